@@ -169,8 +169,8 @@ impl Drop for Server {
     }
 }
 
-/// A port without a listener, below those that the system gives to outgoing connections: who dials
-/// one of those before the server listens may connect to itself.
+/// A port without a listener, below the ports of outgoing connections: a client that dials one of
+/// these before the server listens may connect to itself.
 pub(crate) fn free_port() -> u16 {
     let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     std::iter::repeat_with(|| fastrand::u16(15_000..32_000)).find(free).expect("it never ends")

@@ -57,11 +57,14 @@ use crate::replication::{InsufficientReplicas, Replication};
 use crate::token::{FencingToken, TokenRange};
 use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::background::{BackgroundTask, run_in_background};
+pub use crate::backoff::Backoff;
 pub use crate::limits::{no_descriptor, no_thread};
-pub use crate::panics::{call_backend, contain};
+pub use crate::panics::contain;
 
 /// The largest number of holdings that [`Backend::renew`] is given at once.
 ///
@@ -196,6 +199,19 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn leave(&self, until: Moment) {
         let _no_wait = until;
     }
+}
+
+/// Calls a backend; a panic in it is a failure with unknown outcome.
+///
+/// For backends that are made of others; the engine calls every backend like this.
+///
+/// # Errors
+///
+/// Those of the request.
+pub fn call_backend<T>(request: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(request)).unwrap_or_else(|_| {
+        Err(Failure::Unknown(Error::unavailable("the store's backend panicked; see its message")))
+    })
 }
 
 /// The callback with the result of a release that no caller waits for: see

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The pauses after failures in a row. Half of each is random, so that clients that lost the same
 /// store do not all come back at once.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     first: Duration,
     longest: Duration,
     failures: u32,
@@ -13,24 +13,27 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     /// The first pause is `first` to twice that; none is longer than `longest`.
-    pub(crate) const fn new(first: Duration, longest: Duration) -> Self {
+    #[must_use]
+    pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, failures: 0 }
     }
 
     /// The pause after one more failure.
-    pub(crate) fn next(&mut self) -> Duration {
+    #[allow(clippy::should_implement_trait, reason = "nothing iterates over pauses")]
+    pub fn next(&mut self) -> Duration {
         self.failures += 1;
         let doubled = self.first * 2u32.saturating_pow(self.failures.min(10));
         doubled.min(self.longest).mul_f64(0.5 + fastrand::f64() / 2.0)
     }
 
     /// How many failures there were since the last success.
-    pub(crate) fn failures(&self) -> u32 {
+    #[must_use]
+    pub fn failures(&self) -> u32 {
         self.failures
     }
 
     /// Something succeeded.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.failures = 0;
     }
 }

@@ -187,15 +187,10 @@ impl Clock for SystemClock {
 /// assert_eq!(clock.now().since(before), Duration::from_secs(30));
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct ManualClock(Arc<ManualState>);
+pub struct ManualClock(Arc<Mutex<Manual>>);
 
-/// What the clones of a [`ManualClock`] share.
-#[derive(Debug)]
-struct ManualState {
-    /// Locked after a sleeper's signal (`wait`), or alone: never a signal while this is held.
-    manual: Mutex<Manual>,
-}
-
+/// What the clones of a [`ManualClock`] share. Locked after a sleeper's signal (`wait`), or alone:
+/// never a signal while this is held.
 #[derive(Debug)]
 struct Manual {
     now: Moment,
@@ -214,12 +209,12 @@ struct Sleeper {
     until: Moment,
 }
 
-impl Default for ManualState {
+impl Default for Manual {
     fn default() -> Self {
         // Not zero, so that a moment before the beginning can still be told from it.
         let now = Moment(1_000_000_000_000);
         let unix = Duration::from_secs(1_800_000_000);
-        Self { manual: Mutex::new(Manual { now, unix, sleepers: Vec::new(), generation: 0 }) }
+        Self { now, unix, sleepers: Vec::new(), generation: 0 }
     }
 }
 
@@ -237,7 +232,7 @@ impl ManualClock {
 
     /// Moves the clock, and the time of day with it, and wakes the threads whose moment has come.
     pub fn advance(&self, by: Duration) {
-        let mut manual = self.0.manual.lock();
+        let mut manual = self.0.lock();
         manual.now = manual.now + by;
         manual.unix += by;
         let is_due = |sleeper: &&Sleeper| sleeper.until <= manual.now;
@@ -249,7 +244,7 @@ impl ManualClock {
 
     /// Sets the time of day alone, as an operator or a time server would.
     pub fn set_unix_time(&self, unix: Duration) {
-        self.0.manual.lock().unix = unix;
+        self.0.lock().unix = unix;
     }
 
     /// Until when each sleeper sleeps, earliest first: for tests that must not advance before a
@@ -257,14 +252,14 @@ impl ManualClock {
     #[must_use]
     pub fn sleepers(&self) -> Vec<Moment> {
         loop {
-            let manual = self.0.manual.lock();
+            let manual = self.0.lock();
             let (now, generation) = (manual.now, manual.generation);
             let sleepers = manual.sleepers.clone();
             drop(manual);
             let until = |it: Sleeper| if it.signal.is_up() { now.min(it.until) } else { it.until };
             let mut moments: Vec<_> = sleepers.into_iter().map(until).collect();
             // A flag that was seen down may have been taken: then that sleeper has left the list.
-            if self.0.manual.lock().generation == generation {
+            if self.0.lock().generation == generation {
                 moments.sort_unstable();
                 return moments;
             }
@@ -277,12 +272,12 @@ impl ManualClock {
 impl ManualClock {
     /// Whether a thread sleeps here until a moment that comes.
     pub(crate) fn has_sleepers(&self) -> bool {
-        self.0.manual.lock().sleepers.iter().any(|it| it.until != Moment::NEVER)
+        self.0.lock().sleepers.iter().any(|it| it.until != Moment::NEVER)
     }
 
     /// Moves the clock to where the earliest sleeper wants it.
     pub(crate) fn advance_to_the_earliest(&self) {
-        let manual = self.0.manual.lock();
+        let manual = self.0.lock();
         let finite = manual.sleepers.iter().map(|it| it.until).filter(|it| *it != Moment::NEVER);
         let by = finite.min().map(|earliest| earliest.since(manual.now));
         drop(manual);
@@ -294,20 +289,20 @@ impl ManualClock {
 
 impl Clock for ManualClock {
     fn now(&self) -> Moment {
-        self.0.manual.lock().now
+        self.0.lock().now
     }
 
     fn unix_time(&self) -> Duration {
-        self.0.manual.lock().unix
+        self.0.lock().unix
     }
 
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
         // Before the signal is locked: a thread that sees us on the list finds the flag as it is.
-        let number = self.0.manual.lock().enter(signal, until);
+        let number = self.0.lock().enter(signal, until);
         // Held from the look at the clock to the sleep: a nudge cannot come in between.
         let mut raised = signal.raised.lock();
         loop {
-            let mut manual = self.0.manual.lock();
+            let mut manual = self.0.lock();
             let woken = match *raised {
                 true => Some(Woken::Signalled),
                 false => (manual.now >= until).then_some(Woken::Due),

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+mod background;
 mod backoff;
 mod client;
 mod clock;

@@ -9,6 +9,9 @@ use crate::options::LockOptions;
 use std::fmt;
 use std::time::Duration;
 
+/// Why a wait without a deadline is never busy.
+pub(crate) const UNBOUNDED: &str = "a wait without a deadline ends with the lock or an error";
+
 pub(crate) mod sealed {
     use crate::parts::Parts;
 
@@ -116,7 +119,7 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
     ///
     /// See [the trait](Self).
     fn lock(&self) -> Result<LockGuard, Error> {
-        self.lock_with(&LockOptions::new())
+        Ok(self.acquire(&LockOptions::new())?.expect(UNBOUNDED))
     }
 
     /// Waits for the lock, with the lease, replication and interrupt of the options.
@@ -125,8 +128,7 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
     ///
     /// See [the trait](Self); [`Error::is_misuse`] if the options have a wait.
     fn lock_with(&self, options: &LockOptions) -> Result<LockGuard, Error> {
-        let guard = self.acquire(options.without_deadline()?)?;
-        Ok(guard.expect("a wait without a deadline ends with the lock or an error"))
+        Ok(self.acquire(options.without_deadline()?)?.expect(UNBOUNDED))
     }
 
     /// Waits for the lock until `interrupt` fires.

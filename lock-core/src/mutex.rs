@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind};
 use crate::guard::{LockGuard, OwnedGuard};
 use crate::holder::thread_id;
 use crate::interrupt::Interrupt;
-use crate::lock::{DistLock, sealed};
+use crate::lock::{DistLock, UNBOUNDED, sealed};
 use crate::name::LockName;
 use crate::options::LockOptions;
 use crate::parts::{Parts, SingleLock};
@@ -169,7 +169,7 @@ impl OwnedMutex {
     ///
     /// See [`DistLock`].
     pub fn lock(&self) -> Result<OwnedGuard, Error> {
-        self.lock_with(&LockOptions::new())
+        Ok(self.acquire(&LockOptions::new())?.expect(UNBOUNDED))
     }
 
     /// See [`DistLock::lock_with`].
@@ -178,8 +178,7 @@ impl OwnedMutex {
     ///
     /// See [`DistLock`].
     pub fn lock_with(&self, options: &LockOptions) -> Result<OwnedGuard, Error> {
-        let guard = self.acquire(options.without_deadline()?)?;
-        Ok(guard.expect("a wait without a deadline ends with the lock or an error"))
+        Ok(self.acquire(options.without_deadline()?)?.expect(UNBOUNDED))
     }
 
     /// See [`DistLock::lock_interruptibly`].

@@ -49,12 +49,7 @@ impl OnDemandThread {
         if now < end {
             return Some(end);
         }
-        self.end();
-        None
-    }
-
-    /// It ends: the next work starts another.
-    pub(crate) fn end(&mut self) {
         self.running = false;
+        None
     }
 }

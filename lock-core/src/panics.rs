@@ -1,7 +1,5 @@
-//! The one place where panics of backends, handlers and callbacks are caught.
+//! [`contain`]: catches the panics of handlers and callbacks.
 
-use crate::backend::Failure;
-use crate::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Calls foreign code; `None` if it panicked, which the panic hook has reported by then.
@@ -10,17 +8,4 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// that calls it.
 pub fn contain<T>(callback: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(callback)).ok()
-}
-
-/// Calls a backend; a panic in it is a failure with unknown outcome.
-///
-/// For backends that are made of others; the engine calls every backend like this.
-///
-/// # Errors
-///
-/// Those of the request.
-pub fn call_backend<T>(request: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    contain(request).unwrap_or_else(|| {
-        Err(Failure::Unknown(Error::unavailable("the store's backend panicked; see its message")))
-    })
 }

@@ -1,10 +1,10 @@
 //! [`Parts`]: the single locks that a lock consists of.
 
-use crate::backend::{Backend, Failure, LockInfo};
+use crate::backend::{Backend, Failure, LockInfo, call_backend};
 use crate::clock::Clock;
-use crate::engine::EngineHandle;
 use crate::engine::acquisition::Acquisition;
 use crate::engine::local_queue::LocalLock;
+use crate::engine::{EngineHandle, acquire};
 use crate::error::Error;
 use crate::guard::{Hold, LockGuard};
 use crate::holder::thread_id;
@@ -62,22 +62,28 @@ impl SingleLock {
         Ok(Self { engine, local })
     }
 
+    /// Takes the lock for `thread`, the calling one, or for a guard of its own; `None` if it was
+    /// busy until the deadline.
     pub(crate) fn acquire(
         &self,
         thread: Option<u64>,
         options: &LockOptions,
     ) -> Result<Option<Hold>, Error> {
-        let acquisition = self.engine.acquire(&self.local, thread, options)?;
-        Ok(acquisition.map(|acquisition| {
-            Hold::new(Arc::clone(&self.engine), Arc::clone(&self.local), acquisition)
-        }))
+        let Self { engine, local } = self;
+        #[cfg(feature = "tracing")]
+        let span = crate::trace::acquire(&local.name);
+        let result = acquire(engine, local, thread, options).map_err(|error| error.on(&local.name));
+        #[cfg(feature = "tracing")]
+        crate::trace::ended(&span, &result);
+        Ok(result?.map(|taken| Hold::new(Arc::clone(engine), Arc::clone(local), taken)))
     }
 
     fn request<T>(
         &self,
         call: impl FnOnce(&dyn Backend) -> Result<T, Failure>,
     ) -> Result<T, Error> {
-        self.engine.ask(call).map_err(|failure| failure.into_error().on(&self.local.name))
+        let answer = call_backend(|| call(self.engine.store()?));
+        answer.map_err(|failure| failure.into_error().on(&self.local.name))
     }
 
     pub(crate) fn inspect(&self) -> Result<LockInfo, Error> {

@@ -4,10 +4,12 @@
 //! there is a brace in the name, so that on a cluster all of it lives in one hash slot.
 //! [`LockName`] lets no name through for which that would not hold.
 
-use crate::cluster_node::SLOTS;
-use crate::text::Text;
+use crate::connection::Text;
 use lock_core::{LockName, OwnerId};
 use std::borrow::Cow;
+
+/// The number of hash slots of a cluster.
+pub const SLOTS: u16 = 16_384;
 
 /// Makes the names of keys.
 #[derive(Clone, Debug)]

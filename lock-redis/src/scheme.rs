@@ -1,11 +1,11 @@
 //! [`RedisScheme`]: what `redis://`, `rediss://` and `redis+unix://` stand for; [`SentinelScheme`]:
 //! `redis+sentinel://` and `rediss+sentinel://`.
 
-use crate::backend::RedisBackend;
 use crate::classic;
-use crate::eviction::OPTION as EVICTION;
 use crate::format::OPTION as FORMAT;
+use crate::node::eviction::OPTION as EVICTION;
 use crate::sentinel::SentinelBackend;
+use crate::standalone::RedisBackend;
 use crate::url::{SENTINEL, SENTINEL_TLS, TLS, UNIX};
 use lock_core::{Backend, Config, Context, Error, Scheme};
 use std::sync::Arc;

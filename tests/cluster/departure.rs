@@ -190,7 +190,7 @@ fn nothing_is_left_of_a_client() {
     for node in 0..3 {
         use_everything(&cluster, &cluster.name_on(node, "gone"), [&one, &other]);
     }
-    assert!(own_threads().iter().any(|name| name == "distlock-nodes"), "{:?}", own_threads());
+    assert!(own_threads().iter().any(|name| name == "distlock-task"), "{:?}", own_threads());
     timed(0, |_| drop((one, other)));
     eventually("no thread is left", LONG, || own_threads().is_empty());
     eventually("no connection is left", LONG, || {

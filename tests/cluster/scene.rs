@@ -89,7 +89,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Has the threads stop when it goes, also in a panic: who waits for them would wait for ever.
+    /// Stops the threads on drop, also in a panic: otherwise joining them never ends.
     pub(crate) fn until_dropped(&self) -> impl Drop {
         struct Stop<'a>(&'a AtomicBool);
         impl Drop for Stop<'_> {

@@ -112,7 +112,7 @@ impl<'a> Place<'a> {
         self.cluster.node(self.to).probe()
     }
 
-    /// What the key says: its value, and what is left of it.
+    /// The key's value and its time to live.
     fn stored(&self) -> (Option<String>, Option<Duration>) {
         let mut probe = self.probe();
         (probe.get(&self.key()), probe.pttl(&self.key()))

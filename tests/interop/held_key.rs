@@ -1,9 +1,9 @@
-//! [`HeldKey`]: a key that one side holds, by the store's own word, and until when it must be there.
+//! [`HeldKey`]: a key that one side holds, as the store reports it, and its earliest end.
 
 use crate::late::TURN;
 use distlock::{Clock, Moment, SystemClock};
 use distlock_tests::probe::{Probe, Value};
-use distlock_tests::time::{late_after, let_pass};
+use distlock_tests::time::{late, let_pass};
 use lock_core::conformance::violated;
 use std::thread;
 use std::time::Duration;
@@ -28,7 +28,7 @@ impl HeldKey {
     /// What is under this key now.
     #[track_caller]
     pub(crate) fn of(probe: Probe, key: &str) -> Self {
-        Self::find(probe, key).unwrap_or_else(|| late_after(SHORTEST, format!("{key}: no lock")))
+        Self::find(probe, key).unwrap_or_else(|| late(SHORTEST, format!("{key}: no lock")))
     }
 
     /// The same if there is such a key.
@@ -84,7 +84,7 @@ impl HeldKey {
             let left = self.until.since(now);
             violated(format_args!("{}: {what}, its lease ends in {left:?} or later", self.key));
         }
-        late_after(TURN, format!("{}: {what}, its lease was not renewed", self.key));
+        late(TURN, format!("{}: {what}, its lease was not renewed", self.key));
     }
 }
 

@@ -1,6 +1,6 @@
 //! How late the machine must have been for a late test to be excused.
 
-pub(crate) use lock_core::conformance::{late, late_after, retry_if_late_beyond as retry_if_late};
+pub(crate) use lock_core::conformance::{late, retry_if_late_beyond as retry_if_late};
 use std::time::Duration;
 
 /// Excuses a wake-up or a turn that came late.
@@ -10,17 +10,12 @@ pub(crate) const TURN: Duration = Duration::from_millis(20);
 /// third of it enough time.
 pub(crate) const LEASE: Duration = Duration::from_millis(300);
 
-/// An assertion that a late machine may break, `after` a bound that is known. One that it cannot
-/// break is an `assert!`, and what no lock may do is a violation.
+/// Asserts a condition for which there was as long as a bound: a late machine may break it. One
+/// that it cannot break is an `assert!`, and what no lock may do is a violation.
 macro_rules! timely {
-    (after $bound:expr, $condition:expr, $($message:tt)+) => {
+    ($bound:expr, $condition:expr, $($message:tt)+) => {
         if !$condition {
-            $crate::late::late_after($bound, format!($($message)+));
-        }
-    };
-    ($condition:expr, $($message:tt)+) => {
-        if !$condition {
-            $crate::late::late(format!($($message)+));
+            $crate::late::late($bound, format!($($message)+));
         }
     };
 }

@@ -4,7 +4,7 @@
 //! Every library that shares a wire format with us has the same cases; what it can and cannot do
 //! stands in its row. `DISTLOCK_TIER=all` tests all libraries, otherwise it is the newest Redisson
 //! and redis-py; `DISTLOCK_INTEROP_SKIP=java,go` leaves languages out. The tests are listed at run
-//! time, so that what is left out is counted as ignored.
+//! time, so that omitted tests are counted as ignored.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 

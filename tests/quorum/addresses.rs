@@ -5,8 +5,8 @@ use distlock_tests::claims::judge;
 use distlock_tests::contenders::Contenders;
 use distlock_tests::guards::await_renewals;
 use distlock_tests::process::{RedisServer, free_port};
+use distlock_tests::proxy::Proxy;
 use distlock_tests::quorum::{Servers, admit, place, start, url};
-use distlock_tests::switch::Switch;
 use distlock_tests::time::{eventually, let_pass, scaled};
 use std::thread;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const STEADY: &str = "max_lease=10m&node_timeout=2s&watchdog=5m&command_timeout=
 /// A quorum, and the addresses by which some of its clients know it.
 struct Scene {
     quorum: Servers,
-    addresses: Vec<Switch>,
+    addresses: Vec<Proxy>,
     url: String,
 }
 
@@ -31,7 +31,7 @@ impl Scene {
     fn new(options: &str) -> Self {
         let quorum = Servers::with(3, 0, options);
         let addresses: Vec<_> =
-            quorum.servers.iter().map(|server| Switch::new(server.port())).collect();
+            quorum.servers.iter().map(|server| Proxy::plain(server.port())).collect();
         let places: Vec<_> = addresses.iter().map(|address| place(address.port())).collect();
         Self { quorum, addresses, url: url(&places, options) }
     }
@@ -71,20 +71,20 @@ fn one_holder_at_a_time(scene: &Scene, lead_elsewhere: impl FnOnce(&Scene)) {
 fn address_of_another_node_gives_it_no_second_vote() {
     let scene = Scene::new(QUICK);
     one_holder_at_a_time(&scene, |scene| {
-        scene.addresses[0].lead_to(scene.quorum.servers[1].port());
+        scene.addresses[0].switch_to(scene.quorum.servers[1].port());
     });
 }
 
 #[test]
 fn address_of_another_quorums_node_gets_no_vote() {
     let (scene, other) = (Scene::new(QUICK), Servers::with(3, 0, QUICK));
-    one_holder_at_a_time(&scene, |scene| scene.addresses[0].lead_to(other.servers[0].port()));
+    one_holder_at_a_time(&scene, |scene| scene.addresses[0].switch_to(other.servers[0].port()));
 }
 
 #[test]
 fn empty_server_known_to_some_clients_has_no_vote() {
     let (scene, stranger) = (Scene::new(QUICK), start());
-    one_holder_at_a_time(&scene, |scene| scene.addresses[0].lead_to(stranger.port()));
+    one_holder_at_a_time(&scene, |scene| scene.addresses[0].switch_to(stranger.port()));
 }
 
 /// What a client is told that needs the address which leads elsewhere.
@@ -100,15 +100,15 @@ fn missing_vote_is_reported_with_both_identities() {
     let (scene, other) = (Scene::new(QUICK), Servers::with(3, 0, QUICK));
     let client = scene.client();
     client.mutex("b").unwrap().lock().unwrap().unlock().unwrap();
-    scene.addresses[2].lead_to(free_port());
-    scene.addresses[0].lead_to(scene.quorum.servers[1].port());
+    scene.addresses[2].switch_to(free_port());
+    scene.addresses[0].switch_to(scene.quorum.servers[1].port());
     // The first attempt meets the connections that broke.
     let parts = ["one and the same server", &scene.name(0), &scene.name(1), &scene.run_id(1)];
     eventually("both addresses and the server are told", SOON, || {
         let text = told(&client);
         parts.iter().all(|part| text.contains(part))
     });
-    scene.addresses[0].lead_to(other.servers[0].port());
+    scene.addresses[0].switch_to(other.servers[0].port());
     eventually("the other quorum is told", SOON, || {
         let text = told(&client);
         text.contains("another quorum") && text.contains(&run_id(&other.servers[0]))
@@ -122,8 +122,8 @@ fn holder_whose_addresses_lead_to_one_server_loses_the_lock() {
     let client = scene.client();
     let guard = client.mutex("a").unwrap().lock().unwrap();
     await_renewals(&guard);
-    scene.addresses[2].lead_to(free_port());
-    scene.addresses[0].lead_to(scene.quorum.servers[1].port());
+    scene.addresses[2].switch_to(free_port());
+    scene.addresses[0].switch_to(scene.quorum.servers[1].port());
     let is_lost = |guard: &LockGuard| !guard.is_valid();
     eventually("it is lost", SOON, || is_lost(&guard));
     assert!(guard.verify().is_err());
@@ -139,7 +139,7 @@ fn force_unlock_frees_nothing_in_another_quorum() {
     eventually("it is held on all", SOON, held_there);
     let client = scene.client();
     let lock = client.mutex("a").unwrap();
-    scene.addresses[0].lead_to(other.servers[0].port());
+    scene.addresses[0].switch_to(other.servers[0].port());
     let guard = lock.lock().unwrap();
     assert!(lock.force_unlock().unwrap());
     assert!(held_there(), "the other quorum's");
@@ -200,7 +200,7 @@ fn replacing_server_votes_when_a_majority_has_recorded_it() {
     lock.lock().unwrap().unlock().unwrap();
     // The node is still there, and votes for clients that do not know.
     let newcomer = start();
-    scene.addresses[0].lead_to(newcomer.port());
+    scene.addresses[0].switch_to(newcomer.port());
     let marker = |server: &RedisServer| server.probe().hgetall("distlock_quorum");
     eventually("it is a node", SOON, || {
         lock.lock().unwrap().unlock().unwrap();

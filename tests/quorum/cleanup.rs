@@ -132,7 +132,12 @@ fn dropped_client_rolls_back_late_grants() {
         // From the second time on each attempt is one request: it knows the script.
         for _ in 0..2 {
             eventually("nothing is left of the last one", SOON, || !probe.exists("a"));
-            assert!(rival.mutex("a").unwrap().try_lock().unwrap().is_none(), "two say no");
+            match rival.mutex("a").unwrap().try_lock() {
+                Ok(outcome) => assert!(outcome.is_none(), "two say no"),
+                // On a busy machine they seemed dead.
+                Err(error) if error.is_unavailable() => return false,
+                Err(error) => panic!("{error:?}"),
+            }
             // Until it has been told that it is not wanted, which on a busy machine may be over
             // between two looks.
             let (asked, mut is_there) = (Stopwatch::start(), false);

@@ -18,8 +18,7 @@ const SOON: Duration = Duration::from_secs(60);
 /// Both are theirs on the wire; with tokens, ours have a key more beside it.
 const OPTIONS: [&str; 2] = ["format=token", "format=token&tokens=off"];
 
-/// On how many of these servers a neighbour with this value gets the key, which it asks for on
-/// each.
+/// On how many of these servers a foreign client with this value gets the key.
 fn taken(servers: &[RedisServer], value: &str) -> usize {
     let take = ["SET", "shared", value, "NX", "PX", "60000"];
     let asked = servers.iter().map(|server| server.probe().command(&take));
@@ -55,7 +54,7 @@ fn redlock_of_plain_keys_and_ours_exclude_each_other() {
     }
 }
 
-/// A neighbour on one of them is a vote less, and no more.
+/// A foreign client on one node costs one vote, and no more.
 #[test]
 fn foreign_client_on_a_minority_blocks_no_client() {
     let quorum = Servers::with(3, 0, &format!("{PATIENT}&format=token"));

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
-// Addresses that lead elsewhere, and who is a member.
+// Addresses that lead to another server, and membership.
 mod addresses;
 
 // One node's clock is wrong.
@@ -26,6 +26,7 @@ mod foreign_redlock;
 
 // What is no quorum.
 mod configuration;
+mod distance;
 
 // Nodes that are dead, frozen, slow, or forgetful.
 mod node_failures;

@@ -363,7 +363,7 @@ fn clients_with_different_majorities_exclude_each_other() {
 
 /// A lock that is on its way from one holder to another is one's here and another's there. Where
 /// only a majority of the nodes is left, no other can tell: a client that asks then asks again, and
-/// does not wait for those that say nothing.
+/// does not wait for silent nodes.
 #[test]
 fn holder_is_reported_with_a_bare_majority_of_nodes() {
     // What one that says nothing would cost, far beyond what a busy machine does.

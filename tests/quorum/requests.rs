@@ -10,9 +10,7 @@ use distlock_tests::process::free_port;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::quorum::{LONGEST, Servers, place, url};
 use distlock_tests::resp::{Kind, Request};
-use distlock_tests::time::{
-    Stopwatch, eventually, late_after, let_pass, ms, retry_if_late, scaled,
-};
+use distlock_tests::time::{Stopwatch, eventually, late, let_pass, ms, retry_if_late, scaled};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -114,7 +112,7 @@ fn five_far_nodes() {
         .sum();
     drop(singles);
     eventually("they are gone", SOON, || threads().is_empty());
-    // On a busy machine an answer may take half a second, and who asks again asks twice.
+    // On a busy machine a reply may take half a second, and a repeated request counts twice.
     let patient = "max_lease=10m&node_timeout=5s&command_timeout=10s";
     let client = distlock::connect(&url(&places, patient)).unwrap();
     let lock = client.mutex("a").unwrap();
@@ -125,7 +123,7 @@ fn five_far_nodes() {
         asked().iter().zip(earlier).map(|(now, before)| now - before).collect()
     };
     let at_first = asked();
-    // The scripts are known from here on: also on those that a majority did not wait for.
+    // From here on all nodes know the scripts, also those outside of the majority.
     lock.lock().unwrap().unlock().unwrap();
     let most = since(&at_first).into_iter().max();
     eventually("all were asked alike", SOON, || since(&at_first).into_iter().min() == most);
@@ -147,7 +145,7 @@ fn five_far_nodes() {
     assert!(threads().len() <= 16, "{:?}", threads());
     let bound = in_sequence * 3 / 4;
     if together.max(with_two_silent) > bound {
-        late_after(bound, format!("{together:?} and {with_two_silent:?}, not {bound:?}"));
+        late(bound, format!("{together:?} and {with_two_silent:?}, not {bound:?}"));
     }
 }
 

@@ -19,5 +19,5 @@ mod log_of_an_outage;
 // What goes to a log, at the finest level.
 mod log;
 
-// Who asks the store how often, who is served when, and how fast a wait ends.
+// How often waiters ask the store, in which order they are served, how fast a wait ends.
 mod waiting;

@@ -35,7 +35,7 @@ fn nothing_is_left() {
     let lock = waiter.mutex("a").unwrap();
     assert!(lock.try_lock_for(Duration::from_millis(100)).unwrap().is_none());
     guard.unlock().unwrap();
-    assert!(own_threads().iter().any(|name| name == "distlock-master"), "{:?}", own_threads());
+    assert!(own_threads().iter().any(|name| name == "distlock-task"), "{:?}", own_threads());
     // To each of three sentinels, one to ask and one to listen.
     eventually("all are connected", SOON, || all(&group) >= 2 * (3 * 2 + 1));
     timed(0, |_| drop((lock, holder, waiter)));

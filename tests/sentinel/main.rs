@@ -1,5 +1,5 @@
-//! A master with replicas and sentinels: who finds it, and what becomes of locks when another
-//! server takes its place.
+//! A master with replicas and sentinels: how clients find it, and what happens to locks in a
+//! failover.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 

@@ -15,6 +15,9 @@ use distlock_tests::time::{Stopwatch, always, eventually, late, retry_if_late, w
 use std::thread;
 use std::time::Duration;
 
+/// How long the client waits for the sentinels when the master has answered, at least.
+const GRACE: Duration = Duration::from_millis(100);
+
 /// Two servers, a sentinel that names the first, and a client.
 struct Two {
     old: RedisServer,
@@ -89,7 +92,7 @@ fn who_looks_is_told_by_the_new_master_though_nobody_has_told_of_it() {
         two.liar.name(two.new.port(), 2);
         assert!(guard.is_valid() && two.old.probe().exists("held") && is_master(&two.old));
         if lock.is_locked().unwrap() {
-            late("the sentinel did not answer while the old master did");
+            late(GRACE, "the sentinel did not answer while the old master did");
         }
         assert!(guard.verify().unwrap_err().is_lost() && !guard.is_valid());
     });

@@ -23,7 +23,7 @@ const AGREEMENT: Duration = Duration::from_secs(120);
 pub const TAKEOVER: Duration = Duration::from_secs(60);
 
 /// Six nodes on ports of their own, killed with us. Node `n` is one of the first masters below
-/// three, and `n + 3` its first replica; who is what later on is asked of the nodes.
+/// three, and `n + 3` its first replica. Later roles are read from the nodes.
 pub struct Cluster {
     nodes: Vec<RedisServer>,
 }

@@ -21,16 +21,16 @@ pub fn deadline(guard: &LockGuard) -> Moment {
     }
 }
 
-/// Checks that the lock is valid. That its lease of seconds has ended may be because the machine is
-/// late.
+/// Checks that the lock is valid. On a late machine its lease may end before its renewal, which had
+/// as long as `left`.
 #[track_caller]
-pub fn must_be_valid(guard: &LockGuard) {
+fn must_be_valid(guard: &LockGuard, left: Duration) {
     if guard.is_valid() {
         return;
     }
     let loss = guard.loss();
     match &loss {
-        Some(loss) if loss.cause() == LossCause::Expired => late(format!("{loss:?}")),
+        Some(loss) if loss.cause() == LossCause::Expired => late(left, format!("{loss:?}")),
         _ => panic!("{loss:?}"),
     }
 }
@@ -40,9 +40,9 @@ pub fn must_be_valid(guard: &LockGuard) {
 #[track_caller]
 pub fn await_renewals(guard: &LockGuard) {
     for renewal in ["one that may be under way", "one that is sent from now on"] {
-        let before = deadline(guard);
+        let (before, left) = (deadline(guard), guard.remaining());
         eventually(&format!("the lock is renewed: {renewal}"), LONG, || {
-            must_be_valid(guard);
+            must_be_valid(guard, left);
             deadline(guard) > before + EXACT * 10
         });
     }

@@ -30,7 +30,6 @@ pub mod resp;
 pub mod rights;
 pub mod sentinel;
 pub mod subjects;
-pub mod switch;
 pub mod time;
 pub mod time_of_day;
 pub mod wall;

@@ -1,4 +1,4 @@
-//! [`alone`]: a test in a process of its own, for those that count threads, connections or
+//! [`alone`]: a test in a process of its own, for tests that count threads, connections or
 //! processor time.
 
 use parking_lot::Mutex;

@@ -349,8 +349,8 @@ fn directory(setup: &Setup) -> TempDir {
     in_memory.flatten().unwrap_or_else(|| directory.tempdir().unwrap())
 }
 
-/// A port without a listener, below those that the system gives to outgoing connections: from one
-/// of those, a client that redials a dead server can connect to itself.
+/// A port without a listener, below the ports of outgoing connections: a client that redials a dead
+/// server at one of these can connect to itself.
 ///
 /// No port is given twice during a run, by any process: a sentinel that still looks for a server
 /// that was killed would make a replica of the next server on its port.

@@ -63,7 +63,7 @@ impl Fault {
     }
 }
 
-/// What a proxy does, and who looks on. Called by many threads.
+/// Decides what a proxy does, and observes it. Called by many threads.
 pub trait Plan: Send + Sync + 'static {
     /// What happens to this command. It may be changed before it goes on.
     fn fate(&self, request: &mut Request) -> Fault;
@@ -184,7 +184,7 @@ impl Proxy {
         self.inner.server.store(server, Ordering::SeqCst);
     }
 
-    /// All connections lead to the server on this port: those that stand are cut.
+    /// All connections lead to the server on this port: open ones are cut.
     pub fn switch_to(&self, server: u16) {
         self.lead_to(server);
         self.cut_all();
@@ -200,7 +200,7 @@ impl Proxy {
         self.inner.counts.lock().get(&(kind, fault.label())).copied().unwrap_or(0)
     }
 
-    /// How many of those that were held back the server has answered.
+    /// How many requests that were held back the server has answered.
     pub fn arrived_late(&self, kind: Kind) -> u64 {
         self.inner.counts.lock().get(&(kind, ARRIVED_LATE)).copied().unwrap_or(0)
     }
@@ -256,8 +256,11 @@ impl Inner {
     /// Starts the two threads of a connection. Each ends when either side closes, and closes both.
     fn connect(self: &Arc<Self>, client: TcpStream) -> io::Result<()> {
         client.set_nodelay(true)?;
+        // Dialled under the mutex: otherwise `switch_to` misses a connection to the old server.
+        let mut open = self.open.lock();
         let server = self.dial()?;
-        self.open.lock().extend([client.try_clone()?, server.try_clone()?]);
+        open.extend([client.try_clone()?, server.try_clone()?]);
+        drop(open);
         let (due, answers) = unbounded();
         let (up, down) = (Arc::clone(self), Arc::clone(self));
         let (from, to) = (client.try_clone()?, server.try_clone()?);

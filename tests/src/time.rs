@@ -1,7 +1,7 @@
 //! Waiting with a bound. The only place of the suite that sleeps, and the only one whose failures a
 //! late machine can cause: those go through [`late`].
 
-pub use lock_core::conformance::{late, late_after, retry_if_late, scaled};
+pub use lock_core::conformance::{late, retry_if_late, scaled};
 use lock_core::conformance::{note_excuse, with_lateness};
 use lock_core::{Clock, Moment, Signal, SystemClock};
 use std::sync::Arc;
@@ -40,18 +40,6 @@ impl<T> Look for Option<T> {
     }
 }
 
-/// What a store answers. Fails as [`late`] if it did not do so in the time that a command has.
-#[track_caller]
-pub fn answered<T>(outcome: Result<T, distlock::Error>) -> T {
-    match outcome {
-        Ok(answer) => answer,
-        Err(error) if error.is_unavailable() && error.to_string().contains("in time") => {
-            late(error.to_string())
-        }
-        Err(error) => panic!("{error:?}"),
-    }
-}
-
 /// Looks until something is found. Fails as [`late`] with `what` if that takes longer than `bound`
 /// (times the scale).
 ///
@@ -66,7 +54,7 @@ pub fn eventually<L: Look>(what: &str, bound: Duration, mut look: impl FnMut() -
             return found;
         }
         if last {
-            late_after(bound, format!("waited {bound:?} in vain for this: {what}"));
+            late(bound, format!("waited {bound:?} in vain for this: {what}"));
         }
         pause(LOOK_AGAIN);
     }
@@ -136,7 +124,7 @@ impl Tolerance {
     pub fn must_cover(&self, overdue: Duration, most: Duration, what: &str) {
         let widened = (self.slack + self.lateness).min(most);
         if overdue > widened {
-            late_after(widened, format!("{what}: {overdue:?} too late, where {widened:?} may be"));
+            late(widened, format!("{what}: {overdue:?} too late, where {widened:?} may be"));
         }
         if overdue > self.slack {
             note_excuse(format_args!("{what}: {overdue:?} too late; excused: {:?}", self.lateness));

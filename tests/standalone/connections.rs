@@ -154,7 +154,7 @@ fn threads_on_one_connection_all_get_answers() {
                 scope.spawn(move || {
                     let lock = format!("lock:{number}");
                     let (mut longest, mut cycles) = (Duration::ZERO, 0);
-                    // Until all have done their share: who is served more often keeps on competing.
+                    // Until all have done their share: one that is ahead keeps competing.
                     while running.load(Ordering::SeqCst) > 0 && all.elapsed() < LONG {
                         let cycle = Stopwatch::start();
                         let (held, _) = bench.take(&lock);
@@ -191,8 +191,8 @@ fn drop_waits_for_no_server() {
     server.resume();
 }
 
-/// One who asks to be woken gives up before the server confirms it; what others are told meanwhile
-/// must reach them.
+/// A caller gives up before the server confirms its subscription; messages for other callers must
+/// still reach them.
 #[test]
 fn late_subscribe_confirmation_swallows_no_message() {
     const B: &str = "*3\r\n$9\r\nsubscribe\r\n$26\r\nredisson_lock__channel:{b}\r\n:2\r\n";
@@ -223,7 +223,7 @@ fn late_subscribe_confirmation_swallows_no_message() {
 
 #[test]
 fn answer_to_abandoned_request_is_discarded() {
-    // Granted to the first, who has gone; the second must not be told so.
+    // Granted to the first, whose call has ended; the second must not get that reply.
     let (go, gone) = crossbeam_channel::bounded::<()>(1);
     let requests = Arc::new(AtomicUsize::new(0));
     let peer = Peer::after_handshake(move |mut stream| {

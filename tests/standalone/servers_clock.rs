@@ -1,5 +1,5 @@
-//! The server's time of day jumps: by it the server ends leases, and makes tokens. What becomes of
-//! who holds, of who waits, and of the tokens.
+//! Jumps of the server's time of day, by which it ends leases and makes tokens: what happens to
+//! holders, waiters and tokens.
 
 use distlock::{DistLock, GuardState, LockOptions, LossCause};
 use distlock_tests::guards::await_renewals;

@@ -428,17 +428,6 @@ fn bad_key_among_a_hundred_prevents_no_renewal() {
 }
 
 #[test]
-fn more_than_a_batch_is_renewed_in_batches() {
-    let server = RedisServer::start();
-    let bench = Bench::on(&server);
-    let (held, _) = bench.take("a");
-    let answers = bench.renew(&vec![RenewalRequest::new(held); 250]);
-    assert_eq!(answers.len(), 250);
-    assert!(answers.iter().all(|answer| matches!(answer, Ok(Renewal::Extended))));
-    assert_eq!(server.probe().command_calls("evalsha"), 1 + 3, "one acquire and three batches");
-}
-
-#[test]
 fn renewal_never_shortens_and_restores_a_lost_expiry() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);

@@ -77,9 +77,13 @@ impl Outcome {
     fn is_fair(&self) -> bool {
         let fair = f64::from(self.turns.iter().sum::<u32>()) / CLIENTS as f64;
         let near = |turns: &u32| (f64::from(*turns) - fair).abs() <= 0.3 * fair;
+        self.turns.iter().all(near) && self.longest_wait < self.bound()
+    }
+
+    /// How long a thread waits at most.
+    fn bound(&self) -> Duration {
         // A client that holds it for a moment only may have several turns on end.
-        let rounds = if self.contest.hold < LONG { 6 } else { 3 };
-        self.turns.iter().all(near) && self.longest_wait < self.round * rounds
+        self.round * if self.contest.hold < LONG { 6 } else { 3 }
     }
 }
 
@@ -148,8 +152,8 @@ fn run_all(contests: impl Iterator<Item = Contest>) {
     );
     println!("|---|---|---|---|---|---|---|");
     outcomes.iter().for_each(|outcome| println!("{outcome}"));
-    if !outcomes.iter().all(Outcome::is_fair) {
-        late("not all had their turns in time: see the table");
+    if let Some(unfair) = outcomes.iter().find(|outcome| !outcome.is_fair()) {
+        late(unfair.bound(), format!("the turns are not equal: {unfair}"));
     }
 }
 

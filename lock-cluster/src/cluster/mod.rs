@@ -4,7 +4,7 @@
 //! - `backend`: [`ClusterBackend`], the operations on locks
 //! - `redirect`: routing of a request, by the slot map and the redirects of the nodes
 //! - `redirect_queue`: asynchronous releases that were redirected
-//! - `topology`: the thread that refreshes the slot map
+//! - `topology`: the task that refreshes the slot map
 //! - `slot_map`: the slots and their nodes
 //! - `address_map`: configured addresses that replace the announced ones
 

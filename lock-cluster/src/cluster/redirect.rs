@@ -5,13 +5,13 @@
 
 use super::slot_map::ClusterNode;
 use super::topology::TopologyState;
-use lock_core::backend::Failure;
+use lock_core::backend::{Backoff, Failure};
 use lock_core::{Error, Moment, Signal};
 use lock_redis::parts::{Node, Redirect, RequestMode};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pause before a moving slot is asked for again; it doubles.
+/// The pauses before a moving slot is asked for again.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// The number of redirects that are followed without a pause.
@@ -63,11 +63,10 @@ impl Router {
     ) -> Result<RoutedReply<T>, Failure> {
         let clock = self.0.clock();
         let mut next = NextHop::To(self.0.owner(slot, by)?, RequestMode::Direct);
-        let (mut hops, mut pause) = (0, FIRST_PAUSE);
+        let (mut hops, mut backoff) = (0, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
         loop {
             let NextHop::To(node, mode) = next else {
-                clock.wait(&Arc::<Signal>::default(), by.min(clock.now() + pause));
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                clock.wait(&Arc::<Signal>::default(), by.min(clock.now() + backoff.next()));
                 next = NextHop::To(self.0.owner(slot, by)?, RequestMode::Direct);
                 continue;
             };

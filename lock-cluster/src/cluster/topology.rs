@@ -1,6 +1,6 @@
-//! [`Topology`]: the slot map, and the thread that refreshes it.
+//! [`Topology`]: the slot map, and the background task that refreshes it.
 //!
-//! The thread asks one node at a time: periodically while the cluster is in use, and at once after
+//! The task asks one node at a time: periodically while the cluster is in use, and at once after
 //! a failure, another node than the failed one. Concurrent requests share a refresh. The reply of a
 //! node with a smaller epoch is not used while the node may be isolated.
 //!
@@ -8,7 +8,7 @@
 //! the node, because its address may lead to another cluster by now.
 
 use super::slot_map::{ClusterNode, NodeFactory, SlotMap, listed};
-use lock_core::backend::{Failure, contain, no_thread};
+use lock_core::backend::{BackgroundTask, Backoff, Failure, contain, no_thread};
 use lock_core::{Clock, Error, Moment, Signal};
 use lock_redis::parts::{
     Account, Address, Deployment, Format, Granted, Shards, WatchRegistry, deployments,
@@ -18,7 +18,6 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::Duration;
 
 #[cfg(test)]
@@ -26,19 +25,19 @@ mod tests;
 
 /// The refresh interval while the cluster is in use.
 const REFRESH: Duration = Duration::from_secs(5);
-/// The pause between refreshes after a failure; it doubles, and half of it is random.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// The pauses between refreshes after a failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// The first time-out of a node before the next one is asked; it doubles while none answers.
 const SOURCE_TIMEOUT: Duration = Duration::from_millis(250);
 /// The most nodes that one refresh asks.
 const MOST_ASKED: usize = 8;
 
-/// The topology; its thread ends when this is dropped.
+/// The topology; its task ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Topology(Arc<TopologyState>);
 
-/// The state that the thread and the requests share.
+/// The state that the task and the requests share.
 pub(crate) struct TopologyState {
     factory: NodeFactory,
     seeds: Vec<Address>,
@@ -76,14 +75,13 @@ pub(crate) enum Channels {
 #[derive(Default)]
 pub(crate) struct RefreshState {
     state: Mutex<RefreshProgress>,
-    signal: Arc<Signal>,
+    task: BackgroundTask,
 }
 
 #[derive(Default)]
 struct RefreshProgress {
     asked: bool,
     closed: bool,
-    running: bool,
     /// The number of refreshes begun, and done.
     begun: u64,
     done: u64,
@@ -99,8 +97,20 @@ impl RefreshState {
         let mut state = self.state.lock();
         if !std::mem::replace(&mut state.asked, true) {
             drop(state);
-            self.signal.raise();
+            self.task.wake();
         }
+    }
+
+    /// Ends the refresh that was begun last, and wakes those that wait for it.
+    fn finish(&self, outcome: Result<(), Failure>) {
+        let mut state = self.state.lock();
+        state.done = state.begun;
+        state.trouble = outcome.err();
+        let done = state.done;
+        // Threads that came during this refresh wait for the next one.
+        let told: Vec<_> = state.waiting.extract_if(.., |(awaited, _)| *awaited <= done).collect();
+        drop(state);
+        told.iter().for_each(|(_, signal)| signal.raise());
     }
 }
 
@@ -140,7 +150,7 @@ impl Topology {
 impl Drop for Topology {
     fn drop(&mut self) {
         self.0.refresh_state.state.lock().closed = true;
-        self.0.refresh_state.signal.raise();
+        self.0.refresh_state.task.wake();
     }
 }
 
@@ -153,7 +163,7 @@ impl TopologyState {
     pub(crate) fn look(&self, slot: u16) -> Option<Arc<ClusterNode>> {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
-            self.refresh_state.signal.raise();
+            self.refresh_state.task.wake();
         }
         self.map.read().owner(slot).map(Arc::clone)
     }
@@ -277,21 +287,16 @@ impl TopologyState {
     pub(crate) fn refreshed(self: &Arc<Self>, by: Moment) -> Result<(), Failure> {
         let signal = Arc::<Signal>::default();
         let mut state = self.refresh_state.state.lock();
-        if !state.running {
-            self.start().map_err(|error| {
-                Failure::NotSent(no_thread(
-                    "cannot start the thread that asks for the cluster",
-                    error,
-                ))
-            })?;
-            state.running = true;
-        }
+        let mut refresher = Refresher::new(Arc::clone(self));
+        self.refresh_state.task.start(&self.clock, move || refresher.turn()).map_err(|error| {
+            Failure::NotSent(no_thread("cannot start the thread that asks for the cluster", error))
+        })?;
         // A refresh under way may have asked before the event that led here.
         let awaited = state.begun + 1;
         state.asked = true;
         state.waiting.push((awaited, Arc::clone(&signal)));
         drop(state);
-        self.refresh_state.signal.raise();
+        self.refresh_state.task.wake();
         loop {
             let mut state = self.refresh_state.state.lock();
             let is_done = state.done >= awaited;
@@ -319,67 +324,6 @@ impl TopologyState {
 
     fn is_known(&self) -> bool {
         self.map.read().is_known()
-    }
-
-    fn start(self: &Arc<Self>) -> std::io::Result<()> {
-        let shared = Arc::clone(self);
-        thread::Builder::new().name("distlock-nodes".to_owned()).spawn(move || shared.run())?;
-        Ok(())
-    }
-
-    /// The thread: refreshes when requested or due, until closed.
-    fn run(self: Arc<Self>) {
-        let (mut last, mut in_a_row, mut failures) = (None, 0, 0);
-        while let Some(urgent) = self.wait_for_work(last, in_a_row) {
-            in_a_row = if urgent { in_a_row + 1 } else { 0 };
-            let patience = SOURCE_TIMEOUT * 2_u32.saturating_pow(failures.min(10));
-            let patience = patience.min(self.connect_timeout);
-            let outcome = contain(|| self.refresh(patience)).unwrap_or_else(|| {
-                Err(Failure::NotSent(Error::unavailable("asking for the cluster panicked")))
-            });
-            failures = if outcome.is_ok() { 0 } else { failures + 1 };
-            last = Some(self.clock.now());
-            let mut state = self.refresh_state.state.lock();
-            state.done = state.begun;
-            state.trouble = outcome.err();
-            let done = state.done;
-            // Threads that came during this refresh wait for the next one.
-            let told: Vec<_> =
-                state.waiting.extract_if(.., |(awaited, _)| *awaited <= done).collect();
-            drop(state);
-            told.iter().for_each(|(_, signal)| signal.raise());
-        }
-        // Later threads see that it is closed; the earlier ones are woken here.
-        let left = std::mem::take(&mut self.refresh_state.state.lock().waiting);
-        left.iter().for_each(|(_, signal)| signal.raise());
-    }
-
-    /// Sleeps until a refresh is due. Returns whether it was requested; `None` when closed.
-    fn wait_for_work(&self, last: Option<Moment>, in_a_row: u32) -> Option<bool> {
-        let pause = (FIRST_PAUSE * 2_u32.saturating_pow(in_a_row.min(10))).min(LONGEST_PAUSE);
-        let pause = pause.mul_f64(0.5 + fastrand::f64() / 2.0);
-        let interval = REFRESH.mul_f64(0.9 + fastrand::f64() / 5.0);
-        loop {
-            let now = self.clock.now();
-            let in_use = self.used.load(Ordering::Relaxed) || !self.watches.is_empty();
-            let (soon, later) = last.map_or((now, now), |last| (last + pause, last + interval));
-            let mut state = self.refresh_state.state.lock();
-            if state.closed {
-                return None;
-            }
-            let due = match (state.asked, in_use) {
-                (true, _) => soon,
-                (false, true) => later,
-                (false, false) => Moment::NEVER,
-            };
-            if due <= now {
-                state.begun += 1;
-                self.used.store(false, Ordering::Relaxed);
-                return Some(std::mem::take(&mut state.asked));
-            }
-            drop(state);
-            self.clock.wait(&self.refresh_state.signal, due);
-        }
     }
 
     /// Asks one node after the other until a known node answers. If none has answered for a lease,
@@ -583,6 +527,62 @@ impl TopologyState {
         }
         let at = |address: &Address| query_nodes.iter().find(|node| node.address == *address);
         addresses.iter().filter_map(at).map(Arc::clone).collect()
+    }
+}
+
+/// The background task: refreshes when requested or due, until closed.
+struct Refresher {
+    shared: Arc<TopologyState>,
+    /// When the next refresh may begin if it was requested, and when it is due while in use.
+    soon: Moment,
+    later: Moment,
+    backoff: Backoff,
+    failures: u32,
+}
+
+impl Refresher {
+    fn new(shared: Arc<TopologyState>) -> Self {
+        let (now, backoff) = (shared.clock.now(), Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
+        Self { shared, soon: now, later: now, backoff, failures: 0 }
+    }
+
+    fn turn(&mut self) -> Option<Moment> {
+        let shared = &self.shared;
+        let now = shared.clock.now();
+        let in_use = shared.used.load(Ordering::Relaxed) || !shared.watches.is_empty();
+        let mut state = shared.refresh_state.state.lock();
+        if state.closed {
+            // Later threads see that it is closed; the earlier ones are woken here.
+            let left = std::mem::take(&mut state.waiting);
+            drop(state);
+            left.iter().for_each(|(_, signal)| signal.raise());
+            return None;
+        }
+        let due = match (state.asked, in_use) {
+            (true, _) => self.soon,
+            (false, true) => self.later,
+            (false, false) => Moment::NEVER,
+        };
+        if now < due {
+            return Some(due);
+        }
+        state.begun += 1;
+        shared.used.store(false, Ordering::Relaxed);
+        if !std::mem::take(&mut state.asked) {
+            self.backoff.reset();
+        }
+        drop(state);
+        let patience = SOURCE_TIMEOUT * 2_u32.saturating_pow(self.failures.min(10));
+        let patience = patience.min(shared.connect_timeout);
+        let outcome = contain(|| shared.refresh(patience)).unwrap_or_else(|| {
+            Err(Failure::NotSent(Error::unavailable("asking for the cluster panicked")))
+        });
+        self.failures = if outcome.is_ok() { 0 } else { self.failures + 1 };
+        let now = shared.clock.now();
+        self.soon = now + self.backoff.next();
+        self.later = now + REFRESH.mul_f64(0.9 + fastrand::f64() / 5.0);
+        shared.refresh_state.finish(outcome);
+        Some(now)
     }
 }
 

@@ -84,7 +84,10 @@ impl Quorum {
             let (state, asked) = (Arc::clone(state), state.acquisition_on(worker.number()));
             let request = move |context: &NodeContext, by| {
                 let attempt = Attempt::new(&asked.name, asked.owner, asked.lease);
-                context.node().acquire(&attempt.tokens(tokens), by)
+                let sent = context.now();
+                let vote = context.node().acquire(&attempt.tokens(tokens), by)?;
+                context.note_distance(sent);
+                Ok(vote)
             };
             worker.ask(Queue::Attempts, by, request, move |context, response| {
                 let is_unmarked = matches!(&response, Ok(Response { what: Vote::Unmarked, .. }));

@@ -3,14 +3,16 @@
 use super::attempt_state::{AttemptState, QuorumReceipt};
 use super::majority::{self, majority};
 use super::membership::Membership;
+use super::membership_update;
 use super::node::{QuorumNode, QuorumTerms, RedisNode, Response};
-use super::node_worker::{NodeContext, NodeWorker, Queue, SUSPECT_AFTER};
+use super::node_worker::{NodeContext, NodeWorker, Queue, SUSPECT_AFTER, is_unavailable};
 use super::responses::Responses;
 use super::token::TokenProposals;
 use super::watch::{PendingWatch, QuorumWatch};
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, LockInfo, NodeId, OnReleased,
-    Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Tombstone, Wake, Waking, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Backoff, Failure, LockInfo, NodeId,
+    OnReleased, Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Tombstone, Wake, Waking,
+    Watch,
 };
 use lock_core::{Clock, Context, Error, LeaseTime, LockName, MemberOutcome, Moment, SystemClock};
 use parking_lot::Mutex;
@@ -57,13 +59,11 @@ pub(super) struct Quorum {
 }
 
 /// The state of the background update of the members.
-#[derive(Default)]
 pub(super) struct UpdateState {
-    pub(super) is_running: bool,
-    /// The earliest start of the next update.
-    pub(super) not_before: Option<Moment>,
-    /// The number of updates in a row without a change.
-    pub(super) idle: u32,
+    /// The earliest start of the next update; `NEVER` while one runs.
+    pub(super) not_before: Moment,
+    /// For updates in a row without a change.
+    pub(super) backoff: Backoff,
 }
 
 /// The responses of one node to a batch of renewals.
@@ -127,7 +127,10 @@ impl QuorumBackend {
             membership: Arc::new(membership),
             terms,
             starting: Mutex::new(None),
-            update: Mutex::default(),
+            update: Mutex::new(UpdateState {
+                not_before: Moment::from_nanos(0),
+                backoff: membership_update::BACKOFF,
+            }),
         })))
     }
 }
@@ -283,7 +286,12 @@ impl Quorum {
                 one
             };
             let batch: Vec<_> = batch.iter().map(on_node).collect();
-            Ok(context.node().renew(&batch, by))
+            let renewals = context.node().renew(&batch, by);
+            match renewals.first() {
+                // A node that answered none of them is silent.
+                Some(Err(failure)) if renewals.iter().all(is_unavailable) => Err(failure.clone()),
+                _ => Ok(renewals),
+            }
         };
         let responses = self.ask(Queue::Renewals, by, request);
         let counted = |responses: &[Option<Batch>], at: usize| {
@@ -411,7 +419,7 @@ impl Backend for QuorumBackend {
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         let (quorum, clock) = (&self.0, self.0.clock.as_ref());
-        let mut split = SPLIT;
+        let mut backoff = Backoff::new(SPLIT, LONG_SPLIT);
         loop {
             let name = name.clone();
             let request = move |context: &NodeContext, by| context.node().inspect(&name, by);
@@ -423,7 +431,7 @@ impl Backend for QuorumBackend {
             let most = |it: &[_]| answered_by_most(&quorum.counted(it));
             responses.wait(clock, round, most).ok_or_else(unknown)?;
             // Nodes that disagree: the lock changes hands, and a slow node or the next round tells.
-            let next_round = clock.now() + split;
+            let next_round = clock.now() + backoff.next();
             if let Some(info) = responses.wait(clock, next_round.min(round), holder) {
                 return Ok(info);
             }
@@ -431,7 +439,6 @@ impl Backend for QuorumBackend {
                 return Err(unknown());
             }
             clock.wait(&Arc::default(), next_round);
-            split = (split * 2).min(LONG_SPLIT);
         }
     }
 

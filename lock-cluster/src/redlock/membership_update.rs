@@ -9,17 +9,17 @@ use super::membership::{Identity, preferred_twin};
 use super::node::QuorumTerms;
 use super::node_worker::{NodeContext, Queue};
 use super::responses::Responses;
-use lock_core::backend::{Failure, contain};
+use lock_core::backend::{Backoff, Failure, contain, run_in_background};
 use lock_core::{ClientId, Error, Moment};
 use lock_redis::parts::{Admission, Agreement, MarkerRequest, Member, Members, ServerState};
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
-/// The pause between updates; it doubles while they change nothing.
+/// The pauses between updates while they change nothing.
 const PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+pub(super) const BACKOFF: Backoff = Backoff::new(PAUSE, LONGEST_PAUSE);
 /// The most changes of one update: every server may record an epoch, and become a node.
 const MAX_CHANGES: usize = 32;
 
@@ -43,11 +43,10 @@ struct Survey<'a> {
 }
 
 impl Quorum {
-    /// Updates the membership on a thread of its own, if that was requested and is due.
+    /// Updates the membership in the background, if that was requested and is due.
     pub(super) fn update_in_background(self: &Arc<Self>) {
         let mut update = self.update.lock();
-        let now = self.clock.now();
-        if update.is_running || update.not_before.is_some_and(|not_before| now < not_before) {
+        if self.clock.now() < update.not_before {
             return;
         }
         let Some(terms) = self.terms else { return };
@@ -63,15 +62,14 @@ impl Quorum {
                 0
             });
             let mut update = quorum.update.lock();
-            update.is_running = false;
-            update.idle = if changes > 0 { 0 } else { update.idle + 1 };
-            let pause = PAUSE * 2_u32.pow(update.idle.min(10));
-            update.not_before = Some(quorum.clock.now() + pause.min(LONGEST_PAUSE));
+            if changes > 0 {
+                update.backoff.reset();
+            }
+            update.not_before = quorum.clock.now() + update.backoff.next();
         };
-        update.is_running =
-            thread::Builder::new().name("distlock-members".to_owned()).spawn(work).is_ok();
-        if !update.is_running {
-            self.membership.request_update();
+        match run_in_background(work) {
+            Ok(()) => update.not_before = Moment::NEVER,
+            Err(_) => self.membership.request_update(),
         }
     }
 

@@ -6,7 +6,7 @@
 //! - `majority`: the decisions of a majority, without input and output
 //! - `token`: the proposed tokens
 //! - `watch`: watches, which wake a waiter once per release
-//! - `node`: one node; `node_worker`: its threads and pending cleanups; `responses`: its answers
+//! - `node`: one node; `node_worker`: its tasks and pending cleanups; `responses`: its answers
 //! - `membership`: which responses count together; `membership_update`: changes of the members
 
 mod attempt;

@@ -1,28 +1,29 @@
-//! [`NodeWorker`]: the threads of one quorum node, and its pending cleanups and watches.
+//! [`NodeWorker`]: the two background tasks of a quorum node, its pending cleanups and watches.
 //!
-//! One thread sends attempts and releases in their order. Another one sends renewals, which must
+//! One task sends attempts and releases in their order. Another one sends renewals, which must
 //! not wait behind those.
 
 use super::node::QuorumNode;
 use super::watch::PendingWatch;
-use lock_core::backend::{AcquisitionId, Failure, Release, ReleaseOptions, contain};
-use lock_core::{Clock, Error, Moment, Signal};
-use parking_lot::{Mutex, MutexGuard};
+use lock_core::backend::{
+    AcquisitionId, BackgroundTask, Failure, Release, ReleaseOptions, contain,
+};
+use lock_core::{Clock, Error, Moment};
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// One node and its task queues, which are closed when the worker is dropped.
+/// One node and its request queues, which are closed when the worker is dropped.
 pub(super) struct NodeWorker {
     context: Arc<NodeContext>,
-    attempts: Arc<TaskQueue>,
-    renewals: Arc<TaskQueue>,
+    attempts: Arc<RequestQueue>,
+    renewals: Arc<RequestQueue>,
 }
 
-/// The state that the threads of a node share. They do not keep the quorum alive.
+/// The state that the tasks of a node share. They do not keep the quorum alive.
 pub(super) struct NodeContext {
     number: usize,
     node: QuorumNode,
@@ -30,6 +31,10 @@ pub(super) struct NodeContext {
     node_timeout: Duration,
     /// Whether the last request got no answer.
     is_silent: AtomicBool,
+    /// The shortest time to an answer of late, in nanoseconds: how far away the node is.
+    fastest: AtomicU64,
+    /// Whether a request ever got no answer.
+    has_failed: AtomicBool,
     /// The start of the attempt or release under way.
     busy_since: Mutex<Option<Moment>>,
     /// The number of attempts and releases under way or queued.
@@ -38,8 +43,8 @@ pub(super) struct NodeContext {
     cleanups: Mutex<VecDeque<PendingCleanup>>,
     /// The watches to begin when the node answers again.
     watches: Mutex<Vec<PendingWatch>>,
-    /// Wakes the thread for attempts, which also does the pending work.
-    signal: Arc<Signal>,
+    /// Sends the attempts, and does the pending work.
+    attempts: BackgroundTask,
 }
 
 /// An acquisition that may be left on a node.
@@ -49,24 +54,21 @@ struct PendingCleanup {
     until: Moment,
 }
 
-/// The tasks of one thread, in their order.
-struct TaskQueue {
-    name: String,
+/// The requests of one background task, in their order.
+struct RequestQueue {
     state: Mutex<QueueState>,
-    /// Raised for each task, and when the queue is closed.
-    signal: Arc<Signal>,
+    task: BackgroundTask,
 }
 
 #[derive(Default)]
 struct QueueState {
-    tasks: VecDeque<Task>,
-    is_running: bool,
+    requests: VecDeque<Request>,
     is_closed: bool,
 }
 
-type Task = Box<dyn FnOnce(&NodeContext) + Send>;
+type Request = Box<dyn FnOnce(&NodeContext) + Send>;
 
-/// The queue of a task.
+/// The queue of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Queue {
     Attempts,
@@ -77,8 +79,14 @@ pub(super) enum Queue {
 const MAX_CLEANUPS: usize = 10_000;
 /// The pause between attempts to reach a silent node for its pending work.
 const RETRY: Duration = Duration::from_secs(1);
-/// The time after which a node without an answer seems dead.
+/// The time after which a node without an answer seems dead, if its answers take a quarter of it or
+/// less.
 pub(super) const SUSPECT_AFTER: Duration = Duration::from_millis(100);
+/// The same for a node that has neither answered nor failed: it may be far away, and is dialled
+/// first.
+const SUSPECT_AT_FIRST: Duration = Duration::from_secs(2);
+/// No time to an answer.
+const NO_ANSWER: u64 = u64::MAX;
 
 impl NodeWorker {
     pub(super) fn new(
@@ -93,18 +101,17 @@ impl NodeWorker {
             clock,
             node_timeout,
             is_silent: AtomicBool::new(false),
+            fastest: AtomicU64::new(NO_ANSWER),
+            has_failed: AtomicBool::new(false),
             busy_since: Mutex::new(None),
             open: AtomicUsize::new(0),
             cleanups: Mutex::default(),
             watches: Mutex::default(),
-            signal: Arc::default(),
+            attempts: BackgroundTask::default(),
         };
-        let queue = |what, signal| {
-            let (name, state) = (format!("distlock-{what}{number}"), Mutex::default());
-            Arc::new(TaskQueue { name, state, signal })
-        };
-        let attempts = queue("node", Arc::clone(&context.signal));
-        Self { context: Arc::new(context), attempts, renewals: queue("keep", Arc::default()) }
+        let queue = |task| Arc::new(RequestQueue { state: Mutex::default(), task });
+        let attempts = queue(context.attempts.clone());
+        Self { context: Arc::new(context), attempts, renewals: queue(BackgroundTask::default()) }
     }
 
     pub(super) fn number(&self) -> usize {
@@ -122,16 +129,14 @@ impl NodeWorker {
 
     /// Calls `tell` when the present attempts and releases are done.
     pub(super) fn when_done(&self, tell: impl FnOnce() + Send + 'static) {
-        let queue = self.attempts.state.lock();
-        if queue.is_running {
-            self.attempts.push(queue, Box::new(move |_| tell()));
+        if self.attempts.task.is_running() {
+            self.attempts.push(Box::new(move |_| tell()));
         } else {
-            drop(queue);
             tell();
         }
     }
 
-    /// Sends a request on the thread of the node and passes the outcome to `done`: on that thread,
+    /// Sends a request on a thread of the node and passes the outcome to `done`: on that thread,
     /// or here if no thread can be started. A request whose turn comes after `by` is not sent.
     pub(super) fn ask<T: Send + 'static>(
         &self,
@@ -143,7 +148,7 @@ impl NodeWorker {
         let is_attempt = queue == Queue::Attempts;
         let open = usize::from(is_attempt);
         self.context.open.fetch_add(open, Ordering::AcqRel);
-        let task: Task = Box::new(move |context| {
+        let send: Request = Box::new(move |context| {
             if is_attempt {
                 *context.busy_since.lock() = Some(context.clock.now());
             }
@@ -156,8 +161,13 @@ impl NodeWorker {
             done(context, outcome);
         });
         let queue = if is_attempt { &self.attempts } else { &self.renewals };
-        if let Err(task) = queue.add(&self.context, task) {
-            task(&self.context);
+        let (runs, context) = (Arc::clone(queue), Arc::clone(&self.context));
+        // `NEVER` without pending work: what is added then is tried at once.
+        let mut retry_at = Moment::NEVER;
+        let turn = move || runs.turn(&context, &mut retry_at);
+        match queue.task.start(&self.context.clock, turn) {
+            Ok(()) => queue.push(send),
+            Err(_) => send(&self.context),
         }
     }
 }
@@ -184,6 +194,10 @@ impl NodeContext {
         &self.node
     }
 
+    pub(super) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
     /// The deadline of a request that is sent now.
     pub(super) fn by(&self) -> Moment {
         self.clock.now() + self.node_timeout
@@ -191,8 +205,32 @@ impl NodeContext {
 
     /// Whether the node seems dead.
     pub(super) fn is_suspect(&self) -> bool {
-        let is_late = |since: Moment| self.clock.now() >= since + SUSPECT_AFTER;
+        let is_late = |since: Moment| self.clock.now() >= since + self.suspect_after();
         self.is_silent.load(Ordering::Relaxed) || self.busy_since.lock().is_some_and(is_late)
+    }
+
+    /// The time after which it seems dead. A node that is far away has more of it: else its answers
+    /// would always come too late.
+    fn suspect_after(&self) -> Duration {
+        let patience = match self.fastest.load(Ordering::Relaxed) {
+            NO_ANSWER if self.has_failed.load(Ordering::Relaxed) => SUSPECT_AFTER,
+            NO_ANSWER => SUSPECT_AT_FIRST,
+            fastest => Duration::from_nanos(fastest) * 4,
+        };
+        patience.min(self.node_timeout).max(SUSPECT_AFTER)
+    }
+
+    /// Notes how far away it is, by an answer to what it was asked then. Only for what is always
+    /// sent: watches and releases may need no request, and a refusal may be remembered.
+    pub(super) fn note_distance(&self, asked: Moment) {
+        let took = self.clock.now().since(asked).as_nanos();
+        let took = u64::try_from(took).unwrap_or(NO_ANSWER - 1);
+        // A longer time raises it slowly, so that a node that moves away is soon waited for.
+        let next = |old: u64| match old {
+            NO_ANSWER => Some(took),
+            old => Some(took.min(old + old / 8 + 1)),
+        };
+        let _updated = self.fastest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
     fn ask<T>(
@@ -212,6 +250,7 @@ impl NodeContext {
         });
         let is_silent = is_unavailable(&outcome) && !matches!(outcome, Err(Failure::Refused(_)));
         self.is_silent.store(is_silent, Ordering::Relaxed);
+        self.has_failed.fetch_or(is_silent, Ordering::Relaxed);
         outcome
     }
 
@@ -243,7 +282,7 @@ impl NodeContext {
         cleanups.push_back(PendingCleanup { acquisition, until });
         drop(cleanups);
         // An asynchronous release fails on another thread, while that of the node sleeps.
-        self.signal.raise();
+        self.attempts.wake();
     }
 
     /// Begins a watch when the node answers again, if it is still wanted.
@@ -298,64 +337,47 @@ impl NodeContext {
     }
 }
 
-fn is_unavailable<T>(outcome: &Result<T, Failure>) -> bool {
+pub(super) fn is_unavailable<T>(outcome: &Result<T, Failure>) -> bool {
     outcome.as_ref().is_err_and(|failure| failure.error().is_unavailable())
 }
 
-impl TaskQueue {
-    /// Adds a task. Returns it if there is no thread to do it.
-    fn add(self: &Arc<Self>, context: &Arc<NodeContext>, task: Task) -> Result<(), Task> {
-        let mut state = self.state.lock();
-        if !state.is_running {
-            let (queue, context) = (Arc::clone(self), Arc::clone(context));
-            let thread = thread::Builder::new().name(self.name.clone());
-            if thread.spawn(move || queue.run(&context)).is_err() {
-                return Err(task);
-            }
-            state.is_running = true;
-        }
-        self.push(state, task);
-        Ok(())
-    }
-
-    fn push(&self, mut state: MutexGuard<'_, QueueState>, task: Task) {
-        state.tasks.push_back(task);
-        drop(state);
-        self.signal.raise();
+impl RequestQueue {
+    fn push(&self, request: Request) {
+        self.state.lock().requests.push_back(request);
+        self.task.wake();
     }
 
     fn close(&self) {
         self.state.lock().is_closed = true;
-        self.signal.raise();
+        self.task.wake();
     }
 
-    /// Does the tasks and the pending work, until the queue is closed and empty.
-    fn run(&self, context: &Arc<NodeContext>) {
-        // `NEVER` without pending work: what is added then is tried at once.
-        let mut retry_at = Moment::NEVER;
+    /// Sends the requests, then does the pending work; ends when the queue is closed and empty.
+    fn turn(&self, context: &NodeContext, retry_at: &mut Moment) -> Option<Moment> {
         loop {
             let mut state = self.state.lock();
-            let task = state.tasks.pop_front();
-            if task.is_none() && state.is_closed {
-                return;
-            }
+            let (request, is_closed) = (state.requests.pop_front(), state.is_closed);
             drop(state);
-            if let Some(task) = task {
-                // The callback of a task may panic, and must not end this thread.
-                contain(|| task(context));
-                let now = context.clock.now();
-                let is_silent = context.is_silent.load(Ordering::Relaxed);
-                retry_at = if is_silent { retry_at.min(now + RETRY) } else { now };
-                continue;
-            }
-            let has_pending = context.has_pending();
-            if has_pending && (retry_at == Moment::NEVER || context.clock.now() >= retry_at) {
-                retry_at =
-                    contain(|| context.do_pending()).unwrap_or_else(|| context.clock.now() + RETRY);
-                continue;
-            }
-            let until = if has_pending { retry_at } else { Moment::NEVER };
-            context.clock.wait(&self.signal, until);
+            let Some(request) = request else {
+                if is_closed {
+                    return None;
+                }
+                break;
+            };
+            // The callback of a request may panic, and must not delay the next one.
+            contain(|| request(context));
+            let now = context.clock.now();
+            let is_silent = context.is_silent.load(Ordering::Relaxed);
+            *retry_at = if is_silent { (*retry_at).min(now + RETRY) } else { now };
         }
+        if !context.has_pending() {
+            return Some(Moment::NEVER);
+        }
+        if *retry_at == Moment::NEVER || context.clock.now() >= *retry_at {
+            let again = contain(|| context.do_pending());
+            *retry_at = again.unwrap_or_else(|| context.clock.now() + RETRY);
+            return Some(context.clock.now());
+        }
+        Some(*retry_at)
     }
 }

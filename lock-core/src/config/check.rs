@@ -18,7 +18,8 @@ impl Config {
         if wrong.is_empty() { Ok(()) } else { Err(Error::configuration(wrong.join("; "))) }
     }
 
-    /// The complaint about the value of one setting. No two settings can contradict each other.
+    /// The complaint about the value of one setting. Of these only the places of a password can
+    /// contradict each other; what depends on the store, its scheme checks.
     pub(super) fn complaint(&self, option: &str) -> Option<String> {
         match option {
             "password_file" => self.complaint_about_passwords(),
@@ -66,9 +67,7 @@ impl Config {
             _ => None,
         }
     }
-}
 
-impl Config {
     /// The complaint about a password that is set in more than one place.
     fn complaint_about_passwords(&self) -> Option<String> {
         if self.password_file.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {

@@ -25,9 +25,13 @@ impl Config {
     /// [`Error::is_configuration`] if `DISTLOCK_URL` is not set, and those of
     /// [`with_env`](Self::with_env).
     pub fn from_env() -> Result<Self, Error> {
-        Self::default()
-            .overlaid(|name| std::env::var_os(name), Needed::Yes)
-            .map(|config| config.noting_unknown(std::env::vars_os()))
+        if std::env::var_os(URL).is_none() {
+            return Err(Error::configuration(format!(
+                "{URL} does not say which store to use: set it to a URL, as in \
+                `redis://127.0.0.1:6379`"
+            )));
+        }
+        Self::default().with_env()
     }
 
     /// Overrides the settings so far with those of the environment.
@@ -47,30 +51,19 @@ impl Config {
     ///
     /// [`Error::is_configuration`] names the variable and the accepted values.
     pub fn with_env(self) -> Result<Self, Error> {
-        self.overlaid(|name| std::env::var_os(name), Needed::No)
-            .map(|config| config.noting_unknown(std::env::vars_os()))
+        let config = self.overlaid(|name| std::env::var_os(name))?;
+        Ok(config.noting_unknown(std::env::vars_os()))
     }
 
     /// Applies variables that `variable` looks up.
-    fn overlaid(
-        mut self,
-        variable: impl Fn(&str) -> Option<OsString>,
-        url: Needed,
-    ) -> Result<Self, Error> {
+    fn overlaid(mut self, variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, Error> {
         let text = |name: &str| -> Result<Option<String>, Error> {
             let Some(value) = variable(name) else { return Ok(None) };
             let no_text = |_| Error::configuration(format!("{name} is not UTF-8"));
             value.into_string().map(Some).map_err(no_text)
         };
-        match (text(URL)?, url) {
-            (Some(url), _) => self.take_url(&url, &Source::Named(URL.to_owned()))?,
-            (None, Needed::No) => {}
-            (None, Needed::Yes) => {
-                return Err(Error::configuration(format!(
-                    "{URL} does not say which store to use: set it to a URL, as in \
-                    `redis://127.0.0.1:6379`"
-                )));
-            }
+        if let Some(url) = text(URL)? {
+            self.take_url(&url, &Source::Named(URL.to_owned()))?;
         }
         for option in OPTIONS {
             let name = variable_of(option);
@@ -80,9 +73,7 @@ impl Config {
         }
         Ok(self)
     }
-}
 
-impl Config {
     /// Notes the variables that begin with [`PREFIX`] and that nothing reads.
     fn noting_unknown(mut self, variables: impl Iterator<Item = (OsString, OsString)>) -> Self {
         let is_known = |name: &str| {
@@ -160,12 +151,6 @@ fn is_of_kubernetes(name: &str, value: &str) -> bool {
         || name.split("_PORT_").skip(1).any(is_port)
 }
 
-/// Whether the URL is required.
-enum Needed {
-    Yes,
-    No,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,7 +160,7 @@ mod tests {
 
     fn overlaid(config: Config, set: &[(&str, &str)]) -> Result<Config, Error> {
         let value = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, v)| v.into());
-        config.overlaid(value, Needed::No)
+        config.overlaid(value)
     }
 
     fn refusal(set: &[(&str, &str)]) -> String {
@@ -306,13 +291,15 @@ mod tests {
         assert!(refusal(&[("DISTLOCK_TOKENS", "")]).starts_with("DISTLOCK_TOKENS: `tokens=`"));
         assert!(refusal(&[("DISTLOCK_URL", "s3cret")]).starts_with("DISTLOCK_URL: the URL has"));
         assert!(!refusal(&[("DISTLOCK_URL", "s3cret")]).contains("s3cret"));
-        let unset = Config::default().overlaid(|_| None, Needed::Yes).unwrap_err().to_string();
-        assert!(unset.contains("DISTLOCK_URL"), "{unset}");
+        if std::env::var_os(URL).is_none() {
+            let unset = Config::from_env().unwrap_err().to_string();
+            assert!(unset.contains("DISTLOCK_URL"), "{unset}");
+        }
         #[cfg(unix)]
         {
             use std::os::unix::ffi::OsStringExt;
             let bytes = |_: &str| Some(OsString::from_vec(vec![0xff]));
-            let refused = Config::default().overlaid(bytes, Needed::No).unwrap_err().to_string();
+            let refused = Config::default().overlaid(bytes).unwrap_err().to_string();
             assert_eq!(refused, "DISTLOCK_URL is not UTF-8");
         }
     }

@@ -1,9 +1,7 @@
 //! The fixture of the cases: names, clients, direct calls of the backend, and bounded waits.
 
-use super::lateness::{late, late_after};
-use super::replicas::ReplicaSet;
-use super::scale::scaled;
-use super::subject::Subject;
+use super::lateness::late;
+use super::subject::{ReplicaSet, Subject};
 use super::violation::violated_unless;
 use super::virtual_time::VirtualTime;
 use crate::backend::{
@@ -33,10 +31,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Milliseconds, scaled.
-pub(super) fn ms(millis: u64) -> Duration {
-    scaled(Duration::from_millis(millis))
-}
+pub(super) use super::scale::ms;
 
 /// A lease whose end the case awaits.
 pub(super) fn short() -> Duration {
@@ -213,7 +208,7 @@ pub(super) fn take_soon(mutex: &Lock) -> LockGuard {
 #[track_caller]
 pub(super) fn take_within(mutex: &Lock, bound: Duration) -> LockGuard {
     let taken = mutex.try_lock_for(bound).expect("the store answers");
-    taken.unwrap_or_else(|| late_after(bound, format!("the lock was not granted within {bound:?}")))
+    taken.unwrap_or_else(|| late(bound, format!("the lock was not granted within {bound:?}")))
 }
 
 /// The tokens of an acquisition, one for each of its locks. One is larger than another if it is on
@@ -302,7 +297,7 @@ fn look_again() -> Duration {
 #[track_caller]
 pub(super) fn eventually(what: &str, bound: Duration, mut look: impl FnMut() -> bool) {
     if poll(bound, || look().then_some(())).is_none() {
-        late_after(bound, format!("waited {bound:?} in vain for this: {what}"));
+        late(bound, format!("waited {bound:?} in vain for this: {what}"));
     }
 }
 
@@ -329,7 +324,7 @@ pub(super) fn loss(losses: &Receiver<Loss>) -> Loss {
 #[track_caller]
 pub(super) fn assert_within(what: &str, took: Duration, bound: Duration) {
     if took >= bound {
-        late_after(bound, format!("{what} after {took:?}, and not within {bound:?}"));
+        late(bound, format!("{what} after {took:?}, and not within {bound:?}"));
     }
 }
 
@@ -347,9 +342,14 @@ pub(super) fn always(what: &str, time: Duration, mut look: impl FnMut() -> bool)
 }
 
 /// Polls for the whole of `time` whether renewals keep this guard's lock in the store. Late if its
-/// lease ended first, for the guard as well; a lock that only the store dropped is a violation.
+/// `lease` ended first, for the guard as well; a lock that only the store dropped is a violation.
 #[track_caller]
-pub(super) fn stays_held(guard: &LockGuard, time: Duration, mut is_held: impl FnMut() -> bool) {
+pub(super) fn stays_held(
+    guard: &LockGuard,
+    lease: Duration,
+    time: Duration,
+    mut is_held: impl FnMut() -> bool,
+) {
     let until = now() + time;
     loop {
         // In this order: what the store said was so before the guard is asked.
@@ -359,7 +359,7 @@ pub(super) fn stays_held(guard: &LockGuard, time: Duration, mut is_held: impl Fn
             let loss = guard.loss();
             let cause = loss.as_ref().map(Loss::cause);
             assert_eq!(cause, Some(LossCause::Expired), "{loss:?}");
-            late("the lease ended before it was renewed");
+            late(lease, "the lease ended before it was renewed");
         }
         if now() >= until {
             return;
@@ -372,7 +372,7 @@ pub(super) fn stays_held(guard: &LockGuard, time: Duration, mut is_held: impl Fn
 pub(super) struct DirectBackend {
     backend: Arc<dyn Backend>,
     client: ClientId,
-    clock: Arc<dyn Clock>,
+    pub(super) clock: Arc<dyn Clock>,
     next: AtomicU64,
     /// The receipt of each owner's last grant.
     receipts: Cell<HashMap<OwnerId, Receipt>>,

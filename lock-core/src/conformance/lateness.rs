@@ -7,7 +7,7 @@
 //! bound in all. Any other panic is final, and so is a [`Violation`](super::Violation) on any
 //! thread.
 
-use super::{matrix, violation};
+use super::violation;
 use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -43,12 +43,12 @@ const BEATS_PER_ACCOUNT: u32 = 20;
 /// The file to which each excuse is appended, one a line.
 const EXCUSES: &str = "DISTLOCK_TEST_EXCUSES";
 
-/// What a test panics with when a bound passed. Raised by [`late`] and [`late_after`] only; a wrong
-/// answer is an ordinary panic.
+/// The panic of a test whose bound passed. Raised by [`late`] only; a wrong answer is an ordinary
+/// panic.
 #[derive(Clone, Debug)]
 pub struct Late {
     what: String,
-    /// What there was time for. Zero if it is not known, or is not a time.
+    /// How long there was time. The excuse must be a part of it.
     bound: Duration,
     raised: Moment,
     at: &'static Location<'static>,
@@ -81,25 +81,15 @@ impl fmt::Display for Late {
     }
 }
 
-/// Fails the test because something came too late that no time was set for: `what` says it.
-///
-/// # Panics
-///
-/// Always, with [`Late`].
-#[track_caller]
-pub fn late(what: impl Into<String>) -> ! {
-    late_after(Duration::ZERO, what)
-}
-
 /// Fails the test because `bound` passed: `what` says what did not happen until then.
 ///
 /// # Panics
 ///
 /// Always, with [`Late`].
 #[track_caller]
-pub fn late_after(bound: Duration, what: impl Into<String>) -> ! {
+pub fn late(bound: Duration, what: impl Into<String>) -> ! {
     let late = Late::after(bound, what);
-    if !matrix::is_quiet() {
+    if !violation::is_quiet() {
         // The panic hook cannot print such a payload.
         eprintln!("{late}");
     }
@@ -462,10 +452,11 @@ mod tests {
             delay();
             thread::scope(|scope| {
                 let quiet = |work: fn()| {
-                    let named = thread::Builder::new().name(matrix::QUIET.to_owned());
+                    let named = thread::Builder::new().name(violation::QUIET.to_owned());
                     named.spawn_scoped(scope, work).expect("a thread can be started")
                 };
-                let threads = [quiet(|| late("on purpose")), quiet(|| violated("on purpose"))];
+                let threads =
+                    [quiet(|| late(BEAT, "on purpose")), quiet(|| violated("on purpose"))];
                 for thread in threads {
                     thread.join().unwrap_or_else(|panic| resume_unwind(panic));
                 }
@@ -481,11 +472,11 @@ mod tests {
         let _turn = TURN.lock();
         let is_late = || {
             delay();
-            late("on purpose");
+            late(BEAT, "on purpose");
         };
         let is_late_after = |bound: Duration| {
             delay();
-            late_after(bound, "on purpose");
+            late(bound, "on purpose");
         };
         let is_wrong = || {
             delay();
@@ -526,8 +517,8 @@ mod tests {
         // What was before the bound began to pass, or came afterwards, is no excuse.
         assert_eq!(after(ms(4_000), 12).queued(&starved), ms(1_800));
         assert!(!after(ms(4_000), 12).is_excused(&starved, EXCUSE));
-        // Where no bound is known, a single piece decides.
-        assert!(!after(Duration::ZERO, 10).is_excused(&starved, ms(300)));
+        // Pieces that are shorter than the excuse, however short the bound is.
+        assert!(!after(ms(10), 10).is_excused(&starved, ms(300)));
     }
 
     #[test]

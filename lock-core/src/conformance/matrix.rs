@@ -1,6 +1,7 @@
 //! [`Matrix`]: runs cases on mutants, to test the cases.
 
 use super::mutant::{Mutant, Mutation};
+use super::violation::{QUIET, is_quiet};
 use super::{Case, cases, message_of};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -8,9 +9,6 @@ use std::fmt;
 use std::panic;
 use std::sync::{Arc, Once};
 use std::thread;
-
-/// The name of threads whose panics are expected, and not printed.
-pub(super) const QUIET: &str = "quiet case";
 
 /// Which cases run on which mutations. Each of these cases also runs on the store without a
 /// mutation.
@@ -153,11 +151,6 @@ impl fmt::Display for Matrix {
 fn check(case: &Case, mutation: Option<Mutation>) -> Result<(), String> {
     let subject = mutation.map_or_else(Mutant::unmutated, Mutant::new);
     case.check(Arc::new(subject), QUIET).map_err(|panic| message_of(panic.as_ref()))
-}
-
-/// Whether this thread's panics are expected.
-pub(super) fn is_quiet() -> bool {
-    thread::current().name() == Some(QUIET)
 }
 
 /// Suppresses the printed panics of quiet threads.

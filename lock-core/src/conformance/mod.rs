@@ -42,7 +42,6 @@ mod fixture;
 mod lateness;
 mod matrix;
 mod mutant;
-mod replicas;
 mod scale;
 mod subject;
 mod table;
@@ -53,14 +52,13 @@ pub use exclusions::{
     NEEDS_A_LIST_OF_REPLICAS, NEEDS_AN_OWNER, NEEDS_REPLICAS, NEEDS_TOKENS, SINGLE_STORE_ONLY,
 };
 pub use lateness::{
-    Late, Lateness, forget_process, late, late_after, note_excuse, retry_if_late,
-    retry_if_late_beyond, watch_process, with_lateness,
+    Late, Lateness, forget_process, late, note_excuse, retry_if_late, retry_if_late_beyond,
+    watch_process, with_lateness,
 };
 pub use matrix::{Matrix, Pairs};
 pub use mutant::{Mutant, Mutation};
-pub use replicas::ReplicaSet;
 pub use scale::scaled;
-pub use subject::{Seen, Subject};
+pub use subject::{ReplicaSet, Seen, Subject};
 pub use violation::{Violation, violated, violated_unless};
 pub use virtual_time::VirtualTime;
 

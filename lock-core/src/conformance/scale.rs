@@ -17,6 +17,11 @@ pub fn scaled(time: Duration) -> Duration {
     time.mul_f64(*SCALE)
 }
 
+/// Milliseconds, scaled.
+pub(super) fn ms(millis: u64) -> Duration {
+    scaled(Duration::from_millis(millis))
+}
+
 fn factor(text: Option<&str>) -> f64 {
     let Some(text) = text else { return 1.0 };
     let factor = text.parse().ok().filter(|factor| (0.1..=100.0).contains(factor));

@@ -1,6 +1,5 @@
-//! [`Subject`]: a store under test.
+//! [`Subject`]: a store under test, and its replicas.
 
-use super::replicas::ReplicaSet;
 use crate::backend::Backend;
 use crate::client::{Client, ClientBuilder};
 use crate::clock::{Clock, Moment, SystemClock};
@@ -75,6 +74,19 @@ pub trait Subject: Send + Sync {
     fn cannot(&self) -> &[(&str, &str)] {
         &[]
     }
+}
+
+/// The replicas of a store under test.
+pub trait ReplicaSet {
+    /// Returns their number, at least one.
+    fn count(&self) -> u32;
+
+    /// Pauses the first `replicas` of them: when this returns they apply and confirm no writes. The
+    /// others resume, and catch up soon. The store must still count paused ones as replicas.
+    fn hold_back(&self, replicas: u32);
+
+    /// Inspects the lock on this replica, counted from zero, which must not be paused.
+    fn probe(&self, replica: u32, lock: &LockName) -> Seen;
 }
 
 /// The state of a lock as a [`Subject::probe`] sees it.

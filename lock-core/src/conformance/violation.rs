@@ -1,9 +1,12 @@
 //! [`Violation`]: a test that fails because a lock did what it must never do.
 
-use super::matrix;
 use std::fmt;
 use std::panic::{Location, panic_any};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// The name of threads whose panics are expected, and not printed.
+pub(super) const QUIET: &str = "quiet case";
 
 /// How many violations this process has seen.
 static SEEN: AtomicUsize = AtomicUsize::new(0);
@@ -38,7 +41,7 @@ pub fn violated(what: impl fmt::Display) -> ! {
     // Before the panic: another thread's panic may hide it.
     SEEN.fetch_add(1, Ordering::SeqCst);
     let violation = Violation { what: what.to_string(), at: Location::caller() };
-    if !matrix::is_quiet() {
+    if !is_quiet() {
         // The panic hook cannot print such a payload.
         eprintln!("{violation}");
     }
@@ -55,6 +58,11 @@ pub fn violated_unless(condition: bool, what: impl fmt::Display) {
     if !condition {
         violated(what);
     }
+}
+
+/// Whether this thread's panics are expected.
+pub(super) fn is_quiet() -> bool {
+    thread::current().name() == Some(QUIET)
 }
 
 /// How many violations this process has seen so far.

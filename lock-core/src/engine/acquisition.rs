@@ -35,7 +35,8 @@ const STATES: [GuardState; 4] =
 
 /// One stretch of holding.
 ///
-/// `state` and `valid_until` are written only under the mutex of `inner`, and read without it.
+/// Both are read without the mutex of `inner`. `state` is written and `valid_until` extended under
+/// it; a look that finds it over marks that ([`OVER`]) without.
 pub(crate) struct Acquisition {
     pub(crate) name: LockName,
     pub(crate) owner: OwnerId,
@@ -137,9 +138,7 @@ impl Inner {
             listeners: Vec::new(),
         }
     }
-}
 
-impl Inner {
     /// A renewal failed. Says whether that is to be told: once for each cause.
     pub(crate) fn renewal_failed(&mut self, error: &Error) -> bool {
         self.last_failure = Some(error.clone());
@@ -189,37 +188,23 @@ pub(crate) struct AcquisitionInit {
 
 impl Acquisition {
     pub(crate) fn new(init: AcquisitionInit) -> Self {
-        let AcquisitionInit {
-            name,
-            owner,
-            holder,
-            tokens,
-            receipt,
-            doubt,
-            sent,
-            lease,
-            renewal,
-            replication,
-        } = init;
-        let token = tokens.map(|tokens| tokens.first());
+        let first = init.tokens.map(|tokens| tokens.first());
+        let reserved_end = init.tokens.map(|tokens| tokens.last());
+        let valid_until = init.sent + init.lease.validity();
         Self {
-            name,
-            owner,
-            holder,
-            token,
-            since: sent,
-            replication,
-            receipt,
-            chain: HandoffChain {
-                reserved_end: tokens.map(|tokens| tokens.last()),
-                first: token,
-                before: 0,
-            },
-            doubt,
+            name: init.name,
+            owner: init.owner,
+            holder: init.holder,
+            token: first,
+            since: init.sent,
+            replication: init.replication,
+            receipt: init.receipt,
+            chain: HandoffChain { reserved_end, first, before: 0 },
+            doubt: init.doubt,
             holds: AtomicU32::new(1),
             state: AtomicU8::new(GuardState::Held as u8),
-            valid_until: AtomicU64::new((sent + lease.validity()).as_nanos() & !OVER),
-            inner: Mutex::new(Inner::new(lease, renewal)),
+            valid_until: AtomicU64::new(valid_until.as_nanos() & !OVER),
+            inner: Mutex::new(Inner::new(init.lease, init.renewal)),
         }
     }
 
@@ -266,14 +251,16 @@ impl Acquisition {
         self.holds.load(Ordering::Relaxed)
     }
 
-    /// One hold more, for the thread that has one; false if it has too many.
-    pub(crate) fn nest(&self) -> bool {
+    /// One hold more, for the thread that has one. Fails if it has too many.
+    pub(crate) fn nest(&self) -> Result<(), Error> {
         let holds = self.holds();
-        let fits = holds < MOST_HOLDS;
-        if fits {
-            self.holds.store(holds + 1, Ordering::Relaxed);
+        if holds >= MOST_HOLDS {
+            return Err(Error::misuse(format!(
+                "this thread holds it {MOST_HOLDS} times already, which is the limit"
+            )));
         }
-        fits
+        self.holds.store(holds + 1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Ends a hold, of the thread that has it, unless it is the last one.
@@ -435,9 +422,10 @@ impl Acquisition {
         AcquisitionId::new(self.name.clone(), self.owner, lease, self.receipt.clone())
     }
 
-    /// How it must be closed.
-    pub(crate) fn release_options(&self) -> ReleaseOptions {
-        release_options(self.doubt, self.token, self.chain.reserved_end)
+    /// What the backend is told when it is released, and how it must be closed.
+    pub(crate) fn to_release(&self) -> (AcquisitionId, ReleaseOptions) {
+        let options = release_options(self.doubt, self.token, self.chain.reserved_end);
+        (self.id(self.lock().lease), options)
     }
 
     /// Whether an acquire of its owner went unanswered.

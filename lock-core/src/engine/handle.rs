@@ -1,6 +1,7 @@
 //! [`EngineHandle`]: an engine in use, and how the client ends when the last handle is dropped.
 
 use super::{Detached, Engine};
+use crate::backend::call_backend;
 use crate::clock::{Clock, SystemClock};
 use crate::sync::mutant;
 use std::ops::Deref;
@@ -41,8 +42,7 @@ impl EngineHandle {
         let detached = std::mem::take(&mut *self.detached.lock());
         for Detached { acquisition, .. } in detached {
             if !mutant("end_forgets_detached") && self.mark_released(&acquisition) {
-                let lease = acquisition.lock().lease;
-                self.clean_up(acquisition.id(lease), acquisition.release_options());
+                self.clean_up(acquisition.to_release());
             }
         }
         // One command time-out for all of it, and half of that for answers that are under way, so
@@ -52,8 +52,8 @@ impl EngineHandle {
         self.timer.stop();
         self.workers.stop(until);
         // A panic in it is told, and ends nothing here.
-        let _told = self.ask(|store| {
-            store.leave(until);
+        let _told = call_backend(|| {
+            self.store()?.leave(until);
             Ok(())
         });
     }

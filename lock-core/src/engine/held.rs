@@ -5,7 +5,7 @@ use super::acquire::weigh_renewal;
 use super::acquisition::{Acquisition, GuardState, RenewalPlan};
 use super::local_queue::{LocalLock, LocalLockState};
 use super::renewal::{RenewalHandler, RenewalJob, Reply, TICK};
-use crate::backend::{HolderInfo, Renewal};
+use crate::backend::{HolderInfo, Renewal, call_backend};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, Events};
@@ -68,13 +68,6 @@ impl RenewalHandler for Engine {
                 None
             }
             Finding::Fine(_) | Finding::Over(_) | Finding::Released => None,
-        }
-    }
-
-    fn send(&self, due: &mut Vec<RenewalJob>) {
-        let sent = self.clock.now();
-        for (RenewalJob { lock, acquisition, .. }, error) in self.workers.renew(due) {
-            self.renewal_failed(&lock, &acquisition, sent, error);
         }
     }
 
@@ -262,7 +255,6 @@ impl Engine {
             cause => cause,
         };
         let loss = acquisition.set_lost(&mut inner, cause);
-        let lease = inner.lease;
         // A lease that simply ran out needs nothing. After a renewal that failed, or is still under
         // way, the store may keep it for longer than we trust it; an ended holder's it has still.
         let may_be_there = inner.last_failure.is_some() || inner.renewing || inner.overlong;
@@ -277,7 +269,7 @@ impl Engine {
         }
         // Also if the store says that it is gone: a copy of the first request may be under way.
         if is_left_over || acquisition.is_doubtful() {
-            self.clean_up(acquisition.id(lease), acquisition.release_options());
+            self.clean_up(acquisition.to_release());
         }
         tell_lost(&self.events, acquisition, loss);
     }
@@ -348,9 +340,7 @@ impl Engine {
             lease,
             reply: Some(Arc::clone(&reply)),
         };
-        if let Some((_, error)) = self.workers.renew(&mut vec![job]).pop() {
-            return Err(error.on(&acquisition.name));
-        }
+        self.workers.renew(&mut vec![job]);
         // Another batch may be under way before ours.
         let time = self.settings.command_timeout + acquisition.replication.patience();
         let by = self.clock.now() + time * 2;
@@ -377,7 +367,7 @@ impl Engine {
         let sent = self.clock.now();
         let by = sent + self.settings.command_timeout;
         let id = acquisition.id(acquisition.lock().lease);
-        let holder = match self.ask(|backend| backend.verify(&id, by)) {
+        let holder = match call_backend(|| self.store()?.verify(&id, by)) {
             Ok(holder) => holder,
             Err(failure) if failure.error().is_foreign_format() => {
                 return Err(self.declare_overwritten(lock, acquisition, failure.into_error()));

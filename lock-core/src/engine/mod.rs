@@ -3,7 +3,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`acquire`] | waits for a lock and takes it |
+//! | [`acquire`](mod@acquire) | waits for a lock and takes it |
 //! | [`held`] | renews what is held, and notices losses |
 //! | [`release`] | ends holds, and gives the lock back |
 //! | [`recheck`] | verifies everything that is held at once |
@@ -12,7 +12,8 @@
 //! | [`renewal`] | the timer, and the threads that send renewals and cleanups |
 //!
 //! Mutexes are taken in this order: a local lock's, an acquisition's, the timer's or a worker's.
-//! None is held while the store is asked, an event is told, or a signal's waiter runs.
+//! None is held while the store is asked or an event is told; a waiter's signal may be raised under
+//! one, and a loss is told to its listeners under the acquisition's.
 
 mod acquire;
 pub(crate) mod acquisition;
@@ -26,7 +27,7 @@ mod renewal;
 pub(crate) mod tests;
 mod timer_wheel;
 
-use crate::backend::{Abilities, AcquisitionId, Backend, Failure, ReleaseOptions};
+use crate::backend::{Abilities, AcquisitionId, Backend, Failure, ReleaseOptions, call_backend};
 use crate::clock::{Clock, Moment};
 use crate::config::{Config, TokenPolicy};
 use crate::error::Error;
@@ -34,14 +35,13 @@ use crate::event::Events;
 use crate::lease::{Lease, LeaseTime};
 use crate::name::LockName;
 use crate::notices::Notices;
-use crate::options::LockOptions;
 use crate::owner::{ClientId, OwnerId};
-use crate::panics::call_backend;
 use crate::process::Origin;
 use crate::replication::Replication;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::mutant;
+pub(crate) use acquire::acquire;
 use acquisition::Acquisition;
 pub(crate) use handle::EngineHandle;
 use local_queue::{LocalLock, Registry, Sharing};
@@ -128,9 +128,9 @@ impl Engine {
         let origin = Arc::new(Origin::here());
         let engine = Arc::new_cyclic(|this: &Weak<Self>| {
             let handler = || Weak::clone(this) as Weak<dyn RenewalHandler>;
-            let timer = Timer::new(Arc::clone(&clock), handler());
             let (store, timeout) = (Arc::clone(&backend), settings.command_timeout);
-            let workers = Workers::new(store, Arc::clone(&clock), timeout, handler());
+            let workers = Arc::new(Workers::new(store, Arc::clone(&clock), timeout, handler()));
+            let timer = Timer::new(Arc::clone(&clock), Arc::downgrade(&workers), handler());
             Self {
                 backend,
                 abilities,
@@ -142,7 +142,7 @@ impl Engine {
                 registry: Arc::new(Registry::new(Arc::clone(&origin), sharing)),
                 detached: Mutex::default(),
                 timer: Arc::new(timer),
-                workers: Arc::new(workers),
+                workers,
                 this: Weak::clone(this),
                 async_release: Mutex::default(),
                 origin,
@@ -160,26 +160,9 @@ impl Engine {
         self.registry.get(name).ok_or_else(|| forked().on(name))
     }
 
-    /// Takes the lock for `thread`, the calling one, or for a guard of its own; `None` if it was
-    /// busy until the deadline.
-    pub(crate) fn acquire(
-        &self,
-        lock: &Arc<LocalLock>,
-        thread: Option<u64>,
-        options: &LockOptions,
-    ) -> Result<Option<Arc<Acquisition>>, Error> {
-        #[cfg(feature = "tracing")]
-        let span = crate::trace::acquire(&lock.name);
-        let result =
-            acquire::acquire(self, lock, thread, options).map_err(|error| error.on(&lock.name));
-        #[cfg(feature = "tracing")]
-        crate::trace::ended(&span, &result);
-        result
-    }
-
     /// Verifies what is held whenever the backend asks for it.
     pub(crate) fn verify_on(&self, notices: &Notices) {
-        Recheck::start_on(notices, Weak::clone(&self.this));
+        Recheck::start_on(notices, self);
     }
 
     /// All that is held now.
@@ -190,25 +173,6 @@ impl Engine {
             Some((lock, acquisition))
         });
         held.collect()
-    }
-
-    /// Whether all threads are done with what is due. For tests on a manual clock.
-    #[cfg(test)]
-    pub(crate) fn is_at_rest(&self, sleepers: impl Fn() -> Vec<Moment>) -> bool {
-        let parked = |threads| {
-            let sleepers = sleepers();
-            sleepers.len() >= threads && sleepers.iter().all(|until| *until > self.clock.now())
-        };
-        let timers = self.timer.threads();
-        let (workers, is_due) = self.workers.threads();
-        // The timer's thread gives work to the workers, so it is looked at before them.
-        parked(timers) && !is_due && !self.workers.threads().1 && parked(timers + workers)
-    }
-
-    /// How many threads renew and clean up. For tests on a manual clock.
-    #[cfg(test)]
-    pub(crate) fn threads(&self) -> usize {
-        self.timer.threads() + self.workers.threads().0
     }
 
     /// Waits until no request with unknown outcome is left to be cleaned up.
@@ -229,7 +193,7 @@ impl Engine {
     pub(crate) fn ping(&self, wait: Duration) -> Result<(), Error> {
         let name = LockName::new("distlock:ping")?;
         let by = self.clock.now() + wait;
-        let answer = self.ask(|backend| backend.inspect(&name, by));
+        let answer = call_backend(|| self.store()?.inspect(&name, by));
         answer.map(drop).map_err(Failure::into_error)
     }
 
@@ -322,14 +286,11 @@ impl Engine {
         self.clock.now() + self.settings.command_timeout
     }
 
-    /// Asks the store, unless this is a forked child: its copy of our connections must not be
-    /// touched, because the parent reads the answers.
-    pub(crate) fn ask<T>(
-        &self,
-        request: impl FnOnce(&dyn Backend) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+    /// The store, unless this is a forked child: its copy of our connections must not be touched,
+    /// because the parent reads the answers.
+    pub(crate) fn store(&self) -> Result<&dyn Backend, Failure> {
         self.refuse_if_forked().map_err(Failure::NotSent)?;
-        call_backend(|| request(self.backend.as_ref()))
+        Ok(self.backend.as_ref())
     }
 
     /// Refuses to do anything in a forked child.
@@ -343,7 +304,7 @@ impl Engine {
     }
 
     /// Has released what `acquisition` may have in the store.
-    fn clean_up(&self, acquisition: AcquisitionId, options: ReleaseOptions) {
+    fn clean_up(&self, (acquisition, options): (AcquisitionId, ReleaseOptions)) {
         if self.is_forked() {
             return;
         }

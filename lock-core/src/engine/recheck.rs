@@ -4,11 +4,11 @@
 use super::Engine;
 use super::acquisition::Acquisition;
 use super::local_queue::LocalLock;
+use crate::background::BackgroundTask;
 use crate::backoff::Backoff;
-use crate::clock::{Signal, Woken};
+use crate::clock::{Clock, Moment};
 use crate::notices::Notices;
-use crate::on_demand::OnDemandThread;
-use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -16,59 +16,43 @@ use std::time::Duration;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// One thread at a time, which ends when all that is held is verified or over.
+/// A background task, which ends when all that is held is verified or over.
 pub(super) struct Recheck {
     engine: Weak<Engine>,
-    state: Mutex<State>,
-    /// Raised when it is asked for once more.
-    again: Arc<Signal>,
-}
-
-#[derive(Default)]
-struct State {
-    thread: OnDemandThread,
+    clock: Arc<dyn Clock>,
+    task: BackgroundTask,
     /// Asked for meanwhile: what was verified before may be lost by now.
-    is_asked: bool,
+    is_asked: AtomicBool,
 }
 
 type Held = Vec<(Arc<LocalLock>, Arc<Acquisition>)>;
 
 impl Recheck {
     /// Verifies what `engine` holds whenever the backend asks for it.
-    pub(super) fn start_on(notices: &Notices, engine: Weak<Engine>) {
-        let recheck = Arc::new(Self { engine, state: Mutex::default(), again: Arc::default() });
+    pub(super) fn start_on(notices: &Notices, engine: &Engine) {
+        let (clock, engine) = (Arc::clone(&engine.clock), Weak::clone(&engine.this));
+        let (task, is_asked) = (BackgroundTask::default(), AtomicBool::new(false));
+        let recheck = Arc::new(Self { engine, clock, task, is_asked });
         notices.on_recheck(Arc::new(move || recheck.start()));
     }
 
     fn start(self: &Arc<Self>) {
-        let mut state = self.state.lock();
-        state.is_asked = true;
-        let ours = Arc::clone(self);
+        self.is_asked.store(true, Ordering::SeqCst);
+        self.task.wake();
+        let (ours, mut left) = (Arc::clone(self), Held::new());
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         // Without a thread the next renewal tells, as it does without a notice.
-        let _started = state.thread.start("distlock-verify".to_owned(), move || ours.run());
-        drop(state);
-        self.again.raise();
+        let _started = self.task.start(&self.clock, move || ours.turn(&mut left, &mut backoff));
     }
 
-    fn run(&self) {
-        let (mut left, mut backoff) = (Held::new(), Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
-        loop {
-            left.retain(|held| !self.state.lock().is_asked && self.is_left(held));
-            let clock = self.engine.upgrade().map(|engine| Arc::clone(&engine.clock));
-            let mut state = self.state.lock();
-            if std::mem::take(&mut state.is_asked) {
-                self.again.take();
-                drop(state);
-                left = self.held();
-                backoff.reset();
-                continue;
-            }
-            let Some(clock) = clock.filter(|_| !left.is_empty()) else {
-                return state.thread.end();
-            };
-            drop(state);
-            let _woken: Woken = clock.wait(&self.again, clock.now() + backoff.next());
+    fn turn(&self, left: &mut Held, backoff: &mut Backoff) -> Option<Moment> {
+        if self.is_asked.swap(false, Ordering::SeqCst) {
+            *left = self.held();
+            backoff.reset();
         }
+        // What is left when it is asked for once more is among what is held then.
+        left.retain(|held| !self.is_asked.load(Ordering::SeqCst) && self.is_left(held));
+        (!left.is_empty()).then(|| self.clock.now() + backoff.next())
     }
 
     fn held(&self) -> Held {

@@ -19,13 +19,11 @@ use super::acquisition::Acquisition;
 use super::held::tell_lost;
 use super::local_queue::{LocalLock, ReleaseTiming};
 use super::renewal::{PendingCleanup, Workers};
-use crate::backend::{AcquisitionId, Failure, NodeId, Release, ReleaseOptions};
+use crate::backend::{AcquisitionId, Failure, NodeId, Release, ReleaseOptions, call_backend};
 use crate::clock::{Clock, Moment, Signal};
 use crate::error::Error;
 use crate::event::{Event, Events};
-use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
-use crate::panics::call_backend;
 use crate::sync::mutant;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,72 +38,14 @@ impl Engine {
         lock: &Arc<LocalLock>,
         acquisition: &Arc<Acquisition>,
     ) -> Result<(), Error> {
-        match self.end_one_hold(lock, acquisition)? {
-            Some(lease) => self.release(lock, acquisition, lease),
-            None => Ok(()),
+        if !self.end_locally(lock, acquisition)? {
+            return Ok(());
         }
-    }
-
-    /// The same, without waiting for the store's answer. What it says is told as events.
-    pub(crate) fn end_hold_async(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>) {
-        if let Ok(Some(lease)) = self.end_one_hold(lock, acquisition) {
-            self.release_async(lock, acquisition, lease);
-        }
-    }
-
-    /// Ends one hold. Returns the lease if that was the last one, and the store is to be asked.
-    fn end_one_hold(
-        &self,
-        lock: &Arc<LocalLock>,
-        acquisition: &Arc<Acquisition>,
-    ) -> Result<Option<LeaseTime>, Error> {
-        let held = self.still_holds(lock, acquisition);
-        if held && acquisition.end_nested() {
-            return Ok(None);
-        }
-        // The parent holds it: what a forked child does must not reach the store. Nor may the child
-        // wait for the local lock: a thread that had it at the fork is not there to unlock it.
-        self.refuse_if_forked().map_err(|error| error.on(&acquisition.name))?;
-        lock.end_hold(acquisition);
-        if !held {
-            return Err(acquisition.lost_error());
-        }
-        if let Some(since) = lock.hand_off(acquisition, self.clock.as_ref()) {
-            acquisition.close_listeners();
-            tell_released(&self.events, acquisition, since);
-            return Ok(None);
-        }
-        let lease = acquisition.lock().lease;
-        if !self.mark_released(acquisition) {
-            self.declare_lost(lock, acquisition, LossCause::Expired);
-            return Err(acquisition.lost_error());
-        }
-        Ok(Some(lease))
-    }
-
-    /// Stops renewing, so that no renewal follows the release. False if it ended already.
-    pub(super) fn mark_released(&self, acquisition: &Acquisition) -> bool {
-        let mut inner = acquisition.lock();
-        if acquisition.has_ended() || self.clock.now() >= acquisition.valid_until() {
-            return false;
-        }
-        if !mutant("renewal_goes_on_during_release") {
-            acquisition.set_released(&mut inner);
-        }
-        true
-    }
-
-    fn release(
-        &self,
-        lock: &Arc<LocalLock>,
-        acquisition: &Arc<Acquisition>,
-        lease: LeaseTime,
-    ) -> Result<(), Error> {
         #[cfg(feature = "tracing")]
         let span = crate::trace::release(&acquisition.name);
         let sent = self.clock.now();
         let by = sent + self.settings.command_timeout;
-        let (id, options) = (acquisition.id(lease), acquisition.release_options());
+        let (id, options) = acquisition.to_release();
         let (answer, first_unanswered) = self.send_release(&id, options, by);
         let outcome = self.released(acquisition, answer, first_unanswered);
         #[cfg(feature = "tracing")]
@@ -119,6 +59,80 @@ impl Engine {
             Err(error) => tell_failed(&self.events, acquisition, error.clone()),
         }
         outcome.map(drop)
+    }
+
+    /// The same, without waiting for the store's answer. What it says is told as events.
+    pub(crate) fn end_hold_async(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>) {
+        let Ok(true) = self.end_locally(lock, acquisition) else { return };
+        #[cfg(feature = "tracing")]
+        let _span = crate::trace::release(&acquisition.name);
+        let (id, options) = acquisition.to_release();
+        let release = AsyncRelease {
+            events: self.events.clone(),
+            clock: Arc::clone(&self.clock),
+            workers: Arc::clone(&self.workers),
+            lock: Arc::clone(lock),
+            acquisition: Arc::clone(acquisition),
+            id: id.clone(),
+            options,
+            node: self.workers.renewal_node(&acquisition.name),
+            _pending: self.workers.pending_cleanup(),
+        };
+        *self.async_release.lock() = Some(acquisition.name.clone());
+        let asked = call_backend(|| {
+            let done = Box::new(move |answer| release.answered(answer));
+            self.store()?.submit_release(&id, options, self.command_deadline(), done);
+            Ok(())
+        });
+        if let Err(failure) = asked {
+            // A backend that panicked: whatever it did with the request.
+            self.clean_up((id, options));
+            tell_failed(&self.events, acquisition, failure.into_error().on(&acquisition.name));
+        }
+        acquisition.close_listeners();
+        let timing = ReleaseTiming { at: self.clock.now(), took: None, told: None };
+        lock.released(acquisition, timing);
+    }
+
+    /// Ends one hold. Returns whether that was the last one, and the store is to be asked.
+    fn end_locally(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+    ) -> Result<bool, Error> {
+        let held = self.still_holds(lock, acquisition);
+        if held && acquisition.end_nested() {
+            return Ok(false);
+        }
+        // The parent holds it: what a forked child does must not reach the store. Nor may the child
+        // wait for the local lock: a thread that had it at the fork is not there to unlock it.
+        self.refuse_if_forked().map_err(|error| error.on(&acquisition.name))?;
+        lock.end_hold(acquisition);
+        if !held {
+            return Err(acquisition.lost_error());
+        }
+        if let Some(since) = lock.hand_off(acquisition, self.clock.as_ref()) {
+            acquisition.close_listeners();
+            tell_released(&self.events, acquisition, since);
+            return Ok(false);
+        }
+        if !self.mark_released(acquisition) {
+            self.declare_lost(lock, acquisition, LossCause::Expired);
+            return Err(acquisition.lost_error());
+        }
+        Ok(true)
+    }
+
+    /// Stops renewing, so that no renewal follows the release. False if it ended already.
+    pub(super) fn mark_released(&self, acquisition: &Acquisition) -> bool {
+        let mut inner = acquisition.lock();
+        if acquisition.has_ended() || self.clock.now() >= acquisition.valid_until() {
+            return false;
+        }
+        if !mutant("renewal_goes_on_during_release") {
+            acquisition.set_released(&mut inner);
+        }
+        true
     }
 
     /// What an answer means; how many clients were told, if the store says that.
@@ -144,8 +158,7 @@ impl Engine {
             }
             Err(Failure::Final(error)) => return Err(error.on(&acquisition.name)),
             Err(failure) => {
-                let lease = acquisition.lock().lease;
-                self.clean_up(acquisition.id(lease), acquisition.release_options());
+                self.clean_up(acquisition.to_release());
                 let error = failure.into_error();
                 return Err(unconfirmed(acquisition, self.clock.now(), &error));
             }
@@ -185,49 +198,13 @@ impl Engine {
         }
     }
 
-    fn release_async(
-        &self,
-        lock: &Arc<LocalLock>,
-        acquisition: &Arc<Acquisition>,
-        lease: LeaseTime,
-    ) {
-        #[cfg(feature = "tracing")]
-        let _span = crate::trace::release(&acquisition.name);
-        let (id, options) = (acquisition.id(lease), acquisition.release_options());
-        let release = AsyncRelease {
-            events: self.events.clone(),
-            clock: Arc::clone(&self.clock),
-            workers: Arc::clone(&self.workers),
-            lock: Arc::clone(lock),
-            acquisition: Arc::clone(acquisition),
-            id: id.clone(),
-            options,
-            node: self.workers.renewal_node(&acquisition.name),
-            _pending: self.workers.pending_cleanup(),
-        };
-        *self.async_release.lock() = Some(acquisition.name.clone());
-        let asked = self.ask(|backend| {
-            let done = Box::new(move |answer| release.answered(answer));
-            backend.submit_release(&id, options, self.command_deadline(), done);
-            Ok(())
-        });
-        if let Err(failure) = asked {
-            // A backend that panicked: whatever it did with the request.
-            self.clean_up(id, options);
-            tell_failed(&self.events, acquisition, failure.into_error().on(&acquisition.name));
-        }
-        acquisition.close_listeners();
-        let timing = ReleaseTiming { at: self.clock.now(), took: None, told: None };
-        lock.released(acquisition, timing);
-    }
-
     /// Has the answers read that no caller waits for, by a request behind them. Waits until `by`.
     pub(super) fn collect_async_releases(&self, by: Moment) {
         if let Some(name) = self.async_release.lock().take()
             && self.workers.has_pending_cleanups()
         {
             // What it says of the lock does not matter; if it cannot be asked, nothing can be read.
-            let _answer = self.ask(|backend| backend.peek(&name, by));
+            let _answer = call_backend(|| self.store()?.peek(&name, by));
         }
     }
 }

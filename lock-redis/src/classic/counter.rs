@@ -2,10 +2,10 @@
 //! frees it. The second form of the "Pattern: Locking with INCR" that went round, in the three ways
 //! in which it is written.
 
-use super::format::CommandSequence;
+use super::commands::CommandSequence;
 use super::plain::{held, lease};
-use crate::reply::Reply;
-use crate::script::COUNT;
+use crate::connection::Reply;
+use crate::lua::COUNT;
 use lock_core::backend::{Answer, Attempt, Failure, Grant, LockInfo};
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! [`ClassicBackend`]: locks of the time before `SET NX EX` and Lua, which do not say who holds
 //! them.
 //!
-//! - `format`: the three algorithms as a wire format, command by command
+//! - `format`: the three algorithms as a wire format
+//! - `commands`: commands about one lock, one after the other
 //! - [`plain`], [`timestamp`], [`counter`]: one algorithm each
 //! - `progress`: how far an attempt of several commands has come
 //! - `spec`: what `format=` says of them
@@ -9,6 +10,7 @@
 //! Each has the races that it is known for (`docs/ALGORITHMS.md`). They are here to meet programs
 //! that still use them.
 
+mod commands;
 mod counter;
 mod format;
 mod plain;
@@ -18,7 +20,7 @@ mod spec;
 mod tests;
 mod timestamp;
 
-pub use format::StepHook;
+pub use commands::StepHook;
 
 use crate::format::Format;
 use format::ClassicFormat;

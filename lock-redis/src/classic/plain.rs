@@ -2,10 +2,9 @@
 //! of `SET` in the Redis documentation. A client that holds it for longer than its lease deletes
 //! its successor's. And what was there before `SET` could do both: `SETNX` and `EXPIRE`.
 
-use super::format::{CommandSequence, seconds};
+use super::commands::{CommandSequence, seconds};
+use crate::connection::{Reply, Text};
 use crate::format::remaining;
-use crate::reply::Reply;
-use crate::text::Text;
 use lock_core::OwnerText;
 use lock_core::backend::{Answer, Attempt, Failure, Grant, HolderInfo, LockInfo};
 use std::time::Duration;

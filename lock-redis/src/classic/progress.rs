@@ -1,7 +1,7 @@
 //! [`Progress`]: how far an attempt of several commands has come, for where it is sent on from one
 //! node to the next.
 
-use crate::reply::Reply;
+use crate::connection::Reply;
 use lock_core::backend::Failure;
 
 /// What an attempt of several commands has heard so far.

@@ -1,7 +1,8 @@
 //! What `format=` says of the classic formats, as in `format=timestamp,float,poll=10ms`.
 
+use super::commands::StepHook;
 use super::counter::Counter;
-use super::format::{Algorithm, ClassicFormat, StepHook};
+use super::format::{Algorithm, ClassicFormat};
 use super::plain::Plain;
 use super::timestamp::{Rule, Spelling, Takeover, Timestamp};
 use crate::format::Settings;

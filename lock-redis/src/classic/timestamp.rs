@@ -5,9 +5,9 @@
 //! It is written in two spellings: whole seconds, with one more than the lease (that page), and as
 //! Python prints a float, without (redis-py 2 and tornado-redis).
 
-use super::format::{CommandSequence, seconds};
-use crate::reply::Reply;
-use crate::script::CLEAR;
+use super::commands::{CommandSequence, seconds};
+use crate::connection::Reply;
+use crate::lua::CLEAR;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Receipt, Release,
 };

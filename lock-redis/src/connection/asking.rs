@@ -1,21 +1,21 @@
 //! [`AskingConnection`]: a connection to a cluster node that a slot is being moved to.
 
-use super::{CallError, Connection, ConnectionLike, Request, Server};
-use crate::reply::Reply;
+use super::{BorrowedConnection, CallError, ConnectionLike, Request, Server};
+use crate::connection::Reply;
 use lock_core::{Error, Moment};
 use std::sync::Arc;
 
 /// Sends `ASKING` before each request, in the same write, so that the node serves a slot that is
 /// not its own yet. Before a transaction it is sent once: inside, it would be queued with the rest.
 pub(crate) struct AskingConnection<'a> {
-    connection: &'a mut Connection,
+    connection: BorrowedConnection<'a>,
     in_transaction: bool,
 }
 
 const ASKING: Request<'static> = Request(&[&[b"ASKING"]]);
 
 impl<'a> AskingConnection<'a> {
-    pub(crate) fn new(connection: &'a mut Connection) -> Self {
+    pub(crate) fn new(connection: BorrowedConnection<'a>) -> Self {
         Self { connection, in_transaction: false }
     }
 
@@ -64,10 +64,6 @@ impl ConnectionLike for AskingConnection<'_> {
 
     fn server(&self) -> &Arc<Server> {
         self.connection.server()
-    }
-
-    fn close(&mut self) {
-        self.connection.close();
     }
 
     fn close_with(&mut self, why: &Error) {

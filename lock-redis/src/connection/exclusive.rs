@@ -5,7 +5,7 @@ use super::{
     CallError, ConnectionLike, ReadBuffer, ReplyReader, Request, Server, ServerGeneration,
     Transport, WriteBuffer,
 };
-use crate::reply::Reply;
+use crate::connection::Reply;
 use lock_core::{Clock, Error, Moment};
 use std::io;
 use std::sync::Arc;
@@ -64,10 +64,6 @@ impl ConnectionLike for Connection {
 
     fn server(&self) -> &Arc<Server> {
         &self.server
-    }
-
-    fn close(&mut self) {
-        self.open = None;
     }
 
     fn close_with(&mut self, _: &Error) {
@@ -131,7 +127,7 @@ impl Connection {
 
     fn send(&mut self, requests: &[Request<'_>], by: Moment) -> Result<(), CallError> {
         self.open.take_if(|_| self.generation.is_over());
-        let Some(open) = &mut self.open else {
+        let Some(Open { transport, output, input, .. }) = &mut self.open else {
             return Err(CallError::NotSent(Error::unavailable(format!(
                 "the connection to {} is closed",
                 self.server
@@ -139,9 +135,19 @@ impl Connection {
         };
         self.unsent.clear();
         requests.iter().for_each(|request| request.encode(&mut self.unsent));
+        // How many bytes count as sent, also after an error.
         let mut taken = 0;
-        open.send(&self.unsent, &mut taken, &*self.clock, by).map_err(|error| {
-            let error = open.transport.tls_error(&mut open.input).unwrap_or(error);
+        let mut write_all = || loop {
+            let left = time_left(&*self.clock, by)?;
+            let progress = transport.write(output, &self.unsent[taken..])?;
+            taken += progress.taken;
+            if !progress.stalled {
+                return Ok(());
+            }
+            transport.wait(false, left)?;
+        };
+        write_all().map_err(|error| {
+            let error = transport.tls_error(input).unwrap_or(error);
             let error = self.server.io_error("take a request", error);
             if taken == 0 { CallError::NotSent(error) } else { CallError::Unknown(error) }
         })
@@ -150,11 +156,12 @@ impl Connection {
     /// Reads so many replies.
     fn receive(&mut self, count: usize, replies: &mut Vec<Reply>, by: Moment) -> Result<(), Error> {
         let open = self.open.as_mut().expect("a connection that has sent something is open");
+        let Open { transport, input, reader, .. } = open;
         while replies.len() < count {
-            match open.reader.next() {
+            match reader.next() {
                 Ok(Some(reply)) => replies.push(reply),
-                Ok(None) => open
-                    .read(&*self.clock, by)
+                Ok(None) => time_left(&*self.clock, by)
+                    .and_then(|left| transport.read(input, reader.input(), left).map(drop))
                     .map_err(|error| self.server.io_error("answer", error))?,
                 Err(why) => {
                     replies.clear();
@@ -162,38 +169,12 @@ impl Connection {
                 }
             }
         }
-        if open.reader.is_empty() {
+        if reader.is_empty() {
             return Ok(());
         }
         // One of the replies is to another request, and there is no telling which.
         replies.clear();
         Err(self.server.garbage("there is more than was asked for"))
-    }
-}
-
-impl Open {
-    /// Sends all of `bytes` until `by`. `taken` is how many count as sent, also after an error.
-    fn send(
-        &mut self,
-        bytes: &[u8],
-        taken: &mut usize,
-        clock: &dyn Clock,
-        by: Moment,
-    ) -> io::Result<()> {
-        loop {
-            let left = time_left(clock, by)?;
-            let progress = self.transport.write(&mut self.output, &bytes[*taken..])?;
-            *taken += progress.taken;
-            if !progress.stalled {
-                return Ok(());
-            }
-            self.transport.wait(false, left)?;
-        }
-    }
-
-    fn read(&mut self, clock: &dyn Clock, by: Moment) -> io::Result<()> {
-        let left = time_left(clock, by)?;
-        self.transport.read(&mut self.input, self.reader.input(), left).map(drop)
     }
 }
 
@@ -308,7 +289,7 @@ mod tests {
             assert!(replies.is_empty(), "{bytes:?}: {replies:?}");
             assert!(matches!(outcome, Err(CallError::Unknown(_))), "{outcome:?}");
             let (connection, mut theirs) = pair();
-            let shared = MultiplexedConnection::new(connection, 0, SLACK).unwrap();
+            let mut shared = Arc::new(MultiplexedConnection::new(connection, 0, SLACK).unwrap());
             let (told, first) = std::sync::mpsc::channel();
             let done = Box::new(move |outcome: Result<Reply, _>| {
                 told.send(outcome).unwrap();
@@ -317,7 +298,7 @@ mod tests {
             let callback = CallbackRequest { by_hash: Vec::new(), text: "", done };
             assert!(shared.submit(b"a", soon(), callback).is_ok());
             theirs.write_all(bytes).unwrap();
-            assert!(shared.call_encoded(b"b", soon()).is_err(), "{bytes:?}");
+            assert!(shared.call(&PING, soon()).is_err(), "{bytes:?}");
             assert!(first.recv().unwrap().is_err(), "{bytes:?}");
         }
     }

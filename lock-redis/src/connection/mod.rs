@@ -5,24 +5,34 @@
 //! - [`ConnectionPool`]: connections to borrow
 //! - [`dial`]: how connections are made, and which server they lead to
 //! - [`resp`]: requests to bytes, bytes to replies
+//! - [`error_mapping`]: what the errors mean that a server replies with
+//! - [`asking`], [`replica_ack`]: connections with another command beside each request
 //! - [`server_kind`]: what a server is that does not know a command
 //!
 //! A connection that failed once is closed. A late reply to an older request would be taken for the
 //! reply to the next one, and that is how a lock gets granted twice.
 
+mod address;
 mod asking;
 mod dial;
 mod endpoint;
+pub(crate) mod error_mapping;
 mod exclusive;
+mod io_error;
 mod multiplexed;
 mod pool;
+mod replica_ack;
 mod resp;
 mod server_kind;
 mod shared;
 mod shutdown;
+pub(crate) mod single_flight;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 mod transport;
+
+pub use address::Address;
+pub use replica_ack::Listing;
 
 pub(crate) use asking::AskingConnection;
 pub(crate) use dial::{
@@ -31,15 +41,15 @@ pub(crate) use dial::{
 };
 pub(crate) use endpoint::Endpoint;
 pub(crate) use exclusive::Connection;
-pub(crate) use multiplexed::{CallbackRequest, ReplyCheck};
-pub(crate) use pool::{ConnectionPool, PoolSlot, PoolThread};
-pub(crate) use resp::{ReplyReader, Request, script_hash, with_text};
+pub(crate) use multiplexed::{CallbackRequest, MultiplexedConnection, ReplyCheck};
+pub(crate) use pool::{BorrowedConnection, ConnectionPool, PoolSlot, PoolThread};
+pub(crate) use replica_ack::AcknowledgedConnection;
+pub(crate) use resp::{Reply, ReplyReader, Request, ServerError, Text, info_field, with_text};
 pub(crate) use server_kind::with_server_kind;
 pub(crate) use shared::SharedConnection;
 pub(crate) use tls::{TlsOptions, TlsSettings};
 pub(crate) use transport::{ReadBuffer, Transport, WriteBuffer};
 
-use crate::reply::Reply;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
 use std::sync::Arc;
@@ -102,7 +112,10 @@ pub(crate) trait ConnectionLike {
     fn server(&self) -> &Arc<Server>;
 
     /// Closes the connection: the last reply was none to the request.
-    fn close(&mut self);
+    fn close(&mut self) {
+        let why = self.server().garbage("requests and replies may be out of step");
+        self.close_with(&why);
+    }
 
     /// Closes the connection for another reason, which other threads that wait on it are told.
     fn close_with(&mut self, why: &Error);

@@ -7,11 +7,13 @@
 use super::{Connection, Dialer};
 use lock_core::backend::{Failure, contain};
 use lock_core::{Error, Moment};
-use r2d2::{ManageConnection, NopErrorHandler, Pool, PooledConnection};
+use r2d2::{ManageConnection, NopErrorHandler, Pool};
 use scheduled_thread_pool::ScheduledThreadPool;
 use std::convert::Infallible;
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 /// A place for a connection. Cold while there is none.
@@ -23,47 +25,75 @@ pub(crate) struct PoolSlot {
 }
 
 impl PoolSlot {
-    /// Runs `exchange` on this slot's connection, which is dialled first if there is none that can
-    /// be used. A connection that was closed leaves the slot cold.
+    /// Runs `exchange` on this slot's connection.
     pub(crate) fn exchange<T>(
         &mut self,
         dialer: &Dialer,
         by: Moment,
         exchange: impl FnOnce(&mut Connection) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.on_connection(dialer, by, exchange)?
+        exchange(&mut *BorrowedConnection::new(Box::new(self), dialer, by)?)
     }
+}
 
-    /// The same; the outer failure is that of getting a connection until `by`.
-    pub(crate) fn on_connection<T>(
-        &mut self,
-        dialer: &Dialer,
+/// The connection of a slot. A connection that was closed leaves the slot cold; so does a panic:
+/// the reply to its request would be taken for the next borrower's.
+pub(crate) struct BorrowedConnection<'a> {
+    slot: Box<dyn DerefMut<Target = PoolSlot> + 'a>,
+    dialer: &'a Dialer,
+}
+
+impl<'a> BorrowedConnection<'a> {
+    /// This slot's connection, dialled first if there is none that can be used.
+    pub(crate) fn new(
+        mut slot: Box<dyn DerefMut<Target = PoolSlot> + 'a>,
+        dialer: &'a Dialer,
         by: Moment,
-        exchange: impl FnOnce(&mut Connection) -> T,
-    ) -> Result<T, Failure> {
+    ) -> Result<Self, Failure> {
         let failures = dialer.failures();
-        if let Some(connection) = &mut self.connection
-            && (connection.is_stale() || self.failures_seen != failures)
+        let PoolSlot { connection, failures_seen } = &mut **slot;
+        if let Some(connection) = connection
+            && (connection.is_stale() || *failures_seen != failures)
         {
             connection.check_idle();
         }
-        if self.connection.take_if(|connection| !connection.is_open()).is_some() {
+        if connection.take_if(|connection| !connection.is_open()).is_some() {
             dialer.count_failure();
         }
-        self.failures_seen = failures;
-        // Taken out while in use: after a panic it is gone, and with it the reply that would be
-        // taken for the next borrower's.
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => dialer.dial(by)?,
-        };
-        let outcome = exchange(&mut connection);
-        if connection.is_open() {
-            self.connection = Some(connection);
-        } else {
-            dialer.count_failure();
+        *failures_seen = failures;
+        if connection.is_none() {
+            *connection = Some(dialer.dial(by)?);
         }
-        Ok(outcome)
+        Ok(Self { slot, dialer })
+    }
+}
+
+impl Deref for BorrowedConnection<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        self.slot.connection.as_ref().expect(BORROWED)
+    }
+}
+
+impl DerefMut for BorrowedConnection<'_> {
+    fn deref_mut(&mut self) -> &mut Connection {
+        self.slot.connection.as_mut().expect(BORROWED)
+    }
+}
+
+const BORROWED: &str = "a slot keeps its connection while that is borrowed";
+
+impl Drop for BorrowedConnection<'_> {
+    fn drop(&mut self) {
+        // Also if the thread panicked before: a second panic, contained in a destructor, cannot be
+        // told from the first.
+        if thread::panicking() {
+            self.slot.connection = None;
+        } else if !self.is_open() {
+            self.slot.connection = None;
+            self.dialer.count_failure();
+        }
     }
 }
 
@@ -141,29 +171,12 @@ impl ConnectionPool {
         Ok(Self { slots, dialer })
     }
 
-    /// Runs `exchange` on a borrowed connection. Waits for one until `by`.
-    pub(crate) fn exchange<T>(
-        &self,
-        by: Moment,
-        exchange: impl FnOnce(&mut Connection) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        self.on_connection(by, exchange)?
-    }
-
-    /// The same; the outer failure is that of getting a connection until `by`.
-    pub(crate) fn on_connection<T>(
-        &self,
-        by: Moment,
-        exchange: impl FnOnce(&mut Connection) -> T,
-    ) -> Result<T, Failure> {
-        self.borrow(by)?.on_connection(&self.dialer, by, exchange)
-    }
-
-    /// A slot, warm if possible: the last one given back is the first one handed out.
-    fn borrow(&self, by: Moment) -> Result<PooledConnection<SlotManager>, Failure> {
-        loop {
+    /// Borrows a connection, and waits for one until `by`: a warm one if possible, as the last one
+    /// given back is the first one handed out.
+    pub(crate) fn borrow(&self, by: Moment) -> Result<BorrowedConnection<'_>, Failure> {
+        let slot = loop {
             if let Some(slot) = self.slots.try_get() {
-                return Ok(slot);
+                break slot;
             }
             let left = by.since(self.dialer.clock().now());
             if left.is_zero() {
@@ -174,9 +187,10 @@ impl ConnectionPool {
                 ))));
             }
             if let Ok(slot) = self.slots.get_timeout(left.min(Self::SLICE)) {
-                return Ok(slot);
+                break slot;
             }
-        }
+        };
+        BorrowedConnection::new(Box::new(slot), &self.dialer, by)
     }
 }
 

@@ -2,7 +2,7 @@
 //! means a Redis server.
 
 use super::{ConnectionLike, Request};
-use crate::reply::{Reply, ServerError};
+use crate::connection::{Reply, ServerError};
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
 

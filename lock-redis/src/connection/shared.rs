@@ -1,8 +1,8 @@
 //! [`SharedConnection`]: the connection to a server that all threads share, replaced when it fails.
 
-use super::multiplexed::{MultiplexedConnection, ReplyPoller, with_encoded};
-use super::{CallError, CallbackRequest, Dialer, Request, Server};
-use crate::single_flight::{Flight, FlightLeader, FlightResult, SingleFlight};
+use super::multiplexed::{EncodedRequest, MultiplexedConnection, ReplyPoller};
+use super::{CallError, CallbackRequest, ConnectionLike, Dialer, Request, Server};
+use crate::connection::single_flight::{Flight, FlightLeader, FlightResult, SingleFlight};
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
@@ -29,66 +29,32 @@ impl SharedConnection {
         self.dialer.server()
     }
 
-    /// Runs `exchange` on the connection, which is dialled first if there is none that can be used.
-    pub(crate) fn exchange<T>(
-        &self,
-        by: Moment,
-        exchange: impl FnOnce(&mut Arc<MultiplexedConnection>) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        exchange(&mut self.connection(by)?)
-    }
-
-    /// Sends a script and returns: by its text the first time on a connection, then by its hash.
+    /// Sends a request and returns; one that runs a script by its text the first time on a
+    /// connection, then `by_hash`, with the script's bit.
     ///
-    /// The callback gets the outcome: at once if the script could not be sent, else from the thread
-    /// that reads next or from the poller, at the deadline at the latest.
+    /// The callback gets the outcome: at once if the request could not be sent, else from the
+    /// thread that reads next or from the poller, at the deadline at the latest.
     pub(crate) fn submit(
         &self,
-        script: u64,
-        by_text: &Request<'_>,
-        by_hash: &Request<'_>,
-        by: Moment,
-        callback: CallbackRequest,
-    ) {
-        self.submit_with(by, callback, |connection, mut callback| {
-            if connection.is_first_use(script) {
-                return with_encoded(by_text, |bytes| connection.submit(bytes, by, callback));
-            }
-            with_encoded(by_hash, |bytes| {
-                callback.by_hash.extend_from_slice(bytes);
-                connection.submit(bytes, by, callback)
-            })
-        });
-    }
-
-    /// Sends a request that runs no script; otherwise as [`submit`](Self::submit).
-    pub(crate) fn submit_command(
-        &self,
         request: &Request<'_>,
+        by_hash: Option<(u64, &Request<'_>)>,
         by: Moment,
-        callback: CallbackRequest,
+        mut callback: CallbackRequest,
     ) {
-        self.submit_with(by, callback, |connection, callback| {
-            with_encoded(request, |bytes| connection.submit(bytes, by, callback))
-        });
-    }
-
-    fn submit_with(
-        &self,
-        by: Moment,
-        callback: CallbackRequest,
-        submit: impl FnOnce(
-            &MultiplexedConnection,
-            CallbackRequest,
-        ) -> Result<(), (CallbackRequest, CallError)>,
-    ) {
-        let outcome = match self.connection(by) {
-            Ok(connection) => submit(&connection, callback)
-                .map(|()| self.poller.add(&connection))
-                .map_err(|(callback, error)| (callback, Failure::from(error))),
+        let sent = match self.connection(by) {
+            Ok(connection) => {
+                let by_hash = by_hash.filter(|(script, _)| !connection.is_first_text(*script));
+                let bytes = EncodedRequest::new(by_hash.map_or(request, |(_, request)| request));
+                if by_hash.is_some() {
+                    callback.by_hash.extend_from_slice(&bytes);
+                }
+                let sent = connection.submit(&bytes, by, callback);
+                sent.map(|()| self.poller.add(&connection))
+                    .map_err(|(callback, error)| (callback, Failure::from(error)))
+            }
             Err(failure) => Err((callback, failure)),
         };
-        if let Err((callback, failure)) = outcome {
+        if let Err((callback, failure)) = sent {
             let _no_reply = (callback.done)(Err(failure));
         }
     }
@@ -98,12 +64,12 @@ impl SharedConnection {
         const PING: Request<'static> = Request(&[&[b"PING"]]);
         loop {
             let current = self.current.lock().clone();
-            let Some(connection) = current.filter(|connection| connection.has_callbacks()) else {
+            let Some(mut connection) = current.filter(|it| it.has_callbacks()) else {
                 return Ok(());
             };
             // Replies come in the order of requests. A connection that is closed has run its
             // callbacks.
-            match with_encoded(&PING, |bytes| connection.call_encoded(bytes, by)) {
+            match connection.call(&PING, by) {
                 Ok(_) => return Ok(()),
                 Err(CallError::NotSent(error) | CallError::Unknown(error))
                     if self.dialer.clock().now() >= by =>
@@ -115,9 +81,9 @@ impl SharedConnection {
         }
     }
 
-    /// A connection that can be used. One caller dials, the others wait, each until its own
-    /// deadline.
-    fn connection(&self, by: Moment) -> Result<Arc<MultiplexedConnection>, Failure> {
+    /// The connection, dialled first if there is none that can be used. One caller dials, the
+    /// others wait, each until its own deadline.
+    pub(crate) fn connection(&self, by: Moment) -> Result<Arc<MultiplexedConnection>, Failure> {
         loop {
             let now = self.dialer.clock().now();
             if now >= by {

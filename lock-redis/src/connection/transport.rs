@@ -68,6 +68,9 @@ const SLICE: Duration = Duration::from_secs(1);
 /// How much too long a socket's timeout may be before it is worth a system call to change it.
 const SLACK: Duration = Duration::from_millis(8);
 
+/// Sending waits for no peer, and raises no signal.
+const SEND_FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+
 /// How long it is until `by`; an error when that has come.
 pub(crate) fn time_left(clock: &dyn Clock, by: Moment) -> io::Result<Duration> {
     let left = by.since(clock.now());
@@ -119,48 +122,41 @@ impl Transport {
         output: &mut WriteBuffer,
         bytes: &[u8],
     ) -> io::Result<WriteProgress> {
-        let Some(tls) = &self.tls else {
-            let taken = self.send(bytes)?;
-            return Ok(WriteProgress { taken, stalled: taken < bytes.len(), backlog: false });
-        };
-        self.send_ciphertext(output)?;
-        let taken = if output.ciphertext.is_empty() {
-            tls.lock().encrypt(bytes, &mut output.ciphertext)?;
-            self.send_ciphertext(output)?;
-            bytes.len()
-        } else {
-            0
-        };
-        let backlog = !output.ciphertext.is_empty();
-        Ok(WriteProgress { taken, stalled: backlog, backlog })
-    }
-
-    /// Sends what is encrypted: that has to leave in this order, before more is encrypted.
-    fn send_ciphertext(&self, output: &mut WriteBuffer) -> io::Result<()> {
-        output.sent += self.send(&output.ciphertext[output.sent..])?;
-        if output.sent == output.ciphertext.len() {
-            output.ciphertext.clear();
-            output.sent = 0;
-        }
-        Ok(())
-    }
-
-    /// Sends until all has left or the peer takes no more.
-    fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        let mut sent = 0;
-        while sent < bytes.len() {
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match rustix::net::send(self.fd(), &bytes[sent..], flags) {
+        let (mut taken, mut is_encrypted, mut has_left) = (0, false, false);
+        loop {
+            let unsent = match &self.tls {
+                None => &bytes[taken..],
+                Some(tls) => {
+                    // What is encrypted has to leave in this order, before more is encrypted.
+                    if output.ciphertext.is_empty() && !is_encrypted {
+                        tls.lock().encrypt(bytes, &mut output.ciphertext)?;
+                        (taken, is_encrypted, has_left) = (bytes.len(), true, false);
+                    }
+                    &output.ciphertext[output.sent..]
+                }
+            };
+            if unsent.is_empty() {
+                break;
+            }
+            match rustix::net::send(self.fd(), unsent, SEND_FLAGS) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(count) => sent += count,
+                Ok(count) if self.tls.is_none() => (taken, has_left) = (taken + count, true),
+                Ok(count) => {
+                    (output.sent, has_left) = (output.sent + count, true);
+                    if output.sent == output.ciphertext.len() {
+                        output.ciphertext.clear();
+                        output.sent = 0;
+                    }
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                Err(error) if sent == 0 => return Err(error.into()),
+                Err(error) if !has_left => return Err(error.into()),
                 // The next write fails in the same way; then it is known what has left.
                 Err(_) => break,
             }
         }
-        Ok(sent)
+        let backlog = !output.ciphertext.is_empty();
+        Ok(WriteProgress { taken, stalled: backlog || taken < bytes.len(), backlog })
     }
 
     /// Waits until the socket can be written (or read, if `read`), at most for `longest` and for a
@@ -232,7 +228,9 @@ impl Transport {
         input.ended = tls.decrypt(received, plain).inspect_err(|_| {
             // The peer is told why, if it takes that at once.
             let mut alert = Vec::new();
-            let _told = tls.encrypt(&[], &mut alert).and_then(|()| self.send(&alert));
+            let _told = tls.encrypt(&[], &mut alert).map(|()| {
+                let _sent = rustix::net::send(self.fd(), &alert, SEND_FLAGS);
+            });
         })?;
         Ok(true)
     }

@@ -1,7 +1,6 @@
 //! What stands under a key instead of a lock of this format, said in the error.
 
-use crate::connection::{ConnectionLike, Request, with_server_kind};
-use crate::reply::{Reply, ServerError};
+use crate::connection::{ConnectionLike, Reply, Request, ServerError, with_server_kind};
 use lock_core::Moment;
 use lock_core::backend::Failure;
 

@@ -3,32 +3,36 @@
 //! - [`redisson`]: a hash of one field, as Redisson's `RLock`; the default
 //! - [`token`]: a string, as most others write it: `SET key token NX PX lease`
 //! - [`owned`]: what both have in common: the owner stands in the store, and scripts compare it
+//! - [`run`](mod@run): scripts on a connection
 //! - [`wakes`]: whose waiters a release wakes besides our own, a setting of `token`
 //!
 //! Formats that do not say who holds a lock are in [`classic`](crate::classic).
 
+mod dialect;
 mod foreign_value;
 mod owned;
 mod redisson;
+mod run;
 mod spec;
 mod token;
 mod wakes;
 
+pub(crate) use dialect::Dialect;
 pub(crate) use foreign_value::{LONGEST_TEXT, with_found_value};
-pub(crate) use owned::{Dialect, OwnedFormat, SetAside};
+pub(crate) use owned::{OwnedFormat, granted};
 pub(crate) use redisson::REDISSON;
+pub(crate) use run::run;
 pub(crate) use spec::Settings;
 pub(crate) use token::TOKEN;
 #[cfg(test)]
 pub(crate) use wakes::{PYTHON_REDIS_LOCK, SPRING_INTEGRATION};
 
-use crate::connection::{ConnectionLike, Server};
-use crate::error_mapping::{self, Asked};
-use crate::foreign_client::ForeignClient;
+use crate::connection::error_mapping::{self, Asked};
+use crate::connection::{ConnectionLike, Reply, Server, ServerError};
 use crate::keys::{self, Keys};
+use crate::lua::Script;
+use crate::lua::foreign_client::ForeignClient;
 use crate::pubsub::{ChannelKind, PollInterval, unpublished};
-use crate::reply::{Reply, ServerError};
-use crate::script::Script;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, Release, ReleaseOptions,
     ReplicaSupport,
@@ -205,24 +209,6 @@ impl Format {
     }
 }
 
-/// Runs a script; an error that it answers with is a refusal.
-pub(crate) fn run(
-    script: &'static Script,
-    link: &mut dyn ConnectionLike,
-    key: &str,
-    keys: &[&[u8]],
-    arguments: &[&[u8]],
-    by: Moment,
-) -> Result<Reply, Failure> {
-    match script.run(link, keys, arguments, by)? {
-        Reply::Error(error) => {
-            let failure = refused(link, &error, &Asked::Script(script, key));
-            Err(with_found_value(link, failure, key, by))
-        }
-        reply => Ok(reply),
-    }
-}
-
 /// The failure of a request that was answered with an error. A connection to a replica is of no
 /// use: its server may have been the master when it was made, and the server's name may stand for
 /// another one by now.
@@ -242,7 +228,7 @@ pub(crate) fn refused(
 /// are the next ones.
 pub(crate) fn unexpected(link: &mut dyn ConnectionLike, script: &Script) -> Failure {
     link.close();
-    strange(link.server(), &format!("the script `{}`", script.name()))
+    strange(link.server(), &format!("the script `{}`", script.name))
 }
 
 pub(crate) fn strange(server: &Server, asked: &str) -> Failure {

@@ -1,47 +1,31 @@
 //! [`OwnedFormat`]: formats in which the owner stands under the key, so that no client frees or
 //! renews another's lock. They differ in their [`Dialect`] only; the scripts are the same.
 
+use super::dialect::Dialect;
+use super::run::{Run, run, run_many, submit};
 use super::wakes::Naming;
 use super::{
-    FOR_EVER, WireFormat, less_ours, refused, released, remaining, run, strange, taken, token,
+    FOR_EVER, WireFormat, less_ours, refused, released, remaining, strange, taken, token,
     token_range, unexpected,
 };
-use crate::connection::{ConnectionLike, ReplyCheck, SharedConnection};
-use crate::error_mapping::{self, Asked};
-use crate::foreign_client::ForeignClient;
+use crate::connection::error_mapping::{self, Asked};
+use crate::connection::{ConnectionLike, Reply, ReplyCheck, ServerError, SharedConnection, Text};
 use crate::keys::{self, Keys};
+use crate::lua::foreign_client::ForeignClient;
+use crate::lua::{Script, Scripts};
 use crate::pubsub::{ChannelKind, PollInterval};
-use crate::reply::{Reply, ServerError};
-use crate::script::{Run, Script, Scripts};
-use crate::text::Text;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, OnReleased,
     Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens, Tombstone,
 };
-use lock_core::{Config, Error, FencingToken, LockName, Moment, OwnerText, TokenPolicy};
+use lock_core::{
+    Config, Error, FencingToken, LockName, Moment, OwnerText, TokenPolicy, TokenRange,
+};
+use std::borrow::Cow;
+use std::iter::once;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-/// What tells these formats apart.
-#[derive(Debug)]
-pub(crate) struct Dialect {
-    pub(crate) name: &'static str,
-    /// The scripts, with the words for this dialect before each of them.
-    pub(crate) scripts: Scripts,
-    /// Whether one plain command takes it where no token is to be made.
-    pub(crate) takes_plainly: bool,
-    /// Whether its scripts know by what is under the key whether the holder will tell of its
-    /// release.
-    pub(crate) tells_apart: bool,
-}
-
-impl Dialect {
-    /// Whose waiters its releases wake besides our own.
-    pub(crate) fn wakes(&self) -> Option<ForeignClient> {
-        self.scripts.release.wakes()
-    }
-}
 
 /// How often a waiter asks again although it should be told: foreign clients may write as we do.
 const SELDOM: Duration = Duration::from_secs(1);
@@ -68,8 +52,19 @@ pub(crate) struct OwnedFormat {
 }
 
 /// What a grant with more than one token is remembered by.
-pub(crate) struct SetAside {
-    pub(crate) last: FencingToken,
+struct SetAside {
+    last: FencingToken,
+}
+
+/// A grant with these tokens, so many of them set aside.
+pub(crate) fn granted(tokens: Option<TokenRange>, reserve: u32) -> Grant {
+    let grant = Grant::new(tokens);
+    match tokens {
+        Some(tokens) if reserve > 0 => {
+            grant.receipt(Receipt::new(SetAside { last: tokens.last() }))
+        }
+        _ => grant,
+    }
 }
 
 impl WireFormat for OwnedFormat {
@@ -134,12 +129,7 @@ impl WireFormat for OwnedFormat {
                 let tokens = token_range(*first, reserve);
                 let tokens =
                     tokens.ok_or_else(|| unexpected(link, &self.dialect.scripts.acquire))?;
-                let grant = Grant::new(Some(tokens));
-                Ok(Answer::Granted(if reserve == 0 {
-                    grant
-                } else {
-                    grant.receipt(Receipt::new(SetAside { last: tokens.last() }))
-                }))
+                Ok(Answer::Granted(granted(Some(tokens), reserve)))
             }
             Reply::Array(items) => match items[..] {
                 [Reply::Int(0), Reply::Int(pttl), Reply::Int(told)] => {
@@ -162,12 +152,14 @@ impl WireFormat for OwnedFormat {
         options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        self.with_release_script(acquisition, options, |script, key, keys, arguments| {
-            let reply = run(script, link, key, keys, arguments, by)?;
-            let channel = || self.naming.of(key);
-            released(link.server(), self.channels(), channel, &reply, self.unseen())
-                .ok_or_else(|| unexpected(link, script))
-        })
+        let request = self.release_request(acquisition, options);
+        let ReleaseRequest { script, key, channel, .. } = &request;
+        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 6]);
+        let (keys, arguments) = (request.keys(&mut keys), request.arguments(&mut arguments));
+        let reply = run(script, link, key, keys, arguments, by)?;
+        let channel = || channel.clone();
+        released(link.server(), self.channels(), channel, &reply, self.unseen())
+            .ok_or_else(|| unexpected(link, script))
     }
 
     fn inspect(
@@ -201,8 +193,8 @@ impl WireFormat for OwnedFormat {
         let key = self.keys.lock(name);
         self.refuse_apart(&key)?;
         let (channel, list) = (self.naming.of(&key), self.list(&key));
-        let keys = &mut [key.as_bytes(), b""];
-        let keys = with(keys, list.as_deref().map(str::as_bytes));
+        let mut keys = [b"".as_slice(); 2];
+        let keys = fill(&mut keys, once(key.as_bytes()).chain(list.iter().map(String::as_bytes)));
         let told = [channel.as_bytes(), self.publish()];
         let script = &self.dialect.scripts.force;
         let reply = run(script, link, &key, keys, &told, by)?;
@@ -332,45 +324,38 @@ impl OwnedFormat {
         lingers: impl FnOnce(&str) -> bool + Send + 'static,
         done: OnReleased,
     ) {
-        self.with_release_script(acquisition, options, |script, key, keys, arguments| {
-            let (server, key, naming) = (Arc::clone(link.server()), key.to_owned(), self.naming);
-            let (unseen, channels) = (self.unseen(), self.channels());
-            script.submit(link, keys, arguments, by, move |outcome| {
-                let mut heard = ReplyCheck::Expected;
-                done(outcome.and_then(|reply| {
-                    if let Reply::Error(error) = &reply {
-                        return Err(error_mapping::refused(
-                            &server,
-                            error,
-                            &Asked::Script(script, &key),
-                        ));
-                    }
-                    let channel = || naming.of(&key);
-                    let release = released(&server, channels, channel, &reply, unseen);
-                    let release = release.ok_or_else(|| {
-                        heard = ReplyCheck::Unexpected;
-                        strange(&server, &format!("the script `{}`", script.name()))
-                    })?;
-                    Ok(less_ours(release, || lingers(&naming.of(&key))))
-                }));
-                heard
-            });
+        let request = self.release_request(acquisition, options);
+        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 6]);
+        let (keys, arguments) = (request.keys(&mut keys), request.arguments(&mut arguments));
+        let (script, key, naming) = (request.script, request.key.to_string(), self.naming);
+        let (server, unseen) = (Arc::clone(link.server()), self.unseen());
+        let channels = self.channels();
+        submit(script, link, keys, arguments, by, move |outcome| {
+            let mut heard = ReplyCheck::Expected;
+            done(outcome.and_then(|reply| {
+                if let Reply::Error(error) = &reply {
+                    let asked = Asked::Script(script, &key);
+                    return Err(error_mapping::refused(&server, error, &asked));
+                }
+                let channel = || naming.of(&key);
+                let release = released(&server, channels, channel, &reply, unseen);
+                let release = release.ok_or_else(|| {
+                    heard = ReplyCheck::Unexpected;
+                    strange(&server, &format!("the script `{}`", script.name))
+                })?;
+                Ok(less_ours(release, || lingers(&naming.of(&key))))
+            }));
+            heard
         });
     }
 
-    /// Puts together what is sent to end a holding: the script, the lock's key, all keys, and the
-    /// arguments.
-    fn with_release_script<T>(
+    /// What is sent to end a holding.
+    fn release_request<'a>(
         &self,
-        acquisition: &AcquisitionId,
+        acquisition: &'a AcquisitionId,
         options: ReleaseOptions,
-        send: impl FnOnce(&'static Script, &str, &[&[u8]], &[&[u8]]) -> T,
-    ) -> T {
+    ) -> ReleaseRequest<'a> {
         let key = self.keys.lock(&acquisition.name);
-        let (channel, owner) = (self.naming.of(&key), Text::owner(acquisition.owner));
-        let told = [owner.as_bytes(), channel.as_bytes(), self.publish()];
-        let list = self.list(&key);
-        let signal = list.as_deref().map(str::as_bytes);
         // Without a receipt there is no telling whether the counter is still where our grant left
         // it.
         let unused = options
@@ -381,28 +366,22 @@ impl OwnedFormat {
             Tombstone::None => Duration::ZERO,
             _ => acquisition.lease.duration().max(self.shortest_tombstone),
         };
-        if unused.is_none() && tombstone.is_zero() {
-            return send(
-                &self.dialect.scripts.release,
-                &key,
-                with(&mut [key.as_bytes(), b""], signal),
-                &told,
-            );
+        let closing = (unused.is_some() || !tombstone.is_zero()).then(|| Closing {
+            token: keys::token(&key),
+            tombstone: keys::tombstone(&key, &acquisition.owner),
+            unused: unused.map(|(used, aside)| [used, aside.last].map(Text::of)),
+            lifetime: Text::of(tombstone.as_millis()),
+        });
+        let Scripts { release, close, .. } = &self.dialect.scripts;
+        ReleaseRequest {
+            script: if closing.is_some() { close } else { release },
+            channel: self.naming.of(&key),
+            owner: Text::owner(acquisition.owner),
+            publish: self.publish(),
+            closing,
+            list: self.list(&key),
+            key,
         }
-        let (token, closed) = (keys::token(&key), keys::tombstone(&key, &acquisition.owner));
-        let lifetime = Text::of(tombstone.as_millis());
-        let numbers = unused.map(|(used, aside)| [used, aside.last].map(Text::of));
-        let [used, aside] = match &numbers {
-            Some(numbers) => numbers.each_ref().map(Text::as_bytes),
-            None => [b"".as_slice(); 2],
-        };
-        let [owner, channel, publish] = told;
-        send(
-            &self.dialect.scripts.close,
-            &key,
-            with(&mut [key.as_bytes(), token.as_bytes(), closed.as_bytes(), b""], signal),
-            &[owner, channel, publish, used, aside, lifetime.as_bytes()],
-        )
     }
 
     /// Renews all of `batch` in one request. The answers are as many and in the same order.
@@ -439,12 +418,58 @@ impl OwnedFormat {
     }
 }
 
-/// These keys, and in the last place, which is kept free for it, this one; without it one key less.
-fn with<'a, 'b>(keys: &'b mut [&'a [u8]], one: Option<&'a [u8]>) -> &'b [&'a [u8]] {
-    let last = keys.len() - 1;
-    let Some(one) = one else { return &keys[..last] };
-    keys[last] = one;
-    keys
+/// A request that ends a holding.
+struct ReleaseRequest<'a> {
+    script: &'static Script,
+    key: Cow<'a, str>,
+    channel: String,
+    owner: Text,
+    publish: &'static [u8],
+    /// With a script that does more than free the lock.
+    closing: Option<Closing>,
+    /// What it pushes to besides, for a foreign client.
+    list: Option<String>,
+}
+
+/// What is done besides freeing the lock: unused tokens go back, and the owner is closed.
+struct Closing {
+    token: String,
+    tombstone: String,
+    /// The last token that was used, and the last that was set aside.
+    unused: Option<[Text; 2]>,
+    /// That of the tombstone.
+    lifetime: Text,
+}
+
+impl ReleaseRequest<'_> {
+    fn keys<'a>(&'a self, room: &'a mut [&'a [u8]; 4]) -> &'a [&'a [u8]] {
+        let closing =
+            self.closing.iter().flat_map(|it| [it.token.as_bytes(), it.tombstone.as_bytes()]);
+        let list = self.list.iter().map(String::as_bytes);
+        fill(room, once(self.key.as_bytes()).chain(closing).chain(list))
+    }
+
+    fn arguments<'a>(&'a self, room: &'a mut [&'a [u8]; 6]) -> &'a [&'a [u8]] {
+        let closing = self.closing.iter().flat_map(|it| {
+            let [used, aside] = match &it.unused {
+                Some(unused) => unused.each_ref().map(Text::as_bytes),
+                None => [b"".as_slice(); 2],
+            };
+            [used, aside, it.lifetime.as_bytes()]
+        });
+        let told = [self.owner.as_bytes(), self.channel.as_bytes(), self.publish];
+        fill(room, told.into_iter().chain(closing))
+    }
+}
+
+/// These words, which have room there.
+fn fill<'a>(room: &'a mut [&'a [u8]], words: impl Iterator<Item = &'a [u8]>) -> &'a [&'a [u8]] {
+    let mut count = 0;
+    for (place, word) in room.iter_mut().zip(words) {
+        *place = word;
+        count += 1;
+    }
+    &room[..count]
 }
 
 /// Renews each key by a script of its own, all in one write: of two keys in one script either might
@@ -459,7 +484,7 @@ fn renew_apart(
 ) -> Vec<Result<Renewal, Failure>> {
     let runs = keys.chunks(1).zip(arguments.chunks(2));
     let runs: Vec<_> = runs.map(|(keys, arguments)| Run { keys, arguments }).collect();
-    let (replies, outcome) = script.run_many(link, &runs, by);
+    let (replies, outcome) = run_many(script, link, &runs, by);
     let mut renewals = Vec::with_capacity(keys.len());
     for (reply, key) in replies.iter().zip(keys) {
         let key = String::from_utf8_lossy(key);

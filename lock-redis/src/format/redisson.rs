@@ -5,7 +5,7 @@
 //! counted locally, so it is always 1.
 
 use super::Dialect;
-use crate::script::scripts;
+use crate::lua::scripts;
 
 const CHANNEL: &str = "redisson_lock__channel";
 

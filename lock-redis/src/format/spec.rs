@@ -3,7 +3,7 @@
 
 use super::owned::OwnedFormat;
 use super::{Dialect, OPTION, REDISSON, TOKEN};
-use crate::foreign_client::ForeignClient;
+use crate::lua::foreign_client::ForeignClient;
 use crate::pubsub::PollInterval;
 use lock_core::{Config, Error};
 use std::time::Duration;

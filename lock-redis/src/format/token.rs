@@ -7,11 +7,9 @@
 //! only polls sees no difference; our waiters hear of our releases on a channel of ours.
 
 use super::{Dialect, foreign_value, refused, strange};
-use crate::connection::{ConnectionLike, Request};
-use crate::error_mapping::Asked;
-use crate::reply::Reply;
-use crate::script::scripts;
-use crate::text::Text;
+use crate::connection::error_mapping::Asked;
+use crate::connection::{ConnectionLike, Reply, Request, Text};
+use crate::lua::scripts;
 use lock_core::Moment;
 use lock_core::backend::{Attempt, Failure};
 

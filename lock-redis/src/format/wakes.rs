@@ -7,10 +7,10 @@
 //! others send, and what it costs the server, stays as it was.
 
 use super::Dialect;
-use crate::foreign_client::{ForeignClient, LOCK};
 use crate::keys;
+use crate::lua::foreign_client::{ForeignClient, LOCK};
+use crate::lua::scripts;
 use crate::pubsub::PollInterval;
-use crate::script::scripts;
 use std::time::Duration;
 
 /// How often a waiter of ours asks beside python-redis-lock, whose release hands the lock to one of
@@ -99,7 +99,7 @@ impl Naming {
                 Self::Registry(prefix.len().saturating_sub(1))
             }
             Some(ForeignClient::PythonRedisLock) | None => {
-                Self::Ours(dialect.scripts.release.channel())
+                Self::Ours(dialect.scripts.release.channel)
             }
         }
     }

@@ -3,21 +3,37 @@
 //!
 //! What a lock looks like in the store is not a node's matter but the format's, which every request
 //! is made by: there is one for each client, whatever the number of nodes.
+//!
+//! - `settings`: what all nodes of a client have in common
+//! - `connections`: which connection a request goes on
+//! - `renewals`: requests that renew, on a connection of their own
+//! - `eviction`: whether the server may evict locks
+//! - [`cluster`]: the server as a node of a cluster: its slots and its redirects
+//! - [`quorum`]: the server as a node of a quorum: its marker and its votes
+//! - `deployment`: which servers belong together, and which of several deployments a URL means
+//! - `watch_registry`: watches that move to another node together with their locks
 
-mod quorum_requests;
+pub(crate) mod cluster;
+mod connections;
+mod deployment;
+pub(crate) mod eviction;
+pub(crate) mod quorum;
 mod renewals;
 mod settings;
+mod watch_registry;
 
-pub use quorum_requests::WithView;
+pub use deployment::{Account, Deployment, Granted, deployments};
 pub use settings::NodeSettings;
+pub use watch_registry::{RelocatableWatch, WatchRegistry};
 
-use crate::cluster_node::{self, Port, Shards};
-use crate::connection::{AskingConnection, ConnectionLike, Dialer, SharedConnection, Timeouts};
-use crate::connection::{ConnectionPool, PoolSlot, PoolThread};
-use crate::eviction::{Eviction, OnEviction};
+use crate::connection::{
+    AcknowledgedConnection, ConnectionPool, Dialer, Listing, PoolSlot, PoolThread,
+    SharedConnection, Timeouts,
+};
 use crate::format::{Format, less_ours};
 use crate::pubsub::Subscriber;
-use crate::replica_ack::{AcknowledgedConnection, Listing};
+use cluster::{Port, Shards};
+use eviction::{Eviction, OnEviction};
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, LockInfo, OnReleased, Release, ReleaseOptions,
     Tombstone, Wake, Watch,
@@ -106,16 +122,18 @@ impl Node {
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Answer, Failure> {
-        let exchange = |link: &mut dyn ConnectionLike| {
-            self.eviction.refuse(link, by)?;
-            format.0.acquire(link, attempt, by)
-        };
-        let outcome = if !attempt.replication.is_off() {
-            self.acquire_confirmed(mode, format, attempt, by)
-        } else if format.0.needs_own_link() {
-            self.on_pooled(mode, by, exchange)
+        let outcome = if attempt.replication.is_off() {
+            let connection = if format.0.needs_own_link() {
+                self.borrow(mode, by)
+            } else {
+                self.connection(mode, by)
+            };
+            connection.and_then(|mut link| {
+                self.eviction.refuse(link.get(), by)?;
+                format.0.acquire(link.get(), attempt, by)
+            })
         } else {
-            self.exchange(mode, by, exchange)
+            self.acquire_confirmed(mode, format, attempt, by)
         };
         outcome.map_err(on(attempt.name))
     }
@@ -138,53 +156,16 @@ impl Node {
         // On another connection than the releases, it must not come before one that has left
         // already.
         self.link.wait_for_callbacks(by)?;
-        self.on_pooled(mode, by, |link| {
-            self.eviction.refuse(link, by)?;
-            let mut link =
-                AcknowledgedConnection::new(link, self.dialer.clock().as_ref(), needed, time);
-            Ok(match format.0.acquire(&mut link, attempt, by)? {
-                Answer::Granted(grant) => match link.weigh(needed)? {
-                    None => Answer::Granted(grant),
-                    Some(insufficient) => Answer::Unacknowledged(grant, insufficient),
-                },
-                answer => answer,
-            })
-        })
-    }
-
-    /// On the connection that all share; on a borrowed one where the slot is just moving here.
-    fn exchange<T>(
-        &self,
-        mode: RequestMode,
-        by: Moment,
-        exchange: impl FnOnce(&mut dyn ConnectionLike) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        match mode {
-            RequestMode::Direct => self.link.exchange(by, |link| exchange(link)),
-            RequestMode::Asking => self.on_pooled(mode, by, exchange),
-        }
-    }
-
-    /// On a borrowed connection.
-    fn on_pooled<T>(
-        &self,
-        mode: RequestMode,
-        by: Moment,
-        exchange: impl FnOnce(&mut dyn ConnectionLike) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        self.on_borrowed(mode, by, exchange)?
-    }
-
-    /// The same; an outer failure says that there was none to be had, until `by`.
-    fn on_borrowed<T>(
-        &self,
-        mode: RequestMode,
-        by: Moment,
-        exchange: impl FnOnce(&mut dyn ConnectionLike) -> T,
-    ) -> Result<T, Failure> {
-        self.pool.on_connection(by, |link| match mode {
-            RequestMode::Direct => exchange(link),
-            RequestMode::Asking => exchange(&mut AskingConnection::new(link)),
+        let mut connection = self.borrow(mode, by)?;
+        self.eviction.refuse(connection.get(), by)?;
+        let clock = self.dialer.clock().as_ref();
+        let mut link = AcknowledgedConnection::new(connection.get(), clock, needed, time);
+        Ok(match format.0.acquire(&mut link, attempt, by)? {
+            Answer::Granted(grant) => match link.weigh(needed)? {
+                None => Answer::Granted(grant),
+                Some(insufficient) => Answer::Unacknowledged(grant, insufficient),
+            },
+            answer => answer,
         })
     }
 
@@ -220,15 +201,15 @@ impl Node {
     ) -> Result<Release, Failure> {
         // A clean-up must not wait behind the request without an answer that it cleans up after. It
         // may overtake that one: the tombstone refuses what comes later.
-        let outcome = if options.tombstone != Tombstone::None {
-            self.on_pooled(mode, by, |link| format.0.release(link, acquisition, options, by))
-        } else {
-            self.exchange(mode, by, |link| {
-                let release = format.0.release(link, acquisition, options, by)?;
-                self.eviction.look(link, by);
-                Ok(release)
-            })
-        };
+        let cleans_up = options.tombstone != Tombstone::None;
+        let connection = if cleans_up { self.borrow(mode, by) } else { self.connection(mode, by) };
+        let outcome = connection.and_then(|mut link| {
+            let release = format.0.release(link.get(), acquisition, options, by)?;
+            if !cleans_up {
+                self.eviction.look(link.get(), by);
+            }
+            Ok(release)
+        });
         let name = &acquisition.name;
         let lingers =
             || format.channel(name).is_ok_and(|(_, channel)| self.subscriber.lingering()(&channel));
@@ -262,7 +243,8 @@ impl Node {
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        self.exchange(mode, by, |link| format.0.inspect(link, name, by)).map_err(on(name))
+        let connection = self.connection(mode, by);
+        connection.and_then(|mut link| format.0.inspect(link.get(), name, by)).map_err(on(name))
     }
 
     /// See [`Backend::force_release`](lock_core::Backend::force_release).
@@ -273,7 +255,8 @@ impl Node {
         name: &LockName,
         by: Moment,
     ) -> Result<bool, Failure> {
-        self.exchange(mode, by, |link| format.0.force(link, name, by)).map_err(on(name))
+        let connection = self.connection(mode, by);
+        connection.and_then(|mut link| format.0.force(link.get(), name, by)).map_err(on(name))
     }
 
     /// See [`Backend::watch`](lock_core::Backend::watch).
@@ -314,7 +297,7 @@ impl Node {
     /// See [`Failure`]. A server that is no node of a cluster refuses.
     pub fn shards(&self, host: &str, tls: bool, by: Moment) -> Result<Shards, Failure> {
         let port = if tls { Port::Tls } else { Port::Plain };
-        self.pool.exchange(by, |link| cluster_node::ask(link, host, port, by))
+        cluster::ask(&mut *self.pool.borrow(by)?, host, port, by)
     }
 
     /// This server is a master no longer: requests under way fail now, and all connections to it

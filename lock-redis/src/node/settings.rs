@@ -1,12 +1,11 @@
 //! [`NodeSettings`]: what all nodes of a client have in common, and how one is made.
 
 use super::Node;
-use crate::connection::PoolThread;
 use crate::connection::{
-    CredentialsSource, Dialer, Endpoint, Identity, IdentityKind, Login, PasswordSource, Server,
-    Timeouts, TlsSettings,
+    CredentialsSource, Dialer, Endpoint, Identity, IdentityKind, Login, PasswordSource, PoolThread,
+    Server, Timeouts, TlsSettings,
 };
-use crate::eviction::OnEviction;
+use crate::node::eviction::OnEviction;
 use crate::url;
 use lock_core::{Clock, Config, Context, Error, Notices, Secret};
 use std::sync::Arc;
@@ -72,7 +71,7 @@ impl NodeSettings {
     ///
     /// [`Error::is_configuration`] if no certificate can be for a host of this name.
     pub fn node_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        self.node(Endpoint::tcp(host, port))
+        self.node(self.dialer(Endpoint::tcp(host, port))?)
     }
 
     /// The same for a node of a cluster, which may leave: [`Node::retire`] ends all connections to
@@ -84,8 +83,7 @@ impl NodeSettings {
     /// The same.
     pub fn guest_on(&self, host: &str, port: u16, id: Option<&str>) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Node, id);
-        let dialer = self.dialer(Endpoint::tcp(host, port))?.retirable().identified(identity);
-        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
+        self.node(self.dialer(Endpoint::tcp(host, port))?.retirable().identified(identity))
     }
 
     /// The same for any node of a cluster: it says which one it is where it is asked for the
@@ -95,8 +93,7 @@ impl NodeSettings {
     ///
     /// The same.
     pub fn bystander_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        let dialer = self.dialer(Endpoint::tcp(host, port))?.retirable();
-        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
+        self.node(self.dialer(Endpoint::tcp(host, port))?.retirable())
     }
 
     /// The same, where the server is a master for as long as others hold it for one: each
@@ -109,26 +106,17 @@ impl NodeSettings {
     /// The same.
     pub fn master_on(&self, host: &str, port: u16, run_id: Option<&str>) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Run, run_id);
-        let dialer =
-            self.dialer(Endpoint::tcp(host, port))?.requiring_master().identified(identity);
-        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
+        self.node(self.dialer(Endpoint::tcp(host, port))?.requiring_master().identified(identity))
     }
 
     /// The same for any place, where another server is followed: see [`Identity`].
     pub(crate) fn followed(&self, place: Endpoint) -> Result<Node, Error> {
         let identity = Identity::followed(self.lease);
-        let dialer = self.dialer(place)?.identified(identity);
-        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
+        self.node(self.dialer(place)?.identified(identity))
     }
 
-    fn node(&self, place: Endpoint) -> Result<Node, Error> {
-        Node::new(
-            Arc::new(self.dialer(place)?),
-            self.pool,
-            &self.thread,
-            self.bounds,
-            self.eviction,
-        )
+    fn node(&self, dialer: Dialer) -> Result<Node, Error> {
+        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
     }
 
     /// The same servers for another user, in the first database: the sentinels have users of their

@@ -1,11 +1,11 @@
 //! [`PubSubConnection`]: one connection in subscriber mode: its pending requests, and what arrives.
 
-use super::ChannelKind;
+use super::channel::ChannelKind;
 use super::table::{Subscription, Unsubscription};
 use crate::connection::{
-    Connection, ReadBuffer, ReplyReader, Request, ServerGeneration, Transport, WriteBuffer,
+    Connection, ReadBuffer, Reply, ReplyReader, Request, ServerError, ServerGeneration, Transport,
+    WriteBuffer,
 };
-use crate::reply::{Reply, ServerError};
 use lock_core::Moment;
 use std::collections::VecDeque;
 use std::io;

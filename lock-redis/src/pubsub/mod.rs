@@ -5,24 +5,25 @@
 //! one round trip.
 //!
 //! - `table`: the watches on each channel, and the state of its subscription
+//! - `channel`: the kinds of channels
 //! - `worker`: the thread, one connection after the other
 //! - `connection`: one connection in subscriber mode
 //! - `waker`: the socket pair
 //! - `poll_interval`: how often a waiter asks again where releases are not published
 
+mod channel;
 mod connection;
 mod poll_interval;
 mod table;
 mod waker;
 mod worker;
 
+pub(crate) use channel::{ChannelKind, unpublished};
 pub(crate) use poll_interval::PollInterval;
 
-use crate::connection::{Dialer, Server};
-use crate::error_mapping::{self, Asked};
-use crate::reply::ServerError;
+use crate::connection::Dialer;
 use lock_core::backend::{Failure, Wake, Watch, no_thread};
-use lock_core::{Error, Moment, WarningKind};
+use lock_core::{Error, Moment};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -30,62 +31,13 @@ use std::thread;
 use std::time::Duration;
 use table::{SubscriptionState, SubscriptionTable, WatchId};
 use waker::Waker;
-use worker::SubscriberWorker;
-
-/// The kind of a channel.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ChannelKind {
-    /// Messages reach all nodes of a cluster.
-    Plain,
-    /// Messages reach the nodes of the channel's slot only.
-    Sharded,
-}
-
-impl ChannelKind {
-    /// The command that publishes there.
-    pub(crate) fn publish(self) -> &'static str {
-        match self {
-            Self::Plain => "PUBLISH",
-            Self::Sharded => "SPUBLISH",
-        }
-    }
-}
-
-/// Tells that releases cannot be published.
-pub(crate) fn unpublished(
-    server: &Server,
-    why: &ServerError,
-    channels: ChannelKind,
-    channel: &str,
-) {
-    let asked = |channel| Asked::Publish(channels.publish(), channel);
-    let cause = error_mapping::cause_on_channel(server, why, channel, asked);
-    server.warn_of(WarningKind::NotPublished, cause, || {
-        let cause = error_mapping::explain(server, why, &asked(channel));
-        format!(
-            "releases on {server} do not reach the waiters, which ask again and again instead: \
-             {cause} ({why})"
-        )
-    });
-}
+use worker::{Shared, SubscriberWorker, Trouble};
 
 /// Receives releases for all waiters. See the [module's text](self).
 pub(crate) struct Subscriber {
     shared: Arc<Shared>,
     command_timeout: Duration,
 }
-
-/// What the worker and the watchers share.
-struct Shared {
-    dialer: Arc<Dialer>,
-    /// No thread is woken and no foreign code runs under its lock.
-    table: Mutex<SubscriptionTable>,
-    /// Called when there is no connection.
-    trouble: OnceLock<Trouble>,
-}
-
-/// See [`Subscriber::on_trouble`]. Must be short.
-pub(crate) type Trouble = Arc<dyn Fn() + Send + Sync>;
 
 impl Subscriber {
     /// A subscriber without thread and connection until the first watch.

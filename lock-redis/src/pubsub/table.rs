@@ -2,8 +2,9 @@
 //!
 //! Pure state, without I/O and waits.
 
+use super::channel::ChannelKind;
+use super::poll_interval::PollInterval;
 use super::waker::Waker;
-use super::{ChannelKind, PollInterval};
 use lock_core::backend::{Failure, Wake};
 use lock_core::{Error, Moment, Signal};
 use parking_lot::Mutex;

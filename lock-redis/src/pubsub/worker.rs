@@ -1,22 +1,36 @@
 //! [`SubscriberWorker`]: the subscriber's thread, one connection after the other.
 
+use super::channel::unpublished;
 use super::connection::{Disconnected, PubSubConnection, PubSubEvent, PubSubRequest};
 use super::table::{DeferredWakeups, SubscriptionTable, WorkerTasks};
 use super::waker::Poller;
-use super::{Shared, unpublished};
-use crate::error_mapping::{self, Asked};
-use lock_core::backend::{Failure, contain};
+use crate::connection::Dialer;
+use crate::connection::error_mapping::{self, Asked};
+use lock_core::backend::{Backoff, Failure, contain};
 use lock_core::{Error, Moment, WarningKind};
-use std::sync::Arc;
+use parking_lot::Mutex;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+/// What the worker and the watchers share.
+pub(super) struct Shared {
+    pub(super) dialer: Arc<Dialer>,
+    /// No thread is woken and no foreign code runs under its lock.
+    pub(super) table: Mutex<SubscriptionTable>,
+    /// Called when there is no connection.
+    pub(super) trouble: OnceLock<Trouble>,
+}
+
+/// See [`Subscriber::on_trouble`](super::Subscriber::on_trouble). Must be short.
+pub(crate) type Trouble = Arc<dyn Fn() + Send + Sync>;
 
 /// The state of the thread.
 pub(super) struct SubscriberWorker {
     shared: Arc<Shared>,
     poller: Poller,
     command_timeout: Duration,
-    /// The pause before the next attempt to connect.
-    pause: Duration,
+    /// The pauses before the next attempt to connect.
+    backoff: Backoff,
 }
 
 /// The subscriber is gone.
@@ -30,17 +44,17 @@ enum ReadProgress {
 }
 
 impl SubscriberWorker {
-    /// The pause after a connection was lost. A random part of it is left out, so that clients do
-    /// not come back all at the same time.
-    const FIRST_PAUSE: Duration = Duration::from_millis(20);
+    /// The pauses after a connection was lost.
+    const FIRST_PAUSE: Duration = Duration::from_millis(10);
     const LONGEST_PAUSE: Duration = Duration::from_secs(1);
     /// After so long a silence, or a command timeout if that is longer, the server gets a PING.
     const SILENCE: Duration = Duration::from_secs(1);
-    /// How many messages are read before other tasks is looked at.
+    /// How many messages are read before other tasks are looked at.
     const STRETCH: usize = 1000;
 
     pub(super) fn new(shared: Arc<Shared>, poller: Poller, command_timeout: Duration) -> Self {
-        Self { shared, poller, command_timeout, pause: Self::FIRST_PAUSE }
+        let backoff = Backoff::new(Self::FIRST_PAUSE, Self::LONGEST_PAUSE);
+        Self { shared, poller, command_timeout, backoff }
     }
 
     /// Runs until the subscriber is gone, whatever panics.
@@ -106,9 +120,7 @@ impl SubscriberWorker {
 
     /// Pauses before the next attempt.
     fn pause_before_retry(&mut self) -> Result<(), Closed> {
-        let shortened = self.pause.mul_f64(0.5 + fastrand::f64() / 2.0);
-        let until = self.now() + shortened;
-        self.pause = (self.pause * 2).min(Self::LONGEST_PAUSE);
+        let until = self.now() + self.backoff.next();
         loop {
             if self.shared.table.lock().is_closed() {
                 return Err(Closed);
@@ -212,7 +224,7 @@ impl SubscriberWorker {
             let Some(event) = connection.receive(now)? else {
                 return Ok(ReadProgress::Empty);
             };
-            self.pause = Self::FIRST_PAUSE;
+            self.backoff.reset();
             let wakes = self.handle(event);
             self.deliver(wakes);
         }

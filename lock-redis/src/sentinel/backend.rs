@@ -4,10 +4,9 @@
 use super::master_tracker::{Master, MasterTracker};
 use super::sentinel_set::{Credentials, SentinelSet};
 use super::watcher_signal::WatcherSignal;
-use crate::address::Address;
+use crate::connection::{Address, ServerError};
 use crate::format::Format;
 use crate::node::{Node, NodeSettings, RequestMode, on};
-use crate::reply::ServerError;
 use crate::url;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, OnReleased, Release,

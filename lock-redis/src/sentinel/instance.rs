@@ -1,12 +1,11 @@
 //! [`SentinelInstance`]: one sentinel, and what it says about a master.
 
 use super::watcher_signal::WatcherSignal;
-use crate::address::Address;
-use crate::connection::PoolSlot;
-use crate::connection::{Connection, ConnectionLike, Dialer, Request};
-use crate::deployment::Account;
+use crate::connection::{
+    Address, Connection, ConnectionLike, Dialer, PoolSlot, Reply, Request, ServerError,
+};
+use crate::node::Account;
 use crate::pubsub::{ChannelKind, Subscriber};
-use crate::reply::{Reply, ServerError};
 use lock_core::backend::{Failure, Watch};
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;

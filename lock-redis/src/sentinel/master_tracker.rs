@@ -5,17 +5,15 @@
 //! there and woken. What an old master answers is not believed: see
 //! [`SentinelBackend`](super::SentinelBackend).
 
-use super::failover_watcher;
 use super::recent_releases::RecentReleases;
 use super::sentinel_set::{Agreement, PresentMaster, SentinelSet};
 use super::watcher_signal::WatcherSignal;
-use crate::address::Address;
-use crate::deployment::Granted;
+use crate::connection::single_flight::{
+    Flight, FlightLeader, FlightResult as Outcome, SingleFlight,
+};
+use crate::connection::{Address, Listing};
 use crate::format::Format;
-use crate::node::{Node, NodeSettings};
-use crate::replica_ack::Listing;
-use crate::single_flight::{Flight, FlightLeader, FlightResult as Outcome, SingleFlight};
-use crate::watch_registry::WatchRegistry;
+use crate::node::{Granted, Node, NodeSettings, WatchRegistry};
 use lock_core::backend::{AcquisitionId, Failure, ReleaseOptions, no_thread};
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
@@ -61,7 +59,7 @@ pub(super) struct MasterTracker {
     number: AtomicU64,
     /// Concurrent questions to the sentinels share one.
     asking: SingleFlight,
-    signal_to_watcher: Arc<WatcherSignal>,
+    pub(super) signal_to_watcher: Arc<WatcherSignal>,
     pace: Mutex<Pace>,
     /// When a request last needed the number of replicas, in nanoseconds; 0: never.
     counted: AtomicU64,
@@ -81,7 +79,6 @@ struct Pace {
 struct State {
     present: Option<Arc<Master>>,
     replicas: Option<u32>,
-    has_watcher: bool,
 }
 
 impl MasterTracker {
@@ -352,17 +349,13 @@ impl MasterTracker {
 
     /// Sees to it that there is a watcher.
     pub(super) fn start_watcher(self: &Arc<Self>) -> Result<(), Failure> {
-        let mut state = self.state.lock();
-        if state.has_watcher {
-            return Ok(());
-        }
-        let clock = Arc::clone(self.settings.clock());
-        failover_watcher::start(Arc::downgrade(self), Arc::clone(&self.signal_to_watcher), clock)
-            .map_err(|error| {
+        let tracker = Arc::downgrade(self);
+        // Kept for as long as a turn takes: asking the sentinels has a bound.
+        let turn = move || Some(tracker.upgrade()?.watch_for_failovers());
+        let started = self.signal_to_watcher.task.start(self.settings.clock(), turn);
+        started.map_err(|error| {
             Failure::NotSent(no_thread("could not start the thread that hears of failovers", error))
         })?;
-        state.has_watcher = true;
-        drop(state);
         self.sentinel_set.listen();
         Ok(())
     }

@@ -7,7 +7,7 @@
 //! - `sentinel_set`: all sentinels together: which master they name
 //! - `instance`: one sentinel, and what it says
 //! - `recent_releases`: what was given back lately, for the next master
-//! - `failover_watcher`: the thread that hears of failovers; `watcher_signal`: what rouses it
+//! - `failover_watcher`: the task that hears of failovers; `watcher_signal`: what rouses it
 
 mod backend;
 mod failover_watcher;

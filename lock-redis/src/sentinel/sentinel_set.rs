@@ -8,17 +8,14 @@
 
 use super::instance::{MasterReport, SentinelInstance, SentinelReply};
 use super::watcher_signal::WatcherSignal;
-use crate::address::Address;
-use crate::connection::Endpoint;
-use crate::deployment::{Account, deployments};
-use crate::node::NodeSettings;
-use lock_core::backend::{Failure, no_thread};
+use crate::connection::{Address, Endpoint};
+use crate::node::{Account, NodeSettings, deployments};
+use lock_core::backend::{Failure, no_thread, run_in_background};
 use lock_core::{Clock, Error, Moment, Secret, Signal};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 /// The most sentinels that are known at a time, those of the URL not counted: each has a
@@ -232,16 +229,13 @@ impl SentinelSet {
         format!("the sentinels of `{}`", self.master.escape_debug())
     }
 
-    /// Asks one of them, on a thread of its own: connecting cannot be waited for together.
+    /// Asks one of them, in the background: connecting cannot be waited for together.
     fn send(&self, at: usize, member: &Arc<SentinelInstance>, replies: &Arc<Replies>, by: Moment) {
         let (asked, answers) = (Arc::clone(member), Arc::clone(replies));
         let master = self.master.clone();
-        let ask = move || {
-            // If it panics, the wait still ends at the deadline.
-            let said = asked.ask(&master, by);
-            answers.put(at, said);
-        };
-        if let Err(error) = thread::Builder::new().name("distlock-ask".to_owned()).spawn(ask) {
+        // If it panics, the wait still ends at the deadline.
+        let ask = move || answers.put(at, asked.ask(&master, by));
+        if let Err(error) = run_in_background(ask) {
             let error = no_thread("could not start a thread to ask a sentinel", error);
             replies.put(at, SentinelReply::Failed(Failure::NotSent(error)));
         }

@@ -1,8 +1,6 @@
 //! [`WatcherSignal`]: what rouses the watcher: a sentinel's news, and requests that failed.
 
-use lock_core::Signal;
-use lock_core::backend::Wake;
-use std::sync::Arc;
+use lock_core::backend::{BackgroundTask, Wake};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -16,9 +14,9 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Rouses the watcher.
 #[derive(Debug, Default)]
 pub(super) struct WatcherSignal {
-    pub(super) signal: Arc<Signal>,
+    pub(super) task: BackgroundTask,
     /// How often the sentinels are to be asked yet. Set by each piece of news, counted down by the
-    /// thread.
+    /// watcher.
     pub(super) looks: AtomicU32,
     /// Whether a request failed since they were asked.
     pub(super) doubt: AtomicBool,
@@ -28,13 +26,13 @@ impl WatcherSignal {
     /// A request failed: the sentinels are to be asked, when they have not been for a while.
     pub(super) fn doubt(&self) {
         if !self.doubt.swap(true, Ordering::SeqCst) {
-            self.signal.raise();
+            self.task.wake();
         }
     }
 
     /// The watcher shall see whether it is still needed, and whether there is something new to do.
     pub(super) fn nudge(&self) {
-        self.signal.raise();
+        self.task.wake();
     }
 }
 
@@ -42,6 +40,6 @@ impl WatcherSignal {
 impl Wake for WatcherSignal {
     fn wake(&self) {
         self.looks.store(LOOKS, Ordering::SeqCst);
-        self.signal.raise();
+        self.task.wake();
     }
 }

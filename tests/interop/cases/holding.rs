@@ -1,5 +1,6 @@
 //! What one side sees of the other's lock, and may not do to it.
 
+use crate::held_key::SHORTEST;
 use crate::late::{self, retry_if_late, timely};
 use crate::libraries::{Library, Refusal};
 use crate::peer::{BOUND, Peer, SETTLED};
@@ -12,6 +13,9 @@ use std::time::Duration;
 
 /// Between two looks at a lock that must stay what it is.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// When a lock of ours with the default lease is renewed.
+pub(crate) const RENEWED_AFTER: Duration = Duration::from_secs(10);
 
 /// What the store has under a key, all of it but its end.
 fn stored(probe: &mut Probe, key: &str) -> String {
@@ -40,15 +44,16 @@ pub(crate) fn must_stay_ours(guard: &LockGuard, time: Duration) {
 
 /// The same where renewals keep it.
 pub(crate) fn must_be_renewed(guard: &LockGuard, time: Duration) {
-    let since = Stopwatch::start();
+    let (since, mut lease) = (Stopwatch::start(), Duration::ZERO);
     while since.elapsed() < scaled(time) {
         let (asked, left) = (Stopwatch::start(), guard.remaining());
+        lease = lease.max(left);
         let verified = guard.verify();
         if verified.as_ref().is_err_and(Error::is_lost) && asked.elapsed() < left {
             violated(format_args!("a loss was not told, {left:?} before the end: {guard:?}"));
         }
         let is_kept = guard.is_valid() && verified.is_ok();
-        timely!(is_kept, "ours was not renewed: {verified:?}, {guard:?}");
+        timely!(lease, is_kept, "ours was not renewed: {verified:?}, {guard:?}");
         let_pass(LOOK_AGAIN);
     }
 }
@@ -92,10 +97,10 @@ pub(crate) fn late_unlock_leaves_the_next_holders_lock(library: &'static Library
         probe.command(&["DEL", &key]);
         assert!(scene.peer.ask("t", "try lock 1000 0").starts_with("held"));
         let theirs = stored(&mut probe, &key);
-        timely!(guard.is_valid(), "a renewal was there first");
+        timely!(RENEWED_AFTER, guard.is_valid(), "a renewal was there first");
         let error = guard.unlock().unwrap_err();
         assert!(error.is_lost(), "{error:?}");
-        timely!(probe.exists(&key), "their lease is over");
+        timely!(SHORTEST, probe.exists(&key), "their lease is over");
         assert_eq!(stored(&mut probe, &key), theirs);
         assert!(lock.try_lock().unwrap().is_none());
         // And theirs, and we take it.

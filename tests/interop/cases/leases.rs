@@ -2,7 +2,7 @@
 
 use crate::cases::holding::{LOOK_AGAIN, unlock_is_refused};
 use crate::held_key::HeldKey;
-use crate::late::{self, late, late_after, retry_if_late, timely};
+use crate::late::{self, late, retry_if_late, timely};
 use crate::libraries::{Learns, Library};
 use crate::ours::fixed;
 use crate::peer::BOUND;
@@ -23,8 +23,8 @@ const LEASES: u32 = 3;
 /// For so long a holder lives before it is killed: its first lease would be over.
 const LIFE: Duration = Duration::from_millis(1_200);
 
-/// How much later than the lease's end a waiter may have the lock: one who asks now and then, by
-/// its time more.
+/// How much later than the lease's end a waiter may get the lock, in milliseconds. A polling waiter
+/// has its interval more.
 const SLACK: u64 = 1_000;
 
 /// Both sides hold a lock for several leases, and neither can have the other's meanwhile.
@@ -45,7 +45,7 @@ pub(crate) fn watchdogs_of_both_sides_keep_their_locks(library: &'static Library
             }
             if !scene.peer.ask("t", "try ours 0 0").starts_with("busy") {
                 violated_unless(!guard.is_valid(), "both sides have it");
-                late_after(LEASE, "our lock was not renewed");
+                late(LEASE, "our lock was not renewed");
             }
             let_pass(LOOK_AGAIN);
         }
@@ -80,7 +80,7 @@ pub(crate) fn lock_of_our_killed_program_is_free_after_its_lease(library: &'stat
         }
         holder.kill();
         let dead = Stopwatch::start();
-        let Some(left) = probe.pttl(&key) else { late("the holder was renewed too late") };
+        let Some(left) = probe.pttl(&key) else { late(LEASE, "the holder was renewed too late") };
         waiting.ok();
         let what = format!("{}: our program is killed", library.name);
         must_be_in_time(&what, library.theirs, left, dead.elapsed());
@@ -101,7 +101,7 @@ pub(crate) fn lock_of_a_killed_foreign_program_is_free_after_its_lease(library: 
         scene.peer.kill();
         let dead = Stopwatch::start();
         let left = scene.probe().pttl(&library.key("lock"));
-        let Some(left) = left else { late("the holder was renewed too late") };
+        let Some(left) = left else { late(LEASE, "the holder was renewed too late") };
         let guard = lock.try_lock_for(BOUND).unwrap().expect("its lease ends");
         let what = format!("{}: their program is killed", library.name);
         must_be_in_time(&what, library.ours, left, dead.elapsed());
@@ -135,9 +135,9 @@ pub(crate) fn fixed_lease_ends_for_both_sides(library: &'static Library) {
 
 /// What is left of a lease that has just begun.
 fn left_of(probe: &mut Probe, key: &str) -> Duration {
-    let Some(left) = probe.pttl(key) else { late("the lease is over") };
+    let Some(left) = probe.pttl(key) else { late(LEASE, "the lease is over") };
     assert!(left <= LEASE, "{left:?}");
-    timely!(after LEASE / 2, left > LEASE / 2, "{left:?} are left of a lease that has just begun");
+    timely!(LEASE / 2, left > LEASE / 2, "{left:?} are left of a lease that has just begun");
     left
 }
 
@@ -153,11 +153,11 @@ pub(crate) fn foreign_client_extends_its_own_lock_only(library: &'static Library
         for _ in 0..4 {
             let_pass(LEASE / 2);
             let extended = scene.peer.tell("t", &format!("extend lock {lease}")).answer(BOUND);
-            timely!(after LEASE / 2, extended.is_ok(), "extended too late: {extended:?}");
+            timely!(LEASE / 2, extended.is_ok(), "extended too late: {extended:?}");
             held.must_refuse(|| lock.try_lock().unwrap().is_some());
         }
         let left = probe.pttl(&key).unwrap_or_default();
-        timely!(after LEASE / 2, left > LEASE / 2, "it was not extended: {left:?}");
+        timely!(LEASE / 2, left > LEASE / 2, "it was not extended: {left:?}");
         scene.peer.ask("t", "unlock lock");
 
         let guard = lock.try_lock_for(BOUND).unwrap().expect("they gave it back");
@@ -179,5 +179,5 @@ pub(crate) fn must_be_in_time(what: &str, how: Learns, left: Duration, took: Dur
     // The server's clock and ours, in whole milliseconds.
     assert!(took + ms(5) >= left, "{what}: after {took:?}, and {left:?} were left");
     let bound = left + how.within(SLACK);
-    timely!(after bound, took <= bound, "{what}: {took:?}, and {left:?} were left");
+    timely!(bound, took <= bound, "{what}: {took:?}, and {left:?} were left");
 }

@@ -1,12 +1,11 @@
-//! Those that have their lock in a plain string, under their own token (our `format=token`): all
-//! but Redisson. They tell only their own kind of a release, so a client that
-//! waits asks again; but for those that our releases wake by their own signals, if we are told to
-//! (`wakes=`).
+//! Libraries whose lock is a plain string with a token of their own (our `format=token`): all but
+//! Redisson. They do not notify clients of other libraries of a release, so waiters poll, except
+//! where `wakes=` makes our release send a library's own signal.
 
 // What only one of them does.
 mod specific;
 
-// Redlock, by those that have it.
+// Redlock, in the libraries that implement it.
 mod quorums;
 
 // Those that tell their own kind.
@@ -31,7 +30,7 @@ const FOREIGN_CLIENT: Library = Library {
     ours: Learns::Asks(Duration::from_millis(125)),
     never_held: Refusal::Silent,
     too_late: Refusal::Silent,
-    // Who asks now and then finds it free less often than who is told.
+    // A polling client finds it free less often than a notified one.
     share: 2,
     crossings: 3,
     eager: &["retry=5"],

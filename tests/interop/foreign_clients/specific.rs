@@ -73,7 +73,7 @@ fn shedlock_lock_at_least_for_is_busy_until_then(library: &'static Library) {
         scene.peer.ask("t", "unlock job");
         let clock = Stopwatch::start();
         let left = scene.probe().pttl(&library.key("job"));
-        let Some(left) = left else { late::late("its lock is over") };
+        let Some(left) = left else { late::late(ms(1_500), "its lock is over") };
         assert!(left <= ms(1_500), "it is to end sooner: {left:?}");
         let mut held = HeldKey::of(scene.probe(), &library.key("job"));
         held.must_refuse(|| lock.try_lock().unwrap().is_some());

@@ -19,6 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// How long they wait for an answer.
+const TIMEOUT: Duration = Duration::from_millis(700);
+
 static VERSIONS: [Library; 3] = [NEWEST, WITH_LATCH, OLDEST];
 
 pub(crate) fn mount(suite: &mut Suite) {
@@ -55,7 +58,7 @@ impl Lossy {
         let plan = Arc::<OneAnswer>::default();
         let proxy = Proxy::new(server.port(), Arc::clone(&plan) as _);
         let url = format!("redis://127.0.0.1:{}", proxy.port());
-        let peer = Lent::start(library, &url, &["timeout=700"]);
+        let peer = Lent::start(library, &url, &[&format!("timeout={}", TIMEOUT.as_millis())]);
         let ours = Ours::connect(library, &server.url(), "", server.port());
         // The first of a script may be by its hash, and asked again as a text; and a JVM loads what
         // it needs for it, which may take longer than an answer may.
@@ -91,7 +94,7 @@ fn resent_redisson_unlock_does_not_free_our_lock(library: &'static Library) {
         say!("{}: an unlock whose answer is lost: {said:?}", library.name);
         must_stay_ours(&guard, ms(500));
         // Another answer that is later than their time-out is lost to them, too.
-        timely!(said.is_ok() == is_told, "docs/INTEROP.md says otherwise: {said:?}");
+        timely!(TIMEOUT, said.is_ok() == is_told, "docs/INTEROP.md says otherwise: {said:?}");
         guard.unlock().unwrap();
     });
 }
@@ -109,7 +112,7 @@ fn surplus_redisson_hold_is_waited_out_or_forced(library: &'static Library) {
         say!("{}: a lock whose answer is lost: {said:?}", library.name);
         let seen = lock.inspect().unwrap().holder.expect("they have it").holds;
         // Another answer that is later than their time-out is lost to them, too.
-        timely!((said.is_ok(), seen) == (holds == 2, holds), "{seen} holds: {said:?}");
+        timely!(TIMEOUT, (said.is_ok(), seen) == (holds == 2, holds), "{seen} holds: {said:?}");
         if holds == 2 {
             scene.peer.ask("t", "unlock lock");
         }

@@ -40,7 +40,7 @@ fn interrupt(scene: &Scene, lease: u64, has_next: bool) {
         let freed = Stopwatch::start();
         guard.unlock().unwrap();
         next.ok();
-        timely!(after ms(2_000), freed.elapsed() < ms(2_000), "it was not told: {:?}", freed.elapsed());
+        timely!(ms(2_000), freed.elapsed() < ms(2_000), "it was not told: {:?}", freed.elapsed());
         scene.peer.ask("next", "unlock lock");
     } else {
         eventually("its subscription ends", BOUND, || !has_listeners(scene));

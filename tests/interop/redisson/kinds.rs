@@ -7,7 +7,7 @@ use crate::cases::waking;
 use crate::held_key::HeldKey;
 use crate::late::{self, retry_if_late, timely};
 use crate::libraries::{ALL_REDISSONS, Learns, Library};
-use crate::peer::BOUND;
+use crate::peer::{BOUND, SETTLED};
 use crate::scene::Scene;
 use crate::suite::{Permit, Suite, case};
 use distlock::DistLock;
@@ -72,12 +72,12 @@ fn passed_to_and_fro(scene: &Scene, settled: impl Fn(&Scene)) -> (Duration, Dura
         waiter.join().unwrap();
         freed.elapsed()
     });
-    timely!(after LEASE + ms(500), ours < LEASE + ms(500), "{ours:?}: a lease is the bound");
+    timely!(LEASE + ms(500), ours < LEASE + ms(500), "{ours:?}: a lease is the bound");
     let guard = lock.lock().unwrap();
     let waiting = scene.peer.tell("t", "lock lock 0");
     settled(scene);
     violated_unless(!waiting.is_there() || !guard.is_valid(), "both sides have it");
-    timely!(after LEASE, !waiting.is_there(), "our lock was not renewed");
+    timely!(LEASE, !waiting.is_there(), "our lock was not renewed");
     let freed = Stopwatch::start();
     guard.unlock().unwrap();
     waiting.ok();
@@ -98,7 +98,7 @@ fn fair_lock_of_the_same_name_excludes_without_waking(library: &'static Library)
             say!("fair on our name: we waited {ours:?}, they {theirs:?}");
             ours.min(theirs) > ms(200)
         });
-        timely!(slept, "told each time, docs/INTEROP.md says otherwise");
+        timely!(SETTLED, slept, "told each time, docs/INTEROP.md says otherwise");
     });
 }
 
@@ -123,7 +123,7 @@ fn spin_lock_excludes_and_is_found_free_within_a_lease(library: &'static Library
         let scene = Scene::with(library, "watchdog=2s", &["watchdog=2000"]);
         let (ours, theirs) = passed_to_and_fro(&scene, |_| let_pass(ms(300)));
         say!("spin on our name: we waited {ours:?}, they {theirs:?}");
-        timely!(after ms(500), theirs < ms(500), "{theirs:?}: it asks every 128 ms at least");
+        timely!(ms(500), theirs < ms(500), "{theirs:?}: it asks every 128 ms at least");
     });
 }
 

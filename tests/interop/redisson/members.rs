@@ -1,7 +1,7 @@
 //! Several locks of Redisson as one, where a member of them becomes ours meanwhile.
 
 use super::{NEWEST, REFUSED};
-use crate::cases::holding::must_be_renewed;
+use crate::cases::holding::{RENEWED_AFTER, must_be_renewed};
 use crate::held_key::HeldKey;
 use crate::late::{self, retry_if_late, timely};
 use crate::libraries::Library;
@@ -78,7 +78,7 @@ fn lease_set_on_our_key_by_a_red_lock_is_noticed(library: &'static Library) {
         let left = probe.pttl("lock").unwrap_or_default();
         assert!(left <= Trampled::LEASE, "they set it: {left:?}");
         eventually("our key runs out", BOUND, || !probe.exists("lock"));
-        timely!(guard.is_valid(), "a renewal was there first");
+        timely!(RENEWED_AFTER, guard.is_valid(), "a renewal was there first");
         assert!(guard.verify().unwrap_err().is_lost());
         assert_eq!(guard.loss().expect("verify told us").cause(), LossCause::Gone);
         let token = guard.fencing_token();
@@ -98,10 +98,14 @@ struct Trampled {
 impl Trampled {
     const LEASE: Duration = Duration::from_millis(700);
 
+    /// How long they wait for the last server.
+    const TIMEOUT: Duration = Duration::from_millis(1_500);
+
     fn start(library: &'static Library, settings: &str) -> Self {
         let servers = [(); 3].map(|()| RedisServer::start());
         let urls = servers.each_ref().map(|server| server.url_as("")).join(",");
-        let arguments = ["kind=red", "topology=independent", "timeout=1500"];
+        let timeout = format!("timeout={}", Self::TIMEOUT.as_millis());
+        let arguments = ["kind=red", "topology=independent", &timeout];
         let peer = Lent::start(library, &urls, &arguments);
         let ours = Ours::connect(library, &servers[0].url(), settings, servers[0].port());
         Self { peer, ours, servers }
@@ -114,7 +118,7 @@ impl Trampled {
         let mut probe = self.servers[0].probe();
         eventually("they have it", BOUND, || probe.exists("lock"));
         let guard = lock.try_lock_for(BOUND).unwrap().expect("their lease ends");
-        timely!(!pending.is_there(), "they wait for the last server");
+        timely!(Self::TIMEOUT - Self::LEASE, !pending.is_there(), "they wait for the last server");
         let said = pending.answer(BOUND);
         say!("a red lock that took longer than its lease: {said:?}");
         self.servers[2].resume();

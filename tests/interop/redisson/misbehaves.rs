@@ -43,7 +43,7 @@ fn lock_shortened_by_redisson_is_ours_despite_renewals(library: &'static Library
         scene.peer.ask("t", "lock lock 300");
         let lock = scene.ours.mutex("lock");
         let taken = lock.try_lock_for(ms(900)).unwrap();
-        let Some(guard) = taken else { late::late("a renewal was there first") };
+        let Some(guard) = taken else { late::late(ms(1_000), "a renewal was there first") };
         // Over more than two of their renewals.
         must_stay_ours(&guard, Duration::from_millis(2_200));
         assert!(scene.peer.refusal("t", "unlock lock").contains(REFUSED));
@@ -60,7 +60,7 @@ fn lock_without_redisson_renewal_is_ours_after_its_lease(library: &'static Libra
         scene.peer.ask("t", "lock lock 0");
         scene.peer.ask("t", "lock lock 900");
         let said = scene.peer.tell("t", "unlock lock").answer(BOUND);
-        timely!(said.is_ok(), "its lease was over: {said:?}");
+        timely!(ms(900), said.is_ok(), "its lease was over: {said:?}");
         let lock = scene.ours.mutex("lock");
         let got = lock.try_lock_for(Duration::from_secs(3)).unwrap();
         say!("{}: after an inner lock with a lease: {}", library.name, got.is_some());
@@ -135,7 +135,7 @@ fn locks_no_longer_renewed_are_ours_after_their_lease_only(library: &'static Lib
         }
         let (name, all) = (library.name, OTHERS.len());
         say!("{name}: beside an overwritten lock {lapsed} of {all} were renewed no more");
-        timely!((lapsed == 0) == renews_the_others, "docs/INTEROP.md says otherwise");
+        timely!(ms(1_000), (lapsed == 0) == renews_the_others, "docs/INTEROP.md says otherwise");
         probe.command(&["DEL", "a", "hit"]);
     });
 }

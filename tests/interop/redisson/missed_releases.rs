@@ -76,14 +76,14 @@ fn release_without_subscribers_is_found_by_ours_at_once(library: &'static Librar
             // Both ask again behind their subscription.
             let_pass(ms(200));
             let is_early = theirs.is_there() || waiter.is_finished();
-            timely!(!is_early, "the lease was over before the release");
+            timely!(LEASE, !is_early, "the lease was over before the release");
             scene.probe().command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
             let freed = clock.elapsed();
             let given_back = [kept, lent].map(|guard| guard.unlock().is_ok());
-            timely!(given_back == [true; 2], "the lease was over before the release");
+            timely!(LEASE, given_back == [true; 2], "the lease was over before the release");
             waiter.join().unwrap().saturating_sub(freed)
         });
-        timely!(after scaled(SOON), took <= scaled(SOON), "{took:?}");
+        timely!(scaled(SOON), took <= scaled(SOON), "{took:?}");
         theirs.ok();
         let (name, slept) = (library.name, clock.elapsed());
         say!("{name}: without subscriptions we were there after {took:?}, they after {slept:?}");
@@ -130,13 +130,13 @@ fn take_at_the_end(scene: &Scene, other: &Ours, round: u32) {
         });
         let_pass(WAIT - ms(10) + ms(2) * round);
         let freed = clock.elapsed();
-        timely!(guard.unlock().is_ok(), "the lease was over before the release");
+        timely!(LEASE, guard.unlock().is_ok(), "the lease was over before the release");
         let (arrived, released) = waiter.join().unwrap();
         sleeper.into_iter().for_each(|line| drop(line.ok()));
         (arrived.saturating_sub(freed), clock.elapsed().saturating_sub(released))
     });
-    timely!(after scaled(SOON), ours <= scaled(SOON), "{ours:?}");
-    timely!(after scaled(SOON), theirs <= scaled(SOON), "{theirs:?}: woken by our release");
+    timely!(scaled(SOON), ours <= scaled(SOON), "{ours:?}");
+    timely!(scaled(SOON), theirs <= scaled(SOON), "{theirs:?}: woken by our release");
 }
 
 /// `delete` frees our lock without a message. Our guard learns of it at its next renewal, a waiter
@@ -158,13 +158,13 @@ fn our_lock_deleted_by_redisson_is_lost_and_found_free(library: &'static Library
             let clock = Stopwatch::start();
             scene.peer.ask("t", "delete lock");
             let loss = losses.recv_timeout(BOUND).expect("the next renewal notices");
-            timely!(loss.cause() == LossCause::Gone, "lost for another cause: {loss:?}");
+            timely!(ms(1_000), loss.cause() == LossCause::Gone, "lost for another cause: {loss:?}");
             assert!(guard.unlock().unwrap_err().is_lost());
             waiter.join().unwrap();
             clock.elapsed()
         });
         say!("deleted by RFencedLock: our waiter was there after {took:?}");
         // What it saw was a lease of a second.
-        timely!(after Duration::from_secs(1), took <= Duration::from_secs(1) + scaled(SOON), "{took:?}");
+        timely!(Duration::from_secs(1), took <= Duration::from_secs(1) + scaled(SOON), "{took:?}");
     });
 }

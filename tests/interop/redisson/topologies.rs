@@ -201,11 +201,11 @@ fn cluster_release_on_unshared_channel_is_found_by_polling(library: &'static Lib
             let took = (0..2).map(|_| waking::to_us(&scene.peer, &lock, "apart", how));
             let worst = took.max().expect("some");
             say!("cluster, 3.17 and we on other channels, {settings}: at most {worst:?}");
-            timely!(after until(bound), worst <= until(bound), "{worst:?}");
+            timely!(until(bound), worst <= until(bound), "{worst:?}");
             let took = (0..2).map(|_| waking::to_them(&scene.peer, &lock, "apart", Learns::Told));
             let took = took.max().expect("some");
             say!("cluster, 3.17 and we on other channels: they waited {took:?}");
-            timely!(after until(LEASE), took <= until(LEASE), "{took:?}");
+            timely!(until(LEASE), took <= until(LEASE), "{took:?}");
         });
     }
 }

@@ -91,7 +91,7 @@ fn squeezed(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The names that an error lists as those that there are.
+/// The names that an error lists as available.
 fn there_are(url: &str) -> Vec<String> {
     let refused = distlock::connect(url).unwrap_err().to_string();
     let known = refused.split("there are ").nth(1).unwrap_or_else(|| panic!("{refused}"));

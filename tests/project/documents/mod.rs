@@ -2,7 +2,7 @@
 
 mod defaults;
 mod migrating;
-pub(crate) mod named;
+mod named;
 mod operations;
 mod prose;
 

@@ -3,7 +3,7 @@
 use super::{read, root, sources};
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The documents that name tests, in text and in tables whose last column has one of [`HEADS`].
 const DOCUMENTS: [&str; 7] = [
@@ -16,48 +16,114 @@ const DOCUMENTS: [&str; 7] = [
     "docs/MIGRATING.md",
 ];
 const HEADS: [&str; 3] = ["test", "the test's name", "where it is seen to fail"];
-/// The mark behind the name of a test that only `tests/run.sh --all` runs.
-const BY_HAND: &str = " (long tier)";
+/// The marks behind the names of tests that `tests/run.sh` alone does not run, or not all.
+const LONG_TIER: &str = " (long tier)";
+const INTEROP: &str = " (interop)";
+/// The document whose tests are all of the interop suite, and not marked.
+const OF_INTEROP: &str = "docs/INTEROP.md";
 /// Quoted words in a text with as many underscores are names of tests.
 const UNDERSCORES: usize = 4;
 
 /// When a test is run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Run {
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Run {
     Always,
+    /// It tests other libraries: `tests/run.sh --all` runs it, the default tier runs some.
+    Interop,
     /// It is `#[ignore]`d.
     LongTier,
 }
 
-/// The names of all test functions and of all cases of the conformance suite.
-pub(crate) fn tests() -> BTreeMap<String, Run> {
+/// The packages with tests.
+const PACKAGES: [&str; 7] =
+    [".", "lock-core", "lock-redis", "lock-cluster", "tests", "tests/model", "tests/schedules"];
+
+/// The names of all tests that the packages compile, and of all cases of the conformance suite. Of
+/// several tests with one name, the one that runs most often counts.
+fn tests() -> BTreeMap<String, Run> {
     let mut names = BTreeMap::new();
-    for folder in ["tests", "src", "lock-core", "lock-redis", "lock-cluster"] {
-        collect(&root().join(folder), &mut names);
-    }
     let cases = lock_core::conformance::cases();
     names.extend(cases.iter().map(|case| (case.name().to_owned(), Run::Always)));
+    for target in PACKAGES.iter().flat_map(|package| targets(&root().join(package))) {
+        for source in sources_of(&target.root, true) {
+            let source = fs::read_to_string(source).unwrap();
+            let tests = if target.has_harness { tests_in(&source) } else { Vec::new() };
+            for (name, run) in tests.into_iter().chain(mounted_in(&source)) {
+                names.entry(name).and_modify(|other| *other = run.min(*other)).or_insert(run);
+            }
+        }
+    }
     names
 }
 
-fn collect(path: &Path, names: &mut BTreeMap<String, Run>) {
-    if path.is_dir() {
-        for entry in fs::read_dir(path).unwrap() {
-            collect(&entry.unwrap().path(), names);
-        }
-    } else if path.extension().is_some_and(|extension| extension == "rs") {
-        let source = fs::read_to_string(path).unwrap();
-        names.extend(tests_in(&source));
-        names.extend(mounted_in(&source));
-    }
+/// What cargo compiles by itself.
+struct Target {
+    root: PathBuf,
+    /// Whether its functions with `#[test]` are run.
+    has_harness: bool,
 }
 
-/// The tests that a source lists at run time: `case!(name)` and `Trial::test(format!("..::name"))`.
+/// The targets of a package: its library, its programs and its tests.
+fn targets(package: &Path) -> Vec<Target> {
+    let manifest = fs::read_to_string(package.join("Cargo.toml")).unwrap();
+    let manifest: toml::Table = manifest.parse().unwrap();
+    let library = manifest.get("lib").and_then(|it| it.get("path")?.as_str());
+    let mut targets =
+        vec![Target { root: package.join(library.unwrap_or("src/lib.rs")), has_harness: true }];
+    let named = manifest.get("test").and_then(|it| it.as_array()).into_iter().flatten();
+    targets.extend(named.filter_map(|test| {
+        let root = package.join(test.get("path")?.as_str()?);
+        let has_harness = test.get("harness").and_then(toml::Value::as_bool).unwrap_or(true);
+        Some(Target { root, has_harness })
+    }));
+    let is_auto =
+        manifest["package"].get("autotests").and_then(toml::Value::as_bool) != Some(false);
+    for folder in ["src/bin", "tests"].iter().filter(|it| is_auto || **it != "tests") {
+        let entries = fs::read_dir(package.join(folder)).into_iter().flatten();
+        let roots = entries
+            .map(|entry| entry.unwrap().path())
+            .map(|path| if path.is_dir() { path.join("main.rs") } else { path });
+        let roots = roots.filter(|it| it.extension().is_some_and(|it| it == "rs") && it.is_file());
+        targets.extend(roots.map(|root| Target { root, has_harness: true }));
+    }
+    targets
+}
+
+/// This source, and those of the modules that it declares. A file that no source declares is not
+/// compiled, and its tests never run.
+fn sources_of(source: &Path, is_root: bool) -> Vec<PathBuf> {
+    let folder = match source.file_stem().unwrap() {
+        stem if !is_root && stem != "mod" => source.with_extension(""),
+        _ => source.parent().unwrap().to_owned(),
+    };
+    let mut sources = vec![source.to_owned()];
+    for name in declared_in(&fs::read_to_string(source).unwrap()) {
+        let files = [folder.join(format!("{name}.rs")), folder.join(&name).join("mod.rs")];
+        let files = files.iter().filter(|file| file.is_file());
+        sources.extend(files.flat_map(|file| sources_of(file, false)));
+    }
+    sources
+}
+
+/// The modules in files of their own that a source declares.
+fn declared_in(source: &str) -> Vec<String> {
+    let lines = source.lines().filter_map(|line| line.trim().strip_suffix(';'));
+    let names = lines.filter_map(|line| match line.split_once("mod ") {
+        Some((before, name)) if before.is_empty() || before.starts_with("pub") => Some(name),
+        _ => None,
+    });
+    names.map(str::to_owned).collect()
+}
+
+/// The tests that a source lists at run time: `case!(name)` of the interop suite and
+/// `Trial::test(format!("..::name"))`.
 fn mounted_in(source: &str) -> impl Iterator<Item = (String, Run)> {
     let cases = source.split("case!(").skip(1).filter_map(|it| it.split(')').next());
     let trials = source.split("Trial::test(format!(\"").skip(1);
     let trials = trials.filter_map(|it| it.split('"').next()?.rsplit("::").next());
-    cases.chain(trials).map(|name| (name.trim().to_owned(), Run::Always))
+    let cases = cases.map(|name| (name, Run::Interop));
+    let all = cases.chain(trials.map(|name| (name, Run::Always)));
+    all.map(|(name, run)| (name.trim().to_owned(), run))
 }
 
 /// The test functions in a source, each with its attributes, in whatever order they stand.
@@ -90,11 +156,13 @@ struct Named {
 fn quoted(text: &str, is_name: impl Fn(&str) -> bool) -> Vec<Named> {
     let parts: Vec<_> = text.split('`').collect();
     let quoted = parts.iter().skip(1).step_by(2).zip(parts.iter().skip(2).step_by(2));
-    let named = quoted.filter(|(name, _)| is_name(name)).map(|(name, behind)| Named {
-        name: (*name).to_owned(),
-        run: if behind.starts_with(BY_HAND) { Run::LongTier } else { Run::Always },
-    });
-    named.collect()
+    let run = |behind: &str| match behind {
+        long if long.starts_with(LONG_TIER) => Run::LongTier,
+        interop if interop.starts_with(INTEROP) => Run::Interop,
+        _ => Run::Always,
+    };
+    let named = quoted.filter(|(name, _)| is_name(name));
+    named.map(|(name, behind)| Named { name: (*name).to_owned(), run: run(behind) }).collect()
 }
 
 /// The tests that this document names: all in a column of tests, and what looks like one elsewhere.
@@ -124,17 +192,21 @@ fn named(document: &str) -> Vec<Named> {
     named
 }
 
+/// A test that a document names is compiled, and runs in the default tier unless it is marked.
 #[test]
-fn named_tests_exist() {
+fn named_tests_exist_and_run_in_the_tier_of_their_mark() {
     let (tests, mut count) = (tests(), 0);
     for document in DOCUMENTS {
-        for Named { name, run } in named(document) {
-            let Some(is_run) = tests.get(&name) else {
-                panic!("{document} names `{name}`, and there is no such test");
+        for Named { name, run: marked } in named(document) {
+            let Some(run) = tests.get(&name) else {
+                panic!("{document} names `{name}`, and no test of this name is compiled");
             };
+            let is_unmarked = document == OF_INTEROP && *run == Run::Interop;
+            let expected = if is_unmarked { Run::Always } else { *run };
             assert_eq!(
-                *is_run, run,
-                "{document} names `{name}`: \"{BY_HAND}\" stands behind those that are ignored, and no others"
+                marked, expected,
+                "{document} marks `{name}` as {marked:?}, and it is {run:?}: the marks are \
+                 {LONG_TIER:?} for `#[ignore]` and {INTEROP:?} for `case!`"
             );
             count += 1;
         }

@@ -10,7 +10,7 @@ const VAGUE: [&str; 5] = ["whoever", "somebody", "nobody", "everybody", "anybody
 /// The width that rustfmt is set to, which it does not apply to comments.
 const WIDTH: usize = 100;
 /// Lines that are wider today: mend them, and lower this.
-const TOO_WIDE: usize = 13;
+const TOO_WIDE: usize = 12;
 
 /// The names of the files in `docs`, without what benchmarks write.
 fn documents() -> Vec<String> {

@@ -5,6 +5,10 @@ use distlock_tests::child::Example;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{late, retry_if_late};
 use std::path::Path;
+use std::time::Duration;
+
+/// The shortest lease of an example, which a late machine may end.
+const LEASE: Duration = Duration::from_millis(300);
 
 /// Every example that is one file and no tool; a new one is included by itself.
 fn small_ones() -> Vec<String> {
@@ -26,9 +30,8 @@ fn run_all(url: &[&str]) {
     for mut child in started {
         let code = child.wait_exit(SOON);
         let (output, errors) = (child.output(), child.errors());
-        // An example has leases of a few hundred milliseconds, which a late machine may end.
         if (code, errors.as_str()) != (0, "") {
-            late(format!("{code}: {output}{errors}"));
+            late(LEASE, format!("{code}: {output}{errors}"));
         }
         assert!(!output.is_empty());
     }

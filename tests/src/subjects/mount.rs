@@ -32,7 +32,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// All cases but those that the store cannot run.
+    /// All cases except the ones that the store cannot run.
     pub fn new(
         name: &'static str,
         extent: Extent,
@@ -43,7 +43,7 @@ impl Mount {
         Self { name, extent, applies: Box::new(applies), open: Arc::new(open) }
     }
 
-    /// Of these cases those that are in `list`.
+    /// Keeps only the cases in `list`.
     pub fn only(self, list: &'static [(&'static str, &'static str)]) -> Self {
         let applies = self.applies;
         let is_listed = |case: &Case| list.iter().any(|(name, _)| *name == case.name());

@@ -79,9 +79,8 @@ impl Subject for Quorum {
     }
 }
 
-/// What a quorum says, from who has it on the nodes that are there, and for how long yet. Two who
-/// have a node each, one of whom is late to give it back and the other to be told that it is too
-/// late, are no majority.
+/// What a quorum says, from the holders on the reachable nodes and their remaining leases. Two
+/// owners with one node each, as after a late release and a late attempt, are no majority.
 pub(super) fn majority_of(holders: Vec<(String, Option<Duration>)>, nodes: usize) -> Seen {
     let mut by_owner: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (owner, left) in holders {

@@ -1,13 +1,13 @@
 //! One request, or its answer, that the network loses, delays or garbles: an acquire, a release and
 //! a renewal come about all the same, and nothing is left of the first try.
 
-use super::scene::{Row, builder_of, client_of, command, lease};
+use super::scene::{Row, answered, builder_of, client_of, command, lease};
 use super::table::Case;
 use distlock::{DistLock, Event};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::resp::Kind;
-use distlock_tests::time::{Stopwatch, always, answered, eventually, ms};
+use distlock_tests::time::{Stopwatch, always, eventually, ms};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;

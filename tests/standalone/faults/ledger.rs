@@ -1,4 +1,4 @@
-//! [`Ledger`]: a network that loses answers and holds requests back, and keeps a book of who has
+//! [`Ledger`]: a network that loses replies and delays requests, and records which client holds
 //! the lock.
 
 use distlock_tests::proxy::{Fault, Plan, Sometimes, Turn};

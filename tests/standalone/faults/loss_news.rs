@@ -3,7 +3,7 @@
 
 use super::scene::{Scene, lease};
 use distlock::{Clock, DistLock, Loss, LossCause, Moment, SystemClock};
-use distlock_tests::time::{late_after, let_pass, with_tolerance};
+use distlock_tests::time::{late, let_pass, with_tolerance};
 use parking_lot::Mutex;
 use std::thread;
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl Told {
                 return Self { loss, began, at, deadline, renewals };
             }
             if at.since(began) > lease() * 8 {
-                late_after(lease() * 8, "nothing is told");
+                late(lease() * 8, "nothing is told");
             }
             // From a moment before the look, so that a pause between the two makes it too early,
             // not too late.
@@ -86,6 +86,8 @@ fn observe(faults: &[(&'static str, Fault)]) -> Vec<(&'static str, Told)> {
     seen.into_inner()
 }
 
+const RESTARTED: &str = "server restarted empty";
+
 #[test]
 fn loss_known_to_the_server_is_told_by_next_renewal() {
     let faults: [(&str, Fault); 5] = [
@@ -95,13 +97,15 @@ fn loss_known_to_the_server_is_told_by_next_renewal() {
             counted(scene, &[&["DEL", "a"], &["HSET", "a", "x", "1"]]);
         }),
         ("key of another type", |scene| counted(scene, &[&["SET", "a", "text"]])),
-        ("server restarted empty", |scene| scene.server.restart()),
+        (RESTARTED, |scene| scene.server.restart()),
     ];
     for (what, told) in observe(&faults) {
         let took = told.at.since(told.began);
         println!("{what}: told after {took:.1?}, renewals since: {:?}", told.renewals);
         assert_eq!(told.loss.cause(), LossCause::Gone, "{what}");
-        assert_eq!(told.renewals, Some(1), "{what}: not by the next one");
+        // The look at a server that was started again may come before it.
+        let is_by_the_look = what == RESTARTED && told.renewals == Some(0);
+        assert!(is_by_the_look || told.renewals == Some(1), "{what}: not by the next one");
     }
 }
 

@@ -7,7 +7,7 @@ use distlock_tests::child::{Child, Example};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::resp::Kind;
-use distlock_tests::time::{Stopwatch, always, eventually, late_after, ms, retry_if_late};
+use distlock_tests::time::{Stopwatch, always, eventually, late, ms, retry_if_late};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn run(
     child.interrupt();
     let code = child.wait_exit(Duration::from_secs(30));
     if code == 69 && ledger.counts() == Counts::default() {
-        late_after(COMMAND, "its first question was not answered in time");
+        late(COMMAND, "its first question was not answered in time");
     }
     println!("{:?} in {:.1?}\nnetwork: {}", ledger.counts(), watch.elapsed(), proxy.account());
     let (output, errors) = (child.output(), child.errors());

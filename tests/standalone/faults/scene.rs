@@ -4,7 +4,7 @@ use distlock::{Client, ClientBuilder, DistLock, Error, LossCause};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
-use distlock_tests::time::{Stopwatch, answered, ms};
+use distlock_tests::time::{Stopwatch, late, ms};
 use std::time::Duration;
 
 /// The lease of every lock.
@@ -17,7 +17,7 @@ pub(super) fn command() -> Duration {
     ms(800)
 }
 
-/// How long an outage may last for who waits without an end.
+/// The outage limit of a wait without a deadline.
 pub(super) fn outage() -> Duration {
     ms(600)
 }
@@ -89,6 +89,9 @@ impl Scene {
         let deadline_after = watch.elapsed() + guard.remaining();
         let loss = losses.recv_timeout(LONG).expect("the loss is told");
         let took = watch.elapsed();
+        if cause == LossCause::Gone && loss.cause() == LossCause::Expired {
+            late(lease(), format!("the server was not back before the lease was over: {loss}"));
+        }
         assert_eq!(loss.cause(), cause, "{loss}");
         assert!(!guard.is_valid());
         // A server that answers no client for a while answers no question of the harness either.
@@ -124,6 +127,18 @@ impl Scene {
         answered(guard.verify());
         answered(guard.unlock());
         Row::new("nothing: it is held, and unlocked", watch.elapsed(), command() * 2)
+    }
+}
+
+/// What the server answers. Late if it did not within the command timeout.
+#[track_caller]
+pub(super) fn answered<T>(outcome: Result<T, Error>) -> T {
+    match outcome {
+        Ok(answer) => answer,
+        Err(error) if error.is_unavailable() && error.to_string().contains("in time") => {
+            late(command(), error.to_string())
+        }
+        Err(error) => panic!("{error:?}"),
     }
 }
 

@@ -1,10 +1,12 @@
 //! A server in trouble: for each kind what is said, and how long that takes at most.
 
-use super::scene::{Row, Scene, client_of, command, lease, outage, refused, slow_to_load};
+use super::scene::{
+    Row, Scene, answered, client_of, command, lease, outage, refused, slow_to_load,
+};
 use super::table::Case;
 use distlock::{DistLock, Error, LossCause};
 use distlock_tests::process::free_port;
-use distlock_tests::time::{Stopwatch, answered, eventually, let_pass};
+use distlock_tests::time::{Stopwatch, eventually, let_pass};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -2,7 +2,7 @@
 
 use super::scene::Row;
 use super::{answers, interrupts, misuse, process_limits, server, server_changes};
-use distlock_tests::time::{late, retry_if_late, scaled, with_tolerance};
+use distlock_tests::time::{retry_if_late, scaled, with_tolerance};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -70,9 +70,8 @@ fn every_fault_has_its_outcome_within_its_bound() {
     }
     println!("{} faults", verdicts.len());
     assert!(wrong.is_empty(), "wrong: {wrong:#?}");
-    if !too_late.is_empty() {
-        late(format!("too late: {too_late:#?}"));
-    }
+    // Each was repeated where its lateness is excused.
+    assert!(too_late.is_empty(), "too late: {too_late:#?}");
 }
 
 /// Runs all of them, some at a time; each has a server of its own.

@@ -1,5 +1,5 @@
-//! A server on TLS whom we do not trust, or who does not trust us, or who is none: what is said,
-//! and how long that takes.
+//! TLS faults: a server that is not trusted, does not trust the client, or has no TLS. What the
+//! error says, and how long that takes.
 
 use super::scene::{Row, Scene, client_of, command, refused};
 use super::table::Case;

@@ -38,7 +38,7 @@ fn forced_holder_frees_next_lock_unless_release_compares() {
         let third = other.try_lock().unwrap();
         assert!(second.is_valid(), "{format}");
         assert_eq!(third.is_some(), takes_it_along, "{format}: {outcome:?}");
-        // And who has done it believes that all is well.
+        // The client that did it gets no error.
         assert_eq!(outcome.is_ok(), takes_it_along, "{format}: {outcome:?}");
         drop((second, third));
         server.probe().command(&["DEL", "x"]);

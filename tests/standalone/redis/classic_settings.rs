@@ -46,7 +46,7 @@ fn poll_interval_must_be_shorter_than_the_lease() {
     }
 }
 
-/// However far ahead the clock of who asks is.
+/// However far ahead the clock of the asking client is.
 #[test]
 fn lock_without_expiry_is_never_past() {
     const FAR: i64 = 60 * 365 * 24 * 60 * 60;

@@ -1,4 +1,4 @@
-//! What one client sees of another, and what is left of one that is gone.
+//! What one client sees of another, and what a dropped client leaves behind.
 
 use distlock::{DistLock, LockOptions, LossCause, ManualClock};
 use distlock_tests::guards::await_renewals;

@@ -1,5 +1,5 @@
-//! Others on the same key: those that do not tell of their releases, those that never end, and what
-//! is no lock at all.
+//! Foreign clients on the same key: releases without a message, locks without an expiry, and data
+//! that is no lock.
 
 use distlock::{Client, Counters, DistLock};
 use distlock_tests::probe::{Probe, Value};
@@ -61,7 +61,7 @@ fn unpublished_release_is_found_by_polling() {
     gets_it_when(&spins, || assert_eq!(probe.command(&["DEL", "x"]).int(), 1));
 }
 
-/// While one of us has it, who waits is told, and asks no more often than it is.
+/// While one of our clients holds it, a waiter is notified, and asks only then.
 #[test]
 fn waiters_behind_a_local_holder_do_not_poll() {
     let server = RedisServer::start();
@@ -151,7 +151,7 @@ fn value_found_under_the_key_is_named() {
     }
 }
 
-/// Redisson's read-write lock is one of its locks, too: held is held, and who has it is told.
+/// Redisson's read-write lock is one of its locks, too: it is busy, and its holder is reported.
 #[test]
 fn redisson_read_write_lock_is_busy() {
     let server = RedisServer::start();

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
-/// Far longer than [`LONG`]: who is not told, and does not ask, finds out too late.
+/// Far longer than [`LONG`]: a waiter that is not notified and does not poll is too late.
 const LEASE: &str = "watchdog=10m";
 
 /// What a client was warned of.

@@ -67,7 +67,7 @@ pub(super) enum Operation {
     ForceUnlock,
     /// The key is deleted behind the clients' backs.
     LoseKey,
-    /// Ends this thread's wait, and those that share its interrupt.
+    /// Ends this thread's wait, and all waits with the same interrupt.
     Interrupt,
     /// Waits until nothing that the thread's client sent is in doubt.
     Settle,

@@ -1,5 +1,5 @@
-//! [`World`]: one store, two clients, their threads, and those that wait. It does one command at a
-//! time, and goes on only when all threads that can go on have.
+//! [`World`]: one store, two clients and their threads. It runs one command at a time, and the next
+//! one when every thread that can go on has done so.
 
 mod actions;
 mod observation;
@@ -118,7 +118,7 @@ impl World {
                 // No waiter is woken by a deleted key: waiters ask again when the lease should be
                 // over, minutes later.
                 Operation::LoseKey => waiters.next().is_none(),
-                // The calls of who waits have handles on its client.
+                // The calls of waiting threads have handles on their client.
                 Operation::ReplaceClient => {
                     self.waiting.keys().all(|waiter| client_of(*waiter) != client_of(actor))
                 }

@@ -122,7 +122,7 @@ pub(crate) fn outage_within_lease_is_survived(subject: &dyn Subject) {
     assert!(guard.is_valid(), "its deadline is ahead");
     network.mend();
     eventually("renewals go on", patience(), || guard.state() != GuardState::Suspended);
-    stays_held(&guard, ms(2_000), || subject.probe(&name).held);
+    stays_held(&guard, ms(1_000), ms(2_000), || subject.probe(&name).held);
     assert_eq!(guard.state(), GuardState::Held);
     guard.unlock().expect("it is ours");
 }

@@ -113,7 +113,7 @@ pub(crate) fn renewal_continues_after_reentry(subject: &dyn Subject) {
         drop((inner, outer));
     });
     let guard = take_with(&one, &watched(kept()));
-    stays_held(&guard, kept() * 2, || subject.probe(one.name()).held);
+    stays_held(&guard, kept(), kept() * 2, || subject.probe(one.name()).held);
     assert!(guard.is_valid());
     assert!(is_busy(&other));
     guard.unlock().expect("it is ours");

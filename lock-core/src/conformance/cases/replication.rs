@@ -127,7 +127,7 @@ pub(crate) fn accepted_insufficient_replicas_emits_event(subject: &dyn Subject) 
     let guard = take_with(&lock, &watched(ms(2_400)));
     is_told("the next grant", guard.fencing_token());
     is_told("a renewal", guard.fencing_token());
-    stays_held(&guard, ms(2_600), || subject.probe(&name).held);
+    stays_held(&guard, ms(2_400), ms(2_600), || subject.probe(&name).held);
     guard.unlock().expect("it is ours");
 }
 
@@ -169,7 +169,7 @@ pub(crate) fn renewal_confirmed_again_keeps_lock(subject: &dyn Subject) {
     eventually("renewals are not confirmed", patience(), || guard.state() == GuardState::Suspended);
     drop(held_back);
     eventually("they are again", patience(), || guard.state() == GuardState::Held);
-    stays_held(&guard, ms(3_500), || subject.probe(&name).held);
+    stays_held(&guard, ms(3_000), ms(3_500), || subject.probe(&name).held);
     guard.unlock().expect("it is ours");
 }
 

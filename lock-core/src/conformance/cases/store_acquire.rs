@@ -5,6 +5,7 @@ use crate::conformance::fixture::{
     DirectBackend, assert_within, eventually, fresh_name, grant, let_pass, long, ms, named, now,
     patience, prompt, short,
 };
+use crate::conformance::late;
 use crate::conformance::subject::Subject;
 
 /// A free name is granted; a held one is answered with `Busy`, which is no failure.
@@ -167,9 +168,15 @@ pub(crate) fn tombstone_lasts_for_one_lease(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let owner = direct.owner();
     let lease = ms(1_000);
+    let closed = direct.clock.now();
     assert_eq!(direct.release_with_tombstone(&name, owner, lease), Release::Gone);
     let_pass(lease * 7 / 10);
-    refuses(&direct, &name, owner, subject);
+    let answer = direct.acquire(&name, owner, short());
+    if !answer.is_busy() && direct.clock.now().since(closed) >= lease {
+        late(lease, "the tombstone was over before it was looked at");
+    }
+    assert_refused(&answer);
+    assert!(!subject.probe(&name).held, "and nothing is left of it");
 }
 
 /// A tombstone refuses its own owner only.
@@ -194,6 +201,9 @@ fn refuses(
 }
 
 fn refuses_only(direct: &DirectBackend, name: &crate::LockName, owner: crate::OwnerId) {
-    let answer = direct.acquire(name, owner, short());
+    assert_refused(&direct.acquire(name, owner, short()));
+}
+
+fn assert_refused(answer: &Answer) {
     assert!(answer.is_busy(), "a closed owner was granted the lock");
 }

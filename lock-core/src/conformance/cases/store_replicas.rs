@@ -191,7 +191,7 @@ pub(crate) fn replica_wait_ends_at_call_deadline(subject: &dyn Subject) {
     assert!(!subject.probe(&name).held);
 }
 
-/// "All" means every replica that should exist, not those that confirm.
+/// "All" means every replica that should exist, not the confirming ones.
 pub(crate) fn all_replicas_means_every_listed_one(subject: &dyn Subject) {
     let (direct, replicas) = (DirectBackend::open(subject), replicas(subject));
     let count = replicas.count();

@@ -6,7 +6,7 @@ use crate::conformance::fixture::{
     is_busy, join, let_pass, long, ms, mutex, mutexes, now, patience, poll, prompt, short, spawn,
     take, take_soon,
 };
-use crate::conformance::lateness::late_after;
+use crate::conformance::lateness::late;
 use crate::conformance::subject::Subject;
 use crate::event::Event;
 use crate::interrupt::Interrupt;
@@ -14,13 +14,21 @@ use crate::name::LockName;
 use crate::options::LockOptions;
 use parking_lot::Mutex as Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Long enough for a new waiter to sleep, so that a notification wakes it and not its last check
-/// before.
-const ASLEEP: u64 = 150;
+/// Long enough for a new waiter to sleep.
+fn asleep() -> Duration {
+    ms(150)
+}
+
+/// Gives new waiters time to sleep, so that the notification wakes them, and not their last attempt
+/// before. Only strengthens a case: a waiter that is still awake takes the free lock as well. No
+/// condition tells, because a lock of several has no one store that could be observed.
+fn fall_asleep() {
+    let_pass(asleep());
+}
 
 /// A waiter gets the lock soon after the release, long before the holder's lease ends.
 pub(crate) fn release_wakes_waiter_of_other_client(subject: &dyn Subject) {
@@ -31,10 +39,10 @@ pub(crate) fn release_wakes_waiter_of_other_client(subject: &dyn Subject) {
             let waiting = spawn(scope, || {
                 let guard = take_soon(&waiter);
                 let inside = now();
-                drop(guard);
+                guard.unlock().expect("it is ours");
                 inside
             });
-            let_pass(ms(ASLEEP));
+            fall_asleep();
             let released = now();
             guard.unlock().expect("it is ours");
             let took = join(waiting).since(released);
@@ -51,7 +59,7 @@ pub(crate) fn every_waiter_gets_the_lock(subject: &dyn Subject) {
         let each_twice = clients[1..].iter().chain(&clients[1..]);
         let waiting: Vec<_> =
             each_twice.map(|mutex| spawn(scope, || drop(take_soon(mutex)))).collect();
-        let_pass(ms(ASLEEP));
+        fall_asleep();
         let released = now();
         guard.unlock().expect("it is ours");
         waiting.into_iter().for_each(join);
@@ -116,7 +124,7 @@ pub(crate) fn release_wakes_local_waiter(subject: &dyn Subject) {
     let guard = take(&one);
     thread::scope(|scope| {
         let waiting: Vec<_> = (0..6).map(|_| spawn(scope, || drop(take_soon(&one)))).collect();
-        let_pass(ms(ASLEEP));
+        fall_asleep();
         let released = now();
         guard.unlock().expect("it is ours");
         waiting.into_iter().for_each(join);
@@ -136,7 +144,7 @@ pub(crate) fn next_waiter_replaces_interrupted_first(subject: &dyn Subject) {
         queue.wait_for_waiters(1);
         let second = spawn(scope, || drop(take_soon(&queue.lock)));
         queue.wait_for_waiters(2);
-        let_pass(ms(ASLEEP));
+        fall_asleep();
         interrupt.fire();
         assert!(join(first).expect_err("it was interrupted").is_interrupted());
         let released = now();
@@ -151,18 +159,22 @@ pub(crate) fn next_waiter_replaces_interrupted_first(subject: &dyn Subject) {
 pub(crate) fn try_does_not_overtake_local_waiter(subject: &dyn Subject) {
     let name = fresh_name();
     DirectBackend::open(subject).hold(&name, ms(2_500));
-    let queue = CountedWaiters::of(subject, &name);
+    let (queue, has_tried) = (CountedWaiters::of(subject, &name), AtomicBool::new(false));
     thread::scope(|scope| {
         let waiting = spawn(scope, || {
             let guard = take_soon(&queue.lock);
             assert!(subject.probe(&name).held);
+            // A waiter that was still awake may be here before the try.
+            eventually("the try", patience(), || has_tried.load(Ordering::SeqCst));
             drop(guard);
         });
         queue.wait_for_waiters(1);
-        let_pass(ms(ASLEEP));
+        fall_asleep();
         // Free without a notification: a thread that asked the store now would get it.
         subject.lose(&name);
-        assert!(is_busy(&queue.lock));
+        let is_busy = is_busy(&queue.lock);
+        has_tried.store(true, Ordering::SeqCst);
+        assert!(is_busy);
         join(waiting);
     });
 }
@@ -198,15 +210,14 @@ pub(crate) fn huge_wait_does_not_overflow(subject: &dyn Subject) {
     let options = LockOptions::new().wait(Duration::MAX).interrupt(&interrupt);
     thread::scope(|scope| {
         let waiting = spawn(scope, || waiter.try_lock_with(&options).map(|guard| guard.is_some()));
-        let_pass(ms(ASLEEP));
-        assert!(!waiting.is_finished(), "it waits");
+        always("it waits", asleep(), || !waiting.is_finished());
         guard.unlock().expect("it is ours");
         let woken = poll(prompt(), || waiting.is_finished().then_some(()));
         // Ends a waiter that was not woken in time.
         interrupt.fire();
         let taken = join(waiting);
         if woken.is_none() {
-            late_after(prompt(), "it was not woken by the release");
+            late(prompt(), "it was not woken by the release");
         }
         assert!(taken.expect("it was not interrupted"));
     });
@@ -231,7 +242,7 @@ pub(crate) fn waiter_survives_missed_wakeup(subject: &dyn Subject) {
     let lock = mutex(&client(subject), &name);
     thread::scope(|scope| {
         let waiting = spawn(scope, || drop(take_soon(&lock)));
-        let_pass(ms(ASLEEP));
+        fall_asleep();
         subject.lose(&name);
         join(waiting);
     });
@@ -259,8 +270,7 @@ pub(crate) fn interrupt_ends_wait(subject: &dyn Subject) {
     let (guard, interrupt) = (take(&holder), Interrupt::new());
     thread::scope(|scope| {
         let waiting = spawn(scope, || waiter.lock_interruptibly(&interrupt).map(drop));
-        let_pass(ms(ASLEEP));
-        assert!(!waiting.is_finished(), "it waits");
+        always("it waits", asleep(), || !waiting.is_finished());
         let fired = now();
         interrupt.fire();
         assert!(join(waiting).expect_err("it was interrupted").is_interrupted());
@@ -281,11 +291,10 @@ pub(crate) fn wait_without_interrupt_continues(subject: &dyn Subject) {
     thread::scope(|scope| {
         let plain = spawn(scope, || lock.lock().map(drop));
         let interrupted = spawn(scope, || lock.lock_interruptibly(&interrupt).map(drop));
-        let_pass(ms(ASLEEP));
+        fall_asleep();
         interrupt.fire();
         assert!(join(interrupted).expect_err("it was interrupted").is_interrupted());
-        let_pass(ms(ASLEEP));
-        assert!(!plain.is_finished(), "it waits on");
+        always("it waits on", asleep(), || !plain.is_finished());
         let released = now();
         direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE);
         join(plain).expect("it gets the lock");

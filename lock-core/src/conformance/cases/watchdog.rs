@@ -37,7 +37,7 @@ pub(crate) fn fixed_lease_is_not_renewed(subject: &dyn Subject) {
 pub(crate) fn watchdog_keeps_lock_beyond_lease(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take_with(&one, &watched(kept()));
-    stays_held(&guard, kept() * 2, || subject.probe(one.name()).held);
+    stays_held(&guard, kept(), kept() * 2, || subject.probe(one.name()).held);
     assert!(guard.is_valid());
     assert!(is_busy(&other));
     assert_eq!(guard.loss().map(|loss| loss.cause()), None);
@@ -68,7 +68,7 @@ pub(crate) fn loss_of_one_lock_keeps_the_others(subject: &dyn Subject) {
     let_pass(kept() * 2);
     for (at, guard) in guards.into_iter().enumerate() {
         if at != 1 {
-            stays_held(&guard, Duration::ZERO, || subject.probe(&names[at]).held);
+            stays_held(&guard, kept(), Duration::ZERO, || subject.probe(&names[at]).held);
         } else {
             assert!(!subject.probe(&names[at]).held, "number {at}");
         }
@@ -98,7 +98,7 @@ pub(crate) fn lock_taken_again_after_loss_is_renewed(subject: &dyn Subject) {
     eventually("the loss is noticed", patience(), || !guard.is_valid());
     assert!(guard.unlock().expect_err("it was lost").is_lost());
     let guard = take_with(&one, &watched(kept()));
-    stays_held(&guard, kept() * 2, || subject.probe(one.name()).held);
+    stays_held(&guard, kept(), kept() * 2, || subject.probe(one.name()).held);
     guard.unlock().expect("it is ours");
 }
 
@@ -134,7 +134,7 @@ pub(crate) fn many_locks_are_renewed_together(subject: &dyn Subject) {
         names.iter().map(|name| take_with(&mutex(&client, name), &watched(kept()))).collect();
     let_pass(kept() * 2);
     for (name, guard) in names.iter().zip(guards) {
-        stays_held(&guard, Duration::ZERO, || subject.probe(name).held);
+        stays_held(&guard, kept(), Duration::ZERO, || subject.probe(name).held);
         guard.unlock().expect("it is ours");
         assert!(!subject.probe(name).held, "{name:?}");
     }

@@ -8,7 +8,7 @@ use crate::backend::{
     Wake, Watch,
 };
 use crate::clock::{Clock, Moment, Signal};
-use crate::conformance::fixture::ms;
+use crate::conformance::scale::ms;
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::owner::{OwnerId, OwnerText};

@@ -1,5 +1,4 @@
 //! [`Mutant`]: a small store with one mutation, to test the cases.
-//! mutations that it catches.
 //!
 //! It shares no code with the in-memory store, so that the suite does not only require what that
 //! one happens to do. Each place where a store can fail checks for the mutation.
@@ -11,8 +10,7 @@ mod store;
 
 pub use mutation::Mutation;
 
-use super::replicas::ReplicaSet;
-use super::subject::{Seen, Subject};
+use super::subject::{ReplicaSet, Seen, Subject};
 use super::virtual_time::VirtualTime;
 use crate::backend::Backend;
 use crate::clock::Clock;
@@ -87,7 +85,7 @@ impl Subject for Mutant {
 
 impl ReplicaSet for Mutant {
     fn count(&self) -> u32 {
-        replicas::COUNT
+        store::COUNT
     }
 
     fn hold_back(&self, replicas: u32) {

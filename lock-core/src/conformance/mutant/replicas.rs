@@ -1,40 +1,13 @@
-//! The simulated replicas of a mutant: each has the state of the store at the last request for
-//! confirmation.
+//! The confirmations of a mutant's simulated replicas.
 
 use super::backend::MutantBackend;
 use super::mutation::Mutation;
-use super::store::MutantState;
+use super::store::COUNT;
 use crate::backend::{Answer, Attempt, Failure, Renewal, RenewalRequest};
 use crate::clock::Moment;
-use crate::conformance::fixture::ms;
+use crate::conformance::scale::ms;
 use crate::error::Error;
 use crate::replication::{InsufficientReplicas, Replicas, Replication};
-use std::collections::HashMap;
-
-/// The number of replicas.
-pub(super) const COUNT: u32 = 2;
-
-/// The state of the replicas.
-#[derive(Debug, Default)]
-pub(super) struct ReplicaCopies {
-    /// The number of paused replicas, the first ones.
-    pub(super) held_back: u32,
-    /// The held locks, and until when.
-    pub(super) held: [HashMap<String, Moment>; COUNT as usize],
-}
-
-impl MutantState {
-    /// Updates the replicas that are not paused, and returns their number.
-    pub(super) fn replicate(&mut self) -> u32 {
-        let all: HashMap<_, _> =
-            self.held.iter().map(|(key, held)| (key.clone(), held.until)).collect();
-        let held_back = self.copies.held_back;
-        for copy in self.copies.held.iter_mut().skip(held_back as usize) {
-            copy.clone_from(&all);
-        }
-        COUNT - held_back
-    }
-}
 
 impl MutantBackend {
     /// The answer to an attempt, after the confirmations.

@@ -1,6 +1,5 @@
-//! The state of a mutant.
+//! The state of a mutant and of its simulated replicas.
 
-use super::replicas::ReplicaCopies;
 use crate::backend::Wake;
 use crate::clock::Moment;
 use crate::owner::OwnerId;
@@ -31,6 +30,31 @@ pub(super) struct MutantState {
     pub(super) copies: ReplicaCopies,
     /// Grants that too few replicas confirmed.
     pub(super) unconfirmed: HashSet<(String, OwnerId)>,
+}
+
+/// The number of replicas.
+pub(super) const COUNT: u32 = 2;
+
+/// The state of the replicas: that of the store at the last request for confirmation.
+#[derive(Debug, Default)]
+pub(super) struct ReplicaCopies {
+    /// The number of paused replicas, the first ones.
+    pub(super) held_back: u32,
+    /// The held locks, and until when.
+    pub(super) held: [HashMap<String, Moment>; COUNT as usize],
+}
+
+impl MutantState {
+    /// Updates the replicas that are not paused, and returns their number.
+    pub(super) fn replicate(&mut self) -> u32 {
+        let all: HashMap<_, _> =
+            self.held.iter().map(|(key, held)| (key.clone(), held.until)).collect();
+        let held_back = self.copies.held_back;
+        for copy in self.copies.held.iter_mut().skip(held_back as usize) {
+            copy.clone_from(&all);
+        }
+        COUNT - held_back
+    }
 }
 
 #[derive(Debug)]

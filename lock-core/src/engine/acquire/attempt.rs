@@ -1,7 +1,7 @@
 //! Asking the store until it grants the lock or the time is over, and what to do after each answer.
 
 use super::Wait;
-use crate::backend::{Answer, Attempt, Failure, Grant, LockInfo, Tokens, Waking};
+use crate::backend::{Answer, Attempt, Failure, Grant, LockInfo, Tokens, Waking, call_backend};
 use crate::backoff::Backoff;
 use crate::clock::{Moment, Woken};
 use crate::engine::local_queue::{LockWake, StoreOutage, WaiterGuard};
@@ -25,17 +25,13 @@ const RESERVE: u32 = 2_000;
 
 /// What to do after an attempt.
 pub(super) enum Next {
+    /// The store has granted it to the request of that moment.
+    Take(Grant, Moment),
     Again,
     Sleep(Moment),
     /// The same, and news of releases are no reason to get up.
     Pause(Moment),
     GiveUp,
-}
-
-/// What came of an attempt.
-pub(super) enum Outcome {
-    Granted(Grant, Moment),
-    Not(Next),
 }
 
 /// Since when the store cannot be asked, and the pauses since.
@@ -44,11 +40,13 @@ pub(super) struct Outage {
     pub(super) backoff: Backoff,
 }
 
-impl Outage {
-    fn new(since: Option<Moment>) -> Self {
-        Self { since, backoff: BACKOFF }
+impl Default for Outage {
+    fn default() -> Self {
+        Self { since: None, backoff: BACKOFF }
     }
+}
 
+impl Outage {
     /// The store has answered.
     pub(super) fn end(&mut self, waiter: &WaiterGuard<'_>) {
         if self.since.take().is_some() {
@@ -58,7 +56,7 @@ impl Outage {
     }
 }
 
-impl Wait<'_> {
+impl<'a> Wait<'a> {
     /// Asks the store until it grants the lock or the deadline comes. `None`: it was busy until
     /// then.
     pub(super) fn contend(
@@ -66,8 +64,8 @@ impl Wait<'_> {
         waiter: &WaiterGuard<'_>,
     ) -> Result<Option<(Grant, Moment)>, Error> {
         let clock = &self.engine.clock;
-        let mut outage = Outage::new(waiter.outage_since());
-        if outage.since.is_some_and(|since| clock.now() >= self.limit(since))
+        self.outage.since = waiter.outage_since();
+        if self.outage.since.is_some_and(|since| clock.now() >= self.limit(since))
             && let Some(error) = waiter.why_not()
         {
             return Err(error); // the head before us has asked in vain for as long as we wait, too
@@ -79,18 +77,21 @@ impl Wait<'_> {
             let early = mutant("interrupt_checked_too_early").then(|| self.check_interrupt());
             self.signal.take();
             early.unwrap_or_else(|| self.check_interrupt())?;
-            let left = match outage.since {
+            let left = match self.outage.since {
                 None => self.leave_to_others(waiter)?,
                 Some(_) => None,
             };
             let next = match left {
                 Some(next) => next,
-                None => match self.attempt(waiter, &mut outage)? {
-                    Outcome::Granted(grant, sent) => return Ok(Some((grant, sent))),
-                    Outcome::Not(next) => next,
-                },
+                None => {
+                    let sent = clock.now();
+                    let (attempt, by) = self.next_attempt(waiter, sent);
+                    let answer = call_backend(|| self.engine.store()?.acquire(&attempt, by));
+                    self.answered(waiter, answer, sent)?
+                }
             };
             match next {
+                Next::Take(grant, sent) => return Ok(Some((grant, sent))),
                 Next::Again => {}
                 Next::GiveUp => return Ok(None),
                 Next::Pause(until) => self.pause(until)?,
@@ -106,10 +107,9 @@ impl Wait<'_> {
         }
     }
 
-    /// Asks the store for the lock, once.
-    fn attempt(&mut self, waiter: &WaiterGuard<'_>, outage: &mut Outage) -> Result<Outcome, Error> {
+    /// The request that is sent at `sent`, and by when it must be answered.
+    fn next_attempt(&mut self, waiter: &WaiterGuard<'_>, sent: Moment) -> (Attempt<'a>, Moment) {
         let settings = &self.engine.settings;
-        let sent = self.engine.clock.now();
         let by = sent + (settings.command_timeout + self.plan.replication.patience());
         let has_followers = waiter.asks(by);
         if !self.doubt {
@@ -123,34 +123,40 @@ impl Wait<'_> {
         let attempt = Attempt::new(&self.lock.name, self.owner, self.plan.time)
             .tokens(tokens)
             .replication(self.plan.replication);
-        let next = match self.engine.ask(|backend| backend.acquire(&attempt, by)) {
+        (attempt, by)
+    }
+
+    /// What to do after this answer to the request that was sent at `sent`.
+    fn answered(
+        &mut self,
+        waiter: &WaiterGuard<'_>,
+        answer: Result<Answer, Failure>,
+        sent: Moment,
+    ) -> Result<Next, Error> {
+        match answer {
             Ok(Answer::Granted(grant)) => {
-                outage.end(waiter);
-                return Ok(Outcome::Granted(grant, sent));
+                self.outage.end(waiter);
+                Ok(Next::Take(grant, sent))
             }
             Ok(Answer::Unacknowledged(grant, insufficient)) => {
-                let outcome = self.weigh_grant(waiter, grant, insufficient, sent, outage)?;
-                if matches!(outcome, Outcome::Granted(..)) {
-                    outage.end(waiter);
-                }
-                return Ok(outcome);
+                self.weigh_grant(waiter, grant, insufficient, sent)
             }
-            Ok(answer @ (Answer::Busy(left) | Answer::BusyWithoutExpiry(left))) => {
-                outage.end(waiter);
-                if matches!(answer, Answer::BusyWithoutExpiry(_)) {
-                    self.tell_endless();
-                }
-                self.busy(waiter, left)?
+            Ok(Answer::Busy(left)) => {
+                self.outage.end(waiter);
+                self.busy(waiter, left)
             }
-            Ok(Answer::RolledBack(why)) => self.rolled_back(waiter, why, sent, outage)?,
+            Ok(Answer::BusyWithoutExpiry(left)) => {
+                self.outage.end(waiter);
+                self.tell_endless();
+                self.busy(waiter, left)
+            }
+            Ok(Answer::RolledBack(why)) => self.rolled_back(waiter, why, sent),
             Ok(Answer::Stale(_)) => {
                 let why = "the store turned down a token that was not proposed";
-                let failure = Failure::Refused(Error::unavailable(why));
-                self.failed(waiter, failure, sent, outage)?
+                self.failed(waiter, Failure::Refused(Error::unavailable(why)), sent)
             }
-            Err(failure) => self.failed(waiter, failure, sent, outage)?,
-        };
-        Ok(Outcome::Not(next))
+            Err(failure) => self.failed(waiter, failure, sent),
+        }
     }
 
     /// After news of a release: waits for a moment if others have waited for longer.
@@ -203,7 +209,7 @@ impl Wait<'_> {
         let wake = Arc::new(LockWake(Arc::downgrade(self.lock)));
         let by = self.plan.at_most(self.engine.command_deadline());
         waiter.asks(by);
-        match self.engine.ask(|backend| backend.watch(&self.lock.name, wake, by)) {
+        match call_backend(|| self.engine.store()?.watch(&self.lock.name, wake, by)) {
             Ok(watch) => {
                 waiter.keep_watch(watch);
                 self.unwatched.reset();
@@ -240,7 +246,7 @@ impl Wait<'_> {
         let answered_by = self.engine.command_deadline();
         waiter.asks(answered_by);
         let by = self.plan.at_most(answered_by);
-        match self.engine.ask(|backend| backend.peek(&self.lock.name, by)) {
+        match call_backend(|| self.engine.store()?.peek(&self.lock.name, by)) {
             Ok(LockInfo { holder: Some(holder) }) => {
                 if holder.remaining.is_none() {
                     self.tell_endless();
@@ -264,12 +270,11 @@ impl Wait<'_> {
         waiter: &WaiterGuard<'_>,
         failure: Failure,
         sent: Moment,
-        outage: &mut Outage,
     ) -> Result<Next, Error> {
         self.doubt |= matches!(failure, Failure::Unknown(_));
         let is_final = matches!(failure, Failure::Final(_));
         let error = failure.into_error();
-        let since = *outage.since.get_or_insert(sent);
+        let since = *self.outage.since.get_or_insert(sent);
         if error.is_unavailable() {
             let error = error.clone().on(&self.lock.name);
             waiter.set_outage(Some(StoreOutage { since, error, ends: None }));
@@ -278,8 +283,8 @@ impl Wait<'_> {
             return Err(error);
         }
         let now = self.engine.clock.now();
-        let is_first = outage.backoff.failures() == 0;
-        let pause = outage.backoff.next();
+        let is_first = self.outage.backoff.failures() == 0;
+        let pause = self.outage.backoff.next();
         if is_first && now.since(sent) < FIRST_PAUSE {
             // A connection that had died: one more try, at once, also for those that do not wait.
             return Ok(Next::Again);

@@ -64,22 +64,10 @@ impl Wait<'_> {
                 return self.leave(waiter, Err(error));
             }
             if self.plan.is_late(now) {
-                let answer = match waiter.known(self.plan.start, self.signal) {
-                    Known::Busy => Ok(Queued::Late),
-                    Known::Unavailable(error) => Err(error),
-                    // A head that sleeps was told "busy", perhaps before this wait began.
-                    Known::Nothing if overdue.is_none() => Ok(Queued::Late),
-                    Known::Nothing => Err(unanswered()),
-                    Known::By(by) => {
-                        let until = *overdue.get_or_insert(by);
-                        if now < until {
-                            let _woken: Woken = clock.wait(self.signal, until);
-                            continue;
-                        }
-                        Err(unanswered())
-                    }
-                };
-                return self.leave(waiter, answer);
+                if let Some(answer) = self.answer_when_late(waiter, &mut overdue, now) {
+                    return self.leave(waiter, answer);
+                }
+                continue;
             }
             let mut until = self.plan.at_most(now + LOCAL_LOOK);
             if let Some(limit) = give_up {
@@ -93,6 +81,31 @@ impl Wait<'_> {
                 until = until.min(acquisition.valid_until());
             }
             let _woken: Woken = clock.wait(self.signal, until);
+        }
+    }
+
+    /// What is known at the deadline. `None`: it waited for the end of the head's request, and is
+    /// to look again.
+    fn answer_when_late(
+        &self,
+        waiter: &WaiterGuard<'_>,
+        overdue: &mut Option<Moment>,
+        now: Moment,
+    ) -> Option<Result<Queued, Error>> {
+        match waiter.known(self.plan.start, self.signal) {
+            Known::Busy => Some(Ok(Queued::Late)),
+            Known::Unavailable(error) => Some(Err(error)),
+            // A head that sleeps was told "busy", perhaps before this wait began.
+            Known::Nothing if overdue.is_none() => Some(Ok(Queued::Late)),
+            Known::Nothing => Some(Err(unanswered())),
+            Known::By(by) => {
+                let until = *overdue.get_or_insert(by);
+                if now >= until {
+                    return Some(Err(unanswered()));
+                }
+                let _woken: Woken = self.engine.clock.wait(self.signal, until);
+                None
+            }
         }
     }
 

@@ -11,7 +11,7 @@ mod nested;
 mod replicas;
 mod rolled_back;
 
-use super::acquisition::{Acquisition, AcquisitionInit, MOST_HOLDS, RenewalPlan};
+use super::acquisition::{Acquisition, AcquisitionInit, RenewalPlan};
 use super::local_queue::{Entered, LocalLock, LockRequest, QueueOwner, ReleaseTiming, WaiterGuard};
 use super::{Engine, forked};
 use crate::backend::{AcquisitionId, Grant, Receipt, ReleaseOptions};
@@ -25,6 +25,7 @@ use crate::lease::{Lease, LeaseTime};
 use crate::options::LockOptions;
 use crate::owner::OwnerId;
 use crate::replication::Replication;
+use attempt::Outage;
 use local_wait::Queued;
 use std::cell::LazyCell;
 use std::sync::Arc;
@@ -109,8 +110,9 @@ impl Plan {
     }
 }
 
-/// Takes the lock, without telling `tracing` of it.
-pub(super) fn acquire(
+/// Takes the lock for `thread`, the calling one, or for a guard of its own; `None` if it was busy
+/// until the deadline.
+pub(crate) fn acquire(
     engine: &Engine,
     lock: &Arc<LocalLock>,
     thread: Option<u64>,
@@ -127,24 +129,30 @@ pub(super) fn acquire(
     }
     let holder = LazyCell::new(|| Holder::of(thread));
     let mut waiter =
-        match lock.enter(engine, thread, plan.waits(), || plan.request(&holder, &signal)) {
+        match lock.enter(engine, thread, plan.waits(), || plan.request(&holder, &signal))? {
             Entered::Nested(acquisition) => {
                 return nested::nest(engine, lock, acquisition, &plan).map(Some);
             }
-            Entered::TooDeep => {
-                return Err(Error::misuse(format!(
-                    "this thread holds it {MOST_HOLDS} times already, which is the limit"
-                )));
-            }
-            Entered::Lost(acquisition) => return Err(acquisition.lost_error()),
             Entered::Busy => {
                 engine.events.emit(|| Event::Contended { lock: lock.name.clone() });
                 return Ok(None);
             }
-            Entered::Unavailable(error) => return Err(error),
             Entered::Queued(waiter) => waiter,
         };
-    let mut wait = Wait::new(engine, lock, &plan, &signal, interrupt.as_ref());
+    let mut wait = Wait {
+        engine,
+        lock,
+        plan: &plan,
+        signal: &signal,
+        interrupt: interrupt.as_ref(),
+        owner: engine.new_owner(),
+        doubt: false,
+        outage: Outage::default(),
+        reserve: 0,
+        told: Told::default(),
+        unwatched: attempt::BACKOFF,
+        split_votes: 0,
+    };
     match wait.queue(&mut waiter, &holder)? {
         Queued::Mine => {}
         Queued::Handed(acquisition) => return Ok(Some(acquisition)),
@@ -193,6 +201,7 @@ struct Wait<'a> {
     owner: OwnerId,
     /// Whether a request of this owner went unanswered.
     doubt: bool,
+    outage: Outage,
     /// How many tokens to have reserved. The same for every send of an attempt that may have been
     /// granted: the answer to a repetition is counted back from the last token by it.
     reserve: u32,
@@ -211,29 +220,7 @@ struct Told {
     paused: bool,
 }
 
-impl<'a> Wait<'a> {
-    fn new(
-        engine: &'a Engine,
-        lock: &'a Arc<LocalLock>,
-        plan: &'a Plan,
-        signal: &'a Arc<Signal>,
-        interrupt: Option<&'a Registration<'a>>,
-    ) -> Self {
-        Self {
-            engine,
-            lock,
-            plan,
-            signal,
-            interrupt,
-            owner: engine.new_owner(),
-            doubt: false,
-            reserve: 0,
-            told: Told::default(),
-            unwatched: attempt::BACKOFF,
-            split_votes: 0,
-        }
-    }
-
+impl Wait<'_> {
     /// The store granted it: make it ours, unless the answer took longer than the lease is good
     /// for.
     fn take(
@@ -267,14 +254,14 @@ impl<'a> Wait<'a> {
         }));
         let now = engine.clock.now();
         if now >= acquisition.valid_until() {
-            engine.clean_up(acquisition.id(time), acquisition.release_options());
+            engine.clean_up(acquisition.to_release());
             return Err(self.too_late(now.since(sent)));
         }
         let due = acquisition.next_check(&acquisition.lock());
         let arm = |state: &mut _| engine.timer.arm(lock, state, now, due);
         if let Err(error) = waiter.occupy(&acquisition, sent, now, arm) {
             engine.mark_released(&acquisition);
-            engine.clean_up(acquisition.id(time), acquisition.release_options());
+            engine.clean_up(acquisition.to_release());
             lock.released(&acquisition, ReleaseTiming { at: now, took: None, told: None });
             return Err(error);
         }
@@ -297,7 +284,7 @@ impl<'a> Wait<'a> {
         if self.doubt {
             let (name, time) = (self.lock.name.clone(), self.plan.time);
             let id = AcquisitionId::new(name, self.owner, time, Receipt::default());
-            self.engine.clean_up(id, ReleaseOptions::WITH_TOMBSTONE);
+            self.engine.clean_up((id, ReleaseOptions::WITH_TOMBSTONE));
         }
     }
 

@@ -4,7 +4,7 @@
 //! may grant it again. So it is revoked, by the same request as every release, before the caller is
 //! told anything. The owner is not used again: to the store it is closed.
 
-use super::attempt::{Next, Outage, Outcome};
+use super::attempt::Next;
 use super::{Plan, Wait};
 use crate::backend::{Abilities, AcquisitionId, Grant, Renewal, ReplicaSupport};
 use crate::clock::Moment;
@@ -24,22 +24,22 @@ impl Wait<'_> {
         grant: Grant,
         insufficient: InsufficientReplicas,
         sent: Moment,
-        outage: &mut Outage,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Next, Error> {
         let lock = self.lock.name.clone();
         let policy = self.plan.replication.on_insufficient_replicas;
         if policy == OnInsufficientReplicas::Accept {
             let token = grant.tokens.map(|tokens| tokens.first());
             let events = &self.engine.events;
             events.emit(|| Event::InsufficientReplicasAccepted { lock, token, insufficient });
-            return Ok(Outcome::Granted(grant, sent));
+            self.outage.end(waiter);
+            return Ok(Next::Take(grant, sent));
         }
         let error = self.revoke(grant, insufficient);
         self.engine.events.emit(|| Event::InsufficientReplicasTakenBack { lock, insufficient });
         if policy == OnInsufficientReplicas::Fail {
             return Err(error);
         }
-        let since = *outage.since.get_or_insert(sent);
+        let since = *self.outage.since.get_or_insert(sent);
         // No thread of this client could take it, and that is not "busy".
         let why = error.clone().on(&self.lock.name);
         waiter.set_outage(Some(StoreOutage { since, error: why, ends: None }));
@@ -47,7 +47,7 @@ impl Wait<'_> {
         if now >= limit {
             return Err(error);
         }
-        Ok(Outcome::Not(Next::Sleep((now + outage.backoff.next()).min(limit))))
+        Ok(Next::Sleep((now + self.outage.backoff.next()).min(limit)))
     }
 
     /// Releases a grant that does not count, and returns what to say when it is given up.
@@ -70,7 +70,7 @@ impl Wait<'_> {
                 "too few replicas confirmed it ({insufficient}): it was given back"
             )),
             Err(failure) => {
-                engine.clean_up(id, options);
+                engine.clean_up((id, options));
                 insufficient_replicas(format!(
                     "too few replicas confirmed it ({insufficient}), and that it was given back \
                      was not confirmed either: it is tried on in the background, and the lease \

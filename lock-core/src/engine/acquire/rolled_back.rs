@@ -1,7 +1,7 @@
 //! After an attempt on several stores that not enough of them granted.
 
 use super::Wait;
-use super::attempt::{Next, Outage};
+use super::attempt::Next;
 use crate::backend::{Failure, Pause, RollbackCause};
 use crate::clock::Moment;
 use crate::engine::local_queue::{StoreOutage, WaiterGuard};
@@ -21,24 +21,21 @@ impl Wait<'_> {
         waiter: &WaiterGuard<'_>,
         why: RollbackCause,
         sent: Moment,
-        outage: &mut Outage,
     ) -> Result<Next, Error> {
         self.close();
         self.doubt = false;
         self.owner = self.engine.new_owner();
         match why {
             // What there was of it is seen to: nothing of this one can happen any more.
-            RollbackCause::Failed(error) => {
-                self.failed(waiter, Failure::NotSent(error), sent, outage)
-            }
-            RollbackCause::Paused(pause) => self.paused(waiter, pause, outage),
+            RollbackCause::Failed(error) => self.failed(waiter, Failure::NotSent(error), sent),
+            RollbackCause::Paused(pause) => self.paused(waiter, pause),
             RollbackCause::Held(left) => {
-                outage.end(waiter);
+                self.outage.end(waiter);
                 self.split_votes = 0;
                 self.busy(waiter, left)
             }
             RollbackCause::SplitVote => {
-                outage.end(waiter);
+                self.outage.end(waiter);
                 Ok(self.split_vote(waiter, sent))
             }
         }
@@ -50,7 +47,6 @@ impl Wait<'_> {
         &mut self,
         waiter: &WaiterGuard<'_>,
         Pause { left, why, may_end_sooner }: Pause,
-        outage: &mut Outage,
     ) -> Result<Next, Error> {
         let now = self.engine.clock.now();
         let end = now + left;
@@ -62,8 +58,8 @@ impl Wait<'_> {
         let ends = (!may_end_sooner).then_some(end);
         let error = why.on(&self.lock.name);
         waiter.set_outage(Some(StoreOutage { since: now, error, ends }));
-        outage.since = Some(now);
-        let look = if may_end_sooner { outage.backoff.next() } else { PAUSE_LOOK };
+        self.outage.since = Some(now);
+        let look = if may_end_sooner { self.outage.backoff.next() } else { PAUSE_LOOK };
         Ok(Next::Sleep(now + left.clamp(SHORTEST_SPLIT_VOTE, look)))
     }
 

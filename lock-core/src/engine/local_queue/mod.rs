@@ -128,14 +128,8 @@ pub(crate) struct LockRequest {
 pub(crate) enum Entered<'a> {
     /// This thread holds it: one hold more.
     Nested(Arc<Acquisition>),
-    /// This thread holds it too often.
-    TooDeep,
-    /// This thread held it, lost it, and still has guards of it.
-    Lost(Arc<Acquisition>),
     /// Another thread of this client has it or waits for it, and the caller does not want to wait.
     Busy,
-    /// Another thread of this client waits for it because the store cannot be asked.
-    Unavailable(Error),
     /// In the queue.
     Queued(WaiterGuard<'a>),
 }
@@ -168,30 +162,32 @@ impl LocalLock {
     }
 
     /// One hold more if that `thread` has the lock, otherwise a position in the queue.
+    ///
+    /// # Errors
+    ///
+    /// If the thread holds it too often, or lost it and still has guards of it; or if it would be
+    /// busy because other threads of this client cannot ask the store.
     pub(crate) fn enter<'a>(
         self: &Arc<Self>,
         owner: &'a dyn QueueOwner,
         thread: Option<u64>,
         will_wait: bool,
         request: impl FnOnce() -> LockRequest,
-    ) -> Entered<'a> {
+    ) -> Result<Entered<'a>, Error> {
         let mut state = self.lock();
         if let Some(thread) = thread {
             if let Some(acquisition) =
                 state.current.as_ref().filter(|it| it.holder.is_thread(thread))
             {
-                return if acquisition.nest() {
-                    Entered::Nested(Arc::clone(acquisition))
-                } else {
-                    Entered::TooDeep
-                };
+                acquisition.nest()?;
+                return Ok(Entered::Nested(Arc::clone(acquisition)));
             }
             if let Some(lost) = state.lost.iter().find(|it| it.holder.is_thread(thread)) {
-                return Entered::Lost(Arc::clone(lost));
+                return Err(lost.lost_error());
             }
         }
         if !will_wait && (state.current.is_some() || !state.queue.is_empty()) {
-            return state.why_not().map_or(Entered::Busy, Entered::Unavailable);
+            return state.why_not().map_or(Ok(Entered::Busy), Err);
         }
         let waiter = state.new_waiter(request());
         let (ticket, since) = (waiter.ticket, waiter.request.since);
@@ -199,7 +195,7 @@ impl LocalLock {
             state.fairness.begin(since);
         }
         state.queue.push_back(waiter);
-        Entered::Queued(WaiterGuard { owner, lock: Arc::clone(self), ticket, since })
+        Ok(Entered::Queued(WaiterGuard { owner, lock: Arc::clone(self), ticket, since }))
     }
 
     /// Ends a hold. After the last one the acquisition stays here until the store was told, so that

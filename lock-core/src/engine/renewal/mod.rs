@@ -32,10 +32,7 @@ pub(super) trait RenewalHandler: Send + Sync {
     /// The timer of this name has fired. Returns the renewal that is due.
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob>;
 
-    /// Queues these, and leaves `due` empty. Together, so that a batch costs one wake-up.
-    fn send(&self, due: &mut Vec<RenewalJob>);
-
-    /// A renewal that was sent at `sent` came back.
+    /// A renewal that was sent at `sent` came back, or could not be sent.
     fn renewed(&self, job: &RenewalJob, sent: Moment, answer: Result<Renewal, Error>);
 
     /// A cleanup failed, and must not be tried again.

@@ -71,16 +71,30 @@ impl NodeQueue {
         self.spare.raise();
     }
 
-    /// What the main worker does next.
-    pub(super) fn next_step(&self, now: Moment, stopping: bool) -> Step {
+    /// What wakes this worker.
+    pub(super) fn signal_of(&self, worker: WorkerId) -> &Arc<Signal> {
+        if worker == WorkerId::MAIN { &self.signal } else { &self.spare }
+    }
+
+    /// What this worker does next. A spare one stands by while the main worker sends, and does its
+    /// work while that hangs.
+    pub(super) fn next_step(&self, worker: WorkerId, now: Moment, stopping: bool) -> Step {
         let mut work = self.work.lock();
+        if worker != WorkerId::MAIN {
+            let has_work = !work.renewals.is_empty();
+            return match work.spares.next(worker, has_work, now, stopping) {
+                Next::Take => Step::Renew(work.take_batch(worker, now)),
+                Next::StandBy(until) => Step::Sleep(until),
+                Next::Leave => Step::End,
+            };
+        }
         // In one go with taking the next batch: no spare worker shall come in between.
         if work.spares.main_is_back(now) {
             self.spare.raise();
         }
         if !work.renewals.is_empty() {
             work.thread.busy();
-            return Step::Renew(work.take_batch(WorkerId::MAIN, now));
+            return Step::Renew(work.take_batch(worker, now));
         }
         if let Some(at) = work.cleanups.iter().position(|cleanup| cleanup.next <= now) {
             work.thread.busy();
@@ -91,17 +105,6 @@ impl NodeQueue {
         }
         let idle = if stopping { Duration::ZERO } else { IDLE };
         work.thread.idle(now, idle).map_or(Step::End, Step::Sleep)
-    }
-
-    /// What a spare worker does next.
-    pub(super) fn next_spare_step(&self, worker: WorkerId, now: Moment, stopping: bool) -> Step {
-        let mut work = self.work.lock();
-        let has_work = !work.renewals.is_empty();
-        match work.spares.next(worker, has_work, now, stopping) {
-            Next::Take => Step::Renew(work.take_batch(worker, now)),
-            Next::StandBy(until) => Step::Sleep(until),
-            Next::Leave => Step::End,
-        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! leaves it in the wheel, and the next lock of that name finds it there. So a quick lock and
 //! unlock of a name in use touches neither the wheel nor the thread.
 
-use super::{RenewalHandler, RenewalJob};
+use super::{RenewalHandler, RenewalJob, Workers};
 use crate::backend::RENEW_BATCH;
 use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::engine::local_queue::{LocalLock, LocalLockState};
@@ -33,6 +33,8 @@ pub(in crate::engine) struct Timer {
     clock: Arc<dyn Clock>,
     state: Mutex<TimerState>,
     signal: Arc<Signal>,
+    /// Weak, or the thread would keep the backend.
+    workers: Weak<Workers>,
     handler: Weak<dyn RenewalHandler>,
 }
 
@@ -45,14 +47,18 @@ struct TimerState {
 }
 
 impl Timer {
-    pub(in crate::engine) fn new(clock: Arc<dyn Clock>, handler: Weak<dyn RenewalHandler>) -> Self {
+    pub(in crate::engine) fn new(
+        clock: Arc<dyn Clock>,
+        workers: Weak<Workers>,
+        handler: Weak<dyn RenewalHandler>,
+    ) -> Self {
         let state = TimerState {
             wheel: Wheel::new(clock.now(), TICK),
             thread: OnDemandThread::default(),
             stopping: false,
             asleep_until: Moment::NEVER,
         };
-        Self { clock, state: Mutex::new(state), signal: Arc::default(), handler }
+        Self { clock, state: Mutex::new(state), signal: Arc::default(), workers, handler }
     }
 
     /// Has `lock` checked by `due`, and within [`LONGEST_LOOK`] of `now`. Does nothing if it will
@@ -158,7 +164,7 @@ impl Timer {
         renewals: &mut Vec<RenewalJob>,
     ) {
         let send = |renewals: &mut Vec<RenewalJob>| {
-            contain(|| handler.send(renewals));
+            contain(|| self.workers.upgrade().map(|workers| workers.renew(renewals)));
             renewals.clear();
         };
         let mut rest = due.drain(..);

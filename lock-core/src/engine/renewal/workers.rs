@@ -8,12 +8,14 @@ use super::node_queue::{Cleanup, NodeQueue, Step, Work};
 use super::pending_cleanups::{PendingCleanup, PendingCleanups};
 use super::spare_workers::{Call, WorkerId};
 use super::{RenewalHandler, RenewalJob};
-use crate::backend::{AcquisitionId, Backend, Failure, NodeId, ReleaseOptions, RenewalRequest};
+use crate::backend::{
+    AcquisitionId, Backend, Failure, NodeId, ReleaseOptions, Renewal, RenewalRequest, call_backend,
+};
 use crate::backoff::Backoff;
-use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
+use crate::clock::{Clock, Moment, SystemClock, Woken};
 use crate::error::Error;
 use crate::name::LockName;
-use crate::panics::{call_backend, contain};
+use crate::panics::contain;
 use crate::sync::mutant;
 use crate::sync::thread;
 use crate::sync::{HashMap, Mutex};
@@ -75,18 +77,14 @@ impl Workers {
         Self { backend, clock, command_timeout, handler, state, cleanups }
     }
 
-    /// Queues these for their nodes, and leaves `jobs` empty. Returns those that no thread can
-    /// send.
-    pub(in crate::engine) fn renew(
-        self: &Arc<Self>,
-        jobs: &mut Vec<RenewalJob>,
-    ) -> Vec<(RenewalJob, Error)> {
-        let mut failed = Vec::new();
+    /// Queues these for their nodes, and leaves `jobs` empty. Together, so that a batch costs one
+    /// wake-up. Those that no thread can send have failed.
+    pub(in crate::engine) fn renew(self: &Arc<Self>, jobs: &mut Vec<RenewalJob>) {
         while let Some(job) = jobs.pop() {
             let node = match self.renewal_node(&job.acquisition.name) {
                 Ok(node) => node,
                 Err(error) => {
-                    failed.push((job, error));
+                    self.renewed([(job, Err(error))], self.clock.now());
                     continue;
                 }
             };
@@ -105,14 +103,26 @@ impl Workers {
             match self.submit(node, task, |work| work.renewals.extend(together.drain(..))) {
                 Ok(queue) => self.call_spare(&queue),
                 Err(error) => {
-                    failed.extend(together.drain(..).map(|job| (job, error.clone())));
+                    let failed = together.drain(..).map(|job| (job, Err(error.clone())));
+                    self.renewed(failed, self.clock.now());
                 }
             }
             if jobs.capacity() == 0 {
                 *jobs = together; // empty, and its memory is used again
             }
         }
-        failed
+    }
+
+    /// Tells what came of the renewals that were sent at `sent`.
+    fn renewed(
+        &self,
+        answers: impl IntoIterator<Item = (RenewalJob, Result<Renewal, Error>)>,
+        sent: Moment,
+    ) {
+        let Some(handler) = self.handler.upgrade() else { return };
+        for (job, answer) in answers {
+            handler.renewed(&job, sent, answer);
+        }
     }
 
     /// Which node renews this name now.
@@ -151,7 +161,10 @@ impl Workers {
         let queue = Arc::clone(state.queues.entry((node, task)).or_insert_with(new));
         let mut work = queue.work.lock();
         let (workers, ours) = (Arc::clone(self), Arc::clone(&queue));
-        work.thread.start(task.thread_name(node), move || workers.run(&ours))?;
+        work.thread.start(task.thread_name(node), move || {
+            workers.run(&ours, WorkerId::MAIN);
+            workers.forget(&ours);
+        })?;
         add(&mut work);
         drop((work, state));
         queue.signal.raise();
@@ -177,7 +190,7 @@ impl Workers {
                 let (workers, ours) = (Arc::clone(self), Arc::clone(queue));
                 let spawned = thread::Builder::new()
                     .name(format!("distlock-spare{}", queue.node.number()))
-                    .spawn(move || workers.run_spare(&ours, worker));
+                    .spawn(move || workers.run(&ours, worker));
                 if spawned.is_err() {
                     work.spares.left(worker); // what is queued waits for the main worker
                 }
@@ -233,14 +246,26 @@ impl Workers {
         self.state.lock().queues.len()
     }
 
-    fn run(self: &Arc<Self>, queue: &Arc<NodeQueue>) {
+    fn run(self: &Arc<Self>, queue: &Arc<NodeQueue>, worker: WorkerId) {
         loop {
             let stopping = self.state.lock().stopping;
-            let step = queue.next_step(self.clock.now(), stopping);
+            let step = queue.next_step(worker, self.clock.now(), stopping);
             if matches!(step, Step::End) {
-                return self.forget(queue);
+                return;
             }
-            self.take(step, queue, &queue.signal);
+            // A panic, of a backend's receipt perhaps, must not end the renewals of all other
+            // locks.
+            contain(|| match step {
+                Step::Renew(batch) => {
+                    self.call_spare(queue);
+                    self.renew_batch(queue, batch);
+                }
+                Step::CleanUp(cleanup) => self.try_to_clean_up(queue, cleanup),
+                Step::Sleep(until) => {
+                    let _woken: Woken = self.clock.wait(queue.signal_of(worker), until);
+                }
+                Step::End => {}
+            });
         }
     }
 
@@ -252,32 +277,6 @@ impl Workers {
         if !is_running || mutant("worker_forgets_a_new_queue") {
             state.queues.retain(|_, other| !Arc::ptr_eq(other, queue));
         }
-    }
-
-    /// Stands by for as long as the main worker sends, and does its work while that hangs.
-    fn run_spare(self: &Arc<Self>, queue: &Arc<NodeQueue>, worker: WorkerId) {
-        loop {
-            let stopping = self.state.lock().stopping;
-            match queue.next_spare_step(worker, self.clock.now(), stopping) {
-                Step::End => return,
-                step => self.take(step, queue, &queue.spare),
-            }
-        }
-    }
-
-    fn take(self: &Arc<Self>, step: Step, queue: &Arc<NodeQueue>, signal: &Arc<Signal>) {
-        // A panic, of a backend's receipt perhaps, must not end the renewals of all other locks.
-        contain(|| match step {
-            Step::Renew(batch) => {
-                self.call_spare(queue);
-                self.renew_batch(queue, batch);
-            }
-            Step::CleanUp(cleanup) => self.try_to_clean_up(queue, cleanup),
-            Step::Sleep(until) => {
-                let _woken: Woken = self.clock.wait(signal, until);
-            }
-            Step::End => {}
-        });
     }
 
     fn renew_batch(&self, queue: &NodeQueue, mut batch: Vec<RenewalJob>) {
@@ -295,7 +294,6 @@ impl Workers {
         };
         let requests: Vec<_> = batch.iter().map(request).collect();
         let answers = call_backend(|| Ok(self.backend.renew(queue.node, &requests, by)));
-        let Some(handler) = self.handler.upgrade() else { return };
         let mut answers = match answers {
             Ok(answers) => {
                 answers.into_iter().map(|answer| answer.map_err(Failure::into_error)).collect()
@@ -305,9 +303,7 @@ impl Workers {
         answers.resize_with(batch.len(), || {
             Err(Error::unavailable("the store gave no answer for this renewal"))
         });
-        for (job, answer) in batch.into_iter().zip(answers) {
-            handler.renewed(&job, sent, answer);
-        }
+        self.renewed(batch.into_iter().zip(answers), sent);
     }
 
     fn try_to_clean_up(&self, queue: &NodeQueue, mut cleanup: Cleanup) {

@@ -51,6 +51,25 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+impl super::Engine {
+    /// Whether all threads are done with what is due.
+    pub(crate) fn is_at_rest(&self, sleepers: impl Fn() -> Vec<Moment>) -> bool {
+        let parked = |threads| {
+            let sleepers = sleepers();
+            sleepers.len() >= threads && sleepers.iter().all(|until| *until > self.clock.now())
+        };
+        let timers = self.timer.threads();
+        let (workers, is_due) = self.workers.threads();
+        // The timer's thread gives work to the workers, so it is looked at before them.
+        parked(timers) && !is_due && !self.workers.threads().1 && parked(timers + workers)
+    }
+
+    /// How many threads renew and clean up.
+    pub(crate) fn threads(&self) -> usize {
+        self.timer.threads() + self.workers.threads().0
+    }
+}
+
 /// Advances by small steps, and lets each thread that wakes do its work before the next.
 fn advance(client: &Client, clock: &ManualClock, by: Duration) {
     let rest =

@@ -1,20 +1,15 @@
-//! [`BackgroundCall`]: a call without a deadline, on a thread of its own; its callers have
-//! deadlines.
+//! [`BackgroundCall`]: a call without a deadline, in the background; its callers have deadlines.
 
-use lock_core::backend::contain;
+use lock_core::backend::{contain, run_in_background};
 use lock_core::{Clock, Moment};
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 /// Calls of one kind, one at a time: with a call that hangs, threads would pile up.
-pub(super) struct BackgroundCall<T> {
-    name: &'static str,
-    shared: Arc<Shared<T>>,
-}
+pub(super) struct BackgroundCall<T>(Arc<Shared<T>>);
 
 struct Shared<T> {
     state: Mutex<State<T>>,
@@ -43,9 +38,9 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
     /// The longest wait without a look at the clock.
     const SLICE: Duration = Duration::from_secs(1);
 
-    pub(super) fn new(name: &'static str) -> Self {
+    pub(super) fn new() -> Self {
         let state = Mutex::new(State { running: false, ended: 0, last: None });
-        Self { name, shared: Arc::new(Shared { state, finished: Condvar::new() }) }
+        Self(Arc::new(Shared { state, finished: Condvar::new() }))
     }
 
     /// The result of `call`, or of one that is already running, until `by`.
@@ -55,7 +50,7 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
         by: Moment,
         call: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, CallNotDone> {
-        let mut state = self.shared.state.lock();
+        let mut state = self.0.state.lock();
         let awaited = state.ended + 1;
         if !state.running {
             self.start(call).map_err(CallNotDone::NoThread)?;
@@ -66,14 +61,14 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
             if left.is_zero() {
                 return Err(CallNotDone::Late);
             }
-            let _timed_out = self.shared.finished.wait_for(&mut state, left.min(Self::SLICE));
+            let _timed_out = self.0.finished.wait_for(&mut state, left.min(Self::SLICE));
         }
         state.last.clone().ok_or(CallNotDone::Panicked)
     }
 
     fn start(&self, call: impl FnOnce() -> T + Send + 'static) -> io::Result<()> {
-        let shared = Arc::clone(&self.shared);
-        let run = move || {
+        let shared = Arc::clone(&self.0);
+        run_in_background(move || {
             let answer = contain(call);
             let mut state = shared.state.lock();
             state.running = false;
@@ -81,25 +76,24 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
             state.last = answer;
             drop(state);
             shared.finished.notify_all();
-        };
-        thread::Builder::new().name(self.name.to_owned()).spawn(run).map(drop)
+        })
     }
 
     #[cfg(test)]
     pub(super) fn ended(&self) -> u64 {
-        self.shared.state.lock().ended
+        self.0.state.lock().ended
     }
 
     /// Pretends that a call is running, which never ends.
     #[cfg(test)]
     pub(super) fn hang(&self) {
-        self.shared.state.lock().running = true;
+        self.0.state.lock().running = true;
     }
 }
 
 impl<T> fmt::Debug for BackgroundCall<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BackgroundCall").field("name", &self.name).finish_non_exhaustive()
+        f.write_str("BackgroundCall")
     }
 }
 
@@ -110,7 +104,7 @@ mod tests {
 
     #[test]
     fn call_that_panics_is_followed_by_the_next() {
-        let calls = BackgroundCall::new("test");
+        let calls = BackgroundCall::new();
         let soon = || SystemClock.now() + Duration::from_secs(5);
         let outcome = calls.call(&SystemClock, soon(), || -> u8 { panic!("on purpose") });
         assert!(matches!(outcome, Err(CallNotDone::Panicked)), "{outcome:?}");

@@ -2,10 +2,11 @@
 
 use super::credentials::{CredentialsSource, ResolvedCredentials};
 use super::{Dialer, Identity, IdentityKind, Route, not_connected};
-use crate::connection::{CallError, Connection, ConnectionLike, Request, with_server_kind};
-use crate::error_mapping::{self, Asked};
-use crate::reply::{Reply, ServerError};
-use crate::text::Text;
+use crate::connection::error_mapping::{self, Asked};
+use crate::connection::{
+    CallError, Connection, ConnectionLike, Reply, Request, ServerError, Text, info_field,
+    with_server_kind,
+};
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment, Secret};
 use std::error::Error as _;
@@ -104,7 +105,7 @@ impl Dialer {
         let Some(identity) = &self.identity else { return Ok(()) };
         let text = reply.as_bytes().map(String::from_utf8_lossy).unwrap_or_default();
         let found = match identity.kind() {
-            IdentityKind::Run => text.lines().find_map(|line| line.strip_prefix("run_id:")),
+            IdentityKind::Run => info_field(&text, "run_id"),
             IdentityKind::Node => Some(&*text),
         };
         let found = found.map(str::trim).filter(|id| !id.is_empty());

@@ -80,7 +80,7 @@ impl Dialer {
         Self {
             server,
             login,
-            provider_calls: ProviderCalls::new("distlock-credentials"),
+            provider_calls: ProviderCalls::new(),
             timeouts,
             clock,
             route,
@@ -296,7 +296,8 @@ mod tests {
         {
             queued.push(stream);
         }
-        let by = SystemClock.now() + Duration::from_millis(300);
+        // Half of it for the first.
+        let by = SystemClock.now() + Duration::from_secs(3);
         let addresses = [hole_address, good.local_addr().unwrap()];
         let stream = connect_to_any(&addresses, &SystemClock, by).unwrap();
         assert_eq!(stream.peer_addr().unwrap(), addresses[1]);

@@ -33,7 +33,7 @@ pub(super) enum LookUpError {
 
 impl Resolver {
     pub(super) fn new(host: &str, port: u16) -> Self {
-        Self { host: host.to_owned(), port, look_ups: BackgroundCall::new("distlock-lookup") }
+        Self { host: host.to_owned(), port, look_ups: BackgroundCall::new() }
     }
 
     /// The host's addresses until `by`; at once if the host is an address.

@@ -1,10 +1,9 @@
 //! [`Server`]: a server's name in messages, and the warnings about it.
 
-use crate::connection::{Endpoint, tls};
+use crate::connection::Endpoint;
 use lock_core::{Error, Notices, WarningKind};
 use parking_lot::Mutex;
 use std::fmt;
-use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A server. Prints as `host:port` or as the path of its socket.
@@ -130,18 +129,6 @@ impl Server {
             warned.retain(still_applies);
             self.has_warned.store(!warned.is_empty(), Ordering::Relaxed);
         }
-    }
-
-    /// `failure` kept this server from doing `what`.
-    pub(in crate::connection) fn io_error(&self, what: &str, failure: io::Error) -> Error {
-        if let Some(error) = tls::explain(self, &failure) {
-            return error;
-        }
-        let message = match failure.kind() {
-            ErrorKind::TimedOut => format!("{self} did not {what} in time"),
-            _ => format!("the connection to {self} broke before it could {what}"),
-        };
-        Error::unavailable(message).with_source(failure)
     }
 
     /// Another server is used at this address since a request left.

@@ -2,8 +2,7 @@
 
 use super::pending::{CallResult, DeferredWakeups, MayHaveLeft, PendingRequests};
 use super::{CallbackRequest, MultiplexedConnection, ReplyCheck};
-use crate::connection::{CallError, with_text};
-use crate::reply::Reply;
+use crate::connection::{CallError, Reply, with_text};
 use lock_core::Moment;
 use lock_core::backend::contain;
 use parking_lot::MutexGuard;
@@ -63,10 +62,7 @@ impl MultiplexedConnection {
         by: Moment,
         mut outcome: CallResult,
     ) {
-        if let Ok(Reply::Error(error)) = &outcome
-            && error.is_noscript()
-            && !callback.by_hash.is_empty()
-        {
+        if outcome.as_ref().is_ok_and(Reply::is_noscript) && !callback.by_hash.is_empty() {
             let again = with_text(&std::mem::take(&mut callback.by_hash), callback.text);
             let sent = if self.clock.now() < by {
                 self.submit(&again, by, callback)
@@ -82,7 +78,7 @@ impl MultiplexedConnection {
         // A panic must not reach the caller that happens to read.
         let checked = contain(|| (callback.done)(result));
         if matches!(checked, Some(ReplyCheck::Unexpected)) {
-            self.close_on_invalid("not one that our script gives");
+            self.end(&self.server.garbage("not one that our script gives"));
         }
     }
 }

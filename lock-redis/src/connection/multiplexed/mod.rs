@@ -36,13 +36,15 @@ use super::{
     CallError, Connection, ConnectionLike, Request, Server, ServerGeneration, Transport,
     WriteBuffer,
 };
-use crate::reply::Reply;
+use crate::connection::Reply;
 use lock_core::{Clock, Error, Moment};
 use parking_lot::{Mutex, MutexGuard};
 use pending::{CallResult, DeferredWakeups, MayHaveLeft, PendingRequests, ReplySlot, RequestId};
 use reading::ReplyInput;
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
+use std::mem;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -84,28 +86,62 @@ thread_local! {
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Encodes `request` into the thread's own buffer for as long as `work` takes.
-pub(super) fn with_encoded<T>(request: &Request<'_>, work: impl FnOnce(&[u8]) -> T) -> T {
-    let mut bytes = SCRATCH.try_with(Cell::take).unwrap_or_default();
-    bytes.clear();
-    request.encode(&mut bytes);
-    let outcome = work(&bytes);
-    let _ending = SCRATCH.try_with(|kept| kept.set(bytes));
-    outcome
+/// A request as the bytes that are sent, in the thread's own buffer.
+pub(super) struct EncodedRequest(Vec<u8>);
+
+impl EncodedRequest {
+    pub(super) fn new(request: &Request<'_>) -> Self {
+        let mut bytes = SCRATCH.try_with(Cell::take).unwrap_or_default();
+        bytes.clear();
+        request.encode(&mut bytes);
+        Self(bytes)
+    }
+}
+
+impl Deref for EncodedRequest {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for EncodedRequest {
+    fn drop(&mut self) {
+        let bytes = mem::take(&mut self.0);
+        let _ending = SCRATCH.try_with(|kept| kept.set(bytes));
+    }
 }
 
 /// The caller's handle: other threads use the same connection at the same time.
 impl ConnectionLike for Arc<MultiplexedConnection> {
     fn call(&mut self, request: &Request<'_>, by: Moment) -> Result<Reply, CallError> {
-        with_encoded(request, |bytes| self.call_encoded(bytes, by))
+        // It may be a later request of several: the deadline may have come.
+        let now = self.clock.now();
+        if now >= by {
+            return Err(self.too_late(MayHaveLeft(false)));
+        }
+        let slot = SLOT.try_with(Cell::take).ok().flatten().unwrap_or_default();
+        let bytes = EncodedRequest::new(request);
+        let mut pending = self.pending.lock();
+        let outcome = match pending.push(&bytes, by, &slot) {
+            Ok(id) => {
+                if MultiplexedConnection::must_write_now(&pending) {
+                    pending = self.write(pending);
+                }
+                self.wait(pending, id, &slot, now, by)
+            }
+            Err(error) => Err(error),
+        };
+        let _ending = SLOT.try_with(|kept| kept.set(Some(slot)));
+        match outcome {
+            Ok(_) if self.generation.is_over() => Err(CallError::Unknown(self.server.superseded())),
+            outcome => outcome,
+        }
     }
 
     fn server(&self) -> &Arc<Server> {
         &self.server
-    }
-
-    fn close(&mut self) {
-        self.close_on_invalid("requests and replies may be out of step");
     }
 
     fn close_with(&mut self, why: &Error) {
@@ -147,33 +183,8 @@ impl MultiplexedConnection {
     }
 
     /// Whether the text of this script (one bit) was never sent here. Marks it as sent.
-    pub(super) fn is_first_use(&self, script: u64) -> bool {
+    pub(super) fn is_first_text(&self, script: u64) -> bool {
         self.scripts_sent.fetch_or(script, Ordering::Relaxed) & script == 0
-    }
-
-    /// Sends an encoded request and returns the reply.
-    pub(super) fn call_encoded(&self, request: &[u8], by: Moment) -> CallResult {
-        // It may be a later request of several: the deadline may have come.
-        let now = self.clock.now();
-        if now >= by {
-            return Err(self.too_late(MayHaveLeft(false)));
-        }
-        let slot = SLOT.try_with(Cell::take).ok().flatten().unwrap_or_default();
-        let mut pending = self.pending.lock();
-        let outcome = match pending.push(request, by, &slot) {
-            Ok(id) => {
-                if Self::must_write_now(&pending) {
-                    pending = self.write(pending);
-                }
-                self.wait(pending, id, &slot, now, by)
-            }
-            Err(error) => Err(error),
-        };
-        let _ending = SLOT.try_with(|kept| kept.set(Some(slot)));
-        match outcome {
-            Ok(_) if self.generation.is_over() => Err(CallError::Unknown(self.server.superseded())),
-            outcome => outcome,
-        }
     }
 
     /// Whether a caller writes itself instead of leaving that to a reader that is awake: the reader
@@ -267,7 +278,7 @@ impl MultiplexedConnection {
         pending.writing = true;
         for _ in 0..Self::MAX_WRITES {
             let mut output = self.output.lock();
-            let empty = std::mem::take(&mut output.spare);
+            let empty = mem::take(&mut output.spare);
             let bytes = pending.take_unsent(empty);
             drop(pending);
             let outcome = self.transport.write(&mut output.buffer, &bytes);
@@ -411,11 +422,6 @@ impl MultiplexedConnection {
     /// Closes the connection, and tells all callers on it why.
     pub(super) fn end(&self, why: &Error) {
         drop(self.fail(self.pending.lock(), why));
-    }
-
-    /// Closes the connection: what arrived on it is not the reply to a request.
-    fn close_on_invalid(&self, why: &str) {
-        self.end(&self.server.garbage(why));
     }
 
     fn is_closed(&self) -> bool {

@@ -3,8 +3,7 @@
 //! Pure state, without I/O and wake-ups. Replies carry no names: each is for the oldest request. So
 //! a request stays pending until its reply arrives, even if its caller has given up.
 
-use crate::connection::{CallError, Server};
-use crate::reply::Reply;
+use crate::connection::{CallError, Reply, Server};
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment, Signal};
 use parking_lot::Mutex;

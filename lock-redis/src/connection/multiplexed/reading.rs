@@ -2,8 +2,7 @@
 
 use super::MultiplexedConnection;
 use super::pending::{CallResult, DeferredWakeups, PendingRequests, ReplySlot, RequestId};
-use crate::connection::{ReadBuffer, ReplyReader};
-use crate::reply::Reply;
+use crate::connection::{ReadBuffer, Reply, ReplyReader};
 use lock_core::Moment;
 use parking_lot::MutexGuard;
 use std::io::{self, ErrorKind};

@@ -1,27 +1,26 @@
-//! [`ReplyPoller`]: a thread that reads the replies to callbacks while no caller reads.
+//! [`ReplyPoller`]: reads the replies to callbacks in the background while no caller reads.
 //!
 //! Replies to callbacks are read along with the replies to later calls. Where none follow, this
-//! thread polls: from the first callback on, until there was none for a while.
+//! task polls: from the first callback on, until there was none for a while.
 
 use super::MultiplexedConnection;
-use lock_core::backend::contain;
-use lock_core::{Clock, Moment, Signal};
+use lock_core::backend::{BackgroundTask, contain};
+use lock_core::{Clock, Moment};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 /// How long a reply that has arrived may stay unread.
 const TICK: Duration = Duration::from_millis(50);
-/// How long the thread stays without callbacks. The next callback starts another.
+/// How long the task goes on without callbacks. The next callback starts it again.
 const IDLE: Duration = Duration::from_secs(2);
 
 pub(crate) struct ReplyPoller(Arc<Inner>);
 
 struct Inner {
     clock: Arc<dyn Clock>,
-    signal: Arc<Signal>,
+    task: BackgroundTask,
     polled: Mutex<Polled>,
 }
 
@@ -29,13 +28,12 @@ struct Inner {
 struct Polled {
     /// Connections that may have callbacks. They outlive the client that left callbacks on them.
     connections: Vec<Arc<MultiplexedConnection>>,
-    running: bool,
     closing: bool,
 }
 
 impl ReplyPoller {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self(Arc::new(Inner { clock, signal: Arc::default(), polled: Mutex::default() }))
+        Self(Arc::new(Inner { clock, task: BackgroundTask::default(), polled: Mutex::default() }))
     }
 
     /// Has the callbacks on `connection` polled.
@@ -44,46 +42,35 @@ impl ReplyPoller {
         if !polled.connections.iter().any(|known| Arc::ptr_eq(known, connection)) {
             polled.connections.push(Arc::clone(connection));
         }
-        if polled.running {
-            return;
-        }
-        let inner = Arc::clone(&self.0);
-        let started =
-            thread::Builder::new().name("distlock-collect".to_owned()).spawn(move || inner.run());
+        drop(polled);
+        let (inner, mut busy) = (Arc::clone(&self.0), self.0.clock.now());
         // Without a thread, the next caller reads the reply, or the next callback starts one.
-        polled.running = started.is_ok();
+        let _started = self.0.task.start(&self.0.clock, move || inner.turn(&mut busy));
     }
 }
 
 impl Drop for ReplyPoller {
     fn drop(&mut self) {
         self.0.polled.lock().closing = true;
-        self.0.signal.raise();
+        self.0.task.wake();
     }
 }
 
 impl Inner {
-    fn run(&self) {
-        let mut busy = self.clock.now();
-        loop {
-            self.clock.wait(&self.signal, self.clock.now() + TICK);
-            let connections = self.polled.lock().connections.clone();
-            // A callback that panics must not end this thread.
-            let has_callbacks = connections
-                .iter()
-                .filter(|connection| contain(|| connection.poll()).unwrap_or(true));
-            let now = self.clock.now();
-            if has_callbacks.count() > 0 {
-                busy = now;
-            }
-            drop(connections);
-            if self.is_done(busy, now) {
-                return;
-            }
+    fn turn(&self, busy: &mut Moment) -> Option<Moment> {
+        let connections = self.polled.lock().connections.clone();
+        // A callback that panics must not keep other connections from being polled.
+        let has_callbacks =
+            connections.iter().filter(|connection| contain(|| connection.poll()).unwrap_or(true));
+        let now = self.clock.now();
+        if has_callbacks.count() > 0 {
+            *busy = now;
         }
+        drop(connections);
+        (!self.is_done(*busy, now)).then_some(now + TICK)
     }
 
-    /// Drops connections without callbacks to come. Whether the thread has to end now.
+    /// Drops connections without callbacks to come. Whether the task has to end now.
     fn is_done(&self, busy: Moment, now: Moment) -> bool {
         let mut polled = self.polled.lock();
         let closing = polled.closing;
@@ -95,13 +82,11 @@ impl Inner {
             .connections
             .retain(|connection| connection.has_callbacks() || !is_unused(connection));
         let is_idle = polled.connections.iter().all(|connection| !connection.has_callbacks());
-        if !is_idle || !(closing || now.since(busy) >= IDLE) {
-            return false;
+        let is_done = is_idle && (closing || now.since(busy) >= IDLE);
+        if is_done {
+            polled.connections.clear();
         }
-        // Under the lock: the next callback starts another thread.
-        polled.connections.clear();
-        polled.running = false;
-        true
+        is_done
     }
 }
 

@@ -5,8 +5,7 @@ mod last_word;
 mod storm;
 
 use super::*;
-use crate::connection::{Endpoint, Request};
-use crate::reply::Reply;
+use crate::connection::{Endpoint, Reply, Request};
 use lock_core::SystemClock;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,23 +13,41 @@ use std::thread;
 
 const GRACE: Duration = Duration::from_millis(200);
 
-fn pair() -> (MultiplexedConnection, TcpStream) {
+fn pair() -> (Arc<MultiplexedConnection>, TcpStream) {
     pair_with(GRACE)
 }
 
 /// A connection with this grace, and its peer.
-fn pair_with(grace: Duration) -> (MultiplexedConnection, TcpStream) {
+fn pair_with(grace: Duration) -> (Arc<MultiplexedConnection>, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (theirs, _) = listener.accept().unwrap();
     let server = Arc::new(Server::new(Endpoint::tcp("test", 1), None));
     let transport = Arc::new(Transport::new(ours, None).unwrap());
     let connection = Connection::new(transport, server, Arc::new(SystemClock));
-    (MultiplexedConnection::new(connection, 0, grace).unwrap(), theirs)
+    (Arc::new(MultiplexedConnection::new(connection, 0, grace).unwrap()), theirs)
 }
 
 fn within(millis: u64) -> Moment {
     SystemClock.now() + Duration::from_millis(millis)
+}
+
+/// Sends a request of one word.
+fn call(connection: &Arc<MultiplexedConnection>, word: &[u8], by: Moment) -> CallResult {
+    Arc::clone(connection).call(&Request(&[&[word]]), by)
+}
+
+/// The bytes of such a request.
+fn encoded(word: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Request(&[&[word]]).encode(&mut bytes);
+    bytes
+}
+
+/// Reads a request of this word.
+fn hear_word(stream: &mut TcpStream, word: &[u8]) {
+    let bytes = encoded(word);
+    assert_eq!(hear(stream, bytes.len()), bytes);
 }
 
 /// Reads until `count` bytes have come.
@@ -47,10 +64,11 @@ fn is_unknown(outcome: &CallResult) -> bool {
 #[test]
 fn late_reply_is_dropped_and_later_ones_find_their_callers() {
     let (connection, mut peer) = pair_with(GRACE * 50);
-    assert!(is_unknown(&connection.call_encoded(b"a", within(50))));
+    assert!(is_unknown(&call(&connection, b"a", within(50))));
     thread::scope(|scope| {
-        let next = scope.spawn(|| connection.call_encoded(b"b", within(10_000)));
-        assert_eq!(hear(&mut peer, 2), b"ab");
+        let next = scope.spawn(|| call(&connection, b"b", within(10_000)));
+        hear_word(&mut peer, b"a");
+        hear_word(&mut peer, b"b");
         peer.write_all(b":1\r\n:2\r\n").unwrap();
         assert_eq!(next.join().unwrap().unwrap(), Reply::Int(2));
     });
@@ -62,12 +80,11 @@ fn silent_connection_is_mute_at_a_deadline_and_closed_later() {
     let (connection, _peer) = pair();
     thread::scope(|scope| {
         let start = SystemClock.now();
-        let impatient = scope.spawn(|| connection.call_encoded(b"a", within(50)));
+        let impatient = scope.spawn(|| call(&connection, b"a", within(50)));
         while connection.pending.lock().is_empty() {
             thread::yield_now();
         }
-        let patient =
-            scope.spawn(|| (connection.call_encoded(b"b", within(60_000)), SystemClock.now()));
+        let patient = scope.spawn(|| (call(&connection, b"b", within(60_000)), SystemClock.now()));
         assert!(is_unknown(&impatient.join().unwrap()));
         assert!(
             !connection.is_usable(SystemClock.now(), 0) && !connection.pending.lock().is_closed()
@@ -84,7 +101,7 @@ fn peer_that_takes_nothing_delays_no_caller_past_its_deadline() {
     let (connection, peer) = pair();
     let much = vec![b'x'; 32 << 20];
     thread::scope(|scope| {
-        let big = scope.spawn(|| connection.call_encoded(&much, within(3_000)));
+        let big = scope.spawn(|| call(&connection, &much, within(3_000)));
         let stalled = within(10_000);
         while !connection.stalled.load(Ordering::Acquire) {
             assert!(SystemClock.now() < stalled, "the peer takes everything");
@@ -94,7 +111,7 @@ fn peer_that_takes_nothing_delays_no_caller_past_its_deadline() {
             .map(|_| {
                 scope.spawn(|| {
                     let by = within(100);
-                    (connection.call_encoded(b"small", by), SystemClock.now().since(by))
+                    (call(&connection, b"small", by), SystemClock.now().since(by))
                 })
             })
             .collect();
@@ -115,26 +132,26 @@ fn bytes_of_abandoned_requests_do_not_leave_later() {
     let (connection, mut peer) = pair();
     let much = vec![b'x'; 8 << 20];
     thread::scope(|scope| {
-        let big = scope.spawn(|| connection.call_encoded(&much, within(20_000)));
+        let big = scope.spawn(|| call(&connection, &much, within(20_000)));
         while !connection.stalled.load(Ordering::Acquire) {
             thread::yield_now();
         }
         // A request that is just being written cannot be taken back.
         let mut offered = 0;
         loop {
-            match connection.call_encoded(b"gone", within(50)) {
+            match call(&connection, b"gone", within(50)) {
                 Err(CallError::NotSent(_)) => break,
                 outcome => assert!(is_unknown(&outcome), "{outcome:?}"),
             }
             offered += 1;
         }
-        let last = scope.spawn(|| connection.call_encoded(b"last", within(20_000)));
+        let last = scope.spawn(|| call(&connection, b"last", within(20_000)));
         while connection.pending.lock().len() < 2 + offered {
             thread::yield_now();
         }
-        let behind = [&b"gone".repeat(offered), &b"last"[..]].concat();
-        let heard = hear(&mut peer, much.len() + behind.len());
-        assert_eq!(heard[much.len()..], behind);
+        hear_word(&mut peer, &much);
+        (0..offered).for_each(|_| hear_word(&mut peer, b"gone"));
+        hear_word(&mut peer, b"last");
         let answers = [":1\r\n", &":9\r\n".repeat(offered), ":2\r\n"].concat();
         peer.write_all(answers.as_bytes()).unwrap();
         assert_eq!(big.join().unwrap().unwrap(), Reply::Int(1));
@@ -148,13 +165,13 @@ fn reply_beside_unrequested_bytes_is_not_believed() {
     for bytes in [&b":1\r\n:2\r\n"[..], b":1\r\n:", b":1\r\n%1\r\n", b"what?\r\n"] {
         let (connection, mut peer) = pair();
         thread::scope(|scope| {
-            let call = scope.spawn(|| connection.call_encoded(b"a", within(10_000)));
-            hear(&mut peer, 1);
+            let call = scope.spawn(|| call(&connection, b"a", within(10_000)));
+            hear_word(&mut peer, b"a");
             peer.write_all(bytes).unwrap();
             let outcome = call.join().unwrap();
             assert!(is_unknown(&outcome), "{outcome:?}");
         });
-        assert!(matches!(connection.call_encoded(b"b", within(100)), Err(CallError::NotSent(_))));
+        assert!(matches!(call(&connection, b"b", within(100)), Err(CallError::NotSent(_))));
         assert!(!connection.is_usable(SystemClock.now(), 0));
     }
 }
@@ -180,10 +197,10 @@ fn connection_is_mute_although_earlier_replies_came() {
     let (connection, mut peer) = pair();
     let late = within(1_000);
     thread::scope(|scope| {
-        let first = scope.spawn(|| connection.call_encoded(b"a", within(10_000)));
-        hear(&mut peer, 1);
-        let second = scope.spawn(|| connection.call_encoded(b"b", late));
-        hear(&mut peer, 1);
+        let first = scope.spawn(|| call(&connection, b"a", within(10_000)));
+        hear_word(&mut peer, b"a");
+        let second = scope.spawn(|| call(&connection, b"b", late));
+        hear_word(&mut peer, b"b");
         peer.write_all(b":1\r\n").unwrap();
         assert_eq!(first.join().unwrap().unwrap(), Reply::Int(1));
         assert!(connection.is_usable(SystemClock.now(), 0));
@@ -197,11 +214,11 @@ fn slow_connection_is_unusable_although_no_thread_reads() {
     let (connection, mut peer) = pair();
     let late = within(50);
     thread::scope(|scope| {
-        let first = scope.spawn(|| connection.call_encoded(b"a", within(10_000)));
-        hear(&mut peer, 1);
-        assert!(is_unknown(&connection.call_encoded(b"b", late)));
+        let first = scope.spawn(|| call(&connection, b"a", within(10_000)));
+        hear_word(&mut peer, b"a");
+        assert!(is_unknown(&call(&connection, b"b", late)));
         // Time for the second to be overdue for too long, behind the first.
-        assert!(is_unknown(&connection.call_encoded(b"c", late + GRACE)));
+        assert!(is_unknown(&call(&connection, b"c", late + GRACE)));
         peer.write_all(b":1\r\n").unwrap();
         assert_eq!(first.join().unwrap().unwrap(), Reply::Int(1));
         assert!(!connection.is_usable(late + GRACE, 0));
@@ -249,17 +266,16 @@ fn unsent_bytes_wait_only_while_the_peer_has_more_to_do() {
 #[test]
 fn call_after_its_deadline_is_not_sent() {
     let (connection, mut peer) = pair();
-    let outcome = connection.call_encoded(b"late", within(0));
+    let outcome = call(&connection, b"late", within(0));
     assert!(matches!(outcome, Err(CallError::NotSent(_))), "{outcome:?}");
-    assert!(is_unknown(&connection.call_encoded(b"x", within(20))));
-    assert_eq!(hear(&mut peer, 1), b"x");
+    assert!(is_unknown(&call(&connection, b"x", within(20))));
+    hear_word(&mut peer, b"x");
 }
 
 #[test]
 fn unread_late_reply_keeps_its_connection_usable() {
-    let (mut connection, mut peer) = pair();
-    connection.grace = Duration::from_secs(60);
-    assert!(is_unknown(&connection.call_encoded(b"a", within(50))));
+    let (connection, mut peer) = pair_with(Duration::from_secs(60));
+    assert!(is_unknown(&call(&connection, b"a", within(50))));
     assert!(!connection.is_usable(SystemClock.now(), 0), "nothing was heard");
     peer.write_all(b":1\r\n").unwrap();
     // On a loopback it is there when the write has returned.
@@ -269,14 +285,13 @@ fn unread_late_reply_keeps_its_connection_usable() {
 
 #[test]
 fn closed_connection_is_unusable_after_all_gave_up() {
-    let (mut connection, mut peer) = pair();
-    connection.grace = Duration::from_secs(60);
+    let (connection, mut peer) = pair_with(Duration::from_secs(60));
     let late = within(1_000);
     thread::scope(|scope| {
-        let first = scope.spawn(|| connection.call_encoded(b"a", within(10_000)));
-        hear(&mut peer, 1);
-        let second = scope.spawn(|| connection.call_encoded(b"b", late));
-        hear(&mut peer, 1);
+        let first = scope.spawn(|| call(&connection, b"a", within(10_000)));
+        hear_word(&mut peer, b"a");
+        let second = scope.spawn(|| call(&connection, b"b", late));
+        hear_word(&mut peer, b"b");
         peer.write_all(b":1\r\n").unwrap();
         assert_eq!(first.join().unwrap().unwrap(), Reply::Int(1));
         assert!(is_unknown(&second.join().unwrap()));

@@ -1,9 +1,13 @@
 //! The wire format: requests to bytes, and bytes to replies.
 
+mod reply;
 mod reply_reader;
 mod request;
+mod text;
 
+pub(crate) use reply::{Reply, ServerError, info_field};
 #[cfg(test)]
 pub(crate) use reply_reader::LARGEST_REPLY;
 pub(crate) use reply_reader::ReplyReader;
-pub(crate) use request::{Request, script_hash, with_text};
+pub(crate) use request::{Request, with_text};
+pub(crate) use text::Text;

@@ -3,7 +3,7 @@
 //! Not the parser of the `redis` crate: that one takes the stream, copies each reply once more, and
 //! cannot read an error text that is not UTF-8. A test compares the two.
 
-use crate::reply::{Reply, ServerError};
+use crate::connection::{Reply, ServerError};
 
 /// The one reader of replies: from bytes that arrive in any pieces, in one pass.
 #[derive(Default)]

@@ -1,7 +1,6 @@
 //! [`Request`]: a command and its arguments, as the bytes that are sent.
 
-use crate::text::Text;
-use redis::Script;
+use crate::connection::Text;
 
 /// A command, its words given in groups, so that callers need not copy them together.
 #[derive(Clone, Copy, Debug)]
@@ -53,11 +52,6 @@ fn write_count(kind: u8, count: usize, into: &mut Vec<u8>) {
     }
 }
 
-/// The name under which a server keeps a script: the SHA1 of its text, in hexadecimal digits.
-pub(crate) fn script_hash(source: &str) -> String {
-    Script::new(source).get_hash().to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,14 +75,9 @@ mod tests {
     #[test]
     fn request_by_hash_becomes_the_request_by_text() {
         let text = "return 1\nor 2";
-        let hash = script_hash(text);
+        let hash = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
         let arguments: &[&[u8]] = &[b"1", b"key\r\n", b"", b"x"];
         let by_hash = encoded(&[&[b"EVALSHA", hash.as_bytes()], arguments]);
         assert_eq!(with_text(&by_hash, text), encoded(&[&[b"EVAL", text.as_bytes()], arguments]));
-    }
-
-    #[test]
-    fn script_hash_is_the_sha1_of_its_text() {
-        assert_eq!(script_hash("return 1"), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
     }
 }

@@ -1,18 +1,20 @@
-//! [`Network`]: the way to the store, on which requests and answers are lost, late, or repeated.
+//! [`Network`]: the way to the store, on which requests and replies are lost, late, or repeated.
 
 use crate::explore::trace;
 use crate::world::Virtual;
 use distlock_schedules::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, LockInfo, NodeId, OnReleased,
-    Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, LockInfo, NodeId,
+    OnReleased, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use distlock_schedules::{
-    Clock, Error, InsufficientReplicas, LockName, MemoryBackend, Moment, Signal,
+    Clock, Error, FencingToken, InsufficientReplicas, LockName, MemoryBackend, Moment, OwnerText,
+    Signal, TokenRange,
 };
 
-use shuttle::thread;
+use shuttle::{sync::Mutex, thread};
 use std::fmt;
 use std::panic::resume_unwind;
+use std::sync;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -33,6 +35,34 @@ pub(crate) struct Network {
     /// How many watches there are, and requests and answers on their way.
     watches: Arc<AtomicUsize>,
     under_way: Arc<AtomicUsize>,
+    grants: Arc<Grants>,
+}
+
+/// What the store granted, and what it lost on purpose.
+#[derive(Default)]
+struct Grants {
+    /// Held by each acquire and each loss, so that the lost acquisition is known exactly.
+    turn: Mutex<()>,
+    /// The owner of each acquisition, and its tokens.
+    granted: sync::Mutex<Vec<(OwnerText, TokenRange)>>,
+    lost: sync::Mutex<Vec<OwnerText>>,
+}
+
+impl Grants {
+    fn acquire(
+        &self,
+        store: &MemoryBackend,
+        attempt: &Attempt<'_>,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
+        let _turn = self.turn.lock().expect("no panic");
+        let answer = store.acquire(attempt, by)?;
+        if let Answer::Granted(Grant { tokens: Some(tokens), .. }) = &answer {
+            let owner = OwnerText::new(&attempt.owner.to_string());
+            self.granted.lock().expect("no panic").push((owner, *tokens));
+        }
+        Ok(answer)
+    }
 }
 
 /// What becomes of one request.
@@ -63,7 +93,7 @@ fn some_millis(most: u64) -> Duration {
     Duration::from_millis(fastrand::u64(..=most))
 }
 
-/// Whether this is one of those that are left, and then there is one less.
+/// Whether the count is not yet zero; lowers it by one.
 fn is_one_of(left: &AtomicUsize) -> bool {
     let less = |count: usize| count.checked_sub(1);
     left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
@@ -81,6 +111,7 @@ impl Network {
             lost_releases: AtomicUsize::new(0),
             watches: Arc::default(),
             under_way: Arc::default(),
+            grants: Arc::default(),
         }
     }
 
@@ -107,6 +138,22 @@ impl Network {
     /// The answers to renewals take so many milliseconds.
     pub(crate) fn slow_renewals(&self, millis: usize) {
         self.slow_renewals.store(millis, Ordering::Relaxed);
+    }
+
+    /// Has the store lose the lock. Its holder does not know until it asks.
+    pub(crate) fn lose(&self, name: &LockName) {
+        let _turn = self.grants.turn.lock().expect("no panic");
+        let held = self.store.inspect(name, Moment::NEVER).expect("memory").holder;
+        self.grants.lost.lock().expect("no panic").extend(held.map(|holder| holder.owner));
+        self.store.lose(name);
+    }
+
+    /// Whether the store has lost the acquisition with this token.
+    pub(crate) fn is_lost(&self, token: FencingToken) -> bool {
+        let lost = self.grants.lost.lock().expect("no panic");
+        let granted = self.grants.granted.lock().expect("no panic");
+        let has_token = |tokens: &TokenRange| (tokens.first()..=tokens.last()).contains(&token);
+        granted.iter().any(|(owner, tokens)| has_token(tokens) && lost.contains(owner))
     }
 
     pub(crate) fn watches(&self) -> usize {
@@ -205,13 +252,16 @@ impl Network {
 impl Backend for Network {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let (store, name) = (self.store.clone(), attempt.name.clone());
+        let grants = Arc::clone(&self.grants);
         let Attempt { owner, lease, tokens, .. } = *attempt;
         let again = move || {
-            let _late = store.acquire(&Attempt::new(&name, owner, lease).tokens(tokens), by);
+            let attempt = Attempt::new(&name, owner, lease).tokens(tokens);
+            let _late = grants.acquire(&store, &attempt, by);
         };
         // The store itself has no replicas.
         let attempt = Attempt::new(attempt.name, owner, lease).tokens(tokens);
-        match self.send("acquire", by, || self.store.acquire(&attempt, by), again)?? {
+        let acquire = || self.grants.acquire(&self.store, &attempt, by);
+        match self.send("acquire", by, acquire, again)?? {
             Answer::Granted(grant) if self.falls_short() => {
                 Ok(Answer::Unacknowledged(grant, InsufficientReplicas::new(0, 1)))
             }

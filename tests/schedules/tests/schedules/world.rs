@@ -75,7 +75,9 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new() -> Self {
         let store = MemoryBackend::new(Arc::new(Virtual));
-        Self { net: Arc::new(Network::new(store.clone())), judge: Arc::default(), store }
+        let net = Arc::new(Network::new(store.clone()));
+        let judge = Arc::new(Judge { net: Arc::clone(&net), record: sync::Mutex::default() });
+        Self { net, judge, store }
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -107,18 +109,16 @@ impl World {
         let was_valid = self.judge.stay(guard, time);
         let is_held = self.is_held();
         let is_valid = self.judge.look(guard);
-        let is_taken_away = self.judge.record().is_taken_away;
         assert!(
-            is_held || is_taken_away || !is_valid,
-            "a guard is valid, and nothing in the store"
+            is_held || !is_valid || self.net.is_lost(guard.token()),
+            "a guard is valid, and the store has no holder"
         );
         was_valid && is_valid
     }
 
-    /// Takes the lock away behind the holder's back.
+    /// Has the store lose the lock behind the holder's back.
     pub(crate) fn lose(&self) {
-        self.judge.record().is_taken_away = true;
-        self.store.lose(&LockName::new(NAME).expect("a name"));
+        self.net.lose(&LockName::new(NAME).expect("a name"));
     }
 
     /// All handles and guards are gone: so are threads, watches, and the lock in the store.
@@ -215,9 +215,12 @@ impl Held for OwnedGuard {
 }
 
 /// Sees that no two guards are valid at once, that tokens grow, and that every acquisition ends
-/// once. It has no scheduling points of its own.
-#[derive(Default)]
-pub(crate) struct Judge(sync::Mutex<Record>);
+/// once. Excuses the guards of an acquisition that the store lost, and no others. It has no
+/// scheduling points of its own.
+pub(crate) struct Judge {
+    net: Arc<Network>,
+    record: sync::Mutex<Record>,
+}
 
 #[derive(Default)]
 struct Record {
@@ -225,8 +228,6 @@ struct Record {
     step: u64,
     /// Each look that found a guard valid: its token, and the steps between which it was made.
     valid: Vec<(FencingToken, u64, u64)>,
-    /// Whether the store has lost a lock on purpose: its holder does not know until it asks.
-    is_taken_away: bool,
     acquired: usize,
     released: usize,
     lost: usize,
@@ -239,7 +240,7 @@ struct Record {
 
 impl Judge {
     fn record(&self) -> MutexGuard<'_, Record> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn step(&self) -> u64 {
@@ -262,14 +263,16 @@ impl Judge {
             assert!(!was_lost, "{token} was lost, and is valid again");
             let first = record.valid.iter().filter(|it| it.0 == token).map(|it| it.2).min();
             for (other, began, ended) in &record.valid {
+                // The older one outlived its acquisition, also where the newer one is looked at.
+                let is_excused = || self.net.is_lost(token.min(*other));
                 let is_between = first.is_some_and(|first| first < *began) && *ended < before;
                 assert!(
-                    *other == token || !is_between || record.is_taken_away,
+                    *other == token || !is_between || is_excused(),
                     "guard {other} was valid while guard {token} was"
                 );
                 let is_later = *ended < before;
                 assert!(
-                    !is_later || *other <= token || record.is_taken_away,
+                    !is_later || *other <= token || is_excused(),
                     "{token} is valid after {other} was"
                 );
             }

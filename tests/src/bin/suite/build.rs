@@ -1,6 +1,6 @@
 //! Builds all tests and examples, and finds the binaries.
 
-use crate::job::{Job, Outcome};
+use crate::job::{Job, Outcome, Priority};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ pub(crate) type Binaries = BTreeMap<String, PathBuf>;
 pub(crate) fn everything() -> (Outcome, Option<Binaries>) {
     let outcome = Job::cargo("build", "test --workspace --all-features --no-run")
         .args(&["--message-format=json-render-diagnostics"])
-        .run();
+        .run(Priority::Normal);
     let binaries =
         outcome.is_ok.then(|| outcome.lines().iter().filter_map(|line| binary(line)).collect());
     (outcome, binaries)

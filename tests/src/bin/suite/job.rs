@@ -29,8 +29,15 @@ pub(crate) struct Job {
     pub(crate) name: String,
     words: Vec<String>,
     environment: Vec<(&'static str, String)>,
-    is_in_background: bool,
     has_tests: bool,
+}
+
+/// How a job shares the processors with the others.
+#[derive(Clone, Copy)]
+pub(crate) enum Priority {
+    Normal,
+    /// A third of the weight. With the least, a busy machine would never let it end.
+    Low,
 }
 
 /// What came of a [`Job`].
@@ -63,19 +70,19 @@ impl Counts {
 impl Job {
     pub(crate) fn new(name: &str, words: &[&str]) -> Self {
         let words = words.iter().map(|&word| word.to_owned()).collect();
-        Self {
-            name: name.to_owned(),
-            words,
-            environment: Vec::new(),
-            is_in_background: false,
-            has_tests: false,
-        }
+        Self { name: name.to_owned(), words, environment: Vec::new(), has_tests: false }
     }
 
     /// A command of cargo, as words with one space between them.
     pub(crate) fn cargo(name: &str, arguments: &str) -> Self {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
         Self::new(name, &[&cargo]).args(&arguments.split(' ').collect::<Vec<_>>())
+    }
+
+    /// Under another name than that of its command.
+    pub(crate) fn named(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.name);
+        self
     }
 
     pub(crate) fn args(mut self, words: &[&str]) -> Self {
@@ -94,12 +101,6 @@ impl Job {
         self
     }
 
-    /// At the lowest priority.
-    pub(crate) fn in_background(mut self) -> Self {
-        self.is_in_background = true;
-        self
-    }
-
     /// Runs it for its exit code alone. `None` if it was killed.
     pub(crate) fn exit_code(self) -> Option<i32> {
         let mut command = Command::new(&self.words[0]);
@@ -108,14 +109,17 @@ impl Job {
     }
 
     /// Runs it, and kills it when it takes too long. Its output goes to its log.
-    pub(crate) fn run(self) -> Outcome {
+    pub(crate) fn run(self, priority: Priority) -> Outcome {
         fs::create_dir_all(LOGS).expect("the folder for logs can be made");
         let log = PathBuf::from(LOGS).join(self.name.replace(' ', "-") + ".log");
         let output = File::create(&log).expect("a log can be made");
         let errors = output.try_clone().expect("a file has another handle");
-        let nice = self.is_in_background.then_some(["nice", "-n", "19"]);
-        let words = nice.iter().flatten().copied().chain(self.words.iter().map(String::as_str));
-        let words: Vec<_> = words.collect();
+        let nice = match priority {
+            Priority::Normal => &[][..],
+            Priority::Low => &["nice", "-n", "5"],
+        };
+        let words: Vec<_> =
+            nice.iter().copied().chain(self.words.iter().map(String::as_str)).collect();
         let begun = SystemClock.now();
         let mut process = Command::new(words[0])
             .args(&words[1..])
@@ -209,20 +213,21 @@ impl Outcome {
     }
 }
 
-/// Ends what is left of a job: all processes of its group.
+/// Ends all processes of a job's group.
 fn kill_group(leader: &Child) {
     let _nothing_left = kill_process_group(Pid::from_child(leader), Signal::KILL);
 }
 
-/// Runs these one after the other, all of them.
-pub(crate) fn run_lane(jobs: Vec<Job>) -> Vec<Outcome> {
-    jobs.into_iter().map(Job::run).collect()
+/// Runs these one after the other, all of them, each at the priority that is asked for then.
+pub(crate) fn run_lane(jobs: Vec<Job>, priority: impl Fn() -> Priority) -> Vec<Outcome> {
+    jobs.into_iter().map(|job| job.run(priority())).collect()
 }
 
 /// Runs these beside each other.
 pub(crate) fn run_beside(lanes: Vec<Vec<Job>>) -> Vec<Outcome> {
     thread::scope(|scope| {
-        let lanes: Vec<_> = lanes.into_iter().map(|lane| scope.spawn(|| run_lane(lane))).collect();
+        let run = |lane| run_lane(lane, || Priority::Normal);
+        let lanes: Vec<_> = lanes.into_iter().map(|lane| scope.spawn(move || run(lane))).collect();
         lanes.into_iter().flat_map(|lane| lane.join().expect("a job does not panic")).collect()
     })
 }

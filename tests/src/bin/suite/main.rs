@@ -1,8 +1,8 @@
 //! Runs the whole suite: what `tests/run.sh` calls once a toolchain and a server are there.
 //!
 //! Everything is built first, in one go. Then the phases run one after the other, the jobs of a
-//! phase beside each other; static checks and what runs on virtual time run behind them at the
-//! lowest priority. What counts threads or processor time runs last, alone.
+//! phase beside each other; static checks and what runs on virtual time run behind them at a lower
+//! priority. What counts turns, threads or processor time runs last, alone.
 
 mod build;
 mod job;
@@ -10,9 +10,11 @@ mod plan;
 mod report;
 
 use clap::Parser;
+use job::Priority;
 use plan::{Plan, Tier};
 use report::Report;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -65,12 +67,19 @@ fn main() -> ExitCode {
 fn run(plan: Plan, report: &mut Report) {
     let Plan { background, mut phases } = plan;
     let last = phases.pop();
+    let is_foreground_over = AtomicBool::new(false);
+    let background_priority = || match is_foreground_over.load(Ordering::Relaxed) {
+        false => Priority::Low,
+        true => Priority::Normal,
+    };
     thread::scope(|scope| {
+        let run = |lane| job::run_lane(lane, background_priority);
         let background: Vec<_> =
-            background.into_iter().map(|lane| scope.spawn(|| job::run_lane(lane))).collect();
+            background.into_iter().map(|lane| scope.spawn(move || run(lane))).collect();
         for phase in phases {
             report.add(phase.name, job::run_beside(phase.lanes));
         }
+        is_foreground_over.store(true, Ordering::Relaxed);
         let outcomes = background.into_iter().flat_map(|lane| lane.join().expect("no panic"));
         report.add("background", outcomes.collect());
     });

@@ -49,6 +49,9 @@ pub(crate) fn excuses() -> String {
     folder.join(LOGS).join("excuses").display().to_string()
 }
 
+/// The tests that measure how equal shares of a lock are, which other tests would change.
+const TURNS: &str = "turns::";
+
 /// What runs in this tier.
 pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> Plan {
     // 1: unchanged. 2, without a base to compare with, counts as changed.
@@ -62,7 +65,7 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> 
     ];
     // Two topologies at a time: all of them together take as long, and keep each other waiting.
     let masters = vec![
-        vec![suite.tests("standalone", 10)],
+        vec![suite.tests("standalone", 10).args(&["--skip", TURNS])],
         vec![suite.tests("sentinel", 10), suite.tests("lock_redis", 8)],
     ];
     let clusters = vec![
@@ -75,9 +78,17 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> 
         suite.tests("distlock-benches", 4),
     ];
     let interop = vec![vec![suite.interop()]];
-    let resources = vec![vec![suite.tests("resources", 1)]];
-    let background = vec![suite.static_checks(), suite.on_virtual_time()];
-    let others = [&conformance, &masters, &clusters, &interop, &resources, &background];
+    let resources = vec![vec![suite.turns(), suite.tests("resources", 1)]];
+    let virtual_time = suite.on_virtual_time();
+    // All pairs of mutants and all states of the models take minutes of both processors, and would
+    // make others late.
+    let (background, long) = match tier {
+        Tier::Default => {
+            (vec![suite.static_checks(), virtual_time.into_iter().flatten().collect()], Vec::new())
+        }
+        Tier::All => (vec![suite.static_checks()], virtual_time.into()),
+    };
+    let others = [&conformance, &masters, &clusters, &interop, &long, &resources, &background];
     let planned = others.into_iter().flatten().chain([&units]).flatten();
     let unplanned = suite.unplanned(&planned.map(|job| job.name.as_str()).collect());
     units.extend(unplanned);
@@ -87,10 +98,11 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> 
         ("several masters", clusters),
         ("project and units", vec![units]),
         ("interop", interop),
-        ("resources", resources),
+        ("virtual time", long),
+        ("alone", resources),
     ];
-    let phases = phases.into_iter().map(|(name, lanes)| Phase { name, lanes }).collect();
-    Plan { background, phases }
+    let phases = phases.into_iter().filter(|(_, lanes)| !lanes.is_empty());
+    Plan { background, phases: phases.map(|(name, lanes)| Phase { name, lanes }).collect() }
 }
 
 struct Suite<'a> {
@@ -106,6 +118,11 @@ impl Suite<'_> {
     /// The tests of this binary, on so many threads. There must be one.
     fn tests(&self, name: &str, threads: usize) -> Job {
         self.binary(name, threads).with_tests()
+    }
+
+    /// Who has how many turns on a server at a distance.
+    fn turns(&self) -> Job {
+        self.tests("standalone", 1).named("turns").args(&[TURNS])
     }
 
     /// The binaries that are not `planned`. Most have no tests; a new one is run all the same.
@@ -172,22 +189,17 @@ impl Suite<'_> {
         if self.tier == Tier::All {
             jobs.push(Job::cargo("default features", "test --package distlock --lib"));
         }
-        jobs.into_iter().map(Job::in_background).collect()
+        jobs
     }
 
     /// What no busy machine makes late.
-    fn on_virtual_time(&self) -> Vec<Job> {
+    fn on_virtual_time(&self) -> [Vec<Job>; 2] {
         let mut schedules = self.tests("schedules", 2).args(&["--nocapture"]);
         if let Some(seed) = self.first_seed {
             schedules = schedules.env("DISTLOCK_FIRST_SEED", &seed.to_string());
         }
-        let jobs = [
-            self.tests("in_memory", 32),
-            self.tests("mutants", 1),
-            self.tests("signal", 1),
-            schedules,
-            self.tests("distlock_model", 2),
-        ];
-        jobs.into_iter().map(Job::in_background).collect()
+        let [memory, mutants, signal] = [("in_memory", 32), ("mutants", 1), ("signal", 1)]
+            .map(|(name, threads)| self.tests(name, threads));
+        [vec![memory, mutants, signal, schedules], vec![self.tests("distlock_model", 2)]]
     }
 }

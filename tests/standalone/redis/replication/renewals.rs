@@ -89,7 +89,7 @@ fn lagging_replicas_delay_no_renewal_without_a_policy() {
     let needs: Vec<_> = (0..200)
         .map(|n| {
             let lock = client.owned_mutex(format!("needs:{n}").as_str()).unwrap();
-            // Due one after the other: more requests than a lane has connections for.
+            // Due one after the other: more requests than a renewal worker has connections for.
             lock.lock_with(&LockOptions::new().watched(ms(15_000 + 20 * n))).unwrap()
         })
         .collect();
@@ -106,7 +106,7 @@ fn lagging_replicas_delay_no_renewal_without_a_policy() {
         assert!(are_held());
         is_suspended()
     });
-    // Behind those that wait.
+    // Behind the waiting ones.
     let before = renewed.load(Ordering::SeqCst);
     eventually("the others are renewed meanwhile", LONG, || {
         assert!(are_held());

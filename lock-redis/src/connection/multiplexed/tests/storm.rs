@@ -4,24 +4,38 @@ use super::*;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU32;
 
-/// A request as the peer of the storm understands it: how long it is, and its number.
+/// The word of a request as the peer of the storm understands it: its number, and so many bytes.
 fn numbered(number: u32, length: usize) -> Vec<u8> {
-    let length = length.max(8);
-    let mut bytes = vec![b'x'; length];
-    bytes[..4].copy_from_slice(&u32::try_from(length).unwrap().to_be_bytes());
-    bytes[4..8].copy_from_slice(&number.to_be_bytes());
+    let mut bytes = vec![b'x'; length.max(4)];
+    bytes[..4].copy_from_slice(&number.to_be_bytes());
     bytes
+}
+
+/// Reads the lines before a word, and returns how long that is.
+fn read_head(peer: &mut TcpStream) -> io::Result<u64> {
+    let mut head = Vec::new();
+    while head.iter().filter(|byte| **byte == b'\n').count() < 2 {
+        let mut byte = [0];
+        peer.read_exact(&mut byte)?;
+        head.extend(byte);
+    }
+    let head = String::from_utf8(head).unwrap();
+    Ok(head.trim_end().rsplit('$').next().unwrap().parse().unwrap())
 }
 
 /// Answers each request with its number, in pieces and with pauses. Returns what it has seen.
 fn moody(mut peer: TcpStream, mut random: Random) -> HashSet<u32> {
     let mut seen = HashSet::new();
-    let mut head = [0; 8];
     peer.set_nodelay(true).unwrap();
-    while peer.read_exact(&mut head).is_ok() {
-        let length = u32::from_be_bytes(head[..4].try_into().unwrap());
-        let number = u32::from_be_bytes(head[4..].try_into().unwrap());
-        if io::copy(&mut (&mut peer).take(u64::from(length) - 8), &mut io::sink()).is_err() {
+    while let Ok(length) = read_head(&mut peer) {
+        let mut number = [0; 4];
+        if peer.read_exact(&mut number).is_err() {
+            break;
+        }
+        let number = u32::from_be_bytes(number);
+        // The word ends with its line.
+        let mut rest = (&mut peer).take(length - 4 + 2);
+        if io::copy(&mut rest, &mut io::sink()).is_err() {
             break;
         }
         assert!(seen.insert(number), "{number} came twice");
@@ -50,8 +64,7 @@ impl Random {
 fn every_caller_gets_its_own_reply_in_time_or_none() {
     const THREADS: u32 = 24;
     const CALLS: u32 = 150;
-    let (mut connection, peer) = pair();
-    connection.grace = Duration::from_secs(60);
+    let (connection, peer) = pair_with(Duration::from_secs(60));
     let peer = thread::spawn(move || moody(peer, Random(7)));
     let (unsent, submitted) = (Mutex::new(Vec::new()), AtomicU32::new(0));
     let (answered, told) = (AtomicU32::new(0), Arc::new(AtomicU32::new(0)));
@@ -77,12 +90,12 @@ fn every_caller_gets_its_own_reply_in_time_or_none() {
                         };
                         let callback =
                             CallbackRequest { by_hash: Vec::new(), text: "", done: Box::new(done) };
-                        assert!(connection.submit(&request, by, callback).is_ok());
+                        assert!(connection.submit(&encoded(&request), by, callback).is_ok());
                         submitted.fetch_add(1, Ordering::SeqCst);
                         connection.poll();
                         continue;
                     }
-                    match connection.call_encoded(&request, by) {
+                    match call(connection, &request, by) {
                         Ok(reply) => {
                             assert_eq!(reply, Reply::Int(number.into()));
                             answered.fetch_add(1, Ordering::SeqCst);
@@ -100,7 +113,7 @@ fn every_caller_gets_its_own_reply_in_time_or_none() {
         }
     });
     // No reply went astray.
-    let last = connection.call_encoded(&numbered(u32::MAX, 8), within(10_000)).unwrap();
+    let last = call(&connection, &numbered(u32::MAX, 8), within(10_000)).unwrap();
     assert_eq!(last, Reply::Int(u32::MAX.into()));
     assert_eq!(told.load(Ordering::SeqCst), submitted.load(Ordering::SeqCst));
     assert!(connection.pending.lock().is_empty());

@@ -112,9 +112,9 @@ fn lost_before_it_was_fetched() {
                 // Only the next renewal finds out that there is nothing left.
                 shared.lose();
                 let taking = is_taken.then(|| {
-                    let guard = take(&others);
+                    let (guard, shared) = (take(&others), Arc::clone(&shared));
                     thread::spawn(move || {
-                        sleep(LEASE / 2); // beyond that renewal
+                        shared.stay(&guard, LEASE / 2); // beyond that renewal
                         drop(guard);
                     })
                 });

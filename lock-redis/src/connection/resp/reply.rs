@@ -32,6 +32,11 @@ impl Reply {
         }
     }
 
+    /// Whether it says that the script is not loaded, so it did not run.
+    pub(crate) fn is_noscript(&self) -> bool {
+        matches!(self, Self::Error(error) if error.code == "NOSCRIPT")
+    }
+
     /// The bytes of a string.
     pub(crate) fn as_bytes(&self) -> Option<&[u8]> {
         match self {
@@ -40,6 +45,11 @@ impl Reply {
             _ => None,
         }
     }
+}
+
+/// The value of a field in a reply to `INFO` or `CLUSTER INFO`.
+pub(crate) fn info_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
 impl ServerError {
@@ -57,11 +67,6 @@ impl ServerError {
     /// An older server does not know this form of a command.
     pub(crate) fn is_unknown_subcommand(&self) -> bool {
         self.code == "ERR" && self.detail.to_ascii_lowercase().starts_with("unknown subcommand")
-    }
-
-    /// The script is not loaded, so it did not run.
-    pub(crate) fn is_noscript(&self) -> bool {
-        self.code == "NOSCRIPT"
     }
 }
 

@@ -1,9 +1,12 @@
-//! A server as a node of a quorum: its marker, and the scripts that vote on it.
+//! A server as a node of a quorum: its marker, the scripts that vote on it, and what is asked
+//! of it.
 
 mod marker;
 mod proposal;
+mod requests;
 
 pub use marker::{Admission, Agreement, MarkerRequest, Member, Members, NodeView, ServerState};
 pub use proposal::{ProposalReply, ServerInfo, VoteTerms};
+pub use requests::WithView;
 
 pub(crate) use proposal::server_info;

@@ -1,7 +1,6 @@
 //! [`Redirect`]: the reply of a cluster node that did nothing because of the slot.
 
-use crate::address::Address;
-use crate::reply::ServerError;
+use crate::connection::{Address, ServerError};
 use lock_core::backend::Failure;
 use std::error::Error as _;
 

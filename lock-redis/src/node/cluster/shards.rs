@@ -3,17 +3,13 @@
 //! `CLUSTER SHARDS` (Redis 7, Valkey) lists loading replicas too, with their health. Older servers,
 //! and replies with two masters of one slot, need `CLUSTER SLOTS`.
 
-use crate::address::Address;
-use crate::connection::{ConnectionLike, Request};
-use crate::deployment::Account;
-use crate::error_mapping::{self, Asked};
-use crate::reply::Reply;
+use crate::connection::error_mapping::{self, Asked};
+use crate::connection::{Address, ConnectionLike, Reply, Request, info_field};
+use crate::keys::SLOTS;
+use crate::node::Account;
 use lock_core::Moment;
 use lock_core::backend::Failure;
 use std::ops::RangeInclusive;
-
-/// The number of hash slots of a cluster.
-pub const SLOTS: u16 = 16_384;
 
 /// A cluster as one of its nodes lists it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -124,8 +120,7 @@ fn no_cluster(link: &mut dyn ConnectionLike) -> Failure {
 /// The epoch in the reply to `CLUSTER INFO`.
 pub(crate) fn epoch(reply: &Reply) -> Option<u64> {
     let text = std::str::from_utf8(reply.as_bytes()?).ok()?;
-    let mut lines = text.lines().filter_map(|line| line.split_once(':'));
-    lines.find(|(field, _)| *field == "cluster_current_epoch")?.1.trim().parse().ok()
+    info_field(text, "cluster_current_epoch")?.trim().parse().ok()
 }
 
 /// The masters that serve slots, and all listed nodes.

@@ -2,11 +2,9 @@
 //!
 //! Its purpose is explained in `docs/DESIGN.md`, section Quorum.
 
-use crate::connection::ConnectionLike;
+use crate::connection::{ConnectionLike, Reply, Text};
 use crate::format::{OwnedFormat, run, unexpected};
-use crate::reply::Reply;
-use crate::script::MARK;
-use crate::text::Text;
+use crate::lua::MARK;
 use lock_core::Moment;
 use lock_core::backend::Failure;
 use std::fmt;

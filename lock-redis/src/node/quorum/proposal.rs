@@ -2,14 +2,12 @@
 //!
 //! The rules are in `docs/DESIGN.md`, section Quorum. The script applies them.
 
-use crate::connection::{ConnectionLike, Request, Server};
-use crate::error_mapping::{self, Asked};
-use crate::format::{OwnedFormat, SetAside, remaining, run, token_range, unexpected};
+use crate::connection::error_mapping::{self, Asked};
+use crate::connection::{ConnectionLike, Reply, Request, Server, Text, info_field};
+use crate::format::{OwnedFormat, granted, remaining, run, token_range, unexpected};
 use crate::keys;
-use crate::quorum_node::NodeView;
-use crate::reply::Reply;
-use crate::text::Text;
-use lock_core::backend::{Answer, Attempt, Failure, Grant, Receipt, Tokens};
+use crate::node::quorum::NodeView;
+use lock_core::backend::{Answer, Attempt, Failure, Tokens};
 use lock_core::{Error, ErrorKind, FencingToken, Moment, TokenPolicy};
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,7 +125,11 @@ impl OwnedFormat {
             by,
         )?;
         let vote = match *numbers(&reply) {
-            [1] => ProposalReply::Answer(Answer::Granted(granted(mode != b"0", first, reserve))),
+            [1] => {
+                let first = i64::try_from(first).ok().filter(|_| mode != b"0");
+                let tokens = first.and_then(|first| token_range(first, reserve));
+                ProposalReply::Answer(Answer::Granted(granted(tokens, reserve)))
+            }
             [0, pttl, told] => ProposalReply::Answer(self.busy(pttl, told == 1)),
             [2, stored] => {
                 ProposalReply::Answer(Answer::Stale(FencingToken::new(stored.unsigned_abs())))
@@ -142,18 +144,6 @@ impl OwnedFormat {
         // All of these are replies of the expected server.
         link.mark_verified();
         Ok(vote)
-    }
-}
-
-fn granted(has_tokens: bool, first: u64, reserve: u32) -> Grant {
-    let tokens = i64::try_from(first).ok().and_then(|first| token_range(first, reserve));
-    let tokens = tokens.filter(|_| has_tokens);
-    let grant = Grant::new(tokens);
-    match tokens {
-        Some(tokens) if reserve > 0 => {
-            grant.receipt(Receipt::new(SetAside { last: tokens.last() }))
-        }
-        _ => grant,
     }
 }
 
@@ -180,10 +170,7 @@ pub(crate) fn server_info(
     let count = told.as_array().and_then(|pair| pair.last());
     let has_sentinels = matches!(count, Some(Reply::Int(count)) if *count > 0);
     let text = reply.as_bytes().map(String::from_utf8_lossy).unwrap_or_default();
-    let field = |name: &str| {
-        let mut lines = text.lines();
-        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::to_owned)
-    };
+    let field = |name| info_field(&text, name).map(str::to_owned);
     let Some(run_id) = field("run_id") else {
         link.close();
         return Err(Failure::Unknown(link.server().garbage("not what INFO says")));

@@ -1,9 +1,8 @@
 //! What a server's errors mean. The one place that turns them into ours, each with what to do about
 //! it.
 
-use crate::connection::{Cause, Server};
-use crate::reply::ServerError;
-use crate::script::Script;
+use crate::connection::{Cause, Server, ServerError};
+use crate::lua::Script;
 use lock_core::backend::Failure;
 use lock_core::{Error, ErrorKind};
 
@@ -35,7 +34,7 @@ impl Asked<'_> {
     /// The list that the script, or another of its format, pushes to.
     fn list(&self) -> Option<String> {
         let Self::Script(script, key) = self else { return None };
-        script.wakes()?.list(key)
+        script.wakes?.list(key)
     }
 }
 
@@ -276,7 +275,7 @@ fn foreign(answer: &ServerError, asked: &Asked<'_>) -> String {
         format!("under the key {key:?} is a hash of {size} that is no lock: a lock has one")
     } else {
         let has_tokens = matches!(asked, Asked::Script(script, _)
-            if ["acquire", "close", "propose"].contains(&script.name()));
+            if ["acquire", "close", "propose"].contains(&script.name));
         let or = if has_tokens { ", or under its token counter" } else { "" };
         format!("something that is not a lock of this format is under the key {key:?}{or}")
     }
@@ -293,7 +292,7 @@ fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Strin
                 (format!("use the channel {channel:?}"), *channel)
             }
             Asked::Script(script, _) => {
-                ("publish on the channel of the lock".to_owned(), script.channel())
+                ("publish on the channel of the lock".to_owned(), script.channel)
             }
             _ => ("use a channel".to_owned(), ""),
         };
@@ -381,7 +380,7 @@ mod tests {
     use super::*;
     use crate::connection::Endpoint;
     use crate::format::{PYTHON_REDIS_LOCK, REDISSON, SPRING_INTEGRATION};
-    use crate::script::Script;
+    use crate::lua::Script;
 
     static ACQUIRE: &Script = &REDISSON.scripts.acquire;
 
@@ -559,7 +558,7 @@ mod tests {
     /// Redis before 7 says on which line of the script it was, and not which command.
     #[test]
     fn a_command_that_only_its_line_names_is_found() {
-        let at = |text| 1 + ACQUIRE.source().lines().position(|line| line.contains(text)).unwrap();
+        let at = |text| 1 + ACQUIRE.source.lines().position(|line| line.contains(text)).unwrap();
         for (text, command) in [("'HSET'", "hset"), ("'EXISTS'", "exists"), ("'TIME'", "time")] {
             let (line, cannot) = (at(text), "The user executing the script can't run this command");
             for wrapped in [

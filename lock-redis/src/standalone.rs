@@ -27,7 +27,7 @@ pub struct RedisBackend {
 
 impl RedisBackend {
     /// The lane that renews here: one server has one.
-    const LANE: u64 = 0;
+    const NODE: u64 = 0;
 
     /// The server that `config` names. Does not talk to it.
     ///
@@ -99,7 +99,7 @@ impl Backend for RedisBackend {
     }
 
     fn renewal_node(&self, _: &LockName) -> NodeId {
-        NodeId::new(Self::LANE)
+        NodeId::new(Self::NODE)
     }
 
     fn abilities(&self) -> Abilities {

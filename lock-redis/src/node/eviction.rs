@@ -5,12 +5,11 @@
 //! Never between a request and its answer: an answer to something else would hide that the
 //! connection is mute.
 
+use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{
-    CallError, CallbackRequest, ConnectionLike, Dialer, ReplyCheck, Request, Server,
-    SharedConnection,
+    CallError, CallbackRequest, ConnectionLike, Dialer, Reply, ReplyCheck, Request, Server,
+    SharedConnection, info_field,
 };
-use crate::error_mapping::{self, Asked};
-use crate::reply::Reply;
 use lock_core::backend::Failure;
 use lock_core::{Config, Error, Moment, WarningKind};
 use parking_lot::Mutex;
@@ -123,8 +122,8 @@ impl Eviction {
             tell(&server, answer.ok().as_ref());
             ReplyCheck::Expected
         };
-        let errand = CallbackRequest { by_hash: Vec::new(), text: "", done: Box::new(done) };
-        link.submit_command(&INFO, by, errand);
+        let callback = CallbackRequest { by_hash: Vec::new(), text: "", done: Box::new(done) };
+        link.submit(&INFO, None, by, callback);
     }
 
     /// Whether it is time to ask. If so, it is not again for a while.
@@ -177,12 +176,9 @@ impl Memory {
 
 fn said(reply: &Reply) -> Option<Memory> {
     let text = String::from_utf8_lossy(reply.as_bytes()?);
-    let field = |name: &str| {
-        let mut lines = text.lines();
-        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::to_owned)
-    };
-    let limit = field("maxmemory")?;
-    Some(Memory { has_limit: limit != "0", policy: field("maxmemory_policy")? })
+    let limit = info_field(&text, "maxmemory")?;
+    let policy = info_field(&text, "maxmemory_policy")?.to_owned();
+    Some(Memory { has_limit: limit != "0", policy })
 }
 
 /// With `refuse` a server must say what it does.

@@ -4,7 +4,7 @@
 //! IDs. An address that leads to a server of another deployment is one address: the deployment that
 //! is meant is the one that most of the configured addresses belong to.
 
-use crate::address::Address;
+use crate::connection::Address;
 use lock_core::{LeaseTime, Moment};
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,11 +1,10 @@
 //! Requests to a node of a quorum. What changes nothing in the marker reads it along with its
 //! answer, on the same connection: the answer counts as that of the node which the marker names.
 
-use super::{Node, QUORUM, RENEWED, RequestMode, on};
+use super::{MarkerRequest, NodeView, ProposalReply, ServerInfo, ServerState, VoteTerms};
+use crate::connection::ConnectionLike;
 use crate::format::Format;
-use crate::quorum_node::{
-    self, MarkerRequest, NodeView, ProposalReply, ServerInfo, ServerState, VoteTerms,
-};
+use crate::node::{Node, QUORUM, RENEWED, RequestMode, on};
 use lock_core::backend::{Attempt, Failure, LockInfo, Renewal, RenewalRequest};
 use lock_core::{LockName, Moment};
 use std::sync::Arc;
@@ -26,15 +25,15 @@ impl Node {
         terms: &VoteTerms<'_>,
         by: Moment,
     ) -> Result<ProposalReply, Failure> {
-        let vote = self
-            .link
-            .exchange(by, |link| format.owned(QUORUM)?.propose(link, attempt, Some(terms), by));
+        let vote = format.owned(QUORUM).and_then(|owned| {
+            owned.propose(&mut self.link.connection(by)?, attempt, Some(terms), by)
+        });
         vote.map_err(on(attempt.name))
     }
 
     /// What the server is: its `run_id`, role and settings.
     pub fn server_info(&self, by: Moment) -> Result<ServerInfo, Failure> {
-        self.link.exchange(by, |link| quorum_node::server_info(link, by))
+        super::server_info(&mut self.link.connection(by)?, by)
     }
 
     /// Reads or changes the marker of the server of this `run_id`.
@@ -45,7 +44,7 @@ impl Node {
         request: &MarkerRequest<'_>,
         by: Moment,
     ) -> Result<ServerState, Failure> {
-        self.link.exchange(by, |link| format.owned(QUORUM)?.mark(link, run_id, request, by))
+        format.owned(QUORUM)?.mark(&mut self.link.connection(by)?, run_id, request, by)
     }
 
     /// The holder of a lock.
@@ -55,9 +54,8 @@ impl Node {
         name: &LockName,
         by: Moment,
     ) -> Result<WithView<LockInfo>, Failure> {
-        let info = self.link.exchange(by, |link| {
-            let info = format.0.inspect(link, name, by)?;
-            Ok((info, format.owned(QUORUM)?.mark(link, "", &MarkerRequest::Look, by)?.view()))
+        let info = self.link.connection(by).and_then(|mut link| {
+            Ok((format.0.inspect(&mut link, name, by)?, view(format, &mut link, by)?))
         });
         info.map_err(on(name))
     }
@@ -70,10 +68,10 @@ impl Node {
         quorum: Option<&str>,
         by: Moment,
     ) -> Result<WithView<bool>, Failure> {
-        let freed = self.link.exchange(by, |link| {
-            let view = format.owned(QUORUM)?.mark(link, "", &MarkerRequest::Look, by)?.view();
+        let freed = self.link.connection(by).and_then(|mut link| {
+            let view = view(format, &mut link, by)?;
             let is_ours = view.as_ref().is_some_and(|view| quorum == Some(&*view.quorum));
-            Ok((is_ours && format.0.force(link, name, by)?, view))
+            Ok((is_ours && format.0.force(&mut link, name, by)?, view))
         });
         freed.map_err(on(name))
     }
@@ -85,15 +83,19 @@ impl Node {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<WithView<Renewal>, Failure>> {
-        let renewals = self.renew_in_chunks(batch, |chunk| {
-            self.on_lane_or_shared(RequestMode::Direct, by, |link| {
-                let renewals = format.owned(RENEWED)?.renew(link, chunk, by)?.into_iter();
-                let view = format.owned(QUORUM)?.mark(link, "", &MarkerRequest::Look, by)?.view();
-                let with_view = |it: Result<_, _>| it.map(|renewal| (renewal, view.clone()));
-                Ok(renewals.map(with_view).collect())
-            })
-        });
-        let renewals = renewals.into_iter().zip(batch);
-        renewals.map(|(renewal, one)| renewal.map_err(on(&one.acquisition.name))).collect()
+        self.renew_with_fallback(RequestMode::Direct, batch, by, |link| {
+            let renewals = format.owned(RENEWED)?.renew(link, batch, by)?.into_iter();
+            let view = view(format, link, by)?;
+            Ok(renewals.map(|it| it.map(|renewal| (renewal, view.clone()))).collect())
+        })
     }
+}
+
+/// The node that the marker names, read behind another request on the same connection.
+fn view(
+    format: &Format,
+    link: &mut dyn ConnectionLike,
+    by: Moment,
+) -> Result<Option<Arc<NodeView>>, Failure> {
+    Ok(format.owned(QUORUM)?.mark(link, "", &MarkerRequest::Look, by)?.view())
 }

@@ -5,10 +5,8 @@
 //! the script, where Redis refuses it. The server answers nothing else on that connection
 //! meanwhile, so no other request may share it.
 
-use crate::connection::{CallError, ConnectionLike, Request, Server};
-use crate::error_mapping::{self, Asked};
-use crate::reply::{Reply, ServerError};
-use crate::text::Text;
+use crate::connection::error_mapping::{self, Asked};
+use crate::connection::{CallError, ConnectionLike, Reply, Request, Server, ServerError, Text};
 use lock_core::backend::Failure;
 use lock_core::{Clock, Error, InsufficientReplicas, Moment};
 use std::sync::Arc;
@@ -129,10 +127,6 @@ impl ConnectionLike for AcknowledgedConnection<'_> {
 
     fn server(&self) -> &Arc<Server> {
         self.link.server()
-    }
-
-    fn close(&mut self) {
-        self.link.close();
     }
 
     fn close_with(&mut self, why: &Error) {

@@ -4,6 +4,6 @@ mod redirect;
 mod shards;
 
 pub use redirect::Redirect;
-pub use shards::{SLOTS, Shard, Shards};
+pub use shards::{Shard, Shards};
 
 pub(crate) use shards::{Port, ask};

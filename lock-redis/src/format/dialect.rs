@@ -1,0 +1,24 @@
+//! [`Dialect`]: what tells the formats apart whose owner stands under the key.
+
+use crate::lua::Scripts;
+use crate::lua::foreign_client::ForeignClient;
+
+/// One of these formats.
+#[derive(Debug)]
+pub(crate) struct Dialect {
+    pub(crate) name: &'static str,
+    /// The scripts, with the words for this dialect before each of them.
+    pub(crate) scripts: Scripts,
+    /// Whether one plain command takes it where no token is to be made.
+    pub(crate) takes_plainly: bool,
+    /// Whether its scripts know by what is under the key whether the holder will tell of its
+    /// release.
+    pub(crate) tells_apart: bool,
+}
+
+impl Dialect {
+    /// Whose waiters its releases wake besides our own.
+    pub(crate) fn wakes(&self) -> Option<ForeignClient> {
+        self.scripts.release.wakes
+    }
+}

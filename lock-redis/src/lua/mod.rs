@@ -1,0 +1,154 @@
+//! [`Script`]: a piece of Lua that the server runs whole, known to it by the hash of its text.
+//!
+//! Scripts are put together here, and run by [`format`](crate::format).
+
+pub(crate) mod foreign_client;
+
+use foreign_client::ForeignClient;
+use std::sync::OnceLock;
+
+/// A script. What it takes and returns, and why it must be atomic, stands at its head.
+#[derive(Debug)]
+pub(crate) struct Script {
+    /// What we call it.
+    pub(crate) name: &'static str,
+    /// Its text.
+    pub(crate) source: &'static str,
+    /// What the channels are called on which it tells of releases; nothing where it tells of none.
+    pub(crate) channel: &'static str,
+    /// Whose waiters its format wakes besides our own.
+    pub(crate) wakes: Option<ForeignClient>,
+    hash: OnceLock<String>,
+    /// The script's own bit in the set of scripts that a connection has used, each once.
+    pub(crate) bit: u64,
+}
+
+/// What a format with owners is made of: each script with the words of its
+/// [dialect](crate::format::Dialect) before it.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    pub(crate) acquire: Script,
+    pub(crate) release: Script,
+    pub(crate) close: Script,
+    pub(crate) renew: Script,
+    pub(crate) inspect: Script,
+    pub(crate) force: Script,
+    pub(crate) propose: Script,
+}
+
+/// The scripts, numbered from here on, each with those words of this format before it that it uses;
+/// behind those that free a lock, how this one does it.
+macro_rules! scripts {
+    ($first:literal, $format:literal, $free:literal, $channel:expr, $wakes:expr) => {
+        $crate::lua::Scripts {
+            acquire: $crate::lua::scripts!(@ $first, $format, $channel, $wakes, "acquire": "look", "take", "tells";),
+            release: $crate::lua::scripts!(@ $first + 1, $format, $channel, $wakes, "release": "look", "gone"; $free),
+            close: $crate::lua::scripts!(@ $first + 2, $format, $channel, $wakes, "close": "look", "gone"; $free),
+            renew: $crate::lua::scripts!(@ $first + 3, $format, $channel, $wakes, "renew": "look", "gone";),
+            inspect: $crate::lua::scripts!(@ $first + 4, $format, $channel, $wakes, "inspect": "holder", "gone";),
+            force: $crate::lua::scripts!(@ $first + 5, $format, $channel, $wakes, "force": "holder"; $free),
+            propose: $crate::lua::scripts!(@ $first + 6, $format, $channel, $wakes, "propose": "look", "take", "tells";),
+        }
+    };
+    (@ $number:expr, $format:literal, $channel:expr, $wakes:expr, $name:literal: $($word:literal),*; $($free:literal)?) => {
+        $crate::lua::Script::new(
+            $number,
+            $name,
+            $channel,
+            $wakes,
+            concat!(
+                $(include_str!(concat!("../lua/", $format, "/", $word, ".lua")),)*
+                include_str!(concat!("../lua/", $name, ".lua")),
+                $(include_str!(concat!("../lua/free/", $free, ".lua")),)?
+            ),
+        )
+    };
+}
+pub(crate) use scripts;
+
+pub(crate) static MARK: Script = Script::new(0, "mark", "", None, include_str!("mark.lua"));
+pub(crate) static COUNT: Script = Script::new(15, "count", "", None, include_str!("count.lua"));
+pub(crate) static CLEAR: Script = Script::new(16, "clear", "", None, include_str!("clear.lua"));
+
+impl Script {
+    pub(crate) const fn new(
+        number: u32,
+        name: &'static str,
+        channel: &'static str,
+        wakes: Option<ForeignClient>,
+        source: &'static str,
+    ) -> Self {
+        assert!(number < u64::BITS, "no bit is left for another script");
+        Self { name, source, channel, wakes, hash: OnceLock::new(), bit: 1 << number }
+    }
+
+    /// The name under which a server keeps it: the SHA1 of its text, in hexadecimal digits.
+    pub(crate) fn hash(&self) -> &str {
+        self.hash.get_or_init(|| redis::Script::new(self.source).get_hash().to_owned())
+    }
+
+    /// The commands it may run, as an ACL writes them, in the order they stand; `line` (counted
+    /// from 1) narrows that to the one that stands there.
+    pub(crate) fn commands(&self, line: Option<usize>) -> Vec<String> {
+        let lines = self.source.lines().enumerate();
+        let mut commands = Vec::new();
+        for (_, text) in lines.filter(|(index, _)| line.is_none_or(|line| index + 1 == line)) {
+            for call in text.split("call(").skip(1) {
+                let command = match call.strip_prefix('\'').and_then(|call| call.split_once('\'')) {
+                    Some((command, _)) => command.to_ascii_lowercase(),
+                    // The one command that comes as an argument.
+                    None => "publish".to_owned(),
+                };
+                if !commands.contains(&command) {
+                    commands.push(command);
+                }
+            }
+        }
+        commands
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{PYTHON_REDIS_LOCK, REDISSON, SPRING_INTEGRATION, TOKEN};
+
+    #[test]
+    fn script_hash_is_the_sha1_of_its_text() {
+        let script = Script::new(0, "", "", None, "return 1");
+        assert_eq!(script.hash(), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
+    }
+
+    #[test]
+    fn scripts_know_their_commands() {
+        let Scripts { acquire, release, inspect, .. } = &REDISSON.scripts;
+        assert_eq!(release.commands(None), ["hexists", "hdel", "publish", "del"]);
+        assert_eq!(inspect.commands(None), ["hlen", "hexists", "hkeys", "hmget", "hdel", "pttl"]);
+        let hset = acquire.source.lines().position(|line| line.contains("'HSET'")).unwrap();
+        assert_eq!(acquire.commands(Some(hset + 1)), ["hset"]);
+        assert_eq!(acquire.commands(Some(1)), [""; 0]);
+    }
+
+    fn all(scripts: &Scripts) -> [&Script; 7] {
+        let Scripts { acquire, release, close, renew, inspect, force, propose } = scripts;
+        [acquire, release, close, renew, inspect, force, propose]
+    }
+
+    #[test]
+    fn scripts_have_a_head_and_a_number_of_their_own() {
+        let mut bits = 0_u64;
+        for script in [&REDISSON, &TOKEN, &PYTHON_REDIS_LOCK, &SPRING_INTEGRATION]
+            .into_iter()
+            .flat_map(|it| all(&it.scripts))
+            .chain([&MARK, &COUNT, &CLEAR])
+        {
+            assert_eq!(bits & script.bit, 0, "{}", script.name);
+            bits |= script.bit;
+            let head = format!("-- {}: ", script.name);
+            assert!(script.source.lines().any(|line| line.starts_with(&head)), "{}", script.name);
+            for part in ["-- KEYS[", "-- Returns ", "-- Atomic because "] {
+                assert!(script.source.contains(part), "{} lacks {part}", script.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! [`NodeConnection`]: the connection that a request to a node goes on.
+
+use super::{Node, RequestMode};
+use crate::connection::{
+    AskingConnection, BorrowedConnection, ConnectionLike, MultiplexedConnection,
+};
+use lock_core::Moment;
+use lock_core::backend::Failure;
+use std::sync::Arc;
+
+/// A connection for one request or several in a row.
+pub(super) enum NodeConnection<'a> {
+    /// The one that all threads share.
+    Shared(Arc<MultiplexedConnection>),
+    /// For this caller alone.
+    Borrowed(BorrowedConnection<'a>),
+    /// The same, for a slot that is just moving to the node.
+    Asking(AskingConnection<'a>),
+}
+
+impl NodeConnection<'_> {
+    pub(super) fn get(&mut self) -> &mut dyn ConnectionLike {
+        match self {
+            Self::Shared(connection) => connection,
+            Self::Borrowed(connection) => &mut **connection,
+            Self::Asking(connection) => connection,
+        }
+    }
+}
+
+impl Node {
+    /// The connection that all share; a borrowed one where the slot is just moving here.
+    pub(super) fn connection(
+        &self,
+        mode: RequestMode,
+        by: Moment,
+    ) -> Result<NodeConnection<'_>, Failure> {
+        match mode {
+            RequestMode::Direct => self.link.connection(by).map(NodeConnection::Shared),
+            RequestMode::Asking => self.borrow(mode, by),
+        }
+    }
+
+    /// A borrowed connection.
+    pub(super) fn borrow(
+        &self,
+        mode: RequestMode,
+        by: Moment,
+    ) -> Result<NodeConnection<'_>, Failure> {
+        let connection = self.pool.borrow(by)?;
+        Ok(match mode {
+            RequestMode::Direct => NodeConnection::Borrowed(connection),
+            RequestMode::Asking => NodeConnection::Asking(AskingConnection::new(connection)),
+        })
+    }
+
+    /// The connection for renewals, or a borrowed one where the renewal before hangs.
+    pub(super) fn renewal_connection(
+        &self,
+        mode: RequestMode,
+        by: Moment,
+    ) -> Result<NodeConnection<'_>, Failure> {
+        match (mode, self.renewals.try_lock()) {
+            (RequestMode::Direct, Some(slot)) => {
+                let connection = BorrowedConnection::new(Box::new(slot), &self.dialer, by)?;
+                Ok(NodeConnection::Borrowed(connection))
+            }
+            _ => self.borrow(mode, by),
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! [`ChannelKind`]: the kinds of channels, and what it means that one cannot be published on.
+
+use crate::connection::error_mapping::{self, Asked};
+use crate::connection::{Server, ServerError};
+use lock_core::WarningKind;
+
+/// The kind of a channel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ChannelKind {
+    /// Messages reach all nodes of a cluster.
+    Plain,
+    /// Messages reach the nodes of the channel's slot only.
+    Sharded,
+}
+
+impl ChannelKind {
+    /// The command that publishes there.
+    pub(crate) fn publish(self) -> &'static str {
+        match self {
+            Self::Plain => "PUBLISH",
+            Self::Sharded => "SPUBLISH",
+        }
+    }
+}
+
+/// Tells that releases cannot be published.
+pub(crate) fn unpublished(
+    server: &Server,
+    why: &ServerError,
+    channels: ChannelKind,
+    channel: &str,
+) {
+    let asked = |channel| Asked::Publish(channels.publish(), channel);
+    let cause = error_mapping::cause_on_channel(server, why, channel, asked);
+    server.warn_of(WarningKind::NotPublished, cause, || {
+        let cause = error_mapping::explain(server, why, &asked(channel));
+        format!(
+            "releases on {server} do not reach the waiters, which ask again and again instead: \
+             {cause} ({why})"
+        )
+    });
+}
