@@ -492,6 +492,31 @@ fn new_quorum_is_awaited_and_a_short_wait_fails_at_once() {
 }
 
 #[test]
+fn set_up_beside_clients_that_begin_the_quorum_makes_all_nodes_vote() {
+    let quorum = Servers::with(3, 0, "max_lease=10m");
+    let config = Config::from_url(&quorum.url).unwrap();
+    for round in 0..12 {
+        for server in &quorum.servers {
+            server.probe().command(&["FLUSHALL"]);
+        }
+        let client = quorum.client();
+        let beginner = thread::spawn(move || drop(client.mutex("a").unwrap().try_lock()));
+        thread::sleep(ms(round / 2));
+        distlock::set_up_quorum(&config).unwrap();
+        beginner.join().unwrap();
+        let lock = quorum.client().mutex("a").unwrap();
+        lock.try_lock_for(Duration::from_secs(5)).unwrap().unwrap().unlock().unwrap();
+        for server in &quorum.servers {
+            let mut probe = server.probe();
+            let votes_from = probe.hgetall("distlock_quorum")["since"].parse().unwrap();
+            let time = probe.command(&["TIME"]).texts();
+            let seconds: u64 = time[0].parse().unwrap();
+            assert!((seconds + 1) * 1_000_000 > votes_from, "{time:?} and {votes_from}");
+        }
+    }
+}
+
+#[test]
 fn set_up_ends_the_pause_of_a_new_quorum_only() {
     let mut quorum = Servers::with(3, 0, "max_lease=10m");
     let config = Config::from_url(&quorum.url).unwrap();

@@ -5,13 +5,17 @@ use super::majority::majority;
 use super::membership_update::new_quorum;
 use super::node::RedisNode;
 use super::scheme::{UrlOptions, nodes};
-use lock_core::backend::Failure;
+use lock_core::backend::{Backoff, Failure};
 use lock_core::{
-    ClientId, Clock, Config, Context, Error, MemberOutcome, MemberResult, SystemClock,
+    ClientId, Clock, Config, Context, Error, MemberOutcome, MemberResult, Moment, Signal,
+    SystemClock,
 };
-use lock_redis::parts::{Admission, MarkerRequest, ServerState};
+use lock_redis::parts::{Admission, Agreement, MarkerRequest, ServerState};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// How often it is tried while clients change the members at the same time.
+const TRIES: u32 = 10;
 
 /// Begins a quorum on the servers of a `redlock://` URL, which votes at once: the operator declares
 /// that no lock can have been held there within the last `max_lease`. This also ends the pause of a
@@ -31,7 +35,8 @@ use std::time::Duration;
 ///
 /// [`Error::is_configuration`] if the URL is invalid, or a server cannot be a node of this quorum;
 /// [`Error::is_unavailable`] if one cannot be asked. [`Error::members`] has the result of each
-/// server. Changes that were made stay, and it can be called again.
+/// server. Changes that were made stay, and it can be called again; servers that were not reached
+/// after others had begun to vote then vote one longest lease later.
 pub fn set_up(config: &Config) -> Result<(), Error> {
     let options = UrlOptions::read(config)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -39,55 +44,105 @@ pub fn set_up(config: &Config) -> Result<(), Error> {
     let nodes = nodes(config, &options, &context)?;
     let quorum = QuorumBackend::of(nodes, config.command_timeout(), &context)?.0;
     let by = || clock.now() + config.command_timeout();
-    let read = || each(&quorum, |_, server| server.read_state(by()));
-    let mut states = read()?;
-    check_servers(&quorum, &states)?;
-    let votes = |state: &ServerState| state.marker.is_some() && !state.is_new;
-    let pause = if states.iter().any(votes) {
-        quorum.update_membership(Duration::ZERO)?;
-        states = read()?;
-        let views: Vec<_> = states.iter().map(ServerState::view).collect();
-        let exclusions = quorum.membership.exclusions(&views, clock.now());
-        let nodes =
-            views.iter().zip(&exclusions).filter(|(node, why)| node.is_some() && why.is_none());
-        let count = nodes.count();
-        if count == views.len() {
-            return Ok(());
-        }
-        if count >= majority(views.len()) {
-            let why = exclusions.into_iter().flatten().next();
-            return Err(why.unwrap_or_else(|| {
-                Error::unavailable("one of the servers did not become a node: call it again")
-            }));
-        }
-        options.max_lease
-    } else {
-        Duration::ZERO
+    let read = || {
+        let states = each(&quorum, |_, server| server.read_state(by()))?;
+        check_servers(&quorum, &states)?;
+        Ok(states)
     };
-    let present: Vec<_> = states.iter().cloned().map(Some).collect();
-    let mut agreed =
-        new_quorum(&present, &quorum.names(), &quorum.terms.expect("its nodes are servers"));
-    let mut epoch = 1;
-    if let (true, Some((begun, _))) =
-        (pause.is_zero(), states.iter().find_map(|state| state.marker.as_ref()))
-    {
-        // A client has begun it, and knows its ID.
-        epoch += u64::from(begun.members != agreed.members);
-        agreed.quorum = Arc::clone(&begun.quorum);
+    let votes = |state: &ServerState| state.marker.is_some() && !state.is_new;
+    if !read()?.iter().any(votes) {
+        return begin(&quorum, read, by);
     }
-    each(&quorum, |at, server| {
+    quorum.update_membership(Duration::ZERO)?;
+    let states = read()?;
+    let views: Vec<_> = states.iter().map(ServerState::view).collect();
+    let exclusions = quorum.membership.exclusions(&views, clock.now());
+    let nodes = views.iter().zip(&exclusions).filter(|(node, why)| node.is_some() && why.is_none());
+    let count = nodes.count();
+    if count == views.len() {
+        return Ok(());
+    }
+    if count >= majority(views.len()) {
+        let why = exclusions.into_iter().flatten().next();
+        return Err(why.unwrap_or_else(|| {
+            Error::unavailable("one of the servers did not become a node: call it again")
+        }));
+    }
+    let agreed = first_members(&quorum, &states);
+    let mut is_done = vec![false; states.len()];
+    record(&quorum, &states, 1, &agreed, options.max_lease, &mut is_done, by)?;
+    if is_done.contains(&false) { Err(changed()) } else { Ok(()) }
+}
+
+/// Begins a quorum of servers that do not vote, or ends its pause.
+///
+/// Clients may be beginning it at the same time. So the servers choose the first members as they do
+/// for a client, and what a client has changed meanwhile is read again.
+fn begin(
+    quorum: &Quorum,
+    read: impl Fn() -> Result<Vec<ServerState>, Error>,
+    by: impl Fn() -> Moment,
+) -> Result<(), Error> {
+    let mut is_done = vec![false; quorum.workers.len()];
+    let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
+    let mut error = changed();
+    for _ in 0..TRIES {
+        match quorum.update_membership(Duration::ZERO) {
+            Err(other) => error = other,
+            Ok(_) => {
+                let states = read()?;
+                let mut agreed = first_members(quorum, &states);
+                let mut epoch = 1;
+                let markers = states.iter().filter_map(|state| state.marker.as_ref());
+                if let Some((begun, view)) = markers.max_by_key(|(_, view)| view.epoch) {
+                    // A client has begun it, and knows its ID.
+                    epoch = view.epoch + u64::from(begun.members != agreed.members);
+                    agreed.quorum = Arc::clone(&begun.quorum);
+                }
+                record(quorum, &states, epoch, &agreed, Duration::ZERO, &mut is_done, &by)?;
+                if !is_done.contains(&false) {
+                    return Ok(());
+                }
+                error = changed();
+            }
+        }
+        let now = quorum.clock.now();
+        quorum.clock.wait(&Arc::new(Signal::new()), now + backoff.next());
+    }
+    Err(error)
+}
+
+/// The present servers as the first members of a quorum.
+fn first_members(quorum: &Quorum, states: &[ServerState]) -> Agreement {
+    let present: Vec<_> = states.iter().cloned().map(Some).collect();
+    new_quorum(&present, &quorum.names(), &quorum.terms.expect("its nodes are servers"))
+}
+
+/// Makes the servers that are not done nodes of a quorum, which vote after this pause.
+fn record(
+    quorum: &Quorum,
+    states: &[ServerState],
+    epoch: u64,
+    agreed: &Agreement,
+    pause: Duration,
+    is_done: &mut [bool],
+    by: impl Fn() -> Moment,
+) -> Result<(), Error> {
+    let recorded = each(quorum, |at, server| {
+        if is_done[at] {
+            return Ok(true);
+        }
         let replaces = Arc::clone(&states[at].version);
         let admission = Admission { pause, not_before: 0, replaces, chooses: true };
-        let request = MarkerRequest::Record(epoch, &agreed, Some(&admission));
-        let state = server.mark(&states[at].run_id, &request, by())?;
-        if state.is_done {
-            return Ok(());
-        }
-        let changed =
-            format!("{} was changed by another client: call it again", quorum.names()[at]);
-        Err(Failure::Refused(Error::unavailable(changed)))
+        let request = MarkerRequest::Record(epoch, agreed, Some(&admission));
+        Ok(server.mark(&states[at].run_id, &request, by())?.is_done)
     })?;
+    is_done.copy_from_slice(&recorded);
     Ok(())
+}
+
+fn changed() -> Error {
+    Error::unavailable("a client changes the members of this quorum at this time: call it again")
 }
 
 /// Refuses one server with two names, and nodes of different quorums.
