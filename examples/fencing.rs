@@ -1,5 +1,5 @@
-//! No lock with a lease can stop a program that was paused and still believes in it. What the lock
-//! protects can: it refuses every token that is smaller than the largest it has seen.
+//! No lock with a lease can stop a paused program that still relies on it. The protected resource
+//! can: it refuses every token that is smaller than the largest it has seen.
 //!
 //! ```sh
 //! cargo run --example fencing                              # in this process's memory
@@ -22,14 +22,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let second = distlock::connect(&url)?.mutex("example:fencing")?;
     let mut report = FencedFile::new(tempfile::tempfile()?);
 
-    // The first takes the lock, and then its machine stands still for longer than the lease.
+    // The first client takes the lock, and is then paused for longer than the lease.
     let lease = LockOptions::new().lease(Duration::from_millis(300));
     let early = first.lock_with(&lease)?;
     let early_token = early.fencing_token().ok_or("this store has no tokens")?;
     println!("the first holds token {early_token}, and falls asleep");
     thread::sleep(Duration::from_millis(400));
 
-    // Meanwhile the second works. Nothing told it of the first, and nothing had to.
+    // Meanwhile the second client writes. It need not know of the first.
     let late = second.lock()?;
     let late_token = late.fencing_token().ok_or("this store has no tokens")?;
     assert!(late_token > early_token, "every grant's token is larger than all before");
@@ -37,9 +37,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("the second wrote under token {late_token}");
     late.unlock()?;
 
-    // The first wakes. It could have asked, and so would have stopped here ...
+    // The first client resumes. A check of the guard would stop it here ...
     assert!(!early.is_valid());
-    // ... but between asking and writing it may fall asleep again. The file makes sure.
+    // ... but it may be paused again between the check and the write. The file refuses the write.
     let refused = report.write(early_token, "by the first").expect_err("a small token");
     println!("the first woke and was refused: {refused}");
     assert!(early.unlock().is_err_and(|error| error.is_lost()), "it is told at the latest here");
@@ -57,10 +57,9 @@ impl FencedFile {
         Self(fd_lock::RwLock::new(file))
     }
 
-    /// Writes `text`, unless a client with a larger token wrote before.
-    ///
-    /// The comparison and the write must be one step. Here the system's lock on the file makes them
-    /// one; in a database it is `UPDATE .. WHERE token <= ?`.
+    /// Writes `text`, unless a client with a larger token wrote before. Comparison and write must
+    /// be one step: here by the system's lock on the file, in a database by
+    /// `UPDATE .. WHERE token <= ?`.
     fn write(&mut self, token: FencingToken, text: &str) -> Result<(), Box<dyn Error>> {
         let mut file = self.0.write()?;
         if let Some((seen, _)) = parse(&mut file)?.filter(|(seen, _)| token < *seen) {

@@ -1,5 +1,5 @@
-//! A job that must not hold a lock for ever: the watchdog renews it so many times, and then says
-//! that it will not again. There is time left to roll the work back before others can come in.
+//! A job that must not hold a lock for ever: the watchdog renews it a set number of times, and then
+//! reports that it will not again. The rest of the lease is time to roll the work back.
 //!
 //! ```sh
 //! cargo run --example give_up                              # in this process's memory

@@ -1,5 +1,5 @@
-//! Takes a lock, holds it, and talks about it: JSON lines on standard output, commands on standard
-//! input.
+//! Takes and holds a lock, driven by commands on standard input, and answers in JSON lines on
+//! standard output.
 //!
 //! ```sh
 //! cargo run --example hold -- --url redis://127.0.0.1:6379 --name orders:42
@@ -125,10 +125,10 @@ type Flow = std::ops::ControlFlow<()>;
 /// Does what a command asks for. `None` is the end of the input.
 fn answer(guard: &LockGuard, command: Option<&str>) -> Result<Flow, Trouble> {
     match command {
-        Some("check") => say_how_it_stands("check", guard.is_valid(), guard.remaining())?,
+        Some("check") => say_state("check", guard.is_valid(), guard.remaining())?,
         Some("verify") => match guard.verify() {
-            Ok(remaining) => say_how_it_stands("verify", true, remaining)?,
-            Err(error) if error.is_lost() => say_how_it_stands("verify", false, Duration::ZERO)?,
+            Ok(remaining) => say_state("verify", true, remaining)?,
+            Err(error) if error.is_lost() => say_state("verify", false, Duration::ZERO)?,
             // The store could not be asked, which is not a "no".
             Err(error) => return Err(error.into()),
         },
@@ -141,8 +141,7 @@ fn answer(guard: &LockGuard, command: Option<&str>) -> Result<Flow, Trouble> {
     Ok(Flow::Continue(()))
 }
 
-/// The end that the holder chose. The store may know better: then this is where we learn of the
-/// loss.
+/// Ends with a release, which may find that the store has lost the lock.
 fn release(guard: LockGuard, losses: &Receiver<Loss>) -> Result<u8, Trouble> {
     match guard.unlock() {
         Ok(()) => {
@@ -156,7 +155,7 @@ fn release(guard: LockGuard, losses: &Receiver<Loss>) -> Result<u8, Trouble> {
     }
 }
 
-/// The end that the holder did not choose.
+/// Ends after a loss.
 fn lost(guard: &LockGuard, loss: Option<Loss>, commands: &Receiver<String>) -> Result<u8, Trouble> {
     let loss = loss.or_else(|| guard.loss());
     let code = say_lost(loss.map_or_else(|| "unknown".to_owned(), |loss| loss.to_string()))?;
@@ -176,14 +175,13 @@ fn say_lost(cause: String) -> Result<u8, Trouble> {
     Ok(exit::LOST)
 }
 
-fn say_how_it_stands(event: &str, valid: bool, remaining: Duration) -> Result<(), Trouble> {
-    // A lock without an end is `Duration::MAX`, which no number of milliseconds should pretend to
-    // be.
+fn say_state(event: &str, valid: bool, remaining: Duration) -> Result<(), Trouble> {
+    // A lock without an end has `Duration::MAX` left, which is no number of milliseconds here.
     let remaining = Json::from(u64::try_from(remaining.as_millis()).ok());
     say(&format!(r#"{{"event":"{event}","valid":{valid},"remaining_ms":{remaining}}}"#))
 }
 
-/// Writes a line, now: its reader is waiting for it.
+/// Writes a line and flushes it: its reader is waiting for it.
 fn say(line: &str) -> Result<(), Trouble> {
     let mut output = io::stdout().lock();
     writeln!(output, "{line}").and_then(|()| output.flush()).map_err(|error| {

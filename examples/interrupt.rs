@@ -1,4 +1,4 @@
-//! Ending a wait: an `Interrupt` wakes every thread that waits with it, at once, and leaves nothing
+//! Ending a wait: an `Interrupt` wakes every thread that waits with it, at once, and leaves no key
 //! of them in the store.
 //!
 //! ```sh

@@ -24,15 +24,14 @@ fn main() -> Result<(), Error> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".to_owned());
     let client = distlock::builder().url(&url)?.events(Arc::new(tell)).connect()?;
     let lock = client.mutex("example:long_job")?;
-    // Another client is a stranger to ours, as another program would be.
+    // Another client, as another program would have.
     let stranger = distlock::connect(&url)?.mutex("example:long_job")?;
 
     let guard = lock.lock_with(&LockOptions::new().watched(LEASE))?;
     let start = Instant::now();
     for step in 1..=STEPS {
         thread::sleep(STEP);
-        // Between two steps is the place to look: it costs nothing, and stops the job if the lock
-        // is lost.
+        // A check between two steps costs nothing, and stops the job if the lock is lost.
         guard.ensure(Duration::from_millis(50))?;
         println!("step {step} done; {:.0?} left if it were not renewed again", guard.remaining());
         assert!(stranger.try_lock()?.is_none(), "no other client gets it meanwhile");
@@ -51,7 +50,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Called on a thread that is there for it; a program would write to its log.
+/// Called on the client's event thread; a program would write to its log.
 fn tell(event: &Event) {
     if let Event::Renewed { left, .. } = event {
         println!("  the watchdog renewed it, with {left:.0?} left");

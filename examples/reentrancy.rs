@@ -40,8 +40,7 @@ fn transfer(account: &dyn DistLock) -> Result<(), Error> {
     guard.unlock()
 }
 
-/// Needs the lock as well, and need not know whether its caller has it. A nested lock sends nothing
-/// to the store.
+/// Needs the lock, too, whether its caller has it or not. A nested lock sends nothing to the store.
 fn audit(account: &dyn DistLock) -> Result<(), Error> {
     let guard = account.lock()?;
     assert_eq!(account.hold_count(), 2);
@@ -53,7 +52,7 @@ fn audit(account: &dyn DistLock) -> Result<(), Error> {
     guard.unlock()
 }
 
-/// Reentrancy is a thread's own: every other thread is a stranger, here as in another program.
+/// Re-entrancy is per thread: every other thread finds the lock busy, as another program does.
 fn is_free_for_others(account: &dyn DistLock) -> Result<bool, Error> {
     let attempt = thread::scope(|scope| {
         let other = scope.spawn(|| account.try_lock().map(|guard| guard.is_some()));

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 use tempfile::NamedTempFile;
 
-/// How often, and how long apart, a number is looked for that others are perhaps just writing.
+/// How often, and how long apart, a number is read that other programs may be writing.
 const LOOKS: u32 = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
@@ -79,7 +79,7 @@ fn make(path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let file = NamedTempFile::new_in(directory.unwrap_or(Path::new("."))).and_then(with_zero)?;
     match file.persist_noclobber(path) {
-        // The other run was faster.
+        // Another run has created the file first.
         Err(refused) if refused.error.kind() == ErrorKind::AlreadyExists => Ok(()),
         made => made.map(drop).map_err(|refused| refused.error),
     }
@@ -97,10 +97,8 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<u64>> {
     Ok(std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok()))
 }
 
-/// Writes the number, in one step.
-///
-/// The file is not emptied first, or a program that is killed between the two steps would leave it
-/// so, and the next one would sell everything anew. The blanks cover whatever stood there before.
+/// Writes the number, in one step. A file that is emptied first would stay empty if the program is
+/// killed then, and the next run would sell everything again. The blanks overwrite the old number.
 pub(crate) fn write(path: &Path, number: u64) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(path)?;
     file.write_all(format!("{number:<20}\n").as_bytes())

@@ -1,6 +1,6 @@
 //! The overselling problem: many workers sell numbered items, and the next number stands in a file
 //! that each of them reads, and writes back plus one. Under a lock no number is sold twice; without
-//! it, see for yourself.
+//! the lock some are.
 //!
 //! ```sh
 //! cargo run --release --example batch_workers                  # eight threads, in this process's memory
@@ -18,8 +18,8 @@
 //! the store cannot be reached, 78 an argument is wrong, 75 the lock was lost, 70 anything else.
 //!
 //! The lock is used in `worker.rs`, in about ten lines. Around it: `counter.rs` is the file,
-//! `report.rs` what workers tell, `processes.rs` starts this program several times, and `proof.rs`
-//! looks for anything that was sold twice.
+//! `report.rs` the workers' reports, `processes.rs` starts this program several times, and
+//! `proof.rs` checks that nothing was sold twice.
 
 #[path = "../shared/mod.rs"]
 mod shared;
@@ -79,14 +79,14 @@ fn positive() -> RangedU64ValueParser<usize> {
 
 fn main() -> ExitCode {
     shared::main(|arguments: Arguments| match arguments.child {
-        true => processes::be_a_child(&arguments),
+        true => processes::run_as_child(&arguments),
         false => run(&arguments),
     })
 }
 
 fn run(arguments: &Arguments) -> Result<u8, Trouble> {
-    refuse_lonely_processes(arguments)?;
-    look_at_the_store(arguments)?;
+    refuse_processes_without_shared_store(arguments)?;
+    check_store(arguments)?;
     let stop = Interrupt::on_ctrl_c()?;
     let counter = Counter::open(arguments.counter.as_deref())?;
     let first = counter.first()?;
@@ -107,7 +107,7 @@ fn run(arguments: &Arguments) -> Result<u8, Trouble> {
     tally.interrupted |= stop.is_fired(); // perhaps before any worker was there to notice
     let trouble = result.err().or_else(|| tally.take_trouble());
 
-    // With trouble at the first job there is nothing to prove, and one line says it all.
+    // After a failure at the first job there is nothing to prove: only the error is printed.
     let mut code = 0;
     if trouble.is_none() || tally.sold() > 0 {
         let took = clock.now().since(start);
@@ -121,7 +121,7 @@ fn run(arguments: &Arguments) -> Result<u8, Trouble> {
 }
 
 /// Each process has a memory of its own, so a lock in memory would not exclude the others.
-fn refuse_lonely_processes(arguments: &Arguments) -> Result<(), Trouble> {
+fn refuse_processes_without_shared_store(arguments: &Arguments) -> Result<(), Trouble> {
     let shares_a_lock = arguments.processes > 1 && !arguments.without_lock;
     if shares_a_lock && Config::from_url(&arguments.url)?.scheme() == "memory" {
         let what = format!(
@@ -134,9 +134,9 @@ fn refuse_lonely_processes(arguments: &Arguments) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// A worker's `lock` puts up with a store that is away for a while, because it may come back. At
-/// the beginning it is more likely that there is none, so one question finds out.
-fn look_at_the_store(arguments: &Arguments) -> Result<(), Trouble> {
+/// Asks the store once. A worker's `lock` waits for a store that is down, because it may come back;
+/// at the start a wrong URL is more likely.
+fn check_store(arguments: &Arguments) -> Result<(), Trouble> {
     let lock = distlock::connect(&arguments.url)?.mutex(&arguments.name)?;
     if !arguments.without_lock {
         lock.is_locked()?;

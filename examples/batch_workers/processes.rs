@@ -1,8 +1,8 @@
-//! The same program several times: the parent divides the jobs and gathers the reports, its
-//! children sell.
+//! Several processes of the same program: the parent divides the jobs and gathers the reports, and
+//! its children sell.
 //!
-//! A child writes its reports to standard output, one in each line. Its standard input is its life
-//! line: the parent closes it to stop the child, and if the parent dies, the system does. (On a
+//! A child writes its reports to standard output, one in each line, and ends with its standard
+//! input: the parent closes that to stop the child, and if the parent dies, the system does. (On a
 //! terminal Ctrl-C reaches the children by itself; a SIGTERM reaches only the process it was sent
 //! to.)
 
@@ -35,7 +35,7 @@ pub(crate) fn run_all(
         select! {
             recv(told) -> report => match report {
                 Ok(report) => {
-                    // What stops one process stops all.
+                    // A failure or an interrupt of one process stops all.
                     if matches!(report, Report::Failed(_) | Report::Interrupted) {
                         stop.fire();
                     }
@@ -45,15 +45,15 @@ pub(crate) fn run_all(
             },
             recv(stopped) -> _ => {
                 family.stop();
-                stopped = never(); // it has said all it will
+                stopped = never(); // the interrupt fires once
             }
         }
     }
-    family.bury(stop)
+    family.reap(stop)
 }
 
-/// What a child does instead of [`crate::run`].
-pub(crate) fn be_a_child(arguments: &Arguments) -> Result<u8, Trouble> {
+/// Runs a child process, in place of [`crate::run`].
+pub(crate) fn run_as_child(arguments: &Arguments) -> Result<u8, Trouble> {
     let stop = Interrupt::on_ctrl_c()?;
     thread::spawn({
         let stop = stop.clone();
@@ -69,14 +69,14 @@ pub(crate) fn be_a_child(arguments: &Arguments) -> Result<u8, Trouble> {
             stop.fire(); // the receiver is gone
         }
     });
-    // The parent prints it: one line for the whole family.
+    // The parent prints it: one line for all processes.
     if let Err(trouble) = result {
-        let _nobody_listens = writeln!(output, "{}", Report::Failed(trouble));
+        let _closed_output = writeln!(output, "{}", Report::Failed(trouble));
     }
     Ok(0)
 }
 
-/// The children. Dropping it stops them, also those that were started before one could not be.
+/// The children. Dropping it stops them, also where a later child could not be started.
 struct Family(Vec<Member>);
 
 struct Member {
@@ -88,7 +88,7 @@ impl Family {
     fn start(arguments: &Arguments, counter: &Path) -> Result<Self, Trouble> {
         let mut family = Self(Vec::new());
         for place in 0..arguments.processes {
-            // As even as it goes: the first ones get one more if it does not.
+            // The first children get one job more where the number cannot be divided evenly.
             let jobs = (arguments.jobs + arguments.processes - 1 - place) / arguments.processes;
             if jobs == 0 {
                 break;
@@ -117,8 +117,8 @@ impl Family {
         }
     }
 
-    /// Waits for all, whose output has ended, and looks at how they ended.
-    fn bury(mut self, stop: &Interrupt) -> Result<(), Trouble> {
+    /// Waits for the children, whose output has ended, and checks how they ended.
+    fn reap(mut self, stop: &Interrupt) -> Result<(), Trouble> {
         let mut result = Ok(());
         for member in &mut self.0 {
             let ended = member.process.wait().map_err(|error| {

@@ -27,7 +27,7 @@ pub(crate) struct Run {
     pub(crate) took: Duration,
 }
 
-/// The summary of a run. Each part is a sentence; those that refute it are `wrong`.
+/// The summary of a run. Each part is a sentence; sentences about errors are `wrong`.
 pub(crate) struct Proof {
     parts: Vec<(&'static str, String)>,
     wrong: Vec<String>,

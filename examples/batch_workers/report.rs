@@ -1,5 +1,5 @@
-//! [`Report`]: what a worker tells, inside its process as a value and to the parent process as a
-//! line; and [`Tally`]: all that was told.
+//! [`Report`]: a worker's report, inside its process a value and to the parent process a line; and
+//! [`Tally`]: the sum of all reports.
 
 use super::shared::{Trouble, exit};
 use std::fmt;
@@ -13,13 +13,13 @@ pub(crate) struct Sale {
     pub(crate) token: Option<u64>,
 }
 
-/// What a worker has to say.
+/// A worker's report.
 #[derive(Clone, Debug)]
 pub(crate) enum Report {
     Sold(Sale),
     /// No number stood in the file, because another thread was just writing it: nothing was sold.
     Unreadable,
-    /// The wait for the lock was interrupted, and the worker has gone.
+    /// The wait for the lock was interrupted, and the worker has ended.
     Interrupted,
     /// The worker cannot go on.
     Failed(Trouble),
@@ -60,13 +60,13 @@ impl FromStr for Report {
     }
 }
 
-/// Everything that the workers of a run told.
+/// The reports of all workers of a run.
 #[derive(Default, Debug)]
 pub(crate) struct Tally {
     pub(crate) sales: Vec<Sale>,
     pub(crate) unreadable: usize,
     pub(crate) interrupted: bool,
-    /// The first trouble; what follows it are mostly its consequences.
+    /// The first trouble; later ones mostly follow from it.
     trouble: Option<Trouble>,
 }
 

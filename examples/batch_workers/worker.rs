@@ -58,8 +58,7 @@ pub(crate) fn run_all(
             let (shop, reports) = (&shop, reports.clone());
             scope.spawn(move || {
                 if let Err(trouble) = shop.work(&reports) {
-                    // The other workers would run into the same: the first one to meet it stops
-                    // them.
+                    // The other workers would fail in the same way: the first failure stops them.
                     shop.stop.fire();
                     tell(&reports, Report::Failed(trouble));
                 }
@@ -74,9 +73,9 @@ pub(crate) fn run_all(
 }
 
 impl Shop<'_> {
-    /// One thread's working day.
+    /// The loop of one worker thread.
     fn work(&self, reports: &Sender<Report>) -> Result<(), Trouble> {
-        while self.take_a_job() {
+        while self.take_job() {
             let result = match &self.lock {
                 Some(lock) => self.sell_under(lock, reports),
                 None => self.sell_without(reports),
@@ -89,20 +88,20 @@ impl Shop<'_> {
         Ok(())
     }
 
-    /// One job, as it should be done.
+    /// One job under the lock.
     fn sell_under(&self, lock: &Mutex, reports: &Sender<Report>) -> Result<Stopped, Trouble> {
         let guard = match lock.lock_interruptibly(self.stop) {
             Err(error) if error.is_interrupted() => return Ok(Stopped::Interrupted),
             guard => guard?,
         };
         let token = guard.fencing_token().map(|token| token.get());
-        // Asked right before the write: had we been paused past the lease, another would be selling
-        // this number now.
+        // Checked right before the write: after a pause longer than the lease another worker may
+        // be selling this number.
         let report = self.sell(token, || Ok(guard.ensure(A_WRITE)?))?;
         tell(reports, report);
-        // Says so if the lock was lost meanwhile; dropping the guard would not.
+        // Reports a loss of the lock, which dropping the guard would not.
         match guard.unlock() {
-            // Its answer did not come. The sale stands, and the release is tried on in the
+            // The release was not answered. The sale stands, and the release is repeated in the
             // background.
             Err(error) if error.is_unavailable() => {}
             released => released?,
@@ -110,7 +109,7 @@ impl Shop<'_> {
         Ok(Stopped::No)
     }
 
-    /// One job, as it goes wrong.
+    /// One job without the lock, which goes wrong.
     fn sell_without(&self, reports: &Sender<Report>) -> Result<Stopped, Trouble> {
         if self.stop.is_fired() {
             return Ok(Stopped::Interrupted);
@@ -120,7 +119,7 @@ impl Shop<'_> {
         Ok(Stopped::No)
     }
 
-    /// Reads the number, thinks, and writes it plus one.
+    /// Reads the number, yields the processor, and writes the number plus one.
     fn sell(
         &self,
         token: Option<u64>,
@@ -146,7 +145,7 @@ impl Shop<'_> {
         Ok(Report::Sold(Sale { number, token }))
     }
 
-    fn take_a_job(&self) -> bool {
+    fn take_job(&self) -> bool {
         let taken = self
             .left
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
@@ -154,12 +153,12 @@ impl Shop<'_> {
     }
 }
 
-/// Whether a worker is to go home.
+/// Whether a worker stops.
 enum Stopped {
     No,
     Interrupted,
 }
 
 fn tell(reports: &Sender<Report>, report: Report) {
-    reports.send(report).expect("who counts stays until the last worker has gone");
+    reports.send(report).expect("the receiver outlives the workers");
 }

@@ -1,6 +1,6 @@
-//! The races that the lock algorithms of the past are known for, seen to happen, and seen not to
-//! happen with the format that cures them. Every one is the format that this library ships, held up
-//! between two of its commands. Starts `redis-server` for itself.
+//! The known races of classic lock algorithms: each happens with one format, and does not happen
+//! with the format that prevents it. The clients use the formats of this library, and are paused
+//! between two commands. Starts `redis-server` for itself.
 //!
 //! ```sh
 //! cargo run --example race_gallery

@@ -1,5 +1,5 @@
-//! The races. Each is played twice by the same script: with the format that has it, and with one
-//! that cures it.
+//! The races. Each runs twice by the same steps: with the format that has it, and with a format
+//! that prevents it.
 
 use super::stage::{Begun, Client, Server, until};
 use distlock::{ClientId, Clock, Config, Context, DistLock, Replication, SystemClock};
@@ -9,21 +9,21 @@ use std::time::Duration;
 
 /// A race.
 pub(crate) struct Race {
-    /// What it is known as.
+    /// Its title.
     pub(crate) title: &'static str,
-    /// How it comes about.
+    /// Its steps.
     pub(crate) story: &'static [&'static str],
-    /// Plays it, and says whether it was seen to happen.
+    /// Runs it, and returns whether it happened.
     pub(crate) play: fn(&Cast) -> bool,
     pub(crate) happens: Cast,
     pub(crate) cured: Cast,
 }
 
-/// Who plays.
+/// The format of a race, and its settings.
 pub(crate) struct Cast {
     /// What stands behind `format=`.
     pub(crate) format: &'static str,
-    /// What else makes the difference, if anything.
+    /// Another difference between the two runs, if there is one.
     pub(crate) with: &'static str,
 }
 
@@ -32,7 +32,7 @@ impl Cast {
         Self { format, with: "" }
     }
 
-    /// As it is told.
+    /// The text of the output.
     pub(crate) fn told(&self) -> String {
         match self.with {
             "" => format!("format={}", self.format),
@@ -83,7 +83,7 @@ pub(crate) fn all() -> Vec<Race> {
                 "A goes on, and has the lock",
                 "B goes on, as if nothing had happened since",
             ],
-            play: both_have_seen_it,
+            play: both_see_the_expired_lock,
             happens: Cast::of("timestamp,takeover=delete"),
             cured: Cast::of("timestamp"),
         },
@@ -223,7 +223,7 @@ const MARKER: &str = "the marker of a quorum";
 /// A lease that is waited out.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// What a client does next after having found a time that is past.
+/// The next commands of a client that has read an expired time.
 const TAKEOVER: &[&str] = &["DEL", "GETSET"];
 
 fn expiry_before_delete(cast: &Cast) -> bool {
@@ -233,7 +233,7 @@ fn expiry_before_delete(cast: &Cast) -> bool {
     assert!(a.take());
     let release = a.until(&["DEL"], Client::give_back);
     if !release.is_held_up() {
-        // There is nothing between the look and the DEL; so the release is late.
+        // Nothing can come between the check and the DEL, so the release itself is delayed.
         assert!(release.go_on());
         assert!(a.take());
         until("the lease is over", || !server.has_the_lock());
@@ -256,8 +256,8 @@ fn late_delete(cast: &Cast) -> bool {
     !server.has_the_lock()
 }
 
-/// Leaves a lock behind that is over.
-fn leave_an_expired_one(server: &Server, format: &str) {
+/// Leaves an expired lock behind.
+fn leave_expired_lock(server: &Server, format: &str) {
     assert!(Client::ahead(server, format, -120).lease(SHORT).take());
     if !format.starts_with("timestamp") {
         until("the lease is over", || !server.has_the_lock());
@@ -266,16 +266,16 @@ fn leave_an_expired_one(server: &Server, format: &str) {
 
 fn both_take_over(cast: &Cast) -> bool {
     let server = Server::start();
-    leave_an_expired_one(&server, cast.format);
+    leave_expired_lock(&server, cast.format);
     let [a, b] = [(); 2].map(|()| Client::new(&server, cast.format));
     let attempt = a.until(TAKEOVER, Client::take);
     assert!(attempt.is_held_up() && b.take());
     attempt.go_on()
 }
 
-fn both_have_seen_it(cast: &Cast) -> bool {
+fn both_see_the_expired_lock(cast: &Cast) -> bool {
     let server = Server::start();
-    leave_an_expired_one(&server, cast.format);
+    leave_expired_lock(&server, cast.format);
     let attempts = [(); 2]
         .map(|()| Client::new(&server, cast.format))
         .map(|client| client.until(TAKEOVER, Client::take));
@@ -287,11 +287,11 @@ fn both_have_seen_it(cast: &Cast) -> bool {
 
 fn overwritten(cast: &Cast) -> bool {
     let server = Server::start();
-    leave_an_expired_one(&server, cast.format);
+    leave_expired_lock(&server, cast.format);
     let (a, b) = (Client::ahead(&server, cast.format, 5), Client::new(&server, cast.format));
     let attempt = a.until(TAKEOVER, Client::take);
     if !attempt.is_held_up() {
-        // It is one step: its holder gives it back.
+        // The attempt is one step: its holder releases.
         assert!(attempt.go_on() && !b.take());
         return !a.give_back();
     }
@@ -321,7 +321,7 @@ fn crash_before_expire(cast: &Cast) -> bool {
     let server = Server::start();
     let a = Client::new(&server, cast.format);
     let attempt = a.until(&["EXPIRE"], Client::take);
-    // A client that is held up for ever is dead.
+    // A dead client is one that is paused for ever.
     let is_endless = server.has_the_lock() && server.left() == -1;
     let others = Client::new(&server, cast.format).take();
     attempt.go_on();
@@ -363,7 +363,7 @@ fn cut_short(cast: &Cast) -> bool {
 fn freed_by_force(cast: &Cast) -> bool {
     let server = Server::start();
     let [a, b, operator] = [(); 3].map(|()| Client::new(&server, cast.format));
-    // Two who take it in the same second for as long are another race.
+    // Another lease: with the same one it would be the race of equal times.
     let b = b.lease(Duration::from_secs(90));
     assert!(a.take() && operator.free_by_force() && b.take());
     a.give_back();
@@ -382,7 +382,7 @@ fn pause(cast: &Cast) -> bool {
     assert!(a.take());
     until("the lease is over", || !server.has_the_lock());
     assert!(b.take());
-    // What the resource does that both write to.
+    // The resource to which both clients write.
     let mut largest = None;
     let mut writes = |client: &Client| {
         let token = client.token();
@@ -399,7 +399,7 @@ fn replication(cast: &Cast) -> bool {
     master.ask("SET before 1");
     replica.ask(&format!("REPLICAOF 127.0.0.1 {}", master.port));
     until("it has heard of it", || replica.ask("EXISTS before") == ":1");
-    // From here on it hears nothing more of it.
+    // From here on the replica receives nothing from the master.
     replica.ask("REPLICAOF NO ONE");
     let policy = if cast.with == REPLICAS {
         Replication::replicas(1).timeout(Duration::from_millis(300))
@@ -440,7 +440,7 @@ fn amnesia(cast: &Cast) -> bool {
     held.is_valid() && other.is_ok_and(|other| other.is_some())
 }
 
-/// The same protocol on servers that look for no marker.
+/// The same protocol on servers without a marker.
 fn unmarked(places: &[String]) -> distlock::Client {
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let store = |place: &String| {

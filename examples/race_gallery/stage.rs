@@ -1,5 +1,4 @@
-//! What the races are played on: servers of our own, and clients that can be held up between two
-//! commands.
+//! The servers of the races, and clients that can be paused between two commands.
 
 use distlock::backend::{
     AcquisitionId, Answer, Attempt, Failure, Receipt, Release, ReleaseOptions, Tokens,
@@ -19,10 +18,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long anything here may take that is only waited for.
+/// The bound on every wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Waits until it is so.
+/// Waits until the condition holds.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = soon();
     while !is_so() {
@@ -117,20 +116,19 @@ impl Drop for Server {
     }
 }
 
-/// A port without a listener, below those that the system gives to outgoing connections: a server
-/// that is started again needs it once more, and who dials it before the server listens must not
-/// reach itself.
+/// A port without a listener, below the ports of outgoing connections: a server is restarted on its
+/// port, and a client that dials it before the server listens must not reach itself.
 fn free_port() -> u16 {
     let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
     std::iter::repeat_with(|| fastrand::u16(15_000..32_000)).find(is_free).expect("it never ends")
 }
 
-/// The machine's clock, with another time of day.
+/// The machine's clock with a different time of day.
 #[derive(Debug)]
 enum Time {
-    /// So many seconds ahead, or behind.
+    /// Ahead by so many seconds, or behind.
     Ahead(i64),
-    /// It stands.
+    /// It does not move.
     Still(Duration),
 }
 
@@ -155,7 +153,7 @@ impl Clock for Time {
     }
 }
 
-/// Where a client is held up.
+/// The steps before which a client is paused.
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
     state: Mutex<Held>,
@@ -170,8 +168,8 @@ struct Held {
 }
 
 impl Hold {
-    /// Begins something that tells it of its steps, and returns when that has come to one of these,
-    /// or to its end.
+    /// Begins a task that reports its steps, and returns when it is paused before one of these, or
+    /// has ended.
     pub(crate) fn until<T: Send + 'static>(
         self: &Arc<Self>,
         steps: &'static [&'static str],
@@ -198,7 +196,7 @@ impl StepHook for Hold {
     }
 }
 
-/// What a client was given.
+/// A grant.
 #[derive(Clone, Debug)]
 struct Granted {
     receipt: Receipt,
@@ -206,9 +204,8 @@ struct Granted {
     token: Option<FencingToken>,
 }
 
-/// A client that wants the lock `x`, and talks to the store by the backend alone: what a lock's
-/// owner knows of itself, its deadline, is left out here, because a paused process does not look at
-/// its clock.
+/// A client of the lock `x` on the backend alone. It has no local deadline, because a paused
+/// process does not check its clock.
 #[derive(Clone)]
 pub(crate) struct Client {
     backend: Arc<dyn Backend>,
@@ -220,7 +217,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// One of this server, with this format.
+    /// A client of this server, with this format.
     pub(crate) fn new(server: &Server, format: &str) -> Self {
         Self::with(server, format, Time::Ahead(0))
     }
@@ -239,7 +236,7 @@ impl Client {
         Self::at(&format!("redis://127.0.0.1:{}?format={format}", server.port), time)
     }
 
-    /// One whose right to let keys expire was taken away.
+    /// A client without the right to set the expiry of keys.
     pub(crate) fn without_expire(server: &Server, format: &str) -> Self {
         server.ask("ACL SETUSER limited on >secret ~* &* +@all -expire -pexpire");
         let url = format!("redis://limited:secret@127.0.0.1:{}?format={format}", server.port);
@@ -255,7 +252,7 @@ impl Client {
         Self::on(Arc::new(backend), id, hold)
     }
 
-    /// One of this store, which tells `hold` of its steps.
+    /// A client of this store, which reports its steps to `hold`.
     pub(crate) fn on(backend: Arc<dyn Backend>, id: ClientId, hold: Arc<Hold>) -> Self {
         let (owner, lease) = (OwnerId::new(id, 1), Duration::from_secs(60));
         let (replication, held) = (Replication::off(), Arc::default());
@@ -270,7 +267,7 @@ impl Client {
         Self { replication, ..self }
     }
 
-    /// Tries to get the lock. Whether it did.
+    /// Tries to get the lock, and returns whether it got it.
     pub(crate) fn take(&self) -> bool {
         matches!(self.attempt(), Ok(Answer::Granted(_)))
     }
@@ -293,12 +290,12 @@ impl Client {
         Ok(answer)
     }
 
-    /// The token of what it was given.
+    /// The token of its grant.
     pub(crate) fn token(&self) -> Option<FencingToken> {
         self.held.lock().as_ref().and_then(|held| held.token)
     }
 
-    /// Gives the lock back, and says whether it was its own, by what the store says.
+    /// Releases the lock, and returns whether the store freed it.
     pub(crate) fn give_back(&self) -> bool {
         matches!(self.release(), Ok(Release::Freed | Release::FreedFor(_)))
     }
@@ -308,8 +305,7 @@ impl Client {
         self.backend.force_release(&name(), soon()).is_ok_and(|is_freed| is_freed)
     }
 
-    /// What [`give_back`](Self::give_back) does, and what the store says. Asked for also where
-    /// nothing was given.
+    /// Releases the lock, and returns the store's answer. Sent also without a grant.
     pub(crate) fn release(&self) -> Result<Release, Failure> {
         let lease = LeaseTime::new(self.lease).expect("an ordinary lease");
         let receipt = self.held.lock().as_ref().map(|held| held.receipt.clone());
@@ -318,7 +314,7 @@ impl Client {
         self.backend.release(&acquisition, ReleaseOptions::WITHOUT_TOMBSTONE, soon())
     }
 
-    /// The same as [`Hold::until`], of what this client does.
+    /// The same as [`Hold::until`], for a task of this client.
     pub(crate) fn until<T: Send + 'static>(
         &self,
         steps: &'static [&'static str],
@@ -329,19 +325,19 @@ impl Client {
     }
 }
 
-/// Something that was begun.
+/// A task that was begun.
 pub(crate) struct Begun<T> {
     hold: Arc<Hold>,
     thread: JoinHandle<T>,
 }
 
 impl<T> Begun<T> {
-    /// Whether it was held up.
+    /// Whether it was paused.
     pub(crate) fn is_held_up(&self) -> bool {
         self.hold.state.lock().is_there
     }
 
-    /// Lets it go on, and returns what came of it.
+    /// Lets it continue, and returns its outcome.
     pub(crate) fn go_on(self) -> T {
         self.hold.state.lock().may_go = true;
         self.hold.changed.notify_all();

@@ -44,7 +44,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// The library's kinds of errors are the exit codes' reason, and each has its own remedy.
+/// Each kind of the library's errors has its exit code and its advice.
 impl From<Error> for Trouble {
     fn from(error: Error) -> Self {
         let (code, remedy) = match error.kind() {
@@ -89,7 +89,7 @@ pub(crate) fn main<A: Parser>(run: impl FnOnce(A) -> Result<u8, Trouble>) -> Exi
         Ok(arguments) => run(arguments),
         Err(refusal) if refusal.use_stderr() => Err(refused(&refusal)),
         Err(help) => {
-            let _nobody_reads = help.print();
+            let _closed_output = help.print();
             return ExitCode::SUCCESS;
         }
     };
@@ -102,7 +102,7 @@ pub(crate) fn main<A: Parser>(run: impl FnOnce(A) -> Result<u8, Trouble>) -> Exi
     }
 }
 
-/// The first paragraph of what clap says has all that one line needs.
+/// Shortens clap's error to its first paragraph, as one line.
 fn refused(refusal: &clap::Error) -> Trouble {
     let text = refusal.to_string();
     let first = text.split("\n\n").next().unwrap_or(&text);

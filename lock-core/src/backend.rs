@@ -1,52 +1,53 @@
-//! [`Backend`]: what a store must do, and nothing else.
+//! [`Backend`]: the interface that a store implements.
 //!
 //! # The contract
 //!
-//! A backend is mechanism. It makes **one attempt** and says what came of it. It never waits for a
-//! lock, never retries for one, never renews by itself, counts no nested locks and starts no
-//! timers. All of that is policy, and written once, in the engine above it: the local queue, the
-//! wait loop, deadlines, re-entry, interrupts, renewal and loss.
+//! A backend is mechanism: each call makes **one attempt** and returns its outcome. A backend never
+//! waits for a lock, retries an attempt, renews without a request, counts nested holds or starts
+//! timers. That is policy, written once in the engine above it: the local queue, the wait loop,
+//! deadlines, re-entry, interrupts, renewal and loss.
 //!
-//! **What the engine will do.** It calls every method from several threads at once. It calls
-//! [`acquire`](Backend::acquire) at most once at a time for each name (one contender per client), and repeats it *with
-//! the same owner* when an answer was lost. It never uses an owner again once that wait has ended.
-//! It calls
-//! [`release`](Backend::release) once, and again if an answer was lost; an owner that has any unanswered request is
-//! closed with [`Tombstone::Leave`]. It calls [`renew`](Backend::renew) with at most
-//! [`RENEW_BATCH`] holdings at a time, once at a time for each [node](NodeId) that the backend
-//! itself named, for as long as it is answered quickly. While an answer does not come it calls it
-//! for *other* holdings of that node, from other threads: four calls are under way at most, and a
-//! call that waits for another one delays what it renews. Renewals that replicas must confirm have
-//! calls of their own, four at most besides: a replica that lags delays no renewal that does not
-//! need it. A holding is in two of them only if its holder extends it, too. It stops renewing
-//! before it releases. The last thing that it calls, once, is
-//! [`leave`](Backend::leave).
+//! **What the engine does.**
 //!
-//! **What the engine will not do.** It holds no mutex of its own while it calls a backend. It does
+//! - It calls every method from several threads at once.
+//! - It has at most one [`acquire`](Backend::acquire) under way for each name (one contender per
+//!   client), and repeats it *with the same owner* when the reply was lost. It never uses an owner
+//!   again after that wait has ended.
+//! - It calls [`release`](Backend::release) once, and again if the reply was lost. It closes an
+//!   owner that has an unanswered request with [`Tombstone::Leave`].
+//! - It calls [`renew`](Backend::renew) with at most [`RENEW_BATCH`] acquisitions, and with one
+//!   call at a time for each [node](NodeId) that the backend named, while replies are quick. While
+//!   a reply is late, other threads renew *other* acquisitions of that node, with at most four
+//!   calls under way. A call that waits for another one delays the renewals in it.
+//! - Renewals that replicas must confirm have calls of their own, at most four more: a replica that
+//!   lags delays no renewal that does not need it. An acquisition is in two calls at once only if
+//!   its holder extends it, too.
+//! - It stops renewing before it releases. Its last call, made once, is [`leave`](Backend::leave).
+//!
+//! **What the engine does not do.** It holds no mutex of its own while it calls a backend. It does
 //! not ask what kind of store this is: it reads [`Abilities`]. It does not trust a grant for longer
 //! than the lease less the drift allowance, counted from before the call.
 //!
 //! **Time.** Every call carries an absolute moment, `by`, on the clock that the backend was opened
-//! with. The call must return by then, with whatever it knows. It may return a little later (a
-//! scheduler's slice), never wait for longer.
+//! with. The call must return by then, with what is known at that moment. It may return a little
+//! later (a scheduler's slice), but must not wait for longer.
 //!
-//! **Replicas.** Where [`Abilities::replication`] says that it can, a backend sees to it that an
-//! attempt and a renewal are confirmed by as many replicas as their [`Replication`] asks for, and
-//! says if they are not: the lock is the owner's in the store all the same. To take it back, or
-//! not, is policy. It never returns before it knows, and never later than `by`.
+//! **Replicas.** If [`Abilities::replication`] says so, a backend waits until as many replicas have
+//! confirmed an attempt or a renewal as its [`Replication`] asks for, at most until `by`, and
+//! reports if fewer did. The owner then has the lock in the store all the same: whether to roll it
+//! back is policy.
 //!
 //! **What must hold in the store.** Only one owner holds a name at a time. A lease that is not
-//! renewed ends. No request shortens a lease. A renewal never brings back a holding that is gone. A
-//! release frees only its own owner's holding. Tokens of a name grow strictly. A closed owner is
-//! never granted anything again, for at least a lease.
+//! renewed ends. No request shortens a lease. A renewal never restores an acquisition that has
+//! ended. A release frees only its own owner's acquisition. Tokens of a name grow strictly. A
+//! closed owner is granted nothing for at least a lease.
 //!
-//! **Failures** say what is known, because the engine acts on it: [`Failure::Refused`] is an answer
-//! (nothing happened),
-//! [`Failure::NotSent`] means that nothing can have happened, and [`Failure::Unknown`] that it may have. When in doubt,
-//! it is `Unknown`.
+//! **Failures** say what is known, because the engine acts on it: [`Failure::Refused`] is a reply
+//! (nothing happened), [`Failure::NotSent`] means that nothing can have happened, and
+//! [`Failure::Unknown`] that the request may have been applied. When in doubt, return `Unknown`.
 //!
-//! The conformance suite (feature `conformance`) checks all of this against a real store; run it
-//! before you ship.
+//! The conformance suite (feature `conformance`) checks all of this against a real store. Run it
+//! before you release a backend.
 
 use crate::clock::Moment;
 use crate::error::Error;
@@ -66,33 +67,33 @@ pub use crate::backoff::Backoff;
 pub use crate::limits::{no_descriptor, no_thread};
 pub use crate::panics::contain;
 
-/// The largest number of holdings that [`Backend::renew`] is given at once.
+/// The largest number of acquisitions in one call of [`Backend::renew`].
 ///
 /// A script that renews a hundred keys keeps a Redis server busy for about 0.2 ms; ten thousand at
 /// once stalled other clients for 11 ms.
 pub const RENEW_BATCH: usize = 100;
 
-/// A store that locks can live in. See the [module's text](self) for the contract.
+/// A store for locks. See the [module's text](self) for the contract.
 pub trait Backend: Send + Sync + fmt::Debug {
     /// Tries once to take the lock for `attempt.owner`.
     ///
-    /// If that owner holds it already, this is the repetition of a request whose answer was lost:
-    /// grant it again, with the same token, and make sure that at least a full lease is left from
-    /// now. If that owner was closed with a tombstone, answer [`Answer::Busy`].
+    /// If that owner holds it already, the request repeats one whose reply was lost: grant it again
+    /// with the same token, and make sure that at least a full lease is left from now. If that
+    /// owner was closed with a tombstone, return [`Answer::Busy`].
     ///
     /// # Errors
     ///
     /// See [`Failure`].
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure>;
 
-    /// Extends the leases of `batch`, each on its own: what goes wrong with one must not touch the
+    /// Extends the leases of `batch`, each on its own: the failure of one must not affect the
     /// others.
     ///
-    /// The answers stand in the order of the batch and are as many. Only a holding that is still
-    /// its owner's is extended, to its own lease counted from now, and never shortened.
+    /// Returns one answer for each request, in the same order. An acquisition is extended only if
+    /// its owner still holds it, to its own lease counted from now, and is never shortened.
     ///
-    /// A call must not wait for another one of the same node: the engine makes a second one because
-    /// the first hangs.
+    /// A call must not wait for another call of the same node: the engine makes a second call
+    /// because the first hangs.
     fn renew(
         &self,
         node: NodeId,
@@ -100,7 +101,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>>;
 
-    /// Releases the lock if this acquisition's owner still has it, and wakes the waiters.
+    /// Releases the lock if this acquisition's owner still holds it, and wakes the waiters.
     ///
     /// # Errors
     ///
@@ -112,17 +113,16 @@ pub trait Backend: Send + Sync + fmt::Debug {
         by: Moment,
     ) -> Result<Release, Failure>;
 
-    /// The same as [`release`](Backend::release) for a caller that does not wait for the answer:
-    /// returns when the request has left, and tells `done` what came of it, exactly once.
+    /// Like [`release`](Backend::release), for a caller that does not wait for the reply: returns
+    /// when the request has been sent, and calls `done` with its result exactly once.
     ///
-    /// A backend that can have several requests under way overrides this. The default asks on the
-    /// spot, and `done` has run when this returns. Otherwise it runs later, on a thread of the
-    /// backend's or of any other caller of it, in the middle of that one's call; and it runs at
-    /// `by` or soon after, with [`Failure::Unknown`], if no answer came. So `done` must be short,
-    /// must not wait for anything, and must not call the backend.
+    /// A backend that can have several pending requests overrides this. The default waits for the
+    /// reply and calls `done` before it returns. An override may call `done` later, on a thread of
+    /// the backend or of another caller, during that caller's call; and at `by` or soon after with
+    /// [`Failure::Unknown`] if no reply came. So `done` must be short, must not wait, and must not
+    /// call the backend.
     ///
-    /// A request for the same name that is made after this has returned never overtakes it, unless
-    /// it is a repetition of this one.
+    /// A later request for the same name never overtakes this one, unless it repeats it.
     fn submit_release(
         &self,
         acquisition: &AcquisitionId,
@@ -133,17 +133,17 @@ pub trait Backend: Send + Sync + fmt::Debug {
         done(self.release(acquisition, closing, by));
     }
 
-    /// Looks, without changing anything, who holds the lock and for how long yet. Never answered
-    /// from a replica.
+    /// Returns the holder and what is left of its lease, and changes nothing. Never answered from a
+    /// replica.
     ///
     /// # Errors
     ///
     /// See [`Failure`].
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure>;
 
-    /// The same as [`inspect`](Backend::inspect) for a waiter, which looks often and acts on
-    /// nothing it sees: one request to the server that is known to keep the lock. A backend that
-    /// asks others as well before it answers overrides this.
+    /// Like [`inspect`](Backend::inspect), for a waiter, which asks often and takes no decision
+    /// about safety: one request to the server that is known to keep the lock. A backend whose
+    /// `inspect` asks further servers overrides this.
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
         self.inspect(name, by)
     }
 
-    /// The holder as in [`inspect`](Backend::inspect), if that is this acquisition's owner.
+    /// Returns the holder as [`inspect`](Backend::inspect) does, if it is this acquisition's owner.
     ///
     /// # Errors
     ///
@@ -166,8 +166,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Ok(holder.filter(|holder| acquisition.owner.matches(&holder.owner)))
     }
 
-    /// Frees the lock for any holder, wakes the waiters, and says whether it was held. A value in
-    /// another format is left alone and reported as
+    /// Releases the lock of any holder, wakes the waiters, and returns whether it was held. A value
+    /// in another format is not changed, and reported as
     /// [`ErrorKind::ForeignFormat`](crate::ErrorKind::ForeignFormat).
     ///
     /// # Errors
@@ -175,9 +175,9 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// See [`Failure`].
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure>;
 
-    /// From the moment this returns until the [`Watch`] is dropped, calls `wake` at every release
-    /// of `name` by any client, and once whenever releases may have been missed (after a
-    /// reconnect). Spurious calls are allowed.
+    /// Calls `wake` at every release of `name` by any client, and once whenever releases may have
+    /// been missed (after a reconnect), from the return of this call until the [`Watch`] is
+    /// dropped. Spurious calls are allowed.
     ///
     /// Never called if [`Abilities::waking`] says [`Waking::Polls`].
     ///
@@ -186,24 +186,24 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// See [`Failure`].
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure>;
 
-    /// Which node renews this name *now*. Asked anew for each renewal; a node that is slow or dead
-    /// delays only its own renewals. Must be cheap and not block.
+    /// Returns the node that renews this name *now*. Called for each renewal; must be cheap and not
+    /// block. A slow or dead node delays only its own renewals.
     fn renewal_node(&self, name: &LockName) -> NodeId;
 
-    /// What this store can do, in its present wire format. Must not change while the backend lives.
+    /// Returns what this store supports in its wire format. Must not change while it is open.
     fn abilities(&self) -> Abilities;
 
-    /// The client goes, and perhaps the process with it: waits, until this moment on the machine's
-    /// own clock at the latest, for requests that are still to be sent and that no caller waits
-    /// for. Most stores have none.
+    /// Called when the client is dropped, perhaps at the end of the process: waits for requests
+    /// that are not sent yet and that no caller waits for, at most until this moment of the system
+    /// clock. Most stores have none.
     fn leave(&self, until: Moment) {
         let _no_wait = until;
     }
 }
 
-/// Calls a backend; a panic in it is a failure with unknown outcome.
+/// Calls a backend, and returns a panic in it as a failure with unknown outcome.
 ///
-/// For backends that are made of others; the engine calls every backend like this.
+/// For backends that consist of others. The engine calls every backend this way.
 ///
 /// # Errors
 ///
@@ -224,33 +224,33 @@ pub type OnReleased = Box<dyn FnOnce(Result<Release, Failure>) + Send>;
 pub struct Attempt<'a> {
     /// The lock.
     pub name: &'a LockName,
-    /// Who will hold it. New for every wait, the same for every repetition within one.
+    /// The owner that will hold it. New for every wait, the same for every repetition within it.
     pub owner: OwnerId,
-    /// How long the store shall keep it.
+    /// The lease to grant.
     pub lease: LeaseTime,
-    /// Which tokens to hand out with it.
+    /// The fencing tokens to grant with it.
     pub tokens: Tokens,
-    /// How many replicas must confirm it. Never on, where [`Abilities::replication`] says that it
-    /// cannot be.
+    /// How many replicas must confirm it. Always off if [`Abilities::replication`] is
+    /// [`ReplicaSupport::Never`].
     pub replication: Replication,
 }
 
 impl<'a> Attempt<'a> {
-    /// An attempt with one token, which no replica needs to confirm.
+    /// Makes an attempt with one token, which no replica needs to confirm.
     #[must_use]
     pub fn new(name: &'a LockName, owner: OwnerId, lease: LeaseTime) -> Self {
         let (tokens, replication) = (Tokens::Assign { reserve: 0 }, Replication::off());
         Self { name, owner, lease, tokens, replication }
     }
 
-    /// The same with other tokens.
+    /// Sets the tokens.
     #[must_use]
     pub fn tokens(mut self, tokens: Tokens) -> Self {
         self.tokens = tokens;
         self
     }
 
-    /// The same, confirmed by replicas.
+    /// Sets how many replicas must confirm it.
     #[must_use]
     pub fn replication(mut self, replication: Replication) -> Self {
         self.replication = replication;
@@ -258,59 +258,57 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// The fencing tokens that go with a grant.
+/// The fencing tokens to grant with a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Tokens {
     /// None: the store keeps no counter for this lock.
     None,
-    /// The store makes one that is greater than all before it for this name, and sets aside
-    /// `reserve` more behind it for hand-offs inside the client. It stores the *end* of that range.
+    /// The store assigns a token greater than all before it for this name, and reserves `reserve`
+    /// more behind it for hand-offs inside the client. It stores the *end* of that range.
     Assign {
-        /// How many beyond the first.
+        /// How many tokens beyond the first.
         reserve: u32,
     },
-    /// The caller proposes one, and `reserve` more behind it, as a ballot of Paxos does: for one of
-    /// several stores that are asked together.
+    /// The caller proposes a token and `reserve` more behind it, as a ballot of Paxos does: for a
+    /// node of a quorum.
     ///
-    /// The lock is granted if it is free and `first` is greater than the stored token; or if this
+    /// The lock is granted if it is free and `first` is greater than the stored token, or if this
     /// owner has it already. In both cases the end of the range is stored, unless a greater token
-    /// is. Otherwise the answer is
-    /// [`Answer::Stale`]. Where the store has forgotten its token, it must know one that no forgotten token was greater
-    /// than.
+    /// is. Otherwise the answer is [`Answer::Stale`]. A store that drops unused counters must keep
+    /// a bound that no dropped token exceeds.
     Propose {
         /// The token.
         first: FencingToken,
-        /// How many beyond it.
+        /// How many tokens beyond it.
         reserve: u32,
     },
 }
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Answer {
-    /// The lock is this owner's, and confirmed by as many replicas as were asked for.
+    /// This owner has the lock, and as many replicas as requested have confirmed it.
     Granted(Grant),
-    /// The lock is this owner's in the store, and too few replicas confirmed it in time.
+    /// This owner has the lock in the store, but too few replicas confirmed it in time.
     Unacknowledged(Grant, InsufficientReplicas),
-    /// Another owner has it, for this long yet unless it is renewed (`None`: the store cannot say).
+    /// Another owner has it; its lease ends after this time unless it is renewed (`None`: unknown).
     Busy(Option<Duration>),
-    /// Another owner has it, and no lease ends that: another library's lock without an expiry, or
-    /// one whose expiry was never set. A waiter looks again after this long (`None`: the store
-    /// tells).
+    /// Another owner has it without a lease: a foreign client's lock without an expiry, or one
+    /// whose expiry was never set. A waiter asks again after this time (`None`: the store publishes
+    /// the release).
     BusyWithoutExpiry(Option<Duration>),
-    /// It is free, and the token that was [proposed](Tokens::Propose) is not greater than this one:
-    /// propose a greater one.
+    /// The lock is free, but the [proposed](Tokens::Propose) token is not greater than this stored
+    /// token: propose a greater one.
     Stale(FencingToken),
-    /// Not granted, and this owner is used up: some of several stores that were asked together may
-    /// have granted it, or may yet, and all of that is being given back. The next attempt must be
-    /// another owner's.
+    /// The attempt was rolled back; some nodes may have granted it, or may still do so. Retry with
+    /// a new owner.
     RolledBack(RollbackCause),
 }
 
 impl Answer {
-    /// Whether it was refused because others have the lock, or want it.
+    /// Returns whether other owners hold the lock, or contend for it.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(
@@ -322,45 +320,45 @@ impl Answer {
     }
 }
 
-/// Why an attempt on several stores was [withdrawn](Answer::RolledBack).
+/// Why an attempt on several nodes was [rolled back](Answer::RolledBack).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RollbackCause {
-    /// Another owner has too many of them, for this long yet unless it is renewed (`None`:
-    /// unknown).
+    /// Another owner holds too many nodes; its lease ends after this time unless it is renewed
+    /// (`None`: unknown).
     Held(Option<Duration>),
-    /// No owner has enough of them: several asked at the same time, and each got a part. Each waits
-    /// for a random moment, or they would ask together again.
+    /// No owner has a majority: several attempts collided, and each got some nodes. Each contender
+    /// retries after a random pause, so that they do not collide again.
     SplitVote,
-    /// Too many of them grant nothing until a time that is known.
+    /// Too many nodes grant nothing until a known time.
     Paused(Pause),
-    /// Too many of them could not be asked, or refused.
+    /// Too many nodes could not be asked, or refused.
     Failed(Error),
 }
 
-/// A time for which a store grants nothing, because it is new or may have forgotten what it
-/// granted: until every lease that it may have forgotten is over. It is no outage: a wait that is
-/// long enough waits it out.
+/// A time for which a store grants nothing, because it is new or may have lost its data: until
+/// every lease that it may have granted before is over. It is no outage: a wait that is long enough
+/// continues after it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Pause {
-    /// For how long yet.
+    /// How long it still lasts.
     pub left: Duration,
-    /// Why, for a caller that does not wait so long.
+    /// The error for a caller whose wait ends before the pause.
     pub why: Error,
-    /// Whether it may end at any time: enough others can grant it that only gave no answer this
-    /// time.
+    /// Whether it may end at any time: enough other nodes can grant the lock, but did not answer
+    /// this time.
     pub may_end_sooner: bool,
 }
 
 impl Pause {
-    /// For so long yet, and for this reason.
+    /// Makes a pause of this length, with its reason.
     #[must_use]
     pub fn new(left: Duration, why: Error) -> Self {
         Self { left, why, may_end_sooner: false }
     }
 
-    /// The same, which may end at any time.
+    /// Sets whether it may end at any time.
     #[must_use]
     pub fn may_end_sooner(mut self, may_end_sooner: bool) -> Self {
         self.may_end_sooner = may_end_sooner;
@@ -372,20 +370,20 @@ impl Pause {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Grant {
-    /// The tokens; `None` where they were not asked for.
+    /// The tokens; `None` if none were requested.
     pub tokens: Option<TokenRange>,
-    /// What the backend wants to be reminded of when this holding is renewed and released.
+    /// Data of the backend that the engine returns when this acquisition is renewed and released.
     pub receipt: Receipt,
 }
 
 impl Grant {
-    /// A grant with these tokens and an empty receipt.
+    /// Makes a grant with these tokens and an empty receipt.
     #[must_use]
     pub fn new(tokens: Option<TokenRange>) -> Self {
         Self { tokens, receipt: Receipt::default() }
     }
 
-    /// The same with a receipt.
+    /// Sets the receipt.
     #[must_use]
     pub fn receipt(mut self, receipt: Receipt) -> Self {
         self.receipt = receipt;
@@ -393,18 +391,18 @@ impl Grant {
     }
 }
 
-/// Something of the backend's own that the engine keeps with a holding and hands back.
+/// Data of the backend that the engine keeps with an acquisition.
 #[derive(Clone, Default)]
 pub struct Receipt(Option<Arc<dyn Any + Send + Sync>>);
 
 impl Receipt {
-    /// Keeps `value`.
+    /// Makes a receipt of `value`.
     #[must_use]
     pub fn new<T: Any + Send + Sync>(value: T) -> Self {
         Self(Some(Arc::new(value)))
     }
 
-    /// The value, if there is one of this type.
+    /// Returns the value, if there is one of this type.
     #[must_use]
     pub fn get<T: Any + Send + Sync>(&self) -> Option<&T> {
         self.0.as_ref()?.downcast_ref()
@@ -417,22 +415,22 @@ impl fmt::Debug for Receipt {
     }
 }
 
-/// Which acquisition: a name and its owner, and what the backend said when it granted it.
+/// The identity of an acquisition: name, owner, lease, and the receipt of its grant.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AcquisitionId {
     /// The lock.
     pub name: LockName,
-    /// Who holds it.
+    /// The owner that holds it.
     pub owner: OwnerId,
-    /// The lease that was last asked for. A tombstone must live for at least this long.
+    /// The lease that was last requested. A tombstone must exist for at least this long.
     pub lease: LeaseTime,
-    /// From the [`Grant`]; empty if there was none (an attempt whose answer never came).
+    /// The receipt of the [`Grant`]; empty if there was none (an attempt without a reply).
     pub receipt: Receipt,
 }
 
 impl AcquisitionId {
-    /// The holding of `owner` on `name`.
+    /// Makes the identity of `owner`'s acquisition of `name`.
     #[must_use]
     pub fn new(name: LockName, owner: OwnerId, lease: LeaseTime, receipt: Receipt) -> Self {
         Self { name, owner, lease, receipt }
@@ -443,20 +441,20 @@ impl AcquisitionId {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RenewalRequest {
-    /// Which holding. Its `lease` is the one to extend to, counted from now.
+    /// The acquisition. Its `lease` is the new lease, counted from now.
     pub acquisition: AcquisitionId,
     /// How many replicas must confirm it.
     pub replication: Replication,
 }
 
 impl RenewalRequest {
-    /// Renew this holding. No replica needs to confirm it.
+    /// Makes a request that no replica needs to confirm.
     #[must_use]
     pub fn new(acquisition: AcquisitionId) -> Self {
         Self { acquisition, replication: Replication::off() }
     }
 
-    /// The same, confirmed by replicas.
+    /// Sets how many replicas must confirm it.
     #[must_use]
     pub fn replication(mut self, replication: Replication) -> Self {
         self.replication = replication;
@@ -464,40 +462,41 @@ impl RenewalRequest {
     }
 }
 
-/// What came of a renewal.
+/// The outcome of a renewal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Renewal {
-    /// At least a full lease is left from now, and as many replicas as were asked for have it.
+    /// At least a full lease is left from now, and as many replicas as requested have confirmed it.
     Extended,
-    /// The same in the store, and too few replicas confirmed it in time: the old validity stands.
+    /// The lease is extended in the store, but too few replicas confirmed it in time: the old
+    /// validity remains.
     Unacknowledged(InsufficientReplicas),
-    /// The same, because the server has no replica, by the word of most servers that would have to
-    /// agree to the promotion of one: none can take over that does not have it.
+    /// The lease is extended on a server without replicas. Most of the servers that would have to
+    /// agree to a promotion say so: no replica without this renewal can be promoted.
     Unreplicated(InsufficientReplicas),
-    /// The holding is not this owner's any more.
+    /// This owner does not hold the lock any more.
     Gone,
 }
 
-/// How an owner is to be closed.
+/// How a release closes its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ReleaseOptions {
-    /// The largest token that was used of a reserved range: the store's counter goes back to it, if
-    /// the lock is still ours. `None` leaves the counter as it is.
+    /// The largest token that was used of a reserved range: the store's counter is set back to it
+    /// if the owner still holds the lock. `None` does not change the counter.
     pub last_used: Option<FencingToken>,
-    /// Whether a request of this owner may still be under way.
+    /// Whether a request of this owner may still arrive.
     pub tombstone: Tombstone,
 }
 
 impl ReleaseOptions {
-    /// Every request of this owner was answered.
+    /// For an owner whose requests were all answered.
     pub const WITHOUT_TOMBSTONE: Self = Self { last_used: None, tombstone: Tombstone::None };
 
-    /// A request of this owner may still arrive.
+    /// For an owner with a request that may still arrive.
     pub const WITH_TOMBSTONE: Self = Self { last_used: None, tombstone: Tombstone::Leave };
 
-    /// The same, and writes back the last token used.
+    /// Sets the last token that was used.
     #[must_use]
     pub fn last_used(mut self, token: FencingToken) -> Self {
         self.last_used = Some(token);
@@ -505,48 +504,48 @@ impl ReleaseOptions {
     }
 }
 
-/// Whether a request of an owner may still be under way when it is closed.
+/// Whether a request of an owner may still arrive after its release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Tombstone {
     /// All were answered.
     None,
-    /// One was not: leave a mark, for a lease, that makes the store turn down whatever still
-    /// arrives from this owner - also if it holds nothing now, because the late request may have
-    /// been granted and ended, or not have come yet.
+    /// One was not answered: leave a mark for a lease, so that the store refuses later requests of
+    /// this owner. Also if the owner holds nothing now: the late request may have been granted and
+    /// have ended, or may not have arrived yet.
     Leave,
 }
 
-/// What came of a release.
+/// The outcome of a release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Release {
-    /// It was this owner's, and is free.
+    /// This owner held the lock, which is free now.
     Freed,
-    /// The same, and so many clients that watch it were told, this one included if it watches:
-    /// where a store can say that. It says for how long each may leave a free lock to the others.
+    /// Like `Freed`, from a store that counts the clients it notified, this one included if it
+    /// watches. The engine derives from it for how long a client leaves a free lock to the others.
     FreedFor(u32),
-    /// It was not this owner's (any more).
+    /// This owner did not hold the lock (any more).
     Gone,
 }
 
-/// Why a backend could not answer, and what may have happened in the store.
+/// Why a request failed, and what may have happened in the store.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The store answered, and refused: nothing happened.
+    /// The store replied with a refusal: nothing happened.
     Refused(Error),
-    /// The request never left: nothing can have happened.
+    /// The request was not sent: nothing can have happened.
     NotSent(Error),
-    /// It left, and no answer came: it may have happened, or happen yet.
+    /// The request was sent, and no reply came: it may have been applied, or may still be.
     Unknown(Error),
-    /// The same, and it is neither to be repeated nor to be taken back, because the store cannot
-    /// tell this owner's lock from another's: the engine gives up.
+    /// The outcome is unknown, and the request can be neither repeated nor rolled back, because the
+    /// store cannot tell this owner's lock from another's: the engine gives up.
     Final(Error),
 }
 
 impl Failure {
-    /// The error inside.
+    /// Returns the error.
     #[must_use]
     pub fn error(&self) -> &Error {
         match self {
@@ -557,7 +556,7 @@ impl Failure {
         }
     }
 
-    /// The error inside.
+    /// Returns the error.
     #[must_use]
     pub fn into_error(self) -> Error {
         match self {
@@ -569,67 +568,67 @@ impl Failure {
     }
 }
 
-/// What a store says about a lock.
+/// The state of a lock in a store.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct LockInfo {
-    /// Who holds it; `None` if it is free.
+    /// The holder; `None` if the lock is free.
     pub holder: Option<HolderInfo>,
 }
 
 impl LockInfo {
-    /// It is free.
+    /// A free lock.
     pub const FREE: Self = Self { holder: None };
 
-    /// This one holds it.
+    /// Makes the state of a lock with this holder.
     #[must_use]
     pub fn held(holder: HolderInfo) -> Self {
         Self { holder: Some(holder) }
     }
 }
 
-/// Who holds a lock, as the store says it.
+/// The holder of a lock, as the store reports it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct HolderInfo {
-    /// The holder's identity: ours or another library's.
+    /// The holder's identity, of this library or of a foreign client.
     pub owner: OwnerText,
-    /// What is left of the lease; `None` if it never ends by itself.
+    /// What is left of the lease; `None` if the lock has no lease.
     pub remaining: Option<Duration>,
-    /// How often it holds it, where the format counts (ours always 1: nesting is counted locally).
+    /// The hold count, if the format has one (always 1 here: nested holds are counted locally).
     pub holds: u64,
 }
 
 impl HolderInfo {
-    /// A holder.
+    /// Makes a holder.
     #[must_use]
     pub fn new(owner: OwnerText, remaining: Option<Duration>, holds: u64) -> Self {
         Self { owner, remaining, holds }
     }
 }
 
-/// Which of a backend's nodes renews a lock: the engine keeps one thread for each, and some more
-/// while that one waits for an answer too long.
+/// The node of a backend that renews a lock. The engine has one renewal worker for each, and spare
+/// ones while a reply is late.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NodeId(u64);
 
 impl NodeId {
-    /// The node of this number, in whatever way the backend numbers its nodes.
+    /// Makes the node of this number. The backend chooses the numbers.
     #[must_use]
     pub fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub fn number(self) -> u64 {
         self.0
     }
 }
 
-/// The callback for releases. Implemented by the engine; must be cheap, and never blocks.
+/// The callback for releases. The engine implements it; it is cheap and never blocks.
 pub trait Wake: Send + Sync {
-    /// Something may have been released.
+    /// Called when the lock may have been released.
     fn wake(&self);
 }
 
@@ -637,7 +636,7 @@ pub trait Wake: Send + Sync {
 pub struct Watch(#[allow(dead_code, reason = "held for its Drop")] Box<dyn Any + Send + Sync>);
 
 impl Watch {
-    /// Wraps whatever ends the watch in its `Drop`, which must not block.
+    /// Makes a watch of a registration whose `Drop` ends it. That `Drop` must not block.
     #[must_use]
     pub fn new<T: Any + Send + Sync>(registration: T) -> Self {
         Self(Box::new(registration))
@@ -650,33 +649,33 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// What a store can do in its present wire format.
+/// What a store supports in its wire format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Abilities {
-    /// Whether a lease can be renewed. Where not, locks have a fixed lease only.
+    /// Whether a lease can be renewed. If not, locks have fixed leases only.
     pub renewable: bool,
     /// Whether grants carry fencing tokens.
     pub tokens: bool,
-    /// How a waiter learns of a release.
+    /// How a waiter is notified of a release.
     pub waking: Waking,
-    /// After how long at the latest a waiter looks again, although releases are published: other
-    /// libraries may not publish theirs. `None`: not before the holder's lease can be over.
+    /// The longest time after which a waiter asks again although releases are published: foreign
+    /// clients may not publish theirs. `None`: not before the holder's lease can be over.
     pub max_poll_interval: Option<Duration>,
-    /// Whether [`Release::FreedFor`] counts all clients that wait. A server counts those that
-    /// listen to itself.
+    /// Whether [`Release::FreedFor`] counts all clients that wait. A server counts only its own
+    /// subscribers.
     pub counts_waiters: bool,
     /// Whether replicas can be asked to confirm a grant.
     pub replication: ReplicaSupport,
-    /// Whether it can be one of a quorum: it grants by [proposal](Tokens::Propose), and nothing but
-    /// itself makes it forget what it has answered. A store in which a replica may take over,
-    /// without the last writes, is none.
+    /// Whether it can be a node of a quorum: it grants by [proposal](Tokens::Propose), and no other
+    /// server can replace it. A store with failover to a replica, which may lack the last writes,
+    /// cannot.
     pub independent: bool,
 }
 
 impl Abilities {
-    /// Renewable, with tokens, and releases are published; without replicas, and not one of a
-    /// quorum.
+    /// Makes abilities with renewal, tokens and published releases; without replicas, and not for
+    /// a quorum.
     #[must_use]
     pub fn full() -> Self {
         let (waking, replication) = (Waking::Publishes, ReplicaSupport::Never);
@@ -691,49 +690,49 @@ impl Abilities {
         }
     }
 
-    /// The same as one that can be of a quorum, or not.
+    /// Sets whether the store can be a node of a quorum.
     #[must_use]
     pub fn independent(mut self, independent: bool) -> Self {
         self.independent = independent;
         self
     }
 
-    /// The same with leases that can be renewed, or not.
+    /// Sets whether leases can be renewed.
     #[must_use]
     pub fn renewable(mut self, renewable: bool) -> Self {
         self.renewable = renewable;
         self
     }
 
-    /// The same with or without tokens.
+    /// Sets whether grants carry fencing tokens.
     #[must_use]
     pub fn tokens(mut self, tokens: bool) -> Self {
         self.tokens = tokens;
         self
     }
 
-    /// The same with this way of waking.
+    /// Sets how a waiter is notified of a release.
     #[must_use]
     pub fn waking(mut self, waking: Waking) -> Self {
         self.waking = waking;
         self
     }
 
-    /// The same where who waits looks again after this long at the latest.
+    /// Sets the longest time after which a waiter asks again.
     #[must_use]
     pub fn max_poll_interval(mut self, after: Option<Duration>) -> Self {
         self.max_poll_interval = after;
         self
     }
 
-    /// The same where all that wait are counted, or not.
+    /// Sets whether releases count all clients that wait.
     #[must_use]
     pub fn counts_waiters(mut self, counts_waiters: bool) -> Self {
         self.counts_waiters = counts_waiters;
         self
     }
 
-    /// The same with replicas that can be asked.
+    /// Sets whether replicas can be asked to confirm a grant.
     #[must_use]
     pub fn replication(mut self, replication: ReplicaSupport) -> Self {
         self.replication = replication;
@@ -745,26 +744,26 @@ impl Abilities {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ReplicaSupport {
-    /// There are none.
+    /// The store has no replicas.
     Never,
-    /// Those that confirm are counted. How many there should be the store does not know, so "all"
-    /// means nothing to it.
+    /// The store counts confirmations, but does not know how many replicas there should be, so
+    /// "all" is refused.
     Counted,
     /// The store knows how many there are.
     Listed,
 }
 
-/// How a waiter learns of a release.
+/// How a waiter is notified of a release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Waking {
-    /// The store tells: [`Backend::watch`].
+    /// The store publishes releases: [`Backend::watch`].
     Publishes,
-    /// It does not: the waiter asks again after `interval`, plus a random part of up to `jitter`.
+    /// The waiter asks again after `interval`, plus a random part of up to `jitter`.
     Polls {
-        /// How long to wait between two attempts.
+        /// The time between two attempts.
         interval: Duration,
-        /// The most that is added to it, at random.
+        /// The largest random addition to it.
         jitter: Duration,
     },
 }

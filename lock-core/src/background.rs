@@ -26,7 +26,8 @@ pub fn run_in_background(task: impl FnOnce() + Send + 'static) -> io::Result<()>
 
 /// A repeated task that has a thread of its own while there is work for it.
 ///
-/// One turn of it does what is due and says when the next one is. Dropping this does not end it.
+/// Each turn does what is due and returns when the next one is due. Dropping this handle does not
+/// end the task.
 #[derive(Clone, Debug, Default)]
 pub struct BackgroundTask(Arc<Shared>);
 
@@ -39,7 +40,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     is_running: bool,
-    /// Whether it was started again since the last turn began, which may have missed the work.
+    /// Whether `start` was called after the last turn began: that turn may have missed the work.
     is_wanted: bool,
 }
 
@@ -68,7 +69,7 @@ impl BackgroundTask {
         Ok(())
     }
 
-    /// Has the next turn begin now, if the thread sleeps.
+    /// Starts the next turn now, if the thread sleeps.
     pub fn wake(&self) {
         self.0.signal.raise();
     }
@@ -83,7 +84,7 @@ impl BackgroundTask {
 impl Shared {
     fn run(&self, clock: &dyn Clock, mut turn: impl FnMut() -> Option<Moment>) {
         loop {
-            // This turn sees the work of all that have come so far.
+            // This turn sees all work that was added before this point.
             self.signal.take();
             self.state.lock().is_wanted = false;
             let next = contain(&mut turn).unwrap_or_else(|| Some(clock.now() + PAUSE));
@@ -110,7 +111,7 @@ mod tests {
 
     type Turn = Box<dyn FnOnce() -> Option<Moment> + Send>;
 
-    /// Starts a task of these turns. Each tells its number, counted from 0.
+    /// Starts a task of these turns. Each sends its number, counted from 0, and then runs.
     fn start(turns: Vec<Turn>) -> (BackgroundTask, Receiver<usize>) {
         let (task, (tell, told)) = (BackgroundTask::default(), channel());
         let mut turns = turns.into_iter().enumerate();
@@ -140,7 +141,7 @@ mod tests {
         assert!(task.is_running());
         task.wake();
         assert_eq!(told.recv_timeout(LONG), Ok(1));
-        assert!(told.recv_timeout(LONG).is_err(), "the thread has dropped its turn");
+        assert!(told.recv_timeout(LONG).is_err(), "the thread has dropped the sender");
         assert!(!task.is_running());
     }
 
@@ -149,7 +150,7 @@ mod tests {
         let (pass, passed) = channel::<BackgroundTask>();
         let last: Turn = Box::new(move || {
             let task = passed.recv().unwrap();
-            task.start(&clock(), || unreachable!("it runs")).unwrap();
+            task.start(&clock(), || unreachable!("the task runs")).unwrap();
             None
         });
         let (task, told) = start(vec![last, Box::new(|| None)]);

@@ -32,7 +32,7 @@ impl Backoff {
         self.failures
     }
 
-    /// Something succeeded.
+    /// Records a success: the next pause is a first one.
     pub fn reset(&mut self) {
         self.failures = 0;
     }

@@ -1,5 +1,4 @@
-//! [`Clock`]: what time it is, and how to sleep until later. Everything here that waits, waits
-//! through it.
+//! [`Clock`]: the current time, and waits until a moment. All waits of this library go through it.
 
 use crate::sync::{Condvar, Mutex, mutant};
 use std::any::Any;
@@ -37,8 +36,7 @@ impl Moment {
     }
 }
 
-/// Adds, and stays at [`Moment::NEVER`] where the sum is too large: an absurd wait is no wait's
-/// end, not a panic.
+/// Adds a duration. A sum beyond the range is [`Moment::NEVER`]: a very long wait must not panic.
 impl Add<Duration> for Moment {
     type Output = Self;
 
@@ -51,7 +49,7 @@ impl Add<Duration> for Moment {
 /// A flag that one thread waits for and any thread raises; it stays up until the waiter takes it
 /// down.
 ///
-/// Because it stays up, raising it before the other side waits is never lost.
+/// Because it stays up, a raise before the wait ends that wait.
 #[derive(Debug, Default)]
 pub struct Signal {
     raised: Mutex<bool>,
@@ -76,9 +74,9 @@ impl Signal {
         std::mem::take(&mut *self.raised.lock())
     }
 
-    /// Makes the waiter look at its clock again, without raising the flag.
+    /// Wakes the waiter to read its clock again, without raising the flag.
     fn nudge(&self) {
-        // Under the lock: a waiter between its look and its sleep would miss it.
+        // Under the mutex: a waiter between its check and its sleep would miss the notification.
         let _raised = self.raised.lock();
         self.changed.notify_all();
     }
@@ -107,16 +105,16 @@ pub enum Woken {
     Due,
 }
 
-/// A clock that never goes back, and the parking that goes with it.
+/// A clock that never goes back, and waits on it.
 ///
-/// Leases count on it, so it must run while the machine sleeps. Open for tests: see
-/// [`ManualClock`].
+/// Leases are measured by it, so it must run while the machine sleeps. The trait is open for tests:
+/// see [`ManualClock`].
 pub trait Clock: Any + Send + Sync + fmt::Debug {
-    /// What time it is.
+    /// Returns the current time.
     fn now(&self) -> Moment;
 
-    /// The time of day, since 1970. Only tokens of the in-memory store are made from it; it may
-    /// jump.
+    /// Returns the time of day since 1970, which may jump. Only the in-memory store uses it, for
+    /// its tokens.
     fn unix_time(&self) -> Duration {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
@@ -171,8 +169,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until it is told to advance. For tests of anything that has to do with
-/// leases.
+/// A clock that stands still until [`advance`](Self::advance) moves it. For tests of leases and
+/// waits.
 ///
 /// # Examples
 ///
@@ -189,21 +187,21 @@ impl Clock for SystemClock {
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Arc<Mutex<Manual>>);
 
-/// What the clones of a [`ManualClock`] share. Locked after a sleeper's signal (`wait`), or alone:
-/// never a signal while this is held.
+/// The state that the clones of a [`ManualClock`] share. Lock order: a sleeper's signal before this
+/// (`wait`), never after it.
 #[derive(Debug)]
 struct Manual {
     now: Moment,
     unix: Duration,
     sleepers: Vec<Sleeper>,
-    /// Changes with every sleeper that comes or goes: see `sleepers`.
+    /// Changes with every sleeper that enters or leaves: see `sleepers`.
     generation: u64,
 }
 
 /// A thread that sleeps on the clock.
 #[derive(Clone, Debug)]
 struct Sleeper {
-    /// The generation in which it came; its own.
+    /// The generation in which it entered, which identifies it.
     number: u64,
     signal: Arc<Signal>,
     until: Moment,
@@ -211,7 +209,7 @@ struct Sleeper {
 
 impl Default for Manual {
     fn default() -> Self {
-        // Not zero, so that a moment before the beginning can still be told from it.
+        // Not zero: an earlier moment must differ from it.
         let now = Moment(1_000_000_000_000);
         let unix = Duration::from_secs(1_800_000_000);
         Self { now, unix, sleepers: Vec::new(), generation: 0 }
@@ -230,7 +228,7 @@ impl ManualClock {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Moves the clock, and the time of day with it, and wakes the threads whose moment has come.
+    /// Moves the clock, and the time of day with it, and wakes the sleepers that are due.
     pub fn advance(&self, by: Duration) {
         let mut manual = self.0.lock();
         manual.now = manual.now + by;
@@ -247,8 +245,8 @@ impl ManualClock {
         self.0.lock().unix = unix;
     }
 
-    /// Until when each sleeper sleeps, earliest first: for tests that must not advance before a
-    /// thread is parked. One that was woken and does not run yet sleeps until now.
+    /// Returns until when each sleeper sleeps, earliest first: for tests that must not advance
+    /// before a thread is parked. A signalled thread that does not run yet sleeps until now.
     #[must_use]
     pub fn sleepers(&self) -> Vec<Moment> {
         loop {
@@ -258,7 +256,7 @@ impl ManualClock {
             drop(manual);
             let until = |it: Sleeper| if it.signal.is_up() { now.min(it.until) } else { it.until };
             let mut moments: Vec<_> = sleepers.into_iter().map(until).collect();
-            // A flag that was seen down may have been taken: then that sleeper has left the list.
+            // A flag that was read as down may have been taken: then the generation has changed.
             if self.0.lock().generation == generation {
                 moments.sort_unstable();
                 return moments;
@@ -270,12 +268,12 @@ impl ManualClock {
 /// For the driver of virtual time.
 #[cfg(all(feature = "conformance", target_os = "linux"))]
 impl ManualClock {
-    /// Whether a thread sleeps here until a moment that comes.
+    /// Whether a thread sleeps until a finite moment.
     pub(crate) fn has_sleepers(&self) -> bool {
         self.0.lock().sleepers.iter().any(|it| it.until != Moment::NEVER)
     }
 
-    /// Moves the clock to where the earliest sleeper wants it.
+    /// Moves the clock to the earliest finite moment of a sleeper.
     pub(crate) fn advance_to_the_earliest(&self) {
         let manual = self.0.lock();
         let finite = manual.sleepers.iter().map(|it| it.until).filter(|it| *it != Moment::NEVER);
@@ -297,9 +295,9 @@ impl Clock for ManualClock {
     }
 
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
-        // Before the signal is locked: a thread that sees us on the list finds the flag as it is.
+        // Entered before the signal is locked: `sleepers` then reads the flag of a listed sleeper.
         let number = self.0.lock().enter(signal, until);
-        // Held from the look at the clock to the sleep: a nudge cannot come in between.
+        // Locked from the clock check to the sleep: a nudge cannot come in between.
         let mut raised = signal.raised.lock();
         loop {
             let mut manual = self.0.lock();
@@ -338,7 +336,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn a_signal_raised_before_the_wait_is_not_lost() {
+    fn signal_raised_before_the_wait_ends_it() {
         let signal = Arc::new(Signal::new());
         signal.raise();
         assert_eq!(SystemClock.wait(&signal, Moment::NEVER), Woken::Signalled);
@@ -346,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_clock_waits_as_long_as_asked() {
+    fn system_clock_waits_until_the_given_moment() {
         let signal = Arc::new(Signal::new());
         let start = SystemClock.now();
         let until = start + Duration::from_millis(30);
@@ -355,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_woken_on_a_manual_clock_sleeps_no_longer_for_those_who_look() {
+    fn signalled_sleeper_of_manual_clock_is_listed_as_due() {
         let clock = ManualClock::new();
         let until = clock.now() + Duration::from_secs(60);
         for _ in 0..1_000 {
@@ -374,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manual_clock_wakes_sleepers_when_it_is_advanced() {
+    fn advanced_manual_clock_wakes_the_sleepers_that_are_due() {
         let clock = ManualClock::new();
         let until = clock.now() + Duration::from_secs(60);
         let sleeper = thread::spawn({
@@ -392,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_duration_is_never() {
+    fn moment_plus_longest_duration_is_never() {
         assert_eq!(SystemClock.now() + Duration::MAX, Moment::NEVER);
     }
 }

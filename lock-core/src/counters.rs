@@ -4,8 +4,8 @@ use crate::event::{Event, EventHandler};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts events, and passes them on. Every count only grows, so a metrics system can read it at
-/// any time and reckon rates by itself.
+/// Counts events, and passes them on. Counts only grow, so a metrics system can read them at any
+/// time and compute rates.
 ///
 /// # Examples
 ///
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// let counters = Arc::new(Counters::new());
 /// let client = Client::builder().url("memory://")?.events(counters.clone()).connect()?;
 /// client.mutex("orders:42")?.lock()?.unlock()?;
-/// drop(client); // events are told on a thread of their own
+/// drop(client); // events are delivered on a thread of their own
 /// # while counters.count("released") == 0 { std::thread::yield_now(); }
 /// assert_eq!(counters.count("acquired"), 1);
 /// for (name, count) in counters.all() {
@@ -31,7 +31,7 @@ pub struct Counters {
     next: Option<Next>,
 }
 
-/// What each count is called: the event's name, as a metric's is written.
+/// The name of each count: the event's name in snake case, as in metrics.
 const NAMES: [&str; 20] = [
     "acquired",
     "contended",
@@ -64,26 +64,26 @@ impl std::fmt::Debug for Next {
 }
 
 impl Counters {
-    /// Counts, and has no other handler.
+    /// Makes counters without a further handler.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Counts, and tells this handler, too.
+    /// Makes counters that pass each event on to this handler.
     #[must_use]
     pub fn and(handler: Arc<dyn EventHandler>) -> Self {
         Self { next: Some(Next(handler)), ..Self::default() }
     }
 
-    /// How often this happened so far; zero for a name that no event has.
+    /// Returns how often the event of this name happened so far; zero for an unknown name.
     #[must_use]
     pub fn count(&self, name: &str) -> u64 {
         self.all().find_map(|(known, count)| (known == name).then_some(count)).unwrap_or(0)
     }
 
-    /// All names and counts, always in the same order. They are read one after the other, so two of
-    /// them may be of different moments.
+    /// Returns all names and counts, always in the same order. They are read one after the other,
+    /// not at one moment.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         NAMES.iter().copied().zip(self.counts.iter().map(|count| count.load(Ordering::Relaxed)))
     }
@@ -128,7 +128,7 @@ mod tests {
     use crate::{LockName, Loss, LossCause};
 
     #[test]
-    fn every_event_is_counted_under_its_name_and_passed_on() {
+    fn event_is_counted_under_its_name_and_passed_on() {
         let told = Arc::new(AtomicU64::new(0));
         let next = Arc::clone(&told);
         let counters = Counters::and(Arc::new(move |_: &Event| {

@@ -1,8 +1,8 @@
 //! [`Error`]: the error type of all crates of this library.
 //!
-//! A busy lock is no error but a value (`Ok(None)`). *Lost* is news about safety. *Unavailable*
-//! means that the store could not be asked, *insufficient replicas* that too few replicas
-//! confirmed. *Misuse* and *configuration* are mended in the caller's code and settings.
+//! A busy lock is no error but a value (`Ok(None)`). *Lost* concerns safety: another holder may
+//! have entered. *Unavailable* means that the store could not be asked, *insufficient replicas*
+//! that too few confirmed. *Misuse* and *configuration* need a change of code or settings.
 
 use crate::name::LockName;
 use std::error::Error as StdError;

@@ -1,4 +1,4 @@
-//! [`Event`] and [`EventHandler`]: what happened, told on a thread of its own.
+//! [`Event`] and [`EventHandler`]: what happened, delivered on a thread of its own.
 
 use crate::backend::no_thread;
 use crate::error::Error;
@@ -18,40 +18,39 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A lock was taken: from the store, or from the thread of this client that had it before.
-    /// Nested locking is local and makes no event.
+    /// A lock was acquired: from the store, or by hand-off from another thread of this client. A
+    /// nested hold is local and emits no event.
     #[non_exhaustive]
     Acquired {
         /// The lock.
         lock: LockName,
         /// Its token.
         token: Option<FencingToken>,
-        /// How long it took, from the call to the grant.
+        /// The time from the call to the grant.
         waited: Duration,
     },
-    /// An attempt found the lock held by another owner. Told once for each wait.
+    /// An attempt found the lock held by another owner. Emitted once for each wait.
     #[non_exhaustive]
     Contended {
         /// The lock.
         lock: LockName,
     },
-    /// An attempt found the lock held without an end: no lease frees it, only its holder's release
-    /// or
-    /// [`force_unlock`](crate::DistLock::force_unlock). Told once for each wait.
+    /// An attempt found the lock held without a lease: only its holder's release or
+    /// [`force_unlock`](crate::DistLock::force_unlock) frees it. Emitted once for each wait.
     #[non_exhaustive]
     BusyWithoutExpiry {
         /// The lock.
         lock: LockName,
     },
-    /// The store grants nothing until a time that is known, and the wait goes on until then. Told
-    /// once for each wait.
+    /// The store grants nothing until a known time, and the wait continues until then. Emitted once
+    /// for each wait.
     #[non_exhaustive]
     Paused {
         /// The lock.
         lock: LockName,
-        /// For how long yet.
+        /// How long the pause still lasts.
         left: Duration,
-        /// Why, and what ends it sooner.
+        /// The reason, and what ends the pause sooner.
         why: Error,
     },
     /// The lease was extended, by the watchdog or on demand.
@@ -62,19 +61,19 @@ pub enum Event {
         /// What was left of the validity when the renewal was sent.
         left: Duration,
     },
-    /// A renewal failed. It is tried again until the local deadline; the lock is still valid until
-    /// then. Told once for each cause, not at each try, until a renewal succeeds.
+    /// A renewal failed. It is retried until the local deadline; the lock is still valid until
+    /// then. Emitted once for each cause, not for each retry, until a renewal succeeds.
     #[non_exhaustive]
     RenewalFailed {
         /// The lock.
         lock: LockName,
-        /// Why.
+        /// The cause.
         error: Error,
         /// What is left of the validity.
         left: Duration,
     },
-    /// The renewals that the caller allowed are used up. The lock is still held for what is left of
-    /// the lease, and then it is lost.
+    /// The number of renewals that the caller allowed is used up. The lock is still held for the
+    /// rest of the lease, and then it is lost.
     #[non_exhaustive]
     RenewalsUsedUp {
         /// The lock.
@@ -82,30 +81,31 @@ pub enum Event {
         /// What is left of the validity.
         left: Duration,
     },
-    /// Too few replicas confirmed a grant in time, and it was taken back. It is tried again, if the
-    /// policy and the wait allow it.
+    /// Too few replicas confirmed a grant in time, and it was rolled back. The attempt is repeated
+    /// if the policy and the wait allow it.
     #[non_exhaustive]
     InsufficientReplicasTakenBack {
         /// The lock.
         lock: LockName,
-        /// How many did.
+        /// How many confirmed.
         insufficient: InsufficientReplicas,
     },
-    /// Too few replicas confirmed a grant or a renewal in time, and by the
-    /// [policy](crate::OnInsufficientReplicas::Accept) it counts all the same: if the master is
-    /// lost now, the lock may be granted again.
+    /// Too few replicas confirmed a grant or a renewal in time, and the
+    /// [policy](crate::OnInsufficientReplicas::Accept) accepts that: if the master is lost now, the
+    /// lock may be granted again.
     #[non_exhaustive]
     InsufficientReplicasAccepted {
         /// The lock.
         lock: LockName,
         /// Its token.
         token: Option<FencingToken>,
-        /// How many did.
+        /// How many confirmed.
         insufficient: InsufficientReplicas,
     },
-    /// A renewal counts that too few replicas confirmed: the server has none now that could take
-    /// over without it, or the [policy](crate::Replication::keep_unconfirmed_renewals) says so. The
-    /// lock is held like one without replicas. Told once, until [`Restored`](Self::Restored).
+    /// A renewal counts although too few replicas confirmed it: the server has no replica that
+    /// could be promoted without it, or the
+    /// [policy](crate::Replication::keep_unconfirmed_renewals) says so. The lock is held as without
+    /// replicas. Emitted once until [`Restored`](Self::Restored).
     #[non_exhaustive]
     Degraded {
         /// The lock.
@@ -113,7 +113,7 @@ pub enum Event {
         /// How many confirmed.
         insufficient: InsufficientReplicas,
     },
-    /// As many replicas as were asked for have confirmed a renewal again.
+    /// As many replicas as requested have confirmed a renewal again.
     #[non_exhaustive]
     Restored {
         /// The lock.
@@ -126,78 +126,76 @@ pub enum Event {
         lock: LockName,
         /// Its token.
         token: Option<FencingToken>,
-        /// Why.
+        /// The cause.
         loss: Loss,
     },
-    /// The store says that a lock is gone which was handed from thread to thread inside this client
-    /// since it was granted: those that gave it on were told that all was well, and may have lost
-    /// it before. Their successor is told by
-    /// [`Lost`](Self::Lost).
+    /// The store no longer has a lock that was handed from thread to thread inside this client.
+    /// The release of each earlier holder was reported as a success, but that holder may have lost
+    /// the lock before. The present holder gets [`Lost`](Self::Lost).
     #[non_exhaustive]
     HandedOnLost {
         /// The lock.
         lock: LockName,
-        /// How many holds it was, before the last.
+        /// How many holds there were before the last.
         holds: u32,
-        /// The first one's token.
+        /// The token of the first of them.
         first: Option<FencingToken>,
-        /// The last one's token.
+        /// The token of the last of them.
         last: Option<FencingToken>,
     },
-    /// The lock was given back, to the store or to the next thread of this client.
+    /// The lock was released to the store, or handed off to the next waiter of this client.
     #[non_exhaustive]
     Released {
         /// The lock.
         lock: LockName,
-        /// For how long it was held.
+        /// How long it was held.
         held: Duration,
     },
-    /// A release was repeated after a lost answer, and then the lock was not ours any more: almost
+    /// A release was repeated after a lost reply, and this holder no longer had the lock: almost
     /// certainly the first request freed it, but it may also have been deleted just before.
     #[non_exhaustive]
     ReleaseUnconfirmed {
         /// The lock.
         lock: LockName,
     },
-    /// A release failed, also one in a guard's `Drop`, which returns nothing. Where the outcome is
-    /// unknown it goes on being tried in the background; at the latest the lease ends it.
+    /// A release failed, also one in a guard's `Drop`, which returns nothing. If the outcome is
+    /// unknown it is retried in the background; the lease ends the lock in any case.
     #[non_exhaustive]
     ReleaseFailed {
         /// The lock.
         lock: LockName,
-        /// Why.
+        /// The cause.
         error: Error,
     },
-    /// Locks work, and something about the store or the settings should be mended all the same.
-    /// Told once for each server and cause, and again where that is said of the
-    /// [kind](WarningKind).
+    /// Locks work, but something about the store or the settings should be corrected. Emitted once
+    /// for each server and cause; the [kind](WarningKind) says if it is repeated.
     #[non_exhaustive]
     Warning {
-        /// What kind.
+        /// The kind.
         kind: WarningKind,
-        /// What is wrong, what follows from it, and how to mend it. No secret stands in it.
+        /// The problem, its consequence, and how to correct it. Contains no secret.
         message: String,
     },
-    /// Another server answers at an address than before, and the client uses it from now on: the
-    /// old one was started again, or replaced. What the client holds on one Redis server is
-    /// verified at once; another deployment of Sentinels, or another cluster, is used only when
-    /// what the client held in the one before is over.
+    /// Another server than before answers at an address, and the client uses it from now on: the
+    /// old one was restarted or replaced. Locks held on a single Redis server are verified at once.
+    /// Another Sentinel deployment or cluster is used only after the locks held in the old one have
+    /// ended.
     #[non_exhaustive]
     ServerChanged {
-        /// The address, or what the servers are together.
+        /// The address, or the name of the deployment.
         server: String,
         /// The identity until now: a server's `run_id`, a Sentinel's or a cluster node's ID.
         was: String,
         /// The identity from now on.
         is: String,
     },
-    /// Another server answers at an address than the one that belongs there, and the client does
-    /// not use it. Told once for each identity that is found there.
+    /// Another server than expected answers at an address, and the client does not use it. Emitted
+    /// once for each identity that is found there.
     #[non_exhaustive]
     ServerRefused {
         /// The address.
         server: String,
-        /// The identity that belongs there.
+        /// The identity that was expected.
         expected: String,
         /// The identity that was found.
         found: String,
@@ -214,30 +212,29 @@ pub enum Event {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum WarningKind {
-    /// The store does not publish our releases (`PUBLISH` is not allowed, or is gone): those who
-    /// wait ask again and again.
+    /// The store does not publish this client's releases (`PUBLISH` is not allowed, or does not
+    /// exist): waiters of other clients poll.
     NotPublished,
-    /// The store does not tell us of releases (`SUBSCRIBE` is not allowed, or is gone): those who
-    /// wait here ask again and again.
+    /// The store does not notify this client of releases (`SUBSCRIBE` is not allowed, or does not
+    /// exist): its waiters poll.
     NotSubscribed,
-    /// The store may evict a lock that is held when its memory is full. Told every few minutes
-    /// while that is so.
+    /// The store may evict a held lock when its memory is full. Emitted every few minutes while
+    /// that is so.
     Eviction,
-    /// A file of TLS certificates cannot be read any more: connections are made with what it said
-    /// before.
+    /// A file of TLS certificates cannot be read any more: connections use its last content.
     TlsFile,
-    /// An environment variable looks like one of ours, and none is called that.
+    /// An environment variable has the prefix of this library, but no setting has that name.
     UnknownVariable,
 }
 
 /// The callback for events.
 ///
 /// Called on one thread of the client's own, one event after the other, never on a thread that
-/// renews or waits. A slow handler delays only later events: beyond 4,096 waiting ones they are
-/// dropped and counted, all but [`Event::Lost`] and
-/// [`Event::HandedOnLost`]. A panic in it is caught, and the next event is delivered.
+/// renews or waits. A slow handler delays only later events: beyond 4,096 queued events, all but
+/// [`Event::Lost`] and [`Event::HandedOnLost`] are dropped and counted. A panic in it is caught,
+/// and the next event is delivered.
 pub trait EventHandler: Send + Sync {
-    /// Something happened.
+    /// Called for each event.
     fn on_event(&self, event: &Event);
 }
 
@@ -248,11 +245,11 @@ impl<F: Fn(&Event) + Send + Sync> EventHandler for F {
     }
 }
 
-/// How many events may wait for a slow handler.
+/// How many events are queued for a slow handler.
 const QUEUE: usize = 4096;
 
-/// Where events are put; cheap to clone. The thread ends when the last clone is gone and the queue
-/// is empty.
+/// The sending end of the event queue; cheap to clone. The thread ends when the last clone is
+/// dropped and the queue is empty.
 #[derive(Clone, Default)]
 pub(crate) struct Events(Option<Arc<Outlet>>);
 
@@ -263,15 +260,15 @@ struct Outlet {
 
 #[derive(Default)]
 struct Backlog {
-    /// How many events are in the queue. Counted up before they are put in, and down when they are
-    /// taken out.
+    /// How many events are in the queue. Incremented before an event is put in, decremented when it
+    /// is taken out.
     waiting: AtomicUsize,
-    /// Events that were dropped. Written by the threads that emit, taken by the one that delivers.
+    /// Events that were dropped. Counted by the threads that emit, reset by the one that delivers.
     missed: AtomicU64,
 }
 
 impl Events {
-    /// Starts the thread that tells `handler`.
+    /// Starts the thread that delivers events to `handler`.
     pub(crate) fn to(handler: Arc<dyn EventHandler>) -> Result<Self, Error> {
         let (queue, events) = unbounded();
         let backlog = Arc::new(Backlog::default());
@@ -287,21 +284,21 @@ impl Events {
     pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
         let Some(outlet) = &self.0 else { return };
         let (event, backlog) = (event(), &outlet.backlog);
-        // There are no more losses than locks that were held.
+        // Losses are never dropped: there are no more of them than held locks.
         let must_come = matches!(event, Event::Lost { .. } | Event::HandedOnLost { .. });
         if !must_come && backlog.waiting.load(Ordering::Relaxed) >= QUEUE {
             backlog.missed.fetch_add(1, Ordering::Relaxed);
             return;
         }
         backlog.waiting.fetch_add(1, Ordering::Relaxed);
-        // It fails only where the thread is gone.
+        // It fails only if the thread has ended.
         let _gone = outlet.queue.try_send(event);
     }
 }
 
 fn deliver(events: &Receiver<Event>, backlog: &Backlog, handler: &dyn EventHandler) {
     let tell = |event: &Event| {
-        // A panic was reported by the panic hook already; the other events must still come.
+        // The panic hook has reported a panic already; the next events must still be delivered.
         contain(|| handler.on_event(event));
     };
     for event in events.iter() {
@@ -330,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panicking_handler_still_gets_the_next_event() {
+    fn panicking_handler_gets_the_next_event() {
         let (told, seen) = mpsc::channel();
         let told = parking_lot::Mutex::new(told);
         let events = Events::to(Arc::new(move |event: &Event| {
@@ -347,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_handler_is_told_how_many_it_missed_and_of_each_loss() {
+    fn slow_handler_gets_number_of_missed_events_and_the_loss() {
         const LOSS: u64 = u64::MAX;
         let (go, gate) = mpsc::channel::<()>();
         let (told, seen) = mpsc::channel();
@@ -356,7 +353,7 @@ mod tests {
             let ends = ends.lock();
             let told = match event {
                 Event::Missed { count } => *count,
-                Event::Lost { .. } => LOSS,
+                Event::Lost { .. } | Event::HandedOnLost { .. } => LOSS,
                 _ => 0,
             };
             ends.1.send(told).unwrap();
@@ -365,16 +362,17 @@ mod tests {
         .unwrap();
         events.emit(|| contended("x"));
         let first = seen.recv_timeout(Duration::from_secs(10)).unwrap();
-        assert_eq!(first, 0, "it is busy with the first one from here on");
+        assert_eq!(first, 0, "the handler blocks on the first event");
         for _ in 0..QUEUE + 50 {
             events.emit(|| contended("x"));
         }
         let lock = LockName::new("x").unwrap();
         let loss = Loss::new(crate::LossCause::Gone, None);
-        events.emit(|| Event::Lost { lock, token: None, loss });
+        events.emit(|| Event::Lost { lock: lock.clone(), token: None, loss });
+        events.emit(|| Event::HandedOnLost { lock, holds: 2, first: None, last: None });
         drop((go, events));
         let told: Vec<_> = seen.iter().collect();
-        assert_eq!(told.iter().filter(|is_loss| **is_loss == LOSS).count(), 1, "never dropped");
+        assert_eq!(told.iter().filter(|is_loss| **is_loss == LOSS).count(), 2, "not dropped");
         assert_eq!(told.iter().filter(|missed| **missed == 50).count(), 1);
     }
 }

@@ -93,8 +93,7 @@ impl Hold {
         if self.remaining() >= time {
             return Ok(());
         }
-        // What is asked for is what shall be left when this returns, so the lease is a little
-        // longer.
+        // At least `time` must be left when this returns, so the lease is a little longer.
         let lease = time.saturating_add(time / 50).saturating_add(Duration::from_millis(10));
         let lease = LeaseTime::new(lease).map_err(|error| error.on(&self.acquisition.name))?;
         self.restart_lease(lease)
@@ -162,7 +161,7 @@ enum Held {
     Composite(Box<dyn CompositeGuard>),
 }
 
-/// Calls the method of whichever of the two it is.
+/// Calls the method of the variant.
 macro_rules! either {
     ($held:expr, $hold:ident => $call:expr) => {
         match $held {

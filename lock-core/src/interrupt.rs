@@ -210,7 +210,7 @@ mod tests {
         assert!(here.take() && !gone.take());
         assert!(registration.check().unwrap_err().is_interrupted());
         interrupt.reset();
-        assert!(registration.check().unwrap_err().is_interrupted(), "it was there when it fired");
+        assert!(registration.check().unwrap_err().is_interrupted(), "registered before the fire");
         assert!(interrupt.register(&here).check().is_ok());
     }
 

@@ -5,8 +5,8 @@
 //! - locks: [`Client`] makes a [`Mutex`] (held by threads) or an [`OwnedMutex`] (held by guards);
 //!   [`DistLock`] has the methods, [`LockOptions`] the options of an acquisition
 //! - several locks as one: [`MultiLock`] takes all of them, [`MajorityLock`] a majority
-//! - guards and news: [`LockGuard`] and [`OwnedGuard`] are holds, [`Interrupt`] ends a wait,
-//!   [`Loss`] and [`Event`] are news, received by [`Notification`]; [`Error`] is the error type
+//! - guards and reports: [`LockGuard`] and [`OwnedGuard`] are holds, [`Interrupt`] ends a wait,
+//!   [`Notification`] receives a [`Loss`], a handler each [`Event`]; [`Error`] is the error type
 //! - policy: the engine (private)
 //! - mechanism: a store implements [`backend`]; [`MemoryBackend`] is the store in memory
 //! - settings: [`Config`], [`Schemes`] for the stores that a URL can name

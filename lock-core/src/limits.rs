@@ -1,14 +1,12 @@
-//! Limits of the operating system: how its refusals read, and how to raise the limits.
+//! Errors that come from limits of the operating system, with how to raise the limit.
 
 use crate::error::Error;
 use rustix::io::Errno;
 use std::io;
 
-/// How to mend it, if `failure` says that no file descriptor is left for another file or
-/// connection.
+/// Returns how to raise the limit, if `failure` means that no file descriptor is left.
 ///
-/// For backends: a connection that was not made for want of a descriptor says nothing about the
-/// server.
+/// For backends: a connection that failed for want of a descriptor says nothing about the server.
 #[must_use]
 pub fn no_descriptor(failure: &io::Error) -> Option<&'static str> {
     match Errno::from_io_error(failure)? {
@@ -23,10 +21,10 @@ pub fn no_descriptor(failure: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// The error of a thread that could not be started; `attempt` says which, as in "could not start
-/// the thread for events".
+/// Makes the error of a thread that could not be started: [`Error::is_unavailable`]. `attempt` says
+/// which thread, as in "could not start the thread for events".
 ///
-/// [`Error::is_unavailable`]. If it is one of the system's limits that is in the way, the text says how to raise it.
+/// If a limit of the system is the cause, the text says how to raise it.
 #[must_use]
 pub fn no_thread(attempt: &str, failure: io::Error) -> Error {
     let mend = match Errno::from_io_error(&failure) {
@@ -34,7 +32,7 @@ pub fn no_thread(attempt: &str, failure: io::Error) -> Error {
             "the system has no thread or no memory left for this process: raise its limits (`ulimit -u` and `-v`, or \
              `TasksMax=` and `MemoryMax=` of a systemd unit)",
         ),
-        // Some have a connection of their own, by which they are woken.
+        // Some threads open a connection of their own, which wakes them.
         _ => no_descriptor(&failure),
     };
     let message = mend.map_or_else(|| attempt.to_owned(), |mend| format!("{attempt}: {mend}"));
@@ -50,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_the_system_is_told_with_how_to_raise_it() {
+    fn error_of_a_system_limit_says_how_to_raise_it() {
         for (errno, says) in [
             (Errno::MFILE, "`ulimit -n`, or `LimitNOFILE="),
             (Errno::NFILE, "`sysctl fs.file-max`"),
@@ -68,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_limit_is_not_taken_for_one() {
+    fn other_system_error_is_not_reported_as_a_limit() {
         let (refused, odd) = (failure(Errno::CONNREFUSED), io::Error::other("odd"));
         assert!(no_descriptor(&refused).is_none() && no_descriptor(&odd).is_none());
         assert_eq!(no_thread("could not start it", odd).to_string(), "could not start it");

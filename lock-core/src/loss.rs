@@ -1,4 +1,4 @@
-//! [`Loss`]: that a lock was lost, and why.
+//! [`Loss`]: the report that a lock was lost, with its cause.
 
 use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
@@ -8,12 +8,12 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum LossCause {
-    /// Our own deadline passed: no renewal was confirmed in time, or the lease was a fixed one.
+    /// The local deadline passed: no renewal was confirmed in time, or the lease was a fixed one.
     Expired,
-    /// Our own deadline passed: renewals reached the store, and too few replicas confirmed them.
+    /// The local deadline passed: renewals reached the store, but too few replicas confirmed them.
     InsufficientReplicas,
-    /// The store said that the lock is not ours any more: it was deleted, force-unlocked, or lost
-    /// by the store.
+    /// The store reports that this holder does not have the lock any more: it was deleted,
+    /// force-unlocked, or lost by the store.
     Gone,
     /// The number of renewals that the caller allowed is used up. The lease is still running; it
     /// ends by itself.
@@ -36,7 +36,7 @@ impl fmt::Display for LossCause {
     }
 }
 
-/// The news that a lock was lost.
+/// The report that a lock was lost.
 #[derive(Clone, Debug)]
 pub struct Loss {
     cause: LossCause,
@@ -49,31 +49,31 @@ impl Loss {
         Self { cause, last_failure, member: None }
     }
 
-    /// Why.
+    /// Returns the cause.
     #[must_use]
     pub fn cause(&self) -> LossCause {
         self.cause
     }
 
-    /// What the last renewal failed with, if it failed.
+    /// Returns the error of the last renewal, if it failed.
     #[must_use]
     pub fn last_failure(&self) -> Option<&Error> {
         self.last_failure.as_ref()
     }
 
-    /// Of several locks that were taken as one, that whose loss was the loss of the whole.
+    /// Returns the member whose loss was the loss of a composite lock; `None` for a single lock.
     #[must_use]
     pub fn member(&self) -> Option<&LockName> {
         self.member.as_ref()
     }
 
-    /// The same, of this member of a whole, unless it is said of a member of that.
+    /// Sets the member, unless an inner composite lock has already set it.
     pub(crate) fn of(mut self, member: &LockName) -> Self {
         self.member.get_or_insert_with(|| member.clone());
         self
     }
 
-    /// The same as an error.
+    /// Makes an error of it.
     pub(crate) fn to_error(&self) -> Error {
         let error = Error::new(ErrorKind::Lost, format!("the lock was lost: {}", self.cause));
         match &self.last_failure {

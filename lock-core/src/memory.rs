@@ -327,7 +327,7 @@ pub struct MemoryScheme;
 struct Stores {
     origin: Origin,
     by_name: Mutex<HashMap<String, Weak<Store>>>,
-    /// Those of a forked child, whose copy of the parent's mutex may be locked for ever.
+    /// The stores of a forked child, whose copy of the parent's mutex may be locked for ever.
     of_child: OnceLock<Box<Self>>,
 }
 
@@ -441,7 +441,10 @@ mod tests {
         let error = open(Arc::new(SystemClock)).unwrap_err();
         assert!(error.is_configuration(), "{error}");
         assert!(error.to_string().contains("memory://one-clock"), "{error}");
-        assert!(open(Arc::new(ManualClock::new())).unwrap_err().is_configuration(), "stands alike");
+        assert!(
+            open(Arc::new(ManualClock::new())).unwrap_err().is_configuration(),
+            "another manual clock at the same time"
+        );
         drop(open(Arc::new(manual)).unwrap());
         drop(first);
         let system = open(Arc::new(SystemClock)).unwrap();

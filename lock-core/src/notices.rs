@@ -1,4 +1,4 @@
-//! [`Notices`]: what a backend tells its client besides the answers to its requests.
+//! [`Notices`]: what a backend reports to its client besides replies to requests.
 
 use crate::event::{Event, Events, WarningKind};
 use crate::sync::Mutex;
@@ -48,14 +48,14 @@ impl Notices {
         });
     }
 
-    /// Reports [`Event::Warning`]: locks work, and something should be mended all the same.
-    /// `message` is only asked for where there is a handler.
+    /// Reports [`Event::Warning`]: locks work, but the store or a setting should be corrected.
+    /// `message` is called only if there is a handler.
     pub fn warn(&self, kind: WarningKind, message: impl FnOnce() -> String) {
         self.0.events.emit(|| Event::Warning { kind, message: message() });
     }
 
-    /// Has the client verify everything that it holds now, on a thread of its own, and not at the
-    /// next renewal: the store may have lost it.
+    /// Makes the client verify all locks that it holds now, on a thread of its own, instead of at
+    /// the next renewal: the store may have lost them.
     pub fn verify_held(&self) {
         let recheck = self.0.recheck.lock().clone();
         if let Some(recheck) = recheck {

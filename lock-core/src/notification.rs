@@ -9,10 +9,10 @@ use std::sync::Arc;
 /// The receiving end of a channel that gets one message at most. It dereferences to a [`Receiver`]
 /// of `crossbeam-channel`, so it can stand in a `select!`.
 ///
-/// Clones are ends of the same channel: one of them gets the message. When the last clone goes, the
-/// sender forgets the channel, so a `select!` in a loop may ask for a new one each time. A receiver
-/// that `Receiver::clone` takes out of it does not count: it is closed without a message when the
-/// notification is forgotten. `Receiver::from` makes one that lives on by itself.
+/// Clones are ends of the same channel: one of them gets the message. After the last clone is
+/// dropped the sender removes the channel, so a `select!` in a loop may make a new one each time. A
+/// receiver made by `Receiver::clone` does not prevent that: it is then closed without a message.
+/// `Receiver::from` makes a receiver that does.
 ///
 /// # Examples
 ///
@@ -23,12 +23,12 @@ use std::sync::Arc;
 ///
 /// let stop = Interrupt::new();
 /// let (jobs, queue) = unbounded();
-/// jobs.send(1).expect("it is open");
+/// jobs.send(1).expect("the channel is open");
 /// let mut done = 0;
 /// loop {
 ///     select! {
 ///         recv(queue) -> job => {
-///             done += job.expect("it is open");
+///             done += job.expect("the channel is open");
 ///             stop.fire();
 ///         }
 ///         recv(stop.fired()) -> _ => break,
@@ -38,19 +38,19 @@ use std::sync::Arc;
 /// ```
 pub struct Notification<T>(Arc<Interest<T>>);
 
-/// What the clones of a notification share.
+/// The state that clones of a notification share.
 struct Interest<T> {
     receiver: Receiver<T>,
     is_wanted: Arc<AtomicBool>,
-    /// A receiver was made of it, of which nothing is known any more.
+    /// Set by `Receiver::from`: the drop of that receiver is not seen, so the channel is kept.
     is_kept: AtomicBool,
 }
 
-/// Whether a notification is still waited for; the sender's side.
+/// The sender's view of whether a receiver still waits.
 #[derive(Clone)]
 pub(crate) struct Wanted(Arc<AtomicBool>);
 
-/// A channel for one message.
+/// Makes a channel for one message.
 pub(crate) fn notification<T>() -> (Sender<T>, Wanted, Notification<T>) {
     let (sender, receiver) = bounded(1);
     let is_wanted = Arc::new(AtomicBool::new(true));
@@ -65,8 +65,8 @@ impl Wanted {
     }
 }
 
-/// Adds one that waits, and drops those that do not any more: once in as many additions as there
-/// are others, at least.
+/// Adds an entry. Entries that are no longer wanted are removed when the vector is full, so an
+/// addition takes constant time on average.
 pub(crate) fn add<L>(waiting: &mut Vec<L>, new: L, wanted: impl Fn(&L) -> &Wanted) {
     if waiting.len() == waiting.capacity() {
         waiting.retain(|it| wanted(it).is_so());
@@ -97,7 +97,7 @@ impl<T> Deref for Notification<T> {
     }
 }
 
-/// A receiver that is kept until the message is told, or there is none to be told any more.
+/// Makes a receiver that stays registered until the message is sent or the sender is dropped.
 #[cfg(not(shuttle))]
 impl<T> From<Notification<T>> for Receiver<T> {
     fn from(notification: Notification<T>) -> Self {
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_that_are_gone_are_dropped_and_no_others() {
+    fn dropped_notifications_are_removed_and_kept_ones_notified() {
         let mut waiting = Vec::new();
         let mut add_one = || {
             let (sender, wanted, notification) = notification::<()>();

@@ -1,4 +1,4 @@
-//! [`OnDemandThread`]: a thread that the first work starts, and that ends when it was idle.
+//! [`OnDemandThread`]: a thread that starts with the first work, and ends after it was idle.
 
 use crate::backend::no_thread;
 use crate::clock::Moment;
@@ -6,8 +6,8 @@ use crate::error::Error;
 use crate::sync::thread;
 use std::time::Duration;
 
-/// Whether the thread runs. Kept under the lock of its work: work that is added while the thread
-/// decides to end finds it either running or ended.
+/// Whether the thread runs. Kept under the mutex of its work, so that work added while the thread
+/// ends finds it either running or ended.
 #[derive(Default)]
 pub(crate) struct OnDemandThread {
     running: bool,
@@ -38,12 +38,12 @@ impl OnDemandThread {
         self.running
     }
 
-    /// It has work.
+    /// Records that the thread has work.
     pub(crate) fn busy(&mut self) {
         self.idle_since = None;
     }
 
-    /// It has none. Returns until when it waits for some; `None`: it must end.
+    /// Records that it has none. Returns until when it waits for work; `None`: it must end.
     pub(crate) fn idle(&mut self, now: Moment, longest: Duration) -> Option<Moment> {
         let end = *self.idle_since.get_or_insert(now) + longest;
         if now < end {

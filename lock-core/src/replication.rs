@@ -202,12 +202,12 @@ impl Replication {
         })
     }
 
-    /// How much longer than any other request one under this policy may take.
+    /// How much longer a request under this policy may take than any other.
     pub(crate) fn patience(&self) -> Duration {
         if self.is_off() { Duration::ZERO } else { self.time() }
     }
 
-    /// The same for a holding with this lease.
+    /// The same policy with a timeout of at most a third of this lease.
     pub(crate) fn within(mut self, lease: LeaseTime) -> Self {
         let third = u32::try_from(lease.as_millis() / 3).unwrap_or(u32::MAX);
         self.millis = self.millis.min(third.max(1));
@@ -245,7 +245,7 @@ impl fmt::Display for Replicas {
     }
 }
 
-/// How many replicas confirmed a write, when those are too few.
+/// How many replicas confirmed a write that needed more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InsufficientReplicas {
     acknowledged: Option<u32>,

@@ -2,7 +2,8 @@
 //!
 //! A normal build re-exports `parking_lot`, `std` and `crossbeam-channel`. Under `cfg(shuttle)`,
 //! which only the package `tests/schedules` sets, everything here is a task, a lock or a timer of
-//! [shuttle](https://docs.rs/shuttle), which runs one task at a time in an order that a seed decides.
+//! [shuttle](https://docs.rs/shuttle), which runs one task at a time in an order that a seed
+//! decides.
 
 #[cfg(not(shuttle))]
 mod system {

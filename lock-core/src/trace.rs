@@ -1,25 +1,25 @@
-//! What the library tells `tracing`: the feature of that name.
+//! Spans and records for `tracing`: the feature of that name.
 //!
 //! Spans, target `distlock`, level debug, each with the field `lock`: `acquire` (from the call to
-//! the grant or the refusal, with `busy` or `error` where it ends without the lock) and `release`.
-//! They are entered on the caller's thread. A program that asks for it has one for what it does
-//! under a lock: [`LockGuard::span`](crate::LockGuard::span).
+//! the grant or the refusal, with `busy` or `error` if it ends without the lock) and `release`.
+//! They are entered on the caller's thread. [`LockGuard::span`](crate::LockGuard::span) makes a
+//! span for the work under a lock.
 //!
-//! Records, target `distlock`, made of the client's [events](crate::Event) on the events' thread:
+//! Records, target `distlock`, made from the client's [events](crate::Event) on the events' thread:
 //!
 //! | level | what |
 //! |---|---|
-//! | error | a lock was lost, also for those who had handed it on |
-//! | warn | a store grants nothing until a time that is known; a renewal or a release failed; a release is unconfirmed; the renewals are used up; too few replicas confirmed; the store or a setting should be mended; another server answers at an address; events were missed |
-//! | info | what failed and was recorded more than once is over |
+//! | error | a lock was lost, also for holders that had handed it on |
+//! | warn | a store grants nothing until a known time; a renewal or a release failed; a release is unconfirmed; the renewals are used up; too few replicas confirmed; the store or a setting should be corrected; another server answers at an address; events were missed |
+//! | info | a failure that occurred more than once is over |
 //! | debug | a lock was acquired, released, found contended |
 //! | trace | a lease was renewed |
 //!
-//! What befalls all locks of a client at once makes one record for each cause, another every ten
-//! seconds with how many more there were, and one when it is over: renewals and releases that fail,
-//! a store that grants nothing for a time, too few replicas.
+//! Failures that affect all locks of a client at once (failed renewals and releases, a store that
+//! grants nothing for a time, too few replicas) make one record for each cause, another every ten
+//! seconds with the number of repetitions, and one when they are over.
 //!
-//! Lock names are in them, owners and secrets never.
+//! Records contain lock names, but never owners or secrets.
 
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::error::Error;
@@ -32,17 +32,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tracing::{debug, error, info, trace, warn};
 
-/// How often a failure that goes on is recorded.
+/// How often a continuing failure is recorded.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// After how long without it a failure is over, where no lock says so.
+/// How long after its last occurrence a failure is over, if no event of a lock ends it.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// So many causes at most are told apart.
+/// The largest number of causes that are recorded separately.
 const MOST_CAUSES: usize = 64;
 const OTHER_CAUSES: &str = "other causes";
 
-/// Tells `tracing` of every event, and then the next handler.
+/// Records every event with `tracing`, and passes it to the next handler.
 pub(crate) struct Traced {
     next: Option<Arc<dyn EventHandler>>,
     failures: Mutex<Failures>,
@@ -64,26 +64,26 @@ impl EventHandler for Traced {
     }
 }
 
-/// What is wrong, as it is recorded. It befalls many locks at once, and is recorded together.
+/// The messages of failures that affect many locks at once and are recorded together.
 const RENEWAL: &str = "a renewal failed";
 const RELEASE: &str = "a release failed";
 const PAUSE: &str = "the store grants nothing yet: waiting";
 const ACCEPTED: &str = "too few replicas confirmed it: accepted";
 const DEGRADED: &str = "held without the replicas that were asked for";
 
-/// What is wrong and not over, by what and why.
+/// Failures that are not over, by message and cause.
 #[derive(Default)]
 struct Failures(HashMap<(&'static str, String), Failure>);
 
-/// One cause.
+/// A failure with one cause.
 struct Failure {
     since: Moment,
     last: Moment,
     recorded: Moment,
-    /// How often since it was recorded, and in all.
+    /// Its occurrences since the last record, and in all.
     unrecorded: u64,
     times: u64,
-    /// The locks that it befell, and of which no event has said that it is over.
+    /// The affected locks of which no event has ended the failure.
     locks: HashSet<LockName>,
 }
 
@@ -96,7 +96,7 @@ impl Failures {
             Event::ReleaseFailed { lock, error } => {
                 self.failed(RELEASE, lock, (cause(error), chain(error)), now, false);
             }
-            // Its text says how much time is left, which is new each time.
+            // The text contains the time left, which differs each time: it is no cause.
             Event::Paused { lock, why, .. } => {
                 self.failed(PAUSE, lock, (String::new(), chain(why)), now, true);
             }
@@ -118,8 +118,8 @@ impl Failures {
         }
     }
 
-    /// `why` tells causes apart, and is the text of the first record. `ends_with_lock`: an event of
-    /// the lock says when it is over.
+    /// `cause` distinguishes failures, `text` is recorded. `ends_with_lock`: an event of the lock
+    /// ends the failure.
     fn failed(
         &mut self,
         what: &'static str,
@@ -155,7 +155,7 @@ impl Failures {
         self.0.insert(key, failure);
     }
 
-    /// These are over for this lock; all are that no lock was befallen by for long.
+    /// Ends these failures for this lock, and all failures that have not occurred for long.
     fn ended(&mut self, lock: Option<&LockName>, whats: &[&'static str], now: Moment) {
         self.0.retain(|(what, why), failure| {
             let was_there =
@@ -172,7 +172,7 @@ impl Failures {
     }
 }
 
-/// What is at the bottom of an error: above it may stand how much time is left, which is new each
+/// The innermost cause of an error: the outer texts may contain the time left, which differs each
 /// time.
 fn cause(error: &Error) -> String {
     let sources = std::iter::successors(std::error::Error::source(error), |it| it.source());
@@ -209,7 +209,7 @@ fn record(event: &Event) {
         Event::ReleaseUnconfirmed { lock } => {
             warn!(target: "distlock", %lock, "released, most likely by a request that went unanswered");
         }
-        // One record for all locks that it befalls.
+        // One record for all affected locks: see `Failures`.
         Event::RenewalFailed { .. }
         | Event::ReleaseFailed { .. }
         | Event::Paused { .. }
@@ -228,7 +228,7 @@ fn record(event: &Event) {
     }
 }
 
-/// An error and what caused it, in one line.
+/// An error and its sources, in one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     std::iter::once(error).chain(causes).map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -246,13 +246,13 @@ pub(crate) fn release(lock: &LockName) -> tracing::span::EnteredSpan {
         .entered()
 }
 
-/// The span of what is done under a lock.
+/// The span of the work under a lock.
 pub(crate) fn held(lock: &LockName, token: Option<crate::FencingToken>) -> tracing::Span {
     let token = token.map(crate::FencingToken::get);
     tracing::debug_span!(target: "distlock", "held", %lock, token)
 }
 
-/// Says in its span how a call ended.
+/// Records in its span how a call ended.
 pub(crate) fn ended<T, E: Display>(span: &tracing::Span, result: &Result<Option<T>, E>) {
     match result {
         Ok(Some(_)) => {}
@@ -276,7 +276,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// Keeps what was written.
+    /// A writer that keeps its output.
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_befalls_all_locks_makes_one_record_until_it_is_over() {
+    fn failure_of_many_locks_is_recorded_once_until_it_is_over() {
         let log = Log::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt().with_ansi(false);
@@ -317,7 +317,7 @@ mod tests {
             for event in events {
                 for n in 0..1_000 {
                     failures.record(&event(name(n), insufficient, n), at(n));
-                    // A renewal that counts without replicas is one.
+                    // A renewal that counts without replicas emits this event, too.
                     let renewed = Event::Renewed { lock: name(n), left: Duration::ZERO };
                     failures.record(&renewed, at(n));
                 }
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_and_records_say_what_happens_and_at_which_level() {
+    fn spans_and_records_have_their_text_and_level() {
         let log = Log::default();
         let writer = log.clone();
         // The events come on a thread of the client's own, so the subscriber must be the process's.

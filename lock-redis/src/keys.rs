@@ -105,13 +105,13 @@ mod tests {
     use lock_core::ClientId;
 
     #[test]
-    fn the_slot_function_is_the_specifications() {
+    fn slot_function_follows_the_cluster_specification() {
         assert_eq!(slot("123456789"), 0x31c3);
         assert_eq!(slot("{user1000}.following"), slot("user1000"));
     }
 
     #[test]
-    fn everything_of_a_lock_lives_in_its_slot() {
+    fn derived_keys_are_in_the_slot_of_their_lock() {
         let owner = OwnerId::new(ClientId::random(), 1);
         for prefix in ["", "app:", "x"] {
             let keys = Keys::new(prefix);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_redissons() {
+    fn derived_key_names_are_those_of_redisson() {
         let owner = OwnerId::new(ClientId::random(), 7);
         assert_eq!(channel("redisson_lock__channel", "a:b"), "redisson_lock__channel:{a:b}");
         assert_eq!(channel("redisson_lock__channel", "a:{b}"), "redisson_lock__channel:a:{b}");
@@ -154,12 +154,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_and_the_same_name_in_braces_are_two_locks_with_one_counter() {
+    fn name_and_braced_name_are_two_locks_with_one_counter() {
         let (plain, tagged) = (LockName::new("a").unwrap(), LockName::new("{a}").unwrap());
         let keys = Keys::new("");
         assert_ne!(keys.lock(&plain), keys.lock(&tagged));
-        // As in Redisson. So the counter may be moved by others while a lock is held, which
-        // close.lua minds.
+        // As in Redisson. So the holder of the other lock may move the counter, which `close.lua`
+        // takes into account.
         assert_eq!(token("a"), token("{a}"));
     }
 }

@@ -16,6 +16,8 @@ use std::sync::Arc;
 /// - [`tls`](Self::tls): `rediss://`, and the rest the same; needs the cargo feature `tls`, and is
 ///   refused without it
 /// - [`unix`](Self::unix): `redis+unix://[user[:password]@]/path/of/socket[?db=database]`
+///
+/// The option `format=` chooses what stands under a lock's key (`docs/INTEROP.md`).
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RedisScheme(Transport);

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_not_one_server_is_refused() {
+    fn address_that_is_not_one_server_is_refused() {
         assert!(refusal("redis://a,b").contains("`redis+sentinel://`"));
         assert!(refusal("redis://").contains("0 hosts"));
         assert!(refusal("redis://a/b").contains("`/b`"));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_dialled_and_nothing_secret_shown() {
+    fn new_backend_dials_nothing_and_shows_no_secret() {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
         let config = Config::from_url("redis://me:s3cret@192.0.2.1/3").unwrap();
         let backend = RedisBackend::new(&config, &context).unwrap();

@@ -1,5 +1,5 @@
-//! The races of the gallery: each is seen with the format that has it, and not with the one that
-//! cures it.
+//! The races of the gallery: each happens with the format that has it, and not with the format that
+//! prevents it.
 
 #[path = "../../examples/race_gallery/races.rs"]
 mod races;
@@ -76,17 +76,17 @@ fn clocks_that_differ_take_over() {
 }
 
 #[test]
-fn two_clients_with_the_same_time_in_one_second() {
+fn release_with_an_equal_time_frees_the_next_lock() {
     happens_and_is_cured(TITLES[6]);
 }
 
 #[test]
-fn a_crash_between_setnx_and_expire() {
+fn crash_between_setnx_and_expire_blocks_the_lock() {
     happens_and_is_cured(TITLES[7]);
 }
 
 #[test]
-fn a_crash_between_incr_and_expire() {
+fn crash_between_incr_and_expire_blocks_the_lock() {
     happens_and_is_cured(TITLES[8]);
 }
 
@@ -106,12 +106,12 @@ fn failed_attempt_with_shorter_lease_ends_winners() {
 }
 
 #[test]
-fn a_lock_freed_by_force_under_its_holder() {
+fn release_after_a_forced_unlock_frees_the_next_lock() {
     happens_and_is_cured(TITLES[12]);
 }
 
 #[test]
-fn the_pause_that_outlives_the_lease() {
+fn pause_longer_than_the_lease_lets_two_clients_write() {
     happens_and_is_cured(TITLES[13]);
 }
 

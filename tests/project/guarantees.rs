@@ -1,4 +1,4 @@
-//! What no lock can promise, seen to fail. The tests of the promises are named in
+//! What no lock can promise: each test shows the failure. The tests of the promises are named in
 //! `docs/GUARANTEES.md`.
 
 use distlock::{Client, DistLock, FencingToken, LockOptions};
@@ -12,7 +12,7 @@ fn two_clients(server: &RedisServer) -> [Client; 2] {
     [(); 2].map(|()| distlock::connect(&server.url()).unwrap())
 }
 
-/// What the lock protects: it refuses smaller tokens than it has seen, or takes whatever comes.
+/// The resource that the lock protects: it accepts every write, or refuses smaller tokens.
 #[derive(Default)]
 struct Record {
     text: &'static str,
@@ -41,17 +41,20 @@ fn unfenced_late_write_overwrites_next_holders() {
     let options = LockOptions::new().lease(Duration::from_secs(1));
     let late = slow.lock_with(&options).unwrap();
     let looked = late.is_valid();
-    // Here it is paused, between the look and the write, for longer than its lease.
+    // The holder is paused between its check and its write, for longer than its lease.
     let next = quick.try_lock_for(SOON).unwrap().expect("the lease ends");
     plain.write("new");
     assert!(fenced.write_fenced("new", next.fencing_token()));
-    // It goes on with what it saw.
+    // The holder continues with the result of its check.
     assert!(looked);
     plain.write("old");
     assert_eq!(plain.text, "old", "the successor's work is lost");
     assert!(!fenced.write_fenced("old", late.fencing_token()), "its token is the smaller one");
     assert_eq!(fenced.text, "new");
-    assert!(!late.is_valid() && late.unlock().unwrap_err().is_lost(), "it can know, afterwards");
+    assert!(
+        !late.is_valid() && late.unlock().unwrap_err().is_lost(),
+        "the loss is known afterwards"
+    );
 }
 
 #[test]
@@ -62,7 +65,7 @@ fn server_that_lost_its_data_grants_twice() {
     assert!(second.try_lock().unwrap().is_none());
     server.probe().command(&["FLUSHALL"]);
     let two = second.try_lock().unwrap().expect("the server knows of no holder");
-    assert!(one.is_valid() && two.is_valid(), "both believe to hold it, until a renewal");
+    assert!(one.is_valid() && two.is_valid(), "both guards are valid until a renewal");
     assert!(two.fencing_token() > one.fencing_token(), "fencing still tells them apart");
     assert!(one.verify().unwrap_err().is_lost() && !one.is_valid(), "verify reports the loss");
     two.verify().unwrap();
@@ -93,7 +96,7 @@ fn first_request_after_release_gets_the_lock() {
             guard.fencing_token()
         });
         // One attempt of the holder, and two of the waiter: before and after it subscribed.
-        eventually("the other client waits, and has looked again", SOON, || {
+        eventually("the other client waits, and has asked again", SOON, || {
             server.probe().command_calls("exists") == 3
         });
         // The lock comes free, and a third client asks before the waiter has heard of it.

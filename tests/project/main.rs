@@ -11,13 +11,13 @@ mod documents;
 // The examples, run as a user runs them.
 mod examples;
 
-// The races of old algorithms, seen to happen and seen cured.
+// The races of old algorithms: each happens with one format, and not with another.
 mod gallery;
 
-// What GUARANTEES says that no lock can promise, seen to fail.
+// What no lock can promise, by GUARANTEES: each test shows the failure.
 mod guarantees;
 
-// What a program gets that depends on the crates, and what is published of them.
+// The dependencies of a program that uses the crates, and the files that they publish.
 mod packages;
 
 // The README's commands, links and names.

@@ -1,4 +1,4 @@
-//! What a program gets that depends on the crates, and what is published of them.
+//! The dependencies of a program that uses the crates, and the files that they publish.
 
 use std::path::Path;
 use std::process::Command;

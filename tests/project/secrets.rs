@@ -1,4 +1,4 @@
-//! A planted password is looked for in everything that can be printed.
+//! A planted password appears in nothing that the library prints.
 
 use distlock::{Config, DistLock, Error, Event, LockOptions, Secret};
 use distlock_tests::child::Example;
@@ -81,7 +81,7 @@ fn planted_password_is_never_printed() {
     let address = format!("127.0.0.1:{}", server.port());
     let url = |user: &str, password: &str| format!("redis://{user}:{password}@{address}");
 
-    // What works.
+    // A client that works.
     let config = Config::from_url(&url("me", SECRET)).unwrap();
     printed.debug(&config);
     printed.debug(&Secret::new(SECRET));
@@ -137,7 +137,7 @@ fn planted_password_is_never_printed() {
         printed.debug(&refused);
     }
 
-    // What the door refuses.
+    // URLs that are refused.
     for url in [
         format!("redis://me:{SECRET}@h:port"),
         format!("redis://me:{SECRET}@h/0?no_such_option=1"),
@@ -157,7 +157,7 @@ fn planted_password_is_never_printed() {
     refused_files(&printed);
     printed.check();
 
-    // What programs print.
+    // The output of the examples.
     for url in [
         url("me", &format!("{SECRET}x")),
         format!("redis://me:{SECRET}@127.0.0.1:1"),

@@ -1,4 +1,4 @@
-//! Tests of the tools themselves: a harness that lies makes every other test worthless.
+//! Tests of the test tools: every other test relies on them.
 
 use distlock_tests::child::Example;
 use distlock_tests::claims::{Claim, Log, judge};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// What a failure says of which a late machine can be the cause.
+/// The text of a failure that a late machine can cause.
 fn late_by(panic: Box<dyn Any + Send>) -> String {
     panic.downcast_ref::<Late>().expect("the machine may be late").to_string()
 }

@@ -501,7 +501,7 @@ fn set_up_beside_clients_that_begin_the_quorum_makes_all_nodes_vote() {
         }
         let client = quorum.client();
         let beginner = thread::spawn(move || drop(client.mutex("a").unwrap().try_lock()));
-        thread::sleep(ms(round / 2));
+        let_pass(ms(round / 2));
         distlock::set_up_quorum(&config).unwrap();
         beginner.join().unwrap();
         let lock = quorum.client().mutex("a").unwrap();

@@ -1,4 +1,4 @@
-//! A backend that is gone leaves no thread and no connection behind.
+//! A dropped backend leaves no thread and no connection behind.
 
 use distlock::backend::{Attempt, Wake};
 use distlock::{
@@ -19,11 +19,8 @@ impl Wake for NoWaiter {
 }
 
 #[test]
-fn a_backend_that_is_dropped_takes_its_threads_and_connections_with_it() {
-    alone(
-        "backend_drop::a_backend_that_is_dropped_takes_its_threads_and_connections_with_it",
-        nothing_is_left,
-    );
+fn dropped_backend_leaves_no_thread_and_no_connection() {
+    alone("backend_drop::dropped_backend_leaves_no_thread_and_no_connection", nothing_is_left);
 }
 
 fn nothing_is_left() {
@@ -39,7 +36,7 @@ fn nothing_is_left() {
         schemes().open(&Config::from_url(url).unwrap(), &context).unwrap()
     };
 
-    // In all its ways: used, watched (and the watch outlives it), unreachable, never used.
+    // Backends in all states: used, watched (the watch outlives it), unreachable, never used.
     let used = open(&server.url());
     let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
     used.acquire(&Attempt::new(&name, OwnerId::new(client, 1), lease), soon()).unwrap();
@@ -51,7 +48,7 @@ fn nothing_is_left() {
     let expected =
         ["distlock-slots", "distlock-slots", "distlock-slots", "distlock-sub", "distlock-sub"];
     assert_eq!(own_threads(), expected);
-    assert_eq!(connections(), 2, "one that was borrowed and one that listens");
+    assert_eq!(connections(), 2, "one for requests and one for messages");
 
     timed(0, |_| drop((used, unreachable, unused)));
     eventually("no thread is left", LONG, || own_threads().is_empty());

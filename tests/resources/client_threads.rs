@@ -1,4 +1,4 @@
-//! What a client starts, and that it is gone with it.
+//! The threads and connections of a client end with it.
 
 use distlock::DistLock;
 use distlock_tests::own_process::{alone, own_threads};
@@ -11,8 +11,8 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(20);
 
 #[test]
-fn a_dropped_client_leaves_no_thread_and_no_connection() {
-    alone("client_threads::a_dropped_client_leaves_no_thread_and_no_connection", || {
+fn dropped_redis_client_leaves_no_thread_and_no_connection() {
+    alone("client_threads::dropped_redis_client_leaves_no_thread_and_no_connection", || {
         let server = RedisServer::start();
         let mut probe = server.probe();
         for _ in 0..3 {

@@ -15,8 +15,8 @@ const LONG: Duration = Duration::from_secs(20);
 const SECRET: &str = "pl4nted-s3cret";
 
 #[test]
-fn a_planted_password_is_in_no_log_and_no_panic() {
-    alone("log::a_planted_password_is_in_no_log_and_no_panic", || {
+fn planted_password_is_in_no_log_and_no_panic() {
+    alone("log::planted_password_is_in_no_log_and_no_panic", || {
         let log = Log::default();
         let writer = log.clone();
         tracing_subscriber::fmt()
@@ -43,7 +43,7 @@ fn a_planted_password_is_in_no_log_and_no_panic() {
         };
         let told = |record: &str| eventually(record, LONG, || log.text().contains(record));
 
-        // What works, and then does not: a loss, a renewal and a release that fail.
+        // Normal use, then an outage: a loss, a failed renewal and a failed release.
         let good = client("me", server.port());
         let lock = good.mutex("x").unwrap();
         lock.lock().unwrap().unlock().unwrap();
@@ -56,7 +56,7 @@ fn a_planted_password_is_in_no_log_and_no_panic() {
         told("lost");
         drop(lost);
 
-        // What is refused, and what a program that does not care makes of it.
+        // Refused connections, and the panics of a program that unwraps the errors.
         server.restart();
         let hook = take_hook();
         let panics = Mutex::new(log.clone());

@@ -1,22 +1,22 @@
-//! Tests that count threads, connections or processor time, or watch a rhythm: each in a process of
-//! its own, one after the other. Cargo runs test binaries one at a time, so nothing else of the
-//! suite is in their way.
+//! Tests that count threads, connections or processor time, or measure intervals: each in a process
+//! of its own, one after the other. Cargo runs test binaries one at a time, so no other test of the
+//! suite disturbs them.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
-// A backend that is gone leaves no thread and no connection behind.
+// Threads and connections of a dropped backend.
 mod backend_drop;
 
-// The rhythm of renewals, many locks at once, and what the watchdog costs.
+// The intervals of renewals, many locks at once, and the cost of the watchdog.
 mod renewals;
 
-// What a client starts, and that it is gone with it.
+// Threads and connections of a dropped client.
 mod client_threads;
 
-// How much goes to a log when a server is gone.
+// The number of log lines in an outage.
 mod log_of_an_outage;
 
-// What goes to a log, at the finest level.
+// The content of a log at the finest level.
 mod log;
 
 // How often waiters ask the store, in which order they are served, how fast a wait ends.

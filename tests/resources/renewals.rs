@@ -1,4 +1,4 @@
-//! Holding: the rhythm of renewals, many locks at once, and what the watchdog costs.
+//! The intervals of renewals, many locks at once, and the cost of the watchdog.
 
 use distlock::{DistLock, Event, GuardState, LockOptions};
 use distlock_tests::own_process::{alone, own_cpu_time, own_threads};
@@ -12,8 +12,8 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_short_lease_is_renewed_with_two_thirds_left() {
-    alone("renewals::a_short_lease_is_renewed_with_two_thirds_left", || {
+fn short_lease_is_renewed_with_two_thirds_left() {
+    alone("renewals::short_lease_is_renewed_with_two_thirds_left", || {
         let server = RedisServer::start();
         let lease = scaled(Duration::from_secs(3));
         let client = client(&server, "");
@@ -34,7 +34,7 @@ fn a_short_lease_is_renewed_with_two_thirds_left() {
             "renewals are sent at a third of the lease, not all the time: {least:?}"
         );
         guard.unlock().unwrap();
-        // With one third left it would be the second chance, and not the first.
+        // With one third left it would be the second attempt to renew, not the first.
         let overdue = (lease * 2 / 3).saturating_sub(least);
         let what = format!("a renewal was late: {least:?} were left of {lease:?}");
         tolerance.must_cover(overdue, lease / 6, &what);
@@ -109,7 +109,7 @@ fn ten_thousand_locks_stay_held(leases: u32) {
     let mut probe = server.probe();
     let (cpu, server_cpu, watch) = (own_cpu_time(), server.cpu_time(), Stopwatch::start());
     probe.reset_stats();
-    // What the store says of all of them at once, ten times in every lease.
+    // The least that is left of any lock in the store, read ten times in every lease.
     let mut least = i64::MAX;
     let all = "local least = 2 ^ 52 for n = 0, ARGV[1] - 1 do least = math.min(least, redis.call('PTTL', 'many:' .. n)) end return least";
     let ((), tolerance) = with_tolerance(|| {
@@ -119,7 +119,7 @@ fn ten_thousand_locks_stay_held(leases: u32) {
         }
     });
     let least =
-        Duration::from_millis(u64::try_from(least).expect("one has ended, or lost its lease"));
+        Duration::from_millis(u64::try_from(least).expect("a lock is gone, or has no expiry"));
     let (time, scripts) = (watch.elapsed(), probe.command_calls("evalsha"));
     let (cpu, server_cpu) = (own_cpu_time() - cpu, server.cpu_time() - server_cpu);
     let threads = own_threads();
@@ -134,8 +134,7 @@ fn ten_thousand_locks_stay_held(leases: u32) {
     assert!(guards.iter().all(|guard| guard.state() == GuardState::Held));
     assert_eq!(threads.iter().filter(|name| name.contains("timer")).count(), 1, "{threads:?}");
     assert_eq!(threads.iter().filter(|name| name.contains("renew")).count(), 1, "{threads:?}");
-    // On a machine that keeps an answer waiting for 20 ms others renew meanwhile, and no more of
-    // them than three.
+    // Where an answer takes more than 20 ms, up to three spare workers renew meanwhile.
     let spares = threads.iter().filter(|name| name.contains("spare")).count();
     assert!(spares <= 3 && threads.len() - spares <= 4, "{threads:?}");
     drop(guards); // which does not wait for the answers

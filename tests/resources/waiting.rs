@@ -1,4 +1,4 @@
-//! Waiting: what it costs the server, in which order it ends, and how it is ended.
+//! Waiting: its cost on the server, the order of grants, and what ends a wait.
 
 use distlock::{Client, DistLock, Interrupt, Mutex};
 use distlock_tests::own_process::alone;
@@ -23,7 +23,7 @@ fn serve(client: &Client, lock: &Mutex, count: usize, start: impl FnOnce()) -> V
                 served.send(n).unwrap();
                 guard.unlock().unwrap();
             });
-            // Most are in the queue within microseconds, and there are a thousand.
+            // Most of the thousand threads are in the queue within microseconds.
             let queues = || client.queue_length("crowd").unwrap() == n + 1;
             let is_quick = (0..1_000).any(|_| {
                 thread::yield_now();
@@ -43,8 +43,8 @@ fn serve(client: &Client, lock: &Mutex, count: usize, start: impl FnOnce()) -> V
 }
 
 #[test]
-fn a_thousand_threads_are_served_in_order_and_each_asks_at_most_once() {
-    alone("waiting::a_thousand_threads_are_served_in_order_and_each_asks_at_most_once", || {
+fn thousand_waiters_in_order_cost_at_most_one_acquire_each() {
+    alone("waiting::thousand_waiters_in_order_cost_at_most_one_acquire_each", || {
         let server = RedisServer::start();
         let client = client(&server, "pool=8");
         let lock = client.mutex("crowd").unwrap();
@@ -52,8 +52,8 @@ fn a_thousand_threads_are_served_in_order_and_each_asks_at_most_once() {
         let mut probe = server.probe();
         probe.reset_stats();
 
-        // Held by a thread of the same process: no request asks the store who holds it, and most
-        // are handed it.
+        // Held by a thread of the same process: no request asks the store for the holder, and most
+        // waiters get the lock by a hand-off.
         let guard = lock.lock().unwrap();
         let order = serve(&client, &lock, 1_000, || guard.unlock().unwrap());
         assert_eq!(order, (0..1_000).collect::<Vec<_>>(), "overtakes");
@@ -62,8 +62,8 @@ fn a_thousand_threads_are_served_in_order_and_each_asks_at_most_once() {
         assert!(own.acquires <= 1_001 && own.acquires == own.releases, "{own:?}");
         assert_eq!(own.subscriptions, 0);
 
-        // Held by another client: the head finds it busy, subscribes, looks again, and is woken by
-        // the release.
+        // Held by another client: the head of the queue finds it busy, subscribes, looks again, and
+        // is woken by the release.
         let stranger = builder(&server, "client_name=stranger").connect().unwrap();
         let held = stranger.mutex("crowd").unwrap().lock().unwrap();
         probe.reset_stats();
@@ -82,8 +82,8 @@ fn a_thousand_threads_are_served_in_order_and_each_asks_at_most_once() {
 }
 
 #[test]
-fn an_interrupt_wakes_a_waiter_at_once_and_leaves_nothing() {
-    alone("waiting::an_interrupt_wakes_a_waiter_at_once_and_leaves_nothing", || {
+fn interrupt_wakes_a_waiter_at_once_and_leaves_no_key() {
+    alone("waiting::interrupt_wakes_a_waiter_at_once_and_leaves_no_key", || {
         let server = RedisServer::start();
         let holder = client(&server, "tokens=off");
         let held = holder.mutex("wanted").unwrap().lock().unwrap();
@@ -107,7 +107,7 @@ fn an_interrupt_wakes_a_waiter_at_once_and_leaves_nothing() {
             "from fire() to the end of the waiting thread: p50 {:?}, p99 {:?}",
             times[50], times[98]
         );
-        // A waiter that looks around by itself does so once a second.
+        // Without the wake-up a waiter would look once a second.
         let all = times.iter().sum::<Duration>();
         assert!(all < Duration::from_secs(20), "{all:?} for a hundred interrupts");
         assert_eq!(probe.keys("*"), before, "the holder's key and nothing else");
@@ -117,8 +117,8 @@ fn an_interrupt_wakes_a_waiter_at_once_and_leaves_nothing() {
 }
 
 #[test]
-fn a_waiter_of_another_process_is_woken_by_the_release() {
-    alone("waiting::a_waiter_of_another_process_is_woken_by_the_release", || {
+fn waiter_of_another_client_is_woken_by_the_release() {
+    alone("waiting::waiter_of_another_client_is_woken_by_the_release", || {
         let server = RedisServer::start();
         let (one, two) = (client(&server, ""), client(&server, ""));
         let (here, there) = (one.mutex("baton").unwrap(), two.mutex("baton").unwrap());

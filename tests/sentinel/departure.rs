@@ -1,4 +1,4 @@
-//! A client that is gone leaves no thread and no connection behind.
+//! A dropped client leaves no thread and no connection behind.
 
 use crate::scene::{SOON, client, take};
 use distlock::DistLock;
@@ -20,11 +20,8 @@ fn all(group: &Group) -> usize {
 }
 
 #[test]
-fn a_client_that_is_dropped_takes_its_threads_and_connections_with_it() {
-    alone(
-        "departure::a_client_that_is_dropped_takes_its_threads_and_connections_with_it",
-        nothing_is_left,
-    );
+fn dropped_sentinel_client_leaves_no_thread_or_connection() {
+    alone("departure::dropped_sentinel_client_leaves_no_thread_or_connection", nothing_is_left);
 }
 
 fn nothing_is_left() {
@@ -44,8 +41,11 @@ fn nothing_is_left() {
 }
 
 #[test]
-fn also_in_the_middle_of_a_failover() {
-    alone("departure::also_in_the_middle_of_a_failover", nothing_is_left_mid_failover);
+fn client_dropped_in_a_failover_leaves_no_thread_or_connection() {
+    alone(
+        "departure::client_dropped_in_a_failover_leaves_no_thread_or_connection",
+        nothing_is_left_mid_failover,
+    );
 }
 
 fn nothing_is_left_mid_failover() {
@@ -55,8 +55,8 @@ fn nothing_is_left_mid_failover() {
     let lock = client.mutex("asked").unwrap();
     take(&lock).unlock().unwrap();
     group.servers[0].pause();
-    // One hangs on the old master, and so does a renewal, which is due each second. Whether the
-    // lock is lost depends on how soon there is a new master.
+    // An attempt hangs on the old master, and so does a renewal, which is due each second. Whether
+    // the lock is lost depends on how soon there is a new master.
     let asks = thread::spawn(move || drop(lock.try_lock_for(Duration::from_millis(1_200))));
     asks.join().unwrap();
     drop((held, client));

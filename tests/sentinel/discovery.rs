@@ -17,14 +17,14 @@ use std::time::Duration;
 
 const SECRET: &str = "pl4nted-s3cret";
 
-/// What the first attempt on this store fails with.
+/// The error of the first attempt on this store.
 #[track_caller]
 fn refusal(url: &str) -> Error {
     connect(url).mutex("x").unwrap().try_lock().unwrap_err()
 }
 
 #[test]
-fn a_sentinel_that_hangs_does_not_eat_the_time_of_those_that_answer() {
+fn hanging_sentinel_does_not_delay_discovery() {
     let group = Group::start();
     group.sentinels[0].pause();
     let client = client(&group, "command_timeout=10s&connect_timeout=10s");
@@ -41,7 +41,7 @@ fn a_sentinel_that_hangs_does_not_eat_the_time_of_those_that_answer() {
 }
 
 #[test]
-fn where_all_sentinels_hang_nobody_waits_beyond_its_deadline() {
+fn hanging_sentinels_delay_no_call_past_its_deadline() {
     let group = Group::start_with(0, 1);
     group.sentinels[0].pause();
     let lock = client(&group, "command_timeout=300ms").mutex("x").unwrap();
@@ -52,7 +52,7 @@ fn where_all_sentinels_hang_nobody_waits_beyond_its_deadline() {
 }
 
 #[test]
-fn an_unknown_master_is_told_with_those_that_there_are() {
+fn unknown_master_name_is_refused_with_the_known_names() {
     let group = Group::start_with(0, 1);
     let error = refusal(&group.url().replace(group.name(), "nomaster"));
     assert!(error.is_configuration(), "{error:?}");
@@ -63,8 +63,7 @@ fn an_unknown_master_is_told_with_those_that_there_are() {
     }
 }
 
-/// A group of one sentinel, which lets no client in without a password, and knows a user with the
-/// least rights.
+/// A group whose one sentinel requires a password, and has a user with the least rights.
 fn guarded() -> Group {
     let group = Group::start_with(0, 1);
     let operations = include_str!("../../docs/OPERATIONS.md");
@@ -90,7 +89,7 @@ fn sentinels_have_users_and_passwords_of_their_own() {
         assert!(error.to_string().contains("sentinel_password"), "{error:?}");
         assert!(error.to_string().contains("a sentinel"), "{error:?}");
     }
-    // A log of what the user was refused, which no client can have read without a password.
+    // The user was refused no command. The log can be read with a password only.
     let mut probe = group.sentinels[0].probe();
     assert_eq!(probe.command(&["AUTH", "another"]).text(), "OK");
     let log = format!("{:?}", probe.command(&["ACL", "LOG"]));
@@ -111,7 +110,7 @@ impl CredentialsProvider for Vault {
 }
 
 #[test]
-fn the_passwords_of_sentinels_come_from_a_file_or_a_provider_too() {
+fn sentinel_password_is_read_from_a_file_or_a_provider() {
     let group = guarded();
     let file = std::env::temp_dir().join(fresh_name());
     std::fs::write(&file, "another\n").unwrap();
@@ -131,7 +130,7 @@ fn the_passwords_of_sentinels_come_from_a_file_or_a_provider_too() {
 }
 
 #[test]
-fn no_password_of_a_sentinel_is_shown() {
+fn sentinel_password_is_never_shown() {
     let group = guarded();
     let client = connect(&format!("{}?sentinel_password={SECRET}", group.url()));
     let error = client.mutex("x").unwrap().try_lock().unwrap_err();
@@ -141,7 +140,7 @@ fn no_password_of_a_sentinel_is_shown() {
 }
 
 #[test]
-fn a_port_that_is_no_sentinels_is_told() {
+fn server_in_a_sentinel_url_is_reported_with_its_own_url() {
     let server = RedisServer::start();
     let error = refusal(&url("mymaster", &[server.port()]).replace("locker:SECRET@", ""));
     assert!(error.is_configuration(), "{error:?}");
@@ -154,7 +153,7 @@ fn a_port_that_is_no_sentinels_is_told() {
 }
 
 #[test]
-fn a_sentinel_where_a_server_should_be_is_told_with_the_url_to_use() {
+fn sentinel_in_a_server_url_is_reported_with_its_own_url() {
     let group = Group::start();
     let port = group.sentinel_ports()[0];
     let url = group.url();
@@ -175,7 +174,7 @@ fn a_sentinel_where_a_server_should_be_is_told_with_the_url_to_use() {
 }
 
 #[test]
-fn sentinels_that_others_tell_of_are_asked_too() {
+fn sentinels_listed_by_other_sentinels_are_asked() {
     let mut group = Group::start();
     let client = connect(&group.url_of(&group.sentinel_ports()[..1]));
     let lock = client.mutex("told-of").unwrap();
@@ -186,10 +185,10 @@ fn sentinels_that_others_tell_of_are_asked_too() {
 }
 
 #[test]
-fn a_sentinel_that_names_an_old_master_is_outvoted_by_one_that_has_heard_of_a_later_failover() {
+fn sentinels_of_a_later_epoch_outvote_an_outdated_one() {
     let group = Group::start();
     let stranger = RedisServer::start();
-    // Its epoch is that of before the first failover, and it is the first in the URL.
+    // The liar's epoch is from before the first failover, and it comes first in the URL.
     let old = group.fail_over();
     let new = group.await_other_than(old);
     let liar = Liar::naming(stranger.port(), 0);
@@ -204,7 +203,7 @@ fn a_sentinel_that_names_an_old_master_is_outvoted_by_one_that_has_heard_of_a_la
 }
 
 #[test]
-fn a_sentinel_alone_that_names_a_replica_makes_nobody_lock_there() {
+fn replica_named_as_master_by_a_sentinel_grants_no_lock() {
     let group = Group::start();
     let liar = Liar::naming(group.servers[1].port(), 9);
     let client = connect(&format!("{}?command_timeout=3s", liar.url()));
@@ -215,7 +214,7 @@ fn a_sentinel_alone_that_names_a_replica_makes_nobody_lock_there() {
 }
 
 #[test]
-fn who_knows_of_a_later_failover_does_not_follow_a_sentinel_that_does_not() {
+fn client_does_not_follow_a_sentinel_with_an_older_epoch() {
     let group = Group::start();
     let old = group.fail_over();
     let new = group.await_other_than(old);
@@ -226,10 +225,10 @@ fn who_knows_of_a_later_failover_does_not_follow_a_sentinel_that_does_not() {
     let client = connect(&format!("{}?watchdog=3s", group.url_of(&ports)));
     let lock = client.mutex("later").unwrap();
     let guard = take(&lock);
-    // Now only the liar is left, and every request that fails has it asked.
+    // Only the liar answers now, and every failed request asks it.
     group.sentinels.iter().for_each(RedisServer::pause);
     group.servers[new].probe().command(&["CLIENT", "KILL", "TYPE", "normal"]);
-    always("the lock stays where it is", Duration::from_secs(2), || {
+    always("the lock stays on its master", Duration::from_secs(2), || {
         guard.is_valid() && !stranger.probe().exists("later")
     });
     group.sentinels.iter().for_each(RedisServer::resume);
@@ -237,7 +236,7 @@ fn who_knows_of_a_later_failover_does_not_follow_a_sentinel_that_does_not() {
 }
 
 #[test]
-fn a_master_that_the_sentinels_know_by_its_name_is_found() {
+fn master_announced_by_host_name_is_found() {
     let group = Group::start_with(0, 0);
     let (port, name) = (group.servers[0].port(), fresh_name());
     let settings = format!(
@@ -251,7 +250,7 @@ fn a_master_that_the_sentinels_know_by_its_name_is_found() {
 }
 
 #[test]
-fn the_database_is_that_of_the_url() {
+fn database_of_a_sentinel_url_is_used() {
     let group = Group::start_with(0, 1);
     let lock = client(&group, "db=3").mutex("third").unwrap();
     let guard = take(&lock);
@@ -263,7 +262,7 @@ fn the_database_is_that_of_the_url() {
 }
 
 #[test]
-fn a_url_without_sentinels_or_a_master_is_refused() {
+fn url_without_sentinels_or_a_master_is_refused() {
     for url in ["redis+sentinel://", "redis+sentinel://a", "redis+sentinel:///m"] {
         let error = distlock::connect(url).unwrap_err();
         assert!(error.is_configuration() && error.to_string().contains("mymaster"), "{error:?}");
@@ -273,7 +272,7 @@ fn a_url_without_sentinels_or_a_master_is_refused() {
 }
 
 #[test]
-fn the_connection_that_was_asked_whether_it_leads_to_the_master_is_the_one_that_is_used() {
+fn connection_used_for_the_role_check_serves_requests() {
     let group = Group::start_with(0, 1);
     let lock = client(&group, "").mutex("x").unwrap();
     let mut probe = group.probe();
@@ -284,7 +283,7 @@ fn the_connection_that_was_asked_whether_it_leads_to_the_master_is_the_one_that_
 }
 
 #[test]
-fn the_replicas_that_may_be_promoted_are_counted() {
+fn replicas_that_may_be_promoted_are_counted() {
     let mut group = Group::start();
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let config = Config::from_url(&group.url()).unwrap();

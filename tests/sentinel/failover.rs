@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 #[test]
-fn after_a_sigkill_of_the_master_locks_are_taken_on_the_new_one() {
+fn locks_are_taken_on_the_successor_of_a_killed_master() {
     let mut group = Group::start();
     let lock = client(&group, "").mutex("after").unwrap();
     take(&lock).unlock().unwrap();
@@ -27,9 +27,9 @@ fn after_a_sigkill_of_the_master_locks_are_taken_on_the_new_one() {
 }
 
 #[test]
-fn a_lock_that_is_held_survives_a_failover_without_a_gap() {
+fn held_lock_survives_a_failover_without_a_gap() {
     let mut group = Group::start();
-    // Sentinels that do not agree at first on who is to lead the failover try again seconds later.
+    // Sentinels that do not agree on a leader of the failover try again seconds later.
     let client = client(&group, "watchdog=16s");
     let guard = take(&client.mutex("held").unwrap());
     let losses = guard.losses();
@@ -44,7 +44,7 @@ fn a_lock_that_is_held_survives_a_failover_without_a_gap() {
 }
 
 #[test]
-fn a_lock_whose_lease_is_shorter_than_the_failover_is_reported_lost_at_its_deadline() {
+fn lease_shorter_than_the_failover_is_lost_at_its_deadline() {
     let group = Group::steady();
     let client = client(&group, "watchdog=3s");
     let guard = take(&client.mutex("short").unwrap());
@@ -58,10 +58,10 @@ fn a_lock_whose_lease_is_shorter_than_the_failover_is_reported_lost_at_its_deadl
 }
 
 #[test]
-fn a_lock_that_the_new_master_does_not_have_is_reported_lost() {
+fn lock_missing_on_the_new_master_is_reported_lost() {
     let mut group = Group::start();
     let client = client(&group, "watchdog=15s");
-    // So that nothing goes to the replicas any more: they sleep while their links are cut.
+    // No later write reaches the replicas: they are paused while their links are cut.
     group.servers[1..].iter().for_each(|server| server.pause());
     group.servers[0].probe().command(&["CLIENT", "KILL", "TYPE", "replica"]);
     let guard = take(&client.mutex("unknown").unwrap());
@@ -70,20 +70,20 @@ fn a_lock_that_the_new_master_does_not_have_is_reported_lost() {
     group.servers[1..].iter().for_each(|server| server.resume());
     let new = group.await_other_than(0);
     assert!(!group.servers[new].probe().exists("unknown"));
-    // The next renewal tells: at a third of the lease.
+    // The next renewal reports it, at a third of the lease.
     let loss = losses.recv_timeout(SOON).unwrap();
     assert_eq!(loss.cause(), LossCause::Gone);
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
 }
 
 #[test]
-fn at_a_failover_on_demand_everything_moves_at_once_and_the_old_master_gets_nothing_more() {
+fn failover_on_demand_moves_all_connections_at_once() {
     let group = Group::start();
     let client = client(&group, "watchdog=6s&command_timeout=1s");
     let lock = client.mutex("moves").unwrap();
     let held = take(&client.mutex("held").unwrap());
     await_usable(&lock);
-    // As long as it is not told otherwise; a sentinel would do that after a while, and cut its
+    // The old master stays a master: a sentinel would demote it after a while, which cuts its
     // connections.
     keep_a_master(&group.servers[group.master()]);
     let old = group.fail_over();
@@ -102,13 +102,13 @@ fn at_a_failover_on_demand_everything_moves_at_once_and_the_old_master_gets_noth
 }
 
 #[test]
-fn a_master_that_is_paused_is_left_and_its_late_answers_are_not_believed() {
+fn paused_master_is_left_and_stays_unused_after_resuming() {
     let group = Group::start();
     let client = client(&group, "command_timeout=30s");
     let lock = client.mutex("zombie").unwrap();
     take(&lock).unlock().unwrap();
     group.servers[0].pause();
-    // Its request is on the old master's socket, and will be answered when that wakes up.
+    // Its request is on the paused master's socket, and is answered when that resumes.
     let waiting = thread::spawn({
         let lock = client.mutex("asked").unwrap();
         move || {
@@ -117,18 +117,18 @@ fn a_master_that_is_paused_is_left_and_its_late_answers_are_not_believed() {
         }
     });
     let new = group.await_other_than(0);
-    // Not after the command time-out: a request that waits for the old one is told.
+    // Long before the command time-out: the switch ends requests that wait for the old master.
     let outcome = within(Duration::from_secs(3), || waiting.join().unwrap());
     assert_eq!(outcome, (true, true));
     await_move(&lock, &group.servers[new]);
     group.servers[0].resume();
-    // The zombie is a master until it is told otherwise: no client of ours goes there.
+    // The resumed server is a master until a sentinel demotes it: no client of ours uses it.
     for _ in 0..50 {
         let guard = take(&lock);
         assert!(group.servers[new].probe().exists("zombie"));
         guard.unlock().unwrap();
     }
-    eventually("the zombie is a replica", SOON, || !is_master(&group.servers[0]));
+    eventually("the resumed server is a replica", SOON, || !is_master(&group.servers[0]));
     take(&lock).unlock().unwrap();
 }
 
@@ -149,7 +149,7 @@ fn every_call_keeps_its_deadline_while_the_master_is_paused() {
 }
 
 #[test]
-fn whoever_waits_looks_again_on_the_new_master() {
+fn waiter_watches_the_new_master_after_a_failover() {
     let mut group = Group::start();
     let [holder, waiter] = [(); 2].map(|()| client(&group, "watchdog=60s"));
     let lock = waiter.mutex("waited").unwrap();
@@ -168,7 +168,7 @@ fn whoever_waits_looks_again_on_the_new_master() {
         let list = group.servers[new].probe().command(&["PUBSUB", "CHANNELS", "redisson*"]);
         list.texts().len() == 1
     });
-    // Far less than the rest of the lease, which is what a waiter that hears nothing waits for.
+    // Far less than the rest of the lease, after which a waiter without a message tries again.
     within(Duration::from_secs(5), || {
         guard.unlock().unwrap();
         waiting.join().unwrap();
@@ -192,14 +192,14 @@ fn two_failovers_in_a_row_are_followed() {
 }
 
 #[test]
-fn while_all_sentinels_are_down_the_master_that_is_up_goes_on() {
+fn master_serves_while_all_sentinels_are_down() {
     let mut group = Group::start();
     let client = client(&group, "watchdog=4s");
     let lock = client.mutex("alone").unwrap();
     let held = take(&client.mutex("held").unwrap());
     take(&lock).unlock().unwrap();
     group.sentinels.iter_mut().for_each(|sentinel| sentinel.kill());
-    // Links that were known, and new ones: the server says that it is the master.
+    // By open connections and by new ones: the server says that it is the master.
     for _ in 0..3 {
         take(&lock).unlock().unwrap();
         group.servers[0].probe().command(&["CLIENT", "KILL", "TYPE", "normal"]);
@@ -211,11 +211,11 @@ fn while_all_sentinels_are_down_the_master_that_is_up_goes_on() {
 }
 
 #[test]
-fn sentinels_that_do_not_agree_make_no_master_and_nobody_waits_for_them_beyond_its_deadline() {
+fn calls_stay_bounded_while_sentinels_have_no_majority() {
     let mut group = Group::start();
     let lock = client(&group, "command_timeout=500ms").mutex("split").unwrap();
     take(&lock).unlock().unwrap();
-    // One alone is no majority: it cannot replace the master, whatever it thinks of it.
+    // One of three sentinels is no majority, and cannot replace the master.
     group.sentinels[1..].iter().for_each(|sentinel| sentinel.pause());
     group.servers[0].kill();
     let start = Stopwatch::start();
@@ -228,7 +228,7 @@ fn sentinels_that_do_not_agree_make_no_master_and_nobody_waits_for_them_beyond_i
 }
 
 #[test]
-fn a_paused_master_delays_no_renewal_on_another() {
+fn paused_master_delays_no_renewal_on_another() {
     let groups = [(); 2].map(|()| Group::start_with(0, 1));
     let lease = Duration::from_secs(4);
     let left = Arc::new(Mutex::new(Vec::new()));
@@ -241,7 +241,7 @@ fn a_paused_master_delays_no_renewal_on_another() {
         }))
         .connect()
         .unwrap();
-    // Their renewals wait for an answer until the test is over.
+    // The renewals of this group wait for an answer until the test is over.
     let ill = client(&groups[1], "watchdog=3s&command_timeout=60s");
     let locks: Vec<_> = (0..20).map(|n| ill.mutex(format!("ill{n}")).unwrap()).collect();
     let guard = take(&well.mutex("well").unwrap());
@@ -250,7 +250,7 @@ fn a_paused_master_delays_no_renewal_on_another() {
     groups[1].servers[0].pause();
     left.lock().clear();
     let ((), tolerance) = with_tolerance(|| {
-        // All of theirs are due, and lost.
+        // All locks of the paused group are due, and lost.
         losses.iter().for_each(|losses| drop(losses.recv_timeout(SOON).unwrap()));
         eventually("it is renewed all the while", SOON, || {
             assert!(guard.is_valid(), "{:?}", guard.loss());
@@ -261,7 +261,7 @@ fn a_paused_master_delays_no_renewal_on_another() {
     let least = left.lock().iter().copied().min().unwrap();
     // Due at two thirds.
     let overdue = (lease * 2 / 3).saturating_sub(least);
-    // One that waits for another group's answer is sent with a third left at most.
+    // A renewal that waited for the other group would be sent with a third left at most.
     tolerance.must_cover(overdue, lease / 4, &format!("a renewal was sent with {least:?} left"));
     guard.unlock().unwrap();
 }

@@ -1,4 +1,4 @@
-//! [`Liar`]: something that listens like a sentinel and says what a test wants.
+//! [`Liar`]: a scripted sentinel.
 
 use distlock_tests::resp::Request;
 use distlock_tests::sentinel;
@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-/// A sentinel that names the master that it is told to. Serves for as long as the test runs.
+/// A sentinel that names the master that the test sets. It serves until the test process ends.
 pub(crate) struct Liar {
     port: u16,
     says: Arc<Says>,
 }
 
-/// What it says, and to whom it tells news.
+/// Its answers, and its subscribers.
 struct Says {
     /// The master's port, and the epoch.
     master: Mutex<(u16, u64)>,
-    /// The master's `run_id`, as if it had heard of it.
+    /// The master's `run_id`; empty as long as the sentinel does not know it.
     run_id: Mutex<String>,
     listeners: Mutex<Vec<TcpStream>>,
     /// How often it was asked about a master.
@@ -50,7 +50,7 @@ impl Liar {
         self.port
     }
 
-    /// `redis+sentinel://..` with this one alone, which knows any master, whatever it is called.
+    /// `redis+sentinel://..` with this sentinel alone. It accepts any name of a master.
     pub(crate) fn url(&self) -> String {
         sentinel::url("mymaster", &[self.port])
     }
@@ -65,7 +65,7 @@ impl Liar {
         run_id.clone_into(&mut self.says.run_id.lock());
     }
 
-    /// Tells those who listen that there is another master.
+    /// Publishes to all subscribers that the master has changed.
     pub(crate) fn tell(&self) {
         let news = list(&["message", "+switch-master", "it is another one"]);
         for mut listener in self.says.listeners.lock().iter() {
@@ -78,7 +78,7 @@ impl Liar {
         self.says.questions.load(Ordering::SeqCst)
     }
 
-    /// How many listen to its news of another master.
+    /// The number of subscribers to `+switch-master`.
     pub(crate) fn listeners(&self) -> usize {
         self.says.listeners.lock().len()
     }

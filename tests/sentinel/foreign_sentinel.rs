@@ -26,16 +26,16 @@ fn behind(group: &Group) -> (Vec<Proxy>, String) {
 }
 
 #[test]
-fn foreign_sentinel_on_one_of_three_addresses_misleads_no_client() {
+fn foreign_sentinel_at_one_address_of_three_misleads_no_client() {
     const NAME: &str = "contended";
     let group = Group::steady();
     let foreign = group.namesake(1, LATER);
     let (proxies, url) = behind(&group);
-    // Of two programs only one is led elsewhere.
+    // Only one of the two programs is led to the foreign sentinel.
     let urls = [group.url(), url].map(|url| format!("{url}?watchdog={}s", LEASE.as_secs()));
     let contenders = urls.map(|url| Contenders::start(&url, NAME, 1, 2));
     let claimed = || contenders.each_ref().map(|it| it.claims().len());
-    eventually("both have had it", SOON, || claimed().iter().all(|claims| *claims > 5));
+    eventually("both have held the lock", SOON, || claimed().iter().all(|claims| *claims > 5));
     proxies[2].switch_to(foreign.sentinels[0].port());
     let before = claimed();
     let_pass(scaled(LEASE * 3));
@@ -63,24 +63,24 @@ fn foreign_sentinel_is_told_with_both_ids() {
     let guard = take(&lock);
     proxies[2].switch_to(foreign.sentinels[0].port());
     let found = foreign.sentinel_id(0);
-    eventually("the stranger is told", SOON, || !told.lock().is_empty());
+    eventually("the foreign sentinel is reported", SOON, || !told.lock().is_empty());
     let [server, expected, is] = told.lock()[0].clone();
     assert!(server.ends_with(&proxies[2].port().to_string()) && is == found, "{server} {is}");
     assert!(expected.contains(&group.sentinel_id(2)), "{expected}");
     guard.verify().unwrap();
     guard.unlock().unwrap();
 
-    // One of two, and by other addresses than they have themselves: neither is most of them.
+    // One of two addresses is foreign, and both are proxies: neither deployment is a majority.
     let ports = [&proxies[0], &proxies[2]].map(Proxy::port);
     let lock = connect(&group.url_of(&ports)).mutex("told").unwrap();
     let error = lock.try_lock().unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
     let text = error.to_string();
     assert!([group.sentinel_id(0), found].iter().all(|id| text.contains(id)), "{text}");
-    // Led back, it goes on.
+    // Led back to its own sentinel, the client works again.
     proxies[2].switch_to(group.sentinels[2].port());
     await_usable(&lock);
-    assert_eq!(told.lock().len(), 1, "once");
+    assert_eq!(told.lock().len(), 1, "reported once");
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn recreated_sentinel_counts_once_the_others_know_it() {
     group.recreate_sentinel(2);
     assert_ne!(group.sentinel_id(2), old);
     proxies[2].switch_to(group.sentinels[2].port());
-    // From here on the client hears of it alone.
+    // From here on the client reaches the recreated sentinel only.
     let recreated = proxies.pop().unwrap();
     drop(proxies);
     group.sentinels.swap(0, 2);
@@ -104,7 +104,7 @@ fn recreated_sentinel_counts_once_the_others_know_it() {
 }
 
 #[test]
-fn deployment_that_is_gone_is_followed_by_the_one_behind_its_addresses() {
+fn deployment_at_the_addresses_of_a_dead_one_is_followed() {
     let mut group = Group::start_with(0, 3);
     let later = group.namesake(3, 0);
     let (proxies, url) = behind(&group);
@@ -124,7 +124,7 @@ fn deployment_that_is_gone_is_followed_by_the_one_behind_its_addresses() {
 }
 
 #[test]
-fn stranger_at_the_masters_address_is_used_only_when_the_sentinels_name_it() {
+fn foreign_server_at_masters_address_is_used_once_named() {
     let [master, stranger] = [(); 2].map(|()| RedisServer::start());
     let id = |server: &RedisServer| server.probe().info_field("server", "run_id").unwrap();
     let proxy = Proxy::plain(master.port());
@@ -140,7 +140,7 @@ fn stranger_at_the_masters_address_is_used_only_when_the_sentinels_name_it() {
     let text = error.to_string();
     assert!([id(&master), id(&stranger)].iter().all(|id| text.contains(id)), "{text}");
     assert!(held.is_valid() && !stranger.probe().exists("named"));
-    // A master that was started again has another one, too.
+    // A restarted master has a new `run_id`, too.
     sentinel.identify(&id(&stranger));
     await_usable(&lock);
     assert!(held.verify().unwrap_err().is_lost());

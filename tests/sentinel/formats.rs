@@ -1,4 +1,4 @@
-//! What each wire format promises when another server takes the master's place.
+//! What each wire format promises in a failover.
 
 use crate::scene::{SOON, await_move, await_renewal_on, client, take};
 use distlock::{DistLock, LockGuard, LockOptions, LossCause, Mutex};
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Longer than a failover takes.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// From here on the replicas hear nothing more of their master.
+/// Pauses the replicas and cuts their links: no later write of the master reaches them.
 fn cut_off(group: &Group) {
     group.servers[1..].iter().for_each(|server| server.pause());
     group.servers[0].probe().command(&["CLIENT", "KILL", "TYPE", "replica"]);
@@ -25,14 +25,14 @@ fn replace(group: &mut Group, name: &str) -> usize {
     new
 }
 
-/// Takes the lock, which is free, for so long that nothing of this outlives it.
+/// Takes the free lock with a lease longer than the test.
 fn take_for_long(lock: &Mutex) -> LockGuard {
     let options = LockOptions::new().lease(LEASE).wait(SOON);
     lock.try_lock_with(&options).unwrap().expect("the lock is free")
 }
 
 #[test]
-fn a_token_that_the_new_master_does_not_have_is_told_and_the_next_holders_is_greater() {
+fn token_lock_missing_on_new_master_is_lost_and_tokens_grow() {
     let mut group = Group::start();
     cut_off(&group);
     let [one, other] = [(); 2].map(|()| client(&group, "format=token&watchdog=15s"));
@@ -41,15 +41,15 @@ fn a_token_that_the_new_master_does_not_have_is_told_and_the_next_holders_is_gre
     let new = replace(&mut group, "told");
     let next = take(&other.mutex("told").unwrap());
     assert!(next.fencing_token() > guard.fencing_token());
-    // By the next renewal, at a third of the lease.
+    // The next renewal reports it, at a third of the lease.
     assert_eq!(losses.recv_timeout(SOON).unwrap().cause(), LossCause::Gone);
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
-    assert!(group.servers[new].probe().exists("told"), "the next holder's is left alone");
+    assert!(group.servers[new].probe().exists("told"), "the next holder's lock is left alone");
     next.unlock().unwrap();
 }
 
 #[test]
-fn a_token_that_is_held_is_kept_by_the_new_master() {
+fn held_token_lock_is_kept_by_the_new_master() {
     let mut group = Group::start();
     let client = client(&group, "format=token&watchdog=16s");
     let guard = take(&client.mutex("kept").unwrap());
@@ -62,10 +62,10 @@ fn a_token_that_is_held_is_kept_by_the_new_master() {
     assert!(!group.servers[new].probe().exists("kept"));
 }
 
-/// The locks of the past: they are not renewed, so no loss is told. The holder goes on beside the
-/// next one, and frees its lock.
+/// Plain locks are not renewed, so no loss is reported. The guard stays valid beside the next
+/// holder's, and its release frees the next holder's lock.
 #[test]
-fn a_lock_of_the_past_is_lost_in_silence_and_its_release_frees_the_next_ones() {
+fn lost_plain_lock_reports_no_loss_and_frees_next_holders() {
     let mut group = Group::start();
     cut_off(&group);
     let [one, other] = [(); 2].map(|()| client(&group, "format=plain"));
@@ -73,18 +73,18 @@ fn a_lock_of_the_past_is_lost_in_silence_and_its_release_frees_the_next_ones() {
     let losses = guard.losses();
     let new = replace(&mut group, "silent");
     let next = take_for_long(&other.mutex("silent").unwrap());
-    assert!(guard.is_valid() && next.is_valid(), "both believe that they have it");
+    assert!(guard.is_valid() && next.is_valid(), "both guards are valid");
     assert!(losses.try_recv().is_err(), "no loss was told");
     assert!(group.servers[new].probe().exists("silent"));
     guard.unlock().unwrap();
-    assert!(!group.servers[new].probe().exists("silent"), "also another holder's");
+    assert!(!group.servers[new].probe().exists("silent"), "the next holder's lock is freed");
     assert!(next.unlock().is_err_and(|error| error.is_lost()));
 }
 
-/// What was given back on the old master, and the new one has still: by then it may be another's,
-/// and nothing tells.
+/// A lock that was released on the old master may still be on the new one. It may belong to the
+/// next holder by then, and a plain value does not tell.
 #[test]
-fn a_release_of_the_past_is_not_repeated_on_the_new_master() {
+fn plain_release_is_not_repeated_on_the_new_master() {
     let mut group = Group::start();
     let client = client(&group, "format=plain&lease=60s");
     let guard = take(&client.mutex("given").unwrap());

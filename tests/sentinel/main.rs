@@ -6,16 +6,16 @@
 // Sentinels that cannot reach each other.
 mod partition;
 
-// What is left of a client.
+// Threads and connections of a dropped client.
 mod departure;
 
 // How the master is found.
 mod discovery;
 
-// Masters that are killed with the lock held, and a judge of what all holders say.
+// Masters killed with the lock held: the claims of all holders are checked for overlap.
 mod failover_safety;
 
-// A sentinel that says what a test wants.
+// A scripted sentinel.
 mod fake_sentinel;
 
 // Sentinels of another deployment.
@@ -24,23 +24,23 @@ mod foreign_sentinel;
 // Another server takes the master's place.
 mod failover;
 
-// The same for other wire formats: what each of them promises.
+// Failovers with other wire formats.
 mod formats;
 
 // The examples.
 mod programs;
 
-// What goes through the failovers: a client, and a holder.
+// Helpers: clients and holders that go through a failover.
 mod scene;
 
-// By what a client notices that another server is the master.
+// The signs by which a client notices a new master.
 mod switch;
 
 // What a failover loses when too few replicas are waited for.
 mod unconfirmed;
 
-// A master that was replaced and does not know.
+// A master that was replaced and does not know it.
 mod replaced_master;
 
-// What a waiter asks for, and of which server.
+// The requests of a waiter, and the server that gets them.
 mod waiting;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What is between the sentinels: nothing, while it is up.
+/// While it is up, every connection between the sentinels is cut.
 #[derive(Default)]
 struct Wall(AtomicBool);
 
@@ -20,7 +20,7 @@ impl Plan for Wall {
     }
 }
 
-/// Puts a proxy before each sentinel, by which the others find it. The URL leads past them.
+/// Puts a proxy before each sentinel, which the other sentinels use. The URL bypasses the proxies.
 fn behind(group: &Group, wall: &Arc<Wall>) -> Vec<Proxy> {
     let proxies: Vec<_> =
         group.sentinels.iter().map(|it| Proxy::new(it.port(), Arc::clone(wall) as _)).collect();
@@ -45,7 +45,7 @@ fn behind(group: &Group, wall: &Arc<Wall>) -> Vec<Proxy> {
 }
 
 #[test]
-fn sentinels_that_are_cut_off_from_each_other_replace_no_master_until_they_are_not() {
+fn isolated_sentinels_replace_no_master_until_reconnected() {
     let mut group = Group::start();
     let wall = Arc::new(Wall::default());
     let proxies = behind(&group, &wall);

@@ -51,7 +51,7 @@ fn batch_workers_stay_exact_over_a_failover_in_the_middle() {
 }
 
 #[test]
-fn hold_holds_over_a_failover() {
+fn hold_example_keeps_its_lock_over_a_failover() {
     let group = Group::start();
     let url = format!("{}?replicas=all&watchdog=8s", group.url());
     let mut hold = Example::new("hold").args(&["--url", &url, "--name", "held"]).spawn();

@@ -1,4 +1,4 @@
-//! A master that was replaced, and does not know, beside clients that have not heard of it.
+//! A master that was replaced and does not know it, and clients that have not heard of it.
 
 use crate::scene::{client, connect, take};
 use distlock::DistLock;
@@ -9,7 +9,7 @@ use distlock_tests::time::within;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Each question is answered, and no message is sent.
+/// Passes questions on, and cuts every subscription.
 struct Deaf;
 
 impl Plan for Deaf {
@@ -19,7 +19,7 @@ impl Plan for Deaf {
 }
 
 #[test]
-fn a_zombie_is_not_believed_by_who_looks_though_it_says_that_the_lock_is_held() {
+fn lock_inspection_does_not_believe_a_replaced_master() {
     let group = Group::start();
     let deaf: Vec<_> =
         group.sentinels.iter().map(|it| Proxy::new(it.port(), Arc::new(Deaf))).collect();
@@ -34,11 +34,11 @@ fn a_zombie_is_not_believed_by_who_looks_though_it_says_that_the_lock_is_held() 
     keep_a_master(&group.servers[old]);
     assert_eq!(group.fail_over(), old);
     let new = group.await_other_than(old);
-    // As if it had not got it.
+    // As if the new master had never received the lock.
     group.servers[new].probe().command(&["DEL", "held"]);
     let next = take(&client(&group, "watchdog=60s").mutex("held").unwrap());
     assert!(next.fencing_token() > guard.fencing_token());
-    assert!(guard.is_valid(), "locally nothing is known");
+    assert!(guard.is_valid(), "the loss is not known locally");
     assert!(zombie.exists("held") && is_master(&group.servers[old]));
 
     let seen = lock.inspect().unwrap().holder.expect("it is held");
@@ -46,12 +46,12 @@ fn a_zombie_is_not_believed_by_who_looks_though_it_says_that_the_lock_is_held() 
     assert_eq!(there.as_deref(), Some(seen.owner.as_str()));
     assert!(guard.verify().unwrap_err().is_lost() && !guard.is_valid());
     next.verify().unwrap();
-    assert!(zombie.exists("held") && is_master(&group.servers[old]), "it was one all the time");
+    assert!(zombie.exists("held") && is_master(&group.servers[old]), "it is still a master");
     next.unlock().unwrap();
 }
 
 #[test]
-fn sentinels_that_hang_keep_nobody_from_looking() {
+fn hanging_sentinel_does_not_delay_verification() {
     let group = Group::start_with(0, 1);
     let lock = client(&group, "command_timeout=10s").mutex("held").unwrap();
     let guard = take(&lock);

@@ -1,4 +1,4 @@
-//! What goes through the failovers.
+//! Helpers: clients and holders that go through a failover.
 
 use distlock::{Client, ClientBuilder, DistLock, LockGuard, LockOptions, Mutex};
 use distlock_tests::guards::deadline;
@@ -7,7 +7,7 @@ use distlock_tests::sentinel::{self, Group};
 use distlock_tests::time::eventually;
 use std::time::Duration;
 
-/// How long something may take that a failover has to come before.
+/// The bound on a wait that includes a failover.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// A client of the group, with settings after the `?`.
@@ -30,7 +30,7 @@ pub(crate) fn take(lock: &Mutex) -> LockGuard {
     lock.try_lock_with(&options).unwrap().expect("the lock is free")
 }
 
-/// Waits until what this client takes is taken on this server.
+/// Waits until the locks of this client are taken on this server.
 #[track_caller]
 pub(crate) fn await_move(lock: &Mutex, to: &RedisServer) {
     sentinel::await_move(lock, lock.name().as_str(), to);

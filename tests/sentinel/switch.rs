@@ -1,8 +1,7 @@
-//! By what a client notices that another server is the master: by each of these alone.
+//! The signs by which a client notices a new master, each of them alone.
 //!
-//! The sentinel here says what the test wants and when, and the old master does nothing to help:
-//! where a real one becomes a replica, Redis closes all its connections, and any client would
-//! notice.
+//! The sentinel is scripted, and the old master gives no sign of its own: a real master that
+//! becomes a replica closes all its connections, which any client would notice.
 
 use crate::fake_sentinel::Liar;
 use crate::scene::{SOON, await_move, await_usable, connect, take};
@@ -34,16 +33,16 @@ impl Two {
         let two = Self { old, new, liar, client };
         take(&two.client.mutex("first").unwrap()).unlock().unwrap();
         assert_eq!(two.connections(&two.new), 0);
-        // Not before it listens: else it asks once more when it does.
+        // A client asks once more when its subscription begins.
         eventually("it listens", SOON, || two.liar.listeners() == 1);
         two.quiet();
         two
     }
 
-    /// Waits until the client has nothing left to ask the sentinel for.
+    /// Waits until the client has no more questions for the sentinel.
     fn quiet(&self) {
-        // Whatever it was told so far is looked into four times within a second.
-        always("no client goes elsewhere", Duration::from_millis(1_500), || {
+        // The client checks earlier news four times within a second.
+        always("no client uses the new server", Duration::from_millis(1_500), || {
             self.connections(&self.new) == 0
         });
     }
@@ -54,7 +53,7 @@ impl Two {
     }
 }
 
-/// One that sends a replica its data at once.
+/// A server that sends its data to a new replica at once.
 fn server() -> RedisServer {
     RedisServer::start_with(&["--repl-diskless-sync-delay", "0"])
 }
@@ -65,14 +64,14 @@ fn follow(server: &RedisServer, master: Option<&RedisServer>) {
     server.probe().command(&["REPLICAOF", host, port]);
     let Some(master) = master else { return };
     let mut probe = master.probe();
-    eventually("it has everything", SOON, || {
+    eventually("the replica has all data", SOON, || {
         probe.command(&["SET", "sync", "1"]);
         probe.command(&["WAIT", "1", "100"]).int() == 1
     });
 }
 
 #[test]
-fn a_sentinels_word_alone_moves_everything_though_the_old_master_is_well() {
+fn switch_message_moves_client_off_a_healthy_master() {
     let two = Two::start("watchdog=60s");
     two.liar.name(two.new.port(), 2);
     two.liar.tell();
@@ -83,7 +82,7 @@ fn a_sentinels_word_alone_moves_everything_though_the_old_master_is_well() {
 }
 
 #[test]
-fn who_looks_is_told_by_the_new_master_though_nobody_has_told_of_it() {
+fn lock_inspection_asks_new_master_without_switch_message() {
     retry_if_late(|| {
         let two = Two::start("watchdog=60s");
         let lock = two.client.mutex("held").unwrap();
@@ -98,58 +97,57 @@ fn who_looks_is_told_by_the_new_master_though_nobody_has_told_of_it() {
     });
 }
 
-/// The old master answers every script with this error, on connections that stand: by hand, they
-/// stay. The sentinel names the new one, without a message: the attempt that meets the error asks
-/// it, and goes on.
-fn must_be_left_at_once(two: &Two, code: &str) {
-    // So that it need not be left alone for a while.
+/// The old master answers every script with this error, on open connections. The sentinel names
+/// the new master without a message: the attempt that gets the error asks it, and continues.
+fn must_move_client_at_once(two: &Two, code: &str) {
+    // So that the pause between two questions to the sentinel is over.
     two.quiet();
     let says_so = || {
         let answer = two.old.probe().command(&["EVAL", "return redis.call('SET', 'x', 'x')", "0"]);
         matches!(&answer, Value::Error(error) if error.starts_with(code))
     };
-    eventually("it says so", SOON, says_so);
+    eventually("it answers so", SOON, says_so);
     assert!(two.connections(&two.old) > 0);
     two.liar.name(two.new.port(), 2);
     let guard = two.client.mutex("moved").unwrap().try_lock().unwrap().expect("it is free");
-    assert!(says_so(), "nothing else can have told");
+    assert!(says_so(), "the error was the only sign");
     assert!(two.new.probe().exists("moved"));
     guard.unlock().unwrap();
 }
 
 #[test]
-fn a_master_that_says_readonly_on_a_connection_that_stands_is_left_at_once() {
+fn readonly_error_on_open_connection_moves_client_at_once() {
     let two = Two::start("");
     follow(&two.old, Some(&two.new));
-    must_be_left_at_once(&two, "READONLY");
+    must_move_client_at_once(&two, "READONLY");
 }
 
 #[test]
-fn so_is_one_that_says_masterdown() {
+fn masterdown_error_on_open_connection_moves_client_at_once() {
     let two = Two::start("");
     let mut old = two.old.probe();
     old.command(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
     // Port 1 refuses connections.
     old.command(&["REPLICAOF", "127.0.0.1", "1"]);
-    must_be_left_at_once(&two, "MASTERDOWN");
+    must_move_client_at_once(&two, "MASTERDOWN");
 }
 
 #[test]
-fn so_is_one_that_says_loading() {
+fn loading_error_on_open_connection_moves_client_at_once() {
     let two = Two::start("");
     two.new.fill();
     let mut old = two.old.probe();
     old.command(&["CONFIG", "SET", "key-load-delay", "20000"]);
-    // Older ones answer all the same, after every 2 MiB.
+    // Redis before 7 lacks this setting, and answers after every 2 MiB.
     let _older = old.command(&["CONFIG", "SET", "loading-process-events-interval-bytes", "65536"]);
     old.command(&["REPLICAOF", "127.0.0.1", &two.new.port().to_string()]);
-    must_be_left_at_once(&two, "LOADING");
-    // It would go on reading for as long as it is to be asked what it has refused.
+    must_move_client_at_once(&two, "LOADING");
+    // Else it would still be loading when the end of the test reads its ACL log.
     two.old.probe().command(&["CONFIG", "SET", "key-load-delay", "0"]);
 }
 
 #[test]
-fn a_master_that_cannot_be_reached_is_left_at_once() {
+fn unreachable_master_is_left_at_once() {
     let mut two = Two::start("");
     two.liar.name(two.new.port(), 2);
     two.old.kill();
@@ -157,10 +155,10 @@ fn a_master_that_cannot_be_reached_is_left_at_once() {
     within(Duration::from_secs(3), || take(&lock)).unlock().unwrap();
 }
 
-/// A host that is gone takes all the time of a client that connects to it: there is none left to
-/// ask the sentinels in.
+/// Connecting to a host that is gone takes the whole time-out of a client: no time is left to ask
+/// the sentinels.
 #[test]
-fn also_where_connecting_takes_all_the_time_there_is() {
+fn connect_timeout_at_a_paused_master_moves_the_client() {
     let two = Two::start("command_timeout=1200ms&connect_timeout=1200ms");
     two.old.probe().command(&["CLIENT", "KILL", "TYPE", "normal"]);
     two.old.pause();
@@ -170,7 +168,7 @@ fn also_where_connecting_takes_all_the_time_there_is() {
     two.old.resume();
 }
 
-/// By a holder that does not let go of it.
+/// Has another client hold the lock, without a release.
 fn hold(server: &RedisServer, name: &str) {
     let mut probe = server.probe();
     probe.command(&["HSET", name, "other:1", "1"]);
@@ -183,7 +181,7 @@ fn is_watched(server: &RedisServer, name: &str) -> bool {
 }
 
 #[test]
-fn whoever_waits_is_moved_when_the_connection_that_hears_of_releases_breaks() {
+fn waiter_moves_when_its_subscription_connection_breaks() {
     let mut two = Two::start("watchdog=60s");
     hold(&two.old, "held");
     let lock = two.client.mutex("held").unwrap();
@@ -196,9 +194,9 @@ fn whoever_waits_is_moved_when_the_connection_that_hears_of_releases_breaks() {
 }
 
 #[test]
-fn whoever_waits_is_moved_and_looks_again_though_the_old_master_is_well() {
+fn switch_message_moves_waiters_off_a_healthy_master() {
     let two = Two::start("watchdog=60s");
-    // Both are held on the old one.
+    // Both locks are held on the old master.
     hold(&two.old, "free");
     hold(&two.old, "held");
     hold(&two.new, "held");
@@ -211,12 +209,12 @@ fn whoever_waits_is_moved_and_looks_again_though_the_old_master_is_well() {
     two.liar.name(two.new.port(), 2);
     two.liar.tell();
     let start = Stopwatch::start();
-    eventually("it finds the lock free", SOON, || free.is_finished());
-    eventually("the other one listens there", SOON, || is_watched(&two.new, "held"));
+    eventually("one waiter finds its lock free", SOON, || free.is_finished());
+    eventually("the other waiter subscribes there", SOON, || is_watched(&two.new, "held"));
     let mut probe = two.new.probe();
     probe.command(&["DEL", "held"]);
     probe.command(&["PUBLISH", "redisson_lock__channel:{held}", "0"]);
-    eventually("it hears of the release", SOON, || held.is_finished());
+    eventually("the other waiter is woken", SOON, || held.is_finished());
     // Long before a lease or a wait is over.
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     free.join().unwrap();
@@ -224,7 +222,7 @@ fn whoever_waits_is_moved_and_looks_again_though_the_old_master_is_well() {
 }
 
 #[test]
-fn a_renewal_that_fails_finds_the_new_master_by_itself() {
+fn failed_renewal_finds_the_new_master() {
     let mut two = Two::start("watchdog=6s");
     follow(&two.new, Some(&two.old));
     let guard = take(&two.client.mutex("held").unwrap());
@@ -238,7 +236,7 @@ fn a_renewal_that_fails_finds_the_new_master_by_itself() {
 }
 
 #[test]
-fn a_release_that_nobody_waits_for_and_that_fails_is_made_up_for_on_the_new_master() {
+fn failed_async_release_is_repeated_on_the_new_master() {
     let mut two = Two::start("watchdog=60s");
     follow(&two.new, Some(&two.old));
     let guard = take(&two.client.mutex("dropped").unwrap());
@@ -250,9 +248,9 @@ fn a_release_that_nobody_waits_for_and_that_fails_is_made_up_for_on_the_new_mast
     eventually("it is free", SOON, || !two.new.probe().exists("dropped"));
 }
 
-/// The replica was promoted before the old master freed them, and no message had said so yet.
+/// The replica is promoted before the old master frees the locks, and no message has said so yet.
 #[test]
-fn what_the_old_master_freed_and_the_new_one_does_not_know_of_is_freed_there_too() {
+fn release_unknown_to_the_new_master_is_repeated_there() {
     let two = Two::start("watchdog=60s");
     follow(&two.new, Some(&two.old));
     let [unlocked, dropped, kept] =
@@ -264,18 +262,18 @@ fn what_the_old_master_freed_and_the_new_one_does_not_know_of_is_freed_there_too
     follow(&two.new, None);
     unlocked.unlock().unwrap();
     drop(dropped);
-    eventually("the old one has freed them", SOON, || held(&two.old) == [false, false, true]);
+    eventually("the old master has freed them", SOON, || held(&two.old) == [false, false, true]);
     assert_eq!(held(&two.new), [true; 3]);
     two.liar.name(two.new.port(), 2);
     two.liar.tell();
-    eventually("the new one has, too", SOON, || held(&two.new) == [false, false, true]);
+    eventually("the new master has, too", SOON, || held(&two.new) == [false, false, true]);
     kept.verify().unwrap();
     kept.unlock().unwrap();
 }
 
-/// Where nothing says whose a lock is, giving it back once more would free another's.
+/// Where the value names no owner, a repeated release would free another client's lock.
 #[test]
-fn what_has_no_owner_is_not_freed_once_more_on_the_new_master() {
+fn release_without_owner_is_not_repeated_after_a_switch() {
     let two = Two::start("format=plain&lease=60s");
     follow(&two.new, Some(&two.old));
     let guard = take(&two.client.mutex("unlocked").unwrap());
@@ -287,11 +285,11 @@ fn what_has_no_owner_is_not_freed_once_more_on_the_new_master() {
     two.liar.tell();
     await_move(&two.client.mutex("moved").unwrap(), &two.new);
     let stays = || two.new.probe().get("unlocked").as_deref() == Some("another's");
-    always("it is another's", Duration::from_millis(500), stays);
+    always("the other client's lock stays", Duration::from_millis(500), stays);
 }
 
 #[test]
-fn what_is_given_back_while_the_master_changes_is_given_back_once() {
+fn releases_during_a_switch_succeed_on_the_new_master() {
     let mut two = Two::start("watchdog=60s");
     follow(&two.new, Some(&two.old));
     let client = &two.client;
@@ -315,15 +313,15 @@ fn what_is_given_back_while_the_master_changes_is_given_back_once() {
 }
 
 #[test]
-fn a_master_that_was_made_a_replica_by_hand_makes_nobody_lose_a_lock() {
+fn master_demoted_by_hand_loses_no_held_lock() {
     let two = Two::start("watchdog=9s");
     let renewed = two.old.probe().command_calls("hexists");
     let guard = take(&two.client.mutex("held").unwrap());
     let losses = guard.losses();
     // So that there is a connection for renewals.
     eventually("it is renewed", SOON, || two.old.probe().command_calls("hexists") > renewed);
-    // The new master has the lock, and the old one, whose connections stand, follows it and has
-    // nothing: as if the two had not met yet.
+    // The new master has the lock. The old one keeps its connections and is a replica without
+    // data, as before its first synchronisation.
     let owner = two.old.probe().hgetall("held").into_keys().next().unwrap();
     let third = server();
     follow(&two.old, Some(&third));

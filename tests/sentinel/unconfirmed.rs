@@ -1,5 +1,5 @@
-//! What a failover loses when too few replicas are waited for, seen to happen: the lock is granted
-//! twice, and the judge that sees it is the same that finds nothing in `judged`.
+//! What a failover loses when too few replicas are waited for: the lock is granted twice. The judge
+//! that detects it is the one that finds no error in `failover_safety`.
 
 use crate::scene::{SOON, client, take};
 use distlock::{Clock, DistLock, LockGuard, LockOptions, SystemClock};
@@ -10,17 +10,17 @@ use distlock_tests::time::eventually;
 
 const NAME: &str = "unconfirmed";
 
-/// Far longer than all of it takes, so that no renewal tells the holder before.
+/// Far longer than the test takes, so that no renewal reports the loss before its end.
 const LEASE: &str = "watchdog=120s";
 
-/// Has all replicas that are not paused connect anew; from the others nothing more is heard, and
-/// nothing waits for them on the way.
+/// Cuts the links of all replicas: those that are not paused reconnect, and no data for the others
+/// waits in a socket.
 fn cut_links(group: &Group) {
     group.servers[0].probe().command(&["CLIENT", "KILL", "TYPE", "replica"]);
 }
 
-/// Kills the first master while `guard` is held, has others want the lock with this policy, and
-/// returns which server has taken its place and what all of them say.
+/// Kills the first master while `guard` is held and others contend with this policy. Returns the
+/// place of the new master and the claims of all holders.
 fn claims_over_a_kill(group: &mut Group, guard: &LockGuard, policy: &str) -> (usize, Vec<Claim>) {
     let url = format!("{}?{policy}&watchdog=5s", group.url());
     let others = Contenders::start(&url, NAME, 2, 2);
@@ -31,14 +31,14 @@ fn claims_over_a_kill(group: &mut Group, guard: &LockGuard, policy: &str) -> (us
     let waiting = SystemClock.now();
     let enough = || others.claims().len() >= 4 || SystemClock.now().since(waiting) >= SOON;
     let later = stay(guard, "test", from, enough).expect("it is valid");
-    // A guard that is valid has been so since it was got.
+    // A guard that is valid now has been valid since its grant.
     let mut claims = vec![Claim { from, ..later }];
     claims.extend(others.stop());
     (new, claims)
 }
 
 #[test]
-fn without_waiting_for_replicas_a_failover_can_grant_twice() {
+fn failover_without_a_replica_policy_grants_twice() {
     let mut group = Group::start();
     group.servers[1..].iter().for_each(|server| server.pause());
     cut_links(&group);
@@ -46,17 +46,17 @@ fn without_waiting_for_replicas_a_failover_can_grant_twice() {
     let guard = take(&client.mutex(NAME).unwrap());
     let (_, claims) = claims_over_a_kill(&mut group, &guard, "replicas=off");
     judge(claims).must_show_a_double_grant();
-    assert!(guard.verify().unwrap_err().is_lost(), "who asks is told");
+    assert!(guard.verify().unwrap_err().is_lost(), "verify reports the loss");
 }
 
 #[test]
-fn where_all_are_waited_for_the_same_grants_nothing() {
+fn policy_of_all_replicas_grants_nothing_without_replicas() {
     let group = Group::start();
     group.servers[1..].iter().for_each(|server| server.pause());
     cut_links(&group);
     let lock = client(&group, "replicas=all&replication_timeout=300ms").mutex(NAME).unwrap();
-    // First they do not answer, and then they are held for down: none at all is too few, too.
-    eventually("all replicas are held for down", SOON, || {
+    // The replicas do not answer at first, and are marked down later: none at all is too few, too.
+    eventually("all replicas are marked down", SOON, || {
         let error = lock.try_lock().unwrap_err();
         assert!(error.is_insufficient_replicas(), "{error:?}");
         group.sentinels.iter().all(|sentinel| group.replicas_up(sentinel) == 0)
@@ -67,9 +67,9 @@ fn where_all_are_waited_for_the_same_grants_nothing() {
     take(&lock).unlock().unwrap();
 }
 
-/// A group whose second replica is the one to be promoted, is paused, and has its link cut: only
-/// the first one can confirm.
-fn with_the_heir_away() -> Group {
+/// A group whose second replica is preferred for promotion, paused, and cut off: only the first
+/// replica can confirm.
+fn group_with_preferred_replica_paused() -> Group {
     let group = Group::start();
     group.prefer(2);
     group.servers[2].pause();
@@ -78,8 +78,8 @@ fn with_the_heir_away() -> Group {
 }
 
 #[test]
-fn where_one_of_two_is_waited_for_the_other_may_be_promoted_and_then_it_is_granted_twice() {
-    let mut group = with_the_heir_away();
+fn promotion_of_the_unconfirmed_replica_grants_twice() {
+    let mut group = group_with_preferred_replica_paused();
     let client = client(&group, &format!("{LEASE}&replicas=1"));
     let guard = take(&client.mutex(NAME).unwrap());
     let (new, claims) = claims_over_a_kill(&mut group, &guard, "replicas=1");
@@ -88,9 +88,9 @@ fn where_one_of_two_is_waited_for_the_other_may_be_promoted_and_then_it_is_grant
 }
 
 #[test]
-fn one_that_is_held_for_down_is_not_waited_for_and_may_be_back_in_time_to_be_promoted() {
-    let mut group = with_the_heir_away();
-    eventually("it is held for down", SOON, || {
+fn replica_marked_down_is_not_awaited_and_may_be_promoted() {
+    let mut group = group_with_preferred_replica_paused();
+    eventually("it is marked down", SOON, || {
         group.sentinels.iter().all(|sentinel| group.replicas_up(sentinel) == 1)
     });
     let client = client(&group, &format!("{LEASE}&replicas=all"));
@@ -101,9 +101,9 @@ fn one_that_is_held_for_down_is_not_waited_for_and_may_be_back_in_time_to_be_pro
 }
 
 #[test]
-fn where_a_number_is_waited_for_it_must_be_there() {
-    let group = with_the_heir_away();
-    eventually("it is held for down", SOON, || {
+fn policy_of_two_replicas_grants_nothing_with_one_down() {
+    let group = group_with_preferred_replica_paused();
+    eventually("it is marked down", SOON, || {
         group.sentinels.iter().all(|sentinel| group.replicas_up(sentinel) == 1)
     });
     let lock = client(&group, "replicas=2&replication_timeout=300ms").mutex(NAME).unwrap();

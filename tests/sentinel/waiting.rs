@@ -1,4 +1,4 @@
-//! What a waiter asks for, and of which server.
+//! The requests of a waiter, and the server that gets them.
 
 use crate::fake_sentinel::Liar;
 use crate::scene::{SOON, connect, take};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// The channel on which releases of the lock `busy` are published.
 const CHANNEL: &str = "redisson_lock__channel:{busy}";
 
-/// How long after a client's last question all that it still had to ask has been asked, by far.
+/// A client without questions for this long has no more to ask, with a wide margin.
 const QUIET: Duration = Duration::from_millis(1_500);
 
 #[test]
@@ -20,7 +20,7 @@ fn waiter_behind_others_looks_at_the_master_only() {
     let liar = Liar::naming(server.port(), 1);
     let client = connect(&liar.url());
     let lock = client.mutex("busy").unwrap();
-    // With so many other subscribers the client leaves the lock to them, and looks before it asks.
+    // Behind so many subscribers the client looks at the lock before each attempt.
     let mut others: Vec<_> = (0..8).map(|_| server.probe()).collect();
     for other in &mut others {
         other.command(&["SUBSCRIBE", CHANNEL]);
@@ -36,7 +36,7 @@ fn waiter_behind_others_looks_at_the_master_only() {
         }
         since.elapsed() > QUIET
     });
-    // What it knows of other clients is not older than a few seconds.
+    // Refreshes the client's count of subscribers, which is valid for a few seconds.
     take(&lock).unlock().unwrap();
     let other = distlock::connect(&server.url()).unwrap().mutex("busy").unwrap();
     let held = other.lock().unwrap();

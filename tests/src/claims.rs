@@ -1,5 +1,5 @@
-//! [`Claim`] and [`judge`]: who had a lock from when to when, by the holders' own words, and
-//! whether two had it at once.
+//! [`Claim`] and [`judge`]: when each holder had a lock, by its own record, and whether two had it
+//! at once.
 //!
 //! One judge for all stores. The times are of the machine's clock, which is the same for all its
 //! processes.

@@ -62,7 +62,7 @@ const SETTINGS: [&str; 8] = [
     "1",
 ];
 
-/// What one node holds for true: which port serves which slots, and who replicates it.
+/// The view of one node: which port serves which slots, and which ports replicate it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct View(BTreeMap<u16, Shard>);
 
@@ -409,7 +409,7 @@ impl Cluster {
         let port = self.nodes[node].port();
         let apart = apart.map(|apart| self.nodes[apart].port());
         let mut said = Said { slot, port, nodes: Vec::new() };
-        eventually("all know who serves a slot", TAKEOVER, || {
+        eventually("all nodes know the owner of the slot", TAKEOVER, || {
             said.nodes.clear();
             for node in self.running().filter(|node| Some(node.port()) != apart) {
                 let mut probe = node.probe();
@@ -431,10 +431,9 @@ impl Cluster {
         new
     }
 
-    /// Waits until the next node of a slot has heard of the epoch of the one before. When it takes
-    /// the slot it gives itself a new epoch only if it knows of one as new as its own; and with an
-    /// older one than the slot had no node ever believes it. The one before may be in a new epoch
-    /// only since a moment ago, because it has just got the slot from the other.
+    /// Waits until the next node of a slot knows the epoch of the present one. It takes a new epoch
+    /// with the slot only if it knows one as new as its own, and no node believes an owner with an
+    /// older epoch than the slot's. The present node's epoch may be new, too: it just got the slot.
     fn wait_for_epoch(&self, from: usize, to: usize) {
         let epoch = |node: usize, field| {
             info(&mut self.nodes[node].probe(), field).and_then(|epoch| epoch.parse::<u64>().ok())
@@ -469,12 +468,12 @@ impl Cluster {
         }
     }
 
-    /// Tells the nodes that a slot has a new one: first those who are concerned.
+    /// Tells the nodes that a slot has a new owner: the new and the old owner first.
     pub fn end_to_move(&self, slot: u16, from: usize, to: usize) {
         let (slot, target) = (slot.to_string(), self.id(to));
         let words = ["CLUSTER", "SETSLOT", &slot, "NODE", &target];
         ok(&mut self.nodes[to].probe(), &words);
-        // One that has given its last slot away may have become a replica by now, and knows.
+        // A node that has given its last slot away may be a replica by now, and knows the owner.
         let answer = self.nodes[from].probe().command(&words);
         let is_replica = matches!(&answer, Value::Error(why) if why.contains("only with masters"));
         assert!(is_replica || answer == Value::Text("OK".to_owned()), "{answer:?}");

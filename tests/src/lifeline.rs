@@ -4,13 +4,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Kills a process group when this test process ends in any way, SIGKILL and Ctrl-C included.
-///
-/// It is a shell that reads from a pipe whose other end only we hold: when we are gone, the read
-/// ends, and the shell kills the group. (`PR_SET_PDEATHSIG` would need unsafe code, and would fire
-/// at the end of the *thread* that started the process, which for a test is too early.)
-///
-/// Drop it before the process is reaped, or its number may belong to another process by then.
+/// Kills a process group when this test process ends in any way: a shell reads from our pipe until
+/// it ends. (`PR_SET_PDEATHSIG` needs unsafe code, and fires when the starting *thread* ends.) Drop
+/// it before the process is reaped, or its number may belong to another process by then.
 pub struct LifeLine(Child);
 
 impl LifeLine {

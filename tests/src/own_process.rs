@@ -4,7 +4,7 @@
 use parking_lot::Mutex;
 use std::process::Command;
 
-/// What tells the second process that it is the one.
+/// The variable that marks the second process.
 const ALONE: &str = "DISTLOCK_TEST_ALONE";
 
 /// One after the other.

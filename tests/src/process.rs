@@ -350,10 +350,8 @@ fn directory(setup: &Setup) -> TempDir {
 }
 
 /// A port without a listener, below the ports of outgoing connections: a client that redials a dead
-/// server at one of these can connect to itself.
-///
-/// No port is given twice during a run, by any process: a sentinel that still looks for a server
-/// that was killed would make a replica of the next server on its port.
+/// server at one of these can connect to itself. No process gets a port again during a run: a
+/// sentinel that still looks for a killed server would make the next one on its port a replica.
 pub fn free_port() -> u16 {
     Ports { name: "single", range: 22_000..32_000, distances: &[0] }.next()
 }

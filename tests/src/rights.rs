@@ -1,6 +1,5 @@
-//! The user that the library is on every server of a test: one who may do what `docs/OPERATIONS.md`
-//! lists, and nothing else. What a test does with its own connections it does as the server's
-//! default user.
+//! The library's user on every server of a test, with the rights that `docs/OPERATIONS.md` lists
+//! and no others. A test's own connections use the server's default user.
 
 use super::probe::{Probe, Value};
 use std::process::Command;

@@ -15,12 +15,9 @@ const BOUND: Duration = Duration::from_secs(30);
 /// From when on a sentinel holds a server that is silent for down.
 pub const DOWN_AFTER: Duration = Duration::from_millis(1_500);
 
-/// What sentinels do every second or two, they do some times as often here. The period of pings has
-/// a lower limit: once the master is down, a replica is asked for its `INFO` once a second, and is
-/// promoted only if what it said is no older than five of them.
-///
-/// A sentinel that has not heard of a failover yet, four publish periods after it, makes the new
-/// master follow the old one again: at 200 ms that was seen to happen, and then there was none.
+/// Shorter periods than a sentinel's own. Pings have a lower limit: without a master a replica's
+/// `INFO` is read once a second, and may be five pings old at its promotion. At a publish period of
+/// 200 ms a sentinel that had not heard of a failover made the new master a replica again.
 const HASTE: [&str; 8] =
     ["info-period", "200", "ping-period", "250", "publish-period", "400", "tilt-period", "500"];
 
@@ -225,8 +222,8 @@ impl Group {
         resume: impl FnOnce(&Self),
     ) -> usize {
         self.set_down_after(STEADY);
-        // What they know of a replica is good for five of these periods, and is asked for once a
-        // second without a master: who is not heard of for a moment is not passed over.
+        // A replica's state is valid for five of these periods, and is read once a second without a
+        // master: a replica that is silent for a moment can still be promoted.
         self.set_periods(&["ping-period", "1000"]);
         self.servers[old].kill();
         resume(self);
@@ -312,13 +309,13 @@ fn settings(name: &str, port: u16, sentinels: usize, replicas: usize) -> String 
 /// Keeps this master from being made a replica: it stays one, and its connections stay, whichever
 /// server is told to take its place.
 pub fn keep_a_master(server: &RedisServer) {
-    // As whom sentinels come, too.
+    // The user of the sentinels, too.
     server.probe().command(&["ACL", "SETUSER", "default", "-slaveof", "-replicaof"]);
 }
 
 /// A name that no other master has, of any test that runs beside this one. Sentinels tell each
-/// other of a master by its name, over the servers that they watch; and whose server is gone goes
-/// on looking for it on a port that may be another test's by now.
+/// other of a master by its name, over the servers that they watch; and they go on looking for a
+/// server that is gone on a port that may be another test's by now.
 pub fn fresh_name() -> String {
     format!("master-{:016x}", fastrand::u64(..))
 }

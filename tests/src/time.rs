@@ -41,9 +41,8 @@ impl<T> Look for Option<T> {
 }
 
 /// Looks until something is found. Fails as [`late`] with `what` if that takes longer than `bound`
-/// (times the scale).
-///
-/// It looks once more after the bound, so a long pause of the machine does not count as a failure.
+/// (times the scale). It looks once more after the bound, so a long pause of the machine does not
+/// count as a failure.
 #[track_caller]
 pub fn eventually<L: Look>(what: &str, bound: Duration, mut look: impl FnMut() -> L) -> L::Found {
     let bound = scaled(bound);
@@ -96,7 +95,7 @@ impl Stopwatch {
 /// needs a wrong behaviour that takes far longer than the deadline and this.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// What it may take on any machine: no lateness makes more of it.
+/// The upper limit of that on any machine, whatever its lateness.
 const MOST_SLACK: Duration = Duration::from_secs(4);
 
 /// How much later than planned something may be on this machine.
@@ -115,11 +114,9 @@ pub fn with_tolerance<T>(work: impl FnOnce() -> T) -> (T, Tolerance) {
 }
 
 impl Tolerance {
-    /// Fails as [`late`] with `what` if something came `overdue`: by more than a second (times the
-    /// scale), and by more than the machine was late. Where the machine was, that is an excuse.
-    ///
-    /// `most` is never allowed to pass: the wrong behaviour that the test is for is later than
-    /// that.
+    /// Fails as [`late`] with `what` if something was `overdue` by more than a second (times the
+    /// scale) and by more than the machine was late, which is an excuse; or by more than `most`,
+    /// which only the wrong behaviour exceeds that the test is for.
     #[track_caller]
     pub fn must_cover(&self, overdue: Duration, most: Duration, what: &str) {
         let widened = (self.slack + self.lateness).min(most);
@@ -162,7 +159,7 @@ mod tests {
     use std::panic::catch_unwind;
 
     #[test]
-    fn no_lateness_widens_a_bound_beyond_its_most() {
+    fn lateness_widens_no_bound_beyond_its_maximum() {
         let ms = Duration::from_millis;
         let is_covered = |lateness, overdue, most| {
             let tolerance = Tolerance { slack: ms(1_000), lateness: ms(lateness) };

@@ -135,7 +135,7 @@ fn missing_right_is_named_and_changes_nothing() {
     is_configuration(&me.renew(&[longer])[0].clone().unwrap_err(), "+pexpire");
 }
 
-/// Watchers are woken all the same, at an interval: see `redis/untold.rs`.
+/// Watchers are woken at an interval all the same: see `redis/publish_rights.rs`.
 #[test]
 fn watch_without_channel_or_command_right_succeeds() {
     let server = RedisServer::start();
@@ -189,7 +189,7 @@ fn server_that_takes_no_writes_says_why() {
 }
 
 #[test]
-fn full_server_says_so() {
+fn full_server_is_reported() {
     let server = RedisServer::start();
     let mut only = server.probe();
     assert_eq!(only.command(&["CONFIG", "SET", "maxclients", "1"]), Value::Text("OK".to_owned()));

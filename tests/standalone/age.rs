@@ -1,4 +1,4 @@
-//! A server that is too old is refused by name, at once, and nothing is done by halves there.
+//! A server that is too old is refused by name, at once, before any write.
 
 use crate::bench::{Bench, lease};
 use distlock_tests::process::RedisServer;

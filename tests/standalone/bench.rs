@@ -1,4 +1,4 @@
-//! [`Bench`]: a client of the backend for one test, with owners to spend and deadlines to keep.
+//! [`Bench`]: a client of the backend for one test, with new owners and default deadlines.
 
 use distlock_tests::process::RedisServer;
 use lock_core::backend::{

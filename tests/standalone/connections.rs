@@ -230,7 +230,7 @@ fn answer_to_abandoned_request_is_discarded() {
         read_request(&mut stream);
         if requests.fetch_add(1, Ordering::SeqCst) == 0 {
             gone.recv().unwrap();
-            let _nobody = stream.write_all(GRANTED);
+            let _closed = stream.write_all(GRANTED);
         }
         hold(stream);
     });

@@ -1,5 +1,5 @@
-//! A server that becomes a replica by hand: the connections to it stay, and what it lacks its
-//! master may have.
+//! A server that becomes a replica by hand: its connections stay, and its new master may have locks
+//! that it lacks.
 
 use crate::bench::{Bench, LONG, granted, name, soon};
 use distlock_tests::process::RedisServer;

@@ -1,4 +1,4 @@
-//! The life of a lock, whatever the bytes travel over: taken, waited for, renewed, released.
+//! Acquisition, wait, renewal and release of a lock, over any transport.
 
 use crate::bench::LONG;
 use distlock::{Clock, DistLock, SystemClock};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Far longer than a release takes to be heard of.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// What a lock goes through on this server when it is reached by `url`, which has options already.
+/// Runs these steps on this server by `url`, which has options already.
 pub(crate) fn of_a_lock(server: &RedisServer, url: &str) {
     is_handed_over(server, url);
     is_kept(server, url);

@@ -9,7 +9,7 @@ mod access;
 // Servers that are too old.
 mod age;
 
-// A client of the backend, with owners to spend.
+// A client of the backend for one test.
 mod bench;
 
 // Connections before, between and after requests, and too few of them.
@@ -24,7 +24,7 @@ mod demoted;
 // Asynchronous releases.
 mod unawaited_releases;
 
-// What a lock goes through.
+// Acquisition, wait, renewal and release of a lock.
 mod life;
 
 // Whether the store can be asked.
@@ -33,13 +33,13 @@ mod ping;
 // Addresses that lead to another server.
 mod replaced_server;
 
-// Peers that only pretend to be a server.
+// Scripted servers.
 mod peer;
 
 // Servers on a socket in the file system.
 mod socket;
 
-// What stands in the store, and what the scripts do with it.
+// The content of the store, and the scripts.
 mod store;
 
 // Servers on TLS.
@@ -51,7 +51,7 @@ mod tokens;
 // Watches, and the connection behind them.
 mod waking;
 
-// Bad days: the network loses, delays and garbles, and the server is in every kind of trouble.
+// Faults of the network, the server, the process and the program.
 mod faults;
 
 // What can only be seen on a real server: requests and keys.
@@ -60,7 +60,7 @@ mod redis;
 // The server's time of day jumps.
 mod servers_clock;
 
-// Turns between clients, at several distances.
+// Fairness between clients, at several distances.
 mod turns;
 
 // Several locks as one, on several servers.

@@ -1,4 +1,4 @@
-//! [`Peer`]: something that listens like a server and then behaves as a test wants.
+//! [`Peer`]: a scripted server.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

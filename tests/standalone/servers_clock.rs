@@ -80,11 +80,11 @@ fn clock_set_back_lengthens_the_lease_on_the_server_only() {
     assert!(probe.pttl("fixed").unwrap() > Duration::from_secs(3_500));
     assert!(two.mutex("fixed").unwrap().try_lock().unwrap().is_none());
     assert!(two.mutex("fixed").unwrap().force_unlock().unwrap());
-    // Who holds and is well notices nothing, and gives it back.
+    // A holder that still renews notices nothing, and releases.
     assert_eq!(kept.state(), GuardState::Held);
     kept.unlock().unwrap();
     assert!(!probe.exists("watched"));
-    // The counter knows better than the clock.
+    // The counter is ahead of the clock, so tokens still grow.
     let next = two.mutex("fixed").unwrap().try_lock().unwrap().unwrap();
     assert!(next.fencing_token() > token, "{:?} after {token:?}", next.fencing_token());
     drop(first);

@@ -1,4 +1,4 @@
-//! What stands in the store, and what the scripts do with it.
+//! The content of the store, and the scripts.
 
 use crate::bench::{Bench, Counter, LONG, acquisition, granted, lease, name, soon, tokens};
 use distlock_tests::probe::{Probe, Value};

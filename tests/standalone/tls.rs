@@ -135,8 +135,8 @@ fn idle_or_killed_tls_connection_costs_no_answer() {
     let connections = || server.probe().stat("total_connections_received");
     let (held, _) = bench.take("a");
     let before = connections();
-    // Longer than a link is trusted without a look: session tickets that lie there are no
-    // strangers' answers.
+    // Longer than a link is trusted without a check: unread session tickets are no unrequested
+    // replies.
     distlock_tests::time::let_pass(std::time::Duration::from_millis(1_200));
     bench.release(&held);
     assert_eq!(connections(), before + 1, "only the probe");

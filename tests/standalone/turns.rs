@@ -1,4 +1,4 @@
-//! Turns between clients that want the same lock all the time, at several distances of the server.
+//! Fairness between clients that contend for one lock all the time, at several distances.
 
 use distlock::{Clock, DistLock, Moment, Mutex, SystemClock};
 use distlock_tests::distance::Distance;
@@ -26,7 +26,7 @@ enum Giving {
     Unlock,
 }
 
-/// Who contends, and how.
+/// The clients of a contest, and their settings.
 #[derive(Clone, Copy)]
 struct Contest {
     threads: usize,

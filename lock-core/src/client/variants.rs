@@ -74,13 +74,13 @@ mod tests {
         let id = brief.id();
         assert!(id != client.id());
         drop(brief);
-        assert_eq!(client.with_option("watchdog", "2s").unwrap().id(), id, "a handle keeps it");
+        assert_eq!(client.with_option("watchdog", "2s").unwrap().id(), id, "kept by a handle");
         let also = client.with_option("watchdog", "2s").unwrap().with_option("tokens", "off");
         assert!(also.unwrap().id() != id);
         drop((held, lock));
         assert!(
             client.with_option("watchdog", "2s").unwrap().id() != id,
-            "the first one was dropped"
+            "the first variant was dropped"
         );
     }
 

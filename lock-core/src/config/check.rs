@@ -18,8 +18,8 @@ impl Config {
         if wrong.is_empty() { Ok(()) } else { Err(Error::configuration(wrong.join("; "))) }
     }
 
-    /// The complaint about the value of one setting. Of these only the places of a password can
-    /// contradict each other; what depends on the store, its scheme checks.
+    /// The complaint about the value of one setting. Only the sources of a password can contradict
+    /// each other; the scheme checks what depends on the store.
     pub(super) fn complaint(&self, option: &str) -> Option<String> {
         match option {
             "password_file" => self.complaint_about_passwords(),

@@ -131,7 +131,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn file_sets_all_settings_and_wins_over_its_url() {
+    fn settings_of_a_file_win_over_options_of_its_url() {
         const TEXT: &str =
             "url = 'memory://x?pool=3&watchdog=5s'\nwatchdog = '7s'\ntokens = 'keep'";
         let by_serde: Config = toml::from_str(TEXT).unwrap();

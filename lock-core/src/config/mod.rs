@@ -150,8 +150,8 @@ impl Config {
         Ok(())
     }
 
-    /// Applies an option by its name. One of a file or the environment is checked at once, while
-    /// its place is known; the others by [`check`](Self::check).
+    /// Applies an option by its name. An option of a file or the environment is checked at once,
+    /// while its source is known, all others by [`check`](Self::check).
     fn take(&mut self, option: &str, value: &str, place: &Source) -> Result<(), Error> {
         self.set(option, value, place).map_err(|wrong| place.refuse(&wrong))?;
         match (place, self.complaint(option)) {

@@ -1,4 +1,4 @@
-//! Settings as a whole, whichever way they come.
+//! Settings from a URL, from setters and by name: values, defaults and refusals.
 
 use super::*;
 
@@ -42,7 +42,7 @@ fn invalid_value_is_refused_by_name() {
 }
 
 #[test]
-fn each_option_is_set_by_url_and_by_setter() {
+fn options_are_set_alike_by_url_and_by_setter() {
     let by_url = Config::from_url(
         "memory://?watchdog=10s&outage_limit=11s&hand_off=8ms&connect_timeout=12s\
          &command_timeout=13s&pool=14&client_name=me&prefix=p:&tokens=off&token_retention=15m",

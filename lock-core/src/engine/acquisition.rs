@@ -457,7 +457,7 @@ mod tests {
     use crate::owner::ClientId;
 
     #[test]
-    fn causes_that_alternate_are_told_once_each_until_a_renewal_succeeds() {
+    fn alternating_causes_are_reported_once_until_a_success() {
         let mut inner = Inner::new(LeaseTime::new(Duration::from_secs(1)).unwrap(), None);
         let told = |inner: &mut Inner, causes: &[&str]| {
             let errors = causes.iter().map(|cause| Error::unavailable(*cause));
@@ -491,7 +491,7 @@ mod tests {
         let renewed = sent + Duration::from_millis(100);
         assert!(
             acquisition.extended(&mut acquisition.lock(), renewed, lease),
-            "no look came before"
+            "no check found the lock over before"
         );
         assert!(acquisition.is_valid_at(end));
         let end = acquisition.valid_until();
@@ -499,7 +499,7 @@ mod tests {
         let renewed = sent + Duration::from_millis(200);
         assert!(
             !acquisition.extended(&mut acquisition.lock(), renewed, lease),
-            "the look was final"
+            "the check at the deadline is final"
         );
         assert!(!acquisition.is_valid_at(end) && acquisition.valid_until() == end);
     }

@@ -81,7 +81,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// Memory, and the notices of the last client that opened it.
+    /// The memory scheme, and the notices of the last client that opened it.
     #[derive(Clone, Default)]
     struct Noted(Arc<Mutex<Notices>>);
 
@@ -105,7 +105,7 @@ mod tests {
         let options = LockOptions::new().lease(Duration::from_secs(3_600));
         let take = |name: &str| client.mutex(name).unwrap().lock_with(&options).unwrap();
         let locks = [take("x"), take("y")];
-        // Of the first two one cannot be asked about, and goes on to be in doubt.
+        // One of the two first verifications fails, and is repeated later.
         store.fail_next("inspect", Fault::NotSent);
         notices.verify_held();
         parked(&clock, 2);
@@ -115,24 +115,24 @@ mod tests {
         }
         store.fail_next("inspect", Fault::NotSent);
         notices.verify_held();
-        eventually("the one that was verified before is asked about again", || {
+        eventually("the lock that was verified is verified again", || {
             locks.iter().any(|guard| !guard.is_valid())
         });
     }
 
     #[test]
-    fn notice_tells_what_is_gone_and_leaves_what_is_not() {
+    fn notice_reports_gone_locks_and_keeps_the_others() {
         let (noted, url) = (Noted::default(), "memory://recheck");
         let other = Client::builder().url(url).unwrap().connect().unwrap();
         let schemes = Schemes::empty().with(noted.clone());
         let client = Client::builder().url(url).unwrap().schemes(schemes).connect().unwrap();
-        // Neither is renewed while the test runs.
+        // The lease is so long that neither lock is renewed during the test.
         let options = LockOptions::new().lease(Duration::from_secs(3_600));
         let take = |name: &str| client.mutex(name).unwrap().lock_with(&options).unwrap();
         let (gone, kept) = (take("gone"), take("kept"));
         let losses = gone.losses();
         assert!(other.mutex("gone").unwrap().force_unlock().unwrap());
-        assert!(gone.is_valid() && losses.try_recv().is_err(), "it is not told by itself");
+        assert!(gone.is_valid() && losses.try_recv().is_err(), "no notice was sent yet");
         noted.0.lock().verify_held();
         let loss = losses.recv_timeout(Duration::from_secs(60)).unwrap();
         assert_eq!(loss.cause(), LossCause::Gone);

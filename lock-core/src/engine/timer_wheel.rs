@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_fires_early_and_everything_within_a_tick() {
+    fn timers_fire_at_the_first_tick_after_they_are_due() {
         let mut wheel = wheel();
         wheel.schedule(at(25), 1);
         assert_eq!(expired(&mut wheel, 25), []);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_waits_for_its_own_round() {
+    fn timer_waits_for_its_own_round() {
         let mut wheel = wheel();
         wheel.schedule(at(20), 1);
         wheel.schedule(at(20 + 10 * SLOTS as u64), 2);
@@ -247,13 +247,13 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_due_at_the_next_tick_comes_early_and_no_more_than_was_asked_for() {
+    fn expire_early_takes_only_timers_of_the_next_tick() {
         let mut wheel = wheel();
         assert_eq!(expired(&mut wheel, 20), []);
         for item in 0..3 {
             wheel.schedule(at(30), item);
         }
-        wheel.schedule(at(30 + 10 * SLOTS as u64), 3); // of the same slot, a round later
+        wheel.schedule(at(30 + 10 * SLOTS as u64), 3); // in the same slot, a round later
         wheel.schedule(at(40), 4);
         let mut items = Vec::new();
         wheel.expire_early(2, &mut items);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_in_which_very_many_were_due_gives_its_memory_back() {
+    fn emptied_slot_frees_the_memory_of_a_burst() {
         let mut wheel = wheel();
         for item in 0..10_000 {
             wheel.schedule(at(50), item);
@@ -283,13 +283,13 @@ mod tests {
         assert_eq!(wheel.cancel(keys[1]), Some(1));
         assert_eq!(wheel.cancel(keys[1]), None);
         let again = wheel.schedule(at(50), 9);
-        assert_eq!(wheel.cancel(keys[1]), None, "the timer is used again, the key is not");
+        assert_eq!(wheel.cancel(keys[1]), None, "the position is reused, the key is not");
         assert_eq!(wheel.cancel(again), Some(9));
         assert_eq!(expired(&mut wheel, 50), [0, 2]);
     }
 
     #[test]
-    fn after_a_long_sleep_everything_that_is_due_fires_at_once() {
+    fn due_timers_fire_at_once_after_a_long_sleep() {
         let mut wheel = wheel();
         for item in 0..2000 {
             wheel.schedule(at(u64::from(item) * 10), item);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overdue_when_it_is_scheduled_fires_next() {
+    fn overdue_timer_fires_at_the_next_tick() {
         let mut wheel = wheel();
         assert_eq!(expired(&mut wheel, 1000), []);
         wheel.schedule(at(10), 7);
@@ -307,9 +307,9 @@ mod tests {
         assert_eq!(expired(&mut wheel, 1010), [7]);
     }
 
-    /// The wheel against the obvious implementation: a list that is searched.
+    /// Compares the wheel with the obvious implementation, a list that is searched.
     #[test]
-    fn it_agrees_with_a_plain_list() {
+    fn wheel_agrees_with_a_plain_list() {
         let mut random = fastrand::Rng::with_seed(7);
         let (mut wheel, mut list) = (wheel(), Vec::new());
         let mut now = 0;
@@ -326,7 +326,7 @@ mod tests {
                         list.iter().map(|(due, ..)| due.div_ceil(10) * 10).min().unwrap();
                     assert!(
                         next <= at(earliest.max(now / 10 * 10 + 10)),
-                        "must not sleep through a timer"
+                        "the wheel must not skip a timer"
                     );
                 }
                 now += random.u64(0..3_000);

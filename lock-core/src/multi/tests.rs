@@ -90,7 +90,7 @@ impl Three {
         }
     }
 
-    /// Advances by steps until the condition holds, each when the one thread of the test sleeps.
+    /// Advances by steps until the condition holds. Before each step the test's thread must sleep.
     fn until(&self, what: &str, step: Duration, mut is_so: impl FnMut() -> bool) {
         loop {
             let mut is_done = false;
@@ -105,10 +105,10 @@ impl Three {
         }
     }
 
-    /// Until the thread of the test sleeps in the queue for that lock: a try stands there, too, but
-    /// does not sleep.
+    /// Advances until the test's thread sleeps in the queue for that lock. A try is queued, too,
+    /// but does not sleep.
     fn until_waiting_for(&self, n: usize) {
-        self.until("it waits for one", SECOND / 1000, || {
+        self.until("the thread waits for one lock", SECOND / 1000, || {
             let is_queued = self.clients[n].queue_length(NAMES[n]).unwrap() == 1;
             is_queued && sleeping(&self.clock) > self.threads()
         });

@@ -20,7 +20,7 @@ pub use shuttle::thread_local;
 /// A map whose order is the same in every execution.
 pub type HashMap<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
-/// `parking_lot::Mutex` over shuttle's, which is unfair: whichever task runs first takes it.
+/// `parking_lot::Mutex` over shuttle's, which is unfair: the first task that runs takes it.
 #[derive(Default)]
 pub struct Mutex<T: ?Sized>(shuttle::sync::Mutex<T>);
 
@@ -94,7 +94,7 @@ impl Condvar {
         guard.inner = Some(self.0.wait(inner).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits until it is notified or that much time has passed; says whether it has.
+    /// Waits until it is notified or this time has passed; returns whether it has passed.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, longest: Duration) -> bool {
         if longest.is_zero() {
             guard.inner = None;

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_ask_as_often_as_is_said_and_a_little_later() {
+    fn poll_interval_and_jitter_are_as_configured() {
         for (text, times) in [
             ("plain,poll=40ms,jitter=7ms", [40_000, 7_000]),
             ("timestamp", [100_000, 25_000]),

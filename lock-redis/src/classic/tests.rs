@@ -1,4 +1,4 @@
-//! What [`ClassicBackend`] sends, and what it does not, on a store in memory.
+//! The requests that [`ClassicBackend`] sends and does not send, on a store in memory.
 
 use super::*;
 use lock_core::{
@@ -14,9 +14,9 @@ const SECOND: Duration = Duration::from_secs(1);
 struct Recorded {
     store: MemoryBackend,
     clock: ManualClock,
-    /// Each request but the looks, and by when it must be answered.
+    /// Each request but inspections, and its deadline.
     requests: Arc<Mutex<Vec<(&'static str, Moment)>>>,
-    /// What becomes of the next answer.
+    /// The fault of the next request.
     fault: Arc<Mutex<Fault>>,
 }
 
@@ -193,7 +193,7 @@ fn release_without_an_answer_is_not_repeated() {
             assert!(error.to_string().contains("it is not sent again"), "{error}");
         }
         client.wait_for_cleanup(SECOND).unwrap();
-        assert_eq!(store.count("release"), 1, "a second one could free the next holder's");
+        assert_eq!(store.count("release"), 1, "a second release could free the next holder's lock");
     }
 }
 

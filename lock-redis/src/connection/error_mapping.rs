@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_wrong_with_waiting_for_replicas_is_told() {
+    fn errors_of_wait_name_the_missing_right_or_the_demotion() {
         let server = Server::new(Endpoint::tcp("h", 1), Some("me"));
         let said = |text: &str| explain(&server, &ServerError::parse(text), &Asked::Confirmation);
         for text in [
@@ -507,7 +507,7 @@ mod tests {
 
     /// Since Redis 7 the server names the user, which may be called anything.
     #[test]
-    fn name_of_the_user_is_not_read_as_what_is_forbidden() {
+    fn user_name_is_not_read_as_the_missing_right() {
         for user in ["monkey", "key", "channels", "o'key"] {
             let server = Server::new(Endpoint::tcp("h", 1), Some(user));
             for prefix in ["NOPERM", "ERR ACL failure in script:"] {
@@ -526,7 +526,7 @@ mod tests {
 
     /// A script that pushes to a list has one key more, about which a server may complain.
     #[test]
-    fn what_is_wrong_with_the_list_of_signals_is_told() {
+    fn errors_of_signal_lists_and_channels_are_explained() {
         let server = Server::new(Endpoint::tcp("h", 1), Some("me"));
         let release = Asked::Script(&PYTHON_REDIS_LOCK.scripts.release, "lock:a");
         let said = |text: &str| explain(&server, &ServerError::parse(text), &release);
@@ -546,7 +546,7 @@ mod tests {
             ),
         ] {
             let error = said(text);
-            // None says that the lock is lost: it is ours as before.
+            // No error reports a loss: the client still holds the lock.
             assert!(error.is_configuration() && error.to_string().contains(says), "{error:?}");
         }
         let release = Asked::Script(&SPRING_INTEGRATION.scripts.release, "registry:a");
@@ -557,7 +557,7 @@ mod tests {
 
     /// Redis before 7 says on which line of the script it was, and not which command.
     #[test]
-    fn a_command_that_only_its_line_names_is_found() {
+    fn command_is_found_by_its_script_line() {
         let at = |text| 1 + ACQUIRE.source.lines().position(|line| line.contains(text)).unwrap();
         for (text, command) in [("'HSET'", "hset"), ("'EXISTS'", "exists"), ("'TIME'", "time")] {
             let (line, cannot) = (at(text), "The user executing the script can't run this command");
@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_said_is_kept_but_for_arguments() {
+    fn server_error_text_is_kept_without_arguments() {
         let shown = format!(
             "{:?}",
             explained("ERR unknown command 'AUTH', with args beginning with: 's3cret'")

@@ -211,7 +211,7 @@ mod tests {
         let by = soon() + Duration::from_millis(400);
         let outcome = connection.call(&Request(&[&[b"SET", b"k", &much]]), by);
         assert!(SystemClock.now().since(by) < Duration::from_secs(5));
-        assert!(matches!(outcome, Err(CallError::Unknown(_))), "some of it left: {outcome:?}");
+        assert!(matches!(outcome, Err(CallError::Unknown(_))), "a part was sent: {outcome:?}");
         assert!(!connection.is_open());
         assert!(matches!(connection.call(&PING, soon()), Err(CallError::NotSent(_))));
         drop(theirs);
@@ -279,7 +279,7 @@ mod tests {
         assert!(matches!(outcome, Err(CallError::Unknown(_))));
     }
 
-    /// By both kinds of connections: the requests may be out of step with the replies.
+    /// On both kinds of connections: the requests may be out of step with the replies.
     #[test]
     fn replies_beside_invalid_bytes_are_not_believed() {
         for bytes in [&b":1\r\n:2\r\n:3\r\n"[..], b":1\r\n:2\r\n:", b":1\r\n%1\r\n", b":1\r\n\0"] {

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_neighbour_that_says_nothing_asks_sooner_than_for_one_that_does() {
+    fn busy_pause_depends_on_the_foreign_client() {
         for (text, millis) in [
             ("token", 100..=125),
             ("token,wakes=spring-integration&prefix=registry:", 100..=125),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_format_or_none_of_its_settings_is_refused_by_name() {
+    fn unknown_format_or_setting_is_refused_by_name() {
         for (text, says) in [
             ("", "there is no format ``; there are `redisson`"),
             ("Redisson", "no format `Redisson`"),

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_channels_have_the_names_that_those_who_listen_give_them() {
+    fn channels_have_the_names_of_the_foreign_clients() {
         let naming = Naming::new(&PYTHON_REDIS_LOCK, "lock:");
         assert_eq!(naming.of("lock:a"), "distlock_lock__channel:{lock:a}");
         let naming = |prefix| Naming::new(&SPRING_INTEGRATION, prefix);

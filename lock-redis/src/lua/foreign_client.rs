@@ -39,14 +39,14 @@ mod tests {
     use crate::keys;
 
     #[test]
-    fn the_list_has_the_name_that_the_library_gives_it() {
+    fn signal_list_has_the_name_of_python_redis_lock() {
         let list = ForeignClient::PythonRedisLock.list("lock:a:b");
         assert_eq!(list.as_deref(), Some("lock-signal:a:b"));
         assert_eq!(ForeignClient::SpringIntegration.list("registry:a"), None);
     }
 
     #[test]
-    fn the_list_is_in_the_slot_of_the_lock_if_the_name_has_a_tag() {
+    fn signal_list_shares_the_slot_of_a_tagged_lock() {
         for (key, is_there) in [("lock:a", false), ("lock:{a}", true), ("lock:x:{a}:y", true)] {
             let list = ForeignClient::PythonRedisLock.list(key).unwrap();
             assert_eq!(keys::slot(&list) == keys::slot(key), is_there, "{list}");

@@ -1,6 +1,12 @@
 //! [`Script`]: a piece of Lua that the server runs whole, known to it by the hash of its text.
 //!
-//! Scripts are put together here, and run by [`format`](crate::format).
+//! Scripts are put together here, and run by [`format`](crate::format). A format with owners is a
+//! folder of five words, each a Lua function that the scripts call: `look` (does this owner hold
+//! it), `take`, `gone` (the answer when it does not), `holder` (for `inspect`) and `tells` (does
+//! the holder publish its release). The files in `free` end the scripts that free a lock.
+//!
+//! Each script has a number, its bit in a connection's set of scripts that were sent. The next free
+//! one is 31.
 
 pub(crate) mod foreign_client;
 

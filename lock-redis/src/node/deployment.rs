@@ -145,13 +145,13 @@ mod tests {
             account(2, "b", &[("a", 1), ("c", 3)]),
         ];
         assert_eq!(found(&[1, 2, 3], &accounts), [(vec![1, 2], 2, 3), (vec![0], 1, 3)]);
-        // One of them alone says where the others were.
+        // One sentinel alone lists the addresses of the others.
         assert_eq!(found(&[1, 2, 3], &accounts[..2]), [(vec![1], 2, 3), (vec![0], 1, 3)]);
         assert_eq!(found(&[1, 2, 3], &accounts[..1]), [(vec![0], 1, 3)]);
     }
 
     #[test]
-    fn server_that_lists_what_answers_for_others_does_not_cover_it() {
+    fn listed_address_answering_with_another_id_is_not_covered() {
         let left_over = account(1, "f", &[("g", 2), ("h", 3)]);
         let others = [account(2, "b", &[("c", 3)]), account(3, "c", &[("b", 2)])];
         let accounts = [&[left_over], &others[..]].concat();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_by_other_names_than_the_configured_ones_are_no_majority() {
+    fn servers_known_by_other_addresses_form_no_majority() {
         let accounts = [account(1, "a", &[("b", 12)]), account(2, "f", &[("g", 8)])];
         assert_eq!(found(&[1, 2], &accounts), [(vec![0], 1, 2), (vec![1], 1, 2)]);
     }

@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    /// To wake it with the confirmation would do, unless the new node does not answer.
+    /// Nodes that do not answer: the waiter is woken without a confirmation of its new watch.
     #[test]
     fn waiter_is_woken_whenever_its_lock_has_moved() {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -202,6 +202,6 @@ mod tests {
             assert_eq!(calls.0.load(Ordering::SeqCst), woken);
         }
         watches.relocate(&format, |_| None);
-        assert_eq!(calls.0.load(Ordering::SeqCst), 3, "its home is not known");
+        assert_eq!(calls.0.load(Ordering::SeqCst), 3, "the node of the lock is not known");
     }
 }

@@ -312,7 +312,7 @@ mod tests {
     use lock_core::{ClientId, Clock, SystemClock};
     use std::time::Duration;
 
-    /// A store whose master is the one on this port, without any sentinel.
+    /// A store whose master is on this port, without any sentinel.
     fn named(port: u16, epoch: u64) -> SentinelBackend {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
         let config = Config::from_url("redis+sentinel://127.0.0.1:1/m").unwrap();
@@ -342,8 +342,8 @@ mod tests {
         Failure::Refused(Error::configuration("no"))
     }
 
-    /// Asks with a request that the master changes under, the first time; returns what came of it
-    /// and how many were asked.
+    /// Sends a request during which the master changes once. Returns the outcome and the number of
+    /// servers that were asked.
     fn ask_during_a_switch(
         outcome: &Result<u8, Failure>,
         effect: Effect,
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_old_master_has_done_is_unknown_and_what_it_only_said_is_asked_again() {
+    fn request_during_a_switch_is_repeated_unless_it_had_effect() {
         let unknown = |outcome: (Result<u8, Failure>, usize)| {
             assert!(matches!(outcome, (Err(Failure::Unknown(_)), 1)), "{outcome:?}");
         };
@@ -384,13 +384,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_an_old_master_says_later_is_believed() {
+    fn replies_of_a_replaced_master_have_unknown_outcome() {
         let backend = named(2, 1);
         let old = backend.tracker.present(soon()).unwrap();
         assert!(matches!(backend.believe(&old, Ok(1)), Ok(1)));
         assert!(matches!(backend.believe::<u8>(&old, Err(refused())), Err(Failure::Refused(_))));
         name(&backend, 3, 2);
-        // "Gone" would be a loss, and "something else is under the key" would be one, too.
+        // Each outcome would otherwise be reported as a loss: "gone", and foreign data.
         for outcome in [Ok(1), Err(refused())] {
             let outcome = backend.believe(&old, outcome);
             assert!(matches!(outcome, Err(Failure::Unknown(_))), "{outcome:?}");
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_that_changes_all_the_time_is_not_followed_for_ever() {
+    fn endless_switches_fail_after_a_bounded_number_of_moves() {
         let backend = named(2, 1);
         let mut asked = 0;
         let request = |_: &Arc<Node>| {
@@ -412,18 +412,18 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_failover_is_followed_and_otherwise_only_most_of_the_sentinels() {
+    fn later_epoch_or_sentinel_majority_is_followed() {
         let backend = named(2, 5);
         for (port, epoch, by_majority, follows) in [
             (2, 5, true, false),
             (3, 4, false, false),
-            // One names it differently from the others, by its name perhaps.
+            // One sentinel uses another address for the same server, such as its host name.
             (3, 5, false, false),
             (3, 5, true, true),
             (2, 6, false, true),
             // The same server was replaced, and is back: it may have lost something.
             (2, 7, false, true),
-            // Set up anew.
+            // The deployment was set up again.
             (3, 0, true, true),
         ] {
             let before = backend.tracker.number();
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn another_run_id_at_the_same_address_is_another_master() {
+    fn new_run_id_at_the_same_address_is_a_new_master() {
         let backend = named(2, 5);
         let say = |port, epoch, run_id: Option<&str>| {
             let before = backend.tracker.number();
@@ -443,16 +443,16 @@ mod tests {
             backend.tracker.adopt(&agreement).unwrap();
             backend.tracker.number() != before
         };
-        assert!(!say(2, 5, Some("a")), "no connection has found another one yet");
+        assert!(!say(2, 5, Some("a")), "no connection has found another `run_id` yet");
         assert!(say(3, 6, Some("a")));
         assert!(!say(3, 6, Some("a")) && !say(3, 6, None));
-        // Started again, or another one: what it has is not known.
+        // A restarted or another server: its data are unknown.
         assert!(say(3, 6, Some("b")));
-        assert!(!say(3, 5, Some("c")), "by a sentinel that was cut off");
+        assert!(!say(3, 5, Some("c")), "an outdated sentinel is not followed");
     }
 
     #[test]
-    fn the_replicas_are_counted_by_who_has_heard_of_the_latest_failover() {
+    fn replica_count_is_that_of_the_latest_epoch() {
         let backend = named(2, 5);
         for (epoch, said, known) in [(5, 2, 2), (4, 1, 2), (5, 1, 1), (6, 3, 3)] {
             let agreement = Agreement { replicas: said, ..agreement(2, epoch, false) };

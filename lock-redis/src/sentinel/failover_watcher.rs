@@ -53,7 +53,7 @@ mod tests {
     use lock_core::{ClientId, Clock, Config, Context, SystemClock};
     use std::sync::Arc;
 
-    /// An answer that comes late keeps all of it for a moment, and may be the last to let go.
+    /// A late answer keeps the tracker alive for a moment, and may drop the last reference.
     #[test]
     fn watcher_ends_with_the_last_user_of_the_tracker() {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
@@ -74,7 +74,7 @@ mod tests {
         let by = SystemClock.now() + Duration::from_secs(10);
         let wait_while = |is: &dyn Fn() -> bool| {
             while is() {
-                assert!(SystemClock.now() < by, "the watcher does not do its part");
+                assert!(SystemClock.now() < by, "the watcher has not reacted in time");
                 std::thread::yield_now();
             }
         };

@@ -53,7 +53,7 @@ mod tests {
     use lock_core::{ClientId, LeaseTime, LockName, OwnerId};
 
     #[test]
-    fn what_was_given_back_is_remembered_for_a_while_and_not_without_end() {
+    fn recent_releases_are_kept_briefly_and_in_bounded_number() {
         let client = ClientId::random();
         let lease = LeaseTime::new(Duration::from_secs(30)).unwrap();
         let acquisition = |number: u64| {

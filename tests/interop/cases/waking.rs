@@ -24,11 +24,12 @@ const LONG: Duration = Duration::from_secs(2);
 /// again. A polling waiter waits for a random part of its interval more.
 const TOLD: Duration = Duration::from_millis(12);
 
-/// The bounds in milliseconds on the median, on the 99th percentile, and on every notified waiter,
-/// far below the lease of 30 s. Measured: see `docs/INTEROP.md`.
+/// The bounds in milliseconds on the median and on the 99th percentile. Measured: see
+/// `docs/INTEROP.md`.
 const HALF: u64 = 20;
 const MOST: u64 = 200;
-const ALL: u64 = 2_000;
+/// The bound on each change: a waiter that no release tells returns after the lease of 30 s.
+const ALL: u64 = 10_000;
 
 /// Half and almost all of what was measured.
 struct Figures {

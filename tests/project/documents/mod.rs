@@ -1,5 +1,6 @@
 //! The documents agree with the code: numbers, calls, names of tests, style.
 
+mod calls;
 mod defaults;
 mod migrating;
 mod named;

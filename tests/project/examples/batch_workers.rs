@@ -1,4 +1,4 @@
-//! `batch_workers`: exact under the lock, seen to fail without it, and stopped in order.
+//! `batch_workers`: exact with the lock, wrong without it, and stopped in order.
 
 use super::{SOON, catches, children_of, only_error, processes_with, signal};
 use distlock_tests::child::{Child, Example};
@@ -216,14 +216,14 @@ fn killed_parent_ends_its_children() {
 }
 
 #[test]
-fn failure_of_one_process_stops_all() {
+fn interrupt_of_one_process_stops_all() {
     let server = RedisServer::start();
     let (_directory, file) = counter();
     let path = file.to_str().unwrap();
     let shared = ["--url", &server.url(), "--jobs", "1000000", "--counter", path];
     let mut child = start(&[&shared[..], &["--processes", "3"]].concat());
     eventually("it sells", SOON, || number_in(&file) > 100);
-    // One that has just begun would die of it.
+    // A child that has just begun has no handler yet, and the signal would kill it.
     let second = eventually("the second child listens", SOON, || {
         children_of(child.id()).get(1).copied().filter(|child| catches(*child, Signal::INT))
     });

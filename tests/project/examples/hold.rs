@@ -1,4 +1,4 @@
-//! `hold`: the protocol, its exit codes, and what a holder learns that was paused or killed.
+//! `hold`: its protocol, its exit codes, and the loss that a paused or killed holder reports.
 
 use super::{SOON, only_error};
 use distlock_tests::child::{Child, Example};
@@ -154,7 +154,7 @@ fn verify_and_release_report_loss_in_store() {
         let mut child = hold(&["--url", &server.url()]);
         held(&mut child);
         assert_eq!(server.probe().command(&["DEL", "it"]).int(), 1);
-        assert!(ask(&mut child, "check").0, "a local look cannot know");
+        assert!(ask(&mut child, "check").0, "the loss is not known locally");
         child.send(command);
         if command == "verify" {
             assert_eq!(answer(&mut child, "verify"), (false, 0));
@@ -165,7 +165,7 @@ fn verify_and_release_report_loss_in_store() {
 }
 
 #[test]
-fn a_killed_holder_frees_within_its_lease() {
+fn lock_of_a_killed_holder_is_free_within_its_lease() {
     let server = RedisServer::start();
     let lease = scaled(Duration::from_secs(3));
     let url = format!("{}?watchdog={}ms", server.url(), lease.as_millis());
@@ -188,7 +188,7 @@ fn await_renewals(server: &RedisServer) {
 }
 
 #[test]
-fn a_holder_that_was_paused_past_its_lease_knows_at_its_first_look() {
+fn holder_paused_past_its_lease_reports_loss_at_first_check() {
     let server = RedisServer::start();
     let lease = scaled(Duration::from_millis(500));
     let url = format!("{}?watchdog={}ms", server.url(), lease.as_millis());
@@ -196,7 +196,7 @@ fn a_holder_that_was_paused_past_its_lease_knows_at_its_first_look() {
         let mut paused = hold(&["--url", &url]);
         let token = held(&mut paused);
         paused.pause();
-        // Its lease does not run out while this test is kept waiting.
+        // The second holder's lease outlasts the test.
         let mut next = hold(&["--url", &server.url()]);
         let next_token = held(&mut next);
         assert!(token < next_token);
@@ -213,7 +213,7 @@ fn a_holder_that_was_paused_past_its_lease_knows_at_its_first_look() {
         let said = paused.output();
         assert!(said.contains("\"lost\"") && !said.contains("\"released\""), "{said}");
 
-        // The late release was refused: the successor still has it, by the store's word.
+        // The late release was refused: the store still has the second holder.
         assert!(ask(&mut next, "verify").0);
         next.send("release");
         next.expect_event("released", SOON);

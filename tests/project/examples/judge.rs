@@ -1,6 +1,6 @@
-//! The judge of `batch_workers` must find every kind of error, or its "exact" is worth nothing.
+//! The proof of `batch_workers` finds every kind of error.
 
-// The example's own parts; of those, only what judges is used.
+// The modules of the example, of which the tests use the proof only.
 #[path = "../../../examples/batch_workers/proof.rs"]
 mod proof;
 #[allow(dead_code, reason = "what runs the example is not needed")]

@@ -10,10 +10,10 @@ use distlock_tests::time::eventually;
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::Duration;
 
-/// For what takes no time on an idle machine.
+/// The bound on steps that take no time on an idle machine.
 const SOON: Duration = Duration::from_secs(60);
 
-/// The one line that a program has for its trouble.
+/// The one line on standard error with which a program fails.
 #[track_caller]
 fn only_error(child: &Child) -> String {
     let errors = eventually("a line on standard error", SOON, || {
@@ -28,7 +28,7 @@ fn only_error(child: &Child) -> String {
 fn processes_with(argument: &str) -> usize {
     let processes = std::fs::read_dir("/proc").expect("there is a /proc").flatten();
     let lines = processes.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
-    // A zombie's is empty.
+    // The command line of a zombie is empty.
     lines.filter(|line| line.split(|byte| *byte == 0).any(|a| a == argument.as_bytes())).count()
 }
 
@@ -53,7 +53,7 @@ fn catches(process: u32, signal: Signal) -> bool {
     caught.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1)
 }
 
-/// Tells this process alone, not its group.
+/// Sends the signal to this process alone, not to its group.
 fn signal(process: u32, signal: Signal) {
     let pid = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process has a number");
     kill_process(pid, signal).expect("a process of ours can be told");

@@ -44,7 +44,7 @@ fn raised_twice() {
     });
 }
 
-/// Register, look again, then sleep: what a flag says is never slept through.
+/// Register, check again, then sleep: a flag that is set meanwhile always ends the wait.
 fn flag_and_signal() {
     model(|| {
         let signal = Arc::new(Signal::new());

@@ -1,4 +1,4 @@
-//! Runs loom's models of the signal, each time in a process of its own: loom aborts on a deadlock.
+//! Runs loom's models of the signal, each run in a process of its own: loom aborts on a deadlock.
 
 use std::process::Command;
 
@@ -13,11 +13,11 @@ fn passes(mutant: &str) -> bool {
 }
 
 #[test]
-fn no_raise_is_slept_through() {
+fn raised_signal_always_ends_the_wait() {
     assert!(passes(""));
 }
 
 #[test]
-fn a_sleep_without_a_look_is_found() {
+fn mutant_that_sleeps_without_a_check_is_found() {
     assert!(!passes("sleeps_without_a_look"));
 }

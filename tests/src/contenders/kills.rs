@@ -18,10 +18,10 @@ use std::time::Duration;
 const PROCESSES: usize = 4;
 const THREADS: usize = 4;
 
-/// How long something may take that a failover has to come before.
+/// The bound on a wait that includes a failover.
 const SOON: Duration = Duration::from_secs(30);
 
-/// The lock that all want. Others of its tag live where it does.
+/// The lock of all contenders. Names with the same tag are on the same node.
 pub const NAME: &str = "{judged}";
 
 /// The servers of a store.
@@ -29,7 +29,7 @@ pub trait Masters: Send + Sync {
     /// Without options.
     fn url(&self) -> String;
 
-    /// The one that the lock lives on.
+    /// The master that has the lock.
     fn master(&self) -> usize;
 
     fn kill(&mut self, server: usize);
@@ -51,7 +51,7 @@ pub trait Masters: Send + Sync {
     fn await_quiet(&self);
 }
 
-/// What is done by the holder whose master is killed.
+/// What the holder does when its master is killed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holder {
     /// Goes on holding until the next master is there.
@@ -60,7 +60,7 @@ enum Holder {
     LetsGo,
 }
 
-/// When what happened in one round, counted from the kill.
+/// The times of one round's events, counted from the kill.
 struct Round {
     holder: Holder,
     /// All observers name the new master.
@@ -75,7 +75,7 @@ struct Round {
     next: Duration,
 }
 
-/// How far a round is, for those who wait for it.
+/// The progress of a round, for the threads that wait for it.
 #[derive(Default)]
 struct Stage {
     gone: AtomicBool,
@@ -103,7 +103,7 @@ struct Times {
     replica: Moment,
 }
 
-/// The servers, and who takes part.
+/// The servers and the contenders.
 struct Scene<M> {
     masters: M,
     client: Client,
@@ -120,11 +120,11 @@ impl<M: Masters> Scene<M> {
         let lock = client.mutex(NAME).unwrap();
         let contenders = Contenders::start(&url, NAME, PROCESSES, THREADS);
         let scene = Self { masters, client, lock, contenders, claims: Vec::new() };
-        scene.await_everybody(Moment::from_nanos(0));
+        scene.await_claims_of_all_processes(Moment::from_nanos(0));
         scene
     }
 
-    fn await_everybody(&self, since: Moment) {
+    fn await_claims_of_all_processes(&self, since: Moment) {
         eventually("every process had the lock", SOON, || {
             let claims = self.contenders.claims().into_iter().filter(|claim| claim.from >= since);
             let mut processes: Vec<_> =
@@ -172,7 +172,7 @@ impl<M: Masters> Scene<M> {
             self.masters.bring_back(old);
         }
         self.masters.await_quiet();
-        self.await_everybody(SystemClock.now());
+        self.await_claims_of_all_processes(SystemClock.now());
         let [failed_over, replica, let_go, usable, next] =
             [failed_over, replica, let_go, taken, next].map(|moment| moment.since(killed));
         Round { holder, failed_over, replica, let_go, usable, next }
@@ -245,8 +245,7 @@ pub fn rounds<M: Masters>(masters: M, count: usize, bound: Duration) {
         let what = format!("the lock that was held, given back {what}, from when it could be");
         print(&what, of_kind.map(Round::next_late));
     }
-    // What is left is late, and no more than that. A release without an answer is tried again every
-    // second.
+    // Only lateness is left to check. A release without an answer is tried again every second.
     for (number, round) in rounds.iter().enumerate() {
         let after = round.late().max(round.next_late().saturating_sub(ms(500)));
         let (overdue, most) = (after.saturating_sub(bound), scaled(SOON) / 4);

@@ -1,8 +1,8 @@
-//! [`Contenders`]: processes whose threads want the same lock all the time, and say in a file when
-//! they had it.
+//! [`Contenders`]: processes whose threads contend for one lock all the time, and record in a file
+//! when they held it.
 //!
-//! For any suite that has the harness: whatever is done to the store meanwhile, the judge of
-//! [`claims`](crate::claims) sees whether two had the lock at once.
+//! For any suite that has the harness: whatever happens to the store meanwhile, the judge of
+//! [`claims`](crate::claims) detects two holders at once.
 
 pub mod kills;
 
@@ -47,12 +47,12 @@ impl Contenders {
         Self { children: files.iter().map(spawn).collect(), files, _directory: directory }
     }
 
-    /// What they have said so far.
+    /// Their claims so far.
     pub fn claims(&self) -> Vec<Claim> {
         self.files.iter().flat_map(|file| Log::read(file)).collect()
     }
 
-    /// Has them all end, as they like, and returns what they said.
+    /// Ends all of them in order, and returns their claims.
     #[track_caller]
     pub fn stop(mut self) -> Vec<Claim> {
         self.children.iter_mut().for_each(Child::close_input);

@@ -52,7 +52,7 @@ fn subscribes(request: &Request) -> bool {
     request.is("SUBSCRIBE")
 }
 
-/// At which command of the waiter it fires, and what befalls that command.
+/// The command of the waiter at which the interrupt fires, and the fault of that command.
 struct Step {
     on: fn(&Request) -> bool,
     turn: u64,
@@ -127,7 +127,7 @@ fn wait(client: &Client, interrupt: &Interrupt) -> (Result<LockGuard, Error>, Mo
     (outcome.map(|guard| guard.expect("the interrupt ends it, or it is granted")), ended)
 }
 
-/// The owner of the lock, and who subscribes.
+/// The owner of the lock, and the subscribed channels.
 fn left(probe: &mut Probe) -> (Vec<String>, Vec<String>) {
     let channels = probe.command(&["PUBSUB", "CHANNELS"]).texts();
     (probe.hgetall("a").into_keys().collect(), channels)
@@ -369,9 +369,9 @@ fn try_in_its_turn(sleep: Sleep, before_another: bool) -> Option<Row> {
     drop(other);
     eventually("nothing is left", LONG, || left(&mut probe) == (vec![], vec![]));
     always("nothing comes back", command(), || !probe.exists("a"));
-    // What it was handed it had for a moment, and that is told.
+    // A lock that was handed off to the waiter counts as taken.
     let had = 1 + u64::from(sleep == Sleep::Handed) + u64::from(before_another);
-    assert_eq!(taken.load(Ordering::SeqCst), had, "who had it");
+    assert_eq!(taken.load(Ordering::SeqCst), had, "the number of grants");
     let bound = if sleep == Sleep::Handed { command() } else { AT_ONCE };
     Some(Row::new(error, ended.since(fired), bound))
 }

@@ -26,7 +26,7 @@ struct Book {
     closed: HashSet<String>,
     /// Acquires that are on their late way, and began it after their owner was closed.
     posthumous: HashMap<String, u32>,
-    /// Who was told last that the lock is his, until he asks to release it.
+    /// The last client that was granted the lock, until it sends the release.
     inside: Option<String>,
     /// Since when no job was inside.
     idle_since: Option<Moment>,
@@ -46,10 +46,10 @@ pub(super) struct Counts {
     /// Acquires that arrived when their owner had been closed already.
     pub(super) late_after_close: u64,
     pub(super) late_releases: u64,
-    /// Acquires that were granted to an owner who had been closed: the lock has no holder.
+    /// Acquires that were granted to a closed owner: the lock has no holder.
     pub(super) zombies: u64,
-    /// The longest time between a holder's wish to release and the next one who was told that it
-    /// has the lock.
+    /// The longest time between a holder's release request and the grant that the next holder
+    /// received.
     pub(super) longest_idle: Duration,
 }
 

@@ -217,7 +217,7 @@ fn with_losses(server: &RedisServer) -> (Client, Arc<Mutex<Vec<LossCause>>>) {
     (client, losses)
 }
 
-fn a_thread_ends_with(holds: usize) -> Row {
+fn thread_ends_with_holds(holds: usize) -> Row {
     let scene = Scene::new();
     let (client, losses) = with_losses(&scene.server);
     let lock = client.mutex("a").unwrap();
@@ -233,11 +233,11 @@ fn a_thread_ends_with(holds: usize) -> Row {
 }
 
 fn thread_that_holds_ends() -> Row {
-    a_thread_ends_with(1)
+    thread_ends_with_holds(1)
 }
 
 fn thread_that_holds_nested_ends() -> Row {
-    a_thread_ends_with(3)
+    thread_ends_with_holds(3)
 }
 
 fn client_dropped_before_guard() -> Row {

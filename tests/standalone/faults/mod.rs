@@ -1,4 +1,4 @@
-//! Bad days: a network that loses, delays and garbles, and a server in every kind of trouble.
+//! Faults of the network, the server, the process and the program.
 
 mod answers;
 mod interrupts;

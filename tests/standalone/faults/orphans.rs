@@ -74,7 +74,7 @@ fn nothing_is_left_or_sold_twice(seed: u64, hand_off: &str, lost: u64, late: u64
             seen.swallowed_grants >= lost
                 && seen.swallowed_releases >= lost
                 && seen.late_acquires >= late
-                // One that came late enough to do harm.
+                // Such a request came late enough to do harm.
                 && seen.late_after_close > 0
         });
         (ledger, outcome)

@@ -1,5 +1,5 @@
-//! What befalls a whole process - it is forked, or gets no file descriptor and no thread any more:
-//! each in a process of its own, which is this binary once more.
+//! Faults of a whole process, which is forked, or gets no more file descriptors or threads. Each
+//! runs in a process of its own, which is this binary again.
 
 #![allow(unsafe_code, reason = "there is no safe way to fork, and that is the subject")]
 
@@ -201,7 +201,7 @@ fn forked_past_the_c_library() -> Row {
     let watch = Stopwatch::start();
     let failed = in_a_clone(|| {
         let guard = held.take().unwrap();
-        // It may nest here, and learns nothing good by it.
+        // A nested attempt may succeed in the child, but its guard is invalid.
         let nested_is_invalid = lock.try_lock().map_or(true, |nested| {
             nested.is_none_or(|nested| !nested.is_valid() && nested.remaining().is_zero())
         });
@@ -271,7 +271,7 @@ fn without_descriptors(client: &Client) -> Row {
     row
 }
 
-/// A waiter cannot be told of the release then, which takes a connection, and asks again and again.
+/// Messages need a connection of their own, which is refused, so the waiter polls.
 fn no_file_descriptor_to_wait() -> Row {
     let Scene { server, client } = Scene::new();
     let holder = client_of(&server.url()).mutex("held").unwrap();

@@ -1,5 +1,5 @@
-//! A server that changes while a lock of it is held, or waited for: what is not asked for anew goes
-//! on, and what is, is told as it is.
+//! A server whose settings or state change while a lock is held or waited for: open connections go
+//! on, and errors of new ones are reported.
 
 use super::scene::{Row, Scene, builder_of, client_of, command, lease, outage, slow_to_load};
 use super::table::Case;
@@ -28,7 +28,7 @@ pub(super) const CASES: &[Case] = &[
     ("restarted empty while waiting", restarted_while_waiting),
 ];
 
-/// Changes it: those who are in stay in, as Redis has it.
+/// Changes the password. Connections that are open stay authenticated.
 fn change_password(scene: &Scene) {
     scene.tell(&["ACL", "SETUSER", "me", "resetpass", ">an0ther"]);
 }
@@ -40,8 +40,8 @@ fn password_changed() -> Row {
     })
 }
 
-/// The connection for renewals is made for the first one, and would need the new password; the one
-/// that is there does not.
+/// The connection for renewals is opened for the first one, and would need the new password; the
+/// open connection does not.
 fn password_changed_before_the_first_renewal() -> Row {
     Scene::as_user().kept(|scene| {
         change_password(scene);
@@ -78,31 +78,31 @@ fn renewed_once(scene: &Scene) {
     eventually("it has been renewed", LONG, || probe.command_calls("pexpire") > before);
 }
 
-fn let_nobody_in(scene: &Scene) {
+fn refuse_new_clients(scene: &Scene) {
     scene.tell(&["CONFIG", "SET", "maxclients", "1"]);
 }
 
 fn max_clients_while_holding() -> Row {
     Scene::new().kept(|scene| {
         renewed_once(scene);
-        let_nobody_in(scene);
+        refuse_new_clients(scene);
     })
 }
 
-/// Renewals have a connection of their own, which is made for the first one; if it cannot be, they
-/// go over the one that is there.
+/// Renewals have a connection of their own, which is opened for the first one. If that fails, they
+/// use the open one.
 fn max_clients_before_the_first_renewal() -> Row {
     Scene::new().kept(|scene| {
-        let_nobody_in(scene);
+        refuse_new_clients(scene);
     })
 }
 
-/// A waiter cannot be told of the release then, which takes a connection, and asks again and again.
+/// Messages need a connection of their own, which is refused, so the waiter polls.
 fn max_clients_while_waiting() -> Row {
     let (scene, holder) = held(Scene::new());
     scene.works("other");
     let mut probe = scene.server.probe();
-    let_nobody_in(&scene);
+    refuse_new_clients(&scene);
     let takes = |lock: Mutex| lock.try_lock_for(LONG)?.expect("it gets it").unlock();
     let waiting = waits_seen_by(&mut probe, &scene, takes);
     let watch = Stopwatch::start();
@@ -242,7 +242,7 @@ fn restarted_while_waiting() -> Row {
     let watch = Stopwatch::start();
     waiting.join().unwrap().unwrap();
     let row = Row::new("nothing: it is got", watch.elapsed(), command() * 2);
-    let loss = losses.recv_timeout(LONG).expect("who held it is told");
+    let loss = losses.recv_timeout(LONG).expect("the loss is reported");
     assert_eq!(loss.cause(), LossCause::Gone, "{loss}");
     row
 }

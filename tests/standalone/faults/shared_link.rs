@@ -60,8 +60,8 @@ impl Plan for RandomFaults {
 /// How calls ended.
 type Tally = BTreeMap<&'static str, u64>;
 
-/// Asks `calls` times for each thread who holds one of many locks, each of which has a holder of
-/// its own; after `end`, a call gets its answer.
+/// Each thread asks `calls` times for the holder of one of many locks, each of which has another
+/// holder. After `end`, every call gets its answer.
 fn ask(
     url: &str,
     calls: usize,

@@ -19,7 +19,7 @@ pub(super) type Case = (&'static str, fn() -> Row);
 struct Group {
     kind: &'static str,
     cases: &'static [Case],
-    /// In a process of its own for each: what befalls the whole process would harm the others.
+    /// Each in a process of its own: a fault of the whole process would disturb the others.
     apart: bool,
 }
 

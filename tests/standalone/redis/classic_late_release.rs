@@ -1,4 +1,4 @@
-//! What becomes of the next holder's lock where a format of the past gives one back too late.
+//! The next holder's lock where a classic format releases too late.
 
 use crate::stage::Hold;
 use distlock::{ClientId, Config, Context, DistLock, LockOptions, SystemClock};
@@ -27,7 +27,7 @@ fn forced_holder_frees_next_lock_unless_release_compares() {
     ];
     let server = RedisServer::start();
     for (format, takes_it_along) in formats {
-        // Not for as long, or two who take it in the same second would write the same time.
+        // Another lease: with the same one two clients would write the same time in one second.
         let [a, b, other] = ["30s", "60s", "60s"].map(|lease| {
             client(&server, &format!("format={format}&lease={lease}")).mutex("x").unwrap()
         });
@@ -45,8 +45,8 @@ fn forced_holder_frees_next_lock_unless_release_compares() {
     }
 }
 
-/// A process may be held up between its last look at the clock and its `DEL`, and then the lock is
-/// the next one's.
+/// A process may be paused between its last check of the clock and its `DEL`, and the lock may be
+/// the next holder's by then.
 #[test]
 fn del_delayed_past_the_lease_is_not_sent() {
     thread::scope(|scope| {

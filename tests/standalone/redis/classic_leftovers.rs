@@ -1,5 +1,5 @@
-//! What a format of the past may leave behind where something fails in the middle, and what is said
-//! of it.
+//! What a classic format may leave behind where an attempt fails half way, and how that is
+//! reported.
 
 use distlock::{Client, DistLock, Error};
 use distlock_tests::probe::Probe;
@@ -11,7 +11,7 @@ use distlock_tests::time::ms;
 use std::sync::Arc;
 use std::thread;
 
-/// A client of this format, as a user who may do everything but this.
+/// A client of this format, whose user has all rights but this.
 fn without(server: &RedisServer, right: &str, format: &str) -> Client {
     let mut probe = server.probe();
     let reset = ["ACL", "SETUSER", "less", "reset", "on", ">pw", "~*", "&*", "+@all"];
@@ -76,7 +76,7 @@ fn lost_answer_between_two_commands_leaves_no_expiry() {
     }
 }
 
-/// Or its commands would be carried out one by one, and no client would have the lock.
+/// Without `MULTI` the commands would run one by one, and no client would have the lock.
 #[test]
 fn user_without_right_to_multi_takes_nothing() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! What the settings of the formats of the past mean.
+//! The settings of the classic formats.
 
 use crate::stage::{Client, Server};
 use distlock::backend::{Answer, Failure, Release};
@@ -17,7 +17,7 @@ const NOW: Duration = Duration::from_secs(1_800_000_000);
 /// What a lock is held until that is taken then for a minute, as it is written.
 const UNTIL: [(&str, &str); 2] = [("seconds", "1800000061"), ("float", "1800000060.0")];
 
-/// Who waits would find out only after the lease that it is over: the SETNX page asks every 10 ms.
+/// A longer interval would find the end of a lease too late: the SETNX page polls every 10 ms.
 #[test]
 fn poll_interval_must_be_shorter_than_the_lease() {
     let server = RedisServer::start();
@@ -33,7 +33,7 @@ fn poll_interval_must_be_shorter_than_the_lease() {
             let lock = client(&server, &poll(often)).mutex("x").unwrap();
             lock.try_lock_with(&options).unwrap().expect("it is free").unlock().unwrap();
         }
-        // A lease that is known at the door is looked at there.
+        // A lease in the settings is checked when the client connects.
         let connect = |poll: &str, lease: &str| {
             let options = format!("format={format},poll={poll}&lease={lease}");
             distlock::connect(&format!("{}?{options}", server.url()))
@@ -76,9 +76,8 @@ fn lock_that_was_never_acquired_is_not_released() {
     }
 }
 
-/// What a release makes of a time that is not the one it wrote, older or newer: the SETNX page
-/// deletes whatever is there, tornado-redis what is no older than its own, and a script what is its
-/// own.
+/// The release of a time that the client did not write: the SETNX page deletes any time,
+/// tornado-redis one that is not older than its own, and a script only its own.
 #[test]
 fn timestamp_is_deleted_by_the_configured_rule() {
     let rules = [
@@ -110,7 +109,7 @@ fn timestamp_is_deleted_by_the_configured_rule() {
     }
 }
 
-/// A holder who never lets go, and a wait that is over in time although nothing wakes it.
+/// The holder never releases, and no message ends the wait, which is over in time.
 #[test]
 fn polling_wait_ends_at_its_deadline() {
     let server = RedisServer::start();

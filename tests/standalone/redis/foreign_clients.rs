@@ -12,12 +12,12 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A text, and a hash as Redisson's, each of a holder that is not one of us.
+/// A text, and a hash like Redisson's, each with a foreign holder.
 const TEXT: [&str; 6] = ["SET", "x", "c3RyYW5nZXI=", "NX", "PX", "600000"];
 const HASH: [&str; 4] = ["HSET", "x", "7b6d2f0e-5f55-4c05-9b3a-d3a6a3a8d1a1:5", "1"];
 
-/// Waits for the lock while `free` frees it without a word; by then the waiter has heard that it is
-/// busy and sleeps.
+/// Waits for the lock while `free` frees it without a message. By then the waiter has found it
+/// busy, and sleeps.
 fn gets_it_when(client: &Client, free: impl FnOnce()) {
     thread::scope(|scope| {
         let waits = scope.spawn(|| {

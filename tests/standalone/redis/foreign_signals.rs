@@ -1,4 +1,4 @@
-//! `wakes=`: the signals of other libraries, seen as those who sleep there would. The libraries
+//! `wakes=`: the signals of other libraries, received as their waiters do. The libraries
 //! themselves are in `tests/interop`.
 
 use distlock::{Client, DistLock, LockGuard, Mutex};
@@ -132,8 +132,8 @@ fn untaken_signal_stays_single_for_a_second() {
     assert!(!probe.exists("lock-signal:x"));
 }
 
-/// It writes no `UUID:number`, so it is taken for a client that publishes nothing, and asked for
-/// every `poll=`: what is heard before that was the message.
+/// The registry's value is no `UUID:number`, so our waiter polls as for a client that publishes
+/// nothing. A wake-up before the next poll was the message.
 #[test]
 fn release_by_a_spring_registry_wakes_our_waiter_at_once() {
     let server = RedisServer::start();
@@ -198,7 +198,7 @@ fn foreign_value_under_signal_list_is_named_lock_is_kept() {
     assert!(!probe.exists("lock:x") && probe.exists("lock-signal:x"));
 }
 
-/// A client as a user who may do this.
+/// A client of a user with these rights.
 fn as_user(server: &RedisServer, rules: &[&str], options: &str) -> Client {
     let words = ["ACL", "SETUSER", "less", "reset", "on", ">pw", "+@all"];
     server.probe().command(&[&words[..], rules].concat());

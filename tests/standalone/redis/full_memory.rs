@@ -1,5 +1,5 @@
-//! Servers whose memory is full: what is held is given back; and what a server does then is looked
-//! at before.
+//! Servers whose memory is full: held locks can be released, and a policy that evicts keys is
+//! reported.
 
 use crate::bench::{Bench, lease, soon, tokens};
 use distlock::{DistLock, Event, WarningKind};

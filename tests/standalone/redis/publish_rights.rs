@@ -1,5 +1,4 @@
-//! Servers that will not publish, or not let us subscribe: locks work by asking again and again,
-//! and that is told once.
+//! Servers that refuse to publish or to subscribe: waiters poll, and the client warns once.
 
 use distlock::{Client, DistLock, Event, WarningKind};
 use distlock_tests::process::RedisServer;

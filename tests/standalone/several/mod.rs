@@ -1,5 +1,4 @@
-//! Several locks as one, on several servers: crowds that want them in any order, and servers in
-//! trouble.
+//! Several locks as one, on several servers: contention in any order, and servers that fail.
 
 mod contention;
 mod servers;
@@ -13,7 +12,7 @@ fn three_servers() -> [RedisServer; 3] {
     [(); 3].map(|()| RedisServer::start())
 }
 
-/// What is left in a server beside the counters of tokens.
+/// The keys in a server beside the token counters.
 fn left_over(server: &RedisServer) -> Vec<String> {
     let keys = server.probe().keys("*");
     keys.into_iter().filter(|key| !key.starts_with("redisson_lock_token:")).collect()

@@ -16,7 +16,7 @@ const TIMEOUT: &str = "command_timeout=500ms&connect_timeout=500ms";
 
 struct Scene {
     servers: [RedisServer; 3],
-    /// Kept, so that what is cleaned up in the background is.
+    /// Kept until the background cleanup is done.
     _clients: [Client; 3],
     locks: [Mutex; 3],
 }
@@ -43,7 +43,7 @@ impl Scene {
         MajorityLock::new(&self.locks).unwrap()
     }
 
-    /// Whether nothing is left of a lock on those servers, looked at with other eyes.
+    /// Whether no key of a lock is left on those servers, seen by connections of the test's own.
     fn nothing_is_left_on(&self, servers: &[usize]) {
         for n in servers {
             eventually("nothing is left", SOON, || left_over(&self.servers[*n]).is_empty());

@@ -44,8 +44,7 @@ pub(super) enum Operation {
     TakeAndUseUp,
     /// With an interrupt that has fired before.
     LockInterrupted(Terms),
-    /// With an interrupt that it shares with all who wait like this, for whichever lock, by
-    /// whichever client.
+    /// With an interrupt that all waits of this kind share, for any lock and by any client.
     LockTogether(Terms),
     OwnedLock,
     OwnedTry,
@@ -60,7 +59,7 @@ pub(super) enum Operation {
     Extend(usize, Minutes),
     Ensure(usize, Minutes),
     Verify(usize),
-    /// An owned guard is ended by whichever thread comes by.
+    /// An owned guard is released by any thread.
     OwnedUnlock(usize),
     OwnedDrop(usize),
     OwnedVerify(usize),
@@ -85,7 +84,7 @@ pub(super) enum Terms {
     WatchedAtMost,
 }
 
-/// Far from what is left of any lease, so that the time that a test takes makes no difference.
+/// Far from the rest of any lease, so that the time that a test takes makes no difference.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Minutes {
     One,
@@ -94,7 +93,7 @@ pub(super) enum Minutes {
 }
 
 impl Command {
-    pub(super) fn who(&self) -> usize {
+    pub(super) fn actor(&self) -> usize {
         self.actor
     }
 

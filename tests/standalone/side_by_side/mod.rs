@@ -85,7 +85,7 @@ fn case(
 fn note(command: &Command, step: &Step, seen: &Seen) {
     let mut seen = seen.lock();
     for (who, answer) in step.answers() {
-        let waited = if *who == command.who() { "" } else { " for a waiter" };
+        let waited = if *who == command.actor() { "" } else { " for a waiter" };
         *seen.entry(format!("{:?} -> {answer:?}{waited}", command.kind())).or_default() += 1;
     }
 }
@@ -129,8 +129,8 @@ fn memory_and_redis_give_the_same_answers() {
     }
 }
 
-/// The comparison is worth something: a store with a mutation is found out. (Those that make a
-/// thread wait in vain are, too, but each costs its bound for every shorter list that is tried.)
+/// The comparison detects a mutant store. (Mutants that make a thread wait in vain would be found,
+/// too, but each costs its bound for every shorter list that is tried.)
 #[test]
 fn mutant_store_is_detected() {
     for mutation in [
@@ -156,8 +156,8 @@ fn mutant_store_is_detected() {
     }
 }
 
-/// What chance brings about too seldom: all waits end that share the interrupt, for both locks and
-/// of both clients, and no other; and it serves again.
+/// A case that is too rare in random commands: an interrupt ends all waits that share it, for both
+/// locks and of both clients, and no other wait; and it can be used again.
 #[test]
 fn shared_interrupt_ends_all_its_waits() {
     let does = |actor, lock, operation| Command { actor, lock, operation };
@@ -210,8 +210,7 @@ fn rare_actions_show_a_difference_too() {
     }
 }
 
-/// What is compared with must not be what is wrong: a sound store that was written by itself
-/// passes.
+/// The model is not at fault itself: an independent correct store passes.
 #[test]
 fn sound_store_is_not_reported() {
     let memory = Arc::new(Store::memory());

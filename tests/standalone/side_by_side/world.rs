@@ -34,7 +34,7 @@ pub(super) struct World {
     actors: Vec<Actor>,
     shelf: Shelf,
     waiting: BTreeMap<usize, Waiting>,
-    /// Ends the waits of all who wait together.
+    /// Ends all waits that share the interrupt.
     together: Interrupt,
     /// What each thread said when it was last asked: one that waits cannot be.
     seen: Vec<[LockSeen; NAMES]>,
@@ -84,9 +84,9 @@ impl World {
                 let answer = self.actors[who].answer()?;
                 answers.push((who, self.ranked(command.lock, answer)?));
             }
-            // All whom it ended have answered: it can be used again.
+            // All waits that it ended have answered: it can be used again.
             self.together.reset();
-            // Who drops waits for no answer, and a look from another connection may reach the store
+            // A drop waits for no answer: an inspection on another connection may reach the store
             // before the release.
             for client in &self.clients {
                 client.wait_for_cleanup(SOON).map_err(|error| format!("{error:?}"))?;
@@ -140,7 +140,7 @@ impl World {
         Ok(())
     }
 
-    /// The next waiter who gets an answer; `None` when no waiter will: all are in the queue, so
+    /// The next waiter with an answer; `None` when no waiter will get one: all are in the queue, so
     /// that the order is known.
     fn next_answer(&mut self, lock: usize) -> Result<Option<(usize, Answer)>, String> {
         let waiters = self.waiters(lock);
@@ -150,12 +150,12 @@ impl World {
             if let Some(answer) = waiters.iter().find_map(|who| Some((*who, answer(who)?))) {
                 return Some(Ok(Some(answer)));
             }
-            match self.someone_goes_on(client, lock) {
+            match self.waiter_can_proceed(client, lock) {
                 Ok(true) => return None,
                 Ok(false) => {}
                 Err(why) => return Some(Err(why)),
             }
-            // After the look at who holds it: the thread that got the lock in between is not in the
+            // After the check of the holder: a thread that got the lock in between is not in the
             // queue any more.
             let queued = self.clients[client].queue_length(&self.names[lock]).unwrap();
             (queued == waiters.len()).then_some(Ok(None))
@@ -169,7 +169,7 @@ impl World {
     /// Whether a waiter of this client gets the lock: no thread of the client, which would be
     /// waited for, believes to hold it, and the store says that it is free, or that the client has
     /// it: then that waiter has it already.
-    fn someone_goes_on(&mut self, client: usize, lock: usize) -> Result<bool, String> {
+    fn waiter_can_proceed(&mut self, client: usize, lock: usize) -> Result<bool, String> {
         let holder = self.holder(lock)?;
         let now = self.client_now(client);
         if holder.is_some_and(|holder| holder.client != Some(now)) || self.shelf.is_held(now, lock)

@@ -200,7 +200,7 @@ mod tests {
         Moment::from_nanos(millis * 1_000_000)
     }
 
-    /// One that has its turn after `heard` releases, time after time.
+    /// The policy of a client that regularly gets the lock after `heard` releases.
     fn used_to(heard: u32) -> FairnessPolicy {
         let mut fairness = FairnessPolicy::default();
         for round in 0..40 {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_waited_longer_asks_earlier() {
+    fn client_that_waited_longer_asks_earlier() {
         let mut fairness = used_to(8);
         let mut last = Duration::MAX;
         for _ in 0..7 {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_to_others_where_there_are_none() {
+    fn lone_client_does_not_stand_back() {
         let budget = Duration::from_millis(5);
         let over = |told| {
             let mut fairness = FairnessPolicy::default();
@@ -246,21 +246,21 @@ mod tests {
         fairness.granted(moment(10), moment(10));
         let released = |at| ReleaseTiming { at: moment(at), took: None, told: None };
         fairness.released(released(16), budget, false);
-        assert!(fairness.stand_back(None).is_some(), "another client has had it since");
+        assert!(fairness.stand_back(None).is_some(), "another client held the lock since");
         fairness.contending();
         fairness.granted(moment(6_000), moment(6_000));
         fairness.released(released(6_006), budget, false);
-        assert_eq!(fairness.stand_back(None), None, "that was long ago");
+        assert_eq!(fairness.stand_back(None), None, "the other client was seen too long ago");
         fairness.granted(moment(6_085), moment(6_085));
         fairness.released(released(6_095), budget, true);
-        assert_eq!(fairness.stand_back(None), None, "all that wait are counted");
+        assert_eq!(fairness.stand_back(None), None, "the store counts all waiters");
         fairness.granted(moment(6_095), moment(6_095));
         fairness.released(released(6_105), budget, false);
-        assert!(fairness.stand_back(None).is_some(), "the store does not know all that wait");
+        assert!(fairness.stand_back(None).is_some(), "the store does not count all waiters");
     }
 
     #[test]
-    fn how_many_waited_long_ago_is_forgotten() {
+    fn old_waiter_count_is_forgotten() {
         let mut fairness = used_to(20);
         fairness.waiting(200);
         let timing = ReleaseTiming { at: moment(100), took: None, told: None };
@@ -272,11 +272,11 @@ mod tests {
         assert!(!fairness.is_behind() && fairness.delay().is_zero());
         fairness.waiting(200);
         (0..MOST_CLIENTS).for_each(|_| fairness.release_heard());
-        assert!(!fairness.is_behind(), "also where they left in the meantime");
+        assert!(!fairness.is_behind(), "a limited number of clients is waited for");
     }
 
     #[test]
-    fn who_is_alone_or_one_of_two_does_not_wait() {
+    fn one_or_two_clients_ask_without_delay() {
         assert_eq!(FairnessPolicy::default().delay(), Duration::ZERO);
         let mut fairness = used_to(2);
         fairness.release_heard();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn others_that_are_gone_are_forgotten() {
+    fn departed_clients_are_forgotten() {
         let mut fairness = used_to(20);
         for _ in 0..40 {
             fairness.release_heard();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_more_turns_than_others_does_not_keep_them() {
+    fn waiter_count_of_the_store_overrides_the_estimate() {
         let mut fairness = used_to(2);
         fairness.waiting(8);
         for _ in 0..7 {
@@ -308,11 +308,11 @@ mod tests {
         let mut fairness = used_to(20);
         fairness.waiting(8);
         (0..8).for_each(|_| fairness.release_heard());
-        assert_eq!(fairness.delay(), Duration::ZERO, "it had fewer fairness than others");
+        assert_eq!(fairness.delay(), Duration::ZERO, "the client had fewer turns than the others");
     }
 
     #[test]
-    fn nothing_is_waited_for_longer_than_the_limit() {
+    fn delay_and_stand_back_are_limited() {
         let mut fairness = used_to(900);
         assert!(fairness.delay() > LONGEST_PAUSE / 4);
         fairness.granted(moment(0), moment(60_000));

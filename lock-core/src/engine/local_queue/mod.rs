@@ -1,4 +1,4 @@
-//! [`LocalLock`]: what this client knows of one name - which thread holds it, and which wait for it.
+//! [`LocalLock`]: what this client knows of one name: the thread that holds it, and the waiters.
 //!
 //! Of all threads of a client, only the head of the queue contends in the store, and only while no
 //! thread of this client holds the lock. All others wait locally, first in, first out. Nothing here
@@ -215,7 +215,7 @@ impl LocalLock {
             state.told(told);
         }
         if state.watch.is_none() {
-            state.fairness.release_heard(); // where we watch, the store tells us of our own release, too
+            state.fairness.release_heard(); // a client that watches hears of its own release, too
         }
         if state.current.take_if(|it| Arc::ptr_eq(it, acquisition)).is_some() {
             let Sharing { hand_off, counts_waiters } = self.sharing;

@@ -77,7 +77,7 @@ mod tests {
     const SHARING: Sharing = Sharing { hand_off: Duration::ZERO, counts_waiters: false };
 
     #[test]
-    fn an_entry_that_goes_late_leaves_its_successor_in_place() {
+    fn local_lock_dropped_late_leaves_its_successor() {
         let registry = Arc::new(Registry::new(Arc::new(Origin::here()), SHARING));
         let name = LockName::new("x").unwrap();
         let late = LocalLock::new(name.clone(), Arc::downgrade(&registry), SHARING);

@@ -1,4 +1,4 @@
-//! Answers that come late or never, and what is known then.
+//! Late and missing answers of the store.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn validity_counts_from_before_the_request_was_sent() {
 }
 
 #[test]
-fn a_grant_that_comes_after_its_lease_is_given_back_and_reported() {
+fn grant_answered_after_its_lease_is_unavailable() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -30,7 +30,7 @@ fn a_grant_that_comes_after_its_lease_is_given_back_and_reported() {
 }
 
 #[test]
-fn a_lost_answer_to_an_acquire_is_repeated_with_the_same_owner_and_token() {
+fn unanswered_attempt_is_repeated_and_closed_by_tombstone() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -42,25 +42,25 @@ fn a_lost_answer_to_an_acquire_is_repeated_with_the_same_owner_and_token() {
     assert_eq!(
         (store.count("release"), store.count("close")),
         (0, 1),
-        "a copy may still be under way: tombstone"
+        "a copy of the attempt may arrive later: it needs a tombstone"
     );
     assert!(!lock.is_locked().unwrap());
 }
 
 #[test]
-fn an_acquire_that_is_given_up_in_doubt_leaves_nothing_locked() {
+fn failed_attempt_with_unknown_outcome_is_cleaned_up() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
     store.fail_next("acquire", Fault::Swallowed);
     store.fail_next("acquire", Fault::Swallowed);
     assert!(lock.try_lock().unwrap_err().is_unavailable());
-    eventually("the attempt is taken back", || store.count("close") == 1);
-    eventually("it is free", || !lock.is_locked().unwrap());
+    eventually("the attempt is cleaned up", || store.count("close") == 1);
+    eventually("the lock is free", || !lock.is_locked().unwrap());
 }
 
 #[test]
-fn a_lost_answer_to_a_release_is_no_loss() {
+fn applied_release_without_answer_is_no_loss() {
     let (store, _clock) = Recorded::new();
     let unconfirmed = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&unconfirmed);
@@ -87,11 +87,11 @@ fn a_lost_answer_to_a_release_is_no_loss() {
     });
     guard.unlock().unwrap();
     done.join().unwrap();
-    eventually("the event comes", || *unconfirmed.lock() == 1);
+    eventually("the event is emitted", || *unconfirmed.lock() == 1);
 }
 
 #[test]
-fn gone_at_the_first_release_is_a_loss() {
+fn lock_gone_at_the_first_release_is_lost() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -103,15 +103,15 @@ fn gone_at_the_first_release_is_a_loss() {
 }
 
 #[test]
-fn request_that_must_not_be_repeated_is_sent_once_and_left_alone() {
+fn final_failure_is_not_repeated_and_not_cleaned_up() {
     let (store, clock) = Recorded::new();
     let client = store.able(Abilities::full().renewable(false)).client();
     let lock = client.mutex("x").unwrap();
-    assert!(lock.lock().unwrap_err().is_unsupported(), "the watchdog cannot keep it");
+    assert!(lock.lock().unwrap_err().is_unsupported(), "the store cannot renew the lock");
     let fixed = LockOptions::new().lease(10 * SECOND);
     store.fail_next("acquire", Fault::Final);
     assert!(lock.lock_with(&fixed).unwrap_err().is_unavailable());
-    assert_eq!(store.count("acquire"), 1, "a second one might take it twice");
+    assert_eq!(store.count("acquire"), 1, "a repeated attempt could take the lock twice");
     client.wait_for_cleanup(SECOND).unwrap();
     assert_eq!(store.count("release") + store.count("close"), 0);
     clock.advance(11 * SECOND);

@@ -1,21 +1,21 @@
-//! Clean-up: until it is confirmed, or until the lease has ended everything by itself.
+//! Cleanup of unknown outcomes: until it is confirmed, or until the lease has ended.
 
 use super::*;
 
-/// An acquire that was given up in doubt: it holds the lock in the store, and its clean-up fails.
-fn in_doubt(store: &Recorded, client: &Client) {
+/// An attempt with unknown outcome: it holds the lock in the store, and its cleanup fails.
+fn attempt_with_failing_cleanup(store: &Recorded, client: &Client) {
     store.fail_next("acquire", Fault::Swallowed);
     store.fail_next("acquire", Fault::Swallowed);
     store.cut("close", Fault::NotSent);
     assert!(client.mutex("x").unwrap().try_lock().unwrap_err().is_unavailable());
-    eventually("its clean-up is tried", || store.count("close") == 1);
+    eventually("the cleanup is tried", || store.count("close") == 1);
 }
 
 #[test]
-fn it_is_repeated_with_growing_pauses_until_it_is_confirmed() {
+fn cleanup_is_retried_at_intervals_until_confirmed() {
     let (store, clock) = Recorded::new();
     let client = store.client();
-    in_doubt(&store, &client);
+    attempt_with_failing_cleanup(&store, &client);
     advance(&client, &clock, 10 * SECOND);
     let tries = store.count("close");
     assert!((8..=20).contains(&tries), "{tries} tries in 10 s");
@@ -29,10 +29,10 @@ fn it_is_repeated_with_growing_pauses_until_it_is_confirmed() {
 }
 
 #[test]
-fn it_ends_when_the_lease_has_ended_everything() {
+fn cleanup_ends_when_the_lease_has_ended() {
     let (store, clock) = Recorded::new();
     let client = store.client();
-    in_doubt(&store, &client);
+    attempt_with_failing_cleanup(&store, &client);
     advance(&client, &clock, 34 * SECOND);
     let tries = store.count("close");
     advance(&client, &clock, 10 * SECOND);
@@ -40,11 +40,11 @@ fn it_ends_when_the_lease_has_ended_everything() {
 }
 
 #[test]
-fn it_outlives_its_client() {
+fn cleanup_continues_after_the_client_is_dropped() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let start = clock.now();
-    in_doubt(&store, &client);
+    attempt_with_failing_cleanup(&store, &client);
     drop(client);
     let pass = || {
         if sleeping(&clock) == 1 {
@@ -52,7 +52,7 @@ fn it_outlives_its_client() {
         }
     };
     for tries in 2..=4 {
-        eventually("it is tried again", || {
+        eventually("the cleanup is repeated", || {
             pass();
             store.count("close") >= tries
         });
@@ -60,16 +60,16 @@ fn it_outlives_its_client() {
     assert!(store.clock.now() < start + 20 * SECOND);
     store.mend();
     let lock = store.client().mutex("x").unwrap();
-    eventually("it is free", || {
+    eventually("the lock is free", || {
         pass();
         !lock.is_locked().unwrap()
     });
-    assert!(store.clock.now() < start + 25 * SECOND, "and not because its lease was over");
-    eventually("and then the threads end", || clock.sleepers().is_empty());
+    assert!(store.clock.now() < start + 25 * SECOND, "the lock became free before its lease ended");
+    eventually("the threads end", || clock.sleepers().is_empty());
 }
 
 #[test]
-fn it_goes_on_for_the_longest_lease_that_was_asked_for() {
+fn cleanup_continues_for_the_longest_requested_lease() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let guard =
@@ -86,30 +86,30 @@ fn it_goes_on_for_the_longest_lease_that_was_asked_for() {
 }
 
 #[test]
-fn when_the_client_goes_it_is_tried_once_more_before_that_returns() {
+fn client_drop_retries_pending_cleanup_before_it_returns() {
     let (store, clock) = Recorded::new();
     let client = store.client();
-    in_doubt(&store, &client);
+    attempt_with_failing_cleanup(&store, &client);
     let free = store.client().mutex("x").unwrap();
-    eventually("it waits for its next try", || sleeping(&clock) >= 1);
+    eventually("the worker sleeps until the next try", || sleeping(&clock) >= 1);
     let start = crate::SystemClock.now();
     drop(client);
     assert!(crate::SystemClock.now().since(start) < SECOND, "a refusal is not waited for");
     assert!(store.count("close") >= 2);
-    assert!(free.is_locked().unwrap(), "the store could not be asked");
-    // The same with a store that can be asked: free when the drop has returned, without a pause.
+    assert!(free.is_locked().unwrap(), "no cleanup reached the store");
+    // With a reachable store the lock is free when the drop returns.
     let (store, clock) = Recorded::new();
     let client = store.client();
-    in_doubt(&store, &client);
+    attempt_with_failing_cleanup(&store, &client);
     let free = store.client().mutex("x").unwrap();
-    eventually("it waits for its next try", || sleeping(&clock) >= 1);
+    eventually("the worker sleeps until the next try", || sleeping(&clock) >= 1);
     store.mend();
     drop(client);
     assert!(!free.is_locked().unwrap());
 }
 
 #[test]
-fn a_client_that_goes_waits_for_a_store_that_hangs_for_one_command_only() {
+fn client_drop_waits_one_command_timeout_for_a_hung_store() {
     let (store, _clock) = Recorded::new();
     let client = store.impatient_client(SECOND / 5);
     store.fail_next("acquire", Fault::Swallowed);
@@ -117,7 +117,7 @@ fn a_client_that_goes_waits_for_a_store_that_hangs_for_one_command_only() {
     store.cut("close", Fault::Hangs);
     let gate = store.gate.lock();
     assert!(client.mutex("x").unwrap().try_lock().unwrap_err().is_unavailable());
-    eventually("its clean-up is tried", || store.count("close") == 1);
+    eventually("the cleanup is tried", || store.count("close") == 1);
     let start = crate::SystemClock.now();
     drop(client);
     let took = crate::SystemClock.now().since(start);
@@ -126,11 +126,11 @@ fn a_client_that_goes_waits_for_a_store_that_hangs_for_one_command_only() {
 }
 
 #[test]
-fn settling_waits_for_the_confirmation() {
+fn wait_for_cleanup_returns_once_cleanup_is_confirmed() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     client.wait_for_cleanup(Duration::ZERO).unwrap();
-    in_doubt(&store, &client);
+    attempt_with_failing_cleanup(&store, &client);
     let error = client.wait_for_cleanup(Duration::ZERO).unwrap_err();
     assert!(error.is_unavailable() && error.to_string().starts_with("1 outcome"), "{error}");
     let settles = {
@@ -141,7 +141,7 @@ fn settling_waits_for_the_confirmation() {
     store.mend();
     let (start, lock) = (clock.now(), client.mutex("x").unwrap());
     while lock.is_locked().unwrap() {
-        eventually("both sleep, or it is free", || {
+        eventually("both sleep, or the lock is free", || {
             sleeping(&clock) > 1 || !lock.is_locked().unwrap()
         });
         clock.advance(SECOND / 20);
@@ -151,10 +151,10 @@ fn settling_waits_for_the_confirmation() {
 }
 
 #[test]
-fn settling_ends_when_its_time_is_over_and_says_what_is_left() {
+fn wait_for_cleanup_fails_when_its_time_is_over() {
     let (store, clock) = Recorded::new();
     let client = store.client();
-    in_doubt(&store, &client);
+    attempt_with_failing_cleanup(&store, &client);
     let settles = {
         let client = client.clone();
         thread::spawn(move || client.wait_for_cleanup(5 * SECOND))
@@ -165,7 +165,7 @@ fn settling_ends_when_its_time_is_over_and_says_what_is_left() {
 }
 
 #[test]
-fn dropping_the_last_handle_waits_while_the_timer_works() {
+fn client_drop_releases_detached_holds_while_timer_hangs() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     client.mutex("x").unwrap().lock().unwrap().detach();
@@ -173,11 +173,11 @@ fn dropping_the_last_handle_waits_while_the_timer_works() {
     store.fail_next("node", Fault::Hangs);
     parked(&clock, 1);
     clock.advance(11 * SECOND);
-    eventually("the watchdog is about to renew it", || store.count("node") == 1);
+    eventually("the timer asks for the node of the lock", || store.count("node") == 1);
     let goes = thread::spawn(move || drop(client));
-    eventually("the client is gone", || goes.is_finished());
+    eventually("the client is dropped", || goes.is_finished());
     let name = LockName::new("x").unwrap();
     let info = store.store.inspect(&name, Moment::NEVER).unwrap();
-    assert_eq!(info, LockInfo::FREE, "the process may end now, and it is held");
+    assert_eq!(info, LockInfo::FREE, "the process may end now: the lock must be free");
     drop(closed);
 }

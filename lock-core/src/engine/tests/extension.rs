@@ -1,15 +1,15 @@
-//! Extensions that the holder asks for.
+//! Explicit extensions of a lease by its holder.
 
 use super::*;
 
 #[test]
-fn an_extension_lasts_as_long_as_was_asked_for_and_asks_only_if_it_must() {
+fn extension_sends_a_request_only_beyond_the_lease() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     let guard =
         client.mutex("x").unwrap().lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
     guard.extend(9 * SECOND).unwrap();
-    assert_eq!(store.count("renew"), 0, "it lasts that long anyway");
+    assert_eq!(store.count("renew"), 0, "the lease is long enough already");
     guard.extend(20 * SECOND).unwrap();
     assert!(guard.remaining() >= 20 * SECOND && store.count("renew") == 1);
     assert!(guard.ensure(20 * SECOND).is_ok());
@@ -17,7 +17,7 @@ fn an_extension_lasts_as_long_as_was_asked_for_and_asks_only_if_it_must() {
 }
 
 #[test]
-fn a_renewal_with_a_shorter_lease_does_not_shorten_an_extension() {
+fn renewal_with_a_shorter_lease_keeps_the_extension() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let guard = client.mutex("x").unwrap().lock().unwrap();
@@ -28,7 +28,7 @@ fn a_renewal_with_a_shorter_lease_does_not_shorten_an_extension() {
 }
 
 #[test]
-fn an_extension_uses_up_none_of_the_renewals_that_are_allowed() {
+fn extension_does_not_count_as_an_allowed_renewal() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -38,13 +38,13 @@ fn an_extension_uses_up_none_of_the_renewals_that_are_allowed() {
     advance(&client, &clock, 33 * SECOND);
     assert_eq!((store.count("renew"), guard.state()), (3, GuardState::Suspended));
     guard.extend(40 * SECOND).unwrap();
-    assert_eq!(guard.state(), GuardState::Suspended, "and starts the watchdog no more");
+    assert_eq!(guard.state(), GuardState::Suspended, "an extension does not restart the watchdog");
     advance(&client, &clock, 30 * SECOND);
     assert_eq!((store.count("renew"), guard.is_valid()), (4, true));
 }
 
 #[test]
-fn an_extension_that_fails_leaves_the_holding_as_it_was() {
+fn failed_extension_leaves_the_acquisition_unchanged() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -56,28 +56,28 @@ fn an_extension_that_fails_leaves_the_holding_as_it_was() {
     store.fail_next("renew", Fault::NotSent);
     let longer = LockOptions::new().lease(60 * SECOND);
     assert!(lock.lock_with(&longer).unwrap_err().is_unavailable());
-    assert_eq!(lock.hold_count(), 1, "the nested hold is not there");
+    assert_eq!(lock.hold_count(), 1, "the nested hold was not added");
     guard.unlock().unwrap();
     assert_eq!(store.count("release"), 1);
 }
 
-/// An extension of `x` behind a renewal that is on its way until the gate opens.
-fn stuck(store: &Recorded, client: &Client) -> thread::JoinHandle<Result<(), Error>> {
+/// An extension of `x` that queues behind a renewal that hangs until the gate opens.
+fn queued_extension(store: &Recorded, client: &Client) -> thread::JoinHandle<Result<(), Error>> {
     let other = client.owned_mutex("other").unwrap().lock().unwrap();
     let guard =
         client.owned_mutex("x").unwrap().lock_with(&LockOptions::new().lease(SECOND)).unwrap();
     store.fail_next("renew", Fault::Hangs);
     let first = thread::spawn(move || drop(other.extend(60 * SECOND)));
-    eventually("the other is on its way", || store.count("renew") == 1);
+    eventually("the first request hangs", || store.count("renew") == 1);
     let second = thread::spawn(move || guard.extend(60 * SECOND));
-    eventually("ours is behind it", || client.0.workers.threads().1);
-    // The timer, both of them, and who looks whether the first one takes too long.
-    eventually("they wait", || first.is_finished() || sleeping(&store.clock) == 4);
+    eventually("the second request queues", || client.0.workers.threads().1);
+    // The timer, both callers, and the worker that watches the first request.
+    eventually("all threads sleep", || first.is_finished() || sleeping(&store.clock) == 4);
     second
 }
 
 #[test]
-fn an_extension_that_is_not_confirmed_within_two_time_outs_says_so() {
+fn extension_unconfirmed_for_two_timeouts_is_unavailable() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let guard = client.owned_mutex("x").unwrap().lock().unwrap();
@@ -87,9 +87,9 @@ fn an_extension_that_is_not_confirmed_within_two_time_outs_says_so() {
         let result = guard.extend(60 * SECOND);
         (result, guard.state())
     });
-    eventually("it waits", || store.count("renew") == 1 && sleeping(&clock) == 2);
+    eventually("the extension hangs", || store.count("renew") == 1 && sleeping(&clock) == 2);
     clock.advance(4 * SECOND);
-    eventually("it gives up", || extends.is_finished());
+    eventually("the extension times out", || extends.is_finished());
     drop(gate);
     let (result, state) = extends.join().unwrap();
     assert!(result.unwrap_err().is_unavailable());
@@ -97,21 +97,21 @@ fn an_extension_that_is_not_confirmed_within_two_time_outs_says_so() {
 }
 
 #[test]
-fn an_extension_of_a_lock_that_is_lost_meanwhile_is_answered_at_once() {
+fn extension_of_a_lock_lost_meanwhile_reports_the_loss() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let gate = store.gate.lock();
-    let extends = stuck(&store, &client);
+    let extends = queued_extension(&store, &client);
     clock.advance(SECOND);
     let lock_state = client.0.local_lock(&LockName::new("x").unwrap()).unwrap();
-    eventually("it is lost", || lock_state.lock().current().is_none());
+    eventually("the lock is lost", || lock_state.lock().current().is_none());
     drop(gate);
-    eventually("it is answered", || extends.is_finished());
+    eventually("the extension returns", || extends.is_finished());
     assert!(extends.join().unwrap().unwrap_err().is_lost());
 }
 
 #[test]
-fn an_extension_that_the_store_cannot_make_changes_nothing() {
+fn unsupported_extension_changes_nothing() {
     let (store, clock) = Recorded::new();
     let client = store.able(Abilities::full().renewable(false)).client();
     let lock = client.mutex("x").unwrap();
@@ -123,5 +123,5 @@ fn an_extension_that_the_store_cannot_make_changes_nothing() {
     advance(&client, &clock, 11 * SECOND);
     assert!(guard.unlock().unwrap_err().is_lost());
     client.wait_for_cleanup(SECOND).unwrap();
-    assert_eq!(store.count("release") + store.count("close"), 0, "no longer lease is left there");
+    assert_eq!(store.count("release") + store.count("close"), 0, "no longer lease to clean up");
 }

@@ -1,18 +1,18 @@
-//! Hand-off: whose turn it is inside this client, what it costs the store, and when the lock goes
-//! back to it.
+//! Hand-off: the order of the local waiters, the requests it takes, and when the lock returns to
+//! the store.
 
 use super::*;
 use crate::FencingToken;
 
 const BUDGET: Duration = crate::Config::DEFAULT_HAND_OFF;
 
-/// A client of which one thread holds the lock with tokens set aside, because another one waited
-/// when it was granted.
+/// A client that holds the lock with reserved tokens, because a second thread waited when the lock
+/// was granted.
 fn held(store: &Recorded) -> (Client, crate::OwnedGuard) {
     held_after(store, || {})
 }
 
-/// The same; `then` runs before the lock becomes free for it.
+/// Like [`held`]; `then` runs before the lock becomes free.
 fn held_after(store: &Recorded, then: impl FnOnce()) -> (Client, crate::OwnedGuard) {
     let (client, other) = (store.client(), store.client());
     let (lock, busy) =
@@ -22,7 +22,7 @@ fn held_after(store: &Recorded, then: impl FnOnce()) -> (Client, crate::OwnedGua
         thread::spawn(move || lock.lock().unwrap())
     };
     head_sleeps(store);
-    // A waiter that leaves again: the tokens are set aside all the same.
+    // This waiter leaves the queue later, but the attempt reserves tokens because of it.
     let interrupt = Interrupt::new();
     let follower = waits(&client, LockOptions::new().interrupt(&interrupt));
     then();
@@ -33,16 +33,15 @@ fn held_after(store: &Recorded, then: impl FnOnce()) -> (Client, crate::OwnedGua
     (client, guard)
 }
 
-/// Waits until the head of a queue sleeps, for as long as another client's lease may last. Not only
-/// until it watches: it looks once more then, and that look may be granted with as many tokens as
-/// were needed before a thread queued.
+/// Waits until the head of the queue sleeps for another client's lease. To wait for its watch is
+/// not enough: it asks once more then, and that attempt may be granted with too few tokens.
 fn head_sleeps(store: &Recorded) {
     let long =
         || store.clock.sleepers().iter().any(|until| *until > store.clock.now() + 20 * SECOND);
-    eventually("the head waits", || store.watches() == 1 && long());
+    eventually("the head sleeps", || store.watches() == 1 && long());
 }
 
-/// Another client that waits for the lock, as far as the store knows, and never asks for it.
+/// Another client that the store counts as a waiter, and that never asks for the lock.
 fn another_waits(store: &Recorded) -> Watch {
     struct Deaf;
     impl Wake for Deaf {
@@ -51,7 +50,7 @@ fn another_waits(store: &Recorded) -> Watch {
     store.store.watch(&LockName::new("x").unwrap(), Arc::new(Deaf), Moment::NEVER).unwrap()
 }
 
-/// A thread that queues for the lock, and gets a guard.
+/// A thread that queues for the lock and returns its guard.
 fn waits(
     client: &Client,
     options: LockOptions,
@@ -59,7 +58,7 @@ fn waits(
     waits_as("", client, options)
 }
 
-/// The same, in a thread of this name.
+/// Like [`waits`], in a thread of this name.
 fn waits_as(
     name: &str,
     client: &Client,
@@ -68,7 +67,7 @@ fn waits_as(
     let (lock, queued) = (client.owned_mutex("x").unwrap(), client.queue_length("x").unwrap());
     let thread = thread::Builder::new().name(name.to_owned());
     let waiter = thread.spawn(move || lock.acquire(&options)).unwrap();
-    eventually("it queues", || client.queue_length("x").unwrap() > queued);
+    eventually("the waiter queues", || client.queue_length("x").unwrap() > queued);
     waiter
 }
 
@@ -76,23 +75,23 @@ fn token(guard: &crate::OwnedGuard) -> FencingToken {
     guard.fencing_token().unwrap()
 }
 
-/// How often the store was asked to grant and to free.
+/// The numbers of attempts and of releases.
 fn asked(store: &Recorded) -> (usize, usize) {
     (store.count("acquire"), store.count("release") + store.count("close"))
 }
 
 #[test]
-fn a_thousand_waiters_are_served_in_order_on_two_grants() {
+fn thousand_waiters_are_served_in_order_on_two_grants() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     let order = serve(&client, 1_000, |_| LockOptions::new());
     assert_eq!(order, (0..1_000).collect::<Vec<_>>());
-    // No thread waited when the first one was granted, so it had no tokens to hand on.
+    // No thread waited at the first grant, so it reserved no tokens for a hand-off.
     assert_eq!(asked(&store), (2, 2));
 }
 
 #[test]
-fn the_next_thread_gets_it_with_a_token_of_its_own_and_without_a_request() {
+fn hand_off_gives_a_new_token_and_sends_no_request() {
     let (store, _clock) = Recorded::new();
     let (client, guard) = held(&store);
     let (before, first, losses) = (asked(&store), token(&guard), guard.losses());
@@ -102,7 +101,7 @@ fn the_next_thread_gets_it_with_a_token_of_its_own_and_without_a_request() {
     assert_eq!(asked(&store), before);
     assert_eq!(token(&next).get(), first.get() + 1);
     assert!(next.is_valid() && next.state() == GuardState::Held);
-    assert!(losses.recv().is_err(), "closed without a message");
+    assert!(losses.recv().is_err(), "the channel closes without a loss");
     next.unlock().unwrap();
     assert_eq!(asked(&store), (before.0, before.1 + 1));
     assert!(!client.mutex("x").unwrap().is_locked().unwrap());
@@ -117,13 +116,13 @@ fn unused_tokens_are_given_back() {
     let last = next.join().unwrap().unwrap().unwrap();
     let used = token(&last);
     last.unlock().unwrap();
-    // The clock stands still, so the next token shows where the counter stands.
+    // The clock stands still, so the next token shows the value of the counter.
     let fresh = client.owned_mutex("x").unwrap().lock().unwrap();
     assert_eq!(token(&fresh).get(), used.get() + 1);
 }
 
 #[test]
-fn after_its_time_is_used_up_it_goes_back_to_the_store() {
+fn lock_returns_to_the_store_after_the_hand_off_time() {
     let (store, clock) = Recorded::new();
     let _waits = another_waits(&store);
     let (client, guard) = held(&store);
@@ -131,23 +130,23 @@ fn after_its_time_is_used_up_it_goes_back_to_the_store() {
     let before = asked(&store);
     clock.advance(BUDGET);
     guard.unlock().unwrap();
-    // And a waiter here leaves it to others first.
-    eventually("it stands back", || {
+    // The local waiter stands back for other clients.
+    eventually("the waiter stands back", || {
         let soon = clock.now() + SECOND / 20;
         clock.sleepers().iter().any(|until| clock.now() < *until && *until <= soon)
     });
     assert_eq!(asked(&store), (before.0, before.1 + 1));
     assert!(!client.mutex("x").unwrap().is_locked().unwrap());
     let other = store.client().owned_mutex("x").unwrap();
-    let theirs = other.try_lock().unwrap().expect("no thread of the other client is in its way");
+    let theirs = other.try_lock().unwrap().expect("the lock is free for another client");
     clock.advance(SECOND / 10);
-    eventually("it asks, and waits for the release", || asked(&store).0 > before.0 + 1);
+    eventually("the waiter asks and watches", || asked(&store).0 > before.0 + 1);
     theirs.unlock().unwrap();
     next.join().unwrap().unwrap().unwrap().unlock().unwrap();
 }
 
 #[test]
-fn lock_without_other_waiters_is_not_left_to_others() {
+fn client_without_competitors_does_not_stand_back() {
     let (store, clock) = Recorded::new();
     let (client, guard) = held(&store);
     let next = waits(&client, LockOptions::new());
@@ -155,46 +154,46 @@ fn lock_without_other_waiters_is_not_left_to_others() {
     clock.advance(BUDGET);
     guard.unlock().unwrap();
     next.join().unwrap().unwrap().unwrap().unlock().unwrap(); // the clock stands still
-    assert_eq!(asked(&store), (before.0 + 1, before.1 + 2), "through the store");
+    assert_eq!(asked(&store), (before.0 + 1, before.1 + 2), "the lock went through the store");
 }
 
 #[test]
-fn the_time_begins_anew_after_another_client_had_it() {
+fn hand_off_time_restarts_after_another_client_held_the_lock() {
     let (store, clock) = Recorded::new();
     let (client, guard) = held(&store);
     let unequal = || LockOptions::new().watched(60 * SECOND);
     let next = waits(&client, unequal());
     let last = waits(&client, unequal());
-    // The next one asks, but another client is faster.
+    // The next waiter asks the store, but another client is faster.
     store.fail_next("acquire", Fault::Hangs);
     let gate = store.gate.lock();
     let before = store.count("acquire");
     guard.unlock().unwrap();
-    eventually("it asks", || store.count("acquire") == before + 1);
+    eventually("the next waiter asks", || store.count("acquire") == before + 1);
     let other = store.client().owned_mutex("x").unwrap().try_lock().unwrap().unwrap();
     drop(gate);
-    eventually("it waits for the release", || store.count("acquire") == before + 3);
+    eventually("the next waiter watches", || store.count("acquire") == before + 3);
     clock.advance(BUDGET);
     other.unlock().unwrap();
     let next = next.join().unwrap().unwrap().unwrap();
     let before = asked(&store);
     next.unlock().unwrap();
     drop(last.join().unwrap().unwrap().unwrap());
-    assert_eq!(asked(&store), (before.0, before.1 + 1), "it was handed on");
+    assert_eq!(asked(&store), (before.0, before.1 + 1), "the lock was handed on");
 }
 
 #[test]
-fn an_attempt_that_is_repeated_asks_for_as_many_tokens_as_before() {
+fn repeated_attempt_requests_the_same_number_of_tokens() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let earlier = client.owned_mutex("x").unwrap().lock().unwrap();
     let before = token(&earlier);
     earlier.unlock().unwrap();
-    // Granted twice, and both answers are lost; then a thread queues behind it.
+    // The attempt is granted twice, both answers are lost, and a second thread queues.
     store.fail_next("acquire", Fault::Swallowed);
     store.fail_next("acquire", Fault::Swallowed);
     let first = waits(&client, LockOptions::new());
-    eventually("it is in doubt", || store.count("acquire") == 3);
+    eventually("the attempt is unanswered", || store.count("acquire") == 3);
     let second = waits(&client, LockOptions::new());
     advance_until_done(&clock, 2, &first);
     let first = first.join().unwrap().unwrap().unwrap();
@@ -206,7 +205,7 @@ fn an_attempt_that_is_repeated_asks_for_as_many_tokens_as_before() {
 }
 
 #[test]
-fn follower_of_a_head_that_stands_back_is_not_told_busy() {
+fn follower_of_a_head_that_stands_back_is_not_busy() {
     let (store, clock) = Recorded::new();
     let _waits = another_waits(&store);
     let (client, guard) = held(&store);
@@ -214,27 +213,27 @@ fn follower_of_a_head_that_stands_back_is_not_told_busy() {
     clock.advance(BUDGET);
     guard.unlock().unwrap();
     let soon = clock.now() + SECOND / 20;
-    eventually("the first stands back", || {
+    eventually("the head stands back", || {
         clock.sleepers().iter().any(|until| clock.now() < *until && *until <= soon)
     });
     let follower = waits(&client, LockOptions::new().wait(SECOND / 10_000));
     store.cut("acquire", Fault::NotSent);
     clock.advance(SECOND / 10_000);
-    // Its end has come. The first has not asked yet, and then hears nothing: the lock may be free.
-    eventually("all sleep", || follower.is_finished() || sleeping(&clock) >= 3);
+    // The follower's wait is over. The head has not asked yet, and its request gets no answer.
+    eventually("all threads sleep", || follower.is_finished() || sleeping(&clock) >= 3);
     while !follower.is_finished() {
-        eventually("they sleep", || follower.is_finished() || sleeping(&clock) > 0);
+        eventually("all sleep, or it is done", || follower.is_finished() || sleeping(&clock) >= 3);
         clock.advance(SECOND / 10_000);
     }
-    let error = follower.join().unwrap().expect_err("it is no \"busy\"");
+    let error = follower.join().unwrap().expect_err("an unknown state is not busy");
     assert!(error.is_unavailable(), "{error}");
     store.mend();
     advance_until_done(&clock, 0, &first);
-    drop(first.join().unwrap().unwrap().expect("it is free"));
+    drop(first.join().unwrap().unwrap().expect("the lock is free"));
 }
 
 #[test]
-fn an_interrupt_ends_standing_back_and_the_next_one_stands_back_instead() {
+fn interrupt_of_the_head_makes_the_next_waiter_stand_back() {
     let (store, clock) = Recorded::new();
     let _waits = another_waits(&store);
     let (client, guard) = held(&store);
@@ -248,7 +247,7 @@ fn an_interrupt_ends_standing_back_and_the_next_one_stands_back_instead() {
         let soon = clock.now() + SECOND / 20;
         clock.sleepers().iter().any(|until| clock.now() < *until && *until <= soon)
     };
-    eventually("the first stands back", stands_back);
+    eventually("the head stands back", stands_back);
     interrupt.fire();
     assert!(first.join().unwrap().unwrap_err().is_interrupted());
     eventually("the second stands back", stands_back);
@@ -259,42 +258,41 @@ fn an_interrupt_ends_standing_back_and_the_next_one_stands_back_instead() {
 }
 
 #[test]
-fn a_stretch_is_over_when_the_last_who_waits_gives_up() {
+fn hand_off_time_restarts_when_the_last_waiter_gives_up() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.owned_mutex("x").unwrap();
     let guard = lock.lock().unwrap();
     let interrupt = Interrupt::new();
     let gives_up = waits(&client, LockOptions::new().interrupt(&interrupt));
-    // It goes back to the store for the one who waits, who cannot ask for it (nor at the second
-    // try, at once), and gives up.
+    // The lock returns to the store; the waiter fails to acquire it twice and gives up.
     store.fail_next("acquire", Fault::NotSent);
     store.fail_next("acquire", Fault::NotSent);
     guard.unlock().unwrap();
-    eventually("it asks in vain", || store.count("acquire") == 3);
+    eventually("both attempts fail", || store.count("acquire") == 3);
     interrupt.fire();
     assert!(gives_up.join().unwrap().unwrap_err().is_interrupted());
     clock.advance(60 * SECOND);
-    // No thread of this client had the lock meanwhile, so its time has only begun.
+    // No thread of this client held the lock meanwhile, so its hand-off time starts now.
     let guard = lock.lock().unwrap();
     let next = waits(&client, LockOptions::new());
     guard.unlock().unwrap();
-    eventually("the next one does not stand back", || next.is_finished());
+    eventually("the waiter does not stand back", || next.is_finished());
     drop(next.join().unwrap().unwrap().unwrap());
 }
 
 #[test]
-fn who_has_less_time_than_that_does_not_stand_back() {
+fn waiter_with_a_short_deadline_does_not_stand_back() {
     let (store, clock) = Recorded::new();
     let (client, guard) = held(&store);
     let next = waits(&client, LockOptions::new().wait(BUDGET + Duration::from_micros(50)));
     clock.advance(BUDGET);
     guard.unlock().unwrap();
-    assert!(next.join().unwrap().unwrap().is_some(), "it was free, so it is not busy");
+    assert!(next.join().unwrap().unwrap().is_some(), "the lock was free");
 }
 
 #[test]
-fn unequal_terms_go_through_the_store() {
+fn waiter_with_another_lease_is_served_by_the_store() {
     let unequal = [
         LockOptions::new().lease(60 * SECOND),
         LockOptions::new().watched(60 * SECOND),
@@ -313,14 +311,14 @@ fn unequal_terms_go_through_the_store() {
 }
 
 #[test]
-fn what_is_open_goes_through_the_store() {
-    // An extension that was not confirmed.
+fn acquisition_with_unknown_outcome_is_not_handed_on() {
+    // An unconfirmed extension.
     let (store, _clock) = Recorded::new();
     let (client, guard) = held(&store);
     store.fail_next("renew", Fault::Swallowed);
     assert!(guard.extend(40 * SECOND).is_err());
     assert_goes_back(&store, &client, guard);
-    // An attempt whose answer was lost: its number is to be closed.
+    // An attempt without an answer: its owner must be closed with a tombstone.
     let (store, _clock) = Recorded::new();
     let (client, guard) = held_after(&store, || store.fail_next("acquire", Fault::Swallowed));
     assert_goes_back(&store, &client, guard);
@@ -328,7 +326,7 @@ fn what_is_open_goes_through_the_store() {
 }
 
 #[test]
-fn an_extension_that_was_not_confirmed_is_open_also_if_it_was_for_less_than_the_lease() {
+fn unconfirmed_short_extension_prevents_the_hand_off() {
     let (store, clock) = Recorded::new();
     let configure = |config: crate::Config| config.with_hand_off(SECOND);
     let client = store.builder().configure(configure).connect().unwrap();
@@ -344,18 +342,18 @@ fn an_extension_that_was_not_confirmed_is_open_also_if_it_was_for_less_than_the_
     let before = asked(&store);
     guard.unlock().unwrap();
     drop(next.join().unwrap().unwrap().unwrap());
-    assert_eq!(asked(&store), (before.0 + 1, before.1 + 2), "through the store");
+    assert_eq!(asked(&store), (before.0 + 1, before.1 + 2), "the lock went through the store");
 }
 
 #[test]
-fn tokens_that_a_repetition_was_told_of_are_not_given_back() {
+fn tokens_of_a_repeated_attempt_are_not_given_back() {
     let (store, _clock) = Recorded::new();
     let (client, guard) = held_after(&store, || store.fail_next("acquire", Fault::Swallowed));
     let used = token(&guard);
     guard.unlock().unwrap();
-    // The counter may have been moved between the first request and its repetition, by another lock
-    // that shares it: what lies in the range then may be that one's. The clock stands still, so the
-    // next token shows where the counter stands.
+    // Another lock that shares the counter may have moved it between the first request and its
+    // repetition, and own tokens in that range. The clock stands still, so the next token shows the
+    // value of the counter.
     let next = client.owned_mutex("x").unwrap().lock().unwrap();
     assert_eq!(token(&next).get(), used.get() + 2_001);
 }
@@ -365,7 +363,7 @@ fn assert_goes_back(store: &Recorded, client: &Client, guard: crate::OwnedGuard)
     let before = asked(store);
     guard.unlock().unwrap();
     let stand_back = || store.clock.advance(SECOND / 100);
-    eventually("it went back", || {
+    eventually("the lock went through the store", || {
         stand_back();
         asked(store) >= (before.0 + 1, before.1 + 1)
     });
@@ -373,7 +371,7 @@ fn assert_goes_back(store: &Recorded, client: &Client, guard: crate::OwnedGuard)
 }
 
 #[test]
-fn what_was_handed_to_one_who_was_interrupted_goes_on_to_the_next() {
+fn hand_off_to_an_interrupted_waiter_goes_to_the_next() {
     for _ in 0..200 {
         let (store, _clock) = Recorded::new();
         let (client, guard) = held(&store);
@@ -394,7 +392,7 @@ fn what_was_handed_to_one_who_was_interrupted_goes_on_to_the_next() {
 }
 
 #[test]
-fn what_was_handed_at_the_deadline_is_taken_or_goes_on_to_the_next() {
+fn hand_off_at_the_deadline_is_taken_or_passed_on() {
     for _ in 0..200 {
         let (store, clock) = Recorded::new();
         let (client, guard) = held(&store);
@@ -415,7 +413,7 @@ fn what_was_handed_at_the_deadline_is_taken_or_goes_on_to_the_next() {
 }
 
 #[test]
-fn a_lock_that_was_gone_is_told_for_all_who_had_it_on_that_grant() {
+fn lost_lock_is_reported_for_all_holds_of_its_grant() {
     let (store, _clock) = Recorded::new();
     let (told, events) = crossbeam_channel::unbounded();
     let handler = Arc::new(move |event: &Event| told.send(event.clone()).unwrap());
@@ -441,8 +439,7 @@ fn a_lock_that_was_gone_is_told_for_all_who_had_it_on_that_grant() {
     assert_eq!(lost, Some((3, Some(tokens), Some(last))));
 }
 
-/// A manual clock on which the thread called [`LATE`] wakes up late: not while a thread holds the
-/// gate.
+/// A manual clock on which the thread named [`LATE`] does not wake up while the gate is locked.
 #[derive(Debug)]
 struct Sluggish(ManualClock, Mutex<()>);
 
@@ -462,8 +459,7 @@ impl Clock for Sluggish {
     }
 }
 
-/// Who holds the lock of a client on a sluggish clock, with tokens set aside, and who is next, and
-/// late.
+/// A holder with reserved tokens on a [`Sluggish`] clock, and the next waiter, which wakes up late.
 struct HandoffChain {
     store: Recorded,
     clock: Arc<Sluggish>,
@@ -472,7 +468,7 @@ struct HandoffChain {
     late: thread::JoinHandle<Result<Option<crate::OwnedGuard>, Error>>,
 }
 
-fn relay() -> HandoffChain {
+fn held_with_late_waiter() -> HandoffChain {
     let (store, clock) = Recorded::new();
     let clock = Arc::new(Sluggish(clock, Mutex::default()));
     let client = store.builder().clock(Arc::clone(&clock) as Arc<dyn Clock>).connect().unwrap();
@@ -485,16 +481,16 @@ fn relay() -> HandoffChain {
 }
 
 #[test]
-fn what_is_lost_before_its_thread_comes_for_it_is_waited_for_anew() {
-    let HandoffChain { store, clock, client, guard, late } = relay();
+fn hand_off_lost_before_the_waiter_wakes_is_acquired_anew() {
+    let HandoffChain { store, clock, client, guard, late } = held_with_late_waiter();
     let before = (asked(&store), token(&guard));
     let gate = clock.1.lock();
     guard.unlock().unwrap();
-    assert_eq!(asked(&store), before.0, "it was handed on");
+    assert_eq!(asked(&store), before.0, "the lock was handed on");
     clock.0.advance(100 * SECOND);
     drop(gate);
     let next = late.join().unwrap().unwrap().unwrap();
-    assert!(next.is_valid() && asked(&store).0 == before.0.0 + 1, "from the store");
+    assert!(next.is_valid() && asked(&store).0 == before.0.0 + 1, "the lock comes from the store");
     assert!(token(&next).get() > before.1.get() + 1);
     assert_eq!(client.mutex("x").unwrap().hold_count(), 0);
     next.unlock().unwrap();
@@ -503,29 +499,29 @@ fn what_is_lost_before_its_thread_comes_for_it_is_waited_for_anew() {
 }
 
 #[test]
-fn who_comes_late_for_what_is_lost_queues_behind_the_one_who_asks_the_store() {
-    let HandoffChain { store, clock, client, guard, late } = relay();
+fn late_waiter_of_a_lost_hand_off_queues_behind_the_head() {
+    let HandoffChain { store, clock, client, guard, late } = held_with_late_waiter();
     let next = waits(&client, LockOptions::new());
     let before = asked(&store).0;
     let (late_gate, store_gate) = (clock.1.lock(), store.gate.lock());
     guard.unlock().unwrap();
     store.fail_next("acquire", Fault::Hangs);
     clock.0.advance(100 * SECOND);
-    eventually("the next one asks", || asked(&store).0 == before + 1);
+    eventually("the next waiter asks", || asked(&store).0 == before + 1);
     drop(late_gate);
     let queues = || clock.0.sleepers().contains(&(clock.now() + SECOND));
-    eventually("the late one queues", || late.is_finished() || queues());
-    assert_eq!(asked(&store).0, before + 1, "one of a client asks");
+    eventually("the late waiter queues", || late.is_finished() || queues());
+    assert_eq!(asked(&store).0, before + 1, "one thread of a client asks");
     drop(store_gate);
-    // A waiter that asks the store would not find the lock that is handed to it here.
+    // A waiter that asked the store beside the head would miss its hand-off.
     next.join().unwrap().unwrap().unwrap().unlock().unwrap();
     late.join().unwrap().unwrap().unwrap().unlock().unwrap();
     assert!(!client.mutex("x").unwrap().is_locked().unwrap());
 }
 
 #[test]
-fn who_comes_late_for_what_is_lost_finds_that_also_after_others_had_their_turns() {
-    let HandoffChain { store, clock, client, guard, late } = relay();
+fn late_waiter_of_a_lost_hand_off_is_served_after_others() {
+    let HandoffChain { store, clock, client, guard, late } = held_with_late_waiter();
     let second = waits(&client, LockOptions::new());
     let third = waits(&client, LockOptions::new());
     let gate = clock.1.lock();
@@ -535,16 +531,16 @@ fn who_comes_late_for_what_is_lost_finds_that_also_after_others_had_their_turns(
     let before = asked(&store);
     second.unlock().unwrap();
     let third = third.join().unwrap().unwrap().unwrap();
-    assert_eq!(asked(&store), before, "it was handed on");
+    assert_eq!(asked(&store), before, "the lock was handed on");
     drop(gate);
     third.unlock().unwrap();
-    eventually("the late one has it", || late.is_finished());
+    eventually("the late waiter has the lock", || late.is_finished());
     late.join().unwrap().unwrap().unwrap().unlock().unwrap();
     assert!(!client.mutex("x").unwrap().is_locked().unwrap());
 }
 
 #[test]
-fn hand_off_is_told_in_full_also_to_a_waiter_that_left() {
+fn hand_off_to_an_interrupted_waiter_has_complete_events() {
     for is_lost in [false, true] {
         let (store, clock) = Recorded::new();
         let clock = Arc::new(Sluggish(clock, Mutex::default()));
@@ -577,7 +573,7 @@ fn hand_off_is_told_in_full_also_to_a_waiter_that_left() {
 }
 
 #[test]
-fn nested_holds_are_ended_before_it_goes_on() {
+fn hand_off_happens_after_the_last_nested_hold_ends() {
     let (store, _clock) = Recorded::new();
     let (client, guard) = held(&store);
     drop(guard);
@@ -602,7 +598,7 @@ fn without_hand_off_each_waiter_asks_the_store() {
         (0..3).map(|_| waits(&client, LockOptions::new())).collect()
     };
     for thread in threads {
-        // No waiter stands back, so the clock need not move.
+        // No waiter stands back, so the clock need not advance.
         drop(thread.join().unwrap().unwrap());
     }
     assert_eq!(asked(&store), (4, 4));

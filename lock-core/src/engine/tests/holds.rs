@@ -1,9 +1,9 @@
-//! Holds: nested, detached, sent, counted, and given back when their thread or client goes.
+//! Holds: nested, detached, sent, counted, and released when their thread or client ends.
 
 use super::*;
 
 #[test]
-fn nested_holds_cost_nothing_and_a_longer_lease_one_renewal() {
+fn nested_holds_send_a_renewal_only_for_a_longer_lease() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -22,7 +22,7 @@ fn nested_holds_cost_nothing_and_a_longer_lease_one_renewal() {
 }
 
 #[test]
-fn a_watched_hold_inside_a_fixed_lease_does_not_start_the_watchdog() {
+fn watched_hold_in_a_fixed_lease_starts_no_watchdog() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -32,7 +32,7 @@ fn a_watched_hold_inside_a_fixed_lease_does_not_start_the_watchdog() {
     assert!(inner.is_valid());
     advance(&client, &clock, SECOND);
     assert!(!inner.is_valid() && store.count("renew") == 0);
-    assert!(lock.lock().unwrap_err().is_lost(), "until all its guards are gone");
+    assert!(lock.lock().unwrap_err().is_lost(), "a lost lock is refused while a guard is left");
     drop(inner);
     assert!(lock.lock().unwrap_err().is_lost());
     assert!(outer.unlock().unwrap_err().is_lost());
@@ -40,7 +40,7 @@ fn a_watched_hold_inside_a_fixed_lease_does_not_start_the_watchdog() {
 }
 
 #[test]
-fn the_number_of_holds_has_a_limit() {
+fn hold_beyond_the_limit_is_misuse() {
     let (store, _clock) = Recorded::new();
     let lock = store.client().mutex("x").unwrap();
     let guards: Vec<_> =
@@ -51,7 +51,7 @@ fn the_number_of_holds_has_a_limit() {
 }
 
 #[test]
-fn the_lock_of_a_thread_that_ended_is_given_back() {
+fn detached_hold_of_an_ended_thread_is_released() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -63,21 +63,21 @@ fn the_lock_of_a_thread_that_ended_is_given_back() {
     .unwrap();
     assert!(lock.is_locked().unwrap());
     advance(&client, &clock, 11 * SECOND);
-    eventually("it is free", || !lock.is_locked().unwrap());
+    eventually("the lock is free", || !lock.is_locked().unwrap());
 }
 
 #[test]
-fn dropping_a_client_gives_back_what_was_detached() {
+fn client_drop_releases_detached_holds() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     client.mutex("x").unwrap().lock().unwrap().detach();
     drop(client);
     let other = store.client().mutex("x").unwrap();
-    eventually("it is free", || !other.is_locked().unwrap());
+    eventually("the lock is free", || !other.is_locked().unwrap());
 }
 
 #[test]
-fn detached_holds_are_ended_newest_first_by_their_own_thread() {
+fn detached_holds_are_ended_only_by_their_own_thread() {
     let (store, _clock) = Recorded::new();
     let lock = store.client().mutex("x").unwrap();
     assert!(lock.unlock().unwrap_err().is_not_held());
@@ -93,7 +93,7 @@ fn detached_holds_are_ended_newest_first_by_their_own_thread() {
 }
 
 #[test]
-fn a_guard_of_its_own_can_be_sent_and_is_a_stranger_to_its_thread() {
+fn owned_guard_can_be_sent_and_is_no_hold_of_its_thread() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     let (owned, mutex) = (client.owned_mutex("x").unwrap(), client.mutex("x").unwrap());
@@ -105,7 +105,7 @@ fn a_guard_of_its_own_can_be_sent_and_is_a_stranger_to_its_thread() {
 }
 
 #[test]
-fn a_panic_under_the_lock_releases_it() {
+fn panic_in_run_releases_the_lock() {
     let (store, _clock) = Recorded::new();
     let lock = store.client().mutex("x").unwrap();
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -116,11 +116,11 @@ fn a_panic_under_the_lock_releases_it() {
     assert!(dynamic.run(|guard| guard.is_valid()).unwrap());
     store.store.lose(lock.name());
     let lost = lock.run(|guard| store.store.lose(guard.name()));
-    assert!(lost.unwrap_err().is_lost(), "the work was done, and its result is suspect");
+    assert!(lost.unwrap_err().is_lost(), "the lock was lost while the closure ran");
 }
 
 #[test]
-fn a_name_that_is_not_used_any_more_leaves_nothing() {
+fn unused_names_are_forgotten() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     for n in 0..500 {
@@ -132,7 +132,7 @@ fn a_name_that_is_not_used_any_more_leaves_nothing() {
 }
 
 #[test]
-fn a_nested_hold_has_the_lease_that_it_asks_for_also_where_renewals_are_used_up() {
+fn nested_hold_gets_its_lease_without_renewals_left() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -145,7 +145,7 @@ fn a_nested_hold_has_the_lease_that_it_asks_for_also_where_renewals_are_used_up(
 }
 
 #[test]
-fn a_released_name_leaves_nothing_however_long_its_lease_was() {
+fn released_names_with_a_long_lease_are_forgotten() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let long = LockOptions::new().lease(24 * 60 * 60 * SECOND);
@@ -171,7 +171,7 @@ fn fixed_lease_outlasts_its_thread_and_leaves_nothing() {
     assert!(store.client().mutex("x").unwrap().is_locked().unwrap());
     assert_eq!(client.names_in_use(), 1);
     advance(&client, &clock, 4 * SECOND);
-    eventually("it is forgotten", || client.names_in_use() == 0);
+    eventually("the name is forgotten", || client.names_in_use() == 0);
 }
 
 #[test]
@@ -190,21 +190,21 @@ fn lost_hold_of_an_ended_thread_leaves_nothing() {
     });
     is_taken.recv().unwrap();
     advance(&client, &clock, 30 * SECOND);
-    assert_eq!(client.names_in_use(), 1, "it may be unlocked yet");
+    assert_eq!(client.names_in_use(), 1, "the guard can still be unlocked");
     lost.send(()).unwrap();
     holder.join().unwrap();
     advance(&client, &clock, 11 * SECOND);
-    eventually("it is forgotten", || client.names_in_use() == 0);
+    eventually("the name is forgotten", || client.names_in_use() == 0);
 }
 
 #[test]
-fn a_detached_hold_that_the_end_of_its_client_cannot_release_is_told() {
+fn detached_hold_unreleased_at_client_drop_is_reported() {
     let (store, _clock) = Recorded::new();
     let (client, told) = store.able(Abilities::full().renewable(false)).client_with_events();
     let fixed = LockOptions::new().lease(10 * SECOND);
     client.mutex("x").unwrap().lock_with(&fixed).unwrap().detach();
     store.fail_next("release", Fault::Final);
     drop(client);
-    eventually("it is told", || told.lock().iter().any(|name| name == "ReleaseFailed"));
+    eventually("failure is reported", || told.lock().iter().any(|name| name == "ReleaseFailed"));
     assert_eq!(store.count("release"), 1);
 }

@@ -1,4 +1,4 @@
-//! Replicas that do not confirm: what is taken back, what is waited for, and what stands.
+//! Insufficient replicas: what is given back, what is retried, and what is kept.
 
 use super::*;
 use crate::LockGuard;
@@ -25,7 +25,7 @@ fn took(outcome: Result<Option<LockGuard>, Error>) -> Result<bool, Error> {
 }
 
 #[test]
-fn a_grant_that_too_few_replicas_have_is_given_back_and_told() {
+fn grant_with_insufficient_replicas_is_given_back() {
     let (store, _clock) = replicated();
     for policy in [OnInsufficientReplicas::Retry, OnInsufficientReplicas::Fail] {
         let client = client(&store, Replication::all().on_insufficient_replicas(policy));
@@ -39,9 +39,9 @@ fn a_grant_that_too_few_replicas_have_is_given_back_and_told() {
                 "{error}"
             );
             assert!(error.to_string().contains("given back"), "{error}");
-            assert!(is_free(&client), "before the caller is told");
+            assert!(is_free(&client), "the lock is free before the caller gets the error");
             let after = (store.count("acquire"), store.count("release"));
-            assert_eq!(after, (before.0 + 1, before.1 + 1), "one attempt, and one release");
+            assert_eq!(after, (before.0 + 1, before.1 + 1), "one attempt and one release");
         }
         set(&store, Some(2));
         drop(lock.try_lock().unwrap().unwrap());
@@ -49,7 +49,7 @@ fn a_grant_that_too_few_replicas_have_is_given_back_and_told() {
 }
 
 #[test]
-fn insufficient_replicas_is_waited_out_by_who_waits_and_each_attempt_has_an_owner_of_its_own() {
+fn wait_with_insufficient_replicas_retries_with_new_owners() {
     let (store, clock) = replicated();
     let client = client(&store, Replication::replicas(2));
     let lock = client.mutex("x").unwrap();
@@ -57,14 +57,14 @@ fn insufficient_replicas_is_waited_out_by_who_waits_and_each_attempt_has_an_owne
     let waiter = thread::spawn(move || took(lock.try_lock_for(36_000 * SECOND)));
     let mut owners = Vec::new();
     for count in 1..5 {
-        eventually("it is given back", || {
+        eventually("the grant is given back", || {
             clock.advance(SECOND / 100);
             store.count("release") >= count
         });
         owners.push(store.owner.lock().unwrap());
     }
     owners.dedup();
-    assert!(owners.len() > 1, "a number that was closed is not used again");
+    assert!(owners.len() > 1, "a closed owner is not used again");
     assert!(!waiter.is_finished());
     set(&store, Some(2));
     advance_until_done(&clock, 0, &waiter);
@@ -72,7 +72,7 @@ fn insufficient_replicas_is_waited_out_by_who_waits_and_each_attempt_has_an_owne
 }
 
 #[test]
-fn insufficient_replicas_that_lasts_is_told_at_the_end_of_the_wait() {
+fn insufficient_replicas_are_reported_when_the_wait_ends() {
     for wait in [Some(2 * SECOND), None] {
         let (store, clock) = replicated();
         let limit = |config: crate::Config| {
@@ -98,7 +98,7 @@ fn insufficient_replicas_that_lasts_is_told_at_the_end_of_the_wait() {
 }
 
 #[test]
-fn insufficient_replicas_that_is_not_to_be_retried_is_told_at_once() {
+fn insufficient_replicas_with_policy_fail_end_the_wait() {
     let (store, _clock) = replicated();
     let client =
         client(&store, Replication::all().on_insufficient_replicas(OnInsufficientReplicas::Fail));
@@ -112,7 +112,7 @@ fn insufficient_replicas_that_is_not_to_be_retried_is_told_at_once() {
 }
 
 #[test]
-fn insufficient_replicas_that_is_accepted_is_held_and_told_as_an_event() {
+fn accepted_lock_with_insufficient_replicas_emits_events() {
     let (store, clock) = replicated();
     let (told, events) = crossbeam_channel::unbounded();
     let policy = Replication::all().on_insufficient_replicas(OnInsufficientReplicas::Accept);
@@ -126,7 +126,7 @@ fn insufficient_replicas_that_is_accepted_is_held_and_told_as_an_event() {
     let guard = client.mutex("x").unwrap().try_lock().unwrap().unwrap();
     advance(&client, &clock, 45 * SECOND);
     assert_eq!(guard.state(), GuardState::Held);
-    assert!(guard.remaining() > 15 * SECOND, "renewals are accepted, too");
+    assert!(guard.remaining() > 15 * SECOND, "renewals are accepted");
     let token = guard.fencing_token();
     guard.unlock().unwrap();
     drop(client);
@@ -147,7 +147,7 @@ fn insufficient_replicas_that_is_accepted_is_held_and_told_as_an_event() {
 }
 
 #[test]
-fn a_renewal_that_too_few_replicas_have_leaves_the_validity_as_it_was() {
+fn renewal_with_insufficient_replicas_keeps_the_deadline() {
     let (store, clock) = replicated();
     let client = client(&store, Replication::replicas(2));
     let guard = client.mutex("x").unwrap().lock().unwrap();
@@ -158,17 +158,17 @@ fn a_renewal_that_too_few_replicas_have_leaves_the_validity_as_it_was() {
     assert_eq!((guard.state(), guard.is_valid()), (GuardState::Suspended, true));
     assert_eq!(clock.now() + guard.remaining(), until);
     advance(&client, &clock, until.since(clock.now()) - SECOND / 10);
-    assert!(guard.is_valid() && losses.is_empty(), "never before the deadline");
+    assert!(guard.is_valid() && losses.is_empty(), "no loss before the deadline");
     advance(&client, &clock, SECOND / 5);
     let loss = losses.try_recv().unwrap();
     assert_eq!(loss.cause(), LossCause::InsufficientReplicas);
     assert!(loss.last_failure().unwrap().is_insufficient_replicas(), "{loss}");
     assert!(loss.to_string().contains("1 of 2"), "{loss}");
-    eventually("what the store extended is given back", || is_free(&client));
+    eventually("the extended lock is cleaned up", || is_free(&client));
 }
 
 #[test]
-fn renewal_without_replicas_is_sent_while_all_with_replicas_hang() {
+fn renewal_without_replicas_is_sent_while_others_hang() {
     let (store, clock) = replicated();
     let client = client(&store, Replication::replicas(1));
     let gate = store.gate.lock();
@@ -179,14 +179,14 @@ fn renewal_without_replicas_is_sent_while_all_with_replicas_hang() {
     store.cut("confirm", Fault::Hangs);
     parked(&clock, 1);
     clock.advance(10 * SECOND);
-    eventually("it is renewed", || free.remaining() > 28 * SECOND);
+    eventually("the lock without replicas is renewed", || free.remaining() > 28 * SECOND);
     for stuck in 1..=4 {
         eventually("a call hangs", || store.count("confirm") == stuck);
-        eventually("the next thread stands by", || stuck == 4 || sleeping(&clock) >= 3);
+        eventually("the next worker stands by", || stuck == 4 || sleeping(&clock) >= 3);
         clock.advance(SECOND / 50);
     }
     for _period in 0..4 {
-        eventually("it is renewed", || free.remaining() > 28 * SECOND);
+        eventually("the lock without replicas is renewed", || free.remaining() > 28 * SECOND);
         parked(&clock, 2);
         clock.advance(5 * SECOND);
         parked(&clock, 2);
@@ -198,8 +198,8 @@ fn renewal_without_replicas_is_sent_while_all_with_replicas_hang() {
     drop(gate);
 }
 
-/// Of a lock that two replicas confirmed when it was granted, the events that say what its renewals
-/// count as.
+/// The `Degraded` and `Restored` events of a lock that two replicas confirmed at its grant, and
+/// whose renewals none confirms for a while.
 fn degraded_and_restored(
     policy: Replication,
     prepare: impl FnOnce(&Recorded),
@@ -238,7 +238,7 @@ fn degraded_and_restored(
 }
 
 #[test]
-fn a_renewal_counts_without_replicas_where_there_are_none_or_it_is_asked_for() {
+fn unconfirmed_renewal_counts_if_allowed_or_unreplicated() {
     let strict = Replication::replicas(2).on_insufficient_replicas(OnInsufficientReplicas::Fail);
     let keeps = strict.keep_unconfirmed_renewals(true);
     assert_eq!(degraded_and_restored(keeps, |_| ()), ["degraded", "restored"]);
@@ -247,7 +247,7 @@ fn a_renewal_counts_without_replicas_where_there_are_none_or_it_is_asked_for() {
 }
 
 #[test]
-fn a_renewal_that_is_confirmed_again_makes_it_held_again() {
+fn renewal_confirmed_by_replicas_ends_the_suspension() {
     let (store, clock) = replicated();
     let client = client(&store, Replication::replicas(2));
     let guard = client.mutex("x").unwrap().lock().unwrap();
@@ -261,7 +261,7 @@ fn a_renewal_that_is_confirmed_again_makes_it_held_again() {
 }
 
 #[test]
-fn an_extension_that_too_few_replicas_have_is_an_error_and_extends_nothing() {
+fn extension_with_insufficient_replicas_extends_nothing() {
     let (store, clock) = replicated();
     let client = client(&store, Replication::replicas(2));
     let guard = client.mutex("x").unwrap().lock().unwrap();
@@ -276,7 +276,7 @@ fn an_extension_that_too_few_replicas_have_is_an_error_and_extends_nothing() {
 }
 
 #[test]
-fn what_cannot_be_given_back_is_tried_on_in_the_background() {
+fn grant_not_given_back_is_released_in_the_background() {
     let (store, clock) = replicated();
     let client = client(&store, Replication::all());
     set(&store, Some(1));
@@ -297,7 +297,7 @@ fn what_cannot_be_given_back_is_tried_on_in_the_background() {
 }
 
 #[test]
-fn an_attempt_in_doubt_that_falls_short_is_closed_with_a_tombstone() {
+fn unanswered_attempt_short_of_replicas_gets_a_tombstone() {
     let (store, clock) = replicated();
     let client = client(&store, Replication::all());
     set(&store, Some(1));
@@ -306,13 +306,13 @@ fn an_attempt_in_doubt_that_falls_short_is_closed_with_a_tombstone() {
     let attempt = thread::spawn(move || took(lock.try_lock_for(SECOND / 10)));
     advance_until_done(&clock, 0, &attempt);
     assert!(attempt.join().unwrap().unwrap_err().is_insufficient_replicas());
-    assert!(store.count("close") > 0, "the first, of which a copy may still arrive");
+    assert!(store.count("close") > 0, "a copy of the first request may still arrive");
     assert!(store.count("release") > 0 || store.count("acquire") == 2);
     assert!(is_free(&client));
 }
 
 #[test]
-fn tokens_of_grants_that_were_taken_back_are_never_given_again_below_one_that_was_seen() {
+fn token_after_a_grant_that_was_given_back_is_larger() {
     let (store, _clock) = replicated();
     let client = client(&store, Replication::all());
     let lock = client.owned_mutex("x").unwrap();
@@ -325,7 +325,7 @@ fn tokens_of_grants_that_were_taken_back_are_never_given_again_below_one_that_wa
 }
 
 #[test]
-fn hand_off_needs_the_same_replicas() {
+fn hand_off_requires_the_same_replication() {
     let (store, _clock) = replicated();
     let client = client(&store, Replication::replicas(1));
     for (asked, attempts) in [(Replication::replicas(1), 0), (Replication::replicas(2), 1)] {
@@ -334,12 +334,12 @@ fn hand_off_needs_the_same_replicas() {
             let (lock, queued) =
                 (client.owned_mutex("x").unwrap(), client.queue_length("x").unwrap());
             let waiter = thread::spawn(move || lock.lock_with(&options).unwrap());
-            eventually("it queues", || client.queue_length("x").unwrap() == queued + 1);
+            eventually("the waiter queues", || client.queue_length("x").unwrap() == queued + 1);
             waiter
         };
         let before = store.count("acquire");
         let first = queue(LockOptions::new());
-        eventually("it looks again after the watch", || store.count("acquire") == before + 2);
+        eventually("the head asks again after the watch", || store.count("acquire") == before + 2);
         let second = queue(LockOptions::new().replication(asked));
         other.unlock().unwrap();
         let first = first.join().unwrap();
@@ -351,13 +351,13 @@ fn hand_off_needs_the_same_replicas() {
 }
 
 #[test]
-fn a_nested_hold_cannot_have_more_replicas_than_its_holding() {
+fn nested_hold_with_more_replicas_is_misuse() {
     let (store, _clock) = replicated();
     let client = client(&store, Replication::replicas(1));
     let lock = client.mutex("x").unwrap();
     let nested = |policy| lock.lock_with(&LockOptions::new().replication(policy)).map(drop);
     let plain = lock.lock_with(&LockOptions::new().replication(Replication::off())).unwrap();
-    drop(lock.lock().expect("the client's policy is for whole holdings"));
+    drop(lock.lock().expect("the policy of the client does not apply to nested holds"));
     assert!(nested(Replication::replicas(1)).unwrap_err().is_misuse());
     assert_eq!(lock.hold_count(), 1);
     drop(plain);
@@ -369,7 +369,7 @@ fn a_nested_hold_cannot_have_more_replicas_than_its_holding() {
 }
 
 #[test]
-fn a_policy_that_the_store_cannot_keep_is_refused_by_name() {
+fn unsupported_replication_is_refused_by_name() {
     let (store, _clock) = Recorded::new();
     let ask = |store: &Recorded, policy| {
         let change = |config: crate::Config| config.with_replication(policy);
@@ -397,11 +397,11 @@ fn a_policy_that_the_store_cannot_keep_is_refused_by_name() {
     assert!(by_client.is_ok() && by_lock.is_ok());
     let (by_client, by_lock) = ask(&counted, Replication::replicas(0));
     assert!(by_client.unwrap_err().is_configuration() && by_lock.unwrap_err().is_misuse());
-    assert_eq!(store.count("acquire"), 1, "nothing else was asked");
+    assert_eq!(store.count("acquire"), 1, "refused locks send no attempt");
 }
 
 #[test]
-fn replicas_are_given_their_time_beside_the_store_and_never_most_of_the_lease() {
+fn replica_timeout_is_added_and_limited_by_the_lease() {
     let (store, clock) = replicated();
     let policy = Replication::replicas(1).timeout(5 * SECOND);
     let client = client(&store, policy);

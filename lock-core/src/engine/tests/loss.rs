@@ -1,9 +1,9 @@
-//! Losses: how they are noticed, told, and what is left in the store.
+//! Losses: how they are detected and reported, and what is cleaned up in the store.
 
 use super::*;
 
 #[test]
-fn who_listens_after_the_loss_is_told_at_once() {
+fn loss_channel_opened_after_the_loss_reports_it() {
     let (store, clock) = Recorded::new();
     let guard = store.client().mutex("x").unwrap().lock().unwrap();
     clock.advance(60 * SECOND);
@@ -24,7 +24,7 @@ fn verify_that_finds_another_value_or_owner_is_a_loss() {
     let guard = lock.lock().unwrap();
     store.store.lose(lock.name());
     let successor = store.client().mutex("x").unwrap().lock().unwrap();
-    assert!(guard.is_valid(), "so far it cannot know");
+    assert!(guard.is_valid(), "the client has not asked the store yet");
     assert!(guard.verify().unwrap_err().is_lost());
     assert!(!guard.is_valid() && successor.verify().is_ok());
 }
@@ -42,7 +42,7 @@ fn ended_lease_admits_no_nested_hold() {
 }
 
 #[test]
-fn what_unconfirmed_renewals_left_in_the_store_is_cleaned_up() {
+fn unconfirmed_renewals_are_cleaned_up_after_the_loss() {
     let (store, clock) = Recorded::new();
     let (client, events) = store.client_with_events();
     let lock = client.mutex("x").unwrap();
@@ -50,12 +50,12 @@ fn what_unconfirmed_renewals_left_in_the_store_is_cleaned_up() {
     store.cut("renew", Fault::Swallowed);
     advance(&client, &clock, 30 * SECOND);
     assert_eq!(guard.loss().unwrap().cause(), LossCause::Expired);
-    eventually("it is free, though the store had extended it", || !lock.is_locked().unwrap());
-    eventually("it is told", || events.lock().last().is_some_and(|name| name == "Lost"));
+    eventually("the extended lock is cleaned up", || !lock.is_locked().unwrap());
+    eventually("the loss is reported", || events.lock().last().is_some_and(|name| name == "Lost"));
 }
 
 #[test]
-fn what_a_lost_answer_may_have_left_behind_gets_a_tombstone_when_the_lease_is_over() {
+fn unanswered_attempt_gets_a_tombstone_after_its_lease() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -63,24 +63,24 @@ fn what_a_lost_answer_may_have_left_behind_gets_a_tombstone_when_the_lease_is_ov
     let guard = lock.lock_with(&LockOptions::new().lease(5 * SECOND)).unwrap();
     advance(&client, &clock, 6 * SECOND);
     assert_eq!(guard.state(), GuardState::Lost);
-    eventually("a late copy is turned down", || store.count("close") == 1);
+    eventually("the owner is closed", || store.count("close") == 1);
 }
 
 #[test]
-fn a_grant_that_came_too_late_is_given_back_at_once() {
+fn late_grant_is_given_back_before_its_lease_ends() {
     let (store, _clock) = Recorded::new();
     let lock = store.client().mutex("x").unwrap();
     store.fail_next("acquire", Fault::Slow(SECOND * 995 / 100));
     let fixed = LockOptions::new().lease(10 * SECOND);
     assert!(
         lock.lock_with(&fixed).unwrap_err().is_unavailable(),
-        "the store keeps it, and we may not trust it"
+        "the validity of the client is over, the lease in the store is not"
     );
-    eventually("it is free before its lease is over", || !lock.is_locked().unwrap());
+    eventually("the lock is free before its lease ends", || !lock.is_locked().unwrap());
 }
 
 #[test]
-fn a_waiter_of_the_same_client_gets_what_a_paused_holder_lost() {
+fn waiter_gets_the_lock_that_a_paused_holder_lost() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let held = client.mutex("x").unwrap().lock().unwrap();
@@ -88,10 +88,10 @@ fn a_waiter_of_the_same_client_gets_what_a_paused_holder_lost() {
         let lock = client.mutex("x").unwrap();
         move || lock.lock().unwrap().fencing_token()
     });
-    eventually("it waits", || client.queue_length("x").unwrap() == 1);
+    eventually("the waiter queues", || client.queue_length("x").unwrap() == 1);
     parked(&clock, 2);
     clock.advance(60 * SECOND);
-    eventually("it has it", || waiter.is_finished());
+    eventually("the waiter has the lock", || waiter.is_finished());
     assert!(waiter.join().unwrap() > held.fencing_token());
     assert!(held.unlock().unwrap_err().is_lost());
 }
@@ -117,13 +117,13 @@ fn loss_is_declared_at_the_deadline_and_never_before() {
 }
 
 #[test]
-fn a_holder_that_was_paused_past_its_lease_sees_it_at_its_first_look() {
+fn holder_paused_past_its_lease_is_invalid_at_once() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let guard =
         client.mutex("x").unwrap().lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
     let rival = store.client().mutex("x").unwrap();
-    // No other thread runs between the jump and the look: `is_valid` is a look at the clock.
+    // `is_valid` reads the clock: it needs no other thread to notice the jump.
     clock.advance(60 * SECOND);
     assert!(!guard.is_valid());
     let successor = rival.try_lock().unwrap().unwrap();
@@ -153,16 +153,16 @@ fn dropped_channels_are_forgotten_and_others_notified() {
 }
 
 #[test]
-fn a_verify_whose_answer_comes_after_the_lease_is_a_loss() {
+fn verify_answered_after_lease_end_is_a_loss() {
     let (store, _clock) = Recorded::new();
     let lock = store.client().mutex("x").unwrap();
     let fixed = |seconds: u32| LockOptions::new().lease(seconds * SECOND);
     let guard = lock.lock_with(&fixed(1)).unwrap();
     store.fail_next("inspect", Fault::Slow(SECOND * 3 / 2));
-    assert!(guard.verify().unwrap_err().is_lost(), "the store may have granted it since");
+    assert!(guard.verify().unwrap_err().is_lost(), "the store may have granted the lock since");
     assert_eq!(guard.loss().unwrap().cause(), LossCause::Expired);
     drop(guard);
     let guard = lock.lock_with(&fixed(10)).unwrap();
     store.fail_next("inspect", Fault::Slow(SECOND * 3 / 2));
-    assert_eq!(guard.verify().unwrap(), SECOND * 17 / 2, "what is left now, not what was");
+    assert_eq!(guard.verify().unwrap(), SECOND * 17 / 2, "what is left after the answer");
 }

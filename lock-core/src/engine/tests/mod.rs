@@ -1,4 +1,4 @@
-//! The engine on the in-memory store and a clock that stands still until it is told to go on.
+//! Unit tests of the engine on the in-memory store and a manual clock.
 
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, LockInfo, NodeId, OnReleased,
@@ -52,7 +52,7 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 impl super::Engine {
-    /// Whether all threads are done with what is due.
+    /// Whether all threads of the client sleep and no work is due.
     pub(crate) fn is_at_rest(&self, sleepers: impl Fn() -> Vec<Moment>) -> bool {
         let parked = |threads| {
             let sleepers = sleepers();
@@ -60,17 +60,17 @@ impl super::Engine {
         };
         let timers = self.timer.threads();
         let (workers, is_due) = self.workers.threads();
-        // The timer's thread gives work to the workers, so it is looked at before them.
+        // The timer's thread gives work to the workers, so it is checked before them.
         parked(timers) && !is_due && !self.workers.threads().1 && parked(timers + workers)
     }
 
-    /// How many threads renew and clean up.
+    /// The number of threads of the timer and the workers.
     pub(crate) fn threads(&self) -> usize {
         self.timer.threads() + self.workers.threads().0
     }
 }
 
-/// Advances by small steps, and lets each thread that wakes do its work before the next.
+/// Advances by small steps; the client's threads finish their work before the next step.
 fn advance(client: &Client, clock: &ManualClock, by: Duration) {
     let rest =
         || eventually("all threads are at rest", || client.0.is_at_rest(|| clock.sleepers()));
@@ -82,19 +82,18 @@ fn advance(client: &Client, clock: &ManualClock, by: Duration) {
     }
 }
 
-/// Waits until that many threads sleep on the clock, and none whose time has come.
+/// Waits until at least that many threads sleep on the clock and none of them is due.
 pub(crate) fn parked(clock: &ManualClock, threads: usize) {
     eventually("all threads sleep", || sleeping(clock) >= threads);
 }
 
-/// How many threads sleep on the clock; none if the time of one has come.
+/// The number of threads that sleep on the clock, or 0 while one of them is due.
 pub(crate) fn sleeping(clock: &ManualClock) -> usize {
     let sleepers = clock.sleepers();
     if sleepers.iter().all(|until| *until > clock.now()) { sleepers.len() } else { 0 }
 }
 
-/// Lets that many threads wait for a held lock, one after the other, and returns the order in which
-/// they get it.
+/// Queues `count` threads for a held lock, releases it, and returns the order of their grants.
 fn serve(client: &Client, count: usize, options: impl Fn(usize) -> LockOptions) -> Vec<usize> {
     let lock = client.mutex("x").unwrap();
     let guard = lock.lock().unwrap();
@@ -107,7 +106,7 @@ fn serve(client: &Client, count: usize, options: impl Fn(usize) -> LockOptions) 
                 order.lock().push(n);
                 guard.unlock().unwrap();
             });
-            eventually("it queues", || client.queue_length("x").unwrap() == n + 1);
+            eventually("the waiter queues", || client.queue_length("x").unwrap() == n + 1);
             thread
         })
         .collect();
@@ -118,10 +117,10 @@ fn serve(client: &Client, count: usize, options: impl Fn(usize) -> LockOptions) 
     std::mem::take(&mut *order.lock())
 }
 
-/// Advances for as long as that thread needs, and only while it and the `others` sleep.
+/// Advances until `thread` is finished. Each step waits until it and `others` more threads sleep.
 fn advance_until_done<T>(clock: &ManualClock, others: usize, thread: &thread::JoinHandle<T>) {
     while !thread.is_finished() {
-        eventually("it sleeps, or is done", || thread.is_finished() || sleeping(clock) > others);
+        eventually("it sleeps or is done", || thread.is_finished() || sleeping(clock) > others);
         clock.advance(SECOND / 20);
     }
 }

@@ -1,13 +1,12 @@
-//! Who waits: the local queue, interrupts, stores that do not publish, and stores that cannot be
-//! asked.
+//! Waiters: the local queue, interrupts, stores without notifications, and unreachable stores.
 
 use super::*;
 
 #[test]
-fn a_thousand_waiters_are_served_in_order_with_one_attempt_each() {
+fn thousand_waiters_are_served_in_order_by_an_attempt_each() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
-    // No two neighbours want the same, so each takes it from the store.
+    // Neighbours in the queue have different leases, so there is no hand-off between them.
     let order = serve(&client, 1_000, |n| LockOptions::new().watched(SECOND * (20 + n as u32 % 2)));
     assert_eq!(order, (0..1_000).collect::<Vec<_>>());
     let releases = store.count("release") + store.count("close");
@@ -15,7 +14,7 @@ fn a_thousand_waiters_are_served_in_order_with_one_attempt_each() {
 }
 
 #[test]
-fn one_interrupt_ends_the_waits_for_several_locks_and_no_other() {
+fn interrupt_ends_all_of_its_waits_and_no_other() {
     let (store, _clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let names = ["a", "b", "c"];
@@ -28,7 +27,7 @@ fn one_interrupt_ends_the_waits_for_several_locks_and_no_other() {
             let lock = client.mutex(*name).unwrap();
             let interrupt = if *name == "c" { other.clone() } else { fired.clone() };
             let waiter = thread::spawn(move || lock.lock_interruptibly(&interrupt).map(drop));
-            eventually("it waits", || client.queue_length(*name).unwrap() == 1);
+            eventually("the waiter queues", || client.queue_length(*name).unwrap() == 1);
             waiter
         })
         .collect();
@@ -39,7 +38,7 @@ fn one_interrupt_ends_the_waits_for_several_locks_and_no_other() {
     }
     assert!(
         client.mutex("a").unwrap().lock_interruptibly(&fired).unwrap_err().is_interrupted(),
-        "until it is reset"
+        "a fired interrupt refuses waits until its reset"
     );
     assert_eq!(client.queue_length("c").unwrap(), 1);
     drop(held);
@@ -47,7 +46,7 @@ fn one_interrupt_ends_the_waits_for_several_locks_and_no_other() {
 }
 
 #[test]
-fn an_interrupt_also_ends_a_wait_in_the_local_queue() {
+fn interrupt_ends_a_wait_in_the_local_queue() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -59,7 +58,7 @@ fn an_interrupt_also_ends_a_wait_in_the_local_queue() {
             thread::spawn(move || lock.lock_interruptibly(&interrupt).map(drop))
         })
         .collect();
-    eventually("they wait", || client.queue_length("x").unwrap() == 3);
+    eventually("all waiters queue", || client.queue_length("x").unwrap() == 3);
     interrupt.fire();
     for waiter in waiters {
         assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
@@ -79,7 +78,7 @@ fn store_that_does_not_publish_is_polled() {
         let lock = client.mutex("x").unwrap();
         move || lock.lock().unwrap().fencing_token()
     });
-    eventually("it waits", || store.count("acquire") == 2);
+    eventually("the waiter has asked", || store.count("acquire") == 2);
     for _ in 0..100 {
         parked(&clock, 2);
         clock.advance(SECOND / 50);
@@ -88,10 +87,10 @@ fn store_that_does_not_publish_is_polled() {
     assert!((8..=20).contains(&asked), "{asked} attempts in 2 s, 100 to 200 ms apart");
     let times = store.times("acquire");
     let pauses: Vec<_> = times[1..].windows(2).map(|two| two[1].since(two[0])).collect();
-    // As the clock goes here, in steps.
+    // The clock advances in steps of 20 ms, which may lengthen a pause.
     let is_allowed = |pause: &Duration| (SECOND / 10..=SECOND / 5 + SECOND / 50).contains(pause);
     assert!(pauses.iter().all(is_allowed), "{pauses:?}");
-    assert!(pauses.iter().any(|pause| *pause != pauses[0]), "at random: {pauses:?}");
+    assert!(pauses.iter().any(|pause| *pause != pauses[0]), "the pauses are random: {pauses:?}");
     assert_eq!(store.count("watch"), 0);
     let token = held.fencing_token();
     held.unlock().unwrap();
@@ -100,7 +99,7 @@ fn store_that_does_not_publish_is_polled() {
 }
 
 #[test]
-fn a_store_that_answers_but_does_not_tell_of_releases_is_asked_again_and_again() {
+fn failing_watch_is_retried_with_back_off() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let held = holder.mutex("x").unwrap().lock().unwrap();
@@ -111,20 +110,20 @@ fn a_store_that_answers_but_does_not_tell_of_releases_is_asked_again_and_again()
         let lock = client.mutex("x").unwrap();
         move || lock.lock().unwrap().unlock().unwrap()
     });
-    eventually("it waits", || store.count("watch") >= 1);
+    eventually("the waiter has tried to watch", || store.count("watch") >= 1);
     for _ in 0..200 {
         parked(&clock, 2);
         clock.advance(SECOND / 50);
     }
     let asked = store.count("watch");
-    assert!((6..60).contains(&asked), "{asked} tries in 4 s: backing off, and not giving up");
+    assert!((6..60).contains(&asked), "{asked} tries in 4 s");
     held.unlock().unwrap();
     advance_until_done(&clock, 1, &waiter);
     waiter.join().unwrap();
 }
 
 #[test]
-fn an_unreachable_store_is_unavailable_and_never_busy() {
+fn unreachable_store_is_unavailable_and_never_busy() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -146,7 +145,7 @@ fn an_unreachable_store_is_unavailable_and_never_busy() {
 }
 
 #[test]
-fn absurd_durations_are_refused_or_never_come() {
+fn extreme_durations_are_refused_or_never_reached() {
     let (store, _clock) = Recorded::new();
     let lock = store.client().mutex("x").unwrap();
     for lease in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {

@@ -1,38 +1,38 @@
-//! [`Recorded`]: the memory store, with a record of what it was asked, and failures on demand.
+//! [`Recorded`]: the memory store with a log of its requests, and faults on demand.
 
 use super::*;
 
-/// The memory store, with a record of what it was asked, and failures on demand.
+/// The memory store with a log of its requests, and faults on demand.
 #[derive(Debug, Clone)]
 pub(crate) struct Recorded {
     pub(crate) store: MemoryBackend,
     pub(crate) clock: ManualClock,
     pub(crate) log: Arc<Mutex<Vec<Request>>>,
-    /// What the next requests of a kind fail with, after or before they are applied.
+    /// The faults of the next requests, by kind of request.
     pub(crate) faults: Arc<Mutex<VecDeque<(&'static str, Fault)>>>,
     pub(crate) abilities: Abilities,
-    /// Who asked for a lock last.
+    /// The owner of the last attempt.
     pub(crate) owner: Arc<Mutex<Option<OwnerId>>>,
-    /// While it is up, the backend does not know its workers.
+    /// While set, `renewal_node` panics.
     pub(crate) node_panics: Arc<AtomicBool>,
-    /// While a test holds it, requests that are to hang do.
+    /// While a test holds it, requests with a hanging fault wait for it.
     pub(crate) gate: Arc<Mutex<()>>,
-    /// One for each watch; alive for as long as that is.
+    /// One for each watch, alive as long as the watch.
     pub(crate) watches: Arc<Mutex<Vec<Weak<()>>>>,
-    /// Whether answers that no caller waits for stay unread until the next request.
+    /// Whether answers to asynchronous releases stay unread until [`Recorded::read`].
     pub(crate) is_lazy: Arc<AtomicBool>,
-    /// Those answers, and who is to hear them.
+    /// The unread answers.
     pub(crate) unread: Arc<Mutex<Vec<Unread>>>,
-    /// How many of two replicas confirm what is written; `None`: the store does not say in time.
+    /// How many of the replicas confirm a write; `None`: the store does not answer in time.
     pub(crate) replicas: Arc<Mutex<Option<u32>>>,
-    /// Whether it says that there is none that could take over.
+    /// Whether the store reports that it has no replica that could take over.
     pub(crate) unreplicated: Arc<AtomicBool>,
 }
 
 /// How many replicas the store has.
 const REPLICAS: u32 = 2;
 
-/// Who is to hear an answer, and the answer.
+/// An unread answer, and the callback that takes it.
 pub(crate) struct Unread(OnReleased, Result<Release, Failure>);
 
 impl std::fmt::Debug for Unread {
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Unread {
     }
 }
 
-/// What was asked, when, and by when it had to be answered.
+/// One request: its kind, when it was sent, and its deadline.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request {
     pub(crate) kind: &'static str,
@@ -51,31 +51,31 @@ pub(crate) struct Request {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fault {
-    /// Applied, and the answer waits at the gate.
+    /// Applied; the answer waits at the gate.
     AnswerHangs,
-    /// Something that is not a lock is under the key.
+    /// The key has a value of a foreign format.
     Foreign,
     /// The backend panics.
     Panic,
-    /// A batch is answered with fewer answers than it has holdings.
+    /// A batch gets fewer answers than it has renewals.
     Mute,
-    /// Applied, and the answer is lost.
+    /// Applied; the answer is lost.
     Swallowed,
-    /// The same, and the store says that it must not be repeated.
+    /// Applied; the answer is lost, and the request must not be repeated.
     Final,
-    /// Never left.
+    /// Not sent.
     NotSent,
-    /// It left, and no more is known: it may arrive yet.
+    /// Sent, not applied, no answer: it may arrive later.
     Vanished,
-    /// The store will not do it, now or later.
+    /// Refused by the store for good.
     Refused,
     /// Waits at the gate before it is applied.
     Hangs,
-    /// Waits at the gate, and no answer comes.
+    /// Waits at the gate, is not applied, and gets no answer.
     Unanswered,
-    /// Applied, and the answer takes this long.
+    /// Applied; the answer takes this long.
     Slow(Duration),
-    /// Waited for this long, and no answer came.
+    /// Not applied; no answer came for this long.
     TimedOut(Duration),
 }
 
@@ -85,7 +85,7 @@ impl Recorded {
         (Self::on(&clock), clock)
     }
 
-    /// One on this clock.
+    /// An empty store on this clock.
     pub(crate) fn on(clock: &ManualClock) -> Self {
         Self {
             store: MemoryBackend::new(Arc::new(clock.clone())),
@@ -104,7 +104,7 @@ impl Recorded {
         }
     }
 
-    /// The same store, seen as one that can do less.
+    /// The same store with other abilities.
     pub(crate) fn able(&self, abilities: Abilities) -> Self {
         Self { abilities, ..self.clone() }
     }
@@ -113,7 +113,7 @@ impl Recorded {
         self.builder().connect().unwrap()
     }
 
-    /// One that gives its commands this long.
+    /// A client with this command timeout.
     pub(crate) fn impatient_client(&self, command_timeout: Duration) -> Client {
         let configure = |config: crate::Config| config.with_command_timeout(command_timeout);
         self.builder().configure(configure).connect().unwrap()
@@ -123,7 +123,7 @@ impl Recorded {
         Client::builder().backend(Arc::new(self.clone())).clock(Arc::new(self.clock.clone()))
     }
 
-    /// A client, and the names of its events in their order.
+    /// A client, and the names of its events in order.
     pub(crate) fn client_with_events(&self) -> (Client, Arc<Mutex<Vec<String>>>) {
         let told: Arc<Mutex<Vec<String>>> = Arc::default();
         let (events, clock) = (Arc::clone(&told), Arc::new(self.clock.clone()));
@@ -144,14 +144,14 @@ impl Recorded {
         self.log.lock().iter().filter(|it| it.kind == kind).map(|it| it.at).collect()
     }
 
-    /// How much time the last request of a kind was given.
+    /// The timeout of the last request of a kind.
     pub(crate) fn time_given(&self, kind: &str) -> Duration {
         let log = self.log.lock();
         let last = log.iter().rfind(|it| it.kind == kind).unwrap();
         last.by.since(last.at)
     }
 
-    /// How many watches there are now.
+    /// The number of open watches.
     pub(crate) fn watches(&self) -> usize {
         self.watches.lock().iter().filter(|it| it.strong_count() > 0).count()
     }
@@ -161,17 +161,17 @@ impl Recorded {
         self.faults.lock().extend((0..10_000).map(|_| (kind, fault)));
     }
 
-    /// Nothing fails any more.
+    /// Removes all faults.
     pub(crate) fn mend(&self) {
         self.faults.lock().clear();
     }
 
-    /// By when the last request of a kind had to be answered.
+    /// The deadline of the last request of a kind.
     pub(crate) fn by(&self, kind: &str) -> Option<Moment> {
         self.log.lock().iter().rfind(|request| request.kind == kind).map(|request| request.by)
     }
 
-    /// Whether too few replicas confirm what is written now.
+    /// The insufficient replicas of a write now, if too few confirm it.
     fn falls_short(&self, replication: Replication) -> Option<InsufficientReplicas> {
         let needed = match replication.count() {
             Replicas::Off => return None,
@@ -184,7 +184,7 @@ impl Recorded {
         }
     }
 
-    /// Reads the answers that no caller waits for.
+    /// Reads the unread answers.
     pub(crate) fn read(&self) {
         let unread = std::mem::take(&mut *self.unread.lock());
         for Unread(done, answer) in unread {
@@ -253,7 +253,7 @@ impl Recorded {
     }
 }
 
-/// How [`Fault::Mute`] is told from a failure.
+/// Distinguishes [`Fault::Mute`] from a failure.
 pub(crate) const MUTE: &str = "no answer at all";
 
 impl Backend for Recorded {

@@ -1,11 +1,11 @@
-//! Releases: nothing renews after they began, and every answer means what the table says.
+//! Releases: no renewal after the release is sent, and what its answers mean.
 
 use super::*;
 use crate::{Signal, Woken};
 use parking_lot::MutexGuard;
 use std::sync::atomic::AtomicUsize;
 
-/// A guard that is being unlocked, and whose release is on its way until the gate opens.
+/// Unlocks a guard in a thread; its release hangs until the gate opens.
 fn releasing<'a>(
     store: &'a Recorded,
     client: &Client,
@@ -14,12 +14,12 @@ fn releasing<'a>(
     let gate = store.gate.lock();
     store.fail_next("release", Fault::Hangs);
     let unlocks = thread::spawn(move || guard.unlock());
-    eventually("the release is on its way", || store.count("release") == 1);
+    eventually("the release is sent", || store.count("release") == 1);
     (gate, unlocks)
 }
 
 #[test]
-fn nothing_is_renewed_once_the_release_is_on_its_way() {
+fn lock_is_not_renewed_once_its_release_is_sent() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let (gate, unlocks) = releasing(&store, &client);
@@ -30,7 +30,7 @@ fn nothing_is_renewed_once_the_release_is_on_its_way() {
 }
 
 #[test]
-fn no_thread_asks_while_the_release_is_under_way() {
+fn try_lock_during_the_release_is_busy_without_request() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     let (gate, unlocks) = releasing(&store, &client);
@@ -41,7 +41,7 @@ fn no_thread_asks_while_the_release_is_under_way() {
     assert!(client.mutex("x").unwrap().try_lock().unwrap().is_some());
 }
 
-/// Unlocks while time goes on.
+/// Locks, and unlocks while the clock advances.
 fn unlocked_in_time(store: &Recorded, client: &Client) -> Result<(), Error> {
     let guard = client.owned_mutex("x").unwrap().lock().unwrap();
     unlock_in_time(store, guard)
@@ -54,7 +54,7 @@ fn unlock_in_time(store: &Recorded, guard: crate::OwnedGuard) -> Result<(), Erro
 }
 
 #[test]
-fn a_release_that_never_left_excuses_nothing() {
+fn unsent_release_of_a_gone_lock_is_a_loss() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     let guard = client.owned_mutex("x").unwrap().lock().unwrap();
@@ -64,7 +64,7 @@ fn a_release_that_never_left_excuses_nothing() {
 }
 
 #[test]
-fn something_else_under_the_key_is_a_loss_at_the_release() {
+fn foreign_value_found_at_release_is_a_loss() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     let guard = client.mutex("x").unwrap().lock().unwrap();
@@ -74,12 +74,12 @@ fn something_else_under_the_key_is_a_loss_at_the_release() {
 }
 
 #[test]
-fn a_release_that_fails_is_told_and_tried_on_in_the_background() {
+fn failed_release_is_reported_and_retried_in_background() {
     let (store, clock) = Recorded::new();
     let (client, events) = store.client_with_events();
     store.cut("release", Fault::NotSent);
     assert!(unlocked_in_time(&store, &client).unwrap_err().is_unavailable());
-    eventually("it is told", || *events.lock() == ["Acquired", "ReleaseFailed"]);
+    eventually("the failure is reported", || *events.lock() == ["Acquired", "ReleaseFailed"]);
     let lock = client.mutex("x").unwrap();
     assert!(lock.is_locked().unwrap());
     store.mend();
@@ -88,7 +88,7 @@ fn a_release_that_fails_is_told_and_tried_on_in_the_background() {
 }
 
 #[test]
-fn a_release_that_fails_lets_the_next_of_the_client_ask() {
+fn failed_release_lets_the_next_thread_ask_the_store() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     store.cut("release", Fault::NotSent);
@@ -99,7 +99,7 @@ fn a_release_that_fails_lets_the_next_of_the_client_ask() {
 }
 
 #[test]
-fn every_hold_on_a_lost_lock_is_told_at_its_unlock() {
+fn unlock_of_each_hold_on_a_lost_lock_reports_the_loss() {
     let (store, clock) = Recorded::new();
     let lock = store.client().mutex("x").unwrap();
     let (outer, inner) = (lock.lock().unwrap(), lock.lock().unwrap());
@@ -137,8 +137,7 @@ fn dropping_the_guard_of_a_lost_lock_does_not_panic() {
     assert!(lock.try_lock().unwrap().is_some());
 }
 
-/// A clock that leaps by a second when it is read for the n-th time by the thread that said so, and
-/// goes on from there.
+/// A clock that leaps by a second at the n-th read of one thread.
 #[derive(Debug, Clone)]
 struct Leaping {
     clock: ManualClock,
@@ -166,7 +165,7 @@ impl Clock for Leaping {
 }
 
 #[test]
-fn a_lease_that_ends_at_any_point_of_an_unlock_is_told_unless_a_release_was_sent_before() {
+fn lease_end_during_unlock_is_lost_unless_release_was_sent() {
     for read in 1..=12 {
         let (store, clock) = Recorded::new();
         let leaping = Leaping { clock, thread: thread::current().id(), left: Arc::default() };
@@ -193,7 +192,7 @@ fn a_lease_that_ends_at_any_point_of_an_unlock_is_told_unless_a_release_was_sent
 }
 
 #[test]
-fn an_unanswered_release_is_sent_again_within_the_command_timeout() {
+fn unanswered_release_is_repeated_within_command_timeout() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let guard = client.owned_mutex("x").unwrap().lock().unwrap();

@@ -1,9 +1,9 @@
-//! Renewals: what they may do to a holding, and what they must not.
+//! Renewals: validity, losses, suspension, batches and the timer.
 
 use super::*;
 
 #[test]
-fn validity_after_a_renewal_counts_from_before_it_was_sent_and_leaves_room_for_drift() {
+fn renewed_validity_counts_from_sending_less_drift() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let guard = client.mutex("x").unwrap().lock().unwrap();
@@ -16,7 +16,7 @@ fn validity_after_a_renewal_counts_from_before_it_was_sent_and_leaves_room_for_d
 }
 
 #[test]
-fn a_renewal_that_is_confirmed_after_the_deadline_revives_nothing() {
+fn lock_stays_lost_if_its_renewal_is_confirmed_late() {
     for _ in 0..10 {
         let (store, clock) = Recorded::new();
         let client = store.client();
@@ -24,7 +24,7 @@ fn a_renewal_that_is_confirmed_after_the_deadline_revives_nothing() {
         let losses = guard.losses();
         store.fail_next("renew", Fault::Slow(25 * SECOND));
         clock.advance(10 * SECOND);
-        eventually("it is sent", || store.count("renew") == 1);
+        eventually("the renewal is sent", || store.count("renew") == 1);
         losses.recv_timeout(20 * SECOND).unwrap();
         advance(&client, &clock, SECOND);
         assert_eq!((guard.state(), guard.is_valid()), (GuardState::Lost, false));
@@ -33,7 +33,7 @@ fn a_renewal_that_is_confirmed_after_the_deadline_revives_nothing() {
 }
 
 #[test]
-fn a_renewal_that_gets_no_answer_does_not_hold_up_the_loss() {
+fn unanswered_renewal_does_not_delay_the_loss() {
     let (store, clock) = Recorded::new();
     let guard = store.client().mutex("x").unwrap().lock().unwrap();
     let losses = guard.losses();
@@ -41,7 +41,7 @@ fn a_renewal_that_gets_no_answer_does_not_hold_up_the_loss() {
     store.fail_next("renew", Fault::Hangs);
     parked(&clock, 1);
     clock.advance(10 * SECOND + SECOND / 10);
-    eventually("it is sent", || store.count("renew") == 1);
+    eventually("the renewal is sent", || store.count("renew") == 1);
     parked(&clock, 1);
     clock.advance(20 * SECOND);
     assert_eq!(losses.recv_timeout(20 * SECOND).unwrap().cause(), LossCause::Expired);
@@ -49,36 +49,36 @@ fn a_renewal_that_gets_no_answer_does_not_hold_up_the_loss() {
 }
 
 #[test]
-fn a_renewal_that_is_confirmed_after_the_release_is_nothing() {
+fn renewal_confirmed_after_the_release_has_no_effect() {
     let (store, clock) = Recorded::new();
     let (client, events) = store.client_with_events();
     let guard = client.mutex("x").unwrap().lock().unwrap();
     let gate = store.gate.lock();
     store.fail_next("renew", Fault::AnswerHangs);
     clock.advance(10 * SECOND);
-    eventually("it is sent", || store.count("renew") == 1);
+    eventually("the renewal is sent", || store.count("renew") == 1);
     guard.unlock().unwrap();
     drop(gate);
     advance(&client, &clock, 35 * SECOND);
-    eventually("the release is told", || events.lock().contains(&"Released".to_owned()));
+    eventually("the release is reported", || events.lock().contains(&"Released".to_owned()));
     assert_eq!(*events.lock(), ["Acquired", "Released"]);
     assert_eq!(store.count("renew"), 1);
 }
 
 #[test]
-fn what_was_released_is_not_sent_for_renewal_any_more() {
+fn queued_renewal_of_a_released_lock_is_not_sent() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let early = client.mutex("early").unwrap().lock().unwrap();
-    // Less than what a renewal may take before the next ones are sent beside it.
+    // Shorter than the time after which a spare worker sends what queues behind a renewal.
     clock.advance(SECOND / 100);
     let late = client.mutex("late").unwrap().lock().unwrap();
     let gate = store.gate.lock();
     store.fail_next("renew", Fault::Hangs);
     clock.advance(10 * SECOND - SECOND / 100);
-    eventually("the first is on its way", || store.count("renew") == 1);
+    eventually("the first renewal hangs", || store.count("renew") == 1);
     clock.advance(SECOND / 100);
-    eventually("the second is behind it", || client.0.workers.threads().1);
+    eventually("the second renewal queues", || client.0.workers.threads().1);
     late.unlock().unwrap();
     drop(gate);
     eventually("the worker has no work", || !client.0.workers.threads().1);
@@ -88,7 +88,7 @@ fn what_was_released_is_not_sent_for_renewal_any_more() {
 }
 
 #[test]
-fn a_batch_has_a_hundred_holdings_at_most() {
+fn renewals_of_250_locks_need_at_least_three_batches() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let guards: Vec<_> =
@@ -96,7 +96,7 @@ fn a_batch_has_a_hundred_holdings_at_most() {
     let gate = store.gate.lock();
     store.fail_next("renew", Fault::Hangs);
     clock.advance(11 * SECOND);
-    eventually("the first is on its way", || store.count("renew") == 1);
+    eventually("the first renewal hangs", || store.count("renew") == 1);
     parked(&clock, 1);
     drop(gate);
     advance(&client, &clock, SECOND);
@@ -105,7 +105,7 @@ fn a_batch_has_a_hundred_holdings_at_most() {
 }
 
 #[test]
-fn something_else_under_the_key_is_a_loss_at_the_next_renewal() {
+fn foreign_value_found_at_renewal_is_a_loss() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let guard = client.mutex("x").unwrap().lock().unwrap();
@@ -117,23 +117,23 @@ fn something_else_under_the_key_is_a_loss_at_the_next_renewal() {
 }
 
 #[test]
-fn a_failure_that_was_healed_is_not_told_with_a_later_loss() {
+fn healed_renewal_failure_is_not_part_of_a_later_loss() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let guard = client.mutex("x").unwrap().lock().unwrap();
     store.fail_next("renew", Fault::NotSent);
     advance(&client, &clock, 12 * SECOND);
-    eventually("it is healed", || guard.state() == GuardState::Held);
+    eventually("the renewal succeeds", || guard.state() == GuardState::Held);
     assert_eq!(store.count("renew"), 2);
     store.store.lose(guard.name());
     advance(&client, &clock, 12 * SECOND);
-    eventually("it is lost", || guard.state() == GuardState::Lost);
+    eventually("the lock is lost", || guard.state() == GuardState::Lost);
     let loss = guard.loss().unwrap();
     assert_eq!((loss.cause(), loss.last_failure().is_none()), (LossCause::Gone, true));
 }
 
 #[test]
-fn a_backend_that_panics_or_does_not_answer_suspends_and_no_more() {
+fn renewal_panic_or_missing_answer_only_suspends() {
     for fault in [Fault::Panic, Fault::Mute] {
         let (store, clock) = Recorded::new();
         let client = store.client();
@@ -147,7 +147,7 @@ fn a_backend_that_panics_or_does_not_answer_suspends_and_no_more() {
 }
 
 #[test]
-fn a_backend_that_panics_at_one_lock_does_not_end_the_watchdog_of_the_others() {
+fn backend_panic_at_one_lock_leaves_others_renewed() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let (one, other) = (client.mutex("one").unwrap(), client.mutex("other").unwrap());
@@ -162,17 +162,17 @@ fn a_backend_that_panics_at_one_lock_does_not_end_the_watchdog_of_the_others() {
 }
 
 #[test]
-fn a_backend_that_panics_at_an_acquire_is_unavailable_and_in_doubt() {
+fn backend_panic_at_acquire_has_an_unknown_outcome() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     store.fail_next("acquire", Fault::Panic);
     store.fail_next("acquire", Fault::Panic);
     assert!(client.mutex("x").unwrap().try_lock().unwrap_err().is_unavailable());
-    eventually("the attempt is taken back", || store.count("close") == 1);
+    eventually("the attempt is cleaned up", || store.count("close") == 1);
 }
 
 #[test]
-fn a_longer_lease_of_a_nested_hold_is_what_the_watchdog_keeps() {
+fn watchdog_keeps_the_longer_lease_of_a_nested_hold() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -184,7 +184,7 @@ fn a_longer_lease_of_a_nested_hold_is_what_the_watchdog_keeps() {
 }
 
 #[test]
-fn a_shorter_lease_of_a_nested_hold_changes_nothing() {
+fn shorter_lease_of_a_nested_hold_changes_nothing() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -196,7 +196,7 @@ fn a_shorter_lease_of_a_nested_hold_changes_nothing() {
 }
 
 #[test]
-fn a_timer_that_is_there_already_is_left_alone() {
+fn existing_timer_is_kept_by_the_next_acquisition() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -210,7 +210,7 @@ fn a_timer_that_is_there_already_is_left_alone() {
 }
 
 #[test]
-fn an_earlier_timer_takes_the_place_of_a_later_one() {
+fn earlier_timer_replaces_a_later_one() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -219,11 +219,11 @@ fn an_earlier_timer_takes_the_place_of_a_later_one() {
     }
     drop(lock);
     advance(&client, &clock, 6 * SECOND);
-    assert_eq!(client.names_in_use(), 0, "the later one would keep the name");
+    assert_eq!(client.names_in_use(), 0, "the name is forgotten when the shorter lease ends");
 }
 
 #[test]
-fn a_shorter_lease_is_seen_to_in_time_also_where_a_later_timer_stands() {
+fn short_lease_after_a_long_one_is_lost_in_time() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -255,7 +255,7 @@ fn renewal_is_sent_with_two_thirds_of_the_lease_left() {
 }
 
 #[test]
-fn quick_cycles_leave_one_timer_and_no_renewals() {
+fn quick_cycles_cause_no_additional_renewals() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
@@ -271,7 +271,7 @@ fn quick_cycles_leave_one_timer_and_no_renewals() {
 }
 
 #[test]
-fn a_failed_renewal_suspends_and_the_next_one_heals() {
+fn failed_renewal_suspends_until_the_next_succeeds() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let guard = client.mutex("x").unwrap().lock().unwrap();
@@ -280,11 +280,11 @@ fn a_failed_renewal_suspends_and_the_next_one_heals() {
     eventually("a renewal failed", || guard.state() == GuardState::Suspended);
     assert!(guard.is_valid());
     advance(&client, &clock, 2 * SECOND);
-    eventually("the next one came through", || guard.state() == GuardState::Held);
+    eventually("the next renewal succeeded", || guard.state() == GuardState::Held);
 }
 
 #[test]
-fn renewals_that_are_used_up_leave_time_to_roll_back() {
+fn used_up_renewals_are_reported_before_the_lease_ends() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let guard = client
@@ -314,6 +314,6 @@ fn idle_worker_ends_and_leaves_no_queue_behind() {
         assert_eq!((store.count("renew"), client.0.workers.queues()), (round, 1));
         guard.unlock().unwrap();
         advance(&client, &clock, 31 * SECOND);
-        eventually("its queue is gone", || client.0.workers.queues() == 0);
+        eventually("the queue is removed", || client.0.workers.queues() == 0);
     }
 }

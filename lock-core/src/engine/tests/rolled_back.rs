@@ -1,11 +1,11 @@
-//! Attempts that several stores were asked for together: answers that only those give.
+//! Attempts on a quorum of stores: the answers that only a quorum gives.
 
 use super::*;
 use crate::backend::{Pause, RollbackCause};
 use crate::token::FencingToken;
 use crate::{Counters, SystemClock};
 
-/// The memory store, which first gives other answers.
+/// The memory store; its first attempts get scripted answers.
 #[derive(Debug)]
 struct Scripted {
     store: MemoryBackend,
@@ -30,7 +30,7 @@ impl Scripted {
         (scripted, builder.clock(clock).events(events).connect().unwrap())
     }
 
-    /// How many owners asked.
+    /// The number of owners that asked.
     fn owners(&self) -> usize {
         let mut owners: Vec<_> = self.owners.lock().iter().map(|owner| owner.number()).collect();
         owners.dedup();
@@ -89,7 +89,7 @@ fn failed() -> Answer {
 }
 
 #[test]
-fn an_owner_that_is_used_up_is_never_used_again() {
+fn rolled_back_attempt_is_retried_with_a_new_owner() {
     let divided = || Answer::RolledBack(RollbackCause::SplitVote);
     let held = Answer::RolledBack(RollbackCause::Held(Some(Duration::from_millis(1))));
     let (store, client) = Scripted::new([divided(), divided(), failed(), held]);
@@ -98,13 +98,13 @@ fn an_owner_that_is_used_up_is_never_used_again() {
 }
 
 #[test]
-fn a_try_that_was_divided_is_busy_and_one_that_failed_is_not() {
+fn split_vote_is_busy_and_failed_attempt_is_unavailable() {
     let (_store, client) = Scripted::new([Answer::RolledBack(RollbackCause::SplitVote)]);
     assert!(client.mutex("x").unwrap().try_lock().unwrap().is_none());
     let (store, client) = Scripted::new([failed(), failed()]);
     let error = client.mutex("x").unwrap().try_lock().unwrap_err();
     assert!(error.is_unavailable() && error.to_string().contains("two of three"), "{error}");
-    assert_eq!(store.owners(), 2, "one more try, at once");
+    assert_eq!(store.owners(), 2, "the attempt is retried once");
 }
 
 #[test]
@@ -115,10 +115,10 @@ fn stale_answer_without_a_proposal_is_unavailable() {
     let error = lock.try_lock().unwrap_err();
     assert!(error.is_unavailable() && error.to_string().contains("was not proposed"), "{error}");
     assert_eq!(store.owners(), 1);
-    drop(lock.try_lock().unwrap().expect("it is free again"));
+    drop(lock.try_lock().unwrap().expect("the lock is free"));
 }
 
-/// What a store says that grants nothing for a minute, each time it is asked.
+/// The answers of a store that grants nothing for a minute.
 fn paused() -> impl Iterator<Item = Answer> {
     let pause = |left| {
         let why = Error::unavailable(format!("it is new, and votes in {left} s"));
@@ -128,7 +128,7 @@ fn paused() -> impl Iterator<Item = Answer> {
 }
 
 #[test]
-fn a_pause_with_a_known_end_is_waited_out_and_told_once() {
+fn pause_with_a_known_end_is_waited_out_with_one_event() {
     let (clock, counters) = (ManualClock::new(), Arc::new(Counters::new()));
     let began = clock.now();
     let (_store, client) = Scripted::on(Arc::new(clock.clone()), paused(), Arc::clone(&counters));
@@ -137,18 +137,18 @@ fn a_pause_with_a_known_end_is_waited_out_and_told_once() {
     advance_until_done(&clock, 0, &waiting);
     waiting.join().unwrap().unwrap();
     assert!(clock.now().since(began) >= Duration::from_secs(59), "longer than any outage");
-    eventually("it is told", || counters.count("released") == 1);
+    eventually("the release is reported", || counters.count("released") == 1);
     assert_eq!(counters.count("paused"), 1);
 }
 
 #[test]
-fn a_wait_that_ends_within_a_pause_is_told_so_at_once() {
+fn wait_that_ends_within_a_pause_fails_at_once() {
     let (clock, counters) = (ManualClock::new(), Arc::new(Counters::new()));
     let (_store, client) = Scripted::on(Arc::new(clock.clone()), paused(), Arc::clone(&counters));
     for left in [60, 59] {
         let lock = client.mutex("x").unwrap();
         let asks = thread::spawn(move || lock.try_lock_for(Duration::from_secs(58)).map(drop));
-        eventually("it is told, and no time passes", || asks.is_finished());
+        eventually("the wait fails, and no time passes", || asks.is_finished());
         let error = asks.join().unwrap().unwrap_err();
         let text = error.to_string();
         assert!(error.is_unavailable() && text.contains(&format!("in {left} s")), "{text}");
@@ -156,7 +156,7 @@ fn a_wait_that_ends_within_a_pause_is_told_so_at_once() {
 }
 
 #[test]
-fn follower_whose_wait_ends_within_a_pause_is_told_at_once() {
+fn follower_whose_wait_ends_within_a_pause_fails_at_once() {
     let (clock, counters) = (ManualClock::new(), Arc::new(Counters::new()));
     let (_store, client) = Scripted::on(Arc::new(clock.clone()), paused(), Arc::clone(&counters));
     let head = client.mutex("x").unwrap();
@@ -164,7 +164,7 @@ fn follower_whose_wait_ends_within_a_pause_is_told_at_once() {
     eventually("the head waits", || counters.count("paused") == 1 && sleeping(&clock) == 1);
     let lock = client.mutex("x").unwrap();
     let follower = thread::spawn(move || lock.try_lock_for(Duration::from_secs(5)).map(drop));
-    eventually("it is told, and no time passes", || follower.is_finished());
+    eventually("the wait fails, and no time passes", || follower.is_finished());
     let error = follower.join().unwrap().unwrap_err();
     assert!(error.is_unavailable() && error.to_string().contains("votes in"), "{error}");
     advance_until_done(&clock, 0, &waiting);
@@ -172,7 +172,7 @@ fn follower_whose_wait_ends_within_a_pause_is_told_at_once() {
 }
 
 #[test]
-fn pause_that_may_end_sooner_is_not_told_before_the_deadline() {
+fn pause_that_may_end_sooner_is_waited_for_until_deadline() {
     let sooner = || {
         paused().map(|answer| match answer {
             Answer::RolledBack(RollbackCause::Paused(pause)) => {
@@ -199,14 +199,14 @@ fn pause_that_may_end_sooner_is_not_told_before_the_deadline() {
 }
 
 #[test]
-fn an_interrupt_ends_the_pause_of_those_who_were_divided() {
+fn interrupt_ends_the_pause_after_a_split_vote() {
     let many = (0..100_000).map(|_| Answer::RolledBack(RollbackCause::SplitVote));
     let (_store, client) = Scripted::new(many);
     let lock = client.mutex("x").unwrap();
     let interrupt = Interrupt::new();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| lock.lock_interruptibly(&interrupt).map(drop));
-        eventually("it waits", || client.queue_length("x").unwrap() > 0);
+        eventually("the waiter queues", || client.queue_length("x").unwrap() > 0);
         interrupt.fire();
         assert!(waiting.join().unwrap().unwrap_err().is_interrupted());
     });

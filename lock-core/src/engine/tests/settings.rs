@@ -1,4 +1,4 @@
-//! Settings that the engine reads, and those of a client with a backend of its own.
+//! Settings that the engine reads, and those of a client with a custom backend.
 
 use super::*;
 use crate::{Config, TokenPolicy};
@@ -9,21 +9,21 @@ fn configured(store: &Recorded, change: impl FnOnce(Config) -> Config) -> Result
 }
 
 #[test]
-fn contradictions_are_refused_also_with_a_backend_of_ones_own() {
+fn invalid_setting_is_refused_for_a_custom_backend() {
     let (store, _clock) = Recorded::new();
     let refused = configured(&store, |config| config.with_pool(0)).unwrap_err();
     assert!(refused.is_configuration() && refused.to_string().contains("pool 0"));
 }
 
 #[test]
-fn tokens_that_are_switched_off_are_not_asked_for() {
+fn disabled_tokens_leave_the_guard_without_token() {
     let (store, _clock) = Recorded::new();
     let client = configured(&store, |config| config.with_tokens(TokenPolicy::Off)).unwrap();
     assert!(client.mutex("x").unwrap().lock().unwrap().fencing_token().is_none());
 }
 
 #[test]
-fn the_lease_the_time_out_and_the_limit_of_an_outage_are_what_was_set() {
+fn lease_timeout_and_outage_limit_are_as_configured() {
     let (store, clock) = Recorded::new();
     let client = configured(&store, |config| {
         config
@@ -41,10 +41,10 @@ fn the_lease_the_time_out_and_the_limit_of_an_outage_are_what_was_set() {
     let start = clock.now();
     let waiter = thread::spawn(move || lock.lock().map(drop));
     while clock.now().since(start) < 5 * SECOND {
-        eventually("it sleeps, and so does the timer", || sleeping(&clock) == 2);
+        eventually("the waiter and the timer sleep", || sleeping(&clock) == 2);
         assert!(!waiter.is_finished());
         clock.advance(SECOND / 100);
     }
-    eventually("it is done at the limit, and not later", || waiter.is_finished());
+    eventually("the wait ends at the limit", || waiter.is_finished());
     assert!(waiter.join().unwrap().unwrap_err().is_unavailable());
 }

@@ -1,34 +1,34 @@
-//! Renewals that hang, and the threads that send the others meanwhile.
+//! Hanging renewals, and the spare workers that send the others meanwhile.
 
 use super::*;
 use crate::guard::LockGuard;
 
-/// Longer than a request may be under way before what is behind it is sent on another connection.
+/// Longer than the time after which a spare worker sends what queues behind a request.
 const TOO_LONG: Duration = Duration::from_millis(20);
 
-/// Locks by the names `n0`, `n1` and so on.
+/// Guards of `count` locks named `n0`, `n1` and so on.
 fn hold(client: &Client, count: usize) -> Vec<LockGuard> {
     (0..count).map(|n| client.mutex(format!("n{n}")).unwrap().lock().unwrap()).collect()
 }
 
-/// How many of them have at least `least` left.
+/// How many of the guards are valid for at least `least`.
 fn with(least: Duration, guards: &[LockGuard]) -> usize {
     guards.iter().filter(|guard| guard.remaining() >= least).count()
 }
 
-/// A lock whose renewal is at the gate, due a second before any lock that is taken from now on.
-fn stuck(store: &Recorded, client: &Client) -> LockGuard {
+/// A lock whose renewal hangs until the gate opens.
+fn lock_with_hanging_renewal(store: &Recorded, client: &Client) -> LockGuard {
     let slow = client.mutex("slow").unwrap().lock().unwrap();
     store.fail_next("renew", Fault::Hangs);
     store.clock.advance(10 * SECOND);
-    eventually("it hangs", || store.count("renew") == 1);
+    eventually("the renewal hangs", || store.count("renew") == 1);
     slow
 }
 
 /// Waits until only the main worker is left.
-fn leave(client: &Client, clock: &ManualClock) {
-    eventually("the spares have left", || {
-        // One may stand by until it sees that the last request was quick.
+fn wait_for_spares_to_end(client: &Client, clock: &ManualClock) {
+    eventually("the spares have ended", || {
+        // A spare may stand by until it sees that the last request was quick.
         if sleeping(clock) >= 3 {
             clock.advance(TOO_LONG);
         }
@@ -37,7 +37,7 @@ fn leave(client: &Client, clock: &ManualClock) {
 }
 
 #[test]
-fn a_renewal_that_hangs_delays_none_that_comes_later() {
+fn hanging_renewal_delays_no_later_one() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let gate = store.gate.lock();
@@ -52,11 +52,11 @@ fn a_renewal_that_hangs_delays_none_that_comes_later() {
     assert!(slow.remaining() < 20 * SECOND);
     drop(gate);
     eventually("the first is renewed", || slow.remaining() > 25 * SECOND);
-    leave(&client, &clock);
+    wait_for_spares_to_end(&client, &clock);
 }
 
 #[test]
-fn what_is_behind_a_renewal_that_gets_stuck_is_taken_up_without_anything_new() {
+fn renewals_behind_a_hanging_one_are_sent_by_spares() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let gate = store.gate.lock();
@@ -66,23 +66,23 @@ fn what_is_behind_a_renewal_that_gets_stuck_is_taken_up_without_anything_new() {
     }
     parked(&clock, 1);
     clock.advance(10 * SECOND);
-    // The main worker, and then one spare after another: each finds that none was answered.
+    // The main worker, then one spare after another, each after its predecessor hangs for too long.
     for stuck in 1..=3 {
-        eventually("it hangs", || store.count("renew") == stuck);
+        eventually("the renewal hangs", || store.count("renew") == stuck);
         parked(&clock, 2);
         assert_eq!((store.count("renew"), with(25 * SECOND, &held)), (stuck, 0));
         clock.advance(TOO_LONG);
     }
-    // At most a hundred in each of the three.
-    eventually("the fourth sends all the rest", || !client.0.workers.threads().1);
-    eventually("and they are renewed", || with(25 * SECOND, &held) >= 100);
+    // Each of the three has at most a hundred renewals.
+    eventually("the fourth worker sends the rest", || !client.0.workers.threads().1);
+    eventually("the rest is renewed", || with(25 * SECOND, &held) >= 100);
     drop(gate);
     eventually("all are renewed", || with(25 * SECOND, &held) == 400);
-    leave(&client, &clock);
+    wait_for_spares_to_end(&client, &clock);
 }
 
 #[test]
-fn four_that_hang_are_all_that_are_sent() {
+fn hanging_renewals_occupy_at_most_four_workers() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let gate = store.gate.lock();
@@ -91,7 +91,7 @@ fn four_that_hang_are_all_that_are_sent() {
     parked(&clock, 1);
     clock.advance(10 * SECOND);
     for stuck in 1..=4 {
-        eventually("it hangs", || store.count("renew") == stuck);
+        eventually("the renewal hangs", || store.count("renew") == stuck);
         eventually("the next worker sleeps", || stuck == 4 || sleeping(&clock) >= 2);
         clock.advance(TOO_LONG);
     }
@@ -102,22 +102,22 @@ fn four_that_hang_are_all_that_are_sent() {
     store.mend();
     drop(gate);
     eventually("all are renewed", || with(25 * SECOND, &held) == 500);
-    leave(&client, &clock);
+    wait_for_spares_to_end(&client, &clock);
 }
 
 #[test]
-fn a_lock_that_is_taken_while_a_renewal_hangs_is_kept() {
+fn lock_taken_while_a_renewal_hangs_is_renewed() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let gate = store.gate.lock();
-    let _slow = stuck(&store, &client);
+    let _slow = lock_with_hanging_renewal(&store, &client);
     let short = LockOptions::new().watched(SECOND);
     let guard = client.mutex("short").unwrap().lock_with(&short).unwrap();
     for period in 1..=9 {
         parked(&clock, 1);
         clock.advance(SECOND / 3 + SECOND / 50);
-        eventually("it is renewed", || store.count("renew") == 1 + period);
-        eventually("and has its lease", || guard.remaining() > SECOND * 9 / 10);
+        eventually("the lock is renewed", || store.count("renew") == 1 + period);
+        eventually("the lock has its full lease", || guard.remaining() > SECOND * 9 / 10);
     }
     assert_eq!(guard.state(), GuardState::Held);
     drop(gate);
@@ -128,15 +128,15 @@ fn spare_worker_survives_a_panic_of_the_backend() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let gate = store.gate.lock();
-    let _slow = stuck(&store, &client);
+    let _slow = lock_with_hanging_renewal(&store, &client);
     let guard = client.mutex("x").unwrap().lock().unwrap();
     store.fail_next("renew", Fault::Panic);
     parked(&clock, 1);
     clock.advance(10 * SECOND);
-    eventually("it failed", || guard.state() == GuardState::Suspended);
+    eventually("the renewal fails", || guard.state() == GuardState::Suspended);
     parked(&clock, 1);
     clock.advance(SECOND + SECOND / 50);
-    eventually("it is tried again", || guard.state() == GuardState::Held);
+    eventually("the renewal is repeated", || guard.state() == GuardState::Held);
     drop(gate);
 }
 
@@ -145,16 +145,16 @@ fn spare_worker_ends_with_the_client_while_a_call_hangs() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let gate = store.gate.lock();
-    let slow = stuck(&store, &client);
+    let slow = lock_with_hanging_renewal(&store, &client);
     let guard = client.mutex("x").unwrap().lock().unwrap();
     parked(&clock, 1);
     clock.advance(10 * SECOND);
-    eventually("it is renewed", || store.count("renew") == 2);
+    eventually("the lock is renewed", || store.count("renew") == 2);
     parked(&clock, 2);
     slow.unlock().unwrap();
     guard.unlock().unwrap();
     drop(client);
-    eventually("no thread sleeps any more", || clock.sleepers().is_empty());
+    eventually("the threads end", || clock.sleepers().is_empty());
     drop(gate);
-    eventually("the store is not used any more", || Arc::strong_count(&store.log) == 1);
+    eventually("the client drops the store", || Arc::strong_count(&store.log) == 1);
 }

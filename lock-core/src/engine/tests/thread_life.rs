@@ -1,9 +1,9 @@
-//! The client's threads: they end when nothing is left to do, and start again.
+//! The client's threads: they end when idle and start again on demand.
 
 use super::*;
 
 #[test]
-fn they_end_with_the_client() {
+fn threads_end_with_the_client() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let guard = client.mutex("x").unwrap().lock().unwrap();
@@ -11,12 +11,12 @@ fn they_end_with_the_client() {
     guard.unlock().unwrap();
     parked(&clock, 2);
     drop(client);
-    eventually("no thread sleeps any more", || clock.sleepers().is_empty());
-    eventually("the store is not used any more", || Arc::strong_count(&store.log) == 1);
+    eventually("the threads end", || clock.sleepers().is_empty());
+    eventually("the client drops the store", || Arc::strong_count(&store.log) == 1);
 }
 
 #[test]
-fn they_end_when_nothing_is_held_and_start_again_with_the_next_lock() {
+fn idle_threads_end_and_restart_with_the_next_lock() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();

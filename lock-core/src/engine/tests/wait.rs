@@ -2,21 +2,21 @@
 
 use super::*;
 
-/// A thread that waits for `x` of this client, and says whether it got it.
+/// A thread of this client that waits for `x`, and returns whether it got the lock.
 fn waiter(client: &Client, options: LockOptions) -> thread::JoinHandle<Result<bool, Error>> {
     let (lock, queued) = (client.mutex("x").unwrap(), client.queue_length("x").unwrap());
     let waiter = thread::spawn(move || lock.acquire(&options).map(|guard| guard.is_some()));
-    eventually("it waits", || client.queue_length("x").unwrap() > queued || waiter.is_finished());
+    eventually("it queues", || client.queue_length("x").unwrap() > queued || waiter.is_finished());
     waiter
 }
 
 fn is_done<T>(waiter: thread::JoinHandle<T>) -> T {
-    eventually("it is done", || waiter.is_finished());
+    eventually("the waiter is done", || waiter.is_finished());
     waiter.join().unwrap()
 }
 
-/// The same where the lock is held by another client: it has looked, watched, looked again, and
-/// sleeps.
+/// Like [`waiter`], for a lock that another client holds: the waiter has asked, watched, asked
+/// again, and sleeps.
 fn sleeper(
     store: &Recorded,
     client: &Client,
@@ -24,27 +24,27 @@ fn sleeper(
     options: LockOptions,
 ) -> thread::JoinHandle<Result<bool, Error>> {
     let waiter = waiter(client, options);
-    eventually("it looks again after the watch", || store.count("acquire") == 3);
+    eventually("the waiter asks again after the watch", || store.count("acquire") == 3);
     parked(clock, 2);
     waiter
 }
 
 #[test]
-fn a_release_between_the_look_and_the_watch_is_not_missed() {
+fn release_between_attempt_and_watch_is_not_missed() {
     let (store, _clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let held = holder.mutex("x").unwrap().lock().unwrap();
     let gate = store.gate.lock();
     store.fail_next("watch", Fault::Hangs);
     let waiter = waiter(&client, LockOptions::new());
-    eventually("it registers", || store.count("watch") == 1);
+    eventually("the waiter registers", || store.count("watch") == 1);
     held.unlock().unwrap();
     drop(gate);
-    assert!(is_done(waiter).unwrap(), "it looked again before it slept");
+    assert!(is_done(waiter).unwrap(), "the waiter asked again before it slept");
 }
 
 #[test]
-fn a_release_wakes_the_waiter_of_another_client_at_once() {
+fn release_wakes_the_waiter_of_another_client_at_once() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let held = holder.mutex("x").unwrap().lock().unwrap();
@@ -55,29 +55,29 @@ fn a_release_wakes_the_waiter_of_another_client_at_once() {
 }
 
 #[test]
-fn a_head_that_gives_up_leaves_its_turn_and_the_watch_to_the_next() {
+fn head_that_gives_up_leaves_its_watch_to_the_next() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let held = holder.mutex("x").unwrap().lock().unwrap();
     let first = waiter(&client, LockOptions::new().wait(SECOND / 2));
-    eventually("it looks again after the watch", || store.count("acquire") == 3);
+    eventually("the waiter asks again after the watch", || store.count("acquire") == 3);
     let second = waiter(&client, LockOptions::new());
     parked(&clock, 3);
     clock.advance(SECOND / 2);
-    assert!(!is_done(first).unwrap(), "it was busy until its deadline");
-    eventually("one last look of the first, and one of the next", || store.count("acquire") == 5);
+    assert!(!is_done(first).unwrap(), "the lock was busy until the deadline");
+    eventually("the first waiter and the next ask once", || store.count("acquire") == 5);
     assert_eq!((store.count("watch"), store.watches()), (1, 1));
     held.unlock().unwrap();
     assert!(is_done(second).unwrap());
 }
 
 #[test]
-fn a_wait_ends_at_its_deadline_in_the_store_and_in_the_local_queue() {
+fn waits_of_head_and_follower_end_at_their_deadline() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let _held = holder.mutex("x").unwrap().lock().unwrap();
     let asks = waiter(&client, LockOptions::new().wait(SECOND / 2));
-    eventually("it looks again after the watch", || store.count("acquire") == 3);
+    eventually("the waiter asks again after the watch", || store.count("acquire") == 3);
     let queues = waiter(&client, LockOptions::new().wait(SECOND / 2));
     parked(&clock, 3);
     clock.advance(SECOND / 2 - SECOND / 100);
@@ -89,7 +89,7 @@ fn a_wait_ends_at_its_deadline_in_the_store_and_in_the_local_queue() {
 }
 
 #[test]
-fn a_wait_behind_another_thread_of_the_client_ends_at_its_deadline() {
+fn wait_behind_a_local_holder_ends_at_its_deadline() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let _held = client.mutex("x").unwrap().lock().unwrap();
@@ -101,42 +101,42 @@ fn a_wait_behind_another_thread_of_the_client_ends_at_its_deadline() {
 }
 
 #[test]
-fn a_lock_that_is_freed_at_the_deadline_is_taken() {
+fn lock_freed_without_notice_is_taken_at_the_deadline() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let held = holder.mutex("x").unwrap().lock().unwrap();
     let waiter = sleeper(&store, &client, &clock, LockOptions::new().wait(SECOND / 2));
-    store.store.lose(held.name()); // and no client is told
+    store.store.lose(held.name()); // without a notification
     clock.advance(SECOND / 2);
     assert!(is_done(waiter).unwrap());
 }
 
 #[test]
-fn a_waiter_sleeps_no_longer_than_the_lease_that_is_in_its_way() {
+fn waiter_sleeps_at_most_for_the_holders_lease() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let fixed = LockOptions::new().lease(5 * SECOND);
     let held = holder.mutex("x").unwrap().lock_with(&fixed).unwrap();
     let waiter = sleeper(&store, &client, &clock, LockOptions::new());
     clock.advance(5 * SECOND);
-    assert!(is_done(waiter).unwrap(), "it was not told that the lease was over");
+    assert!(is_done(waiter).unwrap(), "the waiter got no notification of the lease end");
     assert!(held.unlock().unwrap_err().is_lost());
 }
 
 #[test]
-fn a_waiter_looks_again_within_a_lease_of_its_own_however_long_the_holders_is() {
+fn waiter_asks_again_within_its_own_lease() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let fixed = LockOptions::new().lease(60 * 60 * SECOND);
     let held = holder.mutex("x").unwrap().lock_with(&fixed).unwrap();
     let waiter = sleeper(&store, &client, &clock, LockOptions::new());
-    store.store.lose(held.name()); // and no client is told
+    store.store.lose(held.name()); // without a notification
     clock.advance(30 * SECOND);
     assert!(is_done(waiter).unwrap());
 }
 
 #[test]
-fn an_answer_ends_an_outage() {
+fn answer_of_the_store_ends_the_outage() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let held =
@@ -145,25 +145,25 @@ fn an_answer_ends_an_outage() {
     let waiter = waiter(&client, LockOptions::new());
     let pass = |time: Duration| {
         for _ in 0..time.as_millis() / 50 {
-            eventually("it sleeps, or is done", || waiter.is_finished() || sleeping(&clock) >= 2);
+            eventually("it sleeps or is done", || waiter.is_finished() || sleeping(&clock) >= 2);
             clock.advance(SECOND / 20);
         }
     };
     pass(20 * SECOND);
     store.mend();
-    eventually("it is told that the lock is busy", || {
+    eventually("the waiter finds the lock busy and watches", || {
         if sleeping(&clock) >= 2 {
             clock.advance(SECOND / 20);
         }
         store.watches() == 1
     });
-    eventually("it has looked again, and sleeps for a lease", || {
-        // The timer looks at what is held every 10 s; the waiter sleeps for the lease of 30 s.
+    eventually("the waiter has asked again, and sleeps for a lease", || {
+        // The timer wakes every 10 s; the waiter sleeps for the lease of 30 s.
         let later = clock.now() + 11 * SECOND;
         clock.sleepers().iter().filter(|until| **until > later).count() == 1
     });
     store.cut("acquire", Fault::NotSent);
-    pass(45 * SECOND); // a sleep of at most one lease, and not all of the outage limit
+    pass(45 * SECOND); // a sleep of one lease, and less than the outage limit
     assert!(!waiter.is_finished(), "two outages, each shorter than the limit");
     store.mend();
     held.unlock().unwrap();
@@ -172,14 +172,14 @@ fn an_answer_ends_an_outage() {
 }
 
 #[test]
-fn an_outage_is_reported_at_the_deadline_and_not_later() {
+fn outage_is_reported_at_the_deadline_of_the_wait() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     store.cut("acquire", Fault::NotSent);
     let start = clock.now();
     let waiter = waiter(&client, LockOptions::new().wait(3 * SECOND));
     while clock.now().since(start) < 3 * SECOND {
-        eventually("it sleeps", || sleeping(&clock) == 1);
+        eventually("the waiter sleeps", || sleeping(&clock) == 1);
         assert!(!waiter.is_finished());
         clock.advance(SECOND / 100);
     }
@@ -187,16 +187,16 @@ fn an_outage_is_reported_at_the_deadline_and_not_later() {
 }
 
 #[test]
-fn a_try_that_timed_out_is_not_sent_again() {
+fn try_lock_that_timed_out_is_not_repeated() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     store.fail_next("acquire", Fault::TimedOut(2 * SECOND));
     assert!(client.mutex("x").unwrap().try_lock().unwrap_err().is_unavailable());
-    assert_eq!(store.count("acquire"), 1, "it may take one time-out, not two");
+    assert_eq!(store.count("acquire"), 1, "try_lock takes one command timeout, not two");
 }
 
 #[test]
-fn no_owner_asks_in_two_waits() {
+fn each_acquisition_has_a_new_owner() {
     let (store, _clock) = Recorded::new();
     let lock = store.client().mutex("x").unwrap();
     let owner = || {
@@ -214,7 +214,7 @@ fn every_request_has_a_deadline() {
     let (holder, client) = (store.client(), store.client());
     let held = holder.mutex("x").unwrap().lock().unwrap();
     let waiter = waiter(&client, LockOptions::new());
-    eventually("it looks again after the watch", || store.count("acquire") == 3);
+    eventually("the waiter asks again after the watch", || store.count("acquire") == 3);
     held.verify().unwrap();
     held.extend(100 * SECOND).unwrap();
     held.unlock().unwrap();
@@ -223,22 +223,22 @@ fn every_request_has_a_deadline() {
         assert_eq!(store.time_given(kind), 2 * SECOND, "{kind}");
     }
     client.mutex("y").unwrap().lock().unwrap().unlock().unwrap();
-    assert_eq!(store.time_given("release"), SECOND, "the other half is for a repetition");
+    assert_eq!(store.time_given("release"), SECOND, "the other half is left for a repetition");
 }
 
 #[test]
-fn a_renewal_of_a_short_lease_is_given_a_third_of_it() {
+fn renewal_of_a_short_lease_has_a_third_of_it_as_timeout() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let short = LockOptions::new().watched(SECOND * 3 / 10);
     let guard = client.mutex("x").unwrap().lock_with(&short).unwrap();
     advance(&client, &clock, SECOND / 5);
-    assert_eq!(store.time_given("renew"), SECOND / 10, "there is time to try again");
+    assert_eq!(store.time_given("renew"), SECOND / 10, "there is time for a repetition");
     guard.unlock().unwrap();
 }
 
 #[test]
-fn a_renewal_of_a_long_lease_is_given_no_longer_than_the_short_ones_can_wait_for() {
+fn renewal_timeout_is_limited_by_the_shortest_lease() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let long = client.mutex("long").unwrap().lock().unwrap();
@@ -251,14 +251,14 @@ fn a_renewal_of_a_long_lease_is_given_no_longer_than_the_short_ones_can_wait_for
         assert_eq!(store.count("renew"), before + 1);
         store.time_given("renew")
     };
-    assert_eq!(extend(60), SECOND / 10, "the short one is due any moment");
+    assert_eq!(extend(60), SECOND / 10, "the renewal of the short lease is due soon");
     short.unlock().unwrap();
     advance(&client, &clock, SECOND / 2);
-    assert_eq!(extend(120), 2 * SECOND, "no short lease is in use any more");
+    assert_eq!(extend(120), 2 * SECOND, "no short lease is left");
 }
 
 #[test]
-fn a_fired_interrupt_refuses_also_a_nested_hold() {
+fn fired_interrupt_refuses_a_nested_hold() {
     let (store, _clock) = Recorded::new();
     let lock = store.client().mutex("x").unwrap();
     let interrupt = Interrupt::new();
@@ -272,30 +272,30 @@ fn a_fired_interrupt_refuses_also_a_nested_hold() {
 }
 
 #[test]
-fn a_lock_that_is_lost_to_the_store_goes_to_the_next_in_the_local_queue() {
+fn lock_found_lost_goes_to_the_next_local_waiter() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     let held = client.mutex("x").unwrap().lock().unwrap();
     let waiter = waiter(&client, LockOptions::new());
     store.store.lose(held.name());
     assert!(held.verify().unwrap_err().is_lost());
-    assert!(is_done(waiter).unwrap(), "the clock stood still");
+    assert!(is_done(waiter).unwrap(), "the waiter gets the lock without a timeout");
 }
 
 #[test]
-fn a_try_does_not_overtake_those_who_wait() {
+fn try_lock_does_not_overtake_waiters() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let held = holder.mutex("x").unwrap().lock().unwrap();
     let waiter = sleeper(&store, &client, &clock, LockOptions::new());
-    store.store.lose(held.name()); // free, and the waiter does not know yet
+    store.store.lose(held.name()); // free, without a notification
     assert!(client.mutex("x").unwrap().try_lock().unwrap().is_none());
     clock.advance(30 * SECOND);
     assert!(is_done(waiter).unwrap());
 }
 
 #[test]
-fn contention_is_told_once_for_each_wait_and_for_each_try() {
+fn contention_is_reported_once_per_wait_and_try_lock() {
     let (store, clock) = Recorded::new();
     let holder = store.client();
     let (client, events) = store.client_with_events();
@@ -305,45 +305,45 @@ fn contention_is_told_once_for_each_wait_and_for_each_try() {
     assert!(client.mutex("x").unwrap().try_lock().unwrap().is_none());
     held.unlock().unwrap();
     assert!(is_done(waiter).unwrap());
-    eventually("all is told", || events.lock().last().is_some_and(|name| name == "Released"));
+    eventually("all is reported", || events.lock().last().is_some_and(|name| name == "Released"));
     assert_eq!(contended(), 2);
 }
 
-/// A client that gives its commands a second, and puts up with an outage of three.
+/// A client with a command timeout of one second and an outage limit of three.
 fn with_outage_limit(store: &Recorded) -> Client {
     let configure =
         |config: crate::Config| config.with_command_timeout(SECOND).with_outage_limit(3 * SECOND);
     store.builder().configure(configure).connect().unwrap()
 }
 
-/// A thread that waits for `x` without an end, and says when it gave up, and why.
+/// A thread that waits for `x` without a deadline, and returns its error and when it gave up.
 fn gives_up(client: &Client, clock: &ManualClock) -> thread::JoinHandle<(Error, Moment)> {
     let (lock, queued) = (client.mutex("x").unwrap(), client.queue_length("x").unwrap());
     let clock = clock.clone();
     let waiter = thread::spawn(move || (lock.lock().unwrap_err(), clock.now()));
-    eventually("it waits", || client.queue_length("x").unwrap() > queued);
+    eventually("the waiter queues", || client.queue_length("x").unwrap() > queued);
     waiter
 }
 
-/// Advances by small steps until these are done, each when they and the client's own threads sleep.
+/// Advances until the waiters are done, by small steps while they and the client's threads sleep.
 fn until_done<T>(client: &Client, clock: &ManualClock, waiters: &[thread::JoinHandle<T>]) {
     let left = || waiters.iter().filter(|it| !it.is_finished()).count();
     while left() > 0 {
         let threads = || left() + client.0.threads();
-        eventually("they sleep, or are done", || threads() <= sleeping(clock));
+        eventually("all threads sleep or are done", || threads() <= sleeping(clock));
         clock.advance(SECOND / 100);
     }
 }
 
 #[test]
-fn all_waiters_give_up_an_outage_limit_after_it_began() {
+fn waiters_give_up_one_outage_limit_after_the_outage_began() {
     let (store, clock) = Recorded::new();
     let client = with_outage_limit(&store);
     let (gate, start) = (store.gate.lock(), clock.now());
     store.fail_next("acquire", Fault::Unanswered);
     store.cut("acquire", Fault::TimedOut(SECOND));
     let waiters: Vec<_> = (0..12).map(|_| gives_up(&client, &clock)).collect();
-    eventually("the first has asked", || store.count("acquire") == 1);
+    eventually("the head has asked", || store.count("acquire") == 1);
     parked(&clock, 11);
     clock.advance(SECOND);
     drop(gate);
@@ -357,14 +357,14 @@ fn all_waiters_give_up_an_outage_limit_after_it_began() {
 }
 
 #[test]
-fn waiter_that_comes_in_an_outage_has_the_whole_limit() {
+fn waiter_that_starts_in_an_outage_gets_the_full_limit() {
     let (store, clock) = Recorded::new();
     let client = with_outage_limit(&store);
     let (gate, start) = (store.gate.lock(), clock.now());
     store.fail_next("acquire", Fault::Unanswered);
     store.cut("acquire", Fault::NotSent);
     let first = gives_up(&client, &clock);
-    eventually("the first has asked", || store.count("acquire") == 1);
+    eventually("the head has asked", || store.count("acquire") == 1);
     clock.advance(2 * SECOND);
     let later = gives_up(&client, &clock);
     drop(gate);
@@ -376,18 +376,18 @@ fn waiter_that_comes_in_an_outage_has_the_whole_limit() {
 }
 
 #[test]
-fn waiters_behind_an_unanswered_request_are_not_told_busy() {
+fn waiters_behind_an_unanswered_request_are_not_busy() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let gate = store.gate.lock();
     store.cut("acquire", Fault::Unanswered);
     let wait = LockOptions::new().wait(SECOND * 3 / 2);
     let waiters: Vec<_> = (0..8).map(|_| waiter(&client, wait.clone())).collect();
-    eventually("the first has asked", || store.count("acquire") == 1);
+    eventually("the head has asked", || store.count("acquire") == 1);
     parked(&clock, 7);
     clock.advance(SECOND * 3 / 2);
     let answered = || waiters.iter().filter(|it| it.is_finished()).count();
-    eventually("they sleep, or are done", || sleeping(&clock) + answered() >= 7);
+    eventually("all threads sleep or are done", || sleeping(&clock) + answered() >= 7);
     assert_eq!(answered(), 0, "the store's answer may come within two seconds");
     drop(gate);
     for waiter in waiters {
@@ -396,7 +396,7 @@ fn waiters_behind_an_unanswered_request_are_not_told_busy() {
 }
 
 #[test]
-fn waiters_behind_a_request_are_told_busy_if_it_was() {
+fn waiters_behind_a_request_share_its_busy_answer() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let _held = holder.mutex("x").unwrap().lock().unwrap();
@@ -404,16 +404,16 @@ fn waiters_behind_a_request_are_told_busy_if_it_was() {
     store.fail_next("acquire", Fault::Hangs);
     let wait = LockOptions::new().wait(SECOND * 3 / 2);
     let waiters: Vec<_> = (0..8).map(|_| waiter(&client, wait.clone())).collect();
-    eventually("the first has asked", || store.count("acquire") == 2);
-    parked(&clock, 8); // the holder's timer, too
+    eventually("the head has asked", || store.count("acquire") == 2);
+    parked(&clock, 8); // seven waiters, and the holder's timer
     clock.advance(SECOND * 3 / 2);
     let answered = || waiters.iter().filter(|it| it.is_finished()).count();
-    eventually("they sleep, or are done", || sleeping(&clock) + answered() >= 8);
+    eventually("all threads sleep or are done", || sleeping(&clock) + answered() >= 8);
     drop(gate);
     for waiter in waiters {
         assert!(!is_done(waiter).unwrap());
     }
-    assert_eq!(store.count("acquire"), 2, "the holder, and the head");
+    assert_eq!(store.count("acquire"), 2, "only the holder and the head ask");
 }
 
 #[test]
@@ -423,13 +423,13 @@ fn waiters_behind_a_request_wait_for_its_timeout_at_most() {
     let gate = store.gate.lock();
     store.cut("acquire", Fault::Unanswered);
     let head = waiter(&client, LockOptions::new());
-    eventually("it has asked", || store.count("acquire") == 1);
+    eventually("the head has asked", || store.count("acquire") == 1);
     let follower = waiter(&client, LockOptions::new().wait(SECOND * 3 / 2));
     parked(&clock, 1);
     clock.advance(SECOND * 3 / 2);
-    eventually("it sleeps, or is done", || sleeping(&clock) == 1 || follower.is_finished());
+    eventually("the waiter sleeps or is done", || sleeping(&clock) == 1 || follower.is_finished());
     clock.advance(SECOND / 2);
-    let error = is_done(follower).expect_err("nothing is known of the lock");
+    let error = is_done(follower).expect_err("the state of the lock is unknown");
     assert!(error.is_unavailable() && error.to_string().contains("has not answered"), "{error}");
     store.mend();
     drop(gate);

@@ -1,4 +1,4 @@
-//! Taking several locks: all or none, in one wait, and nothing left behind.
+//! Acquisition of several locks: all or none, one wait, no lock left after a failure.
 
 use super::*;
 use crate::backend::{LockInfo, ReplicaSupport};
@@ -19,7 +19,7 @@ fn multi_lock_takes_all_members_or_none() {
         assert!(lock.try_lock().unwrap().is_none());
         let mut only = NONE;
         only[n] = true;
-        assert_eq!(three.held(), only, "nothing is kept");
+        assert_eq!(three.held(), only, "a failed attempt keeps no member");
         busy.unlock().unwrap();
     }
     assert_eq!(lock.hold_count(), 0);
@@ -33,7 +33,7 @@ fn try_lock_is_one_attempt_at_each_member() {
     assert_eq!(three.count("acquire"), [1; 3]);
     let busy = three.others_handles()[1].lock().unwrap();
     assert!(lock.try_lock().unwrap().is_none());
-    assert_eq!(three.count("acquire"), [2, 3, 1], "after one is busy no other is asked");
+    assert_eq!(three.count("acquire"), [2, 3, 1], "no member is asked after a busy one");
     drop(busy);
 }
 
@@ -43,9 +43,9 @@ fn waiter_for_one_member_holds_no_other() {
     let busy = three.others_handles()[1].lock().unwrap();
     let lock = three.all();
     let thread = thread::spawn(move || lock.lock().unwrap().unlock().unwrap());
-    // It has had the first, and found the second busy; it pauses before it waits for that.
+    // The waiter took the first, found the second busy, and pauses before it waits for that.
     three.until_waiting_for(1);
-    assert_eq!(three.held(), [false, true, false], "with empty hands");
+    assert_eq!(three.held(), [false, true, false], "the waiter holds no other member");
     busy.unlock().unwrap();
     thread.join().unwrap();
     assert_eq!(three.held(), NONE);
@@ -64,12 +64,12 @@ fn wait_is_one_deadline_for_all_members() {
     three.until_waiting_for(0);
     three.clock.advance(2 * SECOND);
     first.unlock().unwrap();
-    // Woken, and not yet awake, it would look like one that sleeps on.
-    eventually("it has the first", || three.clients[0].queue_length("a").unwrap() == 0);
+    // A thread that was woken and does not run yet would count as a sleeper.
+    eventually("the waiter has the first", || three.clients[0].queue_length("a").unwrap() == 0);
     three.until_waiting_for(2);
     assert!(three.clock.now().since(start) < 3 * SECOND && !thread.is_finished());
     three.clock.advance(SECOND);
-    eventually("three seconds, not three for each", || thread.is_finished());
+    eventually("the wait is three seconds in all", || thread.is_finished());
     assert!(!thread.join().unwrap().unwrap());
     drop(second);
     assert_eq!(three.held(), NONE);
@@ -104,15 +104,15 @@ fn wait_survives_outage_and_lock_fails_after_the_limit() {
     let start = three.clock.now();
     let thread = thread::spawn(move || lock.lock().map(drop));
     let since = || three.clock.now().since(start);
-    three.until("the time passes", SECOND / 50, || thread.is_finished() || since() > 29 * SECOND);
+    three.until("29 seconds pass", SECOND / 50, || thread.is_finished() || since() > 29 * SECOND);
     assert!(!thread.is_finished());
     three.stores[1].mend();
-    three.until("it has them", SECOND / 50, || thread.is_finished());
+    three.until("the waiter has all members", SECOND / 50, || thread.is_finished());
     assert!(thread.join().unwrap().is_ok());
     three.stores[1].cut("acquire", Fault::NotSent);
     let (lock, start) = (three.all(), three.clock.now());
     let thread = thread::spawn(move || lock.lock().map(drop));
-    three.until("it gives up", SECOND / 50, || thread.is_finished());
+    three.until("the waiter fails", SECOND / 50, || thread.is_finished());
     let error = thread.join().unwrap().unwrap_err();
     assert!(error.is_unavailable() && error.members()[1].error().is_some(), "{error}");
     assert!(three.clock.now().since(start) >= 30 * SECOND);
@@ -131,17 +131,17 @@ fn member_with_insufficient_replicas_is_retried_by_policy() {
     confirm(1);
     let error = three.all().try_lock_with(&under(OnInsufficientReplicas::Fail)).unwrap_err();
     assert!(error.is_insufficient_replicas() && letters(&error) == "df-", "{error}");
-    assert_eq!(three.count("acquire"), [1, 1, 0], "at once");
+    assert_eq!(three.count("acquire"), [1, 1, 0], "no retry");
     let error =
         three.all().try_lock_with(&under(OnInsufficientReplicas::Retry).wait(Duration::ZERO));
     assert!(
         error.unwrap_err().is_insufficient_replicas(),
-        "and not a lock that is unavailable, or busy"
+        "the kind is neither busy nor unavailable"
     );
     let (lock, options) = (three.all(), under(OnInsufficientReplicas::Retry));
     let thread = thread::spawn(move || lock.try_lock_with(&options).map(|guard| guard.is_some()));
     let attempts = three.count("acquire")[1];
-    eventually("it is tried again, with empty hands", || {
+    eventually("the attempt is repeated", || {
         three.clock.advance(Duration::from_millis(10));
         three.count("acquire")[1] > attempts + 3
     });
@@ -153,7 +153,7 @@ fn member_with_insufficient_replicas_is_retried_by_policy() {
     }
     assert!(thread.join().unwrap().unwrap());
     assert_eq!(three.held(), NONE);
-    // A majority does without it.
+    // A majority succeeds without that member.
     confirm(0);
     let lock = three.majority();
     drop(
@@ -175,7 +175,7 @@ fn interrupt_between_members_leaves_no_lock() {
     });
     three.until_waiting_for(1);
     interrupt.fire();
-    eventually("it ends", || thread.is_finished());
+    eventually("the waiter ends", || thread.is_finished());
     let error = thread.join().unwrap().unwrap_err();
     assert!(error.is_interrupted() && error.lock() == Some(three.all().name()), "{error}");
     drop(busy);
@@ -225,7 +225,7 @@ fn panic_between_members_leaves_no_lock() {
     let lock = MultiLock::new([a.into(), b.into(), trap]).unwrap();
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lock.lock().map(drop)));
     assert!(caught.is_err());
-    assert_eq!(three.count("acquire"), [1, 1, 0], "it had taken two");
+    assert_eq!(three.count("acquire"), [1, 1, 0], "two members were taken before the panic");
     assert_eq!((three.held(), lock.hold_count()), (NONE, 0));
 }
 
@@ -235,18 +235,18 @@ fn fixed_lease_is_full_when_the_guard_is_returned() {
     let lock = three.all();
     let options = LockOptions::new().lease(10 * SECOND);
     let guard = lock.try_lock_with(&options).unwrap().unwrap();
-    assert_eq!(three.count("renew"), [0; 3], "quickly taken, it needs no extension");
+    assert_eq!(three.count("renew"), [0; 3], "a quick acquisition extends no lease");
     drop(guard);
     three.stores[1].fail_next("acquire", Fault::Slow(3 * SECOND));
     let guard = lock.try_lock_with(&options).unwrap().unwrap();
     assert_eq!(
         three.count("renew"),
         [1, 1, 0],
-        "those that have lost more than a tenth get it anew"
+        "a lease is restarted if more than a tenth of it has passed"
     );
     assert!(guard.remaining() > 9 * SECOND, "{:?}", guard.remaining());
     let left = three.others_handles()[0].time_to_live().unwrap().unwrap();
-    assert!(left > 9 * SECOND && left <= 10 * SECOND, "and never more: {left:?}");
+    assert!(left > 9 * SECOND && left <= 10 * SECOND, "not longer than requested: {left:?}");
     guard.unlock().unwrap();
     assert_eq!(three.held(), NONE);
 }
@@ -286,7 +286,7 @@ fn majority_takes_all_free_members_and_requires_half() {
 #[test]
 fn majority_distinguishes_busy_from_unavailable() {
     let three = Three::new();
-    // A new handle each time: one that has found a member ailing asks it last.
+    // A new handle for each attempt: a handle asks a member that it found unresponsive last.
     let cut = |n: usize| three.stores[n].cut("acquire", Fault::NotSent);
     let mend = || three.stores.iter().for_each(Recorded::mend);
     cut(0);
@@ -297,7 +297,7 @@ fn majority_distinguishes_busy_from_unavailable() {
     mend();
     let busy = three.others_handles()[2].lock().unwrap();
     cut(0);
-    assert!(three.majority().try_lock().unwrap().is_none(), "were it not busy, it would be ours");
+    assert!(three.majority().try_lock().unwrap().is_none(), "the busy member decides");
     cut(1);
     assert_eq!(letters(&three.majority().try_lock().unwrap_err()), "ff-");
     mend();
@@ -305,7 +305,7 @@ fn majority_distinguishes_busy_from_unavailable() {
     let busy = three.others_handles()[1].lock().unwrap();
     cut(0);
     let found = three.majority().try_lock().unwrap();
-    assert!(found.is_none(), "the third must be asked, or it is not known whether it is free");
+    assert!(found.is_none(), "the third member is asked, so the result is known");
     mend();
     drop(busy);
     three.stores[0].fail_next("acquire", Fault::Refused);
@@ -328,10 +328,10 @@ fn majority_waits_for_each_member_for_its_share() {
     assert_eq!(three.held(), [true, true, false]);
     drop(stuck);
     let from = three.clock.now();
-    three.until("it has two", SECOND / 50, || thread.is_finished());
-    assert!(thread.join().unwrap().unwrap(), "the other came free");
+    three.until("the waiter has two members", SECOND / 50, || thread.is_finished());
+    assert!(thread.join().unwrap().unwrap(), "the released member completes the majority");
     let took = three.clock.now().since(from);
-    assert!(took < 2 * SECOND, "it was looked at after {took:?}, long before the end");
+    assert!(took < 2 * SECOND, "taken after {took:?}, long before the deadline");
     drop(busy);
     assert_eq!(three.held(), NONE);
 }
@@ -343,11 +343,11 @@ fn majority_avoids_recently_unavailable_member() {
     three.stores[0].fail_next("acquire", Fault::TimedOut(2 * SECOND));
     let start = three.clock.now();
     drop(lock.try_lock().unwrap().expect("two of three"));
-    assert_eq!(three.clock.now().since(start), 2 * SECOND, "once it costs a time-out");
+    assert_eq!(three.clock.now().since(start), 2 * SECOND, "the first attempt costs a time-out");
     drop(lock.try_lock().unwrap().expect("two of three"));
-    assert_eq!(three.count("acquire"), [1, 2, 2], "it is not asked again at once");
+    assert_eq!(three.count("acquire"), [1, 2, 2], "it is not asked again for five seconds");
     let busy = three.others_handles()[1].lock().unwrap();
-    drop(lock.try_lock().unwrap().expect("it is asked where it is needed, and has recovered"));
+    drop(lock.try_lock().unwrap().expect("the member is asked if needed, and has recovered"));
     drop(busy);
     drop(lock.try_lock().unwrap().unwrap());
     assert_eq!(three.count("acquire"), [3, 5, 4]);
@@ -355,28 +355,31 @@ fn majority_avoids_recently_unavailable_member() {
     drop(lock.try_lock().unwrap().unwrap());
     three.advance(6 * SECOND);
     drop(lock.try_lock().unwrap().unwrap());
-    assert_eq!(three.count("acquire"), [5, 7, 6], "after a while it is asked again in any case");
+    assert_eq!(three.count("acquire"), [5, 7, 6], "it is asked again after five seconds");
     assert_eq!(three.held(), NONE);
 }
 
-/// A thread that waits for all, and has had the first, when the second is busy.
-fn interrupted_by(three: &Three, interrupt: &Interrupt) -> thread::JoinHandle<Result<(), Error>> {
+/// Spawns a thread that waits for all members until `interrupt` fires.
+fn spawn_interruptible_waiter(
+    three: &Three,
+    interrupt: &Interrupt,
+) -> thread::JoinHandle<Result<(), Error>> {
     let (lock, interrupt) = (three.all(), interrupt.clone());
     thread::spawn(move || lock.lock_interruptibly(&interrupt).map(drop))
 }
 
 #[test]
 fn interrupt_reset_during_pause_ends_wait() {
-    // More than once: a waiter that wakes up quickly could see that it is fired.
+    // Repeated: a waiter that wakes quickly may see the interrupt before the reset.
     for _ in 0..20 {
         let three = Three::new();
         let busy = three.others_handles()[1].lock().unwrap();
         let interrupt = Interrupt::new();
-        let waiter = interrupted_by(&three, &interrupt);
-        eventually("it pauses", || sleeping(&three.clock) > three.threads());
+        let waiter = spawn_interruptible_waiter(&three, &interrupt);
+        eventually("the waiter pauses", || sleeping(&three.clock) > three.threads());
         interrupt.fire();
         interrupt.reset();
-        eventually("it ends", || waiter.is_finished());
+        eventually("the waiter ends", || waiter.is_finished());
         assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
         drop(busy);
         assert_eq!(three.held(), NONE);
@@ -390,12 +393,12 @@ fn interrupt_reset_during_release_ends_wait() {
     let interrupt = Interrupt::new();
     let gate = three.stores[0].gate.lock();
     three.stores[0].fail_next("release", Fault::Hangs);
-    let waiter = interrupted_by(&three, &interrupt);
-    eventually("it gives the first back", || three.count("release")[0] == 1);
+    let waiter = spawn_interruptible_waiter(&three, &interrupt);
+    eventually("the waiter releases the first member", || three.count("release")[0] == 1);
     interrupt.fire();
     interrupt.reset();
     drop(gate);
-    eventually("it ends", || waiter.is_finished());
+    eventually("the waiter ends", || waiter.is_finished());
     assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
     drop(busy);
     assert_eq!(three.held(), NONE);

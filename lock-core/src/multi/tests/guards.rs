@@ -1,4 +1,4 @@
-//! How good the guard of several locks is.
+//! The guard of several locks: validity, loss, remaining time and release.
 
 use super::*;
 
@@ -14,19 +14,19 @@ fn multi_lock_guard_is_lost_with_one_member_and_notified_once() {
     three.stores[1].store.lose(three.locks[1].name());
     three.stores[2].store.lose(three.locks[2].name());
     three.advance(11 * SECOND);
-    let loss = losses.try_recv().expect("the renewal has noticed");
+    let loss = losses.try_recv().expect("the renewal finds the loss");
     let of = loss.member().unwrap().as_str();
     assert!(loss.cause() == LossCause::Gone && ["b", "c"].contains(&of), "{loss}");
-    assert!(losses.try_recv().is_err(), "once");
+    assert!(losses.try_recv().is_err(), "one message only");
     assert_eq!((guard.state(), guard.is_valid()), (GuardState::Lost, false));
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert_eq!(guard.loss().unwrap().member().unwrap().as_str(), "b");
     let error = guard.ensure(Duration::ZERO).unwrap_err();
     assert!(error.is_lost() && letters(&error) == "dff", "{error}");
-    assert!(guard.losses().try_recv().is_ok(), "also to later listeners");
+    assert!(guard.losses().try_recv().is_ok(), "a later listener gets it, too");
     let error = guard.unlock().unwrap_err();
     assert!(error.is_lost() && letters(&error) == "dff", "{error}");
-    assert_eq!(three.held(), NONE, "the rest is free");
+    assert_eq!(three.held(), NONE, "the other members are free");
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn majority_guard_survives_loss_of_spare_member() {
     assert_eq!(three.held(), NONE);
     let guard = three.majority().lock().unwrap();
     three.stores[1].store.lose(three.locks[1].name());
-    guard.unlock().expect("two of three were ours until now");
+    guard.unlock().expect("two of three were held until now");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn watchdog_renews_every_member() {
 }
 
 #[test]
-fn remaining_is_that_of_enough_members() {
+fn remaining_time_lasts_while_enough_members_are_held() {
     let three = Three::new();
     let [a, b, _] = &three.locks;
     let options = |seconds: u32| LockOptions::new().lease(seconds * SECOND);
@@ -83,7 +83,7 @@ fn remaining_is_that_of_enough_members() {
     assert!(majority.remaining() < 30 * SECOND && majority.remaining() > 29 * SECOND);
     all.extend(25 * SECOND).unwrap();
     assert!(all.remaining() >= 25 * SECOND);
-    assert_eq!(three.count("renew"), [0, 0, 1], "only what is shorter is extended");
+    assert_eq!(three.count("renew"), [0, 0, 1], "only the shorter lease is extended");
     three.stores[2].fail_next("renew", Fault::NotSent);
     let error = all.extend(28 * SECOND).unwrap_err();
     assert!(error.is_unavailable() && letters(&error) == "ddf", "{error}");
@@ -92,13 +92,13 @@ fn remaining_is_that_of_enough_members() {
 }
 
 #[test]
-fn failed_member_release_keeps_others_released_and_reported() {
+fn unlock_with_failed_members_frees_the_rest_and_reports() {
     let three = Three::new();
     let guard = three.all().lock().unwrap();
     three.stores[2].store.lose(three.locks[2].name());
     three.stores[1].fail_next("release", Fault::Refused);
     let error = guard.unlock().unwrap_err();
-    assert!(error.is_lost(), "of two failures the loss is the news: {error}");
+    assert!(error.is_lost(), "of two failures the loss gives the kind: {error}");
     assert_eq!(letters(&error), "dff");
     assert!(error.members()[1].error().unwrap().is_configuration());
     assert!(!three.held()[0]);
@@ -118,7 +118,7 @@ fn single_lock_lists_its_token() {
     let three = Three::new();
     let guard = three.locks[0].lock().unwrap();
     assert_eq!(guard.fencing_tokens(), [(three.locks[0].name().clone(), guard.fencing_token())]);
-    // It shall not get larger for there being others: three pointers and a flag.
+    // Composite locks must not enlarge the guard of a single one: three pointers and a flag.
     assert_eq!(size_of_val(&guard), 4 * size_of::<usize>());
 }
 

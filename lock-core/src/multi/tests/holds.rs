@@ -13,7 +13,7 @@ fn holds_of_members_and_composite_are_counted_together() {
     let inner = lock.lock().unwrap();
     assert_eq!(inner.fencing_tokens(), outer.fencing_tokens());
     assert_eq!((lock.hold_count(), a.hold_count(), b.hold_count()), (2, 3, 2));
-    assert_eq!(three.count("acquire"), [1; 3], "nested, it costs nothing");
+    assert_eq!(three.count("acquire"), [1; 3], "a nested hold sends no request");
     drop(outer);
     assert!(inner.is_valid() && lock.is_held_by_current_thread());
     inner.unlock().unwrap();
@@ -34,7 +34,7 @@ fn reentry_after_loss_of_member_is_refused() {
     assert!(guard.verify().unwrap_err().is_lost());
     let error = all.try_lock().unwrap_err();
     assert!(error.is_lost() && letters(&error) == "df-", "{error}");
-    drop(majority.try_lock().unwrap().expect("two of three are still ours"));
+    drop(majority.try_lock().unwrap().expect("two of three are still held"));
     drop(guard);
     drop(all.try_lock().unwrap().unwrap());
 }
@@ -47,8 +47,8 @@ fn unlock_by_any_handle_ends_newest_detached_hold() {
     assert!(lock.unlock().unwrap_err().is_not_held());
     lock.lock().unwrap().detach();
     lock.lock().unwrap().detach();
-    assert!(a.unlock().unwrap_err().is_not_held(), "it was not locked one by one");
-    assert!(three.majority().unlock().unwrap_err().is_not_held(), "nor as a majority");
+    assert!(a.unlock().unwrap_err().is_not_held(), "it was not locked singly");
+    assert!(three.majority().unlock().unwrap_err().is_not_held(), "nor as a majority lock");
     let same = MultiLock::new([c, a, b]).unwrap();
     same.unlock().unwrap();
     assert_eq!((lock.hold_count(), three.held()), (1, [true; 3]));
@@ -68,7 +68,7 @@ fn members_detached_singly_are_unlocked_singly() {
     for member in &three.locks {
         member.lock().unwrap().detach();
     }
-    assert_eq!(lock.hold_count(), 1, "it is held, however that came about");
+    assert_eq!(lock.hold_count(), 1, "holds on all members count as one");
     assert!(lock.unlock().unwrap_err().is_not_held());
     assert_eq!(three.held(), [true; 3]);
     for member in &three.locks {
@@ -86,10 +86,10 @@ fn detached_majorities_end_with_the_members_they_took() {
     lock.lock().unwrap().detach(); // a, b
     three.stores[0].store.lose(three.locks[0].name());
     drop((busy, a));
-    lock.lock().unwrap().detach(); // by our knowledge all three
+    lock.lock().unwrap().detach(); // all three, as far as this client knows
     lock.unlock().unwrap();
     assert_eq!(three.held(), [false, true, false]);
-    assert!(lock.unlock().unwrap_err().is_lost(), "of the two of the first one was lost");
+    assert!(lock.unlock().unwrap_err().is_lost(), "one member of the first hold was lost");
     assert_eq!(three.held(), NONE);
 }
 
@@ -101,6 +101,6 @@ fn detached_hold_is_released_with_the_last_handle() {
     drop((clients, locks));
     for (store, name) in stores.iter().zip(NAMES) {
         let other = store.client().mutex(name).unwrap();
-        eventually("it is free", || !other.is_locked().unwrap());
+        eventually("the lock is free", || !other.is_locked().unwrap());
     }
 }

@@ -1,4 +1,4 @@
-//! Of what a lock of several can be made, and what it is called.
+//! Members of a composite lock: which are accepted, its name, and its state.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn same_lock_twice_is_refused_at_any_depth() {
     }
     let same = three.clients[0].mutex("a").unwrap();
     assert_eq!(MultiLock::new([a, &same]).unwrap_err().lock(), Some(a.name()));
-    // The same name is another lock in another store.
+    // The same name on another store is another lock.
     let elsewhere = three.clients[1].mutex("a").unwrap();
     assert!(MultiLock::new([a, &elsewhere, c]).is_ok());
 }
@@ -47,7 +47,7 @@ fn composite_name_lists_its_members() {
     let inner = MultiLock::new(members()).unwrap();
     let outer = MultiLock::new([inner.into(), third]).unwrap();
     assert_eq!(outer.name().as_str(), "(d{x} + 2 of 3 (a, b, c)) + e");
-    // As many as a name has room for.
+    // A long name lists as many members as fit.
     let long = |n: usize| three.clients[0].mutex(format!("{n}{}", "x".repeat(200))).unwrap();
     let many = MultiLock::new((0..5).map(long)).unwrap();
     assert!(many.name().as_str().ends_with("x and 3 more"), "{}", many.name());
@@ -67,12 +67,12 @@ fn composite_of_composites_is_one_lock() {
     assert!(tokens.iter().all(|(_, token)| token.is_some()) && guard.fencing_token().is_none());
     let losses = guard.losses();
     three.stores[1].store.lose(three.locks[1].name());
-    assert!(guard.verify().is_ok(), "one of three may go");
+    assert!(guard.verify().is_ok(), "two of three are left");
     three.stores[2].store.lose(three.locks[2].name());
     assert!(guard.verify().unwrap_err().is_lost());
     assert_eq!(losses.try_recv().unwrap().member(), Some(three.locks[2].name()));
     assert!(guard.unlock().unwrap_err().is_lost());
-    assert_eq!(three.held(), NONE, "and what was left of it is free");
+    assert_eq!(three.held(), NONE, "the remaining members are free");
     assert!(!three.stores[0].client().mutex("d").unwrap().is_locked().unwrap());
 }
 
@@ -100,8 +100,8 @@ fn composite_is_locked_if_not_takeable_and_force_frees_it() {
     let short = a.lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
     assert!(all.is_locked().unwrap() && !majority.is_locked().unwrap());
     let long = b.lock_with(&LockOptions::new().lease(20 * SECOND)).unwrap();
-    assert_eq!(all.time_to_live().unwrap(), Some(20 * SECOND), "until both have ended");
-    assert_eq!(majority.time_to_live().unwrap(), Some(10 * SECOND), "until one of them has");
+    assert_eq!(all.time_to_live().unwrap(), Some(20 * SECOND), "until both leases end");
+    assert_eq!(majority.time_to_live().unwrap(), Some(10 * SECOND), "until one lease ends");
     assert!(all.force_unlock().unwrap() && !all.force_unlock().unwrap());
     assert_eq!(three.held(), NONE);
     assert!(short.unlock().is_err() && long.unlock().is_err());
@@ -117,7 +117,7 @@ fn unavailable_member_is_ignored_if_others_decide() {
     assert!(!majority.is_locked().unwrap(), "two of three are free");
     let guard = a.lock().unwrap();
     cut();
-    assert!(all.is_locked().unwrap(), "one is enough");
+    assert!(all.is_locked().unwrap(), "one held member is enough");
     cut();
     let error = majority.is_locked().unwrap_err();
     assert!(error.is_unavailable() && error.to_string().contains("\"c\" failed"), "{error}");

@@ -1,4 +1,4 @@
-//! Threads that want several locks at once, on the machine's clock.
+//! Threads that take several locks concurrently, on the system clock.
 
 use super::*;
 use crate::{MemoryBackend, SystemClock};
@@ -13,8 +13,8 @@ fn clients() -> [Client; 3] {
     })
 }
 
-/// Lets eight threads lock what `choose` says, again and again; says how often they did in all. On
-/// the way each member's token must grow.
+/// Eight threads take what `choose` returns, `rounds` times each. The token of each member must
+/// grow from one acquisition to the next.
 fn contend(rounds: usize, choose: impl Fn(&[Mutex; 3], usize) -> Arc<dyn DistLock> + Sync) {
     let clients = clients();
     let locks = [0, 1, 2].map(|n| clients[n].mutex(NAMES[n]).unwrap());
@@ -31,7 +31,7 @@ fn contend(rounds: usize, choose: impl Fn(&[Mutex; 3], usize) -> Arc<dyn DistLoc
                     for (name, token) in guard.fencing_tokens() {
                         let at = NAMES.iter().position(|it| *it == name.as_str()).unwrap();
                         let token = token.unwrap().get();
-                        assert!(token > seen[at], "of {name}");
+                        assert!(token > seen[at], "the token of {name} grows");
                         seen[at] = token;
                     }
                     drop(seen);
@@ -59,9 +59,9 @@ fn ring_of_pairs_does_not_deadlock() {
     contend(60, |locks, n| MultiLock::new([&locks[n % 3], &locks[(n + 1) % 3]]).unwrap().into());
 }
 
-/// Those who want one lock each keep its queue from ever being empty, so a try never finds it free.
+/// Waiters for one member keep its queue from ever being empty, so a try never finds it free.
 #[test]
-fn multi_lock_gets_both_among_waiters_for_each() {
+fn multi_lock_is_taken_though_its_queues_are_never_empty() {
     let clients = clients();
     let [a, b] = [0, 1].map(|n| clients[n].mutex(NAMES[n]).unwrap());
     let both = MultiLock::new([&a, &b]).unwrap();
@@ -83,7 +83,7 @@ fn multi_lock_gets_both_among_waiters_for_each() {
         }
         for _ in 0..5 {
             for (client, name) in clients.iter().zip(NAMES).take(2) {
-                eventually("there is a queue", || client.queue_length(name).unwrap() >= 2);
+                eventually("each member has a queue", || client.queue_length(name).unwrap() >= 2);
             }
             let start = SystemClock.now();
             let guard = both.try_lock_for(20 * SECOND).unwrap();

@@ -19,13 +19,13 @@ struct State<T> {
     has_receiver: bool,
 }
 
-/// Puts messages in.
+/// The sending end.
 pub struct Sender<T>(Arc<Channel<T>>);
 
-/// Takes messages out.
+/// The receiving end.
 pub struct Receiver<T>(Arc<Channel<T>>);
 
-/// A channel for so many messages.
+/// Makes a channel for at most `capacity` messages.
 #[must_use]
 pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     let (queue, has_sender, has_receiver) = (VecDeque::new(), true, true);
@@ -34,7 +34,7 @@ pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     (Sender(Arc::clone(&channel)), Receiver(channel))
 }
 
-/// A channel for any number of messages.
+/// Makes a channel for any number of messages.
 #[must_use]
 pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
     bounded(usize::MAX)
@@ -45,7 +45,7 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     ///
-    /// If it is full, or the receiver is gone.
+    /// If it is full, or the receiver was dropped.
     pub fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
         let mut state = self.0.state.lock();
         if !state.has_receiver {
@@ -80,7 +80,7 @@ impl<T> Receiver<T> {
     ///
     /// # Errors
     ///
-    /// If there is none, and there will be none.
+    /// If there is none, and the sender was dropped.
     pub fn recv(&self) -> Result<T, RecvError> {
         let mut state = self.0.state.lock();
         loop {
@@ -94,7 +94,7 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// All messages until there will be no more.
+    /// Receives messages until the queue is empty and the sender was dropped.
     pub fn iter(&self) -> impl Iterator<Item = T> + '_ {
         std::iter::from_fn(|| self.recv().ok())
     }

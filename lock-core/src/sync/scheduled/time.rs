@@ -1,24 +1,24 @@
 //! Virtual time: it passes only when the [keeper](keep) task runs.
 //!
-//! The scheduler of the tests runs the keeper when every other task is blocked, so nothing that
-//! takes no time is ever late; and now and then earlier, which models threads that are.
+//! The scheduler of the tests runs the keeper when every other task is blocked, so a task that can
+//! run is not late. Now and then it runs the keeper earlier, which models late threads.
 
 use shuttle::sync::{Condvar, Mutex};
 use std::cell::RefCell;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// Not zero, so that a moment before the beginning can be told from it.
+/// Not zero: an earlier moment must differ from it.
 const BEGINNING: u64 = 1_000_000_000_000;
 
 struct Time {
     now: u64,
-    /// Each sleeper: its number, until when it sleeps, and what wakes it.
+    /// Each sleeper: its number, until when it sleeps, and the condition variable that wakes it.
     sleepers: Vec<(u64, u64, Arc<Condvar>)>,
     next_sleeper: u64,
-    /// Those that were woken, and still stand among the sleepers.
+    /// Sleepers that were woken and have not left `sleepers` yet.
     woken: Vec<u64>,
-    /// Whether the keeper is in the middle of waking those whose moment has come.
+    /// Whether the keeper is waking the sleepers that are due.
     is_waking: bool,
     is_idle: bool,
     is_over: bool,
@@ -42,8 +42,8 @@ impl Time {
         }
     }
 
-    /// Goes on to the next moment for which a task sleeps, and returns what wakes those that are
-    /// due. A task that was woken before and has not run yet does not keep time from passing.
+    /// Advances to the next moment for which a task sleeps, and returns the condition variables of
+    /// the sleepers that are due. A woken task that has not run yet does not stop the time.
     fn advance(&mut self) -> Vec<Arc<Condvar>> {
         let is_new =
             |(number, until, _): &&(u64, u64, _)| *until > self.now || !self.woken.contains(number);
@@ -63,19 +63,19 @@ fn with<R>(look: impl FnOnce(&mut Time) -> R) -> R {
     TIME.with(|time| look(&mut time.borrow_mut()))
 }
 
-/// Begins anew, at the beginning of an execution.
+/// Resets the time, at the beginning of an execution.
 pub fn begin() {
     let _past = TIME.with(|time| time.replace(Time::new()));
 }
 
-/// What time it is, in nanoseconds. Other tasks may run, and time may pass, before it is read.
+/// The time in nanoseconds. Other tasks may run, and time may pass, before it is read.
 #[must_use]
 pub fn nanos() -> u64 {
     shuttle::thread::sleep(Duration::ZERO); // a scheduling point, no more
     with(|time| time.now)
 }
 
-/// The same without a scheduling point: for checks that must not change what they look at.
+/// The time since the beginning, without a scheduling point: for checks that must not change it.
 #[must_use]
 pub fn peek() -> Duration {
     Duration::from_nanos(with(|time| time.now) - BEGINNING)
@@ -91,7 +91,7 @@ pub(super) fn count_thread(change: isize) {
     with(|time| time.threads = time.threads.saturating_add_signed(change));
 }
 
-/// Whether the scheduler must run the keeper next, because what is due at one moment wakes at once.
+/// Whether the scheduler must run the keeper next: sleepers due at one moment wake together.
 #[must_use]
 pub fn is_waking() -> bool {
     with(|time| time.is_waking)
@@ -101,7 +101,7 @@ pub fn is_waking() -> bool {
 ///
 /// # Panics
 ///
-/// After `limit`: a task sleeps for ever, or waits in circles.
+/// After `limit`: a task sleeps for ever, or waits in a loop.
 pub fn keep(limit: Duration) {
     let work = with(|time| Arc::clone(&time.work));
     loop {
@@ -136,7 +136,7 @@ fn rouse() {
     work.1.notify_one();
 }
 
-/// A wait with an end; it must be woken once more if the keeper came before it was parked.
+/// A wait with a deadline. It must be woken again if the keeper ran before it was parked.
 pub(super) struct Sleeper {
     number: u64,
     until: u64,

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn followed_endpoint_ends_what_leads_to_the_server_before() {
+    fn followed_endpoint_ends_connections_to_the_former_server() {
         let identity = Identity::followed(REST);
         let first = admit(&identity, "aaa", 0).unwrap();
         let second = admit(&identity, "bbb", 1).unwrap();

@@ -117,12 +117,12 @@ fn peer_that_takes_nothing_delays_no_caller_past_its_deadline() {
             .collect();
         for one in small {
             let (outcome, late) = one.join().unwrap();
-            // Unknown if it was just being written.
+            // The outcome is unknown if the request was just being written.
             assert!(outcome.is_err(), "{outcome:?}");
             assert!(late < Duration::from_millis(400), "{late:?}");
         }
         let outcome = big.join().unwrap();
-        assert!(is_unknown(&outcome), "some of it left: {outcome:?}");
+        assert!(is_unknown(&outcome), "a part was sent: {outcome:?}");
     });
     drop(peer);
 }

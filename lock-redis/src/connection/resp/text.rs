@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_owner_fits() {
+    fn longest_owner_fits_into_a_text() {
         let owner = OwnerId::new(ClientId::random(), u64::MAX);
         assert_eq!(Text::of(owner).as_bytes(), owner.to_string().as_bytes());
         assert_eq!(Text::owner(owner).as_bytes(), owner.to_string().as_bytes());
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_printed_as_numbers() {
+    fn numbers_are_printed_in_decimal() {
         for value in [0, 7, 10, 99, 100, 30_000, u64::MAX] {
             assert_eq!(Text::number(value).as_bytes(), value.to_string().as_bytes());
         }

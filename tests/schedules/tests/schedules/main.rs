@@ -1,7 +1,7 @@
 //! The engine's threads in orders that a seed decides, on virtual time.
 //!
 //! - [`explore`]: the scheduler, and how a failure is replayed
-//! - [`world`]: a store, clients, and what must hold of them
+//! - [`world`]: a store, clients, and their invariants
 //! - [`network`]: what becomes of requests on their way to the store
 //! - `scenarios`: what the clients do
 //! - `mutants`: defects of the engine, each of which a scenario must find

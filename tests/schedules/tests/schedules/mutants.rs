@@ -16,16 +16,16 @@ const MOST: u64 = 4_000;
 
 /// The name of each mutant, and the scenario that finds it.
 const MUTANTS: [(&str, &str); 29] = [
-    ("doubts_counted_too_early", "leaving::settled_at_once"),
+    ("doubts_counted_too_early", "leaving::cleanup_ends_as_its_wait_begins"),
     ("end_forgets_detached", "leaving::last_handle"),
     ("ended_hold_is_set_aside", "trouble::faulty_network"),
     ("ended_thread_keeps_it", "holding::sent_and_detached"),
     ("failed_renewal_is_not_repeated", "holding::failed_renewal"),
     ("fired_checked_before_lock", "waiting::interrupt"),
-    ("goes_before_contending_head", "waiting::lost_before_it_was_fetched"),
+    ("goes_before_contending_head", "waiting::hand_off_lost_before_the_waiter_takes_it"),
     ("hand_off_beside_renewal", "holding::hand_off_beside_renewals"),
     ("hand_off_to_a_leaver", "waiting::interrupt"),
-    ("handed_over_is_overwritten", "waiting::lost_before_it_was_fetched"),
+    ("handed_over_is_overwritten", "waiting::hand_off_lost_before_the_waiter_takes_it"),
     ("idle_end_outside_the_lock", "holding::idle_watchdog"),
     ("interrupt_checked_too_early", "waiting::interrupt_at_the_store"),
     ("late_entry_removes_successor", "queueing::handles"),
@@ -41,7 +41,7 @@ const MUTANTS: [(&str, &str); 29] = [
     ("sleeps_without_a_look", "queueing::fifo"),
     ("stop_misses_what_is_tried", "leaving::unconfirmed_release"),
     ("stop_wakes_no_watchdog", "leaving::last_handle"),
-    ("taken_back_owner_is_used_again", "trouble::taken_back_in_doubt"),
+    ("taken_back_owner_is_used_again", "trouble::rollback_with_unknown_outcome"),
     ("unlock_ends_anothers_detached_hold", "holding::sent_and_detached"),
     ("watchdog_misses_its_signal", "holding::sent_and_detached"),
     ("worker_forgets_a_new_queue", "holding::idle_worker"),

@@ -23,7 +23,7 @@ use std::time::Duration;
 pub(crate) struct Network {
     store: MemoryBackend,
     clock: Virtual,
-    /// One request of so many meets trouble; none where this is zero.
+    /// One request of so many is slow or faulty; none where this is zero.
     trouble: AtomicUsize,
     /// Whether replicas may fall short.
     has_replicas: AtomicBool,
@@ -115,7 +115,7 @@ impl Network {
         }
     }
 
-    /// From here on one request of `every` meets trouble; none if that is zero.
+    /// Makes one request of `every` slow or faulty from now on; none if that is zero.
     pub(crate) fn trouble(&self, every: usize) {
         self.trouble.store(every, Ordering::Relaxed);
     }

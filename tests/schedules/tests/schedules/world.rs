@@ -1,4 +1,4 @@
-//! [`World`]: a store, its clients, and what must hold of them in every order.
+//! [`World`]: a store, its clients, and their invariants in every order.
 
 use crate::explore::{is_punctual, trace};
 use crate::network::Network;
@@ -103,7 +103,7 @@ impl World {
         self.store.inspect(&name, Moment::NEVER).expect("memory").holder.is_some()
     }
 
-    /// Is inside for `time`, with looks at the guard and the store. Says whether the guard was
+    /// Holds the lock for `time`, and checks the guard and the store. Returns whether the guard was
     /// valid all along.
     pub(crate) fn stay(&self, guard: &impl Held, time: Duration) -> bool {
         let was_valid = self.judge.stay(guard, time);
@@ -121,7 +121,7 @@ impl World {
         self.net.lose(&LockName::new(NAME).expect("a name"));
     }
 
-    /// All handles and guards are gone: so are threads, watches, and the lock in the store.
+    /// Checks that with all handles and guards all threads, watches and stored locks are gone.
     pub(crate) fn end(&self) {
         until("the clients' threads end", TIMEOUT, || time::threads() == 0);
         until("all requests have arrived", ms(1_000), || self.net.under_way() == 0);
@@ -165,7 +165,7 @@ impl Lock for OwnedMutex {
     }
 }
 
-/// Takes a lock that is free some time. A thread that is late may get the answer too late.
+/// Takes the lock, and tries again where a late thread got the answer too late.
 pub(crate) fn take<L: Lock>(lock: &L) -> L::Guard {
     take_with(lock, &LockOptions::new())
 }
@@ -180,7 +180,7 @@ pub(crate) fn take_with<L: Lock>(lock: &L, options: &LockOptions) -> L::Guard {
     }
 }
 
-/// Gives a lock back. Where a thread is late it may be lost.
+/// Releases the lock. Where a thread is late the lock may be lost.
 pub(crate) fn give(guard: impl Held) {
     let ended = guard.unlock();
     assert!(ended.is_ok() || !is_punctual(), "{ended:?}");
@@ -281,7 +281,7 @@ impl Judge {
         is_valid
     }
 
-    /// Is inside for `time`, with looks at the guard. Says whether it was valid all along.
+    /// Holds the lock for `time`, and checks the guard. Returns whether it was valid all along.
     fn stay(&self, guard: &impl Held, time: Duration) -> bool {
         let mut is_valid = self.look(guard);
         for part in [time / 3, time / 3, time - time / 3 * 2] {
@@ -313,7 +313,7 @@ impl Judge {
         self.record().lost
     }
 
-    /// One acquisition may end without an event: it was detached, and its client goes.
+    /// Allows one acquisition to end without an event: it is detached, and its client is dropped.
     pub(crate) fn is_detached(&self) {
         self.record().detached += 1;
     }

@@ -64,20 +64,23 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> 
         vec![suite.prepare_interop()],
     ];
     // Two topologies at a time: all of them together take as long, and keep each other waiting.
-    let masters = vec![
-        vec![suite.tests("standalone", 10).args(&["--skip", TURNS])],
-        vec![suite.tests("sentinel", 10), suite.tests("lock_redis", 8)],
+    let mut topologies = vec![
+        vec![
+            suite.tests("standalone", 10).args(&["--skip", TURNS]),
+            suite.tests("cluster", 10),
+            suite.tests("lock_cluster", 8),
+        ],
+        vec![
+            suite.tests("sentinel", 10),
+            suite.tests("lock_redis", 8),
+            suite.tests("quorum", 10),
+            suite.binary("distlock", 4),
+            suite.interop(),
+            suite.tests("project", 8),
+            suite.tests("lock_core", 8),
+            suite.tests("distlock-benches", 4),
+        ],
     ];
-    let clusters = vec![
-        vec![suite.tests("cluster", 10), suite.tests("lock_cluster", 8)],
-        vec![suite.tests("quorum", 10), suite.binary("distlock", 4)],
-    ];
-    let mut units = vec![
-        suite.tests("project", 8),
-        suite.tests("lock_core", 8),
-        suite.tests("distlock-benches", 4),
-    ];
-    let interop = vec![vec![suite.interop()]];
     let resources = vec![vec![suite.turns(), suite.tests("resources", 1)]];
     let virtual_time = suite.on_virtual_time();
     // All pairs of mutants and all states of the models take minutes of both processors, and would
@@ -88,16 +91,13 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> 
         }
         Tier::All => (vec![suite.static_checks()], virtual_time.into()),
     };
-    let others = [&conformance, &masters, &clusters, &interop, &long, &resources, &background];
-    let planned = others.into_iter().flatten().chain([&units]).flatten();
-    let unplanned = suite.unplanned(&planned.map(|job| job.name.as_str()).collect());
-    units.extend(unplanned);
+    let others = [&conformance, &topologies, &long, &resources, &background];
+    let planned = others.into_iter().flatten().flatten().map(|job| job.name.as_str());
+    let unplanned = suite.unplanned(&planned.collect());
+    topologies[1].extend(unplanned);
     let phases = [
         ("conformance", conformance),
-        ("one master", masters),
-        ("several masters", clusters),
-        ("project and units", vec![units]),
-        ("interop", interop),
+        ("topologies and units", topologies),
         ("virtual time", long),
         ("alone", resources),
     ];

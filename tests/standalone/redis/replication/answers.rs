@@ -91,8 +91,8 @@ fn missing_right_to_wait_is_named_and_leaves_nothing() {
     drop(plain.mutex("a").unwrap().try_lock().unwrap().expect("without a policy there is no wait"));
 }
 
-/// The master becomes a replica while its own are waited for: it says so, and what it granted is in
-/// doubt.
+/// The master becomes a replica during `WAIT`: it answers with an error, and the outcome of its
+/// grant is unknown.
 #[test]
 fn master_demoted_during_wait_grants_nothing() {
     let servers = Replicated::start(1);

@@ -1,4 +1,4 @@
-//! What becomes of a grant: confirmed, taken back, waited out, accepted.
+//! The outcome of a grant: confirmed, rolled back, retried, or accepted.
 
 use super::{LONG, builder, client, impatient, insufficient};
 use distlock::{
@@ -80,7 +80,7 @@ fn insufficient_replicas_leaves_nothing_on_any_server() {
         begins(&mut servers);
         let said = insufficient(within(Duration::from_secs(2), || lock.try_lock()));
         assert!(said.contains("1 of 2") && said.contains("given back"), "{trouble}: {said}");
-        // Nothing was in doubt, so there is not even a tombstone.
+        // No outcome was unknown, so there is no tombstone either.
         assert_eq!(servers.master.probe().keys("*"), [COUNTER], "{trouble}, before it is told");
         ends(&mut servers);
         servers.must_be_in_sync();
@@ -131,7 +131,7 @@ fn accepted_insufficient_replicas_emits_event() {
     let tell = parking_lot::Mutex::new(tell);
     let handler = move |event: &Event| {
         if let Event::InsufficientReplicasAccepted { token, insufficient, .. } = event {
-            let _nobody_listens = tell.lock().send((*token, *insufficient));
+            let _no_receiver = tell.lock().send((*token, *insufficient));
         }
     };
     let settings = format!("{}&on_insufficient_replicas=accept&watchdog=3s", impatient("2"));

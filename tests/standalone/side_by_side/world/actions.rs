@@ -83,7 +83,7 @@ impl World {
         Ok(vec![who])
     }
 
-    /// Ends this thread's wait, and those of all who wait with the same interrupt.
+    /// Ends this thread's wait, and all waits with the same interrupt.
     fn interrupt(&mut self, who: usize) -> Vec<usize> {
         let Some(waiting) = self.waiting.remove(&who) else { unreachable!("it applies") };
         let mut ended = vec![who];

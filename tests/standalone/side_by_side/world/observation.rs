@@ -10,7 +10,7 @@ use distlock::DistLock;
 pub(in crate::side_by_side) struct Step {
     /// The threads that got an answer, in order; none if the command did not apply.
     pub(super) answers: Vec<(usize, Answer)>,
-    /// Who waits, and for which lock.
+    /// The waiting threads, and their locks.
     pub(super) waiting: Vec<(usize, usize)>,
     pub(super) threads: Vec<[LockSeen; NAMES]>,
     pub(super) owned: Vec<(usize, usize, GuardSeen)>,
@@ -23,7 +23,7 @@ impl Step {
     }
 }
 
-/// Who holds a lock, by the store's word.
+/// The holder of a lock in the store.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Holder {
     pub(super) client: Option<usize>,

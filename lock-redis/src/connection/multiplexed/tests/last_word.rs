@@ -1,4 +1,4 @@
-//! A peer that speaks TLS and says that it has no more to say.
+//! A TLS peer that ends its side of the session with `close_notify`.
 
 use super::*;
 use crate::connection::{TlsOptions, TlsSettings};

@@ -4,7 +4,7 @@ use super::*;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU32;
 
-/// The word of a request as the peer of the storm understands it: its number, and so many bytes.
+/// The word of a request for [`answer_in_pieces`]: its number, padded to so many bytes.
 fn numbered(number: u32, length: usize) -> Vec<u8> {
     let mut bytes = vec![b'x'; length.max(4)];
     bytes[..4].copy_from_slice(&number.to_be_bytes());
@@ -24,7 +24,7 @@ fn read_head(peer: &mut TcpStream) -> io::Result<u64> {
 }
 
 /// Answers each request with its number, in pieces and with pauses. Returns what it has seen.
-fn moody(mut peer: TcpStream, mut random: Random) -> HashSet<u32> {
+fn answer_in_pieces(mut peer: TcpStream, mut random: Random) -> HashSet<u32> {
     let mut seen = HashSet::new();
     peer.set_nodelay(true).unwrap();
     while let Ok(length) = read_head(&mut peer) {
@@ -50,7 +50,7 @@ fn moody(mut peer: TcpStream, mut random: Random) -> HashSet<u32> {
     seen
 }
 
-/// Enough of chance for a test, and the same at each run.
+/// Pseudo-random numbers, the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -65,7 +65,7 @@ fn every_caller_gets_its_own_reply_in_time_or_none() {
     const THREADS: u32 = 24;
     const CALLS: u32 = 150;
     let (connection, peer) = pair_with(Duration::from_secs(60));
-    let peer = thread::spawn(move || moody(peer, Random(7)));
+    let peer = thread::spawn(move || answer_in_pieces(peer, Random(7)));
     let (unsent, submitted) = (Mutex::new(Vec::new()), AtomicU32::new(0));
     let (answered, told) = (AtomicU32::new(0), Arc::new(AtomicU32::new(0)));
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What is held: renewals beside releases and losses, guards in several threads, re-entry, panics.
+//! Held locks: renewals beside releases and losses, guards in several threads, re-entry, panics.
 
 use crate::explore::{explore, is_punctual};
 use crate::world::{LEASE, NAME, give, in_time, ms, sleep, take, take_with, thread, until};
@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A lock is held over several renewals, released beside one, and taken by the next.
+/// A lock is held over several renewals, released beside one, and taken by the next thread.
 #[test]
 fn renewal_and_release() {
     explore("renewal_and_release", 2_000, |world| {
@@ -91,7 +91,7 @@ fn validity_is_final() {
     });
 }
 
-/// The lock is handed on again and again while renewals of it are slow.
+/// The lock is handed off repeatedly while its renewals are slow.
 #[test]
 fn hand_off_beside_renewals() {
     explore("hand_off_beside_renewals", 600, |world| {
@@ -178,7 +178,7 @@ fn loss() {
     });
 }
 
-/// Guards that were sent away, dropped and unlocked elsewhere, and holds without a guard.
+/// Guards that are dropped or unlocked on another thread, and detached holds.
 #[test]
 fn sent_and_detached() {
     explore("sent_and_detached", 1_500, |world| {
@@ -266,7 +266,7 @@ fn reentry() {
     });
 }
 
-/// A panic inside releases, and the next thread goes on.
+/// A panic of a holder releases the lock, and the next thread gets it.
 #[test]
 fn panic_inside() {
     explore("panic_inside", 2_000, |world| {

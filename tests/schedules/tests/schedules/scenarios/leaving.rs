@@ -1,4 +1,4 @@
-//! The end of a client, while its threads wait, renew and release.
+//! The drop of a client while its threads wait, renew and release.
 
 use crate::explore::{explore, is_punctual};
 use crate::world::{LEASE, NAME, TIMEOUT, give, in_time, ms, sleep, take, thread};
@@ -7,7 +7,7 @@ use distlock_schedules::sync::time;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The last handle goes while others still wait, hold and release.
+/// The last handle is dropped while other threads still wait, hold and release.
 #[test]
 fn last_handle() {
     explore("last_handle", 1_500, |world| {
@@ -51,7 +51,8 @@ fn last_handle() {
     });
 }
 
-/// The client goes while a release is not confirmed: it is tried once more before that ends.
+/// The client is dropped while a release is unconfirmed: the release is repeated before the drop
+/// ends.
 #[test]
 fn unconfirmed_release() {
     explore("unconfirmed_release", 2_000, |world| {
@@ -73,21 +74,21 @@ fn unconfirmed_release() {
             .collect();
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
         world.net.trouble(0);
-        // Nothing that is under way began at the moment at which the client goes.
+        // No request under way began at the moment of the drop.
         sleep(ms(fastrand::u64(..100)) + Duration::from_micros(10));
         let start = time::peek();
         drop(client);
-        // What hung when the client went may take one more time-out, and nothing else does.
+        // A request that hangs at the drop may take one more time-out, and nothing else does.
         in_time("the end of the client", start, TIMEOUT + ms(5));
-        assert!(!world.is_held() || !is_punctual(), "nothing was tried once more");
+        assert!(!world.is_held() || !is_punctual(), "the release was not repeated");
         sleep(LEASE + TIMEOUT);
     });
 }
 
-/// What is in doubt is settled at the moment at which a wait for that begins.
+/// The last unknown outcome is settled at the moment at which `wait_for_cleanup` begins.
 #[test]
-fn settled_at_once() {
-    explore("settled_at_once", 2_000, |world| {
+fn cleanup_ends_as_its_wait_begins() {
+    explore("cleanup_ends_as_its_wait_begins", 2_000, |world| {
         let client = world.client();
         let lock = client.mutex(NAME).expect("a lock");
         let dropping = {

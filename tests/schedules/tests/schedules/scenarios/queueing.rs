@@ -1,4 +1,4 @@
-//! The queue of one client, and what two clients do with one lock.
+//! The wait queue of one client, and two clients that contend for one lock.
 
 use crate::explore::{explore, is_punctual};
 use crate::world::{NAME, TIMEOUT, give, in_time, ms, sleep, take, thread, until};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// So long that no sleep that should have been cut short ends within a scenario.
+/// Longer than any scenario: a sleep that is not woken early fails it.
 const LONG: Duration = ms(30_000);
 
 fn threads(count: usize, work: impl Fn(usize) + Send + Sync + 'static) {
@@ -54,7 +54,7 @@ fn fifo() {
     });
 }
 
-/// Threads of one client that want the lock again and again.
+/// Threads of one client take the lock repeatedly.
 #[test]
 fn hand_off() {
     explore("hand_off", 2_000, |world| {
@@ -90,7 +90,7 @@ fn two_clients() {
     });
 }
 
-/// A waiter whose deadline comes at the moment of the release, and others behind it.
+/// The deadline of a waiter passes at the moment of the release, with other waiters behind it.
 #[test]
 fn deadline() {
     explore("deadline", 2_000, |world| {
@@ -119,7 +119,7 @@ fn deadline() {
             thread::spawn(move || {
                 let asked = time::peek();
                 let guard = lock.try_lock_for(wait).unwrap_or_else(|error| {
-                    // The thread that asks may be kept from hearing the answer for a time-out.
+                    // The thread that asks may be delayed past the time-out of its request.
                     assert!(error.is_unavailable() && !is_punctual(), "{error}");
                     None
                 });
@@ -141,7 +141,7 @@ fn deadline() {
     });
 }
 
-/// Handles come and go while the name is used: they are all of one lock.
+/// Handles are created and dropped while the name is in use: all of them are of one lock.
 #[test]
 fn handles() {
     explore("handles", 2_000, |world| {

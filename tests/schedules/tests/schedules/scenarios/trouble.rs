@@ -1,4 +1,4 @@
-//! A network that loses, delays and repeats, replicas that fall short, a backend that panics.
+//! A network that loses, delays and repeats, too few replicas, a backend that panics.
 
 use crate::explore::{explore, is_punctual};
 use crate::world::{LEASE, NAME, World, give, in_time, ms, sleep, take, thread, until};
@@ -8,7 +8,7 @@ use distlock_schedules::{
 };
 use std::sync::Arc;
 
-/// A thread that takes the lock in one way or another, and gives it back in one or another.
+/// Takes and releases the lock twice, each time in one of several ways.
 fn work(world: &World, client: &Client, stop: &Interrupt) {
     for _ in 0..2 {
         let lock = client.mutex(NAME).expect("a lock");
@@ -37,7 +37,7 @@ fn work(world: &World, client: &Client, stop: &Interrupt) {
     }
 }
 
-/// Afterwards, on a network that works, nothing is left behind.
+/// Checks that no lock, request or name is left once the network works again.
 fn settled(world: &World, clients: &[Client]) {
     world.net.trouble(0);
     world.net.replicas(false);
@@ -79,8 +79,8 @@ fn faulty_network() {
 }
 
 #[test]
-fn replicas_fall_short() {
-    explore("replicas_fall_short", 1_000, |world| {
+fn grants_with_too_few_replicas() {
+    explore("grants_with_too_few_replicas", 1_000, |world| {
         let policy = match fastrand::u8(..3) {
             0 => OnInsufficientReplicas::Fail,
             1 => OnInsufficientReplicas::Accept,
@@ -104,10 +104,10 @@ fn replicas_fall_short() {
     });
 }
 
-/// A grant that too few replicas confirm is taken back, and that is not confirmed either.
+/// A grant with too few replicas is rolled back, and the outcome of that is unknown.
 #[test]
-fn taken_back_in_doubt() {
-    explore("taken_back_in_doubt", 2_000, |world| {
+fn rollback_with_unknown_outcome() {
+    explore("rollback_with_unknown_outcome", 2_000, |world| {
         let replication = Replication::replicas(1)
             .timeout(ms(20))
             .on_insufficient_replicas(OnInsufficientReplicas::Retry);
@@ -119,7 +119,7 @@ fn taken_back_in_doubt() {
         if let Ok(Some(guard)) = lock.try_lock_with(&options) {
             world.net.replicas(false);
             let was_valid = world.stay(&guard, LEASE);
-            assert!(was_valid || !is_punctual(), "it was given back under its holder");
+            assert!(was_valid || !is_punctual(), "the lock was released under its holder");
             world.net.lose_releases(0);
             give(guard);
         }

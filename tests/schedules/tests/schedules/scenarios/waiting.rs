@@ -1,4 +1,4 @@
-//! Waits that an interrupt ends, and a lock that is lost before the next waiter comes for it.
+//! Waits that an interrupt ends, and a lock that is lost during its hand-off.
 
 use crate::explore::{explore, is_punctual, stop};
 use crate::world::{LEASE, NAME, give, in_time, ms, sleep, take, thread, until};
@@ -94,11 +94,11 @@ fn interrupt_at_the_store() {
     });
 }
 
-/// A holding is lost between its hand-off and the waiter's coming for it. Others ask the store
-/// meanwhile, have it, and hand it on, too.
+/// An acquisition is lost between its hand-off and the moment at which the waiter takes it. Threads
+/// of another client take the lock meanwhile, and hand it off, too.
 #[test]
-fn lost_before_it_was_fetched() {
-    explore("lost_before_it_was_fetched", 2_000, |world| {
+fn hand_off_lost_before_the_waiter_takes_it() {
+    explore("hand_off_lost_before_the_waiter_takes_it", 2_000, |world| {
         let client = world.client_with(|config| config.with_hand_off(ms(1_000)));
         let lock = client.mutex(NAME).expect("a lock");
         let others = world.client().owned_mutex(NAME).expect("a lock");
@@ -107,9 +107,9 @@ fn lost_before_it_was_fetched() {
         let handing = {
             let (lock, shared) = (lock.clone(), Arc::clone(world));
             thread::spawn(move || {
-                // Others wait when it is granted, so it may be handed on.
+                // Other threads wait when it is granted, so it may be handed off.
                 let guard = take(&lock);
-                // Only the next renewal finds out that there is nothing left.
+                // Only the next renewal finds the loss.
                 shared.lose();
                 let taking = is_taken.then(|| {
                     let (guard, shared) = (take(&others), Arc::clone(&shared));
@@ -136,7 +136,7 @@ fn lost_before_it_was_fetched() {
                 let waiter = thread::spawn(move || {
                     let guard = take(&lock);
                     shared.judge.look(&guard);
-                    // What was handed on before the loss was found may be lost, too.
+                    // An acquisition handed off before the loss was found may be lost, too.
                     let ended = guard.unlock();
                     assert!(ended.as_ref().err().is_none_or(Error::is_lost), "{ended:?}");
                 });
