@@ -468,8 +468,8 @@ impl RenewalRequest {
 pub enum Renewal {
     /// At least a full lease is left from now, and as many replicas as requested have confirmed it.
     Extended,
-    /// The lease is extended in the store, but too few replicas confirmed it in time: the old
-    /// validity remains.
+    /// The store has answered, and the lease is extended there, but too few replicas confirmed it
+    /// in time: the old validity remains. A missing answer is [`Failure::Unknown`].
     Unacknowledged(InsufficientReplicas),
     /// The lease is extended on a server without replicas. Most of the servers that would have to
     /// agree to a promotion say so: no replica without this renewal can be promoted.

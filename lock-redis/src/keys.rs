@@ -50,7 +50,7 @@ pub(crate) fn channel(prefix: &str, key: &str) -> String {
 }
 
 /// The counter of its fencing tokens. Redisson's `RFencedLock` counts there, too.
-pub(crate) fn token(key: &str) -> String {
+pub(crate) fn token_counter(key: &str) -> String {
     beside("redisson_lock_token", key, [""; 2])
 }
 
@@ -134,7 +134,7 @@ mod tests {
             ] {
                 let name = LockName::new(name).unwrap();
                 let key = keys.lock(&name);
-                for derived in [channel("c", &key), token(&key), tombstone(&key, &owner)] {
+                for derived in [channel("c", &key), token_counter(&key), tombstone(&key, &owner)] {
                     assert_eq!(slot(&derived), slot(&key), "{derived} of {key}");
                 }
             }
@@ -146,7 +146,7 @@ mod tests {
         let owner = OwnerId::new(ClientId::random(), 7);
         assert_eq!(channel("redisson_lock__channel", "a:b"), "redisson_lock__channel:{a:b}");
         assert_eq!(channel("redisson_lock__channel", "a:{b}"), "redisson_lock__channel:a:{b}");
-        assert_eq!(token("a:b"), "redisson_lock_token:{a:b}");
+        assert_eq!(token_counter("a:b"), "redisson_lock_token:{a:b}");
         assert_eq!(tombstone("a", &owner), format!("distlock_closed:{{a}}:{owner}"));
         assert_eq!(tombstone("{a}", &owner), format!("distlock_closed:{{a}}:{owner}"));
         let name = LockName::new("a").unwrap();
@@ -160,6 +160,6 @@ mod tests {
         assert_ne!(keys.lock(&plain), keys.lock(&tagged));
         // As in Redisson. So the holder of the other lock may move the counter, which `close.lua`
         // takes into account.
-        assert_eq!(token("a"), token("{a}"));
+        assert_eq!(token_counter("a"), token_counter("{a}"));
     }
 }

@@ -1,7 +1,7 @@
 //! The limits of each setting, however it was set.
 
 use super::Config;
-use super::option::OPTIONS;
+use super::option::SETTINGS;
 use crate::error::Error;
 use crate::lease::Lease;
 use std::time::Duration;
@@ -13,7 +13,7 @@ impl Config {
     ///
     /// [`Error::is_configuration`] with every invalid setting, its value and its limits.
     pub fn check(&self) -> Result<(), Error> {
-        let beyond_limits = OPTIONS.iter().filter_map(|option| self.complaint(option));
+        let beyond_limits = SETTINGS.iter().filter_map(|option| self.complaint(option));
         let wrong: Vec<_> = self.unreadable.iter().cloned().chain(beyond_limits).collect();
         if wrong.is_empty() { Ok(()) } else { Err(Error::configuration(wrong.join("; "))) }
     }

@@ -1,6 +1,6 @@
 //! Settings from environment variables.
 
-use super::option::{OPTIONS, Source};
+use super::option::{SETTINGS, Source};
 use super::{Config, similar};
 use crate::error::Error;
 use crate::event::WarningKind;
@@ -65,7 +65,7 @@ impl Config {
         if let Some(url) = text(URL)? {
             self.take_url(&url, &Source::Named(URL.to_owned()))?;
         }
-        for option in OPTIONS {
+        for option in SETTINGS {
             let name = variable_of(option);
             if let Some(value) = text(&name)? {
                 self.take(option, &value, &Source::Named(name))?;
@@ -79,7 +79,7 @@ impl Config {
         let is_known = |name: &str| {
             name == URL
                 || OF_A_HOLDER.contains(&name)
-                || OPTIONS.iter().any(|option| variable_of(option) == name)
+                || SETTINGS.iter().any(|option| variable_of(option) == name)
         };
         let has_prefix = |name: &str| {
             name.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
@@ -110,7 +110,7 @@ impl Config {
                     self.scheme()
                 )));
             }
-            if let Some(meant) = similar(&option, OPTIONS.into_iter().chain(["url"])) {
+            if let Some(meant) = similar(&option, SETTINGS.into_iter().chain(["url"])) {
                 let meant = variable_of(meant);
                 return Err(Error::configuration(format!(
                     "there is no variable {name}: did you mean {meant}?"
@@ -276,7 +276,7 @@ mod tests {
             ("DISTLOCK_ON_INSUFFICIENT_REPLICAS", "fail"),
             ("DISTLOCK_UNCONFIRMED_RENEWALS", "keep"),
         ];
-        assert_eq!(set.len(), OPTIONS.len());
+        assert_eq!(set.len(), SETTINGS.len());
         for one in set {
             let shown = |config: Config| format!("{config:?}");
             let changed = shown(overlaid(Config::default(), &[one]).unwrap());

@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// The settings of [`Config`]; any other option is the scheme's, or unknown.
-pub(super) const OPTIONS: [&str; 16] = [
+pub(super) const SETTINGS: [&str; 16] = [
     "password_file",
     "watchdog",
     "lease",
@@ -125,13 +125,13 @@ impl Config {
             return Ok(());
         };
         let mut known: Vec<_> =
-            OPTIONS.iter().chain(also).map(|option| format!("`{option}`")).collect();
+            SETTINGS.iter().chain(also).map(|option| format!("`{option}`")).collect();
         known.sort_unstable();
         Err(extra.source.refuse(&format!(
             "there is no option `{}` for `{}://`{}; there are {}",
             unknown.escape_debug(),
             self.scheme(),
-            did_you_mean(unknown, OPTIONS.iter().chain(also).copied()),
+            did_you_mean(unknown, SETTINGS.iter().chain(also).copied()),
             known.join(", ")
         )))
     }

@@ -140,7 +140,7 @@ impl Inner {
     }
 
     /// A renewal failed. Says whether that is to be told: once for each cause.
-    pub(crate) fn renewal_failed(&mut self, error: &Error) -> bool {
+    pub(crate) fn note_failure(&mut self, error: &Error) -> bool {
         self.last_failure = Some(error.clone());
         let is_same =
             |told: &Error| (told.kind(), told.message()) == (error.kind(), error.message());
@@ -461,7 +461,7 @@ mod tests {
         let mut inner = Inner::new(LeaseTime::new(Duration::from_secs(1)).unwrap(), None);
         let told = |inner: &mut Inner, causes: &[&str]| {
             let errors = causes.iter().map(|cause| Error::unavailable(*cause));
-            errors.filter(|error| inner.renewal_failed(error)).count()
+            errors.filter(|error| inner.note_failure(error)).count()
         };
         assert_eq!(told(&mut inner, &["refused", "no answer", "refused", "no answer"]), 2);
         inner.renewal_succeeded();

@@ -216,7 +216,7 @@ impl Engine {
             return;
         }
         let now = self.clock.now();
-        let is_news = inner.renewal_failed(&error);
+        let is_news = inner.note_failure(&error);
         acquisition.set_suspended(&mut inner, true);
         if let Some(plan) = &mut inner.renewal {
             let pause = (plan.ttl.duration() / 30).clamp(SHORTEST_RETRY, LONGEST_RETRY);

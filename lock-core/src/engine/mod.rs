@@ -91,7 +91,7 @@ pub(crate) struct CompositeHold {
     pub(crate) number: u64,
 }
 
-/// The settings that the engine itself reads.
+/// The settings that the engine itself reads. Those of the local queue are in [`Sharing`].
 struct Settings {
     lease: Lease,
     lease_time: LeaseTime,

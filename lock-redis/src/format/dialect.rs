@@ -9,8 +9,9 @@ pub(crate) struct Dialect {
     pub(crate) name: &'static str,
     /// The scripts, with the words for this dialect before each of them.
     pub(crate) scripts: Scripts,
-    /// Whether one plain command takes it where no token is to be made.
-    pub(crate) takes_plainly: bool,
+    /// Whether [`token::take_by_set`](super::token::take_by_set) takes it where no token is to be
+    /// made.
+    pub(crate) takes_by_set: bool,
     /// Whether its scripts know by what is under the key whether the holder will tell of its
     /// release.
     pub(crate) tells_apart: bool,

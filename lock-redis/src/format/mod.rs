@@ -7,6 +7,10 @@
 //! - [`wakes`]: whose waiters a release wakes besides our own, a setting of `token`
 //!
 //! Formats that do not say who holds a lock are in [`classic`](crate::classic).
+//!
+//! A new format with owners is a file here with its [`Dialect`], its words in `lua/NAME`, an arm in
+//! [`spec`], and a place in [`DIALECTS`]; for the tests a `Format` in `tests/src/subjects` and its
+//! mounts in `tests/conformance/mounts.rs`. INTEROP, DEFAULTS and OPERATIONS describe it.
 
 mod dialect;
 mod foreign_value;
@@ -48,6 +52,11 @@ use std::time::Duration;
 /// `token,wakes=python-redis-lock`, by which releases wake that library's waiters, too. All of
 /// them: `docs/INTEROP.md`.
 pub const OPTION: &str = "format";
+
+/// The formats with owners.
+#[cfg(test)]
+pub(crate) const DIALECTS: [&Dialect; 4] =
+    [&REDISSON, &TOKEN, &PYTHON_REDIS_LOCK, &SPRING_INTEGRATION];
 
 /// What stands under a lock's key, and how it is taken, looked at and freed on one connection.
 pub(crate) trait WireFormat: fmt::Debug + Send + Sync {

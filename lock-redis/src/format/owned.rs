@@ -106,10 +106,10 @@ impl WireFormat for OwnedFormat {
         }
         let key = self.keys.lock(attempt.name);
         self.refuse_apart(&key)?;
-        if self.takes_plainly() && token::take_plainly(link, &key, attempt, by)? {
+        if self.takes_by_set() && token::take_by_set(link, &key, attempt, by)? {
             return Ok(Answer::Granted(Grant::new(None)));
         }
-        let (token, tombstone) = (keys::token(&key), keys::tombstone(&key, &attempt.owner));
+        let (token, tombstone) = (keys::token_counter(&key), keys::tombstone(&key, &attempt.owner));
         let (mode, reserve) = self.tokens(attempt.tokens)?;
         let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::owner(attempt.owner));
         let (keep, set_aside) = (Text::of(self.keep().as_millis()), Text::number(reserve.into()));
@@ -296,8 +296,8 @@ impl OwnedFormat {
     }
 
     /// Whether a free lock is taken by one plain command, and not by our script.
-    fn takes_plainly(&self) -> bool {
-        self.dialect.takes_plainly && self.policy == TokenPolicy::Off
+    fn takes_by_set(&self) -> bool {
+        self.dialect.takes_by_set && self.policy == TokenPolicy::Off
     }
 
     /// How the script is told which tokens to make.
@@ -367,7 +367,7 @@ impl OwnedFormat {
             _ => acquisition.lease.duration().max(self.shortest_tombstone),
         };
         let closing = (unused.is_some() || !tombstone.is_zero()).then(|| Closing {
-            token: keys::token(&key),
+            token: keys::token_counter(&key),
             tombstone: keys::tombstone(&key, &acquisition.owner),
             unused: unused.map(|(used, aside)| [used, aside.last].map(Text::of)),
             lifetime: Text::of(tombstone.as_millis()),

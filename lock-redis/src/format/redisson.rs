@@ -13,6 +13,6 @@ const CHANNEL: &str = "redisson_lock__channel";
 pub(crate) static REDISSON: Dialect = Dialect {
     name: "redisson",
     scripts: scripts!(1, "redisson", "usual", CHANNEL, None),
-    takes_plainly: false,
+    takes_by_set: false,
     tells_apart: false,
 };

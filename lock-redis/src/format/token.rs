@@ -19,14 +19,14 @@ pub(super) const CHANNEL: &str = "distlock_lock__channel";
 pub(crate) static TOKEN: Dialect = Dialect {
     name: "token",
     scripts: scripts!(8, "token", "usual", CHANNEL, None),
-    takes_plainly: true,
+    takes_by_set: true,
     tells_apart: true,
 };
 
 /// Takes the lock as foreign clients do, if it is free; otherwise nothing happens, and our script
 /// knows why: its answer to a copy of this attempt may have been lost. Unlike the script, this
 /// minds no tombstone.
-pub(super) fn take_plainly(
+pub(super) fn take_by_set(
     link: &mut dyn ConnectionLike,
     key: &str,
     attempt: &Attempt<'_>,

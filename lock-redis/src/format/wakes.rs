@@ -29,7 +29,7 @@ pub(crate) static PYTHON_REDIS_LOCK: Dialect = Dialect {
         super::token::CHANNEL,
         Some(ForeignClient::PythonRedisLock)
     ),
-    takes_plainly: true,
+    takes_by_set: true,
     tells_apart: true,
 };
 
@@ -42,7 +42,7 @@ pub(crate) static SPRING_INTEGRATION: Dialect = Dialect {
         ANY_REGISTRY,
         Some(ForeignClient::SpringIntegration)
     ),
-    takes_plainly: true,
+    takes_by_set: true,
     tells_apart: true,
 };
 

@@ -1,12 +1,20 @@
 //! [`Script`]: a piece of Lua that the server runs whole, known to it by the hash of its text.
 //!
 //! Scripts are put together here, and run by [`format`](crate::format). A format with owners is a
-//! folder of five words, each a Lua function that the scripts call: `look` (does this owner hold
-//! it), `take`, `gone` (the answer when it does not), `holder` (for `inspect`) and `tells` (does
-//! the holder publish its release). The files in `free` end the scripts that free a lock.
+//! folder of five words, each a Lua function that the scripts call:
 //!
-//! Each script has a number, its bit in a connection's set of scripts that were sent. The next free
-//! one is 31.
+//! - `look(call, key, owner)`: 1 if this owner holds it, else 0
+//! - `gone(call, key, owner)`: 0, behind a `look` that found another. One of the two must be a write
+//!   that a replica refuses: a former master must not say that a lock is gone
+//! - `take(key, owner, lease)`: nothing, or the error, and then nothing was written
+//! - `holder(key)`: owner and hold count, for `inspect`; a table with an error for other data
+//! - `tells(key)`: 1 if the holder publishes its release
+//!
+//! Commands are called as `call('NAME', ..`, by which [`Script::commands`] finds them. The files in
+//! `free` end the scripts that free a lock.
+//!
+//! Each script has a number, its bit in a connection's set of scripts that were sent. A format takes
+//! seven from its first on; the next free one is 31.
 
 pub(crate) mod foreign_client;
 
@@ -117,7 +125,7 @@ impl Script {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{PYTHON_REDIS_LOCK, REDISSON, SPRING_INTEGRATION, TOKEN};
+    use crate::format::{DIALECTS, REDISSON};
 
     #[test]
     fn script_hash_is_the_sha1_of_its_text() {
@@ -143,10 +151,8 @@ mod tests {
     #[test]
     fn scripts_have_a_head_and_a_number_of_their_own() {
         let mut bits = 0_u64;
-        for script in [&REDISSON, &TOKEN, &PYTHON_REDIS_LOCK, &SPRING_INTEGRATION]
-            .into_iter()
-            .flat_map(|it| all(&it.scripts))
-            .chain([&MARK, &COUNT, &CLEAR])
+        for script in
+            DIALECTS.into_iter().flat_map(|it| all(&it.scripts)).chain([&MARK, &COUNT, &CLEAR])
         {
             assert_eq!(bits & script.bit, 0, "{}", script.name);
             bits |= script.bit;

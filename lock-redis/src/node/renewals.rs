@@ -18,7 +18,7 @@ impl Node {
     ) -> Vec<Result<Renewal, Failure>> {
         let is_off = |one: &RenewalRequest| one.replication.is_off();
         let plainly = |batch: &[RenewalRequest]| {
-            self.renew_with_fallback(mode, batch, by, |link| {
+            self.renew_on_any_connection(mode, batch, by, |link| {
                 format.owned(RENEWED)?.renew(link, batch, by)
             })
         };
@@ -42,7 +42,7 @@ impl Node {
     /// Where no connection for renewals is to be had, because the server takes no more, the
     /// password is another one by now or no descriptor is left, the one that all share may stand:
     /// what is held is worth more than the wait of the requests behind it.
-    pub(super) fn renew_with_fallback<T>(
+    pub(super) fn renew_on_any_connection<T>(
         &self,
         mode: RequestMode,
         batch: &[RenewalRequest],

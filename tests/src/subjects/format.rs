@@ -14,70 +14,75 @@ pub struct Format {
     pub options: &'static str,
     /// What its keys begin with.
     pub prefix: &'static str,
+    /// Whether what stands under the key names the owner, so that locks are renewed.
+    pub is_owned: bool,
     pub read: fn(Probe, &str) -> Seen,
     /// But for what needs replicas.
     pub cannot: fn() -> NotApplicable,
 }
 
-impl Format {
-    /// Whether the text under the key names the owner.
-    pub fn is_owned(&self) -> bool {
-        self.options.is_empty() || self.options.starts_with("format=token")
-    }
-}
-
-const fn format(
+/// A format with owners.
+const fn owned(
     options: &'static str,
     read: fn(Probe, &str) -> Seen,
     cannot: fn() -> NotApplicable,
 ) -> Format {
-    Format { options, prefix: "", read, cannot }
+    Format { options, prefix: "", is_owned: true, read, cannot }
+}
+
+/// A classic format.
+const fn classic(
+    options: &'static str,
+    read: fn(Probe, &str) -> Seen,
+    cannot: fn() -> NotApplicable,
+) -> Format {
+    Format { is_owned: false, ..owned(options, read, cannot) }
 }
 
 /// A hash with the owner as its only field: the default.
-pub const REDISSON: Format = format("", only_field, Vec::new);
+pub const REDISSON: Format = owned("", only_field, Vec::new);
 
 /// What others write, with our tokens beside it.
-pub const TOKEN: Format = format("format=token", expiring, Vec::new);
+pub const TOKEN: Format = owned("format=token", expiring, Vec::new);
 
 /// Exactly what others write.
 pub const BARE_TOKEN: Format =
-    format("format=token&tokens=off", expiring, || [NEEDS_TOKENS, NEEDS_TOMBSTONES].concat());
+    owned("format=token&tokens=off", expiring, || [NEEDS_TOKENS, NEEDS_TOMBSTONES].concat());
 
 /// The same, and a release wakes those of another library, too.
 pub const WAKES_PYTHON: Format = Format {
     prefix: "lock:",
-    ..format("format=token,wakes=python-redis-lock&prefix=lock:", expiring, Vec::new)
+    ..owned("format=token,wakes=python-redis-lock&prefix=lock:", expiring, Vec::new)
 };
 pub const WAKES_SPRING: Format = Format {
     prefix: "registry:",
-    ..format("format=token,wakes=spring-integration&prefix=registry:", expiring, Vec::new)
+    ..owned("format=token,wakes=spring-integration&prefix=registry:", expiring, Vec::new)
 };
 
 /// `SET NX EX` and `DEL`.
-pub const PLAIN: Format = format("format=plain,poll=20ms", expiring, not_owned);
+pub const PLAIN: Format = classic("format=plain,poll=20ms", expiring, not_owned);
 
 /// The same by `SETNX` and `EXPIRE`.
-pub const PLAIN_COMMANDS: Format = format("format=plain,commands,poll=20ms", expiring, not_owned);
+pub const PLAIN_COMMANDS: Format = classic("format=plain,commands,poll=20ms", expiring, not_owned);
 
 /// `SETNX`, `GETSET`, and the time that it ends as the value.
-pub const TIMESTAMP: Format = format("format=timestamp,poll=20ms", dated, dated_ahead);
+pub const TIMESTAMP: Format = classic("format=timestamp,poll=20ms", dated, dated_ahead);
 
 /// The same with `DEL` and `SETNX` where that time is past.
 pub const TIMESTAMP_DELETE: Format =
-    format("format=timestamp,takeover=delete,poll=20ms", dated, dated_ahead);
+    classic("format=timestamp,takeover=delete,poll=20ms", dated, dated_ahead);
 
 /// The same as Python writes it, and deletes it by the rule that comes with that.
-pub const FLOAT_NOT_OLDER: Format = format("format=timestamp,float,poll=20ms", dated, dated_ahead);
+pub const FLOAT_NOT_OLDER: Format = classic("format=timestamp,float,poll=20ms", dated, dated_ahead);
 
 /// The same, and deletes it only if it is its own.
 pub const FLOAT: Format =
-    format("format=timestamp,float,release=compare,poll=20ms", dated, dated_ahead);
+    classic("format=timestamp,float,release=compare,poll=20ms", dated, dated_ahead);
 
 /// `INCR` and `EXPIRE`.
-pub const COUNTER: Format = format("format=counter,poll=20ms", counted, nameless);
-pub const COUNTER_MULTI: Format = format("format=counter,multi,poll=20ms", counted, prolonged);
-pub const COUNTER_LUA: Format = format("format=counter,lua,poll=20ms", counted, nameless);
+pub const COUNTER: Format = classic("format=counter,poll=20ms", counted, nameless);
+pub const COUNTER_MULTI: Format = classic("format=counter,multi,poll=20ms", counted, prolonged);
+pub const COUNTER_LUA: Format = classic("format=counter,lua,poll=20ms", counted, nameless);
 
 /// Where it is written in whole seconds, upwards, when the lock ends, and the key never does.
 fn dated_ahead() -> NotApplicable {

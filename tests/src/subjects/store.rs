@@ -194,7 +194,7 @@ where
     }
 
     fn settings(&self, config: Config) -> Config {
-        if self.format.is_owned() { config } else { config.with_lease(Duration::from_secs(60)) }
+        if self.format.is_owned { config } else { config.with_lease(Duration::from_secs(60)) }
     }
 
     fn probe(&self, lock: &LockName) -> Seen {

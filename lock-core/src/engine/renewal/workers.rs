@@ -84,7 +84,7 @@ impl Workers {
             let node = match self.renewal_node(&job.acquisition.name) {
                 Ok(node) => node,
                 Err(error) => {
-                    self.renewed([(job, Err(error))], self.clock.now());
+                    self.tell_renewed([(job, Err(error))], self.clock.now());
                     continue;
                 }
             };
@@ -104,7 +104,7 @@ impl Workers {
                 Ok(queue) => self.call_spare(&queue),
                 Err(error) => {
                     let failed = together.drain(..).map(|job| (job, Err(error.clone())));
-                    self.renewed(failed, self.clock.now());
+                    self.tell_renewed(failed, self.clock.now());
                 }
             }
             if jobs.capacity() == 0 {
@@ -114,7 +114,7 @@ impl Workers {
     }
 
     /// Tells what came of the renewals that were sent at `sent`.
-    fn renewed(
+    fn tell_renewed(
         &self,
         answers: impl IntoIterator<Item = (RenewalJob, Result<Renewal, Error>)>,
         sent: Moment,
@@ -303,7 +303,7 @@ impl Workers {
         answers.resize_with(batch.len(), || {
             Err(Error::unavailable("the store gave no answer for this renewal"))
         });
-        self.renewed(batch.into_iter().zip(answers), sent);
+        self.tell_renewed(batch.into_iter().zip(answers), sent);
     }
 
     fn try_to_clean_up(&self, queue: &NodeQueue, mut cleanup: Cleanup) {

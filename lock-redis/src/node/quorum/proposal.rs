@@ -90,7 +90,7 @@ impl OwnedFormat {
             }
         };
         let key = self.keys.lock(attempt.name);
-        let (token, tombstone) = (keys::token(&key), keys::tombstone(&key, &attempt.owner));
+        let (token, tombstone) = (keys::token_counter(&key), keys::tombstone(&key, &attempt.owner));
         let marker = self.keys.marker();
         let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::of(attempt.owner));
         let (keep, first_text) = (Text::of(self.keep().as_millis()), Text::number(first));
