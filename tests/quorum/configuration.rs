@@ -115,6 +115,24 @@ fn replica_cluster_node_and_evicting_server_are_refused() {
 }
 
 #[test]
+fn set_up_of_some_nodes_of_a_larger_quorum_is_refused() {
+    let servers: Vec<_> = (0..5).map(|_| start()).collect();
+    let all = places(&servers);
+    set_up(&all, LONGEST);
+    let client = connect(&url(&all, LONGEST)).unwrap();
+    let lock = client.mutex("a").unwrap();
+    lock.lock().unwrap().unlock().unwrap();
+    let fresh: Vec<_> = (0..2).map(|_| start()).collect();
+    for places in [all[..3].to_vec(), [&all[..1], &places(&fresh)].concat()] {
+        let config = Config::from_url(&url(&places, LONGEST)).unwrap();
+        let error = distlock::set_up_quorum(&config).unwrap_err();
+        let text = error.to_string();
+        assert!(error.is_configuration() && text.contains("a quorum of 5 servers"), "{text}");
+    }
+    lock.lock().unwrap().unlock().unwrap();
+}
+
+#[test]
 fn master_watched_by_a_sentinel_is_refused() {
     let good: Vec<_> = (0..2).map(|_| start()).collect();
     let mut group = Group::start_with(1, 1);

@@ -492,7 +492,7 @@ fn new_quorum_is_awaited_and_a_short_wait_fails_at_once() {
 }
 
 #[test]
-fn set_up_beside_clients_that_begin_the_quorum_makes_all_nodes_vote() {
+fn set_up_beside_clients_that_begin_it_makes_all_nodes_vote() {
     let quorum = Servers::with(3, 0, "max_lease=10m");
     let config = Config::from_url(&quorum.url).unwrap();
     for round in 0..12 {
@@ -513,6 +513,40 @@ fn set_up_beside_clients_that_begin_the_quorum_makes_all_nodes_vote() {
             let seconds: u64 = time[0].parse().unwrap();
             assert!((seconds + 1) * 1_000_000 > votes_from, "{time:?} and {votes_from}");
         }
+    }
+}
+
+/// A quorum that a client begins while a server is down has a second epoch when that one joins.
+#[test]
+fn set_up_ends_the_pause_of_a_quorum_joined_by_a_third_server() {
+    let quorum = Servers::with(3, 0, "max_lease=10m");
+    for server in &quorum.servers {
+        server.probe().command(&["FLUSHALL"]);
+    }
+    quorum.servers[2].pause();
+    let client = quorum.client();
+    let lock = client.mutex("a").unwrap();
+    let epoch = |quorum: &Servers, at: usize| {
+        let marker = quorum.servers[at].probe().hgetall("distlock_quorum");
+        marker.get("epoch").and_then(|epoch| epoch.parse::<u64>().ok()).unwrap_or(0)
+    };
+    eventually("two of them begin it", SOON, || {
+        assert!(lock.try_lock().is_err(), "it does not vote");
+        epoch(&quorum, 0) == 1 && epoch(&quorum, 1) == 1
+    });
+    quorum.servers[2].resume();
+    eventually("the third joins", SOON, || {
+        assert!(lock.try_lock().is_err(), "it does not vote");
+        epoch(&quorum, 2) > 0
+    });
+    println!("epochs {:?}", [0, 1, 2].map(|at| epoch(&quorum, at)));
+    distlock::set_up_quorum(&Config::from_url(&quorum.url).unwrap()).unwrap();
+    for at in [0, 1] {
+        lock.lock().unwrap().unlock().unwrap();
+        // Each of them votes: any two are enough.
+        quorum.servers[at].pause();
+        lock.lock().unwrap().unlock().unwrap();
+        quorum.servers[at].resume();
     }
 }
 

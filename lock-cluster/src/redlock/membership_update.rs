@@ -56,11 +56,14 @@ impl Quorum {
         let quorum = Arc::clone(self);
         let work = move || {
             let missing = terms.max_lease;
-            let changes = contain(|| quorum.update_membership(missing));
-            let changes = changes.unwrap_or(Ok(0)).unwrap_or_else(|_failed| {
-                quorum.membership.request_update();
-                0
-            });
+            let changes = match contain(|| quorum.update_membership(missing)) {
+                Some(Ok(changes)) => changes,
+                // Failed, or panicked.
+                Some(Err(_)) | None => {
+                    quorum.membership.request_update();
+                    0
+                }
+            };
             let mut update = quorum.update.lock();
             if changes > 0 {
                 update.backoff.reset();

@@ -1,7 +1,7 @@
 //! [`NodeWorker`]: the two background tasks of a quorum node, its pending cleanups and watches.
 //!
-//! One task sends attempts and releases in their order. Another one sends renewals, which must
-//! not wait behind those.
+//! One task sends attempts and releases in their order, and between them the pending work. Another
+//! one sends renewals, which must not wait behind those.
 
 use super::node::QuorumNode;
 use super::watch::PendingWatch;
@@ -35,7 +35,7 @@ pub(super) struct NodeContext {
     fastest: AtomicU64,
     /// Whether a request ever got no answer.
     has_failed: AtomicBool,
-    /// The start of the attempt or release under way.
+    /// The start of the attempt, the release or the piece of pending work under way.
     busy_since: Mutex<Option<Moment>>,
     /// The number of attempts and releases under way or queued.
     open: AtomicUsize,
@@ -149,13 +149,8 @@ impl NodeWorker {
         let open = usize::from(is_attempt);
         self.context.open.fetch_add(open, Ordering::AcqRel);
         let send: Request = Box::new(move |context| {
-            if is_attempt {
-                *context.busy_since.lock() = Some(context.clock.now());
-            }
-            let outcome = context.ask(by, |by| request(context, by));
-            if is_attempt {
-                *context.busy_since.lock() = None;
-            }
+            let ask = || context.ask(by, |by| request(context, by));
+            let outcome = if is_attempt { context.busy(ask) } else { ask() };
             // Before `done`: the thread that it wakes may send the next request at once.
             context.open.fetch_sub(open, Ordering::AcqRel);
             done(context, outcome);
@@ -164,7 +159,12 @@ impl NodeWorker {
         let (runs, context) = (Arc::clone(queue), Arc::clone(&self.context));
         // `NEVER` without pending work: what is added then is tried at once.
         let mut retry_at = Moment::NEVER;
-        let turn = move || runs.turn(&context, &mut retry_at);
+        let turn = move || match runs.send_next(&context) {
+            Sent::Closed => None,
+            Sent::One if !is_attempt => Some(context.now()),
+            Sent::None if !is_attempt => Some(Moment::NEVER),
+            sent => Some(context.next_turn(&mut retry_at, matches!(sent, Sent::One))),
+        };
         match queue.task.start(&self.context.clock, turn) {
             Ok(()) => queue.push(send),
             Err(_) => send(&self.context),
@@ -196,6 +196,14 @@ impl NodeContext {
 
     pub(super) fn now(&self) -> Moment {
         self.clock.now()
+    }
+
+    /// Notes that attempts and releases wait for this call.
+    fn busy<T>(&self, call: impl FnOnce() -> T) -> T {
+        *self.busy_since.lock() = Some(self.clock.now());
+        let outcome = call();
+        *self.busy_since.lock() = None;
+        outcome
     }
 
     /// The deadline of a request that is sent now.
@@ -296,44 +304,56 @@ impl NodeContext {
         !self.cleanups.lock().is_empty() || !self.watches.lock().is_empty()
     }
 
-    /// Does the pending work while the node answers. Returns the time of the next try.
-    fn do_pending(&self) -> Moment {
-        match self.clean_up() {
-            Moment::NEVER => self.begin_watches(),
-            retry_at => retry_at,
+    /// Does a piece of the pending work if it is time for that, and no request was sent just now.
+    /// Returns when the next turn begins.
+    fn next_turn(&self, retry_at: &mut Moment, was_sent: bool) -> Moment {
+        let now = self.clock.now();
+        if was_sent {
+            let is_silent = self.is_silent.load(Ordering::Relaxed);
+            *retry_at = if is_silent { (*retry_at).min(now + RETRY) } else { now };
+            return now;
         }
+        if !self.has_pending() {
+            *retry_at = Moment::NEVER;
+        } else if *retry_at == Moment::NEVER || now >= *retry_at {
+            let answered = self.busy(|| contain(|| self.do_pending()).unwrap_or(false));
+            // A piece in each turn: requests go first.
+            *retry_at = if answered { now } else { self.clock.now() + RETRY };
+        }
+        *retry_at
     }
 
-    fn begin_watches(&self) -> Moment {
-        loop {
-            let Some(watch) = self.watches.lock().pop() else { return Moment::NEVER };
-            let outcome = self.ask(self.by(), |by| watch.start(self.number, &self.node, by));
-            if is_unavailable(&outcome) {
-                self.watch_later(watch);
-                return self.clock.now() + RETRY;
-            }
-            // A refusal would be repeated.
-            if outcome.is_ok() {
-                watch.wake();
-            }
-        }
-    }
-
-    fn clean_up(&self) -> Moment {
-        loop {
-            let now = self.clock.now();
-            let mut cleanups = self.cleanups.lock();
-            cleanups.retain(|one| now < one.until);
-            let Some(first) = cleanups.pop_front() else { return Moment::NEVER };
+    /// Does a piece of the pending work. Returns whether the node answered.
+    fn do_pending(&self) -> bool {
+        let now = self.clock.now();
+        let mut cleanups = self.cleanups.lock();
+        cleanups.retain(|one| now < one.until);
+        let Some(first) = cleanups.pop_front() else {
             drop(cleanups);
-            let options = ReleaseOptions::WITH_TOMBSTONE;
-            let by = now + self.node_timeout;
-            let outcome = self.ask(by, |by| self.node.release(&first.acquisition, options, by));
-            if is_unavailable(&outcome) {
-                self.cleanups.lock().push_front(first);
-                return self.clock.now() + RETRY;
-            }
+            return self.begin_watch();
+        };
+        drop(cleanups);
+        let options = ReleaseOptions::WITH_TOMBSTONE;
+        let by = now + self.node_timeout;
+        let outcome = self.ask(by, |by| self.node.release(&first.acquisition, options, by));
+        let answered = !is_unavailable(&outcome);
+        if !answered {
+            self.cleanups.lock().push_front(first);
         }
+        answered
+    }
+
+    fn begin_watch(&self) -> bool {
+        let Some(watch) = self.watches.lock().pop() else { return true };
+        let outcome = self.ask(self.by(), |by| watch.start(self.number, &self.node, by));
+        let answered = !is_unavailable(&outcome);
+        if !answered {
+            self.watch_later(watch);
+        } else if outcome.is_ok() {
+            // A refusal would be repeated.
+            watch.wake();
+        }
+        answered
     }
 }
 
@@ -352,32 +372,27 @@ impl RequestQueue {
         self.task.wake();
     }
 
-    /// Sends the requests, then does the pending work; ends when the queue is closed and empty.
-    fn turn(&self, context: &NodeContext, retry_at: &mut Moment) -> Option<Moment> {
-        loop {
-            let mut state = self.state.lock();
-            let (request, is_closed) = (state.requests.pop_front(), state.is_closed);
-            drop(state);
-            let Some(request) = request else {
-                if is_closed {
-                    return None;
-                }
-                break;
-            };
-            // The callback of a request may panic, and must not delay the next one.
-            contain(|| request(context));
-            let now = context.clock.now();
-            let is_silent = context.is_silent.load(Ordering::Relaxed);
-            *retry_at = if is_silent { (*retry_at).min(now + RETRY) } else { now };
+    /// Sends the next request.
+    fn send_next(&self, context: &NodeContext) -> Sent {
+        let mut state = self.state.lock();
+        let (request, is_closed) = (state.requests.pop_front(), state.is_closed);
+        drop(state);
+        match request {
+            Some(request) => {
+                // The callback of a request may panic, and must not delay the next one.
+                contain(|| request(context));
+                Sent::One
+            }
+            None if is_closed => Sent::Closed,
+            None => Sent::None,
         }
-        if !context.has_pending() {
-            return Some(Moment::NEVER);
-        }
-        if *retry_at == Moment::NEVER || context.clock.now() >= *retry_at {
-            let again = contain(|| context.do_pending());
-            *retry_at = again.unwrap_or_else(|| context.clock.now() + RETRY);
-            return Some(context.clock.now());
-        }
-        Some(*retry_at)
     }
+}
+
+/// What a queue has sent.
+enum Sent {
+    One,
+    None,
+    /// Nothing, and nothing will be.
+    Closed,
 }

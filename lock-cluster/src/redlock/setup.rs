@@ -7,8 +7,7 @@ use super::node::RedisNode;
 use super::scheme::{UrlOptions, nodes};
 use lock_core::backend::{Backoff, Failure};
 use lock_core::{
-    ClientId, Clock, Config, Context, Error, MemberOutcome, MemberResult, Moment, Signal,
-    SystemClock,
+    ClientId, Clock, Config, Context, Error, MemberOutcome, MemberResult, Signal, SystemClock,
 };
 use lock_redis::parts::{Admission, Agreement, MarkerRequest, ServerState};
 use std::sync::Arc;
@@ -29,7 +28,8 @@ const TRIES: u32 = 10;
 ///
 /// # Blocking
 ///
-/// A few command time-outs for each server, at most.
+/// Some round trips to each server, one after the other; at most a command time-out for each of
+/// them. They are repeated up to ten times while clients change the members.
 ///
 /// # Errors
 ///
@@ -44,54 +44,82 @@ pub fn set_up(config: &Config) -> Result<(), Error> {
     let nodes = nodes(config, &options, &context)?;
     let quorum = QuorumBackend::of(nodes, config.command_timeout(), &context)?.0;
     let by = || clock.now() + config.command_timeout();
-    let read = || {
-        let states = each(&quorum, |_, server| server.read_state(by()))?;
-        check_servers(&quorum, &states)?;
-        Ok(states)
-    };
-    let votes = |state: &ServerState| state.marker.is_some() && !state.is_new;
-    if !read()?.iter().any(votes) {
-        return begin(&quorum, read, by);
-    }
-    quorum.update_membership(Duration::ZERO)?;
+    let read = || each(&quorum, |_, server| server.read_state(by()));
     let states = read()?;
-    let views: Vec<_> = states.iter().map(ServerState::view).collect();
-    let exclusions = quorum.membership.exclusions(&views, clock.now());
-    let nodes = views.iter().zip(&exclusions).filter(|(node, why)| node.is_some() && why.is_none());
-    let count = nodes.count();
-    if count == views.len() {
-        return Ok(());
+    check_servers(&quorum, &states)?;
+    let mut setup = if states.iter().any(|state| state.marker.is_some() && !state.is_new) {
+        Setup::Complete { pause: options.max_lease, anew: None }
+    } else {
+        Setup::Begin
+    };
+    let mut has_begun = vec![false; states.len()];
+    let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
+    let mut error = None;
+    for _ in 0..TRIES {
+        if error.is_some() {
+            clock.wait(&Arc::new(Signal::new()), clock.now() + backoff.next());
+        }
+        // The servers choose the members as they do for a client: one may be doing the same.
+        match quorum.update_membership(Duration::ZERO) {
+            Err(failed) if failed.is_unavailable() => {
+                error = Some(failed);
+                continue;
+            }
+            outcome => outcome?,
+        };
+        let states = read()?;
+        let Some(records) = setup.records(&quorum, &states)? else { return Ok(()) };
+        if has_begun.iter().zip(&records).any(|(has_begun, record)| *has_begun && record.is_some())
+        {
+            return Err(Error::unavailable(
+                "a server was emptied just after it had begun to vote: call it again",
+            ));
+        }
+        let is_done = each(&quorum, |at, server| match &records[at] {
+            Some(Record { epoch, agreed, pause }) => {
+                let replaces = Arc::clone(&states[at].version);
+                let admission = Admission { pause: *pause, not_before: 0, replaces, chooses: true };
+                let request = MarkerRequest::Record(*epoch, agreed, Some(&admission));
+                Ok(server.mark(&states[at].run_id, &request, by())?.is_done)
+            }
+            None => Ok(true),
+        })?;
+        if !is_done.contains(&false) {
+            return Ok(());
+        }
+        has_begun = is_done;
+        error = Some(Error::unavailable(
+            "a client changes the members of this quorum at this time: call it again",
+        ));
     }
-    if count >= majority(views.len()) {
-        let why = exclusions.into_iter().flatten().next();
-        return Err(why.unwrap_or_else(|| {
-            Error::unavailable("one of the servers did not become a node: call it again")
-        }));
-    }
-    let agreed = first_members(&quorum, &states);
-    let mut is_done = vec![false; states.len()];
-    record(&quorum, &states, 1, &agreed, options.max_lease, &mut is_done, by)?;
-    if is_done.contains(&false) { Err(changed()) } else { Ok(()) }
+    Err(error.expect("each try ends with an error"))
 }
 
-/// Begins a quorum of servers that do not vote, or ends its pause.
-///
-/// Clients may be beginning it at the same time. So the servers choose the first members as they do
-/// for a client, and what a client has changed meanwhile is read again.
-fn begin(
-    quorum: &Quorum,
-    read: impl Fn() -> Result<Vec<ServerState>, Error>,
-    by: impl Fn() -> Moment,
-) -> Result<(), Error> {
-    let mut is_done = vec![false; quorum.workers.len()];
-    let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
-    let mut error = changed();
-    for _ in 0..TRIES {
-        match quorum.update_membership(Duration::ZERO) {
-            Err(other) => error = other,
-            Ok(_) => {
-                let states = read()?;
-                let mut agreed = first_members(quorum, &states);
+/// What is done, by what the servers were at first.
+enum Setup {
+    /// No server voted: all vote at once.
+    Begin,
+    /// Some voted: the others join them; or all begin anew, as `anew`.
+    Complete { pause: Duration, anew: Option<Agreement> },
+}
+
+/// What a server is to record to vote after a pause.
+struct Record {
+    epoch: u64,
+    agreed: Agreement,
+    pause: Duration,
+}
+
+impl Setup {
+    /// What each server is to record, if it is to; `None` if all are nodes of one quorum.
+    fn records(
+        &mut self,
+        quorum: &Quorum,
+        states: &[ServerState],
+    ) -> Result<Option<Vec<Option<Record>>>, Error> {
+        let (epoch, agreed, pause) = match self {
+            Self::Begin => {
+                let mut agreed = first_members(quorum, states);
                 let mut epoch = 1;
                 let markers = states.iter().filter_map(|state| state.marker.as_ref());
                 if let Some((begun, view)) = markers.max_by_key(|(_, view)| view.epoch) {
@@ -99,17 +127,41 @@ fn begin(
                     epoch = view.epoch + u64::from(begun.members != agreed.members);
                     agreed.quorum = Arc::clone(&begun.quorum);
                 }
-                record(quorum, &states, epoch, &agreed, Duration::ZERO, &mut is_done, &by)?;
-                if !is_done.contains(&false) {
-                    return Ok(());
-                }
-                error = changed();
+                (epoch, agreed, Duration::ZERO)
             }
-        }
-        let now = quorum.clock.now();
-        quorum.clock.wait(&Arc::new(Signal::new()), now + backoff.next());
+            Self::Complete { pause, anew } => {
+                if anew.is_none() && is_complete(quorum, states)? {
+                    return Ok(None);
+                }
+                let agreed = anew.get_or_insert_with(|| first_members(quorum, states));
+                (1, agreed.clone(), *pause)
+            }
+        };
+        let record = |state: &ServerState| {
+            let is_there = state.marker.as_ref().is_some_and(|(its, view)| {
+                (&its.quorum, view.epoch, &its.members) == (&agreed.quorum, epoch, &agreed.members)
+            });
+            let votes = is_there && (!state.is_new || !pause.is_zero());
+            (!votes).then(|| Record { epoch, agreed: agreed.clone(), pause })
+        };
+        let records: Vec<_> = states.iter().map(record).collect();
+        Ok(records.iter().any(Option::is_some).then_some(records))
     }
-    Err(error)
+}
+
+/// Whether all servers are nodes of one quorum; an error if most are. Otherwise too few are left.
+fn is_complete(quorum: &Quorum, states: &[ServerState]) -> Result<bool, Error> {
+    let views: Vec<_> = states.iter().map(ServerState::view).collect();
+    let exclusions = quorum.membership.exclusions(&views, quorum.clock.now());
+    let nodes = views.iter().zip(&exclusions).filter(|(node, why)| node.is_some() && why.is_none());
+    let count = nodes.count();
+    if count < views.len() && count >= majority(views.len()) {
+        let why = exclusions.into_iter().flatten().next();
+        return Err(why.unwrap_or_else(|| {
+            Error::unavailable("one of the servers did not become a node: call it again")
+        }));
+    }
+    Ok(count == views.len())
 }
 
 /// The present servers as the first members of a quorum.
@@ -118,34 +170,7 @@ fn first_members(quorum: &Quorum, states: &[ServerState]) -> Agreement {
     new_quorum(&present, &quorum.names(), &quorum.terms.expect("its nodes are servers"))
 }
 
-/// Makes the servers that are not done nodes of a quorum, which vote after this pause.
-fn record(
-    quorum: &Quorum,
-    states: &[ServerState],
-    epoch: u64,
-    agreed: &Agreement,
-    pause: Duration,
-    is_done: &mut [bool],
-    by: impl Fn() -> Moment,
-) -> Result<(), Error> {
-    let recorded = each(quorum, |at, server| {
-        if is_done[at] {
-            return Ok(true);
-        }
-        let replaces = Arc::clone(&states[at].version);
-        let admission = Admission { pause, not_before: 0, replaces, chooses: true };
-        let request = MarkerRequest::Record(epoch, agreed, Some(&admission));
-        Ok(server.mark(&states[at].run_id, &request, by())?.is_done)
-    })?;
-    is_done.copy_from_slice(&recorded);
-    Ok(())
-}
-
-fn changed() -> Error {
-    Error::unavailable("a client changes the members of this quorum at this time: call it again")
-}
-
-/// Refuses one server with two names, and nodes of different quorums.
+/// Refuses one server with two names, and nodes of different quorums or of one of another size.
 fn check_servers(quorum: &Quorum, states: &[ServerState]) -> Result<(), Error> {
     let name = |at: usize| quorum.workers[at].context().node().name();
     for (at, state) in states.iter().enumerate() {
@@ -155,6 +180,18 @@ fn check_servers(quorum: &Quorum, states: &[ServerState]) -> Result<(), Error> {
                 name(twin),
                 name(at),
                 state.run_id
+            )));
+        }
+        if let Some((agreed, _)) = &state.marker
+            && agreed.members.count() != states.len()
+        {
+            return Err(Error::configuration(format!(
+                "{} is a node of a quorum of {} servers, and the URL names {}: name all of them, \
+                 or give that quorum up by deleting the key `distlock_quorum` (behind the prefix) \
+                 on its servers",
+                name(at),
+                agreed.members.count(),
+                states.len()
             )));
         }
         let of =

@@ -121,7 +121,8 @@ impl Workers {
     ) {
         let Some(handler) = self.handler.upgrade() else { return };
         for (job, answer) in answers {
-            handler.renewed(&job, sent, answer);
+            // A panic, of a backend's receipt perhaps, must not lose the answers of the others.
+            contain(|| handler.renewed(&job, sent, answer));
         }
     }
 

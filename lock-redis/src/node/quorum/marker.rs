@@ -135,7 +135,7 @@ pub struct ServerState {
     pub time: u64,
     /// The marker; `None` if the server is no node.
     pub marker: Option<(Agreement, NodeView)>,
-    /// One of the first members, which has not voted yet.
+    /// A node that has not voted yet: it became one less than a pause ago.
     pub is_new: bool,
     /// The marker is a copy of another member's, so the server is no node.
     pub is_copy: bool,
@@ -295,7 +295,7 @@ fn state(reply: &Reply) -> Option<ServerState> {
         state.accepted = None;
         return Some(state);
     }
-    state.is_new = epoch == 1 && node == run_id && number(10).is_some_and(|since| since > time);
+    state.is_new = node == run_id && number(10).is_some_and(|since| since > time);
     let agreed =
         Agreement { quorum: Arc::clone(&quorum), members: members.clone(), max_lease, keep };
     state.marker = Some((agreed, NodeView { quorum, epoch, members, node, run_id }));

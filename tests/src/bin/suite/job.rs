@@ -3,7 +3,7 @@
 use distlock_tests::lifeline::LifeLine;
 use distlock_tests::time::let_pass;
 use lock_core::{Clock, SystemClock};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -132,18 +132,19 @@ impl Job {
             .unwrap_or_else(|error| panic!("{words:?} does not start: {error}"));
         let line = LifeLine::of(&process);
         let until = begun + BOUND;
-        let status = loop {
-            match process.try_wait().expect("our own child can be looked at") {
-                Some(status) => break Some(status),
-                None if SystemClock.now() >= until => break None,
-                None => let_pass(LOOK_AGAIN),
-            }
-        };
+        while !has_ended(&process) && SystemClock.now() < until {
+            let_pass(LOOK_AGAIN);
+        }
+        let is_in_time = has_ended(&process);
+        if !is_in_time {
+            eprintln!("{}: killed after {} minutes", self.name, BOUND.as_secs() / 60);
+        }
+        // The group has its number until the process is reaped.
         kill_group(&process);
         drop(line);
-        let _reaped = process.wait();
+        let status = process.wait().expect("our own child can be waited for");
         let took = SystemClock.now().since(begun);
-        let is_ok = status.is_some_and(|status| status.success());
+        let is_ok = is_in_time && status.success();
         let mut outcome = Outcome {
             name: self.name,
             is_ok,
@@ -166,6 +167,13 @@ impl Job {
         failed.for_each(|line| eprintln!("           {line}"));
         outcome
     }
+}
+
+/// Whether the process has ended. It is not reaped.
+fn has_ended(process: &Child) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let ended = waitid(WaitId::Pid(Pid::from_child(process)), options);
+    ended.expect("our own child can be looked at").is_some()
 }
 
 impl Outcome {

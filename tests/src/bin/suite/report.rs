@@ -73,7 +73,7 @@ impl Report {
         }
         let excused = self.excused();
         println!(
-            "\nrepeated because the machine was late: {} (at most {MOST_EXCUSES})",
+            "\nrepeated because the machine was late: {} (at most {MOST_EXCUSES} in a run)",
             excused.len()
         );
         excused.iter().for_each(|excuse| println!("  {excuse}"));
