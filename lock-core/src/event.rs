@@ -251,9 +251,9 @@ const QUEUE: usize = 4096;
 /// The sending end of the event queue; cheap to clone. The thread ends when the last clone is
 /// dropped and the queue is empty.
 #[derive(Clone, Default)]
-pub(crate) struct Events(Option<Arc<Outlet>>);
+pub(crate) struct Events(Option<Arc<EventQueue>>);
 
-struct Outlet {
+struct EventQueue {
     queue: Sender<Event>,
     backlog: Arc<Backlog>,
 }
@@ -277,7 +277,7 @@ impl Events {
             .name("distlock-events".to_owned())
             .spawn(move || deliver(&events, &counted, handler.as_ref()))
             .map_err(|failure| no_thread("could not start the thread for events", failure))?;
-        Ok(Self(Some(Arc::new(Outlet { queue, backlog }))))
+        Ok(Self(Some(Arc::new(EventQueue { queue, backlog }))))
     }
 
     /// Puts an event into the queue; never blocks. The event is only made if there is a handler.

@@ -48,7 +48,7 @@ pub(crate) struct Acquisition {
     receipt: Receipt,
     chain: HandoffChain,
     /// Whether an acquire of this owner went unanswered: a copy of it may still arrive.
-    doubt: bool,
+    unknown_outcome: bool,
     /// How many holds there are. To and from 0 under the local lock's mutex; above 1 only the
     /// thread that holds it changes it, and needs no mutex for that.
     holds: AtomicU32,
@@ -179,7 +179,7 @@ pub(crate) struct AcquisitionInit {
     pub(crate) holder: Holder,
     pub(crate) tokens: Option<TokenRange>,
     pub(crate) receipt: Receipt,
-    pub(crate) doubt: bool,
+    pub(crate) unknown_outcome: bool,
     pub(crate) sent: Moment,
     pub(crate) lease: LeaseTime,
     pub(crate) renewal: Option<RenewalPlan>,
@@ -200,7 +200,7 @@ impl Acquisition {
             replication: init.replication,
             receipt: init.receipt,
             chain: HandoffChain { reserved_end, first, before: 0 },
-            doubt: init.doubt,
+            unknown_outcome: init.unknown_outcome,
             holds: AtomicU32::new(1),
             state: AtomicU8::new(GuardState::Held as u8),
             valid_until: AtomicU64::new(valid_until.as_nanos() & !OVER),
@@ -233,7 +233,7 @@ impl Acquisition {
             replication: self.replication,
             receipt: self.receipt.clone(),
             chain: HandoffChain { before: self.chain.before + 1, ..self.chain },
-            doubt: self.doubt,
+            unknown_outcome: self.unknown_outcome,
             holds: AtomicU32::new(1),
             state: AtomicU8::new(GuardState::Held as u8),
             valid_until: AtomicU64::new(self.valid_until().as_nanos()),
@@ -424,23 +424,23 @@ impl Acquisition {
 
     /// What the backend is told when it is released, and how it must be closed.
     pub(crate) fn to_release(&self) -> (AcquisitionId, ReleaseOptions) {
-        let options = release_options(self.doubt, self.token, self.chain.reserved_end);
+        let options = release_options(self.unknown_outcome, self.token, self.chain.reserved_end);
         (self.id(self.lock().lease), options)
     }
 
     /// Whether an acquire of its owner went unanswered.
-    pub(crate) fn is_doubtful(&self) -> bool {
-        self.doubt
+    pub(crate) fn has_unknown_outcome(&self) -> bool {
+        self.unknown_outcome
     }
 }
 
 /// How an owner must be closed whose tokens were used up to `used`, and reserved up to `reserved`.
 pub(crate) fn release_options(
-    doubt: bool,
+    unknown_outcome: bool,
     used: Option<FencingToken>,
     reserved: Option<FencingToken>,
 ) -> ReleaseOptions {
-    if doubt && !mutant("no_tombstone") {
+    if unknown_outcome && !mutant("no_tombstone") {
         // The range may be counted back from where the counter stood at a repetition. Another lock
         // that shares the counter may have moved it since: nothing of that is ours to return.
         return ReleaseOptions::WITH_TOMBSTONE;
@@ -481,7 +481,7 @@ mod tests {
             holder: Holder::Guard,
             tokens: None,
             receipt: Receipt::default(),
-            doubt: false,
+            unknown_outcome: false,
             sent,
             lease,
             renewal: None,

@@ -23,7 +23,7 @@ const SHORTEST_RETRY: Duration = Duration::from_millis(10);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// What the timer finds when it checks an acquisition.
-enum Finding {
+enum CheckResult {
     Fine(Moment),
     Renew(LeaseTime, Moment),
     UsedUp(Moment),
@@ -48,26 +48,30 @@ impl RenewalHandler for Engine {
         let acquisition = state.current().filter(|it| !it.has_ended()).map(Arc::clone)?;
         let finding = examine(&acquisition, now);
         let next = match &finding {
-            Finding::Fine(next) | Finding::Renew(_, next) | Finding::UsedUp(next) => *next,
-            Finding::Over(cause) => {
+            CheckResult::Fine(next) | CheckResult::Renew(_, next) | CheckResult::UsedUp(next) => {
+                *next
+            }
+            CheckResult::Over(cause) => {
                 let cause = *cause;
                 drop(state);
                 self.declare_lost(&lock, &acquisition, cause);
                 return None;
             }
-            Finding::Released => return None,
+            CheckResult::Released => return None,
         };
         // The timer's thread is running: it is the one that called us.
         let _armed = self.timer.arm(&lock, &mut state, now, next);
         drop(state);
         match finding {
-            Finding::Renew(lease, _) => Some(RenewalJob { lock, acquisition, lease, reply: None }),
-            Finding::UsedUp(end) => {
+            CheckResult::Renew(lease, _) => {
+                Some(RenewalJob { lock, acquisition, lease, reply: None })
+            }
+            CheckResult::UsedUp(end) => {
                 let left = end.since(self.clock.now());
                 self.events.emit(|| Event::RenewalsUsedUp { lock: acquisition.name.clone(), left });
                 None
             }
-            Finding::Fine(_) | Finding::Over(_) | Finding::Released => None,
+            CheckResult::Fine(_) | CheckResult::Over(_) | CheckResult::Released => None,
         }
     }
 
@@ -105,35 +109,35 @@ impl RenewalHandler for Engine {
     }
 }
 
-fn examine(acquisition: &Acquisition, now: Moment) -> Finding {
+fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
     let mut inner = acquisition.lock();
     let end = acquisition.valid_until();
     if acquisition.has_ended() && !mutant("released_name_is_kept") {
-        return Finding::Released;
+        return CheckResult::Released;
     }
     if now >= end {
-        return Finding::Over(LossCause::Expired);
+        return CheckResult::Over(LossCause::Expired);
     }
     // A lease that ends by itself lasts until then: the caller has said for how long.
     let is_kept = inner.renewal.is_some() && !mutant("ended_thread_keeps_it");
     if is_kept && acquisition.holder.has_ended() {
-        return Finding::Over(LossCause::HolderEnded);
+        return CheckResult::Over(LossCause::HolderEnded);
     }
     match inner.renewal {
         // A tick early is not too early: a renewal is sent a little after the check that found it
         // due, so the next check, which was armed by that one, comes as much before the time.
-        Some(plan) if now + TICK <= plan.renew_at => Finding::Fine(plan.renew_at.min(end)),
+        Some(plan) if now + TICK <= plan.renew_at => CheckResult::Fine(plan.renew_at.min(end)),
         Some(RenewalPlan { left: Some(0), .. }) => {
             acquisition.give_up_renewing(&mut inner);
-            Finding::UsedUp(end)
+            CheckResult::UsedUp(end)
         }
         Some(plan) if !inner.renewing => {
             inner.renewing = true;
             // Armed for the renewal after this one: if this one is answered in time, nothing has to
             // be armed again.
-            Finding::Renew(plan.ttl, RenewalPlan::next(now, plan.ttl).min(end))
+            CheckResult::Renew(plan.ttl, RenewalPlan::next(now, plan.ttl).min(end))
         }
-        _ => Finding::Fine(end),
+        _ => CheckResult::Fine(end),
     }
 }
 
@@ -268,7 +272,7 @@ impl Engine {
             self.drop_detached(slice::from_ref(acquisition));
         }
         // Also if the store says that it is gone: a copy of the first request may be under way.
-        if is_left_over || acquisition.is_doubtful() {
+        if is_left_over || acquisition.has_unknown_outcome() {
             self.clean_up(acquisition.to_release());
         }
         tell_lost(&self.events, acquisition, loss);

@@ -85,7 +85,7 @@ struct Detached {
 /// A hold on several locks that was detached as one.
 #[derive(Clone, Debug)]
 pub(crate) struct CompositeHold {
-    /// Which locks those are: the same for whatever is made of the same ones.
+    /// Which locks those are: equal for composites of the same locks.
     pub(crate) of: Arc<str>,
     /// Larger than that of every one detached before.
     pub(crate) number: u64,
@@ -183,8 +183,8 @@ impl Engine {
         match self.workers.settle(until) {
             0 => Ok(()),
             pending => Err(Error::unavailable(format!(
-                "{pending} outcomes are still in doubt after {wait:.1?}: they are tried on in the \
-                 background, and leases end whatever is left"
+                "{pending} outcomes are still unknown after {wait:.1?}: the requests are repeated \
+                 in the background, and what they left ends with its lease"
             ))),
         }
     }

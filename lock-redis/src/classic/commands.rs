@@ -3,7 +3,7 @@
 use super::progress::Progress;
 use crate::connection::error_mapping::Asked;
 use crate::connection::{ConnectionLike, Reply, Request, Text};
-use crate::format::{self, LONGEST_TEXT, refused, strange};
+use crate::format::{self, LONGEST_TEXT, refused, unexpected_reply};
 use crate::lua::Script;
 use lock_core::backend::{Answer, Failure, Release};
 use lock_core::{Error, ErrorKind, LockName, Moment};
@@ -175,11 +175,11 @@ impl<'a> CommandSequence<'a> {
     }
 
     /// Another client has it, for as long as the key lives.
-    pub(super) fn taken(&mut self) -> Result<Answer, Failure> {
+    pub(super) fn busy_from_pttl(&mut self) -> Result<Answer, Failure> {
         self.step("PTTL");
         match self.ask("PTTL", &[])? {
             Reply::Int(-2) => Ok(Answer::Busy(Some(Duration::ZERO))), // gone just now
-            Reply::Int(pttl) => Ok(format::taken(pttl)),
+            Reply::Int(pttl) => Ok(format::busy_from_pttl(pttl)),
             _ => Err(self.unexpected("PTTL")),
         }
     }
@@ -249,7 +249,7 @@ impl<'a> CommandSequence<'a> {
     /// The server answered, but not as to this command.
     pub(super) fn unexpected(&mut self, command: &str) -> Failure {
         self.link.close();
-        strange(self.link.server(), &format!("the command {command}"))
+        unexpected_reply(self.link.server(), &format!("the command {command}"))
     }
 }
 

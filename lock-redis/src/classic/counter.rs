@@ -53,7 +53,7 @@ impl Counter {
         };
         match count {
             Reply::Int(1) => Ok(Answer::Granted(Grant::new(None))),
-            Reply::Int(_) => commands.taken(),
+            Reply::Int(_) => commands.busy_from_pttl(),
             _ => Err(commands.unexpected("INCR")),
         }
     }

@@ -48,7 +48,7 @@ impl Plain {
             // Anything at all that is there keeps us out; what is no text is no lock of this
             // format.
             Reply::Nil => match commands.ask("STRLEN", &[])? {
-                Reply::Int(_) => commands.taken(),
+                Reply::Int(_) => commands.busy_from_pttl(),
                 _ => Err(commands.unexpected("STRLEN")),
             },
             _ => Err(commands.unexpected("SET")),

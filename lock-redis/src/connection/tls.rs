@@ -98,7 +98,7 @@ impl Files {
             Ok(())
         });
         match renewed {
-            Ok(()) => server.is_mended(WarningKind::TlsFile),
+            Ok(()) => server.clear_warnings(WarningKind::TlsFile),
             Err(error) => server.warn(WarningKind::TlsFile, || {
                 format!(
                     "new connections to {server} are made with the certificates as they were \

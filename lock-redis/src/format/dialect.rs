@@ -14,7 +14,7 @@ pub(crate) struct Dialect {
     pub(crate) takes_by_set: bool,
     /// Whether its scripts know by what is under the key whether the holder will tell of its
     /// release.
-    pub(crate) tells_apart: bool,
+    pub(crate) detects_silent_holders: bool,
 }
 
 impl Dialect {

@@ -237,10 +237,10 @@ pub(crate) fn refused(
 /// are the next ones.
 pub(crate) fn unexpected(link: &mut dyn ConnectionLike, script: &Script) -> Failure {
     link.close();
-    strange(link.server(), &format!("the script `{}`", script.name))
+    unexpected_reply(link.server(), &format!("the script `{}`", script.name))
 }
 
-pub(crate) fn strange(server: &Server, asked: &str) -> Failure {
+pub(crate) fn unexpected_reply(server: &Server, asked: &str) -> Failure {
     Failure::Unknown(server.garbage(&format!("not one that {asked} gives")))
 }
 
@@ -256,7 +256,7 @@ pub(crate) fn released(
     match reply {
         Reply::Int(0) => Some(Release::Gone),
         Reply::Int(more @ 1..) => {
-            server.is_served(WarningKind::NotPublished, channel);
+            server.clear_channel_warning(WarningKind::NotPublished, channel);
             let told = u32::try_from(more - 1).unwrap_or(u32::MAX);
             Some(Release::FreedFor(told.saturating_add(unseen)))
         }
@@ -275,7 +275,10 @@ pub(crate) fn released(
 
 /// Without our own subscription, if that only `lingers`: no thread of this client waits there any
 /// more.
-pub(crate) fn less_ours(release: Release, lingers: impl FnOnce() -> bool) -> Release {
+pub(crate) fn without_own_subscription(
+    release: Release,
+    lingers: impl FnOnce() -> bool,
+) -> Release {
     match release {
         Release::FreedFor(told @ 1..) if lingers() => Release::FreedFor(told - 1),
         release => release,
@@ -286,7 +289,7 @@ pub(crate) fn less_ours(release: Release, lingers: impl FnOnce() -> bool) -> Rel
 pub(crate) const FOR_EVER: i64 = -1;
 
 /// Another client has it, and this is what PTTL says of the key; -2 is what a closed owner hears.
-pub(crate) fn taken(pttl: i64) -> Answer {
+pub(crate) fn busy_from_pttl(pttl: i64) -> Answer {
     if pttl == FOR_EVER { Answer::BusyWithoutExpiry(None) } else { Answer::Busy(remaining(pttl)) }
 }
 

@@ -5,8 +5,8 @@ use super::dialect::Dialect;
 use super::run::{Run, run, run_many, submit};
 use super::wakes::Naming;
 use super::{
-    FOR_EVER, WireFormat, less_ours, refused, released, remaining, strange, taken, token,
-    token_range, unexpected,
+    FOR_EVER, WireFormat, busy_from_pttl, refused, released, remaining, token, token_range,
+    unexpected, unexpected_reply, without_own_subscription,
 };
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{ConnectionLike, Reply, ReplyCheck, ServerError, SharedConnection, Text};
@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How often a waiter asks again although it should be told: foreign clients may write as we do.
-const SELDOM: Duration = Duration::from_secs(1);
+const FALLBACK_POLL: Duration = Duration::from_secs(1);
 
 /// A format, with the settings that it depends on.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub(crate) struct OwnedFormat {
 }
 
 /// What a grant with more than one token is remembered by.
-struct SetAside {
+struct ReservedTokens {
     last: FencingToken,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn granted(tokens: Option<TokenRange>, reserve: u32) -> Grant {
     let grant = Grant::new(tokens);
     match tokens {
         Some(tokens) if reserve > 0 => {
-            grant.receipt(Receipt::new(SetAside { last: tokens.last() }))
+            grant.receipt(Receipt::new(ReservedTokens { last: tokens.last() }))
         }
         _ => grant,
     }
@@ -83,7 +83,8 @@ impl WireFormat for OwnedFormat {
     fn abilities(&self, replication: ReplicaSupport) -> Abilities {
         // Where the scripts tell those apart that do not tell, some may look like one of us all the
         // same.
-        let least = if self.dialect.tells_apart { SELDOM } else { Duration::ZERO };
+        let least =
+            if self.dialect.detects_silent_holders { FALLBACK_POLL } else { Duration::ZERO };
         let max_poll_interval = self.polls.map(|polls| polls.at_least(least).pause());
         Abilities::full()
             .tokens(self.policy != TokenPolicy::Off)
@@ -288,7 +289,7 @@ impl OwnedFormat {
     /// release is published.
     pub(crate) fn busy(&self, pttl: i64, is_told: bool) -> Answer {
         let polls = self.polls.filter(|_| !is_told);
-        match (taken(pttl), polls.map(PollInterval::pause)) {
+        match (busy_from_pttl(pttl), polls.map(PollInterval::pause)) {
             (Answer::Busy(Some(left)), Some(pause)) => Answer::Busy(Some(left.min(pause))),
             (Answer::BusyWithoutExpiry(_), pause) => Answer::BusyWithoutExpiry(pause),
             (answer, _) => answer,
@@ -341,9 +342,9 @@ impl OwnedFormat {
                 let release = released(&server, channels, channel, &reply, unseen);
                 let release = release.ok_or_else(|| {
                     heard = ReplyCheck::Unexpected;
-                    strange(&server, &format!("the script `{}`", script.name))
+                    unexpected_reply(&server, &format!("the script `{}`", script.name))
                 })?;
-                Ok(less_ours(release, || lingers(&naming.of(&key))))
+                Ok(without_own_subscription(release, || lingers(&naming.of(&key))))
             }));
             heard
         });
@@ -360,7 +361,7 @@ impl OwnedFormat {
         // it.
         let unused = options
             .last_used
-            .zip(acquisition.receipt.get::<SetAside>())
+            .zip(acquisition.receipt.get::<ReservedTokens>())
             .filter(|(used, aside)| *used < aside.last);
         let tombstone = match options.tombstone {
             Tombstone::None => Duration::ZERO,

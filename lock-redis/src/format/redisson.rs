@@ -14,5 +14,5 @@ pub(crate) static REDISSON: Dialect = Dialect {
     name: "redisson",
     scripts: scripts!(1, "redisson", "usual", CHANNEL, None),
     takes_by_set: false,
-    tells_apart: false,
+    detects_silent_holders: false,
 };

@@ -50,7 +50,7 @@ fn owned(
     dialect: &'static Dialect,
 ) -> Result<OwnedFormat, Error> {
     let usual = dialect
-        .tells_apart
+        .detects_silent_holders
         .then(|| dialect.wakes().map(ForeignClient::usual_polls).unwrap_or_default());
     if usual.is_none() && settings.has("jitter") && !settings.has("poll") {
         return Err(settings.refuse("`jitter` is what `poll` is made longer by, and there is none"));

@@ -6,7 +6,7 @@
 //! where those are switched off, by one plain `SET key owner NX PX lease`, as theirs. A client that
 //! only polls sees no difference; our waiters hear of our releases on a channel of ours.
 
-use super::{Dialect, foreign_value, refused, strange};
+use super::{Dialect, foreign_value, refused, unexpected_reply};
 use crate::connection::error_mapping::Asked;
 use crate::connection::{ConnectionLike, Reply, Request, Text};
 use crate::lua::scripts;
@@ -20,7 +20,7 @@ pub(crate) static TOKEN: Dialect = Dialect {
     name: "token",
     scripts: scripts!(8, "token", "usual", CHANNEL, None),
     takes_by_set: true,
-    tells_apart: true,
+    detects_silent_holders: true,
 };
 
 /// Takes the lock as foreign clients do, if it is free; otherwise nothing happens, and our script
@@ -44,7 +44,7 @@ pub(super) fn take_by_set(
         }
         _ => {
             link.close();
-            Err(strange(link.server(), "the command SET"))
+            Err(unexpected_reply(link.server(), "the command SET"))
         }
     }
 }

@@ -30,7 +30,7 @@ pub(crate) static PYTHON_REDIS_LOCK: Dialect = Dialect {
         Some(ForeignClient::PythonRedisLock)
     ),
     takes_by_set: true,
-    tells_apart: true,
+    detects_silent_holders: true,
 };
 
 pub(crate) static SPRING_INTEGRATION: Dialect = Dialect {
@@ -43,7 +43,7 @@ pub(crate) static SPRING_INTEGRATION: Dialect = Dialect {
         Some(ForeignClient::SpringIntegration)
     ),
     takes_by_set: true,
-    tells_apart: true,
+    detects_silent_holders: true,
 };
 
 impl ForeignClient {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a server says of its deployment.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same house")]
+#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same workspace")]
 pub struct Account {
     /// Where it was asked.
     pub asked_at: Address,

@@ -32,13 +32,13 @@ pub(crate) enum OnEviction {
     Warn,
     Refuse,
     /// A quorum has its own look at its servers, and refuses what evicts.
-    SeenTo,
+    CheckedByQuorum,
 }
 
 impl OnEviction {
     pub(crate) fn of(config: &Config) -> Result<Self, Error> {
         if config.scheme().starts_with("redlock") {
-            return Ok(Self::SeenTo);
+            return Ok(Self::CheckedByQuorum);
         }
         match config.scheme_option(OPTION) {
             None | Some("warn") => Ok(Self::Warn),
@@ -148,7 +148,7 @@ impl State {
 
 fn tell(server: &Server, reply: Option<&Reply>) {
     // Each time anew.
-    server.is_mended(WarningKind::Eviction);
+    server.clear_warnings(WarningKind::Eviction);
     if let Some(danger) = reply.and_then(said).and_then(|said| said.danger(server)) {
         server.warn(WarningKind::Eviction, || danger.to_string());
     }

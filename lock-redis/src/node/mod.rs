@@ -30,7 +30,7 @@ use crate::connection::{
     AcknowledgedConnection, ConnectionPool, Dialer, Listing, PoolSlot, PoolThread,
     SharedConnection, Timeouts,
 };
-use crate::format::{Format, less_ours};
+use crate::format::{Format, without_own_subscription};
 use crate::pubsub::Subscriber;
 use cluster::{Port, Shards};
 use eviction::{Eviction, OnEviction};
@@ -213,7 +213,7 @@ impl Node {
         let name = &acquisition.name;
         let lingers =
             || format.channel(name).is_ok_and(|(_, channel)| self.subscriber.lingering()(&channel));
-        outcome.map(|release| less_ours(release, lingers)).map_err(on(name))
+        outcome.map(|release| without_own_subscription(release, lingers)).map_err(on(name))
     }
 
     /// See [`Backend::submit_release`](lock_core::Backend::submit_release).
@@ -284,13 +284,13 @@ impl Node {
         following.map_err(on(name))
     }
 
-    /// From now on `tell`, which must be short, is called whenever the connection that hears of
-    /// releases was lost, or there was none to be had.
+    /// From now on `tell`, which must be short, is called whenever the subscriber's connection was
+    /// lost, or could not be made.
     pub fn on_trouble(&self, tell: Arc<dyn Fn() + Send + Sync>) {
         self.subscriber.on_trouble(tell);
     }
 
-    /// The cluster that this node belongs to, by its word. `host` is where it was asked.
+    /// The cluster that this node belongs to, as it says. `host` is where it was asked.
     ///
     /// # Errors
     ///

@@ -153,7 +153,7 @@ impl SubscriberWorker {
         loop {
             let now = self.now();
             let unpublished_anywhere =
-                self.shared.dialer.server().is_told_of(WarningKind::NotPublished);
+                self.shared.dialer.server().has_reported(WarningKind::NotPublished);
             let mut table = self.shared.table.lock();
             if now.since(last_retry) >= SubscriptionTable::LINGER {
                 last_retry = now;
@@ -237,7 +237,9 @@ impl SubscriberWorker {
         match event {
             PubSubEvent::Message(channel) => table.message(&channel),
             PubSubEvent::Confirmed(subscription) => {
-                server.is_served(WarningKind::NotSubscribed, || subscription.channel.to_string());
+                server.clear_channel_warning(WarningKind::NotSubscribed, || {
+                    subscription.channel.to_string()
+                });
                 table.confirmed(&subscription)
             }
             PubSubEvent::Refused(subscription, error) => {
@@ -263,7 +265,9 @@ impl SubscriberWorker {
                 drop(table);
                 match answer {
                     Ok(()) => {
-                        server.is_served(WarningKind::NotPublished, || channel.to_string());
+                        server.clear_channel_warning(WarningKind::NotPublished, || {
+                            channel.to_string()
+                        });
                     }
                     Err(error) if error_mapping::will_not(&error) => {
                         unpublished(server, &error, kind, &channel);

@@ -289,7 +289,7 @@ fn believe<T>(
     outcome: Result<T, Failure>,
 ) -> Result<T, Failure> {
     if outcome.as_ref().is_err_and(may_be_over) {
-        tracker.doubt();
+        tracker.report_failure();
     }
     match outcome {
         Ok(_) | Err(Failure::Refused(_)) if !tracker.is_present(master) => Err(over(master)),

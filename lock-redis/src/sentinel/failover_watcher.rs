@@ -23,7 +23,7 @@ impl MasterTracker {
         let (now, asked) = (self.now(), self.last_asked());
         let due = if looks > 0 {
             asked + LOOK_AGAIN * (1 << LOOKS.saturating_sub(looks))
-        } else if signal.doubt.load(Ordering::SeqCst) {
+        } else if signal.has_failed_request.load(Ordering::SeqCst) {
             self.may_be_asked_at()
         } else if self.wants_count(now) {
             asked + RECOUNT
@@ -34,7 +34,7 @@ impl MasterTracker {
             return due;
         }
         // Before the question: what comes while it is asked is to be looked into once more.
-        signal.doubt.store(false, Ordering::SeqCst);
+        signal.has_failed_request.store(false, Ordering::SeqCst);
         let less = looks.saturating_sub(1);
         let (read, written) = (Ordering::SeqCst, Ordering::SeqCst);
         let _more_news = signal.looks.compare_exchange(looks, less, written, read);
@@ -80,7 +80,7 @@ mod tests {
         };
         tracker.start_watcher().unwrap();
         // After a question that no sentinel answered, it sleeps.
-        tracker.doubt();
+        tracker.report_failure();
         wait_while(&|| tracker.last_asked() == Moment::from_nanos(0));
         wait_while(&|| Arc::strong_count(&tracker) > 1);
         drop(tracker);

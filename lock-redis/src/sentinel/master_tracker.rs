@@ -165,15 +165,15 @@ impl MasterTracker {
             if !have_answered {
                 // Also without time left, because connecting took all of it: the next request may
                 // meet the same.
-                self.doubt();
+                self.report_failure();
             }
         }
         !self.is_present(master)
     }
 
     /// Something went wrong with the master: the watcher shall see whether there is another one.
-    pub(super) fn doubt(&self) {
-        self.signal_to_watcher.doubt();
+    pub(super) fn report_failure(&self) {
+        self.signal_to_watcher.report_failure();
     }
 
     /// Has the sentinels asked.
@@ -282,7 +282,7 @@ impl MasterTracker {
         let node = node.with_listing(Arc::new(Known(Weak::clone(&self.this))));
         // A waiter asks for nothing that could fail.
         let signal_to_watcher = Arc::clone(&self.signal_to_watcher);
-        node.on_trouble(Arc::new(move || signal_to_watcher.doubt()));
+        node.on_trouble(Arc::new(move || signal_to_watcher.report_failure()));
         let master = Arc::new(Master {
             number: self.number() + 1,
             node: Arc::new(node),

@@ -241,8 +241,7 @@ impl SentinelSet {
         }
     }
 
-    /// Takes in the sentinels that those we know have told us of, and lets go of such that they
-    /// tell of no more and that do not answer.
+    /// Adds the sentinels that known ones list, and removes silent ones that are listed no more.
     fn learn(&self, counted: &[&MasterReport], settings: &NodeSettings) {
         let told: Vec<_> =
             counted.iter().flat_map(|report| report.account.listed.iter().cloned()).collect();
@@ -252,9 +251,9 @@ impl SentinelSet {
         let mut members = self.members.lock();
         let (kept, gone) = std::mem::take(&mut *members).into_iter().partition(
             |member: &Arc<SentinelInstance>| {
-                let is_told_of =
+                let has_reported =
                     told.is_empty() || told.iter().any(|(_, it)| *it == member.address);
-                member.is_given || is_told_of || counts(member)
+                member.is_given || has_reported || counts(member)
             },
         );
         *members = kept;

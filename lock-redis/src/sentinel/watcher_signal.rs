@@ -1,4 +1,4 @@
-//! [`WatcherSignal`]: what rouses the watcher: a sentinel's news, and requests that failed.
+//! [`WatcherSignal`]: wakes the failover watcher: a sentinel's news, and requests that failed.
 
 use lock_core::backend::{BackgroundTask, Wake};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -19,13 +19,13 @@ pub(super) struct WatcherSignal {
     /// watcher.
     pub(super) looks: AtomicU32,
     /// Whether a request failed since they were asked.
-    pub(super) doubt: AtomicBool,
+    pub(super) has_failed_request: AtomicBool,
 }
 
 impl WatcherSignal {
     /// A request failed: the sentinels are to be asked, when they have not been for a while.
-    pub(super) fn doubt(&self) {
-        if !self.doubt.swap(true, Ordering::SeqCst) {
+    pub(super) fn report_failure(&self) {
+        if !self.has_failed_request.swap(true, Ordering::SeqCst) {
             self.task.wake();
         }
     }

@@ -112,7 +112,7 @@ impl<'a> Wait<'a> {
         let settings = &self.engine.settings;
         let by = sent + (settings.command_timeout + self.plan.replication.patience());
         let has_followers = waiter.asks(by);
-        if !self.doubt {
+        if !self.unknown_outcome {
             let may_hand_off = self.plan.is_watched() && !settings.hand_off.is_zero();
             self.reserve = if may_hand_off && has_followers { RESERVE } else { 0 };
         }
@@ -231,7 +231,7 @@ impl<'a> Wait<'a> {
     fn leave_to_others(&mut self, waiter: &WaiterGuard<'_>) -> Result<Option<Next>, Error> {
         let (is_behind, before) = waiter.is_behind();
         // An attempt without an answer may have the lock, and only another attempt finds that out.
-        let cannot_wait = self.doubt || self.plan.is_late(self.engine.clock.now());
+        let cannot_wait = self.unknown_outcome || self.plan.is_late(self.engine.clock.now());
         // Where some do not publish, only an attempt learns whether to ask again soon.
         let abilities = &self.engine.abilities;
         let cannot_hear = self.unwatched.failures() > 0
@@ -271,7 +271,7 @@ impl<'a> Wait<'a> {
         failure: Failure,
         sent: Moment,
     ) -> Result<Next, Error> {
-        self.doubt |= matches!(failure, Failure::Unknown(_));
+        self.unknown_outcome |= matches!(failure, Failure::Unknown(_));
         let is_final = matches!(failure, Failure::Final(_));
         let error = failure.into_error();
         let since = *self.outage.since.get_or_insert(sent);

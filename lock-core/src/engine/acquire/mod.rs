@@ -146,10 +146,10 @@ pub(crate) fn acquire(
         signal: &signal,
         interrupt: interrupt.as_ref(),
         owner: engine.new_owner(),
-        doubt: false,
+        unknown_outcome: false,
         outage: Outage::default(),
         reserve: 0,
-        told: Told::default(),
+        told: EmittedOnce::default(),
         unwatched: attempt::BACKOFF,
         split_votes: 0,
     };
@@ -200,12 +200,12 @@ struct Wait<'a> {
     /// was revoked, and after an attempt that was rolled back.
     owner: OwnerId,
     /// Whether a request of this owner went unanswered.
-    doubt: bool,
+    unknown_outcome: bool,
     outage: Outage,
     /// How many tokens to have reserved. The same for every send of an attempt that may have been
     /// granted: the answer to a repetition is counted back from the last token by it.
     reserve: u32,
-    told: Told,
+    told: EmittedOnce,
     /// The store does not tell of releases.
     unwatched: Backoff,
     /// How many votes in a row were split.
@@ -214,7 +214,7 @@ struct Wait<'a> {
 
 /// What was told once in this wait.
 #[derive(Default)]
-struct Told {
+struct EmittedOnce {
     contended: bool,
     endless: bool,
     paused: bool,
@@ -246,7 +246,7 @@ impl Wait<'_> {
             holder,
             tokens: grant.tokens,
             receipt: grant.receipt,
-            doubt: self.doubt,
+            unknown_outcome: self.unknown_outcome,
             sent,
             lease: time,
             renewal,
@@ -281,7 +281,7 @@ impl Wait<'_> {
     /// Ends the wait without the lock. A request that went unanswered may have taken it, or may
     /// yet.
     fn close(&self) {
-        if self.doubt {
+        if self.unknown_outcome {
             let (name, time) = (self.lock.name.clone(), self.plan.time);
             let id = AcquisitionId::new(name, self.owner, time, Receipt::default());
             self.engine.clean_up((id, ReleaseOptions::WITH_TOMBSTONE));

@@ -56,14 +56,14 @@ impl Wait<'_> {
         // None of the tokens was seen; the counter goes back to the first of them, and no further.
         let first = grant.tokens.map(|tokens| tokens.first());
         let last = grant.tokens.map(|tokens| tokens.last());
-        let options = release_options(self.doubt, first, last);
+        let options = release_options(self.unknown_outcome, first, last);
         let (name, time) = (self.lock.name.clone(), self.plan.time);
         let id = AcquisitionId::new(name, self.owner, time, grant.receipt);
         // An owner that is closed, with a tombstone or without, must not make another attempt.
         if !mutant("taken_back_owner_is_used_again") {
             self.owner = engine.new_owner();
         }
-        self.doubt = false;
+        self.unknown_outcome = false;
         let (outcome, _) = engine.send_release(&id, options, engine.command_deadline());
         match outcome {
             Ok(_) => insufficient_replicas(format!(

@@ -23,10 +23,10 @@ impl Wait<'_> {
         sent: Moment,
     ) -> Result<Next, Error> {
         self.close();
-        self.doubt = false;
+        self.unknown_outcome = false;
         self.owner = self.engine.new_owner();
         match why {
-            // What there was of it is seen to: nothing of this one can happen any more.
+            // The rollback is queued: nothing of this owner can happen any more.
             RollbackCause::Failed(error) => self.failed(waiter, Failure::NotSent(error), sent),
             RollbackCause::Paused(pause) => self.paused(waiter, pause),
             RollbackCause::Held(left) => {

@@ -14,7 +14,7 @@
 //! client that found the lock busy not long ago is not alone, whatever the store says; and one that
 //! seems to be alone leaves the lock free for a hundredth of its time.
 //!
-//! All of this is courtesy: it decides which client asks first, never which one gets in.
+//! This only delays requests: it decides which client asks first, never which one gets the lock.
 
 use crate::clock::Moment;
 use std::time::Duration;

@@ -47,7 +47,7 @@ fn successor(acquisition: &Acquisition, request: &LockRequest, now: Moment) -> O
     let Some(RenewalPlan { ttl, left: None, renew_at }) = inner.renewal else { return None };
     // After a longer lease was asked for, or an extension that was not confirmed, only the store
     // knows for how long it keeps it; an owner with an unanswered request is to be closed soon.
-    let is_open = inner.lease != ttl || inner.overlong || acquisition.is_doubtful();
+    let is_open = inner.lease != ttl || inner.overlong || acquisition.has_unknown_outcome();
     let are_equal = request.watched == Some(ttl) && request.replication == acquisition.replication;
     if is_open || !are_equal {
         return None;

@@ -63,7 +63,7 @@ impl NodeQueue {
     }
 
     /// Makes everything due that waits for its next try.
-    pub(super) fn hurry(&self, now: Moment) {
+    pub(super) fn retry_cleanups_now(&self, now: Moment) {
         for cleanup in &mut self.work.lock().cleanups {
             cleanup.next = now;
         }

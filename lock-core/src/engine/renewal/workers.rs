@@ -223,7 +223,7 @@ impl Workers {
         let queues: Vec<_> = state.queues.values().map(Arc::clone).collect();
         drop(state);
         for queue in queues {
-            queue.hurry(self.clock.now());
+            queue.retry_cleanups_now(self.clock.now());
         }
         self.cleanups.wait(&SystemClock, until);
     }
@@ -332,7 +332,7 @@ impl Workers {
         }
         queue.work.lock().cleanups.push(cleanup);
         if !is_last && self.state.lock().stopping && !mutant("stop_misses_what_is_tried") {
-            queue.hurry(now); // `stop` may have come by while this one was not in the queue
+            queue.retry_cleanups_now(now); // `stop` may have come by while this one was not in the queue
         }
     }
 }

@@ -22,7 +22,6 @@ use crate::OwnerId;
 mod answers;
 mod async_release;
 mod cleanup;
-mod doubt;
 mod extension;
 mod handoff;
 mod holds;
@@ -36,6 +35,7 @@ mod rolled_back;
 mod settings;
 mod spare_workers;
 mod thread_life;
+mod unknown_outcome;
 mod wait;
 
 use recorded::{Fault, Recorded};

@@ -66,8 +66,8 @@ impl Server {
         if known.as_deref() != user {
             *known = user.map(str::to_owned);
             // Permissions belong to a user: another user's refusals say nothing of this one.
-            self.is_mended(WarningKind::NotPublished);
-            self.is_mended(WarningKind::NotSubscribed);
+            self.clear_warnings(WarningKind::NotPublished);
+            self.clear_warnings(WarningKind::NotSubscribed);
         }
     }
 
@@ -80,7 +80,7 @@ impl Server {
         }
     }
 
-    /// Reports a warning of a kind that has one cause, once until it [is mended](Self::is_mended).
+    /// Reports a warning of a kind that has one cause, once until it [is mended](Self::clear_warnings).
     pub(crate) fn warn(&self, kind: WarningKind, message: impl FnOnce() -> String) {
         self.warn_of(kind, Cause::default(), message);
     }
@@ -103,18 +103,22 @@ impl Server {
     }
 
     /// Whether a warning of this kind was reported and still applies.
-    pub(crate) fn is_told_of(&self, kind: WarningKind) -> bool {
+    pub(crate) fn has_reported(&self, kind: WarningKind) -> bool {
         self.has_warned.load(Ordering::Relaxed)
             && self.warned.lock().iter().any(|known| known.kind == kind)
     }
 
     /// No warning of this kind applies any more.
-    pub(crate) fn is_mended(&self, kind: WarningKind) {
+    pub(crate) fn clear_warnings(&self, kind: WarningKind) {
         self.retain_warnings(|known| known.kind != kind);
     }
 
     /// The server served this channel. The refusal of another channel still applies.
-    pub(crate) fn is_served(&self, kind: WarningKind, channel: impl FnOnce() -> String) {
+    pub(crate) fn clear_channel_warning(
+        &self,
+        kind: WarningKind,
+        channel: impl FnOnce() -> String,
+    ) {
         if self.has_warned.load(Ordering::Relaxed) {
             let served = channel();
             self.retain_warnings(|known| {

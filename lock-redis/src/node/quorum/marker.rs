@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// A node of a quorum and the membership under which it votes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same house")]
+#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same workspace")]
 pub struct NodeView {
     /// The ID of the quorum.
     pub quorum: Arc<str>,
@@ -33,7 +33,7 @@ pub struct Members(Arc<[Member]>);
 
 /// One member.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same house")]
+#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same workspace")]
 pub struct Member {
     /// The ID of the server; `None` for a vacant place.
     pub id: Option<Arc<str>>,
@@ -95,7 +95,7 @@ impl fmt::Display for Members {
 
 /// What the members of a quorum agree on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same house")]
+#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same workspace")]
 pub struct Agreement {
     /// The ID of the quorum.
     pub quorum: Arc<str>,
@@ -127,7 +127,7 @@ fn millis(text: &str) -> Option<Duration> {
 
 /// The state of a server: its marker, and what it has promised.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same house")]
+#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same workspace")]
 pub struct ServerState {
     /// The `run_id` of the server.
     pub run_id: Arc<str>,
@@ -185,7 +185,7 @@ impl ServerState {
 
 /// A request to read or change the marker.
 #[derive(Clone, Copy, Debug)]
-#[allow(clippy::exhaustive_enums, reason = "made by the crate of the same house")]
+#[allow(clippy::exhaustive_enums, reason = "made by the crate of the same workspace")]
 pub enum MarkerRequest<'a> {
     /// Reads it.
     Look,
@@ -200,7 +200,7 @@ pub enum MarkerRequest<'a> {
 
 /// The terms on which a server becomes a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same house")]
+#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same workspace")]
 pub struct Admission {
     /// How long it does not vote.
     pub pause: Duration,

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// The terms of a vote, and the node that is expected to give it.
 #[derive(Clone, Copy, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same house")]
+#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same workspace")]
 pub struct VoteTerms<'a> {
     /// The longest lease.
     pub max_lease: Duration,
@@ -26,7 +26,7 @@ pub struct VoteTerms<'a> {
 
 /// The reply to a proposal.
 #[derive(Debug)]
-#[allow(clippy::exhaustive_enums, reason = "made by the crate of the same house")]
+#[allow(clippy::exhaustive_enums, reason = "made by the crate of the same workspace")]
 pub enum ProposalReply {
     /// The vote.
     Answer(Answer),
@@ -44,7 +44,7 @@ pub enum ProposalReply {
 
 /// The role and the settings of a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same house")]
+#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same workspace")]
 pub struct ServerInfo {
     /// Its `run_id`.
     pub run_id: String,
