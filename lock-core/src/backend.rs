@@ -142,8 +142,10 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure>;
 
     /// Like [`inspect`](Backend::inspect), for a waiter, which asks often and takes no decision
-    /// about safety: one request to the server that is known to keep the lock. A backend whose
-    /// `inspect` asks further servers overrides this.
+    /// about safety: one request to the server that is known to keep the lock. What is left of the
+    /// holder's lease is when to look again at the latest, as in [`Answer::Busy`]. A backend whose
+    /// `inspect` asks further servers, or whose holders may release without a notification,
+    /// overrides this.
     ///
     /// # Errors
     ///
@@ -585,6 +587,16 @@ impl LockInfo {
     pub fn held(holder: HolderInfo) -> Self {
         Self { holder: Some(holder) }
     }
+
+    /// Limits what is left of the holder's lease to `pause`, if there is one: for
+    /// [`Backend::peek`].
+    #[must_use]
+    pub fn limited_to(mut self, pause: Option<Duration>) -> Self {
+        if let (Some(holder), Some(pause)) = (&mut self.holder, pause) {
+            holder.remaining = Some(holder.remaining.map_or(pause, |left| left.min(pause)));
+        }
+        self
+    }
 }
 
 /// The holder of a lock, as the store reports it.
@@ -659,9 +671,6 @@ pub struct Abilities {
     pub tokens: bool,
     /// How a waiter is notified of a release.
     pub waking: Waking,
-    /// The longest time after which a waiter asks again although releases are published: foreign
-    /// clients may not publish theirs. `None`: not before the holder's lease can be over.
-    pub max_poll_interval: Option<Duration>,
     /// Whether [`Release::FreedFor`] counts all clients that wait. A server counts only its own
     /// subscribers.
     pub counts_waiters: bool,
@@ -683,7 +692,6 @@ impl Abilities {
             renewable: true,
             tokens: true,
             waking,
-            max_poll_interval: None,
             counts_waiters: false,
             replication,
             independent: false,
@@ -715,13 +723,6 @@ impl Abilities {
     #[must_use]
     pub fn waking(mut self, waking: Waking) -> Self {
         self.waking = waking;
-        self
-    }
-
-    /// Sets the longest time after which a waiter asks again.
-    #[must_use]
-    pub fn max_poll_interval(mut self, after: Option<Duration>) -> Self {
-        self.max_poll_interval = after;
         self
     }
 

@@ -218,6 +218,10 @@ pub enum WarningKind {
     /// The store does not notify this client of releases (`SUBSCRIBE` is not allowed, or does not
     /// exist): its waiters poll.
     NotSubscribed,
+    /// The store does not report changes of locks to this client (client tracking is refused, or
+    /// the server tracks fewer keys than are watched): a release that is not published is noticed
+    /// some seconds later.
+    NotTracked,
     /// The store may evict a held lock when its memory is full. Emitted every few minutes while
     /// that is so.
     Eviction,

@@ -52,4 +52,5 @@ pub mod parts {
         Account, Deployment, Granted, Node, NodeSettings, RelocatableWatch, RequestMode,
         WatchRegistry, deployments,
     };
+    pub use crate::pubsub::TRACKING;
 }

@@ -4,6 +4,7 @@
 use crate::classic;
 use crate::format::OPTION as FORMAT;
 use crate::node::eviction::OPTION as EVICTION;
+use crate::pubsub::TRACKING;
 use crate::sentinel::SentinelBackend;
 use crate::standalone::RedisBackend;
 use crate::url::{SENTINEL, SENTINEL_TLS, TLS, UNIX};
@@ -92,9 +93,11 @@ impl Scheme for RedisScheme {
 
     fn options(&self) -> &[&str] {
         match self.0 {
-            Transport::Tcp => &[FORMAT, EVICTION],
-            Transport::Tls => &[FORMAT, EVICTION, "tls_ca", "tls_cert", "tls_key", "tls_name"],
-            Transport::Unix => &[FORMAT, EVICTION, "db"],
+            Transport::Tcp => &[FORMAT, EVICTION, TRACKING],
+            Transport::Tls => {
+                &[FORMAT, EVICTION, TRACKING, "tls_ca", "tls_cert", "tls_key", "tls_name"]
+            }
+            Transport::Unix => &[FORMAT, EVICTION, TRACKING, "db"],
         }
     }
 
@@ -132,6 +135,7 @@ impl Scheme for SentinelScheme {
         const OPTIONS: &[&str] = &[
             FORMAT,
             EVICTION,
+            TRACKING,
             "db",
             "sentinel_user",
             "sentinel_password",
@@ -142,7 +146,7 @@ impl Scheme for SentinelScheme {
             "tls_name",
         ];
         match self.0 {
-            SentinelTransport::Tcp => &OPTIONS[..6],
+            SentinelTransport::Tcp => &OPTIONS[..7],
             SentinelTransport::Tls => OPTIONS,
         }
     }

@@ -90,6 +90,10 @@ impl Backend for RedisBackend {
         self.node.inspect(RequestMode::Direct, &self.format, name, by)
     }
 
+    fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        self.node.peek(RequestMode::Direct, &self.format, name, by)
+    }
+
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         self.node.force_release(RequestMode::Direct, &self.format, name, by)
     }

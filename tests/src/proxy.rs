@@ -2,7 +2,7 @@
 //! answers, and counts what it did.
 
 use super::process::exchange_bound;
-use super::resp::{Kind, Request, read_reply};
+use super::resp::{Kind, Request, is_unasked, read_reply};
 use super::rights::LOGIN;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use parking_lot::Mutex;
@@ -342,7 +342,9 @@ impl Inner {
         let mut is_mute = false;
         while let Some(reply) = read_reply(&mut server)? {
             let mut fault = Fault::Pass;
-            if let Ok((request, its_fault)) = due.try_recv() {
+            if !is_unasked(&reply)
+                && let Ok((request, its_fault)) = due.try_recv()
+            {
                 self.plan.answered(&request, &reply, its_fault);
                 fault = its_fault;
             }

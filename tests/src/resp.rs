@@ -133,10 +133,21 @@ pub fn read_reply(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
                 bytes.extend_from_slice(&text);
             }
             Some(b'*') if head != b"*-1" => missing += count(&head, b'*')?,
+            // RESP3.
+            Some(kind @ (b'>' | b'~')) => missing += count(&head, *kind)?,
+            Some(b'%') => missing += 2 * count(&head, b'%')?,
             _ => {}
         }
     }
     Ok(Some(bytes))
+}
+
+/// Whether a server sent this unasked: a message, or the report that a key has changed.
+pub fn is_unasked(reply: &[u8]) -> bool {
+    let lines: Vec<_> = reply.split(|byte| *byte == b'\n').take(3).collect();
+    let [head, _, kind] = &lines[..] else { return false };
+    let is_pushed = matches!(head.first(), Some(b'>' | b'*'));
+    is_pushed && matches!(*kind, b"message\r" | b"smessage\r" | b"invalidate\r")
 }
 
 fn line(from: &mut impl BufRead) -> io::Result<Vec<u8>> {
@@ -153,5 +164,5 @@ fn count(line: &[u8], kind: u8) -> io::Result<usize> {
     let number = line.strip_prefix(&[kind]).and_then(|digits| std::str::from_utf8(digits).ok());
     number
         .and_then(|number| number.parse().ok())
-        .ok_or_else(|| io::Error::other(format!("not RESP2: {:?}", String::from_utf8_lossy(line))))
+        .ok_or_else(|| io::Error::other(format!("not RESP: {:?}", String::from_utf8_lossy(line))))
 }

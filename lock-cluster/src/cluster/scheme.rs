@@ -2,7 +2,7 @@
 
 use super::backend::ClusterBackend;
 use lock_core::{Backend, Config, Context, Error, Scheme};
-use lock_redis::parts::{EVICTION, FORMAT};
+use lock_redis::parts::{EVICTION, FORMAT, TRACKING};
 use std::sync::Arc;
 
 /// A Redis Cluster with the addresses of some nodes:
@@ -47,12 +47,13 @@ impl Scheme for ClusterScheme {
             "channels",
             EVICTION,
             FORMAT,
+            TRACKING,
             "tls_ca",
             "tls_cert",
             "tls_key",
             "tls_name",
         ];
-        if self.tls { OPTIONS } else { &OPTIONS[..4] }
+        if self.tls { OPTIONS } else { &OPTIONS[..5] }
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {

@@ -108,7 +108,6 @@ impl QuorumBackend {
         nodes.iter().try_for_each(check)?;
         let abilities = || nodes.iter().map(QuorumNode::abilities);
         let tokens = abilities().all(|abilities| abilities.tokens);
-        let max_poll_interval = abilities().filter_map(|it| it.max_poll_interval).min();
         let server = nodes.iter().find_map(QuorumNode::server);
         let terms = server.map(|server| *server.terms());
         let membership = Membership::new(
@@ -123,7 +122,7 @@ impl QuorumBackend {
             clock: Arc::clone(clock),
             proposals: TokenProposals::default(),
             node_timeout,
-            abilities: Abilities::full().tokens(tokens).max_poll_interval(max_poll_interval),
+            abilities: Abilities::full().tokens(tokens),
             membership: Arc::new(membership),
             terms,
             starting: Mutex::new(None),
@@ -440,6 +439,12 @@ impl Backend for QuorumBackend {
             }
             clock.wait(&Arc::default(), next_round);
         }
+    }
+
+    fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        let workers = self.0.workers.iter();
+        let pause = workers.filter_map(|worker| worker.context().node().poll_pause(name)).min();
+        Ok(self.inspect(name, by)?.limited_to(pause))
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

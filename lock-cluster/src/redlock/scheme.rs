@@ -4,7 +4,7 @@ use super::backend::QuorumBackend;
 use super::node::{QuorumNode, QuorumTerms, RedisNode};
 use lock_core::backend::Backend;
 use lock_core::{Config, Context, Error, Host, Scheme};
-use lock_redis::parts::{FORMAT, Format, NodeSettings};
+use lock_redis::parts::{FORMAT, Format, NodeSettings, TRACKING};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +49,7 @@ impl Scheme for RedlockScheme {
     fn options(&self) -> &[&str] {
         const ALL: &[&str] = &[
             FORMAT,
+            TRACKING,
             "durable",
             "max_lease",
             "node_timeout",
@@ -57,7 +58,7 @@ impl Scheme for RedlockScheme {
             "tls_key",
             "tls_name",
         ];
-        if self.tls { ALL } else { &ALL[..4] }
+        if self.tls { ALL } else { &ALL[..5] }
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {

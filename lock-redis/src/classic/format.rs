@@ -50,10 +50,6 @@ impl WireFormat for ClassicFormat {
         &self.keys
     }
 
-    fn polls(&self) -> PollInterval {
-        self.polls
-    }
-
     fn abilities(&self, _: ReplicaSupport) -> Abilities {
         let PollInterval { interval, jitter } = self.polls;
         Abilities::full()
@@ -72,6 +68,7 @@ impl WireFormat for ClassicFormat {
         &self,
         link: &mut dyn ConnectionLike,
         attempt: &Attempt<'_>,
+        _: &dyn Fn(&str) -> bool,
         by: Moment,
     ) -> Result<Answer, Failure> {
         let (lease, interval) = (attempt.lease.duration(), self.polls.interval);

@@ -36,7 +36,7 @@ use crate::connection::{ConnectionLike, Reply, Server, ServerError};
 use crate::keys::{self, Keys};
 use crate::lua::Script;
 use crate::lua::foreign_client::ForeignClient;
-use crate::pubsub::{ChannelKind, PollInterval, unpublished};
+use crate::pubsub::{ChannelKind, ReleaseChannel, unpublished};
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, Release, ReleaseOptions,
     ReplicaSupport,
@@ -66,9 +66,6 @@ pub(crate) trait WireFormat: fmt::Debug + Send + Sync {
     /// Makes the names of keys.
     fn keys(&self) -> &Keys;
 
-    /// How often a waiter asks again, where releases are not told.
-    fn polls(&self) -> PollInterval;
-
     /// What a store of this format can do, where replicas can be asked in this way.
     fn abilities(&self, replication: ReplicaSupport) -> Abilities;
 
@@ -82,11 +79,13 @@ pub(crate) trait WireFormat: fmt::Debug + Send + Sync {
         None
     }
 
-    /// See [`Backend::acquire`](lock_core::Backend::acquire).
+    /// See [`Backend::acquire`](lock_core::Backend::acquire). `is_tracked` says of a key whether
+    /// its waiters are woken after every release.
     fn acquire(
         &self,
         link: &mut dyn ConnectionLike,
         attempt: &Attempt<'_>,
+        is_tracked: &dyn Fn(&str) -> bool,
         by: Moment,
     ) -> Result<Answer, Failure>;
 
@@ -199,10 +198,9 @@ impl Format {
         })
     }
 
-    /// The channel on which releases of `name` are told, and its kind.
-    pub(crate) fn channel(&self, name: &LockName) -> Result<(ChannelKind, String), Failure> {
-        let format = self.owned("tell of releases")?;
-        Ok((format.channels(), format.channel(name)))
+    /// Where releases of `name` are published.
+    pub(crate) fn channel(&self, name: &LockName) -> Result<ReleaseChannel, Failure> {
+        Ok(self.owned("tell of releases")?.channel(name))
     }
 
     /// The key of a quorum node's marker.

@@ -13,7 +13,7 @@ use crate::connection::{ConnectionLike, Reply, ReplyCheck, ServerError, SharedCo
 use crate::keys::{self, Keys};
 use crate::lua::foreign_client::ForeignClient;
 use crate::lua::{Script, Scripts};
-use crate::pubsub::{ChannelKind, PollInterval};
+use crate::pubsub::{ChannelKind, PollInterval, ReleaseChannel, UNTRACKED};
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, OnReleased,
     Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens, Tombstone,
@@ -76,20 +76,8 @@ impl WireFormat for OwnedFormat {
         &self.keys
     }
 
-    fn polls(&self) -> PollInterval {
-        self.polls.unwrap_or_default()
-    }
-
     fn abilities(&self, replication: ReplicaSupport) -> Abilities {
-        // Where the scripts tell those apart that do not tell, some may look like one of us all the
-        // same.
-        let least =
-            if self.dialect.detects_silent_holders { FALLBACK_POLL } else { Duration::ZERO };
-        let max_poll_interval = self.polls.map(|polls| polls.at_least(least).pause());
-        Abilities::full()
-            .tokens(self.policy != TokenPolicy::Off)
-            .max_poll_interval(max_poll_interval)
-            .replication(replication)
+        Abilities::full().tokens(self.policy != TokenPolicy::Off).replication(replication)
     }
 
     fn owned(&self) -> Option<&OwnedFormat> {
@@ -100,10 +88,11 @@ impl WireFormat for OwnedFormat {
         &self,
         link: &mut dyn ConnectionLike,
         attempt: &Attempt<'_>,
+        is_tracked: &dyn Fn(&str) -> bool,
         by: Moment,
     ) -> Result<Answer, Failure> {
         if let Tokens::Propose { .. } = attempt.tokens {
-            return self.propose(link, attempt, None, by)?.into_answer(link.server());
+            return self.propose(link, attempt, None, is_tracked, by)?.into_answer(link.server());
         }
         let key = self.keys.lock(attempt.name);
         self.refuse_apart(&key)?;
@@ -138,7 +127,7 @@ impl WireFormat for OwnedFormat {
                         // No lock of ours: is it one at all?
                         self.inspect(link, attempt.name, by)?;
                     }
-                    Ok(self.busy(pttl, told == 1))
+                    Ok(self.busy(pttl, told == 1, is_tracked(&key)))
                 }
                 _ => Err(unexpected(link, &self.dialect.scripts.acquire)),
             },
@@ -264,9 +253,15 @@ impl OwnedFormat {
         if self.sharded.load(Ordering::Relaxed) { ChannelKind::Sharded } else { ChannelKind::Plain }
     }
 
-    /// The channel on which releases of `name` are told.
-    pub(crate) fn channel(&self, name: &LockName) -> String {
-        self.naming.of(&self.keys.lock(name))
+    /// Where releases of `name` are published.
+    pub(crate) fn channel(&self, name: &LockName) -> ReleaseChannel {
+        let key = self.keys.lock(name);
+        ReleaseChannel {
+            kind: self.channels(),
+            name: self.naming.of(&key),
+            key: key.into_owned(),
+            polls: self.polls.unwrap_or_default(),
+        }
     }
 
     /// The list that a release of `key` pushes to, in the same script, if there is one.
@@ -286,14 +281,28 @@ impl OwnedFormat {
     }
 
     /// Another client has it, for this long by its TTL: when to look again, whether or not the
-    /// release is published.
-    pub(crate) fn busy(&self, pttl: i64, is_told: bool) -> Answer {
-        let polls = self.polls.filter(|_| !is_told);
-        match (busy_from_pttl(pttl), polls.map(PollInterval::pause)) {
+    /// waiter is told of the release.
+    pub(crate) fn busy(&self, pttl: i64, is_told: bool, is_tracked: bool) -> Answer {
+        match (busy_from_pttl(pttl), self.poll_pause(is_told, is_tracked)) {
             (Answer::Busy(Some(left)), Some(pause)) => Answer::Busy(Some(left.min(pause))),
             (Answer::BusyWithoutExpiry(_), pause) => Answer::BusyWithoutExpiry(pause),
             (answer, _) => answer,
         }
+    }
+
+    /// When a waiter looks again at the latest: `is_told` if the holder should publish its release,
+    /// `is_tracked` if the server reports changes of the key, so that it need not.
+    pub(crate) fn poll_pause(&self, is_told: bool, is_tracked: bool) -> Option<Duration> {
+        let polls = match self.polls {
+            _ if is_tracked => return None,
+            None => UNTRACKED,
+            // Some holders look like one of us that do not publish all the same.
+            Some(polls) if is_told && self.dialect.detects_silent_holders => {
+                polls.at_least(FALLBACK_POLL)
+            }
+            Some(polls) => polls,
+        };
+        Some(polls.pause())
     }
 
     /// Whether a free lock is taken by one plain command, and not by our script.

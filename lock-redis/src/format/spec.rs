@@ -178,6 +178,8 @@ mod tests {
     #[test]
     fn busy_pause_depends_on_the_foreign_client() {
         for (text, millis) in [
+            ("redisson", 4_000..=5_000),
+            ("redisson,poll=20ms", 20..=25),
             ("token", 100..=125),
             ("token,wakes=spring-integration&prefix=registry:", 100..=125),
             ("token,wakes=python-redis-lock&prefix=lock:", 10..=13),
@@ -186,8 +188,12 @@ mod tests {
             ("token,jitter=0ms", 100..=100),
         ] {
             let format = format(text).unwrap();
-            let Answer::Busy(Some(pause)) = format.busy(30_000, false) else { panic!("{text}") };
+            let Answer::Busy(Some(pause)) = format.busy(30_000, false, false) else {
+                panic!("{text}")
+            };
             assert!(millis.contains(&pause.as_millis()), "{text}: {pause:?}");
+            let tracked = format.busy(30_000, false, true);
+            assert!(matches!(tracked, Answer::Busy(Some(left)) if left.as_secs() == 30), "{text}");
         }
     }
 

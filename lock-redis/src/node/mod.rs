@@ -31,7 +31,7 @@ use crate::connection::{
     SharedConnection, Timeouts,
 };
 use crate::format::{Format, without_own_subscription};
-use crate::pubsub::Subscriber;
+use crate::pubsub::{Subscriber, Tracking};
 use cluster::{Port, Shards};
 use eviction::{Eviction, OnEviction};
 use lock_core::backend::{
@@ -42,6 +42,7 @@ use lock_core::{Clock, Error, ErrorKind, LockName, Moment, Replicas, Replication
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How a node is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,12 +92,13 @@ impl Node {
         thread: &PoolThread,
         bounds: Timeouts,
         eviction: OnEviction,
+        tracking: Tracking,
     ) -> Result<Self, Error> {
         Ok(Self {
             link: SharedConnection::new(Arc::clone(&dialer)),
             pool: ConnectionPool::new(pool, thread, Arc::clone(&dialer))?,
             renewals: Mutex::default(),
-            subscriber: Subscriber::new(Arc::clone(&dialer), bounds.command),
+            subscriber: Subscriber::new(Arc::clone(&dialer), bounds.command, tracking),
             eviction: Eviction::new(eviction, Arc::clone(&dialer)),
             dialer,
             listing: None,
@@ -130,7 +132,7 @@ impl Node {
             };
             connection.and_then(|mut link| {
                 self.eviction.refuse(link.get(), by)?;
-                format.0.acquire(link.get(), attempt, by)
+                format.0.acquire(link.get(), attempt, &self.tracking(), by)
             })
         } else {
             self.acquire_confirmed(mode, format, attempt, by)
@@ -160,7 +162,7 @@ impl Node {
         self.eviction.refuse(connection.get(), by)?;
         let clock = self.dialer.clock().as_ref();
         let mut link = AcknowledgedConnection::new(connection.get(), clock, needed, time);
-        Ok(match format.0.acquire(&mut link, attempt, by)? {
+        Ok(match format.0.acquire(&mut link, attempt, &self.tracking(), by)? {
             Answer::Granted(grant) => match link.weigh(needed)? {
                 None => Answer::Granted(grant),
                 Some(insufficient) => Answer::Unacknowledged(grant, insufficient),
@@ -211,8 +213,7 @@ impl Node {
             Ok(release)
         });
         let name = &acquisition.name;
-        let lingers =
-            || format.channel(name).is_ok_and(|(_, channel)| self.subscriber.lingering()(&channel));
+        let lingers = || format.channel(name).is_ok_and(|it| self.subscriber.lingering()(&it.name));
         outcome.map(|release| without_own_subscription(release, lingers)).map_err(on(name))
     }
 
@@ -247,6 +248,30 @@ impl Node {
         connection.and_then(|mut link| format.0.inspect(link.get(), name, by)).map_err(on(name))
     }
 
+    /// See [`Backend::peek`](lock_core::Backend::peek).
+    pub fn peek(
+        &self,
+        mode: RequestMode,
+        format: &Format,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        let info = self.inspect(mode, format, name, by)?;
+        Ok(info.limited_to(self.poll_pause(format, name)))
+    }
+
+    /// When a waiter of this lock looks again at the latest, whether or not the holder publishes
+    /// its release. `None`: it is woken after every release.
+    pub fn poll_pause(&self, format: &Format, name: &LockName) -> Option<Duration> {
+        let owned = format.0.owned()?;
+        owned.poll_pause(false, self.subscriber.is_tracked(&owned.keys.lock(name)))
+    }
+
+    /// Whether waiters of a key are woken after every release.
+    pub(crate) fn tracking(&self) -> impl Fn(&str) -> bool {
+        |key| self.subscriber.is_tracked(key)
+    }
+
     /// See [`Backend::force_release`](lock_core::Backend::force_release).
     pub fn force_release(
         &self,
@@ -267,8 +292,7 @@ impl Node {
         wake: Arc<dyn Wake>,
         by: Moment,
     ) -> Result<Watch, Failure> {
-        let (kind, channel) = format.channel(name)?;
-        self.subscriber.watch(kind, &channel, format.0.polls(), wake, by).map_err(on(name))
+        self.subscriber.watch(&format.channel(name)?, wake, by).map_err(on(name))
     }
 
     /// The same without waiting for the server, for a watch that comes from another node: `wake` is
@@ -279,9 +303,7 @@ impl Node {
         name: &LockName,
         wake: Arc<dyn Wake>,
     ) -> Result<Watch, Failure> {
-        let (kind, channel) = format.channel(name)?;
-        let following = self.subscriber.follow_releases(kind, &channel, format.0.polls(), wake);
-        following.map_err(on(name))
+        self.subscriber.follow_releases(&format.channel(name)?, wake).map_err(on(name))
     }
 
     /// From now on `tell`, which must be short, is called whenever the subscriber's connection was

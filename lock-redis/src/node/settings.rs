@@ -6,6 +6,7 @@ use crate::connection::{
     Server, Timeouts, TlsSettings,
 };
 use crate::node::eviction::OnEviction;
+use crate::pubsub::Tracking;
 use crate::url;
 use lock_core::{Clock, Config, Context, Error, Notices, Secret};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub struct NodeSettings {
     thread: PoolThread,
     clock: Arc<dyn Clock>,
     eviction: OnEviction,
+    tracking: Tracking,
     notices: Notices,
     /// The lease of locks that are taken without one.
     lease: Duration,
@@ -56,6 +58,7 @@ impl NodeSettings {
             sentinel,
             tls: url::tls(config)?,
             eviction: OnEviction::of(config)?,
+            tracking: Tracking::of(config)?,
             bounds,
             pool: config.pool(),
             thread: PoolThread::start()?,
@@ -116,7 +119,8 @@ impl NodeSettings {
     }
 
     fn node(&self, dialer: Dialer) -> Result<Node, Error> {
-        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, self.eviction)
+        let (eviction, tracking) = (self.eviction, self.tracking);
+        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, eviction, tracking)
     }
 
     /// The same servers for another user, in the first database: the sentinels have users of their

@@ -1,7 +1,9 @@
-//! [`ChannelKind`]: the kinds of channels, and what it means that one cannot be published on.
+//! [`ReleaseChannel`] and [`ChannelKind`]: where releases are published, and what it means that they
+//! cannot be.
 
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{Server, ServerError};
+use crate::pubsub::PollInterval;
 use lock_core::WarningKind;
 
 /// The kind of a channel.
@@ -21,6 +23,17 @@ impl ChannelKind {
             Self::Sharded => "SPUBLISH",
         }
     }
+}
+
+/// Where the releases of one lock are published, and how else its waiters notice one.
+#[derive(Clone, Debug)]
+pub(crate) struct ReleaseChannel {
+    pub(crate) kind: ChannelKind,
+    pub(crate) name: String,
+    /// The key that is gone once the lock is free.
+    pub(crate) key: String,
+    /// How often a waiter asks again where neither the channel nor the key can be watched.
+    pub(crate) polls: PollInterval,
 }
 
 /// Tells that releases cannot be published.

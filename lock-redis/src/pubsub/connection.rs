@@ -1,7 +1,11 @@
 //! [`PubSubConnection`]: one connection in subscriber mode: its pending requests, and what arrives.
+//!
+//! In RESP3, if the server has it: only there commands are carried out on a connection with
+//! subscriptions, and changes of keys reported.
 
 use super::channel::ChannelKind;
 use super::table::{Subscription, Unsubscription};
+use super::tracked_keys::KeyState;
 use crate::connection::{
     Connection, ReadBuffer, Reply, ReplyReader, Request, ServerError, ServerGeneration, Transport,
     WriteBuffer,
@@ -26,6 +30,8 @@ pub(super) struct PubSubConnection {
     /// The requests without a reply, oldest first, and since when. The server replies in order;
     /// only messages come in between.
     pending: VecDeque<(PubSubRequest, Moment)>,
+    /// Whether the server has switched to RESP3.
+    is_resp3: bool,
     /// When something last arrived.
     pub(super) last_received: Moment,
 }
@@ -38,6 +44,12 @@ pub(super) enum PubSubRequest {
     /// Probes whether releases may be published, on a channel beside this one without subscribers.
     /// Only before the first subscription: in subscriber mode the server refuses it.
     Publish(ChannelKind, Arc<str>),
+    /// Switches to RESP3.
+    Hello,
+    /// Has changes of the keys reported that are read from now on.
+    Track,
+    /// Reads whether a key is there.
+    Read(Arc<str>),
     Ping,
 }
 
@@ -51,6 +63,12 @@ pub(super) enum PubSubEvent {
     Published(ChannelKind, Arc<str>, Result<(), ServerError>),
     /// The server ended a subscription by itself.
     Ended(String),
+    /// Whether the server reports changes of keys.
+    Tracking(Result<(), ServerError>),
+    /// These keys have changed; `None`: all of them.
+    Changed(Option<Vec<String>>),
+    /// A key was read.
+    Read(Arc<str>, KeyState),
     /// A reply without consequences.
     Ignored,
 }
@@ -73,10 +91,11 @@ impl PubSubConnection {
             transport: connection.into_transport().ok_or(Disconnected)?,
             output: WriteBuffer::default(),
             input: ReadBuffer::default(),
-            reader: ReplyReader::default(),
+            reader: ReplyReader::resp3(),
             unsent: Vec::new(),
             backlog: false,
             pending: VecDeque::new(),
+            is_resp3: false,
             last_received: now,
         })
     }
@@ -93,6 +112,11 @@ impl PubSubConnection {
     /// Since when the oldest request has no reply.
     pub(super) fn pending_since(&self) -> Option<Moment> {
         self.pending.front().map(|(_, since)| *since)
+    }
+
+    /// Whether the server has not answered the switch to RESP3.
+    pub(super) fn awaits_hello(&self) -> bool {
+        self.pending.iter().any(|(request, _)| matches!(request, PubSubRequest::Hello))
     }
 
     pub(super) fn wants_to_write(&self) -> bool {
@@ -115,6 +139,9 @@ impl PubSubConnection {
                 ChannelKind::Plain => &[b"UNSUBSCRIBE", channel.as_bytes()],
                 ChannelKind::Sharded => &[b"SUNSUBSCRIBE", channel.as_bytes()],
             },
+            PubSubRequest::Hello => &[b"HELLO", b"3"],
+            PubSubRequest::Track => &[b"CLIENT", b"TRACKING", b"ON"],
+            PubSubRequest::Read(key) => &[b"PTTL", key.as_bytes()],
             PubSubRequest::Ping => &[b"PING"],
         };
         Request(&[words]).encode(&mut self.unsent);
@@ -145,25 +172,34 @@ impl PubSubConnection {
     }
 
     fn understand(&mut self, reply: Reply) -> Result<PubSubEvent, Disconnected> {
-        let (kind, channel) = match &reply {
-            Reply::Error(error) => return self.refused(error),
-            Reply::Text(pong) if pong == "PONG" => ("pong", None),
-            Reply::Int(_) => ("publish", None),
+        match &reply {
+            Reply::Error(error) => self.refused(error),
             Reply::Array(parts) => match &parts[..] {
-                [kind, channel, ..] => (text(kind).ok_or(Disconnected)?, text(channel)),
-                _ => return Err(Disconnected),
+                [kind, about, ..] => self.pushed(text(kind).ok_or(Disconnected)?, about),
+                _ => Err(Disconnected),
             },
-            _ => return Err(Disconnected),
-        };
+            reply => self.replied(reply),
+        }
+    }
+
+    /// A message, the outcome of a subscription, or a report. In RESP2 these are arrays, as the
+    /// reply to PING is; in RESP3 pushes, while the reply to HELLO is a map.
+    fn pushed(&mut self, kind: &str, about: &Reply) -> Result<PubSubEvent, Disconnected> {
+        let channel = text(about);
         // A channel that is not UTF-8 is none of ours.
         let named = |event: fn(String) -> PubSubEvent| {
             Ok(channel.map_or(PubSubEvent::Ignored, |channel| event(channel.into())))
         };
-        if kind == "message" || kind == "smessage" {
-            return named(PubSubEvent::Message);
-        }
-        if kind == "sunsubscribe" && !self.is_unsubscribing(channel) {
-            return named(PubSubEvent::Ended);
+        match kind {
+            "message" | "smessage" => return named(PubSubEvent::Message),
+            "sunsubscribe" if !self.is_unsubscribing(channel) => return named(PubSubEvent::Ended),
+            "invalidate" => {
+                let keys = about.as_array().map(|keys| {
+                    keys.iter().filter_map(text).map(str::to_owned).collect::<Vec<_>>()
+                });
+                return Ok(PubSubEvent::Changed(keys));
+            }
+            _ => {}
         }
         // The reply to the oldest request, or the two sides are out of step.
         let (request, _) = self.pending.pop_front().ok_or(Disconnected)?;
@@ -179,7 +215,27 @@ impl PubSubConnection {
                 Ok(PubSubEvent::Ignored)
             }
             ("pong", PubSubRequest::Ping) => Ok(PubSubEvent::Ignored),
-            ("publish", PubSubRequest::Publish(kind, channel)) => {
+            (_, PubSubRequest::Hello) => {
+                self.is_resp3 = true;
+                Ok(PubSubEvent::Ignored)
+            }
+            _ => Err(Disconnected),
+        }
+    }
+
+    fn replied(&mut self, reply: &Reply) -> Result<PubSubEvent, Disconnected> {
+        let (request, _) = self.pending.pop_front().ok_or(Disconnected)?;
+        match (reply, request) {
+            (Reply::Text(pong), PubSubRequest::Ping) if pong == "PONG" => Ok(PubSubEvent::Ignored),
+            (Reply::Text(_), PubSubRequest::Track) if self.is_resp3 => {
+                Ok(PubSubEvent::Tracking(Ok(())))
+            }
+            (Reply::Text(_), PubSubRequest::Track) => Ok(PubSubEvent::Ignored),
+            (Reply::Int(pttl), PubSubRequest::Read(key)) => {
+                let state = if *pttl == ABSENT { KeyState::Free } else { KeyState::Held };
+                Ok(PubSubEvent::Read(key, state))
+            }
+            (Reply::Int(_), PubSubRequest::Publish(kind, channel)) => {
                 Ok(PubSubEvent::Published(kind, channel, Ok(())))
             }
             _ => Err(Disconnected),
@@ -201,12 +257,21 @@ impl PubSubConnection {
             PubSubRequest::Publish(kind, channel) => {
                 Ok(PubSubEvent::Published(kind, channel, Err(error.clone())))
             }
+            // Without RESP3 the refusal of that was reported already.
+            PubSubRequest::Track if !self.is_resp3 => Ok(PubSubEvent::Ignored),
+            PubSubRequest::Hello | PubSubRequest::Track => {
+                Ok(PubSubEvent::Tracking(Err(error.clone())))
+            }
+            PubSubRequest::Read(key) => Ok(PubSubEvent::Read(key, KeyState::Unreadable)),
             // A refused PING shows a server that is there, too. A refused UNSUBSCRIBE brings
             // messages that wake no waiter.
             PubSubRequest::Ping | PubSubRequest::Unsubscribe(_) => Ok(PubSubEvent::Ignored),
         }
     }
 }
+
+/// What PTTL replies for a key that does not exist.
+const ABSENT: i64 = -2;
 
 fn text(reply: &Reply) -> Option<&str> {
     reply.as_bytes().and_then(|bytes| std::str::from_utf8(bytes).ok())

@@ -1,11 +1,16 @@
 //! [`Subscriber`]: receives releases for all waiters, on one connection and one thread.
 //!
+//! A release is a message on the lock's channel, if the client that released publishes any; and in
+//! any case a change of the lock's key, which the server reports (client tracking).
+//!
 //! The worker thread alone has the connection. A watcher adds its watch to the
 //! [`SubscriptionTable`], wakes the worker through a socket pair, and parks until the confirmation:
 //! one round trip.
 //!
 //! - `table`: the watches on each channel, and the state of its subscription
-//! - `channel`: the kinds of channels
+//! - `tracked_keys`: the keys of watched locks, whose changes the server reports
+//! - `tracking`: whether it is asked to
+//! - `channel`: where releases are published
 //! - `worker`: the thread, one connection after the other
 //! - `connection`: one connection in subscriber mode
 //! - `waker`: the socket pair
@@ -15,11 +20,15 @@ mod channel;
 mod connection;
 mod poll_interval;
 mod table;
+mod tracked_keys;
+mod tracking;
 mod waker;
 mod worker;
 
-pub(crate) use channel::{ChannelKind, unpublished};
-pub(crate) use poll_interval::PollInterval;
+pub(crate) use channel::{ChannelKind, ReleaseChannel, unpublished};
+pub(crate) use poll_interval::{PollInterval, UNTRACKED};
+pub use tracking::OPTION as TRACKING;
+pub(crate) use tracking::Tracking;
 
 use crate::connection::Dialer;
 use lock_core::backend::{Failure, Wake, Watch, no_thread};
@@ -37,33 +46,32 @@ use worker::{Shared, SubscriberWorker, Trouble};
 pub(crate) struct Subscriber {
     shared: Arc<Shared>,
     command_timeout: Duration,
+    tracking: Tracking,
 }
 
 impl Subscriber {
     /// A subscriber without thread and connection until the first watch.
-    pub(crate) fn new(dialer: Arc<Dialer>, command_timeout: Duration) -> Self {
+    pub(crate) fn new(dialer: Arc<Dialer>, command_timeout: Duration, tracking: Tracking) -> Self {
         let table = Mutex::new(SubscriptionTable::default());
         Self {
             shared: Arc::new(Shared { dialer, table, trouble: OnceLock::new() }),
             command_timeout,
+            tracking,
         }
     }
 
-    /// Calls `wake` at every message on `channel`, a channel of releases, until the watch is
-    /// dropped; as often as `polls` says where the server refuses to subscribe.
+    /// Calls `wake` after every release of a lock, until the watch is dropped.
     ///
     /// Waits for the server's confirmation until `by`.
     pub(crate) fn watch(
         &self,
-        kind: ChannelKind,
-        channel: &str,
-        polls: PollInterval,
+        releases: &ReleaseChannel,
         wake: Arc<dyn Wake>,
         by: Moment,
     ) -> Result<Watch, Failure> {
         let mut table = self.shared.table.lock();
         self.start(&mut table)?;
-        let (id, standing) = table.add(kind, channel, Some(polls), wake);
+        let (id, standing) = table.add_waiter(releases, wake, self.now());
         drop(table);
         let registration = Registration { shared: Arc::clone(&self.shared), id };
         let SubscriptionState::Awaited(confirmation) = standing else {
@@ -89,12 +97,10 @@ impl Subscriber {
     /// may have been missed.
     pub(crate) fn follow_releases(
         &self,
-        kind: ChannelKind,
-        channel: &str,
-        polls: PollInterval,
+        releases: &ReleaseChannel,
         wake: Arc<dyn Wake>,
     ) -> Result<Watch, Failure> {
-        self.start_following(kind, channel, Some(polls), wake)
+        self.start_following(|table, now| table.add_waiter(releases, wake, now))
     }
 
     /// The same for a channel of other messages. Where the server refuses, there are none.
@@ -104,22 +110,29 @@ impl Subscriber {
         channel: &str,
         wake: Arc<dyn Wake>,
     ) -> Result<Watch, Failure> {
-        self.start_following(kind, channel, None, wake)
+        self.start_following(|table, _| table.add(kind, channel, wake))
     }
 
     fn start_following(
         &self,
-        kind: ChannelKind,
-        channel: &str,
-        polls: Option<PollInterval>,
-        wake: Arc<dyn Wake>,
+        add: impl FnOnce(&mut SubscriptionTable, Moment) -> (WatchId, SubscriptionState),
     ) -> Result<Watch, Failure> {
         let mut table = self.shared.table.lock();
         self.start(&mut table)?;
-        let (id, _) = table.add(kind, channel, polls, wake);
+        let (id, _) = add(&mut table, self.now());
         table.missed(&id);
         drop(table);
         Ok(Watch::new(Registration { shared: Arc::clone(&self.shared), id }))
+    }
+
+    /// Whether waiters of the lock under this key are woken after every release, also by a client
+    /// that publishes none.
+    pub(crate) fn is_tracked(&self, key: &str) -> bool {
+        self.shared.table.lock().is_tracked(key)
+    }
+
+    fn now(&self) -> Moment {
+        self.shared.dialer.clock().now()
     }
 
     /// Whether the server still counts us as a subscriber of a channel that has no watches.
@@ -146,10 +159,10 @@ impl Subscriber {
         }
         let (waker, poller) = Waker::pair()?;
         let shared = Arc::clone(&self.shared);
-        let command_timeout = self.command_timeout;
-        thread::Builder::new()
-            .name("distlock-sub".to_owned())
-            .spawn(move || SubscriberWorker::new(shared, poller, command_timeout).run())?;
+        let (command_timeout, tracking) = (self.command_timeout, self.tracking);
+        thread::Builder::new().name("distlock-sub".to_owned()).spawn(move || {
+            SubscriberWorker::new(shared, poller, command_timeout, tracking).run()
+        })?;
         table.set_waker(waker);
         Ok(())
     }

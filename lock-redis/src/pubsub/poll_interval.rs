@@ -15,6 +15,11 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 const JITTER: Duration = Duration::from_millis(25);
 
+/// Where every release should be published, and changes are not reported: for a release that is not
+/// published all the same, and for a lock that is deleted by hand.
+pub(crate) const UNTRACKED: PollInterval =
+    PollInterval { interval: Duration::from_secs(4), jitter: Duration::from_secs(1) };
+
 impl Default for PollInterval {
     fn default() -> Self {
         Self::new(INTERVAL, None)

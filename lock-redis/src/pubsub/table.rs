@@ -2,8 +2,9 @@
 //!
 //! Pure state, without I/O and waits.
 
-use super::channel::ChannelKind;
+use super::channel::{ChannelKind, ReleaseChannel};
 use super::poll_interval::PollInterval;
+use super::tracked_keys::{KeyState, TrackedKeys, TrackingSupport};
 use super::waker::Waker;
 use lock_core::backend::{Failure, Wake};
 use lock_core::{Error, Moment, Signal};
@@ -20,6 +21,8 @@ pub(super) struct SubscriptionTable {
     wanted: Vec<Arc<str>>,
     /// Numbers both watches and channels, so that no two are confused.
     last_number: u64,
+    /// The keys of the locks whose releases are published there.
+    keys: TrackedKeys,
     /// Why there is no connection; `None` if there is one, or none was needed.
     trouble: Option<Error>,
     waker: Option<Waker>,
@@ -40,13 +43,19 @@ struct Channel {
     missed: bool,
     /// Since when there are no watches.
     unused_since: Option<Moment>,
-    /// How often waiters are woken where the server refuses to subscribe; `None`: that is a
-    /// failure.
-    polls: Option<PollInterval>,
+    /// For a channel of releases.
+    releases: Option<ReleasesOf>,
     /// Whether the server refuses to subscribe to this channel for good.
     is_polled: bool,
     /// When waiters are woken next, while they are polled.
     next_poll: Option<Moment>,
+}
+
+/// The lock whose releases are published on a channel.
+struct ReleasesOf {
+    key: Arc<str>,
+    /// How often waiters are woken where the server refuses to subscribe.
+    polls: PollInterval,
 }
 
 struct WatchEntry {
@@ -111,6 +120,12 @@ pub(super) struct Unsubscription {
 #[derive(Default, Debug)]
 pub(super) struct WorkerTasks {
     pub(super) closed: bool,
+    /// Keys to read, before the subscriptions are sent.
+    pub(super) reads: Vec<Arc<str>>,
+    /// When the next key is due.
+    pub(super) next_read: Option<Moment>,
+    /// Whether more changes are reported than keys may be read.
+    pub(super) reads_too_late: bool,
     pub(super) subscribe: Vec<Subscription>,
     pub(super) unsubscribe: Vec<Unsubscription>,
     /// Whether there are channels: watched, or until a moment ago.
@@ -172,12 +187,30 @@ impl SubscriptionTable {
         self.last_number
     }
 
+    /// Adds a watch to a channel of releases.
+    pub(super) fn add_waiter(
+        &mut self,
+        releases: &ReleaseChannel,
+        wake: Arc<dyn Wake>,
+        now: Moment,
+    ) -> (WatchId, SubscriptionState) {
+        let (id, standing) = self.add(releases.kind, &releases.name, wake);
+        let channel = self.channels.get_mut(&id.0).expect("it was found or put in just now");
+        let of = channel.releases.get_or_insert_with(|| ReleasesOf {
+            key: releases.key.as_str().into(),
+            polls: releases.polls,
+        });
+        if self.keys.watch(&of.key, &id.0, now) {
+            self.wake_thread();
+        }
+        (id, standing)
+    }
+
     /// Adds a watch.
     pub(super) fn add(
         &mut self,
         kind: ChannelKind,
         channel: &str,
-        polls: Option<PollInterval>,
         wake: Arc<dyn Wake>,
     ) -> (WatchId, SubscriptionState) {
         let (id, fresh) = (self.next_number(), self.next_number());
@@ -185,7 +218,7 @@ impl SubscriptionTable {
             Some((name, _)) => Arc::clone(name),
             None => {
                 let name: Arc<str> = channel.into();
-                self.channels.insert(Arc::clone(&name), Channel::new(fresh, kind, polls));
+                self.channels.insert(Arc::clone(&name), Channel::new(fresh, kind));
                 self.wanted.push(Arc::clone(&name));
                 name
             }
@@ -240,13 +273,19 @@ impl SubscriptionTable {
     pub(super) fn take_work(&mut self, now: Moment) -> WorkerTasks {
         self.woken = false;
         let mut unsubscribe = Vec::new();
+        let keys = &mut self.keys;
         self.channels.retain(|name, channel| {
             let over = channel.unused_since.is_some_and(|since| now.since(since) >= Self::LINGER);
             if over && matches!(channel.phase, Phase::Sent | Phase::Live) {
                 unsubscribe.push(Unsubscription { channel: Arc::clone(name), kind: channel.kind });
             }
+            if let Some(of) = channel.releases.as_ref().filter(|_| over) {
+                keys.forget(&of.key);
+            }
             !over
         });
+        let (reads, next_read) = keys.take_due(now);
+        let reads_too_late = keys.is_used_up();
         let mut subscribe = Vec::new();
         for name in std::mem::take(&mut self.wanted) {
             let Some(channel) = self.channels.get_mut(&name) else { continue };
@@ -257,14 +296,33 @@ impl SubscriptionTable {
             }
         }
         let is_watched = !self.channels.is_empty();
-        WorkerTasks { closed: self.closed, subscribe, unsubscribe, is_watched }
+        WorkerTasks {
+            closed: self.closed,
+            reads,
+            next_read,
+            reads_too_late,
+            subscribe,
+            unsubscribe,
+            is_watched,
+        }
     }
 
     /// Whether a connection is needed. Removes channels without watches.
     pub(super) fn is_wanted(&mut self) -> bool {
         self.woken = false;
-        self.channels.retain(|_, channel| !channel.watches.is_empty());
+        self.drop_unused();
         !self.channels.is_empty()
+    }
+
+    /// Removes channels without watches.
+    fn drop_unused(&mut self) {
+        let keys = &mut self.keys;
+        self.channels.retain(|_, channel| {
+            if let Some(of) = channel.releases.as_ref().filter(|_| channel.watches.is_empty()) {
+                keys.forget(&of.key);
+            }
+            !channel.watches.is_empty()
+        });
     }
 
     /// Whether the worker has to end.
@@ -279,9 +337,10 @@ impl SubscriptionTable {
     }
 
     /// The connection is lost: nothing is subscribed, and messages are missed.
-    pub(super) fn disconnected(&mut self) {
+    pub(super) fn disconnected(&mut self, now: Moment) {
         self.wanted.clear();
-        self.channels.retain(|_, channel| !channel.watches.is_empty());
+        self.drop_unused();
+        self.keys.disconnected(now);
         for (name, channel) in &mut self.channels {
             channel.phase = Phase::Unsent;
             channel.missed = true;
@@ -331,7 +390,7 @@ impl SubscriptionTable {
 
     /// Whether waiters of this channel are polled where the server refuses to subscribe.
     pub(super) fn may_be_polled(&mut self, subscription: &Subscription) -> bool {
-        self.find(subscription).is_some_and(|channel| channel.polls.is_some())
+        self.find(subscription).is_some_and(|channel| channel.releases.is_some())
     }
 
     /// The server refuses this channel for good: its waiters are woken from time to time instead.
@@ -349,12 +408,12 @@ impl SubscriptionTable {
     pub(super) fn sample(&self) -> Option<(ChannelKind, Arc<str>)> {
         let mut channels = self.channels.iter();
         channels
-            .find(|(_, channel)| channel.polls.is_some())
+            .find(|(_, channel)| channel.releases.is_some())
             .map(|(name, channel)| (channel.kind, Arc::clone(name)))
     }
 
-    /// The waiters to poll now, and when the next are due. `all`: releases are not published at
-    /// all.
+    /// The waiters to poll now, and when the next are due: those of releases that neither a message
+    /// nor a change of the key would tell of. `all`: releases are not published at all.
     pub(super) fn poll(&mut self, all: bool, now: Moment) -> (DeferredWakeups, Moment) {
         let (mut wakes, mut next) = (DeferredWakeups::default(), Moment::NEVER);
         if !all && !self.channels.values().any(|channel| channel.is_polled) {
@@ -362,11 +421,13 @@ impl SubscriptionTable {
         }
         for channel in self.channels.values_mut() {
             let is_watched = !channel.watches.is_empty();
-            let Some(polls) = channel.polls.filter(|_| is_watched && (all || channel.is_polled))
-            else {
+            let is_polled = is_watched && (all || channel.is_polled);
+            let releases = channel.releases.as_ref().filter(|_| is_polled);
+            let Some(of) = releases.filter(|of| !self.keys.is_tracked(&of.key)) else {
                 channel.next_poll = None;
                 continue;
             };
+            let polls = of.polls;
             if channel.next_poll.is_some_and(|due| due <= now) {
                 wakes.watches.extend(channel.watchers());
                 channel.next_poll = None;
@@ -402,8 +463,40 @@ impl SubscriptionTable {
     }
 
     /// The waiters to wake after a message on `channel`.
-    pub(super) fn message(&self, channel: &str) -> DeferredWakeups {
-        let watches = self.channels.get(channel).map(Channel::watchers).unwrap_or_default();
+    pub(super) fn message(&mut self, channel: &str, now: Moment) -> DeferredWakeups {
+        let Some(channel) = self.channels.get(channel) else { return DeferredWakeups::default() };
+        if let Some(of) = &channel.releases {
+            self.keys.message(&of.key, now);
+        }
+        DeferredWakeups { watches: channel.watchers(), confirmations: Vec::new() }
+    }
+
+    /// Whether the server reports changes of keys.
+    pub(super) fn set_tracking(&mut self, support: TrackingSupport) {
+        self.keys.set_support(support);
+    }
+
+    /// Whether waiters of this lock are woken after every release.
+    pub(super) fn is_tracked(&self, key: &str) -> bool {
+        self.keys.is_tracked(key)
+    }
+
+    /// The server reports that these keys have changed; `None`: all of them.
+    pub(super) fn changed(&mut self, keys: Option<&[String]>, now: Moment) {
+        let channels = &self.channels;
+        let is_watched =
+            |name: &str| channels.get(name).is_some_and(|channel| !channel.watches.is_empty());
+        match keys {
+            Some(keys) => keys.iter().for_each(|key| self.keys.changed(key, is_watched, now)),
+            None => self.keys.all_changed(is_watched, now),
+        }
+    }
+
+    /// A key was read. The waiters to wake.
+    pub(super) fn read(&mut self, key: &Arc<str>, state: KeyState, now: Moment) -> DeferredWakeups {
+        let channel = self.keys.answered(key, state, now);
+        let channel = channel.and_then(|name| self.channels.get(&name));
+        let watches = channel.map(Channel::watchers).unwrap_or_default();
         DeferredWakeups { watches, confirmations: Vec::new() }
     }
 
@@ -415,7 +508,7 @@ impl SubscriptionTable {
 }
 
 impl Channel {
-    fn new(number: u64, kind: ChannelKind, polls: Option<PollInterval>) -> Self {
+    fn new(number: u64, kind: ChannelKind) -> Self {
         Self {
             number,
             kind,
@@ -423,7 +516,7 @@ impl Channel {
             watches: Vec::new(),
             missed: false,
             unused_since: None,
-            polls,
+            releases: None,
             is_polled: false,
             next_poll: None,
         }

@@ -3,6 +3,8 @@
 use super::channel::unpublished;
 use super::connection::{Disconnected, PubSubConnection, PubSubEvent, PubSubRequest};
 use super::table::{DeferredWakeups, SubscriptionTable, WorkerTasks};
+use super::tracked_keys::TrackingSupport;
+use super::tracking::{self, NotTracked, Tracking};
 use super::waker::Poller;
 use crate::connection::Dialer;
 use crate::connection::error_mapping::{self, Asked};
@@ -31,6 +33,9 @@ pub(super) struct SubscriberWorker {
     command_timeout: Duration,
     /// The pauses before the next attempt to connect.
     backoff: Backoff,
+    tracking: Tracking,
+    /// How many connections in a row were lost before the server had switched to RESP3.
+    lost_over_hello: u32,
 }
 
 /// The subscriber is gone.
@@ -52,9 +57,14 @@ impl SubscriberWorker {
     /// How many messages are read before other tasks are looked at.
     const STRETCH: usize = 1000;
 
-    pub(super) fn new(shared: Arc<Shared>, poller: Poller, command_timeout: Duration) -> Self {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        poller: Poller,
+        command_timeout: Duration,
+        tracking: Tracking,
+    ) -> Self {
         let backoff = Backoff::new(Self::FIRST_PAUSE, Self::LONGEST_PAUSE);
-        Self { shared, poller, command_timeout, backoff }
+        Self { shared, poller, command_timeout, backoff, tracking, lost_over_hello: 0 }
     }
 
     /// Runs until the subscriber is gone, whatever panics.
@@ -62,7 +72,7 @@ impl SubscriberWorker {
         loop {
             let outcome = contain(|| self.serve_once()).unwrap_or_else(|| {
                 // The connection is in an unknown state: the next one starts from the table.
-                self.shared.table.lock().disconnected();
+                self.shared.table.lock().disconnected(self.now());
                 self.pause_before_retry()
             });
             if let Err(Closed) = outcome {
@@ -78,13 +88,14 @@ impl SubscriberWorker {
         match self.shared.dialer.dial(Moment::NEVER) {
             Ok(connection) => {
                 self.shared.table.lock().connected();
-                if let Ok(connection) = PubSubConnection::new(connection, self.now()) {
-                    let Disconnected = self.serve(connection)?;
+                if let Ok(mut connection) = PubSubConnection::new(connection, self.now()) {
+                    let Disconnected = self.serve(&mut connection)?;
+                    self.lost_over_hello += u32::from(connection.awaits_hello());
                 }
                 let server = self.shared.dialer.server();
                 let lost = Error::unavailable(format!("the connection to {server} was lost"));
                 let mut table = self.shared.table.lock();
-                table.disconnected();
+                table.disconnected(self.now());
                 let wakes = table.failed(&Failure::NotSent(lost));
                 drop(table);
                 self.deliver(wakes);
@@ -142,8 +153,9 @@ impl SubscriberWorker {
     }
 
     /// Serves the watches on this connection until it breaks.
-    fn serve(&mut self, mut connection: PubSubConnection) -> Result<Disconnected, Closed> {
+    fn serve(&mut self, connection: &mut PubSubConnection) -> Result<Disconnected, Closed> {
         let mut last_retry = self.now();
+        let ends = self.begin_tracking(connection, last_retry);
         // The server may have sent something together with the end of the handshake.
         let mut progress = ReadProgress::Full;
         let sample = self.shared.table.lock().sample();
@@ -166,14 +178,31 @@ impl SubscriberWorker {
                 return Err(Closed);
             }
             self.deliver(wakes);
-            if connection.is_over() {
+            if connection.is_over() || now >= ends {
                 return Ok(Disconnected);
             }
-            progress = match self.step(&mut connection, tasks, progress, next_poll) {
+            progress = match self.step(connection, tasks, progress, next_poll) {
                 Ok(progress) => progress,
                 Err(broken) => return Ok(broken),
             };
         }
+    }
+
+    /// Asks the server to report changes of keys. Until when the connection is used: where the
+    /// request is left out, another one is to try it again.
+    fn begin_tracking(&mut self, connection: &mut PubSubConnection, now: Moment) -> Moment {
+        if self.tracking == Tracking::Off {
+            return Moment::NEVER;
+        }
+        if self.lost_over_hello >= tracking::LOST_CONNECTIONS {
+            self.lost_over_hello -= 1;
+            tracking::warn(self.shared.dialer.server(), &NotTracked::HungUp);
+            return now + tracking::RETRY;
+        }
+        connection.push(PubSubRequest::Hello, now);
+        connection.push(PubSubRequest::Track, now);
+        self.shared.table.lock().set_tracking(TrackingSupport::Requested);
+        Moment::NEVER
     }
 
     /// Sends what is to be sent, sleeps until something happens, and reads what arrived.
@@ -187,6 +216,13 @@ impl SubscriberWorker {
         let now = self.now();
         for unsubscription in tasks.unsubscribe {
             connection.push(PubSubRequest::Unsubscribe(unsubscription), now);
+        }
+        if tasks.reads_too_late {
+            tracking::warn(self.shared.dialer.server(), &NotTracked::TableFull);
+        }
+        // Before the subscriptions: once one is confirmed, no change goes unreported.
+        for key in tasks.reads {
+            connection.push(PubSubRequest::Read(key), now);
         }
         for subscription in tasks.subscribe {
             connection.push(PubSubRequest::Subscribe(subscription), now);
@@ -208,7 +244,7 @@ impl SubscriberWorker {
         }
         // While there are watches, also to find those that have ended.
         let longest = if tasks.is_watched { SubscriptionTable::LINGER } else { silence };
-        let due = due.min(next_poll);
+        let due = due.min(next_poll).min(tasks.next_read.unwrap_or(Moment::NEVER));
         let longest = longest.min(due.since(now)).max(Duration::from_millis(1));
         let (fd, writing) = (connection.fd(), connection.wants_to_write());
         if self.poller.sleep(Some(fd), writing, longest)? {
@@ -225,17 +261,36 @@ impl SubscriberWorker {
                 return Ok(ReadProgress::Empty);
             };
             self.backoff.reset();
-            let wakes = self.handle(event);
+            let wakes = self.handle(event, now);
             self.deliver(wakes);
         }
         Ok(ReadProgress::Full)
     }
 
-    fn handle(&self, event: PubSubEvent) -> DeferredWakeups {
+    fn handle(&mut self, event: PubSubEvent, now: Moment) -> DeferredWakeups {
         let server = self.shared.dialer.server();
         let mut table = self.shared.table.lock();
         match event {
-            PubSubEvent::Message(channel) => table.message(&channel),
+            PubSubEvent::Message(channel) => table.message(&channel, now),
+            PubSubEvent::Read(key, state) => table.read(&key, state, now),
+            PubSubEvent::Changed(keys) => {
+                table.changed(keys.as_deref(), now);
+                DeferredWakeups::default()
+            }
+            PubSubEvent::Tracking(Ok(())) => {
+                table.set_tracking(TrackingSupport::Confirmed);
+                drop(table);
+                self.lost_over_hello = 0;
+                server.clear_warnings(WarningKind::NotTracked);
+                DeferredWakeups::default()
+            }
+            PubSubEvent::Tracking(Err(error)) => {
+                table.set_tracking(TrackingSupport::None);
+                drop(table);
+                self.lost_over_hello = 0;
+                tracking::warn(server, &NotTracked::Refused(error));
+                DeferredWakeups::default()
+            }
             PubSubEvent::Confirmed(subscription) => {
                 server.clear_channel_warning(WarningKind::NotSubscribed, || {
                     subscription.channel.to_string()

@@ -5,7 +5,7 @@ use crate::connection::{
     Address, Connection, ConnectionLike, Dialer, PoolSlot, Reply, Request, ServerError,
 };
 use crate::node::Account;
-use crate::pubsub::{ChannelKind, Subscriber};
+use crate::pubsub::{ChannelKind, Subscriber, Tracking};
 use lock_core::backend::{Failure, Watch};
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
@@ -72,7 +72,7 @@ impl SentinelInstance {
             slot: Mutex::default(),
             id: Mutex::new(None),
             silent: AtomicBool::new(false),
-            subscriber: Subscriber::new(Arc::clone(&dialer), command_timeout),
+            subscriber: Subscriber::new(Arc::clone(&dialer), command_timeout, Tracking::Off),
             watches: Mutex::default(),
             dialer,
         }

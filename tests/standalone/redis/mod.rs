@@ -14,3 +14,4 @@ mod handoff;
 mod publish_rights;
 mod replication;
 mod requests;
+mod tracking;

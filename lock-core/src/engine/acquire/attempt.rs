@@ -199,8 +199,7 @@ impl<'a> Wait<'a> {
         // A message may be lost, so the holder's lease bounds the sleep, and never more than our
         // own.
         let lease = self.engine.settings.lease_time.duration();
-        let bounds = [left, self.engine.abilities.max_poll_interval];
-        let bound = bounds.into_iter().flatten().fold(lease, Duration::min);
+        let bound = left.map_or(lease, |left| left.min(lease));
         Ok(Next::Sleep(now + bound.max(SHORTEST_SLEEP)))
     }
 
@@ -232,11 +231,8 @@ impl<'a> Wait<'a> {
         let (is_behind, before) = waiter.is_behind();
         // An attempt without an answer may have the lock, and only another attempt finds that out.
         let cannot_wait = self.unknown_outcome || self.plan.is_late(self.engine.clock.now());
-        // Where some do not publish, only an attempt learns whether to ask again soon.
-        let abilities = &self.engine.abilities;
-        let cannot_hear = self.unwatched.failures() > 0
-            || abilities.waking != Waking::Publishes
-            || abilities.max_poll_interval.is_some();
+        let cannot_hear =
+            self.unwatched.failures() > 0 || self.engine.abilities.waking != Waking::Publishes;
         if !is_behind || cannot_wait || cannot_hear {
             return Ok(None);
         }

@@ -1,4 +1,5 @@
-//! [`ReplyReader`]: the bytes that a server sends, read as replies of RESP2.
+//! [`ReplyReader`]: the bytes that a server sends, read as replies of RESP2; of RESP3, too, where
+//! that was asked for.
 //!
 //! Not the parser of the `redis` crate: that one takes the stream, copies each reply once more, and
 //! cannot read an error text that is not UTF-8. A test compares the two.
@@ -16,6 +17,8 @@ pub(crate) struct ReplyReader {
     /// How many bytes of the incomplete reply were read.
     size: usize,
     invalid: Option<InvalidReply>,
+    /// Whether RESP3 may arrive.
+    is_resp3: bool,
 }
 
 /// Why bytes are not a reply.
@@ -45,6 +48,12 @@ const UNREADABLE: InvalidReply = "it cannot be parsed";
 const ENDLESS: InvalidReply = "it has no end";
 
 impl ReplyReader {
+    /// A reader for a connection that may switch to RESP3 (`HELLO 3`). Maps, sets and pushes become
+    /// arrays, a map's keys and values in turns.
+    pub(crate) fn resp3() -> Self {
+        Self { is_resp3: true, ..Self::default() }
+    }
+
     /// Where bytes that have arrived are appended.
     pub(crate) fn input(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
@@ -70,7 +79,7 @@ impl ReplyReader {
     }
 
     fn read_reply(&mut self) -> Result<Option<Reply>, InvalidReply> {
-        while let Some((value, length)) = value(&self.bytes[self.read..])? {
+        while let Some((value, length)) = value(&self.bytes[self.read..], self.is_resp3)? {
             self.read += length;
             self.size += length;
             let completed = match value {
@@ -108,7 +117,7 @@ impl ReplyReader {
 }
 
 /// The value that `bytes` begin with, and how many of them it takes; `None` if that needs more.
-fn value(bytes: &[u8]) -> Result<Option<(Value, usize)>, InvalidReply> {
+fn value(bytes: &[u8], is_resp3: bool) -> Result<Option<(Value, usize)>, InvalidReply> {
     let Some((kind, text)) = line(bytes)? else { return Ok(None) };
     let mut length = text.len() + 3;
     let reply = match kind {
@@ -128,6 +137,14 @@ fn value(bytes: &[u8]) -> Result<Option<(Value, usize)>, InvalidReply> {
             Some(0) => Reply::Array(Vec::new()),
             Some(count) => return Ok(Some((Value::Array(count), length))),
         },
+        b'_' if is_resp3 => Reply::Nil,
+        b'>' | b'~' | b'%' if is_resp3 => {
+            let items = if kind == b'%' { 2 } else { 1 };
+            match count(text)?.ok_or(UNREADABLE)? * items {
+                0 => Reply::Array(Vec::new()),
+                count => return Ok(Some((Value::Array(count), length))),
+            }
+        }
         kind if RESP3.contains(&kind) => return Err("it is RESP3, which was not asked for"),
         _ => return Err(UNREADABLE),
     };
@@ -237,6 +254,30 @@ mod tests {
         assert_eq!(expected.len(), 12);
         for step in [1, 2, 3, 7, bytes.len()] {
             assert_eq!(read(bytes, step), (expected.clone(), Ok(())), "{step}");
+        }
+    }
+
+    #[test]
+    fn resp3_is_read_where_it_was_asked_for() {
+        let bytes =
+            b"%2\r\n$5\r\nproto\r\n:3\r\n$7\r\nmodules\r\n*0\r\n>2\r\n+a\r\n_\r\n~0\r\n:1\r\n";
+        let mut reader = ReplyReader::resp3();
+        reader.input().extend_from_slice(bytes);
+        let bulk = |text: &str| Reply::Bulk(text.into());
+        let hello = [bulk("proto"), Reply::Int(3), bulk("modules"), Reply::Array(Vec::new())];
+        for expected in [
+            Reply::Array(hello.into()),
+            Reply::Array(vec![Reply::Text("a".into()), Reply::Nil]),
+            Reply::Array(Vec::new()),
+            Reply::Int(1),
+        ] {
+            assert_eq!(reader.next(), Ok(Some(expected)));
+        }
+        assert!(read(bytes, 7).1.is_err_and(|why| why.contains("RESP3")));
+        for invalid in [&b">-1\r\n"[..], b",1.5\r\n", b"%9223372036854775807\r\n"] {
+            let mut reader = ReplyReader::resp3();
+            reader.input().extend_from_slice(invalid);
+            assert!(reader.next().is_err(), "{invalid:?}");
         }
     }
 

@@ -76,6 +76,7 @@ impl OwnedFormat {
         link: &mut dyn ConnectionLike,
         attempt: &Attempt<'_>,
         terms: Option<&VoteTerms<'_>>,
+        is_tracked: &dyn Fn(&str) -> bool,
         by: Moment,
     ) -> Result<ProposalReply, Failure> {
         let (mode, first, reserve) = match (self.policy, attempt.tokens) {
@@ -130,7 +131,7 @@ impl OwnedFormat {
                 let tokens = first.and_then(|first| token_range(first, reserve));
                 ProposalReply::Answer(Answer::Granted(granted(tokens, reserve)))
             }
-            [0, pttl, told] => ProposalReply::Answer(self.busy(pttl, told == 1)),
+            [0, pttl, told] => ProposalReply::Answer(self.busy(pttl, told == 1, is_tracked(&key))),
             [2, stored] => {
                 ProposalReply::Answer(Answer::Stale(FencingToken::new(stored.unsigned_abs())))
             }

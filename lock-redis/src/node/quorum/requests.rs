@@ -26,7 +26,8 @@ impl Node {
         by: Moment,
     ) -> Result<ProposalReply, Failure> {
         let vote = format.owned(QUORUM).and_then(|owned| {
-            owned.propose(&mut self.link.connection(by)?, attempt, Some(terms), by)
+            let link = &mut self.link.connection(by)?;
+            owned.propose(link, attempt, Some(terms), &self.tracking(), by)
         });
         vote.map_err(on(attempt.name))
     }

@@ -13,8 +13,13 @@ fn at(milliseconds: u64) -> Moment {
 }
 
 fn add(table: &mut SubscriptionTable) -> (WatchId, Option<Arc<Confirmation>>) {
-    let (id, standing) =
-        table.add(ChannelKind::Plain, "c", Some(PollInterval::default()), Arc::new(NoWaiter));
+    let releases = ReleaseChannel {
+        kind: ChannelKind::Plain,
+        name: "c".to_owned(),
+        key: "k".to_owned(),
+        polls: PollInterval::default(),
+    };
+    let (id, standing) = table.add_waiter(&releases, Arc::new(NoWaiter), at(0));
     match standing {
         SubscriptionState::Live => (id, None),
         SubscriptionState::Awaited(confirmation) => (id, Some(confirmation)),
@@ -40,8 +45,8 @@ fn channel_is_requested_once_and_confirmed_to_all() {
         assert!(matches!(confirmation.unwrap().take(), Some(Ok(()))));
     }
     assert!(add(&mut table).1.is_none(), "it stands");
-    assert_eq!(table.message("c").watches.len(), 4);
-    assert!(table.message("d").watches.is_empty());
+    assert_eq!(table.message("c", at(0)).watches.len(), 4);
+    assert!(table.message("d", at(0)).watches.is_empty());
 }
 
 #[test]
@@ -83,7 +88,7 @@ fn missed_messages_wake_waiters_once_after_reconnection() {
     let _watch = add(&mut table);
     let asked = subscription(&table.take_work(at(0)));
     let _none = table.confirmed(&asked);
-    table.disconnected();
+    table.disconnected(at(0));
     let (_, confirmation) = add(&mut table);
     let asked = subscription(&table.take_work(at(0)));
     let wakes = table.confirmed(&asked);
@@ -98,7 +103,7 @@ fn refusal_fails_watchers_wakes_waiters_and_is_retried() {
     let _watch = add(&mut table);
     let asked = subscription(&table.take_work(at(0)));
     let _none = table.confirmed(&asked);
-    table.disconnected();
+    table.disconnected(at(0));
     let (_, confirmation) = add(&mut table);
     let asked = subscription(&table.take_work(at(0)));
     let failure = Failure::Refused(Error::configuration("not allowed"));
@@ -141,4 +146,35 @@ fn refused_channel_is_polled_until_it_is_confirmed() {
     assert_eq!(table.confirmed(&asked).watches.len(), 1, "to look for itself");
     assert_eq!(table.poll(false, at(2_000)).1, Moment::NEVER);
     assert!(table.poll(true, at(2_000)).1 <= at(2_125), "but where releases are not published");
+}
+
+#[test]
+fn tracked_channel_is_not_polled() {
+    let mut table = SubscriptionTable::default();
+    let _watch = add(&mut table);
+    table.set_tracking(TrackingSupport::Confirmed);
+    let work = table.take_work(at(0));
+    assert_eq!((work.reads.len(), work.subscribe.len()), (1, 1));
+    assert!(table.read(&work.reads[0], KeyState::Held, at(0)).watches.is_empty());
+    assert_eq!(table.poll(true, at(0)).1, Moment::NEVER, "the server reports releases");
+    table.changed(Some(&["k".to_owned(), "other".to_owned()]), at(100));
+    let work = table.take_work(at(100));
+    assert_eq!(table.read(&work.reads[0], KeyState::Free, at(100)).watches.len(), 1);
+    table.disconnected(at(200));
+    assert!(table.poll(true, at(200)).1 < Moment::NEVER);
+}
+
+#[test]
+fn key_is_forgotten_with_its_channel() {
+    let mut table = SubscriptionTable::default();
+    table.set_tracking(TrackingSupport::Confirmed);
+    let (id, _) = add(&mut table);
+    let work = table.take_work(at(0));
+    let _held = table.read(&work.reads[0], KeyState::Held, at(0));
+    assert!(table.is_tracked("k"));
+    table.remove(&id, at(0));
+    table.take_work(at(1_000));
+    assert!(!table.is_tracked("k"));
+    table.changed(None, at(1_000));
+    assert!(table.take_work(at(1_000)).reads.is_empty());
 }

@@ -1,0 +1,279 @@
+//! [`TrackedKeys`]: the keys of watched locks, whose changes the server reports (`CLIENT TRACKING`).
+//!
+//! The server reports one change of a key that this connection has read, whatever client made it,
+//! and tracks the key no longer. So the key is read again after each report, by `PTTL`: that tracks
+//! it again, and tells whether the lock is free. Only then waiters are woken, because a renewal is a
+//! change, too.
+//!
+//! Pure state, without I/O and waits.
+
+use lock_core::Moment;
+use lock_core::backend::Backoff;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A key is read at most this often: some locks change hands a thousand times a second.
+const SPACING: Duration = Duration::from_millis(5);
+
+/// After a message about a lock its key is read so much later: the message has woken the waiters,
+/// and by then one client has the lock.
+const AFTER_MESSAGE: Duration = Duration::from_millis(20);
+
+/// A key that could not be read is read again after this time.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+const LONGEST_RETRY: Duration = Duration::from_secs(5);
+
+/// How many keys are read in a second, and how many at once after a quiet time. More are due where
+/// the server tracks fewer keys than are watched (`tracking-table-max-keys`): it reports a change of
+/// one key for each other that is read.
+const READS_PER_SECOND: u32 = 1_000;
+const READS_AT_ONCE: u32 = 10_000;
+
+/// The keys of watched locks.
+#[derive(Default)]
+pub(super) struct TrackedKeys {
+    keys: HashMap<Arc<str>, TrackedKey>,
+    /// The keys to read, by when they are due. Each is here at most once.
+    due: BinaryHeap<Reverse<(Moment, Arc<str>)>>,
+    support: TrackingSupport,
+    budget: ReadBudget,
+}
+
+/// Whether the server reports changes on the present connection.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) enum TrackingSupport {
+    /// There is no connection, or nothing was asked for yet.
+    #[default]
+    None,
+    /// `CLIENT TRACKING` was sent: keys may be read behind it.
+    Requested,
+    Confirmed,
+}
+
+struct TrackedKey {
+    /// The channel on which releases of this lock are published.
+    channel: Arc<str>,
+    phase: Phase,
+    /// When it was read last.
+    read: Option<Moment>,
+    /// When a message about this lock arrived last.
+    message: Option<Moment>,
+    /// The pauses after failed reads; `None` after a successful one.
+    failures: Option<Backoff>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Not tracked, and not watched at the moment.
+    Idle,
+    /// To be read.
+    Due,
+    /// The read was sent; whether a change was reported since.
+    Sent { changed: bool },
+    /// The server reports the next change.
+    Tracked,
+}
+
+/// What a read showed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum KeyState {
+    Free,
+    Held,
+    /// The server refused to read it.
+    Unreadable,
+}
+
+impl TrackedKeys {
+    /// The lock of this key is watched, its releases published on `channel`. Whether it must be
+    /// read.
+    pub(super) fn watch(&mut self, key: &Arc<str>, channel: &Arc<str>, now: Moment) -> bool {
+        let entry = self.keys.entry(Arc::clone(key)).or_insert_with(|| TrackedKey {
+            channel: Arc::clone(channel),
+            phase: Phase::Idle,
+            read: None,
+            message: None,
+            failures: None,
+        });
+        let is_idle = entry.phase == Phase::Idle;
+        if is_idle {
+            entry.schedule(key, now, &mut self.due);
+        }
+        is_idle
+    }
+
+    /// The lock is no longer watched.
+    pub(super) fn forget(&mut self, key: &str) {
+        self.keys.remove(key);
+    }
+
+    /// Whether waiters of this lock are woken after its release, also by a client that publishes
+    /// none.
+    pub(super) fn is_tracked(&self, key: &str) -> bool {
+        let is_read = |entry: &TrackedKey| {
+            let is_late = entry.phase == Phase::Due && self.budget.is_used_up;
+            entry.phase != Phase::Idle && entry.failures.is_none() && !is_late
+        };
+        self.support == TrackingSupport::Confirmed && self.keys.get(key).is_some_and(is_read)
+    }
+
+    /// The server reports changes, or has been asked to.
+    pub(super) fn set_support(&mut self, support: TrackingSupport) {
+        self.support = support;
+    }
+
+    /// The connection is lost, and with it all that was tracked.
+    pub(super) fn disconnected(&mut self, now: Moment) {
+        self.support = TrackingSupport::None;
+        self.due.clear();
+        for (key, entry) in &mut self.keys {
+            entry.failures = None;
+            entry.read = None;
+            entry.schedule(key, now, &mut self.due);
+        }
+    }
+
+    /// A message about the lock of this key arrived.
+    pub(super) fn message(&mut self, key: &str, now: Moment) {
+        if let Some(entry) = self.keys.get_mut(key) {
+            entry.message = Some(now);
+        }
+    }
+
+    /// A key has changed; `is_watched` says whether a channel has watches.
+    pub(super) fn changed(&mut self, key: &str, is_watched: impl Fn(&str) -> bool, now: Moment) {
+        if let Some((key, entry)) = self.keys.get_key_value(key) {
+            let (key, is_watched) = (Arc::clone(key), is_watched(&entry.channel));
+            let entry = self.keys.get_mut(&key).expect("it was found just now");
+            entry.changed(&key, is_watched, now, &mut self.due);
+        }
+    }
+
+    /// All keys were deleted.
+    pub(super) fn all_changed(&mut self, is_watched: impl Fn(&str) -> bool, now: Moment) {
+        for (key, entry) in &mut self.keys {
+            let is_watched = is_watched(&entry.channel);
+            entry.changed(key, is_watched, now, &mut self.due);
+        }
+    }
+
+    /// Takes the keys to read now; and when the next are due.
+    pub(super) fn take_due(&mut self, now: Moment) -> (Vec<Arc<str>>, Option<Moment>) {
+        let mut reads = Vec::new();
+        if self.support == TrackingSupport::None {
+            // All of them again on the next connection.
+            self.due.clear();
+            return (reads, None);
+        }
+        while let Some(Reverse((at, _))) = self.due.peek() {
+            if *at > now {
+                return (reads, Some(*at));
+            }
+            if !self.budget.take(now) {
+                return (reads, Some(now + ReadBudget::PAUSE));
+            }
+            let Some(Reverse((_, key))) = self.due.pop() else { break };
+            if let Some(entry) = self.keys.get_mut(&key).filter(|it| it.phase == Phase::Due) {
+                entry.phase = Phase::Sent { changed: false };
+                entry.read = Some(now);
+                reads.push(key);
+            }
+        }
+        (reads, None)
+    }
+
+    /// Whether keys wait for longer than they should, because too many changes were reported.
+    pub(super) fn is_used_up(&self) -> bool {
+        self.budget.is_used_up
+    }
+
+    /// The reply to a read. The channel whose waiters must look for themselves.
+    pub(super) fn answered(
+        &mut self,
+        key: &Arc<str>,
+        state: KeyState,
+        now: Moment,
+    ) -> Option<Arc<str>> {
+        let entry = self.keys.get_mut(key)?;
+        let Phase::Sent { changed } = entry.phase else { return None };
+        let was_readable = entry.failures.is_none();
+        if state == KeyState::Unreadable {
+            let backoff =
+                entry.failures.get_or_insert(Backoff::new(FIRST_RETRY, LONGEST_RETRY)).next();
+            entry.schedule(key, now + backoff, &mut self.due);
+        } else if changed {
+            entry.failures = None;
+            entry.schedule(key, now, &mut self.due);
+        } else {
+            entry.failures = None;
+            entry.phase = Phase::Tracked;
+        }
+        // From now on they must look again and again where it cannot be read.
+        let wakes = state == KeyState::Free || (state == KeyState::Unreadable && was_readable);
+        wakes.then(|| Arc::clone(&entry.channel))
+    }
+}
+
+impl TrackedKey {
+    fn changed(
+        &mut self,
+        key: &Arc<str>,
+        is_watched: bool,
+        now: Moment,
+        due: &mut BinaryHeap<Reverse<(Moment, Arc<str>)>>,
+    ) {
+        match self.phase {
+            Phase::Tracked if is_watched => self.schedule(key, now, due),
+            Phase::Tracked => self.phase = Phase::Idle,
+            Phase::Sent { .. } => self.phase = Phase::Sent { changed: true },
+            Phase::Idle | Phase::Due => {}
+        }
+    }
+
+    /// Has it read at `at`, or later.
+    fn schedule(
+        &mut self,
+        key: &Arc<str>,
+        at: Moment,
+        due: &mut BinaryHeap<Reverse<(Moment, Arc<str>)>>,
+    ) {
+        let spaced = self.read.map_or(at, |read| at.max(read + SPACING));
+        let spaced = self.message.map_or(spaced, |told| spaced.max(told + AFTER_MESSAGE));
+        self.phase = Phase::Due;
+        due.push(Reverse((spaced, Arc::clone(key))));
+    }
+}
+
+/// How many keys may still be read.
+#[derive(Default)]
+struct ReadBudget {
+    /// How many were read since `since`, less those that were allowed since.
+    used: u32,
+    since: Option<Moment>,
+    is_used_up: bool,
+}
+
+impl ReadBudget {
+    /// How long to wait once it is used up.
+    const PAUSE: Duration = Duration::from_millis(10);
+
+    fn take(&mut self, now: Moment) -> bool {
+        let since = *self.since.get_or_insert(now);
+        let allowed = now.since(since).as_millis() * u128::from(READS_PER_SECOND) / 1_000;
+        if allowed > 0 {
+            self.used = self.used.saturating_sub(u32::try_from(allowed).unwrap_or(u32::MAX));
+            self.since = Some(now);
+        }
+        if self.used == 0 {
+            self.is_used_up = false;
+        }
+        let is_left = self.used < READS_AT_ONCE;
+        self.used += u32::from(is_left);
+        self.is_used_up |= !is_left;
+        is_left
+    }
+}
+
+#[cfg(test)]
+mod tests;

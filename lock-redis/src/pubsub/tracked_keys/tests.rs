@@ -1,0 +1,160 @@
+//! Tests of the tracked keys: sequences of reports, replies and time.
+
+use super::*;
+
+fn at(milliseconds: u64) -> Moment {
+    Moment::from_nanos(0) + Duration::from_millis(milliseconds)
+}
+
+fn key(name: &str) -> Arc<str> {
+    name.into()
+}
+
+/// The table of one watched key, on a connection that reports changes.
+fn tracked() -> TrackedKeys {
+    let mut keys = TrackedKeys::default();
+    keys.set_support(TrackingSupport::Requested);
+    assert!(keys.watch(&key("k"), &key("c"), at(0)));
+    assert_eq!(keys.take_due(at(0)).0, [key("k")]);
+    keys.set_support(TrackingSupport::Confirmed);
+    keys
+}
+
+fn read(keys: &mut TrackedKeys, state: KeyState, now: u64) -> bool {
+    keys.answered(&key("k"), state, at(now)).is_some_and(|channel| &*channel == "c")
+}
+
+fn change(keys: &mut TrackedKeys, now: u64) {
+    keys.changed("k", |_| true, at(now));
+}
+
+#[test]
+fn only_a_free_lock_wakes_waiters() {
+    let mut keys = tracked();
+    assert!(!read(&mut keys, KeyState::Held, 1));
+    assert!(keys.is_tracked("k") && keys.take_due(at(100)).0.is_empty());
+    change(&mut keys, 100);
+    assert_eq!(keys.take_due(at(100)).0.len(), 1, "read at once");
+    assert!(!read(&mut keys, KeyState::Held, 101), "it was renewed");
+    change(&mut keys, 200);
+    assert_eq!(keys.take_due(at(200)).0.len(), 1);
+    assert!(read(&mut keys, KeyState::Free, 201));
+}
+
+#[test]
+fn reads_of_a_key_keep_a_distance() {
+    let mut keys = tracked();
+    read(&mut keys, KeyState::Held, 1);
+    change(&mut keys, 2);
+    assert_eq!(keys.take_due(at(2)), (Vec::new(), Some(at(5))));
+    assert_eq!(keys.take_due(at(5)).0.len(), 1);
+    read(&mut keys, KeyState::Held, 6);
+    keys.message("k", at(30));
+    change(&mut keys, 30);
+    assert_eq!(keys.take_due(at(30)), (Vec::new(), Some(at(50))), "the message woke the waiters");
+    assert!(keys.is_tracked("k"), "it will be read");
+}
+
+#[test]
+fn change_before_the_reply_leads_to_another_read() {
+    let mut keys = tracked();
+    change(&mut keys, 0);
+    assert!(!read(&mut keys, KeyState::Held, 1));
+    assert_eq!(keys.take_due(at(5)).0.len(), 1);
+}
+
+#[test]
+fn key_without_watches_is_read_when_it_is_watched_again() {
+    let mut keys = tracked();
+    read(&mut keys, KeyState::Held, 1);
+    keys.changed("k", |_| false, at(10));
+    assert!(keys.take_due(at(100)).0.is_empty() && !keys.is_tracked("k"));
+    assert!(keys.watch(&key("k"), &key("c"), at(100)));
+    assert_eq!(keys.take_due(at(100)).0.len(), 1);
+    read(&mut keys, KeyState::Held, 101);
+    assert!(!keys.watch(&key("k"), &key("c"), at(102)), "it is tracked");
+}
+
+#[test]
+fn unreadable_key_wakes_waiters_once_and_is_read_later() {
+    let mut keys = tracked();
+    assert!(read(&mut keys, KeyState::Unreadable, 1), "they must look for themselves");
+    assert!(!keys.is_tracked("k"));
+    let (reads, next) = keys.take_due(at(2));
+    assert!(reads.is_empty() && next.is_some_and(|next| next > at(400)), "{next:?}");
+    assert_eq!(keys.take_due(at(1_100)).0.len(), 1);
+    assert!(!read(&mut keys, KeyState::Unreadable, 1_101));
+    assert_eq!(keys.take_due(at(10_000)).0.len(), 1);
+    read(&mut keys, KeyState::Held, 10_001);
+    assert!(keys.is_tracked("k"));
+}
+
+#[test]
+fn nothing_is_tracked_without_support() {
+    let mut keys = tracked();
+    read(&mut keys, KeyState::Held, 1);
+    keys.set_support(TrackingSupport::None);
+    assert!(!keys.is_tracked("k"));
+    for count in 0..1_000 {
+        keys.forget("k");
+        keys.watch(&key("k"), &key("c"), at(count));
+        assert_eq!(keys.take_due(at(count)), (Vec::new(), None));
+        assert!(keys.due.is_empty(), "nothing is queued up");
+    }
+    keys.disconnected(at(2_000));
+    keys.set_support(TrackingSupport::Requested);
+    assert_eq!(keys.take_due(at(2_000)).0.len(), 1, "the next connection reads it anew");
+}
+
+#[test]
+fn reconnection_and_flush_read_all_keys() {
+    let mut keys = tracked();
+    for name in ["a", "b"] {
+        keys.watch(&key(name), &key("c"), at(0));
+    }
+    let count = |keys: &mut TrackedKeys, now| {
+        let reads = keys.take_due(at(now)).0;
+        for key in &reads {
+            keys.answered(key, KeyState::Held, at(now));
+        }
+        reads.len()
+    };
+    read(&mut keys, KeyState::Held, 0);
+    assert_eq!(count(&mut keys, 0), 2);
+    keys.all_changed(|_| true, at(100));
+    assert_eq!(count(&mut keys, 100), 3);
+    keys.disconnected(at(101));
+    assert!(!keys.is_tracked("k"));
+    keys.set_support(TrackingSupport::Confirmed);
+    assert_eq!(count(&mut keys, 101), 3, "at once");
+}
+
+#[test]
+fn reads_are_limited_when_every_read_reports_a_change() {
+    let mut keys = tracked();
+    read(&mut keys, KeyState::Held, 0);
+    for number in 0..200 {
+        keys.watch(&key(&number.to_string()), &key("c"), at(0));
+    }
+    let mut reads = 0;
+    for now in 0..30_000 {
+        for key in keys.take_due(at(now)).0 {
+            reads += 1;
+            keys.answered(&key, KeyState::Held, at(now));
+            keys.changed(&key, |_| true, at(now));
+        }
+    }
+    assert!((39_000..=40_500).contains(&reads), "{reads}");
+    assert!(keys.is_used_up());
+    let late = (0..200).filter(|number| !keys.is_tracked(&number.to_string())).count();
+    assert!(late > 0, "waiters of keys that are read late look for themselves");
+    // Quiet again.
+    for now in 30_000..50_000 {
+        for key in keys.take_due(at(now)).0 {
+            keys.answered(&key, KeyState::Held, at(now));
+        }
+    }
+    change(&mut keys, 50_000);
+    assert_eq!(keys.take_due(at(50_000)).0.len(), 1);
+    assert!(!keys.is_used_up() && keys.is_tracked("k"));
+}

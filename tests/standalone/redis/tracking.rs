@@ -1,0 +1,314 @@
+//! Releases that no client publishes: the server reports the change of the key.
+
+use distlock::{Client, DistLock, Event, WarningKind};
+use distlock_tests::probe::{Probe, Value};
+use distlock_tests::process::RedisServer;
+use distlock_tests::proxy::{Fault, Plan, Proxy};
+use distlock_tests::redis::client;
+use distlock_tests::resp::Request;
+use distlock_tests::time::{eventually, ms, within};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(60);
+/// Far longer than [`LONG`]: a waiter that is not told is too late.
+const LEASE: &str = "600000";
+/// After this time at the latest a waiter looks that is not told: 5 s, and what a busy machine
+/// needs.
+const FALLBACK: Duration = Duration::from_secs(15);
+
+/// A string and a hash, each with a foreign holder that publishes nothing.
+const TEXT: &[&str] = &["SET", "x", "c3RyYW5nZXI=", "PX", LEASE];
+const ENDLESS: &[&str] = &["SET", "x", "c3RyYW5nZXI="];
+const HASH: &[&str] = &["HSET", "x", "7b6d2f0e-5f55-4c05-9b3a-d3a6a3a8d1a1:5", "1"];
+
+/// What a client was warned of.
+type Warned = Arc<Mutex<Vec<String>>>;
+
+fn warned_client(url: &str) -> (Client, Warned) {
+    let warned = Warned::default();
+    let messages = Arc::clone(&warned);
+    let handler = move |event: &Event| {
+        if let Event::Warning { kind: WarningKind::NotTracked, message, .. } = event {
+            messages.lock().push(message.clone());
+        }
+    };
+    let url = format!("{url}{}watchdog=10m", if url.contains('?') { "&" } else { "?" });
+    let client = distlock::builder().url(&url).unwrap();
+    (client.events(Arc::new(handler)).connect().unwrap(), warned)
+}
+
+/// How long a waiter takes to get the lock of a foreign client once `free` was called.
+fn freed_after(
+    client: &Client,
+    probe: &mut Probe,
+    hold: &[&[&str]],
+    free: impl FnOnce(&mut Probe),
+) -> Duration {
+    for command in hold {
+        assert!(!matches!(probe.command(command), Value::Error(_)), "{command:?}");
+    }
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let lock = client.mutex("x").unwrap();
+            let guard = within(LONG, || lock.lock().unwrap());
+            let granted = Instant::now();
+            guard.unlock().unwrap();
+            granted
+        });
+        waits(client, probe);
+        let freed = Instant::now();
+        free(probe);
+        waiter.join().unwrap().saturating_duration_since(freed)
+    })
+}
+
+/// Waits until the client's waiter sleeps.
+fn waits(client: &Client, probe: &mut Probe) {
+    eventually("it is queued", LONG, || client.queue_length("x").unwrap() == 1);
+    eventually("it listens", LONG, || {
+        let channels = probe.command(&["PUBSUB", "CHANNELS", "*{x}*"]).texts();
+        !channels.is_empty()
+    });
+    let attempts = |probe: &mut Probe| probe.command_calls("evalsha") + probe.command_calls("eval");
+    let mut before = u64::MAX;
+    eventually("it sleeps", LONG, || {
+        let now = attempts(probe);
+        thread::sleep(ms(30));
+        std::mem::replace(&mut before, now) == now
+    });
+}
+
+#[test]
+fn silent_end_of_a_lock_wakes_its_waiter() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    for (options, holds) in [
+        ("", [&[HASH][..], &[HASH, &["PEXPIRE", "x", LEASE]]]),
+        ("format=token", [&[ENDLESS][..], &[TEXT]]),
+    ] {
+        let client = client(&server, options);
+        for hold in holds {
+            for end in [
+                &["DEL", "x"][..],
+                &["UNLINK", "x"],
+                &["PEXPIRE", "x", "20"],
+                &["RENAME", "x", "y"],
+                &["FLUSHALL"],
+                &["FLUSHDB", "ASYNC"],
+                &["EVAL", "return redis.call('DEL', 'x')", "0"],
+            ] {
+                let took = freed_after(&client, &mut probe, hold, |probe| {
+                    assert!(!matches!(probe.command(end), Value::Error(_)), "{end:?}");
+                });
+                assert!(took < LONG / 2, "{options} {end:?}: {took:?}");
+                probe.command(&["DEL", "y"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn renewal_of_the_holder_wakes_no_waiter() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let client = client(&server, "format=token");
+    freed_after(&client, &mut probe, &[TEXT], |probe| {
+        let attempts = probe.command_calls("evalsha");
+        for turn in 1..=20 {
+            probe.command(&["PEXPIRE", "x", LEASE]);
+            // The key is read again after each change.
+            eventually("it was read", LONG, || probe.command_calls("pttl") > turn);
+            thread::sleep(ms(5));
+        }
+        assert_eq!(probe.command_calls("evalsha"), attempts, "the waiter did not ask");
+        probe.command(&["DEL", "x"]);
+    });
+}
+
+#[test]
+fn published_release_leads_to_one_attempt() {
+    let counted = |tracking: &str| {
+        let server = RedisServer::start();
+        let mut probe = server.probe();
+        let [holder, waiter] = [(); 2].map(|()| client(&server, tracking));
+        let attempts = |probe: &mut Probe| {
+            let scripts = ["evalsha", "eval"].map(|command| probe.command_calls(command));
+            scripts.into_iter().sum::<u64>()
+        };
+        let mut counts = Vec::new();
+        for _ in 0..5 {
+            let guard = holder.mutex("x").unwrap().lock().unwrap();
+            thread::scope(|scope| {
+                let granted = scope.spawn(|| {
+                    let lock = waiter.mutex("x").unwrap();
+                    let guard = within(LONG, || lock.lock().unwrap());
+                    // A late attempt would still come.
+                    thread::sleep(ms(100));
+                    guard.unlock().unwrap();
+                });
+                waits(&waiter, &mut probe);
+                let before = attempts(&mut probe);
+                guard.unlock().unwrap();
+                granted.join().unwrap();
+                counts.push(attempts(&mut probe) - before);
+            });
+        }
+        counts.sort_unstable();
+        counts
+    };
+    let (with, without) = (counted("tracking=auto"), counted("tracking=off"));
+    assert_eq!(with[2], without[2], "{with:?} {without:?}");
+}
+
+/// Rules of the access control list and commands that are missing: the waiter looks now and then,
+/// and the client warns once.
+#[test]
+fn lock_is_found_free_within_seconds_where_tracking_is_refused() {
+    const USER: [&str; 9] = ["ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "&*", "+@all"];
+    for (rule, cause) in [("-client|tracking", "`+client|tracking`"), ("renamed", "HELLO")] {
+        let server = match rule {
+            "renamed" => RedisServer::start_with(&["--rename-command", "HELLO", ""]),
+            _ => RedisServer::start(),
+        };
+        let mut probe = server.probe();
+        probe.command(&[&USER[..], &[if rule == "renamed" { "+@all" } else { rule }]].concat());
+        let (client, warned) = warned_client(&server.url_as("me"));
+        let took = freed_after(&client, &mut probe, &[HASH], |probe| {
+            probe.command(&["DEL", "x"]);
+        });
+        println!("{rule}: noticed after {took:?}");
+        assert!(took < FALLBACK, "{rule}: {took:?}");
+        eventually("it warns", LONG, || !warned.lock().is_empty());
+        let messages = warned.lock().clone();
+        assert_eq!(messages.len(), 1, "{messages:?}");
+        assert!(messages[0].contains(cause), "{messages:?}");
+    }
+}
+
+#[test]
+fn nothing_is_tracked_where_it_is_switched_off() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let client = client(&server, "tracking=off");
+    let took = freed_after(&client, &mut probe, &[HASH], |probe| {
+        assert_eq!(probe.command_calls("hello"), 0);
+        assert_eq!(probe.info_field("clients", "tracking_clients").unwrap(), "0");
+        probe.command(&["DEL", "x"]);
+    });
+    assert!(took > ms(1) && took < FALLBACK, "{took:?}");
+    let url = format!("{}?tracking=maybe", server.url());
+    let error = distlock::connect(&url).unwrap_err();
+    assert!(error.is_configuration(), "{error}");
+    assert!(error.to_string().contains("`tracking=maybe` is not one of"), "{error}");
+}
+
+/// Cuts each connection on which `HELLO` arrives, or swallows it.
+struct AgainstHello(Fault, AtomicU64);
+
+impl Plan for AgainstHello {
+    fn fate(&self, request: &mut Request) -> Fault {
+        if !request.is("HELLO") {
+            return Fault::Pass;
+        }
+        self.1.fetch_add(1, Ordering::SeqCst);
+        self.0
+    }
+}
+
+#[test]
+fn proxy_that_ends_connections_over_resp3_is_got_along_with() {
+    for fault in [Fault::Cut, Fault::SwallowRequest] {
+        let server = RedisServer::start();
+        let mut probe = server.probe();
+        let plan = Arc::new(AgainstHello(fault, AtomicU64::new(0)));
+        let proxy = Proxy::new(server.port(), Arc::clone(&plan) as _);
+        let url = format!("{}?command_timeout=500ms", proxy.url());
+        let (client, warned) = warned_client(&url);
+        let took = freed_after(&client, &mut probe, &[HASH], |probe| {
+            probe.command(&["DEL", "x"]);
+        });
+        assert!(took < FALLBACK, "{fault:?}: {took:?}");
+        assert!(plan.1.load(Ordering::SeqCst) >= 2, "one may be lost for another reason");
+        eventually("it warns", LONG, || !warned.lock().is_empty());
+        assert!(warned.lock()[0].contains("HELLO 3"), "{:?}", warned.lock());
+    }
+}
+
+/// The connection that changes are reported on is cut over and over while foreign clients take and
+/// free the lock in silence. Each release is noticed: by a report, or by the look after a
+/// reconnection.
+#[test]
+fn cut_connections_lose_no_silent_release() {
+    let server = RedisServer::start();
+    let (mut probe, mut killer) = (server.probe(), server.probe());
+    let client = client(&server, "format=token,poll=1h");
+    let done = AtomicBool::new(false);
+    let mut worst = Duration::ZERO;
+    thread::scope(|scope| {
+        let kills = scope.spawn(|| {
+            let mut kills = 0;
+            while !done.load(Ordering::SeqCst) {
+                kills += killer.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).int();
+                thread::sleep(ms(fastrand::u64(0..20)));
+            }
+            kills
+        });
+        for _ in 0..100 {
+            let took = freed_after(&client, &mut probe, &[TEXT], |probe| {
+                thread::sleep(ms(fastrand::u64(0..20)));
+                probe.command(&["DEL", "x"]);
+            });
+            worst = worst.max(took);
+        }
+        done.store(true, Ordering::SeqCst);
+        let kills = kills.join().unwrap();
+        println!("{kills} connections cut, longest wait {worst:?}");
+        assert!(kills > 20, "{kills}");
+    });
+    assert!(worst < LONG / 2, "{worst:?}");
+}
+
+/// The server tracks 100 keys, and 300 are watched: reads of a key evict others, whose waiters are
+/// told of a change. That is limited, said once, and no waiter is forgotten.
+#[test]
+fn full_tracking_table_delays_no_waiter_for_long() {
+    const LOCKS: usize = 300;
+    let server = RedisServer::start_with(&["--tracking-table-max-keys", "100"]);
+    let mut probe = server.probe();
+    let (client, warned) = warned_client(&format!("{}?format=token", server.url()));
+    let names: Vec<_> = (0..LOCKS).map(|number| format!("n{number}")).collect();
+    for name in &names {
+        probe.command(&["SET", name, "c3RyYW5nZXI=", "PX", LEASE]);
+    }
+    thread::scope(|scope| {
+        let waiters: Vec<_> = names
+            .iter()
+            .map(|name| {
+                let client = &client;
+                scope.spawn(move || {
+                    let lock = client.mutex(name).unwrap();
+                    within(LONG, || lock.lock().unwrap().unlock().unwrap());
+                })
+            })
+            .collect();
+        eventually("all listen", LONG, || {
+            probe.command(&["PUBSUB", "CHANNELS", "*"]).texts().len() == LOCKS
+        });
+        eventually("it warns", LONG, || !warned.lock().is_empty());
+        probe.reset_stats();
+        thread::sleep(ms(3_000));
+        let reads = probe.command_calls("pttl");
+        println!("{reads} reads in 3 s");
+        assert!(reads < 20_000, "{reads}");
+        assert!(warned.lock()[0].contains("`tracking-table-max-keys`"), "{:?}", warned.lock());
+        for name in &names {
+            probe.command(&["DEL", name]);
+        }
+        waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+    });
+    assert_eq!(warned.lock().len(), 1, "{:?}", warned.lock());
+}
