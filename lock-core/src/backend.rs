@@ -154,6 +154,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
         self.inspect(name, by)
     }
 
+    /// The longest time after which a waiter asks again, although the store tells it of releases:
+    /// a foreign client may not publish its own. `None`: not before the holder's lease can be over.
+    fn poll_pause(&self, _name: &LockName) -> Option<Duration> {
+        None
+    }
+
     /// Returns the holder as [`inspect`](Backend::inspect) does, if it is this acquisition's owner.
     ///
     /// # Errors
@@ -671,6 +677,9 @@ pub struct Abilities {
     pub tokens: bool,
     /// How a waiter is notified of a release.
     pub waking: Waking,
+    /// When a held lock is renewed first, if that is before a third of its lease: from then on the
+    /// store [reports](crate::Notices::changed) changes of it.
+    pub first_renewal: Option<Duration>,
     /// Whether [`Release::FreedFor`] counts all clients that wait. A server counts only its own
     /// subscribers.
     pub counts_waiters: bool,
@@ -692,6 +701,7 @@ impl Abilities {
             renewable: true,
             tokens: true,
             waking,
+            first_renewal: None,
             counts_waiters: false,
             replication,
             independent: false,
@@ -723,6 +733,13 @@ impl Abilities {
     #[must_use]
     pub fn waking(mut self, waking: Waking) -> Self {
         self.waking = waking;
+        self
+    }
+
+    /// Sets when a held lock is renewed first.
+    #[must_use]
+    pub fn first_renewal(mut self, after: Option<Duration>) -> Self {
+        self.first_renewal = after;
         self
     }
 

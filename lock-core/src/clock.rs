@@ -19,7 +19,7 @@ impl Moment {
 
     /// The moment this many nanoseconds after the clock's beginning.
     #[must_use]
-    pub fn from_nanos(nanos: u64) -> Self {
+    pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 

@@ -1,6 +1,7 @@
 //! [`Notices`]: what a backend reports to its client besides replies to requests.
 
 use crate::event::{Event, Events, WarningKind};
+use crate::name::LockName;
 use crate::sync::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -14,18 +15,25 @@ pub struct Notices(Arc<Inner>);
 struct Inner {
     events: Events,
     recheck: Mutex<Option<Recheck>>,
+    renew: Mutex<Option<RenewNow>>,
 }
 
 type Recheck = Arc<dyn Fn() + Send + Sync>;
+type RenewNow = Arc<dyn Fn(Option<&[LockName]>) + Send + Sync>;
 
 impl Notices {
     pub(crate) fn to(events: Events) -> Self {
-        Self(Arc::new(Inner { events, recheck: Mutex::default() }))
+        Self(Arc::new(Inner { events, recheck: Mutex::default(), renew: Mutex::default() }))
     }
 
     /// Calls `recheck`, which must not block, whenever held locks are to be verified.
     pub(crate) fn on_recheck(&self, recheck: Recheck) {
         *self.0.recheck.lock() = Some(recheck);
+    }
+
+    /// Calls `renew`, which must not block, whenever locks are to be renewed at once.
+    pub(crate) fn on_change(&self, renew: RenewNow) {
+        *self.0.renew.lock() = Some(renew);
     }
 
     /// Reports [`Event::ServerChanged`]: the backend uses another server at this address from now
@@ -52,6 +60,15 @@ impl Notices {
     /// `message` is called only if there is a handler.
     pub fn warn(&self, kind: WarningKind, message: impl FnOnce() -> String) {
         self.0.events.emit(|| Event::Warning { kind, message: message() });
+    }
+
+    /// Makes the client renew those of these locks at once that it holds and renews (`None`: all),
+    /// because the store says that they have changed: the renewal finds out whether they are lost.
+    pub fn changed(&self, names: Option<&[LockName]>) {
+        let renew = self.0.renew.lock().clone();
+        if let Some(renew) = renew {
+            renew(names);
+        }
     }
 
     /// Makes the client verify all locks that it holds now, on a thread of its own, instead of at

@@ -38,6 +38,11 @@ impl Keys {
 }
 
 impl Keys {
+    /// The name of the lock under this key, if it is one of these.
+    pub(crate) fn name(&self, key: &str) -> Option<LockName> {
+        LockName::new(key.strip_prefix(&*self.prefix)?).ok()
+    }
+
     /// What says that a server is a node of a quorum.
     pub(crate) fn marker(&self) -> String {
         [&self.prefix, "distlock_quorum"].concat()

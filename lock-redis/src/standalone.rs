@@ -10,6 +10,7 @@ use lock_core::backend::{
 use lock_core::{Backend, Config, Context, Error, LockName, Moment};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One standalone Redis server.
 ///
@@ -92,6 +93,10 @@ impl Backend for RedisBackend {
 
     fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         self.node.peek(RequestMode::Direct, &self.format, name, by)
+    }
+
+    fn poll_pause(&self, name: &LockName) -> Option<Duration> {
+        self.node.poll_pause(&self.format, name)
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

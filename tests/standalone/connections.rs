@@ -208,7 +208,7 @@ fn late_subscribe_confirmation_swallows_no_message() {
         stream.write_all([RELEASED, B, RELEASED].concat().as_bytes()).unwrap();
         hold(stream);
     });
-    let bench = Bench::new(&peer.url());
+    let bench = Bench::new(&format!("{}?tracking=off", peer.url()));
     let counter = Arc::new(Counter::default());
     let watch = |lock, by| -> Result<Watch, Failure> {
         bench.backend.watch(&name(lock), Arc::clone(&counter) as Arc<dyn Wake>, by)

@@ -60,7 +60,7 @@ fn demoted_server_reports_no_lock_as_gone() {
 #[test]
 fn connection_to_a_demoted_server_is_left() {
     let [server, master] = [(); 2].map(|()| server());
-    let bench = Bench::on(&server);
+    let bench = Bench::new(&format!("{}?tracking=off", server.url()));
     let (held, _) = bench.take("a");
     bench.renew(&[RenewalRequest::new(held.clone())]);
     let before = connections(&server);

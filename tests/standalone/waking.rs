@@ -42,7 +42,8 @@ fn release_wakes_every_watch_of_that_name_only() {
     let elsewhere = Bench::on(&server);
     let (held, _) = elsewhere.take("a");
     elsewhere.release(&held);
-    eventually("both are woken", LONG, || one.count() == 1 && two.count() == 1);
+    // Again if the lock is free a moment after the message.
+    eventually("both are woken", LONG, || one.count() >= 1 && two.count() >= 1);
     assert_eq!(other.count(), 0);
 }
 
@@ -212,7 +213,7 @@ fn silent_subscriber_link_is_noticed_without_requests() {
             .unwrap();
         hold(stream);
     });
-    let bench = Bench::new(&format!("{}?command_timeout=200ms", peer.url()));
+    let bench = Bench::new(&format!("{}?command_timeout=200ms&tracking=off", peer.url()));
     let (_watch, counter) = watch(&bench, "a");
     assert_eq!(peer.connections(), 1);
     let silence = Stopwatch::start();
@@ -235,7 +236,7 @@ fn watch_on_a_faulty_peer_is_bounded_by_the_deadline() {
             let _broken = stream.write_all(answer);
             hold(stream);
         });
-        let bench = Bench::new(&peer.url());
+        let bench = Bench::new(&format!("{}?tracking=off", peer.url()));
         let wake = Arc::new(Counter::default());
         let failure = timed(150, |by| bench.backend.watch(&name("a"), wake, by)).unwrap_err();
         assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
@@ -260,7 +261,7 @@ fn thousand_threads_watch_over_one_connection() {
     assert_eq!(server.probe().command_calls("subscribe"), 501);
     bench.release(&held);
     eventually("all who watch `a` are woken", LONG, || {
-        counters.iter().all(|(number, (_, counter))| counter.count() == u64::from(number % 2 == 0))
+        counters.iter().all(|(number, (_, counter))| (counter.count() > 0) == (number % 2 == 0))
     });
     assert_eq!(listeners(&server), 1);
 }

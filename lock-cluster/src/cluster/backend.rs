@@ -13,6 +13,7 @@ use lock_core::{Backend, Config, Context, Error, LockName, Moment};
 use lock_redis::parts::{Address, Format, Node, NodeSettings, Redirect, RequestMode};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 #[cfg(test)]
 mod tests;
@@ -363,6 +364,11 @@ impl Backend for ClusterBackend {
 
     fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         self.look_at(name, by, |node, mode| node.peek(mode, &self.format, name, by))
+    }
+
+    fn poll_pause(&self, name: &LockName) -> Option<Duration> {
+        let owner = self.router.0.look(self.format.slot(name))?;
+        owner.node.poll_pause(&self.format, name)
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

@@ -108,6 +108,7 @@ impl QuorumBackend {
         nodes.iter().try_for_each(check)?;
         let abilities = || nodes.iter().map(QuorumNode::abilities);
         let tokens = abilities().all(|abilities| abilities.tokens);
+        let first_renewal = abilities().filter_map(|it| it.first_renewal).min();
         let server = nodes.iter().find_map(QuorumNode::server);
         let terms = server.map(|server| *server.terms());
         let membership = Membership::new(
@@ -122,7 +123,7 @@ impl QuorumBackend {
             clock: Arc::clone(clock),
             proposals: TokenProposals::default(),
             node_timeout,
-            abilities: Abilities::full().tokens(tokens),
+            abilities: Abilities::full().tokens(tokens).first_renewal(first_renewal),
             membership: Arc::new(membership),
             terms,
             starting: Mutex::new(None),
@@ -442,9 +443,12 @@ impl Backend for QuorumBackend {
     }
 
     fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        Ok(self.inspect(name, by)?.limited_to(self.poll_pause(name)))
+    }
+
+    fn poll_pause(&self, name: &LockName) -> Option<Duration> {
         let workers = self.0.workers.iter();
-        let pause = workers.filter_map(|worker| worker.context().node().poll_pause(name)).min();
-        Ok(self.inspect(name, by)?.limited_to(pause))
+        workers.filter_map(|worker| worker.context().node().poll_pause(name)).min()
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

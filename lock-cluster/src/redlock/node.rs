@@ -178,9 +178,11 @@ impl QuorumNode {
         }
     }
 
-    /// When a waiter looks again at the latest. `None`: it is woken after every release.
     pub(super) fn poll_pause(&self, name: &LockName) -> Option<Duration> {
-        self.server().and_then(|server| server.node.poll_pause(&server.format, name))
+        match self {
+            Self::Store { store, .. } => store.poll_pause(name),
+            Self::Server(server) => server.node.poll_pause(&server.format, name),
+        }
     }
 
     pub(super) fn watch(

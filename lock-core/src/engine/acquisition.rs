@@ -75,6 +75,8 @@ pub(crate) struct Inner {
     pub(crate) renewal: Option<RenewalPlan>,
     /// Whether a renewal of the timer's is queued or under way.
     pub(crate) renewing: bool,
+    /// Whether the store reported a change since: it is renewed once more then.
+    pub(crate) changed: bool,
     /// Whether the store may keep it for longer than we trust it: an extension is not confirmed, or
     /// was confirmed too late.
     pub(crate) overlong: bool,
@@ -122,6 +124,9 @@ pub(crate) struct RenewalPlan {
     pub(crate) ttl: LeaseTime,
     pub(crate) left: Option<u32>,
     pub(crate) renew_at: Moment,
+    /// When it would have been due if the next renewal did not come early: it is still due then, so
+    /// that locks that were taken together are not renewed together.
+    planned: Option<Moment>,
 }
 
 impl Inner {
@@ -130,6 +135,7 @@ impl Inner {
             lease,
             renewal,
             renewing: false,
+            changed: false,
             overlong: false,
             last_failure: None,
             told_failures: Vec::new(),
@@ -163,7 +169,23 @@ impl RenewalPlan {
     /// With this lease; the first renewal is due a third of it after `sent`, or that much
     /// `earlier`.
     pub(crate) fn from(sent: Moment, ttl: LeaseTime, left: Option<u32>, earlier: Duration) -> Self {
-        Self { ttl, left, renew_at: sent + (ttl.duration() / 3).saturating_sub(earlier) }
+        let renew_at = sent + (ttl.duration() / 3).saturating_sub(earlier);
+        Self { ttl, left, renew_at, planned: None }
+    }
+
+    /// Adds a renewal at `early`, if that is before the next one.
+    pub(crate) fn add(&mut self, early: Moment) {
+        if early < self.renew_at {
+            let planned = std::mem::replace(&mut self.renew_at, early);
+            self.planned.get_or_insert(planned);
+        }
+    }
+
+    /// It was renewed by the request that was sent at `sent`.
+    pub(crate) fn renewed(&mut self, sent: Moment) {
+        self.left = self.left.map(|left| left.saturating_sub(1));
+        let next = Self::next(sent, self.ttl);
+        self.renew_at = self.planned.take().map_or(next, |planned| planned.min(next));
     }
 
     /// When the renewal after the one sent at `sent` is due: with two thirds of the lease left.
@@ -315,6 +337,17 @@ impl Acquisition {
 
     fn exchange(&self, until: u64, new: u64) -> Result<u64, u64> {
         self.valid_until.compare_exchange(until, new, Ordering::AcqRel, Ordering::Acquire)
+    }
+
+    /// Has it renewed at once, if it is renewed without an end.
+    pub(crate) fn make_due(&self, now: Moment) -> bool {
+        let mut inner = self.lock();
+        inner.changed = inner.renewing;
+        match &mut inner.renewal {
+            Some(plan) if plan.left.is_none() => plan.add(now),
+            _ => return false,
+        }
+        true
     }
 
     /// When the timer is to check it: at the next renewal, or when it is over.

@@ -5,7 +5,7 @@ use super::acquire::weigh_renewal;
 use super::acquisition::{Acquisition, GuardState, RenewalPlan};
 use super::local_queue::{LocalLock, LocalLockState};
 use super::renewal::{RenewalHandler, RenewalJob, Reply, TICK};
-use crate::backend::{HolderInfo, Renewal, call_backend};
+use crate::backend::{HolderInfo, RENEW_BATCH, Renewal, call_backend};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, Events};
@@ -142,6 +142,28 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
 }
 
 impl Engine {
+    /// Renews these at once (`None`: all that is held), because the store says that they have
+    /// changed. Those with a fixed lease or a number of renewals are left as they are.
+    pub(super) fn renew_now(&self, names: Option<&[LockName]>) {
+        if self.is_forked() {
+            return;
+        }
+        let locks = match names {
+            Some(names) => names.iter().filter_map(|name| self.registry.find(name)).collect(),
+            None => self.registry.all(),
+        };
+        let (now, mut jobs) = (self.clock.now(), Vec::new());
+        for lock in locks {
+            if lock.lock().current().is_some_and(|acquisition| acquisition.make_due(now)) {
+                jobs.extend(self.check(lock, now));
+            }
+            if jobs.len() == RENEW_BATCH {
+                self.workers.renew(&mut jobs);
+            }
+        }
+        self.workers.renew(&mut jobs);
+    }
+
     /// The store found something that is not a lock under the name. Returns the loss as an error.
     fn declare_overwritten(
         &self,
@@ -189,10 +211,10 @@ impl Engine {
         // Confirmed to the longest that was ever asked for: nothing longer can be in the store.
         inner.overlong &= lease < inner.lease;
         let mut suspended = false;
+        let changed = by_timer && std::mem::take(&mut inner.changed);
         if let Some(plan) = &mut inner.renewal {
             if by_timer {
-                plan.left = plan.left.map(|left| left.saturating_sub(1));
-                plan.renew_at = RenewalPlan::next(sent, plan.ttl);
+                plan.renewed(sent);
             }
         } else {
             suspended = acquisition.recorded_state() == GuardState::Suspended; // none are left
@@ -202,6 +224,9 @@ impl Engine {
         drop(inner);
         let _armed = self.timer.arm(lock, &mut state, now, next);
         drop(state);
+        if changed {
+            self.renew_now(Some(slice::from_ref(&acquisition.name)));
+        }
         self.events.emit(|| Event::Renewed { lock: acquisition.name.clone(), left });
         Ok(())
     }

@@ -160,9 +160,15 @@ impl Engine {
         self.registry.get(name).ok_or_else(|| forked().on(name))
     }
 
-    /// Verifies what is held whenever the backend asks for it.
+    /// Verifies or renews what is held whenever the backend asks for it.
     pub(crate) fn verify_on(&self, notices: &Notices) {
         Recheck::start_on(notices, self);
+        let engine = Weak::clone(&self.this);
+        notices.on_change(Arc::new(move |names| {
+            if let Some(engine) = engine.upgrade() {
+                engine.renew_now(names);
+            }
+        }));
     }
 
     /// All that is held now.

@@ -20,6 +20,8 @@ pub(crate) struct Connection {
     pub(super) server: Arc<Server>,
     pub(super) clock: Arc<dyn Clock>,
     last_used: Moment,
+    /// To which connection changes of the keys are reported that are read on it; 0: to none.
+    pub(crate) reports_to: u64,
     /// The bits of the scripts that were sent on it.
     sent_scripts: u64,
     /// Which of the endpoint's servers it leads to.
@@ -87,6 +89,7 @@ impl Connection {
             last_used: clock.now(),
             server,
             clock,
+            reports_to: 0,
             sent_scripts: 0,
             generation: ServerGeneration::default(),
         }

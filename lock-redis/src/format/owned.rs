@@ -13,7 +13,7 @@ use crate::connection::{ConnectionLike, Reply, ReplyCheck, ServerError, SharedCo
 use crate::keys::{self, Keys};
 use crate::lua::foreign_client::ForeignClient;
 use crate::lua::{Script, Scripts};
-use crate::pubsub::{ChannelKind, PollInterval, ReleaseChannel, UNTRACKED};
+use crate::pubsub::{ChannelKind, PollInterval, ReleaseChannel, Tracking, UNTRACKED};
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, OnReleased,
     Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens, Tombstone,
@@ -30,6 +30,10 @@ use std::time::Duration;
 /// How often a waiter asks again although it should be told: foreign clients may write as we do.
 const FALLBACK_POLL: Duration = Duration::from_secs(1);
 
+/// A lock that is held for longer is renewed then, and the server reports its changes: it costs
+/// quick locks nothing.
+const MOMENT: Duration = Duration::from_secs(1);
+
 /// A format, with the settings that it depends on.
 #[derive(Debug)]
 pub(crate) struct OwnedFormat {
@@ -44,6 +48,8 @@ pub(crate) struct OwnedFormat {
     /// A tombstone lives at least this long: a request may be under way for as long as a command
     /// may take, and the lease that it asks for may be shorter.
     shortest_tombstone: Duration,
+    /// When a held lock is renewed first, for its changes to be reported.
+    first_renewal: Option<Duration>,
     /// Whether keys may be in different slots, and so on different nodes.
     has_slots: AtomicBool,
     /// Whether releases are told on sharded channels. Settled before anything is asked, and then
@@ -77,7 +83,10 @@ impl WireFormat for OwnedFormat {
     }
 
     fn abilities(&self, replication: ReplicaSupport) -> Abilities {
-        Abilities::full().tokens(self.policy != TokenPolicy::Off).replication(replication)
+        Abilities::full()
+            .tokens(self.policy != TokenPolicy::Off)
+            .first_renewal(self.first_renewal)
+            .replication(replication)
     }
 
     fn owned(&self) -> Option<&OwnedFormat> {
@@ -215,6 +224,9 @@ impl OwnedFormat {
             policy: config.tokens(),
             keep: config.token_retention(),
             shortest_tombstone: config.command_timeout() * 2,
+            first_renewal: Tracking::of(config)
+                .is_ok_and(|it| it == Tracking::Auto)
+                .then_some(MOMENT),
             has_slots: AtomicBool::new(false),
             sharded: AtomicBool::new(false),
         }
@@ -280,10 +292,11 @@ impl OwnedFormat {
         }
     }
 
-    /// Another client has it, for this long by its TTL: when to look again, whether or not the
-    /// waiter is told of the release.
+    /// Another client has it, for this long by its TTL: when to look again, where the waiter is
+    /// not told of the release.
     pub(crate) fn busy(&self, pttl: i64, is_told: bool, is_tracked: bool) -> Answer {
-        match (busy_from_pttl(pttl), self.poll_pause(is_told, is_tracked)) {
+        let polls = self.polls.filter(|_| !is_told && !is_tracked);
+        match (busy_from_pttl(pttl), polls.map(PollInterval::pause)) {
             (Answer::Busy(Some(left)), Some(pause)) => Answer::Busy(Some(left.min(pause))),
             (Answer::BusyWithoutExpiry(_), pause) => Answer::BusyWithoutExpiry(pause),
             (answer, _) => answer,

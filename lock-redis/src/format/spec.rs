@@ -178,7 +178,6 @@ mod tests {
     #[test]
     fn busy_pause_depends_on_the_foreign_client() {
         for (text, millis) in [
-            ("redisson", 4_000..=5_000),
             ("redisson,poll=20ms", 20..=25),
             ("token", 100..=125),
             ("token,wakes=spring-integration&prefix=registry:", 100..=125),

@@ -4,6 +4,7 @@ use super::{Node, RequestMode};
 use crate::connection::{
     AskingConnection, BorrowedConnection, ConnectionLike, MultiplexedConnection,
 };
+use crate::format::Format;
 use lock_core::Moment;
 use lock_core::backend::Failure;
 use std::sync::Arc;
@@ -58,11 +59,13 @@ impl Node {
     pub(super) fn renewal_connection(
         &self,
         mode: RequestMode,
+        format: &Format,
         by: Moment,
     ) -> Result<NodeConnection<'_>, Failure> {
         match (mode, self.renewals.try_lock()) {
             (RequestMode::Direct, Some(slot)) => {
-                let connection = BorrowedConnection::new(Box::new(slot), &self.dialer, by)?;
+                let mut connection = BorrowedConnection::new(Box::new(slot), &self.dialer, by)?;
+                self.report_changes(&mut connection, format, by);
                 Ok(NodeConnection::Borrowed(connection))
             }
             _ => self.borrow(mode, by),

@@ -42,6 +42,7 @@ use lock_core::{Clock, Error, ErrorKind, LockName, Moment, Replicas, Replication
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// How a node is asked.
@@ -78,6 +79,8 @@ pub struct Node {
     /// The connection for renewals. A renewal that finds it taken, because the one before hangs,
     /// borrows one of the pool.
     renewals: Mutex<PoolSlot>,
+    /// To which connection of ours changes were reported last of what was renewed.
+    reported_to: AtomicU64,
     subscriber: Subscriber,
     /// Whether it may evict locks.
     eviction: Eviction,
@@ -98,6 +101,7 @@ impl Node {
             link: SharedConnection::new(Arc::clone(&dialer)),
             pool: ConnectionPool::new(pool, thread, Arc::clone(&dialer))?,
             renewals: Mutex::default(),
+            reported_to: AtomicU64::new(0),
             subscriber: Subscriber::new(Arc::clone(&dialer), bounds.command, tracking),
             eviction: Eviction::new(eviction, Arc::clone(&dialer)),
             dialer,
@@ -257,14 +261,18 @@ impl Node {
         by: Moment,
     ) -> Result<LockInfo, Failure> {
         let info = self.inspect(mode, format, name, by)?;
-        Ok(info.limited_to(self.poll_pause(format, name)))
+        // Not known: whether the holder publishes its release.
+        Ok(info.limited_to(self.pause(format, name, false)))
     }
 
-    /// When a waiter of this lock looks again at the latest, whether or not the holder publishes
-    /// its release. `None`: it is woken after every release.
+    /// See [`Backend::poll_pause`](lock_core::Backend::poll_pause).
     pub fn poll_pause(&self, format: &Format, name: &LockName) -> Option<Duration> {
+        self.pause(format, name, true)
+    }
+
+    fn pause(&self, format: &Format, name: &LockName, is_told: bool) -> Option<Duration> {
         let owned = format.0.owned()?;
-        owned.poll_pause(false, self.subscriber.is_tracked(&owned.keys.lock(name)))
+        owned.poll_pause(is_told, self.subscriber.is_tracked(&owned.keys.lock(name)))
     }
 
     /// Whether waiters of a key are woken after every release.

@@ -1,11 +1,19 @@
 //! Renewals: a batch in one request, on a connection of their own, with replicas waited for
 //! where they are to be.
+//!
+//! The script reads the keys when it has written them, and the server reports their next change to
+//! the subscriber: so a loss is known long before the next renewal.
 
 use super::{Node, RENEWED, RequestMode, on};
-use crate::connection::{AcknowledgedConnection, ConnectionLike};
+use crate::connection::{
+    AcknowledgedConnection, Connection, ConnectionLike, Dialer, Reply, Request, Text,
+};
 use crate::format::Format;
+use crate::pubsub::OnChange;
 use lock_core::Moment;
 use lock_core::backend::{Failure, Renewal, RenewalRequest};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Node {
     /// See [`Backend::renew`](lock_core::Backend::renew).
@@ -18,7 +26,7 @@ impl Node {
     ) -> Vec<Result<Renewal, Failure>> {
         let is_off = |one: &RenewalRequest| one.replication.is_off();
         let plainly = |batch: &[RenewalRequest]| {
-            self.renew_on_any_connection(mode, batch, by, |link| {
+            self.renew_on_any_connection(mode, format, batch, by, |link| {
                 format.owned(RENEWED)?.renew(link, batch, by)
             })
         };
@@ -45,6 +53,7 @@ impl Node {
     pub(super) fn renew_on_any_connection<T>(
         &self,
         mode: RequestMode,
+        format: &Format,
         batch: &[RenewalRequest],
         by: Moment,
         renew: impl FnOnce(&mut dyn ConnectionLike) -> Result<Vec<Result<T, Failure>>, Failure>,
@@ -56,7 +65,7 @@ impl Node {
         // Then there shall be time left for it.
         let now = self.dialer.clock().now();
         let first_by = if stands { now + by.since(now) / 2 } else { by };
-        let renewals = match self.renewal_connection(mode, first_by) {
+        let renewals = match self.renewal_connection(mode, format, first_by) {
             Ok(mut link) => renew(link.get()),
             Err(none) if stands => {
                 let renewals = self.link.connection(by).and_then(|mut link| renew(&mut link));
@@ -84,7 +93,7 @@ impl Node {
         let needs: Vec<_> = needs.collect::<Result<_, _>>()?;
         let most = needs.iter().copied().max().unwrap_or(0);
         let time = batch.iter().map(|one| one.replication.time()).max().unwrap_or_default();
-        let mut connection = self.renewal_connection(mode, by)?;
+        let mut connection = self.renewal_connection(mode, format, by)?;
         let clock = self.dialer.clock().as_ref();
         let mut link = AcknowledgedConnection::new(connection.get(), clock, most, time);
         let renewals = format.owned(RENEWED)?.renew(&mut link, batch, by)?;
@@ -96,6 +105,42 @@ impl Node {
         };
         Ok(renewals.into_iter().zip(needs).map(weighed).collect())
     }
+}
+
+impl Node {
+    /// Has changes of what is renewed on `connection` reported to the subscriber.
+    pub(super) fn report_changes(&self, connection: &mut Connection, format: &Format, by: Moment) {
+        let Some(subscriber) = self.subscriber.reports_to(|| on_change(&self.dialer, format))
+        else {
+            return;
+        };
+        if connection.reports_to == subscriber {
+            return;
+        }
+        let id = Text::number(subscriber);
+        let request: &[&[u8]] =
+            &[b"CLIENT", b"TRACKING", b"ON", b"REDIRECT", id.as_bytes(), b"NOLOOP"];
+        // Where that fails the next renewal tells of a loss.
+        if matches!(connection.call(&Request(&[request]), by), Ok(Reply::Text(_))) {
+            connection.reports_to = subscriber;
+            // Changes may have gone unreported since the connection before this one was lost.
+            if self.reported_to.swap(subscriber, Ordering::Relaxed) == subscriber {
+                self.dialer.server().notices().changed(None);
+            }
+        }
+    }
+}
+
+/// What is done when keys have changed (`None`: all of them).
+fn on_change(dialer: &Dialer, format: &Format) -> OnChange {
+    let (notices, keys) = (dialer.server().notices().clone(), format.0.keys().clone());
+    Arc::new(move |changed: Option<&[String]>| match changed {
+        Some(changed) => {
+            let names: Vec<_> = changed.iter().filter_map(|key| keys.name(key)).collect();
+            notices.changed(Some(&names));
+        }
+        None => notices.changed(None),
+    })
 }
 
 /// The outcome of each renewal of a batch; a failure of the request is that of all.

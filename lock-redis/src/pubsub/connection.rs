@@ -30,8 +30,8 @@ pub(super) struct PubSubConnection {
     /// The requests without a reply, oldest first, and since when. The server replies in order;
     /// only messages come in between.
     pending: VecDeque<(PubSubRequest, Moment)>,
-    /// Whether the server has switched to RESP3.
-    is_resp3: bool,
+    /// What the server said when it switched to RESP3.
+    hello: Option<ReportedHere>,
     /// When something last arrived.
     pub(super) last_received: Moment,
 }
@@ -64,13 +64,40 @@ pub(super) enum PubSubEvent {
     /// The server ended a subscription by itself.
     Ended(String),
     /// Whether the server reports changes of keys.
-    Tracking(Result<(), ServerError>),
+    Tracking(Result<ReportedHere, ServerError>),
     /// These keys have changed; `None`: all of them.
     Changed(Option<Vec<String>>),
     /// A key was read.
     Read(Arc<str>, KeyState),
     /// A reply without consequences.
     Ignored,
+}
+
+/// What other connections may have reported to this one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ReportedHere {
+    /// The number of this connection, if a client's own changes need not be reported to it.
+    pub(super) id: Option<u64>,
+}
+
+impl ReportedHere {
+    /// Before this version `NOLOOP` does not hold for what scripts change: each renewal would be
+    /// reported.
+    const SINCE: [u32; 3] = [7, 0, 5];
+
+    /// Reads the reply to HELLO: names and values in turns.
+    fn read(hello: &[Reply]) -> Self {
+        let value = |name: &str| {
+            hello.chunks(2).find(|pair| text(&pair[0]) == Some(name)).and_then(|pair| pair.get(1))
+        };
+        let version = value("version").and_then(text).unwrap_or_default();
+        let version: Vec<u32> = version.split('.').map_while(|part| part.parse().ok()).collect();
+        let id = match value("id") {
+            Some(Reply::Int(id)) if *version >= Self::SINCE[..] => u64::try_from(*id).ok(),
+            _ => None,
+        };
+        Self { id }
+    }
 }
 
 /// The connection is broken, or out of step.
@@ -95,7 +122,7 @@ impl PubSubConnection {
             unsent: Vec::new(),
             backlog: false,
             pending: VecDeque::new(),
-            is_resp3: false,
+            hello: None,
             last_received: now,
         })
     }
@@ -174,6 +201,14 @@ impl PubSubConnection {
     fn understand(&mut self, reply: Reply) -> Result<PubSubEvent, Disconnected> {
         match &reply {
             Reply::Error(error) => self.refused(error),
+            // The first reply, before anything is pushed.
+            Reply::Array(parts)
+                if matches!(self.pending.front(), Some((PubSubRequest::Hello, _))) =>
+            {
+                self.pending.pop_front();
+                self.hello = Some(ReportedHere::read(parts));
+                Ok(PubSubEvent::Ignored)
+            }
             Reply::Array(parts) => match &parts[..] {
                 [kind, about, ..] => self.pushed(text(kind).ok_or(Disconnected)?, about),
                 _ => Err(Disconnected),
@@ -215,10 +250,6 @@ impl PubSubConnection {
                 Ok(PubSubEvent::Ignored)
             }
             ("pong", PubSubRequest::Ping) => Ok(PubSubEvent::Ignored),
-            (_, PubSubRequest::Hello) => {
-                self.is_resp3 = true;
-                Ok(PubSubEvent::Ignored)
-            }
             _ => Err(Disconnected),
         }
     }
@@ -227,10 +258,9 @@ impl PubSubConnection {
         let (request, _) = self.pending.pop_front().ok_or(Disconnected)?;
         match (reply, request) {
             (Reply::Text(pong), PubSubRequest::Ping) if pong == "PONG" => Ok(PubSubEvent::Ignored),
-            (Reply::Text(_), PubSubRequest::Track) if self.is_resp3 => {
-                Ok(PubSubEvent::Tracking(Ok(())))
+            (Reply::Text(_), PubSubRequest::Track) => {
+                Ok(self.hello.map_or(PubSubEvent::Ignored, |here| PubSubEvent::Tracking(Ok(here))))
             }
-            (Reply::Text(_), PubSubRequest::Track) => Ok(PubSubEvent::Ignored),
             (Reply::Int(pttl), PubSubRequest::Read(key)) => {
                 let state = if *pttl == ABSENT { KeyState::Free } else { KeyState::Held };
                 Ok(PubSubEvent::Read(key, state))
@@ -258,7 +288,7 @@ impl PubSubConnection {
                 Ok(PubSubEvent::Published(kind, channel, Err(error.clone())))
             }
             // Without RESP3 the refusal of that was reported already.
-            PubSubRequest::Track if !self.is_resp3 => Ok(PubSubEvent::Ignored),
+            PubSubRequest::Track if self.hello.is_none() => Ok(PubSubEvent::Ignored),
             PubSubRequest::Hello | PubSubRequest::Track => {
                 Ok(PubSubEvent::Tracking(Err(error.clone())))
             }

@@ -29,12 +29,14 @@ pub(crate) use channel::{ChannelKind, ReleaseChannel, unpublished};
 pub(crate) use poll_interval::{PollInterval, UNTRACKED};
 pub use tracking::OPTION as TRACKING;
 pub(crate) use tracking::Tracking;
+pub(crate) use worker::OnChange;
 
 use crate::connection::Dialer;
 use lock_core::backend::{Failure, Wake, Watch, no_thread};
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
@@ -54,7 +56,13 @@ impl Subscriber {
     pub(crate) fn new(dialer: Arc<Dialer>, command_timeout: Duration, tracking: Tracking) -> Self {
         let table = Mutex::new(SubscriptionTable::default());
         Self {
-            shared: Arc::new(Shared { dialer, table, trouble: OnceLock::new() }),
+            shared: Arc::new(Shared {
+                dialer,
+                table,
+                trouble: OnceLock::new(),
+                on_change: OnceLock::new(),
+                reports_to: AtomicU64::new(0),
+            }),
             command_timeout,
             tracking,
         }
@@ -71,7 +79,7 @@ impl Subscriber {
     ) -> Result<Watch, Failure> {
         let mut table = self.shared.table.lock();
         self.start(&mut table)?;
-        let (id, standing) = table.add_waiter(releases, wake, self.now());
+        let (id, standing) = table.add_waiter(releases, wake);
         drop(table);
         let registration = Registration { shared: Arc::clone(&self.shared), id };
         let SubscriptionState::Awaited(confirmation) = standing else {
@@ -100,7 +108,7 @@ impl Subscriber {
         releases: &ReleaseChannel,
         wake: Arc<dyn Wake>,
     ) -> Result<Watch, Failure> {
-        self.start_following(|table, now| table.add_waiter(releases, wake, now))
+        self.start_following(|table| table.add_waiter(releases, wake))
     }
 
     /// The same for a channel of other messages. Where the server refuses, there are none.
@@ -110,16 +118,16 @@ impl Subscriber {
         channel: &str,
         wake: Arc<dyn Wake>,
     ) -> Result<Watch, Failure> {
-        self.start_following(|table, _| table.add(kind, channel, wake))
+        self.start_following(|table| table.add(kind, channel, wake))
     }
 
     fn start_following(
         &self,
-        add: impl FnOnce(&mut SubscriptionTable, Moment) -> (WatchId, SubscriptionState),
+        add: impl FnOnce(&mut SubscriptionTable) -> (WatchId, SubscriptionState),
     ) -> Result<Watch, Failure> {
         let mut table = self.shared.table.lock();
         self.start(&mut table)?;
-        let (id, _) = add(&mut table, self.now());
+        let (id, _) = add(&mut table);
         table.missed(&id);
         drop(table);
         Ok(Watch::new(Registration { shared: Arc::clone(&self.shared), id }))
@@ -131,8 +139,20 @@ impl Subscriber {
         self.shared.table.lock().is_tracked(key)
     }
 
-    fn now(&self) -> Moment {
-        self.shared.dialer.clock().now()
+    /// The connection to which other connections may have changes reported, of keys that they read:
+    /// `None` while there is none. Each report is passed to what the first call gave here.
+    pub(crate) fn reports_to(&self, on_change: impl FnOnce() -> OnChange) -> Option<u64> {
+        if self.tracking == Tracking::Off {
+            return None;
+        }
+        if self.shared.on_change.get().is_none() {
+            let _once = self.shared.on_change.set(on_change());
+            let mut table = self.shared.table.lock();
+            // Without a thread the next renewal tells of a loss.
+            let _started = self.try_start(&mut table);
+            table.want_connection();
+        }
+        Some(self.shared.reports_to.load(Ordering::Acquire)).filter(|id| *id != 0)
     }
 
     /// Whether the server still counts us as a subscriber of a channel that has no watches.
@@ -161,7 +181,7 @@ impl Subscriber {
         let shared = Arc::clone(&self.shared);
         let (command_timeout, tracking) = (self.command_timeout, self.tracking);
         thread::Builder::new().name("distlock-sub".to_owned()).spawn(move || {
-            SubscriberWorker::new(shared, poller, command_timeout, tracking).run()
+            SubscriberWorker::new(shared, poller, command_timeout, tracking).run();
         })?;
         table.set_waker(waker);
         Ok(())

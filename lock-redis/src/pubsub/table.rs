@@ -25,6 +25,8 @@ pub(super) struct SubscriptionTable {
     keys: TrackedKeys,
     /// Why there is no connection; `None` if there is one, or none was needed.
     trouble: Option<Error>,
+    /// Whether a connection is needed also without channels.
+    is_needed: bool,
     waker: Option<Waker>,
     /// Whether the worker was woken and has not looked yet: it need not be woken again. Reset by
     /// every look of the worker, before it may sleep.
@@ -164,6 +166,12 @@ impl SubscriptionTable {
         self.wake_thread();
     }
 
+    /// From now on there is a connection also without channels.
+    pub(super) fn want_connection(&mut self) {
+        self.is_needed = true;
+        self.wake_thread();
+    }
+
     /// Ends the worker.
     pub(super) fn close(&mut self) {
         self.closed = true;
@@ -192,7 +200,6 @@ impl SubscriptionTable {
         &mut self,
         releases: &ReleaseChannel,
         wake: Arc<dyn Wake>,
-        now: Moment,
     ) -> (WatchId, SubscriptionState) {
         let (id, standing) = self.add(releases.kind, &releases.name, wake);
         let channel = self.channels.get_mut(&id.0).expect("it was found or put in just now");
@@ -200,7 +207,7 @@ impl SubscriptionTable {
             key: releases.key.as_str().into(),
             polls: releases.polls,
         });
-        if self.keys.watch(&of.key, &id.0, now) {
+        if self.keys.watch(&of.key, &id.0) {
             self.wake_thread();
         }
         (id, standing)
@@ -311,7 +318,7 @@ impl SubscriptionTable {
     pub(super) fn is_wanted(&mut self) -> bool {
         self.woken = false;
         self.drop_unused();
-        !self.channels.is_empty()
+        self.is_needed || !self.channels.is_empty()
     }
 
     /// Removes channels without watches.
@@ -337,10 +344,10 @@ impl SubscriptionTable {
     }
 
     /// The connection is lost: nothing is subscribed, and messages are missed.
-    pub(super) fn disconnected(&mut self, now: Moment) {
+    pub(super) fn disconnected(&mut self) {
         self.wanted.clear();
         self.drop_unused();
-        self.keys.disconnected(now);
+        self.keys.disconnected();
         for (name, channel) in &mut self.channels {
             channel.phase = Phase::Unsent;
             channel.missed = true;
@@ -399,9 +406,11 @@ impl SubscriptionTable {
             return DeferredWakeups::default();
         };
         channel.phase = Phase::Refused;
-        channel.missed = true;
         channel.is_polled = true;
-        DeferredWakeups { watches: Vec::new(), confirmations: channel.settle(&Ok(())) }
+        // Not polled where changes of the key are reported: then they must look now.
+        let missed = std::mem::replace(&mut channel.missed, true);
+        let watches = if missed { channel.watchers() } else { Vec::new() };
+        DeferredWakeups { watches, confirmations: channel.settle(&Ok(())) }
     }
 
     /// A watched channel of releases, for a probe.
@@ -492,10 +501,12 @@ impl SubscriptionTable {
         }
     }
 
-    /// A key was read. The waiters to wake.
+    /// A key was read. The waiters to wake: not while the subscription is being confirmed, because
+    /// they look when it is.
     pub(super) fn read(&mut self, key: &Arc<str>, state: KeyState, now: Moment) -> DeferredWakeups {
         let channel = self.keys.answered(key, state, now);
         let channel = channel.and_then(|name| self.channels.get(&name));
+        let channel = channel.filter(|it| matches!(it.phase, Phase::Live | Phase::Refused));
         let watches = channel.map(Channel::watchers).unwrap_or_default();
         DeferredWakeups { watches, confirmations: Vec::new() }
     }

@@ -31,6 +31,9 @@ const LONGEST_RETRY: Duration = Duration::from_secs(5);
 const READS_PER_SECOND: u32 = 1_000;
 const READS_AT_ONCE: u32 = 10_000;
 
+/// A key is due from the beginning: whenever keys are taken next, before subscriptions are sent.
+const AT_ONCE: Moment = Moment::from_nanos(0);
+
 /// The keys of watched locks.
 #[derive(Default)]
 pub(super) struct TrackedKeys {
@@ -88,7 +91,7 @@ pub(super) enum KeyState {
 impl TrackedKeys {
     /// The lock of this key is watched, its releases published on `channel`. Whether it must be
     /// read.
-    pub(super) fn watch(&mut self, key: &Arc<str>, channel: &Arc<str>, now: Moment) -> bool {
+    pub(super) fn watch(&mut self, key: &Arc<str>, channel: &Arc<str>) -> bool {
         let entry = self.keys.entry(Arc::clone(key)).or_insert_with(|| TrackedKey {
             channel: Arc::clone(channel),
             phase: Phase::Idle,
@@ -98,7 +101,7 @@ impl TrackedKeys {
         });
         let is_idle = entry.phase == Phase::Idle;
         if is_idle {
-            entry.schedule(key, now, &mut self.due);
+            entry.schedule(key, AT_ONCE, &mut self.due);
         }
         is_idle
     }
@@ -124,13 +127,13 @@ impl TrackedKeys {
     }
 
     /// The connection is lost, and with it all that was tracked.
-    pub(super) fn disconnected(&mut self, now: Moment) {
+    pub(super) fn disconnected(&mut self) {
         self.support = TrackingSupport::None;
         self.due.clear();
         for (key, entry) in &mut self.keys {
             entry.failures = None;
             entry.read = None;
-            entry.schedule(key, now, &mut self.due);
+            entry.schedule(key, AT_ONCE, &mut self.due);
         }
     }
 

@@ -11,6 +11,7 @@ use crate::connection::error_mapping::{self, Asked};
 use lock_core::backend::{Backoff, Failure, contain};
 use lock_core::{Error, Moment, WarningKind};
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -21,10 +22,17 @@ pub(super) struct Shared {
     pub(super) table: Mutex<SubscriptionTable>,
     /// Called when there is no connection.
     pub(super) trouble: OnceLock<Trouble>,
+    /// Called when keys have changed.
+    pub(super) on_change: OnceLock<OnChange>,
+    /// The number of the connection, if changes may be reported to it; otherwise 0.
+    pub(super) reports_to: AtomicU64,
 }
 
 /// See [`Subscriber::on_trouble`](super::Subscriber::on_trouble). Must be short.
 pub(crate) type Trouble = Arc<dyn Fn() + Send + Sync>;
+
+/// See [`Subscriber::reports_to`](super::Subscriber::reports_to). `None`: all keys. Must be short.
+pub(crate) type OnChange = Arc<dyn Fn(Option<&[String]>) + Send + Sync>;
 
 /// The state of the thread.
 pub(super) struct SubscriberWorker {
@@ -72,7 +80,7 @@ impl SubscriberWorker {
         loop {
             let outcome = contain(|| self.serve_once()).unwrap_or_else(|| {
                 // The connection is in an unknown state: the next one starts from the table.
-                self.shared.table.lock().disconnected(self.now());
+                self.shared.table.lock().disconnected();
                 self.pause_before_retry()
             });
             if let Err(Closed) = outcome {
@@ -92,10 +100,11 @@ impl SubscriberWorker {
                     let Disconnected = self.serve(&mut connection)?;
                     self.lost_over_hello += u32::from(connection.awaits_hello());
                 }
+                self.shared.reports_to.store(0, Ordering::Release);
                 let server = self.shared.dialer.server();
                 let lost = Error::unavailable(format!("the connection to {server} was lost"));
                 let mut table = self.shared.table.lock();
-                table.disconnected(self.now());
+                table.disconnected();
                 let wakes = table.failed(&Failure::NotSent(lost));
                 drop(table);
                 self.deliver(wakes);
@@ -275,11 +284,18 @@ impl SubscriberWorker {
             PubSubEvent::Read(key, state) => table.read(&key, state, now),
             PubSubEvent::Changed(keys) => {
                 table.changed(keys.as_deref(), now);
+                drop(table);
+                self.tell_changed(keys.as_deref());
                 DeferredWakeups::default()
             }
-            PubSubEvent::Tracking(Ok(())) => {
+            PubSubEvent::Tracking(Ok(here)) => {
                 table.set_tracking(TrackingSupport::Confirmed);
                 drop(table);
+                if let Some(id) = here.id {
+                    self.shared.reports_to.store(id, Ordering::Release);
+                    // The next renewals have their changes reported here.
+                    self.tell_changed(None);
+                }
                 self.lost_over_hello = 0;
                 server.clear_warnings(WarningKind::NotTracked);
                 DeferredWakeups::default()
@@ -333,6 +349,13 @@ impl SubscriberWorker {
             }
             PubSubEvent::Ended(channel) => table.ended(&channel),
             PubSubEvent::Ignored => DeferredWakeups::default(),
+        }
+    }
+
+    /// Tells of changes. No lock is held, and a panic ends nothing else.
+    fn tell_changed(&self, keys: Option<&[String]>) {
+        if let Some(tell) = self.shared.on_change.get() {
+            contain(|| tell(keys));
         }
     }
 

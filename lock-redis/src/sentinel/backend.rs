@@ -15,6 +15,7 @@ use lock_core::backend::{
 use lock_core::{Backend, Config, Context, Error, LockName, Moment};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The master that the sentinels name, now and after each failover.
 ///
@@ -225,6 +226,10 @@ impl Backend for SentinelBackend {
         let format = &self.tracker.format;
         self.ask(by, |node| node.peek(RequestMode::Direct, format, name, by), |_| Effect::Nothing)
             .map_err(on(name))
+    }
+
+    fn poll_pause(&self, name: &LockName) -> Option<Duration> {
+        self.tracker.known()?.node.poll_pause(&self.tracker.format, name)
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

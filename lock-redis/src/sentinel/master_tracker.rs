@@ -127,7 +127,7 @@ impl MasterTracker {
     }
 
     /// The master, if one is known.
-    fn known(&self) -> Option<Arc<Master>> {
+    pub(super) fn known(&self) -> Option<Arc<Master>> {
         self.state.lock().present.clone()
     }
 

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 /// Far longer than [`LONG`]: a waiter that is not notified and does not poll is too late.
-const LEASE: &str = "watchdog=10m";
+const LEASE: &str = "watchdog=10m&tracking=off";
 
 /// What a client was warned of.
 type Warned = Arc<Mutex<Vec<(WarningKind, String)>>>;
 
+/// A client whose waiters poll: the server does not report changes of keys to it.
 fn client(url: &str) -> (Client, Warned) {
     let warned = Warned::default();
     let heard = Arc::clone(&warned);

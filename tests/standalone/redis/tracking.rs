@@ -1,6 +1,6 @@
-//! Releases that no client publishes: the server reports the change of the key.
+//! Releases that no client publishes, and losses: the server reports the change of the key.
 
-use distlock::{Client, DistLock, Event, WarningKind};
+use distlock::{Client, DistLock, Event, LossCause, WarningKind};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
@@ -311,4 +311,115 @@ fn full_tracking_table_delays_no_waiter_for_long() {
         waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
     });
     assert_eq!(warned.lock().len(), 1, "{:?}", warned.lock());
+}
+
+/// Waits until the changes of so many keys are reported.
+fn tracked(probe: &mut Probe, keys: u64) {
+    eventually("they are tracked", LONG, || probe.stat("tracking_total_keys") >= keys);
+}
+
+/// The leases are ten minutes: without a report the next renewal comes in three.
+#[test]
+fn loss_is_reported_at_once() {
+    const STRANGER: &str = "7b6d2f0e-5f55-4c05-9b3a-d3a6a3a8d1a1:5";
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let other = client(&server, "");
+    for format in ["redisson", "token"] {
+        let client = client(&server, &format!("format={format}&watchdog=10m"));
+        let take_over = match format {
+            "redisson" => ["EVAL", TAKE_HASH, "1", "x", STRANGER],
+            _ => ["EVAL", "return redis.call('SET', KEYS[1], ARGV[1])", "1", "x", STRANGER],
+        };
+        for end in [&["DEL", "x"][..], &["FLUSHALL"], &take_over, &["force_unlock"]] {
+            let guard = client.mutex("x").unwrap().lock().unwrap();
+            let losses = guard.losses();
+            tracked(&mut probe, 1);
+            let began = Instant::now();
+            match end {
+                ["force_unlock"] if format == "redisson" => {
+                    assert!(other.mutex("x").unwrap().force_unlock().unwrap());
+                }
+                ["force_unlock"] => assert!(client.mutex("x").unwrap().force_unlock().unwrap()),
+                end => assert!(!matches!(probe.command(end), Value::Error(_)), "{end:?}"),
+            }
+            let loss = losses.recv_timeout(LONG).expect("it is told of the loss");
+            println!("{format} {:?}: told after {:?}", end[0], began.elapsed());
+            assert_eq!(loss.cause(), LossCause::Gone, "{format} {end:?}");
+            assert!(!guard.is_valid());
+            drop(guard);
+            probe.command(&["FLUSHALL"]);
+        }
+    }
+}
+
+const TAKE_HASH: &str =
+    "redis.call('DEL', KEYS[1]) return redis.call('HSET', KEYS[1], ARGV[1], '1')";
+
+#[test]
+fn shortened_lease_is_restored_at_once() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let client = client(&server, "watchdog=10m");
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    let losses = guard.losses();
+    tracked(&mut probe, 1);
+    for turn in 0..20 {
+        let renewals = probe.command_calls("hexists");
+        probe.command(&["PEXPIRE", "x", "30000"]);
+        eventually("it was renewed", LONG, || probe.command_calls("hexists") > renewals);
+        assert!(probe.pttl("x").is_some_and(|left| left > LONG));
+        if turn % 5 == 0 {
+            guard.extend(Duration::from_secs(700)).unwrap();
+        }
+    }
+    let renewals = probe.command_calls("hexists");
+    thread::sleep(ms(300));
+    assert_eq!(probe.command_calls("hexists"), renewals, "our own renewals are not reported");
+    assert!(guard.is_valid() && losses.try_recv().is_err());
+    guard.unlock().unwrap();
+}
+
+/// A lock that is held for less than a second costs what it did.
+#[test]
+fn short_hold_is_not_tracked() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let client = client(&server, "");
+    let lock = client.mutex("x").unwrap();
+    lock.lock().unwrap().unlock().unwrap();
+    probe.reset_stats();
+    lock.lock().unwrap().unlock().unwrap();
+    assert_eq!(probe.command_calls("evalsha"), 2);
+    assert_eq!(probe.command_calls("client|tracking"), 0);
+    assert_eq!(probe.stat("tracking_total_keys"), 0);
+}
+
+/// Whatever connections are cut, held locks stay held, and a loss is reported once the connections
+/// stand again.
+#[test]
+fn cut_connections_hide_no_loss() {
+    const LOCKS: usize = 200;
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let client = client(&server, "watchdog=10m");
+    let hold = |name: usize| client.mutex(&name.to_string()).unwrap().lock().unwrap();
+    let guards: Vec<_> = (0..LOCKS).map(hold).collect();
+    tracked(&mut probe, LOCKS as u64);
+    let mut worst = Duration::ZERO;
+    for (turn, guard) in guards.iter().enumerate() {
+        for _ in 0..5 {
+            let kind = if fastrand::bool() { "pubsub" } else { "normal" };
+            probe.command(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"]);
+            thread::sleep(ms(fastrand::u64(0..20)));
+        }
+        let losses = guard.losses();
+        let began = Instant::now();
+        assert_eq!(probe.command(&["DEL", &turn.to_string()]).int(), 1);
+        let loss = losses.recv_timeout(LONG).expect("it is told of the loss");
+        assert_eq!(loss.cause(), LossCause::Gone);
+        worst = worst.max(began.elapsed());
+        assert!(guards[turn + 1..].iter().all(|later| later.is_valid()), "no false loss");
+    }
+    println!("longest until a loss was told: {worst:?}");
 }

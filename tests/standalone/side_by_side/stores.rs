@@ -67,7 +67,8 @@ impl Store {
     pub(super) fn redis() -> Self {
         let clock = TimeOfDay::new();
         let server = RedisServer::start_on(&clock);
-        let url = server.url();
+        // A loss is known at the next renewal, as in memory.
+        let url = format!("{}?tracking=off", server.url());
         let server = Arc::new(Single { server, url: url.clone(), _files: None });
         let subject = Arc::new(RedisStore::new(server, &url, REDISSON));
         Self { subject, clients: Arc::default(), server: Some(clock) }

@@ -199,7 +199,9 @@ impl<'a> Wait<'a> {
         // A message may be lost, so the holder's lease bounds the sleep, and never more than our
         // own.
         let lease = self.engine.settings.lease_time.duration();
-        let bound = left.map_or(lease, |left| left.min(lease));
+        let pause = call_backend(|| Ok(self.engine.backend.poll_pause(&self.lock.name)));
+        let bounds = [left, pause.unwrap_or_default()];
+        let bound = bounds.into_iter().flatten().fold(lease, Duration::min);
         Ok(Next::Sleep(now + bound.max(SHORTEST_SLEEP)))
     }
 

@@ -234,9 +234,15 @@ impl Wait<'_> {
         let Plan { lease, time, .. } = *self.plan;
         let renewal = match lease {
             // Where renewals are numbered, they are to last for as long as they can.
-            Lease::Watched { renewals, .. } => {
-                let earlier = renewals.map_or(lock.earlier(time), |_| Duration::ZERO);
-                Some(RenewalPlan::from(sent, time, renewals, earlier))
+            Lease::Watched { renewals: Some(count), .. } => {
+                Some(RenewalPlan::from(sent, time, Some(count), Duration::ZERO))
+            }
+            Lease::Watched { renewals: None, .. } => {
+                let mut plan = RenewalPlan::from(sent, time, None, lock.earlier(time));
+                if let Some(first) = engine.abilities.first_renewal {
+                    plan.add(sent + first);
+                }
+                Some(plan)
             }
             Lease::Fixed(_) => None,
         };

@@ -44,7 +44,7 @@ impl LocalLock {
 /// is released.
 fn successor(acquisition: &Acquisition, request: &LockRequest, now: Moment) -> Option<Acquisition> {
     let mut inner = acquisition.lock();
-    let Some(RenewalPlan { ttl, left: None, renew_at }) = inner.renewal else { return None };
+    let Some(RenewalPlan { ttl, left: None, renew_at, .. }) = inner.renewal else { return None };
     // After a longer lease was asked for, or an extension that was not confirmed, only the store
     // knows for how long it keeps it; an owner with an unanswered request is to be closed soon.
     let is_open = inner.lease != ttl || inner.overlong || acquisition.has_unknown_outcome();

@@ -55,6 +55,11 @@ impl Server {
         Self { notices, ..self }
     }
 
+    /// Where is told what a client should know of it.
+    pub(crate) fn notices(&self) -> &Notices {
+        &self.notices
+    }
+
     /// Our user there.
     pub(crate) fn user(&self) -> String {
         self.user.lock().clone().unwrap_or_else(|| "default".to_owned())

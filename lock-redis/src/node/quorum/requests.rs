@@ -84,7 +84,7 @@ impl Node {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<WithView<Renewal>, Failure>> {
-        self.renew_on_any_connection(RequestMode::Direct, batch, by, |link| {
+        self.renew_on_any_connection(RequestMode::Direct, format, batch, by, |link| {
             let renewals = format.owned(RENEWED)?.renew(link, batch, by)?.into_iter();
             let view = view(format, link, by)?;
             Ok(renewals.map(|it| it.map(|renewal| (renewal, view.clone()))).collect())

@@ -19,7 +19,7 @@ fn add(table: &mut SubscriptionTable) -> (WatchId, Option<Arc<Confirmation>>) {
         key: "k".to_owned(),
         polls: PollInterval::default(),
     };
-    let (id, standing) = table.add_waiter(&releases, Arc::new(NoWaiter), at(0));
+    let (id, standing) = table.add_waiter(&releases, Arc::new(NoWaiter));
     match standing {
         SubscriptionState::Live => (id, None),
         SubscriptionState::Awaited(confirmation) => (id, Some(confirmation)),
@@ -88,7 +88,7 @@ fn missed_messages_wake_waiters_once_after_reconnection() {
     let _watch = add(&mut table);
     let asked = subscription(&table.take_work(at(0)));
     let _none = table.confirmed(&asked);
-    table.disconnected(at(0));
+    table.disconnected();
     let (_, confirmation) = add(&mut table);
     let asked = subscription(&table.take_work(at(0)));
     let wakes = table.confirmed(&asked);
@@ -103,7 +103,7 @@ fn refusal_fails_watchers_wakes_waiters_and_is_retried() {
     let _watch = add(&mut table);
     let asked = subscription(&table.take_work(at(0)));
     let _none = table.confirmed(&asked);
-    table.disconnected(at(0));
+    table.disconnected();
     let (_, confirmation) = add(&mut table);
     let asked = subscription(&table.take_work(at(0)));
     let failure = Failure::Refused(Error::configuration("not allowed"));
@@ -155,12 +155,13 @@ fn tracked_channel_is_not_polled() {
     table.set_tracking(TrackingSupport::Confirmed);
     let work = table.take_work(at(0));
     assert_eq!((work.reads.len(), work.subscribe.len()), (1, 1));
-    assert!(table.read(&work.reads[0], KeyState::Held, at(0)).watches.is_empty());
+    assert!(table.read(&work.reads[0], KeyState::Free, at(0)).watches.is_empty(), "it will look");
+    let _confirmed = table.confirmed(&subscription(&work));
     assert_eq!(table.poll(true, at(0)).1, Moment::NEVER, "the server reports releases");
     table.changed(Some(&["k".to_owned(), "other".to_owned()]), at(100));
     let work = table.take_work(at(100));
     assert_eq!(table.read(&work.reads[0], KeyState::Free, at(100)).watches.len(), 1);
-    table.disconnected(at(200));
+    table.disconnected();
     assert!(table.poll(true, at(200)).1 < Moment::NEVER);
 }
 

@@ -14,7 +14,7 @@ fn key(name: &str) -> Arc<str> {
 fn tracked() -> TrackedKeys {
     let mut keys = TrackedKeys::default();
     keys.set_support(TrackingSupport::Requested);
-    assert!(keys.watch(&key("k"), &key("c"), at(0)));
+    assert!(keys.watch(&key("k"), &key("c")));
     assert_eq!(keys.take_due(at(0)).0, [key("k")]);
     keys.set_support(TrackingSupport::Confirmed);
     keys
@@ -69,10 +69,10 @@ fn key_without_watches_is_read_when_it_is_watched_again() {
     read(&mut keys, KeyState::Held, 1);
     keys.changed("k", |_| false, at(10));
     assert!(keys.take_due(at(100)).0.is_empty() && !keys.is_tracked("k"));
-    assert!(keys.watch(&key("k"), &key("c"), at(100)));
+    assert!(keys.watch(&key("k"), &key("c")));
     assert_eq!(keys.take_due(at(100)).0.len(), 1);
     read(&mut keys, KeyState::Held, 101);
-    assert!(!keys.watch(&key("k"), &key("c"), at(102)), "it is tracked");
+    assert!(!keys.watch(&key("k"), &key("c")), "it is tracked");
 }
 
 #[test]
@@ -97,11 +97,11 @@ fn nothing_is_tracked_without_support() {
     assert!(!keys.is_tracked("k"));
     for count in 0..1_000 {
         keys.forget("k");
-        keys.watch(&key("k"), &key("c"), at(count));
+        keys.watch(&key("k"), &key("c"));
         assert_eq!(keys.take_due(at(count)), (Vec::new(), None));
         assert!(keys.due.is_empty(), "nothing is queued up");
     }
-    keys.disconnected(at(2_000));
+    keys.disconnected();
     keys.set_support(TrackingSupport::Requested);
     assert_eq!(keys.take_due(at(2_000)).0.len(), 1, "the next connection reads it anew");
 }
@@ -110,7 +110,7 @@ fn nothing_is_tracked_without_support() {
 fn reconnection_and_flush_read_all_keys() {
     let mut keys = tracked();
     for name in ["a", "b"] {
-        keys.watch(&key(name), &key("c"), at(0));
+        keys.watch(&key(name), &key("c"));
     }
     let count = |keys: &mut TrackedKeys, now| {
         let reads = keys.take_due(at(now)).0;
@@ -123,7 +123,7 @@ fn reconnection_and_flush_read_all_keys() {
     assert_eq!(count(&mut keys, 0), 2);
     keys.all_changed(|_| true, at(100));
     assert_eq!(count(&mut keys, 100), 3);
-    keys.disconnected(at(101));
+    keys.disconnected();
     assert!(!keys.is_tracked("k"));
     keys.set_support(TrackingSupport::Confirmed);
     assert_eq!(count(&mut keys, 101), 3, "at once");
@@ -134,7 +134,7 @@ fn reads_are_limited_when_every_read_reports_a_change() {
     let mut keys = tracked();
     read(&mut keys, KeyState::Held, 0);
     for number in 0..200 {
-        keys.watch(&key(&number.to_string()), &key("c"), at(0));
+        keys.watch(&key(&number.to_string()), &key("c"));
     }
     let mut reads = 0;
     for now in 0..30_000 {
