@@ -677,8 +677,8 @@ pub struct Abilities {
     pub tokens: bool,
     /// How a waiter is notified of a release.
     pub waking: Waking,
-    /// When a held lock is renewed first, if that is before a third of its lease: from then on the
-    /// store [reports](crate::Notices::changed) changes of it.
+    /// When a held lock is renewed first, if that is before a third of its lease and no replicas
+    /// must confirm it: from then on the store [reports](crate::Notices::changed) changes of it.
     pub first_renewal: Option<Duration>,
     /// Whether [`Release::FreedFor`] counts all clients that wait. A server counts only its own
     /// subscribers.

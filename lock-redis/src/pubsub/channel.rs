@@ -1,4 +1,4 @@
-//! [`ReleaseChannel`] and [`ChannelKind`]: where releases are published, and what it means that they
+//! [`ReleaseChannel`], [`ChannelKind`]: where releases are published, and what it means that they
 //! cannot be.
 
 use crate::connection::error_mapping::{self, Asked};

@@ -145,14 +145,16 @@ impl Subscriber {
         if self.tracking == Tracking::Off {
             return None;
         }
-        if self.shared.on_change.get().is_none() {
-            let _once = self.shared.on_change.set(on_change());
+        let id = self.shared.reports_to.load(Ordering::Acquire);
+        if id == 0 || self.shared.on_change.get().is_none() {
+            self.shared.on_change.get_or_init(on_change);
             let mut table = self.shared.table.lock();
-            // Without a thread the next renewal tells of a loss.
-            let _started = self.try_start(&mut table);
-            table.want_connection();
+            // Without a thread the next renewal tells of a loss, and asks once more.
+            if self.try_start(&mut table).is_ok() {
+                table.want_connection();
+            }
         }
-        Some(self.shared.reports_to.load(Ordering::Acquire)).filter(|id| *id != 0)
+        Some(id).filter(|id| *id != 0)
     }
 
     /// Whether the server still counts us as a subscriber of a channel that has no watches.

@@ -1,9 +1,9 @@
-//! [`TrackedKeys`]: the keys of watched locks, whose changes the server reports (`CLIENT TRACKING`).
+//! [`TrackedKeys`]: the keys of watched locks, whose changes the server reports.
 //!
-//! The server reports one change of a key that this connection has read, whatever client made it,
-//! and tracks the key no longer. So the key is read again after each report, by `PTTL`: that tracks
-//! it again, and tells whether the lock is free. Only then waiters are woken, because a renewal is a
-//! change, too.
+//! Under `CLIENT TRACKING` the server reports one change of a key that this connection has read,
+//! whatever client made it, and tracks the key no longer. So the key is read again after each
+//! report, by `PTTL`: that tracks it again, and tells whether the lock is free. Only then waiters
+//! are woken, because a renewal is a change, too.
 //!
 //! Pure state, without I/O and waits.
 
@@ -26,8 +26,8 @@ const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
 /// How many keys are read in a second, and how many at once after a quiet time. More are due where
-/// the server tracks fewer keys than are watched (`tracking-table-max-keys`): it reports a change of
-/// one key for each other that is read.
+/// the server tracks fewer keys than are watched (`tracking-table-max-keys`): for each that is
+/// read it reports a change of another.
 const READS_PER_SECOND: u32 = 1_000;
 const READS_AT_ONCE: u32 = 10_000;
 

@@ -24,7 +24,9 @@ pub(crate) fn mount(suite: &mut Suite) {
     let renewed = case!(lease_set_on_our_key_by_a_red_lock_is_corrected);
     suite.shared(&NEWEST, renewed);
     let noticed = case!(lease_set_on_our_key_by_a_red_lock_is_noticed);
+    let set_back = case!(reported_lease_of_a_red_lock_on_our_key_is_corrected);
     suite.shared(&NEWEST, noticed);
+    suite.shared(&NEWEST, set_back);
 }
 
 /// A member is freed by force. Their unlock is an error at it, and leaves what stands behind it,
@@ -67,11 +69,24 @@ fn lease_set_on_our_key_by_a_red_lock_is_corrected(library: &'static Library) {
     });
 }
 
-/// With a watchdog that comes later it runs out, our next renewal or `verify` says so, and the next
-/// holder's token is greater.
+/// The server reports the change of a lock that is held for more than a second, and the renewal
+/// that follows sets our lease again.
+fn reported_lease_of_a_red_lock_on_our_key_is_corrected(library: &'static Library) {
+    let scene = Trampled::start(library, "");
+    let lock = scene.ours.mutex("lock");
+    let guard = scene.trample(&lock);
+    let mut probe = scene.servers[0].probe();
+    let ours = |left: Duration| left > Trampled::LEASE * 10;
+    eventually("our lease is back", BOUND, || probe.pttl("lock").is_some_and(ours));
+    guard.verify().unwrap();
+    guard.unlock().unwrap();
+}
+
+/// With a watchdog that comes later, and no reports, it runs out, our next renewal or `verify` says
+/// so, and the next holder's token is greater.
 fn lease_set_on_our_key_by_a_red_lock_is_noticed(library: &'static Library) {
     retry_if_late(late::LEASE, || {
-        let scene = Trampled::start(library, "");
+        let scene = Trampled::start(library, "tracking=off");
         let lock = scene.ours.mutex("lock");
         let guard = scene.trample(&lock);
         let mut probe = scene.servers[0].probe();

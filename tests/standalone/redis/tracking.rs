@@ -1,17 +1,17 @@
 //! Releases that no client publishes, and losses: the server reports the change of the key.
 
-use distlock::{Client, DistLock, Event, LossCause, WarningKind};
+use distlock::{Client, Clock, DistLock, Event, LossCause, SystemClock, WarningKind};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::redis::client;
 use distlock_tests::resp::Request;
-use distlock_tests::time::{eventually, ms, within};
+use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, within};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 /// Far longer than [`LONG`]: a waiter that is not told is too late.
@@ -55,14 +55,14 @@ fn freed_after(
         let waiter = scope.spawn(|| {
             let lock = client.mutex("x").unwrap();
             let guard = within(LONG, || lock.lock().unwrap());
-            let granted = Instant::now();
+            let granted = SystemClock.now();
             guard.unlock().unwrap();
             granted
         });
         waits(client, probe);
-        let freed = Instant::now();
+        let freed = SystemClock.now();
         free(probe);
-        waiter.join().unwrap().saturating_duration_since(freed)
+        waiter.join().unwrap().since(freed)
     })
 }
 
@@ -77,7 +77,7 @@ fn waits(client: &Client, probe: &mut Probe) {
     let mut before = u64::MAX;
     eventually("it sleeps", LONG, || {
         let now = attempts(probe);
-        thread::sleep(ms(30));
+        let_pass(ms(30));
         std::mem::replace(&mut before, now) == now
     });
 }
@@ -122,7 +122,7 @@ fn renewal_of_the_holder_wakes_no_waiter() {
             probe.command(&["PEXPIRE", "x", LEASE]);
             // The key is read again after each change.
             eventually("it was read", LONG, || probe.command_calls("pttl") > turn);
-            thread::sleep(ms(5));
+            let_pass(ms(5));
         }
         assert_eq!(probe.command_calls("evalsha"), attempts, "the waiter did not ask");
         probe.command(&["DEL", "x"]);
@@ -147,7 +147,7 @@ fn published_release_leads_to_one_attempt() {
                     let lock = waiter.mutex("x").unwrap();
                     let guard = within(LONG, || lock.lock().unwrap());
                     // A late attempt would still come.
-                    thread::sleep(ms(100));
+                    let_pass(ms(100));
                     guard.unlock().unwrap();
                 });
                 waits(&waiter, &mut probe);
@@ -253,13 +253,13 @@ fn cut_connections_lose_no_silent_release() {
             let mut kills = 0;
             while !done.load(Ordering::SeqCst) {
                 kills += killer.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).int();
-                thread::sleep(ms(fastrand::u64(0..20)));
+                let_pass(ms(fastrand::u64(0..20)));
             }
             kills
         });
-        for _ in 0..100 {
+        for _ in 0..20 {
             let took = freed_after(&client, &mut probe, &[TEXT], |probe| {
-                thread::sleep(ms(fastrand::u64(0..20)));
+                let_pass(ms(fastrand::u64(0..20)));
                 probe.command(&["DEL", "x"]);
             });
             worst = worst.max(took);
@@ -300,7 +300,7 @@ fn full_tracking_table_delays_no_waiter_for_long() {
         });
         eventually("it warns", LONG, || !warned.lock().is_empty());
         probe.reset_stats();
-        thread::sleep(ms(3_000));
+        let_pass(ms(3_000));
         let reads = probe.command_calls("pttl");
         println!("{reads} reads in 3 s");
         assert!(reads < 20_000, "{reads}");
@@ -335,7 +335,7 @@ fn loss_is_reported_at_once() {
             let guard = client.mutex("x").unwrap().lock().unwrap();
             let losses = guard.losses();
             tracked(&mut probe, 1);
-            let began = Instant::now();
+            let began = Stopwatch::start();
             match end {
                 ["force_unlock"] if format == "redisson" => {
                     assert!(other.mutex("x").unwrap().force_unlock().unwrap());
@@ -374,7 +374,7 @@ fn shortened_lease_is_restored_at_once() {
         }
     }
     let renewals = probe.command_calls("hexists");
-    thread::sleep(ms(300));
+    let_pass(ms(300));
     assert_eq!(probe.command_calls("hexists"), renewals, "our own renewals are not reported");
     assert!(guard.is_valid() && losses.try_recv().is_err());
     guard.unlock().unwrap();
@@ -399,11 +399,11 @@ fn short_hold_is_not_tracked() {
 /// stand again.
 #[test]
 fn cut_connections_hide_no_loss() {
-    const LOCKS: usize = 200;
+    const LOCKS: usize = 30;
     let server = RedisServer::start();
     let mut probe = server.probe();
     let client = client(&server, "watchdog=10m");
-    let hold = |name: usize| client.mutex(&name.to_string()).unwrap().lock().unwrap();
+    let hold = |name: usize| client.mutex(name.to_string()).unwrap().lock().unwrap();
     let guards: Vec<_> = (0..LOCKS).map(hold).collect();
     tracked(&mut probe, LOCKS as u64);
     let mut worst = Duration::ZERO;
@@ -411,10 +411,10 @@ fn cut_connections_hide_no_loss() {
         for _ in 0..5 {
             let kind = if fastrand::bool() { "pubsub" } else { "normal" };
             probe.command(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"]);
-            thread::sleep(ms(fastrand::u64(0..20)));
+            let_pass(ms(fastrand::u64(0..20)));
         }
         let losses = guard.losses();
-        let began = Instant::now();
+        let began = Stopwatch::start();
         assert_eq!(probe.command(&["DEL", &turn.to_string()]).int(), 1);
         let loss = losses.recv_timeout(LONG).expect("it is told of the loss");
         assert_eq!(loss.cause(), LossCause::Gone);
@@ -422,4 +422,62 @@ fn cut_connections_hide_no_loss() {
         assert!(guards[turn + 1..].iter().all(|later| later.is_valid()), "no false loss");
     }
     println!("longest until a loss was told: {worst:?}");
+}
+
+/// The median, and the value that one of a hundred exceeds.
+fn quantiles(mut times: Vec<Duration>) -> String {
+    times.sort_unstable();
+    let at = |part: usize| times[(times.len() * part / 100).min(times.len() - 1)];
+    format!("p50 {:.1?}, p99 {:.1?}", at(50), at(99))
+}
+
+/// The figures of `docs/PERFORMANCE.md`. The bounds are far above them: a waiter and a holder that
+/// are not told learn of it minutes later.
+#[test]
+fn reports_arrive_within_milliseconds() {
+    const ROUNDS: usize = 20;
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    for (options, hold) in [("", [HASH, &["PEXPIRE", "x", LEASE]]), ("format=token", [TEXT; 2])] {
+        let client = client(&server, options);
+        for (what, end, after) in [
+            ("DEL", &["DEL", "x"][..], Duration::ZERO),
+            ("expiry", &["PEXPIRE", "x", "50"], ms(50)),
+            ("FLUSHALL", &["FLUSHALL"], Duration::ZERO),
+        ] {
+            let took = |_| {
+                let took = freed_after(&client, &mut probe, &hold, |probe| {
+                    probe.command(end);
+                });
+                took.saturating_sub(after)
+            };
+            let times: Vec<_> = (0..ROUNDS).map(took).collect();
+            assert!(times.iter().all(|took| *took < LONG / 2));
+            println!("{options} waiter, {what}: {}", quantiles(times));
+        }
+    }
+    let holder = client(&server, "watchdog=10m");
+    let other = client(&server, "");
+    for what in ["DEL", "FLUSHALL", "force_unlock", "overwritten"] {
+        let guards: Vec<_> = (0..ROUNDS)
+            .map(|number| holder.mutex(format!("{what}:{number}")).unwrap().lock().unwrap())
+            .collect();
+        tracked(&mut probe, ROUNDS as u64);
+        let mut times = Vec::new();
+        for guard in guards {
+            let (name, losses) = (guard.name().as_str().to_owned(), guard.losses());
+            let began = Stopwatch::start();
+            match what {
+                "DEL" => drop(probe.command(&["DEL", &name])),
+                "FLUSHALL" => drop(probe.command(&["FLUSHALL"])),
+                "overwritten" => drop(probe.command(&["SET", &name, "theirs"])),
+                _ => drop(other.mutex(&name).unwrap().force_unlock().unwrap()),
+            }
+            losses.recv_timeout(LONG).expect("it is told of the loss");
+            times.push(began.elapsed());
+            drop(guard);
+        }
+        println!("holder, {what}: {}", quantiles(times));
+        probe.command(&["FLUSHALL"]);
+    }
 }

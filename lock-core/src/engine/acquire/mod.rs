@@ -239,7 +239,9 @@ impl Wait<'_> {
             }
             Lease::Watched { renewals: None, .. } => {
                 let mut plan = RenewalPlan::from(sent, time, None, lock.earlier(time));
-                if let Some(first) = engine.abilities.first_renewal {
+                // Not where it would wait for replicas.
+                let first = engine.abilities.first_renewal;
+                if let Some(first) = first.filter(|_| self.plan.replication.is_off()) {
                     plan.add(sent + first);
                 }
                 Some(plan)

@@ -1,6 +1,7 @@
 //! Renewals: validity, losses, suspension, batches and the timer.
 
 use super::*;
+use crate::Notices;
 
 #[test]
 fn renewed_validity_counts_from_sending_less_drift() {
@@ -316,4 +317,80 @@ fn idle_worker_ends_and_leaves_no_queue_behind() {
         advance(&client, &clock, 31 * SECOND);
         eventually("the queue is removed", || client.0.workers.queues() == 0);
     }
+}
+
+/// A client, and where its backend reports changes.
+fn notified(store: &Recorded) -> (Client, Notices) {
+    let (client, notices) = (store.client(), Notices::default());
+    client.0.verify_on(&notices);
+    (client, notices)
+}
+
+#[test]
+fn reported_change_is_renewed_at_once() {
+    let (store, clock) = Recorded::new();
+    let (client, notices) = notified(&store);
+    let [gone, kept] = ["gone", "kept"].map(|name| client.mutex(name).unwrap().lock().unwrap());
+    let losses = gone.losses();
+    notices.changed(Some(&[LockName::new("unknown").unwrap(), kept.name().clone()]));
+    eventually("one is renewed", || store.count("renew") == 1);
+    store.store.lose(gone.name());
+    notices.changed(None);
+    assert_eq!(losses.recv_timeout(20 * SECOND).unwrap().cause(), LossCause::Gone);
+    eventually("the other one is renewed", || store.count("renew") >= 2);
+    assert!(kept.is_valid());
+    // What was planned stays: the next regular renewal.
+    let before = store.count("renew");
+    advance(&client, &clock, 9 * SECOND);
+    assert_eq!(store.count("renew"), before);
+    advance(&client, &clock, SECOND);
+    eventually("it is renewed when it was due", || store.count("renew") == before + 1);
+}
+
+#[test]
+fn change_during_a_renewal_leads_to_another_one() {
+    let (store, clock) = Recorded::new();
+    let (client, notices) = notified(&store);
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    let losses = guard.losses();
+    let gate = store.gate.lock();
+    store.fail_next("renew", Fault::AnswerHangs);
+    clock.advance(10 * SECOND);
+    eventually("the renewal is applied", || store.count("renew") == 1);
+    store.store.lose(guard.name());
+    notices.changed(Some(std::slice::from_ref(guard.name())));
+    drop(gate);
+    assert_eq!(losses.recv_timeout(20 * SECOND).unwrap().cause(), LossCause::Gone);
+}
+
+#[test]
+fn change_of_fixed_lease_costs_no_request() {
+    let (store, _) = Recorded::new();
+    let (client, notices) = notified(&store);
+    let options = LockOptions::new().lease(30 * SECOND);
+    let guard = client.mutex("x").unwrap().lock_with(&options).unwrap();
+    notices.changed(None);
+    let watched = client.mutex("y").unwrap().lock().unwrap();
+    notices.changed(None);
+    eventually("the other one is renewed", || store.count("renew") == 1);
+    assert!(guard.is_valid() && watched.is_valid());
+}
+
+#[test]
+fn first_renewal_comes_early_where_the_store_reports_changes() {
+    let (store, clock) = Recorded::new();
+    let early = store.able(store.abilities.first_renewal(Some(SECOND)));
+    let client = early.client();
+    let lock = client.mutex("x").unwrap();
+    lock.lock().unwrap().unlock().unwrap();
+    advance(&client, &clock, 2 * SECOND);
+    assert_eq!(store.count("renew"), 0, "a short hold is not renewed");
+    let guard = lock.lock().unwrap();
+    advance(&client, &clock, SECOND);
+    eventually("it is renewed after a second", || store.count("renew") == 1);
+    advance(&client, &clock, 8 * SECOND);
+    assert_eq!(store.count("renew"), 1);
+    advance(&client, &clock, SECOND + SECOND / 10);
+    eventually("and when it would have been", || store.count("renew") == 2);
+    assert!(guard.is_valid());
 }
