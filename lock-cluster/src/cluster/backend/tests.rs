@@ -110,7 +110,7 @@ fn new_watch_wakes_no_other_waiter() {
     }
     let node = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::new("127.0.0.1", node.local_addr().unwrap().port());
-    let backend = open(&format!("redis+cluster://{address}")).unwrap();
+    let backend = open(&format!("redis+cluster://{address}?tracking=off")).unwrap();
     let shared = &backend.router.0;
     let names = ["other", "mine"].map(|name| LockName::new(name).unwrap());
     for name in &names {
