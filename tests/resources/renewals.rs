@@ -46,8 +46,10 @@ fn three_thousand_quick_cycles_start_no_renewals() {
     alone("renewals::three_thousand_quick_cycles_start_no_renewals", || {
         let server = RedisServer::start();
         let lease = scaled(Duration::from_secs(3));
-        let client =
-            builder(&server, "").configure(|config| config.with_watchdog(lease)).connect().unwrap();
+        let client = builder(&server, "tracking=off")
+            .configure(|config| config.with_watchdog(lease))
+            .connect()
+            .unwrap();
         let lock = client.mutex("quick").unwrap();
         for _ in 0..3_000 {
             lock.lock().unwrap().unlock().unwrap();
@@ -136,7 +138,7 @@ fn ten_thousand_locks_stay_held(leases: u32) {
     assert_eq!(threads.iter().filter(|name| name.contains("renew")).count(), 1, "{threads:?}");
     // Where an answer takes more than 20 ms, up to three spare workers renew meanwhile.
     let spares = threads.iter().filter(|name| name.contains("spare")).count();
-    assert!(spares <= 3 && threads.len() - spares <= 4, "{threads:?}");
+    assert!(spares <= 3 && threads.len() - spares <= 5, "{threads:?}");
     drop(guards); // which does not wait for the answers
     client.wait_for_cleanup(scaled(Duration::from_secs(10))).unwrap();
     assert_eq!(probe.keys("many:*"), Vec::<String>::new());
