@@ -142,10 +142,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure>;
 
     /// Like [`inspect`](Backend::inspect), for a waiter, which asks often and takes no decision
-    /// about safety: one request to the server that is known to keep the lock. What is left of the
-    /// holder's lease is when to look again at the latest, as in [`Answer::Busy`]. A backend whose
-    /// `inspect` asks further servers, or whose holders may release without a notification,
-    /// overrides this.
+    /// about safety: one request to the server that is known to keep the lock. A backend whose
+    /// `inspect` asks further servers overrides this.
     ///
     /// # Errors
     ///
@@ -156,7 +154,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// The longest time after which a waiter asks again, although the store tells it of releases:
     /// a foreign client may not publish its own. `None`: not before the holder's lease can be over.
-    fn poll_pause(&self, _name: &LockName) -> Option<Duration> {
+    fn poll_pause(&self, _name: &LockName, _found_by: FoundBusyBy) -> Option<Duration> {
         None
     }
 
@@ -593,16 +591,6 @@ impl LockInfo {
     pub fn held(holder: HolderInfo) -> Self {
         Self { holder: Some(holder) }
     }
-
-    /// Limits what is left of the holder's lease to `pause`, if there is one: for
-    /// [`Backend::peek`].
-    #[must_use]
-    pub fn limited_to(mut self, pause: Option<Duration>) -> Self {
-        if let (Some(holder), Some(pause)) = (&mut self.holder, pause) {
-            holder.remaining = Some(holder.remaining.map_or(pause, |left| left.min(pause)));
-        }
-        self
-    }
 }
 
 /// The holder of a lock, as the store reports it.
@@ -642,6 +630,16 @@ impl NodeId {
     pub fn number(self) -> u64 {
         self.0
     }
+}
+
+/// How a waiter found that a lock is busy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(clippy::exhaustive_enums, reason = "there is no third request of a waiter")]
+pub enum FoundBusyBy {
+    /// An attempt: its answer takes into account whether the holder publishes its release.
+    Attempt,
+    /// [`Backend::peek`].
+    Peek,
 }
 
 /// The callback for releases. The engine implements it; it is cheap and never blocks.

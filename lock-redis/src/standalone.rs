@@ -4,8 +4,8 @@ use crate::format::Format;
 use crate::node::{Node, NodeSettings, RequestMode};
 use crate::url;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, OnReleased, Release,
-    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, LockInfo, NodeId, OnReleased,
+    Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, LockName, Moment};
 use std::fmt;
@@ -91,12 +91,8 @@ impl Backend for RedisBackend {
         self.node.inspect(RequestMode::Direct, &self.format, name, by)
     }
 
-    fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        self.node.peek(RequestMode::Direct, &self.format, name, by)
-    }
-
-    fn poll_pause(&self, name: &LockName) -> Option<Duration> {
-        self.node.poll_pause(&self.format, name)
+    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
+        self.node.poll_pause(&self.format, name, found_by)
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

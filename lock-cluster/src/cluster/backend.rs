@@ -6,11 +6,11 @@ use super::redirect_queue::{RedirectQueue, RedirectedRelease};
 use super::slot_map::{ClusterNode, NodeFactory, RefreshHook};
 use super::topology::{Channels, RefreshState, Topology};
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, OnReleased, Release,
-    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, LockInfo, NodeId, OnReleased,
+    Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, LockName, Moment};
-use lock_redis::parts::{Address, Format, Node, NodeSettings, Redirect, RequestMode};
+use lock_redis::parts::{Address, Format, NodeSettings, Redirect, RequestMode};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,28 +136,6 @@ impl ClusterBackend {
             if let Ok(Renewal::Unacknowledged(insufficient)) = **outcome {
                 **outcome = Ok(Renewal::Unreplicated(insufficient));
             }
-        }
-    }
-
-    /// Asks the node of the lock's slot, which changes nothing there: so it may be asked again,
-    /// where the successor may be known by now.
-    fn look_at(
-        &self,
-        name: &LockName,
-        by: Moment,
-        look: impl Fn(&Arc<Node>, RequestMode) -> Result<LockInfo, Failure>,
-    ) -> Result<LockInfo, Failure> {
-        let slot = self.format.slot(name);
-        let ask = || {
-            let info = self.router.route(slot, by, &look);
-            settled(info.and_then(|info| info.if_still_owner(slot, &self.router.0)))
-        };
-        match ask() {
-            Err(Failure::Unknown(_)) if self.router.0.clock().now() < by => {
-                self.router.0.refreshed(by)?;
-                ask()
-            }
-            answer => answer,
         }
     }
 }
@@ -359,16 +337,26 @@ impl Backend for ClusterBackend {
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        self.look_at(name, by, |node, mode| node.inspect(mode, &self.format, name, by))
+        let slot = self.format.slot(name);
+        let ask = || {
+            let info = self
+                .router
+                .route(slot, by, |node, mode| node.inspect(mode, &self.format, name, by));
+            settled(info.and_then(|info| info.if_still_owner(slot, &self.router.0)))
+        };
+        match ask() {
+            // It changes nothing, so it may be sent again: the successor may be known by now.
+            Err(Failure::Unknown(_)) if self.router.0.clock().now() < by => {
+                self.router.0.refreshed(by)?;
+                ask()
+            }
+            answer => answer,
+        }
     }
 
-    fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        self.look_at(name, by, |node, mode| node.peek(mode, &self.format, name, by))
-    }
-
-    fn poll_pause(&self, name: &LockName) -> Option<Duration> {
+    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
         let owner = self.router.0.look(self.format.slot(name))?;
-        owner.node.poll_pause(&self.format, name)
+        owner.node.poll_pause(&self.format, name, found_by)
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

@@ -10,9 +10,9 @@ use super::responses::Responses;
 use super::token::TokenProposals;
 use super::watch::{PendingWatch, QuorumWatch};
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Backoff, Failure, LockInfo, NodeId,
-    OnReleased, Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Tombstone, Wake, Waking,
-    Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Backoff, Failure, FoundBusyBy, LockInfo,
+    NodeId, OnReleased, Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Tombstone, Wake,
+    Waking, Watch,
 };
 use lock_core::{Clock, Context, Error, LeaseTime, LockName, MemberOutcome, Moment, SystemClock};
 use parking_lot::Mutex;
@@ -442,13 +442,9 @@ impl Backend for QuorumBackend {
         }
     }
 
-    fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        Ok(self.inspect(name, by)?.limited_to(self.poll_pause(name)))
-    }
-
-    fn poll_pause(&self, name: &LockName) -> Option<Duration> {
-        let workers = self.0.workers.iter();
-        workers.filter_map(|worker| worker.context().node().poll_pause(name)).min()
+    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
+        let nodes = self.0.workers.iter().map(|worker| worker.context().node());
+        nodes.filter_map(|node| node.poll_pause(name, found_by)).min()
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

@@ -2,8 +2,8 @@
 
 use lock_core::backend::{Abilities, AcquisitionId, ReplicaSupport};
 use lock_core::backend::{
-    Answer, Attempt, Backend, Failure, LockInfo, NodeId, OnReleased, Release, ReleaseOptions,
-    Renewal, RenewalRequest, Wake, Watch,
+    Answer, Attempt, Backend, Failure, FoundBusyBy, LockInfo, NodeId, OnReleased, Release,
+    ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
 };
 use lock_core::{Error, LockName, Moment};
 use lock_redis::parts::{
@@ -178,10 +178,10 @@ impl QuorumNode {
         }
     }
 
-    pub(super) fn poll_pause(&self, name: &LockName) -> Option<Duration> {
+    pub(super) fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
         match self {
-            Self::Store { store, .. } => store.poll_pause(name),
-            Self::Server(server) => server.node.poll_pause(&server.format, name),
+            Self::Store { store, .. } => store.poll_pause(name, found_by),
+            Self::Server(server) => server.node.poll_pause(&server.format, name, found_by),
         }
     }
 

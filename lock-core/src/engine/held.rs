@@ -33,46 +33,9 @@ enum CheckResult {
 }
 
 impl RenewalHandler for Engine {
-    /// `now` was read shortly before. What is over since is found at the next check, or when the
-    /// answer to the renewal comes.
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
-        let mut state = lock.lock();
-        state.timer = None;
-        let abandoned = state.take_abandoned();
-        if !abandoned.is_empty() {
-            drop(state);
-            self.drop_detached(&abandoned);
-            state = lock.lock();
-        }
-        self.arm_for_lost(&lock, &mut state, now);
-        let acquisition = state.current().filter(|it| !it.has_ended()).map(Arc::clone)?;
-        let finding = examine(&acquisition, now);
-        let next = match &finding {
-            CheckResult::Fine(next) | CheckResult::Renew(_, next) | CheckResult::UsedUp(next) => {
-                *next
-            }
-            CheckResult::Over(cause) => {
-                let cause = *cause;
-                drop(state);
-                self.declare_lost(&lock, &acquisition, cause);
-                return None;
-            }
-            CheckResult::Released => return None,
-        };
-        // The timer's thread is running: it is the one that called us.
-        let _armed = self.timer.arm(&lock, &mut state, now, next);
-        drop(state);
-        match finding {
-            CheckResult::Renew(lease, _) => {
-                Some(RenewalJob { lock, acquisition, lease, reply: None })
-            }
-            CheckResult::UsedUp(end) => {
-                let left = end.since(self.clock.now());
-                self.events.emit(|| Event::RenewalsUsedUp { lock: acquisition.name.clone(), left });
-                None
-            }
-            CheckResult::Fine(_) | CheckResult::Over(_) | CheckResult::Released => None,
-        }
+        lock.lock().timer = None;
+        self.renewal_due(lock, now)
     }
 
     fn renewed(&self, job: &RenewalJob, sent: Moment, answer: Result<Renewal, Error>) {
@@ -142,6 +105,48 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
 }
 
 impl Engine {
+    /// The renewal of what is held, if it is due; what is over is lost from here on, and the timer is
+    /// armed for the next check. `now` was read shortly before. What is over since is found at the next check, or when the
+    /// answer to the renewal comes.
+    fn renewal_due(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
+        let mut state = lock.lock();
+        let abandoned = state.take_abandoned();
+        if !abandoned.is_empty() {
+            drop(state);
+            self.drop_detached(&abandoned);
+            state = lock.lock();
+        }
+        self.arm_for_lost(&lock, &mut state, now);
+        let acquisition = state.current().filter(|it| !it.has_ended()).map(Arc::clone)?;
+        let finding = examine(&acquisition, now);
+        let next = match &finding {
+            CheckResult::Fine(next) | CheckResult::Renew(_, next) | CheckResult::UsedUp(next) => {
+                *next
+            }
+            CheckResult::Over(cause) => {
+                let cause = *cause;
+                drop(state);
+                self.declare_lost(&lock, &acquisition, cause);
+                return None;
+            }
+            CheckResult::Released => return None,
+        };
+        // The timer's thread is running for as long as anything is held.
+        let _armed = self.timer.arm(&lock, &mut state, now, next);
+        drop(state);
+        match finding {
+            CheckResult::Renew(lease, _) => {
+                Some(RenewalJob { lock, acquisition, lease, reply: None })
+            }
+            CheckResult::UsedUp(end) => {
+                let left = end.since(self.clock.now());
+                self.events.emit(|| Event::RenewalsUsedUp { lock: acquisition.name.clone(), left });
+                None
+            }
+            CheckResult::Fine(_) | CheckResult::Over(_) | CheckResult::Released => None,
+        }
+    }
+
     /// Renews these at once (`None`: all that is held), because the store says that they have
     /// changed. Those with a fixed lease or a number of renewals are left as they are.
     pub(super) fn renew_now(&self, names: Option<&[LockName]>) {
@@ -155,7 +160,7 @@ impl Engine {
         let (now, mut jobs) = (self.clock.now(), Vec::new());
         for lock in locks {
             if lock.lock().current().is_some_and(|acquisition| acquisition.make_due(now)) {
-                jobs.extend(self.check(lock, now));
+                jobs.extend(self.renewal_due(lock, now));
             }
             if jobs.len() == RENEW_BATCH {
                 self.workers.renew(&mut jobs);

@@ -25,6 +25,14 @@ pub(crate) struct PoolSlot {
 }
 
 impl PoolSlot {
+    /// Whether there is a connection, and changes are reported of what it has read. Does not wait.
+    pub(crate) fn has_changes_reported(&mut self) -> bool {
+        self.connection.as_mut().is_some_and(|connection| {
+            connection.check_idle();
+            connection.is_open() && connection.reports_to != 0
+        })
+    }
+
     /// Runs `exchange` on this slot's connection.
     pub(crate) fn exchange<T>(
         &mut self,

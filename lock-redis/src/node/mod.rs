@@ -35,14 +35,14 @@ use crate::pubsub::{Subscriber, Tracking};
 use cluster::{Port, Shards};
 use eviction::{Eviction, OnEviction};
 use lock_core::backend::{
-    AcquisitionId, Answer, Attempt, Failure, LockInfo, OnReleased, Release, ReleaseOptions,
-    Tombstone, Wake, Watch,
+    AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, LockInfo, OnReleased, Release,
+    ReleaseOptions, Tombstone, Wake, Watch,
 };
 use lock_core::{Clock, Error, ErrorKind, LockName, Moment, Replicas, Replication};
 use parking_lot::Mutex;
+use renewals::Reported;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// How a node is asked.
@@ -78,9 +78,10 @@ pub struct Node {
     dialer: Arc<Dialer>,
     /// The connection for renewals. A renewal that finds it taken, because the one before hangs,
     /// borrows one of the pool.
-    renewals: Mutex<PoolSlot>,
-    /// To which connection of ours changes were reported last of what was renewed.
-    reported_to: AtomicU64,
+    renewals: Arc<Mutex<PoolSlot>>,
+    /// To which connection of ours changes are reported of what is renewed; `None` if the server
+    /// refuses that.
+    reported_to: Arc<Mutex<Reported>>,
     subscriber: Subscriber,
     /// Whether it may evict locks.
     eviction: Eviction,
@@ -100,8 +101,8 @@ impl Node {
         Ok(Self {
             link: SharedConnection::new(Arc::clone(&dialer)),
             pool: ConnectionPool::new(pool, thread, Arc::clone(&dialer))?,
-            renewals: Mutex::default(),
-            reported_to: AtomicU64::new(0),
+            renewals: Arc::default(),
+            reported_to: Arc::default(),
             subscriber: Subscriber::new(Arc::clone(&dialer), bounds.command, tracking),
             eviction: Eviction::new(eviction, Arc::clone(&dialer)),
             dialer,
@@ -252,27 +253,16 @@ impl Node {
         connection.and_then(|mut link| format.0.inspect(link.get(), name, by)).map_err(on(name))
     }
 
-    /// See [`Backend::peek`](lock_core::Backend::peek).
-    pub fn peek(
+    /// See [`Backend::poll_pause`](lock_core::Backend::poll_pause).
+    pub fn poll_pause(
         &self,
-        mode: RequestMode,
         format: &Format,
         name: &LockName,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        let info = self.inspect(mode, format, name, by)?;
-        // Not known: whether the holder publishes its release.
-        Ok(info.limited_to(self.pause(format, name, false)))
-    }
-
-    /// See [`Backend::poll_pause`](lock_core::Backend::poll_pause).
-    pub fn poll_pause(&self, format: &Format, name: &LockName) -> Option<Duration> {
-        self.pause(format, name, true)
-    }
-
-    fn pause(&self, format: &Format, name: &LockName, is_told: bool) -> Option<Duration> {
+        found_by: FoundBusyBy,
+    ) -> Option<Duration> {
         let owned = format.0.owned()?;
-        owned.poll_pause(is_told, self.subscriber.is_tracked(&owned.keys.lock(name)))
+        let is_tracked = self.subscriber.is_tracked(&owned.keys.lock(name));
+        owned.poll_pause(found_by == FoundBusyBy::Attempt, is_tracked)
     }
 
     /// Whether waiters of a key are woken after every release.

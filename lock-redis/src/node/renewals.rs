@@ -6,14 +6,16 @@
 
 use super::{Node, RENEWED, RequestMode, on};
 use crate::connection::{
-    AcknowledgedConnection, Connection, ConnectionLike, Dialer, Reply, Request, Text,
+    AcknowledgedConnection, Connection, ConnectionLike, PoolSlot, Reply, Request, Text,
 };
 use crate::format::Format;
-use crate::pubsub::OnChange;
-use lock_core::Moment;
+use crate::keys::Keys;
+use crate::pubsub::{ChangeListener, NotTracked, warn_of_tracking};
 use lock_core::backend::{Failure, Renewal, RenewalRequest};
+use lock_core::{Clock, Moment, Notices};
+use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 impl Node {
     /// See [`Backend::renew`](lock_core::Backend::renew).
@@ -107,40 +109,119 @@ impl Node {
     }
 }
 
+/// To which of our connections changes are reported of what is renewed.
+#[derive(Default)]
+pub(super) struct Reported {
+    /// The last one that was asked for; 0: none was.
+    subscriber: u64,
+    /// Whether the server refused it.
+    is_refused: bool,
+    /// When all held locks were renewed last, because a connection was replaced.
+    renewed_all: Option<Moment>,
+}
+
+/// After a connection was replaced all held locks are renewed, but not more often: a server that is
+/// too slow for its renewals loses one connection after the other.
+const RENEW_ALL: Duration = Duration::from_secs(5);
+
+impl Reported {
+    /// The connection that had changes reported is gone, or is another one now: whether all held
+    /// locks are to be renewed.
+    fn replaced(&mut self, now: Moment) -> bool {
+        let is_time = self.renewed_all.is_none_or(|last| now >= last + RENEW_ALL);
+        if is_time {
+            self.renewed_all = Some(now);
+        }
+        is_time
+    }
+}
+
 impl Node {
     /// Has changes of what is renewed on `connection` reported to the subscriber.
     pub(super) fn report_changes(&self, connection: &mut Connection, format: &Format, by: Moment) {
-        let Some(subscriber) = self.subscriber.reports_to(|| on_change(&self.dialer, format))
-        else {
+        let Some(subscriber) = self.subscriber.reports_to(|| self.listener(format)) else {
             return;
         };
         if connection.reports_to == subscriber {
+            return;
+        }
+        let mut reported = self.reported_to.lock();
+        if reported.subscriber == subscriber && reported.is_refused {
             return;
         }
         let id = Text::number(subscriber);
         let request: &[&[u8]] =
             &[b"CLIENT", b"TRACKING", b"ON", b"REDIRECT", id.as_bytes(), b"NOLOOP"];
         // Where that fails the next renewal tells of a loss.
-        if matches!(connection.call(&Request(&[request]), by), Ok(Reply::Text(_))) {
-            connection.reports_to = subscriber;
-            // Changes may have gone unreported since the connection before this one was lost.
-            if self.reported_to.swap(subscriber, Ordering::Relaxed) == subscriber {
-                self.dialer.server().notices().changed(None);
+        match connection.call(&Request(&[request]), by) {
+            Ok(Reply::Error(error)) => {
+                (reported.subscriber, reported.is_refused) = (subscriber, true);
+                // The subscriber may have reconnected meanwhile, with another number.
+                if !error.detail.contains("client ID") {
+                    warn_of_tracking(self.dialer.server(), &NotTracked::Refused(error));
+                }
             }
+            Ok(_) => {
+                connection.reports_to = subscriber;
+                let is_another = reported.subscriber == subscriber;
+                (reported.subscriber, reported.is_refused) = (subscriber, false);
+                let renews_all = is_another && reported.replaced(self.dialer.clock().now());
+                drop(reported);
+                if renews_all {
+                    self.dialer.server().notices().changed(None);
+                }
+            }
+            Err(_) => {}
         }
+    }
+
+    /// What is done when keys have changed.
+    fn listener(&self, format: &Format) -> Arc<dyn ChangeListener> {
+        Arc::new(HeldLocks {
+            notices: self.dialer.server().notices().clone(),
+            keys: format.0.keys().clone(),
+            renewals: Arc::clone(&self.renewals),
+            reported_to: Arc::clone(&self.reported_to),
+            clock: Arc::clone(self.dialer.clock()),
+        })
     }
 }
 
-/// What is done when keys have changed (`None`: all of them).
-fn on_change(dialer: &Dialer, format: &Format) -> OnChange {
-    let (notices, keys) = (dialer.server().notices().clone(), format.0.keys().clone());
-    Arc::new(move |changed: Option<&[String]>| match changed {
-        Some(changed) => {
-            let names: Vec<_> = changed.iter().filter_map(|key| keys.name(key)).collect();
-            notices.changed(Some(&names));
+/// The locks that are held, and the connection that renews them.
+struct HeldLocks {
+    notices: Notices,
+    keys: Keys,
+    renewals: Arc<Mutex<PoolSlot>>,
+    reported_to: Arc<Mutex<Reported>>,
+    clock: Arc<dyn Clock>,
+}
+
+impl ChangeListener for HeldLocks {
+    fn changed(&self, changed: Option<&[String]>) {
+        match changed {
+            Some(changed) => {
+                let names: Vec<_> = changed.iter().filter_map(|key| self.keys.name(key)).collect();
+                self.notices.changed(Some(&names));
+            }
+            None => self.notices.changed(None),
         }
-        None => notices.changed(None),
-    })
+    }
+
+    /// What the connection has read is tracked for as long as it stands. Without it a loss would
+    /// stay unknown until the next regular renewal.
+    fn look(&self) {
+        // In use: it is dialled anew if it is broken.
+        let Some(mut slot) = self.renewals.try_lock() else { return };
+        let is_reported = slot.has_changes_reported();
+        drop(slot);
+        let mut reported = self.reported_to.lock();
+        let was_reported = reported.subscriber != 0 && !reported.is_refused;
+        if was_reported && !is_reported && reported.replaced(self.clock.now()) {
+            reported.subscriber = 0;
+            drop(reported);
+            self.notices.changed(None);
+        }
+    }
 }
 
 /// The outcome of each renewal of a batch; a failure of the request is that of all.

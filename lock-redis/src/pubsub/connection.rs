@@ -141,9 +141,9 @@ impl PubSubConnection {
         self.pending.front().map(|(_, since)| *since)
     }
 
-    /// Whether the server has not answered the switch to RESP3.
-    pub(super) fn awaits_hello(&self) -> bool {
-        self.pending.iter().any(|(request, _)| matches!(request, PubSubRequest::Hello))
+    /// Whether the server has not said whether it reports changes.
+    pub(super) fn awaits_tracking(&self) -> bool {
+        self.pending.iter().any(|(it, _)| matches!(it, PubSubRequest::Hello | PubSubRequest::Track))
     }
 
     pub(super) fn wants_to_write(&self) -> bool {

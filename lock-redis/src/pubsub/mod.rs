@@ -28,8 +28,8 @@ mod worker;
 pub(crate) use channel::{ChannelKind, ReleaseChannel, unpublished};
 pub(crate) use poll_interval::{PollInterval, UNTRACKED};
 pub use tracking::OPTION as TRACKING;
-pub(crate) use tracking::Tracking;
-pub(crate) use worker::OnChange;
+pub(crate) use tracking::{NotTracked, Tracking, warn as warn_of_tracking};
+pub(crate) use worker::ChangeListener;
 
 use crate::connection::Dialer;
 use lock_core::backend::{Failure, Wake, Watch, no_thread};
@@ -141,13 +141,17 @@ impl Subscriber {
 
     /// The connection to which other connections may have changes reported, of keys that they read:
     /// `None` while there is none. Each report is passed to what the first call gave here.
-    pub(crate) fn reports_to(&self, on_change: impl FnOnce() -> OnChange) -> Option<u64> {
+    pub(crate) fn reports_to(
+        &self,
+        on_change: impl FnOnce() -> Arc<dyn ChangeListener>,
+    ) -> Option<u64> {
         if self.tracking == Tracking::Off {
             return None;
         }
+        // First: what is reported from here on must reach it.
+        self.shared.on_change.get_or_init(on_change);
         let id = self.shared.reports_to.load(Ordering::Acquire);
-        if id == 0 || self.shared.on_change.get().is_none() {
-            self.shared.on_change.get_or_init(on_change);
+        if id == 0 {
             let mut table = self.shared.table.lock();
             // Without a thread the next renewal tells of a loss, and asks once more.
             if self.try_start(&mut table).is_ok() {

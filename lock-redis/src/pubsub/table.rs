@@ -25,6 +25,10 @@ pub(super) struct SubscriptionTable {
     keys: TrackedKeys,
     /// Why there is no connection; `None` if there is one, or none was needed.
     trouble: Option<Error>,
+    /// Since when there is none, after one was needed.
+    lost: Option<Moment>,
+    /// Whether waiters were woken since, to look for themselves.
+    is_outage_told: bool,
     /// Whether a connection is needed also without channels.
     is_needed: bool,
     waker: Option<Waker>,
@@ -119,7 +123,7 @@ pub(super) struct Unsubscription {
 }
 
 /// What the worker has to do next.
-#[derive(Default, Debug)]
+#[derive(Default)]
 pub(super) struct WorkerTasks {
     pub(super) closed: bool,
     /// Keys to read, before the subscriptions are sent.
@@ -128,6 +132,8 @@ pub(super) struct WorkerTasks {
     pub(super) next_read: Option<Moment>,
     /// Whether more changes are reported than keys may be read.
     pub(super) reads_too_late: bool,
+    /// Those that must look for themselves from now on.
+    pub(super) wakes: DeferredWakeups,
     pub(super) subscribe: Vec<Subscription>,
     pub(super) unsubscribe: Vec<Unsubscription>,
     /// Whether there are channels: watched, or until a moment ago.
@@ -154,6 +160,8 @@ impl DeferredWakeups {
 impl SubscriptionTable {
     /// How long a channel stays subscribed after its last watch: it is often watched again at once.
     pub(super) const LINGER: Duration = Duration::from_secs(1);
+    /// How long waiters count on a connection to come back.
+    const OUTAGE: Duration = Duration::from_secs(3);
 
     pub(super) fn has_waker(&self) -> bool {
         self.waker.is_some()
@@ -291,8 +299,14 @@ impl SubscriptionTable {
             }
             !over
         });
+        let was_late = keys.is_used_up();
         let (reads, next_read) = keys.take_due(now);
         let reads_too_late = keys.is_used_up();
+        let mut wakes = DeferredWakeups::default();
+        if reads_too_late && !was_late {
+            // Those that sleep count on being told at once.
+            wakes.watches.extend(self.channels.values().flat_map(Channel::watchers));
+        }
         let mut subscribe = Vec::new();
         for name in std::mem::take(&mut self.wanted) {
             let Some(channel) = self.channels.get_mut(&name) else { continue };
@@ -308,6 +322,7 @@ impl SubscriptionTable {
             reads,
             next_read,
             reads_too_late,
+            wakes,
             subscribe,
             unsubscribe,
             is_watched,
@@ -341,6 +356,8 @@ impl SubscriptionTable {
     /// There is a connection.
     pub(super) fn connected(&mut self) {
         self.trouble = None;
+        self.lost = None;
+        self.is_outage_told = false;
     }
 
     /// The connection is lost: nothing is subscribed, and messages are missed.
@@ -357,9 +374,15 @@ impl SubscriptionTable {
 
     /// Connecting failed. Watchers go on waiting until their deadlines, unless the server refuses
     /// us for good.
-    pub(super) fn failed(&mut self, failure: &Failure) -> DeferredWakeups {
+    pub(super) fn failed(&mut self, failure: &Failure, now: Moment) -> DeferredWakeups {
         self.trouble = Some(failure.error().clone());
         let mut wakes = DeferredWakeups::default();
+        let since = *self.lost.get_or_insert(now);
+        if !self.is_outage_told && now.since(since) >= Self::OUTAGE {
+            // They counted on being told. From now on they look again and again.
+            self.is_outage_told = true;
+            wakes.watches.extend(self.channels.values().flat_map(Channel::watchers));
+        }
         if matches!(failure, Failure::Refused(_)) {
             for channel in self.channels.values_mut() {
                 wakes.confirmations.extend(channel.settle(&Err(failure.clone())));
@@ -490,15 +513,22 @@ impl SubscriptionTable {
         self.keys.is_tracked(key)
     }
 
-    /// The server reports that these keys have changed; `None`: all of them.
-    pub(super) fn changed(&mut self, keys: Option<&[String]>, now: Moment) {
+    /// The server reports that these keys have changed; `None`: all of them. Returns those that
+    /// were not read on this connection, so that another one has their changes reported.
+    pub(super) fn changed(
+        &mut self,
+        keys: Option<Vec<String>>,
+        now: Moment,
+    ) -> Option<Vec<String>> {
         let channels = &self.channels;
         let is_watched =
             |name: &str| channels.get(name).is_some_and(|channel| !channel.watches.is_empty());
-        match keys {
-            Some(keys) => keys.iter().for_each(|key| self.keys.changed(key, is_watched, now)),
-            None => self.keys.all_changed(is_watched, now),
-        }
+        let Some(mut keys) = keys else {
+            self.keys.all_changed(is_watched, now);
+            return None;
+        };
+        keys.retain(|key| !self.keys.changed(key, is_watched, now));
+        Some(keys)
     }
 
     /// A key was read. The waiters to wake: not while the subscription is being confirmed, because

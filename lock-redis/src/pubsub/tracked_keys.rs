@@ -38,7 +38,8 @@ const AT_ONCE: Moment = Moment::from_nanos(0);
 #[derive(Default)]
 pub(super) struct TrackedKeys {
     keys: HashMap<Arc<str>, TrackedKey>,
-    /// The keys to read, by when they are due. Each is here at most once.
+    /// The keys to read, by when they are due. Those that need not be read any more stay here until
+    /// then.
     due: BinaryHeap<Reverse<(Moment, Arc<str>)>>,
     support: TrackingSupport,
     budget: ReadBudget,
@@ -114,11 +115,9 @@ impl TrackedKeys {
     /// Whether waiters of this lock are woken after its release, also by a client that publishes
     /// none.
     pub(super) fn is_tracked(&self, key: &str) -> bool {
-        let is_read = |entry: &TrackedKey| {
-            let is_late = entry.phase == Phase::Due && self.budget.is_used_up;
-            entry.phase != Phase::Idle && entry.failures.is_none() && !is_late
-        };
-        self.support == TrackingSupport::Confirmed && self.keys.get(key).is_some_and(is_read)
+        let is_read = |entry: &TrackedKey| entry.phase != Phase::Idle && entry.failures.is_none();
+        let is_in_time = self.support == TrackingSupport::Confirmed && !self.budget.is_used_up;
+        is_in_time && self.keys.get(key).is_some_and(is_read)
     }
 
     /// The server reports changes, or has been asked to.
@@ -144,20 +143,25 @@ impl TrackedKeys {
         }
     }
 
-    /// A key has changed; `is_watched` says whether a channel has watches.
-    pub(super) fn changed(&mut self, key: &str, is_watched: impl Fn(&str) -> bool, now: Moment) {
-        if let Some((key, entry)) = self.keys.get_key_value(key) {
-            let (key, is_watched) = (Arc::clone(key), is_watched(&entry.channel));
-            let entry = self.keys.get_mut(&key).expect("it was found just now");
-            entry.changed(&key, is_watched, now, &mut self.due);
-        }
+    /// A key has changed; `is_watched` says whether a channel has watches. Whether it was tracked
+    /// here: each read leads to one report.
+    pub(super) fn changed(
+        &mut self,
+        key: &str,
+        is_watched: impl Fn(&str) -> bool,
+        now: Moment,
+    ) -> bool {
+        let Some((key, entry)) = self.keys.get_key_value(key) else { return false };
+        let (key, is_watched) = (Arc::clone(key), is_watched(&entry.channel));
+        let entry = self.keys.get_mut(&key).expect("it was found just now");
+        entry.changed(&key, is_watched, now, &mut self.due)
     }
 
     /// All keys were deleted.
     pub(super) fn all_changed(&mut self, is_watched: impl Fn(&str) -> bool, now: Moment) {
         for (key, entry) in &mut self.keys {
             let is_watched = is_watched(&entry.channel);
-            entry.changed(key, is_watched, now, &mut self.due);
+            let _tracked = entry.changed(key, is_watched, now, &mut self.due);
         }
     }
 
@@ -173,7 +177,9 @@ impl TrackedKeys {
             if *at > now {
                 return (reads, Some(*at));
             }
-            if !self.budget.take(now) {
+            // A first read has no report as its cause.
+            let is_first = self.due.peek().is_some_and(|Reverse((at, _))| *at == AT_ONCE);
+            if !is_first && !self.budget.take(now) {
                 return (reads, Some(now + ReadBudget::PAUSE));
             }
             let Some(Reverse((_, key))) = self.due.pop() else { break };
@@ -225,13 +231,14 @@ impl TrackedKey {
         is_watched: bool,
         now: Moment,
         due: &mut BinaryHeap<Reverse<(Moment, Arc<str>)>>,
-    ) {
+    ) -> bool {
         match self.phase {
             Phase::Tracked if is_watched => self.schedule(key, now, due),
             Phase::Tracked => self.phase = Phase::Idle,
-            Phase::Sent { .. } => self.phase = Phase::Sent { changed: true },
-            Phase::Idle | Phase::Due => {}
+            Phase::Sent { changed: false } => self.phase = Phase::Sent { changed: true },
+            Phase::Sent { changed: true } | Phase::Idle | Phase::Due => return false,
         }
+        true
     }
 
     /// Has it read at `at`, or later.
@@ -250,7 +257,7 @@ impl TrackedKey {
 
 /// How many keys may still be read.
 #[derive(Default)]
-struct ReadBudget {
+pub(super) struct ReadBudget {
     /// How many were read since `since`, less those that were allowed since.
     used: u32,
     since: Option<Moment>,
@@ -261,7 +268,8 @@ impl ReadBudget {
     /// How long to wait once it is used up.
     const PAUSE: Duration = Duration::from_millis(10);
 
-    fn take(&mut self, now: Moment) -> bool {
+    /// Whether one more may be read now.
+    pub(super) fn take(&mut self, now: Moment) -> bool {
         let since = *self.since.get_or_insert(now);
         let allowed = now.since(since).as_millis() * u128::from(READS_PER_SECOND) / 1_000;
         if allowed > 0 {

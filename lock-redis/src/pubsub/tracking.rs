@@ -35,7 +35,7 @@ impl Tracking {
 }
 
 /// Reports that the server does not report changes, and what follows from it.
-pub(super) fn warn(server: &Server, why: &NotTracked) {
+pub(crate) fn warn(server: &Server, why: &NotTracked) {
     let cause = Cause { change: why.to_string(), channel: None };
     server.warn_of(WarningKind::NotTracked, cause, || {
         format!(
@@ -48,7 +48,7 @@ pub(super) fn warn(server: &Server, why: &NotTracked) {
 
 /// Why changes are not reported.
 #[derive(Debug)]
-pub(super) enum NotTracked {
+pub(crate) enum NotTracked {
     Refused(ServerError),
     /// Connections are lost over the request.
     HungUp,
@@ -73,7 +73,7 @@ impl std::fmt::Display for NotTracked {
         match self {
             Self::Refused(error) => error.fmt(f),
             Self::HungUp => f.write_str("connections are lost over `HELLO 3`"),
-            Self::TableFull => f.write_str("more keys are watched than it tracks"),
+            Self::TableFull => f.write_str("more keys are watched or held than it tracks"),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::channel::unpublished;
 use super::connection::{Disconnected, PubSubConnection, PubSubEvent, PubSubRequest};
 use super::table::{DeferredWakeups, SubscriptionTable, WorkerTasks};
-use super::tracked_keys::TrackingSupport;
+use super::tracked_keys::{ReadBudget, TrackingSupport};
 use super::tracking::{self, NotTracked, Tracking};
 use super::waker::Poller;
 use crate::connection::Dialer;
@@ -23,7 +23,7 @@ pub(super) struct Shared {
     /// Called when there is no connection.
     pub(super) trouble: OnceLock<Trouble>,
     /// Called when keys have changed.
-    pub(super) on_change: OnceLock<OnChange>,
+    pub(super) on_change: OnceLock<Arc<dyn ChangeListener>>,
     /// The number of the connection, if changes may be reported to it; otherwise 0.
     pub(super) reports_to: AtomicU64,
 }
@@ -31,8 +31,14 @@ pub(super) struct Shared {
 /// See [`Subscriber::on_trouble`](super::Subscriber::on_trouble). Must be short.
 pub(crate) type Trouble = Arc<dyn Fn() + Send + Sync>;
 
-/// See [`Subscriber::reports_to`](super::Subscriber::reports_to). `None`: all keys. Must be short.
-pub(crate) type OnChange = Arc<dyn Fn(Option<&[String]>) + Send + Sync>;
+/// See [`Subscriber::reports_to`](super::Subscriber::reports_to). What it does must be short.
+pub(crate) trait ChangeListener: Send + Sync {
+    /// These keys have changed; `None`: all of them.
+    fn changed(&self, keys: Option<&[String]>);
+
+    /// Called every second or two: looks whether the connections stand that have changes reported.
+    fn look(&self);
+}
 
 /// The state of the thread.
 pub(super) struct SubscriberWorker {
@@ -42,6 +48,8 @@ pub(super) struct SubscriberWorker {
     /// The pauses before the next attempt to connect.
     backoff: Backoff,
     tracking: Tracking,
+    /// How many changes may be passed on of keys that other connections have read.
+    reports: ReadBudget,
     /// How many connections in a row were lost before the server had switched to RESP3.
     lost_over_hello: u32,
 }
@@ -72,7 +80,15 @@ impl SubscriberWorker {
         tracking: Tracking,
     ) -> Self {
         let backoff = Backoff::new(Self::FIRST_PAUSE, Self::LONGEST_PAUSE);
-        Self { shared, poller, command_timeout, backoff, tracking, lost_over_hello: 0 }
+        Self {
+            shared,
+            poller,
+            command_timeout,
+            backoff,
+            tracking,
+            reports: ReadBudget::default(),
+            lost_over_hello: 0,
+        }
     }
 
     /// Runs until the subscriber is gone, whatever panics.
@@ -98,19 +114,20 @@ impl SubscriberWorker {
                 self.shared.table.lock().connected();
                 if let Ok(mut connection) = PubSubConnection::new(connection, self.now()) {
                     let Disconnected = self.serve(&mut connection)?;
-                    self.lost_over_hello += u32::from(connection.awaits_hello());
+                    self.lost_over_hello += u32::from(connection.awaits_tracking());
                 }
                 self.shared.reports_to.store(0, Ordering::Release);
                 let server = self.shared.dialer.server();
                 let lost = Error::unavailable(format!("the connection to {server} was lost"));
                 let mut table = self.shared.table.lock();
                 table.disconnected();
-                let wakes = table.failed(&Failure::NotSent(lost));
+                let wakes = table.failed(&Failure::NotSent(lost), self.now());
                 drop(table);
                 self.deliver(wakes);
             }
             Err(failure) => {
-                let wakes = self.shared.table.lock().failed(&failure);
+                let now = self.now();
+                let wakes = self.shared.table.lock().failed(&failure, now);
                 self.deliver(wakes);
             }
         }
@@ -176,17 +193,22 @@ impl SubscriberWorker {
             let unpublished_anywhere =
                 self.shared.dialer.server().has_reported(WarningKind::NotPublished);
             let mut table = self.shared.table.lock();
-            if now.since(last_retry) >= SubscriptionTable::LINGER {
+            let is_time = now.since(last_retry) >= SubscriptionTable::LINGER;
+            if is_time {
                 last_retry = now;
                 table.retry_refused();
             }
-            let tasks = table.take_work(now);
+            let mut tasks = table.take_work(now);
             let (wakes, next_poll) = table.poll(unpublished_anywhere, now);
             drop(table);
             if tasks.closed {
                 return Err(Closed);
             }
             self.deliver(wakes);
+            self.deliver(std::mem::take(&mut tasks.wakes));
+            if let Some(listener) = self.shared.on_change.get().filter(|_| is_time) {
+                contain(|| listener.look());
+            }
             if connection.is_over() || now >= ends {
                 return Ok(Disconnected);
             }
@@ -283,9 +305,15 @@ impl SubscriberWorker {
             PubSubEvent::Message(channel) => table.message(&channel, now),
             PubSubEvent::Read(key, state) => table.read(&key, state, now),
             PubSubEvent::Changed(keys) => {
-                table.changed(keys.as_deref(), now);
+                let elsewhere = table.changed(keys, now);
                 drop(table);
-                self.tell_changed(keys.as_deref());
+                // More are reported where the server tracks fewer keys than are held: a renewal of
+                // one leads to the report of another. Then the next regular renewal tells.
+                if self.shared.on_change.get().is_some() && !self.reports.take(now) {
+                    tracking::warn(server, &NotTracked::TableFull);
+                } else if elsewhere.as_ref().is_none_or(|keys| !keys.is_empty()) {
+                    self.tell_changed(elsewhere.as_deref());
+                }
                 DeferredWakeups::default()
             }
             PubSubEvent::Tracking(Ok(here)) => {
@@ -355,7 +383,7 @@ impl SubscriberWorker {
     /// Tells of changes. No lock is held, and a panic ends nothing else.
     fn tell_changed(&self, keys: Option<&[String]>) {
         if let Some(tell) = self.shared.on_change.get() {
-            contain(|| tell(keys));
+            contain(|| tell.changed(keys));
         }
     }
 

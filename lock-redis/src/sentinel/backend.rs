@@ -9,8 +9,8 @@ use crate::format::Format;
 use crate::node::{Node, NodeSettings, RequestMode, on};
 use crate::url;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, OnReleased, Release,
-    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, LockInfo, NodeId, OnReleased,
+    Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, LockName, Moment};
 use std::fmt;
@@ -224,12 +224,16 @@ impl Backend for SentinelBackend {
 
     fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         let format = &self.tracker.format;
-        self.ask(by, |node| node.peek(RequestMode::Direct, format, name, by), |_| Effect::Nothing)
-            .map_err(on(name))
+        self.ask(
+            by,
+            |node| node.inspect(RequestMode::Direct, format, name, by),
+            |_| Effect::Nothing,
+        )
+        .map_err(on(name))
     }
 
-    fn poll_pause(&self, name: &LockName) -> Option<Duration> {
-        self.tracker.known()?.node.poll_pause(&self.tracker.format, name)
+    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
+        self.tracker.known()?.node.poll_pause(&self.tracker.format, name, found_by)
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

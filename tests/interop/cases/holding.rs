@@ -89,7 +89,8 @@ pub(crate) fn foreign_unlock_of_our_lock_is_refused(library: &'static Library) {
 /// Our unlock of a lock that is theirs by now is an error and changes nothing; and theirs of ours.
 pub(crate) fn late_unlock_leaves_the_next_holders_lock(library: &'static Library) {
     retry_if_late(late::LEASE, || {
-        let scene = Scene::of(library);
+        // Told of the change, the guard would know before.
+        let scene = Scene::with(library, "tracking=off", &[]);
         let (key, mut probe) = (library.key("lock"), scene.probe());
         let lock = scene.ours.mutex("lock");
         // An operator deletes our lock, and they take it.

@@ -424,6 +424,47 @@ fn cut_connections_hide_no_loss() {
     println!("longest until a loss was told: {worst:?}");
 }
 
+/// What a connection has read is tracked for as long as it stands: without it a loss would stay
+/// unknown until the next regular renewal.
+#[test]
+fn cut_renewal_connection_hides_no_loss() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let client = client(&server, "watchdog=10m");
+    for _ in 0..3 {
+        let guard = client.mutex("x").unwrap().lock().unwrap();
+        let losses = guard.losses();
+        tracked(&mut probe, 1);
+        let connections = probe.clients();
+        let renews =
+            connections.iter().find(|it| it.contains(" flags=t ") && !it.contains("resp=3"));
+        let renews = renews.expect("it has its changes reported");
+        let id = renews.split(' ').next().and_then(|id| id.strip_prefix("id=")).unwrap();
+        probe.command(&["CLIENT", "KILL", "ID", id]);
+        assert_eq!(probe.command(&["DEL", "x"]).int(), 1);
+        let loss = losses.recv_timeout(LONG).expect("it is told of the loss");
+        assert_eq!(loss.cause(), LossCause::Gone);
+    }
+}
+
+/// The server tracks 100 keys, and 300 are held: the renewal of one leads to the report of another.
+#[test]
+fn full_tracking_table_floods_no_server_with_renewals() {
+    const LOCKS: usize = 300;
+    let server = RedisServer::start_with(&["--tracking-table-max-keys", "100"]);
+    let mut probe = server.probe();
+    let client = client(&server, "watchdog=10m");
+    let hold = |name: usize| client.mutex(name.to_string()).unwrap().lock().unwrap();
+    let guards: Vec<_> = (0..LOCKS).map(hold).collect();
+    tracked(&mut probe, 90);
+    probe.reset_stats();
+    let_pass(ms(2_000));
+    let renewals = probe.command_calls("hexists");
+    println!("{renewals} renewals in 2 s");
+    assert!(renewals < 20_000, "{renewals}");
+    assert!(guards.iter().all(|guard| guard.is_valid()));
+}
+
 /// The median, and the value that one of a hundred exceeds.
 fn quantiles(mut times: Vec<Duration>) -> String {
     times.sort_unstable();

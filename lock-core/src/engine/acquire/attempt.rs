@@ -1,7 +1,9 @@
 //! Asking the store until it grants the lock or the time is over, and what to do after each answer.
 
 use super::Wait;
-use crate::backend::{Answer, Attempt, Failure, Grant, LockInfo, Tokens, Waking, call_backend};
+use crate::backend::{
+    Answer, Attempt, Failure, FoundBusyBy, Grant, LockInfo, Tokens, Waking, call_backend,
+};
 use crate::backoff::Backoff;
 use crate::clock::{Moment, Woken};
 use crate::engine::local_queue::{LockWake, StoreOutage, WaiterGuard};
@@ -143,12 +145,12 @@ impl<'a> Wait<'a> {
             }
             Ok(Answer::Busy(left)) => {
                 self.outage.end(waiter);
-                self.busy(waiter, left)
+                self.busy(waiter, left, FoundBusyBy::Attempt)
             }
             Ok(Answer::BusyWithoutExpiry(left)) => {
                 self.outage.end(waiter);
                 self.tell_endless();
-                self.busy(waiter, left)
+                self.busy(waiter, left, FoundBusyBy::Attempt)
             }
             Ok(Answer::RolledBack(why)) => self.rolled_back(waiter, why, sent),
             Ok(Answer::Stale(_)) => {
@@ -182,6 +184,7 @@ impl<'a> Wait<'a> {
         &mut self,
         waiter: &WaiterGuard<'_>,
         left: Option<Duration>,
+        found_by: FoundBusyBy,
     ) -> Result<Next, Error> {
         self.tell_contended();
         let now = self.engine.clock.now();
@@ -199,7 +202,7 @@ impl<'a> Wait<'a> {
         // A message may be lost, so the holder's lease bounds the sleep, and never more than our
         // own.
         let lease = self.engine.settings.lease_time.duration();
-        let pause = call_backend(|| Ok(self.engine.backend.poll_pause(&self.lock.name)));
+        let pause = call_backend(|| Ok(self.engine.backend.poll_pause(&self.lock.name, found_by)));
         let bounds = [left, pause.unwrap_or_default()];
         let bound = bounds.into_iter().flatten().fold(lease, Duration::min);
         Ok(Next::Sleep(now + bound.max(SHORTEST_SLEEP)))
@@ -249,7 +252,7 @@ impl<'a> Wait<'a> {
                 if holder.remaining.is_none() {
                     self.tell_endless();
                 }
-                self.busy(waiter, holder.remaining).map(Some)
+                self.busy(waiter, holder.remaining, FoundBusyBy::Peek).map(Some)
             }
             // It was released meanwhile, and is the next client's.
             Ok(_) if waiter.is_behind().1 != before => {

@@ -2,7 +2,7 @@
 
 use super::Wait;
 use super::attempt::Next;
-use crate::backend::{Failure, Pause, RollbackCause};
+use crate::backend::{Failure, FoundBusyBy, Pause, RollbackCause};
 use crate::clock::Moment;
 use crate::engine::local_queue::{StoreOutage, WaiterGuard};
 use crate::error::Error;
@@ -32,7 +32,7 @@ impl Wait<'_> {
             RollbackCause::Held(left) => {
                 self.outage.end(waiter);
                 self.split_votes = 0;
-                self.busy(waiter, left)
+                self.busy(waiter, left, FoundBusyBy::Attempt)
             }
             RollbackCause::SplitVote => {
                 self.outage.end(waiter);

@@ -27,7 +27,7 @@ fn add(table: &mut SubscriptionTable) -> (WatchId, Option<Arc<Confirmation>>) {
 }
 
 fn subscription(work: &WorkerTasks) -> Subscription {
-    let [subscription] = &work.subscribe[..] else { panic!("{work:?}") };
+    let [subscription] = &work.subscribe[..] else { panic!("{:?}", work.subscribe) };
     subscription.clone()
 }
 
@@ -119,10 +119,10 @@ fn only_a_permanent_refusal_ends_a_wait_early() {
     let mut table = SubscriptionTable::default();
     let (_, confirmation) = add(&mut table);
     let confirmation = confirmation.unwrap();
-    let _none = table.failed(&Failure::NotSent(Error::unavailable("refused")));
+    let _none = table.failed(&Failure::NotSent(Error::unavailable("refused")), at(0));
     assert!(confirmation.take().is_none());
     assert_eq!(table.trouble().unwrap().to_string(), "refused");
-    let _tickets = table.failed(&Failure::Refused(Error::configuration("password")));
+    let _tickets = table.failed(&Failure::Refused(Error::configuration("password")), at(0));
     assert!(matches!(confirmation.take(), Some(Err(Failure::Refused(_)))));
     table.connected();
     assert!(table.trouble().is_none());
@@ -158,7 +158,9 @@ fn tracked_channel_is_not_polled() {
     assert!(table.read(&work.reads[0], KeyState::Free, at(0)).watches.is_empty(), "it will look");
     let _confirmed = table.confirmed(&subscription(&work));
     assert_eq!(table.poll(true, at(0)).1, Moment::NEVER, "the server reports releases");
-    table.changed(Some(&["k".to_owned(), "other".to_owned()]), at(100));
+    let changed = Some(["k", "other", "k"].map(str::to_owned).to_vec());
+    let elsewhere = Some(["other", "k"].map(str::to_owned).to_vec());
+    assert_eq!(table.changed(changed, at(100)), elsewhere, "one report for each read");
     let work = table.take_work(at(100));
     assert_eq!(table.read(&work.reads[0], KeyState::Free, at(100)).watches.len(), 1);
     table.disconnected();
@@ -178,4 +180,19 @@ fn key_is_forgotten_with_its_channel() {
     assert!(!table.is_tracked("k"));
     table.changed(None, at(1_000));
     assert!(table.take_work(at(1_000)).reads.is_empty());
+}
+
+#[test]
+fn waiters_look_once_when_no_connection_comes_back() {
+    let mut table = SubscriptionTable::default();
+    let _watch = add(&mut table);
+    let asked = subscription(&table.take_work(at(0)));
+    let _confirmed = table.confirmed(&asked);
+    table.disconnected();
+    let failure = Failure::NotSent(Error::unavailable("refused"));
+    let mut woken = |now| table.failed(&failure, at(now)).watches.len();
+    assert_eq!([0, 2_999, 3_000, 4_000, 60_000].map(&mut woken), [0, 0, 1, 0, 0]);
+    table.connected();
+    let mut woken = |now| table.failed(&failure, at(now)).watches.len();
+    assert_eq!([70_000, 73_000, 74_000].map(&mut woken), [0, 1, 0]);
 }
