@@ -21,6 +21,9 @@ mod late_answers;
 // A master that the others cannot reach any more.
 mod partition;
 
+// Changes of keys that the nodes report.
+mod reports;
+
 // However nodes are reached: over TLS, by IPv6.
 mod endpoints;
 

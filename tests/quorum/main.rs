@@ -31,6 +31,9 @@ mod distance;
 // Nodes that are dead, frozen, slow, or forgetful.
 mod node_failures;
 
+// Changes of keys that the servers report.
+mod reports;
+
 // The rules that every node keeps, in memory and as a script.
 mod token_rules;
 

@@ -30,6 +30,9 @@ mod formats;
 // The examples.
 mod programs;
 
+// Changes of keys that the masters report.
+mod reports;
+
 // Helpers: clients and holders that go through a failover.
 mod scene;
 

@@ -26,6 +26,7 @@ pub mod proxy;
 pub mod quorum;
 pub mod redis;
 pub mod replicas;
+pub mod reports;
 pub mod resp;
 pub mod rights;
 pub mod sentinel;

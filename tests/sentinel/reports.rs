@@ -1,0 +1,20 @@
+//! The master reports changes of keys; the next one, too.
+
+use crate::scene::{SOON, client};
+use distlock::DistLock;
+use distlock_tests::reports::{SETTINGS, loss_is_reported, silent_release_wakes_waiter};
+use distlock_tests::sentinel::Group;
+use distlock_tests::time::eventually;
+
+#[test]
+fn masters_report_silent_releases_and_losses() {
+    let mut group = Group::start();
+    let client = client(&group, SETTINGS);
+    silent_release_wakes_waiter(&client, "waited", &mut [group.servers[0].probe()]);
+    loss_is_reported(&client, "held", &mut [group.servers[0].probe()]);
+    let new = group.replace_killed(0, 2, |_| {});
+    let lock = client.mutex("after").unwrap();
+    eventually("the new master is used", SOON, || lock.try_lock().is_ok_and(|it| it.is_some()));
+    silent_release_wakes_waiter(&client, "waited", &mut [group.servers[new].probe()]);
+    loss_is_reported(&client, "held", &mut [group.servers[new].probe()]);
+}
