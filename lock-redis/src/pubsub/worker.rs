@@ -307,13 +307,7 @@ impl SubscriberWorker {
             PubSubEvent::Changed(keys) => {
                 let elsewhere = table.changed(keys, now);
                 drop(table);
-                // More are reported where the server tracks fewer keys than are held: a renewal of
-                // one leads to the report of another. Then the next regular renewal tells.
-                if self.shared.on_change.get().is_some() && !self.reports.take(now) {
-                    tracking::warn(server, &NotTracked::TableFull);
-                } else if elsewhere.as_ref().is_none_or(|keys| !keys.is_empty()) {
-                    self.tell_changed(elsewhere.as_deref());
-                }
+                self.pass_on(elsewhere, now);
                 DeferredWakeups::default()
             }
             PubSubEvent::Tracking(Ok(here)) => {
@@ -377,6 +371,21 @@ impl SubscriberWorker {
             }
             PubSubEvent::Ended(channel) => table.ended(&channel),
             PubSubEvent::Ignored => DeferredWakeups::default(),
+        }
+    }
+
+    /// Passes on changes of keys that other connections have read; `None`: of all keys. Not more
+    /// than the budget allows: where the server tracks fewer keys than are held, the renewal of one
+    /// leads to the report of another. Then the next regular renewal tells.
+    fn pass_on(&mut self, keys: Option<Vec<String>>, now: Moment) {
+        let is_news = keys.as_ref().is_none_or(|keys| !keys.is_empty());
+        if !is_news || self.shared.on_change.get().is_none() {
+            return;
+        }
+        if self.reports.take(now) {
+            self.tell_changed(keys.as_deref());
+        } else {
+            tracking::warn(self.shared.dialer.server(), &NotTracked::TableFull);
         }
     }
 
