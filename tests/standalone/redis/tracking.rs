@@ -48,6 +48,17 @@ fn freed_after(
     hold: &[&[&str]],
     free: impl FnOnce(&mut Probe),
 ) -> Duration {
+    freed_once(client, probe, hold, |probe| waits(client, probe), free)
+}
+
+/// The same with another condition on which it is freed.
+fn freed_once(
+    client: &Client,
+    probe: &mut Probe,
+    hold: &[&[&str]],
+    await_waiter: impl FnOnce(&mut Probe),
+    free: impl FnOnce(&mut Probe),
+) -> Duration {
     for command in hold {
         assert!(!matches!(probe.command(command), Value::Error(_)), "{command:?}");
     }
@@ -59,7 +70,7 @@ fn freed_after(
             guard.unlock().unwrap();
             granted
         });
-        waits(client, probe);
+        await_waiter(probe);
         let freed = SystemClock.now();
         free(probe);
         waiter.join().unwrap().since(freed)
@@ -257,9 +268,12 @@ fn cut_connections_lose_no_silent_release() {
             }
             kills
         });
-        for _ in 0..20 {
-            let took = freed_after(&client, &mut probe, &[TEXT], |probe| {
-                let_pass(ms(fastrand::u64(0..20)));
+        for _ in 0..100 {
+            let queued = |_: &mut Probe| {
+                eventually("it is queued", LONG, || client.queue_length("x").unwrap() == 1);
+                let_pass(ms(fastrand::u64(0..60)));
+            };
+            let took = freed_once(&client, &mut probe, &[TEXT], queued, |probe| {
                 probe.command(&["DEL", "x"]);
             });
             worst = worst.max(took);
