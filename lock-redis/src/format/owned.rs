@@ -506,9 +506,9 @@ fn fill<'a>(room: &'a mut [&'a [u8]], words: impl Iterator<Item = &'a [u8]>) -> 
     &room[..count]
 }
 
-/// Renews so many keys in each run of the script, all runs in one write. One key where it might be in
-/// another slot than the next, or have moved to another node already: that costs the server 0.5 ms
-/// for a hundred, where one script for all costs 0.3.
+/// Renews so many keys in each run of the script, all runs in one write. One key where it might be
+/// in another slot than the next, or have moved to another node already: that costs the server 0.5
+/// ms for a hundred, where one script for all costs 0.3.
 fn renew_in_runs(
     script: &'static Script,
     link: &mut dyn ConnectionLike,
