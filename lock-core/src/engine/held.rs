@@ -105,9 +105,9 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
 }
 
 impl Engine {
-    /// The renewal of what is held, if it is due; what is over is lost from here on, and the timer is
-    /// armed for the next check. `now` was read shortly before. What is over since is found at the next check, or when the
-    /// answer to the renewal comes.
+    /// The renewal of what is held, if it is due; what is over is lost from here on, and the timer
+    /// is armed for the next check. `now` was read shortly before: what is over since is found at
+    /// the next check, or when the answer to the renewal comes.
     fn renewal_due(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
         let mut state = lock.lock();
         let abandoned = state.take_abandoned();

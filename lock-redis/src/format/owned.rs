@@ -34,9 +34,9 @@ const FALLBACK_POLL: Duration = Duration::from_secs(1);
 /// quick locks nothing.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// How many keys are renewed in one run of the script where the server tracks what it reads: for each
-/// read Redis 7.0 goes through all keys of the script. A hundred at a time cost it more than twice
-/// as much.
+/// How many keys are renewed in one run of the script where the server tracks what it reads: for
+/// each read Redis 7.0 goes through all keys of the script. A hundred at a time cost it more than
+/// twice as much.
 const TRACKED_TOGETHER: usize = 10;
 
 /// A format, with the settings that it depends on.
