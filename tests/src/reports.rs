@@ -12,7 +12,8 @@ const LONG: Duration = Duration::from_secs(60);
 /// What a client asks for whose waiters and holders learn nothing by themselves during the test.
 pub const SETTINGS: &str = "watchdog=10m";
 
-const STRANGER: &str = "7b6d2f0e-5f55-4c05-9b3a-d3a6a3a8d1a1:5";
+/// A foreign holder, as Redisson writes it.
+pub const STRANGER: &str = "7b6d2f0e-5f55-4c05-9b3a-d3a6a3a8d1a1:5";
 
 /// A foreign client has the lock on all these servers, and frees it without a message.
 #[track_caller]

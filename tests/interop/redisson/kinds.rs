@@ -132,7 +132,7 @@ fn spin_lock_excludes_and_is_found_free_within_a_lease(library: &'static Library
 /// With `poll=` we ask now and then, too.
 fn spin_and_fair_locks_are_found_free_within_a_set_poll(library: &'static Library) {
     retry_if_late(late::TURN, || {
-        let scene = Scene::with(library, "format=redisson,poll=50ms", &[]);
+        let scene = Scene::with(library, "format=redisson,poll=50ms&tracking=off", &[]);
         let how = Learns::Asks(Duration::from_millis(100));
         let (what, lock) = (format!("{}, with poll=50ms", library.id), scene.ours.mutex("lock"));
         waking::we_are_soon(&what, &scene.peer, &lock, "lock", how);

@@ -191,9 +191,10 @@ fn cluster_release_on_unshared_channel_is_found_by_polling(library: &'static Lib
     const LEASE: (Duration, u64) = (Duration::from_secs(1), 700);
     const POLL: (Duration, u64) = (Duration::from_millis(100), 300);
     let until = |(time, slack)| Learns::Asks(time).within(slack);
-    for (settings, bound) in
-        [("watchdog=1s", LEASE), ("watchdog=1s&format=redisson,poll=50ms", POLL)]
-    {
+    for (settings, bound) in [
+        ("watchdog=1s&tracking=off", LEASE),
+        ("watchdog=1s&tracking=off&format=redisson,poll=50ms", POLL),
+    ] {
         retry_if_late(late::LEASE, || {
             let (scene, _cluster) = on_cluster(library, settings);
             let lock = scene.ours.mutex("apart");

@@ -42,7 +42,7 @@ fn unpublished_release_is_found_by_polling() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     probe.command(&TEXT);
-    let tokens = client(&server, "format=token");
+    let tokens = client(&server, "format=token&tracking=off");
     gets_it_when(&tokens, || {
         eventually("it listens", LONG, || is_watched(&mut probe, "x"));
         probe.command(&["DEL", "x"]);
@@ -57,7 +57,7 @@ fn unpublished_release_is_found_by_polling() {
 
     probe.command(&HASH);
     probe.command(&["PEXPIRE", "x", "600000"]);
-    let spins = client(&server, "format=redisson,poll=20ms");
+    let spins = client(&server, "format=redisson,poll=20ms&tracking=off");
     gets_it_when(&spins, || assert_eq!(probe.command(&["DEL", "x"]).int(), 1));
 }
 

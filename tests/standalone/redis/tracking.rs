@@ -5,6 +5,7 @@ use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::redis::client;
+use distlock_tests::reports::STRANGER;
 use distlock_tests::resp::Request;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, within};
 use parking_lot::Mutex;
@@ -23,7 +24,7 @@ const FALLBACK: Duration = Duration::from_secs(15);
 /// A string and a hash, each with a foreign holder that publishes nothing.
 const TEXT: &[&str] = &["SET", "x", "c3RyYW5nZXI=", "PX", LEASE];
 const ENDLESS: &[&str] = &["SET", "x", "c3RyYW5nZXI="];
-const HASH: &[&str] = &["HSET", "x", "7b6d2f0e-5f55-4c05-9b3a-d3a6a3a8d1a1:5", "1"];
+const HASH: &[&str] = &["HSET", "x", STRANGER, "1"];
 
 /// What a client was warned of.
 type Warned = Arc<Mutex<Vec<String>>>;
@@ -335,7 +336,6 @@ fn tracked(probe: &mut Probe, keys: u64) {
 /// The leases are ten minutes: without a report the next renewal comes in three.
 #[test]
 fn loss_is_reported_at_once() {
-    const STRANGER: &str = "7b6d2f0e-5f55-4c05-9b3a-d3a6a3a8d1a1:5";
     let server = RedisServer::start();
     let mut probe = server.probe();
     let other = client(&server, "");
