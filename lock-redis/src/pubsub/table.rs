@@ -288,24 +288,20 @@ impl SubscriptionTable {
     pub(super) fn take_work(&mut self, now: Moment) -> WorkerTasks {
         self.woken = false;
         let mut unsubscribe = Vec::new();
-        let keys = &mut self.keys;
-        self.channels.retain(|name, channel| {
+        self.retain(|name, channel| {
             let over = channel.unused_since.is_some_and(|since| now.since(since) >= Self::LINGER);
             if over && matches!(channel.phase, Phase::Sent | Phase::Live) {
                 unsubscribe.push(Unsubscription { channel: Arc::clone(name), kind: channel.kind });
             }
-            if let Some(of) = channel.releases.as_ref().filter(|_| over) {
-                keys.forget(&of.key);
-            }
             !over
         });
-        let was_late = keys.is_used_up();
-        let (reads, next_read) = keys.take_due(now);
-        let reads_too_late = keys.is_used_up();
+        let was_late = self.keys.is_used_up();
+        let (reads, next_read) = self.keys.take_due(now);
+        let reads_too_late = self.keys.is_used_up();
         let mut wakes = DeferredWakeups::default();
         if reads_too_late && !was_late {
             // Those that sleep count on being told at once.
-            wakes.watches.extend(self.channels.values().flat_map(Channel::watchers));
+            wakes.watches = self.all_watchers();
         }
         let mut subscribe = Vec::new();
         for name in std::mem::take(&mut self.wanted) {
@@ -338,13 +334,23 @@ impl SubscriptionTable {
 
     /// Removes channels without watches.
     fn drop_unused(&mut self) {
+        self.retain(|_, channel| !channel.watches.is_empty());
+    }
+
+    /// Removes all channels but these, and their keys.
+    fn retain(&mut self, mut stays: impl FnMut(&Arc<str>, &Channel) -> bool) {
         let keys = &mut self.keys;
-        self.channels.retain(|_, channel| {
-            if let Some(of) = channel.releases.as_ref().filter(|_| channel.watches.is_empty()) {
+        self.channels.retain(|name, channel| {
+            let stays = stays(name, channel);
+            if let Some(of) = channel.releases.as_ref().filter(|_| !stays) {
                 keys.forget(&of.key);
             }
-            !channel.watches.is_empty()
+            stays
         });
+    }
+
+    fn all_watchers(&self) -> Vec<Arc<dyn Wake>> {
+        self.channels.values().flat_map(Channel::watchers).collect()
     }
 
     /// Whether the worker has to end.
@@ -381,7 +387,7 @@ impl SubscriptionTable {
         if !self.is_outage_told && now.since(since) >= Self::OUTAGE {
             // They counted on being told. From now on they look again and again.
             self.is_outage_told = true;
-            wakes.watches.extend(self.channels.values().flat_map(Channel::watchers));
+            wakes.watches = self.all_watchers();
         }
         if matches!(failure, Failure::Refused(_)) {
             for channel in self.channels.values_mut() {

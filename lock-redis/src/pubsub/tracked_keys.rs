@@ -34,13 +34,14 @@ const READS_AT_ONCE: u32 = 10_000;
 /// A key is due from the beginning: whenever keys are taken next, before subscriptions are sent.
 const AT_ONCE: Moment = Moment::from_nanos(0);
 
+/// The keys to read, by when they are due. Those that need not be read any more stay until then.
+type DueKeys = BinaryHeap<Reverse<(Moment, Arc<str>)>>;
+
 /// The keys of watched locks.
 #[derive(Default)]
 pub(super) struct TrackedKeys {
     keys: HashMap<Arc<str>, TrackedKey>,
-    /// The keys to read, by when they are due. Those that need not be read any more stay here until
-    /// then.
-    due: BinaryHeap<Reverse<(Moment, Arc<str>)>>,
+    due: DueKeys,
     support: TrackingSupport,
     budget: ReadBudget,
 }
@@ -57,6 +58,7 @@ pub(super) enum TrackingSupport {
 }
 
 struct TrackedKey {
+    key: Arc<str>,
     /// The channel on which releases of this lock are published.
     channel: Arc<str>,
     phase: Phase,
@@ -94,6 +96,7 @@ impl TrackedKeys {
     /// read.
     pub(super) fn watch(&mut self, key: &Arc<str>, channel: &Arc<str>) -> bool {
         let entry = self.keys.entry(Arc::clone(key)).or_insert_with(|| TrackedKey {
+            key: Arc::clone(key),
             channel: Arc::clone(channel),
             phase: Phase::Idle,
             read: None,
@@ -102,7 +105,7 @@ impl TrackedKeys {
         });
         let is_idle = entry.phase == Phase::Idle;
         if is_idle {
-            entry.schedule(key, AT_ONCE, &mut self.due);
+            entry.schedule(AT_ONCE, &mut self.due);
         }
         is_idle
     }
@@ -129,10 +132,10 @@ impl TrackedKeys {
     pub(super) fn disconnected(&mut self) {
         self.support = TrackingSupport::None;
         self.due.clear();
-        for (key, entry) in &mut self.keys {
+        for entry in self.keys.values_mut() {
             entry.failures = None;
             entry.read = None;
-            entry.schedule(key, AT_ONCE, &mut self.due);
+            entry.schedule(AT_ONCE, &mut self.due);
         }
     }
 
@@ -151,17 +154,14 @@ impl TrackedKeys {
         is_watched: impl Fn(&str) -> bool,
         now: Moment,
     ) -> bool {
-        let Some((key, entry)) = self.keys.get_key_value(key) else { return false };
-        let (key, is_watched) = (Arc::clone(key), is_watched(&entry.channel));
-        let entry = self.keys.get_mut(&key).expect("it was found just now");
-        entry.changed(&key, is_watched, now, &mut self.due)
+        let Some(entry) = self.keys.get_mut(key) else { return false };
+        entry.changed(is_watched(&entry.channel), now, &mut self.due)
     }
 
     /// All keys were deleted.
     pub(super) fn all_changed(&mut self, is_watched: impl Fn(&str) -> bool, now: Moment) {
-        for (key, entry) in &mut self.keys {
-            let is_watched = is_watched(&entry.channel);
-            let _tracked = entry.changed(key, is_watched, now, &mut self.due);
+        for entry in self.keys.values_mut() {
+            let _tracked = entry.changed(is_watched(&entry.channel), now, &mut self.due);
         }
     }
 
@@ -178,8 +178,7 @@ impl TrackedKeys {
                 return (reads, Some(*at));
             }
             // A first read has no report as its cause.
-            let is_first = self.due.peek().is_some_and(|Reverse((at, _))| *at == AT_ONCE);
-            if !is_first && !self.budget.take(now) {
+            if *at != AT_ONCE && !self.budget.take(now) {
                 return (reads, Some(now + ReadBudget::PAUSE));
             }
             let Some(Reverse((_, key))) = self.due.pop() else { break };
@@ -210,10 +209,10 @@ impl TrackedKeys {
         if state == KeyState::Unreadable {
             let backoff =
                 entry.failures.get_or_insert(Backoff::new(FIRST_RETRY, LONGEST_RETRY)).next();
-            entry.schedule(key, now + backoff, &mut self.due);
+            entry.schedule(now + backoff, &mut self.due);
         } else if changed {
             entry.failures = None;
-            entry.schedule(key, now, &mut self.due);
+            entry.schedule(now, &mut self.due);
         } else {
             entry.failures = None;
             entry.phase = Phase::Tracked;
@@ -225,15 +224,10 @@ impl TrackedKeys {
 }
 
 impl TrackedKey {
-    fn changed(
-        &mut self,
-        key: &Arc<str>,
-        is_watched: bool,
-        now: Moment,
-        due: &mut BinaryHeap<Reverse<(Moment, Arc<str>)>>,
-    ) -> bool {
+    /// It has changed: whether it was tracked here.
+    fn changed(&mut self, is_watched: bool, now: Moment, due: &mut DueKeys) -> bool {
         match self.phase {
-            Phase::Tracked if is_watched => self.schedule(key, now, due),
+            Phase::Tracked if is_watched => self.schedule(now, due),
             Phase::Tracked => self.phase = Phase::Idle,
             Phase::Sent { changed: false } => self.phase = Phase::Sent { changed: true },
             Phase::Sent { changed: true } | Phase::Idle | Phase::Due => return false,
@@ -242,16 +236,11 @@ impl TrackedKey {
     }
 
     /// Has it read at `at`, or later.
-    fn schedule(
-        &mut self,
-        key: &Arc<str>,
-        at: Moment,
-        due: &mut BinaryHeap<Reverse<(Moment, Arc<str>)>>,
-    ) {
+    fn schedule(&mut self, at: Moment, due: &mut DueKeys) {
         let spaced = self.read.map_or(at, |read| at.max(read + SPACING));
         let spaced = self.message.map_or(spaced, |told| spaced.max(told + AFTER_MESSAGE));
         self.phase = Phase::Due;
-        due.push(Reverse((spaced, Arc::clone(key))));
+        due.push(Reverse((spaced, Arc::clone(&self.key))));
     }
 }
 
