@@ -6,7 +6,7 @@
 //! - [`dial`]: how connections are made, and which server they lead to
 //! - [`resp`]: requests to bytes, bytes to replies
 //! - [`error_mapping`]: what the errors mean that a server replies with
-//! - [`asking`], [`replica_ack`]: connections with another command beside each request
+//! - [`asking`], [`tracked`], [`replica_ack`]: connections with another command beside each request
 //! - [`server_kind`]: what a server is that does not know a command
 //!
 //! A connection that failed once is closed. A late reply to an older request would be taken for the
@@ -29,6 +29,7 @@ mod shutdown;
 pub(crate) mod single_flight;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
+mod tracked;
 mod transport;
 
 pub use address::Address;
@@ -48,6 +49,7 @@ pub(crate) use resp::{Reply, ReplyReader, Request, ServerError, Text, info_field
 pub(crate) use server_kind::with_server_kind;
 pub(crate) use shared::SharedConnection;
 pub(crate) use tls::{TlsOptions, TlsSettings};
+pub(crate) use tracked::TrackedConnection;
 pub(crate) use transport::{ReadBuffer, Transport, WriteBuffer};
 
 use lock_core::backend::Failure;

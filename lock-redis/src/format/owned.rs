@@ -34,11 +34,6 @@ const FALLBACK_POLL: Duration = Duration::from_secs(1);
 /// quick locks nothing.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// How many keys are renewed in one run of the script where the server tracks what it reads: for
-/// each read Redis 7.0 goes through all keys of the script. A hundred at a time cost it more than
-/// twice as much.
-const TRACKED_TOGETHER: usize = 10;
-
 /// A format, with the settings that it depends on.
 #[derive(Debug)]
 pub(crate) struct OwnedFormat {
@@ -428,24 +423,18 @@ impl OwnedFormat {
             .collect();
         let key_words: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
         let words: Vec<_> = arguments.iter().map(Text::as_bytes).collect();
-        let together = match self.first_renewal {
-            _ if self.has_slots() => 1,
-            Some(_) => TRACKED_TOGETHER,
-            None => batch.len(),
-        };
-        if batch.len() > together || self.has_slots() {
-            let script = &self.dialect.scripts.renew;
-            return Ok(renew_in_runs(script, link, &key_words, &words, together, by));
+        let script = &self.dialect.scripts.renew;
+        if self.has_slots() {
+            return Ok(renew_each(script, link, &key_words, &words, by));
         }
         let first = keys.first().map_or("", |key| key);
-        let reply = run(&self.dialect.scripts.renew, link, first, &key_words, &words, by)?;
+        let reply = run(script, link, first, &key_words, &words, by)?;
         if matches!(reply, Reply::Int(1)) {
             return Ok(vec![Ok(Renewal::Extended); batch.len()]);
         }
         let Some(answers) = reply.as_array().filter(|answers| answers.len() == batch.len()) else {
-            return Err(unexpected(link, &self.dialect.scripts.renew));
+            return Err(unexpected(link, script));
         };
-        let script = &self.dialect.scripts.renew;
         let renewals =
             answers.iter().zip(&keys).map(|(answer, key)| renewed(script, link, answer, key));
         Ok(renewals.collect())
@@ -506,36 +495,28 @@ fn fill<'a>(room: &'a mut [&'a [u8]], words: impl Iterator<Item = &'a [u8]>) -> 
     &room[..count]
 }
 
-/// Renews so many keys in each run of the script, all runs in one write. One key where it might be
-/// in another slot than the next, or have moved to another node already: that costs the server 0.5
-/// ms for a hundred, where one script for all costs 0.3.
-fn renew_in_runs(
+/// Renews each key by a script of its own, all in one write: of two keys in one script either might
+/// be in another slot, or have moved to another node already. That costs the server 0.5 ms for a
+/// hundred, where one script for all costs 0.3.
+fn renew_each(
     script: &'static Script,
     link: &mut dyn ConnectionLike,
     keys: &[&[u8]],
     arguments: &[&[u8]],
-    together: usize,
     by: Moment,
 ) -> Vec<Result<Renewal, Failure>> {
-    let runs = keys.chunks(together).zip(arguments.chunks(2 * together));
+    let runs = keys.chunks(1).zip(arguments.chunks(2));
     let runs: Vec<_> = runs.map(|(keys, arguments)| Run { keys, arguments }).collect();
     let (replies, outcome) = run_many(script, link, &runs, by);
     let mut renewals = Vec::with_capacity(keys.len());
-    for (reply, Run { keys, .. }) in replies.iter().zip(&runs) {
-        for (at, key) in keys.iter().enumerate() {
-            let key = String::from_utf8_lossy(key);
-            renewals.push(match reply {
-                Reply::Int(1) => Ok(Renewal::Extended),
-                Reply::Array(answers) if answers.len() == keys.len() => {
-                    renewed(script, link, &answers[at], &key)
-                }
-                Reply::Error(error) => {
-                    let asked = Asked::Script(script, &key);
-                    Err(refused(link, error, &asked))
-                }
-                _ => Err(unexpected(link, script)),
-            });
-        }
+    for (reply, key) in replies.iter().zip(keys) {
+        let key = String::from_utf8_lossy(key);
+        renewals.push(match reply {
+            Reply::Int(1) => Ok(Renewal::Extended),
+            Reply::Array(answers) if answers.len() == 1 => renewed(script, link, &answers[0], &key),
+            Reply::Error(error) => Err(refused(link, error, &Asked::Script(script, &key))),
+            _ => Err(unexpected(link, script)),
+        });
     }
     if let Err(error) = outcome {
         renewals.resize(keys.len(), Err(Failure::from(error)));

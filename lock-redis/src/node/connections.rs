@@ -2,7 +2,7 @@
 
 use super::{Node, RequestMode};
 use crate::connection::{
-    AskingConnection, BorrowedConnection, ConnectionLike, MultiplexedConnection,
+    AskingConnection, BorrowedConnection, ConnectionLike, MultiplexedConnection, TrackedConnection,
 };
 use crate::format::Format;
 use lock_core::Moment;
@@ -17,6 +17,8 @@ pub(super) enum NodeConnection<'a> {
     Borrowed(BorrowedConnection<'a>),
     /// The same, for a slot that is just moving to the node.
     Asking(AskingConnection<'a>),
+    /// The one for renewals, where changes of what is renewed are reported.
+    Tracked(TrackedConnection<'a>),
 }
 
 impl NodeConnection<'_> {
@@ -25,7 +27,13 @@ impl NodeConnection<'_> {
             Self::Shared(connection) => connection,
             Self::Borrowed(connection) => &mut **connection,
             Self::Asking(connection) => connection,
+            Self::Tracked(connection) => connection,
         }
+    }
+
+    /// Whether a key has changed since it was renewed, and that will not be reported.
+    pub(super) fn has_missed_change(&self) -> bool {
+        matches!(self, Self::Tracked(connection) if connection.has_missed_change())
     }
 }
 
@@ -66,7 +74,10 @@ impl Node {
             (RequestMode::Direct, Some(slot)) => {
                 let mut connection = BorrowedConnection::new(Box::new(slot), &self.dialer, by)?;
                 self.report_changes(&mut connection, format, by);
-                Ok(NodeConnection::Borrowed(connection))
+                Ok(match connection.reports_to {
+                    0 => NodeConnection::Borrowed(connection),
+                    _ => NodeConnection::Tracked(TrackedConnection::new(connection)),
+                })
             }
             _ => self.borrow(mode, by),
         }

@@ -1,13 +1,12 @@
 //! Renewals: a batch in one request, on a connection of their own, with replicas waited for
 //! where they are to be.
 //!
-//! The script reads the keys when it has written them, and the server reports their next change to
-//! the subscriber: so a loss is known long before the next renewal.
+//! The keys are read when they are written, and the server reports their next change to the
+//! subscriber: so a loss is known long before the next renewal.
 
+use super::connections::NodeConnection;
 use super::{Node, RENEWED, RequestMode, on};
-use crate::connection::{
-    AcknowledgedConnection, Connection, ConnectionLike, PoolSlot, Reply, Request, Text,
-};
+use crate::connection::{AcknowledgedConnection, Connection, ConnectionLike, PoolSlot};
 use crate::format::Format;
 use crate::keys::Keys;
 use crate::pubsub::{ChangeListener, NotTracked, warn_of_tracking};
@@ -68,7 +67,11 @@ impl Node {
         let now = self.dialer.clock().now();
         let first_by = if stands { now + by.since(now) / 2 } else { by };
         let renewals = match self.renewal_connection(mode, format, first_by) {
-            Ok(mut link) => renew(link.get()),
+            Ok(mut connection) => {
+                let renewals = renew(connection.get());
+                self.renew_again_if_changed(&connection, batch);
+                renewals
+            }
             Err(none) if stands => {
                 let renewals = self.link.connection(by).and_then(|mut link| renew(&mut link));
                 renewals.map_err(|failure| match failure {
@@ -105,7 +108,17 @@ impl Node {
             }
             renewal => renewal,
         };
-        Ok(renewals.into_iter().zip(needs).map(weighed).collect())
+        let renewals = renewals.into_iter().zip(needs).map(weighed).collect();
+        self.renew_again_if_changed(&connection, batch);
+        Ok(renewals)
+    }
+
+    /// The change of a key that was not read yet is not reported.
+    fn renew_again_if_changed(&self, connection: &NodeConnection<'_>, batch: &[RenewalRequest]) {
+        if connection.has_missed_change() {
+            let names: Vec<_> = batch.iter().map(|one| one.acquisition.name.clone()).collect();
+            self.dialer.server().notices().changed(Some(&names));
+        }
     }
 }
 
@@ -149,20 +162,16 @@ impl Node {
         if reported.subscriber == subscriber && reported.is_refused {
             return;
         }
-        let id = Text::number(subscriber);
-        let request: &[&[u8]] =
-            &[b"CLIENT", b"TRACKING", b"ON", b"REDIRECT", id.as_bytes(), b"NOLOOP"];
         // Where that fails the next renewal tells of a loss.
-        match connection.call(&Request(&[request]), by) {
-            Ok(Reply::Error(error)) => {
+        match connection.report_to(subscriber, by) {
+            Ok(Some(error)) => {
                 (reported.subscriber, reported.is_refused) = (subscriber, true);
                 // The subscriber may have reconnected meanwhile, with another number.
                 if !error.detail.contains("client ID") {
                     warn_of_tracking(self.dialer.server(), &NotTracked::Refused(error));
                 }
             }
-            Ok(_) => {
-                connection.reports_to = subscriber;
+            Ok(None) => {
                 let is_another = reported.subscriber == subscriber;
                 (reported.subscriber, reported.is_refused) = (subscriber, false);
                 let renews_all = is_another && reported.replaced(self.dialer.clock().now());

@@ -60,7 +60,7 @@ impl NotTracked {
     fn remedy(&self) -> &'static str {
         match self {
             Self::Refused(error) if error.code == "NOPERM" => {
-                "allow it with `+client|tracking`, or set `tracking=off`"
+                "allow it with `+client|tracking +client|caching`, or set `tracking=off`"
             }
             Self::Refused(_) | Self::HungUp => "`tracking=off` avoids the attempt",
             Self::TableFull => "raise `tracking-table-max-keys` in the server's configuration",

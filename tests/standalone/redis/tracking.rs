@@ -1,6 +1,6 @@
 //! Releases that no client publishes, and losses: the server reports the change of the key.
 
-use distlock::{Client, Clock, DistLock, Event, LossCause, SystemClock, WarningKind};
+use distlock::{Client, Clock, DistLock, Event, LockOptions, LossCause, SystemClock, WarningKind};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
@@ -181,7 +181,9 @@ fn published_release_leads_to_one_attempt() {
 #[test]
 fn lock_is_found_free_within_seconds_where_tracking_is_refused() {
     const USER: [&str; 9] = ["ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "&*", "+@all"];
-    for (rule, cause) in [("-client|tracking", "`+client|tracking`"), ("renamed", "HELLO")] {
+    for (rule, cause) in
+        [("-client|tracking", "`+client|tracking +client|caching`"), ("renamed", "HELLO")]
+    {
         let server = match rule {
             "renamed" => RedisServer::start_with(&["--rename-command", "HELLO", ""]),
             _ => RedisServer::start(),
@@ -365,6 +367,55 @@ fn loss_is_reported_at_once() {
             probe.command(&["FLUSHALL"]);
         }
     }
+}
+
+/// Deletes the lock when it was renewed, before it is read.
+struct DeletesBeforeRead(Mutex<Probe>, AtomicBool);
+
+impl Plan for DeletesBeforeRead {
+    fn fate(&self, request: &mut Request) -> Fault {
+        if request.is("EXISTS") && !self.1.swap(true, Ordering::SeqCst) {
+            let mut probe = self.0.lock();
+            eventually("it was renewed", LONG, || probe.command_calls("pexpire") > 0);
+            assert_eq!(probe.command(&["DEL", "x"]).int(), 1);
+        }
+        Fault::Pass
+    }
+}
+
+#[test]
+fn loss_between_renewal_and_read_is_known_at_once() {
+    let server = RedisServer::start();
+    let plan = DeletesBeforeRead(Mutex::new(server.probe()), AtomicBool::new(false));
+    let proxy = Proxy::new(server.port(), Arc::new(plan));
+    let client = distlock::connect(&format!("{}?watchdog=10m", proxy.url())).unwrap();
+    let guard = client.mutex("x").unwrap().lock().unwrap();
+    server.probe().reset_stats();
+    let loss = guard.losses().recv_timeout(LONG).expect("it is told of the loss");
+    assert_eq!(loss.cause(), LossCause::Gone);
+}
+
+/// The waiter is woken all the same.
+#[test]
+fn loss_is_known_at_the_next_renewal_where_the_report_is_not_allowed() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let rules = ["reset", "on", "nopass", "~*", "&*", "+@all", "-client|caching"];
+    probe.command(&[&["ACL", "SETUSER", "me"][..], &rules].concat());
+    let (client, warned) = warned_client(&server.url_as("me"));
+    let lock = client.mutex("x").unwrap();
+    let guard = lock.lock_with(&LockOptions::new().watched(ms(6_000))).unwrap();
+    eventually("it warns", LONG, || !warned.lock().is_empty());
+    assert!(warned.lock()[0].contains("`+client|tracking +client|caching`"), "{:?}", warned.lock());
+    assert_eq!(probe.stat("tracking_total_keys"), 0);
+    probe.command(&["DEL", "x"]);
+    let loss = guard.losses().recv_timeout(LONG).expect("it is told of the loss");
+    assert_eq!(loss.cause(), LossCause::Gone);
+    drop(guard);
+    let took = freed_after(&client, &mut probe, &[HASH], |probe| {
+        probe.command(&["DEL", "x"]);
+    });
+    assert!(took < LONG / 2, "{took:?}");
 }
 
 const TAKE_HASH: &str =
