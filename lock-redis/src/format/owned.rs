@@ -109,28 +109,31 @@ impl WireFormat for OwnedFormat {
             return Ok(Answer::Granted(Grant::new(None)));
         }
         let (token, tombstone) = (keys::token_counter(&key), keys::tombstone(&key, &attempt.owner));
-        let (mode, reserve) = self.tokens(attempt.tokens)?;
+        let reserve = self.reserve(attempt.tokens)?;
+        let keep = match self.policy {
+            TokenPolicy::Expire => Text::of(self.keep().as_millis()),
+            _ => Text::number(0),
+        };
         let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::owner(attempt.owner));
-        let (keep, set_aside) = (Text::of(self.keep().as_millis()), Text::number(reserve.into()));
-        let reply = run(
-            &self.dialect.scripts.acquire,
-            link,
-            &key,
-            &[key.as_bytes(), token.as_bytes(), tombstone.as_bytes()],
-            &[lease.as_bytes(), owner.as_bytes(), mode, keep.as_bytes(), set_aside.as_bytes()],
-            by,
-        )?;
-        match &reply {
-            // No token: those are never less than the server's time. Asked for one, it is not the
-            // answer to this.
-            Reply::Int(1) if mode == b"0" => Ok(Answer::Granted(Grant::new(None))),
-            Reply::Int(first @ 2..) if mode != b"0" => {
-                let tokens = token_range(*first, reserve);
-                let tokens =
-                    tokens.ok_or_else(|| unexpected(link, &self.dialect.scripts.acquire))?;
+        let set_aside = Text::number(reserve.unwrap_or(0).into());
+        let arguments = [&lease, &owner, &keep, &set_aside].map(Text::as_bytes);
+        let count = match reserve {
+            None => 2,
+            Some(0) => 3,
+            Some(_) => 4,
+        };
+        let keys = [key.as_bytes(), token.as_bytes(), tombstone.as_bytes()];
+        let script = &self.dialect.scripts.acquire;
+        let reply = run(script, link, &key, &keys, &arguments[..count], by)?;
+        match (&reply, reserve) {
+            (Reply::Int(1), None) => Ok(Answer::Granted(Grant::new(None))),
+            (Reply::Bulk(first), Some(reserve)) => {
+                let first = std::str::from_utf8(first).ok().and_then(|first| first.parse().ok());
+                let tokens = first.and_then(|first| token_range(first, reserve));
+                let tokens = tokens.ok_or_else(|| unexpected(link, script))?;
                 Ok(Answer::Granted(granted(Some(tokens), reserve)))
             }
-            Reply::Array(items) => match items[..] {
+            (Reply::Array(items), _) => match items[..] {
                 [Reply::Int(0), Reply::Int(pttl), Reply::Int(told)] => {
                     if pttl == FOR_EVER {
                         // No lock of ours: is it one at all?
@@ -138,9 +141,9 @@ impl WireFormat for OwnedFormat {
                     }
                     Ok(self.busy(pttl, told == 1, is_tracked(&key)))
                 }
-                _ => Err(unexpected(link, &self.dialect.scripts.acquire)),
+                _ => Err(unexpected(link, script)),
             },
-            _ => Err(unexpected(link, &self.dialect.scripts.acquire)),
+            _ => Err(unexpected(link, script)),
         }
     }
 
@@ -323,12 +326,11 @@ impl OwnedFormat {
         self.dialect.takes_by_set && self.policy == TokenPolicy::Off
     }
 
-    /// How the script is told which tokens to make.
-    fn tokens(&self, tokens: Tokens) -> Result<(&'static [u8], u32), Failure> {
+    /// How many tokens to set aside behind the first; `None`: no tokens are made.
+    fn reserve(&self, tokens: Tokens) -> Result<Option<u32>, Failure> {
         match (self.policy, tokens) {
-            (TokenPolicy::Off, _) | (_, Tokens::None) => Ok((b"0", 0)),
-            (TokenPolicy::Expire, Tokens::Assign { reserve }) => Ok((b"1", reserve)),
-            (TokenPolicy::Keep, Tokens::Assign { reserve }) => Ok((b"2", reserve)),
+            (TokenPolicy::Off, _) | (_, Tokens::None) => Ok(None),
+            (_, Tokens::Assign { reserve }) => Ok(Some(reserve)),
             (policy, tokens) => Err(Failure::NotSent(Error::new(
                 lock_core::ErrorKind::Unsupported,
                 format!("one Redis server cannot make {tokens:?} with {policy:?}"),

@@ -5,23 +5,21 @@
 -- KEYS[3] the tombstone   present while this owner is closed
 -- ARGV[1] lease in milliseconds
 -- ARGV[2] owner
--- ARGV[3] tokens: "0" none, "1" the counter expires, "2" the counter stays
--- ARGV[4] how long, in milliseconds, a counter is kept after the time it stands for; up to a minute less
--- ARGV[5] how many tokens to set aside behind the first
+-- ARGV[3] how long, in milliseconds, the counter is kept after the time it stands for, up to 100 s less; "0" for ever;
+--         left out: no tokens
+-- ARGV[4] how many tokens to set aside behind the first; left out: none
 --
--- Returns the first token, or 1 granted without tokens; {0, pttl, told} another owner has it (-1: for ever), or this one
--- is closed (-2), and its release will be told of (1) or not (0).
+-- Returns the first token as a text, or 1 granted without tokens; {0, pttl, told} another owner has it (-1: for ever), or
+-- this one is closed (-2), and its release will be told of (1) or not (0).
 --
 -- Atomic because two owners must never both find the lock free, a token must belong to exactly one grant, and a late
 -- copy of a request must see the tombstone before it takes the lock.
 --
--- Every call in here is paid for by the one thread that serves all clients: six where the lock is taken often. Numbers
--- are given to `redis.call` as they are, which writes them exactly, to seventeen digits; `n..''` would round to fourteen.
+-- Every call in here is paid for by the one thread that serves all clients: five where the lock is taken often. So is every
+-- argument, and every number that becomes a text.
 
--- Lua counts in doubles: above this a token would not be exact.
+-- Lua counts in doubles: above this a token would not be exact. `redis.call` writes all of their seventeen digits.
 local LARGEST = 9007199254740991
--- In microseconds, as tokens are.
-local MINUTE = 60000000
 
 local ours = false
 -- One look for both: mostly neither is there.
@@ -38,44 +36,55 @@ end
 
 -- Tokens first: what fails must fail before the lock or its lease is written, and of several writes in a script only
 -- the first is refused when the memory is full.
-local first = 1
-if ARGV[3] ~= '0' then
-  local stored = redis.call('GET', KEYS[2])
-  local value = tonumber(stored)
+local token = 1
+local keep, reserve = ARGV[3], ARGV[4]
+if keep then
   local time = redis.call('TIME')
-  first = time[1] * 1000000 + time[2]
-  local last = first + ARGV[5]
-  local minute = first - first % MINUTE
-  if value and value >= minute and value < first and last < minute + MINUTE and ARGV[3] == '1' and not ours then
-    -- The expiry, if there is one, was set in this minute: early enough, and not to be reckoned anew each time.
-    redis.call('SET', KEYS[2], last, 'KEEPTTL')
+  local micros = time[2]
+  if #micros < 6 then
+    micros = string.sub('00000' .. micros, -6)
+  end
+  token = time[1] .. micros
+  local replaces = not (ours or reserve or keep == '0')
+  local stored
+  if replaces then
+    stored = redis.call('SET', KEYS[2], token, 'KEEPTTL', 'GET')
   else
+    stored = redis.call('GET', KEYS[2])
+  end
+  -- Of the same 100 s: the expiry, if there is one, was set in them, and is not to be reckoned anew each time.
+  local is_recent = stored and #stored == #token and string.sub(stored, 1, -9) == string.sub(token, 1, -9)
+  if not (replaces and is_recent and stored < token) then
+    local value, wrong = tonumber(stored)
+    local first = tonumber(token)
     if stored and not string.find(stored, '^%d+$') then
-      return redis.error_reply('WRONGTYPE the token counter is not a whole number')
-    end
-    if stored and value > LARGEST then
-      return redis.error_reply('WRONGTYPE the token counter is beyond 2^53')
-    end
-    if ours and stored then
+      wrong = 'is not a whole number'
+    elseif stored and value > LARGEST then
+      wrong = 'is beyond 2^53'
+    elseif ours and stored then
       -- The range that the first copy got.
-      first = value - ARGV[5]
+      first = value - (reserve or 0)
     else
       if stored and value >= first then
         first = value + 1
-        last = first + ARGV[5]
       end
+      local last = first + (reserve or 0)
       if last > LARGEST then
-        return redis.error_reply('WRONGTYPE the token counter has come to its end at 2^53')
-      end
-      if ARGV[3] == '2' then
-        redis.call('SET', KEYS[2], last)
-      elseif stored and redis.call('PTTL', KEYS[2]) == -1 then
-        -- Redisson's RFencedLock made it: it counts from here for ever.
+        wrong = 'has come to its end at 2^53'
+      elseif keep == '0' or (stored and redis.call('PTTL', KEYS[2]) == -1) then
+        -- For ever also if Redisson's RFencedLock made it: it counts from here.
         redis.call('SET', KEYS[2], last)
       else
-        redis.call('SET', KEYS[2], last, 'PXAT', math.floor(last / 1000) + ARGV[4])
+        redis.call('SET', KEYS[2], last, 'PXAT', math.floor(last / 1000) + keep)
       end
     end
+    if wrong then
+      if replaces then
+        redis.call('SET', KEYS[2], stored, 'KEEPTTL')
+      end
+      return redis.error_reply('WRONGTYPE the token counter ' .. wrong)
+    end
+    token = string.format('%.0f', first)
   end
 end
 
@@ -89,4 +98,4 @@ else
   -- WAIT looks only at what its own connection wrote, and without a write says that all replicas have it.
   redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[1])))
 end
-return first
+return token
