@@ -46,7 +46,7 @@ impl Config {
                     || !self.token_retention.subsec_nanos().is_multiple_of(1_000_000))
                 .then(|| {
                     format!(
-                        "token_retention {:?} is not between 2m and 365days, in whole milliseconds",
+                        "token_retention {:?} is not between 3m and 365days, in whole milliseconds",
                         self.token_retention
                     )
                 })

@@ -119,8 +119,8 @@ impl Config {
     pub const DEFAULT_POOL: u32 = 8;
     /// The default time that a token counter is kept.
     pub const DEFAULT_TOKEN_RETENTION: Duration = Duration::from_secs(60 * 60);
-    /// The shortest retention of token counters: stores may shorten it by up to a minute.
-    pub const SHORTEST_TOKEN_RETENTION: Duration = Duration::from_secs(2 * 60);
+    /// The shortest retention of token counters: stores may shorten it by up to 100 s.
+    pub const SHORTEST_TOKEN_RETENTION: Duration = Duration::from_secs(3 * 60);
     /// The longest retention of token counters.
     pub const LONGEST_TOKEN_RETENTION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
     /// The largest pool of exclusive connections.
