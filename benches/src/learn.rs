@@ -169,9 +169,9 @@ pub(crate) fn check(port: u16) -> String {
     ours.map(|words| words.join(" ")).join("\n")
 }
 
-/// Whether an acquire was answered with a grant: a number, the token.
+/// Whether an acquire was answered with a grant: the token, as a text.
 pub(crate) fn is_granted(reply: &Reply) -> bool {
-    matches!(reply, Reply::Int(_))
+    matches!(reply, Reply::Text(_))
 }
 
 pub(crate) fn url(port: u16) -> String {
