@@ -5,7 +5,7 @@
 //! [`LockName`] lets no name through for which that would not hold.
 
 use crate::connection::Text;
-use lock_core::{LockName, OwnerId};
+use lock_core::LockName;
 use std::borrow::Cow;
 
 /// The number of hash slots of a cluster.
@@ -51,17 +51,17 @@ impl Keys {
 
 /// Where the release of `key` is published.
 pub(crate) fn channel(prefix: &str, key: &str) -> String {
-    beside(prefix, key, [""; 2])
+    beside(prefix, key, "")
 }
 
 /// The counter of its fencing tokens. Redisson's `RFencedLock` counts there, too.
 pub(crate) fn token_counter(key: &str) -> String {
-    beside("redisson_lock_token", key, [""; 2])
+    beside("redisson_lock_token", key, "")
 }
 
 /// What closes it to one owner.
-pub(crate) fn tombstone(key: &str, owner: &OwnerId) -> String {
-    beside("distlock_closed", key, [":", Text::owner(*owner).as_str()])
+pub(crate) fn tombstone(key: &str, owner: &Text) -> String {
+    beside("distlock_closed", key, owner.as_str())
 }
 
 /// The hash slot that a key lives in, as the Redis Cluster specification has it (appendix A):
@@ -96,18 +96,27 @@ static CRC16: [u16; 256] = {
     table
 };
 
-fn beside(prefix: &str, key: &str, [colon, rest]: [&str; 2]) -> String {
-    if key.contains('{') {
-        [prefix, ":", key, colon, rest].concat()
-    } else {
-        [prefix, ":{", key, "}", colon, rest].concat()
+/// In one string of the right size: each acquire and each release needs some.
+fn beside(prefix: &str, key: &str, owner: &str) -> String {
+    let is_braced = key.contains('{');
+    let mut text = String::with_capacity(prefix.len() + key.len() + owner.len() + 4);
+    text.push_str(prefix);
+    text.push_str(if is_braced { ":" } else { ":{" });
+    text.push_str(key);
+    if !is_braced {
+        text.push('}');
     }
+    if !owner.is_empty() {
+        text.push(':');
+        text.push_str(owner);
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lock_core::ClientId;
+    use lock_core::{ClientId, OwnerId};
 
     #[test]
     fn slot_function_follows_the_cluster_specification() {
@@ -139,7 +148,9 @@ mod tests {
             ] {
                 let name = LockName::new(name).unwrap();
                 let key = keys.lock(&name);
-                for derived in [channel("c", &key), token_counter(&key), tombstone(&key, &owner)] {
+                for derived in
+                    [channel("c", &key), token_counter(&key), tombstone(&key, &Text::owner(owner))]
+                {
                     assert_eq!(slot(&derived), slot(&key), "{derived} of {key}");
                 }
             }
@@ -152,8 +163,8 @@ mod tests {
         assert_eq!(channel("redisson_lock__channel", "a:b"), "redisson_lock__channel:{a:b}");
         assert_eq!(channel("redisson_lock__channel", "a:{b}"), "redisson_lock__channel:a:{b}");
         assert_eq!(token_counter("a:b"), "redisson_lock_token:{a:b}");
-        assert_eq!(tombstone("a", &owner), format!("distlock_closed:{{a}}:{owner}"));
-        assert_eq!(tombstone("{a}", &owner), format!("distlock_closed:{{a}}:{owner}"));
+        assert_eq!(tombstone("a", &Text::owner(owner)), format!("distlock_closed:{{a}}:{owner}"));
+        assert_eq!(tombstone("{a}", &Text::owner(owner)), format!("distlock_closed:{{a}}:{owner}"));
         let name = LockName::new("a").unwrap();
         assert_eq!(Keys::new("app:").lock(&name), "app:a");
     }

@@ -93,8 +93,7 @@ impl ConnectionLike for AcknowledgedConnection<'_> {
         if self.most == 0 {
             return self.link.call_many(requests, by);
         }
-        let millis = u64::try_from(self.patience(by).as_millis()).unwrap_or(u64::MAX);
-        let (count, millis) = (Text::number(self.most.into()), Text::number(millis));
+        let (count, millis) = (Text::number(self.most.into()), Text::millis(self.patience(by)));
         let words: [&[&[u8]]; 1] = [&[b"WAIT", count.as_bytes(), millis.as_bytes()]];
         let all = [requests, &[Request(&words)]].concat();
         let (mut replies, outcome) = self.link.call_many(&all, by);

@@ -108,13 +108,13 @@ impl WireFormat for OwnedFormat {
         if self.takes_by_set() && token::take_by_set(link, &key, attempt, by)? {
             return Ok(Answer::Granted(Grant::new(None)));
         }
-        let (token, tombstone) = (keys::token_counter(&key), keys::tombstone(&key, &attempt.owner));
+        let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::owner(attempt.owner));
+        let (token, tombstone) = (keys::token_counter(&key), keys::tombstone(&key, &owner));
         let reserve = self.reserve(attempt.tokens)?;
         let keep = match self.policy {
-            TokenPolicy::Expire => Text::of(self.keep().as_millis()),
+            TokenPolicy::Expire => Text::millis(self.keep()),
             _ => Text::number(0),
         };
-        let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::owner(attempt.owner));
         let set_aside = Text::number(reserve.unwrap_or(0).into());
         let arguments = [&lease, &owner, &keep, &set_aside].map(Text::as_bytes);
         let count = match reserve {
@@ -391,17 +391,18 @@ impl OwnedFormat {
             Tombstone::None => Duration::ZERO,
             _ => acquisition.lease.duration().max(self.shortest_tombstone),
         };
+        let owner = Text::owner(acquisition.owner);
         let closing = (unused.is_some() || !tombstone.is_zero()).then(|| Closing {
             token: keys::token_counter(&key),
-            tombstone: keys::tombstone(&key, &acquisition.owner),
+            tombstone: keys::tombstone(&key, &owner),
             unused: unused.map(|(used, aside)| [used, aside.last].map(Text::of)),
-            lifetime: Text::of(tombstone.as_millis()),
+            lifetime: Text::millis(tombstone),
         });
         let Scripts { release, close, .. } = &self.dialect.scripts;
         ReleaseRequest {
             script: if closing.is_some() { close } else { release },
             channel: self.naming.of(&key),
-            owner: Text::owner(acquisition.owner),
+            owner,
             publish: self.publish(),
             closing,
             list: self.list(&key),

@@ -2,6 +2,7 @@
 
 use lock_core::{ClientId, OwnerId};
 use std::fmt::{self, Display, Write};
+use std::time::Duration;
 
 /// At most [`Text::MAX`] bytes of text, in place.
 pub(crate) struct Text {
@@ -26,6 +27,11 @@ impl Text {
         let mut text = Self { bytes: [0; Self::MAX], length: 0 };
         text.push_digits(value);
         text
+    }
+
+    /// A time in whole milliseconds.
+    pub(crate) fn millis(time: Duration) -> Self {
+        Self::number(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
     }
 
     /// An owner as it stands on the wire, likewise: there is one in every request, and a hundred in

@@ -91,12 +91,12 @@ impl OwnedFormat {
             }
         };
         let key = self.keys.lock(attempt.name);
-        let (token, tombstone) = (keys::token_counter(&key), keys::tombstone(&key, &attempt.owner));
+        let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::owner(attempt.owner));
+        let (token, tombstone) = (keys::token_counter(&key), keys::tombstone(&key, &owner));
         let marker = self.keys.marker();
-        let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::of(attempt.owner));
-        let (keep, first_text) = (Text::of(self.keep().as_millis()), Text::number(first));
+        let (keep, first_text) = (Text::millis(self.keep()), Text::number(first));
         let last = Text::number(first + u64::from(reserve));
-        let longest = terms.map(|terms| Text::of(terms.max_lease.as_millis()));
+        let longest = terms.map(|terms| Text::millis(terms.max_lease));
         let flag = |is_set| if is_set { &b"1"[..] } else { b"0" };
         let is_to_be_asked = flag(!link.is_verified());
         let epoch = terms.map(|terms| Text::number(terms.view.epoch));
