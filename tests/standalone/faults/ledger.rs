@@ -141,7 +141,7 @@ impl Plan for Ledger {
     }
 }
 
-/// The script's answer to a grant is a number, all others are lists.
+/// The script's answer to a grant is a token or a number, all others are lists.
 fn granted(reply: &[u8]) -> bool {
-    reply.starts_with(b":")
+    reply.starts_with(b"$") || reply.starts_with(b":")
 }
