@@ -60,7 +60,7 @@ impl Request {
             (Some(keys), arguments) if arguments == 2 * keys && self.begins_with_a_lease() => {
                 Kind::Renew
             }
-            (Some(3), 5) | (Some(4), 13) => Kind::Acquire,
+            (Some(3), 2..=4) | (Some(4), 13) => Kind::Acquire,
             // With one key more where a list is pushed to, too.
             (Some(3 | 4), 6) => Kind::Close,
             (Some(1 | 2), 3) => Kind::Release,

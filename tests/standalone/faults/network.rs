@@ -15,8 +15,8 @@ const A_WHILE: Duration = Duration::from_millis(100);
 /// Far longer than a busy machine takes for what must come before.
 const DELAY: Duration = Duration::from_millis(1_500);
 /// Has the shape of an acquire, and counts how often it was run.
-const ACQUIRE: [&str; 11] =
-    ["EVAL", "return redis.call('INCR', KEYS[1])", "3", "n", "t", "c", "0", "me:1", "0", "0", "0"];
+const ACQUIRE: [&str; 9] =
+    ["EVAL", "return redis.call('INCR', KEYS[1])", "3", "n", "t", "c", "0", "me:1", "0"];
 
 /// A proxy whose first acquire meets this fault.
 fn first(fault: Fault) -> (RedisServer, Proxy) {
