@@ -60,14 +60,14 @@ fn behind(kind: Kind, fault: Fault) -> (RedisServer, Proxy) {
 /// is.
 fn nothing_comes_of_it(server: &RedisServer, proxy: &Proxy, (kind, fault): (Kind, Fault)) {
     let successor = client_of(&server.url()).mutex("a").unwrap();
-    let guard = successor.try_lock().unwrap().expect("it is free");
+    let guard = answered(successor.try_lock()).expect("it is free");
     let token = guard.fencing_token();
     always("it is the successor's", late(), || guard.is_valid());
-    guard.verify().unwrap();
-    guard.unlock().unwrap();
+    answered(guard.verify());
+    answered(guard.unlock());
     let mut probe = server.probe();
     always("it is free", ms(50), || !probe.exists("a"));
-    assert!(successor.lock().unwrap().fencing_token() > token);
+    assert!(answered(successor.lock()).fencing_token() > token);
     assert_eq!(proxy.count(kind, fault), 1, "{}", proxy.account());
     if matches!(fault, Fault::Late(_)) {
         eventually("it arrives late", LONG, || proxy.arrived_late(kind) == 1);

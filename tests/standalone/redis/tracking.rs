@@ -530,6 +530,32 @@ fn full_tracking_table_floods_no_server_with_renewals() {
     assert!(guards.iter().all(|guard| guard.is_valid()));
 }
 
+/// A foreign client holds the lock for two seconds and publishes nothing.
+#[test]
+fn wait_costs_fewer_requests_than_polling() {
+    let requests = |options: &str| {
+        let server = RedisServer::start();
+        let mut probe = server.probe();
+        let client = client(&server, options);
+        let count = |probe: &mut Probe| {
+            let calls = ["evalsha", "eval", "pttl", "subscribe", "client|tracking", "hello"];
+            calls.into_iter().map(|command| probe.command_calls(command)).sum::<u64>()
+        };
+        let held = |probe: &mut Probe| {
+            eventually("it is queued", LONG, || client.queue_length("x").unwrap() == 1);
+            let_pass(ms(2_000));
+            println!("{options}: {} requests in 2 s", count(probe));
+        };
+        freed_once(&client, &mut probe, &[TEXT], held, |probe| {
+            probe.command(&["DEL", "x"]);
+        });
+        count(&mut probe)
+    };
+    let (tracked, polled) = (requests("format=token"), requests("format=token&tracking=off"));
+    println!("{tracked} requests, with polls {polled}");
+    assert!(tracked < 12 && tracked < polled, "{tracked} {polled}");
+}
+
 /// The median, and the value that one of a hundred exceeds.
 fn quantiles(mut times: Vec<Duration>) -> String {
     times.sort_unstable();
@@ -561,6 +587,22 @@ fn reports_arrive_within_milliseconds() {
             assert!(times.iter().all(|took| *took < LONG / 2));
             println!("{options} waiter, {what}: {}", quantiles(times));
         }
+        // As after the death of its holder: the waiter knows when it ends.
+        let lock = client.mutex("x").unwrap();
+        let took = |_| {
+            for command in [hold[0], &["PEXPIRE", "x", "300"]] {
+                assert!(!matches!(probe.command(command), Value::Error(_)), "{command:?}");
+            }
+            let ended = SystemClock.now() + ms(300);
+            let guard = within(LONG, || lock.lock().unwrap());
+            let granted = SystemClock.now();
+            guard.unlock().unwrap();
+            granted.since(ended)
+        };
+        println!(
+            "{options} waiter, end of the lease: {}",
+            quantiles((0..ROUNDS).map(took).collect())
+        );
     }
     let holder = client(&server, "watchdog=10m");
     let other = client(&server, "");
