@@ -537,6 +537,7 @@ fn wait_costs_fewer_requests_than_polling() {
         let server = RedisServer::start();
         let mut probe = server.probe();
         let client = client(&server, options);
+        // With what the scripts call.
         let count = |probe: &mut Probe| {
             let calls = ["evalsha", "eval", "pttl", "subscribe", "client|tracking", "hello"];
             calls.into_iter().map(|command| probe.command_calls(command)).sum::<u64>()
@@ -553,7 +554,7 @@ fn wait_costs_fewer_requests_than_polling() {
     };
     let (tracked, polled) = (requests("format=token"), requests("format=token&tracking=off"));
     println!("{tracked} requests, with polls {polled}");
-    assert!(tracked < 12 && tracked < polled, "{tracked} {polled}");
+    assert!(tracked * 2 < polled, "{tracked} {polled}");
 }
 
 /// The median, and the value that one of a hundred exceeds.
