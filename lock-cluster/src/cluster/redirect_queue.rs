@@ -3,7 +3,8 @@
 use super::redirect::Router;
 use lock_core::Moment;
 use lock_core::backend::{
-    AcquisitionId, BackgroundTask, Failure, OnReleased, Release, ReleaseOptions, contain,
+    AcquisitionId, BackgroundTask, Failure, OnReleased, Release, ReleaseOptions, call_backend,
+    contain,
 };
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -51,7 +52,9 @@ impl RedirectQueue {
 impl RedirectedRelease {
     fn send(self) {
         let Self { router, acquisition, options, by, done, first_outcome } = self;
-        done(match (first_outcome, router.release(&acquisition, options, by)) {
+        // The caller is told of a panic, too.
+        let outcome = call_backend(|| router.release(&acquisition, options, by));
+        done(match (first_outcome, outcome) {
             // It was freed before its slot moved.
             (Ok(freed), Ok(Release::Gone)) => Ok(freed),
             (_, outcome) => outcome,

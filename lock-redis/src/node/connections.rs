@@ -63,23 +63,35 @@ impl Node {
         })
     }
 
-    /// The connection for renewals, or a borrowed one where the renewal before hangs.
+    /// The connection for renewals, or a borrowed one where the renewal before still uses it:
+    /// without reports then.
     pub(super) fn renewal_connection(
         &self,
         mode: RequestMode,
         format: &Format,
         by: Moment,
-    ) -> Result<NodeConnection<'_>, Failure> {
-        match (mode, self.renewals.try_lock()) {
-            (RequestMode::Direct, Some(slot)) => {
+    ) -> Result<RenewalConnection<'_>, Failure> {
+        let slot = self.renewals.try_lock().filter(|_| mode == RequestMode::Direct);
+        let is_second =
+            slot.is_none() && mode == RequestMode::Direct && self.subscriber.may_track();
+        let connection = match slot {
+            Some(slot) => {
                 let mut connection = BorrowedConnection::new(Box::new(slot), &self.dialer, by)?;
                 self.report_changes(&mut connection, format, by);
-                Ok(match connection.reports_to {
+                match connection.reports_to {
                     0 => NodeConnection::Borrowed(connection),
                     _ => NodeConnection::Tracked(TrackedConnection::new(connection)),
-                })
+                }
             }
-            _ => self.borrow(mode, by),
-        }
+            None => self.borrow(mode, by)?,
+        };
+        Ok(RenewalConnection { connection, is_second })
     }
+}
+
+/// What a batch of renewals goes on.
+pub(super) struct RenewalConnection<'a> {
+    pub(super) connection: NodeConnection<'a>,
+    /// Another renewal uses the connection for renewals, and changes are to be reported.
+    pub(super) is_second: bool,
 }

@@ -4,14 +4,14 @@
 //! The keys are read when they are written, and the server reports their next change to the
 //! subscriber: so a loss is known long before the next renewal.
 
-use super::connections::NodeConnection;
+use super::connections::RenewalConnection;
 use super::{Node, RENEWED, RequestMode, on};
 use crate::connection::{AcknowledgedConnection, Connection, ConnectionLike, PoolSlot};
 use crate::format::Format;
 use crate::keys::Keys;
 use crate::pubsub::{ChangeListener, NotTracked, warn_of_tracking};
 use lock_core::backend::{Failure, Renewal, RenewalRequest};
-use lock_core::{Clock, Moment, Notices};
+use lock_core::{Clock, LockName, Moment, Notices};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,9 +67,9 @@ impl Node {
         let now = self.dialer.clock().now();
         let first_by = if stands { now + by.since(now) / 2 } else { by };
         let renewals = match self.renewal_connection(mode, format, first_by) {
-            Ok(mut connection) => {
-                let renewals = renew(connection.get());
-                self.renew_again_if_changed(&connection, batch);
+            Ok(mut link) => {
+                let renewals = renew(link.connection.get());
+                self.renew_unread(link, if renewals.is_ok() { batch } else { &[] });
                 renewals
             }
             Err(none) if stands => {
@@ -98,9 +98,9 @@ impl Node {
         let needs: Vec<_> = needs.collect::<Result<_, _>>()?;
         let most = needs.iter().copied().max().unwrap_or(0);
         let time = batch.iter().map(|one| one.replication.time()).max().unwrap_or_default();
-        let mut connection = self.renewal_connection(mode, format, by)?;
+        let mut borrowed = self.renewal_connection(mode, format, by)?;
         let clock = self.dialer.clock().as_ref();
-        let mut link = AcknowledgedConnection::new(connection.get(), clock, most, time);
+        let mut link = AcknowledgedConnection::new(borrowed.connection.get(), clock, most, time);
         let renewals = format.owned(RENEWED)?.renew(&mut link, batch, by)?;
         let weighed = |(renewal, needed)| match renewal {
             Ok(Renewal::Extended) => {
@@ -109,16 +109,26 @@ impl Node {
             renewal => renewal,
         };
         let renewals = renewals.into_iter().zip(needs).map(weighed).collect();
-        self.renew_again_if_changed(&connection, batch);
+        self.renew_unread(borrowed, batch);
         Ok(renewals)
     }
 
-    /// The change of a key that was not read yet is not reported.
-    fn renew_again_if_changed(&self, connection: &NodeConnection<'_>, batch: &[RenewalRequest]) {
-        if connection.has_missed_change() {
-            let names: Vec<_> = batch.iter().map(|one| one.acquisition.name.clone()).collect();
-            self.dialer.server().notices().changed(Some(&names));
+    /// Renews once more what was not read behind its renewal, or has changed before: the next
+    /// change would not be reported. Where another renewal uses the connection it does so.
+    fn renew_unread(&self, used: RenewalConnection<'_>, batch: &[RenewalRequest]) {
+        let RenewalConnection { connection, is_second } = used;
+        let has_missed_change = connection.has_missed_change();
+        drop(connection);
+        let mut reported = self.reported_to.lock();
+        if has_missed_change || (is_second && !reported.is_refused) {
+            reported.unread.extend(batch.iter().map(|one| one.acquisition.name.clone()));
         }
+        if reported.unread.is_empty() || self.renewals.is_locked() {
+            return;
+        }
+        let unread = std::mem::take(&mut reported.unread);
+        drop(reported);
+        self.dialer.server().notices().changed(Some(&unread));
     }
 }
 
@@ -131,6 +141,10 @@ pub(super) struct Reported {
     is_refused: bool,
     /// When all held locks were renewed last, because a connection was replaced.
     renewed_all: Option<Moment>,
+    /// Whether they are to be renewed as soon as that may be.
+    owes_all: bool,
+    /// Locks that were renewed without being read.
+    unread: Vec<LockName>,
 }
 
 /// After a connection was replaced all held locks are renewed, but not more often: a server that is
@@ -145,7 +159,13 @@ impl Reported {
         if is_time {
             self.renewed_all = Some(now);
         }
+        self.owes_all = !is_time;
         is_time
+    }
+
+    /// Whether changes are reported as far as is known.
+    fn is_wanted(&self) -> bool {
+        self.subscriber != 0 && !self.is_refused
     }
 }
 
@@ -224,11 +244,18 @@ impl ChangeListener for HeldLocks {
         let is_reported = slot.has_changes_reported();
         drop(slot);
         let mut reported = self.reported_to.lock();
-        let was_reported = reported.subscriber != 0 && !reported.is_refused;
-        if was_reported && !is_reported && reported.replaced(self.clock.now()) {
-            reported.subscriber = 0;
+        let is_lost = reported.is_wanted() && !is_reported;
+        if (is_lost || reported.owes_all) && reported.replaced(self.clock.now()) {
+            if is_lost {
+                reported.subscriber = 0;
+            }
             drop(reported);
             self.notices.changed(None);
+        } else if !reported.unread.is_empty() {
+            // This look may have been what used the connection.
+            let unread = std::mem::take(&mut reported.unread);
+            drop(reported);
+            self.notices.changed(Some(&unread));
         }
     }
 }

@@ -48,9 +48,9 @@ fn late() -> Duration {
 /// fault.
 fn behind(kind: Kind, fault: Fault) -> (RedisServer, Proxy) {
     let server = RedisServer::start();
-    let guard = client_of(&server.url()).mutex("b").unwrap().lock().unwrap();
-    guard.extend(lease() * 2).unwrap();
-    guard.unlock().unwrap();
+    let guard = answered(client_of(&server.url()).mutex("b").unwrap().lock());
+    answered(guard.extend(lease() * 2));
+    answered(guard.unlock());
     let plan = Sometimes::new(Some(kind), Turn::Only(1), fault);
     let proxy = Proxy::new(server.port(), Arc::new(plan));
     (server, proxy)

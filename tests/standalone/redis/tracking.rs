@@ -3,10 +3,10 @@
 use distlock::{Client, Clock, DistLock, Event, LockOptions, LossCause, SystemClock, WarningKind};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
-use distlock_tests::proxy::{Fault, Plan, Proxy};
+use distlock_tests::proxy::{Fault, Plan, Proxy, Sometimes, Turn};
 use distlock_tests::redis::client;
 use distlock_tests::reports::STRANGER;
-use distlock_tests::resp::Request;
+use distlock_tests::resp::{Kind, Request};
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, within};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -510,6 +510,26 @@ fn cut_renewal_connection_hides_no_loss() {
         let loss = losses.recv_timeout(LONG).expect("it is told of the loss");
         assert_eq!(loss.cause(), LossCause::Gone);
     }
+}
+
+/// The renewal of one lock hangs, and that of another goes on another connection.
+#[test]
+fn loss_of_a_lock_renewed_beside_another_is_known_at_once() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let plan = Sometimes::new(Some(Kind::Renew), Turn::Only(1), Fault::DelayReply(ms(2_500)));
+    let proxy = Proxy::new(server.port(), Arc::new(plan));
+    let client = distlock::connect(&format!("{}?watchdog=10m", proxy.url())).unwrap();
+    let first = client.mutex("a").unwrap().lock().unwrap();
+    let_pass(ms(300));
+    let second = client.mutex("b").unwrap().lock().unwrap();
+    eventually("both were renewed", LONG, || proxy.count(Kind::Renew, Fault::Pass) > 0);
+    tracked(&mut probe, 2);
+    let losses = second.losses();
+    probe.command(&["DEL", "b"]);
+    let loss = losses.recv_timeout(LONG).expect("it is told of the loss");
+    assert_eq!(loss.cause(), LossCause::Gone);
+    assert!(first.is_valid());
 }
 
 /// The server tracks 100 keys, and 300 are held: the renewal of one leads to the report of another.
