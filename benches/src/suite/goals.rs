@@ -58,6 +58,12 @@ const GOALS: &[Goal] = &[
         AtLeast(0.7),
     ),
     goal(
+        "server time, of two scripts that make no tokens",
+        ["scripts", "ours", "server_us"],
+        Some("lean"),
+        AtMost(1.25),
+    ),
+    goal(
         "server time, of Redisson's two scripts",
         ["scripts", "ours", "server_us"],
         Some("redisson"),

@@ -295,13 +295,14 @@ impl Maker<'_> {
     }
 
     fn scripts(&self, trials: &[String]) -> Work {
-        let mut columns: Vec<_> =
-            ["redisson", "ours", "ours-first"].map(|who| self.column("scripts", who, &[])).into();
+        let mut columns: Vec<_> = ["lean", "redisson", "ours", "ours-first"]
+            .map(|who| self.column("scripts", who, &[]))
+            .into();
         for trial in trials {
             let name: &'static str = format!("dir:{trial}").leak();
             columns.push(self.column("scripts", name, &[]));
         }
-        let title = "Server time of acquire and release, against Redisson's two scripts";
+        let title = "Server time of acquire and release, beside other scripts";
         let work = self.work("scripts", title, columns, SCRIPTS);
         Work { turn: Duration::from_millis(100), rounds: self.scale.rounds(10, 40), ..work }
     }

@@ -8,6 +8,7 @@ mod crowd;
 mod cycles;
 mod foreign_client;
 mod hold;
+mod lean;
 mod nested;
 mod redisson;
 mod scripts;

@@ -1,8 +1,7 @@
 //! What an acquire and a release cost the server: many of them in a pipeline, so that sockets count
 //! for little, and the server's processor time before and after.
 
-use super::redisson::{LOCK, UNLOCK};
-use super::{Task, serve};
+use super::{Task, lean, redisson, serve};
 use crate::learn::Requests;
 use crate::raw::{Raw, Reply, request};
 use crate::server::Counters;
@@ -24,8 +23,10 @@ pub(super) fn run(task: &Task) {
 
 /// The requests for each name, and what removes what they leave, uncounted.
 fn cycles(task: &Task, raw: &mut Raw) -> (Vec<Requests>, Vec<u8>) {
-    if task.who == "redisson" {
-        return redisson(raw);
+    match task.who.as_str() {
+        "redisson" => return redisson(raw),
+        "lean" => return (lean(raw), Vec::new()),
+        _ => {}
     }
     let cleanup = match task.who.as_str() {
         // Without what a name leaves behind, its next acquire is its first.
@@ -48,13 +49,30 @@ fn name(index: usize) -> String {
     format!("script:{:07}:{index:06}", std::process::id())
 }
 
+fn owner(index: usize) -> String {
+    format!("0c2f6b0e-57a4-4a3c-9d4e-2f1f6f4f7a11:{index}")
+}
+
+fn lean(raw: &mut Raw) -> Vec<Requests> {
+    let [lock, unlock] = [lean::LOCK, lean::UNLOCK].map(|text| load(raw, text));
+    let requests = |index| {
+        let (key, owner) = (name(index), owner(index));
+        let channel = format!("redisson_lock__channel:{{{key}}}");
+        Requests {
+            acquire: request(&["EVALSHA", &lock, "1", &key, "30000", &owner]),
+            release: request(&["EVALSHA", &unlock, "1", &key, &owner, &channel]),
+        }
+    };
+    (0..NAMES).map(requests).collect()
+}
+
 fn redisson(raw: &mut Raw) -> (Vec<Requests>, Vec<u8>) {
-    let [lock, unlock] = [LOCK, UNLOCK].map(|text| load(raw, text));
+    let [lock, unlock] = [redisson::LOCK, redisson::UNLOCK].map(|text| load(raw, text));
     let mut cleanup = vec!["DEL".to_owned()];
     let cycles = (0..NAMES)
         .map(|index| {
             let key = name(index);
-            let owner = format!("0c2f6b0e-57a4-4a3c-9d4e-2f1f6f4f7a11:{index}");
+            let owner = owner(index);
             let channel = format!("redisson_lock__channel:{{{key}}}");
             let latch = format!("redisson_unlock_latch:{{{key}}}:{index:032x}");
             cleanup.push(latch.clone());
