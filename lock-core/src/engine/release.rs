@@ -135,35 +135,22 @@ impl Engine {
         true
     }
 
-    /// What an answer means; how many clients were told, if the store says that.
+    /// What the caller is told; how many clients were, if the store says that.
     fn released(
         &self,
         acquisition: &Acquisition,
         answer: Result<Release, Failure>,
         first_unanswered: Option<Moment>,
     ) -> Result<Option<u32>, Error> {
-        let loss = match answer {
-            Ok(Release::Freed) => return Ok(None),
-            Ok(Release::FreedFor(told)) => return Ok(Some(told)),
-            Ok(Release::Gone) => {
-                if first_unanswered.is_some_and(|sent| sent < acquisition.valid_until()) {
-                    let lock = acquisition.name.clone();
-                    self.events.emit(|| Event::ReleaseUnconfirmed { lock });
-                    return Ok(None);
-                }
-                end_as_gone(&self.events, acquisition)
-            }
-            Err(failure) if failure.error().is_foreign_format() => {
-                end_as_overwritten(&self.events, acquisition, failure.into_error())
-            }
-            Err(Failure::Final(error)) => return Err(error.on(&acquisition.name)),
-            Err(failure) => {
+        match ReleaseOutcome::of(&self.events, acquisition, answer, first_unanswered) {
+            ReleaseOutcome::Released(told) => Ok(told),
+            ReleaseOutcome::Lost(loss) => Err(loss.to_error().on(&acquisition.name)),
+            ReleaseOutcome::Refused(error) => Err(error.on(&acquisition.name)),
+            ReleaseOutcome::Unknown(error) => {
                 self.clean_up(acquisition.to_release());
-                let error = failure.into_error();
-                return Err(unconfirmed(acquisition, self.clock.now(), &error));
+                Err(unconfirmed(acquisition, self.clock.now(), &error))
             }
-        };
-        Err(loss.to_error().on(&acquisition.name))
+        }
     }
 
     /// Sends a release until the store answers, at most until `by`. Returns also when the first was
@@ -209,6 +196,44 @@ impl Engine {
     }
 }
 
+/// What an answer means: the table above.
+enum ReleaseOutcome {
+    /// With how many clients were told, if the store says that.
+    Released(Option<u32>),
+    /// Told as an event, too.
+    Lost(Loss),
+    Refused(Error),
+    Unknown(Error),
+}
+
+impl ReleaseOutcome {
+    /// `first_unanswered`: when the first was sent that got no answer.
+    fn of(
+        events: &Events,
+        acquisition: &Acquisition,
+        answer: Result<Release, Failure>,
+        first_unanswered: Option<Moment>,
+    ) -> Self {
+        match answer {
+            Ok(Release::Freed) => Self::Released(None),
+            Ok(Release::FreedFor(told)) => Self::Released(Some(told)),
+            Ok(Release::Gone)
+                if first_unanswered.is_some_and(|sent| sent < acquisition.valid_until()) =>
+            {
+                events.emit(|| Event::ReleaseUnconfirmed { lock: acquisition.name.clone() });
+                Self::Released(None)
+            }
+            Ok(Release::Gone) => Self::Lost(end_as_gone(events, acquisition)),
+            Err(failure) if failure.error().is_foreign_format() => {
+                acquisition.lock().last_failure = Some(failure.into_error());
+                Self::Lost(end_as_gone(events, acquisition))
+            }
+            Err(Failure::Final(error)) => Self::Refused(error),
+            Err(failure) => Self::Unknown(failure.into_error()),
+        }
+    }
+}
+
 /// What is needed when the answer to a dropped guard's release comes. Not the engine itself: its
 /// end waits for this one's.
 struct AsyncRelease {
@@ -228,25 +253,21 @@ impl AsyncRelease {
     /// The answer has come, or will not. Short, and asks nothing: the thread that reads it is in
     /// the middle of a request of its own.
     fn answered(self, answer: Result<Release, Failure>) {
-        let Self { events, acquisition, clock, .. } = &self;
-        match answer {
-            Ok(release) if release != Release::Gone => {
-                if let Release::FreedFor(told) = release {
+        let Self { events, acquisition, workers, .. } = &self;
+        match ReleaseOutcome::of(events, acquisition, answer, None) {
+            ReleaseOutcome::Released(told) => {
+                if let Some(told) = told {
                     self.lock.told(told);
                 }
-                tell_released(events, acquisition, clock.now());
+                tell_released(events, acquisition, self.clock.now());
             }
-            Ok(_) => drop(end_as_gone(events, acquisition)),
-            Err(failure) if failure.error().is_foreign_format() => {
-                drop(end_as_overwritten(events, acquisition, failure.into_error()));
-            }
-            Err(Failure::Final(error)) => {
+            ReleaseOutcome::Lost(_) => {}
+            ReleaseOutcome::Refused(error) => {
                 tell_failed(events, acquisition, error.on(&acquisition.name));
             }
-            Err(failure) => {
-                let Self { workers, node, id, options, .. } = &self;
-                workers.clean_up(node.clone(), id.clone(), *options);
-                tell_failed(events, acquisition, failure.into_error().on(&acquisition.name));
+            ReleaseOutcome::Unknown(error) => {
+                workers.clean_up(self.node.clone(), self.id.clone(), self.options);
+                tell_failed(events, acquisition, error.on(&acquisition.name));
             }
         }
     }
@@ -275,12 +296,6 @@ fn tell_released(events: &Events, acquisition: &Acquisition, now: Moment) {
 /// Tells that a release was not confirmed.
 pub(super) fn tell_failed(events: &Events, acquisition: &Acquisition, error: Error) {
     events.emit(|| Event::ReleaseFailed { lock: acquisition.name.clone(), error });
-}
-
-/// Something else lives under the key: ours is gone.
-fn end_as_overwritten(events: &Events, acquisition: &Acquisition, error: Error) -> Loss {
-    acquisition.lock().last_failure = Some(error);
-    end_as_gone(events, acquisition)
 }
 
 /// The store says that it was not ours when it was released: a loss after all, and told as one.
