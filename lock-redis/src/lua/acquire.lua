@@ -55,7 +55,7 @@ if keep then
   -- Of the same 100 s: the expiry, if there is one, was set in them, and is not to be reckoned anew each time.
   local is_recent = stored and #stored == #token and string.sub(stored, 1, -9) == string.sub(token, 1, -9)
   if not (replaces and is_recent and stored < token) then
-    local value, wrong = tonumber(stored)
+    local value, wrong, failure = tonumber(stored)
     local first = tonumber(token)
     if stored and not string.find(stored, '^%d+$') then
       wrong = 'is not a whole number'
@@ -69,20 +69,26 @@ if keep then
         first = value + 1
       end
       local last = first + (reserve or 0)
-      if last > LARGEST then
+      -- For ever also if Redisson's RFencedLock made it: it counts from here.
+      local ttl = keep == '0' and -1 or stored and redis.pcall('PTTL', KEYS[2])
+      if type(ttl) == 'table' then
+        failure = ttl
+      elseif last > LARGEST then
         wrong = 'has come to its end at 2^53'
-      elseif keep == '0' or (stored and redis.call('PTTL', KEYS[2]) == -1) then
-        -- For ever also if Redisson's RFencedLock made it: it counts from here.
+      elseif ttl == -1 then
         redis.call('SET', KEYS[2], last)
       else
         redis.call('SET', KEYS[2], last, 'PXAT', math.floor(last / 1000) + keep)
       end
     end
     if wrong then
+      failure = redis.error_reply('WRONGTYPE the token counter ' .. wrong)
+    end
+    if failure then
       if replaces then
         redis.call('SET', KEYS[2], stored, 'KEEPTTL')
       end
-      return redis.error_reply('WRONGTYPE the token counter ' .. wrong)
+      return failure
     end
     token = string.format('%.0f', first)
   end
