@@ -22,15 +22,23 @@ pub(crate) struct PoolSlot {
     connection: Option<Connection>,
     /// How many connections had failed when this one was last looked at.
     failures_seen: u64,
+    /// To which subscriber's connection changes were last reported of what was read here; 0: none.
+    reported_to: u64,
 }
 
 impl PoolSlot {
-    /// Whether there is a connection, and changes are reported of what it has read. Does not wait.
-    pub(crate) fn has_changes_reported(&mut self) -> bool {
-        self.connection.as_mut().is_some_and(|connection| {
+    /// Whether changes were reported of what was read here, and are not any more, because the
+    /// connection is gone. Says so once. Does not wait.
+    pub(crate) fn has_lost_reports(&mut self) -> bool {
+        let reports = |connection: &mut Connection| {
             connection.check_idle();
             connection.is_open() && connection.reports_to != 0
-        })
+        };
+        let is_lost = self.reported_to != 0 && !self.connection.as_mut().is_some_and(reports);
+        if is_lost {
+            self.reported_to = 0;
+        }
+        is_lost
     }
 
     /// Runs `exchange` on this slot's connection.
@@ -59,7 +67,7 @@ impl<'a> BorrowedConnection<'a> {
         by: Moment,
     ) -> Result<Self, Failure> {
         let failures = dialer.failures();
-        let PoolSlot { connection, failures_seen } = &mut **slot;
+        let PoolSlot { connection, failures_seen, .. } = &mut **slot;
         if let Some(connection) = connection
             && (connection.is_stale() || *failures_seen != failures)
         {
@@ -87,6 +95,14 @@ impl Deref for BorrowedConnection<'_> {
 impl DerefMut for BorrowedConnection<'_> {
     fn deref_mut(&mut self) -> &mut Connection {
         self.slot.connection.as_mut().expect(BORROWED)
+    }
+}
+
+impl BorrowedConnection<'_> {
+    /// This connection has changes reported to the subscriber's from now on: whether another one of
+    /// this slot had so before.
+    pub(crate) fn replaces_one_that_reported_to(&mut self, subscriber: u64) -> bool {
+        std::mem::replace(&mut self.slot.reported_to, subscriber) == subscriber
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 pub(crate) struct TrackedConnection<'a> {
     connection: BorrowedConnection<'a>,
     missed_change: bool,
+    refusal: Option<ServerError>,
 }
 
 /// Has the keys tracked that the next command reads.
@@ -21,12 +22,22 @@ const EXISTS: &[&[u8]] = &[b"EXISTS"];
 
 impl<'a> TrackedConnection<'a> {
     pub(crate) fn new(connection: BorrowedConnection<'a>) -> Self {
-        Self { connection, missed_change: false }
+        Self { connection, missed_change: false, refusal: None }
     }
 
     /// Whether a key was deleted behind its renewal and before it was read: that is not reported.
     pub(crate) fn has_missed_change(&self) -> bool {
         self.missed_change
+    }
+
+    /// Why the server tracks no keys any more, if it says so.
+    pub(crate) fn refusal(&self) -> Option<&ServerError> {
+        self.refusal.as_ref()
+    }
+
+    /// The connection to which changes are reported.
+    pub(crate) fn reports_to(&self) -> u64 {
+        self.connection.reports_to
     }
 }
 
@@ -70,15 +81,19 @@ impl ConnectionLike for TrackedConnection<'_> {
         for keys in keys {
             let Some(answer) = replies.next() else { break };
             if let Some(keys) = keys {
-                // Where it is refused the next renewal tells of a loss.
-                let _caching = replies.next();
+                if let Some(Reply::Error(error)) = replies.next() {
+                    self.refusal = Some(error);
+                }
                 if let Some(Reply::Int(there)) = replies.next() {
+                    // One that another has taken may stand for one that is deleted.
                     let written = renewed(&answer, keys);
-                    self.missed_change |= usize::try_from(there).is_ok_and(|it| it < written);
+                    self.missed_change |= usize::try_from(there) != Ok(written);
                 }
             }
             answers.push(answer);
         }
+        // What they say counts, also if the connection broke behind them.
+        let outcome = if answers.len() == requests.len() { Ok(()) } else { outcome };
         (answers, outcome)
     }
 

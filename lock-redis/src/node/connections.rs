@@ -30,11 +30,6 @@ impl NodeConnection<'_> {
             Self::Tracked(connection) => connection,
         }
     }
-
-    /// Whether a key has changed since it was renewed, and that will not be reported.
-    pub(super) fn has_missed_change(&self) -> bool {
-        matches!(self, Self::Tracked(connection) if connection.has_missed_change())
-    }
 }
 
 impl Node {
@@ -63,35 +58,23 @@ impl Node {
         })
     }
 
-    /// The connection for renewals, or a borrowed one where the renewal before still uses it:
-    /// without reports then.
+    /// The first connection for renewals that no other renewal uses; one of the pool, without
+    /// reports, where all are in use.
     pub(super) fn renewal_connection(
         &self,
         mode: RequestMode,
         format: &Format,
         by: Moment,
-    ) -> Result<RenewalConnection<'_>, Failure> {
-        let slot = self.renewals.try_lock().filter(|_| mode == RequestMode::Direct);
-        let is_second =
-            slot.is_none() && mode == RequestMode::Direct && self.subscriber.may_track();
-        let connection = match slot {
-            Some(slot) => {
-                let mut connection = BorrowedConnection::new(Box::new(slot), &self.dialer, by)?;
-                self.report_changes(&mut connection, format, by);
-                match connection.reports_to {
-                    0 => NodeConnection::Borrowed(connection),
-                    _ => NodeConnection::Tracked(TrackedConnection::new(connection)),
-                }
-            }
-            None => self.borrow(mode, by)?,
+    ) -> Result<NodeConnection<'_>, Failure> {
+        let is_direct = mode == RequestMode::Direct;
+        let Some(slot) = self.renewals.free_slot().filter(|_| is_direct) else {
+            return self.borrow(mode, by);
         };
-        Ok(RenewalConnection { connection, is_second })
+        let mut connection = BorrowedConnection::new(Box::new(slot), &self.dialer, by)?;
+        self.report_changes(&mut connection, format, by)?;
+        Ok(match connection.reports_to {
+            0 => NodeConnection::Borrowed(connection),
+            _ => NodeConnection::Tracked(TrackedConnection::new(connection)),
+        })
     }
-}
-
-/// What a batch of renewals goes on.
-pub(super) struct RenewalConnection<'a> {
-    pub(super) connection: NodeConnection<'a>,
-    /// Another renewal uses the connection for renewals, and changes are to be reported.
-    pub(super) is_second: bool,
 }

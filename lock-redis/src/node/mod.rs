@@ -6,13 +6,15 @@
 //!
 //! - `settings`: what all nodes of a client have in common
 //! - `connections`: which connection a request goes on
-//! - `renewals`: requests that renew, on a connection of their own
+//! - `renewals`: requests that renew, on connections of their own
+//! - `change_reports`: those connections, and what the server reports of what they renew
 //! - `eviction`: whether the server may evict locks
 //! - [`cluster`]: the server as a node of a cluster: its slots and its redirects
 //! - [`quorum`]: the server as a node of a quorum: its marker and its votes
 //! - `deployment`: which servers belong together, and which of several deployments a URL means
 //! - `watch_registry`: watches that move to another node together with their locks
 
+mod change_reports;
 pub(crate) mod cluster;
 mod connections;
 mod deployment;
@@ -27,11 +29,11 @@ pub use settings::NodeSettings;
 pub use watch_registry::{RelocatableWatch, WatchRegistry};
 
 use crate::connection::{
-    AcknowledgedConnection, ConnectionPool, Dialer, Listing, PoolSlot, PoolThread,
-    SharedConnection, Timeouts,
+    AcknowledgedConnection, ConnectionPool, Dialer, Listing, PoolThread, SharedConnection, Timeouts,
 };
 use crate::format::{Format, without_own_subscription};
 use crate::pubsub::{Subscriber, Tracking};
+use change_reports::RenewalSlots;
 use cluster::{Port, Shards};
 use eviction::{Eviction, OnEviction};
 use lock_core::backend::{
@@ -39,8 +41,6 @@ use lock_core::backend::{
     ReleaseOptions, Tombstone, Wake, Watch,
 };
 use lock_core::{Clock, Error, ErrorKind, LockName, Moment, Replicas, Replication};
-use parking_lot::Mutex;
-use renewals::Reported;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,9 +63,9 @@ const RENEWED: &str = "be renewed";
 /// One server.
 ///
 /// Attempts and releases of all threads share one connection, and wait on it for their answers
-/// only; renewals have one of their own, so that traffic cannot starve them, and go over the shared
-/// one where that cannot be had; what cleans up after a lost answer, and what renews while another
-/// renewal hangs, borrows one of at most `pool`; and one more hears of releases, from the first
+/// only; renewals have one of their own, so that traffic cannot starve them, others while a renewal
+/// hangs, and go over the shared one where none can be had; what cleans up after a lost answer
+/// borrows one of at most `pool`; and one more hears of releases, from the first
 /// watch on. Nothing is dialled before it is needed.
 ///
 /// Dropping it ends its threads and connections, without waiting for them.
@@ -76,12 +76,7 @@ pub struct Node {
     /// For what must not stand behind a request that takes too long.
     pool: ConnectionPool,
     dialer: Arc<Dialer>,
-    /// The connection for renewals. A renewal that finds it taken, because the one before hangs,
-    /// borrows one of the pool.
-    renewals: Arc<Mutex<PoolSlot>>,
-    /// To which connection of ours changes are reported of what is renewed; `None` if the server
-    /// refuses that.
-    reported_to: Arc<Mutex<Reported>>,
+    renewals: Arc<RenewalSlots>,
     subscriber: Subscriber,
     /// Whether it may evict locks.
     eviction: Eviction,
@@ -102,7 +97,6 @@ impl Node {
             link: SharedConnection::new(Arc::clone(&dialer)),
             pool: ConnectionPool::new(pool, thread, Arc::clone(&dialer))?,
             renewals: Arc::default(),
-            reported_to: Arc::default(),
             subscriber: Subscriber::new(Arc::clone(&dialer), bounds.command, tracking),
             eviction: Eviction::new(eviction, Arc::clone(&dialer)),
             dialer,

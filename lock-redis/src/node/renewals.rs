@@ -1,20 +1,12 @@
-//! Renewals: a batch in one request, on a connection of their own, with replicas waited for
-//! where they are to be.
-//!
-//! The keys are read when they are written, and the server reports their next change to the
-//! subscriber: so a loss is known long before the next renewal.
+//! Renewals: a batch in one request, on connections of their own, with replicas waited for where
+//! they are to be.
 
-use super::connections::RenewalConnection;
+use super::connections::NodeConnection;
 use super::{Node, RENEWED, RequestMode, on};
-use crate::connection::{AcknowledgedConnection, Connection, ConnectionLike, PoolSlot};
+use crate::connection::{AcknowledgedConnection, ConnectionLike};
 use crate::format::Format;
-use crate::keys::Keys;
-use crate::pubsub::{ChangeListener, NotTracked, warn_of_tracking};
+use lock_core::Moment;
 use lock_core::backend::{Failure, Renewal, RenewalRequest};
-use lock_core::{Clock, LockName, Moment, Notices};
-use parking_lot::Mutex;
-use std::sync::Arc;
-use std::time::Duration;
 
 impl Node {
     /// See [`Backend::renew`](lock_core::Backend::renew).
@@ -67,9 +59,9 @@ impl Node {
         let now = self.dialer.clock().now();
         let first_by = if stands { now + by.since(now) / 2 } else { by };
         let renewals = match self.renewal_connection(mode, format, first_by) {
-            Ok(mut link) => {
-                let renewals = renew(link.connection.get());
-                self.renew_unread(link, if renewals.is_ok() { batch } else { &[] });
+            Ok(mut connection) => {
+                let renewals = renew(connection.get());
+                self.check_reports(&connection, batch);
                 renewals
             }
             Err(none) if stands => {
@@ -98,9 +90,9 @@ impl Node {
         let needs: Vec<_> = needs.collect::<Result<_, _>>()?;
         let most = needs.iter().copied().max().unwrap_or(0);
         let time = batch.iter().map(|one| one.replication.time()).max().unwrap_or_default();
-        let mut borrowed = self.renewal_connection(mode, format, by)?;
+        let mut connection = self.renewal_connection(mode, format, by)?;
         let clock = self.dialer.clock().as_ref();
-        let mut link = AcknowledgedConnection::new(borrowed.connection.get(), clock, most, time);
+        let mut link = AcknowledgedConnection::new(connection.get(), clock, most, time);
         let renewals = format.owned(RENEWED)?.renew(&mut link, batch, by)?;
         let weighed = |(renewal, needed)| match renewal {
             Ok(Renewal::Extended) => {
@@ -109,153 +101,20 @@ impl Node {
             renewal => renewal,
         };
         let renewals = renewals.into_iter().zip(needs).map(weighed).collect();
-        self.renew_unread(borrowed, batch);
+        self.check_reports(&connection, batch);
         Ok(renewals)
     }
 
-    /// Renews once more what was not read behind its renewal, or has changed before: the next
-    /// change would not be reported. Where another renewal uses the connection it does so.
-    fn renew_unread(&self, used: RenewalConnection<'_>, batch: &[RenewalRequest]) {
-        let RenewalConnection { connection, is_second } = used;
-        let has_missed_change = connection.has_missed_change();
-        drop(connection);
-        let mut reported = self.reported_to.lock();
-        if has_missed_change || (is_second && !reported.is_refused) {
-            reported.unread.extend(batch.iter().map(|one| one.acquisition.name.clone()));
+    /// Renews once more what has changed behind its renewal, before it was read: that is not
+    /// reported.
+    fn check_reports(&self, connection: &NodeConnection<'_>, batch: &[RenewalRequest]) {
+        let NodeConnection::Tracked(connection) = connection else { return };
+        if let Some(error) = connection.refusal() {
+            self.reports_are_refused(connection.reports_to(), error.clone());
         }
-        if reported.unread.is_empty() || self.renewals.is_locked() {
-            return;
-        }
-        let unread = std::mem::take(&mut reported.unread);
-        drop(reported);
-        self.dialer.server().notices().changed(Some(&unread));
-    }
-}
-
-/// To which of our connections changes are reported of what is renewed.
-#[derive(Default)]
-pub(super) struct Reported {
-    /// The last one that was asked for; 0: none was.
-    subscriber: u64,
-    /// Whether the server refused it.
-    is_refused: bool,
-    /// When all held locks were renewed last, because a connection was replaced.
-    renewed_all: Option<Moment>,
-    /// Whether they are to be renewed as soon as that may be.
-    owes_all: bool,
-    /// Locks that were renewed without being read.
-    unread: Vec<LockName>,
-}
-
-/// After a connection was replaced all held locks are renewed, but not more often: a server that is
-/// too slow for its renewals loses one connection after the other.
-const RENEW_ALL: Duration = Duration::from_secs(5);
-
-impl Reported {
-    /// The connection that had changes reported is gone, or is another one now: whether all held
-    /// locks are to be renewed.
-    fn replaced(&mut self, now: Moment) -> bool {
-        let is_time = self.renewed_all.is_none_or(|last| now >= last + RENEW_ALL);
-        if is_time {
-            self.renewed_all = Some(now);
-        }
-        self.owes_all = !is_time;
-        is_time
-    }
-
-    /// Whether changes are reported as far as is known.
-    fn is_wanted(&self) -> bool {
-        self.subscriber != 0 && !self.is_refused
-    }
-}
-
-impl Node {
-    /// Has changes of what is renewed on `connection` reported to the subscriber.
-    pub(super) fn report_changes(&self, connection: &mut Connection, format: &Format, by: Moment) {
-        let Some(subscriber) = self.subscriber.reports_to(|| self.listener(format)) else {
-            return;
-        };
-        if connection.reports_to == subscriber {
-            return;
-        }
-        let mut reported = self.reported_to.lock();
-        if reported.subscriber == subscriber && reported.is_refused {
-            return;
-        }
-        // Where that fails the next renewal tells of a loss.
-        match connection.report_to(subscriber, by) {
-            Ok(Some(error)) => {
-                (reported.subscriber, reported.is_refused) = (subscriber, true);
-                // The subscriber may have reconnected meanwhile, with another number.
-                if !error.detail.contains("client ID") {
-                    warn_of_tracking(self.dialer.server(), &NotTracked::Refused(error));
-                }
-            }
-            Ok(None) => {
-                let is_another = reported.subscriber == subscriber;
-                (reported.subscriber, reported.is_refused) = (subscriber, false);
-                let renews_all = is_another && reported.replaced(self.dialer.clock().now());
-                drop(reported);
-                if renews_all {
-                    self.dialer.server().notices().changed(None);
-                }
-            }
-            Err(_) => {}
-        }
-    }
-
-    /// What is done when keys have changed.
-    fn listener(&self, format: &Format) -> Arc<dyn ChangeListener> {
-        Arc::new(HeldLocks {
-            notices: self.dialer.server().notices().clone(),
-            keys: format.0.keys().clone(),
-            renewals: Arc::clone(&self.renewals),
-            reported_to: Arc::clone(&self.reported_to),
-            clock: Arc::clone(self.dialer.clock()),
-        })
-    }
-}
-
-/// The locks that are held, and the connection that renews them.
-struct HeldLocks {
-    notices: Notices,
-    keys: Keys,
-    renewals: Arc<Mutex<PoolSlot>>,
-    reported_to: Arc<Mutex<Reported>>,
-    clock: Arc<dyn Clock>,
-}
-
-impl ChangeListener for HeldLocks {
-    fn changed(&self, changed: Option<&[String]>) {
-        match changed {
-            Some(changed) => {
-                let names: Vec<_> = changed.iter().filter_map(|key| self.keys.name(key)).collect();
-                self.notices.changed(Some(&names));
-            }
-            None => self.notices.changed(None),
-        }
-    }
-
-    /// What the connection has read is tracked for as long as it stands. Without it a loss would
-    /// stay unknown until the next regular renewal.
-    fn look(&self) {
-        // In use: it is dialled anew if it is broken.
-        let Some(mut slot) = self.renewals.try_lock() else { return };
-        let is_reported = slot.has_changes_reported();
-        drop(slot);
-        let mut reported = self.reported_to.lock();
-        let is_lost = reported.is_wanted() && !is_reported;
-        if (is_lost || reported.owes_all) && reported.replaced(self.clock.now()) {
-            if is_lost {
-                reported.subscriber = 0;
-            }
-            drop(reported);
-            self.notices.changed(None);
-        } else if !reported.unread.is_empty() {
-            // This look may have been what used the connection.
-            let unread = std::mem::take(&mut reported.unread);
-            drop(reported);
-            self.notices.changed(Some(&unread));
+        if connection.has_missed_change() {
+            let names: Vec<_> = batch.iter().map(|one| one.acquisition.name.clone()).collect();
+            self.dialer.server().notices().changed(Some(&names));
         }
     }
 }

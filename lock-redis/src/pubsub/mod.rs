@@ -139,18 +139,13 @@ impl Subscriber {
         self.shared.table.lock().is_tracked(key)
     }
 
-    /// Whether the server may be asked for reports of changes.
-    pub(crate) fn may_track(&self) -> bool {
-        self.tracking != Tracking::Off
-    }
-
     /// The connection to which other connections may have changes reported, of keys that they read:
     /// `None` while there is none. Each report is passed to what the first call gave here.
     pub(crate) fn reports_to(
         &self,
         on_change: impl FnOnce() -> Arc<dyn ChangeListener>,
     ) -> Option<u64> {
-        if !self.may_track() {
+        if self.tracking == Tracking::Off {
             return None;
         }
         // First: what is reported from here on must reach it.
