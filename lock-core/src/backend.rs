@@ -101,7 +101,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>>;
 
-    /// Releases the lock if this acquisition's owner still holds it, and wakes the waiters.
+    /// Releases the lock if this acquisition's owner still holds it, and wakes the waiters. With
+    /// [`ReleaseOptions::kept`] it is another owner's then.
     ///
     /// # Errors
     ///
@@ -493,19 +494,52 @@ pub struct ReleaseOptions {
     pub last_used: Option<FencingToken>,
     /// Whether a request of this owner may still arrive.
     pub tombstone: Tombstone,
+    /// To whom the lock passes instead of being free. `None`: to nobody.
+    pub kept: Option<KeptLock>,
+}
+
+/// A lock that is kept after its release, so that it was held for the shortest time that was asked
+/// for. A release passes it to an owner that no client is, so that no late renewal or release of
+/// the former one finds it, and notifies the waiters, because it may end earlier than the lease
+/// that they know. If that owner has it already, the release repeats one whose reply was lost, and
+/// answers as that did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct KeptLock {
+    /// The owner, used for this once.
+    pub owner: OwnerId,
+    /// What is left of the shortest time. It is not renewed.
+    pub time: LeaseTime,
+}
+
+impl KeptLock {
+    /// Keeps a lock for `owner` and for `time`.
+    #[must_use]
+    pub fn new(owner: OwnerId, time: LeaseTime) -> Self {
+        Self { owner, time }
+    }
 }
 
 impl ReleaseOptions {
     /// For an owner whose requests were all answered.
-    pub const WITHOUT_TOMBSTONE: Self = Self { last_used: None, tombstone: Tombstone::None };
+    pub const WITHOUT_TOMBSTONE: Self =
+        Self { last_used: None, tombstone: Tombstone::None, kept: None };
 
     /// For an owner with a request that may still arrive.
-    pub const WITH_TOMBSTONE: Self = Self { last_used: None, tombstone: Tombstone::Leave };
+    pub const WITH_TOMBSTONE: Self =
+        Self { last_used: None, tombstone: Tombstone::Leave, kept: None };
 
     /// Sets the last token that was used.
     #[must_use]
     pub fn last_used(mut self, token: FencingToken) -> Self {
         self.last_used = Some(token);
+        self
+    }
+
+    /// Keeps the lock instead of freeing it.
+    #[must_use]
+    pub fn kept(mut self, kept: Option<KeptLock>) -> Self {
+        self.kept = kept;
         self
     }
 }
@@ -526,7 +560,7 @@ pub enum Tombstone {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Release {
-    /// This owner held the lock, which is free now.
+    /// This owner held the lock, which is free now, or [kept](ReleaseOptions::kept).
     Freed,
     /// Like `Freed`, from a store that counts the clients it notified, this one included if it
     /// watches. The engine derives from it for how long a client leaves a free lock to the others.

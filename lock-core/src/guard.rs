@@ -40,6 +40,7 @@ pub(crate) trait CompositeGuard: fmt::Debug + Sync {
     fn ensure(&self, time: Duration) -> Result<(), Error>;
     fn extend(&self, time: Duration) -> Result<(), Error>;
     fn restart_lease(&self, lease: LeaseTime) -> Result<(), Error>;
+    fn keep(&self, time: LeaseTime);
     fn verify(&self) -> Result<Duration, Error>;
     fn state(&self) -> GuardState;
     fn loss(&self) -> Option<Loss>;
@@ -55,6 +56,10 @@ impl Hold {
         acquisition: Arc<Acquisition>,
     ) -> Self {
         Self { engine, local, acquisition, done: false }
+    }
+
+    fn keep(&self, time: LeaseTime) {
+        self.engine.keep(&self.acquisition, time);
     }
 
     fn unlock(mut self) -> Result<(), Error> {
@@ -401,6 +406,11 @@ impl LockGuard {
             Held::Single(hold) => vec![(hold.name().clone(), hold.acquisition.token)],
             Held::Composite(composite) => composite.fencing_tokens(),
         }
+    }
+
+    /// Has the store keep it for at least this time, also after its release.
+    pub(crate) fn keep(&self, time: LeaseTime) {
+        either!(&self.0, hold => hold.keep(time));
     }
 
     pub(crate) fn restart_lease(&self, lease: LeaseTime) -> Result<(), Error> {

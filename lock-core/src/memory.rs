@@ -5,8 +5,9 @@
 //! it.
 
 use crate::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, LockInfo,
-    NodeId, Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Tombstone, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, KeptLock,
+    LockInfo, NodeId, Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Tombstone, Wake,
+    Watch,
 };
 use crate::clock::{Clock, ManualClock, Moment};
 use crate::config::Config;
@@ -240,9 +241,13 @@ impl Backend for MemoryBackend {
             state.sweep(now);
         }
         if !state.is_owned(name, *owner, now) {
-            return Ok(Release::Gone);
+            let is_repeated = options.kept.is_some_and(|it| state.is_owned(name, it.owner, now));
+            return Ok(if is_repeated { Release::Freed } else { Release::Gone });
         }
         state.locks.remove(name);
+        if let Some(KeptLock { owner, time, .. }) = options.kept {
+            state.hold(name, owner, now + time.duration());
+        }
         if let (Some(used), Some(counter)) = (options.last_used, state.tokens.get_mut(name)) {
             counter.last = counter.last.min(used.get());
         }

@@ -24,6 +24,7 @@ pub struct LockOptions {
     pub(crate) lease: Option<Lease>,
     pub(crate) interrupt: Option<Interrupt>,
     pub(crate) replication: Option<Replication>,
+    pub(crate) at_least: Option<Duration>,
 }
 
 impl LockOptions {
@@ -62,6 +63,21 @@ impl LockOptions {
     #[must_use]
     pub fn watched_at_most(mut self, ttl: Duration, renewals: u32) -> Self {
         self.lease = Some(Lease::Watched { ttl, renewals: Some(renewals) });
+        self
+    }
+
+    /// Keeps the lock for at least this time, counted from its acquisition, also if it is released
+    /// earlier: `unlock` and the drop of the guard return at once, and the store keeps the rest
+    /// without a holder. For jobs that several hosts start at about the same time, by clocks that
+    /// differ: with a time above the difference only one of them runs.
+    ///
+    /// A nested hold can only prolong it. The lock is not handed to another thread of this client
+    /// without asking the store. After a failover without confirmation by replicas, and if the
+    /// release does not reach the store, the lease ends as it would have. Not for wire formats
+    /// without owners.
+    #[must_use]
+    pub fn at_least(mut self, time: Duration) -> Self {
+        self.at_least = Some(time);
         self
     }
 

@@ -62,7 +62,8 @@ impl Request {
             }
             (Some(3), 2..=4) | (Some(4), 13) => Kind::Acquire,
             // With one key more where a list is pushed to, too.
-            (Some(3 | 4), 6) => Kind::Close,
+            // And two arguments more where the lock is kept.
+            (Some(3 | 4), 6 | 8) => Kind::Close,
             (Some(1 | 2), 3) => Kind::Release,
             _ => Kind::Other,
         }

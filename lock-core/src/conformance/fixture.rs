@@ -5,7 +5,7 @@ use super::subject::{ReplicaSet, Subject};
 use super::violation::violated_unless;
 use super::virtual_time::VirtualTime;
 use crate::backend::{
-    AcquisitionId, Answer, Attempt, Backend, Failure, Grant, LockInfo, Receipt, Release,
+    AcquisitionId, Answer, Attempt, Backend, Failure, Grant, KeptLock, LockInfo, Receipt, Release,
     ReleaseOptions, Renewal, RenewalRequest, Tokens, Wake, Watch,
 };
 use crate::client::{Client, ClientBuilder};
@@ -491,6 +491,18 @@ impl DirectBackend {
         lease: Duration,
     ) -> Release {
         self.end(&self.acquisition(name, owner, lease), ReleaseOptions::WITH_TOMBSTONE)
+    }
+
+    /// Releases, and has the store keep the lock for the owner `kept`.
+    #[track_caller]
+    pub(super) fn keep(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        (kept, time): (OwnerId, Duration),
+    ) -> Release {
+        let kept = Some(KeptLock::new(kept, lease_time(time)));
+        self.release(name, owner, ReleaseOptions::WITHOUT_TOMBSTONE.kept(kept))
     }
 
     #[track_caller]

@@ -68,6 +68,7 @@ macro_rules! __conformance_table {
             guard {
                 dropped_guard_releases: ReleaseForgets,
                 panic_releases: ReleaseForgets,
+                lock_is_kept_for_at_least_the_time_asked_for: KeptLockFreed,
                 unlock_reports_release_or_loss: ReleaseDenies,
                 release_after_lease_end_keeps_next_holder: NeverExpires core,
                 unlock_after_loss_keeps_next_holder: ReleasesForOtherOwners,
@@ -124,6 +125,8 @@ macro_rules! __conformance_table {
                 release_by_other_owner_is_refused: ReleasesForOtherOwners,
                 release_after_lease_end_reports_gone: ReleaseAlwaysFreed,
                 release_with_tombstone_frees_lock: TombstoneKeepsTheLock,
+                kept_lock_has_no_holder: KeptLockKeepsOwner core,
+                repeated_keeping_release_reports_the_same: RepeatedKeepDenied core,
                 inspect_changes_nothing: InspectExtends,
                 inspect_names_holder: InspectMisnames core,
                 inspected_remaining_lease_decreases: RemainingStandsStill core,

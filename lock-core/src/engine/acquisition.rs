@@ -1,6 +1,6 @@
 //! [`Acquisition`]: one stretch of holding a lock, from the grant to the release or the loss.
 
-use crate::backend::{AcquisitionId, Receipt, ReleaseOptions};
+use crate::backend::{AcquisitionId, KeptLock, Receipt, ReleaseOptions};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::holder::Holder;
@@ -86,6 +86,8 @@ pub(crate) struct Inner {
     told_failures: Vec<Error>,
     /// Whether its last renewal counts without the replicas that were asked for.
     pub(crate) degraded: bool,
+    /// To whom it passes when it is released before then.
+    pub(crate) kept: Option<(OwnerId, Moment)>,
     loss: Option<Loss>,
     listeners: Vec<Listener>,
 }
@@ -140,6 +142,7 @@ impl Inner {
             last_failure: None,
             told_failures: Vec::new(),
             degraded: false,
+            kept: None,
             loss: None,
             listeners: Vec::new(),
         }
@@ -235,8 +238,8 @@ impl Acquisition {
     /// Only for an acquisition of which nothing is under way or unknown: its answers would not
     /// reach the next one.
     pub(crate) fn successor(&self, inner: &Inner, holder: &Holder, since: Moment) -> Option<Self> {
-        if inner.degraded {
-            // A new holder needs replicas that have confirmed.
+        // A new holder needs replicas that have confirmed; and a kept lock is its own holder's.
+        if inner.degraded || inner.kept.is_some() {
             return None;
         }
         let token = match (self.token, self.chain.reserved_end) {
@@ -459,6 +462,25 @@ impl Acquisition {
     pub(crate) fn to_release(&self) -> (AcquisitionId, ReleaseOptions) {
         let options = release_options(self.unknown_outcome, self.token, self.chain.reserved_end);
         (self.id(self.lock().lease), options)
+    }
+
+    /// The same for its regular end: the store keeps it for what is left of the shortest time.
+    pub(crate) fn to_end(&self, now: impl FnOnce() -> Moment) -> (AcquisitionId, ReleaseOptions) {
+        let (id, options) = self.to_release();
+        let Some((owner, until)) = self.lock().kept else { return (id, options) };
+        let left = until.since(now());
+        let kept = (!left.is_zero()).then(|| LeaseTime::new(left.max(LeaseTime::SHORTEST)).ok());
+        (id, options.kept(kept.flatten().map(|left| KeptLock::new(owner, left))))
+    }
+
+    /// Has the store keep it for at least this time from its beginning, for a new owner.
+    pub(crate) fn keep(&self, time: LeaseTime, new_owner: impl FnOnce() -> OwnerId) {
+        let until = self.since + time.duration();
+        let mut inner = self.lock();
+        match &mut inner.kept {
+            Some((_, before)) => *before = until.max(*before),
+            none => *none = Some((new_owner(), until)),
+        }
     }
 
     /// Whether an acquire of its owner went unanswered.

@@ -41,7 +41,7 @@ use crate::replication::Replication;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::mutant;
-pub(crate) use acquire::acquire;
+pub(crate) use acquire::{acquire, shortest_time};
 use acquisition::Acquisition;
 pub(crate) use handle::EngineHandle;
 use local_queue::{LocalLock, Registry, Sharing};
@@ -285,6 +285,11 @@ impl Engine {
     /// An owner that never was.
     fn new_owner(&self) -> OwnerId {
         OwnerId::new(self.client, self.next_owner.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Has the store keep a lock for at least this time, also after its release.
+    pub(crate) fn keep(&self, acquisition: &Acquisition, time: LeaseTime) {
+        acquisition.keep(time, || self.new_owner());
     }
 
     /// The moment by which a command that is sent now must be answered.

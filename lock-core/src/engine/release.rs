@@ -45,7 +45,7 @@ impl Engine {
         let span = crate::trace::release(&acquisition.name);
         let sent = self.clock.now();
         let by = sent + self.settings.command_timeout;
-        let (id, options) = acquisition.to_release();
+        let (id, options) = acquisition.to_end(|| sent);
         let (answer, first_unanswered) = self.send_release(&id, options, by);
         let outcome = self.released(acquisition, answer, first_unanswered);
         #[cfg(feature = "tracing")]
@@ -66,7 +66,7 @@ impl Engine {
         let Ok(true) = self.end_locally(lock, acquisition) else { return };
         #[cfg(feature = "tracing")]
         let _span = crate::trace::release(&acquisition.name);
-        let (id, options) = acquisition.to_release();
+        let (id, options) = acquisition.to_end(|| self.clock.now());
         let release = AsyncRelease {
             events: self.events.clone(),
             clock: Arc::clone(&self.clock),
@@ -147,8 +147,9 @@ impl Engine {
             ReleaseOutcome::Lost(loss) => Err(loss.to_error().on(&acquisition.name)),
             ReleaseOutcome::Refused(error) => Err(error.on(&acquisition.name)),
             ReleaseOutcome::Unknown(error) => {
-                self.clean_up(acquisition.to_release());
-                Err(unconfirmed(acquisition, self.clock.now(), &error))
+                let now = self.clock.now();
+                self.clean_up(acquisition.to_end(|| now));
+                Err(unconfirmed(acquisition, now, &error))
             }
         }
     }

@@ -4,6 +4,7 @@
 use super::guards::MemberGuards;
 use super::members::Members;
 use crate::clock::{Clock, Moment, Signal, Woken};
+use crate::engine::shortest_time;
 use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult, worst_kind};
 use crate::guard::LockGuard;
 use crate::interrupt::Registration;
@@ -56,6 +57,8 @@ struct CompositeAcquisition<'a> {
     deadline: Option<Moment>,
     /// The lease that all must have in the end, if it is a fixed one.
     lease: Option<LeaseTime>,
+    /// The shortest time for which they are held.
+    at_least: Option<LeaseTime>,
     /// How many rounds took a lock and released it again.
     failed_rounds: u32,
     /// Since when too many members do not answer.
@@ -97,6 +100,9 @@ impl<'a> CompositeAcquisition<'a> {
             Some(Lease::Fixed(time)) => Some(LeaseTime::new(time)?),
             Some(Lease::Watched { .. }) | None => None,
         };
+        let locks = members.composite().single_locks();
+        let at_least =
+            locks.iter().try_fold(None, |_, lock| shortest_time(&lock.engine, options))?;
         let deadline = options.wait.map(|wait| clock.now() + wait);
         let (failed_rounds, outage) = (0, None);
         Ok(Self {
@@ -107,6 +113,7 @@ impl<'a> CompositeAcquisition<'a> {
             interrupt,
             deadline,
             lease,
+            at_least,
             failed_rounds,
             outage,
         })
@@ -119,10 +126,14 @@ impl<'a> CompositeAcquisition<'a> {
             let mut round = self.round(next)?;
             if self.is_complete(&mut round)? {
                 let guards = std::mem::take(&mut round.guards);
-                return Ok(Some(LockGuard::composite(MemberGuards::new(
+                let guard = LockGuard::composite(MemberGuards::new(
                     Arc::clone(self.members.composite()),
                     guards,
-                ))));
+                ));
+                if let Some(time) = self.at_least {
+                    guard.keep(time);
+                }
+                return Ok(Some(guard));
             }
             let held_for = round.release_all(self.clock.now());
             self.check_interrupt()?;
@@ -197,7 +208,8 @@ impl<'a> CompositeAcquisition<'a> {
         wait: Option<Duration>,
     ) -> Result<(), Error> {
         self.check_interrupt()?;
-        let options = LockOptions { wait, ..self.options.clone() };
+        // Kept only once all are taken: otherwise they are given back.
+        let options = LockOptions { wait, at_least: None, ..self.options.clone() };
         round.outcomes[at] = match self.members.locks[at].acquire(&options) {
             Ok(Some(guard)) => {
                 self.members.set_unresponsive(at, None);

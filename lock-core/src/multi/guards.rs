@@ -143,6 +143,10 @@ impl CompositeGuard for MemberGuards {
             .map(|_| ())
     }
 
+    fn keep(&self, time: LeaseTime) {
+        self.held().for_each(|part| part.keep(time));
+    }
+
     fn verify(&self) -> Result<Duration, Error> {
         let clock = self.composite.clock();
         let verify = |part: &LockGuard| Ok((part.verify()?, clock.now()));

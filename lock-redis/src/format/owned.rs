@@ -156,7 +156,7 @@ impl WireFormat for OwnedFormat {
     ) -> Result<Release, Failure> {
         let request = self.release_request(acquisition, options);
         let ReleaseRequest { script, key, channel, .. } = &request;
-        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 6]);
+        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
         let (keys, arguments) = (request.keys(&mut keys), request.arguments(&mut arguments));
         let reply = run(script, link, key, keys, arguments, by)?;
         let channel = || channel.clone();
@@ -350,7 +350,7 @@ impl OwnedFormat {
         done: OnReleased,
     ) {
         let request = self.release_request(acquisition, options);
-        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 6]);
+        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
         let (keys, arguments) = (request.keys(&mut keys), request.arguments(&mut arguments));
         let (script, key, naming) = (request.script, request.key.to_string(), self.naming);
         let (server, unseen) = (Arc::clone(link.server()), self.unseen());
@@ -392,11 +392,13 @@ impl OwnedFormat {
             _ => acquisition.lease.duration().max(self.shortest_tombstone),
         };
         let owner = Text::owner(acquisition.owner);
-        let closing = (unused.is_some() || !tombstone.is_zero()).then(|| Closing {
+        let is_plain = unused.is_none() && tombstone.is_zero() && options.kept.is_none();
+        let closing = (!is_plain).then(|| Closing {
             token: keys::token_counter(&key),
             tombstone: keys::tombstone(&key, &owner),
             unused: unused.map(|(used, aside)| [used, aside.last].map(Text::of)),
             lifetime: Text::millis(tombstone),
+            kept: options.kept.map(|it| [Text::owner(it.owner), Text::number(it.time.as_millis())]),
         });
         let Scripts { release, close, .. } = &self.dialect.scripts;
         ReleaseRequest {
@@ -457,7 +459,8 @@ struct ReleaseRequest<'a> {
     list: Option<String>,
 }
 
-/// What is done besides freeing the lock: unused tokens go back, and the owner is closed.
+/// What is done besides freeing the lock: unused tokens go back, the owner is closed, or the lock
+/// passes to another one.
 struct Closing {
     token: String,
     tombstone: String,
@@ -465,6 +468,8 @@ struct Closing {
     unused: Option<[Text; 2]>,
     /// That of the tombstone.
     lifetime: Text,
+    /// The owner that the lock passes to, and for how long.
+    kept: Option<[Text; 2]>,
 }
 
 impl ReleaseRequest<'_> {
@@ -475,13 +480,14 @@ impl ReleaseRequest<'_> {
         fill(room, once(self.key.as_bytes()).chain(closing).chain(list))
     }
 
-    fn arguments<'a>(&'a self, room: &'a mut [&'a [u8]; 6]) -> &'a [&'a [u8]] {
+    fn arguments<'a>(&'a self, room: &'a mut [&'a [u8]; 8]) -> &'a [&'a [u8]] {
         let closing = self.closing.iter().flat_map(|it| {
             let [used, aside] = match &it.unused {
                 Some(unused) => unused.each_ref().map(Text::as_bytes),
                 None => [b"".as_slice(); 2],
             };
-            [used, aside, it.lifetime.as_bytes()]
+            let kept = it.kept.iter().flatten().map(Text::as_bytes);
+            [used, aside, it.lifetime.as_bytes()].into_iter().chain(kept)
         });
         let told = [self.owner.as_bytes(), self.channel.as_bytes(), self.publish];
         fill(room, told.into_iter().chain(closing))

@@ -1,4 +1,5 @@
--- close: a release that also turns down whatever still arrives from this owner, and gives unused tokens back.
+-- close: a release that also turns down whatever still arrives from this owner, gives unused tokens back, or passes the
+-- lock to an owner that no client is.
 --
 -- KEYS[1] the lock
 -- KEYS[2] the token counter
@@ -9,6 +10,8 @@
 -- ARGV[4] the last token used, or "" to leave the counter alone
 -- ARGV[5] the last token that was set aside
 -- ARGV[6] how long the tombstone stays, in milliseconds; "0" for none
+-- ARGV[7] left out to free the lock; or the owner that it passes to
+-- ARGV[8] for how long, in milliseconds
 --
 -- Returns 0 it was not this owner's; freed: 1 more than clients were told, or {1, why none was}.
 --
@@ -22,6 +25,10 @@ if ARGV[6] ~= '0' then
   redis.call('SET', KEYS[3], '1', 'PX', ARGV[6])
 end
 if look(redis.call, KEYS[1], ARGV[1]) == 0 then
+  if ARGV[7] and look(redis.call, KEYS[1], ARGV[7]) == 1 then
+    -- The answer to the first copy of this request was lost.
+    return 1
+  end
   return gone(redis.call, KEYS[1], ARGV[1])
 end
 if ARGV[4] ~= '' then
@@ -31,3 +38,13 @@ if ARGV[4] ~= '' then
   end
 end
 local channel, publish = ARGV[2], ARGV[3]
+if ARGV[7] then
+  redis.call('DEL', KEYS[1])
+  local refused = take(KEYS[1], ARGV[7], ARGV[8])
+  if refused then
+    return refused
+  end
+  -- Its waiters learn of the new end.
+  local told = redis.pcall(publish, channel, '0')
+  return type(told) == 'table' and {1, told.err} or 1 + told
+end

@@ -8,6 +8,7 @@ use crate::conformance::subject::Subject;
 use crate::conformance::violation::violated_unless;
 use crate::engine::acquisition::GuardState;
 use crate::loss::LossCause;
+use crate::options::LockOptions;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
@@ -35,6 +36,36 @@ pub(crate) fn panic_releases(subject: &dyn Subject) {
     assert!(panicked.is_err());
     drop(take(&other));
     one.run(|_| ()).expect("the lock is free");
+}
+
+/// A lock with a shortest time is busy until then, however its hold ends, and the holder does not
+/// wait for that.
+pub(crate) fn lock_is_kept_for_at_least_the_time_asked_for(subject: &dyn Subject) {
+    let at_least = |time| LockOptions::new().at_least(time);
+    for dropped in [false, true] {
+        let [one, other] = mutexes(subject);
+        let guard = take_with(&one, &at_least(long()));
+        if dropped {
+            drop(guard);
+        } else {
+            guard.unlock().expect("it is ours");
+        }
+        violated_unless(is_busy(&other), "a lock with a shortest time was free before its end");
+    }
+    let [one, other] = mutexes(subject);
+    let (clock, kept) = (subject.clock(), short());
+    let before = clock.now();
+    take_with(&one, &at_least(kept)).unlock().expect("it is ours");
+    drop(take_soon(&other));
+    let took = clock.now().since(before);
+    violated_unless(took >= kept, "a lock with a shortest time was granted before its end");
+    // When its time is over already, it is freed.
+    let guard = take_soon(&one);
+    guard.unlock().expect("it is ours");
+    let guard = take_with(&one, &at_least(kept));
+    let_pass(kept * 2);
+    guard.unlock().expect("it is ours");
+    assert!(!is_busy(&other), "it is free");
 }
 
 /// `unlock` succeeds if the store confirms it, and reports a lost lock.

@@ -2,7 +2,7 @@
 //! [`inspect`](crate::Backend::inspect) and [`force_release`](crate::Backend::force_release), asked
 //! for directly.
 
-use crate::backend::{LockInfo, Release, ReleaseOptions};
+use crate::backend::{LockInfo, Release, ReleaseOptions, Renewal};
 use crate::conformance::fixture::{
     DirectBackend, eventually, fresh_name, let_pass, long, ms, patience, short,
 };
@@ -62,6 +62,37 @@ pub(crate) fn release_with_tombstone_frees_lock(subject: &dyn Subject) {
     assert!(!subject.probe(&name).held);
     assert!(wakes.is_woken_within(patience()), "watchers are woken");
     direct.hold(&name, short());
+}
+
+/// A release that keeps the lock wakes the waiters and passes it to an owner that no client is: no
+/// late renewal or release finds it, and its lease ends.
+pub(crate) fn kept_lock_has_no_holder(subject: &dyn Subject) {
+    let (direct, name) = (DirectBackend::open(subject), fresh_name());
+    let owner = direct.hold(&name, long());
+    let (wakes, _watch) = direct.watch(&name);
+    assert_eq!(direct.keep(&name, owner, (direct.owner(), long())), Release::Freed);
+    assert!(wakes.is_woken_within(patience()), "watchers are woken");
+    violated_unless(direct.is_busy(&name), "a lock that is kept was granted");
+    assert_eq!(direct.renew(&name, owner, long() * 2), Renewal::Gone);
+    assert_eq!(direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Gone);
+    violated_unless(subject.probe(&name).held, "a late release freed a lock that is kept");
+    let name = fresh_name();
+    let owner = direct.hold(&name, long());
+    assert_eq!(direct.keep(&name, owner, (direct.owner(), short())), Release::Freed);
+    eventually("the lease ends", patience(), || !subject.probe(&name).held);
+    direct.hold_soon(&name, short());
+}
+
+/// A release that keeps the lock and is repeated after a lost reply reports the same again, and
+/// prolongs nothing.
+pub(crate) fn repeated_keeping_release_reports_the_same(subject: &dyn Subject) {
+    let (direct, name) = (DirectBackend::open(subject), fresh_name());
+    let (owner, kept) = (direct.hold(&name, long()), direct.owner());
+    assert_eq!(direct.keep(&name, owner, (kept, long())), Release::Freed);
+    assert_eq!(direct.keep(&name, owner, (kept, long() * 2)), Release::Freed);
+    let left = subject.probe(&name).remaining.expect("it is held, and has a lease");
+    assert!(left <= long() + ms(1), "{left:?} are left of {:?}", long());
+    assert_eq!(direct.keep(&name, owner, (direct.owner(), long())), Release::Gone);
 }
 
 /// `inspect` changes neither the holder nor the lease.

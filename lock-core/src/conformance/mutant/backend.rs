@@ -3,9 +3,9 @@
 use super::mutation::Mutation;
 use super::store::{Held, MutantState, MutantStore, MutantWatch, Watcher};
 use crate::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, LockInfo,
-    NodeId, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens, Tombstone,
-    Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, KeptLock,
+    LockInfo, NodeId, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens,
+    Tombstone, Wake, Watch,
 };
 use crate::clock::{Clock, Moment, Signal};
 use crate::conformance::scale::ms;
@@ -207,6 +207,25 @@ impl MutantBackend {
         state.tombstones.insert((key.to_owned(), acquisition.owner), now + life);
     }
 
+    /// Passes a lock that is to be kept to its next owner.
+    fn keep(
+        &self,
+        state: &mut MutantState,
+        key: &str,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+        now: Moment,
+    ) {
+        let kept = options.kept.filter(|_| !self.has(Mutation::KeptLockFreed));
+        if let Some(KeptLock { owner, time, .. }) = kept {
+            let stays = self.has(Mutation::KeptLockKeepsOwner);
+            let owner = if stays { acquisition.owner } else { owner };
+            let lease = time.duration();
+            let held = Held { owner, lease, until: now + lease, tokens: None };
+            state.held.insert(key.to_owned(), held);
+        }
+    }
+
     /// Wakes the watchers of `key`, outside the mutex.
     fn wake(&self, key: &str) {
         let mut called: Vec<_> = self.with(|state, now| {
@@ -290,9 +309,14 @@ impl Backend for MutantBackend {
                         || tombstone && self.has(Mutation::TombstoneKeepsTheLock);
                     if !keeps {
                         state.held.remove(&key);
+                        self.keep(state, &key, acquisition, options, now);
                     }
                     let denies = self.has(Mutation::ReleaseDenies);
                     (if denies { Release::Gone } else { Release::Freed }, !keeps)
+                }
+                Some(held) if options.kept.is_some_and(|it| it.owner == held.owner) => {
+                    let denied = self.has(Mutation::RepeatedKeepDenied);
+                    (if denied { Release::Gone } else { Release::Freed }, false)
                 }
                 Some(_) if self.has(Mutation::ReleasesForOtherOwners) => {
                     state.held.remove(&key);

@@ -109,6 +109,12 @@ mutations! {
         InspectExtends,
         /// Always reports the full lease.
         RemainingStandsStill,
+        /// Frees a lock that is to be kept.
+        KeptLockFreed,
+        /// Keeps a lock for its former owner.
+        KeptLockKeepsOwner,
+        /// Reports a repeated release that keeps the lock as not ours.
+        RepeatedKeepDenied,
         /// Reports a forced release, and keeps the lock.
         ForceKeeps,
         /// Reports a free lock as held in a forced release.

@@ -208,3 +208,59 @@ fn detached_hold_unreleased_at_client_drop_is_reported() {
     eventually("failure is reported", || told.lock().iter().any(|name| name == "ReleaseFailed"));
     assert_eq!(store.count("release"), 1);
 }
+
+#[test]
+fn nested_hold_prolongs_the_shortest_time_and_never_shortens_it() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let at_least = |seconds| LockOptions::new().at_least(seconds * SECOND);
+    let outer = lock.lock_with(&at_least(2)).unwrap();
+    for seconds in [5, 3] {
+        drop(lock.lock_with(&at_least(seconds)).unwrap());
+    }
+    outer.unlock().unwrap();
+    let other = store.client().mutex("x").unwrap();
+    clock.advance(4 * SECOND);
+    assert!(other.try_lock().unwrap().is_none());
+    clock.advance(SECOND);
+    assert!(other.try_lock().unwrap().is_some());
+}
+
+#[test]
+fn kept_lock_is_not_handed_to_another_thread() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let guard = lock.lock_with(&LockOptions::new().at_least(5 * SECOND)).unwrap();
+    let waiter = thread::spawn({
+        let lock = lock.clone();
+        move || {
+            let guard = lock.lock().unwrap();
+            guard.fencing_token()
+        }
+    });
+    eventually("the waiter queues", || client.queue_length("x").unwrap() == 1);
+    let granted = clock.now();
+    guard.unlock().unwrap();
+    advance_until_done(&clock, 0, &waiter);
+    assert!(clock.now().since(granted) >= 5 * SECOND);
+}
+
+#[test]
+fn locks_given_back_by_a_multi_lock_are_not_kept() {
+    let (store, _clock) = Recorded::new();
+    let client = store.client();
+    let [one, other] = ["a", "b"].map(|name| client.mutex(name).unwrap());
+    let both = crate::MultiLock::new([one, other]).unwrap();
+    let foreign = store.client();
+    let busy = foreign.mutex("b").unwrap().lock().unwrap();
+    let at_least = LockOptions::new().at_least(5 * SECOND);
+    assert!(both.try_lock_with(&at_least).unwrap().is_none());
+    assert!(foreign.mutex("a").unwrap().try_lock().unwrap().is_some());
+    busy.unlock().unwrap();
+    both.try_lock_with(&at_least).unwrap().unwrap().unlock().unwrap();
+    for name in ["a", "b"] {
+        assert!(foreign.mutex(name).unwrap().try_lock().unwrap().is_none(), "{name}");
+    }
+}
