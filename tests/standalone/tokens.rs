@@ -1,6 +1,7 @@
 //! Fencing tokens and their counter.
 
 use crate::bench::{Bench, granted, lease, soon, tokens};
+use distlock::DistLock;
 use distlock_tests::process::RedisServer;
 use lock_core::backend::{AcquisitionId, Answer, Failure, Release, ReleaseOptions, Tokens};
 use lock_core::{Clock, FencingToken, SystemClock};
@@ -216,4 +217,19 @@ fn counter_without_expiry_keeps_none_after_a_return() {
     assert_eq!(bench.backend.release(&held, closing, soon()).unwrap(), Release::FreedFor(0));
     assert_eq!(server.probe().command(&["GET", COUNTER]).text(), (first + 1).to_string());
     assert_eq!(server.probe().command(&["PTTL", COUNTER]).int(), -1);
+}
+
+#[test]
+fn refused_acquire_leaves_a_counter_ahead_of_the_clock_as_it_is() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let ahead = "1900000000000000";
+    probe.command(&["SET", COUNTER, ahead, "EX", "1000"]);
+    let user = ["ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "&*", "+@all", "-pttl"];
+    probe.command(&user);
+    let lock = distlock::connect(&server.url_as("me")).unwrap().mutex("a").unwrap();
+    let error = lock.try_lock().unwrap_err();
+    assert!(error.to_string().contains("+pttl"), "{error}");
+    assert_eq!(probe.get(COUNTER).unwrap(), ahead);
+    assert!(probe.command(&["PTTL", COUNTER]).int() > 0);
 }

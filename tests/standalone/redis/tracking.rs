@@ -650,3 +650,34 @@ fn reports_arrive_within_milliseconds() {
         probe.command(&["FLUSHALL"]);
     }
 }
+
+/// Holds back the answer to the first request for reports.
+struct HangsOnce(AtomicBool);
+
+impl Plan for HangsOnce {
+    fn fate(&self, request: &mut Request) -> Fault {
+        let is_asked = request.is("CLIENT") && request.has("REDIRECT");
+        if is_asked && !self.0.swap(true, Ordering::SeqCst) {
+            Fault::DelayReply(ms(8_000))
+        } else {
+            Fault::Pass
+        }
+    }
+}
+
+/// The connection that renews one lock hangs before the renewal, and another lock is taken then.
+#[test]
+fn hanging_request_for_reports_delays_no_other_renewal() {
+    let server = RedisServer::start();
+    let plan = Arc::new(HangsOnce(AtomicBool::new(false)));
+    let proxy = Proxy::new(server.port(), Arc::clone(&plan) as _);
+    let url = format!("{}?command_timeout=10s&watchdog=30s", proxy.url());
+    let client = distlock::connect(&url).unwrap();
+    let first = client.mutex("a").unwrap().lock().unwrap();
+    eventually("it hangs", LONG, || plan.0.load(Ordering::SeqCst));
+    let lease = LockOptions::new().watched(ms(1_500));
+    let second = client.mutex("b").unwrap().lock_with(&lease).unwrap();
+    assert!(second.losses().recv_timeout(ms(5_000)).is_err(), "it is renewed");
+    second.unlock().unwrap();
+    first.unlock().unwrap();
+}
