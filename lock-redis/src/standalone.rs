@@ -15,9 +15,9 @@ use std::time::Duration;
 /// One standalone Redis server.
 ///
 /// Attempts and releases of all threads share one connection, and wait on it for their answers
-/// only; renewals have one of their own, so that traffic cannot starve them, and go over the shared
-/// one where that cannot be had; what cleans up after a lost answer, and what renews while another
-/// renewal hangs, borrows one of at most `pool`; and one more hears of releases, from the first
+/// only; renewals have one of their own, so that traffic cannot starve them, others while a renewal
+/// hangs, and go over the shared one where none can be had; what cleans up after a lost answer
+/// borrows one of at most `pool`; and one more hears of releases, from the first
 /// watch on. Nothing is dialled before it is needed.
 ///
 /// Dropping it ends its threads and connections, without waiting for them.
