@@ -1,6 +1,7 @@
 //! Releases that no client publishes, and losses: the server reports the change of the key.
 
 use distlock::{Client, Clock, DistLock, Event, LockOptions, LossCause, SystemClock, WarningKind};
+use distlock_tests::distance::Distance;
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy, Sometimes, Turn};
@@ -680,4 +681,27 @@ fn hanging_request_for_reports_delays_no_other_renewal() {
     assert!(second.losses().recv_timeout(ms(5_000)).is_err(), "it is renewed");
     second.unlock().unwrap();
     first.unlock().unwrap();
+}
+
+/// Batches of renewals are under way at the same time, on several connections: none is sent again
+/// for that.
+#[test]
+fn locks_far_from_the_server_are_renewed_once_in_each_third_of_the_lease() {
+    const LOCKS: u64 = 300;
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let far = Distance::new(server.port(), ms(30));
+    let client = distlock::connect(&format!("{}?watchdog=3s", far.url())).unwrap();
+    let hold = |name: u64| client.owned_mutex(name.to_string()).unwrap().lock().unwrap();
+    let guards: Vec<_> = (0..LOCKS).map(hold).collect();
+    tracked(&mut probe, LOCKS);
+    probe.reset_stats();
+    let watch = Stopwatch::start();
+    let_pass(ms(6_000));
+    let renewals = probe.command_calls("hexists");
+    // Earlier by up to a twelfth of the lease, so that not all are due at once; and one round more.
+    let due = LOCKS * (watch.elapsed().as_millis() as u64 / 750 + 1);
+    println!("{renewals} renewals, {due} at most");
+    assert!(renewals <= due, "{renewals} {due}");
+    assert!(guards.iter().all(|guard| guard.is_valid()));
 }

@@ -1,15 +1,20 @@
 //! [`SpareWorkers`]: which thread sends renewals while a node's main worker waits for an answer.
 //!
 //! One spare worker *stands by* whenever work is queued while the main worker sends. It looks when
-//! the request that was sent last has been under way for [`PATIENCE`]: if work is queued even then,
-//! all that send are stuck; it takes the next batch and calls for the next worker to stand by. They
-//! leave when the main worker is back. All of this is bookkeeping under the lock of the queue.
+//! the request that was sent last has been under way for twice the usual time, [`PATIENCE`] at
+//! least: if work is queued even then, all that send are stuck; it takes the next batch and calls for
+//! the next worker to stand by. They leave when the main worker is back. All of this is bookkeeping
+//! under the lock of the queue.
+//!
+//! A lock that is renewed on one connection and then on another costs a renewal more, because the
+//! server reports the second as a change: no spare worker is to be used only because the server is
+//! far.
 
 use crate::clock::Moment;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// How long a request may be under way before the next is sent on another connection.
+/// How long a request may be under way at least before the next is sent on another connection.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The most workers that send renewals beside the main one.
@@ -56,6 +61,8 @@ pub(super) struct SpareWorkers {
     standby: Option<(WorkerId, Moment)>,
     /// The number of the last one that was started.
     last: u64,
+    /// How long the main worker's requests take. Of one that hangs it becomes twice as much at most.
+    usual: Duration,
 }
 
 impl SpareWorkers {
@@ -67,8 +74,11 @@ impl SpareWorkers {
     /// The main worker looks for its next work. Says whether the one that stands by must be woken,
     /// to leave.
     pub(super) fn main_is_back(&mut self, now: Moment) -> bool {
-        self.sending.remove(&WorkerId::MAIN);
-        self.wake_before(now + PATIENCE)
+        if let Some(sent) = self.sending.remove(&WorkerId::MAIN) {
+            let most = self.usual.max(PATIENCE / 4) * 2;
+            self.usual = now.since(sent).min(most);
+        }
+        self.wake_before(now + self.patience())
     }
 
     /// Work is queued: which worker has to be called?
@@ -130,13 +140,17 @@ impl SpareWorkers {
         self.threads
     }
 
+    fn patience(&self) -> Duration {
+        (self.usual * 2).clamp(PATIENCE, LOOK)
+    }
+
     fn main_is_sending(&self) -> bool {
         self.sending.contains_key(&WorkerId::MAIN)
     }
 
     /// When every worker that sends has been waiting for too long.
     fn next_look(&self) -> Option<Moment> {
-        self.sending.values().max().map(|latest| *latest + PATIENCE)
+        self.sending.values().max().map(|latest| *latest + self.patience())
     }
 
     /// Whether the one that stands by must be woken to look by `look`. It counts as woken then.
