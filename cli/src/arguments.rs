@@ -1,0 +1,307 @@
+//! The command line: subcommands, options, and the texts of `--help` and of the man pages.
+
+use crate::exit;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use std::ffi::OsString;
+use std::time::Duration;
+
+const ABOUT_STORE: &str = "\
+The store is a URL, by --url or in the environment variable DISTLOCK_URL:
+
+  redis://127.0.0.1:6379            one Redis server; rediss:// with TLS
+  redis+sentinel://s1,s2,s3/master  the master that Sentinel names
+  redis+cluster://n1:7000,n2:7001   Redis Cluster
+  redlock://a,b,c                   a quorum of independent servers
+
+There is no default. memory:// is refused: no other process sees a lock in this process's memory. \
+Settings follow as in redis://host?watchdog=10s or, if the URL is in DISTLOCK_URL, stand in \
+variables such as DISTLOCK_WATCHDOG=10s. Other users of a machine can read command lines: put a \
+URL with a password into DISTLOCK_URL.
+
+Exit status: 64 an argument is wrong, 65 the key of the lock holds something else, 69 the store \
+cannot be reached, 70 any other failure, 78 the URL or a setting is wrong, or the store refuses \
+the client; others are listed with each subcommand.";
+
+const ABOUT_RUN: &str = "\
+Environment of the command:
+  DISTLOCK_NAME      the name of the lock
+  DISTLOCK_TOKEN     its fencing token, a number that grows with every grant; not set if the \
+store has none
+  DISTLOCK_DEADLINE  when --max-hold ends, in seconds since 1970. Not set without --max-hold: the \
+lock is renewed for as long as the command runs, so it has no end that could be known before.
+
+The command runs in a process group of its own. HUP, INT, QUIT, TERM, USR1 and USR2 are passed to \
+the whole group, unless they were ignored when distlock started. On a terminal the group is in the \
+foreground. Ctrl-Z stops it and distlock; the lock is renewed meanwhile, and fg or bg continues \
+both. The lock is released when the last process of the group has ended: a daemon must leave the \
+group (setsid) if it is to run without the lock.
+
+If the lock is not renewed, because the store cannot be reached, the command and all its \
+descendants get TERM early enough for the grace of --kill-after, and KILL before the lease can \
+have ended. If the lock is gone at once, because it was broken or the store lost it, TERM is sent \
+when that is known, and KILL after the grace. They also get TERM and KILL if distlock itself is \
+killed, by SIGKILL too. It runs as two processes that watch each other; only if both are killed \
+at the same moment does the command go on, without the lock.
+
+Times are seconds, as in 0.5, or have a unit, as in 500ms or 2h.
+
+Exit status:
+  that of the command; 128+n if signal n ended it
+  1    the lock is held by another client (another number by -E)
+  64   an argument is wrong
+  65   the key of the lock holds something else
+  69   the store cannot be reached
+  70   any other failure
+  75   the lock was lost or --max-hold was over, and the command was stopped; or the lock was \
+lost before the command ended
+  78   the URL or a setting is wrong, or the store refuses the client
+  126  the command cannot be executed
+  127  there is no such command";
+
+const ABOUT_CHECK: &str = "\
+Prints `held` or `free`. Exit status: 0 free, 1 held (another number by -E), or one of `distlock \
+--help`.";
+
+const ABOUT_WAIT: &str = "\
+Asks the store a few times a second and does not take the lock, so another client may have taken \
+it when this returns. Exit status: 0 free, 1 still held at the end of -w (another number by -E), \
+128+n after signal n, or one of `distlock --help`.";
+
+const ABOUT_STATUS: &str = "\
+What the store does not know, or does not tell, is `unknown`, and null with --json. The holder is \
+the beginning of its identity in the store: the whole of it would be enough to release the lock. \
+Exit status: 0, or one of `distlock --help`.";
+
+const ABOUT_BREAK: &str = "\
+This breaks mutual exclusion: the holder learns of it within a third of its lease, and another \
+one may enter at once. Asks for confirmation on a terminal; elsewhere --yes is needed. Exit \
+status: 0 the lock was broken, 1 it was free or the answer was no, or one of `distlock --help`.";
+
+const ABOUT_HOLD: &str = "\
+For scripts that cannot run their work as a command. Answers are JSON lines on standard output, \
+commands are lines on standard input:
+
+  check    {\"event\":\"check\",\"valid\":true,\"remaining_ms\":29871}, by the local clock alone
+  verify   the same with \"event\":\"verify\", from the store (null: no end)
+  release  {\"event\":\"released\"}; so does the end of the input
+
+It begins with {\"event\":\"held\",\"token\":N}, or with {\"event\":\"busy\"}. When the lock is \
+lost it says {\"event\":\"lost\",\"cause\":\"..\"} at once, answers for another second what was \
+asked before that was read, and exits with 75. HUP, INT and TERM end the wait (status 128+n) or \
+release. Exit status: 0 released, 1 busy (another number by -E), 75 lost, or one of `distlock \
+--help`.";
+
+/// Runs commands under a distributed lock, and shows who holds what.
+#[derive(Debug, Parser)]
+#[command(name = "distlock", version, after_long_help = ABOUT_STORE)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Task {
+    /// Runs a command while it holds the lock
+    #[command(after_long_help = ABOUT_RUN)]
+    Run(RunArguments),
+    /// Says whether the lock is held
+    #[command(after_long_help = ABOUT_CHECK)]
+    Check(CheckArguments),
+    /// Waits until the lock is free, without taking it
+    #[command(after_long_help = ABOUT_WAIT)]
+    Wait(WaitArguments),
+    /// Shows who holds each lock, and for how long
+    #[command(after_long_help = ABOUT_STATUS)]
+    Status(StatusArguments),
+    /// Releases the lock of any holder
+    #[command(after_long_help = ABOUT_BREAK)]
+    Break(BreakArguments),
+    /// Holds the lock until it is told to release it
+    #[command(after_long_help = ABOUT_HOLD)]
+    Hold(HoldArguments),
+    /// Writes the completions for a shell to standard output
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Writes the man page of this program, or of a subcommand, to standard output
+    Man {
+        /// The subcommand, as in `run`
+        subcommand: Option<String>,
+    },
+    /// What `run` starts: holds the lock, and runs the command
+    #[command(hide = true)]
+    Supervise {
+        /// The process that the user started
+        front: i32,
+        #[command(flatten)]
+        run: RunArguments,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StoreArguments {
+    /// The store, as in redis://127.0.0.1:6379 [default: DISTLOCK_URL of the environment]
+    #[arg(long, value_name = "URL")]
+    pub(crate) url: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RunArguments {
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+    #[command(flatten)]
+    pub(crate) conflict: Conflict,
+    /// Do not wait: fail if the lock is held
+    #[arg(short, long)]
+    pub(crate) nonblock: bool,
+    /// Wait for at most so long; 0 is one attempt [default: for ever, if the store answers]
+    #[arg(short, long, value_name = "SECS", value_parser = seconds, conflicts_with = "nonblock")]
+    pub(crate) wait: Option<Duration>,
+    /// Say on standard error what happens
+    #[arg(long)]
+    pub(crate) verbose: bool,
+    /// The lease that is renewed: how long a dead host blocks others [default: `watchdog` of the
+    /// URL, 30 s]
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub(crate) lease: Option<Duration>,
+    /// Stop the command after so long, with TERM and then KILL
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub(crate) max_hold: Option<Duration>,
+    /// The time between TERM and KILL [default: 5 s, at most a sixth of the lease]
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub(crate) kill_after: Option<Duration>,
+    /// What to do if the lock is being lost
+    #[arg(long, value_name = "ACTION", default_value = "term")]
+    pub(crate) on_lost: OnLost,
+    /// Run this line with $SHELL, or /bin/sh
+    #[arg(short = 'c', long = "command", value_name = "LINE")]
+    #[arg(required_unless_present = "command", conflicts_with = "command")]
+    pub(crate) line: Option<OsString>,
+    /// The name of the lock
+    pub(crate) name: String,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Conflict {
+    /// The exit status if the lock is held by another client
+    #[arg(short = 'E', long = "conflict-exit-code", value_name = "STATUS")]
+    #[arg(default_value_t = exit::CONFLICT)]
+    pub(crate) status: u8,
+}
+
+/// What happens to a command whose lock is being lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLost {
+    /// TERM, and KILL after the grace
+    Term,
+    /// KILL at once
+    Kill,
+    /// A line on standard error; the command goes on without the lock
+    Warn,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CheckArguments {
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+    #[command(flatten)]
+    pub(crate) conflict: Conflict,
+    /// Print nothing
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// The name of the lock
+    pub(crate) name: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct WaitArguments {
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+    #[command(flatten)]
+    pub(crate) conflict: Conflict,
+    /// Wait for at most so long [default: for ever, if the store answers]
+    #[arg(short, long, value_name = "SECS", value_parser = seconds)]
+    pub(crate) wait: Option<Duration>,
+    /// The name of the lock
+    pub(crate) name: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StatusArguments {
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+    /// Print a JSON object for each lock, one a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The names of the locks
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BreakArguments {
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// The name of the lock
+    pub(crate) name: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct HoldArguments {
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+    #[command(flatten)]
+    pub(crate) conflict: Conflict,
+    /// Do not wait: fail if the lock is held
+    #[arg(short, long)]
+    pub(crate) nonblock: bool,
+    /// Wait for at most so long; 0 is one attempt [default: for ever, if the store answers]
+    #[arg(short, long, value_name = "SECS", value_parser = seconds, conflicts_with = "nonblock")]
+    pub(crate) wait: Option<Duration>,
+    /// The lease that is renewed [default: `watchdog` of the URL, 30 s]
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub(crate) lease: Option<Duration>,
+    /// Hold the lock for so long at most: a lease of that time, which is not renewed
+    #[arg(long, value_name = "SECS", value_parser = seconds, conflicts_with = "lease")]
+    pub(crate) max_hold: Option<Duration>,
+    /// The name of the lock
+    pub(crate) name: String,
+}
+
+/// Reads a time: seconds, as `flock` does, or a number with its unit.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let duration = match text.parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
+        Err(_) => humantime::parse_duration(text).ok(),
+    };
+    duration.ok_or_else(|| "say seconds, as in 0.5, or a number with its unit, as in 2h".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn arguments_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn times_are_seconds_or_have_a_unit() {
+        let time = |text| seconds(text).map(|time| time.as_millis());
+        assert_eq!([time("0.5"), time("2"), time("0")], [Ok(500), Ok(2_000), Ok(0)]);
+        assert_eq!([time("500ms"), time("1m 2s")], [Ok(500), Ok(62_000)]);
+        for wrong in ["", "-1", "NaN", "inf", "1e300", "soon", "1 fortnight"] {
+            assert!(seconds(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Exit statuses, and the one line on standard error that explains a failure.
+
+use distlock::{Error, ErrorKind};
+use rustix::process::{Signal, WaitStatus};
+use std::error::Error as StdError;
+use std::fmt;
+
+/// The lock is held by another client, or was until the end of the wait. `-E` sets another one.
+pub(crate) const CONFLICT: u8 = 1;
+/// An argument is wrong. Those from 64 to 78 are BSD's `sysexits`.
+pub(crate) const USAGE: u8 = 64;
+/// The value under the key is not a lock.
+pub(crate) const DATA: u8 = 65;
+/// The store could not be asked.
+pub(crate) const UNAVAILABLE: u8 = 69;
+/// Any other failure.
+pub(crate) const SOFTWARE: u8 = 70;
+/// The lock was lost or given up while the command ran.
+pub(crate) const LOST: u8 = 75;
+/// The URL or a setting is wrong, or the store refuses the client.
+pub(crate) const CONFIGURATION: u8 = 78;
+/// The command exists and cannot be started.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// There is no such command.
+pub(crate) const NOT_FOUND: u8 = 127;
+
+/// The status of a program that a signal ended, as a shell counts it.
+pub(crate) fn of_signal(signal: Signal) -> u8 {
+    u8::try_from(128 + signal.as_raw()).unwrap_or(SOFTWARE)
+}
+
+/// The status that a shell gives to how a process ended.
+pub(crate) fn of_process(status: WaitStatus) -> u8 {
+    let by_signal = || status.terminating_signal().map(|signal| 128 + signal);
+    let code = status.exit_status().or_else(by_signal);
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(SOFTWARE)
+}
+
+/// Why the command cannot go on: its exit status, and the line that explains it.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: u8,
+    line: String,
+}
+
+impl Failure {
+    /// A failure with this status. However many lines `what` has, it becomes one.
+    pub(crate) fn new(status: u8, what: impl fmt::Display) -> Self {
+        let line = what.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        Self { status, line }
+    }
+
+    /// The operating system refused something that no argument can mend.
+    pub(crate) fn system(what: &str, error: impl fmt::Display) -> Self {
+        Self::new(SOFTWARE, format_args!("{what}: {error}"))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.line)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let (status, remedy) = match error.kind() {
+            ErrorKind::Unavailable => {
+                (UNAVAILABLE, "check that the store is up and that the URL names it")
+            }
+            ErrorKind::InsufficientReplicas => {
+                (UNAVAILABLE, "check the replicas, or ask for fewer by `replicas` in the URL")
+            }
+            ErrorKind::Configuration | ErrorKind::Unsupported => {
+                (CONFIGURATION, "change the URL, or the store's settings")
+            }
+            ErrorKind::Misuse => (USAGE, "change the arguments (see --help)"),
+            ErrorKind::ForeignFormat => {
+                (DATA, "choose another name, or find out which program uses this one")
+            }
+            ErrorKind::Lost => {
+                (LOST, "another holder may have entered: check what was done, then start again")
+            }
+            _ => (SOFTWARE, "no remedy is known"),
+        };
+        Self::new(status, format_args!("{}; {remedy}", with_sources(&error)))
+    }
+}
+
+/// An error and what caused it, down to the system's own words. A cause that was quoted already is
+/// not repeated.
+pub(crate) fn with_sources(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let source_text = source.to_string();
+        if !text.contains(&source_text) {
+            text = format!("{text}: {source_text}");
+        }
+        next = source.source();
+    }
+    text
+}

@@ -1,0 +1,163 @@
+//! `hold`: takes and holds a lock, driven by commands on standard input, and answers in JSON lines
+//! on standard output. Scripts, and tests in other languages, drive the library by it.
+
+use crate::arguments::HoldArguments;
+use crate::exit::{self, Failure};
+use crate::output::{self, report};
+use crate::signals::{FRONT_ENDED, Signals};
+use distlock::crossbeam_channel::{Receiver, after, select, unbounded};
+use distlock::{Error, Interrupt, LockOptions, Loss, OwnedGuard, OwnedMutex};
+use rustix::process::Signal;
+use serde_json::{Value as Json, json};
+use std::io::{self, BufRead};
+use std::ops::ControlFlow;
+use std::thread;
+use std::time::Duration;
+
+/// For how long commands are still answered after a loss: they may have been sent before it was
+/// told.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// Takes the lock, and holds it until it is told to release it.
+pub(crate) fn hold(arguments: &HoldArguments) -> Result<u8, Failure> {
+    let stop = Interrupt::new();
+    let signals = Signals::block_all()?.listen(&stop);
+    let client = arguments.store.connect()?;
+    let lock = client.owned_mutex(arguments.name.as_str())?;
+    match acquire(&lock, arguments, &stop) {
+        Ok(Some(guard)) => serve(guard, &stop),
+        Ok(None) => {
+            say(&json!({ "event": "busy" }))?;
+            Ok(arguments.conflict.status)
+        }
+        Err(error) if error.is_interrupted() => {
+            let ends =
+                |signal: &Signal| ![Signal::CONT, Signal::CHILD, FRONT_ENDED].contains(signal);
+            Ok(signals.try_iter().find(ends).map_or(exit::SOFTWARE, exit::of_signal))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// `None` is the answer "busy", and only a wait that ends can have it.
+fn acquire(
+    lock: &OwnedMutex,
+    arguments: &HoldArguments,
+    stop: &Interrupt,
+) -> Result<Option<OwnedGuard>, Error> {
+    let mut options = LockOptions::new().interrupt(stop);
+    if let Some(lease) = arguments.lease {
+        options = options.watched(lease);
+    }
+    if let Some(time) = arguments.max_hold {
+        options = options.lease(time);
+    }
+    match arguments.wait {
+        Some(wait) => lock.try_lock_with(&options.wait(wait)),
+        None if arguments.nonblock => lock.try_lock_with(&options),
+        None => lock.lock_with(&options).map(Some),
+    }
+}
+
+/// Answers commands until the lock is released or lost.
+fn serve(guard: OwnedGuard, stop: &Interrupt) -> Result<u8, Failure> {
+    let token = guard.fencing_token().map(|token| token.get());
+    say(&json!({ "event": "held", "token": token }))?;
+    let (commands, losses, stopped) = (commands(), guard.losses(), stop.fired());
+    loop {
+        select! {
+            recv(commands) -> command => {
+                if answer(&guard, command.ok().as_deref())?.is_break() {
+                    return release(guard, &losses);
+                }
+            }
+            recv(losses) -> loss => return lost(&guard, loss.ok(), &commands),
+            recv(stopped) -> _ => return release(guard, &losses),
+        }
+    }
+}
+
+/// Does what a command asks for. `None` is the end of the input.
+fn answer(guard: &OwnedGuard, command: Option<&str>) -> Result<ControlFlow<()>, Failure> {
+    match command {
+        Some("check") => say_state("check", guard.is_valid(), guard.remaining())?,
+        Some("verify") => match guard.verify() {
+            Ok(remaining) => say_state("verify", true, remaining)?,
+            Err(error) if error.is_lost() => say_state("verify", false, Duration::ZERO)?,
+            // The store could not be asked, which is not a "no".
+            Err(error) => return Err(error.into()),
+        },
+        Some("release") | None => return Ok(ControlFlow::Break(())),
+        Some("") => {}
+        Some(unknown) => report(format_args!(
+            "there is no command {unknown:?}; there are check, verify and release"
+        )),
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+/// Ends with a release, which may find that the store has lost the lock.
+fn release(guard: OwnedGuard, losses: &Receiver<Loss>) -> Result<u8, Failure> {
+    match guard.unlock() {
+        Ok(()) => {
+            say(&json!({ "event": "released" }))?;
+            Ok(0)
+        }
+        Err(error) if error.is_lost() => {
+            say_lost(losses.try_recv().map_or_else(|_| error.to_string(), |loss| loss.to_string()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Ends after a loss.
+fn lost(
+    guard: &OwnedGuard,
+    loss: Option<Loss>,
+    commands: &Receiver<String>,
+) -> Result<u8, Failure> {
+    let loss = loss.or_else(|| guard.loss());
+    let status = say_lost(loss.map_or_else(|| "unknown".to_owned(), |loss| loss.to_string()))?;
+    let silence = after(LAST_ANSWERS);
+    loop {
+        select! {
+            recv(commands) -> command => {
+                if answer(guard, command.ok().as_deref())?.is_break() {
+                    return Ok(status);
+                }
+            }
+            recv(silence) -> _ => return Ok(status),
+        }
+    }
+}
+
+fn say_lost(cause: String) -> Result<u8, Failure> {
+    say(&json!({ "event": "lost", "cause": cause }))?;
+    Ok(exit::LOST)
+}
+
+fn say_state(event: &str, valid: bool, remaining: Duration) -> Result<(), Failure> {
+    // A lock without an end has `Duration::MAX` left, which is no number of milliseconds here.
+    let remaining = u64::try_from(remaining.as_millis()).ok();
+    say(&json!({ "event": event, "valid": valid, "remaining_ms": remaining }))
+}
+
+/// Writes a line and flushes it: its reader is waiting for it.
+fn say(answer: &Json) -> Result<(), Failure> {
+    output::line(&answer.to_string()).map(drop)
+}
+
+/// The lines of standard input, read by a thread of its own, so that a loss is noticed between
+/// lines.
+fn commands() -> Receiver<String> {
+    let (sender, receiver) = unbounded();
+    thread::spawn(move || {
+        for line in io::stdin().lock().split(b'\n').map_while(Result::ok) {
+            let command = String::from_utf8_lossy(&line).trim().to_owned();
+            if sender.send(command).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}

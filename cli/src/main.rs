@@ -1,0 +1,109 @@
+//! `distlock`: runs commands under a distributed lock, and shows who holds what.
+
+#![forbid(unsafe_code)]
+
+// The command line and the texts of its help.
+mod arguments;
+
+// `break`.
+mod breaking;
+
+// Exit statuses and failures.
+mod exit;
+
+// `hold`.
+mod hold;
+
+// Standard output and standard error.
+mod output;
+
+// The process group of a command, and its descendants.
+mod processes;
+
+// `run`, the process that the user starts.
+mod run;
+
+// Signals, blocked and waited for.
+mod signals;
+
+// `status`, `check` and `wait`.
+mod status;
+
+// The URL of the store, and the client.
+mod store;
+
+// `run`, the process that holds the lock and starts the command.
+mod supervisor;
+
+// The foreground process group of the terminal.
+mod terminal;
+
+use arguments::{Arguments, Task};
+use clap::{CommandFactory, Parser};
+use exit::Failure;
+use std::io;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let ended = match Arguments::try_parse() {
+        Ok(arguments) => perform(arguments.task),
+        Err(refusal) if refusal.use_stderr() => Err(refused(&refusal)),
+        Err(help) => {
+            let _closed_output = help.print();
+            return ExitCode::SUCCESS;
+        }
+    };
+    ended
+        .unwrap_or_else(|failure| {
+            output::report(&failure);
+            failure.status
+        })
+        .into()
+}
+
+/// Does what a subcommand is for, and returns the exit status.
+fn perform(task: Task) -> Result<u8, Failure> {
+    match task {
+        Task::Run(_) => run::run(),
+        Task::Supervise { front, run } => supervisor::supervise(front, &run),
+        Task::Check(arguments) => status::check(&arguments),
+        Task::Wait(arguments) => status::wait(&arguments),
+        Task::Status(arguments) => status::status(&arguments),
+        Task::Break(arguments) => breaking::break_lock(&arguments),
+        Task::Hold(arguments) => hold::hold(&arguments),
+        Task::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "distlock", &mut text);
+            output::write(&text)
+        }
+        Task::Man { subcommand } => man(subcommand.as_deref()),
+    }
+}
+
+/// Writes a man page.
+fn man(subcommand: Option<&str>) -> Result<u8, Failure> {
+    let mut all = Arguments::command();
+    // Gives each subcommand its whole name, as in `distlock-run`.
+    all.build();
+    let page = match subcommand {
+        None => all,
+        Some(name) => {
+            let found = all.find_subcommand(name).cloned();
+            found.ok_or_else(|| {
+                Failure::new(exit::USAGE, format_args!("there is no subcommand {name:?}"))
+            })?
+        }
+    };
+    let mut text = Vec::new();
+    let rendered: io::Result<()> = clap_mangen::Man::new(page).render(&mut text);
+    rendered.map_err(|error| Failure::system("the man page cannot be written", error))?;
+    output::write(&text)
+}
+
+/// Shortens clap's error to its first paragraph, as one line.
+fn refused(refusal: &clap::Error) -> Failure {
+    let text = refusal.to_string();
+    let first = text.split("\n\n").next().unwrap_or(&text);
+    let what = first.trim_start_matches("error: ");
+    Failure::new(exit::USAGE, format_args!("{what}; --help shows what is accepted"))
+}

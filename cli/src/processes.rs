@@ -1,0 +1,167 @@
+//! The processes of a command: its process group, and all its descendants.
+//!
+//! A descendant may leave the group (`timeout` and interactive shells do that), and its parent may
+//! end before it. As a subreaper, the supervisor is the ancestor of all of them, whatever they do.
+
+use crate::exit::Failure;
+use distlock::crossbeam_channel::{Receiver, after, unbounded};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, kill_process_group,
+    set_child_subreaper, test_kill_process_group, wait,
+};
+use std::collections::HashMap;
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+/// The time between two looks at processes that are ending.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Makes this process the parent of descendants whose parents end.
+pub(crate) fn adopt_orphans() -> Result<(), Failure> {
+    set_child_subreaper(Some(getpid()))
+        .map_err(|error| Failure::system("this process cannot adopt its descendants", error))
+}
+
+/// A process group.
+#[derive(Clone, Copy)]
+pub(crate) struct Group(pub(crate) Pid);
+
+impl Group {
+    /// Sends a signal to all its processes.
+    pub(crate) fn signal(self, signal: Signal) {
+        // It may have ended, or run as another user.
+        let _sent = kill_process_group(self.0, signal);
+    }
+
+    /// Whether a process of it is left.
+    pub(crate) fn is_empty(self) -> bool {
+        test_kill_process_group(self.0) == Err(Errno::SRCH)
+    }
+
+    /// Sends a signal to all its processes, and to all other descendants of this process.
+    pub(crate) fn signal_with_descendants(self, signal: Signal) {
+        self.signal(signal);
+        for process in descendants().iter().filter(|process| process.group != self.0) {
+            process.signal(signal);
+        }
+    }
+}
+
+/// A process, as the system lists it.
+struct Process {
+    id: Pid,
+    parent: Pid,
+    group: Pid,
+}
+
+impl Process {
+    fn signal(&self, signal: Signal) {
+        let _sent = kill_process(self.id, signal);
+    }
+
+    /// Reads `12 (name, with anything in it) S 11 10 ..`. `None` if it has ended.
+    fn from_stat(stat: &str) -> Option<Self> {
+        let pid = |text: &str| text.parse().ok().and_then(Pid::from_raw);
+        let (id, _) = stat.split_once(' ')?;
+        let mut after_name = stat.rsplit(')').next()?.split_whitespace();
+        let state = after_name.next()?;
+        let (parent, group) = (pid(after_name.next()?)?, pid(after_name.next()?)?);
+        (!["Z", "X"].contains(&state)).then_some(Self { id: pid(id)?, parent, group })
+    }
+}
+
+/// The running processes below this one.
+fn descendants() -> Vec<Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbered = entries.filter(|entry| {
+        entry.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit)
+    });
+    let stats = numbered.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    let mut children: HashMap<Pid, Vec<Process>> = HashMap::new();
+    for process in stats.filter_map(|stat| Process::from_stat(&stat)) {
+        children.entry(process.parent).or_default().push(process);
+    }
+    let mut found = children.remove(&getpid()).unwrap_or_default();
+    let mut next = 0;
+    while let Some(process) = found.get(next) {
+        found.extend(children.remove(&process.id).unwrap_or_default());
+        next += 1;
+    }
+    found
+}
+
+/// Whether this process has a descendant that runs.
+pub(crate) fn has_descendants() -> bool {
+    !descendants().is_empty()
+}
+
+/// Kills all descendants of this process, and returns when none is left.
+pub(crate) fn kill_descendants() {
+    loop {
+        // Each round finds what was started during the one before.
+        let left = descendants();
+        left.iter().for_each(|process| process.signal(Signal::KILL));
+        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        if left.is_empty() {
+            return;
+        }
+        let _due = after(LOOK_AGAIN).recv();
+    }
+}
+
+/// The state of a process.
+pub(crate) fn is_stopped(process: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid()));
+    stat.unwrap_or_default().rsplit(')').next().unwrap_or_default().starts_with(" T")
+}
+
+/// Something that happened to a child process.
+pub(crate) enum Change {
+    Stopped(Signal),
+    Continued,
+    Ended(WaitStatus),
+}
+
+/// Reports what happens to this child, and reaps every child, from a thread of its own.
+pub(crate) fn watch(child: Pid) -> Receiver<Change> {
+    let (sender, receiver) = unbounded();
+    thread::spawn(move || {
+        let options = WaitOptions::UNTRACED | WaitOptions::CONTINUED;
+        loop {
+            let (process, status) = match wait(options) {
+                Ok(Some(found)) => found,
+                Ok(None) | Err(Errno::INTR) => continue,
+                Err(_no_child_left) => return,
+            };
+            if process == child && sender.send(change(status)).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn change(status: WaitStatus) -> Change {
+    match status.stopping_signal().and_then(Signal::from_named_raw) {
+        Some(signal) => Change::Stopped(signal),
+        None if status.continued() => Change::Continued,
+        None => Change::Ended(status),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_is_read_whatever_its_name_is() {
+        let process = Process::from_stat("12 (a) Z 1 (b) S 11 10 9 0").unwrap();
+        let numbers = [process.id, process.parent, process.group].map(Pid::as_raw_pid);
+        assert_eq!(numbers, [12, 11, 10]);
+        for ended in ["12 (a) Z 11 10", "12 (a) X 11 10", "12 (a) S 0 0", "12 (a)", ""] {
+            assert!(Process::from_stat(ended).is_none(), "{ended:?}");
+        }
+    }
+}

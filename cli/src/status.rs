@@ -1,0 +1,124 @@
+//! `status`, `check` and `wait`: what the store says of a lock.
+
+use crate::arguments::{CheckArguments, StatusArguments, WaitArguments};
+use crate::exit::{self, Failure};
+use crate::output;
+use crate::signals::{FRONT_ENDED, Signals};
+use crate::store::{rounded, short};
+use distlock::backend::HolderInfo;
+use distlock::crossbeam_channel::{after, select};
+use distlock::{Client, Clock, DistLock, Interrupt, Moment, SystemClock};
+use rustix::process::Signal;
+use serde_json::json;
+use std::time::Duration;
+
+/// The time between two questions to the store.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
+
+/// The word for what the store does not know or tell.
+const UNKNOWN: &str = "unknown";
+
+/// Says by the exit status whether a lock is held.
+pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, Failure> {
+    let is_held = holder(&arguments.store.connect()?, &arguments.name)?.is_some();
+    if !arguments.quiet {
+        output::line(if is_held { "held" } else { "free" })?;
+    }
+    Ok(if is_held { arguments.conflict.status } else { 0 })
+}
+
+/// Waits until a lock is free.
+pub(crate) fn wait(arguments: &WaitArguments) -> Result<u8, Failure> {
+    let signals = Signals::block_unless_ignored()?.listen(&Interrupt::new());
+    let client = arguments.store.connect()?;
+    let until = arguments.wait.map_or(Moment::NEVER, |wait| SystemClock.now() + wait);
+    while holder(&client, &arguments.name)?.is_some() {
+        let left = until.since(SystemClock.now());
+        if left.is_zero() {
+            return Ok(arguments.conflict.status);
+        }
+        let due = after(left.min(ASK_AGAIN));
+        select! {
+            recv(signals) -> signal => match signal {
+                Ok(Signal::CONT | Signal::CHILD | FRONT_ENDED) | Err(_) => {}
+                Ok(signal) => return Ok(exit::of_signal(signal)),
+            },
+            recv(due) -> _ => {}
+        }
+    }
+    Ok(0)
+}
+
+/// Shows the holders of locks.
+pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, Failure> {
+    let client = arguments.store.connect()?;
+    let mut rows = Vec::new();
+    for name in &arguments.names {
+        rows.push(Row { name, holder: holder(&client, name)? });
+    }
+    if arguments.json {
+        rows.iter().try_for_each(|row| output::line(&row.json()).map(drop))?;
+    } else {
+        output::line(&table(&rows))?;
+    }
+    Ok(0)
+}
+
+/// The holder of a lock, as the store says.
+fn holder(client: &Client, name: &str) -> Result<Option<HolderInfo>, Failure> {
+    Ok(client.mutex(name)?.inspect()?.holder)
+}
+
+/// A lock and its holder.
+struct Row<'a> {
+    name: &'a str,
+    holder: Option<HolderInfo>,
+}
+
+impl Row<'_> {
+    /// What the table says.
+    fn cells(&self) -> [String; 6] {
+        let Some(holder) = &self.holder else {
+            let [none, unknown] = ["-", UNKNOWN].map(str::to_owned);
+            let name = self.name.escape_debug().to_string();
+            return [name, "free".to_owned(), none.clone(), none.clone(), none, unknown];
+        };
+        [
+            self.name.escape_debug().to_string(),
+            "held".to_owned(),
+            short(holder),
+            holder.remaining.map_or_else(|| "no end".to_owned(), rounded),
+            UNKNOWN.to_owned(),
+            UNKNOWN.to_owned(),
+        ]
+    }
+
+    /// The same as JSON. A lease without an end has null milliseconds and `"expires":false`.
+    fn json(&self) -> String {
+        let holder = self.holder.as_ref();
+        let remaining = holder.and_then(|holder| holder.remaining);
+        json!({
+            "name": self.name,
+            "held": holder.is_some(),
+            "holder": holder.map(short),
+            "expires": holder.map(|holder| holder.remaining.is_some()),
+            "remaining_ms": remaining.and_then(|time| u64::try_from(time.as_millis()).ok()),
+            "token": null,
+            "waiters": null,
+        })
+        .to_string()
+    }
+}
+
+/// The rows under each other.
+fn table(rows: &[Row<'_>]) -> String {
+    let head = ["NAME", "STATE", "HOLDER", "REMAINING", "TOKEN", "WAITERS"].map(str::to_owned);
+    let lines: Vec<_> = [head].into_iter().chain(rows.iter().map(Row::cells)).collect();
+    let width = |column: usize| lines.iter().map(|cells| cells[column].chars().count()).max();
+    let widths: [usize; 6] = std::array::from_fn(|column| width(column).unwrap_or(0));
+    let aligned = lines.iter().map(|cells| {
+        let cells = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    });
+    aligned.collect::<Vec<_>>().join("\n")
+}

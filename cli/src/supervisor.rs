@@ -1,0 +1,464 @@
+//! `run`, the process that holds the lock: it takes the lock, starts the command, and stops it
+//! before the lock can be another holder's.
+
+use crate::arguments::{OnLost, RunArguments, StoreArguments};
+use crate::exit::{self, Failure};
+use crate::output::report;
+use crate::processes::{
+    Change, Group, LOOK_AGAIN, adopt_orphans, has_descendants, is_stopped, watch,
+};
+use crate::signals::{FRONT_ENDED, Signals};
+use crate::store::rounded;
+use crate::terminal::Terminal;
+use distlock::crossbeam_channel::{Receiver, never, select};
+use distlock::{
+    Clock, Config, Error, Event, Interrupt, LockOptions, Loss, Moment, OwnedGuard, OwnedMutex,
+    SystemClock,
+};
+use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The longest wait without a look at the clock, which a suspended machine makes jump, and at the
+/// parent.
+const LONGEST_WAIT: Duration = Duration::from_millis(500);
+
+/// How long a stopped command waits for the shell to stop this job, which it does not do if no
+/// shell could continue it.
+const STOP_TIME: Duration = Duration::from_millis(200);
+
+/// Takes the lock, runs the command, and returns the exit status.
+pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Failure> {
+    let signals = Signals::block_unless_ignored()?;
+    let front = Front::watch(front)?;
+    adopt_orphans()?;
+    let stop_waiting = Interrupt::new();
+    let signals = signals.listen(&stop_waiting);
+    let config = arguments.store.config()?;
+    let plan = Plan::of(arguments, &config)?;
+    let verbose = arguments.verbose;
+    let client = StoreArguments::connect_with(config, move |event| tell(event, verbose))?;
+    let lock = client.owned_mutex(arguments.name.as_str())?;
+    let options = LockOptions::new().watched(plan.lease).interrupt(&stop_waiting);
+    let called = SystemClock.now();
+    let guard = match acquire(&lock, arguments, &options) {
+        Ok(Some(guard)) => guard,
+        Ok(None) => {
+            if verbose {
+                report(format_args!("lock {:?} is held by another client", arguments.name));
+            }
+            return Ok(arguments.conflict.status);
+        }
+        Err(error) if error.is_interrupted() => return Ok(interrupted(&signals)),
+        Err(error) => return Err(error.into()),
+    };
+    // A signal after the grant is for the command, if that has started.
+    if stop_waiting.is_fired() {
+        guard.unlock()?;
+        return Ok(interrupted(&signals));
+    }
+    if verbose {
+        let waited = rounded(SystemClock.now().since(called));
+        report(format_args!("lock {:?} was taken after {waited}", arguments.name));
+    }
+    let command = Job::start(arguments, &plan, &guard)?;
+    let mut job = Job {
+        group: Group(command),
+        changes: watch(command),
+        terminal: Terminal::of(front.0),
+        signals,
+        front,
+        guard,
+        plan,
+        started: SystemClock.now(),
+        kill_at: None,
+        suspended: None,
+        status: None,
+        has_warned: false,
+    };
+    job.run();
+    job.finish(verbose)
+}
+
+/// Takes the lock; `None` if it is held by another client.
+fn acquire(
+    lock: &OwnedMutex,
+    arguments: &RunArguments,
+    options: &LockOptions,
+) -> Result<Option<OwnedGuard>, Error> {
+    if let Some(wait) = arguments.wait {
+        return lock.try_lock_with(&options.clone().wait(wait));
+    }
+    // One attempt first, which reports at once that the store cannot be reached: a wait without an
+    // end would tolerate that for a while.
+    let guard = lock.try_lock_with(options)?;
+    if guard.is_some() || arguments.nonblock {
+        return Ok(guard);
+    }
+    if arguments.verbose {
+        report(format_args!("lock {:?} is held by another client: waiting", arguments.name));
+    }
+    lock.lock_with(options).map(Some)
+}
+
+/// The exit status after a signal that came before the command was started.
+fn interrupted(signals: &Receiver<Signal>) -> u8 {
+    let ends = |signal: &Signal| ![Signal::CONT, Signal::CHILD, FRONT_ENDED].contains(signal);
+    signals.try_iter().find(ends).map_or(exit::SOFTWARE, exit::of_signal)
+}
+
+/// Tells the operator what happens to the store.
+fn tell(event: &Event, verbose: bool) {
+    match event {
+        Event::RenewalFailed { lock, error, left, .. } => report(format_args!(
+            "lock {lock:?} could not be renewed ({}); it is valid for {}",
+            exit::with_sources(error),
+            rounded(*left)
+        )),
+        Event::Warning { message, .. } if verbose => report(message),
+        _ => {}
+    }
+}
+
+/// The process that the user started.
+struct Front(Pid);
+
+impl Front {
+    /// Asks for a signal when it ends.
+    fn watch(front: i32) -> Result<Self, Failure> {
+        let only_run =
+            || Failure::new(exit::USAGE, "`supervise` is what `distlock run` starts: call that");
+        let front = Self(Pid::from_raw(front).ok_or_else(only_run)?);
+        set_parent_process_death_signal(Some(FRONT_ENDED))
+            .map_err(|error| Failure::system("the parent process cannot be watched", error))?;
+        // It may have ended before.
+        if front.has_ended() { Err(only_run()) } else { Ok(front) }
+    }
+
+    fn has_ended(&self) -> bool {
+        getppid() != Some(self.0)
+    }
+}
+
+/// The times of a run.
+struct Plan {
+    /// The lease that is renewed.
+    lease: Duration,
+    /// The time between TERM and KILL.
+    grace: Duration,
+    /// The time before the end of the validity at which KILL is sent: the system needs some to end
+    /// a process.
+    margin: Duration,
+    max_hold: Option<Duration>,
+    on_lost: OnLost,
+}
+
+impl Plan {
+    const LONGEST_DEFAULT_GRACE: Duration = Duration::from_secs(5);
+    const LONGEST_MARGIN: Duration = Duration::from_secs(1);
+
+    fn of(arguments: &RunArguments, config: &Config) -> Result<Self, Failure> {
+        let lease = arguments.lease.unwrap_or(config.watchdog());
+        let margin = (lease / 10).min(Self::LONGEST_MARGIN);
+        let default = (lease / 6).min(Self::LONGEST_DEFAULT_GRACE);
+        let grace = arguments.kill_after.unwrap_or(default);
+        // A renewal is due when two thirds are left. It must have time to be repeated.
+        let longest = (lease / 2).saturating_sub(margin);
+        if grace > longest {
+            let what = format!(
+                "--kill-after {grace:?} is too long for a lease of {lease:?}: a renewal that fails \
+                 must have time to be repeated; say at most {longest:?}, or a longer --lease"
+            );
+            return Err(Failure::new(exit::USAGE, what));
+        }
+        let (max_hold, on_lost) = (arguments.max_hold, arguments.on_lost);
+        Ok(Self { lease, grace, margin, max_hold, on_lost })
+    }
+
+    /// With so little validity left, the command is stopped.
+    fn least_validity(&self) -> Duration {
+        match self.on_lost {
+            OnLost::Term => self.grace + self.margin,
+            OnLost::Kill => self.margin,
+            OnLost::Warn => Duration::ZERO,
+        }
+    }
+}
+
+/// Why the command is stopped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Lost,
+    MaxHold,
+    FrontEnded,
+}
+
+/// A command under its lock.
+struct Job {
+    guard: OwnedGuard,
+    plan: Plan,
+    /// The command's process group, which it leads.
+    group: Group,
+    changes: Receiver<Change>,
+    signals: Receiver<Signal>,
+    front: Front,
+    terminal: Option<Terminal>,
+    started: Moment,
+    /// When KILL is sent, if the command is being stopped.
+    kill_at: Option<Moment>,
+    /// Since when the command and the front are stopped, as by Ctrl-Z.
+    suspended: Option<Moment>,
+    /// How the command ended.
+    status: Option<u8>,
+    has_warned: bool,
+}
+
+impl Job {
+    /// Starts the command in a process group of its own.
+    fn start(arguments: &RunArguments, plan: &Plan, guard: &OwnedGuard) -> Result<Pid, Failure> {
+        let mut words = arguments.command.iter();
+        let (program, words): (OsString, Vec<&OsString>) = match (&arguments.line, words.next()) {
+            (Some(_), _) | (None, None) => {
+                (std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into()), Vec::new())
+            }
+            (None, Some(program)) => (program.clone(), words.collect()),
+        };
+        let mut command = Command::new(&program);
+        if let Some(line) = &arguments.line {
+            command.arg("-c").arg(line);
+        }
+        command.args(words).env("DISTLOCK_NAME", &arguments.name).process_group(0);
+        let deadline = plan.max_hold.map(|time| {
+            let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            since_1970.saturating_add(time).as_secs()
+        });
+        let token = guard.fencing_token().map(|token| token.get());
+        // One of an outer `distlock run` is not left to stand for this lock.
+        for (name, value) in [("DISTLOCK_TOKEN", token), ("DISTLOCK_DEADLINE", deadline)] {
+            match value {
+                Some(value) => command.env(name, value.to_string()),
+                None => command.env_remove(name),
+            };
+        }
+        let started = command.spawn().map(|child| Pid::from_child(&child));
+        started.map_err(|error| {
+            let status = match error.kind() {
+                std::io::ErrorKind::NotFound => exit::NOT_FOUND,
+                _ => exit::NOT_EXECUTABLE,
+            };
+            Failure::new(status, format_args!("{} cannot be started: {error}", program.display()))
+        })
+    }
+
+    /// Runs until all processes that the lock protects have ended.
+    fn run(&mut self) {
+        if let Some(terminal) = &self.terminal {
+            terminal.give_to(self.group);
+        }
+        let mut losses: Receiver<Loss> = Receiver::from(self.guard.losses());
+        loop {
+            self.stop_if_due();
+            if self.is_over() {
+                break;
+            }
+            self.resume_if_not_stopped();
+            let wait = self.time_to_next_look();
+            select! {
+                recv(self.changes) -> change => match change {
+                    Ok(change) => self.changed(change),
+                    Err(_no_child_left) => self.changes = never(),
+                },
+                recv(self.signals) -> signal => match signal {
+                    Ok(Signal::CONT) => self.resume(),
+                    Ok(FRONT_ENDED | Signal::CHILD) => {}
+                    Ok(signal) => self.group.signal(signal),
+                    Err(_thread_ended) => self.signals = never(),
+                },
+                // Looked at above. It is told once.
+                recv(losses) -> _loss => losses = never(),
+                default(wait) => {}
+            }
+        }
+        if let Some(terminal) = &self.terminal {
+            terminal.take_from(self.group);
+        }
+    }
+
+    /// Whether nothing is left that the lock protects.
+    fn is_over(&self) -> bool {
+        self.status.is_some()
+            && self.group.is_empty()
+            && (self.kill_at.is_none() || !has_descendants())
+    }
+
+    /// Begins to stop the command if there is a cause, and kills it when its time is over.
+    fn stop_if_due(&mut self) {
+        let (now, left) = (SystemClock.now(), self.guard.remaining());
+        if self.kill_at.is_none()
+            && let Some(cause) = self.cause_to_stop(now, left)
+        {
+            self.report_stop(cause);
+            let at_once = cause == Cause::Lost && self.plan.on_lost == OnLost::Kill;
+            let grace = if at_once { Duration::ZERO } else { self.plan.grace };
+            if !at_once {
+                self.group.signal_with_descendants(Signal::TERM);
+                // What is suspended could not end by it.
+                self.group.signal_with_descendants(Signal::CONT);
+            }
+            self.kill_at = Some(now + grace);
+        }
+        let Some(kill_at) = &mut self.kill_at else { return };
+        if !left.is_zero() && self.plan.on_lost != OnLost::Warn {
+            // The lock may be lost during the grace of another cause.
+            let latest = now + left.saturating_sub(self.plan.margin);
+            *kill_at = latest.min(*kill_at);
+        }
+        if now >= *kill_at {
+            self.group.signal_with_descendants(Signal::KILL);
+        }
+    }
+
+    fn cause_to_stop(&mut self, now: Moment, left: Duration) -> Option<Cause> {
+        if self.front.has_ended() {
+            return Some(Cause::FrontEnded);
+        }
+        if self.plan.max_hold.is_some_and(|time| now.since(self.started) >= time) {
+            return Some(Cause::MaxHold);
+        }
+        if left > self.plan.least_validity() {
+            return None;
+        }
+        if self.plan.on_lost != OnLost::Warn {
+            return Some(Cause::Lost);
+        }
+        if !self.has_warned {
+            self.has_warned = true;
+            self.say_of_lock(format_args!("{}; the command goes on without it", self.loss()));
+        }
+        None
+    }
+
+    fn report_stop(&self, cause: Cause) {
+        let grace = rounded(self.plan.grace);
+        match cause {
+            Cause::Lost if self.plan.on_lost == OnLost::Kill => {
+                self.say_of_lock(format_args!("{}: killing the command", self.loss()));
+            }
+            Cause::Lost => self.say_of_lock(format_args!(
+                "{}: stopping the command, with TERM and after {grace} with KILL",
+                self.loss()
+            )),
+            Cause::MaxHold => self.say_of_lock(format_args!(
+                "--max-hold is over: stopping the command, with TERM and after {grace} with KILL"
+            )),
+            Cause::FrontEnded => {
+                self.say_of_lock(format_args!("distlock was killed: stopping the command"));
+            }
+        }
+    }
+
+    fn say_of_lock(&self, what: impl std::fmt::Display) {
+        report(format_args!("lock \"{}\": {what}", self.guard.name()));
+    }
+
+    /// What is known of the loss.
+    fn loss(&self) -> String {
+        match self.guard.loss() {
+            Some(loss) => loss.to_string(),
+            None => format!(
+                "it could not be renewed and is valid for {} only",
+                rounded(self.guard.remaining())
+            ),
+        }
+    }
+
+    fn time_to_next_look(&self) -> Duration {
+        if self.status.is_some() {
+            return LOOK_AGAIN;
+        }
+        let now = SystemClock.now();
+        let until_stop = match self.kill_at {
+            Some(kill_at) => kill_at.since(now).max(LOOK_AGAIN),
+            None => {
+                let validity = self.guard.remaining().saturating_sub(self.plan.least_validity());
+                let max_hold = self.plan.max_hold.unwrap_or(Duration::MAX);
+                let hold = max_hold.saturating_sub(now.since(self.started));
+                // With a lock that is lost, and only warned of, there is nothing to wait for.
+                if validity.is_zero() { hold } else { validity.min(hold) }
+            }
+        };
+        let until_resumed = self.suspended.map_or(Duration::MAX, |_| STOP_TIME);
+        until_stop.min(until_resumed).min(LONGEST_WAIT)
+    }
+
+    fn changed(&mut self, change: Change) {
+        match change {
+            Change::Ended(status) => self.status = Some(exit::of_process(status)),
+            Change::Stopped(signal) => self.suspend(signal),
+            Change::Continued => {
+                if self.suspended.is_some() {
+                    // By another process than the shell, which continues the front.
+                    let _sent = kill_process(self.front.0, Signal::CONT);
+                }
+            }
+        }
+    }
+
+    /// Stops the job of the shell when its command was stopped, as by Ctrl-Z.
+    fn suspend(&mut self, signal: Signal) {
+        let Some(terminal) = &self.terminal else { return };
+        // It may use the terminal before it was given to it, or after `fg`.
+        let wants_terminal = [Signal::TTIN, Signal::TTOU].contains(&signal);
+        if wants_terminal && terminal.give_to(self.group) {
+            self.group.signal(Signal::CONT);
+            return;
+        }
+        self.suspended = Some(SystemClock.now());
+        // Not SIGSTOP: the system ignores this one where no shell could continue the job.
+        terminal.job().signal(Signal::TSTP);
+    }
+
+    /// Continues a command that was stopped and whose front was not.
+    fn resume_if_not_stopped(&mut self) {
+        let is_due = self.suspended.is_some_and(|since| SystemClock.now().since(since) > STOP_TIME);
+        if is_due && !is_stopped(self.front.0) {
+            self.resume();
+        }
+    }
+
+    /// Continues the command, in the foreground if the shell has put this job there.
+    fn resume(&mut self) {
+        self.suspended = None;
+        if let Some(terminal) = &self.terminal {
+            terminal.give_to(self.group);
+        }
+        self.group.signal(Signal::CONT);
+    }
+
+    /// Releases the lock, and returns the exit status.
+    fn finish(self, verbose: bool) -> Result<u8, Failure> {
+        let status = self.status.unwrap_or(exit::SOFTWARE);
+        let name = self.guard.name().clone();
+        let held = rounded(SystemClock.now().since(self.started));
+        let released = self.guard.unlock();
+        if self.kill_at.is_some() {
+            return Ok(exit::LOST);
+        }
+        match released {
+            Ok(()) if verbose => {
+                report(format_args!("lock \"{name}\" was released after {held}, status {status}"));
+                Ok(status)
+            }
+            Ok(()) => Ok(status),
+            Err(error) if error.is_lost() && self.plan.on_lost == OnLost::Warn => Ok(status),
+            Err(error) if error.is_lost() => Err(error.into()),
+            Err(error) => {
+                // The command is done, and the lease ends by itself.
+                report(format_args!("{}; its lease ends", exit::with_sources(&error)));
+                Ok(status)
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The controlling terminal: which process group reads from it and gets its signals.
+
+use crate::processes::Group;
+use rustix::process::{Pid, getpgid};
+use rustix::termios::{tcgetpgrp, tcsetpgrp};
+use std::fs::File;
+
+/// The terminal of the job, in the sense of a shell, that the user started.
+pub(crate) struct Terminal {
+    tty: File,
+    /// The process group of the process that the user started.
+    job: Group,
+}
+
+impl Terminal {
+    /// The controlling terminal; `None` without one, as under cron.
+    pub(crate) fn of(front: Pid) -> Option<Self> {
+        let tty = File::options().read(true).write(true).open("/dev/tty").ok()?;
+        Some(Self { tty, job: Group(getpgid(Some(front)).ok()?) })
+    }
+
+    /// Makes `group` the foreground group if the job is in the foreground, and returns whether it
+    /// is.
+    pub(crate) fn give_to(&self, group: Group) -> bool {
+        let Ok(foreground) = tcgetpgrp(&self.tty) else { return false };
+        foreground == group.0 || foreground == self.job.0 && tcsetpgrp(&self.tty, group.0).is_ok()
+    }
+
+    /// Makes the job's own group the foreground group again, if `group` is it.
+    pub(crate) fn take_from(&self, group: Group) {
+        if tcgetpgrp(&self.tty) == Ok(group.0) {
+            // The shell takes it anyway when the job has ended.
+            let _taken = tcsetpgrp(&self.tty, self.job.0);
+        }
+    }
+
+    /// Makes the job's own group the foreground group again, if the group that is it has ended.
+    pub(crate) fn reclaim(&self) {
+        if let Ok(foreground) = tcgetpgrp(&self.tty)
+            && Group(foreground).is_empty()
+        {
+            self.take_from(Group(foreground));
+        }
+    }
+
+    /// The group that Ctrl-Z would stop if the command were not in a group of its own.
+    pub(crate) fn job(&self) -> Group {
+        self.job
+    }
+}
