@@ -29,5 +29,5 @@ if [ -z "${REDIS_SERVER:-}" ] && ! command -v redis-server >/dev/null 2>&1; then
 fi
 
 # With the features that the tests have, so that nothing is built twice.
-cargo build --workspace --all-features --bin suite
+cargo build --workspace --all-features --bin suite --bin distlock
 exec "${CARGO_TARGET_DIR:-target}/debug/suite" "$@"

@@ -8,7 +8,7 @@ use crate::signals::{FRONT_ENDED, Signals};
 use distlock::crossbeam_channel::{Receiver, after, select, unbounded};
 use distlock::{Error, Interrupt, LockOptions, Loss, OwnedGuard, OwnedMutex};
 use rustix::process::Signal;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 use std::io::{self, BufRead};
 use std::ops::ControlFlow;
 use std::thread;
@@ -27,7 +27,7 @@ pub(crate) fn hold(arguments: &HoldArguments) -> Result<u8, Failure> {
     match acquire(&lock, arguments, &stop) {
         Ok(Some(guard)) => serve(guard, &stop),
         Ok(None) => {
-            say(&json!({ "event": "busy" }))?;
+            output::line(r#"{"event":"busy"}"#)?;
             Ok(arguments.conflict.status)
         }
         Err(error) if error.is_interrupted() => {
@@ -62,7 +62,7 @@ fn acquire(
 /// Answers commands until the lock is released or lost.
 fn serve(guard: OwnedGuard, stop: &Interrupt) -> Result<u8, Failure> {
     let token = guard.fencing_token().map(|token| token.get());
-    say(&json!({ "event": "held", "token": token }))?;
+    output::line(&format!(r#"{{"event":"held","token":{}}}"#, Json::from(token)))?;
     let (commands, losses, stopped) = (commands(), guard.losses(), stop.fired());
     loop {
         select! {
@@ -99,10 +99,7 @@ fn answer(guard: &OwnedGuard, command: Option<&str>) -> Result<ControlFlow<()>, 
 /// Ends with a release, which may find that the store has lost the lock.
 fn release(guard: OwnedGuard, losses: &Receiver<Loss>) -> Result<u8, Failure> {
     match guard.unlock() {
-        Ok(()) => {
-            say(&json!({ "event": "released" }))?;
-            Ok(0)
-        }
+        Ok(()) => output::line(r#"{"event":"released"}"#),
         Err(error) if error.is_lost() => {
             say_lost(losses.try_recv().map_or_else(|_| error.to_string(), |loss| loss.to_string()))
         }
@@ -132,19 +129,15 @@ fn lost(
 }
 
 fn say_lost(cause: String) -> Result<u8, Failure> {
-    say(&json!({ "event": "lost", "cause": cause }))?;
+    output::line(&format!(r#"{{"event":"lost","cause":{}}}"#, Json::from(cause)))?;
     Ok(exit::LOST)
 }
 
 fn say_state(event: &str, valid: bool, remaining: Duration) -> Result<(), Failure> {
     // A lock without an end has `Duration::MAX` left, which is no number of milliseconds here.
-    let remaining = u64::try_from(remaining.as_millis()).ok();
-    say(&json!({ "event": event, "valid": valid, "remaining_ms": remaining }))
-}
-
-/// Writes a line and flushes it: its reader is waiting for it.
-fn say(answer: &Json) -> Result<(), Failure> {
-    output::line(&answer.to_string()).map(drop)
+    let remaining = Json::from(u64::try_from(remaining.as_millis()).ok());
+    let answer = format!(r#"{{"event":"{event}","valid":{valid},"remaining_ms":{remaining}}}"#);
+    output::line(&answer).map(drop)
 }
 
 /// The lines of standard input, read by a thread of its own, so that a loss is noticed between

@@ -9,7 +9,7 @@ use distlock::backend::HolderInfo;
 use distlock::crossbeam_channel::{after, select};
 use distlock::{Client, Clock, DistLock, Interrupt, Moment, SystemClock};
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::Value as Json;
 use std::time::Duration;
 
 /// The time between two questions to the store.
@@ -93,20 +93,22 @@ impl Row<'_> {
         ]
     }
 
-    /// The same as JSON. A lease without an end has null milliseconds and `"expires":false`.
+    /// The same as JSON. For a lease without an end, `expires` is false.
     fn json(&self) -> String {
         let holder = self.holder.as_ref();
         let remaining = holder.and_then(|holder| holder.remaining);
-        json!({
-            "name": self.name,
-            "held": holder.is_some(),
-            "holder": holder.map(short),
-            "expires": holder.map(|holder| holder.remaining.is_some()),
-            "remaining_ms": remaining.and_then(|time| u64::try_from(time.as_millis()).ok()),
-            "token": null,
-            "waiters": null,
-        })
-        .to_string()
+        let millis = remaining.and_then(|time| u64::try_from(time.as_millis()).ok());
+        let pairs = [
+            ("name", Json::from(self.name)),
+            ("held", Json::from(holder.is_some())),
+            ("holder", Json::from(holder.map(short))),
+            ("expires", Json::from(holder.map(|holder| holder.remaining.is_some()))),
+            ("remaining_ms", Json::from(millis)),
+            ("token", Json::Null),
+            ("waiters", Json::Null),
+        ];
+        let pairs = pairs.map(|(key, value)| format!("\"{key}\":{value}"));
+        format!("{{{}}}", pairs.join(","))
     }
 }
 

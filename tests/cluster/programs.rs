@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// `batch_workers` sells and `hold` holds while the slots of both go to another node with 2,000
+/// `batch_workers` sells and `distlock hold` holds while the slots of both go to another node with 2,000
 /// others, and come back, and then their node gives way to its replica.
 #[test]
 fn batch_workers_are_exact_during_resharding_and_a_failover() {
@@ -22,7 +22,7 @@ fn batch_workers_are_exact_during_resharding_and_a_failover() {
     let (from, to) =
         (cluster.owner_of("batch_workers"), (cluster.owner_of("batch_workers") + 1) % 3);
     let kept = cluster.name_on(from, "kept");
-    let mut holder = Example::new("hold").args(&["--url", &url, "--name", &kept]).spawn();
+    let mut holder = Example::distlock(&["hold", "--url", &url, &kept]).spawn();
     holder.expect_event("held", LONG);
     let arguments = ["--url", &url, "--processes", "2", "--workers", "4", "--jobs", "1000000"];
     let mut workers = Example::new("batch_workers").args(&arguments).spawn();

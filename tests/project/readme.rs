@@ -148,7 +148,6 @@ fn named_examples_exist() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     for name in [
         "batch_workers",
-        "hold",
         "reentrancy",
         "try_with_wait",
         "long_job",

@@ -157,16 +157,14 @@ fn planted_password_is_never_printed() {
     refused_files(&printed);
     printed.check();
 
-    // The output of the examples.
+    // The output of the command.
     for url in [
         url("me", &format!("{SECRET}x")),
         format!("redis://me:{SECRET}@127.0.0.1:1"),
         url("me", SECRET),
     ] {
-        let mut hold = Example::new("hold")
-            .args(&["--name", "z", "--wait", "1s"])
-            .env("DISTLOCK_URL", &url)
-            .spawn();
+        let mut hold =
+            Example::distlock(&["hold", "--wait", "1", "z"]).env("DISTLOCK_URL", &url).spawn();
         hold.close_input();
         hold.wait_exit(Duration::from_secs(60));
         write!(printed.0.lock(), "{}\n{}\n", hold.output(), hold.errors()).unwrap();

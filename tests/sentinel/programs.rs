@@ -1,4 +1,4 @@
-//! The examples run on Sentinel by their URL alone.
+//! The examples and the command run on Sentinel by their URL alone.
 
 use crate::scene::SOON;
 use distlock_tests::child::Example;
@@ -15,7 +15,7 @@ fn batch_workers_and_hold_run_by_their_url_alone() {
     let output = workers.output();
     assert!(code == 0 && output.contains("Exact"), "{code}: {output} {}", workers.errors());
 
-    let mut hold = Example::new("hold").args(&["--url", &group.url(), "--name", "held"]).spawn();
+    let mut hold = Example::distlock(&["hold", "--url", &group.url(), "held"]).spawn();
     hold.expect_event("held", SOON);
     assert!(group.probe().exists("held"));
     hold.send("release");
@@ -51,10 +51,10 @@ fn batch_workers_stay_exact_over_a_failover_in_the_middle() {
 }
 
 #[test]
-fn hold_example_keeps_its_lock_over_a_failover() {
+fn hold_command_keeps_its_lock_over_a_failover() {
     let group = Group::start();
     let url = format!("{}?replicas=all&watchdog=8s", group.url());
-    let mut hold = Example::new("hold").args(&["--url", &url, "--name", "held"]).spawn();
+    let mut hold = Example::distlock(&["hold", "--url", &url, "held"]).spawn();
     hold.expect_event("held", SOON);
     let old = group.fail_over();
     let new = group.await_other_than(old);

@@ -1,4 +1,5 @@
-//! [`Example`] and [`Child`]: second processes, to be talked to, paused and killed.
+//! [`Example`], which may also be the command `distlock`, and [`Child`]: second processes, to be
+//! talked to, paused and killed.
 
 use super::lifeline::LifeLine;
 use super::time::{eventually, scaled};
@@ -22,7 +23,12 @@ pub struct Example(Command);
 impl Example {
     /// The example of this name, built if need be.
     pub fn new(name: &str) -> Self {
-        Self(Command::new(built(name)))
+        Self(Command::new(built("--example", name)))
+    }
+
+    /// The command `distlock`, built if need be.
+    pub fn distlock(arguments: &[&str]) -> Self {
+        Self::program(distlock()).args(arguments)
     }
 
     /// Any other program.
@@ -97,6 +103,13 @@ impl Child {
     pub fn send(&mut self, line: &str) {
         let input = self.input.as_mut().expect("its input is still open");
         writeln!(input, "{line}").unwrap_or_else(|error| panic!("{}: {error}", self.what));
+    }
+
+    /// Writes these characters alone, as keys that are pressed on a terminal.
+    #[track_caller]
+    pub fn press(&mut self, keys: &str) {
+        let input = self.input.as_mut().expect("its input is still open");
+        write!(input, "{keys}").unwrap_or_else(|error| panic!("{}: {error}", self.what));
     }
 
     /// Closes its standard input.
@@ -267,6 +280,11 @@ fn collect(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
     text
 }
 
+/// Where the command `distlock` is, which is built if need be.
+pub fn distlock() -> PathBuf {
+    built("--bin", "distlock")
+}
+
 /// Where a program of this package is. Cargo builds it with the tests.
 pub fn own_program(name: &str) -> PathBuf {
     profile_dir().join(name)
@@ -278,25 +296,26 @@ fn profile_dir() -> PathBuf {
     own.ancestors().nth(2).expect("tests lie in target/<profile>/deps").to_owned()
 }
 
-/// Where an example's binary is. Cargo is asked to build it, once in each run: with `cargo test
+/// Where the binary of an example or a program is. Cargo is asked to build it, once in each run: with `cargo test
 /// --test it` it may be missing or, worse, old.
-fn built(name: &str) -> PathBuf {
+fn built(kind: &'static str, name: &str) -> PathBuf {
     static BUILT: LazyLock<Mutex<HashMap<String, Arc<OnceLock<PathBuf>>>>> =
         LazyLock::new(Mutex::default);
     let cell = Arc::clone(BUILT.lock().entry(name.to_owned()).or_default());
-    cell.get_or_init(|| build(name)).clone()
+    cell.get_or_init(|| build(kind, name)).clone()
 }
 
-/// Set where all examples have been built just before.
+/// Set where all examples and programs have been built just before.
 const BUILT: &str = "DISTLOCK_TEST_BUILT";
 
-fn build(name: &str) -> PathBuf {
+fn build(kind: &str, name: &str) -> PathBuf {
     let profile_dir = profile_dir();
     let profile = match profile_dir.file_name().and_then(|name| name.to_str()) {
         Some("debug") | None => "dev",
         Some(other) => other,
     };
-    let binary = profile_dir.join("examples").join(name);
+    let folder = if kind == "--example" { "examples" } else { "" };
+    let binary = profile_dir.join(folder).join(name);
     // The suite has built it, and may be building something else now.
     if std::env::var_os(BUILT).is_some() && binary.exists() {
         return binary;
@@ -305,7 +324,7 @@ fn build(name: &str) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     // As `tests/run.sh` builds them: other features would have the library built once more here.
-    build.args(["build", "--quiet", "--workspace", "--all-features", "--example", name]);
+    build.args(["build", "--quiet", "--workspace", "--all-features", kind, name]);
     build.args(["--profile", profile, "--target-dir"]);
     build.arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
     // Of the package whose test this is. There are build scripts that run again, and have all that
@@ -321,7 +340,7 @@ fn build(name: &str) -> PathBuf {
     let built = build.output();
     match built {
         Ok(output) if !output.status.success() => {
-            panic!("example {name}: {}", String::from_utf8_lossy(&output.stderr))
+            panic!("{name}: {}", String::from_utf8_lossy(&output.stderr))
         }
         // Without cargo, what is there has to do.
         Ok(_) | Err(_) => assert!(binary.exists(), "there is no {}", binary.display()),

@@ -13,7 +13,7 @@ const URL: &str = "DISTLOCK_URL";
 /// The prefix of all variables of this library.
 const PREFIX: &str = "DISTLOCK_";
 
-/// Variables that a lock holder (the example `hold`) sets for its child processes; not read here.
+/// Variables that a lock holder (the command `distlock run`) sets for its child processes; not read here.
 const OF_A_HOLDER: [&str; 3] = ["DISTLOCK_NAME", "DISTLOCK_TOKEN", "DISTLOCK_DEADLINE"];
 
 impl Config {

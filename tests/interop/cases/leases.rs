@@ -68,7 +68,7 @@ pub(crate) fn lock_of_our_killed_program_is_free_after_its_lease(library: &'stat
     retry_if_late(late::LEASE, || {
         let scene = Scene::with(library, "", &["watchdog=1000"]);
         let url = scene.ours.url("watchdog=1s");
-        let mut holder = Example::new("hold").args(&["--url", &url, "--name", "lock"]).spawn();
+        let mut holder = Example::distlock(&["hold", "--url", &url, "lock"]).spawn();
         holder.expect_event("held", BOUND);
         let (mut probe, key) = (scene.probe(), library.key("lock"));
         let mut held = HeldKey::of(scene.probe(), &key);

@@ -165,7 +165,7 @@ fn interrupted_workers_leave_nothing() {
         [("workers:ctrl-c", Child::interrupt), ("workers:terminated", Child::terminate)];
     for (name, stop) in ways {
         let shared = ["--url", &server.url(), "--name", name];
-        let mut holder = Example::new("hold").args(&shared).spawn();
+        let mut holder = Example::distlock(&["hold", "--url", &server.url(), name]).spawn();
         holder.expect_event("held", SOON);
         let mut child = start(&[&shared[..], &["--processes", "3"]].concat());
         let mut probe = server.probe();

@@ -1,7 +1,6 @@
 //! The examples do what their first lines say: each is run as a user would run it.
 
 mod batch_workers;
-mod hold;
 mod judge;
 mod small;
 

@@ -22,7 +22,11 @@ pub(crate) fn everything() -> (Outcome, Option<Binaries>) {
 fn binary(line: &str) -> Option<(String, PathBuf)> {
     let message: Json = serde_json::from_str(line).ok()?;
     let is_test = message["profile"]["test"].as_bool()?;
-    let name = message["target"]["name"].as_str()?;
+    let name = match message["target"]["name"].as_str()? {
+        // The library has the name of the program.
+        "distlock" if message["target"]["kind"][0] == "bin" => "distlock-cli",
+        name => name,
+    };
     let path = message["executable"].as_str()?;
     is_test.then(|| (name.to_owned(), path.into()))
 }

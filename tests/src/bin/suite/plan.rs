@@ -76,6 +76,8 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> 
             suite.tests("quorum", 10),
             suite.binary("distlock", 4),
             suite.interop(),
+            suite.tests("cli", 8),
+            suite.tests("distlock-cli", 2),
             suite.tests("project", 8),
             suite.tests("lock_core", 8),
             suite.tests("distlock-benches", 4),

@@ -1,15 +1,14 @@
-//! `hold`: its protocol, its exit codes, and the loss that a paused or killed holder reports.
+//! `distlock hold`: its protocol, its exit codes, and the loss that a paused or killed holder reports.
 
-use super::{SOON, only_error};
+use crate::{SOON, only_error};
 use distlock_tests::child::{Child, Example};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{eventually, let_pass, scaled, within};
 use serde_json::Value as Json;
 use std::time::Duration;
 
-fn hold(arguments: &[&str]) -> Child {
-    let hold = Example::new("hold").env("DISTLOCK_URL", "memory://");
-    hold.args(&["--name", "it"]).args(arguments).spawn()
+fn hold(url: &str, arguments: &[&str]) -> Child {
+    Example::distlock(&["hold", "--url", url, "it"]).args(arguments).spawn()
 }
 
 #[track_caller]
@@ -33,9 +32,8 @@ fn answer(child: &mut Child, question: &str) -> (bool, u64) {
 #[test]
 fn hold_answers_and_releases() {
     let server = RedisServer::start();
-    let url = server.url();
-    for arguments in [vec![], vec!["--url", &url]] {
-        let mut child = hold(&arguments);
+    for arguments in [&[][..], &["--lease", "30"], &["--max-hold", "30s"]] {
+        let mut child = hold(&server.url(), arguments);
         assert!(held(&mut child) > 1_000_000_000_000_000, "microseconds since 1970");
         for question in ["check", "verify"] {
             let (valid, remaining) = ask(&mut child, question);
@@ -56,7 +54,8 @@ fn hold_answers_and_releases() {
 
 #[test]
 fn output_is_the_documented_one() {
-    let mut child = hold(&["--lease", "10s"]);
+    let server = RedisServer::start();
+    let mut child = hold(&server.url(), &["--lease", "10"]);
     let token = held(&mut child);
     child.send("check");
     let (_, remaining) = answer(&mut child, "check");
@@ -75,8 +74,9 @@ fn output_is_the_documented_one() {
 fn end_of_input_and_signals_release() {
     let ends: [fn(&mut Child); 3] =
         [Child::close_input, |child| child.interrupt(), |child| child.terminate()];
+    let server = RedisServer::start();
     for end in ends {
-        let mut child = hold(&[]);
+        let mut child = hold(&server.url(), &[]);
         held(&mut child);
         end(&mut child);
         child.expect_event("released", SOON);
@@ -88,15 +88,15 @@ fn end_of_input_and_signals_release() {
 fn busy_lock_is_reported_and_wait_is_interruptible() {
     let server = RedisServer::start();
     let url = server.url();
-    let mut holder = hold(&["--url", &url]);
+    let mut holder = hold(&url, &[]);
     let token = held(&mut holder);
-    for wait in ["0s", "200ms"] {
-        let mut child = hold(&["--url", &url, "--wait", wait]);
+    for wait in ["0", "0.2"] {
+        let mut child = hold(&url, &["--wait", wait]);
         child.expect_event("busy", SOON);
         assert_eq!(child.wait_exit(SOON), 1);
     }
 
-    let mut waiting = hold(&["--url", &url]);
+    let mut waiting = hold(&url, &[]);
     let mut probe = server.probe();
     eventually("it waits", SOON, || {
         !probe.command(&["PUBSUB", "CHANNELS", "*"]).texts().is_empty()
@@ -105,31 +105,31 @@ fn busy_lock_is_reported_and_wait_is_interruptible() {
     assert_eq!(waiting.wait_exit(SOON), 130);
     assert_eq!((waiting.output(), waiting.errors()), (String::new(), String::new()));
 
-    let mut next = hold(&["--url", &url, "--wait", "1m"]);
+    let mut next = hold(&url, &["--wait", "60"]);
     holder.send("release");
     assert!(held(&mut next) > token);
 }
 
 #[test]
 fn missing_store_is_reported_with_advice() {
-    let mut child = Example::new("hold").arg("--name=it").spawn();
+    let mut child = Example::distlock(&["hold", "it"]).spawn();
     assert_eq!(child.wait_exit(SOON), 78, "{}", child.errors());
     let line = only_error(&child);
-    assert!(line.contains("DISTLOCK_URL") && line.contains("memory://"), "{line}");
+    assert!(line.contains("DISTLOCK_URL") && line.contains("--url"), "{line}");
 }
 
 #[test]
 fn environment_names_the_store() {
     let server = RedisServer::start();
-    let mut child =
-        Example::new("hold").arg("--name=it").env("DISTLOCK_URL", &server.url()).spawn();
+    let mut child = Example::distlock(&["hold", "it"]).env("DISTLOCK_URL", &server.url()).spawn();
     held(&mut child);
     assert!(server.probe().exists("it"));
 }
 
 #[test]
 fn fixed_lease_ends_without_input() {
-    let mut child = hold(&["--lease", "300ms"]);
+    let server = RedisServer::start();
+    let mut child = hold(&server.url(), &["--max-hold", "0.3"]);
     held(&mut child);
     let lost = child.expect_event("lost", SOON);
     assert_eq!(lost["cause"], "the lease ended without a renewal");
@@ -139,7 +139,7 @@ fn fixed_lease_ends_without_input() {
 #[test]
 fn deleted_lock_is_lost_at_next_renewal() {
     let server = RedisServer::start();
-    let mut child = hold(&["--url", &format!("{}?watchdog=3s", server.url())]);
+    let mut child = hold(&format!("{}?watchdog=3s", server.url()), &[]);
     held(&mut child);
     assert_eq!(server.probe().command(&["DEL", "it"]).int(), 1);
     let lost = child.expect_event("lost", SOON);
@@ -151,7 +151,7 @@ fn deleted_lock_is_lost_at_next_renewal() {
 fn verify_and_release_report_loss_in_store() {
     let server = RedisServer::start();
     for command in ["verify", "release"] {
-        let mut child = hold(&["--url", &server.url()]);
+        let mut child = hold(&server.url(), &[]);
         held(&mut child);
         assert_eq!(server.probe().command(&["DEL", "it"]).int(), 1);
         assert!(ask(&mut child, "check").0, "the loss is not known locally");
@@ -169,11 +169,11 @@ fn lock_of_a_killed_holder_is_free_within_its_lease() {
     let server = RedisServer::start();
     let lease = scaled(Duration::from_secs(3));
     let url = format!("{}?watchdog={}ms", server.url(), lease.as_millis());
-    let mut dead = hold(&["--url", &url]);
+    let mut dead = hold(&url, &[]);
     let token = held(&mut dead);
     await_renewals(&server);
     dead.kill();
-    let next = || held(&mut hold(&["--url", &url]));
+    let next = || held(&mut hold(&url, &[]));
     assert!(within(lease, next) > token);
 }
 
@@ -193,11 +193,11 @@ fn holder_paused_past_its_lease_reports_loss_at_first_check() {
     let lease = scaled(Duration::from_millis(500));
     let url = format!("{}?watchdog={}ms", server.url(), lease.as_millis());
     for asked_while_paused in [true, false] {
-        let mut paused = hold(&["--url", &url]);
+        let mut paused = hold(&url, &[]);
         let token = held(&mut paused);
         paused.pause();
         // The second holder's lease outlasts the test.
-        let mut next = hold(&["--url", &server.url()]);
+        let mut next = hold(&server.url(), &[]);
         let next_token = held(&mut next);
         assert!(token < next_token);
         if asked_while_paused {
@@ -237,7 +237,7 @@ fn paused_store_costs_only_renewals() {
     let server = RedisServer::start();
     let lease = scaled(Duration::from_secs(4));
     let url = format!("{}?watchdog={}ms&command_timeout=800ms", server.url(), lease.as_millis());
-    let mut child = hold(&["--url", &url]);
+    let mut child = hold(&url, &[]);
     held(&mut child);
     server.pause();
     let_pass(lease / 2);
@@ -252,19 +252,19 @@ fn paused_store_costs_only_renewals() {
 #[test]
 fn failure_is_one_line_with_exit_code() {
     let nowhere = "redis://127.0.0.1:1?outage_limit=200ms";
-    let troubles: [(&[&str], i32, &str); 6] = [
-        (&["--url", nowhere], 69, "Connection refused"),
-        (&["--url", nowhere, "--wait", "0s"], 69, "Connection refused"),
-        (&["--url", "redis://127.0.0.1?colour=red"], 78, "`colour`"),
-        (&["--wait", "soon"], 78, "'soon' for '--wait <DURATION>'"),
-        (&["--lease", "1ms"], 78, "a lease of 1ms is too short"),
-        (&["--colour", "red"], 78, "unexpected argument '--colour'"),
+    let troubles: [(&str, &[&str], i32, &str); 6] = [
+        (nowhere, &[], 69, "Connection refused"),
+        (nowhere, &["--wait", "0"], 69, "Connection refused"),
+        ("redis://127.0.0.1?colour=red", &[], 78, "`colour`"),
+        (nowhere, &["--wait", "soon"], 64, "'soon' for '--wait <SECS>'"),
+        (nowhere, &["--max-hold", "1ms"], 64, "a lease of 1ms is too short"),
+        (nowhere, &["--colour", "red"], 64, "unexpected argument '--colour'"),
     ];
-    for (arguments, code, what) in troubles {
-        let mut child = hold(arguments);
+    for (url, arguments, code, what) in troubles {
+        let mut child = hold(url, arguments);
         assert_eq!(child.wait_exit(SOON), code, "{arguments:?}: {}", child.errors());
         let line = only_error(&child);
-        assert!(line.starts_with("hold: ") && line.contains(what), "{line}");
+        assert!(line.starts_with("distlock: ") && line.contains(what), "{line}");
         assert_eq!(child.output(), "");
     }
 }
@@ -274,7 +274,7 @@ fn server_refusal_is_reported() {
     let server = RedisServer::start();
     server.probe().command(&["CONFIG", "SET", "requirepass", "open"]);
     let url = format!("redis://:wrong-password@127.0.0.1:{}", server.port());
-    let mut child = hold(&["--url", &url]);
+    let mut child = hold(&url, &[]);
     assert_eq!(child.wait_exit(SOON), 78, "{}", child.errors());
     let line = only_error(&child);
     assert!(line.contains("WRONGPASS") && !line.contains("wrong-password"), "{line}");
@@ -284,15 +284,16 @@ fn server_refusal_is_reported() {
 fn foreign_data_under_name_is_reported() {
     let server = RedisServer::start();
     server.probe().command(&["SET", "it", "something else"]);
-    let mut child = hold(&["--url", &server.url()]);
-    assert_eq!(child.wait_exit(SOON), 70, "{}", child.errors());
-    assert!(only_error(&child).contains("choose another `--name`"), "{}", child.errors());
+    let mut child = hold(&server.url(), &[]);
+    assert_eq!(child.wait_exit(SOON), 65, "{}", child.errors());
+    assert!(only_error(&child).contains("choose another name"), "{}", child.errors());
 }
 
 #[test]
 fn signals_ignored_at_start_are_no_handlers() {
-    let words = ["--name", "x", "--url", "memory://"];
-    let mut child = Example::new("hold").args(&words).with_signals_ignored().spawn();
+    let server = RedisServer::start();
+    let hold = Example::distlock(&["hold", "--url", &server.url(), "it"]);
+    let mut child = hold.with_signals_ignored().spawn();
     held(&mut child);
     child.terminate();
     child.expect_event("released", SOON);

@@ -1,0 +1,92 @@
+//! The command `distlock`, run as a user runs it, on real servers.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+
+// `hold`: its protocol.
+mod hold;
+
+// Locks that are lost while the command runs.
+mod loss;
+
+// `status`, `check`, `wait` and `break`.
+mod operators;
+
+// `run`: waits, exit statuses, environment, refusals.
+mod run;
+
+// Signals, and the end of distlock itself.
+mod signals;
+
+// Shells with job control.
+mod terminal;
+
+// Help, completions, man pages.
+mod texts;
+
+use distlock_tests::child::{Child, Example};
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::eventually;
+use rustix::process::{Pid, Signal, kill_process};
+use std::time::Duration;
+
+/// The bound on steps that take no time on an idle machine.
+const SOON: Duration = Duration::from_secs(60);
+
+/// `distlock run` on this server, with these options, of the lock `it`.
+fn run(server: &RedisServer, options: &[&str], command: &[&str]) -> Child {
+    run_on(&server.url(), options, command)
+}
+
+fn run_on(url: &str, options: &[&str], command: &[&str]) -> Child {
+    let words = [&["run"], options, &["it", "--"], command].concat();
+    Example::distlock(&words).env("DISTLOCK_URL", url).spawn()
+}
+
+/// The same for a line of `sh`.
+fn run_script(server: &RedisServer, options: &[&str], script: &str) -> Child {
+    run(server, options, &["sh", "-c", script])
+}
+
+/// The one line on standard error with which a program fails.
+#[track_caller]
+fn only_error(child: &Child) -> String {
+    let errors = eventually("a line on standard error", SOON, || {
+        let errors = child.errors();
+        errors.ends_with('\n').then_some(errors)
+    });
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    errors
+}
+
+/// Waits for `{"pid": ..}` and returns the number.
+#[track_caller]
+fn said_pid(child: &mut Child) -> i32 {
+    let number = |json: &serde_json::Value| json["pid"].as_i64();
+    let pid = child.expect("the number of a process", SOON, number);
+    i32::try_from(pid).unwrap()
+}
+
+/// The state, the parent and the group of a process; `None` if it has ended.
+fn stat(pid: i32) -> Option<(char, i32, i32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // "12 (name, with anything in it) S 11 10 .."
+    let mut fields = stat.rsplit(')').next()?.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    let mut number = || fields.next()?.parse().ok();
+    let found = (state, number()?, number()?);
+    (state != 'Z' && state != 'X').then_some(found)
+}
+
+fn is_alive(pid: i32) -> bool {
+    stat(pid).is_some()
+}
+
+/// The parent of this process.
+fn parent_of(pid: i32) -> i32 {
+    stat(pid).expect("it runs").1
+}
+
+/// Sends the signal to this process alone.
+fn signal(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).expect("a process of ours can be told");
+}

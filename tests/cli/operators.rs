@@ -1,0 +1,137 @@
+//! `status`, `check`, `wait` and `break`.
+
+use crate::{SOON, only_error, run, run_script, said_pid, signal};
+use distlock_tests::child::{Child, Example};
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::{eventually, within};
+use rustix::process::Signal;
+use serde_json::{Value as Json, json};
+use std::time::Duration;
+
+/// Runs it to its end: its status and its output.
+fn ask(server: &RedisServer, words: &[&str]) -> (i32, String) {
+    let mut child = start(server, words);
+    let status = child.wait_exit(SOON);
+    (status, child.output() + &child.errors())
+}
+
+fn start(server: &RedisServer, words: &[&str]) -> Child {
+    Example::distlock(words).env("DISTLOCK_URL", &server.url()).spawn()
+}
+
+/// A command that holds the lock until its input ends.
+fn holder(server: &RedisServer) -> Child {
+    let mut child = run_script(server, &[], "echo '{\"pid\": 0}'; read -r _; exit 0");
+    said_pid(&mut child);
+    child
+}
+
+/// The whole identity of the holder.
+fn owner(server: &RedisServer) -> String {
+    server.probe().hgetall("it").into_keys().next().expect("it is held")
+}
+
+#[test]
+fn check_tells_held_from_free() {
+    let server = RedisServer::start();
+    assert_eq!(ask(&server, &["check", "it"]), (0, "free".to_owned()));
+    let _holder = holder(&server);
+    assert_eq!(ask(&server, &["check", "it"]), (1, "held".to_owned()));
+    assert_eq!(ask(&server, &["check", "-q", "-E", "4", "it"]), (4, String::new()));
+}
+
+#[test]
+fn status_shows_the_holder_and_what_is_unknown() {
+    let server = RedisServer::start();
+    let _holder = holder(&server);
+    // Of a client that set no lease.
+    server.probe().command(&["HSET", "endless", "me:1", "1"]);
+    let short = format!("{}..", &owner(&server)[..8]);
+    let (status, table) = ask(&server, &["status", "it", "other", "endless"]);
+    assert_eq!(status, 0, "{table}");
+    let rows: Vec<Vec<_>> = table.lines().map(|line| line.split("  ").collect()).collect();
+    let rows = rows.into_iter().map(|row| {
+        let cells = row.into_iter().map(str::trim).filter(|cell| !cell.is_empty());
+        cells.collect::<Vec<_>>()
+    });
+    let rows: Vec<_> = rows.collect();
+    assert_eq!(rows[0], ["NAME", "STATE", "HOLDER", "REMAINING", "TOKEN", "WAITERS"]);
+    assert_eq!((rows[1][..3].join(" "), &rows[1][4..]), (format!("it held {short}"), UNKNOWN));
+    assert!(rows[1][3].ends_with(" s"), "{table}");
+    assert_eq!(rows[2], ["other", "free", "-", "-", "-", "unknown"]);
+    assert_eq!(rows[3][..4], ["endless", "held", "me:1", "no end"]);
+    assert!(table.lines().all(|line| line.len() <= 80), "{table}");
+
+    let (status, lines) = ask(&server, &["status", "--json", "it", "other", "endless"]);
+    assert_eq!(status, 0);
+    let json: Vec<Json> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&json[0]["held"], &json[0]["holder"]), (&json!(true), &json!(short)));
+    assert!((1..=30_000).contains(&json[0]["remaining_ms"].as_u64().unwrap()), "{lines}");
+    assert_eq!((&json[0]["token"], &json[0]["waiters"]), (&Json::Null, &Json::Null));
+    assert_eq!((&json[1]["held"], &json[1]["holder"]), (&json!(false), &Json::Null));
+    assert_eq!((&json[2]["expires"], &json[2]["remaining_ms"]), (&json!(false), &Json::Null));
+}
+
+const UNKNOWN: &[&str] = &["unknown", "unknown"];
+
+#[test]
+fn wait_ends_when_the_lock_is_free() {
+    let server = RedisServer::start();
+    assert_eq!(ask(&server, &["wait", "it"]), (0, String::new()));
+    let mut holder = holder(&server);
+    assert_eq!(ask(&server, &["wait", "-w", "0.3", "it"]), (1, String::new()));
+    let mut interrupted = start(&server, &["wait", "it"]);
+    let mut waiting = start(&server, &["wait", "it"]);
+    let mut probe = server.probe();
+    let before = probe.command_calls("pttl");
+    eventually("they ask", SOON, || probe.command_calls("pttl") > before + 4);
+    signal(i32::try_from(interrupted.id()).unwrap(), Signal::TERM);
+    assert_eq!(interrupted.wait_exit(SOON), 143);
+    assert!(waiting.is_running());
+    holder.close_input();
+    assert_eq!(waiting.wait_exit(SOON), 0);
+}
+
+#[test]
+fn break_needs_a_yes_and_names_the_holder() {
+    let server = RedisServer::start();
+    let (status, said) = ask(&server, &["break", "--yes", "it"]);
+    assert!(status == 1 && said.contains("is free"), "{status}: {said}");
+    let _holder = holder(&server);
+    let (status, said) = ask(&server, &["break", "it"]);
+    assert!(status == 64 && said.contains("add --yes"), "{status}: {said}");
+    assert!(server.probe().exists("it"));
+    let short = owner(&server)[..8].to_owned();
+    let (status, said) = ask(&server, &["break", "--yes", "it"]);
+    assert!(status == 0 && said.contains(&short), "{status}: {said}");
+    assert!(!server.probe().exists("it"));
+}
+
+#[test]
+fn break_wakes_a_waiter_and_stops_the_holder() {
+    let server = RedisServer::start();
+    let mut holder = run(&server, &["--lease", "60"], &["sleep", "1000"]);
+    eventually("it is held", SOON, || server.probe().exists("it"));
+    let mut waiter = run(&server, &["--verbose"], &["true"]);
+    eventually("it waits", SOON, || {
+        let channels = server.probe().command(&["PUBSUB", "CHANNELS", "redisson_lock__channel:*"]);
+        !channels.texts().is_empty()
+    });
+    // The lease of the broken lock would last for a minute.
+    within(Duration::from_secs(10), || {
+        assert_eq!(ask(&server, &["break", "--yes", "it"]).0, 0);
+        assert_eq!(waiter.wait_exit(SOON), 0, "{}", waiter.errors());
+    });
+    assert_eq!(holder.wait_exit(SOON), 75, "{}", holder.errors());
+}
+
+#[test]
+fn unreachable_store_is_never_free() {
+    for words in [&["check", "it"][..], &["wait", "it"], &["status", "it"], &["break", "-y", "it"]]
+    {
+        let mut child = Example::distlock(words).env("DISTLOCK_URL", "redis://127.0.0.1:1").spawn();
+        assert_eq!(child.wait_exit(SOON), 69, "{words:?}: {}", child.errors());
+        assert!(only_error(&child).contains("check that the store is up"), "{}", child.errors());
+        assert_eq!(child.output(), "");
+    }
+}

@@ -1,0 +1,215 @@
+//! `run`: waits, exit statuses, environment, refusals.
+
+use crate::{SOON, is_alive, only_error, run, run_on, run_script, said_pid, signal, stat};
+use distlock_tests::child::{Child, Example};
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::{always, eventually, ms, timed, within};
+use lock_core::{Clock, SystemClock};
+use rustix::process::Signal;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Says its number, and goes on until the end of its input.
+const HOLDER: &str = r#"echo "{\"pid\": $$}"; read -r _; exit 0"#;
+
+/// A command that holds the lock until its input ends.
+fn holder(server: &RedisServer) -> Child {
+    let mut child = run_script(server, &[], HOLDER);
+    said_pid(&mut child);
+    child
+}
+
+#[test]
+fn runs_at_once_serialise() {
+    let server = RedisServer::start();
+    let folder = tempfile::tempdir().unwrap();
+    let inside = folder.path().join("inside");
+    // A second `mkdir` of the same folder fails.
+    let script = r#"mkdir "$0" || exit 99; sleep 0.1; rmdir "$0""#;
+    let command = ["sh", "-c", script, inside.to_str().unwrap()];
+    let mut children: Vec<_> = (0..4).map(|_| run(&server, &[], &command)).collect();
+    for child in &mut children {
+        assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
+    }
+    assert!(!server.probe().exists("it"));
+}
+
+#[test]
+fn nonblock_conflicts_with_the_given_status() {
+    let server = RedisServer::start();
+    let mut holder = holder(&server);
+    for (options, status) in [
+        (&["-n"][..], 1),
+        (&["-n", "-E", "9"], 9),
+        (&["--nonblock", "--conflict-exit-code", "0"], 0),
+        (&["-w", "0", "-E", "8"], 8),
+    ] {
+        let mut child = run(&server, options, &["echo", "inside"]);
+        assert_eq!(child.wait_exit(SOON), status, "{options:?}: {}", child.errors());
+        assert_eq!(child.output() + &child.errors(), "");
+    }
+    holder.close_input();
+    assert_eq!(holder.wait_exit(SOON), 0);
+    assert_eq!(run(&server, &["-n"], &["true"]).wait_exit(SOON), 0);
+}
+
+#[test]
+fn wait_gives_up_on_time() {
+    let server = RedisServer::start();
+    let _holder = holder(&server);
+    let early = timed(500, |by| {
+        let mut child = run(&server, &["-w", "0.5"], &["true"]);
+        assert_eq!(child.wait_exit(SOON), 1, "{}", child.errors());
+        by.since(SystemClock.now())
+    });
+    assert_eq!(early, Duration::ZERO, "too early");
+}
+
+#[test]
+fn waiter_runs_when_the_holder_ends() {
+    let server = RedisServer::start();
+    let mut holder = holder(&server);
+    let mut waiter = run(&server, &["--verbose"], &["true"]);
+    eventually("it waits", SOON, || waiter.errors().contains("waiting"));
+    holder.close_input();
+    assert_eq!(waiter.wait_exit(SOON), 0);
+    let errors = waiter.errors();
+    assert!(errors.contains("was taken after") && errors.contains("was released"), "{errors}");
+}
+
+#[test]
+fn exit_status_is_that_of_the_command() {
+    let server = RedisServer::start();
+    for (script, status) in [
+        ("exit 0", 0),
+        ("exit 7", 7),
+        ("exit 255", 255),
+        ("kill -s SEGV $$", 128 + 11),
+        ("kill -s KILL $$", 128 + 9),
+        ("kill -s TERM $$", 128 + 15),
+        // A real-time signal has no name.
+        ("kill -s RTMIN+3 $$", 128 + 37),
+    ] {
+        let mut child = run(&server, &[], &["bash", "-c", script]);
+        assert_eq!(child.wait_exit(SOON), status, "{script}: {}", child.errors());
+        assert!(!server.probe().exists("it"), "{script}");
+    }
+    for (command, status) in [("/no/such/command", 127), ("/etc/passwd", 126)] {
+        let mut child = run(&server, &[], &[command]);
+        assert_eq!(child.wait_exit(SOON), status);
+        assert!(only_error(&child).contains("cannot be started"), "{}", child.errors());
+        assert!(!server.probe().exists("it"), "{command}");
+    }
+}
+
+#[test]
+fn standard_streams_pass_through() {
+    let server = RedisServer::start();
+    let mut child = run_script(&server, &[], "read -r it; echo \"out $it\"; echo err >&2");
+    child.send("in");
+    assert_eq!(child.wait_exit(SOON), 0);
+    assert_eq!((child.output().as_str(), only_error(&child).as_str()), ("out in", "err\n"));
+    let words = ["run", "it", "-c", "echo \"$0\"; exit 5"];
+    let line = Example::distlock(&words).env("DISTLOCK_URL", &server.url());
+    let mut child = line.env("SHELL", "/bin/sh").spawn();
+    assert_eq!((child.wait_exit(SOON), child.output().as_str()), (5, "/bin/sh"));
+}
+
+#[test]
+fn environment_tells_name_token_and_deadline() {
+    let server = RedisServer::start();
+    let script = r#"echo "$DISTLOCK_NAME ${DISTLOCK_TOKEN-none} ${DISTLOCK_DEADLINE-none}""#;
+    let said = |options: &[&str]| -> Vec<String> {
+        let command = ["sh", "-c", script];
+        let words = [&["run"], options, &["it", "--"], &command[..]].concat();
+        let child = Example::distlock(&words).env("DISTLOCK_URL", &server.url());
+        // Those of an outer one.
+        let child = child.env("DISTLOCK_TOKEN", "1").env("DISTLOCK_DEADLINE", "1");
+        let mut child = child.spawn();
+        assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
+        child.output().split(' ').map(str::to_owned).collect()
+    };
+    let first = said(&[]);
+    assert_eq!((first[0].as_str(), first[2].as_str()), ("it", "none"));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let second = said(&["--max-hold", "1000"]);
+    let number = |text: &str| text.parse::<u64>().unwrap();
+    assert!(number(&second[1]) > number(&first[1]), "{first:?} {second:?}");
+    let ahead = number(&second[2]) - now;
+    assert!((999..=1_000 + SOON.as_secs()).contains(&ahead), "{ahead}");
+    let tokenless = format!("{}?tokens=off", server.url());
+    let mut child = run_on(&tokenless, &[], &["sh", "-c", script]);
+    child.wait_exit(SOON);
+    assert_eq!(child.output(), "it none none");
+}
+
+#[test]
+fn bad_arguments_and_stores_are_refused() {
+    let refusals: [(&[&str], i32, &str); 10] = [
+        (&["--url", "memory://", "it", "--", "true"], 78, "no other process sees"),
+        (&["it", "--", "true"], 78, "DISTLOCK_URL"),
+        (&["--url", "redis://h?colour=red", "it", "--", "true"], 78, "`colour`"),
+        (&["--url", "nosuch://h", "it", "--", "true"], 78, "nosuch"),
+        (&["--url", "redis://h", "it"], 64, "required"),
+        (&["--url", "redis://h", "it", "true"], 64, "'true'"),
+        (&["--url", "redis://h", "it", "-c", "true", "--", "true"], 64, "cannot be used with"),
+        (&["--url", "redis://h", "-n", "-w", "1", "it", "--", "true"], 64, "cannot be used with"),
+        (&["--url", "redis://h", "", "--", "true"], 64, "empty"),
+        (
+            &["--url", "redis://h", "--lease", "10", "--kill-after", "5", "it", "--", "true"],
+            64,
+            "say at most 4s",
+        ),
+    ];
+    for (arguments, status, what) in refusals {
+        let mut child = Example::distlock(&["run"]).args(arguments).spawn();
+        assert_eq!(child.wait_exit(SOON), status, "{arguments:?}: {}", child.errors());
+        let line = only_error(&child);
+        assert!(line.starts_with("distlock: ") && line.contains(what), "{line}");
+    }
+}
+
+#[test]
+fn unreachable_store_is_reported_at_once() {
+    for url in ["redis://no.such.host.invalid", "redis://127.0.0.1:1"] {
+        for options in [&[][..], &["-n"], &["-w", "0.5"]] {
+            // A wait without an end would tolerate an outage of thirty seconds.
+            within(Duration::from_secs(10), || {
+                let mut child = run_on(url, options, &["true"]);
+                assert_eq!(child.wait_exit(SOON), 69, "{}", child.errors());
+                assert!(only_error(&child).contains("check that the store is up"));
+            });
+        }
+    }
+}
+
+#[test]
+fn max_hold_stops_the_command() {
+    let server = RedisServer::start();
+    let script = r#"trap 'echo "{\"pid\": 15}"; exit 3' TERM; while :; do sleep 0.05; done"#;
+    let mut child = run_script(&server, &["--max-hold", "0.3"], script);
+    assert_eq!(said_pid(&mut child), 15);
+    assert_eq!(child.wait_exit(SOON), 75);
+    assert!(child.errors().contains("--max-hold is over"), "{}", child.errors());
+    assert!(!server.probe().exists("it"), "released");
+}
+
+#[test]
+fn lock_is_held_until_the_whole_group_has_ended() {
+    let server = RedisServer::start();
+    let script = r#"sleep 1000 >/dev/null 2>&1 & echo "{\"pid\": $!}"; exit 3"#;
+    let mut child = run_script(&server, &[], script);
+    let left_behind = said_pid(&mut child);
+    always("the lock is held", ms(300), || server.probe().exists("it") && child.is_running());
+    signal(left_behind, Signal::KILL);
+    assert_eq!(child.wait_exit(SOON), 3);
+
+    // A daemon leaves the group. `setsid` does not fork, because it does not lead a group here.
+    let script = r#"setsid sleep 1000 >/dev/null 2>&1 & echo "{\"pid\": $!}"; read -r _; exit 4"#;
+    let mut child = run_script(&server, &[], script);
+    let daemon = said_pid(&mut child);
+    eventually("it has left", SOON, || stat(daemon).expect("it runs").2 == daemon);
+    child.close_input();
+    assert_eq!(child.wait_exit(SOON), 4);
+    assert!(is_alive(daemon), "it goes on without the lock");
+    signal(daemon, Signal::KILL);
+}

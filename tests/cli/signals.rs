@@ -1,0 +1,135 @@
+//! Signals to `distlock run`, and its end by SIGKILL.
+
+use crate::{SOON, is_alive, parent_of, run, run_script, said_pid, signal, stat};
+use distlock_tests::child::{Child, Example};
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::eventually;
+use rustix::process::Signal;
+
+/// A command with a child and two grandchildren that end by no signal but KILL: one of them in the
+/// process group, and one in another, as below `timeout`. Each says its number.
+const STUBBORN: &str = r#"
+    trap '' HUP INT TERM
+    say() { echo "{\"pid\": $1}"; }
+    say $$
+    sh -c 'echo "{\"pid\": $$}"; while :; do sleep 1000; done' &
+    timeout 1000 sh -c 'echo "{\"pid\": $$}"; while :; do sleep 1000; done' &
+    while :; do sleep 1000; done"#;
+
+/// Starts it, and returns the numbers of all three.
+fn stubborn(server: &RedisServer, options: &[&str]) -> (Child, [i32; 3]) {
+    let mut child = run_script(server, options, STUBBORN);
+    let mut pids = [0; 3].map(|_| said_pid(&mut child));
+    // The command itself says its number first.
+    let command = pids[0];
+    pids.sort_by_key(|pid| (*pid != command, stat(*pid).map(|stat| stat.2 != command)));
+    let groups = pids.map(|pid| stat(pid).expect("it runs").2);
+    assert_eq!(groups[..2], [command; 2]);
+    assert_ne!(groups[2], command, "`timeout` leaves the group");
+    (child, pids)
+}
+
+#[track_caller]
+fn all_are_gone(pids: [i32; 3]) {
+    eventually("all processes are gone", SOON, || !pids.iter().any(|pid| is_alive(*pid)));
+}
+
+/// Says 0 when it is ready, and 1 when it gets the signal of this name.
+const LISTENER: &str = r#"
+    trap 'echo "{\"pid\": 1}"; exit 0' $1
+    echo "{\"pid\": 0}"
+    while :; do sleep 0.05; done"#;
+
+#[test]
+fn signals_reach_grandchildren() {
+    let server = RedisServer::start();
+    for (name, number) in
+        [("HUP", 1), ("INT", 2), ("QUIT", 3), ("USR1", 10), ("USR2", 12), ("TERM", 15)]
+    {
+        let script = format!("trap 'got=1' {name}; sh -c \"$1\" _ {name}; exit $((got + 10))");
+        let mut child = run(&server, &[], &["bash", "-c", &script, "_", LISTENER]);
+        assert_eq!(said_pid(&mut child), 0);
+        signal(front(&child), Signal::from_named_raw(number).unwrap());
+        assert_eq!(said_pid(&mut child), 1, "the grandchild got {name}");
+        assert_eq!(child.wait_exit(SOON), 11, "and its parent, too");
+    }
+}
+
+fn front(child: &Child) -> i32 {
+    i32::try_from(child.id()).unwrap()
+}
+
+#[test]
+fn signal_ends_the_wait() {
+    let server = RedisServer::start();
+    let mut holder = run_script(&server, &[], "echo '{\"pid\": 0}'; read -r _");
+    said_pid(&mut holder);
+    for (ends, status) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::USR1, 138)] {
+        let mut waiter = run(&server, &["--verbose"], &["echo", "inside"]);
+        eventually("it waits", SOON, || waiter.errors().contains("waiting"));
+        signal(front(&waiter), ends);
+        assert_eq!(waiter.wait_exit(SOON), status);
+        assert_eq!(waiter.output(), "");
+    }
+    // With SIGKILL, too: the other process does not wait on, and take the lock.
+    let mut waiter = run(&server, &["--verbose"], &["echo", "inside"]);
+    eventually("it waits", SOON, || waiter.errors().contains("waiting"));
+    let front = front(&waiter);
+    signal(front, Signal::KILL);
+    waiter.wait_exit(SOON);
+    let mut probe = server.probe();
+    eventually("it has gone from the queue", SOON, || {
+        probe.connections() == 0 || {
+            let waits = probe.command(&["PUBSUB", "CHANNELS", "redisson_lock__channel:*"]);
+            waits.texts().is_empty()
+        }
+    });
+    holder.close_input();
+    assert_eq!(holder.wait_exit(SOON), 0);
+    assert_eq!(waiter.output(), "");
+}
+
+#[test]
+fn killed_front_takes_all_descendants_with_it() {
+    let server = RedisServer::start();
+    let (mut child, pids) = stubborn(&server, &["--kill-after", "0.2"]);
+    signal(front(&child), Signal::KILL);
+    all_are_gone(pids);
+    // Released, and not left to its lease of thirty seconds.
+    eventually("the lock is free", SOON, || !server.probe().exists("it"));
+    assert_eq!(child.wait_exit(SOON), 128 + 9);
+}
+
+#[test]
+fn killed_supervisor_takes_all_descendants_with_it() {
+    let server = RedisServer::start();
+    let (mut child, pids) = stubborn(&server, &[]);
+    signal(parent_of(pids[0]), Signal::KILL);
+    assert_eq!(child.wait_exit(SOON), 75);
+    assert!(!pids.iter().any(|pid| is_alive(*pid)), "gone before it ends");
+    assert!(child.errors().contains("free when its lease ends"), "{}", child.errors());
+}
+
+#[test]
+fn supervisor_cannot_be_stopped_for_long() {
+    let server = RedisServer::start();
+    let (child, pids) = stubborn(&server, &[]);
+    let supervisor = parent_of(pids[0]);
+    assert_eq!(parent_of(supervisor), front(&child));
+    signal(supervisor, Signal::STOP);
+    eventually("it goes on", SOON, || stat(supervisor).expect("it runs").0 != 'T');
+}
+
+#[test]
+fn signals_ignored_at_start_stay_ignored() {
+    let server = RedisServer::start();
+    let script = "echo '{\"pid\": 0}'; read -r _; exit 6";
+    let words = ["run", "--url", &server.url(), "it", "--", "sh", "-c", script];
+    let mut child = Example::distlock(&words).with_signals_ignored().spawn();
+    said_pid(&mut child);
+    for ignored in [Signal::HUP, Signal::INT, Signal::TERM] {
+        signal(front(&child), ignored);
+    }
+    child.close_input();
+    assert_eq!(child.wait_exit(SOON), 6);
+}

@@ -1,0 +1,78 @@
+//! A shell with job control, on a terminal of its own: Ctrl-Z, `fg`, Ctrl-C.
+
+use crate::{SOON, is_alive, parent_of, said_pid, stat};
+use distlock_tests::child::{Child, Example, distlock};
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::{always, eventually, scaled};
+use std::time::Duration;
+
+/// An interactive shell that writes nothing of its own between the lines.
+fn shell(server: &RedisServer) -> Child {
+    let words = ["--quiet", "--flush", "--command", "bash --norc --noprofile -i", "/dev/null"];
+    let mut shell = Example::program("script")
+        .args(&words)
+        .env("DISTLOCK_URL", &server.url())
+        .env("DISTLOCK", distlock().to_str().unwrap())
+        .spawn();
+    shell.send("PS1=; stty -echo; echo; echo '{\"pid\": 0}'");
+    assert_eq!(said_pid(&mut shell), 0);
+    shell
+}
+
+/// The process group in the foreground of the terminal of this process.
+fn foreground(pid: i32) -> i32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(')').next().unwrap().split_whitespace().nth(5).unwrap().parse().unwrap()
+}
+
+/// Waits until it is in the foreground and sleeps, as where it waits for input.
+fn await_reader(pid: i32) {
+    eventually("it reads from the terminal", SOON, || {
+        stat(pid).is_some_and(|(state, _, group)| state == 'S' && foreground(pid) == group)
+    });
+}
+
+fn said_status(shell: &mut Child) -> i64 {
+    shell.expect("a status", SOON, |json| json["status"].as_i64())
+}
+
+#[test]
+fn ctrl_z_stops_both_and_fg_continues_both() {
+    let server = RedisServer::start();
+    let mut shell = shell(&server);
+    let lease = scaled(Duration::from_secs(1));
+    shell.send(&format!(
+        r#""$DISTLOCK" run --lease {}ms it -- bash -c 'echo "{{\"pid\": $$}}"; read -r it; echo "{{\"status\": $it}}"; exit 3'; echo "{{\"status\": $?}}""#,
+        lease.as_millis()
+    ));
+    let pid = said_pid(&mut shell);
+    let front = parent_of(parent_of(pid));
+    await_reader(pid);
+    shell.press("\x1a");
+    assert_eq!(said_status(&mut shell), 128 + 20, "the shell sees a stopped job");
+    let state = |pid| stat(pid).expect("it is there").0;
+    assert_eq!((state(pid), state(front)), ('T', 'T'));
+    let mut probe = server.probe();
+    always("the lock is renewed", lease * 2, || probe.exists("it") && state(pid) == 'T');
+    shell.send("fg");
+    await_reader(pid);
+    shell.send("42");
+    assert_eq!(said_status(&mut shell), 42, "it reads from the terminal");
+    shell.send("echo \"{\\\"status\\\": $?}\"");
+    assert_eq!(said_status(&mut shell), 3, "the shell has the terminal again");
+    assert!(!is_alive(pid) && !probe.exists("it"));
+}
+
+#[test]
+fn ctrl_c_reaches_the_command() {
+    let server = RedisServer::start();
+    let mut shell = shell(&server);
+    shell.send(
+        r#""$DISTLOCK" run it -- bash -c 'trap "exit 4" INT; echo "{\"pid\": $$}"; read -r it'; echo "{\"status\": $?}""#,
+    );
+    let pid = said_pid(&mut shell);
+    await_reader(pid);
+    shell.press("\x03");
+    shell.send("echo \"{\\\"status\\\": $?}\"");
+    assert_eq!(said_status(&mut shell), 4);
+}

@@ -1,0 +1,71 @@
+//! Help, completions and man pages.
+
+use crate::SOON;
+use distlock_tests::child::{Example, distlock};
+use std::process::Command;
+
+const SUBCOMMANDS: [&str; 8] =
+    ["run", "check", "wait", "status", "break", "hold", "completions", "man"];
+
+/// The output of a call that succeeds without a store.
+fn output(words: &[&str]) -> String {
+    let mut child = Example::distlock(words).spawn();
+    assert_eq!(child.wait_exit(SOON), 0, "{words:?}: {}", child.errors());
+    child.output()
+}
+
+#[test]
+fn help_and_man_page_of_run_list_all_exit_statuses() {
+    for text in [output(&["run", "--help"]), output(&["man", "run"])] {
+        for status in ["64", "65", "69", "70", "75", "78", "126", "127"] {
+            let is_listed = |line: &str| line.split_whitespace().next() == Some(status);
+            assert!(text.lines().any(is_listed), "{status}: {text}");
+        }
+        for variable in ["DISTLOCK_NAME", "DISTLOCK_TOKEN", "DISTLOCK_DEADLINE"] {
+            assert!(text.contains(variable), "{variable}: {text}");
+        }
+    }
+}
+
+#[test]
+fn help_lists_the_subcommands() {
+    let help = output(&["--help"]);
+    assert!(SUBCOMMANDS.iter().all(|name| help.contains(name)), "{help}");
+    assert!(!help.contains("supervise"), "{help}");
+}
+
+#[test]
+fn man_pages_are_generated() {
+    let page = output(&["man"]);
+    assert!(page.contains(".TH distlock 1"), "{page}");
+    assert!(page.contains("redlock://") && !page.contains("supervise"), "{page}");
+    for name in SUBCOMMANDS {
+        let page = output(&["man", name]);
+        assert!(page.contains(&format!(".TH distlock-{name} 1")), "{page}");
+    }
+    let mut unknown = Example::distlock(&["man", "fly"]).spawn();
+    assert_eq!(unknown.wait_exit(SOON), 64);
+}
+
+#[test]
+fn completions_are_generated() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = output(&["completions", shell]);
+        for word in ["run", "status", "conflict-exit-code"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), output(&["completions", "bash"])).unwrap();
+    assert!(Command::new("bash").arg("-n").arg(file.path()).status().unwrap().success());
+}
+
+#[test]
+fn closed_output_is_no_panic() {
+    let script = r#""$@" | true; echo "${PIPESTATUS[0]}""#;
+    let program = distlock();
+    let words = ["-c", script, "_", program.to_str().unwrap(), "man"];
+    let mut child = Example::program("bash").args(&words).spawn();
+    child.wait_exit(SOON);
+    assert!(!child.errors().contains("panicked"), "{}", child.errors());
+}
