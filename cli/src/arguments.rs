@@ -138,6 +138,17 @@ pub(crate) enum Task {
         #[command(flatten)]
         run: RunArguments,
     },
+    /// What the supervisor starts: becomes the command
+    #[command(hide = true)]
+    Launch {
+        /// The process that the user started
+        front: i32,
+        /// The parent process
+        supervisor: i32,
+        /// The command and its arguments
+        #[arg(last = true)]
+        command: Vec<OsString>,
+    },
 }
 
 #[derive(Args, Debug)]

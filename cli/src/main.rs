@@ -14,6 +14,9 @@ mod exit;
 // `hold`.
 mod hold;
 
+// `run`, the process that becomes the command.
+mod launch;
+
 // Standard output and standard error.
 mod output;
 
@@ -66,6 +69,7 @@ fn perform(task: Task) -> Result<u8, Failure> {
     match task {
         Task::Run(_) => run::run(),
         Task::Supervise { front, run } => supervisor::supervise(front, &run),
+        Task::Launch { front, supervisor, command } => launch::launch(front, supervisor, &command),
         Task::Check(arguments) => status::check(&arguments),
         Task::Wait(arguments) => status::wait(&arguments),
         Task::Status(arguments) => status::status(&arguments),

@@ -15,25 +15,21 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// The program that runs, also if its file was replaced meanwhile.
-const OWN_PROGRAM: &str = "/proc/self/exe";
+pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// Starts a supervisor with the arguments of this process, and ends as it does.
 pub(crate) fn run() -> Result<u8, Failure> {
     let signals = Signals::block_unless_ignored()?;
     adopt_orphans()?;
     let supervisor = Supervisor::start()?;
-    let mut last_sent = None;
     loop {
         match signals.wait()? {
             Signal::CHILD => {
-                if let Some(status) = supervisor.ended(last_sent)? {
+                if let Some(status) = supervisor.ended()? {
                     return Ok(status);
                 }
             }
-            signal => {
-                supervisor.signal(signal);
-                last_sent = Some(signal);
-            }
+            signal => supervisor.signal(signal),
         }
     }
 }
@@ -63,7 +59,7 @@ impl Supervisor {
     }
 
     /// The exit status, if it has ended.
-    fn ended(&self, last_sent: Option<Signal>) -> Result<Option<u8>, Failure> {
+    fn ended(&self) -> Result<Option<u8>, Failure> {
         let status = match waitpid(Some(self.0), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             Ok(Some((_, status))) => status,
             Ok(None) | Err(Errno::INTR) => return Ok(None),
@@ -77,29 +73,23 @@ impl Supervisor {
             self.signal(Signal::CONT);
             return Ok(None);
         }
-        Ok(Some(status.exit_status().map_or_else(
-            || was_killed(status, last_sent),
-            |code| u8::try_from(code).unwrap_or(exit::SOFTWARE),
-        )))
+        Ok(Some(
+            status
+                .exit_status()
+                .map_or_else(|| was_killed(), |code| u8::try_from(code).unwrap_or(exit::SOFTWARE)),
+        ))
     }
 }
 
-/// Stops what the supervisor leaves behind: nothing renews the lock.
-fn was_killed(status: WaitStatus, last_sent: Option<Signal>) -> u8 {
+/// Stops what a supervisor that was killed leaves behind: nothing renews the lock.
+fn was_killed() -> u8 {
     kill_descendants();
     if let Some(terminal) = Terminal::of(getpid()) {
         terminal.reclaim();
     }
-    let signal = status.terminating_signal().and_then(Signal::from_named_raw);
-    match signal {
-        // It came before the supervisor could wait for signals, and so before it took the lock.
-        Some(signal) if last_sent == Some(signal) => exit::of_signal(signal),
-        _ => {
-            output::report(
-                "the process that held the lock was killed; the command was killed, too, and the \
-                 lock is free when its lease ends",
-            );
-            exit::LOST
-        }
-    }
+    output::report(
+        "the process that held the lock was killed; the command was killed, too, and the lock is \
+         free when its lease ends",
+    );
+    exit::LOST
 }

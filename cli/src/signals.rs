@@ -1,5 +1,5 @@
-//! Signals are blocked and waited for: no handler interrupts anything, and a program that is started
-//! gets the signals as this one got them.
+//! Signals are blocked and waited for: no handler interrupts anything, and none is lost between two
+//! waits, or before a process that was just started waits for the first time.
 
 use crate::exit::Failure;
 use distlock::Interrupt;
@@ -17,6 +17,9 @@ const FORWARDED: [Waited; 6] = [
     Waited::SIGUSR1,
     Waited::SIGUSR2,
 ];
+
+/// Other signals that are waited for.
+const OTHERS: [Waited; 3] = [Waited::SIGCONT, Waited::SIGCHLD, Waited::SIGURG];
 
 /// What the supervisor gets when the process that the user started has ended. Nothing else sends
 /// it.
@@ -44,8 +47,7 @@ impl Signals {
     }
 
     fn block(heard: impl Iterator<Item = Waited>) -> Result<Self, Failure> {
-        let others = [Waited::SIGCONT, Waited::SIGCHLD, Waited::SIGURG];
-        let waited_for: SigSet = heard.chain(others).collect();
+        let waited_for: SigSet = heard.chain(OTHERS).collect();
         let mut blocked = waited_for;
         blocked.add(Waited::SIGTTOU);
         let block = blocked.thread_block();
@@ -62,22 +64,30 @@ impl Signals {
     }
 
     /// Sends the signals to a channel, from a thread of its own. Those that end a program fire
-    /// `stop` first.
+    /// `stop` after that.
     pub(crate) fn listen(self, stop: &Interrupt) -> Receiver<Signal> {
         let (sender, receiver) = unbounded();
         let stop = stop.clone();
         thread::spawn(move || {
             while let Ok(signal) = self.wait() {
-                if signal != Signal::CONT && signal != Signal::CHILD {
-                    stop.fire();
-                }
+                // Before the waiter is woken, which looks for the signal.
                 if sender.send(signal).is_err() {
                     return;
+                }
+                if signal != Signal::CONT && signal != Signal::CHILD {
+                    stop.fire();
                 }
             }
         });
         receiver
     }
+}
+
+/// Unblocks what [`Signals`] of the parent blocked, before another program is executed.
+pub(crate) fn unblock() -> Result<(), Failure> {
+    let blocked: SigSet = FORWARDED.into_iter().chain(OTHERS).chain([Waited::SIGTTOU]).collect();
+    let unblock = blocked.thread_unblock();
+    unblock.map_err(|error| Failure::system("signals cannot be unblocked", error))
 }
 
 /// The signals that this process ignores, as a mask; none where the system does not tell.

@@ -7,6 +7,7 @@ use crate::output::report;
 use crate::processes::{
     Change, Group, LOOK_AGAIN, adopt_orphans, has_descendants, is_stopped, watch,
 };
+use crate::run::OWN_PROGRAM;
 use crate::signals::{FRONT_ENDED, Signals};
 use crate::store::rounded;
 use crate::terminal::Terminal;
@@ -15,8 +16,10 @@ use distlock::{
     Clock, Config, Error, Event, Interrupt, LockOptions, Loss, Moment, OwnedGuard, OwnedMutex,
     SystemClock,
 };
-use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
-use std::ffi::OsString;
+use rustix::process::{
+    Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
+};
+use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -63,7 +66,7 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
         let waited = rounded(SystemClock.now().since(called));
         report(format_args!("lock {:?} was taken after {waited}", arguments.name));
     }
-    let command = Job::start(arguments, &plan, &guard)?;
+    let command = Job::start(arguments, &plan, &guard, &front)?;
     let mut job = Job {
         group: Group(command),
         changes: watch(command),
@@ -217,19 +220,25 @@ struct Job {
 
 impl Job {
     /// Starts the command in a process group of its own.
-    fn start(arguments: &RunArguments, plan: &Plan, guard: &OwnedGuard) -> Result<Pid, Failure> {
-        let mut words = arguments.command.iter();
-        let (program, words): (OsString, Vec<&OsString>) = match (&arguments.line, words.next()) {
-            (Some(_), _) | (None, None) => {
-                (std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into()), Vec::new())
+    fn start(
+        arguments: &RunArguments,
+        plan: &Plan,
+        guard: &OwnedGuard,
+        front: &Front,
+    ) -> Result<Pid, Failure> {
+        let mut command = Command::new(OWN_PROGRAM);
+        let supervisor = getpid().as_raw_pid().to_string();
+        command.arg0("distlock").args(["launch", &front.0.as_raw_pid().to_string(), &supervisor]);
+        match &arguments.line {
+            Some(line) => {
+                let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
+                command.args([OsStr::new("--"), &shell, OsStr::new("-c"), line]);
             }
-            (None, Some(program)) => (program.clone(), words.collect()),
-        };
-        let mut command = Command::new(&program);
-        if let Some(line) = &arguments.line {
-            command.arg("-c").arg(line);
+            None => {
+                command.arg("--").args(&arguments.command);
+            }
         }
-        command.args(words).env("DISTLOCK_NAME", &arguments.name).process_group(0);
+        command.env("DISTLOCK_NAME", &arguments.name).process_group(0);
         let deadline = plan.max_hold.map(|time| {
             let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             since_1970.saturating_add(time).as_secs()
@@ -243,20 +252,11 @@ impl Job {
             };
         }
         let started = command.spawn().map(|child| Pid::from_child(&child));
-        started.map_err(|error| {
-            let status = match error.kind() {
-                std::io::ErrorKind::NotFound => exit::NOT_FOUND,
-                _ => exit::NOT_EXECUTABLE,
-            };
-            Failure::new(status, format_args!("{} cannot be started: {error}", program.display()))
-        })
+        started.map_err(|error| Failure::system("the command cannot be launched", error))
     }
 
     /// Runs until all processes that the lock protects have ended.
     fn run(&mut self) {
-        if let Some(terminal) = &self.terminal {
-            terminal.give_to(self.group);
-        }
         let mut losses: Receiver<Loss> = Receiver::from(self.guard.losses());
         loop {
             self.stop_if_due();
