@@ -10,7 +10,7 @@ use crate::processes::{adopt_orphans, kill_descendants};
 use crate::signals::Signals;
 use crate::terminal::Terminal;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 

@@ -1,0 +1,43 @@
+//! The process that becomes the command of `run`: it prepares itself, and executes the command in
+//! its place.
+//!
+//! What it does here cannot be done by the supervisor: to unblock signals there would leave a
+//! moment in which one ends the supervisor, and to give the terminal away after the start would let
+//! the command use it too early.
+
+use crate::exit::{self, Failure};
+use crate::processes::Group;
+use crate::signals;
+use crate::terminal::Terminal;
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Executes `command`, for the supervisor of this number, which `front` started.
+pub(crate) fn launch(front: i32, supervisor: i32, command: &[OsString]) -> Result<u8, Failure> {
+    let internal = || Failure::new(exit::USAGE, "`launch` is internal: call `distlock run`");
+    let (Some(front), Some(supervisor), [program, arguments @ ..]) =
+        (Pid::from_raw(front), Pid::from_raw(supervisor), command)
+    else {
+        return Err(internal());
+    };
+    // The front kills all descendants of a supervisor that is killed; this one ends at once, also
+    // if both are killed.
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| Failure::system("the parent process cannot be watched", error))?;
+    if getppid() != Some(supervisor) {
+        return Err(internal());
+    }
+    if let Some(terminal) = Terminal::of(front) {
+        terminal.give_to(Group(getpid()));
+    }
+    signals::unblock()?;
+    let error = Command::new(program).args(arguments).exec();
+    let status = match error.kind() {
+        ErrorKind::NotFound => exit::NOT_FOUND,
+        _ => exit::NOT_EXECUTABLE,
+    };
+    Err(Failure::new(status, format_args!("{} cannot be started: {error}", program.display())))
+}
