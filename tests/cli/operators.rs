@@ -45,7 +45,7 @@ fn status_shows_the_holder_and_what_is_unknown() {
     let server = RedisServer::start();
     let _holder = holder(&server);
     // Of a client that set no lease.
-    server.probe().command(&["HSET", "endless", "me:1", "1"]);
+    server.probe().command(&["HSET", "endless", "01234567-89ab-cdef-0123-456789abcdef:1", "1"]);
     let short = format!("{}..", &owner(&server)[..8]);
     let (status, table) = ask(&server, &["status", "it", "other", "endless"]);
     assert_eq!(status, 0, "{table}");
@@ -59,7 +59,7 @@ fn status_shows_the_holder_and_what_is_unknown() {
     assert_eq!((rows[1][..3].join(" "), &rows[1][4..]), (format!("it held {short}"), UNKNOWN));
     assert!(rows[1][3].ends_with(" s"), "{table}");
     assert_eq!(rows[2], ["other", "free", "-", "-", "-", "unknown"]);
-    assert_eq!(rows[3][..4], ["endless", "held", "me:1", "no end"]);
+    assert_eq!(rows[3][..4], ["endless", "held", "01234567..", "no end"]);
     assert!(table.lines().all(|line| line.len() <= 80), "{table}");
 
     let (status, lines) = ask(&server, &["status", "--json", "it", "other", "endless"]);

@@ -62,7 +62,7 @@ fn front(child: &Child) -> i32 {
 #[test]
 fn signal_ends_the_wait() {
     let server = RedisServer::start();
-    let mut holder = run_script(&server, &[], "echo '{\"pid\": 0}'; read -r _");
+    let mut holder = run_script(&server, &[], "echo '{\"pid\": 0}'; read -r _; exit 0");
     said_pid(&mut holder);
     for (ends, status) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::USR1, 138)] {
         let mut waiter = run(&server, &["--verbose"], &["echo", "inside"]);
