@@ -76,7 +76,7 @@ impl Supervisor {
         Ok(Some(
             status
                 .exit_status()
-                .map_or_else(|| was_killed(), |code| u8::try_from(code).unwrap_or(exit::SOFTWARE)),
+                .map_or_else(was_killed, |code| u8::try_from(code).unwrap_or(exit::SOFTWARE)),
         ))
     }
 }

@@ -115,8 +115,8 @@ fn interrupted(signals: &Receiver<Signal>) -> u8 {
 /// Tells the operator what happens to the store.
 fn tell(event: &Event, verbose: bool) {
     match event {
-        Event::RenewalFailed { lock, error, left, .. } => report(format_args!(
-            "lock {lock:?} could not be renewed ({}); it is valid for {}",
+        Event::RenewalFailed { error, left, .. } => report(format_args!(
+            "{}; not renewed, valid for {}",
             exit::with_sources(error),
             rounded(*left)
         )),

@@ -39,7 +39,7 @@ fn run(server: &RedisServer, options: &[&str], command: &[&str]) -> Child {
 
 fn run_on(url: &str, options: &[&str], command: &[&str]) -> Child {
     let words = [&["run"], options, &["it", "--"], command].concat();
-    Example::distlock(&words).env("DISTLOCK_URL", url).spawn()
+    Example::distlock(&words).env("DISTLOCK_URL", url).with_default_signals().spawn()
 }
 
 /// The same for a line of `sh`.

@@ -13,6 +13,7 @@ fn shell(server: &RedisServer) -> Child {
         .args(&words)
         .env("DISTLOCK_URL", &server.url())
         .env("DISTLOCK", distlock().to_str().unwrap())
+        .with_default_signals()
         .spawn();
     shell.send("PS1=; stty -echo; echo; echo '{\"pid\": 0}'");
     assert_eq!(said_pid(&mut shell), 0);

@@ -60,6 +60,15 @@ impl Example {
         Self(shell)
     }
 
+    /// The same, started with no signal ignored, as from an interactive shell. The tests may have
+    /// been started in the background, where Ctrl-C is ignored.
+    pub fn with_default_signals(self) -> Self {
+        let mut env = Command::new("env");
+        env.arg("--default-signal").arg(self.0.get_program()).args(self.0.get_args());
+        env.envs(self.0.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        Self(env)
+    }
+
     /// Starts it, in a process group of its own.
     pub fn spawn(mut self) -> Child {
         self.0.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
