@@ -1,4 +1,5 @@
 // The links of README.md, for docs.rs: of two definitions the first counts.
+//! [command]: https://docs.rs/crate/distlock/latest/source/docs/COMMAND.md
 //! [defaults]: https://docs.rs/crate/distlock/latest/source/docs/DEFAULTS.md
 //! [docs]: https://docs.rs/crate/distlock/latest/source/docs/README.md
 //! [guarantees]: https://docs.rs/crate/distlock/latest/source/docs/GUARANTEES.md

@@ -6,8 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The documents that name tests, in text and in tables whose last column has one of [`HEADS`].
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: [&str; 8] = [
     "docs/ALGORITHMS.md",
+    "docs/COMMAND.md",
     "docs/DEFAULTS.md",
     "docs/TESTING.md",
     "docs/GUARANTEES.md",
