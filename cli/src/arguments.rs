@@ -1,7 +1,7 @@
 //! The command line: subcommands, options, and the texts of `--help` and of the man pages.
 
 use crate::exit;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -42,7 +42,7 @@ descendants get TERM early enough for the grace of --kill-after, and KILL before
 have ended. If the lock is gone at once, because it was broken or the store lost it, TERM is sent \
 when that is known, and KILL after the grace. They also get TERM and KILL if distlock itself is \
 killed, by SIGKILL too. It runs as two processes that watch each other; only if both are killed \
-at the same moment does the command go on, without the lock.
+at the same moment do descendants of the command go on, without the lock.
 
 Times are seconds, as in 0.5, or have a unit, as in 500ms or 2h.
 
@@ -287,6 +287,17 @@ pub(crate) struct HoldArguments {
     pub(crate) name: String,
 }
 
+/// The command line that users know, for completions and man pages: without what `run` starts.
+pub(crate) fn shown() -> Command {
+    let all = Arguments::command();
+    let subcommands = all.get_subcommands().filter(|it| !it.is_hide_set()).cloned();
+    Command::new("distlock")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(all.get_about().cloned().unwrap_or_default())
+        .after_long_help(ABOUT_STORE)
+        .subcommands(subcommands)
+}
+
 /// Reads a time: seconds, as `flock` does, or a number with its unit.
 fn seconds(text: &str) -> Result<Duration, String> {
     let duration = match text.parse::<f64>() {
@@ -299,7 +310,6 @@ fn seconds(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn arguments_are_consistent() {

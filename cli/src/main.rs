@@ -42,7 +42,7 @@ mod supervisor;
 mod terminal;
 
 use arguments::{Arguments, Task};
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 use exit::Failure;
 use std::io;
 use std::process::ExitCode;
@@ -77,7 +77,7 @@ fn perform(task: Task) -> Result<u8, Failure> {
         Task::Hold(arguments) => hold::hold(&arguments),
         Task::Completions { shell } => {
             let mut text = Vec::new();
-            clap_complete::generate(shell, &mut Arguments::command(), "distlock", &mut text);
+            clap_complete::generate(shell, &mut arguments::shown(), "distlock", &mut text);
             output::write(&text)
         }
         Task::Man { subcommand } => man(subcommand.as_deref()),
@@ -86,7 +86,7 @@ fn perform(task: Task) -> Result<u8, Failure> {
 
 /// Writes a man page.
 fn man(subcommand: Option<&str>) -> Result<u8, Failure> {
-    let mut all = Arguments::command();
+    let mut all = arguments::shown();
     // Gives each subcommand its whole name, as in `distlock-run`.
     all.build();
     let page = match subcommand {

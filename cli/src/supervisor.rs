@@ -28,6 +28,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// parent.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
+/// The time between two looks at what a command left in its group.
+const LEFT_BEHIND: Duration = Duration::from_millis(50);
+
+/// How long processes may take to end by KILL before they are looked at less often.
+const KILL_TIME: Duration = Duration::from_secs(2);
+
 /// How long a stopped command waits for the shell to stop this job, which it does not do if no
 /// shell could continue it.
 const STOP_TIME: Duration = Duration::from_millis(200);
@@ -375,12 +381,13 @@ impl Job {
     }
 
     fn time_to_next_look(&self) -> Duration {
-        if self.status.is_some() {
-            return LOOK_AGAIN;
-        }
         let now = SystemClock.now();
         let until_stop = match self.kill_at {
+            // What is left may be of another user, and not end for long.
+            Some(kill_at) if now.since(kill_at) > KILL_TIME => LONGEST_WAIT,
+            Some(_) if self.status.is_some() => LOOK_AGAIN,
             Some(kill_at) => kill_at.since(now).max(LOOK_AGAIN),
+            None if self.status.is_some() => LEFT_BEHIND,
             None => {
                 let validity = self.guard.remaining().saturating_sub(self.plan.least_validity());
                 let max_hold = self.plan.max_hold.unwrap_or(Duration::MAX);

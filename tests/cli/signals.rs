@@ -111,13 +111,28 @@ fn killed_supervisor_takes_all_descendants_with_it() {
 }
 
 #[test]
-fn supervisor_cannot_be_stopped_for_long() {
+fn command_dies_with_both_processes_above_it() {
     let server = RedisServer::start();
     let (child, pids) = stubborn(&server, &[]);
+    let both = [front(&child), parent_of(pids[0])];
+    // Neither can do anything between the two.
+    both.iter().for_each(|pid| signal(*pid, Signal::STOP));
+    both.iter().for_each(|pid| signal(*pid, Signal::KILL));
+    eventually("the command is gone", SOON, || !is_alive(pids[0]));
+    pids.iter().filter(|pid| is_alive(**pid)).for_each(|pid| signal(*pid, Signal::KILL));
+    all_are_gone(pids);
+}
+
+#[test]
+fn supervisor_cannot_be_stopped_for_long() {
+    let server = RedisServer::start();
+    let (child, pids) = stubborn(&server, &["--lease", "3"]);
     let supervisor = parent_of(pids[0]);
     assert_eq!(parent_of(supervisor), front(&child));
     signal(supervisor, Signal::STOP);
-    eventually("it goes on", SOON, || stat(supervisor).expect("it runs").0 != 'T');
+    let mut probe = server.probe();
+    let before = probe.command_calls("pexpire");
+    eventually("it renews", SOON, || probe.command_calls("pexpire") > before + 1);
 }
 
 #[test]

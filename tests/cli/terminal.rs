@@ -27,8 +27,8 @@ fn foreground(pid: i32) -> i32 {
 }
 
 /// Waits until it is in the foreground and sleeps, as where it waits for input.
-fn await_reader(pid: i32) {
-    eventually("it reads from the terminal", SOON, || {
+fn await_foreground(pid: i32) {
+    eventually("it is in the foreground", SOON, || {
         stat(pid).is_some_and(|(state, _, group)| state == 'S' && foreground(pid) == group)
     });
 }
@@ -48,7 +48,7 @@ fn ctrl_z_stops_both_and_fg_continues_both() {
     ));
     let pid = said_pid(&mut shell);
     let front = parent_of(parent_of(pid));
-    await_reader(pid);
+    await_foreground(pid);
     shell.press("\x1a");
     assert_eq!(said_status(&mut shell), 128 + 20, "the shell sees a stopped job");
     let state = |pid| stat(pid).expect("it is there").0;
@@ -56,7 +56,7 @@ fn ctrl_z_stops_both_and_fg_continues_both() {
     let mut probe = server.probe();
     always("the lock is renewed", lease * 2, || probe.exists("it") && state(pid) == 'T');
     shell.send("fg");
-    await_reader(pid);
+    await_foreground(pid);
     shell.send("42");
     assert_eq!(said_status(&mut shell), 42, "it reads from the terminal");
     shell.send("echo \"{\\\"status\\\": $?}\"");
@@ -69,10 +69,10 @@ fn ctrl_c_reaches_the_command() {
     let server = RedisServer::start();
     let mut shell = shell(&server);
     shell.send(
-        r#""$DISTLOCK" run it -- bash -c 'trap "exit 4" INT; echo "{\"pid\": $$}"; read -r it'; echo "{\"status\": $?}""#,
+        r#""$DISTLOCK" run it -- bash -c 'trap "exit 4" INT; echo "{\"pid\": $$}"; while :; do sleep 0.05; done'; echo "{\"status\": $?}""#,
     );
     let pid = said_pid(&mut shell);
-    await_reader(pid);
+    await_foreground(pid);
     shell.press("\x03");
     shell.send("echo \"{\\\"status\\\": $?}\"");
     assert_eq!(said_status(&mut shell), 4);

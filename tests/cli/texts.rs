@@ -28,6 +28,20 @@ fn help_and_man_page_of_run_list_all_exit_statuses() {
 }
 
 #[test]
+fn document_names_what_the_help_names() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let document = std::fs::read_to_string(format!("{root}/docs/COMMAND.md")).unwrap();
+    for name in SUBCOMMANDS {
+        assert!(document.contains(&format!("`{name} ")), "{name}");
+    }
+    let help = output(&["run", "--help"]);
+    let words = help.split(|c: char| !c.is_alphanumeric() && c != '-');
+    for option in words.filter(|word| word.starts_with("--") && *word != "--help") {
+        assert!(option == "--" || document.contains(option), "{option}");
+    }
+}
+
+#[test]
 fn help_lists_the_subcommands() {
     let help = output(&["--help"]);
     assert!(SUBCOMMANDS.iter().all(|name| help.contains(name)), "{help}");
@@ -51,6 +65,7 @@ fn man_pages_are_generated() {
 fn completions_are_generated() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = output(&["completions", shell]);
+        assert!(!script.contains("supervise") && !script.contains("launch"), "{shell}");
         for word in ["run", "status", "conflict-exit-code"] {
             assert!(script.contains(word), "{shell}: {word}");
         }
