@@ -14,35 +14,40 @@ The store is a URL, by --url or in the environment variable DISTLOCK_URL:
   redis+cluster://n1:7000,n2:7001   Redis Cluster
   redlock://a,b,c                   a quorum of independent servers
 
-There is no default. memory:// is refused: no other process sees a lock in this process's memory. \
-Settings follow as in redis://host?watchdog=10s or, if the URL is in DISTLOCK_URL, stand in \
-variables such as DISTLOCK_WATCHDOG=10s. Other users of a machine can read command lines: put a \
-URL with a password into DISTLOCK_URL.
+There is no default. memory:// is refused: no other process sees a lock in this
+process's memory. Settings follow as in redis://host?watchdog=10s or, if the URL
+is in DISTLOCK_URL, stand in variables such as DISTLOCK_WATCHDOG=10s. Other
+users of a machine can read command lines: put a URL with a password into
+DISTLOCK_URL.
 
-Exit status: 64 an argument is wrong, 65 the key of the lock holds something else, 69 the store \
-cannot be reached, 70 any other failure, 78 the URL or a setting is wrong, or the store refuses \
-the client; others are listed with each subcommand.";
+Exit status: 64 an argument is wrong, 65 the key of the lock holds something
+else, 69 the store cannot be reached, 70 any other failure, 78 the URL or a
+setting is wrong, or the store refuses the client; others are listed with each
+subcommand.";
 
 const ABOUT_RUN: &str = "\
 Environment of the command:
   DISTLOCK_NAME      the name of the lock
-  DISTLOCK_TOKEN     its fencing token, a number that grows with every grant; not set if the \
-store has none
-  DISTLOCK_DEADLINE  when --max-hold ends, in seconds since 1970. Not set without --max-hold: the \
-lock is renewed for as long as the command runs, so it has no end that could be known before.
+  DISTLOCK_TOKEN     its fencing token, a number that grows with every grant;
+                     not set if the store has none
+  DISTLOCK_DEADLINE  when --max-hold ends, in seconds since 1970. Not set
+                     without --max-hold: the lock is renewed for as long as the
+                     command runs, so it has no end that could be known before.
 
-The command runs in a process group of its own. HUP, INT, QUIT, TERM, USR1 and USR2 are passed to \
-the whole group, unless they were ignored when distlock started. On a terminal the group is in the \
-foreground. Ctrl-Z stops it and distlock; the lock is renewed meanwhile, and fg or bg continues \
-both. The lock is released when the last process of the group has ended: a daemon must leave the \
-group (setsid) if it is to run without the lock.
+The command runs in a process group of its own. HUP, INT, QUIT, TERM, USR1 and
+USR2 are passed to the whole group, unless they were ignored when distlock
+started. On a terminal the group is in the foreground. Ctrl-Z stops it and
+distlock; the lock is renewed meanwhile, and fg or bg continues both. The lock
+is released when the last process of the group has ended: a daemon must leave
+the group (setsid) if it is to run without the lock.
 
-If the lock is not renewed, because the store cannot be reached, the command and all its \
-descendants get TERM early enough for the grace of --kill-after, and KILL before the lease can \
-have ended. If the lock is gone at once, because it was broken or the store lost it, TERM is sent \
-when that is known, and KILL after the grace. They also get TERM and KILL if distlock itself is \
-killed, by SIGKILL too. It runs as two processes that watch each other; only if both are killed \
-at the same moment do descendants of the command go on, without the lock.
+If the lock is not renewed, because the store cannot be reached, the command and
+all its descendants get TERM early enough for the grace of --kill-after, and
+KILL before the lease can have ended. If the lock is gone at once, because it
+was broken or the store lost it, TERM is sent when that is known, and KILL after
+the grace. They also get TERM and KILL if distlock itself is killed, by SIGKILL
+too. It runs as two processes that watch each other; only if both are killed at
+the same moment do descendants of the command go on, without the lock.
 
 Times are seconds, as in 0.5, or have a unit, as in 500ms or 2h.
 
@@ -53,44 +58,48 @@ Exit status:
   65   the key of the lock holds something else
   69   the store cannot be reached
   70   any other failure
-  75   the lock was lost or --max-hold was over, and the command was stopped; or the lock was \
-lost before the command ended
+  75   the lock was lost or --max-hold was over, and the command was stopped; or
+       the lock was lost before the command ended
   78   the URL or a setting is wrong, or the store refuses the client
   126  the command cannot be executed
   127  there is no such command";
 
 const ABOUT_CHECK: &str = "\
-Prints `held` or `free`. Exit status: 0 free, 1 held (another number by -E), or one of `distlock \
---help`.";
+Prints `held` or `free`. Exit status: 0 free, 1 held (another number by -E), or
+one of `distlock --help`.";
 
 const ABOUT_WAIT: &str = "\
-Asks the store a few times a second and does not take the lock, so another client may have taken \
-it when this returns. Exit status: 0 free, 1 still held at the end of -w (another number by -E), \
-128+n after signal n, or one of `distlock --help`.";
+Asks the store a few times a second and does not take the lock, so another
+client may have taken it when this returns. Exit status: 0 free, 1 still held at
+the end of -w (another number by -E), 128+n after signal n, or one of `distlock
+--help`.";
 
 const ABOUT_STATUS: &str = "\
-What the store does not know, or does not tell, is `unknown`, and null with --json. The holder is \
-the beginning of its identity in the store: the whole of it would be enough to release the lock. \
-Exit status: 0, or one of `distlock --help`.";
+What the store does not know, or does not tell, is `unknown`, and null with
+--json. The holder is the beginning of its identity in the store: the whole of
+it would be enough to release the lock. Exit status: 0, or one of `distlock
+--help`.";
 
 const ABOUT_BREAK: &str = "\
-This breaks mutual exclusion: the holder learns of it within a third of its lease, and another \
-one may enter at once. Asks for confirmation on a terminal; elsewhere --yes is needed. Exit \
-status: 0 the lock was broken, 1 it was free or the answer was no, or one of `distlock --help`.";
+This breaks mutual exclusion: the holder learns of it within a third of its
+lease, and another one may enter at once. Asks for confirmation on a terminal;
+elsewhere --yes is needed. Exit status: 0 the lock was broken, 1 it was free or
+the answer was no, or one of `distlock --help`.";
 
 const ABOUT_HOLD: &str = "\
-For scripts that cannot run their work as a command. Answers are JSON lines on standard output, \
-commands are lines on standard input:
+For scripts that cannot run their work as a command. Answers are JSON lines on
+standard output, commands are lines on standard input:
 
-  check    {\"event\":\"check\",\"valid\":true,\"remaining_ms\":29871}, by the local clock alone
+  check    {\"event\":\"check\",\"valid\":true,\"remaining_ms\":29871}, by the local
+           clock alone
   verify   the same with \"event\":\"verify\", from the store (null: no end)
   release  {\"event\":\"released\"}; so does the end of the input
 
-It begins with {\"event\":\"held\",\"token\":N}, or with {\"event\":\"busy\"}. When the lock is \
-lost it says {\"event\":\"lost\",\"cause\":\"..\"} at once, answers for another second what was \
-asked before that was read, and exits with 75. HUP, INT and TERM end the wait (status 128+n) or \
-release. Exit status: 0 released, 1 busy (another number by -E), 75 lost, or one of `distlock \
---help`.";
+It begins with {\"event\":\"held\",\"token\":N}, or with {\"event\":\"busy\"}. When the
+lock is lost it says {\"event\":\"lost\",\"cause\":\"..\"} at once, answers for another
+second what was asked before that was read, and exits with 75. HUP, INT and TERM
+end the wait (status 128+n) or release. Exit status: 0 released, 1 busy (another
+number by -E), 75 lost, or one of `distlock --help`.";
 
 /// Runs commands under a distributed lock, and shows who holds what.
 #[derive(Debug, Parser)]

@@ -11,7 +11,7 @@ use crate::run::OWN_PROGRAM;
 use crate::signals::{FRONT_ENDED, Signals};
 use crate::store::rounded;
 use crate::terminal::Terminal;
-use distlock::crossbeam_channel::{Receiver, never, select};
+use distlock::crossbeam_channel::{Receiver, after, never, select};
 use distlock::{
     Clock, Config, Error, Event, Interrupt, LockOptions, Loss, Moment, OwnedGuard, OwnedMutex,
     SystemClock,
@@ -63,11 +63,16 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
         Err(error) if error.is_interrupted() => return Ok(interrupted(&signals)),
         Err(error) => return Err(error.into()),
     };
+    // After Ctrl-Z during the wait, the command starts when the job is continued.
+    while is_stopped(front.0) && !stop_waiting.is_fired() && guard.is_valid() {
+        let _due = after(LOOK_AGAIN).recv();
+    }
     // A signal after the grant is for the command, if that has started.
     if stop_waiting.is_fired() {
         guard.unlock()?;
         return Ok(interrupted(&signals));
     }
+    guard.ensure(Duration::ZERO)?;
     if verbose {
         let waited = rounded(SystemClock.now().since(called));
         report(format_args!("lock {:?} was taken after {waited}", arguments.name));

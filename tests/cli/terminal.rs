@@ -1,9 +1,9 @@
 //! A shell with job control, on a terminal of its own: Ctrl-Z, `fg`, Ctrl-C.
 
-use crate::{SOON, is_alive, parent_of, said_pid, stat};
+use crate::{SOON, is_alive, parent_of, run_script, said_pid, stat};
 use distlock_tests::child::{Child, Example, distlock};
 use distlock_tests::process::RedisServer;
-use distlock_tests::time::{always, eventually, scaled};
+use distlock_tests::time::{always, eventually, ms, scaled};
 use std::time::Duration;
 
 /// An interactive shell that writes nothing of its own between the lines.
@@ -62,6 +62,36 @@ fn ctrl_z_stops_both_and_fg_continues_both() {
     shell.send("echo \"{\\\"status\\\": $?}\"");
     assert_eq!(said_status(&mut shell), 3, "the shell has the terminal again");
     assert!(!is_alive(pid) && !probe.exists("it"));
+}
+
+#[test]
+fn ctrl_z_during_the_wait_delays_the_command() {
+    let server = RedisServer::start();
+    let mut holder = run_script(&server, &[], "echo '{\"pid\": 0}'; read -r _; exit 0");
+    said_pid(&mut holder);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ran");
+    let mut shell = shell(&server);
+    shell.send(&format!(
+        r#""$DISTLOCK" run it -- touch {}; echo "{{\"status\": $?}}""#,
+        file.display()
+    ));
+    let mut probe = server.probe();
+    eventually("it waits", SOON, || {
+        let channels = probe.command(&["PUBSUB", "CHANNELS", "redisson_lock__channel:*"]);
+        !channels.texts().is_empty()
+    });
+    shell.press("\x1a");
+    assert_eq!(said_status(&mut shell), 128 + 20);
+    let of_the_holder = probe.hgetall("it");
+    holder.close_input();
+    eventually("it has the lock", SOON, || {
+        let now = probe.hgetall("it");
+        !now.is_empty() && now != of_the_holder
+    });
+    always("the command waits for `fg`", ms(300), || !file.exists());
+    shell.send("fg");
+    eventually("the command has run", SOON, || file.exists() && !probe.exists("it"));
 }
 
 #[test]
