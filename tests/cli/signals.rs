@@ -4,7 +4,7 @@ use crate::{SOON, is_alive, parent_of, run, run_script, said_pid, signal, stat};
 use distlock_tests::child::{Child, Example};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::eventually;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process_group};
 
 /// A command with a child and two grandchildren that end by no signal but KILL: one of them in the
 /// process group, and one in another, as below `timeout`. Each says its number.
@@ -115,11 +115,13 @@ fn command_dies_with_both_processes_above_it() {
     let server = RedisServer::start();
     let (child, pids) = stubborn(&server, &[]);
     let both = [front(&child), parent_of(pids[0])];
+    let groups = pids.map(|pid| Pid::from_raw(stat(pid).expect("it runs").2).unwrap());
     // Neither can do anything between the two.
     both.iter().for_each(|pid| signal(*pid, Signal::STOP));
     both.iter().for_each(|pid| signal(*pid, Signal::KILL));
     eventually("the command is gone", SOON, || !is_alive(pids[0]));
-    pids.iter().filter(|pid| is_alive(**pid)).for_each(|pid| signal(*pid, Signal::KILL));
+    // The others would outlive the test.
+    groups.iter().for_each(|group| drop(kill_process_group(*group, Signal::KILL)));
     all_are_gone(pids);
 }
 
