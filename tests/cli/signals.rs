@@ -121,7 +121,9 @@ fn command_dies_with_both_processes_above_it() {
     both.iter().for_each(|pid| signal(*pid, Signal::KILL));
     eventually("the command is gone", SOON, || !is_alive(pids[0]));
     // The others would outlive the test.
-    groups.iter().for_each(|group| drop(kill_process_group(*group, Signal::KILL)));
+    for group in groups {
+        let _gone = kill_process_group(group, Signal::KILL);
+    }
     all_are_gone(pids);
 }
 
