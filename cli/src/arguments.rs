@@ -186,6 +186,10 @@ pub(crate) struct RunArguments {
     /// URL, 30 s]
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub(crate) lease: Option<Duration>,
+    /// Keep the lock for at least so long, also when the command has ended before: hosts whose
+    /// clocks differ by less run it once
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub(crate) at_least: Option<Duration>,
     /// Stop the command after so long, with TERM and then KILL
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub(crate) max_hold: Option<Duration>,

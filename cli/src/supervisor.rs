@@ -50,7 +50,10 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
     let verbose = arguments.verbose;
     let client = StoreArguments::connect_with(config, move |event| tell(event, verbose))?;
     let lock = client.owned_mutex(arguments.name.as_str())?;
-    let options = LockOptions::new().watched(plan.lease).interrupt(&stop_waiting);
+    let mut options = LockOptions::new().watched(plan.lease).interrupt(&stop_waiting);
+    if let Some(time) = arguments.at_least {
+        options = options.at_least(time);
+    }
     let called = SystemClock.now();
     let guard = match acquire(&lock, arguments, &options) {
         Ok(Some(guard)) => guard,

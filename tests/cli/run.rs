@@ -1,7 +1,7 @@
 //! `run`: waits, exit statuses, environment, refusals.
 
 use crate::{SOON, is_alive, only_error, run, run_on, run_script, said_pid, signal, stat};
-use distlock_tests::child::{Child, Example};
+use distlock_tests::child::{Child, Example, distlock};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{always, eventually, ms, timed, within};
 use lock_core::{Clock, SystemClock};
@@ -212,4 +212,32 @@ fn lock_is_held_until_the_whole_group_has_ended() {
     assert_eq!(child.wait_exit(SOON), 4);
     assert!(is_alive(daemon), "it goes on without the lock");
     signal(daemon, Signal::KILL);
+}
+
+/// A job of no time on three hosts, each started by a clock of its own.
+#[test]
+fn hosts_with_clocks_apart_run_a_quick_job_once() {
+    let server = RedisServer::start();
+    let runs = |options: &[&str]| {
+        let at = SystemClock.unix_time() + ms(3_000);
+        let mut hosts = [-2_000, 0, 2_000].map(|ahead| {
+            let wait = format!(
+                "while [ $(($(date +%s%3N) + {ahead})) -lt {} ]; do sleep 0.01; done; exec \"$@\"",
+                at.as_millis()
+            );
+            let cron = Example::program("sh").args(&["-c", &wait, "sh"]);
+            let run = distlock().to_str().unwrap().to_owned();
+            let run = cron.args(&[&run, "run", "--nonblock"]).args(options);
+            run.args(&["it", "--", "echo", "ran"]).env("DISTLOCK_URL", &server.url()).spawn()
+        });
+        hosts.each_mut().map(|host| (host.wait_exit(SOON), host.output()))
+    };
+    let ran = |hosts: &[(i32, String)]| hosts.iter().filter(|(_, said)| said == "ran").count();
+    let each = runs(&[]);
+    assert_eq!(ran(&each), 3, "each finds the lock free: {each:?}");
+    let once = runs(&["--at-least", "20"]);
+    assert_eq!(ran(&once), 1, "{once:?}");
+    assert_eq!(once.iter().filter(|(status, _)| *status == 1).count(), 2, "{once:?}");
+    let left = server.probe().command(&["PTTL", "it"]).int();
+    assert!(left > 0 && left <= 20_000, "{left} ms");
 }
