@@ -30,6 +30,8 @@
 
 pub use lock_core::backend;
 pub use lock_core::crossbeam_channel;
+#[cfg(feature = "metrics")]
+pub use lock_core::metrics;
 #[cfg(feature = "tracing")]
 pub use lock_core::trace;
 pub use lock_core::{
@@ -38,8 +40,8 @@ pub use lock_core::{
     Host, InsufficientReplicas, Interrupt, Lease, LeaseTime, LockGuard, LockName, LockOptions,
     Loss, LossCause, MajorityLock, ManualClock, MemberOutcome, MemberResult, MemoryBackend,
     MemoryScheme, Moment, MultiLock, Mutex, Notices, Notification, OnInsufficientReplicas,
-    OwnedGuard, OwnedMutex, OwnerId, OwnerText, Replicas, Replication, Scheme, Schemes, Secret,
-    Signal, SystemClock, TokenPolicy, TokenRange, WarningKind, Woken,
+    OpenConnection, OwnedGuard, OwnedMutex, OwnerId, OwnerText, Replicas, Replication, Scheme,
+    Schemes, Secret, Signal, SystemClock, TokenPolicy, TokenRange, WarningKind, Woken,
 };
 
 // Their examples are compiled with those of the README.

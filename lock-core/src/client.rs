@@ -10,6 +10,7 @@ use crate::engine::{Engine, EngineHandle};
 use crate::error::Error;
 use crate::event::{EventHandler, Events};
 use crate::memory::MemoryScheme;
+use crate::metrics::Metrics;
 use crate::mutex::{Mutex, OwnedMutex};
 use crate::name::LockName;
 use crate::notices::Notices;
@@ -226,6 +227,8 @@ pub struct ClientBuilder {
     backend: Option<Arc<dyn Backend>>,
     clock: Option<Arc<dyn Clock>>,
     events: Option<Arc<dyn EventHandler>>,
+    #[cfg(feature = "metrics")]
+    metrics_by_name: bool,
 }
 
 impl ClientBuilder {
@@ -275,6 +278,18 @@ impl ClientBuilder {
         self
     }
 
+    /// Adds the label `lock` with the lock's name to the [metrics](crate::metrics) of locks.
+    ///
+    /// For a few fixed names. Each name makes a set of time series of its own, with a bucket for
+    /// each limit of each histogram, which this client, the recorder and the metrics system keep: a
+    /// name for each order or user exhausts them. The metrics of a name are registered at its first
+    /// use, on the thread that uses it.
+    #[cfg(feature = "metrics")]
+    pub fn metrics_by_name(mut self) -> Self {
+        self.metrics_by_name = true;
+        self
+    }
+
     /// Makes the client.
     ///
     /// # Blocking
@@ -297,7 +312,12 @@ impl ClientBuilder {
             Some(Arc::new(crate::trace::Traced::before(self.events)));
         #[cfg(not(feature = "tracing"))]
         let told = self.events;
-        let events = told.map_or_else(|| Ok(Events::default()), Events::to)?;
+        #[cfg(feature = "metrics")]
+        let metrics =
+            Metrics::register(self.config.as_ref(), self.backend.is_some(), self.metrics_by_name);
+        #[cfg(not(feature = "metrics"))]
+        let metrics = Metrics::default();
+        let events = Events::to(told, metrics.clone())?;
         let notices = Notices::to(events.clone());
         let context = Context::new(Arc::clone(&clock), ClientId::random());
         let context = context.with_notices(notices.clone());
@@ -319,6 +339,7 @@ impl ClientBuilder {
             }
         };
         config.warn_of_variables(&notices);
+        let backend = metrics.around(backend, &clock);
         let alive = Engine::open(&config, backend, clock, context.client, events)?;
         alive.verify_on(&notices);
         Ok(alive)

@@ -32,7 +32,7 @@ pub struct Counters {
 }
 
 /// The name of each count: the event's name in snake case, as in metrics.
-const NAMES: [&str; 20] = [
+pub(crate) const NAMES: [&str; 20] = [
     "acquired",
     "contended",
     "busy_without_expiry",
@@ -89,30 +89,35 @@ impl Counters {
     }
 }
 
+/// The name of the count that an event adds to, and how much it adds.
+pub(crate) fn name_and_count(event: &Event) -> (&'static str, u64) {
+    match event {
+        Event::Acquired { .. } => ("acquired", 1),
+        Event::Contended { .. } => ("contended", 1),
+        Event::BusyWithoutExpiry { .. } => ("busy_without_expiry", 1),
+        Event::Paused { .. } => ("paused", 1),
+        Event::Renewed { .. } => ("renewed", 1),
+        Event::RenewalFailed { .. } => ("renewal_failed", 1),
+        Event::RenewalsUsedUp { .. } => ("renewals_used_up", 1),
+        Event::InsufficientReplicasTakenBack { .. } => ("insufficient_replicas_taken_back", 1),
+        Event::InsufficientReplicasAccepted { .. } => ("insufficient_replicas_accepted", 1),
+        Event::Degraded { .. } => ("degraded", 1),
+        Event::Restored { .. } => ("restored", 1),
+        Event::Lost { .. } => ("lost", 1),
+        Event::HandedOnLost { holds, .. } => ("handed_on_lost", u64::from(*holds)),
+        Event::Released { .. } => ("released", 1),
+        Event::ReleaseUnconfirmed { .. } => ("release_unconfirmed", 1),
+        Event::ReleaseFailed { .. } => ("release_failed", 1),
+        Event::Warning { .. } => ("warning", 1),
+        Event::ServerChanged { .. } => ("server_changed", 1),
+        Event::ServerRefused { .. } => ("server_refused", 1),
+        Event::Missed { count } => ("missed", *count),
+    }
+}
+
 impl EventHandler for Counters {
     fn on_event(&self, event: &Event) {
-        let (name, by) = match event {
-            Event::Acquired { .. } => ("acquired", 1),
-            Event::Contended { .. } => ("contended", 1),
-            Event::BusyWithoutExpiry { .. } => ("busy_without_expiry", 1),
-            Event::Paused { .. } => ("paused", 1),
-            Event::Renewed { .. } => ("renewed", 1),
-            Event::RenewalFailed { .. } => ("renewal_failed", 1),
-            Event::RenewalsUsedUp { .. } => ("renewals_used_up", 1),
-            Event::InsufficientReplicasTakenBack { .. } => ("insufficient_replicas_taken_back", 1),
-            Event::InsufficientReplicasAccepted { .. } => ("insufficient_replicas_accepted", 1),
-            Event::Degraded { .. } => ("degraded", 1),
-            Event::Restored { .. } => ("restored", 1),
-            Event::Lost { .. } => ("lost", 1),
-            Event::HandedOnLost { holds, .. } => ("handed_on_lost", u64::from(*holds)),
-            Event::Released { .. } => ("released", 1),
-            Event::ReleaseUnconfirmed { .. } => ("release_unconfirmed", 1),
-            Event::ReleaseFailed { .. } => ("release_failed", 1),
-            Event::Warning { .. } => ("warning", 1),
-            Event::ServerChanged { .. } => ("server_changed", 1),
-            Event::ServerRefused { .. } => ("server_refused", 1),
-            Event::Missed { count } => ("missed", *count),
-        };
+        let (name, by) = name_and_count(event);
         if let Some(at) = NAMES.iter().position(|known| *known == name) {
             self.counts[at].fetch_add(by, Ordering::Relaxed);
         }

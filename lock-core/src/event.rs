@@ -3,6 +3,7 @@
 use crate::backend::no_thread;
 use crate::error::Error;
 use crate::loss::Loss;
+use crate::metrics::Metrics;
 use crate::name::LockName;
 use crate::panics::contain;
 use crate::replication::InsufficientReplicas;
@@ -252,10 +253,13 @@ impl<F: Fn(&Event) + Send + Sync> EventHandler for F {
 /// How many events are queued for a slow handler.
 const QUEUE: usize = 4096;
 
-/// The sending end of the event queue; cheap to clone. The thread ends when the last clone is
-/// dropped and the queue is empty.
+/// Where events are emitted: the metrics, and the sending end of the event queue; cheap to clone.
+/// The thread ends when the last clone is dropped and the queue is empty.
 #[derive(Clone, Default)]
-pub(crate) struct Events(Option<Arc<EventQueue>>);
+pub(crate) struct Events {
+    pub(crate) metrics: Metrics,
+    queue: Option<Arc<EventQueue>>,
+}
 
 struct EventQueue {
     queue: Sender<Event>,
@@ -272,8 +276,13 @@ struct Backlog {
 }
 
 impl Events {
-    /// Starts the thread that delivers events to `handler`.
-    pub(crate) fn to(handler: Arc<dyn EventHandler>) -> Result<Self, Error> {
+    /// Records events in `metrics` as they are emitted, and starts the thread that delivers them to
+    /// `handler`, if there is one.
+    pub(crate) fn to(
+        handler: Option<Arc<dyn EventHandler>>,
+        metrics: Metrics,
+    ) -> Result<Self, Error> {
+        let Some(handler) = handler else { return Ok(Self { metrics, queue: None }) };
         let (queue, events) = unbounded();
         let backlog = Arc::new(Backlog::default());
         let counted = Arc::clone(&backlog);
@@ -281,13 +290,20 @@ impl Events {
             .name("distlock-events".to_owned())
             .spawn(move || deliver(&events, &counted, handler.as_ref()))
             .map_err(|failure| no_thread("could not start the thread for events", failure))?;
-        Ok(Self(Some(Arc::new(EventQueue { queue, backlog }))))
+        Ok(Self { metrics, queue: Some(Arc::new(EventQueue { queue, backlog })) })
     }
 
-    /// Puts an event into the queue; never blocks. The event is only made if there is a handler.
+    /// Records an event, and puts it into the queue; never blocks. The event is only made if there
+    /// are metrics or a handler.
     pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
-        let Some(outlet) = &self.0 else { return };
-        let (event, backlog) = (event(), &outlet.backlog);
+        if self.queue.is_none() && !self.metrics.is_on() {
+            return;
+        }
+        let event = event();
+        // Before the queue, which may be full.
+        self.metrics.event(&event);
+        let Some(outlet) = &self.queue else { return };
+        let backlog = &outlet.backlog;
         // Losses are never dropped: there are no more of them than held locks.
         let must_come = matches!(event, Event::Lost { .. } | Event::HandedOnLost { .. });
         if !must_come && backlog.waiting.load(Ordering::Relaxed) >= QUEUE {
@@ -317,7 +333,7 @@ fn deliver(events: &Receiver<Event>, backlog: &Backlog, handler: &dyn EventHandl
 
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Events(..)" } else { "Events(none)" })
+        f.write_str(if self.queue.is_some() { "Events(..)" } else { "Events(none)" })
     }
 }
 
@@ -330,16 +346,19 @@ mod tests {
         Event::Contended { lock: LockName::new(lock).unwrap() }
     }
 
+    fn handled_by(handler: impl EventHandler + 'static) -> Events {
+        Events::to(Some(Arc::new(handler)), Metrics::default()).unwrap()
+    }
+
     #[test]
     fn panicking_handler_gets_the_next_event() {
         let (told, seen) = mpsc::channel();
         let told = parking_lot::Mutex::new(told);
-        let events = Events::to(Arc::new(move |event: &Event| {
+        let events = handled_by(move |event: &Event| {
             let Event::Contended { lock } = event else { return };
             told.lock().send(lock.to_string()).unwrap();
             assert_ne!(lock.as_str(), "bad", "on purpose");
-        }))
-        .unwrap();
+        });
         events.emit(|| contended("bad"));
         events.emit(|| contended("good"));
         let got: Vec<String> =
@@ -353,7 +372,7 @@ mod tests {
         let (go, gate) = mpsc::channel::<()>();
         let (told, seen) = mpsc::channel();
         let ends = parking_lot::Mutex::new((gate, told));
-        let events = Events::to(Arc::new(move |event: &Event| {
+        let events = handled_by(move |event: &Event| {
             let ends = ends.lock();
             let told = match event {
                 Event::Missed { count } => *count,
@@ -362,8 +381,7 @@ mod tests {
             };
             ends.1.send(told).unwrap();
             let _opened_or_gone = ends.0.recv();
-        }))
-        .unwrap();
+        });
         events.emit(|| contended("x"));
         let first = seen.recv_timeout(Duration::from_secs(10)).unwrap();
         assert_eq!(first, 0, "the handler blocks on the first event");

@@ -37,6 +37,11 @@ mod limits;
 mod lock;
 mod loss;
 mod memory;
+#[cfg(feature = "metrics")]
+pub mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "no_metrics.rs"]
+mod metrics;
 mod multi;
 mod mutex;
 mod name;
@@ -75,7 +80,7 @@ pub use memory::{MemoryBackend, MemoryScheme};
 pub use multi::{MajorityLock, MultiLock};
 pub use mutex::{Mutex, OwnedMutex};
 pub use name::LockName;
-pub use notices::Notices;
+pub use notices::{Notices, OpenConnection};
 pub use notification::Notification;
 pub use options::LockOptions;
 pub use owner::{ClientId, OwnerId, OwnerText};

@@ -1,6 +1,7 @@
 //! [`Notices`]: what a backend reports to its client besides replies to requests.
 
 use crate::event::{Event, Events, WarningKind};
+use crate::metrics::Counted;
 use crate::name::LockName;
 use crate::sync::Mutex;
 use std::fmt;
@@ -62,6 +63,13 @@ impl Notices {
         self.0.events.emit(|| Event::Warning { kind, message: message() });
     }
 
+    /// Reports a new connection to a server, which is open until the result is dropped: for the
+    /// metrics, if the feature of that name is on.
+    #[must_use = "the connection counts as closed when this is dropped"]
+    pub fn connected(&self) -> OpenConnection {
+        OpenConnection { _counted: self.0.events.metrics.connected() }
+    }
+
     /// Makes the client renew those of these locks at once that it holds and renews (`None`: all),
     /// because the store says that they have changed: the renewal finds out whether they are lost.
     pub fn changed(&self, names: Option<&[LockName]>) {
@@ -79,6 +87,12 @@ impl Notices {
             recheck();
         }
     }
+}
+
+/// A connection that was [reported](Notices::connected) and is open.
+#[derive(Debug)]
+pub struct OpenConnection {
+    _counted: Counted,
 }
 
 impl fmt::Debug for Notices {

@@ -73,6 +73,7 @@ impl SingleLock {
         #[cfg(feature = "tracing")]
         let span = crate::trace::acquire(&local.name);
         let result = acquire(engine, local, thread, options).map_err(|error| error.on(&local.name));
+        engine.metrics().acquire_ended(&local.name, &result);
         #[cfg(feature = "tracing")]
         crate::trace::ended(&span, &result);
         Ok(result?.map(|taken| Hold::new(Arc::clone(engine), Arc::clone(local), taken)))

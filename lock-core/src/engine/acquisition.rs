@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::holder::Holder;
 use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
+use crate::metrics::Counted;
 use crate::name::LockName;
 use crate::notification::{self, Wanted};
 use crate::owner::OwnerId;
@@ -90,6 +91,8 @@ pub(crate) struct Inner {
     pub(crate) kept: Option<(OwnerId, Moment)>,
     loss: Option<Loss>,
     listeners: Vec<Listener>,
+    /// Until it ends.
+    counted: Counted,
 }
 
 /// A callback for a loss, called at most once.
@@ -132,7 +135,7 @@ pub(crate) struct RenewalPlan {
 }
 
 impl Inner {
-    fn new(lease: LeaseTime, renewal: Option<RenewalPlan>) -> Self {
+    fn new(lease: LeaseTime, renewal: Option<RenewalPlan>, counted: Counted) -> Self {
         Self {
             lease,
             renewal,
@@ -145,6 +148,7 @@ impl Inner {
             kept: None,
             loss: None,
             listeners: Vec::new(),
+            counted,
         }
     }
 
@@ -209,6 +213,7 @@ pub(crate) struct AcquisitionInit {
     pub(crate) lease: LeaseTime,
     pub(crate) renewal: Option<RenewalPlan>,
     pub(crate) replication: Replication,
+    pub(crate) counted: Counted,
 }
 
 impl Acquisition {
@@ -229,7 +234,7 @@ impl Acquisition {
             holds: AtomicU32::new(1),
             state: AtomicU8::new(GuardState::Held as u8),
             valid_until: AtomicU64::new(valid_until.as_nanos() & !OVER),
-            inner: Mutex::new(Inner::new(init.lease, init.renewal)),
+            inner: Mutex::new(Inner::new(init.lease, init.renewal, init.counted)),
         }
     }
 
@@ -262,7 +267,7 @@ impl Acquisition {
             holds: AtomicU32::new(1),
             state: AtomicU8::new(GuardState::Held as u8),
             valid_until: AtomicU64::new(self.valid_until().as_nanos()),
-            inner: Mutex::new(Inner::new(inner.lease, inner.renewal)),
+            inner: Mutex::new(Inner::new(inner.lease, inner.renewal, inner.counted.another())),
         })
     }
 
@@ -393,6 +398,7 @@ impl Acquisition {
     pub(crate) fn set_released(&self, inner: &mut Inner) {
         self.state.store(GuardState::Released as u8, Ordering::Release);
         inner.renewal = None;
+        inner.counted.end();
     }
 
     /// Drops all listeners: there is nothing more to be told.
@@ -404,6 +410,7 @@ impl Acquisition {
     pub(crate) fn set_lost(&self, inner: &mut Inner, cause: LossCause) -> Loss {
         self.state.store(GuardState::Lost as u8, Ordering::Release);
         inner.renewal = None;
+        inner.counted.end();
         Self::tell(inner, Loss::new(cause, inner.last_failure.clone()))
     }
 
@@ -513,7 +520,8 @@ mod tests {
 
     #[test]
     fn alternating_causes_are_reported_once_until_a_success() {
-        let mut inner = Inner::new(LeaseTime::new(Duration::from_secs(1)).unwrap(), None);
+        let mut inner =
+            Inner::new(LeaseTime::new(Duration::from_secs(1)).unwrap(), None, Counted::default());
         let told = |inner: &mut Inner, causes: &[&str]| {
             let errors = causes.iter().map(|cause| Error::unavailable(*cause));
             errors.filter(|error| inner.note_failure(error)).count()
@@ -541,6 +549,7 @@ mod tests {
             lease,
             renewal: None,
             replication: Replication::off(),
+            counted: Counted::default(),
         });
         let end = acquisition.valid_until();
         let renewed = sent + Duration::from_millis(100);

@@ -55,6 +55,7 @@ impl RenewalHandler for Engine {
                 Err(self.declare_overwritten(lock, acquisition, error))
             }
             Err(error) => {
+                self.metrics().renewal_failed(&acquisition.name);
                 let error = error.on(&acquisition.name);
                 if reply.is_none() {
                     self.renewal_failed(lock, acquisition, sent, error.clone());

@@ -33,6 +33,7 @@ use crate::config::{Config, TokenPolicy};
 use crate::error::Error;
 use crate::event::Events;
 use crate::lease::{Lease, LeaseTime};
+use crate::metrics::Metrics;
 use crate::name::LockName;
 use crate::notices::Notices;
 use crate::owner::{ClientId, OwnerId};
@@ -201,6 +202,11 @@ impl Engine {
         let by = self.clock.now() + wait;
         let answer = call_backend(|| self.store()?.inspect(&name, by));
         answer.map(drop).map_err(Failure::into_error)
+    }
+
+    /// Where is recorded what no event tells.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.events.metrics
     }
 
     /// How many names are in use.

@@ -24,6 +24,7 @@ use crate::clock::{Clock, Moment, Signal};
 use crate::error::Error;
 use crate::event::{Event, Events};
 use crate::loss::{Loss, LossCause};
+use crate::metrics::RequestStart;
 use crate::sync::mutant;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,6 +77,7 @@ impl Engine {
             id: id.clone(),
             options,
             node: self.workers.renewal_node(&acquisition.name),
+            start: self.metrics().request_starts(&*self.clock),
             _pending: self.workers.pending_cleanup(),
         };
         *self.async_release.lock() = Some(acquisition.name.clone());
@@ -113,6 +115,7 @@ impl Engine {
         }
         if let Some(since) = lock.hand_off(acquisition, self.clock.as_ref()) {
             acquisition.close_listeners();
+            self.metrics().handed_off(&acquisition.name);
             tell_released(&self.events, acquisition, since);
             return Ok(false);
         }
@@ -247,6 +250,7 @@ struct AsyncRelease {
     options: ReleaseOptions,
     /// Which worker cleans up: the thread that reads the answer must not ask the backend for it.
     node: Result<NodeId, Error>,
+    start: RequestStart,
     _pending: PendingCleanup,
 }
 
@@ -255,6 +259,7 @@ impl AsyncRelease {
     /// the middle of a request of its own.
     fn answered(self, answer: Result<Release, Failure>) {
         let Self { events, acquisition, workers, .. } = &self;
+        events.metrics.release_answered(self.start, &*self.clock, &answer);
         match ReleaseOutcome::of(events, acquisition, answer, None) {
             ReleaseOutcome::Released(told) => {
                 if let Some(told) = told {

@@ -5,7 +5,7 @@
 //! at once: it has a lock of its own, which is never held while a thread waits for the socket.
 
 use super::tls::TlsSession;
-use lock_core::{Clock, Moment};
+use lock_core::{Clock, Moment, OpenConnection};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -21,6 +21,8 @@ pub(crate) struct Transport {
     socket: Socket,
     /// Locked after the pending requests of a connection, never before.
     tls: Option<Mutex<TlsSession>>,
+    /// Counts it while it is open.
+    _counted: Option<OpenConnection>,
 }
 
 /// The writer's buffers.
@@ -84,7 +86,12 @@ impl Transport {
     pub(crate) fn new(socket: impl Into<Socket>, tls: Option<TlsSession>) -> io::Result<Self> {
         let socket = socket.into();
         socket.set_read_timeout(Some(SLICE))?;
-        Ok(Self { socket, tls: tls.map(Mutex::new) })
+        Ok(Self { socket, tls: tls.map(Mutex::new), _counted: None })
+    }
+
+    /// The same, counted as open until it is dropped.
+    pub(crate) fn counted(self, counted: OpenConnection) -> Self {
+        Self { _counted: Some(counted), ..self }
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

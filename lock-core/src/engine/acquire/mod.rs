@@ -169,6 +169,7 @@ fn acquire_for_any_time(
             }
             Entered::Queued(waiter) => waiter,
         };
+    let _waiting = engine.metrics().waiting(&lock.name);
     let mut wait = Wait {
         engine,
         lock,
@@ -289,6 +290,7 @@ impl Wait<'_> {
             lease: time,
             renewal,
             replication: self.plan.replication,
+            counted: engine.metrics().held(&lock.name),
         }));
         let now = engine.clock.now();
         if now >= acquisition.valid_until() {

@@ -167,7 +167,8 @@ impl Dialer {
             self.login.secrets.resolve(&self.provider_calls, &self.server, &*self.clock, by);
         let credentials = credentials.map_err(not_connected)?;
         self.server.set_user(credentials.user.as_deref());
-        let transport = Arc::new(self.connect(by).map_err(not_connected)?);
+        let transport = self.connect(by).map_err(not_connected)?;
+        let transport = Arc::new(transport.counted(self.server.notices.connected()));
         if self.shutdown.as_ref().is_some_and(|shutdown| !shutdown.register(&transport)) {
             return Err(Failure::NotSent(self.retired()));
         }
