@@ -19,5 +19,8 @@ mod log_of_an_outage;
 // The content of a log at the finest level.
 mod log;
 
+// Metrics with the names of locks, in the recorder of a process.
+mod metrics_by_name;
+
 // How often waiters ask the store, in which order they are served, how fast a wait ends.
 mod waiting;

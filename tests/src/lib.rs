@@ -19,6 +19,7 @@ pub mod distance;
 pub mod guards;
 pub mod lifeline;
 pub mod log;
+pub mod metrics;
 pub mod own_process;
 pub mod probe;
 pub mod process;

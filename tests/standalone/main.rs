@@ -27,6 +27,9 @@ mod unawaited_releases;
 // Acquisition, wait, renewal and release of a lock.
 mod life;
 
+// What is recorded as metrics.
+mod metrics;
+
 // Whether the store can be asked.
 mod ping;
 

@@ -2,6 +2,7 @@
 
 mod calls;
 mod defaults;
+mod metrics;
 mod migrating;
 mod named;
 mod operations;
