@@ -50,11 +50,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Holds one of three locks for some milliseconds, if it is free within 50.
+/// Holds one of three locks for some milliseconds, if it is free within 50. A long job, one in a
+/// hundred, has its lease renewed.
 fn work(client: &Client) -> Result<(), Error> {
     let lock = client.mutex(format!("job:{}", fastrand::u8(0..3)))?;
     if let Some(guard) = lock.try_lock_for(Duration::from_millis(50))? {
-        thread::sleep(Duration::from_millis(fastrand::u64(1..60)));
+        let is_long = fastrand::u8(0..100) == 0;
+        thread::sleep(Duration::from_millis(fastrand::u64(1..60) * if is_long { 60 } else { 1 }));
         guard.unlock()?;
     }
     thread::sleep(Duration::from_millis(fastrand::u64(1..10)));
