@@ -8,6 +8,8 @@
 //! Without arguments: `memory://`, and that address. `docs/METRICS.md` lists the metrics, and
 //! `docs/grafana.json` and `docs/alerts.yml` use them.
 
+#![allow(clippy::disallowed_methods, reason = "the sleeps stand for work")]
+
 use distlock::{Client, DistLock, Error};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::io::{BufRead, BufReader, Write};
@@ -42,9 +44,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         });
     }
     let listener = TcpListener::bind(&address)?;
-    println!("http://{address}/metrics shows the metrics of {url}");
+    println!("http://{}/metrics shows the metrics of {url}", listener.local_addr()?);
     for stream in listener.incoming() {
-        // A client that goes away is none of our business.
+        // A scraper that closes its connection early loses its answer only.
         let _served = stream.and_then(|stream| serve(&stream, &handle));
     }
     Ok(())
