@@ -8,13 +8,13 @@ use crate::name::LockName;
 use std::sync::Arc;
 
 #[derive(Clone, Default)]
-pub(crate) struct Metrics;
+pub(crate) struct Metrics(());
 
 #[derive(Clone, Copy)]
-pub(crate) struct RequestStart;
+pub(crate) struct RequestStart(());
 
 #[derive(Default, Debug)]
-pub(crate) struct Counted;
+pub(crate) struct Counted(());
 
 impl Metrics {
     pub(crate) fn is_on(&self) -> bool {
@@ -38,19 +38,19 @@ impl Metrics {
     pub(crate) fn renewal_failed(&self, _lock: &LockName) {}
 
     pub(crate) fn waiting(&self, _lock: &LockName) -> Counted {
-        Counted
+        Counted(())
     }
 
     pub(crate) fn held(&self, _lock: &LockName) -> Counted {
-        Counted
+        Counted(())
     }
 
     pub(crate) fn connected(&self) -> Counted {
-        Counted
+        Counted(())
     }
 
     pub(crate) fn request_starts(&self, _clock: &dyn Clock) -> RequestStart {
-        RequestStart
+        RequestStart(())
     }
 
     pub(crate) fn release_answered<T>(
@@ -64,7 +64,7 @@ impl Metrics {
 
 impl Counted {
     pub(crate) fn another(&self) -> Self {
-        Self
+        Self(())
     }
 
     pub(crate) fn end(&mut self) {}
