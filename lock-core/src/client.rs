@@ -339,7 +339,7 @@ impl ClientBuilder {
             }
         };
         config.warn_of_variables(&notices);
-        let backend = metrics.around(backend, &clock);
+        let backend = metrics.around(backend);
         let alive = Engine::open(&config, backend, clock, context.client, events)?;
         alive.verify_on(&notices);
         Ok(alive)

@@ -19,7 +19,7 @@
 mod metered;
 
 use crate::backend::{Backend, Failure};
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, SystemClock};
 use crate::config::Config;
 use crate::counters::{NAMES, name_and_count};
 use crate::error::Error;
@@ -135,15 +135,11 @@ impl Metrics {
     }
 
     /// The same backend, with its requests recorded.
-    pub(crate) fn around(
-        &self,
-        backend: Arc<dyn Backend>,
-        clock: &Arc<dyn Clock>,
-    ) -> Arc<dyn Backend> {
+    pub(crate) fn around(&self, backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
         if !self.is_on() {
             return backend;
         }
-        Arc::new(Metered { backend, metrics: self.clone(), clock: Arc::clone(clock) })
+        Arc::new(Metered { backend, metrics: self.clone() })
     }
 
     /// Records what an event tells.
@@ -210,19 +206,15 @@ impl Metrics {
         Counted::up(&client.connections)
     }
 
-    /// When a request begins that is sent now.
-    pub(crate) fn request_starts(&self, clock: &dyn Clock) -> RequestStart {
-        RequestStart(clock.now())
+    /// When a request begins that is sent now. By the system's clock: the engine's own reads of its
+    /// clock must not depend on a feature.
+    pub(crate) fn request_starts(&self) -> RequestStart {
+        RequestStart(SystemClock.now())
     }
 
     /// Records a release whose answer no caller waits for.
-    pub(crate) fn release_answered<T>(
-        &self,
-        start: RequestStart,
-        clock: &dyn Clock,
-        answer: &Result<T, Failure>,
-    ) {
-        self.request(Request::Release, start, clock, answer.as_ref().err());
+    pub(crate) fn release_answered<T>(&self, start: RequestStart, answer: &Result<T, Failure>) {
+        self.request(Request::Release, start, answer.as_ref().err());
     }
 
     /// Records a request that has ended. One that was not sent has no latency.
@@ -230,14 +222,13 @@ impl Metrics {
         &self,
         request: Request,
         RequestStart(start): RequestStart,
-        clock: &dyn Clock,
         failure: Option<&Failure>,
     ) {
         let Some(client) = &self.0 else { return };
         if matches!(failure, Some(Failure::NotSent(_))) {
             return;
         }
-        client.requests[request as usize].record(clock.now().since(start));
+        client.requests[request as usize].record(SystemClock.now().since(start));
         if matches!(failure, Some(Failure::Unknown(_) | Failure::Final(_))) {
             match request {
                 Request::Acquire => client.unknown_acquires.increment(1),

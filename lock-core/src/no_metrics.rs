@@ -1,7 +1,6 @@
 //! Stands in for the module of metrics where the feature `metrics` is off: types without content.
 
 use crate::backend::{Backend, Failure};
-use crate::clock::Clock;
 use crate::error::Error;
 use crate::event::Event;
 use crate::name::LockName;
@@ -21,11 +20,7 @@ impl Metrics {
         false
     }
 
-    pub(crate) fn around(
-        &self,
-        backend: Arc<dyn Backend>,
-        _clock: &Arc<dyn Clock>,
-    ) -> Arc<dyn Backend> {
+    pub(crate) fn around(&self, backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
         backend
     }
 
@@ -49,17 +44,11 @@ impl Metrics {
         Counted(())
     }
 
-    pub(crate) fn request_starts(&self, _clock: &dyn Clock) -> RequestStart {
+    pub(crate) fn request_starts(&self) -> RequestStart {
         RequestStart(())
     }
 
-    pub(crate) fn release_answered<T>(
-        &self,
-        _start: RequestStart,
-        _clock: &dyn Clock,
-        _answer: &Result<T, Failure>,
-    ) {
-    }
+    pub(crate) fn release_answered<T>(&self, _start: RequestStart, _answer: &Result<T, Failure>) {}
 }
 
 impl Counted {

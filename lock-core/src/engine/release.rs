@@ -77,7 +77,7 @@ impl Engine {
             id: id.clone(),
             options,
             node: self.workers.renewal_node(&acquisition.name),
-            start: self.metrics().request_starts(&*self.clock),
+            start: self.metrics().request_starts(),
             _pending: self.workers.pending_cleanup(),
         };
         *self.async_release.lock() = Some(acquisition.name.clone());
@@ -259,7 +259,7 @@ impl AsyncRelease {
     /// the middle of a request of its own.
     fn answered(self, answer: Result<Release, Failure>) {
         let Self { events, acquisition, workers, .. } = &self;
-        events.metrics.release_answered(self.start, &*self.clock, &answer);
+        events.metrics.release_answered(self.start, &answer);
         match ReleaseOutcome::of(events, acquisition, answer, None) {
             ReleaseOutcome::Released(told) => {
                 if let Some(told) = told {

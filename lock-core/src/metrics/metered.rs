@@ -6,7 +6,7 @@ use crate::backend::{
     NodeId, OnReleased, Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
     call_backend,
 };
-use crate::clock::{Clock, Moment};
+use crate::clock::Moment;
 use crate::name::LockName;
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,6 @@ use std::time::Duration;
 pub(super) struct Metered {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) metrics: Metrics,
-    pub(super) clock: Arc<dyn Clock>,
 }
 
 impl Metered {
@@ -25,9 +24,9 @@ impl Metered {
         request: Request,
         call: impl FnOnce(&dyn Backend) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let start = self.metrics.request_starts(&*self.clock);
+        let start = self.metrics.request_starts();
         let answer = call_backend(|| call(&*self.backend));
-        self.metrics.request(request, start, &*self.clock, answer.as_ref().err());
+        self.metrics.request(request, start, answer.as_ref().err());
         answer
     }
 }
@@ -45,13 +44,13 @@ impl Backend for Metered {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
-        let start = self.metrics.request_starts(&*self.clock);
+        let start = self.metrics.request_starts();
         let answers = self.backend.renew(node, batch, by);
         // A batch has one time. It was sent if any part of it was.
         let was_sent = |answer: &&_| !matches!(answer, Err(Failure::NotSent(_)));
         let answer = answers.iter().find(was_sent).or(answers.first());
         let failure = answer.and_then(|answer| answer.as_ref().err());
-        self.metrics.request(Request::Renew, start, &*self.clock, failure);
+        self.metrics.request(Request::Renew, start, failure);
         answers
     }
 
