@@ -8,8 +8,8 @@
 //! - **Counted where it happens.** What an [event](crate::Event) tells is counted when the event is
 //!   emitted, on the thread that emits it: a slow event handler loses none. A recorder must
 //!   therefore neither block nor panic.
-//! - **Labels.** `backend` is the scheme of the URL (`custom` for a given [`Backend`]), `format` the
-//!   option of that name if the URL has it. Clients with the same labels share their metrics.
+//! - **Labels.** `backend` is the scheme of the URL (`custom` for a given [`Backend`]), `format`
+//!   the option of that name if the URL has it. Clients with the same labels share their metrics.
 //! - **Names of locks** are no labels, because each name makes new time series, which the recorder
 //!   and the metrics system keep. A program whose locks have a few fixed names asks for the label
 //!   `lock` by [`ClientBuilder::metrics_by_name`](crate::ClientBuilder::metrics_by_name).
