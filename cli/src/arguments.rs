@@ -59,7 +59,7 @@ Exit status:
   69   the store cannot be reached
   70   any other failure
   75   the lock was lost or --max-hold was over, and the command was stopped; or
-       the lock was lost before the command ended
+       the lock was lost before the command ended (not with --on-lost=warn)
   78   the URL or a setting is wrong, or the store refuses the client
   126  the command cannot be executed
   127  there is no such command";

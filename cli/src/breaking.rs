@@ -21,6 +21,11 @@ pub(crate) fn break_lock(arguments: &BreakArguments) -> Result<u8, Failure> {
         report("nothing was broken");
         return Ok(exit::CONFLICT);
     }
+    let now = lock.inspect()?.holder;
+    if now.is_some_and(|now| now.owner != holder.owner) {
+        report("it has another holder by now, and nothing was broken");
+        return Ok(exit::CONFLICT);
+    }
     if !lock.force_unlock()? {
         report(format_args!("lock {:?} was released meanwhile", arguments.name));
         return Ok(exit::CONFLICT);

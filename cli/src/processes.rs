@@ -18,6 +18,9 @@ use std::time::Duration;
 /// The time between two looks at processes that are ending.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
+/// The longest time between them, for processes that do not end.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
 /// Makes this process the parent of descendants whose parents end.
 pub(crate) fn adopt_orphans() -> Result<(), Failure> {
     set_child_subreaper(Some(getpid()))
@@ -99,6 +102,7 @@ pub(crate) fn has_descendants() -> bool {
 
 /// Kills all descendants of this process, and returns when none is left.
 pub(crate) fn kill_descendants() {
+    let mut pause = LOOK_AGAIN;
     loop {
         // Each round finds what was started during the one before.
         let left = descendants();
@@ -107,7 +111,9 @@ pub(crate) fn kill_descendants() {
         if left.is_empty() {
             return;
         }
-        let _due = after(LOOK_AGAIN).recv();
+        let _due = after(pause).recv();
+        // A process of another user cannot be killed.
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 

@@ -6,6 +6,8 @@ use distlock::Interrupt;
 use distlock::crossbeam_channel::{Receiver, unbounded};
 use nix::sys::signal::{SigSet, Signal as Waited};
 use rustix::process::Signal;
+use signal_hook::consts::SIGCHLD;
+use std::sync::Arc;
 use std::thread;
 
 /// The signals that are passed to the command.
@@ -47,6 +49,10 @@ impl Signals {
     }
 
     fn block(heard: impl Iterator<Item = Waited>) -> Result<Self, Failure> {
+        // If the parent ignored SIGCHLD, the system would reap our children before us. A handler
+        // ends that; it is never called, because the signal is blocked.
+        signal_hook::flag::register(SIGCHLD, Arc::default())
+            .map_err(|error| Failure::system("the end of processes cannot be heard of", error))?;
         let waited_for: SigSet = heard.chain(OTHERS).collect();
         let mut blocked = waited_for;
         blocked.add(Waited::SIGTTOU);

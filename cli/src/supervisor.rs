@@ -50,10 +50,7 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
     let verbose = arguments.verbose;
     let client = StoreArguments::connect_with(config, move |event| tell(event, verbose))?;
     let lock = client.owned_mutex(arguments.name.as_str())?;
-    let mut options = LockOptions::new().watched(plan.lease).interrupt(&stop_waiting);
-    if let Some(time) = arguments.at_least {
-        options = options.at_least(time);
-    }
+    let options = LockOptions::new().watched(plan.lease).interrupt(&stop_waiting);
     let called = SystemClock.now();
     let guard = match acquire(&lock, arguments, &options) {
         Ok(Some(guard)) => guard,
@@ -81,6 +78,11 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
         report(format_args!("lock {:?} was taken after {waited}", arguments.name));
     }
     let command = Job::start(arguments, &plan, &guard, &front)?;
+    // Not before: a command that never ran may run elsewhere.
+    if let Some(Err(refusal)) = arguments.at_least.map(|time| guard.keep_at_least(time)) {
+        Group(command).signal(Signal::KILL);
+        return Err(refusal.into());
+    }
     let mut job = Job {
         group: Group(command),
         changes: watch(command),
@@ -282,7 +284,11 @@ impl Job {
             select! {
                 recv(self.changes) -> change => match change {
                     Ok(change) => self.changed(change),
-                    Err(_no_child_left) => self.changes = never(),
+                    Err(_no_child_left) => {
+                        self.changes = never();
+                        // Others have reaped it: it has ended, and how is not known.
+                        self.status.get_or_insert(exit::SOFTWARE);
+                    }
                 },
                 recv(self.signals) -> signal => match signal {
                     Ok(Signal::CONT) => self.resume(),

@@ -518,6 +518,12 @@ impl KeptLock {
     pub fn new(owner: OwnerId, time: LeaseTime) -> Self {
         Self { owner, time }
     }
+
+    /// The same for a release that is sent so much later; `None` if nothing is left.
+    fn after(self, passed: Duration) -> Option<Self> {
+        let left = self.time.duration().checked_sub(passed)?;
+        LeaseTime::new(left).ok().map(|time| Self { time, ..self })
+    }
 }
 
 impl ReleaseOptions {
@@ -533,6 +539,13 @@ impl ReleaseOptions {
     #[must_use]
     pub fn last_used(mut self, token: FencingToken) -> Self {
         self.last_used = Some(token);
+        self
+    }
+
+    /// Returns the options of a release that is sent so much later.
+    #[must_use]
+    pub fn after(mut self, passed: Duration) -> Self {
+        self.kept = self.kept.and_then(|kept| kept.after(passed));
         self
     }
 
@@ -717,6 +730,8 @@ pub struct Abilities {
     pub counts_waiters: bool,
     /// Whether replicas can be asked to confirm a grant.
     pub replication: ReplicaSupport,
+    /// The longest lease that it grants. `None`: no limit of its own.
+    pub longest_lease: Option<Duration>,
     /// Whether it can be a node of a quorum: it grants by [proposal](Tokens::Propose), and no other
     /// server can replace it. A store with failover to a replica, which may lack the last writes,
     /// cannot.
@@ -735,6 +750,7 @@ impl Abilities {
             waking,
             first_renewal: None,
             counts_waiters: false,
+            longest_lease: None,
             replication,
             independent: false,
         }
@@ -744,6 +760,13 @@ impl Abilities {
     #[must_use]
     pub fn independent(mut self, independent: bool) -> Self {
         self.independent = independent;
+        self
+    }
+
+    /// Sets the longest lease.
+    #[must_use]
+    pub fn longest_lease(mut self, longest: Option<Duration>) -> Self {
+        self.longest_lease = longest;
         self
     }
 

@@ -41,6 +41,7 @@ pub(crate) trait CompositeGuard: fmt::Debug + Sync {
     fn extend(&self, time: Duration) -> Result<(), Error>;
     fn restart_lease(&self, lease: LeaseTime) -> Result<(), Error>;
     fn keep(&self, time: LeaseTime);
+    fn keep_at_least(&self, time: Duration) -> Result<(), Error>;
     fn verify(&self) -> Result<Duration, Error>;
     fn state(&self) -> GuardState;
     fn loss(&self) -> Option<Loss>;
@@ -60,6 +61,12 @@ impl Hold {
 
     fn keep(&self, time: LeaseTime) {
         self.engine.keep(&self.acquisition, time);
+    }
+
+    fn keep_at_least(&self, time: Duration) -> Result<(), Error> {
+        let time = self.engine.shortest_time(time).map_err(|error| error.on(self.name()))?;
+        self.keep(time);
+        Ok(())
     }
 
     fn unlock(mut self) -> Result<(), Error> {
@@ -223,6 +230,17 @@ macro_rules! guard_methods {
         ///   background, and the lease ends the lock in any case.
         pub fn unlock(self) -> Result<(), Error> {
             $dispatch!(self.0, hold => hold.unlock())
+        }
+
+        /// Keeps the lock for at least this time, counted from its acquisition: like
+        /// [`LockOptions::at_least`](crate::LockOptions::at_least), for a job that has begun.
+        ///
+        /// # Errors
+        ///
+        /// [`Error::is_misuse`] or [`ErrorKind::Unsupported`]: the store does not keep a lock for
+        /// so long, or not at all.
+        pub fn keep_at_least(&self, time: Duration) -> Result<(), Error> {
+            $dispatch!(&self.0, hold => hold.keep_at_least(time))
         }
 
         /// Returns the name of the lock.

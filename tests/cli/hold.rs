@@ -1,4 +1,5 @@
-//! `distlock hold`: its protocol, its exit codes, and the loss that a paused or killed holder reports.
+//! `distlock hold`: its protocol, its exit codes, and the loss that a paused or killed holder
+//! reports.
 
 use crate::{SOON, only_error};
 use distlock_tests::child::{Child, Example};

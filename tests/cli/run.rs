@@ -241,3 +241,31 @@ fn hosts_with_clocks_apart_run_a_quick_job_once() {
     let left = server.probe().command(&["PTTL", "it"]).int();
     assert!(left > 0 && left <= 20_000, "{left} ms");
 }
+
+/// As a parent leaves it that never waits for its children.
+#[test]
+fn ignored_sigchld_hides_no_exit_status() {
+    let server = RedisServer::start();
+    let run = distlock().to_str().unwrap().to_owned();
+    let words = [&run, "run", "it", "--", "sh", "-c", "exit 3"];
+    let script = "trap '' CHLD; exec \"$@\"";
+    let shell = Example::program("bash").args(&["-c", script, "bash"]).args(&words);
+    let mut child = shell.env("DISTLOCK_URL", &server.url()).spawn();
+    assert_eq!(child.wait_exit(SOON), 3, "{}", child.errors());
+    assert!(!server.probe().exists("it"));
+}
+
+#[test]
+fn lock_of_a_command_that_never_ran_is_not_kept() {
+    let server = RedisServer::start();
+    let mut child = run(&server, &["--at-least", "60"], &["true"]);
+    assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
+    assert!(server.probe().exists("it"));
+    server.probe().command(&["DEL", "it"]);
+    let mut child = run_on("redis://127.0.0.1:1", &["--at-least", "60"], &["true"]);
+    assert_eq!(child.wait_exit(SOON), 69);
+    let server = RedisServer::start();
+    let mut child = run(&server, &["--at-least", "0.001"], &["sleep", "60"]);
+    assert_eq!(child.wait_exit(SOON), 64, "{}", child.errors());
+    assert!(!server.probe().exists("it"));
+}

@@ -1,9 +1,9 @@
 //! Cleanup of what a client has left on nodes that did not answer in time. The leases here are
 //! longer than every test: what is gone was given back.
 
-use distlock::{Client, DistLock};
+use distlock::{Client, DistLock, LockOptions};
 use distlock_tests::probe::Probe;
-use distlock_tests::process::free_port;
+use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::quorum::{Servers, place, url};
 use distlock_tests::resp::Kind;
@@ -82,6 +82,41 @@ fn async_release_that_one_node_missed_is_repeated() {
     // The client asks nothing else: what is to be done there is not done along with something.
     eventually("it is freed there, too", SOON, || !quorum.servers[2].probe().exists("a"));
     assert_eq!(proxy.count(Kind::Release, Fault::SwallowRequest), 1, "{}", proxy.account());
+}
+
+/// Who has `a` on each server.
+fn owners(quorum: &Servers) -> Vec<Vec<String>> {
+    let owner = |server: &RedisServer| server.probe().command(&["HKEYS", "a"]).texts();
+    quorum.servers.iter().map(owner).collect()
+}
+
+#[test]
+fn release_that_keeps_the_lock_and_that_one_node_missed_is_repeated() {
+    for fault in [Fault::SwallowRequest, Fault::SwallowReply] {
+        let (quorum, _proxy, client) =
+            with_trouble_at_the_last(STEADY, Kind::Close, Turn::Only(1), fault);
+        let options = LockOptions::new().at_least(Duration::from_secs(300));
+        let guard = client.mutex("a").unwrap().lock_with(&options).unwrap();
+        eventually("it is held there, too", SOON, || quorum.servers[2].probe().exists("a"));
+        let before = owners(&quorum);
+        guard.unlock().unwrap();
+        eventually("it is kept on all", SOON, || {
+            let now = owners(&quorum);
+            now[2] != before[2] && now.iter().all(|owner| *owner == now[0] && owner.len() == 1)
+        });
+        // The cleanup of that node has ended, and has freed nothing.
+        client.wait_for_cleanup(SOON).unwrap();
+        assert!(quorum.servers.iter().all(|server| server.probe().exists("a")), "{fault:?}");
+        assert!(client.mutex("a").unwrap().try_lock().unwrap().is_none());
+    }
+}
+
+#[test]
+fn shortest_time_beyond_the_longest_lease_is_refused() {
+    let client = Servers::with(3, 0, "max_lease=1m").client();
+    let options = LockOptions::new().at_least(Duration::from_secs(61));
+    let error = client.mutex("a").unwrap().try_lock_with(&options).unwrap_err();
+    assert!(error.is_misuse(), "{error}");
 }
 
 /// How long a client that goes waits for a node.

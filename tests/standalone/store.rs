@@ -27,7 +27,7 @@ macro_rules! script {
 const SCRIPTS: [&str; 6] = [
     script!("acquire": "look", "take", "tells"),
     script!("release": "look", "gone"; "usual"),
-    script!("close": "look", "gone"; "usual"),
+    script!("close": "look", "gone", "take"; "usual"),
     script!("renew": "look", "gone"),
     script!("inspect": "holder", "gone"),
     script!("force": "holder"; "usual"),

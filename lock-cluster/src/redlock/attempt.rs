@@ -147,7 +147,7 @@ impl Quorum {
             self.workers[*at].ask(Queue::Attempts, by, roll_back, move |context, outcome| {
                 if outcome.is_err() {
                     // Its turn did not come in time.
-                    context.release_later(late.acquisition_on(context.number()));
+                    context.release_later(late.acquisition_on(context.number()), None);
                 }
                 if place < count {
                     responses.put(place, ());

@@ -233,7 +233,7 @@ impl AttemptState {
         state.is_abandoned = true;
         let node = &state.nodes[at];
         if node.is_unknown || node.pending > 0 || asked.tombstone != Tombstone::None {
-            return Some(ReleaseOptions::WITH_TOMBSTONE);
+            return Some(ReleaseOptions::WITH_TOMBSTONE.kept(asked.kept));
         }
         node.granted.is_some().then_some(asked)
     }

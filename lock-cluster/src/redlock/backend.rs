@@ -123,7 +123,10 @@ impl QuorumBackend {
             clock: Arc::clone(clock),
             proposals: TokenProposals::default(),
             node_timeout,
-            abilities: Abilities::full().tokens(tokens).first_renewal(first_renewal),
+            abilities: Abilities::full()
+                .tokens(tokens)
+                .first_renewal(first_renewal)
+                .longest_lease(terms.map(|terms| terms.max_lease)),
             membership: Arc::new(membership),
             terms,
             starting: Mutex::new(None),
@@ -246,7 +249,7 @@ impl Quorum {
                 if matches!(&outcome, Err(Failure::NotSent(_))) {
                     let AcquisitionId { name, owner, lease, .. } = late;
                     let receipt = Receipt::default();
-                    context.release_later(AcquisitionId::new(name, owner, lease, receipt));
+                    context.release_later(AcquisitionId::new(name, owner, lease, receipt), None);
                 }
                 each(context.number(), outcome);
             });
@@ -333,7 +336,7 @@ fn submit_release(
     let (later, state, kept) = (Arc::clone(context), Arc::clone(state), acquisition.clone());
     let done = Box::new(move |outcome: Result<Release, Failure>| {
         if matches!(&outcome, Err(failure) if failure.error().is_unavailable()) {
-            later.release_later(kept);
+            later.release_later(kept, options.kept);
         }
         each(at, outcome.map(|release| state.note_release(at, release)));
     });

@@ -6,7 +6,7 @@
 use super::node::QuorumNode;
 use super::watch::PendingWatch;
 use lock_core::backend::{
-    AcquisitionId, BackgroundTask, Failure, Release, ReleaseOptions, contain,
+    AcquisitionId, BackgroundTask, Failure, KeptLock, Release, ReleaseOptions, contain,
 };
 use lock_core::{Clock, Error, Moment};
 use parking_lot::Mutex;
@@ -50,6 +50,9 @@ pub(super) struct NodeContext {
 /// An acquisition that may be left on a node.
 struct PendingCleanup {
     acquisition: AcquisitionId,
+    options: ReleaseOptions,
+    /// When it was to be released with these options.
+    since: Moment,
     /// The end of any lease that it may have there.
     until: Moment,
 }
@@ -271,15 +274,17 @@ impl NodeContext {
     ) -> Result<Release, Failure> {
         let outcome = self.node.release(acquisition, options, by);
         if is_unavailable(&outcome) {
-            self.release_later(acquisition.clone());
+            self.release_later(acquisition.clone(), options.kept);
         }
         outcome
     }
 
     /// Releases an acquisition when the node answers again, with a tombstone: a request may be
     /// under way.
-    pub(super) fn release_later(&self, acquisition: AcquisitionId) {
-        let until = self.clock.now() + acquisition.lease.duration() + self.node_timeout;
+    pub(super) fn release_later(&self, acquisition: AcquisitionId, kept: Option<KeptLock>) {
+        let since = self.clock.now();
+        let options = ReleaseOptions::WITH_TOMBSTONE.kept(kept);
+        let until = since + acquisition.lease.duration() + self.node_timeout;
         let mut cleanups = self.cleanups.lock();
         if cleanups.iter().any(|other| other.acquisition.owner == acquisition.owner) {
             return;
@@ -287,7 +292,7 @@ impl NodeContext {
         if cleanups.len() >= MAX_CLEANUPS {
             cleanups.pop_front();
         }
-        cleanups.push_back(PendingCleanup { acquisition, until });
+        cleanups.push_back(PendingCleanup { acquisition, options, since, until });
         drop(cleanups);
         // An asynchronous release fails on another thread, while that of the node sleeps.
         self.attempts.wake();
@@ -333,7 +338,7 @@ impl NodeContext {
             return self.begin_watch();
         };
         drop(cleanups);
-        let options = ReleaseOptions::WITH_TOMBSTONE;
+        let options = first.options.after(now.since(first.since));
         let by = now + self.node_timeout;
         let outcome = self.ask(by, |by| self.node.release(&first.acquisition, options, by));
         let answered = !is_unavailable(&outcome);

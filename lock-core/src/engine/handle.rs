@@ -42,7 +42,7 @@ impl EngineHandle {
         let detached = std::mem::take(&mut *self.detached.lock());
         for Detached { acquisition, .. } in detached {
             if !mutant("end_forgets_detached") && self.mark_released(&acquisition) {
-                self.clean_up(acquisition.to_release());
+                self.clean_up(acquisition.to_end(|| self.clock.now()));
             }
         }
         // One command time-out for all of it, and half of that for answers that are under way, so

@@ -304,7 +304,7 @@ impl Engine {
         }
         // Also if the store says that it is gone: a copy of the first request may be under way.
         if is_left_over || acquisition.has_unknown_outcome() {
-            self.clean_up(acquisition.to_release());
+            self.clean_up(acquisition.to_end(|| self.clock.now()));
         }
         tell_lost(&self.events, acquisition, loss);
     }

@@ -30,7 +30,7 @@ mod timer_wheel;
 use crate::backend::{Abilities, AcquisitionId, Backend, Failure, ReleaseOptions, call_backend};
 use crate::clock::{Clock, Moment};
 use crate::config::{Config, TokenPolicy};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::event::Events;
 use crate::lease::{Lease, LeaseTime};
 use crate::metrics::Metrics;
@@ -42,7 +42,7 @@ use crate::replication::Replication;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::mutant;
-pub(crate) use acquire::{acquire, shortest_time};
+pub(crate) use acquire::acquire;
 use acquisition::Acquisition;
 pub(crate) use handle::EngineHandle;
 use local_queue::{LocalLock, Registry, Sharing};
@@ -291,6 +291,28 @@ impl Engine {
     /// An owner that never was.
     fn new_owner(&self) -> OwnerId {
         OwnerId::new(self.client, self.next_owner.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A time for which a lock can be held at least.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot keep a lock after its release, or not for so long.
+    pub(crate) fn shortest_time(&self, time: Duration) -> Result<LeaseTime, Error> {
+        if !self.abilities.renewable {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "this wire format does not know who holds a lock, so it cannot keep one after its \
+                 release: leave `at_least` out, or choose a format with owners",
+            ));
+        }
+        match self.abilities.longest_lease {
+            Some(longest) if time > longest => Err(Error::misuse(format!(
+                "a lock cannot be kept for at least {time:?}: this store grants no lease of more \
+                 than {longest:?}"
+            ))),
+            _ => LeaseTime::new(time),
+        }
     }
 
     /// Has the store keep a lock for at least this time, also after its release.

@@ -74,8 +74,6 @@ impl Engine {
             workers: Arc::clone(&self.workers),
             lock: Arc::clone(lock),
             acquisition: Arc::clone(acquisition),
-            id: id.clone(),
-            options,
             node: self.workers.renewal_node(&acquisition.name),
             start: self.metrics().request_starts(),
             _pending: self.workers.pending_cleanup(),
@@ -165,13 +163,15 @@ impl Engine {
         options: ReleaseOptions,
         by: Moment,
     ) -> (Result<Release, Failure>, Option<Moment>) {
-        let mut first_unanswered = None;
+        let (mut first_unanswered, mut begun) = (None, None);
         loop {
             let sent = self.clock.now();
+            let begun = *begun.get_or_insert(sent);
             // Half of the time for the first send, so that there is time to ask again and hear what
             // came of it; all of it where a request without an answer is not repeated.
             let may_repeat = first_unanswered.is_none() && self.abilities.renewable;
             let answer_by = if may_repeat { sent + by.since(sent) / 2 } else { by };
+            let options = options.after(sent.since(begun));
             let failure = match call_backend(|| self.backend.release(id, options, answer_by)) {
                 Ok(release) => return (Ok(release), first_unanswered),
                 Err(failure) => failure,
@@ -246,8 +246,6 @@ struct AsyncRelease {
     workers: Arc<Workers>,
     lock: Arc<LocalLock>,
     acquisition: Arc<Acquisition>,
-    id: AcquisitionId,
-    options: ReleaseOptions,
     /// Which worker cleans up: the thread that reads the answer must not ask the backend for it.
     node: Result<NodeId, Error>,
     start: RequestStart,
@@ -272,7 +270,8 @@ impl AsyncRelease {
                 tell_failed(events, acquisition, error.on(&acquisition.name));
             }
             ReleaseOutcome::Unknown(error) => {
-                workers.clean_up(self.node.clone(), self.id.clone(), self.options);
+                let (id, options) = acquisition.to_end(|| self.clock.now());
+                workers.clean_up(self.node.clone(), id, options);
                 tell_failed(events, acquisition, error.on(&acquisition.name));
             }
         }

@@ -4,7 +4,6 @@
 use super::guards::MemberGuards;
 use super::members::Members;
 use crate::clock::{Clock, Moment, Signal, Woken};
-use crate::engine::shortest_time;
 use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult, worst_kind};
 use crate::guard::LockGuard;
 use crate::interrupt::Registration;
@@ -101,8 +100,11 @@ impl<'a> CompositeAcquisition<'a> {
             Some(Lease::Watched { .. }) | None => None,
         };
         let locks = members.composite().single_locks();
-        let at_least =
-            locks.iter().try_fold(None, |_, lock| shortest_time(&lock.engine, options))?;
+        let shortest = |time| {
+            let times = locks.iter().map(|lock| lock.engine.shortest_time(time));
+            times.reduce(|one, other| one.and(other)).expect("there are members")
+        };
+        let at_least = options.at_least.map(shortest).transpose()?;
         let deadline = options.wait.map(|wait| clock.now() + wait);
         let (failed_rounds, outage) = (0, None);
         Ok(Self {

@@ -147,6 +147,10 @@ impl CompositeGuard for MemberGuards {
         self.held().for_each(|part| part.keep(time));
     }
 
+    fn keep_at_least(&self, time: Duration) -> Result<(), Error> {
+        self.held().try_for_each(|part| part.keep_at_least(time))
+    }
+
     fn verify(&self) -> Result<Duration, Error> {
         let clock = self.composite.clock();
         let verify = |part: &LockGuard| Ok((part.verify()?, clock.now()));

@@ -55,7 +55,7 @@ if keep then
   -- Of the same 100 s: the expiry, if there is one, was set in them, and is not to be reckoned anew each time.
   local is_recent = stored and #stored == #token and string.sub(stored, 1, -9) == string.sub(token, 1, -9)
   if not (replaces and is_recent and stored < token) then
-    local value, wrong, failure = tonumber(stored)
+    local value, wrong = tonumber(stored)
     local first = tonumber(token)
     if stored and not string.find(stored, '^%d+$') then
       wrong = 'is not a whole number'
@@ -72,8 +72,13 @@ if keep then
       -- For ever also if Redisson's RFencedLock made it: it counts from here.
       local ttl = keep == '0' and -1 or stored and redis.pcall('PTTL', KEYS[2])
       if type(ttl) == 'table' then
-        failure = ttl
-      elseif last > LARGEST then
+        if replaces then
+          redis.call('SET', KEYS[2], stored, 'KEEPTTL')
+        end
+        -- Asked again, now that nothing has changed, it says which command it is.
+        return redis.call('PTTL', KEYS[2])
+      end
+      if last > LARGEST then
         wrong = 'has come to its end at 2^53'
       elseif ttl == -1 then
         redis.call('SET', KEYS[2], last)
@@ -82,13 +87,10 @@ if keep then
       end
     end
     if wrong then
-      failure = redis.error_reply('WRONGTYPE the token counter ' .. wrong)
-    end
-    if failure then
       if replaces then
         redis.call('SET', KEYS[2], stored, 'KEEPTTL')
       end
-      return failure
+      return redis.error_reply('WRONGTYPE the token counter ' .. wrong)
     end
     token = string.format('%.0f', first)
   end

@@ -313,8 +313,8 @@ fn no_file_descriptor_while_holding() -> Row {
 }
 
 fn no_thread() -> Row {
-    // The stack of a thread that has ended is used again without asking the system: the locks before
-    // the one that fails use those up.
+    // The stack of a thread that has ended is used again without asking the system: the locks
+    // before the one that fails use those up.
     let lock = |number: usize| client_of("memory://").mutex(format!("x{number}")).unwrap();
     let locks: Vec<_> = (0..8).map(lock).collect();
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();

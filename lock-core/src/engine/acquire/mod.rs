@@ -118,28 +118,12 @@ pub(crate) fn acquire(
     thread: Option<u64>,
     options: &LockOptions,
 ) -> Result<Option<Arc<Acquisition>>, Error> {
-    let at_least = shortest_time(engine, options)?;
+    let at_least = options.at_least.map(|time| engine.shortest_time(time)).transpose()?;
     let acquisition = acquire_for_any_time(engine, lock, thread, options)?;
     if let (Some(acquisition), Some(time)) = (&acquisition, at_least) {
         engine.keep(acquisition, time);
     }
     Ok(acquisition)
-}
-
-/// The shortest time for which a lock is to be held, if the options say one.
-pub(crate) fn shortest_time(
-    engine: &Engine,
-    options: &LockOptions,
-) -> Result<Option<LeaseTime>, Error> {
-    let at_least = options.at_least.map(LeaseTime::new).transpose()?;
-    if !engine.abilities.renewable && at_least.is_some() {
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            "this wire format does not know who holds a lock, so it cannot keep one after its \
-             release: leave `at_least` out, or choose a format with owners",
-        ));
-    }
-    Ok(at_least)
 }
 
 fn acquire_for_any_time(

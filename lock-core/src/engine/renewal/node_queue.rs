@@ -40,6 +40,8 @@ pub(super) struct Work {
 pub(super) struct Cleanup {
     pub(super) acquisition: AcquisitionId,
     pub(super) options: ReleaseOptions,
+    /// When it was queued, with these options.
+    pub(super) since: Moment,
     /// When the lease has ended whatever there was.
     pub(super) until: Moment,
     pub(super) next: Moment,

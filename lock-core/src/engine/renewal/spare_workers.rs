@@ -2,9 +2,9 @@
 //!
 //! One spare worker *stands by* whenever work is queued while the main worker sends. It looks when
 //! the request that was sent last has been under way for twice the usual time, [`PATIENCE`] at
-//! least: if work is queued even then, all that send are stuck; it takes the next batch and calls for
-//! the next worker to stand by. They leave when the main worker is back. All of this is bookkeeping
-//! under the lock of the queue.
+//! least: if work is queued even then, all that send are stuck; it takes the next batch and calls
+//! for the next worker to stand by. They leave when the main worker is back. All of this is
+//! bookkeeping under the lock of the queue.
 //!
 //! A lock that is renewed on one connection and then on another costs a renewal more, because the
 //! server reports the second as a change: no spare worker is to be used only because the server is
@@ -61,7 +61,7 @@ pub(super) struct SpareWorkers {
     standby: Option<(WorkerId, Moment)>,
     /// The number of the last one that was started.
     last: u64,
-    /// How long the main worker's requests take. Of one that hangs it becomes twice as much at most.
+    /// How long the main worker's requests take. One that hangs doubles it at most.
     usual: Duration,
 }
 

@@ -144,7 +144,8 @@ impl Workers {
         let until = now + acquisition.lease.duration() + self.command_timeout;
         let backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let pending = Some(self.cleanups.add());
-        let cleanup = Cleanup { acquisition, options, until, next: now, backoff, pending };
+        let cleanup =
+            Cleanup { acquisition, options, since: now, until, next: now, backoff, pending };
         // If not even a thread can be had, the lease must do.
         let _started = node
             .and_then(|node| self.submit(node, Task::CleanUp, |work| work.cleanups.push(cleanup)));
@@ -309,8 +310,10 @@ impl Workers {
 
     fn try_to_clean_up(&self, queue: &NodeQueue, mut cleanup: Cleanup) {
         let is_last = self.state.lock().stopping;
-        let by = self.clock.now() + self.command_timeout;
-        match call_backend(|| self.backend.release(&cleanup.acquisition, cleanup.options, by)) {
+        let now = self.clock.now();
+        let (options, by) =
+            (cleanup.options.after(now.since(cleanup.since)), now + self.command_timeout);
+        match call_backend(|| self.backend.release(&cleanup.acquisition, options, by)) {
             Ok(_) => return,
             // It has answered, and will answer the same again.
             Err(Failure::Refused(error)) if !error.is_unavailable() => return,
