@@ -31,7 +31,7 @@ pub(crate) fn launch(front: i32, supervisor: i32, command: &[OsString]) -> Resul
         return Err(internal());
     }
     if let Some(terminal) = Terminal::of(front) {
-        terminal.give_to(Group(getpid()));
+        terminal.give_to_unless_shared(Group(getpid()));
     }
     signals::unblock()?;
     let error = Command::new(program).args(arguments).exec();

@@ -38,6 +38,11 @@ impl Group {
         let _sent = kill_process_group(self.0, signal);
     }
 
+    /// Whether this process is the only one in it.
+    pub(crate) fn is_alone(self, process: Pid) -> bool {
+        running().all(|other| other.group != self.0 || other.id == process)
+    }
+
     /// Whether a process of it is left.
     pub(crate) fn is_empty(self) -> bool {
         test_kill_process_group(self.0) == Err(Errno::SRCH)
@@ -75,15 +80,20 @@ impl Process {
     }
 }
 
-/// The running processes below this one.
-fn descendants() -> Vec<Process> {
+/// All processes that run.
+fn running() -> impl Iterator<Item = Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbered = entries.filter(|entry| {
         entry.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit)
     });
     let stats = numbered.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    stats.filter_map(|stat| Process::from_stat(&stat))
+}
+
+/// The running processes below this one.
+fn descendants() -> Vec<Process> {
     let mut children: HashMap<Pid, Vec<Process>> = HashMap::new();
-    for process in stats.filter_map(|stat| Process::from_stat(&stat)) {
+    for process in running() {
         children.entry(process.parent).or_default().push(process);
     }
     let mut found = children.remove(&getpid()).unwrap_or_default();

@@ -453,7 +453,7 @@ impl Job {
     fn resume(&mut self) {
         self.suspended = None;
         if let Some(terminal) = &self.terminal {
-            terminal.give_to(self.group);
+            terminal.give_to_unless_shared(self.group);
         }
         self.group.signal(Signal::CONT);
     }

@@ -8,6 +8,8 @@ use std::fs::File;
 /// The terminal of the job, in the sense of a shell, that the user started.
 pub(crate) struct Terminal {
     tty: File,
+    /// The process that the user started.
+    front: Pid,
     /// The process group of the process that the user started.
     job: Group,
 }
@@ -16,7 +18,7 @@ impl Terminal {
     /// The controlling terminal; `None` without one, as under cron.
     pub(crate) fn of(front: Pid) -> Option<Self> {
         let tty = File::options().read(true).write(true).open("/dev/tty").ok()?;
-        Some(Self { tty, job: Group(getpgid(Some(front)).ok()?) })
+        Some(Self { tty, front, job: Group(getpgid(Some(front)).ok()?) })
     }
 
     /// Makes `group` the foreground group if the job is in the foreground, and returns whether it
@@ -24,6 +26,14 @@ impl Terminal {
     pub(crate) fn give_to(&self, group: Group) -> bool {
         let Ok(foreground) = tcgetpgrp(&self.tty) else { return false };
         foreground == group.0 || foreground == self.job.0 && tcsetpgrp(&self.tty, group.0).is_ok()
+    }
+
+    /// The same, unless other processes of the job may need the terminal, as in
+    /// `distlock run x -- y | less`. The command gets it when it reads from it.
+    pub(crate) fn give_to_unless_shared(&self, group: Group) {
+        if self.job.is_alone(self.front) {
+            self.give_to(group);
+        }
     }
 
     /// Makes the job's own group the foreground group again, if `group` is it.

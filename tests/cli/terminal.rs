@@ -107,3 +107,22 @@ fn ctrl_c_reaches_the_command() {
     shell.send("echo \"{\\\"status\\\": $?}\"");
     assert_eq!(said_status(&mut shell), 4);
 }
+
+/// As a pager does, which asks the terminal for commands.
+#[test]
+fn rest_of_a_pipeline_keeps_the_terminal() {
+    let server = RedisServer::start();
+    let mut shell = shell(&server);
+    let reader = r#"(read -r it < /dev/tty; echo "{\"status\": $it}")"#;
+    shell.send(&format!(
+        r#""$DISTLOCK" run it -- bash -c 'echo "{{\"pid\": $$}}" >&2; sleep 600' | {reader}"#
+    ));
+    said_pid(&mut shell);
+    shell.send("42");
+    assert_eq!(said_status(&mut shell), 42, "it reads from the terminal");
+    shell.press("\x03");
+    shell.send("echo '{\"status\": 5}'");
+    assert_eq!(said_status(&mut shell), 5);
+    let mut probe = server.probe();
+    eventually("the lock is free", SOON, || !probe.exists("it"));
+}
