@@ -113,10 +113,10 @@ fn ctrl_c_reaches_the_command() {
 fn rest_of_a_pipeline_keeps_the_terminal() {
     let server = RedisServer::start();
     let mut shell = shell(&server);
-    let reader = r#"(read -r it < /dev/tty; echo "{\"status\": $it}")"#;
-    shell.send(&format!(
-        r#""$DISTLOCK" run it -- bash -c 'echo "{{\"pid\": $$}}" >&2; sleep 600' | {reader}"#
-    ));
+    // It reads when the command runs.
+    let reader = r#"(read -r line; echo "$line"; read -r it < /dev/tty; echo "{\"status\": $it}")"#;
+    let command = r#"echo "{\"pid\": $$}"; sleep 600"#;
+    shell.send(&format!(r#""$DISTLOCK" run it -- bash -c '{command}' | {reader}"#));
     said_pid(&mut shell);
     shell.send("42");
     assert_eq!(said_status(&mut shell), 42, "it reads from the terminal");
