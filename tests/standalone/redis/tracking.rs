@@ -676,9 +676,9 @@ fn hanging_request_for_reports_delays_no_other_renewal() {
     let client = distlock::connect(&url).unwrap();
     let first = client.mutex("a").unwrap().lock().unwrap();
     eventually("it hangs", LONG, || plan.0.load(Ordering::SeqCst));
-    let lease = LockOptions::new().watched(ms(1_500));
+    let lease = LockOptions::new().watched(ms(4_000));
     let second = client.mutex("b").unwrap().lock_with(&lease).unwrap();
-    assert!(second.losses().recv_timeout(ms(5_000)).is_err(), "it is renewed");
+    assert!(second.losses().recv_timeout(ms(7_000)).is_err(), "it is renewed");
     second.unlock().unwrap();
     first.unlock().unwrap();
 }
