@@ -36,12 +36,13 @@ pub use lock_core::metrics;
 pub use lock_core::trace;
 pub use lock_core::{
     Backend, Client, ClientBuilder, ClientId, Clock, Config, Context, Counters, Credentials,
-    CredentialsProvider, DistLock, Error, ErrorKind, Event, EventHandler, FencingToken, GuardState,
-    Host, InsufficientReplicas, Interrupt, Lease, LeaseTime, LockGuard, LockName, LockOptions,
-    Loss, LossCause, MajorityLock, ManualClock, MemberOutcome, MemberResult, MemoryBackend,
-    MemoryScheme, Moment, MultiLock, Mutex, Notices, Notification, OnInsufficientReplicas,
-    OpenConnection, OwnedGuard, OwnedMutex, OwnerId, OwnerText, Replicas, Replication, Scheme,
-    Schemes, Secret, Signal, SystemClock, TokenPolicy, TokenRange, WarningKind, Woken,
+    CredentialsProvider, DistLock, Error, ErrorKind, Event, EventHandler, FencingToken, Finding,
+    FindingLevel, GuardState, Host, InsufficientReplicas, Interrupt, Lease, LeaseTime, LockGuard,
+    LockName, LockOptions, Loss, LossCause, MajorityLock, ManualClock, MemberOutcome, MemberResult,
+    MemoryBackend, MemoryScheme, Moment, MultiLock, Mutex, Notices, Notification,
+    OnInsufficientReplicas, OpenConnection, OwnedGuard, OwnedMutex, OwnerId, OwnerText, Replicas,
+    Replication, Scheme, Schemes, Secret, Signal, SystemClock, TokenPolicy, TokenRange,
+    WarningKind, Woken,
 };
 
 // Their examples are compiled with those of the README.
@@ -130,7 +131,9 @@ pub fn builder() -> ClientBuilder {
 }
 
 #[cfg(feature = "cluster")]
-pub use lock_cluster::{QuorumBackend, set_up as set_up_quorum};
+pub use lock_cluster::{
+    QuorumBackend, QuorumNodeStatus, QuorumVote, quorum_status, set_up as set_up_quorum,
+};
 
 /// Returns the built-in schemes. Add others with [`Schemes::with`] and pass them to the
 /// [`builder`].

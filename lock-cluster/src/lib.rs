@@ -11,4 +11,6 @@ mod cluster;
 mod redlock;
 
 pub use cluster::{ClusterBackend, ClusterScheme};
-pub use redlock::{QuorumBackend, RedlockScheme, set_up};
+pub use redlock::{
+    QuorumBackend, QuorumNodeStatus, QuorumVote, RedlockScheme, quorum_status, set_up,
+};

@@ -50,6 +50,7 @@
 //! before you release a backend.
 
 use crate::clock::Moment;
+use crate::diagnosis::Finding;
 use crate::error::Error;
 use crate::lease::LeaseTime;
 use crate::name::LockName;
@@ -199,6 +200,18 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// Returns what this store supports in its wire format. Must not change while it is open.
     fn abilities(&self) -> Abilities;
+
+    /// Returns what of the store's settings and state matters for locks, the good and the bad.
+    /// Changes nothing there. What cannot be looked at is [`Unknown`](crate::FindingLevel::Unknown).
+    ///
+    /// Nothing in the default.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`]: the store cannot be asked at all.
+    fn diagnose(&self, _by: Moment) -> Result<Vec<Finding>, Failure> {
+        Ok(Vec::new())
+    }
 
     /// Called when the client is dropped, perhaps at the end of the process: waits for requests
     /// that are not sent yet and that no caller waits for, at most until this moment of the system

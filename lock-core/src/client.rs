@@ -6,6 +6,9 @@ use self::variants::Variant;
 use crate::backend::{Abilities, Backend};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
+use crate::diagnosis::Finding;
+#[cfg(doc)]
+use crate::diagnosis::FindingLevel;
 use crate::engine::{Engine, EngineHandle};
 use crate::error::Error;
 use crate::event::{EventHandler, Events};
@@ -176,6 +179,41 @@ impl Client {
     /// ```
     pub fn ping(&self, wait: Duration) -> Result<(), Error> {
         self.0.ping(wait)
+    }
+
+    /// Returns what of the store's settings and state matters for locks, such as eviction, missing
+    /// rights or replicas, each with its [level](FindingLevel) and how to mend it. For a program's
+    /// start, and for the command `distlock doctor`.
+    ///
+    /// Changes nothing in the store. What the server does not let this client look at is
+    /// [`Unknown`](FindingLevel::Unknown). A store in memory, and a backend that does not
+    /// implement it, have nothing to find.
+    ///
+    /// # Blocking
+    ///
+    /// Some hundred round trips to each server, one server after the other, at most for `wait`.
+    ///
+    /// # Errors
+    ///
+    /// As [`ping`](Self::ping): the store could not be asked in time. A part of it that cannot be
+    /// reached is a finding.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # extern crate lock_core as distlock;
+    /// # use distlock::{Client, FindingLevel};
+    /// # use std::time::Duration;
+    /// # let client = Client::builder().url("memory://")?.connect()?;
+    /// for finding in client.diagnose(Duration::from_secs(10))? {
+    ///     if finding.level >= FindingLevel::Warning {
+    ///         eprintln!("{finding}");
+    ///     }
+    /// }
+    /// # Ok::<(), distlock::Error>(())
+    /// ```
+    pub fn diagnose(&self, wait: Duration) -> Result<Vec<Finding>, Error> {
+        self.0.diagnose(wait)
     }
 
     /// Returns how many lock names are in use in this client.

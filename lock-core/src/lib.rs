@@ -26,6 +26,7 @@ mod config;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod counters;
+mod diagnosis;
 mod engine;
 mod error;
 mod event;
@@ -68,6 +69,7 @@ pub use client::{Client, ClientBuilder};
 pub use clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
 pub use config::{Config, Credentials, CredentialsProvider, Host, Secret, TokenPolicy};
 pub use counters::Counters;
+pub use diagnosis::{Finding, FindingLevel};
 pub use engine::acquisition::GuardState;
 pub use error::{Error, ErrorKind, MemberOutcome, MemberResult};
 pub use event::{Event, EventHandler, WarningKind};

@@ -49,8 +49,8 @@ pub mod parts {
         ServerState, VoteTerms, WithView,
     };
     pub use crate::node::{
-        Account, Deployment, Granted, Node, NodeSettings, RelocatableWatch, RequestMode,
-        WatchRegistry, deployments,
+        Account, Deployment, Granted, Node, NodeDiagnosis, NodeSettings, RelocatableWatch,
+        RequestMode, ServerClock, StoreKind, WatchRegistry, compare_clocks, deployments,
     };
     pub use crate::pubsub::TRACKING;
 }

@@ -1,13 +1,13 @@
 //! [`RedisBackend`]: one Redis server as a store of locks.
 
 use crate::format::Format;
-use crate::node::{Node, NodeSettings, RequestMode};
+use crate::node::{Node, NodeSettings, RequestMode, StoreKind};
 use crate::url;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, LockInfo, NodeId, OnReleased,
     Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
-use lock_core::{Backend, Config, Context, Error, LockName, Moment};
+use lock_core::{Backend, Config, Context, Error, Finding, LockName, Moment};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,6 +111,10 @@ impl Backend for RedisBackend {
         // Which replicas there should be, a server on its own does not know: those that are gone it
         // has forgotten.
         self.format.abilities(ReplicaSupport::Counted).independent(true)
+    }
+
+    fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
+        Ok(self.node.diagnose(&self.format, StoreKind::Standalone, by)?.findings)
     }
 }
 

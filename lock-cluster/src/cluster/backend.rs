@@ -9,7 +9,7 @@ use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, LockInfo, NodeId, OnReleased,
     Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
-use lock_core::{Backend, Config, Context, Error, LockName, Moment};
+use lock_core::{Backend, Config, Context, Error, Finding, LockName, Moment};
 use lock_redis::parts::{Address, Format, NodeSettings, Redirect, RequestMode};
 use std::fmt;
 use std::sync::Arc;
@@ -385,6 +385,10 @@ impl Backend for ClusterBackend {
 
     fn renewal_node(&self, name: &LockName) -> NodeId {
         NodeId::new(self.router.0.look(self.format.slot(name)).map_or(0, |owner| owner.number))
+    }
+
+    fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
+        self.router.0.diagnose(by)
     }
 
     fn abilities(&self) -> Abilities {

@@ -9,9 +9,10 @@
 
 use super::slot_map::{ClusterNode, NodeFactory, SlotMap, listed};
 use lock_core::backend::{BackgroundTask, Backoff, Failure, contain, no_thread};
-use lock_core::{Clock, Error, Moment, Signal};
+use lock_core::{Clock, Error, Finding, FindingLevel, Moment, Signal};
 use lock_redis::parts::{
-    Account, Address, Deployment, Format, Granted, Shards, WatchRegistry, deployments,
+    Account, Address, Deployment, Format, Granted, Shards, StoreKind, WatchRegistry,
+    compare_clocks, deployments,
 };
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashSet;
@@ -272,6 +273,45 @@ impl TopologyState {
         };
         let agreed = masters.iter().filter(|master| agrees(master) == Some(true));
         agreed.take(masters.len() / 2 + 1).count() > masters.len() / 2
+    }
+
+    /// What the cluster, and the settings of its masters, mean for locks.
+    pub(crate) fn diagnose(self: &Arc<Self>, by: Moment) -> Result<Vec<Finding>, Failure> {
+        self.refreshed(by)?;
+        let masters = self.map.read().masters().to_vec();
+        let (mut findings, mut clocks) = (Vec::new(), Vec::new());
+        let mut failed = None;
+        for master in &masters {
+            let (host, tls) = (&master.address.host, self.factory.settings.is_tls());
+            let asked = if findings.is_empty() {
+                master.node.diagnose_cluster(host, tls, by).map(|found| findings = found)
+            } else {
+                Ok(())
+            };
+            let found =
+                asked.and_then(|()| master.node.diagnose(&self.format, StoreKind::Cluster, by));
+            match found {
+                Ok(found) => {
+                    findings.extend(found.findings);
+                    clocks.extend(found.clock.map(|clock| (master.address.to_string(), clock)));
+                }
+                Err(failure) => {
+                    let error = failure.error();
+                    let (level, address) = (FindingLevel::Danger, &master.address);
+                    let finding = Finding::new(level, "cluster_node", address, error.to_string())
+                        .why("locks in its slots cannot be taken")
+                        .remedy("start it, or wait until a replica has taken its place");
+                    failed.get_or_insert((Vec::new(), failure)).0.push(finding);
+                }
+            }
+        }
+        match failed {
+            Some((_, failure)) if findings.is_empty() => return Err(failure),
+            Some((unreachable, _)) => findings.extend(unreachable),
+            None => {}
+        }
+        findings.extend(compare_clocks("the cluster", &clocks, StoreKind::Cluster));
+        Ok(findings)
     }
 
     /// Requests a refresh. Waits for nothing.

@@ -14,7 +14,9 @@ use lock_core::backend::{
     NodeId, OnReleased, Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Tombstone, Wake,
     Waking, Watch,
 };
-use lock_core::{Clock, Context, Error, LeaseTime, LockName, MemberOutcome, Moment, SystemClock};
+use lock_core::{
+    Clock, Context, Error, Finding, LeaseTime, LockName, MemberOutcome, Moment, SystemClock,
+};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -155,6 +157,11 @@ fn check(node: &QuorumNode) -> Result<(), Error> {
 }
 
 impl Quorum {
+    /// The time that a node has for an answer.
+    pub(super) fn node_timeout(&self) -> Duration {
+        self.node_timeout
+    }
+
     /// The deadline of requests that are sent now.
     pub(super) fn by(&self, by: Moment) -> Moment {
         by.min(self.clock.now() + self.node_timeout)
@@ -501,6 +508,10 @@ impl Backend for QuorumBackend {
 
     fn abilities(&self) -> Abilities {
         self.0.abilities
+    }
+
+    fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
+        self.0.diagnose(by)
     }
 
     /// Waits for releases beyond the majority: a vote that is left blocks clients with a bare

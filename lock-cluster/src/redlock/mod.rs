@@ -1,6 +1,7 @@
 //! The quorum (Redlock): a lock is held on a majority of independent masters.
 //!
 //! - `scheme`: [`RedlockScheme`], the URLs; `setup`: [`set_up`], which begins a quorum
+//! - `status`: what its nodes are, for operators
 //! - `backend`: [`QuorumBackend`], the operations on locks
 //! - `attempt`: one attempt on all nodes; `attempt_state`: its state on each node
 //! - `majority`: the decisions of a majority, without input and output
@@ -20,9 +21,11 @@ mod node_worker;
 mod responses;
 mod scheme;
 mod setup;
+mod status;
 mod token;
 mod watch;
 
 pub use backend::QuorumBackend;
 pub use scheme::RedlockScheme;
 pub use setup::set_up;
+pub use status::{QuorumNodeStatus, QuorumVote, quorum_status};

@@ -7,8 +7,8 @@ use lock_core::backend::{
 };
 use lock_core::{Error, LockName, Moment};
 use lock_redis::parts::{
-    Format, MarkerRequest, Node, NodeView, ProposalReply, RequestMode, ServerInfo, ServerState,
-    VoteTerms, WithView,
+    Format, MarkerRequest, Node, NodeDiagnosis, NodeView, ProposalReply, RequestMode, ServerInfo,
+    ServerState, StoreKind, VoteTerms, WithView,
 };
 use parking_lot::Mutex;
 use std::fmt;
@@ -255,6 +255,11 @@ impl RedisNode {
             _ => CachedView::None,
         };
         state
+    }
+
+    /// What its settings and its state mean for locks.
+    pub(super) fn diagnose(&self, store: StoreKind, by: Moment) -> Result<NodeDiagnosis, Failure> {
+        self.node.diagnose(&self.format, store, by)
     }
 
     fn ask_state(&self, by: Moment) -> Result<ServerState, Failure> {

@@ -30,6 +30,7 @@ mod timer_wheel;
 use crate::backend::{Abilities, AcquisitionId, Backend, Failure, ReleaseOptions, call_backend};
 use crate::clock::{Clock, Moment};
 use crate::config::{Config, TokenPolicy};
+use crate::diagnosis::Finding;
 use crate::error::{Error, ErrorKind};
 use crate::event::Events;
 use crate::lease::{Lease, LeaseTime};
@@ -202,6 +203,12 @@ impl Engine {
         let by = self.clock.now() + wait;
         let answer = call_backend(|| self.store()?.inspect(&name, by));
         answer.map(drop).map_err(Failure::into_error)
+    }
+
+    /// What of the store's settings and state matters for locks.
+    pub(crate) fn diagnose(&self, wait: Duration) -> Result<Vec<Finding>, Error> {
+        let by = self.clock.now() + wait;
+        call_backend(|| self.store()?.diagnose(by)).map_err(Failure::into_error)
     }
 
     /// Where is recorded what no event tells.

@@ -7,6 +7,7 @@ use crate::backend::{
     call_backend,
 };
 use crate::clock::Moment;
+use crate::diagnosis::Finding;
 use crate::name::LockName;
 use std::fmt;
 use std::sync::Arc;
@@ -109,6 +110,10 @@ impl Backend for Metered {
 
     fn abilities(&self) -> Abilities {
         self.backend.abilities()
+    }
+
+    fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
+        self.backend.diagnose(by)
     }
 
     fn leave(&self, until: Moment) {

@@ -50,6 +50,19 @@ impl WireFormat for ClassicFormat {
         &self.keys
     }
 
+    fn commands(&self) -> Vec<String> {
+        let commands: &[&str] = match &self.algorithm {
+            Algorithm::Plain(_) => &["set", "setnx", "expire", "strlen", "getex", "pttl", "del"],
+            Algorithm::Timestamp(_) => &["setnx", "getrange", "get", "getset", "getex", "del"],
+            Algorithm::Counter(_) => &["incr", "expire", "multi", "exec", "getex", "pttl", "del"],
+        };
+        commands.iter().map(|&command| command.to_owned()).collect()
+    }
+
+    fn reads_clients_clock(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Timestamp(_))
+    }
+
     fn abilities(&self, _: ReplicaSupport) -> Abilities {
         let PollInterval { interval, jitter } = self.polls;
         Abilities::full()

@@ -28,7 +28,7 @@ use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, NodeId,
     Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch, call_backend,
 };
-use lock_core::{Backend, Clock, Config, Context, Error, ErrorKind, LockName, Moment};
+use lock_core::{Backend, Clock, Config, Context, Error, ErrorKind, Finding, LockName, Moment};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -184,6 +184,10 @@ impl Backend for ClassicBackend {
 
     fn abilities(&self) -> Abilities {
         self.store.abilities()
+    }
+
+    fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
+        self.store.diagnose(by)
     }
 
     fn leave(&self, until: Moment) {

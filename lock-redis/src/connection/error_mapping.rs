@@ -7,7 +7,7 @@ use lock_core::backend::Failure;
 use lock_core::{Error, ErrorKind};
 
 /// Scripts of ours that end in an error on an older one.
-const OLDEST: &str = "Redis 6.2, or Valkey 7.2, is the oldest that will do";
+pub(crate) const OLDEST: &str = "Redis 6.2, or Valkey 7.2, is the oldest that will do";
 
 /// What the server was asked when it refused.
 #[derive(Clone, Copy, Debug)]

@@ -66,6 +66,15 @@ pub(crate) trait WireFormat: fmt::Debug + Send + Sync {
     /// Makes the names of keys.
     fn keys(&self) -> &Keys;
 
+    /// The commands on keys that it sends, or its scripts run, as an access control list writes
+    /// them.
+    fn commands(&self) -> Vec<String>;
+
+    /// Whether a client finds out by its own clock whether a lease is over.
+    fn reads_clients_clock(&self) -> bool {
+        false
+    }
+
     /// What a store of this format can do, where replicas can be asked in this way.
     fn abilities(&self, replication: ReplicaSupport) -> Abilities;
 
@@ -178,6 +187,11 @@ impl Format {
     #[must_use]
     pub fn abilities(&self, replication: ReplicaSupport) -> Abilities {
         self.0.abilities(replication)
+    }
+
+    /// Whether a client finds out by its own clock whether a lease is over.
+    pub(crate) fn reads_clients_clock(&self) -> bool {
+        self.0.reads_clients_clock()
     }
 
     /// Whether it says who holds a lock.

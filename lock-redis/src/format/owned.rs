@@ -82,6 +82,19 @@ impl WireFormat for OwnedFormat {
         &self.keys
     }
 
+    fn commands(&self) -> Vec<String> {
+        let Scripts { acquire, release, close, renew, inspect, force, .. } = &self.dialect.scripts;
+        let mut commands = Vec::new();
+        for script in [acquire, release, close, renew, inspect, force] {
+            for command in script.commands(None) {
+                if !commands.contains(&command) {
+                    commands.push(command);
+                }
+            }
+        }
+        commands
+    }
+
     fn abilities(&self, replication: ReplicaSupport) -> Abilities {
         Abilities::full()
             .tokens(self.policy != TokenPolicy::Off)
@@ -277,6 +290,15 @@ impl OwnedFormat {
             key: key.into_owned(),
             polls: self.polls.unwrap_or_default(),
         }
+    }
+
+    /// The other keys of a lock: its tombstones, the counter of its tokens, and the list of foreign
+    /// waiters.
+    pub(crate) fn names_beside(&self, name: &LockName) -> impl Iterator<Item = String> {
+        let key = self.keys.lock(name);
+        let token = (self.policy != TokenPolicy::Off).then(|| keys::token_counter(&key));
+        let tombstone = keys::tombstone(&key, &Text::of(0));
+        token.into_iter().chain([tombstone]).chain(self.list(&key))
     }
 
     /// The list that a release of `key` pushes to, in the same script, if there is one.

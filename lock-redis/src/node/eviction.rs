@@ -155,15 +155,27 @@ fn tell(server: &Server, reply: Option<&Reply>) {
 }
 
 /// What a server says of its memory.
-struct Memory {
-    has_limit: bool,
-    policy: String,
+pub(super) struct Memory {
+    pub(super) has_limit: bool,
+    pub(super) policy: String,
 }
 
 impl Memory {
+    /// Reads a reply to `INFO`; nothing if it does not say that.
+    pub(super) fn read(info: &str) -> Option<Self> {
+        let limit = info_field(info, "maxmemory")?;
+        let policy = info_field(info, "maxmemory_policy")?.to_owned();
+        Some(Self { has_limit: limit != "0", policy })
+    }
+
+    /// Whether locks may be evicted.
+    pub(super) fn evicts(&self) -> bool {
+        self.has_limit && self.policy != "noeviction"
+    }
+
     /// What may happen to locks there, and how to mend it; nothing if none is evicted.
     fn danger(&self, server: &Server) -> Option<Error> {
-        (self.has_limit && self.policy != "noeviction").then(|| {
+        self.evicts().then(|| {
             Error::configuration(format!(
                 "{server} has a `maxmemory`, and its `maxmemory-policy` is `{}`: when the memory \
                  is full it may evict a lock that is held, and grant it to another client: set \
@@ -175,10 +187,7 @@ impl Memory {
 }
 
 fn said(reply: &Reply) -> Option<Memory> {
-    let text = String::from_utf8_lossy(reply.as_bytes()?);
-    let limit = info_field(&text, "maxmemory")?;
-    let policy = info_field(&text, "maxmemory_policy")?.to_owned();
-    Some(Memory { has_limit: limit != "0", policy })
+    Memory::read(&String::from_utf8_lossy(reply.as_bytes()?))
 }
 
 /// With `refuse` a server must say what it does.

@@ -11,6 +11,7 @@
 //! - `eviction`: whether the server may evict locks
 //! - [`cluster`]: the server as a node of a cluster: its slots and its redirects
 //! - [`quorum`]: the server as a node of a quorum: its marker and its votes
+//! - `diagnosis`: what the server's settings and state mean for locks
 //! - `deployment`: which servers belong together, and which of several deployments a URL means
 //! - `watch_registry`: watches that move to another node together with their locks
 
@@ -18,6 +19,7 @@ mod change_reports;
 pub(crate) mod cluster;
 mod connections;
 mod deployment;
+pub(crate) mod diagnosis;
 pub(crate) mod eviction;
 pub(crate) mod quorum;
 mod renewals;
@@ -25,6 +27,7 @@ mod settings;
 mod watch_registry;
 
 pub use deployment::{Account, Deployment, Granted, deployments};
+pub use diagnosis::{NodeDiagnosis, ServerClock, StoreKind, compare_clocks};
 pub use settings::NodeSettings;
 pub use watch_registry::{RelocatableWatch, WatchRegistry};
 
@@ -32,9 +35,10 @@ use crate::connection::{
     AcknowledgedConnection, ConnectionPool, Dialer, Listing, PoolThread, SharedConnection, Timeouts,
 };
 use crate::format::{Format, without_own_subscription};
-use crate::pubsub::{Subscriber, Tracking};
+use crate::pubsub::Subscriber;
 use change_reports::RenewalSlots;
 use cluster::{Port, Shards};
+use diagnosis::NodeTerms;
 use eviction::{Eviction, OnEviction};
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, LockInfo, OnReleased, Release,
@@ -82,6 +86,7 @@ pub struct Node {
     eviction: Eviction,
     /// Knows how many replicas there are.
     listing: Option<Arc<dyn Listing>>,
+    terms: NodeTerms,
 }
 
 impl Node {
@@ -91,16 +96,17 @@ impl Node {
         thread: &PoolThread,
         bounds: Timeouts,
         eviction: OnEviction,
-        tracking: Tracking,
+        terms: NodeTerms,
     ) -> Result<Self, Error> {
         Ok(Self {
             link: SharedConnection::new(Arc::clone(&dialer)),
             pool: ConnectionPool::new(pool, thread, Arc::clone(&dialer))?,
             renewals: Arc::default(),
-            subscriber: Subscriber::new(Arc::clone(&dialer), bounds.command, tracking),
+            subscriber: Subscriber::new(Arc::clone(&dialer), bounds.command, terms.tracking),
             eviction: Eviction::new(eviction, Arc::clone(&dialer)),
             dialer,
             listing: None,
+            terms,
         })
     }
 

@@ -5,6 +5,7 @@ use crate::connection::{
     CredentialsSource, Dialer, Endpoint, Identity, IdentityKind, Login, PasswordSource, PoolThread,
     Server, Timeouts, TlsSettings,
 };
+use crate::node::diagnosis::NodeTerms;
 use crate::node::eviction::OnEviction;
 use crate::pubsub::Tracking;
 use crate::url;
@@ -25,10 +26,8 @@ pub struct NodeSettings {
     thread: PoolThread,
     clock: Arc<dyn Clock>,
     eviction: OnEviction,
-    tracking: Tracking,
+    terms: NodeTerms,
     notices: Notices,
-    /// The lease of locks that are taken without one.
-    lease: Duration,
 }
 
 impl NodeSettings {
@@ -58,13 +57,18 @@ impl NodeSettings {
             sentinel,
             tls: url::tls(config)?,
             eviction: OnEviction::of(config)?,
-            tracking: Tracking::of(config)?,
+            terms: NodeTerms {
+                lease: config.lease().unwrap_or_default().max(config.watchdog()),
+                replicas: config.replication().count(),
+                tracking: Tracking::of(config)?,
+                has_prefix: !config.prefix().is_empty(),
+                database,
+            },
             bounds,
             pool: config.pool(),
             thread: PoolThread::start()?,
             clock: Arc::clone(&context.clock),
             notices: context.notices.clone(),
-            lease: config.lease().unwrap_or_default().max(config.watchdog()),
         })
     }
 
@@ -114,13 +118,13 @@ impl NodeSettings {
 
     /// The same for any place, where another server is followed: see [`Identity`].
     pub(crate) fn followed(&self, place: Endpoint) -> Result<Node, Error> {
-        let identity = Identity::followed(self.lease);
+        let identity = Identity::followed(self.terms.lease);
         self.node(self.dialer(place)?.identified(identity))
     }
 
     fn node(&self, dialer: Dialer) -> Result<Node, Error> {
-        let (eviction, tracking) = (self.eviction, self.tracking);
-        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, eviction, tracking)
+        let (eviction, terms) = (self.eviction, self.terms);
+        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, eviction, terms)
     }
 
     /// The same servers for another user, in the first database: the sentinels have users of their
@@ -161,7 +165,7 @@ impl NodeSettings {
     /// The longest lease of locks that are taken without one.
     #[must_use]
     pub fn lease(&self) -> Duration {
-        self.lease
+        self.terms.lease
     }
 
     /// Whether it is TLS that is spoken.

@@ -80,11 +80,11 @@ pub(super) struct ReportedHere {
     pub(super) id: Option<u64>,
 }
 
-impl ReportedHere {
-    /// Before this version `NOLOOP` does not hold for what scripts change: each renewal would be
-    /// reported.
-    const SINCE: [u32; 3] = [7, 0, 5];
+/// Before this version `NOLOOP` does not hold for what scripts change: each renewal would be
+/// reported.
+pub(crate) const REPORTS_SINCE: [u32; 3] = [7, 0, 5];
 
+impl ReportedHere {
     /// Reads the reply to HELLO: names and values in turns.
     fn read(hello: &[Reply]) -> Self {
         let value = |name: &str| {
@@ -93,7 +93,7 @@ impl ReportedHere {
         let version = value("version").and_then(text).unwrap_or_default();
         let version: Vec<u32> = version.split('.').map_while(|part| part.parse().ok()).collect();
         let id = match value("id") {
-            Some(Reply::Int(id)) if *version >= Self::SINCE[..] => u64::try_from(*id).ok(),
+            Some(Reply::Int(id)) if *version >= REPORTS_SINCE[..] => u64::try_from(*id).ok(),
             _ => None,
         };
         Self { id }

@@ -26,6 +26,7 @@ mod waker;
 mod worker;
 
 pub(crate) use channel::{ChannelKind, ReleaseChannel, unpublished};
+pub(crate) use connection::REPORTS_SINCE;
 pub(crate) use poll_interval::{PollInterval, UNTRACKED};
 pub use tracking::OPTION as TRACKING;
 pub(crate) use tracking::{NotTracked, Tracking, warn as warn_of_tracking};

@@ -57,7 +57,8 @@ pub(crate) enum NotTracked {
 }
 
 impl NotTracked {
-    fn remedy(&self) -> &'static str {
+    /// What can be done about it.
+    pub(crate) fn remedy(&self) -> &'static str {
         match self {
             Self::Refused(error) if error.code == "NOPERM" => {
                 "allow it with `+client|tracking +client|caching`, or set `tracking=off`"

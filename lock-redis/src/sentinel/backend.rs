@@ -6,13 +6,13 @@ use super::sentinel_set::{Credentials, SentinelSet};
 use super::watcher_signal::WatcherSignal;
 use crate::connection::{Address, ServerError};
 use crate::format::Format;
-use crate::node::{Node, NodeSettings, RequestMode, on};
+use crate::node::{Node, NodeSettings, RequestMode, StoreKind, on};
 use crate::url;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, LockInfo, NodeId, OnReleased,
     Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
-use lock_core::{Backend, Config, Context, Error, LockName, Moment};
+use lock_core::{Backend, Config, Context, Error, Finding, LockName, Moment};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -259,6 +259,15 @@ impl Backend for SentinelBackend {
 
     fn abilities(&self) -> Abilities {
         self.tracker.format.abilities(ReplicaSupport::Listed)
+    }
+
+    fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
+        let format = &self.tracker.format;
+        let ask = |node: &Arc<Node>| node.diagnose(format, StoreKind::Sentinel, by);
+        let master = self.ask(by, ask, |_| Effect::Nothing)?;
+        let mut findings = self.tracker.diagnose(by);
+        findings.extend(master.findings);
+        Ok(findings)
     }
 }
 

@@ -24,6 +24,12 @@ pub(super) struct MasterReport {
     pub(super) run_id: Option<String>,
     /// The replicas that it has heard and does not hold for down.
     pub(super) replicas: Vec<Address>,
+    /// Those that it holds for down.
+    pub(super) replicas_down: Vec<String>,
+    /// How many sentinels must hold the master for down.
+    pub(super) quorum: Option<u64>,
+    /// How long the master may be silent.
+    pub(super) down_after: Option<Duration>,
     /// Which Sentinel it is, and which others it knows.
     pub(super) account: Account,
 }
@@ -155,6 +161,11 @@ impl SentinelInstance {
         };
         match (epoch, master_address(address)) {
             (Some(epoch), Some(master)) => Ok(SentinelReply::MasterReport(MasterReport {
+                quorum: about.get("quorum").and_then(|quorum| quorum.parse().ok()),
+                down_after: about
+                    .get("down-after-milliseconds")
+                    .and_then(|millis| millis.parse().ok().map(Duration::from_millis)),
+                replicas_down: each(replicas).filter_map(|fields| down_replica(&fields)).collect(),
                 run_id: run_id(&about, &master),
                 master,
                 epoch,
@@ -257,9 +268,21 @@ fn master_address(reply: &Reply) -> Option<Address> {
 /// does not: after a failover the old master is listed as a replica, dead or not.
 fn replica(fields: &HashMap<&str, String>) -> Option<Address> {
     let field = |name| fields.get(name).map(String::as_str);
-    let is_down = field("flags")?.split(',').any(|flag| matches!(flag, "s_down" | "o_down"));
+    let is_down = is_down(fields)?;
     let was_heard = field("master-host") != Some("?");
     named(field("ip"), field("port")).filter(|_| was_heard && !is_down)
+}
+
+/// The address of a replica that is held for down.
+fn down_replica(fields: &HashMap<&str, String>) -> Option<String> {
+    let field = |name| fields.get(name).map(String::as_str);
+    let address = named(field("ip"), field("port"))?;
+    is_down(fields)?.then(|| address.to_string())
+}
+
+fn is_down(fields: &HashMap<&str, String>) -> Option<bool> {
+    let mut flags = fields.get("flags")?.split(',');
+    Some(flags.any(|flag| matches!(flag, "s_down" | "o_down")))
 }
 
 fn other(fields: &HashMap<&str, String>) -> Option<(String, Address)> {

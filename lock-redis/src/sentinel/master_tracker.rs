@@ -5,6 +5,7 @@
 //! there and woken. What an old master answers is not believed: see
 //! [`SentinelBackend`](super::SentinelBackend).
 
+use super::diagnosis;
 use super::recent_releases::RecentReleases;
 use super::sentinel_set::{Agreement, PresentMaster, SentinelSet};
 use super::watcher_signal::WatcherSignal;
@@ -15,7 +16,7 @@ use crate::connection::{Address, Listing};
 use crate::format::Format;
 use crate::node::{Granted, Node, NodeSettings, WatchRegistry};
 use lock_core::backend::{AcquisitionId, Failure, ReleaseOptions, no_thread};
-use lock_core::{Error, Moment};
+use lock_core::{Error, Finding, Moment};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -174,6 +175,12 @@ impl MasterTracker {
     /// Something went wrong with the master: the watcher shall see whether there is another one.
     pub(super) fn report_failure(&self) {
         self.signal_to_watcher.report_failure();
+    }
+
+    /// What the sentinels, and what they say, mean for locks.
+    pub(super) fn diagnose(&self, by: Moment) -> Vec<Finding> {
+        let said = self.sentinel_set.survey(&self.settings, by);
+        diagnosis::diagnose(&self.sentinel_set.name(), &said, self.settings.lease())
     }
 
     /// Has the sentinels asked.

@@ -6,10 +6,12 @@
 //! - `master_tracker`: which one that is, and what follows when it is another one
 //! - `sentinel_set`: all sentinels together: which master they name
 //! - `instance`: one sentinel, and what it says
+//! - `diagnosis`: what the sentinels mean for locks
 //! - `recent_releases`: what was given back lately, for the next master
 //! - `failover_watcher`: the task that hears of failovers; `watcher_signal`: what rouses it
 
 mod backend;
+mod diagnosis;
 mod failover_watcher;
 mod instance;
 mod master_tracker;

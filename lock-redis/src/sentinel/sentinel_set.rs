@@ -26,6 +26,9 @@ const MOST: usize = 7;
 /// has heard of a failover answers as fast as one that has not.
 const GRACE: Duration = Duration::from_millis(100);
 
+/// How often a survey asks those that have not answered.
+const SURVEYS: usize = 2;
+
 /// The sentinels of a master.
 pub(super) struct SentinelSet {
     master: String,
@@ -225,7 +228,37 @@ impl SentinelSet {
         (counted, are_others)
     }
 
-    fn name(&self) -> String {
+    /// What each of them says. One that was just being asked is asked again.
+    pub(super) fn survey(
+        &self,
+        settings: &NodeSettings,
+        by: Moment,
+    ) -> Vec<(Address, Option<SentinelReply>)> {
+        let clock = settings.clock();
+        let members = self.members();
+        let mut all: Vec<_> = members.iter().map(|it| (it.address.clone(), None)).collect();
+        for _ in 0..SURVEYS {
+            let by = by.min(clock.now() + settings.bounds().connect);
+            let replies = Arc::new(Replies::default());
+            replies.said.lock().resize_with(members.len(), || None);
+            for (at, member) in members.iter().enumerate() {
+                self.send(at, member, &replies, by);
+            }
+            let said = replies.wait(&members, &**clock, by, |_| false);
+            for ((_, known), said) in all.iter_mut().zip(said) {
+                if !matches!(known, Some(SentinelReply::MasterReport(_))) {
+                    *known = said;
+                }
+            }
+            let is_report = |said: &Option<_>| matches!(said, Some(SentinelReply::MasterReport(_)));
+            if all.iter().all(|(_, said)| is_report(said)) {
+                break;
+            }
+        }
+        all
+    }
+
+    pub(super) fn name(&self) -> String {
         format!("the sentinels of `{}`", self.master.escape_debug())
     }
 

@@ -40,6 +40,8 @@ pub struct Shard {
     pub master: Address,
     /// The replicas that are not down.
     pub replicas: Vec<Address>,
+    /// The replicas that are down. None before Redis 7, which does not list those.
+    pub replicas_down: Vec<Address>,
     /// Whether the node lists no replica of it, not even one that is down. Never before Redis 7,
     /// which does not list those.
     pub has_no_replica: bool,
@@ -65,8 +67,9 @@ impl Shard {
     /// A master of this ID with these slots, without replicas.
     #[must_use]
     pub fn new(id: &str, master: Address, slots: RangeInclusive<u16>) -> Self {
-        let (id, slots, replicas) = (id.to_owned(), vec![slots], Vec::new());
-        Self { id, slots, master, replicas, has_no_replica: true }
+        let (id, slots) = (id.to_owned(), vec![slots]);
+        let (replicas, replicas_down) = (Vec::new(), Vec::new());
+        Self { id, slots, master, replicas, replicas_down, has_no_replica: true }
     }
 }
 
@@ -142,11 +145,14 @@ pub(crate) fn read_shards(reply: &Reply, teller: &str, port: Port) -> Option<Rea
         let best = nodes.iter().filter(|node| node.is_master).map(|node| node.is_well).max()?;
         let mut masters = nodes.iter().filter(|node| node.is_master && node.is_well == best);
         let (master, None) = (masters.next()?, masters.next()) else { return None };
-        let replicas = nodes.iter().filter(|node| !node.is_master && node.is_well);
-        let replicas = replicas.map(|node| node.address.clone()).collect();
+        let replicas = |is_well| {
+            let those = nodes.iter().filter(move |it| !it.is_master && it.is_well == is_well);
+            those.map(|node| node.address.clone()).collect()
+        };
+        let (replicas, replicas_down) = (replicas(true), replicas(false));
         let has_no_replica = nodes.iter().all(|node| node.is_master);
         let (id, master) = (master.id.clone(), master.address.clone());
-        shards.push(Shard { id, slots, master, replicas, has_no_replica });
+        shards.push(Shard { id, slots, master, replicas, replicas_down, has_no_replica });
     }
     Some((shards, all))
 }
@@ -171,7 +177,8 @@ pub(crate) fn read_slots(reply: &Reply, teller: &str) -> Option<Read> {
             known.slots.extend(slots);
             continue;
         }
-        shards.push(Shard { id, slots, master, replicas, has_no_replica: false });
+        let replicas_down = Vec::new();
+        shards.push(Shard { id, slots, master, replicas, replicas_down, has_no_replica: false });
     }
     Some((shards, all))
 }

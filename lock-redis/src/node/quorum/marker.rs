@@ -135,6 +135,10 @@ pub struct ServerState {
     pub time: u64,
     /// The marker; `None` if the server is no node.
     pub marker: Option<(Agreement, NodeView)>,
+    /// From when it votes, in microseconds of its clock.
+    pub votes_from: u64,
+    /// Whether it was started again since it voted last.
+    pub is_restarted: bool,
     /// A node that has not voted yet: it became one less than a pause ago.
     pub is_new: bool,
     /// The marker is a copy of another member's, so the server is no node.
@@ -160,6 +164,8 @@ impl ServerState {
             run_id: run_id.into(),
             time: 0,
             marker: None,
+            votes_from: 0,
+            is_restarted: false,
             is_new: false,
             is_copy: false,
             version: "".into(),
@@ -277,6 +283,8 @@ fn state(reply: &Reply) -> Option<ServerState> {
     let number = |at| field(at).and_then(|text| text.parse::<u64>().ok());
     let mut state = ServerState {
         time,
+        votes_from: number(10).unwrap_or(0),
+        is_restarted: field(6).is_some_and(|voted_as| *voted_as != *run_id),
         admitted: number(11).unwrap_or(0),
         is_done: *done == 1,
         ballot: number(7).unwrap_or(0),

@@ -1,0 +1,224 @@
+//! What the nodes of a quorum are, for operators: [`quorum_status`], and the findings of a
+//! diagnosis.
+
+use super::backend::{Quorum, QuorumBackend};
+use super::majority::majority;
+use super::scheme::{UrlOptions, nodes};
+use lock_core::backend::Failure;
+use lock_core::{
+    ClientId, Config, Context, Error, Finding, FindingLevel, Moment, SystemClock,
+};
+use lock_redis::parts::{ServerClock, ServerState, StoreKind, compare_clocks};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A server of a quorum: see [`quorum_status`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct QuorumNodeStatus {
+    /// The address in the URL.
+    pub address: String,
+    /// Whether it votes.
+    pub vote: QuorumVote,
+    /// The ID of the quorum that it is a node of; `None` if it is none, or did not answer.
+    pub quorum: Option<String>,
+    /// The number of its membership.
+    pub epoch: Option<u64>,
+    /// By how many microseconds its clock is ahead of this machine's; `None` without an answer.
+    pub clock_ahead: Option<i64>,
+    /// How wrong that may be.
+    pub clock_uncertainty: Duration,
+}
+
+/// Whether a server votes.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum QuorumVote {
+    /// It has voted for this time, or could have.
+    Votes(Duration),
+    /// It is a node that votes after this time: it is new, or took another one's place.
+    Paused(Duration),
+    /// It was started again: it votes for nothing for this time from the next attempt on.
+    Restarted(Duration),
+    /// It has no marker: no quorum was set up there, or it was emptied.
+    Unmarked,
+    /// It does not count, for this reason, as another one of the same quorum would.
+    Excluded(Error),
+    /// It cannot be a node, for this reason.
+    Refused(Error),
+    /// It could not be asked.
+    Unreachable(Error),
+}
+
+impl QuorumVote {
+    /// Returns whether its vote counts now.
+    #[must_use]
+    pub fn counts(&self) -> bool {
+        matches!(self, Self::Votes(_))
+    }
+}
+
+/// Asks each server of a `redlock://` URL what it is to the quorum. Changes nothing.
+///
+/// # Blocking
+///
+/// Some round trips to each server, one after the other; at most two command time-outs for each.
+///
+/// # Errors
+///
+/// [`Error::is_configuration`] if the URL is invalid. That a server cannot be asked is a
+/// [status](QuorumVote::Unreachable).
+pub fn quorum_status(config: &Config) -> Result<Vec<QuorumNodeStatus>, Error> {
+    let options = UrlOptions::read(config)?;
+    let context = Context::new(Arc::new(SystemClock), ClientId::random());
+    let nodes = nodes(config, &options, &context)?;
+    let quorum = QuorumBackend::of(nodes, config.command_timeout(), &context)?.0;
+    Ok(quorum.status(config.command_timeout(), Moment::NEVER))
+}
+
+impl Quorum {
+    /// What each server is. Stores that are no servers are left out.
+    fn status(&self, timeout: Duration, by: Moment) -> Vec<QuorumNodeStatus> {
+        let clock = self.clock.as_ref();
+        let mut answers = Vec::new();
+        for worker in &self.workers {
+            let node = worker.context().node();
+            let Some(server) = node.server() else { continue };
+            let bound = || by.min(clock.now() + timeout);
+            // Twice: the first time a connection is made.
+            let answer = server.read_state(bound()).and_then(|_| {
+                let (sent, since) = (clock.unix_time(), clock.now());
+                let state = server.read_state(bound())?;
+                let received = sent + clock.now().since(since);
+                Ok((ServerClock::read(Duration::from_micros(state.time), sent, received), state))
+            });
+            answers.push((node.name(), answer));
+        }
+        let views: Vec<_> = answers
+            .iter()
+            .map(|(_, answer)| answer.as_ref().ok().and_then(|(_, state)| state.view()))
+            .collect();
+        let mut exclusions = self.membership.exclusions(&views, clock.now()).into_iter();
+        let status = |(address, answer): (String, Result<(ServerClock, ServerState), Failure>)| {
+            let excluded = exclusions.next().flatten();
+            let known = answer.as_ref().ok();
+            let view = known.and_then(|(_, state)| state.view());
+            QuorumNodeStatus {
+                address,
+                quorum: view.as_ref().map(|view| view.quorum.to_string()),
+                epoch: view.as_ref().map(|view| view.epoch),
+                clock_ahead: known.map(|(clock, _)| clock.ahead),
+                clock_uncertainty: known.map_or(Duration::ZERO, |(clock, _)| clock.uncertainty),
+                vote: match (answer, excluded) {
+                    (Err(Failure::Refused(error)), _) => QuorumVote::Refused(error),
+                    (Err(failure), _) => QuorumVote::Unreachable(failure.into_error()),
+                    (Ok(_), Some(why)) => QuorumVote::Excluded(why),
+                    (Ok((_, state)), None) => self.vote(&state),
+                },
+            }
+        };
+        answers.into_iter().map(status).collect()
+    }
+
+    /// Whether a server that answered votes.
+    fn vote(&self, state: &ServerState) -> QuorumVote {
+        let terms = self.terms.as_ref().expect("its nodes are servers");
+        let time = |micros: u64| Duration::from_micros(micros);
+        match &state.marker {
+            None => QuorumVote::Unmarked,
+            Some(_) if state.votes_from > state.time => {
+                QuorumVote::Paused(time(state.votes_from - state.time))
+            }
+            Some(_) if state.is_restarted && !terms.durable => {
+                QuorumVote::Restarted(terms.max_lease)
+            }
+            Some(_) => QuorumVote::Votes(time(state.time - state.votes_from)),
+        }
+    }
+
+    /// The findings about the quorum, and about each of its servers.
+    pub(super) fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
+        let Some(terms) = self.terms else { return Ok(Vec::new()) };
+        let all = self.status(self.node_timeout(), by);
+        let is_unreachable = |it: &QuorumNodeStatus| matches!(it.vote, QuorumVote::Unreachable(_));
+        if let (true, Some(first)) = (all.iter().all(is_unreachable), all.first())
+            && let QuorumVote::Unreachable(error) = &first.vote
+        {
+            return Err(Failure::NotSent(error.clone()));
+        }
+        let mut findings = quorum_findings(&all);
+        let store = StoreKind::Quorum { max_lease: terms.max_lease, durable: terms.durable };
+        let mut clocks = Vec::new();
+        for worker in &self.workers {
+            let node = worker.context().node();
+            let Some(server) = node.server() else { continue };
+            // One that cannot be asked has been reported.
+            if let Ok(found) = server.diagnose(store, by) {
+                findings.extend(found.findings);
+                clocks.extend(found.clock.map(|clock| (node.name(), clock)));
+            }
+        }
+        findings.extend(compare_clocks("the quorum", &clocks, store));
+        Ok(findings)
+    }
+}
+
+/// The findings about the votes.
+fn quorum_findings(all: &[QuorumNodeStatus]) -> Vec<Finding> {
+    const SUBJECT: &str = "the quorum";
+    const SET_UP: &str = "`distlock quorum init`, if no lock was held there within max_lease";
+    let mut findings = Vec::new();
+    let (count, needed) = (all.len(), majority(all.len()));
+    let votes = all.iter().filter(|node| node.vote.counts()).count();
+    let seen = format!("{votes} of {count} servers vote, and {needed} are needed");
+    let is_new = all.iter().all(|node| matches!(node.vote, QuorumVote::Unmarked));
+    findings.push(if is_new {
+        Finding::new(FindingLevel::Danger, "quorum", SUBJECT, format!("{seen}: it is not set up"))
+            .why("the first client begins it, and waits for max_lease")
+            .remedy(SET_UP)
+    } else if votes < needed {
+        Finding::new(FindingLevel::Danger, "quorum", SUBJECT, seen)
+            .why("no lock can be taken")
+            .remedy("see `quorum_node` below")
+    } else {
+        Finding::ok("quorum", SUBJECT, seen)
+    });
+    if count % 2 == 0 {
+        let seen = format!("{count} servers");
+        let finding = Finding::new(FindingLevel::Warning, "quorum_size", SUBJECT, seen)
+            .why(format!("they survive no more failures than {} servers", count - 1))
+            .remedy("use three or five servers");
+        findings.push(finding);
+    }
+    for QuorumNodeStatus { address, vote, .. } in all {
+        let pause = "it does not vote until every lease that it may have forgotten is over";
+        let (seen, why, remedy) = match vote {
+            QuorumVote::Votes(_) => continue,
+            QuorumVote::Paused(left) => (format!("votes in {left:.0?}"), pause, "wait".to_owned()),
+            QuorumVote::Restarted(left) => (
+                format!("was restarted: votes {left:.0?} after the next attempt"),
+                pause,
+                "wait; `durable=yes` avoids it where appendfsync is always".to_owned(),
+            ),
+            QuorumVote::Unmarked if is_new => continue,
+            QuorumVote::Unmarked => (
+                "has no marker: it is new, or was emptied".to_owned(),
+                "it does not vote until a majority of the others has recorded it",
+                SET_UP.to_owned(),
+            ),
+            QuorumVote::Excluded(error) | QuorumVote::Refused(error) => (
+                error.to_string(),
+                "its vote does not count",
+                "see `Quorum` in docs/OPERATIONS.md".to_owned(),
+            ),
+            QuorumVote::Unreachable(error) => (
+                error.to_string(),
+                "fewer servers may fail",
+                "start it, and check its address".to_owned(),
+            ),
+        };
+        let finding = Finding::new(FindingLevel::Warning, "quorum_node", address, seen);
+        findings.push(finding.why(why).remedy(remedy));
+    }
+    findings
+}

@@ -1,0 +1,206 @@
+//! [`Node::diagnose`]: what the settings and the state of a server mean for locks.
+//!
+//! - `facts`: what the server says of itself
+//! - `settings`: role, version, eviction, memory, persistence
+//! - `replication`: replicas, and what is written without them
+//! - `rights`: what the user may do
+//! - `cluster`: the cluster that a node belongs to
+//! - `timing`: the server's clock, and the time of a round trip
+
+mod cluster;
+mod facts;
+mod replication;
+mod rights;
+mod settings;
+mod timing;
+
+pub use timing::{ServerClock, compare_clocks};
+
+use super::Node;
+use crate::connection::{Connection, Reply, Request, ServerError};
+use crate::format::Format;
+use crate::pubsub::{NotTracked, Tracking};
+use facts::Facts;
+use lock_core::backend::Failure;
+use lock_core::{Finding, FindingLevel, Moment, Replicas};
+use rights::Rights;
+use std::fmt;
+use std::time::Duration;
+
+/// What the server is a part of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(clippy::exhaustive_enums, reason = "for the crate of the same workspace")]
+pub enum StoreKind {
+    /// One server on its own.
+    Standalone,
+    /// The master that Sentinel names.
+    Sentinel,
+    /// A master of a cluster.
+    Cluster,
+    /// A node of a quorum with this longest lease; whether its data is declared to be durable.
+    Quorum {
+        /// The longest lease.
+        max_lease: Duration,
+        /// Whether the operator declares that no write is lost.
+        durable: bool,
+    },
+}
+
+/// What is known of the client's settings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeTerms {
+    /// The longest lease of locks that are taken without one.
+    pub(crate) lease: Duration,
+    pub(crate) replicas: Replicas,
+    pub(crate) tracking: Tracking,
+    pub(crate) has_prefix: bool,
+    pub(crate) database: u32,
+}
+
+/// What was found at one server.
+#[derive(Debug)]
+#[allow(clippy::exhaustive_structs, reason = "for the crate of the same workspace")]
+pub struct NodeDiagnosis {
+    /// The findings about it.
+    pub findings: Vec<Finding>,
+    /// Its clock, if the user may ask for it.
+    pub clock: Option<ServerClock>,
+}
+
+/// What a judgement is about, and where it goes.
+struct Examination<'a> {
+    node: &'a Node,
+    format: &'a Format,
+    store: StoreKind,
+    facts: Facts,
+    findings: Vec<Finding>,
+}
+
+/// A connection of the examination's own, on which every request has its deadline.
+struct Asking<'a> {
+    node: &'a Node,
+    link: Connection,
+    by: Moment,
+}
+
+impl Asking<'_> {
+    fn new(node: &Node, by: Moment) -> Result<Asking<'_>, Failure> {
+        Ok(Asking { node, link: node.dialer.dial(by)?, by })
+    }
+
+    /// The deadline of a request that is sent now.
+    fn deadline(&self) -> Moment {
+        self.by.min(self.node.dialer.clock().now() + self.node.dialer.command_timeout())
+    }
+
+    fn ask(&mut self, words: &[&[u8]]) -> Result<Reply, Failure> {
+        use crate::connection::ConnectionLike;
+        let by = self.deadline();
+        Ok(self.link.call(&Request(&[words]), by)?)
+    }
+}
+
+impl Node {
+    /// What of the server's settings and state matters for locks of this format. Changes nothing
+    /// there.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`]: the server cannot be asked.
+    pub fn diagnose(
+        &self,
+        format: &Format,
+        store: StoreKind,
+        by: Moment,
+    ) -> Result<NodeDiagnosis, Failure> {
+        let mut asking = Asking::new(self, by)?;
+        let facts = Facts::ask(&mut asking)?;
+        let findings = Vec::new();
+        let mut examination = Examination { node: self, format, store, facts, findings };
+        examination.examine_role();
+        examination.examine_version();
+        examination.examine_eviction();
+        examination.examine_memory();
+        examination.examine_persistence();
+        examination.examine_replicas();
+        examination.examine_min_replicas();
+        let rights = Rights::ask(&mut asking, format, store)?;
+        examination.judge_rights(&rights);
+        if self.terms.tracking == Tracking::Auto && format.knows_owners() {
+            let refused = examination.ask_for_tracking(&rights, by)?;
+            examination.judge_tracking(refused.as_ref());
+        }
+        examination.judge_latency(&timing::round_trips(&mut asking)?);
+        let clock = timing::ask_clock(&mut asking)?;
+        examination.judge_clock(clock);
+        Ok(NodeDiagnosis { findings: examination.findings, clock })
+    }
+}
+
+impl Examination<'_> {
+    fn server(&self) -> impl fmt::Display + use<'_> {
+        self.node.dialer.server()
+    }
+
+    fn ok(&mut self, id: &'static str, seen: impl Into<String>) {
+        let finding = Finding::ok(id, self.server(), seen);
+        self.findings.push(finding);
+    }
+
+    /// The server does not say it.
+    fn unknown(&mut self, id: &'static str, seen: impl Into<String>, remedy: &str) {
+        let finding = Finding::new(FindingLevel::Unknown, id, self.server(), seen).remedy(remedy);
+        self.findings.push(finding);
+    }
+
+    fn bad(
+        &mut self,
+        level: FindingLevel,
+        id: &'static str,
+        seen: impl Into<String>,
+        why: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        let finding = Finding::new(level, id, self.server(), seen).why(why).remedy(remedy);
+        self.findings.push(finding);
+    }
+
+    /// Asks on a connection of its own whether changes of keys would be reported, as renewals do.
+    /// The error if not.
+    fn ask_for_tracking(
+        &self,
+        rights: &Rights,
+        by: Moment,
+    ) -> Result<Option<ServerError>, Failure> {
+        if let Some(error) = rights.refusal_of("client|tracking") {
+            return Ok(Some(error));
+        }
+        let mut asking = Asking::new(self.node, by)?;
+        let id = match asking.ask(&[b"HELLO", b"2"])? {
+            Reply::Error(error) => return Ok(Some(error)),
+            Reply::Array(pairs) => pairs.chunks(2).find_map(|pair| match pair {
+                [name, Reply::Int(id)] if name.as_bytes() == Some(b"id") => u64::try_from(*id).ok(),
+                _ => None,
+            }),
+            _ => None,
+        };
+        let by = asking.deadline();
+        Ok(asking.link.report_to(id.unwrap_or_default(), by)?)
+    }
+
+    fn judge_tracking(&mut self, refused: Option<&ServerError>) {
+        const ID: &str = "tracking";
+        let Some(error) = refused else {
+            return self.ok(ID, "the server reports changes of locks");
+        };
+        let why = NotTracked::Refused(error.clone());
+        self.bad(
+            FindingLevel::Warning,
+            ID,
+            format!("the server does not report changes of locks ({why})"),
+            "a release that is not published is noticed some seconds later, a loss at the next \
+             renewal",
+            why.remedy(),
+        );
+    }
+}

@@ -1,0 +1,369 @@
+//! [`Rights`]: what the user may do, of what the library does.
+//!
+//! A script asks the server about all of it, and runs none of it. Each command is asked about with
+//! each key: a command is missing if it is refused with all of them, a key if all commands are.
+
+use super::{Asking, Examination, StoreKind};
+use crate::connection::{Reply, ServerError, Text};
+use crate::format::Format;
+use crate::lua::{MARK, RIGHTS};
+use crate::pubsub::{ChannelKind, Tracking};
+use lock_core::FindingLevel::{Danger, Unknown, Warning};
+use lock_core::backend::Failure;
+use lock_core::{LockName, Replicas};
+
+/// The lock that [`Client::ping`](lock_core::Client::ping) reads.
+const PROBE: &str = "distlock:ping";
+
+/// What stands for a value.
+const ANY: &str = "1";
+
+/// A key or a channel.
+struct Resource {
+    /// What allows it.
+    rule: String,
+    name: String,
+    /// Whether it is a lock of which nothing says how the user's own locks are called.
+    is_any_lock: bool,
+}
+
+/// A question: whether the user may run this command, with this resource.
+struct Question {
+    /// The command as an access control list writes it.
+    command: String,
+    resource: Option<usize>,
+    is_needed: bool,
+    words: Vec<String>,
+    answer: Answer,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Allowed,
+    Refused,
+    NoSuchCommand,
+}
+
+/// See the [module's text](self).
+pub(super) struct Rights {
+    resources: Vec<Resource>,
+    questions: Vec<Question>,
+    outcome: Outcome,
+}
+
+/// What came of asking.
+enum Outcome {
+    Answered,
+    /// Scripts cannot be run.
+    NoScripts(ServerError),
+    /// The server cannot be asked.
+    Unknown,
+}
+
+/// What the user lacks.
+#[derive(Default)]
+struct Missing {
+    /// The rules that grant what locks need.
+    needed: Vec<String>,
+    /// The rules that grant the rest.
+    optional: Vec<String>,
+    /// Whether the name of no lock is known that the user may use.
+    is_lock_unknown: bool,
+}
+
+/// A command with as many words as it needs: the server does not check that before it looks for the
+/// keys among them. `None` for a command that is not known here.
+fn words(command: &str, name: &str) -> Option<Vec<String>> {
+    let more: &[&str] = match command {
+        "exec" | "info" | "multi" | "ping" | "role" | "time" => &[],
+        "del" | "exists" | "get" | "getex" | "hkeys" | "hlen" | "incr" | "pttl" | "spublish"
+        | "ssubscribe" | "strlen" | "subscribe" | "sunsubscribe" | "type" | "unsubscribe" => {
+            &[name]
+        }
+        "expire" | "getset" | "hdel" | "hexists" | "hmget" | "lpush" | "pexpire" | "publish"
+        | "set" | "setnx" => &[name, ANY],
+        "getrange" | "hset" => &[name, ANY, ANY],
+        "select" => &["0"],
+        "wait" => &["0", "0"],
+        "eval" => &["return 1", "0"],
+        "evalsha" => &["0000000000000000000000000000000000000000", "0"],
+        "client|setname" => &["x"],
+        "client|tracking" => &["on"],
+        "client|caching" => &["yes"],
+        "pubsub|numsub" => &["x"],
+        "cluster|info" | "cluster|myid" | "cluster|shards" | "cluster|slots" | "asking" => &[],
+        _ => return None,
+    };
+    let more = match command {
+        "spublish" => &[name, ANY],
+        _ => more,
+    };
+    Some(command.split('|').chain(more.iter().copied()).map(str::to_owned).collect())
+}
+
+impl Rights {
+    /// Asks the server.
+    pub(super) fn ask(
+        asking: &mut Asking<'_>,
+        format: &Format,
+        store: StoreKind,
+    ) -> Result<Self, Failure> {
+        let mut rights = Self::of(asking, format, store);
+        let words = rights.questions.iter().flat_map(|question| {
+            let count = Text::number(question.words.len() as u64).as_str().to_owned();
+            [count].into_iter().chain(question.words.iter().cloned())
+        });
+        let words: Vec<_> = words.collect();
+        let mut request: Vec<&[u8]> = vec![b"EVAL", RIGHTS.as_bytes(), b"0"];
+        request.extend(words.iter().map(|word| word.as_bytes()));
+        rights.outcome = match asking.ask(&request)? {
+            Reply::Array(answers) if answers.len() == rights.questions.len() => {
+                for (question, answer) in rights.questions.iter_mut().zip(&answers) {
+                    question.answer = match answer {
+                        Reply::Int(1) => Answer::Allowed,
+                        Reply::Int(2) => Answer::NoSuchCommand,
+                        _ => Answer::Refused,
+                    };
+                }
+                Outcome::Answered
+            }
+            Reply::Error(error) => Outcome::NoScripts(error),
+            _ => Outcome::Unknown,
+        };
+        Ok(rights)
+    }
+
+    /// What is to be asked.
+    fn of(asking: &Asking<'_>, format: &Format, store: StoreKind) -> Self {
+        let terms = &asking.node.terms;
+        let mut rights =
+            Self { resources: Vec::new(), questions: Vec::new(), outcome: Outcome::Unknown };
+        let name = LockName::new(PROBE).expect("it is a name");
+        let key = format.0.keys().lock(&name).into_owned();
+        let mut commands = format.0.commands();
+        let prefix = key.strip_suffix(PROBE).unwrap_or_default();
+        let lock = rights.add(format!("~{prefix}*"), key, !terms.has_prefix);
+        let mut keys = vec![lock];
+        if let Some(owned) = format.0.owned() {
+            keys.extend(owned.names_beside(&name).map(|name| {
+                let begin = name.split_once(':').map_or(&*name, |(begin, _)| begin);
+                rights.add(format!("~{begin}:*"), name, false)
+            }));
+            if let StoreKind::Quorum { .. } = store {
+                for command in owned.dialect.scripts.propose.commands(None) {
+                    if !commands.contains(&command) {
+                        commands.push(command);
+                    }
+                }
+                let marker = owned.keys.marker();
+                let marker = rights.add(format!("~{marker}"), marker, false);
+                for command in MARK.commands(None) {
+                    rights.question(&command, Some(marker), true);
+                }
+            }
+            let channel = owned.channel(&name);
+            let begin = channel.name.split(':').next().unwrap_or_default();
+            let place = rights.add(format!("&{begin}:*"), channel.name.clone(), false);
+            let verbs = match channel.kind {
+                ChannelKind::Plain => ["publish", "subscribe", "unsubscribe"],
+                ChannelKind::Sharded => ["spublish", "ssubscribe", "sunsubscribe"],
+            };
+            for verb in verbs {
+                rights.question(verb, Some(place), false);
+            }
+            if terms.tracking == Tracking::Auto {
+                rights.question("client|tracking", None, false);
+                rights.question("client|caching", None, false);
+            }
+        }
+        for command in commands {
+            match command.as_str() {
+                "info" | "time" | "multi" | "exec" => rights.question(&command, None, true),
+                // Asked for with its channel above.
+                "publish" => {}
+                "pubsub" => rights.question("pubsub|numsub", None, false),
+                _ => keys.iter().for_each(|key| rights.question(&command, Some(*key), true)),
+            }
+        }
+        let of_topology: &[&str] = match store {
+            StoreKind::Standalone => &[],
+            StoreKind::Sentinel => &["role"],
+            StoreKind::Quorum { .. } => &["info"],
+            StoreKind::Cluster => {
+                &["cluster|myid", "cluster|info", "cluster|shards", "cluster|slots", "asking"]
+            }
+        };
+        let with_database: &[&str] = if terms.database == 0 { &[] } else { &["select"] };
+        let with_replicas: &[&str] = if terms.replicas == Replicas::Off { &[] } else { &["wait"] };
+        for command in [&["evalsha", "ping"], of_topology, with_database, with_replicas].concat() {
+            rights.question(command, None, true);
+        }
+        for command in ["client|setname", "info"] {
+            rights.question(command, None, false);
+        }
+        rights
+    }
+
+    fn add(&mut self, rule: String, name: String, is_any_lock: bool) -> usize {
+        self.resources.push(Resource { rule, name, is_any_lock });
+        self.resources.len() - 1
+    }
+
+    fn question(&mut self, command: &str, resource: Option<usize>, is_needed: bool) {
+        let name = resource.map_or("", |resource| self.resources[resource].name.as_str());
+        let Some(words) = words(command, name) else { return };
+        let (command, answer) = (command.to_owned(), Answer::Refused);
+        self.questions.push(Question { command, resource, is_needed, words, answer });
+    }
+
+    /// The error of a command that is known to be refused.
+    pub(super) fn refusal_of(&self, command: &str) -> Option<ServerError> {
+        let is_it = |it: &&Question| it.command == command && it.answer == Answer::Refused;
+        let is_refused = matches!(self.outcome, Outcome::Answered)
+            && self.questions.iter().any(|question| is_it(&question));
+        is_refused.then(|| {
+            ServerError::parse(&format!("NOPERM the user may not run the '{command}' command"))
+        })
+    }
+
+    /// Whether this command, or this resource, is allowed with anything.
+    fn is_allowed(&self, mut about: impl FnMut(&Question) -> bool) -> bool {
+        let mut questions = self.questions.iter();
+        questions.any(|question| question.answer == Answer::Allowed && about(question))
+    }
+
+    fn missing(&self) -> Missing {
+        let mut missing = Missing::default();
+        for question in self.questions.iter().filter(|it| it.answer == Answer::Refused) {
+            let rules =
+                if question.is_needed { &mut missing.needed } else { &mut missing.optional };
+            let mut add = |rule: String| {
+                if !rules.contains(&rule) {
+                    rules.push(rule);
+                }
+            };
+            let resource = question.resource.map(|place| (place, &self.resources[place]));
+            let is_refused_resource = resource
+                .is_some_and(|(place, _)| !self.is_allowed(|it| it.resource == Some(place)));
+            let is_refused_command = !self.is_allowed(|it| it.command == question.command);
+            if let Some((_, resource)) = resource
+                && resource.is_any_lock
+                && is_refused_resource
+            {
+                missing.is_lock_unknown = true;
+                continue;
+            }
+            if is_refused_command {
+                add(format!("+{}", question.command));
+            }
+            if let Some((_, resource)) = resource
+                && (is_refused_resource || !is_refused_command)
+            {
+                add(resource.rule.clone());
+            }
+        }
+        // What is needed anyway need not be named twice.
+        missing.optional.retain(|rule| !missing.needed.contains(rule));
+        missing
+    }
+
+    /// The commands that the server, or a proxy before it, does not know.
+    fn unknown_commands(&self, is_needed: bool) -> Vec<String> {
+        let mut names = Vec::new();
+        for question in &self.questions {
+            let is_it = question.answer == Answer::NoSuchCommand && question.is_needed == is_needed;
+            let name = question.command.replace('|', " ").to_uppercase();
+            if is_it && !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+}
+
+impl Examination<'_> {
+    pub(super) fn judge_rights(&mut self, rights: &Rights) {
+        const ID: &str = "rights";
+        const OPTIONAL: &str = "rights_optional";
+        let user = self.node.dialer.server().user();
+        let line = |rules: &[String]| format!("`ACL SETUSER {user} {}`", rules.join(" "));
+        match &rights.outcome {
+            Outcome::Answered => {}
+            Outcome::NoScripts(error) if error.code == "NOPERM" => {
+                let (seen, remedy) =
+                    (format!("the user `{user}` may run no scripts"), line(&["+eval".into()]));
+                return self.bad(Danger, ID, seen, "no lock can be taken", remedy);
+            }
+            Outcome::NoScripts(error) => {
+                let seen = format!("no script can be run ({})", error.code);
+                let why = "no lock can be taken";
+                let remedy = "connect to the server itself, and allow EVAL and EVALSHA there";
+                return self.bad(Danger, "commands", seen, why, remedy);
+            }
+            Outcome::Unknown => {
+                let remedy = "compare the user's rights with docs/OPERATIONS.md";
+                return self.unknown(ID, "servers before Redis 7 do not say them", remedy);
+            }
+        }
+        self.judge_commands(rights);
+        let missing = rights.missing();
+        if !missing.needed.is_empty() {
+            let seen = format!("the user `{user}` lacks {}", missing.needed.join(" "));
+            let remedy = line(&missing.needed);
+            self.bad(Danger, ID, seen, "locks cannot be taken, kept or released", remedy);
+        } else if missing.is_lock_unknown {
+            let seen = format!("the user `{user}` may not use the key {PROBE:?}");
+            let finding = lock_core::Finding::new(Unknown, ID, self.server(), seen)
+                .why("without a prefix it is not known which locks it is to use")
+                .remedy(format!("{}, or name the locks", line(&["~*".into()])));
+            self.findings.push(finding);
+        } else {
+            self.ok(ID, format!("the user `{user}` has those that locks need"));
+        }
+        if !missing.optional.is_empty() {
+            let seen = format!("the user `{user}` lacks {}", missing.optional.join(" "));
+            let why = "waiters may wake later, or a changed server is noticed later";
+            let remedy = line(&missing.optional);
+            self.bad(Warning, OPTIONAL, seen, why, remedy);
+        }
+    }
+
+    fn judge_commands(&mut self, rights: &Rights) {
+        const ID: &str = "commands";
+        let (needed, optional) = (rights.unknown_commands(true), rights.unknown_commands(false));
+        let remedy = "remove `rename-command` for them, or connect to the server itself, not to a \
+                      proxy";
+        if !needed.is_empty() {
+            let seen = format!("the server does not know {}", needed.join(", "));
+            self.bad(Danger, ID, seen, "locks cannot be taken, kept or released", remedy);
+        } else if !optional.is_empty() {
+            let seen = format!("the server does not know {}", optional.join(", "));
+            let why = "waiters may wake later, or losses are noticed later";
+            self.bad(Warning, ID, seen, why, remedy);
+        } else {
+            self.ok(ID, "the server knows those that locks need");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::DIALECTS;
+    use crate::lua::Scripts;
+
+    /// A command without its words would not be asked about.
+    #[test]
+    fn every_command_of_a_script_can_be_asked_about() {
+        for dialect in DIALECTS {
+            let Scripts { acquire, release, close, renew, inspect, force, propose } =
+                &dialect.scripts;
+            let scripts = [acquire, release, close, renew, inspect, force, propose];
+            for command in scripts.into_iter().flat_map(|script| script.commands(None)) {
+                let is_known = command == "pubsub" || words(&command, "k").is_some();
+                assert!(is_known, "{command} of {}", dialect.name);
+            }
+        }
+        assert!(MARK.commands(None).iter().all(|command| words(command, "k").is_some()));
+    }
+}

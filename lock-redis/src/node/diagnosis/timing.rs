@@ -1,0 +1,209 @@
+//! The time of a round trip, and the clocks of servers.
+
+use super::{Asking, Examination, StoreKind};
+use crate::connection::Reply;
+use lock_core::FindingLevel::{Danger, Warning};
+use lock_core::backend::Failure;
+use lock_core::{Finding, FindingLevel};
+use std::time::Duration;
+
+/// How many round trips are measured, and for how long at most.
+const ROUND_TRIPS: usize = 50;
+const MEASURING: Duration = Duration::from_secs(2);
+/// How often the clock is asked for: the quickest reply says most.
+const CLOCK_READS: usize = 5;
+
+/// From this difference on a clock is wrong.
+const WRONG: Duration = Duration::from_secs(1);
+
+/// The part of a limit that a round trip may take before it is a warning, and a danger.
+const PART_OF_TIMEOUT: [u32; 2] = [10, 2];
+const PART_OF_LEASE: [u32; 2] = [30, 10];
+
+/// A server's clock, beside this machine's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "for the crate of the same workspace")]
+pub struct ServerClock {
+    /// By how many microseconds it is ahead.
+    pub ahead: i64,
+    /// How wrong that may be, half a round trip.
+    pub uncertainty: Duration,
+}
+
+impl ServerClock {
+    /// Its clock, asked for between these times of this machine.
+    #[must_use]
+    pub fn read(theirs: Duration, sent: Duration, received: Duration) -> Self {
+        let uncertainty = received.saturating_sub(sent) / 2;
+        let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+        Self { ahead: micros(theirs) - micros(sent + uncertainty), uncertainty }
+    }
+
+    /// What the difference is at least.
+    #[must_use]
+    pub fn difference(&self) -> Duration {
+        Duration::from_micros(self.ahead.unsigned_abs()).saturating_sub(self.uncertainty)
+    }
+}
+
+impl std::fmt::Display for ServerClock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let time = Duration::from_micros(self.ahead.unsigned_abs());
+        let side = if self.ahead < 0 { "behind" } else { "ahead" };
+        write!(f, "{time:.1?} {side}, give or take {:.1?}", self.uncertainty)
+    }
+}
+
+/// The quickest of some questions for the clock; nothing if the user may not ask.
+pub(super) fn ask_clock(asking: &mut Asking<'_>) -> Result<Option<ServerClock>, Failure> {
+    let mut best: Option<ServerClock> = None;
+    for _ in 0..CLOCK_READS {
+        let clock = asking.node.dialer.clock();
+        let (sent, since) = (clock.unix_time(), clock.now());
+        let reply = asking.ask(&[b"TIME"])?;
+        // The round trip by a clock that does not jump.
+        let received = sent + asking.node.dialer.clock().now().since(since);
+        let number = |reply: &Reply| std::str::from_utf8(reply.as_bytes()?).ok()?.parse().ok();
+        let Some([seconds, micros]) = reply.as_array() else { return Ok(None) };
+        let Some((seconds, micros)) = number(seconds).zip(number(micros)) else { return Ok(None) };
+        let theirs = Duration::from_secs(seconds) + Duration::from_micros(micros);
+        let read = ServerClock::read(theirs, sent, received);
+        if best.is_none_or(|best| read.uncertainty < best.uncertainty) {
+            best = Some(read);
+        }
+    }
+    Ok(best)
+}
+
+/// The times of some round trips, in order of length. There is one at least.
+pub(super) fn round_trips(asking: &mut Asking<'_>) -> Result<Vec<Duration>, Failure> {
+    let begin = asking.node.dialer.clock().now();
+    let mut times = Vec::new();
+    for _ in 0..ROUND_TRIPS {
+        let sent = asking.node.dialer.clock().now();
+        asking.ask(&[b"PING"])?;
+        let now = asking.node.dialer.clock().now();
+        times.push(now.since(sent));
+        if now.since(begin) > MEASURING {
+            break;
+        }
+    }
+    times.sort_unstable();
+    Ok(times)
+}
+
+/// The clocks of several servers beside each other; nothing with fewer than two.
+#[must_use]
+pub fn compare_clocks(
+    subject: &str,
+    clocks: &[(String, ServerClock)],
+    store: StoreKind,
+) -> Option<Finding> {
+    const ID: &str = "clocks";
+    let first = clocks.iter().min_by_key(|(_, clock)| clock.ahead)?;
+    let last = clocks.iter().max_by_key(|(_, clock)| clock.ahead)?;
+    if clocks.len() < 2 {
+        return None;
+    }
+    let apart = Duration::from_micros(last.1.ahead.abs_diff(first.1.ahead));
+    let certain = apart.saturating_sub(first.1.uncertainty + last.1.uncertainty);
+    let seen = format!("{} is {apart:.1?} ahead of {}", last.0, first.0);
+    let Some((level, why)) = judge(certain, store) else {
+        return Some(Finding::ok(ID, subject, format!("at most {apart:.1?} apart")));
+    };
+    Some(Finding::new(level, ID, subject, seen).why(why).remedy(SYNCHRONISE))
+}
+
+const SYNCHRONISE: &str = "set the clock that is wrong, and run chrony or ntpd on every machine";
+
+/// What follows from this difference of two clocks.
+fn judge(difference: Duration, store: StoreKind) -> Option<(FindingLevel, &'static str)> {
+    match store {
+        StoreKind::Quorum { max_lease, .. } if difference >= max_lease => {
+            Some((Danger, "a node refuses tokens that are max_lease ahead of its clock"))
+        }
+        _ if difference > WRONG => Some((
+            Warning,
+            "fencing tokens begin with the clock: set back, it may make them smaller than before \
+             once data is lost",
+        )),
+        _ => None,
+    }
+}
+
+impl Examination<'_> {
+    pub(super) fn judge_clock(&mut self, clock: Option<ServerClock>) {
+        const ID: &str = "clock";
+        let Some(clock) = clock else {
+            return self.unknown(ID, "TIME is refused", "allow it with `+time`");
+        };
+        let seen = format!("{clock}, beside this machine's");
+        let difference = clock.difference();
+        if self.format.reads_clients_clock() && difference > WRONG {
+            let why = "this format takes the end of a lease from the clients' clocks: one that is \
+                       ahead takes a held lock";
+            return self.bad(Danger, ID, seen, why, SYNCHRONISE);
+        }
+        match judge(difference, self.store) {
+            Some((level, why)) => self.bad(level, ID, seen, why, SYNCHRONISE),
+            None => self.ok(ID, seen),
+        }
+    }
+
+    /// The round trips are sorted.
+    pub(super) fn judge_latency(&mut self, round_trips: &[Duration]) {
+        const ID: &str = "latency";
+        let at = |percent: usize| {
+            round_trips[(round_trips.len() * percent / 100).min(round_trips.len() - 1)]
+        };
+        let (half, most) = (at(50), at(99));
+        let (timeout, lease) = (self.node.dialer.command_timeout(), self.node.terms.lease);
+        let seen = format!("round trips of {half:.1?} (p50), {most:.1?} (p99)");
+        let is_over = |which: usize| {
+            most >= timeout / PART_OF_TIMEOUT[which] || most >= lease / PART_OF_LEASE[which]
+        };
+        let level = match (is_over(0), is_over(1)) {
+            (_, true) => Danger,
+            (true, false) => Warning,
+            _ => return self.ok(ID, seen),
+        };
+        let why = format!(
+            "requests may last for command_timeout={timeout:?}, and a lease of {lease:?} must be \
+             renewed in time"
+        );
+        let remedy =
+            "raise `command_timeout` and `watchdog` in the URL, or run nearer to the server";
+        self.bad(level, ID, seen, why, remedy);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clock_is_uncertain_by_half_a_round_trip() {
+        let ms = Duration::from_millis;
+        let clock = ServerClock::read(ms(5_000), ms(1_000), ms(3_000));
+        assert_eq!((clock.ahead, clock.uncertainty), (3_000_000, ms(1_000)));
+        assert_eq!(clock.difference(), ms(2_000));
+        assert_eq!(ServerClock::read(ms(1_500), ms(1_000), ms(3_000)).difference(), ms(0));
+        assert!(ServerClock::read(ms(0), ms(1_000), ms(1_000)).to_string().contains("1.0s behind"));
+    }
+
+    #[test]
+    fn only_certain_differences_of_clocks_count() {
+        let clock = |ahead, millis| {
+            let uncertainty = Duration::from_millis(millis);
+            (format!("h:{ahead}"), ServerClock { ahead, uncertainty })
+        };
+        let level =
+            |clocks: &[_], store| compare_clocks("all", clocks, store).map(|finding| finding.level);
+        let alone = StoreKind::Standalone;
+        let quorum = StoreKind::Quorum { max_lease: Duration::from_secs(3), durable: false };
+        assert_eq!(level(&[clock(0, 0)], alone), None);
+        assert_eq!(level(&[clock(0, 0), clock(2_000_000, 0)], alone), Some(Warning));
+        assert_eq!(level(&[clock(0, 600), clock(2_000_000, 600)], alone), Some(FindingLevel::Ok));
+        assert_eq!(level(&[clock(-2_000_000, 0), clock(1_000_000, 0)], quorum), Some(Danger));
+    }
+}
