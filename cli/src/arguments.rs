@@ -101,6 +101,28 @@ second what was asked before that was read, and exits with 75. HUP, INT and TERM
 end the wait (status 128+n) or release. Exit status: 0 released, 1 busy (another
 number by -E), 75 lost, or one of `distlock --help`.";
 
+const ABOUT_DOCTOR: &str = "\
+Connects with the settings that the other subcommands use, changes nothing, and
+says of each finding what was seen, why it matters and how to mend it: danger
+(two holders are possible, or no lock can be taken), warning, unknown (the
+server does not let this user look), ok. Exit status: 0 no danger, 1 a danger,
+or one of `distlock --help`.";
+
+const ABOUT_QUORUM: &str = "\
+For a URL as in redlock://a,b,c. Other stores need no set-up.";
+
+const ABOUT_INIT: &str = "\
+Declares that no lock was held on these servers within the last max_lease, and
+makes them a quorum that votes at once. If some of them vote already, the others
+join them and vote after max_lease. Asks for confirmation on a terminal;
+elsewhere --yes is needed. Exit status: 0 all are members, 1 the answer was no,
+or one of `distlock --help`.";
+
+const ABOUT_QUORUM_STATUS: &str = "\
+Shows of each server whether it is a member, since when it votes or when it
+will, and by how much its clock is ahead of this machine's. Exit status: 0 a
+majority votes, 1 none does, or one of `distlock --help`.";
+
 /// Runs commands under a distributed lock, and shows who holds what.
 #[derive(Debug, Parser)]
 #[command(name = "distlock", version, after_long_help = ABOUT_STORE)]
@@ -129,6 +151,15 @@ pub(crate) enum Task {
     /// Holds the lock until it is told to release it
     #[command(after_long_help = ABOUT_HOLD)]
     Hold(HoldArguments),
+    /// Reports what endangers locks: settings and state of the store, rights, clocks, latency
+    #[command(after_long_help = ABOUT_DOCTOR)]
+    Doctor(DoctorArguments),
+    /// Sets up a quorum of servers (Redlock), or shows it
+    #[command(after_long_help = ABOUT_QUORUM)]
+    Quorum {
+        #[command(subcommand)]
+        task: QuorumTask,
+    },
     /// Writes the completions for a shell to standard output
     Completions {
         /// The shell
@@ -158,6 +189,43 @@ pub(crate) enum Task {
         #[arg(last = true)]
         command: Vec<OsString>,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum QuorumTask {
+    /// Makes the servers a quorum, or completes it
+    #[command(after_long_help = ABOUT_INIT)]
+    Init(QuorumInitArguments),
+    /// Shows which servers vote
+    #[command(after_long_help = ABOUT_QUORUM_STATUS)]
+    Status(QuorumStatusArguments),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QuorumInitArguments {
+    /// The quorum, as in redlock://a,b,c [default: DISTLOCK_URL of the environment]
+    pub(crate) url: Option<String>,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QuorumStatusArguments {
+    /// The quorum, as in redlock://a,b,c [default: DISTLOCK_URL of the environment]
+    pub(crate) url: Option<String>,
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArguments {
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]

@@ -7,6 +7,8 @@ use std::fmt;
 
 /// The lock is held by another client, or was until the end of the wait. `-E` sets another one.
 pub(crate) const CONFLICT: u8 = 1;
+/// `doctor` has found a danger.
+pub(crate) const DANGER: u8 = 1;
 /// An argument is wrong. Those from 64 to 78 are BSD's `sysexits`.
 pub(crate) const USAGE: u8 = 64;
 /// The value under the key is not a lock.

@@ -8,6 +8,9 @@ mod arguments;
 // `break`.
 mod breaking;
 
+// `doctor`.
+mod doctor;
+
 // Exit statuses and failures.
 mod exit;
 
@@ -22,6 +25,9 @@ mod output;
 
 // The process group of a command, and its descendants.
 mod processes;
+
+// `quorum init` and `quorum status`.
+mod quorum;
 
 // `run`, the process that the user starts.
 mod run;
@@ -41,7 +47,7 @@ mod supervisor;
 // The foreground process group of the terminal.
 mod terminal;
 
-use arguments::{Arguments, Task};
+use arguments::{Arguments, QuorumTask, Task};
 use clap::Parser;
 use exit::Failure;
 use std::io;
@@ -75,6 +81,9 @@ fn perform(task: Task) -> Result<u8, Failure> {
         Task::Status(arguments) => status::status(&arguments),
         Task::Break(arguments) => breaking::break_lock(&arguments),
         Task::Hold(arguments) => hold::hold(&arguments),
+        Task::Doctor(arguments) => doctor::doctor(&arguments),
+        Task::Quorum { task: QuorumTask::Init(arguments) } => quorum::init(&arguments),
+        Task::Quorum { task: QuorumTask::Status(arguments) } => quorum::status(&arguments),
         Task::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut arguments::shown(), "distlock", &mut text);

@@ -2,7 +2,7 @@
 
 use crate::exit::{self, Failure};
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 /// Writes a line to standard error. Not by `eprintln`, which panics if that is closed.
 pub(crate) fn report(what: impl fmt::Display) {
@@ -21,4 +21,28 @@ pub(crate) fn write(text: &[u8]) -> Result<u8, Failure> {
 /// Writes a line to standard output.
 pub(crate) fn line(text: &str) -> Result<u8, Failure> {
     write(format!("{text}\n").as_bytes())
+}
+
+/// Asks the user on the terminal, who must say yes.
+pub(crate) fn is_confirmed(question: &str) -> Result<bool, Failure> {
+    if !io::stdin().is_terminal() {
+        let what = "standard input is no terminal, so there is no one to ask: add --yes";
+        return Err(Failure::new(exit::USAGE, what));
+    }
+    let asked = write!(io::stderr(), "{question} [y/N] ");
+    let mut answer = String::new();
+    let read = asked.and_then(|()| io::stdin().read_line(&mut answer));
+    read.map_err(|error| Failure::system("the terminal cannot be asked", error))?;
+    Ok(["y", "yes"].contains(&answer.trim().to_lowercase().as_str()))
+}
+
+/// Rows with their cells under each other.
+pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|cells| cells[column].chars().count()).max();
+    let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));
+    let lines = rows.iter().map(|cells| {
+        let cells = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }

@@ -116,11 +116,5 @@ impl Row<'_> {
 fn table(rows: &[Row<'_>]) -> String {
     let head = ["NAME", "STATE", "HOLDER", "REMAINING", "TOKEN", "WAITERS"].map(str::to_owned);
     let lines: Vec<_> = [head].into_iter().chain(rows.iter().map(Row::cells)).collect();
-    let width = |column: usize| lines.iter().map(|cells| cells[column].chars().count()).max();
-    let widths: [usize; 6] = std::array::from_fn(|column| width(column).unwrap_or(0));
-    let aligned = lines.iter().map(|cells| {
-        let cells = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    });
-    aligned.collect::<Vec<_>>().join("\n")
+    output::aligned(&lines)
 }

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
+// `doctor`: dangers, and good servers.
+mod doctor;
+
 // `hold`: its protocol.
 mod hold;
 
@@ -10,6 +13,9 @@ mod loss;
 
 // `status`, `check`, `wait` and `break`.
 mod operators;
+
+// `quorum init` and `quorum status`.
+mod quorum;
 
 // `run`: waits, exit statuses, environment, refusals.
 mod run;

@@ -5,9 +5,7 @@ use super::backend::{Quorum, QuorumBackend};
 use super::majority::majority;
 use super::scheme::{UrlOptions, nodes};
 use lock_core::backend::Failure;
-use lock_core::{
-    ClientId, Config, Context, Error, Finding, FindingLevel, Moment, SystemClock,
-};
+use lock_core::{ClientId, Config, Context, Error, Finding, FindingLevel, Moment, SystemClock};
 use lock_redis::parts::{ServerClock, ServerState, StoreKind, compare_clocks};
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,7 +4,7 @@ use super::{Examination, StoreKind};
 use crate::connection::error_mapping::OLDEST;
 use crate::node::eviction::Memory;
 use crate::pubsub::REPORTS_SINCE;
-use lock_core::FindingLevel::{Danger, Warning};
+use lock_core::FindingLevel::{self, Danger, Warning};
 
 /// The oldest version whose commands are enough.
 const OLDEST_VERSION: [u32; 3] = [6, 2, 0];
@@ -14,6 +14,17 @@ const NEARLY_FULL: u64 = 90;
 
 /// How a user learns what `INFO` says.
 const ALLOW_INFO: &str = "allow it with `+info`";
+
+/// What a version lacks.
+fn judge_version(version: [u32; 3]) -> Option<(FindingLevel, &'static str)> {
+    if version < OLDEST_VERSION {
+        Some((Danger, OLDEST))
+    } else if version < REPORTS_SINCE {
+        Some((Warning, "the loss of a held lock is noticed at the next renewal, not at once"))
+    } else {
+        None
+    }
+}
 
 impl Examination<'_> {
     /// The command that sets something on the server now; its line in the file follows from it.
@@ -62,13 +73,11 @@ impl Examination<'_> {
             Some(valkey) => format!("Valkey {valkey}"),
             None => format!("Redis {major}.{minor}.{patch}"),
         };
-        if version < OLDEST_VERSION {
-            self.bad(Danger, ID, seen, OLDEST, "upgrade the server");
-        } else if version < REPORTS_SINCE {
-            let why = "the loss of a held lock is noticed at the next renewal, not at once";
-            self.bad(Warning, ID, seen, why, "upgrade to Redis 7.0.5 or newer");
-        } else {
-            self.ok(ID, seen);
+        match judge_version(version) {
+            Some((level, why)) => {
+                self.bad(level, ID, seen, why, "upgrade to Redis 7.0.5 or newer");
+            }
+            None => self.ok(ID, seen),
         }
     }
 
@@ -176,5 +185,19 @@ impl Examination<'_> {
         };
         let remedy = self.config_set("appendfsync always");
         self.bad(level, id, seen, why, remedy);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tests' server has one version.
+    #[test]
+    fn old_versions_are_a_danger_or_a_warning() {
+        let level = |version| judge_version(version).map(|(level, _)| level);
+        assert_eq!([[2, 8, 19], [6, 0, 16], [6, 1, 240]].map(level), [Some(Danger); 3]);
+        assert_eq!([[6, 2, 0], [7, 0, 4]].map(level), [Some(Warning); 2]);
+        assert_eq!([[7, 0, 5], [8, 0, 0]].map(level), [None; 2]);
     }
 }

@@ -49,8 +49,12 @@ impl ServerClock {
 impl std::fmt::Display for ServerClock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let time = Duration::from_micros(self.ahead.unsigned_abs());
-        let side = if self.ahead < 0 { "behind" } else { "ahead" };
-        write!(f, "{time:.1?} {side}, give or take {:.1?}", self.uncertainty)
+        match self.ahead {
+            _ if time <= self.uncertainty => f.write_str("that of this machine")?,
+            ..0 => write!(f, "{time:.1?} behind this machine's")?,
+            _ => write!(f, "{time:.1?} ahead of this machine's")?,
+        }
+        write!(f, ", give or take {:.1?}", self.uncertainty)
     }
 }
 
@@ -137,7 +141,7 @@ impl Examination<'_> {
         let Some(clock) = clock else {
             return self.unknown(ID, "TIME is refused", "allow it with `+time`");
         };
-        let seen = format!("{clock}, beside this machine's");
+        let seen = format!("it is {clock}");
         let difference = clock.difference();
         if self.format.reads_clients_clock() && difference > WRONG {
             let why = "this format takes the end of a lease from the clients' clocks: one that is \

@@ -1,0 +1,153 @@
+//! `doctor`: what of the store's settings and state endangers locks.
+
+use crate::arguments::DoctorArguments;
+use crate::exit::{DANGER, Failure};
+use crate::output;
+use distlock::{Finding, FindingLevel};
+use serde_json::{Value as Json, json};
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+/// The bound on all of it. Each request has `command_timeout`.
+const BOUND: Duration = Duration::from_secs(120);
+
+/// The width of a terminal, and where the text of a finding begins.
+const WIDTH: usize = 80;
+const INDENT: usize = 9;
+
+/// Shows the findings, the worst first.
+pub(crate) fn doctor(arguments: &DoctorArguments) -> Result<u8, Failure> {
+    let mut findings = arguments.store.connect()?.diagnose(BOUND)?;
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+    if arguments.json {
+        output::line(&json(&findings).to_string())?;
+    } else {
+        output::line(&report(&findings, has_colours()))?;
+    }
+    Ok(if count(&findings, FindingLevel::Danger) > 0 { DANGER } else { 0 })
+}
+
+fn count(findings: &[Finding], level: FindingLevel) -> usize {
+    findings.iter().filter(|finding| finding.level == level).count()
+}
+
+fn json(findings: &[Finding]) -> Json {
+    let text = |text: &str| if text.is_empty() { Json::Null } else { Json::from(text) };
+    let each = findings.iter().map(|finding| {
+        json!({
+            "id": finding.id,
+            "level": finding.level.as_str(),
+            "subject": finding.subject,
+            "seen": finding.seen,
+            "why": text(&finding.why),
+            "remedy": text(&finding.remedy),
+        })
+    });
+    json!({
+        "dangers": count(findings, FindingLevel::Danger),
+        "findings": each.collect::<Vec<_>>(),
+    })
+}
+
+/// Whether standard output shows colours, and the user has not turned them off.
+fn has_colours() -> bool {
+    let is_off = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    io::stdout().is_terminal() && !is_off
+}
+
+/// One paragraph for each finding, and a last line with their number.
+fn report(findings: &[Finding], has_colours: bool) -> String {
+    let mut lines = Vec::new();
+    for Finding { id, level, subject, seen, why, remedy, .. } in findings {
+        let mut text = vec![format!("{id} ({subject}): {seen}")];
+        text.extend(
+            [("why", why), ("fix", remedy)]
+                .into_iter()
+                .filter_map(|(name, more)| (!more.is_empty()).then(|| format!("{name}: {more}"))),
+        );
+        let mut wrapped = text.iter().flat_map(|text| wrap(text, WIDTH - INDENT));
+        let first = wrapped.next().unwrap_or_default();
+        lines.push(format!("{} {first}", marked(*level, has_colours)));
+        lines.extend(wrapped.map(|line| format!("{:INDENT$}{line}", "")));
+    }
+    let number = |level, one: &str, more: &str| match count(findings, level) {
+        1 => format!("1 {one}"),
+        count => format!("{count} {more}"),
+    };
+    lines.push(format!(
+        "{}, {}, {} unknown, {} ok",
+        number(FindingLevel::Danger, "danger", "dangers"),
+        number(FindingLevel::Warning, "warning", "warnings"),
+        count(findings, FindingLevel::Unknown),
+        count(findings, FindingLevel::Ok),
+    ));
+    lines.join("\n")
+}
+
+/// The level, as wide as the longest one.
+fn marked(level: FindingLevel, has_colours: bool) -> String {
+    let word = format!("{level:<width$}", width = INDENT - 1);
+    let colour = match level {
+        _ if !has_colours => return word,
+        FindingLevel::Danger => "1;31",
+        FindingLevel::Warning => "33",
+        FindingLevel::Ok => "32",
+        _ => "36",
+    };
+    format!("\x1b[{colour}m{word}\x1b[0m")
+}
+
+/// Breaks a text between words into lines of this width. A longer word has a line of its own; a
+/// quoted command that fits into a line is one word.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut is_quoted = false;
+    for word in text.split_whitespace() {
+        match words.last_mut() {
+            Some(quoted) if is_quoted => *quoted = format!("{quoted} {word}"),
+            _ => words.push(word.to_owned()),
+        }
+        is_quoted ^= word.matches('`').count() % 2 == 1;
+    }
+    let fits = |word: &str| word.chars().count() <= width;
+    let words = words.iter().flat_map(|word| {
+        if fits(word) { vec![word.as_str()] } else { word.split_whitespace().collect() }
+    });
+    let mut lines = vec![String::new()];
+    for word in words {
+        let line = lines.last_mut().expect("there is one");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_broken_between_words() {
+        assert_eq!(wrap("aa bb cc dddddd e", 5), ["aa bb", "cc", "dddddd", "e"]);
+        assert_eq!(wrap("", 5), [""]);
+        assert_eq!(wrap("a `b c` d", 5), ["a", "`b c`", "d"]);
+        assert_eq!(wrap("a `b c d` e", 5), ["a `b", "c d`", "e"]);
+    }
+
+    #[test]
+    fn only_the_level_has_a_colour() {
+        let findings = [Finding::new(FindingLevel::Danger, "a", "b", "c").why("d").remedy("e")];
+        let plain = "danger   a (b): c\n         why: d\n         fix: e\n";
+        assert_eq!(
+            report(&findings, false),
+            format!("{plain}1 danger, 0 warnings, 0 unknown, 0 ok")
+        );
+        assert!(report(&findings, true).starts_with("\x1b[1;31mdanger  \x1b[0m a (b)"));
+    }
+}

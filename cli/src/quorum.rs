@@ -1,0 +1,141 @@
+//! `quorum init` and `quorum status`.
+
+use crate::arguments::{QuorumInitArguments, QuorumStatusArguments, StoreArguments};
+use crate::exit::{self, CONFIGURATION, Failure};
+use crate::output;
+use crate::store::rounded;
+use distlock::{Config, QuorumNodeStatus, QuorumVote};
+use serde_json::{Value as Json, json};
+use std::time::Duration;
+
+/// Begins a quorum, or completes one.
+pub(crate) fn init(arguments: &QuorumInitArguments) -> Result<u8, Failure> {
+    let config = config(arguments.url.as_deref())?;
+    let before = distlock::quorum_status(&config)?;
+    let is_new = before.iter().all(|node| !node.vote.counts());
+    let question = if is_new {
+        "Set up the quorum? Its servers vote at once: no lock may have been held there within the \
+         last max_lease."
+    } else {
+        "Complete the quorum? Servers that do not vote yet join it, and vote after max_lease."
+    };
+    if !arguments.yes && !output::is_confirmed(question)? {
+        output::report("nothing was changed");
+        return Ok(exit::CONFLICT);
+    }
+    distlock::set_up_quorum(&config)?;
+    let after = distlock::quorum_status(&config)?;
+    let is_same = |(before, after): (&QuorumNodeStatus, &QuorumNodeStatus)| {
+        before.vote.counts() && after.vote.counts() && before.epoch == after.epoch
+    };
+    let votes = after.iter().filter(|node| node.vote.counts()).count();
+    let (all, pausing) = (after.len(), after.len() - votes);
+    output::line(&if before.iter().zip(&after).all(is_same) {
+        format!("nothing to do: all {all} servers vote already")
+    } else if pausing == 0 {
+        format!("the quorum of {all} servers is set up, and all of them vote")
+    } else {
+        format!("the quorum of {all} servers is complete: {votes} vote, {pausing} after a pause")
+    })?;
+    output::line(&table(&after))
+}
+
+/// Shows what each server is to the quorum.
+pub(crate) fn status(arguments: &QuorumStatusArguments) -> Result<u8, Failure> {
+    let nodes = distlock::quorum_status(&config(arguments.url.as_deref())?)?;
+    if arguments.json {
+        output::line(&json!({ "nodes": nodes.iter().map(json).collect::<Vec<_>>() }).to_string())?;
+    } else {
+        output::line(&table(&nodes))?;
+        for (node, why) in nodes.iter().filter_map(|node| Some((node, reason(&node.vote)?))) {
+            output::line(&format!("{}: {why}", node.address))?;
+        }
+    }
+    let votes = nodes.iter().filter(|node| node.vote.counts()).count();
+    Ok(if votes * 2 > nodes.len() { 0 } else { exit::CONFLICT })
+}
+
+/// The settings of a quorum.
+fn config(url: Option<&str>) -> Result<Config, Failure> {
+    let config = StoreArguments { url: url.map(str::to_owned) }.config()?;
+    if !["redlock", "redlocks"].contains(&config.scheme()) {
+        let what = format!(
+            "`{}://` is no quorum: only the servers of a redlock:// or redlocks:// URL vote, other \
+             stores need no set-up",
+            config.scheme()
+        );
+        return Err(Failure::new(CONFIGURATION, what));
+    }
+    Ok(config)
+}
+
+/// What a server is, in a word, and since when or until when.
+fn shown(vote: &QuorumVote) -> (&'static str, String) {
+    let none = || "-".to_owned();
+    match vote {
+        QuorumVote::Votes(since) => ("votes", format!("for {}", rounded(*since))),
+        QuorumVote::Paused(left) => ("pauses", format!("votes in {}", rounded(*left))),
+        QuorumVote::Restarted(pause) => ("restarted", format!("pauses for {}", rounded(*pause))),
+        QuorumVote::Unmarked => ("no member", none()),
+        QuorumVote::Excluded(_) => ("excluded", none()),
+        QuorumVote::Refused(_) => ("refused", none()),
+        QuorumVote::Unreachable(_) => ("unreachable", none()),
+        _ => ("unknown", none()),
+    }
+}
+
+/// Why it does not vote.
+fn reason(vote: &QuorumVote) -> Option<String> {
+    match vote {
+        QuorumVote::Excluded(error) | QuorumVote::Refused(error) => Some(exit::with_sources(error)),
+        QuorumVote::Unreachable(error) => Some(exit::with_sources(error)),
+        QuorumVote::Unmarked => {
+            Some("it has no marker: `distlock quorum init` makes it a member".to_owned())
+        }
+        _ => None,
+    }
+}
+
+fn table(nodes: &[QuorumNodeStatus]) -> String {
+    let head = ["SERVER", "STATE", "VOTE", "EPOCH", "CLOCK"].map(str::to_owned);
+    let row = |node: &QuorumNodeStatus| {
+        let (state, vote) = shown(&node.vote);
+        let epoch = node.epoch.map_or_else(|| "-".to_owned(), |epoch| epoch.to_string());
+        let clock = node.clock_ahead.map_or_else(
+            || "-".to_owned(),
+            |ahead| {
+                format!(
+                    "{:+.1} ms",
+                    Duration::from_micros(ahead.unsigned_abs()).as_secs_f64()
+                        * if ahead < 0 { -1_000.0 } else { 1_000.0 }
+                )
+            },
+        );
+        [node.address.clone(), state.to_owned(), vote, epoch, clock]
+    };
+    let rows: Vec<_> = [head].into_iter().chain(nodes.iter().map(row)).collect();
+    output::aligned(&rows)
+}
+
+fn json(node: &QuorumNodeStatus) -> Json {
+    let millis = |time: Duration| u64::try_from(time.as_millis()).ok();
+    let (state, _) = shown(&node.vote);
+    let (votes_since, votes_in) = match &node.vote {
+        QuorumVote::Votes(since) => (millis(*since), None),
+        QuorumVote::Paused(left) | QuorumVote::Restarted(left) => (None, millis(*left)),
+        _ => (None, None),
+    };
+    json!({
+        "address": node.address,
+        "state": state,
+        "member": node.quorum.is_some(),
+        "votes": node.vote.counts(),
+        "votes_for_ms": votes_since,
+        "votes_in_ms": votes_in,
+        "quorum": node.quorum,
+        "epoch": node.epoch,
+        "reachable": !matches!(node.vote, QuorumVote::Unreachable(_)),
+        "clock_ahead_us": node.clock_ahead,
+        "why": reason(&node.vote),
+    })
+}

@@ -1,0 +1,479 @@
+//! `doctor`: each danger on a server that is set up for it, and good servers.
+
+use crate::SOON;
+use distlock_tests::child::Example;
+use distlock_tests::cluster::Cluster;
+use distlock_tests::distance::Distance;
+use distlock_tests::process::RedisServer;
+use distlock_tests::quorum::{self, Servers};
+use distlock_tests::replicas::Replicated;
+use distlock_tests::rights::LOGIN;
+use distlock_tests::sentinel::Group;
+use distlock_tests::time::eventually;
+use distlock_tests::time_of_day::TimeOfDay;
+use serde_json::Value as Json;
+use std::time::Duration;
+
+/// What a server needs to be good: its locks survive a restart.
+const GOOD: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+
+/// What `doctor` says of a store.
+struct Examined {
+    status: i32,
+    findings: Vec<Json>,
+}
+
+impl Examined {
+    #[track_caller]
+    fn at(url: &str) -> Self {
+        let mut child = Example::distlock(&["doctor", "--json", "--url", url]).spawn();
+        let status = child.wait_exit(SOON);
+        let json: Json = serde_json::from_str(&child.output())
+            .unwrap_or_else(|_| panic!("{status}: {} {}", child.output(), child.errors()));
+        let findings = json["findings"].as_array().expect("a list").clone();
+        let dangers = findings.iter().filter(|finding| finding["level"] == "danger").count();
+        assert_eq!(json["dangers"], dangers);
+        assert_eq!(status, i32::from(dangers > 0), "{findings:#?}");
+        Self { status, findings }
+    }
+
+    /// The findings of this kind and level, as `seen; why; remedy`.
+    fn all(&self, id: &str, level: &str) -> Vec<String> {
+        let those = self.findings.iter().filter(|it| it["id"] == id && it["level"] == level);
+        let text = |finding: &Json| {
+            ["seen", "why", "remedy"].map(|part| finding[part].as_str().unwrap_or("-")).join("; ")
+        };
+        those.map(text).collect()
+    }
+
+    /// There is such a finding, which says each of these.
+    #[track_caller]
+    fn must_say(&self, id: &str, level: &str, parts: &[&str]) {
+        let said = self.all(id, level);
+        let says = |said: &String| parts.iter().all(|part| said.contains(part));
+        assert!(said.iter().any(says), "no {level} {id} {parts:?}: {:#?}", self.findings);
+    }
+
+    /// These are all the kinds that are not ok, in order.
+    #[track_caller]
+    fn must_only_find(&self, expected: &[&str]) {
+        let bad = self.findings.iter().filter(|finding| finding["level"] != "ok");
+        let mut ids: Vec<_> = bad.filter_map(|finding| finding["id"].as_str()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids, expected, "{:#?}", self.findings);
+    }
+}
+
+/// The server's URL for the user who may do everything.
+fn url(server: &RedisServer, options: &str) -> String {
+    format!("{}?{options}", server.url_as(""))
+}
+
+#[test]
+fn good_server_passes_and_is_not_changed() {
+    let server = RedisServer::start_with(&GOOD);
+    let examined = Examined::at(&url(&server, ""));
+    examined.must_only_find(&[]);
+    assert_eq!(examined.status, 0);
+    let looked_at = ["role", "version", "eviction", "memory", "persistence", "replicas", "rights"];
+    for id in looked_at.into_iter().chain(["commands", "tracking", "latency", "clock"]) {
+        assert_eq!(examined.all(id, "ok").len(), 1, "{id}");
+    }
+    assert_eq!(server.probe().command(&["DBSIZE"]).int(), 0);
+}
+
+#[test]
+fn server_that_evicts_locks_is_a_danger() {
+    let server = RedisServer::start_with(&["--maxmemory", "50mb"]);
+    server.configure([["appendonly", "yes"], ["appendfsync", "always"]]);
+    Examined::at(&url(&server, "")).must_only_find(&[]);
+    server.configure([["maxmemory-policy", "volatile-lru"]]);
+    let examined = Examined::at(&url(&server, ""));
+    let mend = "`CONFIG SET maxmemory-policy noeviction`";
+    examined.must_say("eviction", "danger", &["volatile-lru", "grant it again", mend]);
+    examined.must_only_find(&["eviction"]);
+}
+
+#[test]
+fn server_that_forgets_locks_is_a_danger() {
+    let server = RedisServer::start();
+    let said = Examined::at(&url(&server, ""));
+    said.must_say("persistence", "danger", &["no snapshots", "`CONFIG SET appendonly yes`"]);
+    server.configure([["save", "60 1000"]]);
+    Examined::at(&url(&server, "")).must_say("persistence", "danger", &["snapshots only"]);
+    server.configure([["appendonly", "yes"]]);
+    let said = Examined::at(&url(&server, ""));
+    said.must_say("persistence", "warning", &["everysec", "last second", "appendfsync always"]);
+    assert_eq!(said.status, 0);
+}
+
+#[test]
+fn replica_in_the_url_is_a_danger_and_its_master_named() {
+    let replicated = Replicated::start(1);
+    let said = Examined::at(&url(&replicated.replicas[0], ""));
+    let master = format!("127.0.0.1:{}", replicated.master.port());
+    said.must_say("role", "danger", &["replica", "no writes", &master]);
+}
+
+#[test]
+fn cluster_node_in_a_plain_url_is_a_danger() {
+    let server = RedisServer::start_cluster_node(&["--cluster-enabled", "yes"]);
+    let said = Examined::at(&url(&server, ""));
+    said.must_say("role", "danger", &["node of a Redis Cluster", "`redis+cluster://127.0.0.1:"]);
+}
+
+#[test]
+fn full_memory_is_a_danger_nearly_full_a_warning() {
+    let server = RedisServer::start_with(&GOOD);
+    let mut probe = server.probe();
+    let fill = "redis.call('SET', 'data', string.rep('x', 30000000))";
+    probe.command(&["EVAL", fill, "0"]);
+    let used: u64 = probe.info_field("memory", "used_memory").unwrap().parse().unwrap();
+    let mut limit = |bytes: u64| probe.command(&["CONFIG", "SET", "maxmemory", &bytes.to_string()]);
+    limit(used * 100 / 95);
+    let said = Examined::at(&url(&server, ""));
+    said.must_say("memory", "warning", &["% of the", "no lock can be taken", "raise `maxmemory`"]);
+    limit(used / 2);
+    let said = Examined::at(&url(&server, ""));
+    said.must_say("memory", "danger", &["20", "no lock can be taken"]);
+    said.must_only_find(&["memory"]);
+}
+
+#[test]
+fn fewer_replicas_than_the_url_asks_for_are_a_danger() {
+    let replicated = Replicated::start(1);
+    let asking_for = |count: u32| url(&replicated.master, &format!("replicas={count}"));
+    assert_eq!(Examined::at(&asking_for(1)).all("replicas", "ok"), ["1 connected; -; -"]);
+    let said = Examined::at(&asking_for(2));
+    said.must_say("replicas", "danger", &["1 connected", "replicas=2", "grants are taken back"]);
+}
+
+#[test]
+fn replica_that_lags_is_a_warning() {
+    let replicated = Replicated::start(1);
+    replicated.replicas[0].pause();
+    let lagging = format!("127.0.0.1:{}", replicated.replicas[0].port());
+    eventually("the master notices", SOON, || {
+        let line = replicated.master.probe().info_field("replication", "slave0").unwrap();
+        !line.ends_with("lag=0") && !line.ends_with("lag=1")
+    });
+    let said = Examined::at(&url(&replicated.master, ""));
+    said.must_say("replicas", "warning", &[&lagging, "s behind"]);
+    replicated.replicas[0].resume();
+}
+
+#[test]
+fn missing_replicas_that_stop_writes_are_a_danger() {
+    let server = RedisServer::start_with(&["--min-replicas-to-write", "1"]);
+    let said = Examined::at(&url(&server, ""));
+    let mend = "`CONFIG SET min-replicas-to-write 0`";
+    said.must_say("min_replicas", "danger", &["is 1, and 0", "takes no writes", mend]);
+}
+
+/// Gives the library's user another rule, and examines the server as that user.
+fn examined_with(server: &RedisServer, rules: &[&str], options: &str) -> Examined {
+    let words = [&["ACL", "SETUSER", "locker"], rules].concat();
+    assert_eq!(server.probe().command(&words).text(), "OK");
+    let said = Examined::at(&format!("{}?{options}", server.url_as(LOGIN)));
+    // What this user was refused on purpose.
+    server.probe().command(&["ACL", "LOG", "RESET"]);
+    said
+}
+
+#[test]
+fn least_privileges_pass_and_the_hidden_is_unknown() {
+    let server = RedisServer::start_with(&GOOD);
+    let rule = distlock_tests::rights::documented();
+    let said = examined_with(&server, &rule[1..], "prefix=app:");
+    said.must_say("persistence", "unknown", &["CONFIG is refused"]);
+    said.must_say("rights", "ok", &["`locker`"]);
+    said.must_only_find(&["persistence"]);
+}
+
+#[test]
+fn missing_rights_are_a_danger_with_the_exact_line() {
+    let server = RedisServer::start_with(&GOOD);
+    let rule = distlock_tests::rights::documented();
+    examined_with(&server, &rule[1..], "prefix=app:");
+    let lacking = ["-hset", "-pexpire", "-evalsha"];
+    let said = examined_with(&server, &lacking, "prefix=app:");
+    said.must_say("rights", "danger", &["`ACL SETUSER locker +hset +pexpire +evalsha`"]);
+    assert_eq!(said.all("rights_optional", "warning"), [] as [&str; 0]);
+    // The line is what mends it.
+    let said = examined_with(&server, &["+hset", "+pexpire", "+evalsha"], "prefix=app:");
+    said.must_say("rights", "ok", &[]);
+
+    let keys = ["resetkeys", "~other:*", "~distlock_closed:*"];
+    let said = examined_with(&server, &keys, "prefix=app:");
+    let line = "`ACL SETUSER locker ~app:* ~redisson_lock_token:*`";
+    said.must_say("rights", "danger", &[line]);
+    let said = examined_with(&server, &["~redisson_lock_token:*"], "");
+    said.must_say("rights", "unknown", &["\"distlock:ping\"", "without a prefix"]);
+    let said = examined_with(&server, &["-eval"], "prefix=app:");
+    said.must_say("rights", "danger", &["`ACL SETUSER locker +eval`"]);
+}
+
+#[test]
+fn missing_rights_to_be_woken_are_warnings() {
+    let server = RedisServer::start_with(&GOOD);
+    let rule = distlock_tests::rights::documented();
+    examined_with(&server, &rule[1..], "prefix=app:");
+    let lacking = ["resetchannels", "-client|tracking", "-client|setname"];
+    let said = examined_with(&server, &lacking, "prefix=app:");
+    said.must_say("rights_optional", "warning", &["&redisson_lock__channel:*", "+client|setname"]);
+    said.must_say("tracking", "warning", &["client|tracking", "`tracking=off`"]);
+    said.must_only_find(&["persistence", "rights_optional", "tracking"]);
+    let said = examined_with(&server, &[], "prefix=app:&tracking=off");
+    said.must_only_find(&["persistence", "rights_optional"]);
+}
+
+#[test]
+fn renamed_commands_are_found_as_behind_a_proxy() {
+    let renamed = |command| {
+        RedisServer::start_with(&[&GOOD[..], &["--rename-command", command, ""]].concat())
+    };
+    let server = renamed("EVALSHA");
+    let said = Examined::at(&url(&server, ""));
+    said.must_say("commands", "danger", &["EVALSHA", "proxy"]);
+    let server = renamed("EVAL");
+    Examined::at(&url(&server, "")).must_say("commands", "danger", &["no script", "EVAL"]);
+    let server = renamed("CLIENT");
+    let said = Examined::at(&url(&server, ""));
+    said.must_say("commands", "warning", &["CLIENT SETNAME", "CLIENT TRACKING"]);
+    said.must_say("tracking", "warning", &["unknown command"]);
+    let server = renamed("CONFIG");
+    let said = Examined::at(&url(&server, ""));
+    said.must_say("persistence", "unknown", &["CONFIG is refused"]);
+    said.must_only_find(&["persistence"]);
+}
+
+#[test]
+fn clock_of_a_server_that_is_wrong_is_found() {
+    let clock = TimeOfDay::new();
+    let server = RedisServer::start_on(&clock);
+    Examined::at(&url(&server, "")).must_say("clock", "ok", &[]);
+    clock.set(90_000);
+    let said = Examined::at(&url(&server, ""));
+    said.must_say("clock", "warning", &["90.", "s ahead of this machine's", "chrony"]);
+    // Of the formats this one depends on the clocks of the clients.
+    let said = Examined::at(&url(&server, "format=timestamp"));
+    said.must_say("clock", "danger", &["takes a held lock"]);
+}
+
+#[test]
+fn slow_network_is_a_danger_beside_short_limits() {
+    let server = RedisServer::start_with(&GOOD);
+    let far = Distance::new(server.port(), Duration::from_millis(60));
+    let url = |options: &str| format!("redis://127.0.0.1:{}?{options}", far.port());
+    Examined::at(&url("command_timeout=10s&outage_limit=10s")).must_say("latency", "ok", &["p99"]);
+    let said = Examined::at(&url("command_timeout=300ms"));
+    said.must_say("latency", "warning", &["p50", "command_timeout=300ms"]);
+    let said = Examined::at(&url("watchdog=500ms&command_timeout=150ms"));
+    said.must_say("latency", "danger", &["lease of 500ms", "raise `command_timeout`"]);
+}
+
+#[test]
+fn doctor_without_a_store_says_why() {
+    let server = RedisServer::start();
+    for (url, status, says) in [
+        ("redis://127.0.0.1:1".to_owned(), 69, "check that the store is up"),
+        (server.url_as("locker:wrong-pass"), 78, "does not accept the password"),
+        ("memory://".to_owned(), 78, "refused"),
+    ] {
+        let mut child = Example::distlock(&["doctor", "--url", &url]).spawn();
+        assert_eq!(child.wait_exit(SOON), status, "{}", child.errors());
+        let errors = child.errors();
+        assert!(errors.contains(says) && !errors.contains("wrong-pass"), "{errors}");
+        assert_eq!(child.output(), "");
+    }
+    server.probe().command(&["ACL", "LOG", "RESET"]);
+}
+
+#[test]
+fn report_fits_eighty_columns_without_colours_in_a_pipe() {
+    let server =
+        RedisServer::start_with(&["--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru"]);
+    let mut child = Example::distlock(&["doctor", "--url", &url(&server, "prefix=app:")]).spawn();
+    assert_eq!(child.wait_exit(SOON), 1);
+    let report = child.output();
+    assert!(report.starts_with("danger   eviction (127.0.0.1:"), "{report}");
+    assert!(report.contains("\n         fix: `CONFIG SET maxmemory-policy noeviction` on 127"));
+    assert!(report.lines().all(|line| line.chars().count() <= 80), "{report}");
+    assert!(!report.contains('\x1b'), "{report}");
+    assert!(report.trim_end().ends_with("2 dangers, 0 warnings, 0 unknown, 9 ok"), "{report}");
+}
+
+/// A deployment's URL for the user who may do everything.
+fn for_all_rights(url: &str) -> String {
+    url.replace(&format!("{LOGIN}@"), "")
+}
+
+#[test]
+fn sentinel_deployment_passes_if_good_and_each_fault_is_found() {
+    let group = Group::start_with(1, 3);
+    let url = for_all_rights(&group.url());
+    for server in &group.servers {
+        server.configure([["appendonly", "yes"], ["appendfsync", "always"]]);
+    }
+    let said = Examined::at(&url);
+    let mend = "`CONFIG SET min-replicas-to-write 1`";
+    said.must_say("min_replicas", "danger", &["cut off", mend, "`replicas=1`"]);
+    said.must_only_find(&["min_replicas"]);
+    Examined::at(&format!("{url}?replicas=1")).must_only_find(&[]);
+    for server in &group.servers {
+        server.configure([["min-replicas-to-write", "1"]]);
+    }
+    let said = Examined::at(&url);
+    said.must_say("min_replicas", "warning", &["min-replicas-max-lag is 10", "for 10 s"]);
+    for server in &group.servers {
+        server.configure([["min-replicas-max-lag", "1"]]);
+    }
+    let good = Examined::at(&url);
+    good.must_only_find(&[]);
+    for id in ["sentinels", "sentinel_agreement", "sentinel_quorum", "sentinel_down_after"] {
+        assert_eq!(good.all(id, "ok").len(), 1, "{id}");
+    }
+    let short = Examined::at(&format!("{url}?watchdog=5s"));
+    short.must_say("sentinel_down_after", "warning", &["lease of 5s", "`watchdog="]);
+    for sentinel in &group.sentinels {
+        let set = ["SENTINEL", "SET", group.name(), "quorum", "7"];
+        assert_eq!(sentinel.probe().command(&set).text(), "OK");
+    }
+    let said = Examined::at(&url);
+    said.must_say("sentinel_quorum", "warning", &["quorum 7 of 3", "ever replaced"]);
+}
+
+#[test]
+fn sentinels_and_replicas_that_are_gone_are_warnings() {
+    let mut group = Group::steady();
+    let url = for_all_rights(&group.url());
+    group.sentinels[1].kill();
+    let gone = format!("127.0.0.1:{}", group.sentinels[1].port());
+    let said = Examined::at(&url);
+    said.must_say("sentinel_reachable", "warning", &[&gone, "Connection refused"]);
+    let one = Group::start_with(0, 1);
+    let said = Examined::at(&for_all_rights(&one.url()));
+    said.must_say("sentinels", "warning", &["1 know", "three or five"]);
+    said.must_say("replicas", "warning", &["0 connected", "no server can take the master's"]);
+}
+
+#[test]
+fn replica_that_sentinels_hold_for_down_is_a_warning() {
+    let mut group = Group::start_with(2, 3);
+    let url = for_all_rights(&group.url());
+    group.servers[2].kill();
+    let gone = format!("127.0.0.1:{}", group.servers[2].port());
+    eventually("a sentinel notices", SOON, || group.replicas_up(&group.sentinels[0]) == 1);
+    let said = Examined::at(&url);
+    said.must_say("sentinel_replicas", "warning", &[&gone, "`SENTINEL RESET"]);
+}
+
+#[test]
+fn cluster_passes_if_good_and_each_fault_is_found() {
+    let mut cluster = Cluster::start_with(&GOOD);
+    let url = for_all_rights(&cluster.url());
+    let said = Examined::at(&url);
+    said.must_say("min_replicas", "danger", &["cut off"]);
+    assert_eq!(said.all("min_replicas", "danger").len(), 3);
+    for node in 0..cluster.len() {
+        let node = cluster.node(node);
+        node.configure([["min-replicas-max-lag", "1"], ["min-replicas-to-write", "1"]]);
+    }
+    let good = Examined::at(&url);
+    good.must_only_find(&[]);
+    assert_eq!(good.all("persistence", "ok").len(), 3);
+    assert_eq!(good.all("clocks", "ok").len(), 1);
+    // A right that is needed on a cluster only.
+    let lacking = cluster.url_as("limited:SECRET", &["~*", "&*", "+@all", "-asking"]);
+    Examined::at(&lacking).must_say("rights", "danger", &["`ACL SETUSER limited +asking`"]);
+
+    let replica = cluster.replica_of(0);
+    cluster.node_mut(replica).kill();
+    eventually("the master notices", SOON, || {
+        let mut probe = cluster.node(0).probe();
+        probe.info_field("replication", "connected_slaves").as_deref() == Some("0")
+    });
+    let said = Examined::at(&url);
+    said.must_say("replicas", "warning", &["0 connected"]);
+    said.must_say("min_replicas", "danger", &["takes no writes"]);
+
+    for node in (0..cluster.len()).filter(|node| *node != replica) {
+        let mut probe = cluster.node(node).probe();
+        assert_eq!(probe.command(&["CLUSTER", "DELSLOTS", "0"]).text(), "OK");
+    }
+    eventually("the cluster is down", SOON, || {
+        let mut probe = cluster.node(1).probe();
+        probe.command(&["CLUSTER", "INFO"]).text().contains("cluster_state:fail")
+    });
+    let said = Examined::at(&url);
+    said.must_say("cluster_slots", "danger", &["1 slots have no master", "--cluster fix"]);
+    said.must_say("cluster_state", "danger", &["is fail", "no writes"]);
+}
+
+#[test]
+fn cluster_node_that_is_gone_is_a_danger() {
+    let mut cluster = Cluster::steady();
+    let url = for_all_rights(&cluster.url_of(&[1, 2]));
+    let gone = format!("127.0.0.1:{}", cluster.node(0).port());
+    cluster.node_mut(0).kill();
+    let said = Examined::at(&url);
+    said.must_say("cluster_node", "danger", &["Connection refused", "cannot be taken"]);
+    let subjects = said.findings.iter().filter(|finding| finding["id"] == "cluster_node");
+    assert_eq!(subjects.map(|it| it["subject"].clone()).collect::<Vec<_>>(), [gone]);
+}
+
+#[test]
+fn quorum_passes_if_good_and_each_fault_is_found() {
+    let mut quorum = Servers::with(3, 0, quorum::LONGEST);
+    let url = for_all_rights(&quorum.url);
+    let good = Examined::at(&url);
+    good.must_only_find(&[]);
+    assert_eq!(good.all("quorum", "ok"), ["3 of 3 servers vote, and 2 are needed; -; -"]);
+    assert_eq!(good.all("eviction", "ok").len(), 3);
+    // Other terms than those of the quorum.
+    let other = url.replace("max_lease=10m", "max_lease=9m");
+    Examined::at(&other).must_say("quorum", "danger", &["0 of 3 servers vote"]);
+    let durable = Examined::at(&format!("{url}&durable=yes"));
+    durable.must_say("persistence", "danger", &["durable=yes", "appendonly yes"]);
+    quorum.servers[0].configure([["maxmemory-policy", "allkeys-lru"]]);
+    let said = Examined::at(&url);
+    said.must_say("eviction", "danger", &["allkeys-lru"]);
+    said.must_say("quorum_node", "warning", &["noeviction", "does not count"]);
+    quorum.servers[0].configure([["maxmemory-policy", "noeviction"]]);
+    quorum.restart(0);
+    let said = Examined::at(&url);
+    said.must_say("quorum_node", "warning", &["has no marker"]);
+    assert_eq!(said.status, 0);
+    quorum.servers[1].kill();
+    let said = Examined::at(&url);
+    said.must_say("quorum", "danger", &["1 of 3", "no lock can be taken"]);
+    said.must_say("quorum_node", "warning", &["Connection refused", "fewer servers may fail"]);
+}
+
+#[test]
+fn quorum_that_is_not_set_up_is_a_danger() {
+    let servers: Vec<_> = (0..4).map(|_| quorum::start()).collect();
+    let places: Vec<_> = servers.iter().map(|server| quorum::place(server.port())).collect();
+    let said = Examined::at(&for_all_rights(&quorum::url(&places, "")));
+    said.must_say("quorum", "danger", &["not set up", "`distlock quorum init`"]);
+    said.must_say("quorum_size", "warning", &["4 servers", "than 3"]);
+    said.must_only_find(&["quorum", "quorum_size"]);
+}
+
+#[test]
+fn clocks_of_a_quorum_that_differ_are_a_danger() {
+    let clock = TimeOfDay::new();
+    let servers = [RedisServer::start_on(&clock), RedisServer::start(), RedisServer::start()];
+    servers.iter().for_each(quorum::admit);
+    let places: Vec<_> = servers.iter().map(|server| quorum::place(server.port())).collect();
+    quorum::set_up(&places, "max_lease=1m");
+    let url = for_all_rights(&quorum::url(&places, "max_lease=1m"));
+    Examined::at(&url).must_only_find(&[]);
+    clock.set(70_000);
+    let said = Examined::at(&url);
+    said.must_say("clocks", "danger", &["max_lease", "chrony"]);
+    said.must_say("clock", "danger", &["ahead of this machine's"]);
+    clock.set(5_000);
+    Examined::at(&url).must_say("clocks", "warning", &["fencing tokens"]);
+}

@@ -1,0 +1,122 @@
+//! `quorum init` and `quorum status`.
+
+use crate::{SOON, only_error};
+use distlock_tests::child::Example;
+use distlock_tests::process::RedisServer;
+use distlock_tests::quorum::{self, Servers};
+use serde_json::Value as Json;
+
+/// Runs it to its end: its status, and all that it wrote.
+fn ask(words: &[&str]) -> (i32, String) {
+    let mut child = Example::distlock(&[&["quorum"], words].concat()).spawn();
+    let status = child.wait_exit(SOON);
+    (status, child.output() + &child.errors())
+}
+
+/// What `status` says of each server.
+fn nodes(url: &str) -> Vec<Json> {
+    let json = ask(&["status", "--json", url]).1;
+    let json: Json = serde_json::from_str(&json).unwrap_or_else(|_| panic!("{json}"));
+    json["nodes"].as_array().expect("a list").clone()
+}
+
+fn new_servers() -> (Vec<RedisServer>, String) {
+    let servers: Vec<_> = (0..3).map(|_| quorum::start()).collect();
+    let places: Vec<_> = servers.iter().map(|server| quorum::place(server.port())).collect();
+    let url = quorum::url(&places, quorum::LONGEST);
+    (servers, url)
+}
+
+#[test]
+fn init_needs_a_yes_and_says_what_it_did() {
+    let (mut servers, url) = new_servers();
+    let (status, said) = ask(&["init", &url]);
+    assert!(status == 64 && said.contains("add --yes"), "{status}: {said}");
+    assert!(!servers[0].probe().exists("distlock_quorum"));
+    let (status, said) = ask(&["status", &url]);
+    assert!(status == 1 && said.contains("`distlock quorum init`"), "{status}: {said}");
+
+    let (status, said) = ask(&["init", "--yes", &url]);
+    let done = "the quorum of 3 servers is set up, and all of them vote";
+    assert!(status == 0 && said.starts_with(done), "{status}: {said}");
+    assert_eq!(ask(&["status", &url]).0, 0);
+    let (status, said) = ask(&["init", "--yes", &url]);
+    assert!(status == 0 && said.starts_with("nothing to do"), "{status}: {said}");
+
+    // One that was emptied joins the others.
+    servers[2].restart();
+    quorum::admit(&servers[2]);
+    let (status, said) = ask(&["init", "--yes", &url]);
+    let done = "the quorum of 3 servers is complete: 2 vote, 1 after a pause";
+    assert!(status == 0 && said.starts_with(done), "{status}: {said}");
+}
+
+#[test]
+fn status_shows_who_votes_since_when_and_who_does_not() {
+    let mut quorum = Servers::with(3, 0, quorum::LONGEST);
+    for node in nodes(&quorum.url) {
+        assert!(node["votes"] == true && node["member"] == true && node["state"] == "votes");
+        assert!(node["votes_for_ms"].as_u64().is_some_and(|time| time < 60_000), "{node}");
+        assert!(node["clock_ahead_us"].as_i64().is_some_and(|it| it.abs() < 1_000_000), "{node}");
+        assert_eq!((&node["epoch"], &node["why"]), (&Json::from(1), &Json::Null));
+    }
+    quorum.restart(0);
+    quorum.servers[1].kill();
+    let seen = nodes(&quorum.url);
+    let states: Vec<_> = seen.iter().map(|node| node["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["no member", "unreachable", "votes"]);
+    assert_eq!((&seen[1]["reachable"], &seen[0]["reachable"]), (&false.into(), &true.into()));
+    let (status, table) = ask(&["status", &quorum.url]);
+    assert_eq!(status, 1, "{table}");
+    assert!(table.starts_with("SERVER ") && table.contains("Connection refused"), "{table}");
+    assert!(!table.contains("SECRET"), "{table}");
+}
+
+#[test]
+fn status_shows_how_long_a_server_pauses() {
+    let (servers, url) = new_servers();
+    // The first client begins the quorum, which then votes one longest lease later.
+    let client = distlock::connect(&url).unwrap();
+    let lock = client.mutex("it").unwrap();
+    let refused = distlock::DistLock::try_lock(&lock).unwrap_err();
+    assert!(refused.is_unavailable(), "{refused:?}");
+    for node in nodes(&url) {
+        assert!(node["state"] == "pauses" && node["votes"] == false, "{node}");
+        let left = node["votes_in_ms"].as_u64().unwrap();
+        assert!((1..=600_000).contains(&left), "{left}");
+    }
+    assert_eq!(ask(&["status", &url]).0, 1);
+    let (status, said) = ask(&["init", "-y", &url]);
+    assert!(status == 0 && said.contains("all of them vote"), "{status}: {said}");
+    drop(servers);
+}
+
+#[test]
+fn restarted_server_is_shown_with_its_pause() {
+    let (servers, url) = new_servers();
+    assert_eq!(ask(&["init", "-y", &url]).0, 0);
+    // As if an earlier run of the server had voted.
+    servers[0].probe().command(&["HSET", "distlock_quorum", "run_id", "0123"]);
+    let node = &nodes(&url)[0];
+    assert!(node["state"] == "restarted" && node["votes_in_ms"] == 600_000, "{node}");
+    assert_eq!(nodes(&format!("{url}&durable=yes"))[0]["state"], "votes");
+}
+
+#[test]
+fn what_is_no_quorum_is_refused_with_the_reason() {
+    for words in [&["init", "--yes"][..], &["status"]] {
+        for (url, says) in [
+            ("redis://127.0.0.1", "`redis://` is no quorum"),
+            ("redlock://a,b", "at least 3 independent servers"),
+        ] {
+            let words = [&["quorum"], words, &[url]].concat();
+            let mut child = Example::distlock(&words).spawn();
+            assert_eq!(child.wait_exit(SOON), 78, "{}", child.errors());
+            assert!(only_error(&child).contains(says), "{}", child.errors());
+        }
+    }
+    let (mut servers, url) = new_servers();
+    servers[0].kill();
+    let (status, said) = ask(&["init", "-y", &url]);
+    assert!(status == 69 && said.contains("Connection refused"), "{status}: {said}");
+}
