@@ -1,5 +1,6 @@
 //! [`Finding`]: what the settings and the state of a store mean for its locks.
 
+use crate::error::{Error, chain};
 use std::fmt;
 
 /// One thing about a store that was looked at: see [`Client::diagnose`](crate::Client::diagnose).
@@ -51,6 +52,17 @@ impl Finding {
     ) -> Self {
         let (subject, seen) = (subject.to_string(), seen.into());
         Self { id, level, subject, seen, why: String::new(), remedy: String::new() }
+    }
+
+    /// Makes a finding of what could not be done, with the causes.
+    #[must_use]
+    pub fn failed(
+        level: FindingLevel,
+        id: &'static str,
+        subject: impl fmt::Display,
+        error: &Error,
+    ) -> Self {
+        Self::new(level, id, subject, chain(error))
     }
 
     /// Sets what may happen to locks.

@@ -307,6 +307,12 @@ impl StdError for Error {
     }
 }
 
+/// An error and its sources, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    std::iter::once(error).chain(causes).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -23,6 +23,7 @@
 
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::error::Error;
+use crate::error::chain;
 use crate::event::{Event, EventHandler};
 use crate::name::LockName;
 use parking_lot::Mutex;
@@ -226,12 +227,6 @@ fn record(event: &Event) {
         }
         Event::Missed { count } => warn!(target: "distlock", count, "events were missed"),
     }
-}
-
-/// An error and its sources, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    std::iter::once(error).chain(causes).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// The span of a wait for a lock.

@@ -296,9 +296,8 @@ impl TopologyState {
                     clocks.extend(found.clock.map(|clock| (master.address.to_string(), clock)));
                 }
                 Err(failure) => {
-                    let error = failure.error();
                     let (level, address) = (FindingLevel::Danger, &master.address);
-                    let finding = Finding::new(level, "cluster_node", address, error.to_string())
+                    let finding = Finding::failed(level, "cluster_node", address, failure.error())
                         .why("locks in its slots cannot be taken")
                         .remedy("start it, or wait until a replica has taken its place");
                     failed.get_or_insert((Vec::new(), failure)).0.push(finding);

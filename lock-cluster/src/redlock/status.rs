@@ -188,35 +188,35 @@ fn quorum_findings(all: &[QuorumNodeStatus]) -> Vec<Finding> {
             .remedy("use three or five servers");
         findings.push(finding);
     }
+    let warning =
+        |address, seen: String| Finding::new(FindingLevel::Warning, "quorum_node", address, seen);
+    let failed =
+        |address, error| Finding::failed(FindingLevel::Warning, "quorum_node", address, error);
     for QuorumNodeStatus { address, vote, .. } in all {
         let pause = "it does not vote until every lease that it may have forgotten is over";
-        let (seen, why, remedy) = match vote {
+        findings.push(match vote {
             QuorumVote::Votes(_) => continue,
-            QuorumVote::Paused(left) => (format!("votes in {left:.0?}"), pause, "wait".to_owned()),
-            QuorumVote::Restarted(left) => (
-                format!("was restarted: votes {left:.0?} after the next attempt"),
-                pause,
-                "wait; `durable=yes` avoids it where appendfsync is always".to_owned(),
-            ),
             QuorumVote::Unmarked if is_new => continue,
-            QuorumVote::Unmarked => (
-                "has no marker: it is new, or was emptied".to_owned(),
-                "it does not vote until a majority of the others has recorded it",
-                SET_UP.to_owned(),
-            ),
-            QuorumVote::Excluded(error) | QuorumVote::Refused(error) => (
-                error.to_string(),
-                "its vote does not count",
-                "see `Quorum` in docs/OPERATIONS.md".to_owned(),
-            ),
-            QuorumVote::Unreachable(error) => (
-                error.to_string(),
-                "fewer servers may fail",
-                "start it, and check its address".to_owned(),
-            ),
-        };
-        let finding = Finding::new(FindingLevel::Warning, "quorum_node", address, seen);
-        findings.push(finding.why(why).remedy(remedy));
+            QuorumVote::Paused(left) => {
+                warning(address, format!("votes in {left:.0?}")).why(pause).remedy("wait")
+            }
+            QuorumVote::Restarted(left) => {
+                let seen = format!("was restarted: votes {left:.0?} after the next attempt");
+                let remedy = "wait; `durable=yes` avoids it where appendfsync is always";
+                warning(address, seen).why(pause).remedy(remedy)
+            }
+            QuorumVote::Unmarked => {
+                let why = "it does not vote until a majority of the others has recorded it";
+                let seen = "has no marker: it is new, or was emptied".to_owned();
+                warning(address, seen).why(why).remedy(SET_UP)
+            }
+            QuorumVote::Excluded(error) | QuorumVote::Refused(error) => failed(address, error)
+                .why("its vote does not count")
+                .remedy("see `Quorum` in docs/OPERATIONS.md"),
+            QuorumVote::Unreachable(error) => failed(address, error)
+                .why("fewer servers may fail")
+                .remedy("start it, and check its address"),
+        });
     }
     findings
 }

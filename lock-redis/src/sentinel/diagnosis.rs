@@ -19,22 +19,26 @@ pub(super) fn diagnose(
     said: &[(Address, Option<SentinelReply>)],
     lease: Duration,
 ) -> Vec<Finding> {
+    const ID: &str = "sentinel_reachable";
     let mut findings = Vec::new();
+    for (address, reply) in said {
+        let seen = match reply {
+            Some(SentinelReply::MasterReport(_)) => continue,
+            Some(SentinelReply::Failed(failure)) => {
+                Finding::failed(FindingLevel::Warning, ID, address, failure.error())
+            }
+            Some(SentinelReply::Unknown(_)) => {
+                Finding::new(FindingLevel::Warning, ID, address, "it does not watch this master")
+            }
+            None => Finding::new(FindingLevel::Warning, ID, address, "no answer in time"),
+        };
+        let finding = seen.why("fewer sentinels can agree on a failover");
+        findings.push(finding.remedy("start it, or correct the URL"));
+    }
     let mut add = |level, id, seen: String, why: &str, remedy: &str| {
         findings.push(Finding::new(level, id, subject, seen).why(why).remedy(remedy));
     };
     let (ok, warning, danger) = (FindingLevel::Ok, FindingLevel::Warning, FindingLevel::Danger);
-    for (address, reply) in said {
-        let why = match reply {
-            Some(SentinelReply::MasterReport(_)) => continue,
-            Some(SentinelReply::Unknown(_)) => "it does not watch this master".to_owned(),
-            Some(SentinelReply::Failed(failure)) => failure.error().to_string(),
-            None => "it has not answered in time".to_owned(),
-        };
-        let seen = format!("{address} does not say who is master: {why}");
-        let then = "fewer sentinels can agree on a failover";
-        add(warning, "sentinel_reachable", seen, then, "start it, or correct the URL");
-    }
     let reports: Vec<&MasterReport> = said
         .iter()
         .filter_map(|(_, said)| match said {

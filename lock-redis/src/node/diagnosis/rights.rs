@@ -75,11 +75,11 @@ struct Missing {
 /// keys among them. `None` for a command that is not known here.
 fn words(command: &str, name: &str) -> Option<Vec<String>> {
     let more: &[&str] = match command {
-        "exec" | "info" | "multi" | "ping" | "role" | "time" => &[],
-        "del" | "exists" | "get" | "getex" | "hkeys" | "hlen" | "incr" | "pttl" | "spublish"
-        | "ssubscribe" | "strlen" | "subscribe" | "sunsubscribe" | "type" | "unsubscribe" => {
-            &[name]
+        "exec" | "info" | "multi" | "ping" | "role" | "sunsubscribe" | "time" | "unsubscribe" => {
+            &[]
         }
+        "del" | "exists" | "get" | "getex" | "hkeys" | "hlen" | "incr" | "pttl" | "spublish"
+        | "ssubscribe" | "strlen" | "subscribe" | "type" => &[name],
         "expire" | "getset" | "hdel" | "hexists" | "hmget" | "lpush" | "pexpire" | "publish"
         | "set" | "setnx" => &[name, ANY],
         "getrange" | "hset" => &[name, ANY, ANY],
@@ -168,8 +168,9 @@ impl Rights {
                 ChannelKind::Plain => ["publish", "subscribe", "unsubscribe"],
                 ChannelKind::Sharded => ["spublish", "ssubscribe", "sunsubscribe"],
             };
-            for verb in verbs {
-                rights.question(verb, Some(place), false);
+            // No channel needs to be allowed to be left.
+            for (verb, place) in verbs.into_iter().zip([Some(place), Some(place), None]) {
+                rights.question(verb, place, false);
             }
             if terms.tracking == Tracking::Auto {
                 rights.question("client|tracking", None, false);
