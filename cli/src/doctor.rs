@@ -60,11 +60,9 @@ fn report(findings: &[Finding], has_colours: bool) -> String {
     let mut lines = Vec::new();
     for Finding { id, level, subject, seen, why, remedy, .. } in findings {
         let mut text = vec![format!("{id} ({subject}): {seen}")];
-        text.extend(
-            [("why", why), ("fix", remedy)]
-                .into_iter()
-                .filter_map(|(name, more)| (!more.is_empty()).then(|| format!("{name}: {more}"))),
-        );
+        let more = [("why", why), ("fix", remedy)];
+        let more = more.into_iter().filter(|(_, more)| !more.is_empty());
+        text.extend(more.map(|(name, more)| format!("{name}: {more}")));
         let mut wrapped = text.iter().flat_map(|text| wrap(text, WIDTH - INDENT));
         let first = wrapped.next().unwrap_or_default();
         lines.push(format!("{} {first}", marked(*level, has_colours)));

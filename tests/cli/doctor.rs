@@ -416,6 +416,20 @@ fn cluster_passes_if_good_and_each_fault_is_found() {
 }
 
 #[test]
+fn cluster_replicas_that_are_down_are_a_warning() {
+    let mut cluster = Cluster::start();
+    let url = for_all_rights(&cluster.url());
+    let replica = cluster.replica_of(0);
+    let gone = format!("127.0.0.1:{}", cluster.node(replica).port());
+    cluster.node_mut(replica).kill();
+    let said = eventually("the masters notice", SOON, || {
+        let said = Examined::at(&url);
+        (!said.all("cluster_nodes", "warning").is_empty()).then_some(said)
+    });
+    said.must_say("cluster_nodes", "warning", &[&gone, "the place of their masters"]);
+}
+
+#[test]
 fn cluster_node_that_is_gone_is_a_danger() {
     let mut cluster = Cluster::steady();
     let url = for_all_rights(&cluster.url_of(&[1, 2]));

@@ -54,10 +54,12 @@ impl Examination<'_> {
             _ => 0,
         };
         let seen = format!("{online} connected");
-        let start = format!("`REPLICAOF` {} on another server", self.server());
+        let address = self.server().to_string();
+        let address = address.rsplit_once(':').unwrap_or((&address, ""));
+        let start = format!("`REPLICAOF {} {}` on another server", address.0, address.1);
         if online < needed {
             let why = format!("replicas={needed} in the URL: grants are taken back");
-            let remedy = format!("start more replicas, or ask for fewer: {start}");
+            let remedy = format!("{start}, or ask for fewer");
             return self.bad(Danger, ID, seen, why, remedy);
         }
         if matches!(self.store, StoreKind::Quorum { .. }) && !all.is_empty() {

@@ -199,7 +199,9 @@ impl Rights {
         for command in [&["evalsha", "ping"], of_topology, with_database, with_replicas].concat() {
             rights.question(command, None, true);
         }
-        for command in ["client|setname", "info"] {
+        let to_see_sentinels = matches!(store, StoreKind::Quorum { .. });
+        let optional = to_see_sentinels.then_some("pubsub|numsub");
+        for command in ["client|setname", "info"].into_iter().chain(optional) {
             rights.question(command, None, false);
         }
         rights

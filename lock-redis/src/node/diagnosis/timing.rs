@@ -50,7 +50,9 @@ impl std::fmt::Display for ServerClock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let time = Duration::from_micros(self.ahead.unsigned_abs());
         match self.ahead {
-            _ if time <= self.uncertainty => f.write_str("that of this machine")?,
+            _ if time <= self.uncertainty => {
+                return write!(f, "within {:.1?} of this machine's", self.uncertainty);
+            }
             ..0 => write!(f, "{time:.1?} behind this machine's")?,
             _ => write!(f, "{time:.1?} ahead of this machine's")?,
         }
@@ -141,7 +143,7 @@ impl Examination<'_> {
         let Some(clock) = clock else {
             return self.unknown(ID, "TIME is refused", "allow it with `+time`");
         };
-        let seen = format!("it is {clock}");
+        let seen = clock.to_string();
         let difference = clock.difference();
         if self.format.reads_clients_clock() && difference > WRONG {
             let why = "this format takes the end of a lease from the clients' clocks: one that is \
