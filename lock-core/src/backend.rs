@@ -42,6 +42,15 @@
 //! ended. A release frees only its own owner's acquisition. Tokens of a name grow strictly. A
 //! closed owner is granted nothing for at least a lease.
 //!
+//! **Kinds.** A [`LockName`] says of which [kind](LockKind) the lock is. A store that has all kinds
+//! ([`Abilities::all_kinds`]) grants a *shared* one to several owners, each with a lease of its own:
+//! what follows holds for each owner, and "one owner" is "no more than the kind allows". Owners in
+//! the order of arrival ([`LockKind::Fair`]): an attempt that finds the lock busy enters the queue,
+//! repeated attempts of that owner keep its position, and a release of an owner that does not hold
+//! the lock ends it. While a writer waits, no new reader is granted, except
+//! [beside](Attempt::beside) the writer of its own thread; the end of a write lock lets both
+//! compete. Both waiters are forgotten [`WAITER_PRESENCE`] after their last attempt.
+//!
 //! **Failures** say what is known, because the engine acts on it: [`Failure::Refused`] is a reply
 //! (nothing happened), [`Failure::NotSent`] means that nothing can have happened, and
 //! [`Failure::Unknown`] that the request may have been applied. When in doubt, return `Unknown`.
@@ -51,8 +60,10 @@
 
 use crate::clock::Moment;
 use crate::diagnosis::Finding;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::lease::LeaseTime;
+#[cfg(doc)]
+use crate::name::LockKind;
 use crate::name::LockName;
 use crate::owner::{OwnerId, OwnerText};
 use crate::replication::{InsufficientReplicas, Replication};
@@ -73,6 +84,15 @@ pub use crate::panics::contain;
 /// A script that renews a hundred keys keeps a Redis server busy for about 0.2 ms; ten thousand at
 /// once stalled other clients for 11 ms.
 pub const RENEW_BATCH: usize = 100;
+
+/// How often a waiter asks, so that the store knows that it still waits: of a
+/// [fair lock](LockKind::Fair), to keep its position, and of a [write lock](LockKind::Write), to
+/// keep new readers out.
+pub const WAITER_ATTEMPTS: Duration = Duration::from_secs(1);
+
+/// How long the store takes such a waiter to be there after its last attempt: a dead one delays the
+/// others for so long.
+pub const WAITER_PRESENCE: Duration = Duration::from_secs(3);
 
 /// A store for locks. See the [module's text](self) for the contract.
 pub trait Backend: Send + Sync + fmt::Debug {
@@ -183,6 +203,19 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// See [`Failure`].
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure>;
 
+    /// Sets how many permits a [semaphore](LockKind::Permits) has, and returns how many it had;
+    /// `None` if there was none yet. Permits above a smaller limit stay with their holders until
+    /// they are released; a larger one wakes the waiters.
+    ///
+    /// Called only if [`Abilities::all_kinds`] says so.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    fn set_permits(&self, _name: &LockName, _by: Moment) -> Result<Option<u32>, Failure> {
+        Err(Failure::NotSent(Error::new(ErrorKind::Unsupported, "this store has no semaphores")))
+    }
+
     /// Calls `wake` at every release of `name` by any client, and once whenever releases may have
     /// been missed (after a reconnect), from the return of this call until the [`Watch`] is
     /// dropped. Spurious calls are allowed.
@@ -253,6 +286,9 @@ pub struct Attempt<'a> {
     /// How many replicas must confirm it. Always off if [`Abilities::replication`] is
     /// [`ReplicaSupport::Never`].
     pub replication: Replication,
+    /// The owner of a write lock of the same name, held by the same thread, beside which a
+    /// [reader](LockKind::Read) is granted. `None` for other kinds.
+    pub beside: Option<OwnerId>,
 }
 
 impl<'a> Attempt<'a> {
@@ -260,7 +296,7 @@ impl<'a> Attempt<'a> {
     #[must_use]
     pub fn new(name: &'a LockName, owner: OwnerId, lease: LeaseTime) -> Self {
         let (tokens, replication) = (Tokens::Assign { reserve: 0 }, Replication::off());
-        Self { name, owner, lease, tokens, replication }
+        Self { name, owner, lease, tokens, replication, beside: None }
     }
 
     /// Sets the tokens.
@@ -274,6 +310,13 @@ impl<'a> Attempt<'a> {
     #[must_use]
     pub fn replication(mut self, replication: Replication) -> Self {
         self.replication = replication;
+        self
+    }
+
+    /// Sets the owner of the thread's write lock.
+    #[must_use]
+    pub fn beside(mut self, writer: Option<OwnerId>) -> Self {
+        self.beside = writer;
         self
     }
 }
@@ -394,13 +437,23 @@ pub struct Grant {
     pub tokens: Option<TokenRange>,
     /// Data of the backend that the engine returns when this acquisition is renewed and released.
     pub receipt: Receipt,
+    /// How many permits the [semaphore](LockKind::Permits) has in the store; `None` for other
+    /// kinds.
+    pub limit: Option<u32>,
 }
 
 impl Grant {
     /// Makes a grant with these tokens and an empty receipt.
     #[must_use]
     pub fn new(tokens: Option<TokenRange>) -> Self {
-        Self { tokens, receipt: Receipt::default() }
+        Self { tokens, receipt: Receipt::default(), limit: None }
+    }
+
+    /// Sets how many permits the semaphore has in the store.
+    #[must_use]
+    pub fn limit(mut self, limit: u32) -> Self {
+        self.limit = Some(limit);
+        self
     }
 
     /// Sets the receipt.
@@ -638,18 +691,56 @@ impl Failure {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct LockInfo {
-    /// The holder; `None` if the lock is free.
+    /// The holder; `None` if the lock is free. Of several, the one whose lease ends last.
     pub holder: Option<HolderInfo>,
+    /// How many owners hold it: more than one only if its kind
+    /// [is shared](LockKind::is_shared).
+    pub holders: u64,
+    /// How many permits the [semaphore](LockKind::Permits) has, and how many of them are free;
+    /// `None` for other kinds, and for a semaphore that no client has used yet.
+    pub permits: Option<Permits>,
+}
+
+/// The permits of a semaphore, as the store counts them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Permits {
+    /// How many there are in all.
+    pub limit: u32,
+    /// How many are free.
+    pub free: u32,
+}
+
+impl Permits {
+    /// Makes the number of permits in all, and of those that are free.
+    #[must_use]
+    pub fn new(limit: u32, free: u32) -> Self {
+        Self { limit, free }
+    }
 }
 
 impl LockInfo {
     /// A free lock.
-    pub const FREE: Self = Self { holder: None };
+    pub const FREE: Self = Self { holder: None, holders: 0, permits: None };
 
     /// Makes the state of a lock with this holder.
     #[must_use]
     pub fn held(holder: HolderInfo) -> Self {
-        Self { holder: Some(holder) }
+        Self { holder: Some(holder), holders: 1, permits: None }
+    }
+
+    /// Sets how many owners hold it.
+    #[must_use]
+    pub fn holders(mut self, holders: u64) -> Self {
+        self.holders = holders;
+        self
+    }
+
+    /// Sets the permits of a semaphore.
+    #[must_use]
+    pub fn permits(mut self, permits: Permits) -> Self {
+        self.permits = Some(permits);
+        self
     }
 }
 
@@ -749,11 +840,13 @@ pub struct Abilities {
     /// server can replace it. A store with failover to a replica, which may lack the last writes,
     /// cannot.
     pub independent: bool,
+    /// Whether it has all [kinds](LockKind) of locks, and not only the mutex.
+    pub all_kinds: bool,
 }
 
 impl Abilities {
-    /// Makes abilities with renewal, tokens and published releases; without replicas, and not for
-    /// a quorum.
+    /// Makes abilities with renewal, tokens and published releases; without replicas, not for a
+    /// quorum, and for mutexes only.
     #[must_use]
     pub fn full() -> Self {
         let (waking, replication) = (Waking::Publishes, ReplicaSupport::Never);
@@ -766,7 +859,15 @@ impl Abilities {
             longest_lease: None,
             replication,
             independent: false,
+            all_kinds: false,
         }
+    }
+
+    /// Sets whether the store has all kinds of locks.
+    #[must_use]
+    pub fn all_kinds(mut self, all_kinds: bool) -> Self {
+        self.all_kinds = all_kinds;
+        self
     }
 
     /// Sets whether the store can be a node of a quorum.

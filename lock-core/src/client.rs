@@ -15,10 +15,12 @@ use crate::event::{EventHandler, Events};
 use crate::memory::MemoryScheme;
 use crate::metrics::Metrics;
 use crate::mutex::{Mutex, OwnedMutex};
-use crate::name::LockName;
+use crate::name::{LockKind, LockName};
 use crate::notices::Notices;
 use crate::owner::ClientId;
+use crate::read_write::RwLock;
 use crate::scheme::{Context, Schemes};
+use crate::semaphore::Semaphore;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,6 +71,56 @@ impl Client {
         Error: From<N::Error>,
     {
         OwnedMutex::new(Arc::clone(&self.0), &name.try_into()?)
+    }
+
+    /// Returns the lock of this name, held by threads and reentrant, and granted in the order of
+    /// arrival over all clients and threads. Sends no request.
+    ///
+    /// The order is kept by a queue in the store, which costs a waiter a request each second; a
+    /// waiter that dies delays the others for three seconds. Mutexes of the same name exclude it,
+    /// are excluded, and do not wait in the queue. There is no hand-off inside the process.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; and in a forked child.
+    /// [`Error::is_unsupported`] if the store has mutexes only.
+    pub fn fair_mutex<N>(&self, name: N) -> Result<Mutex, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        let name = name.try_into()?.of_kind(LockKind::Fair);
+        self.0.refuse_kind("fair locks").map_err(|error| error.on(&name))?;
+        Mutex::new(Arc::clone(&self.0), &name)
+    }
+
+    /// Returns the read-write lock of this name: several readers or one writer. Sends no request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; and in a forked child.
+    /// [`Error::is_unsupported`] if the store has mutexes only.
+    pub fn rw_lock<N>(&self, name: N) -> Result<RwLock, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        RwLock::new(&self.0, &name.try_into()?)
+    }
+
+    /// Returns the semaphore of this name with this many permits. Sends no request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; if `permits` is zero or more
+    /// than [`Semaphore::MAX_LIMIT`]; and in a forked child. [`Error::is_unsupported`] if the store
+    /// has mutexes only.
+    pub fn semaphore<N>(&self, name: N, permits: u32) -> Result<Semaphore, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        Semaphore::new(Arc::clone(&self.0), &name.try_into()?, permits)
     }
 
     /// Returns a client of the same store with another value for one option of the URL.

@@ -32,10 +32,11 @@ pub struct Counters {
 }
 
 /// The name of each count: the event's name in snake case, as in metrics.
-pub(crate) const NAMES: [&str; 20] = [
+pub(crate) const NAMES: [&str; 21] = [
     "acquired",
     "contended",
     "busy_without_expiry",
+    "limit_differs",
     "paused",
     "renewed",
     "renewal_failed",
@@ -95,6 +96,7 @@ pub(crate) fn name_and_count(event: &Event) -> (&'static str, u64) {
         Event::Acquired { .. } => ("acquired", 1),
         Event::Contended { .. } => ("contended", 1),
         Event::BusyWithoutExpiry { .. } => ("busy_without_expiry", 1),
+        Event::LimitDiffers { .. } => ("limit_differs", 1),
         Event::Paused { .. } => ("paused", 1),
         Event::Renewed { .. } => ("renewed", 1),
         Event::RenewalFailed { .. } => ("renewal_failed", 1),

@@ -43,6 +43,18 @@ pub enum Event {
         /// The lock.
         lock: LockName,
     },
+    /// A semaphore has another number of permits in the store than this client named, and that
+    /// number counts: see [`Semaphore::set_limit`](crate::Semaphore::set_limit). Emitted once for
+    /// each pair of numbers.
+    #[non_exhaustive]
+    LimitDiffers {
+        /// The semaphore.
+        lock: LockName,
+        /// What this client named.
+        asked: u32,
+        /// How many permits there are.
+        stored: u32,
+    },
     /// The store grants nothing until a known time, and the wait continues until then. Emitted once
     /// for each wait.
     #[non_exhaustive]

@@ -64,7 +64,8 @@ impl Hold {
     }
 
     fn keep_at_least(&self, time: Duration) -> Result<(), Error> {
-        let time = self.engine.shortest_time(time).map_err(|error| error.on(self.name()))?;
+        let time =
+            self.engine.shortest_time(self.name(), time).map_err(|error| error.on(self.name()))?;
         self.keep(time);
         Ok(())
     }

@@ -4,6 +4,7 @@
 //!
 //! - locks: [`Client`] makes a [`Mutex`] (held by threads) or an [`OwnedMutex`] (held by guards);
 //!   [`DistLock`] has the methods, [`LockOptions`] the options of an acquisition
+//! - other kinds of locks: [`RwLock`] for readers and writers, [`Semaphore`] for permits
 //! - several locks as one: [`MultiLock`] takes all of them, [`MajorityLock`] a majority
 //! - guards and reports: [`LockGuard`] and [`OwnedGuard`] are holds, [`Interrupt`] ends a wait,
 //!   [`Notification`] receives a [`Loss`], a handler each [`Event`]; [`Error`] is the error type
@@ -54,8 +55,10 @@ mod owner;
 mod panics;
 mod parts;
 mod process;
+mod read_write;
 mod replication;
 mod scheme;
+mod semaphore;
 #[cfg(not(shuttle))]
 mod sync;
 #[cfg(shuttle)]
@@ -81,13 +84,15 @@ pub use loss::{Loss, LossCause};
 pub use memory::{MemoryBackend, MemoryScheme};
 pub use multi::{MajorityLock, MultiLock};
 pub use mutex::{Mutex, OwnedMutex};
-pub use name::LockName;
+pub use name::{LockKind, LockName};
 pub use notices::{Notices, OpenConnection};
 pub use notification::Notification;
 pub use options::LockOptions;
 pub use owner::{ClientId, OwnerId, OwnerText};
+pub use read_write::{ReadLock, RwLock, WriteLock};
 pub use replication::{InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication};
 pub use scheme::{Context, Scheme, Schemes};
+pub use semaphore::Semaphore;
 pub use token::{FencingToken, TokenRange};
 
 /// The channels of [losses](LockGuard::losses) and [interrupts](Interrupt::fired). Its `select!`

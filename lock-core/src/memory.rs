@@ -4,6 +4,8 @@
 //! All operations run under one mutex. An expired lease is removed by the next operation that finds
 //! it.
 
+mod kinds;
+
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, KeptLock,
     LockInfo, NodeId, Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Tombstone, Wake,
@@ -12,13 +14,15 @@ use crate::backend::{
 use crate::clock::{Clock, ManualClock, Moment};
 use crate::config::Config;
 use crate::error::Error;
-use crate::name::LockName;
+use crate::name::{LockKind, LockName};
 use crate::owner::{OwnerId, OwnerText};
 use crate::process::Origin;
 use crate::scheme::{Context, Scheme};
 use crate::sync::Mutex;
 use crate::token::{FencingToken, TokenRange};
+use kinds::Shares;
 use std::any::Any;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
@@ -46,6 +50,8 @@ struct State {
     tombstones: HashMap<(LockName, OwnerId), Moment>,
     watches: HashMap<LockName, Vec<Watcher>>,
     next_watch: u64,
+    /// What names have besides one holder. Most have nothing.
+    shares: HashMap<LockName, Shares>,
     /// The number of entries at which the maps are next swept.
     sweep_at: usize,
 }
@@ -69,6 +75,14 @@ const RETENTION: Duration = Config::DEFAULT_TOKEN_RETENTION;
 /// The minimum number of entries between two sweeps, whose cost is spread over as many insertions.
 const SWEEP: usize = 1024;
 
+/// The name under which all kinds of a lock are kept, because they exclude each other.
+fn plain(name: &LockName) -> Cow<'_, LockName> {
+    match name.kind() {
+        LockKind::Mutex => Cow::Borrowed(name),
+        _ => Cow::Owned(name.of_kind(LockKind::Mutex)),
+    }
+}
+
 impl MemoryBackend {
     /// Makes an empty store on this clock.
     #[must_use]
@@ -81,12 +95,15 @@ impl MemoryBackend {
 
     /// Deletes a lock without waking its watchers, as an operator could in a real store. For tests.
     pub fn lose(&self, name: &LockName) {
-        self.0.state.lock().locks.remove(name);
+        let name = plain(name);
+        let mut state = self.0.state.lock();
+        state.locks.remove(&*name);
+        state.shares.remove(&*name);
     }
 
     /// Wakes all watchers of a name, outside the mutex, and returns their number.
     fn wake(&self, name: &LockName) -> u32 {
-        let wakes: Vec<_> = match self.0.state.lock().watches.get(name) {
+        let wakes: Vec<_> = match self.0.state.lock().watches.get(&*plain(name)) {
             Some(watches) => watches.iter().map(|(_, wake)| Arc::clone(wake)).collect(),
             None => return 0,
         };
@@ -100,7 +117,7 @@ impl MemoryBackend {
 impl State {
     /// The lock, if it is held now.
     fn holder(&self, name: &LockName, now: Moment) -> Option<&HeldLock> {
-        self.locks.get(name).filter(|held| now < held.until)
+        self.locks.get(&*plain(name)).filter(|held| now < held.until)
     }
 
     fn is_owned(&self, name: &LockName, owner: OwnerId, now: Moment) -> bool {
@@ -108,11 +125,12 @@ impl State {
     }
 
     fn hold(&mut self, name: &LockName, owner: OwnerId, until: Moment) {
-        let until = match self.locks.get(name) {
+        let name = plain(name);
+        let until = match self.locks.get(&*name) {
             Some(held) if held.owner == owner => held.until.max(until),
             _ => until,
         };
-        self.locks.insert(name.clone(), HeldLock { owner, until });
+        self.locks.insert(name.into_owned(), HeldLock { owner, until });
     }
 
     /// Grants `max(stored + 1, Unix time in microseconds)` and reserves `reserve` more tokens.
@@ -153,9 +171,10 @@ impl State {
 
     /// Removes expired entries, once in as many insertions as there are entries.
     fn sweep(&mut self, now: Moment) {
-        if self.locks.len() + self.tokens.len() + self.tombstones.len() < self.sweep_at {
+        if self.entries() < self.sweep_at {
             return;
         }
+        self.shares.retain(|_, shares| !shares.is_idle(now));
         self.locks.retain(|_, held| now < held.until);
         self.tombstones.retain(|_, until| now < *until);
         let forgotten = &mut self.forgotten;
@@ -167,14 +186,17 @@ impl State {
             }
             keep
         });
-        self.sweep_at =
-            2 * (self.locks.len() + self.tokens.len() + self.tombstones.len()).max(SWEEP);
+        self.sweep_at = 2 * self.entries().max(SWEEP);
+    }
+
+    fn entries(&self) -> usize {
+        self.locks.len() + self.tokens.len() + self.tombstones.len() + self.shares.len()
     }
 }
 
 impl Backend for MemoryBackend {
     fn acquire(&self, attempt: &Attempt<'_>, _by: Moment) -> Result<Answer, Failure> {
-        let Attempt { name, owner, lease, tokens, replication } = *attempt;
+        let Attempt { name, owner, lease, tokens, replication, .. } = *attempt;
         debug_assert!(replication.is_off(), "the engine asks for what the store is able to do");
         let unix = self.0.clock.unix_time();
         let mut state = self.0.state.lock();
@@ -183,6 +205,13 @@ impl Backend for MemoryBackend {
         if state.tombstones.get(&(name.clone(), owner)).is_some_and(|until| now < *until) {
             return Ok(Answer::Busy(None));
         }
+        if name.kind().is_shared() {
+            return state.acquire_share(attempt, now);
+        }
+        if let Some(answer) = state.kept_out(attempt, now)? {
+            return Ok(answer);
+        }
+        let name = &*plain(name);
         if let Some(stored) = state.stale_against(name, tokens, now) {
             return Ok(Answer::Stale(FencingToken::new(stored)));
         }
@@ -218,10 +247,19 @@ impl Backend for MemoryBackend {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
         let renew = |RenewalRequest { acquisition, .. }: &RenewalRequest| {
-            if !state.is_owned(&acquisition.name, acquisition.owner, now) {
+            let AcquisitionId { name, owner, lease, .. } = acquisition;
+            let until = now + lease.duration();
+            let is_owned = if name.kind().is_shared() {
+                state.renew_share(name, *owner, until, now)
+            } else {
+                state.is_owned(name, *owner, now)
+            };
+            if !is_owned {
                 return Ok(Renewal::Gone);
             }
-            state.hold(&acquisition.name, acquisition.owner, now + acquisition.lease.duration());
+            if !name.kind().is_shared() {
+                state.hold(name, *owner, until);
+            }
             Ok(Renewal::Extended)
         };
         batch.iter().map(renew).collect()
@@ -240,15 +278,29 @@ impl Backend for MemoryBackend {
             state.tombstones.insert((name.clone(), *owner), now + lease.duration());
             state.sweep(now);
         }
+        if name.kind().is_shared() {
+            let release = state.release_share(name, *owner, now);
+            drop(state);
+            return Ok(match release {
+                Release::Gone => Release::Gone,
+                _ => Release::FreedFor(self.wake(name)),
+            });
+        }
+        let lets_in = state.stop_waiting(name, *owner);
         if !state.is_owned(name, *owner, now) {
             let is_repeated = options.kept.is_some_and(|it| state.is_owned(name, it.owner, now));
+            drop(state);
+            if lets_in {
+                self.wake(name);
+            }
             return Ok(if is_repeated { Release::Freed } else { Release::Gone });
         }
-        state.locks.remove(name);
+        let plain = plain(name);
+        state.locks.remove(&*plain);
         if let Some(KeptLock { owner, time, .. }) = options.kept {
             state.hold(name, owner, now + time.duration());
         }
-        if let (Some(used), Some(counter)) = (options.last_used, state.tokens.get_mut(name)) {
+        if let (Some(used), Some(counter)) = (options.last_used, state.tokens.get_mut(&*plain)) {
             counter.last = counter.last.min(used.get());
         }
         drop(state);
@@ -256,19 +308,52 @@ impl Backend for MemoryBackend {
     }
 
     fn inspect(&self, name: &LockName, _by: Moment) -> Result<LockInfo, Failure> {
-        let state = self.0.state.lock();
+        let mut state = self.0.state.lock();
         let now = self.0.clock.now();
+        if name.kind().is_shared()
+            || (state.holder(name, now).is_none() && !state.shares.is_empty())
+        {
+            return Ok(state.inspect_shares(name, now));
+        }
         Ok(state.holder(name, now).map_or(LockInfo::FREE, |held| {
             let owner = OwnerText::new(&held.owner.to_string());
             LockInfo::held(HolderInfo::new(owner, Some(held.until.since(now)), 1))
         }))
     }
 
+    fn verify(
+        &self,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        let AcquisitionId { name, owner, .. } = acquisition;
+        if name.kind().is_shared() {
+            let mut state = self.0.state.lock();
+            return Ok(state.share_of(name, *owner, self.0.clock.now()));
+        }
+        let holder = self.inspect(name, by)?.holder;
+        Ok(holder.filter(|holder| owner.matches(&holder.owner)))
+    }
+
+    fn set_permits(&self, name: &LockName, _by: Moment) -> Result<Option<u32>, Failure> {
+        let LockKind::Permits { limit, .. } = name.kind() else {
+            return Err(Failure::NotSent(Error::misuse("only a semaphore has permits")));
+        };
+        let mut state = self.0.state.lock();
+        let before = state.set_permits(name, limit, self.0.clock.now())?;
+        drop(state);
+        self.wake(name);
+        Ok(before)
+    }
+
     fn force_release(&self, name: &LockName, _by: Moment) -> Result<bool, Failure> {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
-        let was_held = state.holder(name, now).is_some();
-        state.locks.remove(name);
+        let mut was_held = state.force_shares(name, now);
+        if !matches!(name.kind(), LockKind::Permits { .. }) {
+            was_held |= state.holder(name, now).is_some();
+            state.locks.remove(&*plain(name));
+        }
         drop(state);
         if was_held {
             self.wake(name);
@@ -280,8 +365,9 @@ impl Backend for MemoryBackend {
         let mut state = self.0.state.lock();
         let id = state.next_watch;
         state.next_watch += 1;
+        let name = plain(name).into_owned();
         state.watches.entry(name.clone()).or_default().push((id, wake));
-        Ok(Watch::new(MemoryWatch { store: Arc::downgrade(&self.0), name: name.clone(), id }))
+        Ok(Watch::new(MemoryWatch { store: Arc::downgrade(&self.0), name, id }))
     }
 
     fn renewal_node(&self, _name: &LockName) -> NodeId {
@@ -289,7 +375,7 @@ impl Backend for MemoryBackend {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::full().independent(true).counts_waiters(true)
+        Abilities::full().independent(true).counts_waiters(true).all_kinds(true)
     }
 }
 

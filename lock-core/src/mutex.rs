@@ -2,14 +2,13 @@
 
 use crate::backend::LockInfo;
 use crate::engine::EngineHandle;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::guard::{LockGuard, OwnedGuard};
-use crate::holder::thread_id;
 use crate::interrupt::Interrupt;
-use crate::lock::{DistLock, UNBOUNDED, sealed};
+use crate::lock::{DistLock, UNBOUNDED};
 use crate::name::LockName;
 use crate::options::LockOptions;
-use crate::parts::{Parts, SingleLock};
+use crate::parts::SingleLock;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,69 +78,70 @@ impl Mutex {
     }
 }
 
-impl sealed::Sealed for Mutex {
-    fn parts(&self) -> Parts {
-        Parts::Single(self.0.clone())
-    }
-}
-
-impl DistLock for Mutex {
-    fn acquire(&self, options: &LockOptions) -> Result<Option<LockGuard>, Error> {
-        let thread = thread_id();
-        if thread == 0 {
-            return Err(Error::misuse("a thread that is ending cannot hold a lock").on(self.name()));
+/// Implements [`DistLock`] for handles of a single lock that threads hold.
+macro_rules! held_by_threads {
+    ($($lock:ident),+) => {$(
+        impl crate::lock::sealed::Sealed for $lock {
+            fn parts(&self) -> crate::parts::Parts {
+                crate::parts::Parts::Single(self.0.clone())
+            }
         }
-        Ok(self.0.acquire(Some(thread), options)?.map(LockGuard::new))
-    }
 
-    fn unlock(&self) -> Result<(), Error> {
-        let SingleLock { engine, local } = &self.0;
-        engine.refuse_if_forked().map_err(|error| error.on(&local.name))?;
-        let acquisition = engine.take_detached(thread_id(), local, None).ok_or_else(|| {
-            Error::new(
-                ErrorKind::NotHeld,
-                "this thread has no detached hold to unlock: a guard unlocks its own, and only the \
-                thread that locked can unlock",
-            )
-            .on(&local.name)
-        })?;
-        engine.end_hold(local, &acquisition)
-    }
+        impl crate::DistLock for $lock {
+            fn acquire(
+                &self,
+                options: &crate::LockOptions,
+            ) -> Result<Option<crate::LockGuard>, crate::Error> {
+                self.0.acquire_here(options)
+            }
 
-    fn inspect(&self) -> Result<LockInfo, Error> {
-        self.0.inspect()
-    }
+            fn unlock(&self) -> Result<(), crate::Error> {
+                self.0.unlock_detached()
+            }
 
-    fn force_unlock(&self) -> Result<bool, Error> {
-        self.0.force_unlock()
-    }
+            fn inspect(&self) -> Result<crate::backend::LockInfo, crate::Error> {
+                self.0.inspect()
+            }
 
-    fn hold_count(&self) -> u32 {
-        self.0.holds().map_or(0, |(holds, _)| holds)
-    }
+            fn force_unlock(&self) -> Result<bool, crate::Error> {
+                self.0.force_unlock()
+            }
 
-    fn is_held_by_current_thread(&self) -> bool {
-        self.0
-            .holds()
-            .is_some_and(|(holds, acquisition)| holds > 0 && self.0.engine.is_valid(&acquisition))
-    }
+            fn hold_count(&self) -> u32 {
+                self.0.holds().map_or(0, |(holds, _)| holds)
+            }
 
-    fn name(&self) -> &LockName {
-        &self.0.local.name
-    }
+            fn is_held_by_current_thread(&self) -> bool {
+                self.0.is_held_here()
+            }
+
+            fn name(&self) -> &crate::LockName {
+                self.0.name()
+            }
+        }
+
+        impl From<$lock> for std::sync::Arc<dyn crate::DistLock> {
+            fn from(lock: $lock) -> Self {
+                std::sync::Arc::new(lock)
+            }
+        }
+
+        impl From<&$lock> for std::sync::Arc<dyn crate::DistLock> {
+            fn from(lock: &$lock) -> Self {
+                std::sync::Arc::new(lock.clone())
+            }
+        }
+
+        impl std::fmt::Debug for $lock {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_tuple(stringify!($lock)).field(self.0.name()).finish()
+            }
+        }
+    )+};
 }
+pub(crate) use held_by_threads;
 
-impl From<Mutex> for Arc<dyn DistLock> {
-    fn from(mutex: Mutex) -> Self {
-        Arc::new(mutex)
-    }
-}
-
-impl From<&Mutex> for Arc<dyn DistLock> {
-    fn from(mutex: &Mutex) -> Self {
-        Arc::new(mutex.clone())
-    }
-}
+held_by_threads!(Mutex);
 
 impl From<&OwnedMutex> for Arc<dyn DistLock> {
     fn from(mutex: &OwnedMutex) -> Self {
@@ -260,13 +260,7 @@ impl OwnedMutex {
     /// The name of the lock.
     #[must_use]
     pub fn name(&self) -> &LockName {
-        &self.0.local.name
-    }
-}
-
-impl fmt::Debug for Mutex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Mutex").field(self.name()).finish()
+        self.0.name()
     }
 }
 

@@ -1,4 +1,4 @@
-//! [`LockName`]: the validated name of a lock.
+//! [`LockName`]: the validated name of a lock, and its [`LockKind`].
 
 use crate::error::Error;
 use std::fmt;
@@ -28,7 +28,49 @@ use std::sync::Arc;
 /// # Ok::<(), distlock::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LockName(Arc<str>);
+pub struct LockName {
+    text: Arc<str>,
+    kind: LockKind,
+}
+
+/// What a lock of a name lets its holders do. Locks of different kinds and the same name are
+/// different to a client; whether they exclude each other in the store is said with each kind.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+#[non_exhaustive]
+pub enum LockKind {
+    /// One holder: [`Client::mutex`](crate::Client::mutex).
+    #[default]
+    Mutex,
+    /// One holder, in the order of arrival over all clients:
+    /// [`Client::fair_mutex`](crate::Client::fair_mutex). Excludes the `Mutex` of its name.
+    Fair,
+    /// A reader of a read-write lock: [`RwLock::read`](crate::RwLock::read).
+    Read,
+    /// The writer of a read-write lock, which excludes readers and other writers:
+    /// [`RwLock::write`](crate::RwLock::write).
+    Write,
+    /// Permits of a semaphore: [`Client::semaphore`](crate::Client::semaphore).
+    Permits {
+        /// How many there are in all.
+        limit: u32,
+        /// How many one acquisition takes.
+        count: u32,
+    },
+}
+
+impl LockKind {
+    /// Whether several owners may hold it at once.
+    #[must_use]
+    pub fn is_shared(self) -> bool {
+        matches!(self, Self::Read | Self::Permits { .. })
+    }
+
+    /// Whether each thread of a client asks the store for itself: it shares its hold with others,
+    /// or has a position of its own in the store's queue.
+    pub(crate) fn is_apart(self) -> bool {
+        self.is_shared() || self == Self::Fair
+    }
+}
 
 impl LockName {
     /// The longest name, in bytes.
@@ -57,13 +99,25 @@ impl LockName {
                 something inside, once, or no braces"
             )));
         }
-        Ok(Self(name.into()))
+        Ok(Self { text: name.into(), kind: LockKind::Mutex })
     }
 
     /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// Returns the kind of the lock.
+    #[must_use]
+    pub fn kind(&self) -> LockKind {
+        self.kind
+    }
+
+    /// Returns the name of the lock of this kind.
+    #[must_use]
+    pub fn of_kind(&self, kind: LockKind) -> Self {
+        Self { text: Arc::clone(&self.text), kind }
     }
 }
 
@@ -81,13 +135,13 @@ fn has_valid_braces(name: &str) -> bool {
 
 impl fmt::Display for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0.escape_debug())
+        write!(f, "{}", self.text.escape_debug())
     }
 }
 
 impl fmt::Debug for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
+        fmt::Debug::fmt(&self.text, f)
     }
 }
 

@@ -3,13 +3,14 @@
 use crate::backend::{Backend, Failure, LockInfo, call_backend};
 use crate::clock::Clock;
 use crate::engine::acquisition::Acquisition;
-use crate::engine::local_queue::LocalLock;
+use crate::engine::local_queue::{LocalLock, Scope};
 use crate::engine::{EngineHandle, acquire};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::guard::{Hold, LockGuard};
 use crate::holder::thread_id;
 use crate::name::LockName;
 use crate::options::LockOptions;
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -26,7 +27,9 @@ pub enum Parts {
 #[derive(Clone)]
 pub struct SingleLock {
     pub(crate) engine: Arc<EngineHandle>,
-    pub(crate) local: Arc<LocalLock>,
+    name: LockName,
+    /// What the client knows of the name; `None` for a kind of which each thread asks for itself.
+    local: Option<Arc<LocalLock>>,
 }
 
 /// Several locks, of which `required` must be held.
@@ -46,7 +49,7 @@ impl fmt::Debug for Parts {
 
 impl fmt::Debug for SingleLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.local.name.fmt(f)
+        self.name.fmt(f)
     }
 }
 
@@ -58,8 +61,37 @@ impl fmt::Debug for Composite {
 
 impl SingleLock {
     pub(crate) fn new(engine: Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
-        let local = engine.local_lock(name)?;
-        Ok(Self { engine, local })
+        engine.refuse_if_forked().map_err(|error| error.on(name))?;
+        let local = match name.kind().is_apart() {
+            true => None,
+            false => Some(engine.local_lock(name, Scope::Client)?),
+        };
+        Ok(Self { engine, name: name.clone(), local })
+    }
+
+    pub(crate) fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    /// What the client knows of the lock, for `thread` or a guard of its own.
+    fn local(&self, thread: Option<u64>) -> Result<Cow<'_, Arc<LocalLock>>, Error> {
+        let scope = match (&self.local, thread) {
+            (Some(local), _) => return Ok(Cow::Borrowed(local)),
+            (None, Some(thread)) => Scope::Thread(thread),
+            (None, None) => self.engine.new_scope(),
+        };
+        self.engine.local_lock(&self.name, scope).map(Cow::Owned)
+    }
+
+    /// The same for the calling thread, if it is in use.
+    pub(crate) fn used_here(&self) -> Option<Cow<'_, Arc<LocalLock>>> {
+        match &self.local {
+            Some(local) => Some(Cow::Borrowed(local)),
+            None => {
+                let scope = Scope::Thread(thread_id());
+                self.engine.find_local_lock(&self.name, scope).map(Cow::Owned)
+            }
+        }
     }
 
     /// Takes the lock for `thread`, the calling one, or for a guard of its own; `None` if it was
@@ -69,14 +101,48 @@ impl SingleLock {
         thread: Option<u64>,
         options: &LockOptions,
     ) -> Result<Option<Hold>, Error> {
-        let Self { engine, local } = self;
+        let Self { engine, name, .. } = self;
         #[cfg(feature = "tracing")]
-        let span = crate::trace::acquire(&local.name);
-        let result = acquire(engine, local, thread, options).map_err(|error| error.on(&local.name));
-        engine.metrics().acquire_ended(&local.name, &result);
+        let span = crate::trace::acquire(name);
+        let local = self.local(thread)?;
+        let result = acquire(engine, &local, thread, options).map_err(|error| error.on(name));
+        engine.metrics().acquire_ended(name, &result);
         #[cfg(feature = "tracing")]
         crate::trace::ended(&span, &result);
-        Ok(result?.map(|taken| Hold::new(Arc::clone(engine), Arc::clone(local), taken)))
+        Ok(result?.map(|taken| Hold::new(Arc::clone(engine), Arc::clone(&local), taken)))
+    }
+
+    /// Takes the lock for the calling thread.
+    pub(crate) fn acquire_here(&self, options: &LockOptions) -> Result<Option<LockGuard>, Error> {
+        let thread = thread_id();
+        if thread == 0 {
+            return Err(Error::misuse("a thread that is ending cannot hold a lock").on(&self.name));
+        }
+        Ok(self.acquire(Some(thread), options)?.map(LockGuard::new))
+    }
+
+    /// Ends this thread's newest detached hold.
+    pub(crate) fn unlock_detached(&self) -> Result<(), Error> {
+        self.engine.refuse_if_forked().map_err(|error| error.on(&self.name))?;
+        let local = self.used_here();
+        let detached = local.and_then(|local| {
+            let acquisition = self.engine.take_detached(thread_id(), &local, None)?;
+            Some((local, acquisition))
+        });
+        let (local, acquisition) = detached.ok_or_else(|| {
+            Error::new(
+                ErrorKind::NotHeld,
+                "this thread has no detached hold to unlock: a guard unlocks its own, and only the \
+                thread that locked can unlock",
+            )
+            .on(&self.name)
+        })?;
+        self.engine.end_hold(&local, &acquisition)
+    }
+
+    /// Whether the calling thread holds it, and its lease is valid.
+    pub(crate) fn is_held_here(&self) -> bool {
+        self.holds().is_some_and(|(holds, it)| holds > 0 && self.engine.is_valid(&it))
     }
 
     fn request<T>(
@@ -84,36 +150,47 @@ impl SingleLock {
         call: impl FnOnce(&dyn Backend) -> Result<T, Failure>,
     ) -> Result<T, Error> {
         let answer = call_backend(|| call(self.engine.store()?));
-        answer.map_err(|failure| failure.into_error().on(&self.local.name))
+        answer.map_err(|failure| failure.into_error().on(&self.name))
     }
 
     pub(crate) fn inspect(&self) -> Result<LockInfo, Error> {
-        self.request(|backend| backend.inspect(&self.local.name, self.engine.command_deadline()))
+        self.request(|backend| backend.inspect(&self.name, self.engine.command_deadline()))
     }
 
     /// The guard of this thread's part of the detached composite hold of this number.
     pub(crate) fn take_detached(&self, number: u64) -> Option<LockGuard> {
-        let Self { engine, local } = self;
-        let acquisition = engine.take_detached(thread_id(), local, Some(number))?;
-        Some(LockGuard::new(Hold::new(Arc::clone(engine), Arc::clone(local), acquisition)))
+        let (engine, local) = (&self.engine, self.used_here()?);
+        let acquisition = engine.take_detached(thread_id(), &local, Some(number))?;
+        Some(LockGuard::new(Hold::new(Arc::clone(engine), Arc::clone(&local), acquisition)))
+    }
+
+    /// The number of this thread's newest detached composite hold on these locks.
+    pub(crate) fn newest_composite(&self, of: &str) -> Option<u64> {
+        self.engine.newest_composite(thread_id(), &*self.used_here()?, of)
+    }
+
+    /// Sets how many permits a semaphore has.
+    pub(crate) fn set_permits(&self) -> Result<Option<u32>, Error> {
+        self.request(|backend| backend.set_permits(&self.name, self.engine.command_deadline()))
     }
 
     /// The number of this thread's holds and their acquisition. `None` in a forked child.
     pub(crate) fn holds(&self) -> Option<(u32, Arc<Acquisition>)> {
-        if self.engine.is_forked() { None } else { self.local.holds_of(thread_id()) }
+        if self.engine.is_forked() {
+            return None;
+        }
+        self.used_here()?.holds_of(thread_id())
     }
 
     pub(crate) fn force_unlock(&self) -> Result<bool, Error> {
-        self.request(|backend| {
-            backend.force_release(&self.local.name, self.engine.command_deadline())
-        })
+        self.request(|backend| backend.force_release(&self.name, self.engine.command_deadline()))
     }
 }
 
 impl Parts {
     pub(crate) fn name(&self) -> &LockName {
         match self {
-            Self::Single(lock) => &lock.local.name,
+            Self::Single(lock) => &lock.name,
             Self::Composite(composite) => &composite.name,
         }
     }
@@ -121,7 +198,10 @@ impl Parts {
     fn key(&self) -> String {
         match self {
             // Quoted, so that no name can look like two.
-            Self::Single(lock) => format!("{}/{:?}", lock.engine.client, lock.local.name),
+            Self::Single(lock) => {
+                let (client, kind) = (lock.engine.client, lock.name.kind());
+                format!("{client}/{kind:?}/{:?}", lock.name)
+            }
             Self::Composite(composite) => composite.key.to_string(),
         }
     }

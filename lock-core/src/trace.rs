@@ -189,6 +189,9 @@ fn record(event: &Event) {
         Event::BusyWithoutExpiry { lock } => {
             warn!(target: "distlock", %lock, "held without an end");
         }
+        Event::LimitDiffers { lock, asked, stored } => {
+            warn!(target: "distlock", %lock, asked, stored, "the semaphore has another limit");
+        }
         Event::Contended { lock } => debug!(target: "distlock", %lock, "contended"),
         Event::Renewed { lock, left } => trace!(target: "distlock", %lock, ?left, "renewed"),
         Event::RenewalsUsedUp { lock, left } => {

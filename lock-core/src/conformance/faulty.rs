@@ -1,8 +1,8 @@
 //! [`FaultyBackend`]: simulates network faults between the engine and a store.
 
 use crate::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, LockInfo, NodeId, Release,
-    ReleaseOptions, Renewal, RenewalRequest, Tokens, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, HolderInfo, LockInfo, NodeId,
+    Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Wake, Watch,
 };
 use crate::clock::Moment;
 use crate::error::Error;
@@ -123,7 +123,7 @@ impl FaultyBackend {
 impl Backend for FaultyBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         self.send()?;
-        let Attempt { name, owner, lease, tokens, replication } = *attempt;
+        let Attempt { name, owner, lease, tokens, replication, .. } = *attempt;
         *self.last.lock() = Some(Sent { name: name.clone(), owner, lease, tokens, replication });
         self.reply(&self.lost_acquires, self.inner.acquire(attempt, by))
     }
@@ -157,6 +157,20 @@ impl Backend for FaultyBackend {
 
     fn leave(&self, until: Moment) {
         self.inner.leave(until);
+    }
+
+    fn verify(
+        &self,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        self.send()?;
+        self.inner.verify(acquisition, by)
+    }
+
+    fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
+        self.send()?;
+        self.inner.set_permits(name, by)
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

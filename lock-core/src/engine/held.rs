@@ -3,7 +3,7 @@
 use super::Engine;
 use super::acquire::weigh_renewal;
 use super::acquisition::{Acquisition, GuardState, RenewalPlan};
-use super::local_queue::{LocalLock, LocalLockState};
+use super::local_queue::{LocalLock, LocalLockState, Scope};
 use super::renewal::{RenewalHandler, RenewalJob, Reply, TICK};
 use crate::backend::{HolderInfo, RENEW_BATCH, Renewal, call_backend};
 use crate::clock::Moment;
@@ -155,7 +155,9 @@ impl Engine {
             return;
         }
         let locks = match names {
-            Some(names) => names.iter().filter_map(|name| self.registry.find(name)).collect(),
+            Some(names) => {
+                names.iter().filter_map(|name| self.registry.find(name, Scope::Client)).collect()
+            }
             None => self.registry.all(),
         };
         let (now, mut jobs) = (self.clock.now(), Vec::new());

@@ -32,10 +32,10 @@ use crate::clock::{Clock, Moment};
 use crate::config::{Config, TokenPolicy};
 use crate::diagnosis::Finding;
 use crate::error::{Error, ErrorKind};
-use crate::event::Events;
+use crate::event::{Event, Events};
 use crate::lease::{Lease, LeaseTime};
 use crate::metrics::Metrics;
-use crate::name::LockName;
+use crate::name::{LockKind, LockName};
 use crate::notices::Notices;
 use crate::owner::{ClientId, OwnerId};
 use crate::process::Origin;
@@ -46,9 +46,10 @@ use crate::sync::mutant;
 pub(crate) use acquire::acquire;
 use acquisition::Acquisition;
 pub(crate) use handle::EngineHandle;
-use local_queue::{LocalLock, Registry, Sharing};
+use local_queue::{LocalLock, Registry, Scope, Sharing};
 use recheck::Recheck;
 use renewal::{RenewalHandler, Timer, Workers};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -63,6 +64,7 @@ pub(crate) struct Engine {
     events: Events,
     settings: Settings,
     next_owner: AtomicU64,
+    next_scope: AtomicU64,
     registry: Arc<Registry>,
     /// Holds without a guard, oldest first. They keep their lock alive until their thread ends
     /// them.
@@ -72,6 +74,8 @@ pub(crate) struct Engine {
     this: Weak<Self>,
     /// The lock of the last release whose answer no caller waits for.
     async_release: Mutex<Option<LockName>>,
+    /// What was told of semaphores that have another number of permits than was named.
+    other_limits: Mutex<HashMap<LockName, (u32, u32)>>,
     origin: Arc<Origin>,
 }
 
@@ -141,12 +145,14 @@ impl Engine {
                 events,
                 settings,
                 next_owner: AtomicU64::new(1),
+                next_scope: AtomicU64::new(1),
                 registry: Arc::new(Registry::new(Arc::clone(&origin), sharing)),
                 detached: Mutex::default(),
                 timer: Arc::new(timer),
                 workers,
                 this: Weak::clone(this),
                 async_release: Mutex::default(),
+                other_limits: Mutex::default(),
                 origin,
             }
         });
@@ -158,8 +164,22 @@ impl Engine {
     /// # Errors
     ///
     /// In a forked child.
-    pub(crate) fn local_lock(&self, name: &LockName) -> Result<Arc<LocalLock>, Error> {
-        self.registry.get(name).ok_or_else(|| forked().on(name))
+    pub(crate) fn local_lock(
+        &self,
+        name: &LockName,
+        scope: Scope,
+    ) -> Result<Arc<LocalLock>, Error> {
+        self.registry.get(name, scope).ok_or_else(|| forked().on(name))
+    }
+
+    /// The same, if it is in use.
+    pub(crate) fn find_local_lock(&self, name: &LockName, scope: Scope) -> Option<Arc<LocalLock>> {
+        self.registry.find(name, scope)
+    }
+
+    /// The scope of one guard that no other shares.
+    pub(crate) fn new_scope(&self) -> Scope {
+        Scope::Guard(self.next_scope.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Verifies or renews what is held whenever the backend asks for it.
@@ -223,7 +243,7 @@ impl Engine {
 
     /// How many threads queue for this name.
     pub(crate) fn waiting(&self, name: &LockName) -> usize {
-        self.registry.find(name).map_or(0, |lock| lock.waiting())
+        self.registry.find(name, Scope::Client).map_or(0, |lock| lock.waiting())
     }
 
     /// Leaves a hold with the calling thread, without a guard; alone, or as a part of a `whole`.
@@ -295,6 +315,26 @@ impl Engine {
         self.settings.replication
     }
 
+    /// The semaphore has `stored` permits, and this client named another number: told once for each
+    /// number.
+    fn tell_other_limit(&self, name: &LockName, asked: u32, stored: u32) {
+        let known = self.other_limits.lock().insert(name.of_kind(LockKind::Mutex), (asked, stored));
+        if known != Some((asked, stored)) {
+            self.events.emit(|| Event::LimitDiffers { lock: name.clone(), asked, stored });
+        }
+    }
+
+    /// Refuses a kind of lock that the store does not have.
+    pub(crate) fn refuse_kind(&self, what: &str) -> Result<(), Error> {
+        if self.abilities.all_kinds {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("this store, or its wire format, has no {what}: it has mutexes only"),
+        ))
+    }
+
     /// An owner that never was.
     fn new_owner(&self) -> OwnerId {
         OwnerId::new(self.client, self.next_owner.fetch_add(1, Ordering::Relaxed))
@@ -305,7 +345,17 @@ impl Engine {
     /// # Errors
     ///
     /// If the store cannot keep a lock after its release, or not for so long.
-    pub(crate) fn shortest_time(&self, time: Duration) -> Result<LeaseTime, Error> {
+    pub(crate) fn shortest_time(
+        &self,
+        name: &LockName,
+        time: Duration,
+    ) -> Result<LeaseTime, Error> {
+        if name.kind().is_shared() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "what several holders share is not kept after its release: leave `at_least` out",
+            ));
+        }
         if !self.abilities.renewable {
             return Err(Error::new(
                 ErrorKind::Unsupported,

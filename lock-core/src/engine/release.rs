@@ -17,7 +17,7 @@
 use super::Engine;
 use super::acquisition::Acquisition;
 use super::held::tell_lost;
-use super::local_queue::{LocalLock, ReleaseTiming};
+use super::local_queue::{LocalLock, ReleaseTiming, Scope};
 use super::renewal::{PendingCleanup, Workers};
 use crate::backend::{AcquisitionId, Failure, NodeId, Release, ReleaseOptions, call_backend};
 use crate::clock::{Clock, Moment, Signal};
@@ -120,6 +120,9 @@ impl Engine {
         if !self.mark_released(acquisition) {
             self.declare_lost(lock, acquisition, LossCause::Expired);
             return Err(acquisition.lost_error());
+        }
+        if let Scope::Guard(_) = lock.scope {
+            self.timer.disarm(lock); // no other acquisition will find it there
         }
         Ok(true)
     }

@@ -96,6 +96,10 @@ impl Backend for Metered {
         self.timed(Request::Read, |backend| backend.verify(acquisition, by))
     }
 
+    fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
+        self.timed(Request::Force, |backend| backend.set_permits(name, by))
+    }
+
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         self.timed(Request::Force, |backend| backend.force_release(name, by))
     }

@@ -101,7 +101,7 @@ impl<'a> CompositeAcquisition<'a> {
         };
         let locks = members.composite().single_locks();
         let shortest = |time| {
-            let times = locks.iter().map(|lock| lock.engine.shortest_time(time));
+            let times = locks.iter().map(|lock| lock.engine.shortest_time(lock.name(), time));
             times.reduce(|one, other| one.and(other)).expect("there are members")
         };
         let at_least = options.at_least.map(shortest).transpose()?;

@@ -115,7 +115,7 @@ impl CompositeGuard for MemberGuards {
             self.composite.parts.iter().zip(&self.guards).flat_map(|(part, guard)| match guard {
                 Some(guard) => guard.fencing_tokens(),
                 None => {
-                    part.single_locks().iter().map(|lock| (lock.local.name.clone(), None)).collect()
+                    part.single_locks().iter().map(|lock| (lock.name().clone(), None)).collect()
                 }
             });
         each.collect()

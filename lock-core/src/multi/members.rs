@@ -5,9 +5,8 @@ use crate::backend::LockInfo;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult, worst_kind};
 use crate::guard::LockGuard;
-use crate::holder::thread_id;
 use crate::lock::DistLock;
-use crate::parts::{Composite, Parts, SingleLock};
+use crate::parts::{Composite, Parts};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -50,12 +49,12 @@ impl Members {
         let parts: Vec<_> = locks.iter().map(|lock| lock.parts()).collect();
         let mut seen = HashSet::new();
         for lock in parts.iter().flat_map(Parts::single_locks) {
-            if !seen.insert((lock.engine.client, &lock.local.name)) {
+            if !seen.insert((lock.engine.client, lock.name())) {
                 return Err(Error::misuse(
                     "it is given twice: taken twice it protects nothing more, and of a majority it \
                     would be two votes",
                 )
-                .on(&lock.local.name));
+                .on(lock.name()));
             }
         }
         let mut order: Vec<_> = (0..locks.len()).collect();
@@ -137,9 +136,7 @@ impl Members {
         for lock in &locks {
             lock.engine.refuse_if_forked().map_err(|error| error.on(name))?;
         }
-        let newest = locks.into_iter().filter_map(|SingleLock { engine, local }| {
-            engine.newest_composite(thread_id(), local, key)
-        });
+        let newest = locks.into_iter().filter_map(|lock| lock.newest_composite(key));
         let parts = Parts::Composite(Arc::clone(&self.composite));
         let hold = newest.max().and_then(|number| take_detached(&parts, number));
         let message = "this thread has no detached hold on these locks together: a guard unlocks \

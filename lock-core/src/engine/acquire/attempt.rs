@@ -2,12 +2,14 @@
 
 use super::Wait;
 use crate::backend::{
-    Answer, Attempt, Failure, FoundBusyBy, Grant, LockInfo, Tokens, Waking, call_backend,
+    Answer, Attempt, Failure, FoundBusyBy, Grant, LockInfo, Tokens, WAITER_ATTEMPTS, Waking,
+    call_backend,
 };
 use crate::backoff::Backoff;
 use crate::clock::{Moment, Woken};
 use crate::engine::local_queue::{LockWake, StoreOutage, WaiterGuard};
 use crate::error::Error;
+use crate::name::LockKind;
 use crate::sync::mutant;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,6 +58,12 @@ impl Outage {
             self.backoff.reset();
         }
     }
+}
+
+/// How often a waiter asks so that the store knows that it still waits: in the order of arrival, or
+/// before readers.
+fn shown_every(kind: LockKind) -> Option<Duration> {
+    matches!(kind, LockKind::Fair | LockKind::Write).then_some(WAITER_ATTEMPTS)
 }
 
 impl<'a> Wait<'a> {
@@ -118,13 +126,16 @@ impl<'a> Wait<'a> {
             let may_hand_off = self.plan.is_watched() && !settings.hand_off.is_zero();
             self.reserve = if may_hand_off && has_followers { RESERVE } else { 0 };
         }
-        let tokens = match settings.tokens {
-            true => Tokens::Assign { reserve: self.reserve },
-            false => Tokens::None,
+        let tokens = match self.lock.name.kind() {
+            LockKind::Permits { .. } => Tokens::None,
+            _ if settings.tokens => Tokens::Assign { reserve: self.reserve },
+            _ => Tokens::None,
         };
         let attempt = Attempt::new(&self.lock.name, self.owner, self.plan.time)
             .tokens(tokens)
-            .replication(self.plan.replication);
+            .replication(self.plan.replication)
+            .beside(self.beside);
+        self.was_sent = true;
         (attempt, by)
     }
 
@@ -203,7 +214,7 @@ impl<'a> Wait<'a> {
         // own.
         let lease = self.engine.settings.lease_time.duration();
         let pause = call_backend(|| Ok(self.engine.backend.poll_pause(&self.lock.name, found_by)));
-        let bounds = [left, pause.unwrap_or_default()];
+        let bounds = [left, pause.unwrap_or_default(), shown_every(self.lock.name.kind())];
         let bound = bounds.into_iter().flatten().fold(lease, Duration::min);
         Ok(Next::Sleep(now + bound.max(SHORTEST_SLEEP)))
     }
@@ -248,7 +259,7 @@ impl<'a> Wait<'a> {
         waiter.asks(answered_by);
         let by = self.plan.at_most(answered_by);
         match call_backend(|| self.engine.store()?.peek(&self.lock.name, by)) {
-            Ok(LockInfo { holder: Some(holder) }) => {
+            Ok(LockInfo { holder: Some(holder), .. }) => {
                 if holder.remaining.is_none() {
                     self.tell_endless();
                 }

@@ -6,6 +6,7 @@
 //! ends by then, or earlier.
 
 mod attempt;
+mod beside;
 mod local_wait;
 mod nested;
 mod replicas;
@@ -22,6 +23,7 @@ use crate::event::Event;
 use crate::holder::Holder;
 use crate::interrupt::Registration;
 use crate::lease::{Lease, LeaseTime};
+use crate::name::LockKind;
 use crate::options::LockOptions;
 use crate::owner::OwnerId;
 use crate::replication::Replication;
@@ -118,7 +120,8 @@ pub(crate) fn acquire(
     thread: Option<u64>,
     options: &LockOptions,
 ) -> Result<Option<Arc<Acquisition>>, Error> {
-    let at_least = options.at_least.map(|time| engine.shortest_time(time)).transpose()?;
+    let at_least =
+        options.at_least.map(|time| engine.shortest_time(&lock.name, time)).transpose()?;
     let acquisition = acquire_for_any_time(engine, lock, thread, options)?;
     if let (Some(acquisition), Some(time)) = (&acquisition, at_least) {
         engine.keep(acquisition, time);
@@ -136,6 +139,7 @@ fn acquire_for_any_time(
     if engine.origin.seems_elsewhere() {
         return Err(forked());
     }
+    let beside = beside::writer_of(engine, &lock.name, thread)?;
     let signal = LazyCell::new(|| SIGNAL.try_with(Arc::clone).unwrap_or_default());
     let interrupt = options.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
     if let Some(interrupt) = &interrupt {
@@ -161,6 +165,8 @@ fn acquire_for_any_time(
         signal: &signal,
         interrupt: interrupt.as_ref(),
         owner: engine.new_owner(),
+        beside,
+        was_sent: false,
         unknown_outcome: false,
         outage: Outage::default(),
         reserve: 0,
@@ -214,6 +220,10 @@ struct Wait<'a> {
     /// The same for every request of this wait, and never used again. A new one after a grant that
     /// was revoked, and after an attempt that was rolled back.
     owner: OwnerId,
+    /// The owner of this thread's write lock, beside which it may read.
+    beside: Option<OwnerId>,
+    /// Whether an attempt was sent.
+    was_sent: bool,
     /// Whether a request of this owner went unanswered.
     unknown_outcome: bool,
     outage: Outage,
@@ -247,6 +257,7 @@ impl Wait<'_> {
     ) -> Result<Arc<Acquisition>, Error> {
         let (engine, lock) = (self.engine, self.lock);
         let Plan { lease, time, .. } = *self.plan;
+        let grant_limit = grant.limit;
         let renewal = match lease {
             // Where renewals are numbered, they are to last for as long as they can.
             Lease::Watched { renewals: Some(count), .. } => {
@@ -290,6 +301,12 @@ impl Wait<'_> {
             return Err(error);
         }
         engine.tell_acquired(&acquisition, self.plan.start);
+        if let (LockKind::Permits { limit: asked, .. }, Some(stored)) =
+            (lock.name.kind(), grant_limit)
+            && asked != stored
+        {
+            engine.tell_other_limit(&lock.name, asked, stored);
+        }
         Ok(acquisition)
     }
 
@@ -303,13 +320,18 @@ impl Wait<'_> {
     }
 
     /// Ends the wait without the lock. A request that went unanswered may have taken it, or may
-    /// yet.
+    /// yet; and a store that knows who waits keeps others out for it.
     fn close(&self) {
-        if self.unknown_outcome {
-            let (name, time) = (self.lock.name.clone(), self.plan.time);
-            let id = AcquisitionId::new(name, self.owner, time, Receipt::default());
-            self.engine.clean_up((id, ReleaseOptions::WITH_TOMBSTONE));
-        }
+        let is_known = matches!(self.lock.name.kind(), LockKind::Fair | LockKind::Write);
+        let is_queued = self.was_sent && is_known;
+        let options = match self.unknown_outcome {
+            true => ReleaseOptions::WITH_TOMBSTONE,
+            false if is_queued => ReleaseOptions::WITHOUT_TOMBSTONE,
+            false => return,
+        };
+        let (name, time) = (self.lock.name.clone(), self.plan.time);
+        let id = AcquisitionId::new(name, self.owner, time, Receipt::default());
+        self.engine.clean_up((id, options));
     }
 
     /// When to give up on an outage that began at `since`, perhaps before this wait did.

@@ -26,7 +26,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub(crate) use fairness::ReleaseTiming;
-pub(crate) use registry::Registry;
+pub(crate) use registry::{Registry, Scope};
 pub(crate) use waiter::{Known, LockWake, Turn, WaiterGuard};
 
 /// What a queue needs of its engine.
@@ -54,6 +54,7 @@ pub(crate) struct Sharing {
 /// One lock name of one client.
 pub(crate) struct LocalLock {
     pub(crate) name: LockName,
+    pub(crate) scope: Scope,
     registry: Weak<Registry>,
     sharing: Sharing,
     /// How much earlier the first renewal is due, in 256ths of a [`SPREAD`]. Random, so that locks
@@ -135,8 +136,13 @@ pub(crate) enum Entered<'a> {
 }
 
 impl LocalLock {
-    fn new(name: LockName, registry: Weak<Registry>, sharing: Sharing) -> Self {
-        Self { name, registry, sharing, phase: Self::phase(), state: Mutex::default() }
+    fn new(name: LockName, scope: Scope, registry: Weak<Registry>, sharing: Sharing) -> Self {
+        let sharing = match scope {
+            Scope::Client => sharing,
+            // There is no other thread to hand it to, and the store alone says who is next.
+            Scope::Thread(_) | Scope::Guard(_) => Sharing { hand_off: Duration::ZERO, ..sharing },
+        };
+        Self { name, scope, registry, sharing, phase: Self::phase(), state: Mutex::default() }
     }
 
     /// None in this crate's own tests: they say to the millisecond when what happens.
@@ -212,9 +218,9 @@ impl LocalLock {
     pub(crate) fn released(&self, acquisition: &Arc<Acquisition>, timing: ReleaseTiming) {
         let mut state = self.lock();
         if let Some(told) = timing.told {
-            state.told(told);
+            self.note_told(&mut state, told);
         }
-        if state.watch.is_none() {
+        if state.watch.is_none() && self.leaves_turns() {
             state.fairness.release_heard(); // a client that watches hears of its own release, too
         }
         if state.current.take_if(|it| Arc::ptr_eq(it, acquisition)).is_some() {
@@ -226,7 +232,19 @@ impl LocalLock {
 
     /// The store told so many clients of the last release.
     pub(crate) fn told(&self, clients: u32) {
-        self.lock().told(clients);
+        self.note_told(&mut self.lock(), clients);
+    }
+
+    fn note_told(&self, state: &mut LocalLockState, clients: u32) {
+        if self.leaves_turns() {
+            state.told(clients);
+        }
+    }
+
+    /// Whether the client's fairness policy is for it: where threads ask for themselves, the store
+    /// orders them, or there is room for several.
+    fn leaves_turns(&self) -> bool {
+        self.scope == Scope::Client
     }
 
     /// How many threads queue, the head included.

@@ -8,11 +8,24 @@ use crate::sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
+/// Which acquisitions of a name a local lock has.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Scope {
+    /// All of the client: its threads queue here, and the head asks the store.
+    Client,
+    /// Those of this thread, which asks the store for itself.
+    Thread(u64),
+    /// The only one of a guard.
+    Guard(u64),
+}
+
+type LocksInUse = HashMap<(LockName, Scope), Weak<LocalLock>>;
+
 /// The names in use: those of which there is a handle, a guard, a timer or a waiter.
 ///
 /// In a forked child there are none: a thread of the parent may have had the mutex at the fork.
 pub(crate) struct Registry {
-    locks: Mutex<HashMap<LockName, Weak<LocalLock>>>,
+    locks: Mutex<LocksInUse>,
     origin: Arc<Origin>,
     sharing: Sharing,
 }
@@ -23,24 +36,26 @@ impl Registry {
     }
 
     /// The map; `None` in a forked child.
-    fn lock(&self) -> Option<MutexGuard<'_, HashMap<LockName, Weak<LocalLock>>>> {
+    fn lock(&self) -> Option<MutexGuard<'_, LocksInUse>> {
         (!self.origin.is_elsewhere()).then(|| self.locks.lock())
     }
 
     /// The lock of this name; `None` in a forked child.
-    pub(crate) fn get(self: &Arc<Self>, name: &LockName) -> Option<Arc<LocalLock>> {
+    pub(crate) fn get(self: &Arc<Self>, name: &LockName, scope: Scope) -> Option<Arc<LocalLock>> {
         let mut locks = self.lock()?;
-        if let Some(lock) = locks.get(name).and_then(Weak::upgrade) {
+        let key = (name.clone(), scope);
+        if let Some(lock) = locks.get(&key).and_then(Weak::upgrade) {
             return Some(lock);
         }
-        let lock = Arc::new(LocalLock::new(name.clone(), Arc::downgrade(self), self.sharing));
-        locks.insert(name.clone(), Arc::downgrade(&lock));
+        let registry = Arc::downgrade(self);
+        let lock = Arc::new(LocalLock::new(name.clone(), scope, registry, self.sharing));
+        locks.insert(key, Arc::downgrade(&lock));
         Some(lock)
     }
 
     /// The lock of this name, if it is in use.
-    pub(crate) fn find(&self, name: &LockName) -> Option<Arc<LocalLock>> {
-        self.lock()?.get(name).and_then(Weak::upgrade)
+    pub(crate) fn find(&self, name: &LockName, scope: Scope) -> Option<Arc<LocalLock>> {
+        self.lock()?.get(&(name.clone(), scope)).and_then(Weak::upgrade)
     }
 
     /// All names in use; none in a forked child.
@@ -63,8 +78,9 @@ impl Drop for LocalLock {
         // Since our last handle was dropped, another thread may have made a new one: that one
         // stays.
         let is_ours = |lock: &Weak<Self>| std::ptr::eq(lock.as_ptr(), self);
-        if locks.get(&self.name).is_some_and(is_ours) || mutant("late_entry_removes_successor") {
-            locks.remove(&self.name);
+        let key = (self.name.clone(), self.scope);
+        if locks.get(&key).is_some_and(is_ours) || mutant("late_entry_removes_successor") {
+            locks.remove(&key);
         }
     }
 }
@@ -80,10 +96,11 @@ mod tests {
     fn local_lock_dropped_late_leaves_its_successor() {
         let registry = Arc::new(Registry::new(Arc::new(Origin::here()), SHARING));
         let name = LockName::new("x").unwrap();
-        let late = LocalLock::new(name.clone(), Arc::downgrade(&registry), SHARING);
-        let successor = registry.get(&name).unwrap();
+        let late = LocalLock::new(name.clone(), Scope::Client, Arc::downgrade(&registry), SHARING);
+        let successor = registry.get(&name, Scope::Client).unwrap();
         drop(late);
-        assert!(registry.find(&name).is_some_and(|found| Arc::ptr_eq(&found, &successor)));
+        let found = registry.find(&name, Scope::Client);
+        assert!(found.is_some_and(|found| Arc::ptr_eq(&found, &successor)));
         drop(successor);
         assert_eq!(registry.len(), 0);
     }

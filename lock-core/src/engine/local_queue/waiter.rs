@@ -254,7 +254,9 @@ impl Wake for LockWake {
     fn wake(&self) {
         let Some(lock) = self.0.upgrade() else { return };
         let mut state = lock.lock();
-        state.fairness.release_heard();
+        if lock.leaves_turns() {
+            state.fairness.release_heard();
+        }
         if let Some(head) = state.queue.front().filter(|head| head.contending) {
             head.request.signal.raise();
         }

@@ -96,6 +96,13 @@ impl Timer {
         Ok(())
     }
 
+    /// Does not have `lock` checked any more.
+    pub(in crate::engine) fn disarm(&self, lock: &LocalLock) {
+        let Some((key, _)) = lock.lock().timer.take() else { return };
+        let ended = self.state.lock().wheel.cancel(key);
+        drop(ended); // outside the mutex: dropping a lock takes others
+    }
+
     /// Ends the thread.
     pub(in crate::engine) fn stop(&self) {
         self.state.lock().stopping = true;

@@ -1,8 +1,9 @@
 //! Unit tests of the engine on the in-memory store and a manual clock.
 
 use crate::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, LockInfo, NodeId, OnReleased,
-    Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Waking, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, HolderInfo, LockInfo, NodeId,
+    OnReleased, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Waking,
+    Watch,
 };
 use crate::error::ErrorKind;
 use crate::{
@@ -26,6 +27,7 @@ mod extension;
 mod handoff;
 mod holds;
 mod insufficient_replicas;
+mod kinds;
 mod loss;
 mod queue;
 pub(crate) mod recorded;
@@ -38,6 +40,7 @@ mod thread_life;
 mod unknown_outcome;
 mod wait;
 
+use super::local_queue::Scope;
 use recorded::{Fault, Recorded};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);

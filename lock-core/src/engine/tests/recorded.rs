@@ -92,7 +92,7 @@ impl Recorded {
             clock: clock.clone(),
             log: Arc::default(),
             faults: Arc::default(),
-            abilities: Abilities::full().counts_waiters(true),
+            abilities: Abilities::full().counts_waiters(true).all_kinds(true),
             owner: Arc::default(),
             node_panics: Arc::default(),
             gate: Arc::default(),
@@ -321,6 +321,17 @@ impl Backend for Recorded {
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         self.read();
         self.asked("inspect", by, || self.store.inspect(name, by))
+    }
+    fn verify(
+        &self,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        self.read();
+        self.asked("inspect", by, || self.store.verify(acquisition, by))
+    }
+    fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
+        self.asked("set_permits", by, || self.store.set_permits(name, by))
     }
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         self.store.force_release(name, by)

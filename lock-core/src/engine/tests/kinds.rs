@@ -1,0 +1,239 @@
+//! Read-write locks, semaphores and fair locks: two clients on one store in memory.
+
+use super::*;
+use crate::{FencingToken, OwnedMutex, Semaphore};
+
+/// Two clients of one store.
+fn pair() -> ([Client; 2], ManualClock) {
+    let (store, clock) = Recorded::new();
+    ([store.client(), store.client()], clock)
+}
+
+fn brief() -> LockOptions {
+    LockOptions::new().lease(SECOND * 5)
+}
+
+#[test]
+fn readers_share_and_exclude_a_writer() {
+    let ([a, b], _) = pair();
+    let (a, b) = (a.rw_lock("x").unwrap(), b.rw_lock("x").unwrap());
+    let first = a.read().lock().unwrap();
+    let second = b.read().try_lock().unwrap().expect("readers share");
+    assert!(first.fencing_token().is_none(), "no writer was here yet");
+    assert_eq!(a.read().inspect().unwrap().holders, 2);
+    assert!(thread::scope(|scope| {
+        scope.spawn(|| a.write().try_lock().unwrap().is_none()).join().unwrap()
+    }));
+    first.unlock().unwrap();
+    second.unlock().unwrap();
+    let writer = b.write().try_lock().unwrap().expect("free");
+    assert!(a.read().try_lock().unwrap().is_none() && a.write().try_lock().unwrap().is_none());
+    let token = writer.fencing_token().unwrap();
+    writer.unlock().unwrap();
+    assert_eq!(a.read().lock().unwrap().fencing_token(), Some(token));
+    let next = b.write().lock().unwrap().fencing_token();
+    assert!(next > Some(token));
+}
+
+#[test]
+fn waiting_writer_keeps_new_readers_out() {
+    let ([a, b], _) = pair();
+    let (a, b) = (a.rw_lock("x").unwrap(), b.rw_lock("x").unwrap());
+    let reading = a.read().lock().unwrap();
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| b.write().lock().unwrap().fencing_token());
+        eventually("the writer is known", || {
+            scope.spawn(|| b.read().try_lock().unwrap().is_none()).join().unwrap()
+        });
+        drop(a.read().try_lock().unwrap().expect("re-entry is no new reader"));
+        reading.unlock().unwrap();
+        assert!(writer.join().unwrap().is_some());
+    });
+    assert!(b.read().try_lock().unwrap().is_some(), "the writer waits no more");
+}
+
+#[test]
+fn writer_that_gives_up_lets_readers_in() {
+    let ([a, b], clock) = pair();
+    let (a, b) = (a.rw_lock("x").unwrap(), b.rw_lock("x").unwrap());
+    let reading = a.read().lock().unwrap();
+    assert!(thread::scope(|scope| {
+        scope.spawn(|| b.write().try_lock().unwrap().is_none()).join().unwrap()
+    }));
+    eventually("the attempt is forgotten", || b.read().try_lock().unwrap().is_some());
+    drop((reading, clock));
+}
+
+#[test]
+fn writer_may_read_and_goes_on_reading() {
+    let ([a, b], _) = pair();
+    let (a, b) = (a.rw_lock("x").unwrap(), b.rw_lock("x").unwrap());
+    let writing = a.write().lock().unwrap();
+    let reading = a.read().lock().unwrap();
+    assert_eq!(reading.fencing_token(), writing.fencing_token());
+    let again = a.write().lock().unwrap();
+    drop(again);
+    assert!(b.read().try_lock().unwrap().is_none(), "it still writes");
+    writing.unlock().unwrap();
+    let other = b.read().try_lock().unwrap().expect("it reads now");
+    assert!(a.write().try_lock().unwrap_err().is_misuse(), "a reader cannot write");
+    drop(other);
+    reading.unlock().unwrap();
+    assert!(b.write().try_lock().unwrap().is_some());
+}
+
+#[test]
+fn share_of_a_dead_reader_ends_whatever_others_renew() {
+    let ([a, b], clock) = pair();
+    let dead = a.rw_lock("x").unwrap().read().lock_with(&brief()).unwrap();
+    let alive = b.rw_lock("x").unwrap();
+    let alive_guard = alive.read().lock().unwrap();
+    std::mem::forget(dead);
+    advance(&b, &clock, SECOND * 6);
+    assert!(alive_guard.is_valid());
+    assert_eq!(alive.read().inspect().unwrap().holders, 1);
+}
+
+#[test]
+fn detached_read_hold_is_unlocked_by_its_thread_only() {
+    let ([a, _b], _clock) = pair();
+    let lock = a.rw_lock("x").unwrap();
+    lock.read().lock().unwrap().detach();
+    assert_eq!(lock.read().hold_count(), 1);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(lock.read().hold_count(), 0);
+            assert!(lock.read().unlock().unwrap_err().is_not_held());
+        });
+    });
+    lock.read().unlock().unwrap();
+    assert_eq!(lock.read().hold_count(), 0);
+}
+
+#[test]
+fn semaphore_grants_no_more_than_its_limit() {
+    let ([a, b], _) = pair();
+    let (a, b) = (a.semaphore("x", 3).unwrap(), b.semaphore("x", 3).unwrap());
+    let one = a.acquire().unwrap();
+    let two = b.acquire_many(2).unwrap();
+    assert!(a.try_acquire().unwrap().is_none() && b.try_acquire().unwrap().is_none());
+    one.unlock().unwrap();
+    assert!(a.try_acquire_with(2, &LockOptions::new()).unwrap().is_none());
+    let last = a.try_acquire().unwrap().expect("one is free");
+    let info = b.inspect().unwrap();
+    assert_eq!((info.holders, info.permits.unwrap().free), (2, 0));
+    drop(two);
+    assert_eq!(b.inspect().unwrap().permits.unwrap().free, 2);
+    assert!(last.is_valid() && a.acquire_many(4).unwrap_err().is_misuse());
+}
+
+#[test]
+fn waiter_for_a_permit_is_woken_by_a_release() {
+    let ([a, b], _) = pair();
+    let (a, b) = (a.semaphore("x", 1).unwrap(), b.semaphore("x", 1).unwrap());
+    let held = a.acquire().unwrap();
+    let waiter = thread::spawn(move || b.acquire().unwrap().is_valid());
+    held.unlock().unwrap();
+    assert!(waiter.join().unwrap());
+}
+
+#[test]
+fn limit_is_changed_for_all_and_told_to_who_names_another() {
+    let (store, _clock) = Recorded::new();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let events = Arc::clone(&told);
+    let other = store.builder().events(Arc::new(move |event: &Event| {
+        if let Event::LimitDiffers { asked, stored, .. } = event {
+            events.lock().push((*asked, *stored));
+        }
+    }));
+    let (mut a, b) = (
+        store.client().semaphore("x", 2).unwrap(),
+        other.connect().unwrap().semaphore("x", 5).unwrap(),
+    );
+    let held = a.acquire_many(2).unwrap();
+    assert!(b.try_acquire().unwrap().is_none(), "the first client's limit counts");
+    assert_eq!(a.set_limit(1).unwrap(), Some(2));
+    assert!(held.is_valid(), "permits above the limit stay");
+    drop(held);
+    let permits: Vec<_> = (0..2).map(|_| b.acquire().map(drop)).collect();
+    assert!(permits.iter().all(Result::is_ok));
+    eventually("the other limit is told", || *told.lock() == [(5, 1)]);
+}
+
+#[test]
+fn released_permits_occupy_no_memory() {
+    let ([a, _b], _clock) = pair();
+    let semaphore: Semaphore = a.semaphore("x", 1).unwrap();
+    for _ in 0..100 {
+        semaphore.acquire().unwrap().unlock().unwrap();
+        drop(semaphore.acquire().unwrap());
+    }
+    assert_eq!(a.names_in_use(), 0);
+}
+
+#[test]
+fn name_of_a_semaphore_is_no_lock() {
+    let ([a, b], _) = pair();
+    let _permit = a.semaphore("x", 1).unwrap().acquire().unwrap();
+    assert!(b.mutex("x").unwrap().try_lock().unwrap_err().is_foreign_format());
+    let _held = a.mutex("y").unwrap().lock().unwrap();
+    assert!(b.semaphore("y", 1).unwrap().try_acquire().unwrap_err().is_foreign_format());
+}
+
+#[test]
+fn fair_lock_is_granted_in_the_order_of_arrival() {
+    let (store, clock) = Recorded::new();
+    let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
+    let held = clients[0].fair_mutex("x").unwrap().lock().unwrap();
+    let order = Arc::new(Mutex::new(Vec::<(usize, FencingToken)>::new()));
+    let waiters: Vec<_> = (0..9)
+        .map(|n| {
+            let (lock, order) = (clients[n % 3].fair_mutex("x").unwrap(), Arc::clone(&order));
+            let before = store.count("acquire");
+            let waiter = thread::spawn(move || {
+                let guard = lock.lock().unwrap();
+                order.lock().push((n, guard.fencing_token().unwrap()));
+                guard.unlock().unwrap();
+            });
+            // Before and behind its watch.
+            eventually("it has a position", || store.count("acquire") >= before + 2);
+            waiter
+        })
+        .collect();
+    assert!(clients[1].fair_mutex("x").unwrap().try_lock().unwrap().is_none());
+    held.unlock().unwrap();
+    for waiter in waiters {
+        waiter.join().unwrap();
+    }
+    let order = order.lock();
+    assert_eq!(order.iter().map(|(n, _)| *n).collect::<Vec<_>>(), (0..9).collect::<Vec<_>>());
+    assert!(order.is_sorted_by_key(|(_, token)| *token));
+    drop(clock);
+}
+
+#[test]
+fn fair_waiter_that_gives_up_leaves_no_position() {
+    let ([a, b], _) = pair();
+    let held = a.fair_mutex("x").unwrap().lock().unwrap();
+    let other = b.fair_mutex("x").unwrap();
+    assert!(thread::scope(|scope| {
+        scope.spawn(|| other.try_lock().unwrap().is_none()).join().unwrap()
+    }));
+    held.unlock().unwrap();
+    eventually("its position is gone", || {
+        thread::scope(|scope| scope.spawn(|| other.try_lock().unwrap().is_some()).join().unwrap())
+    });
+}
+
+#[test]
+fn fair_lock_and_mutex_of_a_name_exclude_each_other() {
+    let ([a, b], _) = pair();
+    let held = a.fair_mutex("x").unwrap().lock().unwrap();
+    let mutex: OwnedMutex = b.owned_mutex("x").unwrap();
+    assert!(mutex.try_lock().unwrap().is_none());
+    held.unlock().unwrap();
+    let held = mutex.lock().unwrap();
+    assert!(a.fair_mutex("x").unwrap().try_lock().unwrap().is_none());
+    drop(held);
+}

@@ -1,0 +1,275 @@
+//! What a name of the memory store has besides one holder: readers, permits, and waiters that the
+//! store knows.
+
+use super::State;
+use crate::backend::{
+    Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Permits, Release, Tokens,
+    WAITER_PRESENCE,
+};
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind};
+use crate::name::{LockKind, LockName};
+use crate::owner::{OwnerId, OwnerText};
+use crate::token::{FencingToken, TokenRange};
+use std::collections::VecDeque;
+
+/// Holders of a name that share it, and waiters.
+#[derive(Default)]
+pub(super) struct Shares {
+    readers: Vec<Share>,
+    permits: Vec<Share>,
+    /// Of a semaphore that a client has used.
+    limit: Option<u32>,
+    /// Waiters in the order of arrival.
+    queue: VecDeque<Position>,
+    /// Until when a waiting writer keeps new readers out.
+    writer_until: Option<Moment>,
+}
+
+struct Share {
+    owner: OwnerId,
+    until: Moment,
+    /// How many permits.
+    count: u32,
+}
+
+struct Position {
+    owner: OwnerId,
+    until: Moment,
+}
+
+impl Shares {
+    /// Forgets what is over.
+    fn purge(&mut self, now: Moment) {
+        self.readers.retain(|share| now < share.until);
+        self.permits.retain(|share| now < share.until);
+        self.queue.retain(|position| now < position.until);
+        self.writer_until = self.writer_until.filter(|until| now < *until);
+    }
+
+    /// Whether nothing would be lost with it.
+    pub(super) fn is_idle(&mut self, now: Moment) -> bool {
+        self.purge(now);
+        let is_unused = self.readers.is_empty() && self.permits.is_empty();
+        is_unused && self.queue.is_empty() && self.limit.is_none()
+    }
+
+    fn of(&mut self, kind: LockKind) -> &mut Vec<Share> {
+        match kind {
+            LockKind::Permits { .. } => &mut self.permits,
+            _ => &mut self.readers,
+        }
+    }
+
+    fn enqueue(&mut self, owner: OwnerId, now: Moment) {
+        let until = now + WAITER_PRESENCE;
+        match self.queue.iter_mut().find(|position| position.owner == owner) {
+            Some(position) => position.until = until,
+            None => self.queue.push_back(Position { owner, until }),
+        }
+    }
+
+    fn leave_queue(&mut self, owner: OwnerId) {
+        self.queue.retain(|position| position.owner != owner);
+    }
+
+    fn taken(&self) -> u32 {
+        self.permits.iter().map(|share| share.count).sum()
+    }
+}
+
+/// The time until the last of these ends.
+fn longest(shares: &[Share]) -> Option<&Share> {
+    shares.iter().max_by_key(|share| share.until)
+}
+
+/// Grants a lease to `owner`, and never shortens it.
+fn hold(shares: &mut Vec<Share>, owner: OwnerId, until: Moment, count: u32) {
+    match shares.iter_mut().find(|share| share.owner == owner) {
+        Some(share) => share.until = share.until.max(until),
+        None => shares.push(Share { owner, until, count }),
+    }
+}
+
+fn foreign(found: &str) -> Failure {
+    Failure::Refused(Error::new(
+        ErrorKind::ForeignFormat,
+        format!("the name is in use for {found}: choose another one"),
+    ))
+}
+
+impl State {
+    /// The shares of a name; made if there are none.
+    fn shares(&mut self, name: &LockName, now: Moment) -> &mut Shares {
+        let shares = self.shares.entry(name.of_kind(LockKind::Mutex)).or_default();
+        shares.purge(now);
+        shares
+    }
+
+    /// What keeps an attempt of one owner out besides another such owner, if something does.
+    pub(super) fn kept_out(
+        &mut self,
+        attempt: &Attempt<'_>,
+        now: Moment,
+    ) -> Result<Option<Answer>, Failure> {
+        let (name, owner) = (attempt.name, attempt.owner);
+        let kind = name.kind();
+        if self.shares.is_empty() && kind == LockKind::Mutex {
+            return Ok(None);
+        }
+        let holder = self.holder(name, now).map(|held| (held.owner, held.until));
+        let shares = self.shares(name, now);
+        if shares.limit.is_some() {
+            return Err(foreign("a semaphore"));
+        }
+        if holder.is_some_and(|(holder, _)| holder == owner) {
+            return Ok(None); // a repetition
+        }
+        let readers = longest(&shares.readers).map(|share| share.until);
+        let busy = holder.map(|(_, until)| until).or(readers);
+        let is_next = shares.queue.front().is_none_or(|first| first.owner == owner);
+        if busy.is_none() && (kind != LockKind::Fair || is_next) {
+            shares.leave_queue(owner);
+            shares.writer_until = shares.writer_until.filter(|_| kind != LockKind::Write);
+            return Ok(None);
+        }
+        match kind {
+            LockKind::Fair => shares.enqueue(owner, now),
+            LockKind::Write => shares.writer_until = Some(now + WAITER_PRESENCE),
+            _ => {}
+        }
+        Ok(Some(Answer::Busy(busy.map(|until| until.since(now)))))
+    }
+
+    /// Grants a share, if there is room.
+    pub(super) fn acquire_share(
+        &mut self,
+        attempt: &Attempt<'_>,
+        now: Moment,
+    ) -> Result<Answer, Failure> {
+        let Attempt { name, owner, lease, tokens, beside, .. } = *attempt;
+        let until = now + lease.duration();
+        let writer = self.holder(name, now).map(|held| (held.owner, held.until));
+        let last = self.tokens.get(&name.of_kind(LockKind::Mutex)).map(|counter| counter.last);
+        let shares = self.shares(name, now);
+        let is_repeated = shares.of(name.kind()).iter().any(|share| share.owner == owner);
+        if let LockKind::Permits { limit: named, count } = name.kind() {
+            if writer.is_some() || !shares.readers.is_empty() {
+                return Err(foreign("a lock"));
+            }
+            let limit = *shares.limit.get_or_insert(named);
+            if !is_repeated && shares.taken().saturating_add(count) > limit {
+                let first = shares.permits.iter().map(|share| share.until).min();
+                return Ok(Answer::Busy(first.map(|until| until.since(now))));
+            }
+            hold(&mut shares.permits, owner, until, count);
+            return Ok(Answer::Granted(Grant::new(None).limit(limit)));
+        }
+        if shares.limit.is_some() {
+            return Err(foreign("a semaphore"));
+        }
+        let other = writer.filter(|(writer, _)| beside != Some(*writer));
+        let waiting = shares.writer_until.filter(|_| !is_repeated && writer.is_none());
+        if let Some(until) = other.map(|(_, until)| until).or(waiting) {
+            return Ok(Answer::Busy(Some(until.since(now))));
+        }
+        hold(&mut shares.readers, owner, until, 1);
+        let token = last.filter(|_| tokens != Tokens::None).map(FencingToken::new);
+        Ok(Answer::Granted(Grant::new(token.and_then(|token| TokenRange::new(token, token)))))
+    }
+
+    /// Extends a share. False if it is gone.
+    pub(super) fn renew_share(
+        &mut self,
+        name: &LockName,
+        owner: OwnerId,
+        until: Moment,
+        now: Moment,
+    ) -> bool {
+        let shares = self.shares(name, now).of(name.kind());
+        let share = shares.iter_mut().find(|share| share.owner == owner);
+        share.map(|share| share.until = share.until.max(until)).is_some()
+    }
+
+    /// Ends a share.
+    pub(super) fn release_share(
+        &mut self,
+        name: &LockName,
+        owner: OwnerId,
+        now: Moment,
+    ) -> Release {
+        let shares = self.shares(name, now).of(name.kind());
+        let before = shares.len();
+        shares.retain(|share| share.owner != owner);
+        if shares.len() < before { Release::Freed } else { Release::Gone }
+    }
+
+    /// An owner does not wait any more; or a writer has released, and readers may compete. Whether
+    /// that lets others in.
+    pub(super) fn stop_waiting(&mut self, name: &LockName, owner: OwnerId) -> bool {
+        match (name.kind(), self.shares.get_mut(&name.of_kind(LockKind::Mutex))) {
+            (LockKind::Fair, Some(shares)) => {
+                let before = shares.queue.len();
+                shares.leave_queue(owner);
+                shares.queue.len() < before
+            }
+            (LockKind::Write, Some(shares)) => shares.writer_until.take().is_some(),
+            _ => false,
+        }
+    }
+
+    /// What is left of this owner's share.
+    pub(super) fn share_of(
+        &mut self,
+        name: &LockName,
+        owner: OwnerId,
+        now: Moment,
+    ) -> Option<HolderInfo> {
+        let shares = self.shares(name, now).of(name.kind());
+        shares.iter().find(|share| share.owner == owner).map(|share| share.info(now))
+    }
+
+    /// The holders that share a name.
+    pub(super) fn inspect_shares(&mut self, name: &LockName, now: Moment) -> LockInfo {
+        let shares = self.shares(name, now);
+        let (taken, limit) = (shares.taken(), shares.limit);
+        let of_kind = shares.of(name.kind());
+        let held = longest(of_kind).map_or(LockInfo::FREE, |share| {
+            LockInfo::held(share.info(now)).holders(of_kind.len() as u64)
+        });
+        match (name.kind(), limit) {
+            (LockKind::Permits { .. }, Some(limit)) => {
+                held.permits(Permits::new(limit, limit.saturating_sub(taken)))
+            }
+            _ => held,
+        }
+    }
+
+    /// Ends all shares of the kind; whether there were any.
+    pub(super) fn force_shares(&mut self, name: &LockName, now: Moment) -> bool {
+        let shares = self.shares(name, now).of(name.kind());
+        !std::mem::take(shares).is_empty()
+    }
+
+    /// Sets the limit of a semaphore, and returns the former one.
+    pub(super) fn set_permits(
+        &mut self,
+        name: &LockName,
+        limit: u32,
+        now: Moment,
+    ) -> Result<Option<u32>, Failure> {
+        let is_locked = self.holder(name, now).is_some();
+        let shares = self.shares(name, now);
+        if is_locked || !shares.readers.is_empty() {
+            return Err(foreign("a lock"));
+        }
+        Ok(shares.limit.replace(limit))
+    }
+}
+
+impl Share {
+    fn info(&self, now: Moment) -> HolderInfo {
+        let owner = OwnerText::new(&self.owner.to_string());
+        HolderInfo::new(owner, Some(self.until.since(now)), self.count.into())
+    }
+}

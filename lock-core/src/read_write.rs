@@ -1,0 +1,84 @@
+//! [`RwLock`]: several readers or one writer, over all clients.
+
+use crate::engine::EngineHandle;
+use crate::error::Error;
+use crate::mutex::held_by_threads;
+use crate::name::{LockKind, LockName};
+use crate::parts::SingleLock;
+use std::fmt;
+use std::sync::Arc;
+
+/// A read-write lock: several readers or one writer, over all clients that use its name.
+///
+/// [`read`](Self::read) and [`write`](Self::write) are locks with the methods of
+/// [`DistLock`](crate::DistLock), held by threads and reentrant.
+///
+/// - Each reader has a lease of its own: a dead one blocks writers until that ends, whatever the
+///   others renew.
+/// - While a writer waits, no new reader enters; when a writer releases, both compete. A waiting
+///   writer that dies keeps readers out for three seconds.
+/// - The thread that writes may read as well, and go on reading when it has ended writing
+///   (downgrade). A thread that reads cannot write: it would wait for itself, and gets
+///   [`Error::is_misuse`] at once.
+/// - Writers get fencing tokens that grow. A reader gets the token of the last writer while the
+///   store knows it, and otherwise none.
+///
+/// Mutexes of the same name exclude it, and are excluded.
+///
+/// # Examples
+///
+/// ```
+/// # extern crate lock_core as distlock;
+/// use distlock::{Client, DistLock};
+///
+/// let client = Client::builder().url("memory://")?.connect()?;
+/// let lock = client.rw_lock("prices")?;
+/// let writing = lock.write().lock()?;
+/// let reading = lock.read().lock()?;
+/// writing.unlock()?; // others may read now, too
+/// assert!(lock.read().is_held_by_current_thread());
+/// reading.unlock()?;
+/// # Ok::<(), distlock::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct RwLock {
+    read: ReadLock,
+    write: WriteLock,
+}
+
+/// The lock of the readers of an [`RwLock`].
+#[derive(Clone)]
+pub struct ReadLock(SingleLock);
+
+/// The lock of the writer of an [`RwLock`].
+#[derive(Clone)]
+pub struct WriteLock(SingleLock);
+
+held_by_threads!(ReadLock, WriteLock);
+
+impl RwLock {
+    pub(crate) fn new(engine: &Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
+        engine.refuse_kind("read-write locks").map_err(|error| error.on(name))?;
+        let part = |kind| SingleLock::new(Arc::clone(engine), &name.of_kind(kind));
+        let (read, write) = (part(LockKind::Read)?, part(LockKind::Write)?);
+        Ok(Self { read: ReadLock(read), write: WriteLock(write) })
+    }
+
+    /// Returns the lock for reading.
+    #[must_use]
+    pub fn read(&self) -> &ReadLock {
+        &self.read
+    }
+
+    /// Returns the lock for writing.
+    #[must_use]
+    pub fn write(&self) -> &WriteLock {
+        &self.write
+    }
+}
+
+impl fmt::Debug for RwLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RwLock").field(self.read.0.name()).finish()
+    }
+}

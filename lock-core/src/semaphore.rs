@@ -1,0 +1,211 @@
+//! [`Semaphore`]: at most so many holders at once, over all clients.
+
+use crate::backend::LockInfo;
+use crate::engine::EngineHandle;
+use crate::error::Error;
+use crate::guard::OwnedGuard;
+use crate::lock::UNBOUNDED;
+use crate::name::{LockKind, LockName};
+use crate::options::LockOptions;
+use crate::parts::SingleLock;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A semaphore: at most `limit` permits are held at once, over all clients that use its name.
+///
+/// A permit is an [`OwnedGuard`]: the watchdog renews it, it has a validity, tells of its loss, and
+/// can be sent to other threads. The permits of a holder that dies come back when their lease ends.
+/// Permits have no fencing tokens, and are not reentrant: a thread that holds one and asks for
+/// another gets another.
+///
+/// The first client that uses the name sets the limit. Another client that names another limit is
+/// told so by [`Event::LimitDiffers`](crate::Event::LimitDiffers), and the stored one counts;
+/// [`set_limit`](Self::set_limit) changes it.
+///
+/// Waiters are not served in order, and a waiter for many permits may wait for as long as others
+/// take single ones.
+///
+/// # Examples
+///
+/// ```
+/// # extern crate lock_core as distlock;
+/// use distlock::Client;
+///
+/// let client = Client::builder().url("memory://")?.connect()?;
+/// let downloads = client.semaphore("downloads", 3)?;
+/// let permit = downloads.acquire()?;
+/// let two = downloads.acquire_many(2)?;
+/// assert!(downloads.try_acquire()?.is_none());
+/// permit.unlock()?;
+/// two.unlock()?;
+/// # Ok::<(), distlock::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Semaphore {
+    engine: Arc<EngineHandle>,
+    name: LockName,
+    limit: u32,
+}
+
+impl Semaphore {
+    /// The largest limit, which is also the most permits of one acquisition.
+    pub const MAX_LIMIT: u32 = 1_000_000;
+
+    pub(crate) fn new(
+        engine: Arc<EngineHandle>,
+        name: &LockName,
+        limit: u32,
+    ) -> Result<Self, Error> {
+        engine.refuse_kind("semaphores").map_err(|error| error.on(name))?;
+        engine.refuse_if_forked().map_err(|error| error.on(name))?;
+        check_limit(limit).map_err(|error| error.on(name))?;
+        Ok(Self { engine, name: name.of_kind(LockKind::Permits { limit, count: 1 }), limit })
+    }
+
+    /// Waits for a permit.
+    ///
+    /// # Blocking
+    ///
+    /// As [`DistLock::acquire`](crate::DistLock::acquire) without a deadline.
+    ///
+    /// # Errors
+    ///
+    /// As [`DistLock`](crate::DistLock).
+    pub fn acquire(&self) -> Result<OwnedGuard, Error> {
+        self.acquire_many(1)
+    }
+
+    /// Waits for `count` permits, which are one guard: all of them or none.
+    ///
+    /// # Errors
+    ///
+    /// As [`DistLock`](crate::DistLock); [`Error::is_misuse`] if `count` is zero or more than the
+    /// limit that this client named.
+    pub fn acquire_many(&self, count: u32) -> Result<OwnedGuard, Error> {
+        Ok(self.take(count, &LockOptions::new())?.expect(UNBOUNDED))
+    }
+
+    /// Waits for `count` permits with the lease, replication and interrupt of the options.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_many`](Self::acquire_many); [`Error::is_misuse`] if the options have a wait.
+    pub fn acquire_with(&self, count: u32, options: &LockOptions) -> Result<OwnedGuard, Error> {
+        Ok(self.take(count, options.without_deadline()?)?.expect(UNBOUNDED))
+    }
+
+    /// Takes a permit if one is free now.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn try_acquire(&self) -> Result<Option<OwnedGuard>, Error> {
+        self.try_acquire_with(1, &LockOptions::new())
+    }
+
+    /// Waits for a permit for at most `wait`; `None` if there was none until then.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<OwnedGuard>, Error> {
+        self.try_acquire_with(1, &LockOptions::new().wait(wait))
+    }
+
+    /// Takes `count` permits with these options; without a wait, if they are free now.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_many`](Self::acquire_many).
+    pub fn try_acquire_with(
+        &self,
+        count: u32,
+        options: &LockOptions,
+    ) -> Result<Option<OwnedGuard>, Error> {
+        self.take(count, &options.with_deadline())
+    }
+
+    fn take(&self, count: u32, options: &LockOptions) -> Result<Option<OwnedGuard>, Error> {
+        if count == 0 || count > self.limit {
+            return Err(Error::misuse(format!(
+                "{count} permits cannot be taken at once: ask for one at least, and for {} at most",
+                self.limit
+            ))
+            .on(&self.name));
+        }
+        Ok(self.lock(count)?.acquire(None, options)?.map(OwnedGuard::new))
+    }
+
+    fn lock(&self, count: u32) -> Result<SingleLock, Error> {
+        let kind = LockKind::Permits { limit: self.limit, count };
+        SingleLock::new(Arc::clone(&self.engine), &self.name.of_kind(kind))
+    }
+
+    /// Returns the limit that this client named.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Sets how many permits there are, and names this limit from now on in this handle. Returns
+    /// the limit so far; `None` if no client had used the semaphore yet.
+    ///
+    /// With a smaller limit, permits above it stay valid until their holders release them, and none
+    /// is granted until fewer than the limit are held.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`], [`Error::is_foreign_format`]; [`Error::is_misuse`] if the limit
+    /// is zero or more than [`MAX_LIMIT`](Self::MAX_LIMIT).
+    pub fn set_limit(&mut self, limit: u32) -> Result<Option<u32>, Error> {
+        check_limit(limit).map_err(|error| error.on(&self.name))?;
+        let changed = Self { limit, ..self.clone() };
+        let before = changed.lock(1)?.set_permits()?;
+        self.limit = limit;
+        self.name = self.name.of_kind(LockKind::Permits { limit, count: 1 });
+        Ok(before)
+    }
+
+    /// Returns the state of the semaphore in the store:
+    /// [`permits`](LockInfo::permits) has its limit and what is free.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
+    pub fn inspect(&self) -> Result<LockInfo, Error> {
+        self.lock(1)?.inspect()
+    }
+
+    /// Takes all permits from their holders, which learn of it as of a lost lock, and returns
+    /// whether there were any. For operators. The limit stays.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
+    pub fn force_release_all(&self) -> Result<bool, Error> {
+        self.lock(1)?.force_unlock()
+    }
+
+    /// The name of the semaphore.
+    #[must_use]
+    pub fn name(&self) -> &LockName {
+        &self.name
+    }
+}
+
+fn check_limit(limit: u32) -> Result<(), Error> {
+    if limit == 0 || limit > Semaphore::MAX_LIMIT {
+        return Err(Error::misuse(format!(
+            "a semaphore has 1 to {} permits, not {limit}",
+            Semaphore::MAX_LIMIT
+        )));
+    }
+    Ok(())
+}
+
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Semaphore").field("name", &self.name).field("limit", &self.limit).finish()
+    }
+}
