@@ -4,8 +4,8 @@ use crate::format::Format;
 use crate::node::{Node, NodeSettings, RequestMode, StoreKind};
 use crate::url;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, LockInfo, NodeId, OnReleased,
-    Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo, NodeId,
+    OnReleased, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, Finding, LockName, Moment};
 use std::fmt;
@@ -89,6 +89,18 @@ impl Backend for RedisBackend {
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         self.node.inspect(RequestMode::Direct, &self.format, name, by)
+    }
+
+    fn verify(
+        &self,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        self.node.verify(RequestMode::Direct, &self.format, acquisition, by)
+    }
+
+    fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
+        self.node.set_permits(RequestMode::Direct, &self.format, name, by)
     }
 
     fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {

@@ -6,11 +6,11 @@ use super::redirect_queue::{RedirectQueue, RedirectedRelease};
 use super::slot_map::{ClusterNode, NodeFactory, RefreshHook};
 use super::topology::{Channels, RefreshState, Topology};
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, LockInfo, NodeId, OnReleased,
-    Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo, NodeId,
+    OnReleased, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, Finding, LockName, Moment};
-use lock_redis::parts::{Address, Format, NodeSettings, Redirect, RequestMode};
+use lock_redis::parts::{Address, Format, Node, NodeSettings, Redirect, RequestMode};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -200,6 +200,37 @@ impl Router {
     }
 }
 
+impl ClusterBackend {
+    /// Asks the master of a lock's slot, if it still has it when the reply comes.
+    fn ask_owner<T>(
+        &self,
+        name: &LockName,
+        by: Moment,
+        request: impl Fn(&Node, RequestMode) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let slot = self.format.slot(name);
+        let answer = self.router.route(slot, by, |node, mode| request(node, mode));
+        settled(answer.and_then(|answer| answer.if_still_owner(slot, &self.router.0)))
+    }
+
+    /// The same for what changes nothing, and so may be sent again: the successor may be known by
+    /// then.
+    fn look<T>(
+        &self,
+        name: &LockName,
+        by: Moment,
+        request: impl Fn(&Node, RequestMode) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        match self.ask_owner(name, by, &request) {
+            Err(Failure::Unknown(_)) if self.router.0.clock().now() < by => {
+                self.router.0.refreshed(by)?;
+                self.ask_owner(name, by, &request)
+            }
+            answer => answer,
+        }
+    }
+}
+
 impl Backend for ClusterBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let slot = self.format.slot(attempt.name);
@@ -337,21 +368,21 @@ impl Backend for ClusterBackend {
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        let slot = self.format.slot(name);
-        let ask = || {
-            let info = self
-                .router
-                .route(slot, by, |node, mode| node.inspect(mode, &self.format, name, by));
-            settled(info.and_then(|info| info.if_still_owner(slot, &self.router.0)))
-        };
-        match ask() {
-            // It changes nothing, so it may be sent again: the successor may be known by now.
-            Err(Failure::Unknown(_)) if self.router.0.clock().now() < by => {
-                self.router.0.refreshed(by)?;
-                ask()
-            }
-            answer => answer,
-        }
+        self.look(name, by, |node, mode| node.inspect(mode, &self.format, name, by))
+    }
+
+    fn verify(
+        &self,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        self.look(&acquisition.name, by, |node, mode| {
+            node.verify(mode, &self.format, acquisition, by)
+        })
+    }
+
+    fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
+        self.ask_owner(name, by, |node, mode| node.set_permits(mode, &self.format, name, by))
     }
 
     fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
@@ -360,11 +391,7 @@ impl Backend for ClusterBackend {
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        let slot = self.format.slot(name);
-        let freed = self
-            .router
-            .route(slot, by, |node, mode| node.force_release(mode, &self.format, name, by));
-        settled(freed.and_then(|freed| freed.if_still_owner(slot, &self.router.0)))
+        self.ask_owner(name, by, |node, mode| node.force_release(mode, &self.format, name, by))
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {

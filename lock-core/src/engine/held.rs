@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind};
 use crate::event::{Event, Events};
 use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
-use crate::name::LockName;
+use crate::name::{LockKind, LockName};
 use crate::sync::mutant;
 use crate::token::FencingToken;
 use std::slice;
@@ -154,10 +154,14 @@ impl Engine {
         if self.is_forked() {
             return;
         }
+        // The store says which name has changed, and not of which kind the lock was.
+        let find = |name: &LockName| {
+            let kinds = [LockKind::Mutex, LockKind::Write].map(|kind| name.of_kind(kind));
+            let locks = kinds.map(|name| self.registry.find(&name, Scope::Client));
+            locks.into_iter().flatten()
+        };
         let locks = match names {
-            Some(names) => {
-                names.iter().filter_map(|name| self.registry.find(name, Scope::Client)).collect()
-            }
+            Some(names) => names.iter().flat_map(find).collect(),
             None => self.registry.all(),
         };
         let (now, mut jobs) = (self.clock.now(), Vec::new());

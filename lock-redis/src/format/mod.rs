@@ -14,6 +14,7 @@
 
 mod dialect;
 mod foreign_value;
+mod kinds;
 mod owned;
 mod redisson;
 mod run;
@@ -38,8 +39,8 @@ use crate::lua::Script;
 use crate::lua::foreign_client::ForeignClient;
 use crate::pubsub::{ChannelKind, ReleaseChannel, unpublished};
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, Release, ReleaseOptions,
-    ReplicaSupport,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, Release,
+    ReleaseOptions, ReplicaSupport,
 };
 use lock_core::{
     Config, Error, ErrorKind, FencingToken, LockName, Moment, TokenRange, WarningKind,
@@ -122,6 +123,17 @@ pub(crate) trait WireFormat: fmt::Debug + Send + Sync {
         name: &LockName,
         by: Moment,
     ) -> Result<bool, Failure>;
+
+    /// See [`Backend::verify`](lock_core::Backend::verify).
+    fn verify(
+        &self,
+        link: &mut dyn ConnectionLike,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        let holder = self.inspect(link, &acquisition.name, by)?.holder;
+        Ok(holder.filter(|holder| acquisition.owner.matches(&holder.owner)))
+    }
 }
 
 /// The wire format of a client, with the settings that it depends on.

@@ -2,6 +2,7 @@
 //! renews another's lock. They differ in their [`Dialect`] only; the scripts are the same.
 
 use super::dialect::Dialect;
+use super::kinds;
 use super::run::{Run, run, run_many, submit};
 use super::wakes::Naming;
 use super::{
@@ -85,7 +86,9 @@ impl WireFormat for OwnedFormat {
     fn commands(&self) -> Vec<String> {
         let Scripts { acquire, release, close, renew, inspect, force, .. } = &self.dialect.scripts;
         let mut commands = Vec::new();
-        for script in [acquire, release, close, renew, inspect, force] {
+        let own = [acquire, release, close, renew, inspect, force];
+        let of_kinds = kinds::ALL.iter().flat_map(|kind| kind.scripts().iter().copied());
+        for script in own.into_iter().chain(of_kinds.filter(|_| self.has_all_kinds())) {
             for command in script.commands(None) {
                 if !commands.contains(&command) {
                     commands.push(command);
@@ -99,6 +102,7 @@ impl WireFormat for OwnedFormat {
         Abilities::full()
             .tokens(self.policy != TokenPolicy::Off)
             .first_renewal(self.first_renewal)
+            .all_kinds(self.has_all_kinds())
             .replication(replication)
     }
 
@@ -113,6 +117,9 @@ impl WireFormat for OwnedFormat {
         is_tracked: &dyn Fn(&str) -> bool,
         by: Moment,
     ) -> Result<Answer, Failure> {
+        if let Some(kind) = kinds::format_of(attempt.name.kind()) {
+            return kind.acquire(self, link, attempt, is_tracked, by);
+        }
         if let Tokens::Propose { .. } = attempt.tokens {
             return self.propose(link, attempt, None, is_tracked, by)?.into_answer(link.server());
         }
@@ -167,6 +174,14 @@ impl WireFormat for OwnedFormat {
         options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
+        if let Some(kind) = kinds::format_of(acquisition.name.kind()) {
+            let (call, key) =
+                (kind.release(self, acquisition, options), self.keys.lock(&acquisition.name));
+            let reply = call.run(link, &key, by)?;
+            let channel = || kind.channel(&key);
+            return released(link.server(), self.channels(), channel, &reply, 0)
+                .ok_or_else(|| unexpected(link, call.script));
+        }
         let request = self.release_request(acquisition, options);
         let ReleaseRequest { script, key, channel, .. } = &request;
         let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
@@ -183,6 +198,9 @@ impl WireFormat for OwnedFormat {
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
+        if let Some(kind) = kinds::format_of(name.kind()) {
+            return kind.inspect(self, link, name, by);
+        }
         let key = self.keys.lock(name);
         let reply = run(&self.dialect.scripts.inspect, link, &key, &[key.as_bytes()], &[], by)?;
         match reply.as_array() {
@@ -206,6 +224,13 @@ impl WireFormat for OwnedFormat {
         by: Moment,
     ) -> Result<bool, Failure> {
         let key = self.keys.lock(name);
+        if let Some(kind) = kinds::format_of(name.kind()) {
+            let call = kind.force(self, name);
+            let reply = call.run(link, &key, by)?;
+            return released(link.server(), self.channels(), || kind.channel(&key), &reply, 0)
+                .map(|release| release != Release::Gone)
+                .ok_or_else(|| unexpected(link, call.script));
+        }
         self.refuse_apart(&key)?;
         let (channel, list) = (self.naming.of(&key), self.list(&key));
         let mut keys = [b"".as_slice(); 2];
@@ -217,6 +242,19 @@ impl WireFormat for OwnedFormat {
             Some(release) => Ok(release != Release::Gone),
             None => Err(unexpected(link, script)),
         }
+    }
+
+    fn verify(
+        &self,
+        link: &mut dyn ConnectionLike,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        if let Some(kind) = kinds::format_of(acquisition.name.kind()) {
+            return kind.verify(self, link, acquisition, by);
+        }
+        let holder = self.inspect(link, &acquisition.name, by)?.holder;
+        Ok(holder.filter(|holder| acquisition.owner.matches(&holder.owner)))
     }
 }
 
@@ -246,6 +284,11 @@ impl OwnedFormat {
             has_slots: AtomicBool::new(false),
             sharded: AtomicBool::new(false),
         }
+    }
+
+    /// Whether there are formats for all kinds of locks beside this one.
+    fn has_all_kinds(&self) -> bool {
+        self.dialect.name == super::REDISSON.name && !kinds::ALL.is_empty()
     }
 
     /// From now on each key is taken for one of a slot of its own.
@@ -284,9 +327,10 @@ impl OwnedFormat {
     /// Where releases of `name` are published.
     pub(crate) fn channel(&self, name: &LockName) -> ReleaseChannel {
         let key = self.keys.lock(name);
+        let kind = kinds::format_of(name.kind());
         ReleaseChannel {
             kind: self.channels(),
-            name: self.naming.of(&key),
+            name: kind.map_or_else(|| self.naming.of(&key), |kind| kind.channel(&key)),
             key: key.into_owned(),
             polls: self.polls.unwrap_or_default(),
         }
@@ -348,6 +392,19 @@ impl OwnedFormat {
         self.dialect.takes_by_set && self.policy == TokenPolicy::Off
     }
 
+    /// See [`Backend::set_permits`](lock_core::Backend::set_permits).
+    pub(crate) fn set_permits(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<Option<u32>, Failure> {
+        match kinds::format_of(name.kind()) {
+            Some(kind) => kind.set_permits(self, link, name, by),
+            None => Err(Failure::NotSent(Error::misuse("only a semaphore has permits"))),
+        }
+    }
+
     /// How many tokens to set aside behind the first; `None`: no tokens are made.
     fn reserve(&self, tokens: Tokens) -> Result<Option<u32>, Failure> {
         match (self.policy, tokens) {
@@ -371,12 +428,27 @@ impl OwnedFormat {
         lingers: impl FnOnce(&str) -> bool + Send + 'static,
         done: OnReleased,
     ) {
-        let request = self.release_request(acquisition, options);
+        let kind = kinds::format_of(acquisition.name.kind());
+        let (server, channels) = (Arc::clone(link.server()), self.channels());
+        let unseen = if kind.is_some() { 0 } else { self.unseen() };
+        let key = self.keys.lock(&acquisition.name).to_string();
+        let naming = self.naming;
+        let channel_of = move |key: &str| kind.map_or_else(|| naming.of(key), |it| it.channel(key));
+        let of_kind = kind.map(|kind| kind.release(self, acquisition, options));
+        let (key_words, words): (Vec<_>, Vec<_>);
+        let request;
         let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
-        let (keys, arguments) = (request.keys(&mut keys), request.arguments(&mut arguments));
-        let (script, key, naming) = (request.script, request.key.to_string(), self.naming);
-        let (server, unseen) = (Arc::clone(link.server()), self.unseen());
-        let channels = self.channels();
+        let (script, keys, arguments) = match &of_kind {
+            Some(call) => {
+                key_words = call.keys.iter().map(String::as_bytes).collect();
+                words = call.arguments.iter().map(Vec::as_slice).collect();
+                (call.script, &key_words[..], &words[..])
+            }
+            None => {
+                request = self.release_request(acquisition, options);
+                (request.script, request.keys(&mut keys), request.arguments(&mut arguments))
+            }
+        };
         submit(script, link, keys, arguments, by, move |outcome| {
             let mut heard = ReplyCheck::Expected;
             done(outcome.and_then(|reply| {
@@ -384,13 +456,13 @@ impl OwnedFormat {
                     let asked = Asked::Script(script, &key);
                     return Err(error_mapping::refused(&server, error, &asked));
                 }
-                let channel = || naming.of(&key);
+                let channel = || channel_of(&key);
                 let release = released(&server, channels, channel, &reply, unseen);
                 let release = release.ok_or_else(|| {
                     heard = ReplyCheck::Unexpected;
                     unexpected_reply(&server, &format!("the script `{}`", script.name))
                 })?;
-                Ok(without_own_subscription(release, || lingers(&naming.of(&key))))
+                Ok(without_own_subscription(release, || lingers(&channel_of(&key))))
             }));
             heard
         });
@@ -434,8 +506,68 @@ impl OwnedFormat {
         }
     }
 
-    /// Renews all of `batch` in one request. The answers are as many and in the same order.
+    /// Renews all of `batch`, the mutexes in one request. The answers are as many and in the same
+    /// order.
     pub(crate) fn renew(
+        &self,
+        link: &mut dyn ConnectionLike,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
+        let kind_of = |one: &RenewalRequest| kinds::format_of(one.acquisition.name.kind());
+        if batch.iter().all(|one| kind_of(one).is_none()) {
+            return self.renew_mutexes(link, batch, by);
+        }
+        let (others, mutexes): (Vec<_>, Vec<_>) =
+            batch.iter().cloned().partition(|one| kind_of(one).is_some());
+        let mut mutexes = match mutexes.is_empty() {
+            true => Vec::new(),
+            false => self.renew_mutexes(link, &mutexes, by)?,
+        }
+        .into_iter();
+        let mut others = self.renew_kinds(link, &others, by).into_iter();
+        let next = |one| if kind_of(one).is_some() { others.next() } else { mutexes.next() };
+        Ok(batch.iter().map(next).map(|answer| answer.expect("an answer for each")).collect())
+    }
+
+    /// Each by a script of its own, those of a kind in one write.
+    fn renew_kinds(
+        &self,
+        link: &mut dyn ConnectionLike,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        let calls: Vec<_> = batch
+            .iter()
+            .filter_map(|RenewalRequest { acquisition, .. }| {
+                let kind = kinds::format_of(acquisition.name.kind())?;
+                Some(kind.renew(self, acquisition))
+            })
+            .collect();
+        let words: Vec<(Vec<_>, Vec<_>)> = calls
+            .iter()
+            .map(|call| {
+                let keys = call.keys.iter().map(String::as_bytes).collect();
+                (keys, call.arguments.iter().map(Vec::as_slice).collect())
+            })
+            .collect();
+        let mut renewals: Vec<_> = calls.iter().map(|_| None).collect();
+        while let Some(first) = renewals.iter().position(Option::is_none) {
+            let script = calls[first].script;
+            let is_next = |at: &usize| calls[*at].script.bit == script.bit;
+            let group: Vec<_> = (first..calls.len()).filter(is_next).collect();
+            let runs: Vec<_> = group
+                .iter()
+                .map(|at| Run { keys: &words[*at].0, arguments: &words[*at].1 })
+                .collect();
+            for (at, renewal) in group.iter().zip(renew_each(script, link, &runs, by)) {
+                renewals[*at] = Some(renewal);
+            }
+        }
+        renewals.into_iter().flatten().collect()
+    }
+
+    fn renew_mutexes(
         &self,
         link: &mut dyn ConnectionLike,
         batch: &[RenewalRequest],
@@ -452,7 +584,9 @@ impl OwnedFormat {
         let words: Vec<_> = arguments.iter().map(Text::as_bytes).collect();
         let script = &self.dialect.scripts.renew;
         if self.has_slots() {
-            return Ok(renew_each(script, link, &key_words, &words, by));
+            let runs = key_words.chunks(1).zip(words.chunks(2));
+            let runs: Vec<_> = runs.map(|(keys, arguments)| Run { keys, arguments }).collect();
+            return Ok(renew_each(script, link, &runs, by));
         }
         let first = keys.first().map_or("", |key| key);
         let reply = run(script, link, first, &key_words, &words, by)?;
@@ -532,25 +666,23 @@ fn fill<'a>(room: &'a mut [&'a [u8]], words: impl Iterator<Item = &'a [u8]>) -> 
 fn renew_each(
     script: &'static Script,
     link: &mut dyn ConnectionLike,
-    keys: &[&[u8]],
-    arguments: &[&[u8]],
+    runs: &[Run<'_>],
     by: Moment,
 ) -> Vec<Result<Renewal, Failure>> {
-    let runs = keys.chunks(1).zip(arguments.chunks(2));
-    let runs: Vec<_> = runs.map(|(keys, arguments)| Run { keys, arguments }).collect();
-    let (replies, outcome) = run_many(script, link, &runs, by);
-    let mut renewals = Vec::with_capacity(keys.len());
-    for (reply, key) in replies.iter().zip(keys) {
-        let key = String::from_utf8_lossy(key);
+    let (replies, outcome) = run_many(script, link, runs, by);
+    let mut renewals = Vec::with_capacity(runs.len());
+    for (reply, run) in replies.iter().zip(runs) {
+        let key = String::from_utf8_lossy(run.keys[0]);
         renewals.push(match reply {
             Reply::Int(1) => Ok(Renewal::Extended),
+            Reply::Int(0) => Ok(Renewal::Gone),
             Reply::Array(answers) if answers.len() == 1 => renewed(script, link, &answers[0], &key),
             Reply::Error(error) => Err(refused(link, error, &Asked::Script(script, &key))),
             _ => Err(unexpected(link, script)),
         });
     }
     if let Err(error) = outcome {
-        renewals.resize(keys.len(), Err(Failure::from(error)));
+        renewals.resize(runs.len(), Err(Failure::from(error)));
     }
     renewals
 }

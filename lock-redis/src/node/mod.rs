@@ -41,8 +41,8 @@ use cluster::{Port, Shards};
 use diagnosis::NodeTerms;
 use eviction::{Eviction, OnEviction};
 use lock_core::backend::{
-    AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, LockInfo, OnReleased, Release,
-    ReleaseOptions, Tombstone, Wake, Watch,
+    AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo, OnReleased,
+    Release, ReleaseOptions, Tombstone, Wake, Watch,
 };
 use lock_core::{Clock, Error, ErrorKind, LockName, Moment, Replicas, Replication};
 use std::fmt;
@@ -63,6 +63,7 @@ pub enum RequestMode {
 /// What only a format that says who holds a lock can do.
 const QUORUM: &str = "stand on a quorum";
 const RENEWED: &str = "be renewed";
+const SHARED: &str = "count permits";
 
 /// One server.
 ///
@@ -251,6 +252,33 @@ impl Node {
     ) -> Result<LockInfo, Failure> {
         let connection = self.connection(mode, by);
         connection.and_then(|mut link| format.0.inspect(link.get(), name, by)).map_err(on(name))
+    }
+
+    /// See [`Backend::verify`](lock_core::Backend::verify).
+    pub fn verify(
+        &self,
+        mode: RequestMode,
+        format: &Format,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        let connection = self.connection(mode, by);
+        let holder = connection.and_then(|mut link| format.0.verify(link.get(), acquisition, by));
+        holder.map_err(on(&acquisition.name))
+    }
+
+    /// See [`Backend::set_permits`](lock_core::Backend::set_permits).
+    pub fn set_permits(
+        &self,
+        mode: RequestMode,
+        format: &Format,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<Option<u32>, Failure> {
+        let connection = self.connection(mode, by);
+        let before =
+            connection.and_then(|mut link| format.owned(SHARED)?.set_permits(link.get(), name, by));
+        before.map_err(on(name))
     }
 
     /// See [`Backend::poll_pause`](lock_core::Backend::poll_pause).

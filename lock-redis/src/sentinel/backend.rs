@@ -9,8 +9,8 @@ use crate::format::Format;
 use crate::node::{Node, NodeSettings, RequestMode, StoreKind, on};
 use crate::url;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, LockInfo, NodeId, OnReleased,
-    Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo, NodeId,
+    OnReleased, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, Finding, LockName, Moment};
 use std::fmt;
@@ -121,6 +121,25 @@ impl SentinelBackend {
     }
 }
 
+impl SentinelBackend {
+    /// Asks the master, and then the sentinels whether it still is. A master that was replaced, and
+    /// has not been told so, says what was; and its clients may not have heard of it yet either,
+    /// because they were paused as well.
+    fn ask_confirmed<T>(
+        &self,
+        name: &LockName,
+        by: Moment,
+        request: impl Fn(&Node, &Format) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let look = |node: &Arc<Node>| {
+            let answer = request(node, &self.tracker.format)?;
+            self.tracker.confirm(by);
+            Ok(answer)
+        };
+        self.ask(by, look, |_| Effect::Nothing).map_err(on(name))
+    }
+}
+
 impl Backend for SentinelBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let format = &self.tracker.format;
@@ -212,14 +231,29 @@ impl Backend for SentinelBackend {
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        let look = |node: &Arc<Node>| {
-            let info = node.inspect(RequestMode::Direct, &self.tracker.format, name, by)?;
-            // A master that was replaced, and has not been told so, says what was; and its clients
-            // may not have heard of it yet either, because they were paused as well.
-            self.tracker.confirm(by);
-            Ok(info)
-        };
-        self.ask(by, look, |_| Effect::Nothing).map_err(on(name))
+        self.ask_confirmed(name, by, |node, format| {
+            node.inspect(RequestMode::Direct, format, name, by)
+        })
+    }
+
+    fn verify(
+        &self,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        self.ask_confirmed(&acquisition.name, by, |node, format| {
+            node.verify(RequestMode::Direct, format, acquisition, by)
+        })
+    }
+
+    fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
+        let format = &self.tracker.format;
+        self.ask(
+            by,
+            |node| node.set_permits(RequestMode::Direct, format, name, by),
+            |_| Effect::Nothing,
+        )
+        .map_err(on(name))
     }
 
     fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {

@@ -1,0 +1,110 @@
+//! [`KindFormat`]: the bytes and scripts of the kinds of locks besides the mutex, in
+//! `format=redisson`.
+//!
+//! What a request is sent on, what a release means and who is woken is the same for all kinds, and
+//! stands in [`OwnedFormat`]; here stands what differs: the keys, the scripts, and their replies.
+
+use super::OwnedFormat;
+use crate::connection::{ConnectionLike, Reply};
+use crate::lua::Script;
+use lock_core::backend::{
+    AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, ReleaseOptions,
+};
+use lock_core::{LockKind, LockName, Moment};
+use std::fmt;
+
+/// A script with its keys and arguments, which are in the order of its head.
+#[derive(Debug)]
+pub(crate) struct ScriptCall {
+    pub(crate) script: &'static Script,
+    pub(crate) keys: Vec<String>,
+    pub(crate) arguments: Vec<Vec<u8>>,
+}
+
+/// How one kind of lock stands in the store.
+pub(crate) trait KindFormat: fmt::Debug + Sync {
+    /// Where its releases are published.
+    fn channel(&self, key: &str) -> String;
+
+    /// The commands on keys that its scripts run, as an access control list writes them.
+    fn scripts(&self) -> &'static [&'static Script];
+
+    /// Tries once to take it. `is_tracked` as for [`WireFormat::acquire`](super::WireFormat).
+    fn acquire(
+        &self,
+        format: &OwnedFormat,
+        link: &mut dyn ConnectionLike,
+        attempt: &Attempt<'_>,
+        is_tracked: &dyn Fn(&str) -> bool,
+        by: Moment,
+    ) -> Result<Answer, Failure>;
+
+    /// What ends a hold, or a wait in a queue of the store. The reply is that of `release.lua`.
+    fn release(
+        &self,
+        format: &OwnedFormat,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+    ) -> ScriptCall;
+
+    /// What extends one lease. The reply is 1, or 0 if this owner does not hold it.
+    fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall;
+
+    /// The holders, and what the store knows besides.
+    fn inspect(
+        &self,
+        format: &OwnedFormat,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure>;
+
+    /// This acquisition, if its owner holds it.
+    fn verify(
+        &self,
+        format: &OwnedFormat,
+        link: &mut dyn ConnectionLike,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure>;
+
+    /// What ends all holds. The reply is that of `force.lua`.
+    fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall;
+
+    /// Sets the limit of a semaphore: see
+    /// [`Backend::set_permits`](lock_core::Backend::set_permits).
+    fn set_permits(
+        &self,
+        _format: &OwnedFormat,
+        _link: &mut dyn ConnectionLike,
+        _name: &LockName,
+        _by: Moment,
+    ) -> Result<Option<u32>, Failure> {
+        Err(Failure::NotSent(lock_core::Error::misuse("only a semaphore has permits")))
+    }
+}
+
+/// All of them.
+pub(crate) static ALL: &[&dyn KindFormat] = &[];
+
+/// The format of a kind; `None` for a mutex.
+pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
+    match kind {
+        // Fair, Read, Write, Permits: a file here for each.
+        _ => None,
+    }
+}
+
+impl ScriptCall {
+    /// Runs it on a connection.
+    pub(crate) fn run(
+        &self,
+        link: &mut dyn ConnectionLike,
+        key: &str,
+        by: Moment,
+    ) -> Result<Reply, Failure> {
+        let keys: Vec<_> = self.keys.iter().map(String::as_bytes).collect();
+        let arguments: Vec<_> = self.arguments.iter().map(Vec::as_slice).collect();
+        super::run(self.script, link, key, &keys, &arguments, by)
+    }
+}
