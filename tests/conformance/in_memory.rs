@@ -6,7 +6,9 @@
 use distlock_tests::subjects::memory::{MemoryQuorum, MemorySubject, SeveralSubject};
 use distlock_tests::subjects::mount::{Extent, Mount, left_out_cases_fail};
 use libtest_mimic::{Arguments, Trial};
-use lock_core::conformance::{NEEDS_REPLICAS, SINGLE_STORE_ONLY, Subject, VirtualTime};
+use lock_core::conformance::{
+    NEEDS_ALL_KINDS, NEEDS_REPLICAS, SINGLE_STORE_ONLY, Subject, VirtualTime,
+};
 use std::sync::Arc;
 
 /// Why a lock of several stores fails the cases that it is let off.
@@ -14,7 +16,8 @@ const REASONS: [&str; 3] = ["no one store", "a single client", "it has replicas"
 
 fn mounts() -> Vec<Mount> {
     let one = || NEEDS_REPLICAS.to_vec();
-    let several = || SINGLE_STORE_ONLY.to_vec();
+    let quorum = || [NEEDS_REPLICAS, NEEDS_ALL_KINDS].concat();
+    let several = || [SINGLE_STORE_ONLY, NEEDS_ALL_KINDS].concat();
     vec![
         Mount::new("memory", Extent::Full, one(), || {
             Arc::new(MemorySubject::on(VirtualTime::new().clock()))
@@ -24,8 +27,10 @@ fn mounts() -> Vec<Mount> {
             Arc::new(SeveralSubject::majority())
         }),
         Mount::new("nested", Extent::Full, several(), || Arc::new(SeveralSubject::nested())),
-        Mount::new("quorum3", Extent::Full, one(), || Arc::new(MemoryQuorum::new(3, 0))),
-        Mount::new("quorum5_two_dead", Extent::Full, one(), || Arc::new(MemoryQuorum::new(3, 2))),
+        Mount::new("quorum3", Extent::Full, quorum(), || Arc::new(MemoryQuorum::new(3, 0))),
+        Mount::new("quorum5_two_dead", Extent::Full, quorum(), || {
+            Arc::new(MemoryQuorum::new(3, 2))
+        }),
     ]
 }
 

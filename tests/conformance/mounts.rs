@@ -15,7 +15,9 @@ use distlock_tests::subjects::mount::{self, Extent, Mount, Pool, Shared};
 use distlock_tests::subjects::quorum::{Nodes, Quorum, only_field};
 use distlock_tests::subjects::store::{Servers, Sharded, Single, Watched, borrowed, shared};
 use libtest_mimic::Trial;
-use lock_core::conformance::{NEEDS_A_LIST_OF_REPLICAS, NEEDS_REPLICAS, NEEDS_TOKENS, Subject};
+use lock_core::conformance::{
+    NEEDS_A_LIST_OF_REPLICAS, NEEDS_ALL_KINDS, NEEDS_REPLICAS, NEEDS_TOKENS, Subject,
+};
 use std::sync::Arc;
 
 /// So many groups of servers at most, for the cases that each need one for themselves.
@@ -215,7 +217,7 @@ fn quorum() -> Vec<Mount> {
     let mount = |name, extent, cannot: NotApplicable, nodes: fn() -> Nodes, holder| {
         let nodes = Shared::new(nodes);
         let open = move || Quorum { nodes: nodes.get(), holder };
-        let cannot = [NEEDS_REPLICAS.to_vec(), cannot].concat();
+        let cannot = [[NEEDS_REPLICAS, NEEDS_ALL_KINDS].concat(), cannot].concat();
         Mount::new(name, extent, cannot, move || Arc::new(open()) as Arc<dyn Subject>)
     };
     vec![

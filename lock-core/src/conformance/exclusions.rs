@@ -121,7 +121,35 @@ pub const NEEDS_A_LIST_OF_REPLICAS: &[(&str, &str)] = &[(
 
 const NO_REPLICAS: &str = "it has no replicas";
 
-/// The cases that a lock of several stores cannot run, each with the reason. It must run all
+/// The cases that a store without [all kinds](crate::backend::Abilities::all_kinds) of locks cannot
+/// run, each with the reason. It must run all others.
+pub const NEEDS_ALL_KINDS: &[(&str, &str)] = &[
+    ("readers_share_and_keep_the_writer_out", MUTEXES_ONLY),
+    ("writer_keeps_readers_out", MUTEXES_ONLY),
+    ("kinds_of_a_name_exclude_each_other", MUTEXES_ONLY),
+    ("writer_becomes_a_reader", MUTEXES_ONLY),
+    ("each_reader_has_a_lease_of_its_own", MUTEXES_ONLY),
+    ("dead_reader_is_not_kept_alive_by_others", MUTEXES_ONLY),
+    ("waiting_writer_keeps_new_readers_out", MUTEXES_ONLY),
+    ("writer_that_gives_up_lets_readers_in", MUTEXES_ONLY),
+    ("reader_gets_the_token_of_the_last_writer", MUTEXES_ONLY),
+    ("release_of_each_kind_wakes_its_waiters", MUTEXES_ONLY),
+    ("owner_with_tombstone_is_refused_for_each_kind", MUTEXES_ONLY),
+    ("permits_are_granted_up_to_the_limit", MUTEXES_ONLY),
+    ("permits_of_a_dead_holder_come_back", MUTEXES_ONLY),
+    ("repeated_requests_for_permits_count_once", MUTEXES_ONLY),
+    ("stored_limit_counts_until_it_is_changed", MUTEXES_ONLY),
+    ("force_release_ends_all_shares", MUTEXES_ONLY),
+    ("verify_is_about_the_owners_share", MUTEXES_ONLY),
+    ("fair_lock_is_granted_in_order", MUTEXES_ONLY),
+    ("fair_waiter_that_is_gone_is_skipped", MUTEXES_ONLY),
+    ("semaphore_and_lock_do_not_share_a_name", MUTEXES_ONLY),
+];
+
+const MUTEXES_ONLY: &str = "it has mutexes only";
+
+/// The cases that a lock of several stores cannot run, besides those that
+/// [need all kinds](NEEDS_ALL_KINDS), each with the reason. It must run all
 /// others.
 pub const SINGLE_STORE_ONLY: &[(&str, &str)] = &[
     ("owned_guard_unlocks_on_other_thread", OWNED_MUTEX),

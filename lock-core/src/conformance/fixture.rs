@@ -414,6 +414,38 @@ impl DirectBackend {
         answered(self.ask(&Attempt::new(name, owner, lease_time(lease)).tokens(tokens), self.by()))
     }
 
+    /// Makes one attempt of a reader beside this writer.
+    #[track_caller]
+    pub(super) fn beside(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        writer: Option<OwnerId>,
+    ) -> Answer {
+        let attempt = Attempt::new(name, owner, lease_time(long())).beside(writer);
+        answered(self.ask(&attempt, self.by()))
+    }
+
+    /// Whether the name is refused to a new owner as that of something else.
+    pub(super) fn is_foreign(&self, name: &LockName) -> bool {
+        let attempt = Attempt::new(name, self.owner(), lease_time(short()));
+        let answer = self.ask(&attempt, self.by());
+        answer.is_err_and(|failure| failure.error().is_foreign_format())
+    }
+
+    /// Whether the store says that this owner holds it.
+    #[track_caller]
+    pub(super) fn verifies(&self, name: &LockName, owner: OwnerId) -> bool {
+        let acquisition = self.acquisition(name, owner, long());
+        answered(self.backend.verify(&acquisition, self.by())).is_some()
+    }
+
+    /// Sets the limit of a semaphore, and returns the former one.
+    #[track_caller]
+    pub(super) fn set_permits(&self, name: &LockName) -> Option<u32> {
+        answered(self.backend.set_permits(name, self.by()))
+    }
+
     /// Makes one attempt that replicas must confirm.
     #[track_caller]
     pub(super) fn confirmed(

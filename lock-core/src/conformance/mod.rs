@@ -49,7 +49,8 @@ mod violation;
 mod virtual_time;
 
 pub use exclusions::{
-    NEEDS_A_LIST_OF_REPLICAS, NEEDS_AN_OWNER, NEEDS_REPLICAS, NEEDS_TOKENS, SINGLE_STORE_ONLY,
+    NEEDS_A_LIST_OF_REPLICAS, NEEDS_ALL_KINDS, NEEDS_AN_OWNER, NEEDS_REPLICAS, NEEDS_TOKENS,
+    SINGLE_STORE_ONLY,
 };
 pub use lateness::{
     Late, Lateness, forget_process, late, note_excuse, retry_if_late, retry_if_late_beyond,
@@ -106,6 +107,12 @@ impl Case {
     #[must_use]
     pub fn needs_replicas(&self) -> bool {
         NEEDS_REPLICAS.iter().any(|(name, _)| *name == self.name)
+    }
+
+    /// Returns whether it needs a store with all kinds of locks.
+    #[must_use]
+    pub fn needs_all_kinds(&self) -> bool {
+        NEEDS_ALL_KINDS.iter().any(|(name, _)| *name == self.name)
     }
 
     /// Runs this case on `subject`, and again if it is [late](retry_if_late) on an overloaded

@@ -155,6 +155,28 @@ macro_rules! __conformance_table {
                 late_token_write_back_is_ignored: WriteBackByOtherOwners core,
                 refused_attempt_keeps_holders_token: ResendGetsNewToken,
             }
+            store_kinds {
+                readers_share_and_keep_the_writer_out: WriterIgnoresReaders core,
+                writer_keeps_readers_out: ReaderIgnoresWriter core,
+                kinds_of_a_name_exclude_each_other: KindsApart core,
+                writer_becomes_a_reader: WriterEndsReaders core,
+                each_reader_has_a_lease_of_its_own: ReaderRenewsAll core,
+                dead_reader_is_not_kept_alive_by_others: ReadersNeverExpire core,
+                waiting_writer_keeps_new_readers_out: WaitingWriterIgnored core,
+                writer_that_gives_up_lets_readers_in: WaitingWriterStays core,
+                reader_gets_the_token_of_the_last_writer: ReaderGetsNewToken core,
+                release_of_each_kind_wakes_its_waiters: ShareWakesNoWaiter core,
+                owner_with_tombstone_is_refused_for_each_kind: ShareIgnoresTombstone core,
+                permits_are_granted_up_to_the_limit: LimitIgnored core,
+                permits_of_a_dead_holder_come_back: PermitsNeverExpire core,
+                repeated_requests_for_permits_count_once: PermitResendCounts core,
+                stored_limit_counts_until_it_is_changed: LimitOfEachClient core,
+                force_release_ends_all_shares: ForceKeepsShares core,
+                verify_is_about_the_owners_share: VerifiesAnyShare core,
+                fair_lock_is_granted_in_order: QueueIgnored core,
+                fair_waiter_that_is_gone_is_skipped: DeadWaiterStays core,
+                semaphore_and_lock_do_not_share_a_name: SemaphoreBesideLock core,
+            }
             store_replicas {
                 confirmed_grant_is_on_replicas: ConfirmsUnasked,
                 grant_without_enough_replicas_is_reported: InsufficientReplicasUnreported,

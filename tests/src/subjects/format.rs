@@ -1,7 +1,7 @@
 //! [`Format`]: how the locks of each wire format are read, and what it cannot do.
 
 use crate::probe::Probe;
-use lock_core::conformance::{NEEDS_AN_OWNER, NEEDS_TOKENS, Seen};
+use lock_core::conformance::{NEEDS_ALL_KINDS, NEEDS_AN_OWNER, NEEDS_TOKENS, Seen};
 use std::time::{Duration, SystemTime};
 
 /// Cases that a store cannot run, each with the reason.
@@ -40,23 +40,24 @@ const fn classic(
 }
 
 /// A hash with the owner as its only field: the default.
-pub const REDISSON: Format = owned("", only_field, Vec::new);
+pub const REDISSON: Format = owned("", only_field, mutexes_only);
 
 /// What others write, with our tokens beside it.
-pub const TOKEN: Format = owned("format=token", expiring, Vec::new);
+pub const TOKEN: Format = owned("format=token", expiring, mutexes_only);
 
 /// Exactly what others write.
-pub const BARE_TOKEN: Format =
-    owned("format=token&tokens=off", expiring, || [NEEDS_TOKENS, NEEDS_TOMBSTONES].concat());
+pub const BARE_TOKEN: Format = owned("format=token&tokens=off", expiring, || {
+    [NEEDS_TOKENS, NEEDS_TOMBSTONES, NEEDS_ALL_KINDS].concat()
+});
 
 /// The same, and a release wakes those of another library, too.
 pub const WAKES_PYTHON: Format = Format {
     prefix: "lock:",
-    ..owned("format=token,wakes=python-redis-lock&prefix=lock:", expiring, Vec::new)
+    ..owned("format=token,wakes=python-redis-lock&prefix=lock:", expiring, mutexes_only)
 };
 pub const WAKES_SPRING: Format = Format {
     prefix: "registry:",
-    ..owned("format=token,wakes=spring-integration&prefix=registry:", expiring, Vec::new)
+    ..owned("format=token,wakes=spring-integration&prefix=registry:", expiring, mutexes_only)
 };
 
 /// `SET NX EX` and `DEL`.
@@ -118,8 +119,12 @@ fn prolonged() -> NotApplicable {
     cannot
 }
 
+fn mutexes_only() -> NotApplicable {
+    NEEDS_ALL_KINDS.to_vec()
+}
+
 fn not_owned() -> NotApplicable {
-    [NEEDS_TOKENS, NEEDS_AN_OWNER].concat()
+    [NEEDS_TOKENS, NEEDS_AN_OWNER, NEEDS_ALL_KINDS].concat()
 }
 
 /// Where the value is a time or a number.

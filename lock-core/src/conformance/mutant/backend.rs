@@ -10,7 +10,7 @@ use crate::backend::{
 use crate::clock::{Clock, Moment, Signal};
 use crate::conformance::scale::ms;
 use crate::error::{Error, ErrorKind};
-use crate::name::LockName;
+use crate::name::{LockKind, LockName};
 use crate::owner::{OwnerId, OwnerText};
 use crate::token::{FencingToken, TokenRange};
 use std::sync::atomic::Ordering;
@@ -33,6 +33,9 @@ impl MutantBackend {
     }
 
     pub(super) fn key(&self, name: &LockName) -> String {
+        if self.has(Mutation::KindsApart) && name.kind() == LockKind::Fair {
+            return format!("fair:{}", name.as_str());
+        }
         if self.has(Mutation::NamesCollide) {
             return name.as_str().trim().to_lowercase();
         }
@@ -62,7 +65,7 @@ impl MutantBackend {
         }
     }
 
-    fn is_closed(&self, state: &MutantState, key: &str, owner: OwnerId) -> bool {
+    pub(super) fn is_closed(&self, state: &MutantState, key: &str, owner: OwnerId) -> bool {
         if self.has(Mutation::TombstoneClosesAll) {
             return state.tombstones.keys().any(|(closed, _)| closed == key);
         }
@@ -70,7 +73,12 @@ impl MutantBackend {
     }
 
     /// The next tokens of a name.
-    fn tokens(&self, state: &mut MutantState, key: &str, asked: Tokens) -> Option<TokenRange> {
+    pub(super) fn tokens(
+        &self,
+        state: &mut MutantState,
+        key: &str,
+        asked: Tokens,
+    ) -> Option<TokenRange> {
         let reserve = match asked {
             Tokens::Assign { reserve } | Tokens::Propose { reserve, .. } => reserve,
             Tokens::None if self.has(Mutation::TokensUnasked) => 0,
@@ -125,6 +133,12 @@ impl MutantBackend {
             if self.is_closed(state, &key, attempt.owner) {
                 return Ok(Answer::Busy(Some(lease)));
             }
+            if self.is_kept_out(state, &key, attempt, now)? && !self.has(Mutation::AlwaysGrants) {
+                let left = state.held.get(&key).map(|held| held.until.since(now));
+                if left.is_none() {
+                    return Ok(Answer::Busy(left));
+                }
+            }
             match state.held.get(&key) {
                 Some(held) if held.owner == attempt.owner => {
                     Ok(self.resend(state, &key, attempt, now))
@@ -155,6 +169,9 @@ impl MutantBackend {
         acquisition: &AcquisitionId,
         now: Moment,
     ) -> Renewal {
+        if acquisition.name.kind().is_shared() {
+            return self.renew_share(state, acquisition, now);
+        }
         let key = self.key(&acquisition.name);
         let lease = acquisition.lease.duration();
         let full = self.end_of(lease, now);
@@ -227,7 +244,7 @@ impl MutantBackend {
     }
 
     /// Wakes the watchers of `key`, outside the mutex.
-    fn wake(&self, key: &str) {
+    pub(super) fn wake(&self, key: &str) {
         let mut called: Vec<_> = self.with(|state, now| {
             let wanted = |w: &&Watcher| {
                 let deaf = self.has(Mutation::WatchStartsLate) && w.since > now;
@@ -247,6 +264,9 @@ impl MutantBackend {
 
 impl Backend for MutantBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        if attempt.name.kind().is_shared() {
+            return self.acquire_share(attempt);
+        }
         let key = self.key(attempt.name);
         let is_repeated = self
             .with(|state, _| state.held.get(&key).is_some_and(|held| held.owner == attempt.owner));
@@ -294,9 +314,13 @@ impl Backend for MutantBackend {
         options: ReleaseOptions,
         _by: Moment,
     ) -> Result<Release, Failure> {
+        if acquisition.name.kind().is_shared() {
+            return Ok(self.release_share(acquisition, options));
+        }
         let key = self.key(&acquisition.name);
         let tombstone = options.tombstone == Tombstone::Leave;
         let (answer, freed) = self.with(|state, now| {
+            let lets_in = self.stop_waiting(state, &key, acquisition);
             if tombstone {
                 self.leave_tombstone(state, &key, acquisition, now);
             }
@@ -327,7 +351,7 @@ impl Backend for MutantBackend {
                         self.write_back(state, &key, options);
                     }
                     let lies = self.has(Mutation::ReleaseAlwaysFreed);
-                    (if lies { Release::Freed } else { Release::Gone }, false)
+                    (if lies { Release::Freed } else { Release::Gone }, lets_in)
                 }
             }
         });
@@ -338,6 +362,9 @@ impl Backend for MutantBackend {
     }
 
     fn inspect(&self, name: &LockName, _by: Moment) -> Result<LockInfo, Failure> {
+        if name.kind().is_shared() {
+            return Ok(self.inspect_shares(name));
+        }
         let key = self.key(name);
         Ok(self.with(|state, now| match state.held.get_mut(&key) {
             Some(held) if !self.has(Mutation::InspectSaysFree) => {
@@ -355,7 +382,27 @@ impl Backend for MutantBackend {
         }))
     }
 
+    fn verify(
+        &self,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        let AcquisitionId { name, owner, .. } = acquisition;
+        if name.kind().is_shared() {
+            return Ok(self.share_of(name, *owner));
+        }
+        let holder = self.inspect(name, by)?.holder;
+        Ok(holder.filter(|holder| owner.matches(&holder.owner)))
+    }
+
+    fn set_permits(&self, name: &LockName, _by: Moment) -> Result<Option<u32>, Failure> {
+        Ok(self.set_limit(name))
+    }
+
     fn force_release(&self, name: &LockName, _by: Moment) -> Result<bool, Failure> {
+        if name.kind().is_shared() {
+            return Ok(self.force_shares(name));
+        }
         let key = self.key(name);
         let was_held = self.with(|state, _| match self.mutation {
             Some(Mutation::ForceKeeps) => state.held.contains_key(&key),
@@ -394,7 +441,7 @@ impl Backend for MutantBackend {
     fn abilities(&self) -> Abilities {
         let denies = self.has(Mutation::ReplicasDenied);
         let replication = if denies { ReplicaSupport::Never } else { ReplicaSupport::Listed };
-        Abilities::full().replication(replication)
+        Abilities::full().replication(replication).all_kinds(true)
     }
 }
 

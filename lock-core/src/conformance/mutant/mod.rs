@@ -4,6 +4,7 @@
 //! one happens to do. Each place where a store can fail checks for the mutation.
 
 mod backend;
+mod kinds;
 mod mutation;
 mod replicas;
 mod store;

@@ -135,6 +135,46 @@ mutations! {
         WatchKeepsTheBackend,
         /// Starts a thread that does not end with the client.
         LeaksAThread,
+        /// Grants a write lock beside readers.
+        WriterIgnoresReaders,
+        /// Grants a read lock beside a writer.
+        ReaderIgnoresWriter,
+        /// Keeps fair locks and mutexes of a name apart.
+        KindsApart,
+        /// Ends the readers with the writer that they are beside.
+        WriterEndsReaders,
+        /// Extends the leases of all readers with one.
+        ReaderRenewsAll,
+        /// Keeps readers until they release.
+        ReadersNeverExpire,
+        /// Lets readers in while a writer waits.
+        WaitingWriterIgnored,
+        /// Keeps readers out after the writer has given up.
+        WaitingWriterStays,
+        /// Gives each reader a new token.
+        ReaderGetsNewToken,
+        /// Wakes no waiter when a share is released.
+        ShareWakesNoWaiter,
+        /// Leaves no tombstone for shares.
+        ShareIgnoresTombstone,
+        /// Grants more permits than there are.
+        LimitIgnored,
+        /// Keeps permits until they are released.
+        PermitsNeverExpire,
+        /// Takes more permits for a repeated attempt.
+        PermitResendCounts,
+        /// Counts by the limit that each client names.
+        LimitOfEachClient,
+        /// Reports a forced release of shares, and keeps them.
+        ForceKeepsShares,
+        /// Verifies a share if there is any.
+        VerifiesAnyShare,
+        /// Grants a fair lock to the first that asks when it is free.
+        QueueIgnored,
+        /// Keeps the position of a waiter that is gone.
+        DeadWaiterStays,
+        /// Grants permits and locks of one name.
+        SemaphoreBesideLock,
     }
     replicas {
         /// Reports that it has no replicas.

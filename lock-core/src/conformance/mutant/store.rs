@@ -28,8 +28,23 @@ pub(super) struct MutantState {
     pub(super) tombstones: HashMap<(String, OwnerId), Moment>,
     pub(super) watchers: Vec<Watcher>,
     pub(super) copies: ReplicaCopies,
+    /// What locks have besides one holder.
+    pub(super) kinds: HashMap<String, Kinds>,
     /// Grants that too few replicas confirmed.
     pub(super) unconfirmed: HashSet<(String, OwnerId)>,
+}
+
+/// The readers, permits and waiters of a name.
+#[derive(Debug, Default)]
+pub(super) struct Kinds {
+    /// Readers or permits: owner, end, and how many.
+    pub(super) shares: Vec<(OwnerId, Moment, u32)>,
+    /// Of a semaphore.
+    pub(super) limit: Option<u32>,
+    /// Until when a waiting writer keeps readers out.
+    pub(super) writer_waits: Option<Moment>,
+    /// Waiters in order, each with the end of its presence.
+    pub(super) waiters: Vec<(OwnerId, Moment)>,
 }
 
 /// The number of replicas.

@@ -1,0 +1,244 @@
+//! The kinds of locks besides the mutex, with their mutations.
+
+use super::backend::MutantBackend;
+use super::mutation::Mutation;
+use super::store::{Kinds, MutantState};
+use crate::backend::{
+    AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Permits, Release,
+    ReleaseOptions, Renewal, Tombstone, WAITER_PRESENCE,
+};
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind};
+use crate::name::{LockKind, LockName};
+use crate::owner::{OwnerId, OwnerText};
+use crate::token::{FencingToken, TokenRange};
+
+const SEMAPHORE: &str = "a semaphore has this name, or a lock";
+
+impl MutantBackend {
+    /// What there is of a name besides one holder, without what is over.
+    fn kinds_of<'a>(&self, state: &'a mut MutantState, key: &str, now: Moment) -> &'a mut Kinds {
+        let kinds = state.kinds.entry(key.to_owned()).or_default();
+        let stays = match kinds.limit {
+            Some(_) => self.has(Mutation::PermitsNeverExpire),
+            None => self.has(Mutation::ReadersNeverExpire),
+        };
+        kinds.shares.retain(|(_, until, _)| stays || *until > now);
+        let waits = self.has(Mutation::DeadWaiterStays);
+        kinds.waiters.retain(|(_, until)| waits || *until > now);
+        kinds.writer_waits = kinds.writer_waits.filter(|until| *until > now);
+        kinds
+    }
+
+    fn foreign(&self) -> Result<(), Failure> {
+        if self.has(Mutation::SemaphoreBesideLock) {
+            return Ok(());
+        }
+        Err(Failure::Refused(Error::new(ErrorKind::ForeignFormat, SEMAPHORE)))
+    }
+
+    /// Why one holder is not let in, besides another holder.
+    pub(super) fn is_kept_out(
+        &self,
+        state: &mut MutantState,
+        key: &str,
+        attempt: &Attempt<'_>,
+        now: Moment,
+    ) -> Result<bool, Failure> {
+        let (kind, owner) = (attempt.name.kind(), attempt.owner);
+        let holder = state.held.get(key).map(|held| held.owner);
+        let kinds = self.kinds_of(state, key, now);
+        if kinds.limit.is_some() {
+            self.foreign()?;
+        }
+        if holder == Some(owner) {
+            return Ok(false);
+        }
+        let ignores = kind == LockKind::Write && self.has(Mutation::WriterIgnoresReaders);
+        let is_busy = holder.is_some() || (!kinds.shares.is_empty() && !ignores);
+        let is_first = kinds.waiters.first().is_none_or(|(first, _)| *first == owner);
+        let is_first = is_first || self.has(Mutation::QueueIgnored);
+        match kind {
+            LockKind::Write if is_busy => kinds.writer_waits = Some(now + WAITER_PRESENCE),
+            LockKind::Write => kinds.writer_waits = None,
+            LockKind::Fair if is_busy || !is_first => {
+                let until = now + WAITER_PRESENCE;
+                match kinds.waiters.iter_mut().find(|(waiter, _)| *waiter == owner) {
+                    Some((_, end)) => *end = until,
+                    None => kinds.waiters.push((owner, until)),
+                }
+            }
+            _ => kinds.waiters.retain(|(waiter, _)| *waiter != owner),
+        }
+        Ok(is_busy || (kind == LockKind::Fair && !is_first))
+    }
+
+    pub(super) fn acquire_share(&self, attempt: &Attempt<'_>) -> Result<Answer, Failure> {
+        let Attempt { name, owner, lease, tokens, beside, .. } = *attempt;
+        let key = self.key(name);
+        self.with(|state, now| {
+            if self.is_closed(state, &key, owner) {
+                return Ok(Answer::Busy(None));
+            }
+            let writer = state.held.get(&key).map(|held| held.owner);
+            let kinds = self.kinds_of(state, &key, now);
+            let until = now + lease.duration();
+            let repeated = kinds.shares.iter_mut().find(|(holder, ..)| *holder == owner);
+            let is_repeated = repeated.is_some();
+            if let LockKind::Permits { limit: named, count } = name.kind() {
+                if let Some((_, end, taken)) = repeated {
+                    *end = until.max(*end);
+                    if self.has(Mutation::PermitResendCounts) {
+                        *taken += count;
+                    }
+                }
+                if writer.is_some() || (kinds.limit.is_none() && !kinds.shares.is_empty()) {
+                    self.foreign()?;
+                }
+                let stored = *kinds.limit.get_or_insert(named);
+                let limit = if self.has(Mutation::LimitOfEachClient) { named } else { stored };
+                let taken: u32 = kinds.shares.iter().map(|(_, _, count)| count).sum();
+                let is_full = taken + count > limit && !self.has(Mutation::LimitIgnored);
+                if !is_repeated && is_full {
+                    return Ok(Answer::Busy(None));
+                }
+                if !is_repeated {
+                    kinds.shares.push((owner, until, count));
+                }
+                return Ok(Answer::Granted(Grant::new(None).limit(limit)));
+            }
+            if kinds.limit.is_some() {
+                self.foreign()?;
+            }
+            let is_beside = beside.is_some() && beside == writer;
+            let waits = kinds.writer_waits.is_some() && writer.is_none() && !is_repeated;
+            let keeps_out = writer.is_some() && !is_beside;
+            if (keeps_out && !self.has(Mutation::ReaderIgnoresWriter))
+                || (waits && !self.has(Mutation::WaitingWriterIgnored))
+            {
+                return Ok(Answer::Busy(None));
+            }
+            match repeated {
+                Some((_, end, _)) => *end = until.max(*end),
+                None => kinds.shares.push((owner, until, 1)),
+            }
+            let last = state.counters.get(&key).copied();
+            let range = match last.map(FencingToken::new) {
+                _ if self.has(Mutation::ReaderGetsNewToken) => self.tokens(state, &key, tokens),
+                Some(last) => TokenRange::new(last, last),
+                None => None,
+            };
+            Ok(Answer::Granted(Grant::new(range)))
+        })
+    }
+
+    pub(super) fn renew_share(
+        &self,
+        state: &mut MutantState,
+        acquisition: &AcquisitionId,
+        now: Moment,
+    ) -> Renewal {
+        let all = self.has(Mutation::ReaderRenewsAll);
+        let kinds = self.kinds_of(state, &self.key(&acquisition.name), now);
+        let until = now + acquisition.lease.duration();
+        let mut renewal = Renewal::Gone;
+        for (owner, end, _) in &mut kinds.shares {
+            if *owner == acquisition.owner {
+                renewal = Renewal::Extended;
+            }
+            if all || *owner == acquisition.owner {
+                *end = until.max(*end);
+            }
+        }
+        renewal
+    }
+
+    pub(super) fn release_share(
+        &self,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+    ) -> Release {
+        let key = self.key(&acquisition.name);
+        let is_freed = self.with(|state, now| {
+            if options.tombstone == Tombstone::Leave && !self.has(Mutation::ShareIgnoresTombstone) {
+                let life = acquisition.lease.duration();
+                state.tombstones.insert((key.clone(), acquisition.owner), now + life);
+            }
+            let shares = &mut self.kinds_of(state, &key, now).shares;
+            let before = shares.len();
+            shares.retain(|(owner, ..)| *owner != acquisition.owner);
+            shares.len() < before
+        });
+        if is_freed && !self.has(Mutation::ShareWakesNoWaiter) {
+            self.wake(&key);
+        }
+        if is_freed { Release::Freed } else { Release::Gone }
+    }
+
+    /// An owner of one lock releases, or gives up waiting; whether that lets others in.
+    pub(super) fn stop_waiting(
+        &self,
+        state: &mut MutantState,
+        key: &str,
+        acquisition: &AcquisitionId,
+    ) -> bool {
+        let Some(kinds) = state.kinds.get_mut(key) else { return false };
+        let before = kinds.waiters.len();
+        kinds.waiters.retain(|(owner, _)| *owner != acquisition.owner);
+        let is_writer = acquisition.name.kind() == LockKind::Write;
+        if is_writer && self.has(Mutation::WriterEndsReaders) {
+            kinds.shares.clear();
+        }
+        let stays = !is_writer || self.has(Mutation::WaitingWriterStays);
+        let ends = !stays && kinds.writer_waits.take().is_some();
+        ends || kinds.waiters.len() < before
+    }
+
+    pub(super) fn inspect_shares(&self, name: &LockName) -> LockInfo {
+        self.with(|state, now| {
+            let kinds = self.kinds_of(state, &self.key(name), now);
+            let last = kinds.shares.iter().max_by_key(|(_, until, _)| *until);
+            let info = last.map_or(LockInfo::FREE, |share| {
+                LockInfo::held(info(share, now)).holders(kinds.shares.len() as u64)
+            });
+            let taken: u32 = kinds.shares.iter().map(|(_, _, count)| count).sum();
+            match kinds.limit {
+                Some(limit) => info.permits(Permits::new(limit, limit.saturating_sub(taken))),
+                None => info,
+            }
+        })
+    }
+
+    pub(super) fn share_of(&self, name: &LockName, owner: OwnerId) -> Option<HolderInfo> {
+        self.with(|state, now| {
+            let any = self.has(Mutation::VerifiesAnyShare);
+            let kinds = self.kinds_of(state, &self.key(name), now);
+            let is_it = |share: &&(OwnerId, Moment, u32)| any || share.0 == owner;
+            kinds.shares.iter().find(is_it).map(|share| info(share, now))
+        })
+    }
+
+    /// Ends all shares; whether there were any.
+    pub(super) fn force_shares(&self, name: &LockName) -> bool {
+        self.with(|state, now| {
+            let kinds = self.kinds_of(state, &self.key(name), now);
+            let had_any = !kinds.shares.is_empty();
+            if !self.has(Mutation::ForceKeepsShares) {
+                kinds.shares.clear();
+            }
+            had_any
+        })
+    }
+
+    pub(super) fn set_limit(&self, name: &LockName) -> Option<u32> {
+        let LockKind::Permits { limit, .. } = name.kind() else { return None };
+        let key = self.key(name);
+        let before = self.with(|state, now| self.kinds_of(state, &key, now).limit.replace(limit));
+        self.wake(&key);
+        before
+    }
+}
+
+fn info((owner, until, count): &(OwnerId, Moment, u32), now: Moment) -> HolderInfo {
+    HolderInfo::new(OwnerText::new(&owner.to_string()), Some(until.since(now)), u64::from(*count))
+}
