@@ -98,7 +98,7 @@ pub struct Child {
     output: Receiver<String>,
     /// Every line that was taken from the output, to be shown when something is missing.
     said: Vec<String>,
-    errors: Arc<Mutex<String>>,
+    errors: Collected,
     status: Option<ExitStatus>,
 }
 
@@ -225,9 +225,13 @@ impl Child {
         self.said.join("\n")
     }
 
-    /// What it has written to standard error so far.
+    /// What it has written to standard error so far; all of it, once its end was waited for.
     pub fn errors(&self) -> String {
-        self.errors.lock().clone()
+        if self.status.is_some() {
+            // A descendant may have the pipe still.
+            let _ended = self.errors.end.recv_timeout(scaled(Duration::from_secs(5)));
+        }
+        self.errors.text.lock().clone()
     }
 
     fn signal_group(&self, signal: Signal) {
@@ -276,17 +280,26 @@ fn lines_of(pipe: impl Read + Send + 'static) -> Receiver<String> {
 }
 
 /// The text of a pipe, as far as it has come.
-fn collect(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
+struct Collected {
+    text: Arc<Mutex<String>>,
+    /// Disconnected when the pipe has ended.
+    end: Receiver<()>,
+}
+
+/// Collects the text of a pipe.
+fn collect(pipe: impl Read + Send + 'static) -> Collected {
     let text = Arc::new(Mutex::new(String::new()));
     let writer = Arc::clone(&text);
+    let (reading, end) = unbounded();
     thread::spawn(move || {
+        let _reading = reading;
         for line in BufReader::new(pipe).lines().map_while(Result::ok) {
             let mut text = writer.lock();
             text.push_str(&line);
             text.push('\n');
         }
     });
-    text
+    Collected { text, end }
 }
 
 /// Where the command `distlock` is, which is built if need be.
