@@ -551,6 +551,42 @@ fn full_tracking_table_floods_no_server_with_renewals() {
     assert!(guards.iter().all(|guard| guard.is_valid()));
 }
 
+/// A `FLUSHALL` is reported as a change of all keys, each time: every loss is told, every waiter
+/// gets its lock, and the server is not flooded with renewals and attempts.
+#[test]
+fn storm_of_flushes_hides_no_loss_and_floods_no_server() {
+    const LOCKS: usize = 50;
+    const FLUSHES: u64 = 200;
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let client = client(&server, "watchdog=10m");
+    for round in 0..5 {
+        let hold = |name: usize| client.mutex(format!("{round}:{name}")).unwrap().lock().unwrap();
+        let guards: Vec<_> = (0..LOCKS).map(hold).collect();
+        tracked(&mut probe, LOCKS as u64);
+        probe.reset_stats();
+        probe.command(HASH);
+        thread::scope(|scope| {
+            // What it gets a later flush may take from it.
+            let lock = client.mutex("x").unwrap();
+            let waiter = scope.spawn(move || within(LONG, || drop(lock.lock().unwrap())));
+            waits(&client, &mut probe);
+            for _ in 0..FLUSHES {
+                probe.command(&["FLUSHALL"]);
+            }
+            waiter.join().unwrap();
+        });
+        for guard in &guards {
+            let loss = guard.losses().recv_timeout(LONG).expect("it is told of the loss");
+            assert_eq!(loss.cause(), LossCause::Gone);
+        }
+        let (renewals, attempts) = (probe.command_calls("hexists"), probe.command_calls("evalsha"));
+        println!("{FLUSHES} flushes: {renewals} keys renewed, {attempts} scripts");
+        assert!(renewals < LOCKS as u64 * 10 && attempts < 200, "{renewals} {attempts}");
+        drop(guards);
+    }
+}
+
 /// A foreign client holds the lock for two seconds and publishes nothing.
 #[test]
 fn wait_costs_fewer_requests_than_polling() {
