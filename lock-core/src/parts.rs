@@ -73,14 +73,11 @@ impl SingleLock {
         &self.name
     }
 
-    /// What the client knows of the lock, for `thread` or a guard of its own.
-    fn local(&self, thread: Option<u64>) -> Result<Cow<'_, Arc<LocalLock>>, Error> {
-        let scope = match (&self.local, thread) {
-            (Some(local), _) => return Ok(Cow::Borrowed(local)),
-            (None, Some(thread)) => Scope::Thread(thread),
-            (None, None) => self.engine.new_scope(),
-        };
-        self.engine.local_lock(&self.name, scope).map(Cow::Owned)
+    /// What the client knows of a lock for which each thread asks: for `thread`, or a guard of its
+    /// own.
+    fn apart(&self, thread: Option<u64>) -> Result<Arc<LocalLock>, Error> {
+        let scope = thread.map_or_else(|| self.engine.new_scope(), Scope::Thread);
+        self.engine.local_lock(&self.name, scope)
     }
 
     /// The same for the calling thread, if it is in use.
@@ -104,12 +101,19 @@ impl SingleLock {
         let Self { engine, name, .. } = self;
         #[cfg(feature = "tracing")]
         let span = crate::trace::acquire(name);
-        let local = self.local(thread)?;
-        let result = acquire(engine, &local, thread, options).map_err(|error| error.on(name));
+        let apart;
+        let local = match &self.local {
+            Some(local) => local,
+            None => {
+                apart = self.apart(thread)?;
+                &apart
+            }
+        };
+        let result = acquire(engine, local, thread, options).map_err(|error| error.on(name));
         engine.metrics().acquire_ended(name, &result);
         #[cfg(feature = "tracing")]
         crate::trace::ended(&span, &result);
-        Ok(result?.map(|taken| Hold::new(Arc::clone(engine), Arc::clone(&local), taken)))
+        Ok(result?.map(|taken| Hold::new(Arc::clone(engine), Arc::clone(local), taken)))
     }
 
     /// Takes the lock for the calling thread.

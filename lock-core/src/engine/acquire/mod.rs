@@ -139,7 +139,10 @@ fn acquire_for_any_time(
     if engine.origin.seems_elsewhere() {
         return Err(forked());
     }
-    let beside = beside::writer_of(engine, &lock.name, thread)?;
+    let beside = match lock.name.kind() {
+        LockKind::Read | LockKind::Write => beside::writer_of(engine, &lock.name, thread)?,
+        _ => None,
+    };
     let signal = LazyCell::new(|| SIGNAL.try_with(Arc::clone).unwrap_or_default());
     let interrupt = options.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
     if let Some(interrupt) = &interrupt {
