@@ -17,7 +17,7 @@
 //! # Overview
 //!
 //! - [`connect`] makes a [`Client`] from a URL; [`builder`] makes one with settings, events, or
-//!   another backend
+//!   another backend; `connect_file` (feature `toml`) those of a file that names backends and locks
 //! - [`Client::mutex`] returns a [`Mutex`], held by threads and reentrant; [`Client::owned_mutex`]
 //!   an [`OwnedMutex`], whose guards can be sent to other threads
 //! - [`MultiLock`] holds several locks as one, on any servers; [`MajorityLock`] holds most of them
@@ -41,9 +41,11 @@ pub use lock_core::{
     LockName, LockOptions, Loss, LossCause, MajorityLock, ManualClock, MemberOutcome, MemberResult,
     MemoryBackend, MemoryScheme, Moment, MultiLock, Mutex, Notices, Notification,
     OnInsufficientReplicas, OpenConnection, OwnedGuard, OwnedMutex, OwnerId, OwnerText, Replicas,
-    Replication, Scheme, Schemes, Secret, Signal, SystemClock, TokenPolicy, TokenRange,
+    Replication, Scheme, Schemes, Secret, Setting, Signal, SystemClock, TokenPolicy, TokenRange,
     WarningKind, Woken,
 };
+#[cfg(feature = "toml")]
+pub use lock_core::{ClientSet, ConfigSet};
 
 // Their examples are compiled with those of the README.
 #[cfg(doctest)]
@@ -110,6 +112,28 @@ pub fn connect(url: &str) -> Result<Client, Error> {
 /// [`Error::is_configuration`] if `DISTLOCK_URL` is not set, and those of [`connect`].
 pub fn connect_from_env() -> Result<Client, Error> {
     builder().config(Config::from_env()?).connect()
+}
+
+/// Connects to the stores that a TOML file names, each when it is first used, with the environment
+/// over the file; see [`ConfigSet`].
+///
+/// # Errors
+///
+/// Those of [`ConfigSet::from_file`], [`ConfigSet::with_env`] and [`ClientBuilder::connect_set`].
+///
+/// # Examples
+///
+/// ```no_run
+/// use distlock::DistLock;
+///
+/// let clients = distlock::connect_file("distlock.toml")?;
+/// let guard = clients.mutex("nightly")?.lock()?; // where and how the file says
+/// guard.unlock()?;
+/// # Ok::<(), distlock::Error>(())
+/// ```
+#[cfg(feature = "toml")]
+pub fn connect_file(path: impl AsRef<std::path::Path>) -> Result<ClientSet, Error> {
+    builder().connect_set(ConfigSet::from_file(path)?.with_env()?)
 }
 
 /// Returns a builder with all built-in [`schemes`].

@@ -4,6 +4,7 @@ use crate::exit;
 use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 const ABOUT_STORE: &str = "\
@@ -19,6 +20,17 @@ process's memory. Settings follow as in redis://host?watchdog=10s or, if the URL
 is in DISTLOCK_URL, stand in variables such as DISTLOCK_WATCHDOG=10s. Other
 users of a machine can read command lines: put a URL with a password into
 DISTLOCK_URL.
+
+Or the stores and the settings of locks stand in a TOML file, by --config or in
+DISTLOCK_CONFIG; no other file is read. The environment wins over it:
+
+  default = \"main\"
+  [backends.main]
+  url = \"redis://127.0.0.1:6379\"
+  [backends.ledger]
+  url = \"redlock://a,b,c\"
+  [locks.nightly]
+  backend = \"ledger\"
 
 Exit status: 64 an argument is wrong, 65 the key of the lock holds something
 else, 69 the store cannot be reached, 70 any other failure, 78 the URL or a
@@ -108,6 +120,14 @@ says of each finding what was seen, why it matters and how to mend it: danger
 server does not let this user look), ok. Exit status: 0 no danger, 1 a danger,
 or one of `distlock --help`.";
 
+const ABOUT_CONFIG_CHECK: &str = "\
+Shows each backend with all its settings, and of each section of a lock what
+differs; with --lock the settings of that lock, as `run` uses them. A value
+comes from a line of the file, from the environment, which wins over the file,
+or is a default. Users and passwords are not shown. No store is asked. Exit
+status: 0 the settings are right, or one of `distlock --help`, 78 with the file,
+the line and what is accepted.";
+
 const ABOUT_QUORUM: &str = "\
 For a URL as in redlock://a,b,c. Other stores need no set-up.";
 
@@ -154,6 +174,11 @@ pub(crate) enum Task {
     /// Reports what endangers locks: settings and state of the store, rights, clocks, latency
     #[command(after_long_help = ABOUT_DOCTOR)]
     Doctor(DoctorArguments),
+    /// Checks and shows the settings of a file, or of the environment
+    Config {
+        #[command(subcommand)]
+        task: ConfigTask,
+    },
     /// Sets up a quorum of servers (Redlock), or shows it
     #[command(after_long_help = ABOUT_QUORUM)]
     Quorum {
@@ -203,8 +228,12 @@ pub(crate) enum QuorumTask {
 
 #[derive(Args, Debug)]
 pub(crate) struct QuorumInitArguments {
-    /// The quorum, as in redlock://a,b,c [default: DISTLOCK_URL of the environment]
-    pub(crate) url: Option<String>,
+    /// The quorum, as in redlock://a,b,c, or the name of a backend of the file [default: the store
+    /// of DISTLOCK_URL, or the default backend]
+    #[arg(value_name = "URL|BACKEND")]
+    pub(crate) store: Option<String>,
+    #[command(flatten)]
+    pub(crate) file: FileArguments,
     /// Do not ask
     #[arg(short, long)]
     pub(crate) yes: bool,
@@ -212,8 +241,12 @@ pub(crate) struct QuorumInitArguments {
 
 #[derive(Args, Debug)]
 pub(crate) struct QuorumStatusArguments {
-    /// The quorum, as in redlock://a,b,c [default: DISTLOCK_URL of the environment]
-    pub(crate) url: Option<String>,
+    /// The quorum, as in redlock://a,b,c, or the name of a backend of the file [default: the store
+    /// of DISTLOCK_URL, or the default backend]
+    #[arg(value_name = "URL|BACKEND")]
+    pub(crate) store: Option<String>,
+    #[command(flatten)]
+    pub(crate) file: FileArguments,
     /// Print a JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -231,8 +264,36 @@ pub(crate) struct DoctorArguments {
 #[derive(Args, Debug)]
 pub(crate) struct StoreArguments {
     /// The store, as in redis://127.0.0.1:6379 [default: DISTLOCK_URL of the environment]
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", conflicts_with = "config")]
     pub(crate) url: Option<String>,
+    #[command(flatten)]
+    pub(crate) file: FileArguments,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FileArguments {
+    /// The file that names stores and locks [default: DISTLOCK_CONFIG of the environment]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigTask {
+    /// Checks the settings, and shows each value and where it came from
+    #[command(after_long_help = ABOUT_CONFIG_CHECK)]
+    Check(ConfigCheckArguments),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ConfigCheckArguments {
+    /// The file [default: DISTLOCK_CONFIG of the environment, or the store of DISTLOCK_URL]
+    pub(crate) file: Option<PathBuf>,
+    /// Show all settings of the lock of this name
+    #[arg(long, value_name = "NAME")]
+    pub(crate) lock: Option<String>,
+    /// Print a JSON object for each setting, one a line
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]

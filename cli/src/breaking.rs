@@ -8,7 +8,7 @@ use distlock::DistLock;
 
 /// Asks, and breaks the lock.
 pub(crate) fn break_lock(arguments: &BreakArguments) -> Result<u8, Failure> {
-    let client = arguments.store.connect()?;
+    let client = arguments.store.connect_for(&arguments.name)?;
     let lock = client.mutex(arguments.name.as_str())?;
     let Some(holder) = lock.inspect()?.holder else {
         report(format_args!("lock {:?} is free", arguments.name));

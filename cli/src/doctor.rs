@@ -17,7 +17,11 @@ const INDENT: usize = 9;
 
 /// Shows the findings, the worst first.
 pub(crate) fn doctor(arguments: &DoctorArguments) -> Result<u8, Failure> {
-    let mut findings = arguments.store.connect()?.diagnose(BOUND)?;
+    let clients = arguments.store.clients()?;
+    let mut findings = Vec::new();
+    for backend in clients.settings().backends() {
+        findings.extend(clients.of_backend(backend)?.diagnose(BOUND)?);
+    }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     if arguments.json {
         output::line(&json(&findings).to_string())?;

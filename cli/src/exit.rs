@@ -74,7 +74,7 @@ impl From<Error> for Failure {
                 (UNAVAILABLE, "check the replicas, or ask for fewer by `replicas` in the URL")
             }
             ErrorKind::Configuration | ErrorKind::Unsupported => {
-                (CONFIGURATION, "change the URL, or the store's settings")
+                (CONFIGURATION, "change the URL or the setting, or the store's settings")
             }
             ErrorKind::Misuse => (USAGE, "change the arguments (see --help)"),
             ErrorKind::ForeignFormat => {

@@ -22,7 +22,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 pub(crate) fn hold(arguments: &HoldArguments) -> Result<u8, Failure> {
     let stop = Interrupt::new();
     let signals = Signals::block_all()?.listen(&stop);
-    let client = arguments.store.connect()?;
+    let client = arguments.store.connect_for(&arguments.name)?;
     let lock = client.owned_mutex(arguments.name.as_str())?;
     match acquire(&lock, arguments, &stop) {
         Ok(Some(guard)) => serve(guard, &stop),

@@ -8,6 +8,9 @@ mod arguments;
 // `break`.
 mod breaking;
 
+// `config check`.
+mod config;
+
 // `doctor`.
 mod doctor;
 
@@ -47,7 +50,7 @@ mod supervisor;
 // The foreground process group of the terminal.
 mod terminal;
 
-use arguments::{Arguments, QuorumTask, Task};
+use arguments::{Arguments, ConfigTask, QuorumTask, Task};
 use clap::Parser;
 use exit::Failure;
 use std::io;
@@ -82,6 +85,7 @@ fn perform(task: Task) -> Result<u8, Failure> {
         Task::Break(arguments) => breaking::break_lock(&arguments),
         Task::Hold(arguments) => hold::hold(&arguments),
         Task::Doctor(arguments) => doctor::doctor(&arguments),
+        Task::Config { task: ConfigTask::Check(arguments) } => config::check(&arguments),
         Task::Quorum { task: QuorumTask::Init(arguments) } => quorum::init(&arguments),
         Task::Quorum { task: QuorumTask::Status(arguments) } => quorum::status(&arguments),
         Task::Completions { shell } => {

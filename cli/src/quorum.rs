@@ -1,16 +1,16 @@
 //! `quorum init` and `quorum status`.
 
-use crate::arguments::{QuorumInitArguments, QuorumStatusArguments, StoreArguments};
+use crate::arguments::{FileArguments, QuorumInitArguments, QuorumStatusArguments, StoreArguments};
 use crate::exit::{self, CONFIGURATION, Failure};
 use crate::output;
-use crate::store::rounded;
+use crate::store::{rounded, usable};
 use distlock::{Config, QuorumNodeStatus, QuorumVote};
 use serde_json::{Value as Json, json};
 use std::time::Duration;
 
 /// Begins a quorum, or completes one.
 pub(crate) fn init(arguments: &QuorumInitArguments) -> Result<u8, Failure> {
-    let config = config(arguments.url.as_deref())?;
+    let config = config(arguments.store.as_deref(), &arguments.file)?;
     let before = distlock::quorum_status(&config)?;
     let is_new = before.iter().all(|node| !node.vote.counts());
     let question = if is_new {
@@ -42,7 +42,7 @@ pub(crate) fn init(arguments: &QuorumInitArguments) -> Result<u8, Failure> {
 
 /// Shows what each server is to the quorum.
 pub(crate) fn status(arguments: &QuorumStatusArguments) -> Result<u8, Failure> {
-    let nodes = distlock::quorum_status(&config(arguments.url.as_deref())?)?;
+    let nodes = distlock::quorum_status(&config(arguments.store.as_deref(), &arguments.file)?)?;
     if arguments.json {
         output::line(&json!({ "nodes": nodes.iter().map(json).collect::<Vec<_>>() }).to_string())?;
     } else {
@@ -55,9 +55,14 @@ pub(crate) fn status(arguments: &QuorumStatusArguments) -> Result<u8, Failure> {
     Ok(if votes * 2 > nodes.len() { 0 } else { exit::CONFLICT })
 }
 
-/// The settings of a quorum.
-fn config(url: Option<&str>) -> Result<Config, Failure> {
-    let config = StoreArguments { url: url.map(str::to_owned) }.config()?;
+/// The settings of a quorum, by its URL or the name of its backend.
+fn config(store: Option<&str>, file: &FileArguments) -> Result<Config, Failure> {
+    let (url, name) = match store {
+        Some(url) if url.contains("://") => (store, None),
+        name => (None, name),
+    };
+    let store = StoreArguments { url: url.map(str::to_owned), file: file.clone() };
+    let config = usable(store.settings()?.backend_config(name)?)?;
     if !["redlock", "redlocks"].contains(&config.scheme()) {
         let what = format!(
             "`{}://` is no quorum: only the servers of a redlock:// or redlocks:// URL vote, other \

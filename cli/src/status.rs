@@ -20,7 +20,8 @@ const UNKNOWN: &str = "unknown";
 
 /// Says by the exit status whether a lock is held.
 pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, Failure> {
-    let is_held = holder(&arguments.store.connect()?, &arguments.name)?.is_some();
+    let is_held =
+        holder(&arguments.store.connect_for(&arguments.name)?, &arguments.name)?.is_some();
     if !arguments.quiet {
         output::line(if is_held { "held" } else { "free" })?;
     }
@@ -30,7 +31,7 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, Failure> {
 /// Waits until a lock is free.
 pub(crate) fn wait(arguments: &WaitArguments) -> Result<u8, Failure> {
     let signals = Signals::block_unless_ignored()?.listen(&Interrupt::new());
-    let client = arguments.store.connect()?;
+    let client = arguments.store.connect_for(&arguments.name)?;
     let until = arguments.wait.map_or(Moment::NEVER, |wait| SystemClock.now() + wait);
     while holder(&client, &arguments.name)?.is_some() {
         let left = until.since(SystemClock.now());
@@ -51,10 +52,10 @@ pub(crate) fn wait(arguments: &WaitArguments) -> Result<u8, Failure> {
 
 /// Shows the holders of locks.
 pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, Failure> {
-    let client = arguments.store.connect()?;
+    let clients = arguments.store.clients()?;
     let mut rows = Vec::new();
     for name in &arguments.names {
-        rows.push(Row { name, holder: holder(&client, name)? });
+        rows.push(Row { name, holder: holder(&clients.of_lock(name)?, name)? });
     }
     if arguments.json {
         rows.iter().try_for_each(|row| output::line(&row.json()).map(drop))?;

@@ -1,52 +1,99 @@
 //! The store that the user names, and its client.
 
-use crate::arguments::StoreArguments;
+use crate::arguments::{FileArguments, StoreArguments};
 use crate::exit::Failure;
 use distlock::backend::HolderInfo;
-use distlock::{Client, Config, Error, Event};
+use distlock::{Client, ClientSet, Config, ConfigSet, Error, Event};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The scheme of a store that no other process sees.
 const MEMORY: &str = "memory";
 
+impl FileArguments {
+    /// The file, if one is named: only by an option or a variable, because a file that happens to
+    /// be in the folder must not decide which store is used.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        let variable = || std::env::var_os("DISTLOCK_CONFIG").map(PathBuf::from);
+        self.config.clone().or_else(variable)
+    }
+}
+
 impl StoreArguments {
-    /// The settings. There is no default for the URL: a lock on the wrong store excludes no
-    /// process.
-    pub(crate) fn config(&self) -> Result<Config, Failure> {
-        let config = match &self.url {
-            Some(url) => Config::from_url(url)?,
-            None if std::env::var_os("DISTLOCK_URL").is_none() => {
-                return Err(Error::configuration(
-                    "no store is named: give --url or set DISTLOCK_URL, as in \
-                     redis://127.0.0.1:6379",
-                )
-                .into());
-            }
-            None => Config::from_env()?,
-        };
-        if config.scheme() == MEMORY {
+    /// The settings of all backends and locks. There is no default for the store: a lock on the
+    /// wrong one excludes no process.
+    pub(crate) fn settings(&self) -> Result<ConfigSet, Failure> {
+        if let Some(url) = &self.url {
+            return Ok(Config::from_url(url)?.into());
+        }
+        if let Some(file) = self.file.path() {
+            return Ok(ConfigSet::from_file(file)?.with_env()?);
+        }
+        if std::env::var_os("DISTLOCK_URL").is_none() {
             return Err(Error::configuration(
-                "memory:// is refused: the lock would be in the memory of this process, which no \
-                 other process sees",
+                "no store is named: give --url or --config, or set DISTLOCK_URL, as in \
+                 redis://127.0.0.1:6379, or DISTLOCK_CONFIG",
             )
             .into());
         }
-        Ok(config)
+        Ok(Config::from_env()?.into())
     }
 
-    /// A client of the store, which tells `handler` what happens.
-    pub(crate) fn connect_with(
-        config: Config,
+    /// The clients of all backends and locks, which tell `handler` what happens.
+    pub(crate) fn clients_with(
+        &self,
         handler: impl Fn(&Event) + Send + Sync + 'static,
-    ) -> Result<Client, Failure> {
-        Ok(distlock::builder().config(config).events(Arc::new(handler)).connect()?)
+    ) -> Result<Clients, Failure> {
+        let builder = distlock::builder().events(Arc::new(handler));
+        Ok(Clients(builder.connect_set(self.settings()?)?))
     }
 
-    /// A client of the store.
-    pub(crate) fn connect(&self) -> Result<Client, Failure> {
-        Ok(distlock::builder().config(self.config()?).connect()?)
+    /// The clients of all backends and locks.
+    pub(crate) fn clients(&self) -> Result<Clients, Failure> {
+        Ok(Clients(distlock::builder().connect_set(self.settings()?)?))
     }
+
+    /// A client for this lock.
+    pub(crate) fn connect_for(&self, lock: &str) -> Result<Client, Failure> {
+        self.clients()?.of_lock(lock)
+    }
+}
+
+/// The clients that the settings name.
+pub(crate) struct Clients(ClientSet);
+
+impl Clients {
+    pub(crate) fn settings(&self) -> &ConfigSet {
+        self.0.configs()
+    }
+
+    /// The settings of this lock.
+    pub(crate) fn config_of(&self, lock: &str) -> Result<Config, Failure> {
+        usable(self.settings().config(lock)?)
+    }
+
+    pub(crate) fn of_lock(&self, lock: &str) -> Result<Client, Failure> {
+        self.config_of(lock)?;
+        Ok(self.0.client(lock)?)
+    }
+
+    pub(crate) fn of_backend(&self, name: Option<&str>) -> Result<Client, Failure> {
+        usable(self.settings().backend_config(name)?)?;
+        Ok(self.0.backend(name)?)
+    }
+}
+
+/// Refuses a store that no other process sees.
+pub(crate) fn usable(config: Config) -> Result<Config, Failure> {
+    if config.scheme() == MEMORY {
+        return Err(Error::configuration(
+            "memory:// is refused: the lock would be in the memory of this process, which no \
+             other process sees",
+        )
+        .into());
+    }
+    Ok(config)
 }
 
 /// The beginning of the holder's identity: the whole of it is enough to release the lock.

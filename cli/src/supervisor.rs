@@ -1,7 +1,7 @@
 //! `run`, the process that holds the lock: it takes the lock, starts the command, and stops it
 //! before the lock can be another holder's.
 
-use crate::arguments::{OnLost, RunArguments, StoreArguments};
+use crate::arguments::{OnLost, RunArguments};
 use crate::exit::{self, Failure};
 use crate::output::report;
 use crate::processes::{
@@ -45,11 +45,10 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
     adopt_orphans()?;
     let stop_waiting = Interrupt::new();
     let signals = signals.listen(&stop_waiting);
-    let config = arguments.store.config()?;
-    let plan = Plan::of(arguments, &config)?;
     let verbose = arguments.verbose;
-    let client = StoreArguments::connect_with(config, move |event| tell(event, verbose))?;
-    let lock = client.owned_mutex(arguments.name.as_str())?;
+    let clients = arguments.store.clients_with(move |event| tell(event, verbose))?;
+    let plan = Plan::of(arguments, &clients.config_of(&arguments.name)?)?;
+    let lock = clients.of_lock(&arguments.name)?.owned_mutex(arguments.name.as_str())?;
     let options = LockOptions::new().watched(plan.lease).interrupt(&stop_waiting);
     let called = SystemClock.now();
     let guard = match acquire(&lock, arguments, &options) {

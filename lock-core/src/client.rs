@@ -1,7 +1,11 @@
 //! [`Client`]: a program's access to a store; it makes the locks.
 
+#[cfg(feature = "toml")]
+mod set;
 mod variants;
 
+#[cfg(feature = "toml")]
+pub use self::set::ClientSet;
 use self::variants::Variant;
 use crate::backend::{Abilities, Backend};
 use crate::clock::{Clock, SystemClock};
@@ -395,7 +399,13 @@ impl ClientBuilder {
         Ok(Client(self.open()?, variant))
     }
 
+    /// The schemes that a URL may name.
+    fn known_schemes(&self) -> Schemes {
+        self.schemes.clone().unwrap_or_else(|| Schemes::empty().with(MemoryScheme))
+    }
+
     fn open(self) -> Result<Arc<EngineHandle>, Error> {
+        let schemes = self.known_schemes();
         let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
         #[cfg(feature = "tracing")]
         let told: Option<Arc<dyn EventHandler>> =
@@ -418,7 +428,6 @@ impl ClientBuilder {
                 (config, backend)
             }
             (Some(config), None) => {
-                let schemes = self.schemes.unwrap_or_else(|| Schemes::empty().with(MemoryScheme));
                 let backend = schemes.open(&config, &context)?;
                 (config, backend)
             }

@@ -68,9 +68,13 @@ mod token;
 pub mod trace;
 
 pub use backend::Backend;
+#[cfg(feature = "toml")]
+pub use client::ClientSet;
 pub use client::{Client, ClientBuilder};
 pub use clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
-pub use config::{Config, Credentials, CredentialsProvider, Host, Secret, TokenPolicy};
+#[cfg(feature = "toml")]
+pub use config::ConfigSet;
+pub use config::{Config, Credentials, CredentialsProvider, Host, Secret, Setting, TokenPolicy};
 pub use counters::Counters;
 pub use diagnosis::{Finding, FindingLevel};
 pub use engine::acquisition::GuardState;

@@ -1,6 +1,7 @@
 //! [`Address`]: the parsed parts of a URL.
 
 use super::secret::Secret;
+use std::fmt;
 
 /// The address of a store, as the URL names it.
 #[derive(Clone, Debug)]
@@ -63,6 +64,26 @@ impl Address {
         let options = url::form_urlencoded::parse(query.as_bytes()).into_owned().collect();
         let path = decoded("path", path)?.map_or_else(String::new, |path| path.reveal().to_owned());
         Ok((Self { scheme: scheme.to_ascii_lowercase(), user, password, hosts, path }, options))
+    }
+}
+
+/// As a URL, without user and password: either may be a password.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://", self.scheme)?;
+        if self.user.is_some() || self.password.is_some() {
+            f.write_str("<redacted>@")?;
+        }
+        for (at, Host { name, port }) in self.hosts.iter().enumerate() {
+            let comma = if at > 0 { "," } else { "" };
+            let (open, close) = if name.contains(':') { ("[", "]") } else { ("", "") };
+            write!(f, "{comma}{open}{name}{close}")?;
+            port.map_or(Ok(()), |port| write!(f, ":{port}"))?;
+        }
+        if !self.path.is_empty() {
+            write!(f, "/{}", self.path.escape_debug())?;
+        }
+        Ok(())
     }
 }
 

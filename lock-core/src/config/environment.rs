@@ -8,13 +8,15 @@ use crate::notices::Notices;
 use std::ffi::OsString;
 
 /// The variable that holds the URL.
-const URL: &str = "DISTLOCK_URL";
+pub(super) const URL: &str = "DISTLOCK_URL";
 
 /// The prefix of all variables of this library.
-const PREFIX: &str = "DISTLOCK_";
+pub(super) const PREFIX: &str = "DISTLOCK_";
 
-/// Variables that a lock holder (the command `distlock run`) sets for its child processes; not read here.
-const OF_A_HOLDER: [&str; 3] = ["DISTLOCK_NAME", "DISTLOCK_TOKEN", "DISTLOCK_DEADLINE"];
+/// Variables of the command `distlock`, not read here: `run` sets three for its child processes,
+/// and one names the file.
+const OF_THE_COMMAND: [&str; 4] =
+    ["DISTLOCK_NAME", "DISTLOCK_TOKEN", "DISTLOCK_DEADLINE", "DISTLOCK_CONFIG"];
 
 impl Config {
     /// Reads the URL in the environment variable `DISTLOCK_URL`, and then what
@@ -43,9 +45,10 @@ impl Config {
     ///
     /// Any other variable that begins with `DISTLOCK_` is reported when the client is made: one
     /// that resembles a setting, or names an option of the scheme, is refused; the rest is reported
-    /// as a [warning](crate::WarningKind::UnknownVariable). Not reported are `DISTLOCK_NAME`,
-    /// `DISTLOCK_TOKEN` and `DISTLOCK_DEADLINE`, and those that Kubernetes sets for a service with
-    /// such a name (`DISTLOCK_SERVICE_HOST`, `DISTLOCK_REDIS_PORT_6379_TCP`).
+    /// as a [warning](crate::WarningKind::UnknownVariable). Not reported are those of the command
+    /// (`DISTLOCK_NAME`, `DISTLOCK_TOKEN`, `DISTLOCK_DEADLINE`, `DISTLOCK_CONFIG`), and those that
+    /// Kubernetes sets for a service with such a name (`DISTLOCK_SERVICE_HOST`,
+    /// `DISTLOCK_REDIS_PORT_6379_TCP`).
     ///
     /// # Errors
     ///
@@ -56,7 +59,10 @@ impl Config {
     }
 
     /// Applies variables that `variable` looks up.
-    fn overlaid(mut self, variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, Error> {
+    pub(super) fn overlaid(
+        mut self,
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, Error> {
         let text = |name: &str| -> Result<Option<String>, Error> {
             let Some(value) = variable(name) else { return Ok(None) };
             let no_text = |_| Error::configuration(format!("{name} is not UTF-8"));
@@ -75,10 +81,13 @@ impl Config {
     }
 
     /// Notes the variables that begin with [`PREFIX`] and that nothing reads.
-    fn noting_unknown(mut self, variables: impl Iterator<Item = (OsString, OsString)>) -> Self {
+    pub(super) fn noting_unknown(
+        mut self,
+        variables: impl Iterator<Item = (OsString, OsString)>,
+    ) -> Self {
         let is_known = |name: &str| {
             name == URL
-                || OF_A_HOLDER.contains(&name)
+                || OF_THE_COMMAND.contains(&name)
                 || SETTINGS.iter().any(|option| variable_of(option) == name)
         };
         let has_prefix = |name: &str| {
@@ -204,8 +213,8 @@ mod tests {
 
     #[test]
     fn known_variables_are_not_noted_and_unknown_ones_are() {
-        let holders = ["DISTLOCK_NAME", "DISTLOCK_TOKEN", "DISTLOCK_DEADLINE", "DISTLOCK_URL"];
-        let known = noting(&[&holders[..], &["DISTLOCK_POOL", "PATH"]].concat());
+        let others = ["DISTLOCK_URL", "DISTLOCK_POOL", "PATH"];
+        let known = noting(&[&OF_THE_COMMAND[..], &others].concat());
         assert_eq!(known.unknown_variables, [""; 0]);
         let unknown = noting(&["DISTLOCK_GREETING", "PATH", "DISTLOCK_PORT_X"]);
         assert_eq!(unknown.unknown_variables, ["DISTLOCK_GREETING", "DISTLOCK_PORT_X"]);

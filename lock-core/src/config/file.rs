@@ -15,7 +15,7 @@ pub(super) enum Scalar {
     Truth(bool),
 }
 
-const NO_URL: &str = "there is no `url`, as in url = \"redis://127.0.0.1:6379\"";
+pub(super) const NO_URL: &str = "there is no `url`, as in url = \"redis://127.0.0.1:6379\"";
 
 impl TryFrom<BTreeMap<String, Scalar>> for Config {
     type Error = Error;
@@ -31,96 +31,44 @@ impl TryFrom<BTreeMap<String, Scalar>> for Config {
                 Scalar::Number(number) => number.to_string(),
                 Scalar::Truth(truth) => truth.to_string(),
             };
-            config.set(&option, &value, &Source::Direct).map_err(Error::configuration)?;
+            let file = Source::Direct("file");
+            config.set(&option, &value, &file).map_err(Error::configuration)?;
+            config.note_origin(&option, &file);
         }
         Ok(config)
     }
 }
 
 #[cfg(feature = "toml")]
-mod own {
-    use super::{Config, Error, NO_URL, Source};
-    use std::path::Path;
-    use toml::de::{DeTable, DeValue};
-
-    impl Config {
-        /// Reads a TOML file: `url`, and a line for each setting that differs from the URL and the
-        /// defaults.
-        ///
-        /// ```toml
-        /// url = "redis://127.0.0.1:6379"
-        /// watchdog = "10s"
-        /// pool = 4
-        /// ```
-        ///
-        /// # Errors
-        ///
-        /// [`Error::is_configuration`] with the file, the line, the key and the accepted values.
-        /// Nothing is quoted that may be a password. A key that the scheme does not know is refused
-        /// by [`ClientBuilder::connect`](crate::ClientBuilder::connect), with the file and the
-        /// line.
-        pub fn from_file(path: impl AsRef<Path>) -> Result<Self, Error> {
-            let path = path.as_ref();
-            let text = std::fs::read_to_string(path).map_err(|source| {
-                Error::configuration(format!("cannot read the settings in {}", path.display()))
-                    .with_source(source)
-            })?;
-            read(&text, &format!("{}, ", path.display()))
-        }
-
-        /// Reads the text of such a file.
-        ///
-        /// # Errors
-        ///
-        /// Those of [`from_file`](Self::from_file), without the file.
-        pub fn from_toml(text: &str) -> Result<Self, Error> {
-            read(text, "")
-        }
+impl Config {
+    /// Reads a TOML file: `url`, and a line for each setting that differs from the URL and the
+    /// defaults.
+    ///
+    /// ```toml
+    /// url = "redis://127.0.0.1:6379"
+    /// watchdog = "10s"
+    /// pool = 4
+    /// ```
+    ///
+    /// A file with `[backends]` or `[locks]` is refused: that is a [`ConfigSet`](crate::ConfigSet).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] with the file, the line, the key and the accepted values.
+    /// Nothing is quoted that may be a password. A key that the scheme does not know is refused
+    /// by [`ClientBuilder::connect`](crate::ClientBuilder::connect), with the file and the
+    /// line.
+    pub fn from_file(path: impl AsRef<std::path::Path>) -> Result<Self, Error> {
+        crate::ConfigSet::from_file(path)?.into_unnamed()
     }
 
-    fn read(text: &str, file: &str) -> Result<Config, Error> {
-        let line = |at: usize| text.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count();
-        let place = |at: usize| Source::Named(format!("{file}line {}", line(at) + 1));
-        // The error of `toml` quotes the whole line, password included, so only its message is
-        // used.
-        let table = DeTable::parse(text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start.min(text.len()));
-            place(at).refuse(&format!("not TOML: {}", error.message()))
-        })?;
-        let table = table.into_inner();
-        let mut config = Config::default();
-        match table.get("url") {
-            Some(url) => {
-                let place = place(url.span().start);
-                config.take_url(&scalar("url", url.get_ref(), &place)?, &place)?;
-            }
-            None => return Err(Error::configuration(format!("{file}{NO_URL}"))),
-        }
-        for (key, value) in table.iter().filter(|(key, _)| key.get_ref() != "url") {
-            let place = place(key.span().start);
-            let value = scalar(key.get_ref(), value.get_ref(), &place)?;
-            config.take(key.get_ref(), &value, &place)?;
-        }
-        Ok(config)
-    }
-
-    fn scalar(key: &str, value: &DeValue<'_>, place: &Source) -> Result<String, Error> {
-        let kind = match value {
-            DeValue::String(text) => return Ok(text.to_string()),
-            DeValue::Boolean(truth) => return Ok(truth.to_string()),
-            DeValue::Integer(number) if number.radix() == 10 => {
-                return Ok(number.as_str().to_owned());
-            }
-            DeValue::Integer(_) => "a number that is not decimal",
-            DeValue::Float(_) => "a fraction",
-            DeValue::Datetime(_) => "a date or time",
-            DeValue::Array(_) => "a list",
-            DeValue::Table(_) => "a table",
-        };
-        Err(place.refuse(&format!(
-            "`{}` is {kind}: a setting is a text, a whole number, or true or false",
-            key.escape_debug()
-        )))
+    /// Reads the text of such a file.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`from_file`](Self::from_file), without the file.
+    pub fn from_toml(text: &str) -> Result<Self, Error> {
+        crate::ConfigSet::from_toml(text)?.into_unnamed()
     }
 }
 

@@ -10,12 +10,19 @@ mod environment;
 mod file;
 mod option;
 mod secret;
+#[cfg(feature = "toml")]
+mod set;
 mod similar;
 
 pub use address::Host;
 pub use credentials::{Credentials, CredentialsProvider};
+pub use option::Setting;
 pub(crate) use option::did_you_mean;
 pub use secret::Secret;
+#[cfg(feature = "toml")]
+pub(crate) use set::ClientKey;
+#[cfg(feature = "toml")]
+pub use set::ConfigSet;
 use similar::similar;
 
 use crate::error::Error;
@@ -23,7 +30,7 @@ use crate::replication::Replication;
 use address::Address;
 use credentials::Provider;
 use file::Scalar;
-use option::{SchemeOption, Source};
+use option::{Origins, SchemeOption, Source};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,7 +43,8 @@ use std::time::Duration;
 /// stand in a file and in the environment, and be set by the setters here. Later sources win: first
 /// the defaults, then the URL ([`from_url`](Self::from_url)) or a file (`from_file`, with the
 /// feature `toml`; its lines win over the options of its URL), then the environment
-/// ([`with_env`](Self::with_env)), then the setters.
+/// ([`with_env`](Self::with_env)), then the setters. A file with several stores, and with settings
+/// for some locks, is a `ConfigSet` (feature `toml`).
 ///
 /// A program with a configuration file of its own can read a table of it into this type with serde,
 /// in any format. Durations are text, as in the URL (`"30s"`, `"1m 30s"`, `"500ms"`):
@@ -85,6 +93,7 @@ pub struct Config {
     unknown_variables: Vec<String>,
     /// Complaints about values of `with_option`: a setter does not fail, so `check` reports them.
     unreadable: Vec<String>,
+    origins: Origins,
 }
 
 /// Whether, and for how long, a store keeps the counter of fencing tokens.
@@ -134,7 +143,7 @@ impl Config {
     /// password.
     pub fn from_url(url: &str) -> Result<Self, Error> {
         let mut config = Self::default();
-        config.take_url(url, &Source::Direct)?;
+        config.take_url(url, &Source::Direct("URL"))?;
         Ok(config)
     }
 
@@ -150,6 +159,7 @@ impl Config {
             seen.push(option);
         }
         self.address = address;
+        self.note_origin(option::URL, place);
         Ok(())
     }
 
@@ -157,9 +167,10 @@ impl Config {
     /// while its source is known, all others by [`check`](Self::check).
     fn take(&mut self, option: &str, value: &str, place: &Source) -> Result<(), Error> {
         self.set(option, value, place).map_err(|wrong| place.refuse(&wrong))?;
+        self.note_origin(option, place);
         match (place, self.complaint(option)) {
             (Source::Named(_), Some(wrong)) => Err(place.refuse(&wrong)),
-            (Source::Direct, _) | (_, None) => Ok(()),
+            (Source::Direct(_), _) | (_, None) => Ok(()),
         }
     }
 
@@ -171,7 +182,7 @@ impl Config {
     /// [`check`](Self::check).
     #[must_use]
     pub fn with_option(mut self, name: &str, value: &str) -> Self {
-        if let Err(wrong) = self.set(name, value, &Source::Direct) {
+        if let Err(wrong) = self.set(name, value, &Source::Direct("code")) {
             self.unreadable.push(wrong);
         }
         self
@@ -449,6 +460,7 @@ impl Default for Config {
             scheme_options: BTreeMap::new(),
             unknown_variables: Vec::new(),
             unreadable: Vec::new(),
+            origins: Origins::default(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::{Config, Secret, TokenPolicy, similar};
 use crate::error::Error;
 use crate::replication::{OnInsufficientReplicas, Replicas};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -29,10 +30,34 @@ pub(super) const SETTINGS: [&str; 16] = [
 /// Where a value came from, for the message that refuses it.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
-    /// From the URL or a setter: the message needs no location.
-    Direct,
+    /// From the URL, a setter, or through serde: the message needs no location.
+    Direct(&'static str),
     /// From this location, as in "locks.toml, line 3".
     Named(String),
+}
+
+/// Where each setting came from that the defaults do not decide, and its value then: a setter that
+/// changes it later is noticed by that.
+#[derive(Clone, Default)]
+pub(super) struct Origins(BTreeMap<String, (Source, Option<String>)>);
+
+/// Shows nothing: configurations with the same values are equal.
+impl fmt::Debug for Origins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("..")
+    }
+}
+
+/// A setting or an option, as it is used: its value, and where that came from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Setting {
+    /// Its name, as in a URL; `url` for the address.
+    pub name: String,
+    /// Its value as a URL writes it, and `<redacted>` instead of a secret; `None` if it is not set.
+    pub value: Option<String>,
+    /// `default`, `URL`, `code`, a file with the line, or the name of an environment variable.
+    pub source: String,
 }
 
 /// An option that is not a setting.
@@ -42,11 +67,28 @@ pub(super) struct SchemeOption {
     source: Source,
 }
 
+/// The name under which [`Config::settings`] lists the address.
+pub(super) const URL: &str = "url";
+
+/// Whether the value of this scheme's option must not be shown.
+fn is_secret(option: &str) -> bool {
+    let names_secret = ["password", "secret", "user"].iter().any(|word| option.contains(word));
+    names_secret && !option.ends_with("_file")
+}
+
 impl Source {
+    /// The source in words.
+    fn word(&self) -> &str {
+        match self {
+            Self::Direct(word) => word,
+            Self::Named(place) => place,
+        }
+    }
+
     /// The error for a complaint about this value.
     pub(super) fn refuse(&self, complaint: &str) -> Error {
         match self {
-            Self::Direct => Error::configuration(complaint),
+            Self::Direct(_) => Error::configuration(complaint),
             Self::Named(source) => Error::configuration(format!("{source}: {complaint}")),
         }
     }
@@ -113,6 +155,103 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Returns the value of a setting as a URL writes it; `None` if it is not set, and if there is
+    /// no such setting.
+    ///
+    /// An `outage_limit` that is not set is that of `watchdog`. See
+    /// [`scheme_option`](Self::scheme_option) for the options of a scheme.
+    #[must_use]
+    pub fn option(&self, name: &str) -> Option<String> {
+        let duration = |time: Duration| humantime::format_duration(time).to_string();
+        let word = |word: &str| word.to_owned();
+        Some(match name {
+            "password_file" => self.password_file()?.display().to_string(),
+            "watchdog" => duration(self.watchdog()),
+            "lease" => duration(self.lease()?),
+            "outage_limit" => duration(self.outage_limit()),
+            "hand_off" => duration(self.hand_off()),
+            "connect_timeout" => duration(self.connect_timeout()),
+            "command_timeout" => duration(self.command_timeout()),
+            "pool" => self.pool().to_string(),
+            "client_name" => word(self.client_name()),
+            "prefix" => word(self.prefix()),
+            "tokens" => word(match self.tokens() {
+                TokenPolicy::Expire => "expire",
+                TokenPolicy::Keep => "keep",
+                TokenPolicy::Off => "off",
+            }),
+            "token_retention" => duration(self.token_retention()),
+            "replicas" => self.replication().count().to_string(),
+            "replication_timeout" => duration(self.replication().time()),
+            "on_insufficient_replicas" => word(match self.replication().insufficient() {
+                OnInsufficientReplicas::Retry => "retry",
+                OnInsufficientReplicas::Fail => "fail",
+                OnInsufficientReplicas::Accept => "accept",
+            }),
+            "unconfirmed_renewals" => {
+                let keeps = self.replication().keeps_unconfirmed_renewals();
+                word(if keeps { "keep" } else { "refuse" })
+            }
+            _ => return None,
+        })
+    }
+
+    /// Returns all settings and options, each with its value and where that came from: for a program
+    /// that shows what it runs with.
+    #[must_use]
+    pub fn settings(&self) -> Vec<Setting> {
+        let address = Setting {
+            name: URL.to_owned(),
+            value: Some(self.address.to_string()),
+            source: self.origins.0.get(URL).map_or("default", |(at, _)| at.word()).to_owned(),
+        };
+        let defaults = Self::default();
+        let settings = SETTINGS.iter().map(|name| {
+            let value = self.option(name);
+            let source = match self.origins.0.get(*name) {
+                Some((source, then)) if *then == value => source.word(),
+                None if value == defaults.option(name) => "default",
+                // An outage limit that is not set follows `watchdog`.
+                None if *name == "outage_limit" && self.outage_limit.is_none() => "watchdog",
+                _ => "code",
+            };
+            Setting { name: (*name).to_owned(), value, source: source.to_owned() }
+        });
+        let options = self.scheme_options.iter().map(|(name, option)| {
+            let value = if is_secret(name) { "<redacted>" } else { option.value.reveal() };
+            let source = option.source.word().to_owned();
+            Setting { name: name.clone(), value: Some(value.to_owned()), source }
+        });
+        [address].into_iter().chain(settings).chain(options).collect()
+    }
+
+    /// Adds a place to an error that names neither a line nor an environment variable: that of the
+    /// first option in its text, or else `section`.
+    #[cfg(feature = "toml")]
+    pub(super) fn locate(&self, error: Error, section: &Source) -> Error {
+        let Source::Named(section) = section else { return error };
+        let file = section.rsplit_once("line ").map_or("", |(file, _)| file);
+        let said = error.message();
+        let is_located =
+            said.starts_with(&format!("{file}line ")) || said.contains(super::environment::PREFIX);
+        if is_located {
+            return error;
+        }
+        let mut words = said.split(|c: char| !c.is_ascii_lowercase() && c != '_');
+        let place = words.find_map(|word| match &self.origins.0.get(word)?.0 {
+            Source::Named(place) => Some(place),
+            Source::Direct(_) => None,
+        });
+        let place = place.unwrap_or(section);
+        Error::new(error.kind(), format!("{place}: {said}")).with_source(error)
+    }
+
+    /// Remembers where a setting came from, after it was set.
+    pub(super) fn note_origin(&mut self, option: &str, source: &Source) {
+        let value = self.option(option);
+        self.origins.0.insert(option.to_owned(), (source.clone(), value));
     }
 
     /// Refuses options that nothing reads, and misspelt variables. `also` are the options that the

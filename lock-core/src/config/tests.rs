@@ -125,3 +125,32 @@ fn user_and_password_are_set_without_escapes() {
     assert_eq!((config.user(), password), (Some("m@"), Some("s3cr%t/")));
     assert!(!format!("{config:?}").contains("s3cr"));
 }
+
+#[test]
+fn option_is_what_a_url_says() {
+    for (option, value) in [
+        ("password_file", "/run/secret"),
+        ("watchdog", "10s"),
+        ("lease", "1m 1s"),
+        ("outage_limit", "11s"),
+        ("hand_off", "8ms"),
+        ("connect_timeout", "12s"),
+        ("command_timeout", "13s"),
+        ("pool", "14"),
+        ("client_name", "me"),
+        ("prefix", "p:"),
+        ("tokens", "keep"),
+        ("token_retention", "15m"),
+        ("replicas", "all"),
+        ("replication_timeout", "9s"),
+        ("on_insufficient_replicas", "accept"),
+        ("unconfirmed_renewals", "keep"),
+    ] {
+        let config = Config::default().with_option(option, value);
+        assert_eq!(config.option(option).as_deref(), Some(value));
+        assert_ne!(Config::default().option(option).as_deref(), Some(value));
+    }
+    let names = Config::default().settings().into_iter().map(|setting| setting.name);
+    assert_eq!(names.skip(1).collect::<Vec<_>>(), option::SETTINGS);
+    assert_eq!(Config::default().option("format"), None);
+}

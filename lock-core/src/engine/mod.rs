@@ -117,7 +117,7 @@ impl Engine {
         events: Events,
     ) -> Result<Arc<EngineHandle>, Error> {
         let abilities = backend.abilities();
-        acquire::refuse_unsupported(&config.replication(), &abilities)?;
+        Self::refuse_unsupported(config, &abilities)?;
         let watched = Lease::watched(config.watchdog());
         let lease = config.lease().map_or(watched, Lease::Fixed);
         let settings = Settings {
@@ -157,6 +157,11 @@ impl Engine {
             }
         });
         Ok(Arc::new(EngineHandle(engine)))
+    }
+
+    /// Refuses settings that a store with these abilities cannot do.
+    pub(crate) fn refuse_unsupported(config: &Config, abilities: &Abilities) -> Result<(), Error> {
+        acquire::refuse_unsupported(&config.replication(), abilities)
     }
 
     /// What this client knows of this name.

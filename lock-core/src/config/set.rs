@@ -1,0 +1,577 @@
+//! [`ConfigSet`]: backends and locks by name, from one TOML file.
+
+use super::Config;
+use super::environment::{PREFIX, URL};
+use super::file::NO_URL;
+use super::option::{Source, did_you_mean};
+use crate::error::Error;
+use crate::name::LockName;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// The options that a lock may have of its own. All others are of the connections, which the locks
+/// of a backend share, or must be the same for all clients.
+const OF_A_LOCK: [&str; 11] = [
+    "format",
+    "hand_off",
+    "lease",
+    "on_insufficient_replicas",
+    "outage_limit",
+    "prefix",
+    "replicas",
+    "replication_timeout",
+    "tokens",
+    "unconfirmed_renewals",
+    "watchdog",
+];
+
+/// Settings of several backends, and of locks that need others than the rest: what a TOML file says.
+///
+/// ```toml
+/// default = "main"                  # the backend of locks that name none
+///
+/// [backends.main]
+/// url = "redis://127.0.0.1:6379"
+/// watchdog = "10s"
+///
+/// [backends.ledger]
+/// url = "redlock://a,b,c"
+///
+/// [locks.nightly]                   # the lock of this name
+/// backend = "ledger"
+/// watchdog = "60s"
+///
+/// [locks."orders:*"]                # all locks whose names begin with this
+/// replicas = 1
+/// ```
+///
+/// A section of a backend has the lines of a [`Config::from_file`]. Instead of `default` and a
+/// section, the default backend may stand above all sections: `url`, and its settings. A lock has
+/// the section of its name, otherwise the pattern with the longest beginning, otherwise none: no two
+/// sections are mixed. It may have `backend`, `format`, `hand_off`, `lease`,
+/// `on_insufficient_replicas`, `outage_limit`, `prefix`, `replicas`, `replication_timeout`, `tokens`,
+/// `unconfirmed_renewals` and `watchdog`.
+///
+/// Later sources win: the defaults, the options of the backend's URL, the lines of the backend, the
+/// lines of the lock, the environment ([`with_env`](Self::with_env)), and code
+/// ([`configure`](Self::configure)).
+///
+/// [`ClientBuilder::connect_set`](crate::ClientBuilder::connect_set) makes clients of it.
+/// [`Debug`](fmt::Debug) shows names only.
+#[derive(Clone)]
+pub struct ConfigSet {
+    backends: Vec<Backend>,
+    /// The index of the default backend.
+    default: Option<usize>,
+    locks: Vec<Lock>,
+    /// The variables that begin with [`PREFIX`], if the environment counts.
+    environment: Vec<(OsString, OsString)>,
+    change: Option<Change>,
+    /// The file, for errors that are about none of its lines.
+    file: String,
+}
+
+type Change = Arc<dyn Fn(Option<&str>, Config) -> Config + Send + Sync>;
+
+#[derive(Clone)]
+struct Backend {
+    /// `None` if it stands above all sections.
+    name: Option<String>,
+    place: Source,
+    config: Config,
+}
+
+#[derive(Clone)]
+struct Lock {
+    /// With `*` at the end it is the beginning of names.
+    name: String,
+    place: Source,
+    backend: usize,
+    lines: Vec<Line>,
+}
+
+#[derive(Clone)]
+struct Line {
+    key: String,
+    value: String,
+    place: Source,
+}
+
+/// What decides the settings of a client: the same for locks that can share one.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct ClientKey {
+    backend: usize,
+    options: BTreeMap<String, String>,
+}
+
+impl ConfigSet {
+    /// Reads a file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] with the file, the line, the key and the accepted values.
+    /// Nothing is quoted that may be a password. What depends on the scheme is checked by
+    /// [`ClientBuilder::connect_set`](crate::ClientBuilder::connect_set).
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path).map_err(|source| {
+            Error::configuration(format!("cannot read the settings in {}", path.display()))
+                .with_source(source)
+        })?;
+        Reader { text: &text, file: format!("{}, ", path.display()) }.read()
+    }
+
+    /// Reads the text of such a file.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`from_file`](Self::from_file), without the file.
+    pub fn from_toml(text: &str) -> Result<Self, Error> {
+        Reader { text, file: String::new() }.read()
+    }
+
+    /// Overrides the settings of the file with those of the environment.
+    ///
+    /// The URL in `DISTLOCK_URL` replaces the address and the options of the default backend. The
+    /// variable of a setting, as in `DISTLOCK_WATCHDOG=10s`, counts for all backends and locks. See
+    /// [`Config::with_env`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] names the variable and the accepted values, also if there is a
+    /// `DISTLOCK_URL` and no default backend.
+    pub fn with_env(self) -> Result<Self, Error> {
+        self.with_variables(std::env::vars_os())
+    }
+
+    fn with_variables(
+        mut self,
+        variables: impl Iterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, Error> {
+        let is_ours = |name: &OsString| {
+            let start = name.as_encoded_bytes().get(..PREFIX.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(PREFIX.as_bytes()))
+        };
+        self.environment = variables.filter(|(name, _)| is_ours(name)).collect();
+        if self.default.is_none() && self.variable(URL).is_some() {
+            return Err(Error::configuration(format!(
+                "{URL} replaces the URL of the default backend, and {}there is none: add \
+                 `default`, or unset {URL}",
+                self.file
+            )));
+        }
+        self.checked()
+    }
+
+    fn variable(&self, name: &str) -> Option<OsString> {
+        let found = self.environment.iter().find(|(variable, _)| variable == name);
+        found.map(|(_, value)| value.clone())
+    }
+
+    /// Changes the configuration of each client; the change wins. It is given the name of the
+    /// backend, or `None` for one that stands above the sections. For what no file can say, such as
+    /// [`Config::with_credentials`].
+    #[must_use]
+    pub fn configure(
+        mut self,
+        change: impl Fn(Option<&str>, Config) -> Config + Send + Sync + 'static,
+    ) -> Self {
+        self.change = Some(Arc::new(change));
+        self
+    }
+
+    /// Returns the names of the backends, in the order of the file; `None` for one that stands above
+    /// the sections.
+    pub fn backends(&self) -> impl Iterator<Item = Option<&str>> {
+        self.backends.iter().map(|backend| backend.name.as_deref())
+    }
+
+    /// Returns the names and patterns of the sections of locks, in the order of the file.
+    pub fn locks(&self) -> impl Iterator<Item = &str> {
+        self.locks.iter().map(|lock| lock.name.as_str())
+    }
+
+    /// Returns the settings of the lock of this name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] if the file has no backend for it.
+    pub fn config(&self, lock: &str) -> Result<Config, Error> {
+        let (backend, section) = self.choose(lock)?;
+        self.effective(backend, section)
+    }
+
+    /// Returns the settings of a backend without those of any lock: of the default one, if none is
+    /// named.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] if there is no such backend, with the names that there are.
+    pub fn backend_config(&self, name: Option<&str>) -> Result<Config, Error> {
+        self.effective(self.index_of(name)?, None)
+    }
+
+    /// Returns what chose the settings of the lock of this name: its backend (`None` if that stands
+    /// above the sections), and the section of locks, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`config`](Self::config).
+    pub fn choice(&self, lock: &str) -> Result<(Option<&str>, Option<&str>), Error> {
+        let (backend, section) = self.choose(lock)?;
+        Ok((self.backends[backend].name.as_deref(), section.map(|lock| lock.name.as_str())))
+    }
+
+    /// What decides the settings of this lock's client.
+    pub(crate) fn key(&self, lock: &str) -> Result<ClientKey, Error> {
+        let (backend, section) = self.choose(lock)?;
+        let lines = section.map_or(&[][..], |section| &section.lines);
+        let options = lines.iter().map(|line| (line.key.clone(), line.value.clone())).collect();
+        Ok(ClientKey { backend, options })
+    }
+
+    /// The same for a backend alone.
+    pub(crate) fn backend_key(&self, name: Option<&str>) -> Result<ClientKey, Error> {
+        Ok(ClientKey { backend: self.index_of(name)?, options: BTreeMap::new() })
+    }
+
+    /// Passes each configuration that the file makes to `check`, whose errors are given the place.
+    pub(crate) fn check_each(
+        &self,
+        check: impl Fn(&Config) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let backends = self.backends.iter().enumerate().map(|(at, it)| (at, None, &it.place));
+        let locks = self.locks.iter().map(|lock| (lock.backend, Some(lock), &lock.place));
+        for (backend, section, place) in backends.chain(locks) {
+            let config = self.effective(backend, section)?;
+            check(&config).map_err(|error| config.locate(error, place))?;
+        }
+        Ok(())
+    }
+
+    /// The settings of a file without sections.
+    pub(super) fn into_unnamed(mut self) -> Result<Config, Error> {
+        let named = self.backends.iter().filter(|backend| backend.name.is_some());
+        let mut places = named.map(|it| &it.place).chain(self.locks.iter().map(|it| &it.place));
+        if let Some(place) = places.next() {
+            return Err(place.refuse(
+                "this file has backends or locks by name, which `Config` cannot hold: read it with \
+                 `ConfigSet::from_file`",
+            ));
+        }
+        Ok(self.backends.remove(0).config)
+    }
+
+    fn index_of(&self, name: Option<&str>) -> Result<usize, Error> {
+        let Some(name) = name else {
+            return self.default.ok_or_else(|| self.without_default("no backend is named"));
+        };
+        let found = self.backends.iter().position(|it| it.name.as_deref() == Some(name));
+        found.ok_or_else(|| Error::configuration(format!("{}{}", self.file, self.unknown(name))))
+    }
+
+    fn unknown(&self, name: &str) -> String {
+        unknown_backend(name, self.backends().flatten())
+    }
+
+    fn without_default(&self, what: &str) -> Error {
+        Error::configuration(format!(
+            "{}{what}, and there is no default: add `default`, as in default = \"{}\"",
+            self.file,
+            self.backends().flatten().next().unwrap_or("main").escape_debug()
+        ))
+    }
+
+    /// The backend of this lock, and its section.
+    fn choose(&self, lock: &str) -> Result<(usize, Option<&Lock>), Error> {
+        let length = |section: &Lock| match section.name.strip_suffix('*') {
+            None => (section.name == lock).then_some(usize::MAX),
+            Some(start) => lock.starts_with(start).then_some(start.len()),
+        };
+        let matching = self.locks.iter().filter_map(|section| Some((length(section)?, section)));
+        match (matching.max_by_key(|(length, _)| *length), self.default) {
+            (Some((_, section)), _) => Ok((section.backend, Some(section))),
+            (None, Some(default)) => Ok((default, None)),
+            (None, None) => {
+                Err(self.without_default(&format!("lock {lock:?} is in none of the sections")))
+            }
+        }
+    }
+
+    /// The settings of a client, from the weakest source to the strongest.
+    fn effective(&self, backend: usize, section: Option<&Lock>) -> Result<Config, Error> {
+        let Backend { name, config, .. } = &self.backends[backend];
+        let mut config = config.clone();
+        for Line { key, value, place } in section.map_or(&[][..], |section| &section.lines) {
+            config.take(key, value, place)?;
+        }
+        let is_default = self.default == Some(backend);
+        let variable = |name: &str| (is_default || name != URL).then(|| self.variable(name))?;
+        let config = config.overlaid(variable)?.noting_unknown(self.environment.iter().cloned());
+        Ok(match &self.change {
+            Some(change) => change(name.as_deref(), config),
+            None => config,
+        })
+    }
+
+    /// Checks what does not depend on a scheme.
+    fn checked(self) -> Result<Self, Error> {
+        self.check_each(|_| Ok(()))?;
+        Ok(self)
+    }
+}
+
+/// The settings of one unnamed backend.
+impl From<Config> for ConfigSet {
+    fn from(config: Config) -> Self {
+        let backend = Backend { name: None, place: Source::Direct("URL"), config };
+        Self {
+            backends: vec![backend],
+            default: Some(0),
+            locks: Vec::new(),
+            environment: Vec::new(),
+            change: None,
+            file: String::new(),
+        }
+    }
+}
+
+impl fmt::Debug for ConfigSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConfigSet")
+            .field("backends", &self.backends().collect::<Vec<_>>())
+            .field("locks", &self.locks().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
+
+fn unknown_backend<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let known: Vec<_> = known.collect();
+    let meant = did_you_mean(name, known.iter().copied());
+    let listed = match known.as_slice() {
+        [] => "the file has no [backends.NAME]".to_owned(),
+        _ => format!("there are {}", quoted(known.iter().copied())),
+    };
+    format!("there is no backend `{}`{meant}; {listed}", name.escape_debug())
+}
+
+fn quoted<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    words.map(|word| format!("`{}`", word.escape_debug())).collect::<Vec<_>>().join(", ")
+}
+
+/// Reads a text.
+struct Reader<'a> {
+    text: &'a str,
+    /// What places in it begin with.
+    file: String,
+}
+
+/// A table below `backends` or `locks`.
+struct Section {
+    name: String,
+    place: Source,
+    lines: Vec<Line>,
+}
+
+impl Reader<'_> {
+    fn read(self) -> Result<ConfigSet, Error> {
+        // The error of `toml` quotes the whole line, password included, so only its message is
+        // used.
+        let table = DeTable::parse(self.text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start.min(self.text.len()));
+            self.place(at).refuse(&format!("not TOML: {}", error.message()))
+        })?;
+        let (mut backends, mut locks) = (Vec::new(), Vec::new());
+        let mut above = Vec::new();
+        for (key, value) in in_order(table.get_ref()) {
+            match key.get_ref().as_ref() {
+                "backends" => backends = self.sections("backends", value)?,
+                "locks" => locks = self.sections("locks", value)?,
+                _ => above.push(self.line(key, value)?),
+            }
+        }
+        let default = take_line(&mut above, "default");
+        let is_alone = backends.is_empty() && locks.is_empty();
+        if let (None, false, false) = (find(&above, "url"), is_alone, above.is_empty()) {
+            return Err(above[0].place.refuse(&format!(
+                "`{}` stands above the sections, where without a `url` only `default` may stand: \
+                 move it below [backends.NAME]",
+                above[0].key.escape_debug()
+            )));
+        }
+        let mut read = Vec::new();
+        if find(&above, "url").is_some() {
+            let place = above[0].place.clone();
+            read.push(self.backend(None, place, above)?);
+        } else if backends.is_empty() {
+            return Err(Error::configuration(format!("{}{NO_URL}", self.file)));
+        }
+        for Section { name, place, lines } in backends {
+            read.push(self.backend(Some(name), place, lines)?);
+        }
+        let default = match default {
+            Some(line) if read[0].name.is_none() => {
+                return Err(line.place.refuse(
+                    "there are `default` and, above the sections, `url`: the default backend is \
+                     one of the two, so leave the other out",
+                ));
+            }
+            Some(line) => Some(named(&read, &line)?),
+            None => read[0].name.is_none().then_some(0),
+        };
+        let locks = locks.into_iter().map(|section| lock(section, &read, default));
+        let locks = locks.collect::<Result<_, _>>()?;
+        let (environment, change) = (Vec::new(), None);
+        ConfigSet { backends: read, default, locks, environment, change, file: self.file }.checked()
+    }
+
+    /// The place in the text, as errors name it.
+    fn place(&self, at: usize) -> Source {
+        let line = self.text.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count();
+        Source::Named(format!("{}line {}", self.file, line + 1))
+    }
+
+    fn line(
+        &self,
+        key: &Spanned<impl AsRef<str>>,
+        value: &Spanned<DeValue<'_>>,
+    ) -> Result<Line, Error> {
+        let place = self.place(key.span().start);
+        let key = key.get_ref().as_ref().to_owned();
+        let value = scalar(&key, value.get_ref(), &place)?;
+        Ok(Line { key, value, place })
+    }
+
+    fn sections(&self, kind: &str, value: &Spanned<DeValue<'_>>) -> Result<Vec<Section>, Error> {
+        let refuse = |name: &str, at: usize| {
+            let name = name.escape_debug();
+            self.place(at).refuse(&format!("`{name}` is no table, as in [{kind}.NAME]"))
+        };
+        let DeValue::Table(tables) = value.get_ref() else {
+            return Err(refuse(kind, value.span().start));
+        };
+        let section = |(key, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| {
+            let name: &std::borrow::Cow<'_, str> = key.get_ref();
+            let DeValue::Table(table) = value.get_ref() else {
+                return Err(refuse(name, key.span().start));
+            };
+            let lines = in_order(table).into_iter().map(|(key, value)| self.line(key, value));
+            Ok(Section {
+                name: name.as_ref().to_owned(),
+                place: self.place(key.span().start),
+                lines: lines.collect::<Result<_, _>>()?,
+            })
+        };
+        in_order(tables).into_iter().map(section).collect()
+    }
+
+    fn backend(
+        &self,
+        name: Option<String>,
+        place: Source,
+        mut lines: Vec<Line>,
+    ) -> Result<Backend, Error> {
+        let Some(url) = take_line(&mut lines, "url") else {
+            return Err(place.refuse(NO_URL));
+        };
+        let mut config = Config::default();
+        config.take_url(&url.value, &url.place)?;
+        for Line { key, value, place } in lines {
+            config.take(&key, &value, &place)?;
+        }
+        Ok(Backend { name, place, config })
+    }
+}
+
+/// Reads the section of a lock.
+fn lock(mut section: Section, backends: &[Backend], default: Option<usize>) -> Result<Lock, Error> {
+    let Section { name, place, lines } = &mut section;
+    match name.strip_suffix('*') {
+        Some("") => {}
+        start => {
+            let start = start.unwrap_or(name);
+            if start.contains('*') {
+                return Err(place.refuse(&format!(
+                    "the lock `{}` has a `*` before its end: a pattern is the beginning of names \
+                     and one `*`",
+                    name.escape_debug()
+                )));
+            }
+            // The tag of a name may be open at the end of its beginning.
+            if start.len() == name.len() {
+                LockName::new(name).map_err(|error| place.refuse(error.message()))?;
+            }
+        }
+    }
+    let backend = match take_line(lines, "backend") {
+        Some(line) => named(backends, &line)?,
+        None => default.ok_or_else(|| {
+            place.refuse("the lock has no `backend`, and the file no `default` one: add either")
+        })?,
+    };
+    if let Some(line) = lines.iter().find(|line| !OF_A_LOCK.contains(&line.key.as_str())) {
+        let known = || ["backend"].into_iter().chain(OF_A_LOCK);
+        return Err(line.place.refuse(&format!(
+            "a lock has no option `{}`{}; it has {}, and all others are of its backend",
+            line.key.escape_debug(),
+            did_you_mean(&line.key, known()),
+            quoted(known())
+        )));
+    }
+    let Section { name, place, lines } = section;
+    Ok(Lock { name, place, backend, lines })
+}
+
+/// The backend that this line names.
+fn named(backends: &[Backend], line: &Line) -> Result<usize, Error> {
+    let is_it = |backend: &Backend| backend.name.as_ref() == Some(&line.value);
+    backends.iter().position(is_it).ok_or_else(|| {
+        let known = backends.iter().filter_map(|backend| backend.name.as_deref());
+        line.place.refuse(&unknown_backend(&line.value, known))
+    })
+}
+
+fn find<'a>(lines: &'a [Line], key: &str) -> Option<&'a Line> {
+    lines.iter().find(|line| line.key == key)
+}
+
+fn take_line(lines: &mut Vec<Line>, key: &str) -> Option<Line> {
+    let at = lines.iter().position(|line| line.key == key)?;
+    Some(lines.remove(at))
+}
+
+/// The keys and values of a table, in the order of the text.
+fn in_order<'a, 'b>(
+    table: &'a DeTable<'b>,
+) -> Vec<(&'a Spanned<std::borrow::Cow<'b, str>>, &'a Spanned<DeValue<'b>>)> {
+    let mut lines: Vec<_> = table.iter().collect();
+    lines.sort_by_key(|(key, _)| key.span().start);
+    lines
+}
+
+fn scalar(key: &str, value: &DeValue<'_>, place: &Source) -> Result<String, Error> {
+    let kind = match value {
+        DeValue::String(text) => return Ok(text.to_string()),
+        DeValue::Boolean(truth) => return Ok(truth.to_string()),
+        DeValue::Integer(number) if number.radix() == 10 => {
+            return Ok(number.as_str().to_owned());
+        }
+        DeValue::Integer(_) => "a number that is not decimal",
+        DeValue::Float(_) => "a fraction",
+        DeValue::Datetime(_) => "a date or time",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table, and there are [backends.NAME] and [locks.NAME] only",
+    };
+    Err(place.refuse(&format!(
+        "`{}` is {kind}: a setting is a text, a whole number, or true or false",
+        key.escape_debug()
+    )))
+}
+
+#[cfg(test)]
+mod tests;
