@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
+// `config check`, and files that name backends and locks.
+mod config;
+
 // `doctor`: dangers, and good servers.
 mod doctor;
 

@@ -233,7 +233,7 @@ mod tests {
             error.to_string()
         };
         for (text, says) in [
-            ("[backends.b]\nurl = 'redis://u:s3cret@h'", "line 2: there is no scheme `redis://`"),
+            ("[backends.b]\nurl = 'redis://u:s3cret@h'", "line 3: there is no scheme `redis://`"),
             ("[locks.x]\nformat = 'token'", "line 3: there is no option `format` for `memory://`"),
             ("tls_ca = 'x'", "line 2: there is no option `tls_ca`"),
             ("pool = 1\nreplicas = 1", "line 3: "),

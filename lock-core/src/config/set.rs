@@ -82,6 +82,7 @@ type Change = Arc<dyn Fn(Option<&str>, Config) -> Config + Send + Sync>;
 struct Backend {
     /// `None` if it stands above all sections.
     name: Option<String>,
+    /// That of its URL.
     place: Source,
     config: Config,
 }
@@ -484,7 +485,7 @@ impl Reader<'_> {
         for Line { key, value, place } in lines {
             config.take(&key, &value, &place)?;
         }
-        Ok(Backend { name, place, config })
+        Ok(Backend { name, place: url.place, config })
     }
 }
 

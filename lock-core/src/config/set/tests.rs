@@ -238,7 +238,7 @@ fn invalid_set_is_refused_with_line_and_accepted_values() {
 
 #[test]
 fn file_with_names_is_no_config_and_says_what_reads_it() {
-    for (text, line) in [(FILE, 2), ("url = 'memory://'\n[locks.x]\nlease = '1s'", 2)] {
+    for (text, line) in [(FILE, 3), ("url = 'memory://'\n[locks.x]\nlease = '1s'", 2)] {
         let said = told(Config::from_toml(text).unwrap_err());
         let says = format!("line {line}: this file has backends or locks by name");
         assert!(said.starts_with(&says) && said.contains("`ConfigSet::from_file`"), "{said}");
