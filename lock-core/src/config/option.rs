@@ -198,8 +198,8 @@ impl Config {
         })
     }
 
-    /// Returns all settings and options, each with its value and where that came from: for a program
-    /// that shows what it runs with.
+    /// Returns all settings and options, each with its value and where that came from: for a
+    /// program that shows what it runs with.
     #[must_use]
     pub fn settings(&self) -> Vec<Setting> {
         let address = Setting {

@@ -30,7 +30,7 @@ const OF_A_LOCK: [&str; 11] = [
     "watchdog",
 ];
 
-/// Settings of several backends, and of locks that need others than the rest: what a TOML file says.
+/// Settings of several backends, and of locks that need others than the rest, from a TOML file.
 ///
 /// ```toml
 /// default = "main"                  # the backend of locks that name none
@@ -52,10 +52,10 @@ const OF_A_LOCK: [&str; 11] = [
 ///
 /// A section of a backend has the lines of a [`Config::from_file`]. Instead of `default` and a
 /// section, the default backend may stand above all sections: `url`, and its settings. A lock has
-/// the section of its name, otherwise the pattern with the longest beginning, otherwise none: no two
-/// sections are mixed. It may have `backend`, `format`, `hand_off`, `lease`,
-/// `on_insufficient_replicas`, `outage_limit`, `prefix`, `replicas`, `replication_timeout`, `tokens`,
-/// `unconfirmed_renewals` and `watchdog`.
+/// the section of its name, otherwise the pattern with the longest beginning, otherwise none: no
+/// two sections are mixed. It may have `backend`, `format`, `hand_off`, `lease`,
+/// `on_insufficient_replicas`, `outage_limit`, `prefix`, `replicas`, `replication_timeout`,
+/// `tokens`, `unconfirmed_renewals` and `watchdog`.
 ///
 /// Later sources win: the defaults, the options of the backend's URL, the lines of the backend, the
 /// lines of the lock, the environment ([`with_env`](Self::with_env)), and code
@@ -186,8 +186,8 @@ impl ConfigSet {
         self
     }
 
-    /// Returns the names of the backends, in the order of the file; `None` for one that stands above
-    /// the sections.
+    /// Returns the names of the backends, in the order of the file; `None` for one that stands
+    /// above the sections.
     pub fn backends(&self) -> impl Iterator<Item = Option<&str>> {
         self.backends.iter().map(|backend| backend.name.as_deref())
     }

@@ -1,7 +1,7 @@
 //! `docs/DEFAULTS.md` against the code.
 
 use super::{read, sources, table};
-use distlock::{Client, Config, LockName};
+use distlock::{Client, Config, ConfigSet, LockName};
 use std::time::Duration;
 
 /// A setting's value as the table writes it.
@@ -181,6 +181,25 @@ fn later_setting_wins() {
     let by_name = set.with_option("pool", "6");
     assert_eq!(by_name.pool(), 6);
     assert!(Config::from_url("memory://x?pool=2&pool=3").is_err());
+}
+
+#[test]
+fn file_of_the_recipes_is_read_and_options_of_locks_are_listed() {
+    let recipes = read("docs/RECIPES.md");
+    let file = recipes.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let clients = distlock::builder().connect_set(ConfigSet::from_toml(file).unwrap()).unwrap();
+    assert_eq!(clients.configs().choice("nightly").unwrap(), (Some("ledger"), Some("nightly")));
+    assert_eq!(clients.configs().config("nightly").unwrap().scheme(), "redlock");
+    let token = clients.configs().config("orders:7").unwrap();
+    assert_eq!((token.scheme(), token.scheme_option("format")), ("redis", Some("token")));
+
+    let refused = ConfigSet::from_toml("url = 'memory://'\n[locks.x]\nnonsense = 1").unwrap_err();
+    let refused = refused.to_string();
+    let accepted = refused.split("it has ").nth(1).unwrap().split(", and all").next().unwrap();
+    let listed = read("docs/DEFAULTS.md");
+    let listed = listed.split("A lock's section may have ").nth(1).unwrap();
+    let listed = squeezed(listed.split(". ").next().unwrap()).replace(" and ", ", ");
+    assert_eq!(listed, accepted);
 }
 
 #[test]
