@@ -18,6 +18,9 @@ mod failover_safety;
 // Answers that come too late.
 mod late_answers;
 
+// What managed services show of a cluster.
+mod managed;
+
 // A master that the others cannot reach any more.
 mod partition;
 

@@ -27,6 +27,9 @@ mod unawaited_releases;
 // Acquisition, wait, renewal and release of a lock.
 mod life;
 
+// What managed services withhold.
+mod managed;
+
 // What is recorded as metrics.
 mod metrics;
 

@@ -194,10 +194,19 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
         return (ErrorKind::Configuration, message);
     }
     if detail.starts_with("unknown command") || detail.starts_with("Unknown Redis command") {
-        let message = format!(
-            "{server} lacks a command that is needed: it was renamed or disabled there, or the \
-             server is too old: {OLDEST}"
-        );
+        let message = match detail.get(17..23) {
+            _ if matches!(asked, Asked::Confirmation) => format!(
+                "{server} does not know WAIT, as some managed services: leave `replicas` out"
+            ),
+            Some("SELECT") => format!(
+                "{server} does not know SELECT, as some managed services: it has one database, so \
+                 leave its number out"
+            ),
+            _ => format!(
+                "{server} lacks a command that is needed: it was renamed or disabled there, or \
+                 the server is too old: {OLDEST}"
+            ),
+        };
         return (ErrorKind::Configuration, message);
     }
     // Where the commands are known, and not all their options: of `SET` or, before Redis 3, of
@@ -414,6 +423,8 @@ mod tests {
         use ErrorKind::{Configuration, ForeignFormat, Unavailable};
         for (text, kind, says) in [
             ("WRONGTYPE Operation against a key", ForeignFormat, "under the key \"k\""),
+            ("ERR unknown command 'SELECT'", Configuration, "leave its number out"),
+            ("ERR unknown command `SELECT`, with args beginning with: `1`", Configuration, "one"),
             ("WRONGTYPE the token counter is not", ForeignFormat, "no counter"),
             (
                 "ERR Error running script (call to f_0): @user_script:9: WRONGTYPE Operation",

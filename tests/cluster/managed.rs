@@ -1,0 +1,82 @@
+//! What managed services show of a cluster: one endpoint, one shard, fewer commands.
+
+use crate::scene::{SETTINGS, client, client_with, take, turn};
+use distlock::DistLock;
+use distlock_tests::cluster::{Cluster, Failover};
+use distlock_tests::process::RedisServer;
+use distlock_tests::proxy::Proxy;
+use distlock_tests::rights::LOGIN;
+use distlock_tests::time::eventually;
+use std::time::Duration;
+
+fn endpoint(proxy: &Proxy) -> String {
+    format!("redis+cluster://{LOGIN}@127.0.0.1:{}", proxy.port())
+}
+
+/// The endpoint is no address that a node announces, and leads to another node each time.
+#[test]
+fn configuration_endpoint_alone_is_enough() {
+    let cluster = Cluster::start();
+    let leads = Proxy::plain(cluster.node(0).port());
+    let names: Vec<_> = (0..3).map(|node| cluster.name_on(node, "endpoint")).collect();
+    let early = client(&endpoint(&leads));
+    for name in &names {
+        turn(&early, name);
+    }
+    let held = take(&early, &names[0]);
+    let replica = cluster.replica_of(0);
+    for node in [1, replica] {
+        leads.switch_to(cluster.node(node).port());
+        let late = client(&endpoint(&leads));
+        assert!(late.mutex(names[0].as_str()).unwrap().try_lock().unwrap().is_none());
+        for name in &names[1..] {
+            turn(&late, name);
+        }
+    }
+    // The node that it first led to gives way.
+    cluster.wait_for_replicas(0);
+    cluster.fail_over(0, Failover::Plain);
+    assert!(held.verify().unwrap() > Duration::ZERO);
+    held.unlock().unwrap();
+    for name in &names {
+        turn(&early, name);
+    }
+}
+
+/// As a serverless cache shows itself: all slots on one node without replicas.
+#[test]
+fn single_shard_without_wait_and_config_keeps_locks() {
+    let withheld = ["WAIT", "CONFIG", "ASKING", "REPLICAOF", "SYNC", "PSYNC", "DEBUG"];
+    let renamed = withheld.iter().flat_map(|command| ["--rename-command", command, ""]);
+    let arguments: Vec<_> = ["--cluster-enabled", "yes"].into_iter().chain(renamed).collect();
+    let server = RedisServer::start_cluster_node(&arguments);
+    let mut probe = server.probe();
+    let slots: Vec<_> = (0..16_384).map(|slot| slot.to_string()).collect();
+    let words: Vec<_> =
+        ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
+    assert_eq!(probe.command(&words).text(), "OK");
+    eventually("the cluster is up", Duration::from_secs(60), || {
+        probe.command(&["CLUSTER", "INFO"]).text().contains("cluster_state:ok")
+    });
+    let url = format!("redis+cluster://{LOGIN}@127.0.0.1:{}", server.port());
+    let [one, other] = [(); 2].map(|()| client(&url));
+    let held = take(&one, "it");
+    assert!(other.mutex("it").unwrap().try_lock().unwrap().is_none());
+    assert!(held.verify().unwrap() > Duration::ZERO);
+    held.unlock().unwrap();
+    turn(&other, "it");
+    let asking = client_with(&url, &format!("{SETTINGS}&replicas=1"));
+    let error = asking.mutex("it").unwrap().try_lock().unwrap_err();
+    assert!(error.is_configuration() && error.to_string().contains("WAIT"), "{error:?}");
+}
+
+/// As Redis Cloud and Azure Managed Redis document it of their cluster API.
+#[test]
+fn cluster_that_does_not_name_its_nodes_is_refused() {
+    let cluster = Cluster::shared();
+    let rights = ["on", ">SECRET", "~*", "&*", "+@all", "-cluster|myid", "-cluster|shards"];
+    let url = cluster.url_as("service:SECRET", &rights);
+    let error = client(&url).mutex("it").unwrap().try_lock().unwrap_err();
+    let says = error.to_string().to_lowercase();
+    assert!(error.is_configuration() && says.contains("cluster|myid"), "{error:?}");
+}

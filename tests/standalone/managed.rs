@@ -1,0 +1,155 @@
+//! What managed services withhold: commands, databases, passwords that last.
+
+use distlock::{Client, Config, Credentials, DistLock, Error, FindingLevel};
+use distlock_tests::authority::Authority;
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::{Stopwatch, eventually};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Those that ElastiCache and MemoryDB document as restricted, apart from subcommands.
+const OF_ELASTICACHE: &[&str] = &[
+    "BGREWRITEAOF",
+    "BGSAVE",
+    "CONFIG",
+    "DEBUG",
+    "MIGRATE",
+    "MODULE",
+    "PSYNC",
+    "REPLICAOF",
+    "SAVE",
+    "SHUTDOWN",
+    "SLAVEOF",
+    "SYNC",
+];
+
+/// Those that Memorystore for Redis documents as blocked.
+const OF_MEMORYSTORE: &[&str] = &[
+    "ACL",
+    "BGREWRITEAOF",
+    "BGSAVE",
+    "CLIENT",
+    "CLUSTER",
+    "COMMAND",
+    "CONFIG",
+    "DEBUG",
+    "LASTSAVE",
+    "MIGRATE",
+    "MONITOR",
+    "OBJECT",
+    "REPLICAOF",
+    "SAVE",
+    "SHUTDOWN",
+];
+
+/// What Redis Software and Redis Cloud document as not supported, and a client could send.
+const OF_REDIS_CLOUD: &[&str] = &["CLUSTER", "DEBUG", "SELECT", "SHUTDOWN", "SYNC", "WAIT"];
+
+/// A server that does not know these commands.
+fn without(commands: &[&str]) -> RedisServer {
+    let renamed = commands.iter().flat_map(|command| ["--rename-command", command, ""]);
+    let good = ["--appendonly", "yes", "--appendfsync", "always"];
+    RedisServer::start_with(&good.into_iter().chain(renamed).collect::<Vec<_>>())
+}
+
+fn client(url: &str) -> Client {
+    distlock::connect(url).unwrap()
+}
+
+/// One holds it for longer than its lease, the other waits, and gets it with a larger token.
+fn locks_live_on(url: &str) {
+    let settings = format!("{url}?watchdog=1s");
+    let [one, other] = [(); 2].map(|()| client(&settings));
+    let held = one.mutex("it").unwrap().lock().unwrap();
+    assert!(other.mutex("it").unwrap().try_lock().unwrap().is_none());
+    let token = held.fencing_token();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let guard = other.mutex("it").unwrap().try_lock_for(LONG).unwrap().expect("free");
+            assert!(guard.fencing_token() > token);
+            guard.unlock().unwrap();
+        });
+        let since = Stopwatch::start();
+        eventually("a lease is over", LONG, || since.elapsed() > Duration::from_secs(2));
+        assert!(held.verify().unwrap() > Duration::ZERO, "it was renewed");
+        held.unlock().unwrap();
+        waits.join().unwrap();
+    });
+}
+
+#[test]
+fn locks_work_without_the_commands_that_services_withhold() {
+    for withheld in [OF_ELASTICACHE, OF_MEMORYSTORE, OF_REDIS_CLOUD] {
+        let server = without(withheld);
+        locks_live_on(&server.url());
+        let findings = client(&server.url_as("")).diagnose(LONG).unwrap();
+        let dangers: Vec<_> =
+            findings.iter().filter(|it| it.level >= FindingLevel::Danger).collect();
+        assert!(dangers.is_empty(), "{withheld:?}: {dangers:#?}");
+        let unknown = findings.iter().any(|it| it.level == FindingLevel::Unknown);
+        assert_eq!(unknown, withheld.contains(&"CONFIG"), "{withheld:?}: {findings:#?}");
+    }
+}
+
+/// The error of an attempt on the lock.
+fn refusal(url: &str) -> Error {
+    client(url).mutex("it").unwrap().try_lock().unwrap_err()
+}
+
+#[test]
+fn service_without_wait_refuses_replicas_alone() {
+    let server = without(OF_REDIS_CLOUD);
+    let error = refusal(&format!("{}?replicas=1", server.url()));
+    assert!(error.is_configuration() && error.to_string().contains("WAIT"), "{error:?}");
+    let free = client(&server.url()).mutex("it").unwrap().try_lock().unwrap();
+    free.expect("nothing is left of the attempt").unlock().unwrap();
+}
+
+#[test]
+fn service_without_select_refuses_other_databases_alone() {
+    let server = without(OF_REDIS_CLOUD);
+    let error = refusal(&format!("{}/1", server.url()));
+    assert!(error.is_configuration() && error.to_string().contains("database"), "{error:?}");
+    let url = format!("{}/0", server.url());
+    client(&url).mutex("it").unwrap().try_lock().unwrap().expect("free").unlock().unwrap();
+}
+
+/// As with IAM or Entra: over TLS, the token is the password, and the service ends connections.
+#[test]
+fn token_that_expires_is_replaced_over_tls() {
+    let authority = Authority::new();
+    let (server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
+    let mut probe = server.probe();
+    let token = Arc::new(Mutex::new(String::new()));
+    let mut issue = |new: &str| {
+        let rule = [">", new].concat();
+        probe.command(&["ACL", "SETUSER", "iam", "reset", "on", &rule, "~*", "&*", "+@all"]);
+        new.clone_into(&mut token.lock());
+        probe.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        probe.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    };
+    issue("token-one");
+    let url = format!("rediss://127.0.0.1:{port}?watchdog=10s&tls_ca={}", authority.file("ca.crt"));
+    let current = Arc::clone(&token);
+    let provider = move |_: &str| Ok(Credentials::new(current.lock().clone()).with_user("iam"));
+    let config = Config::from_url(&url).unwrap().with_credentials(Arc::new(provider));
+    let [one, other] =
+        [(); 2].map(|()| distlock::builder().config(config.clone()).connect().unwrap());
+    let held = one.mutex("it").unwrap().lock().unwrap();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let guard = other.mutex("it").unwrap().try_lock_for(LONG).unwrap().expect("free");
+            guard.unlock().unwrap();
+        });
+        for new in ["token-two", "token-three"] {
+            issue(new);
+            eventually("it is let in again", LONG, || held.verify().is_ok());
+        }
+        held.unlock().unwrap();
+        waits.join().unwrap();
+    });
+}
