@@ -5,6 +5,7 @@
 //! [guarantees]: https://docs.rs/crate/distlock/latest/source/docs/GUARANTEES.md
 //! [guarantees-fencing]: https://docs.rs/crate/distlock/latest/source/docs/GUARANTEES.md#fencing
 //! [interop]: https://docs.rs/crate/distlock/latest/source/docs/INTEROP.md
+//! [managed]: https://docs.rs/crate/distlock/latest/source/docs/MANAGED.md
 //! [migrating]: https://docs.rs/crate/distlock/latest/source/docs/MIGRATING.md
 //! [recipes-backends]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#switching-backends
 //! [recipes-cron]: https://docs.rs/crate/distlock/latest/source/docs/RECIPES.md#a-cron-job-on-several-hosts
