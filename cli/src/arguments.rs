@@ -312,7 +312,7 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     pub(crate) verbose: bool,
     /// The lease that is renewed: how long a dead host blocks others [default: `watchdog` of the
-    /// URL, 30 s]
+    /// URL or file, 30 s]
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub(crate) lease: Option<Duration>,
     /// Keep the lock for at least so long, also when the command has ended before: hosts whose
@@ -419,7 +419,7 @@ pub(crate) struct HoldArguments {
     /// Wait for at most so long; 0 is one attempt [default: for ever, if the store answers]
     #[arg(short, long, value_name = "SECS", value_parser = seconds, conflicts_with = "nonblock")]
     pub(crate) wait: Option<Duration>,
-    /// The lease that is renewed [default: `watchdog` of the URL, 30 s]
+    /// The lease that is renewed [default: `watchdog` of the URL or file, 30 s]
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub(crate) lease: Option<Duration>,
     /// Hold the lock for so long at most: a lease of that time, which is not renewed

@@ -307,6 +307,11 @@ pub fn distlock() -> PathBuf {
     built("--bin", "distlock")
 }
 
+/// Where the example is that serves metrics, which is built if need be.
+pub fn metrics_example() -> PathBuf {
+    built("--bin", "distlock-metrics-example")
+}
+
 /// Where a program of this package is. Cargo builds it with the tests.
 pub fn own_program(name: &str) -> PathBuf {
     profile_dir().join(name)

@@ -6,6 +6,7 @@ mod metrics;
 mod migrating;
 mod named;
 mod operations;
+mod prometheus;
 mod prose;
 
 use std::fs;
