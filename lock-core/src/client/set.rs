@@ -81,6 +81,7 @@ impl ClientSet {
     }
 
     /// Returns the client for the lock of this name: the right backend, with the lock's options.
+    /// For the other kinds of locks: `clients.client("jobs")?.semaphore("jobs", 3)`.
     ///
     /// # Errors
     ///
