@@ -124,15 +124,8 @@ fn token_that_expires_is_replaced_over_tls() {
     let authority = Authority::new();
     let (server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
     let mut probe = server.probe();
-    let token = Arc::new(Mutex::new(String::new()));
-    let mut issue = |new: &str| {
-        let rule = [">", new].concat();
-        probe.command(&["ACL", "SETUSER", "iam", "reset", "on", &rule, "~*", "&*", "+@all"]);
-        new.clone_into(&mut token.lock());
-        probe.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-        probe.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-    };
-    issue("token-one");
+    probe.command(&["ACL", "SETUSER", "iam", "on", ">token-one", "~*", "&*", "+@all"]);
+    let token = Arc::new(Mutex::new("token-one".to_owned()));
     let url = format!("rediss://127.0.0.1:{port}?watchdog=10s&tls_ca={}", authority.file("ca.crt"));
     let current = Arc::clone(&token);
     let provider = move |_: &str| Ok(Credentials::new(current.lock().clone()).with_user("iam"));
@@ -145,9 +138,18 @@ fn token_that_expires_is_replaced_over_tls() {
             let guard = other.mutex("it").unwrap().try_lock_for(LONG).unwrap().expect("free");
             guard.unlock().unwrap();
         });
+        let waits_again = || server.probe().clients().join(" ").contains("ubscribe");
+        eventually("it waits", LONG, waits_again);
         for new in ["token-two", "token-three"] {
-            issue(new);
-            eventually("it is let in again", LONG, || held.verify().is_ok());
+            // Both are valid until the connections of the old one are gone.
+            probe.command(&["ACL", "SETUSER", "iam", &[">", new].concat()]);
+            let old = std::mem::replace(&mut *token.lock(), new.to_owned());
+            for kind in ["normal", "pubsub"] {
+                probe.command(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"]);
+            }
+            eventually("the holder is let in again", LONG, || held.verify().is_ok());
+            eventually("the waiter is let in again", LONG, waits_again);
+            probe.command(&["ACL", "SETUSER", "iam", &["<", &old].concat()]);
         }
         held.unlock().unwrap();
         waits.join().unwrap();
