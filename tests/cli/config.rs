@@ -124,6 +124,14 @@ fn config_check_shows_what_the_environment_alone_says() {
     assert_eq!(row("url"), "redis://<redacted>@h DISTLOCK_URL");
     assert_eq!(row("pool"), "5 DISTLOCK_POOL");
     assert!(said.starts_with("lock \"it\": no section of its own, on the default backend\n"));
+    for words in [&["config", "check"][..], &["check", "it"]] {
+        let mut misspelt = Example::distlock(words)
+            .env("DISTLOCK_URL", "redis://h")
+            .env("DISTLOCK_WACHDOG", "7s")
+            .spawn();
+        assert_eq!(misspelt.wait_exit(SOON), 78);
+        assert!(only_error(&misspelt).contains("did you mean DISTLOCK_WATCHDOG?"));
+    }
 }
 
 #[test]

@@ -70,7 +70,7 @@ pub struct ConfigSet {
     default: Option<usize>,
     locks: Vec<Lock>,
     /// The variables that begin with [`PREFIX`], if the environment counts.
-    environment: Vec<(OsString, OsString)>,
+    environment: Option<Vec<(OsString, OsString)>>,
     change: Option<Change>,
     /// The file, for errors that are about none of its lines.
     file: String,
@@ -158,7 +158,7 @@ impl ConfigSet {
             let start = name.as_encoded_bytes().get(..PREFIX.len());
             start.is_some_and(|start| start.eq_ignore_ascii_case(PREFIX.as_bytes()))
         };
-        self.environment = variables.filter(|(name, _)| is_ours(name)).collect();
+        self.environment = Some(variables.filter(|(name, _)| is_ours(name)).collect());
         if self.default.is_none() && self.variable(URL).is_some() {
             return Err(Error::configuration(format!(
                 "{URL} replaces the URL of the default backend, and {}there is none: add \
@@ -170,8 +170,8 @@ impl ConfigSet {
     }
 
     fn variable(&self, name: &str) -> Option<OsString> {
-        let found = self.environment.iter().find(|(variable, _)| variable == name);
-        found.map(|(_, value)| value.clone())
+        let mut all = self.environment.iter().flatten();
+        all.find(|(variable, _)| variable == name).map(|(_, value)| value.clone())
     }
 
     /// Changes the configuration of each client; the change wins. It is given the name of the
@@ -311,9 +311,11 @@ impl ConfigSet {
         for Line { key, value, place } in section.map_or(&[][..], |section| &section.lines) {
             config.take(key, value, place)?;
         }
-        let is_default = self.default == Some(backend);
-        let variable = |name: &str| (is_default || name != URL).then(|| self.variable(name))?;
-        let config = config.overlaid(variable)?.noting_unknown(self.environment.iter().cloned());
+        if let Some(environment) = &self.environment {
+            let is_default = self.default == Some(backend);
+            let variable = |name: &str| (is_default || name != URL).then(|| self.variable(name))?;
+            config = config.overlaid(variable)?.noting_unknown(environment.iter().cloned());
+        }
         Ok(match &self.change {
             Some(change) => change(name.as_deref(), config),
             None => config,
@@ -335,7 +337,7 @@ impl From<Config> for ConfigSet {
             backends: vec![backend],
             default: Some(0),
             locks: Vec::new(),
-            environment: Vec::new(),
+            environment: None,
             change: None,
             file: String::new(),
         }
@@ -427,7 +429,7 @@ impl Reader<'_> {
         };
         let locks = locks.into_iter().map(|section| lock(section, &read, default));
         let locks = locks.collect::<Result<_, _>>()?;
-        let (environment, change) = (Vec::new(), None);
+        let (environment, change) = (None, None);
         ConfigSet { backends: read, default, locks, environment, change, file: self.file }.checked()
     }
 
