@@ -41,9 +41,9 @@ pub use lock_core::{
     FindingLevel, GuardState, Host, InsufficientReplicas, Interrupt, Lease, LeaseTime, LockGuard,
     LockName, LockOptions, Loss, LossCause, MajorityLock, ManualClock, MemberOutcome, MemberResult,
     MemoryBackend, MemoryScheme, Moment, MultiLock, Mutex, Notices, Notification,
-    OnInsufficientReplicas, OpenConnection, OwnedGuard, OwnedMutex, OwnerId, OwnerText, Replicas,
-    Replication, Scheme, Schemes, Secret, Setting, Signal, SystemClock, TokenPolicy, TokenRange,
-    WarningKind, Woken,
+    OnInsufficientReplicas, OpenConnection, OwnedGuard, OwnedMutex, OwnerId, OwnerLabel, OwnerText,
+    Replicas, Replication, Scheme, Schemes, Secret, Setting, Signal, SystemClock, TokenPolicy,
+    TokenRange, WarningKind, Woken,
 };
 #[cfg(feature = "toml")]
 pub use lock_core::{ClientSet, ConfigSet};

@@ -65,7 +65,7 @@ use crate::lease::LeaseTime;
 #[cfg(doc)]
 use crate::name::LockKind;
 use crate::name::LockName;
-use crate::owner::{OwnerId, OwnerText};
+use crate::owner::{OwnerId, OwnerLabel, OwnerText};
 use crate::replication::{InsufficientReplicas, Replication};
 use crate::token::{FencingToken, TokenRange};
 use std::any::Any;
@@ -155,8 +155,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
         done(self.release(acquisition, closing, by));
     }
 
-    /// Returns the holder and what is left of its lease, and changes nothing. Never answered from a
-    /// replica.
+    /// Returns the holder with its label and what is left of its lease, and changes nothing. Never
+    /// answered from a replica.
     ///
     /// # Errors
     ///
@@ -164,8 +164,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure>;
 
     /// Like [`inspect`](Backend::inspect), for a waiter, which asks often and takes no decision
-    /// about safety: one request to the server that is known to keep the lock. A backend whose
-    /// `inspect` asks further servers overrides this.
+    /// about safety: one request to the server that is known to keep the lock, and no label. A
+    /// backend whose `inspect` asks for more overrides this.
     ///
     /// # Errors
     ///
@@ -190,8 +190,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
         acquisition: &AcquisitionId,
         by: Moment,
     ) -> Result<Option<HolderInfo>, Failure> {
-        let holder = self.inspect(&acquisition.name, by)?.holder;
-        Ok(holder.filter(|holder| acquisition.owner.matches(&holder.owner)))
+        Ok(self.inspect(&acquisition.name, by)?.held_by(acquisition.owner))
     }
 
     /// Releases the lock of any holder, wakes the waiters, and returns whether it was held. A value
@@ -289,6 +288,9 @@ pub struct Attempt<'a> {
     /// The owner of a write lock of the same name, held by the same thread, beside which a
     /// [reader](LockKind::Read) is granted. `None` for other kinds.
     pub beside: Option<OwnerId>,
+    /// The text of the owner's [label](RenewalRequest::label), for a store that can keep it with
+    /// the grant at no cost. Other stores ignore it.
+    pub label: Option<&'a Arc<str>>,
 }
 
 impl<'a> Attempt<'a> {
@@ -296,7 +298,7 @@ impl<'a> Attempt<'a> {
     #[must_use]
     pub fn new(name: &'a LockName, owner: OwnerId, lease: LeaseTime) -> Self {
         let (tokens, replication) = (Tokens::Assign { reserve: 0 }, Replication::off());
-        Self { name, owner, lease, tokens, replication, beside: None }
+        Self { name, owner, lease, tokens, replication, beside: None, label: None }
     }
 
     /// Sets the tokens.
@@ -317,6 +319,13 @@ impl<'a> Attempt<'a> {
     #[must_use]
     pub fn beside(mut self, writer: Option<OwnerId>) -> Self {
         self.beside = writer;
+        self
+    }
+
+    /// Sets the text of the owner's label.
+    #[must_use]
+    pub fn label(mut self, label: Option<&'a Arc<str>>) -> Self {
+        self.label = label;
         self
     }
 }
@@ -518,19 +527,29 @@ pub struct RenewalRequest {
     pub acquisition: AcquisitionId,
     /// How many replicas must confirm it.
     pub replication: Replication,
+    /// What [`Backend::inspect`] shows of this owner while it holds the lock, never of another one.
+    /// For people: a store that cannot keep it renews all the same.
+    pub label: Option<OwnerLabel>,
 }
 
 impl RenewalRequest {
     /// Makes a request that no replica needs to confirm.
     #[must_use]
     pub fn new(acquisition: AcquisitionId) -> Self {
-        Self { acquisition, replication: Replication::off() }
+        Self { acquisition, replication: Replication::off(), label: None }
     }
 
     /// Sets how many replicas must confirm it.
     #[must_use]
     pub fn replication(mut self, replication: Replication) -> Self {
         self.replication = replication;
+        self
+    }
+
+    /// Sets the owner's label.
+    #[must_use]
+    pub fn label(mut self, label: Option<OwnerLabel>) -> Self {
+        self.label = label;
         self
     }
 }
@@ -742,6 +761,12 @@ impl LockInfo {
         self.permits = Some(permits);
         self
     }
+
+    /// Returns the holder if it is this owner.
+    #[must_use]
+    pub fn held_by(self, owner: OwnerId) -> Option<HolderInfo> {
+        self.holder.filter(|holder| owner.matches(&holder.owner))
+    }
 }
 
 /// The holder of a lock, as the store reports it.
@@ -754,13 +779,22 @@ pub struct HolderInfo {
     pub remaining: Option<Duration>,
     /// The hold count, if the format has one (always 1 here: nested holds are counted locally).
     pub holds: u64,
+    /// Who that is, for people; `None` if the store has no label of this owner.
+    pub label: Option<OwnerLabel>,
 }
 
 impl HolderInfo {
     /// Makes a holder.
     #[must_use]
     pub fn new(owner: OwnerText, remaining: Option<Duration>, holds: u64) -> Self {
-        Self { owner, remaining, holds }
+        Self { owner, remaining, holds, label: None }
+    }
+
+    /// Sets the owner's label.
+    #[must_use]
+    pub fn label(mut self, label: Option<OwnerLabel>) -> Self {
+        self.label = label;
+        self
     }
 }
 

@@ -347,6 +347,11 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets what the holder of a lock is called, for people: see [`Config::with_owner`].
+    pub fn owner(self, owner: impl Into<String>) -> Self {
+        self.configure(|config| config.with_owner(owner))
+    }
+
     /// Sets the schemes that the URL may name. Default: `memory` alone here, and all built-in ones
     /// for the builder of the `distlock` crate.
     pub fn schemes(mut self, schemes: Schemes) -> Self {

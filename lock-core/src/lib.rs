@@ -92,7 +92,7 @@ pub use name::{LockKind, LockName};
 pub use notices::{Notices, OpenConnection};
 pub use notification::Notification;
 pub use options::LockOptions;
-pub use owner::{ClientId, OwnerId, OwnerText};
+pub use owner::{ClientId, OwnerId, OwnerLabel, OwnerText};
 pub use read_write::{ReadLock, RwLock, WriteLock};
 pub use replication::{InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication};
 pub use scheme::{Context, Scheme, Schemes};

@@ -15,7 +15,7 @@ use crate::clock::{Clock, ManualClock, Moment};
 use crate::config::Config;
 use crate::error::Error;
 use crate::name::{LockKind, LockName};
-use crate::owner::{OwnerId, OwnerText};
+use crate::owner::{OwnerId, OwnerLabel, OwnerText};
 use crate::process::Origin;
 use crate::scheme::{Context, Scheme};
 use crate::sync::Mutex;
@@ -62,6 +62,7 @@ type Watcher = (u64, Arc<dyn Wake>);
 struct HeldLock {
     owner: OwnerId,
     until: Moment,
+    label: Option<OwnerLabel>,
 }
 
 struct Counter {
@@ -124,13 +125,18 @@ impl State {
         self.holder(name, now).is_some_and(|held| held.owner == owner)
     }
 
-    fn hold(&mut self, name: &LockName, owner: OwnerId, until: Moment) {
+    /// A `label` replaces the owner's former one.
+    fn hold(&mut self, name: &LockName, owner: OwnerId, until: Moment, label: Option<OwnerLabel>) {
         let name = plain(name);
-        let until = match self.locks.get(&*name) {
-            Some(held) if held.owner == owner => held.until.max(until),
-            _ => until,
-        };
-        self.locks.insert(name.into_owned(), HeldLock { owner, until });
+        match self.locks.get_mut(&*name).filter(|held| held.owner == owner) {
+            Some(held) => {
+                held.until = held.until.max(until);
+                held.label = label.or(held.label.take());
+            }
+            None => {
+                self.locks.insert(name.into_owned(), HeldLock { owner, until, label });
+            }
+        }
     }
 
     /// Grants `max(stored + 1, Unix time in microseconds)` and reserves `reserve` more tokens.
@@ -196,7 +202,7 @@ impl State {
 
 impl Backend for MemoryBackend {
     fn acquire(&self, attempt: &Attempt<'_>, _by: Moment) -> Result<Answer, Failure> {
-        let Attempt { name, owner, lease, tokens, replication, .. } = *attempt;
+        let Attempt { name, owner, lease, tokens, replication, label, .. } = *attempt;
         debug_assert!(replication.is_off(), "the engine asks for what the store is able to do");
         let unix = self.0.clock.unix_time();
         let mut state = self.0.state.lock();
@@ -222,7 +228,8 @@ impl Backend for MemoryBackend {
             }
             is_repeated = true;
         }
-        state.hold(name, owner, now + lease.duration());
+        let label = label.map(|text| OwnerLabel::new(Arc::clone(text), unix));
+        state.hold(name, owner, now + lease.duration(), label);
         let range = match tokens {
             Tokens::None => None,
             // No other owner was granted since, so the counter is where this owner's grant left it.
@@ -246,7 +253,7 @@ impl Backend for MemoryBackend {
     ) -> Vec<Result<Renewal, Failure>> {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
-        let renew = |RenewalRequest { acquisition, .. }: &RenewalRequest| {
+        let renew = |RenewalRequest { acquisition, label, .. }: &RenewalRequest| {
             let AcquisitionId { name, owner, lease, .. } = acquisition;
             let until = now + lease.duration();
             let is_owned = if name.kind().is_shared() {
@@ -258,7 +265,7 @@ impl Backend for MemoryBackend {
                 return Ok(Renewal::Gone);
             }
             if !name.kind().is_shared() {
-                state.hold(name, *owner, until);
+                state.hold(name, *owner, until, label.clone());
             }
             Ok(Renewal::Extended)
         };
@@ -298,7 +305,7 @@ impl Backend for MemoryBackend {
         let plain = plain(name);
         state.locks.remove(&*plain);
         if let Some(KeptLock { owner, time, .. }) = options.kept {
-            state.hold(name, owner, now + time.duration());
+            state.hold(name, owner, now + time.duration(), None);
         }
         if let (Some(used), Some(counter)) = (options.last_used, state.tokens.get_mut(&*plain)) {
             counter.last = counter.last.min(used.get());
@@ -317,7 +324,8 @@ impl Backend for MemoryBackend {
         }
         Ok(state.holder(name, now).map_or(LockInfo::FREE, |held| {
             let owner = OwnerText::new(&held.owner.to_string());
-            LockInfo::held(HolderInfo::new(owner, Some(held.until.since(now)), 1))
+            let left = Some(held.until.since(now));
+            LockInfo::held(HolderInfo::new(owner, left, 1).label(held.label.clone()))
         }))
     }
 
@@ -490,10 +498,10 @@ impl Scheme for MemoryScheme {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Client;
     use crate::clock::SystemClock;
     use crate::lease::LeaseTime;
     use crate::owner::ClientId;
+    use crate::{Client, DistLock};
 
     fn tokens(store: &MemoryBackend, name: &str) -> FencingToken {
         let name = LockName::new(name).unwrap();
@@ -542,6 +550,32 @@ mod tests {
         drop(open(Arc::new(SystemClock)).unwrap());
         drop(system.with_option("watchdog", "2s").unwrap());
         assert!(open(Arc::new(ManualClock::new())).unwrap_err().is_configuration());
+    }
+
+    #[test]
+    fn holder_has_its_label_from_the_grant_on() {
+        let (clock, start) = (ManualClock::new(), Duration::from_secs(1_000));
+        clock.set_unix_time(start);
+        let client = |owner: &str| {
+            let clock = Arc::new(clock.clone());
+            let builder = Client::builder().url("memory://labels").unwrap().clock(clock);
+            builder.owner(owner).connect().unwrap().mutex("a").unwrap()
+        };
+        let [till, desk, hidden] = ["till 7", "desk", "off"].map(client);
+        let label = || till.inspect().unwrap().holder.unwrap().label;
+        let guard = till.lock().unwrap();
+        assert_eq!(label(), Some(OwnerLabel::new("till 7".into(), start)));
+        guard.unlock().unwrap();
+        clock.advance(Duration::from_secs(5));
+        let guard = desk.lock().unwrap();
+        let since = start + Duration::from_secs(5);
+        assert_eq!(label(), Some(OwnerLabel::new("desk".into(), since)));
+        clock.advance(Duration::from_secs(1));
+        guard.extend(Duration::from_secs(60)).unwrap();
+        assert_eq!(label(), Some(OwnerLabel::new("desk".into(), since)));
+        guard.unlock().unwrap();
+        let _guard = hidden.lock().unwrap();
+        assert_eq!(label(), None);
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! [`ClientId`] and [`OwnerId`]: the identity of a lock's holder in the store.
+//! [`ClientId`], [`OwnerId`] and [`OwnerLabel`]: the identity of a lock's holder in the store, and
+//! what it is called.
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
 /// The identity of a client: a random UUID, made when the client is built.
@@ -110,6 +112,26 @@ impl OwnerText {
 impl fmt::Debug for OwnerText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OwnerText({})", Short(&self.0))
+    }
+}
+
+/// What the holder of a lock is called, for people: no program can release a lock by it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct OwnerLabel {
+    /// The text of [`Config::with_owner`](crate::Config::with_owner).
+    pub text: Arc<str>,
+    /// Since when it holds the lock, by its own clock, in whole milliseconds.
+    pub since: SystemTime,
+}
+
+impl OwnerLabel {
+    /// Makes the label of an owner that holds the lock since then, in Unix time.
+    #[must_use]
+    pub fn new(text: Arc<str>, since: Duration) -> Self {
+        let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        let since = UNIX_EPOCH.checked_add(Duration::from_millis(millis));
+        Self { text, since: since.unwrap_or(UNIX_EPOCH) }
     }
 }
 

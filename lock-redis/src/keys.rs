@@ -64,6 +64,11 @@ pub(crate) fn tombstone(key: &str, owner: &Text) -> String {
     beside("distlock_closed", key, owner.as_str())
 }
 
+/// What its holder is called.
+pub(crate) fn label(key: &str) -> String {
+    beside("distlock_owner", key, "")
+}
+
 /// The hash slot that a key lives in, as the Redis Cluster specification has it (appendix A):
 /// CRC16-CCITT (XModem) of what stands between the first brace and the next closing one, or of all
 /// of it, modulo 16384.
@@ -148,9 +153,8 @@ mod tests {
             ] {
                 let name = LockName::new(name).unwrap();
                 let key = keys.lock(&name);
-                for derived in
-                    [channel("c", &key), token_counter(&key), tombstone(&key, &Text::owner(owner))]
-                {
+                let tombstone = tombstone(&key, &Text::owner(owner));
+                for derived in [channel("c", &key), token_counter(&key), tombstone, label(&key)] {
                     assert_eq!(slot(&derived), slot(&key), "{derived} of {key}");
                 }
             }
@@ -165,6 +169,7 @@ mod tests {
         assert_eq!(token_counter("a:b"), "redisson_lock_token:{a:b}");
         assert_eq!(tombstone("a", &Text::owner(owner)), format!("distlock_closed:{{a}}:{owner}"));
         assert_eq!(tombstone("{a}", &Text::owner(owner)), format!("distlock_closed:{{a}}:{owner}"));
+        assert_eq!(label("a:b"), "distlock_owner:{a:b}");
         let name = LockName::new("a").unwrap();
         assert_eq!(Keys::new("app:").lock(&name), "app:a");
     }

@@ -91,6 +91,10 @@ impl Backend for RedisBackend {
         self.node.inspect(RequestMode::Direct, &self.format, name, by)
     }
 
+    fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        self.node.peek(RequestMode::Direct, &self.format, name, by)
+    }
+
     fn verify(
         &self,
         acquisition: &AcquisitionId,

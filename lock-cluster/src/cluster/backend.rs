@@ -371,6 +371,10 @@ impl Backend for ClusterBackend {
         self.look(name, by, |node, mode| node.inspect(mode, &self.format, name, by))
     }
 
+    fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        self.look(name, by, |node, mode| node.peek(mode, &self.format, name, by))
+    }
+
     fn verify(
         &self,
         acquisition: &AcquisitionId,

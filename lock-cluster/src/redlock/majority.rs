@@ -142,7 +142,8 @@ pub(super) fn holder(answers: &[Option<LockInfo>]) -> Option<LockInfo> {
         let remaining = Some(left[needed - 1]).filter(|left| *left < Duration::MAX);
         let owner: OwnerText = one.owner.clone();
         let holds = same.iter().map(|it| it.holds).max().unwrap_or(1);
-        return Some(LockInfo::held(HolderInfo::new(owner, remaining, holds)));
+        let label = same.iter().find_map(|it| it.label.clone());
+        return Some(LockInfo::held(HolderInfo::new(owner, remaining, holds).label(label)));
     }
     (most + unknown < needed).then_some(LockInfo::FREE)
 }

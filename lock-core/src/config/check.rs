@@ -1,7 +1,7 @@
 //! The limits of each setting, however it was set.
 
-use super::Config;
 use super::option::SETTINGS;
+use super::{Config, label};
 use crate::error::Error;
 use crate::lease::Lease;
 use std::time::Duration;
@@ -58,6 +58,7 @@ impl Config {
             "client_name" => (!self.client_name.as_deref().is_none_or(is_printable)).then(|| {
                 "client_name must be printable ASCII without spaces, and not empty".to_owned()
             }),
+            "owner" => label::complaint(self.owner.as_deref()?, Self::LONGEST_OWNER),
             "replicas" => self.replication.wrong_count(),
             "replication_timeout" => self.replication.wrong_time(),
             "prefix" => self.prefix.contains(['{', '}']).then(|| {
@@ -91,5 +92,5 @@ fn timeout(option: &str, value: Duration) -> Option<String> {
 }
 
 fn is_printable(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| (b'!'..=b'~').contains(&byte))
+    !name.is_empty() && name.chars().all(label::is_printable)
 }

@@ -185,7 +185,7 @@ mod tests {
         assert_eq!((kept.pool(), kept.hosts()[0].name.as_str()), (1, "x"));
         let url = ("DISTLOCK_URL", "memory://y?pool=2&watchdog=2s");
         let config = overlaid(before, &[url, ("DISTLOCK_WATCHDOG", "3s")]).unwrap();
-        assert_eq!((config.hosts()[0].name.as_str(), config.client_name()), ("y", "me"));
+        assert_eq!((config.hosts()[0].name.as_str(), &*config.client_name()), ("y", "me"));
         assert_eq!((config.pool(), config.watchdog()), (2, Duration::from_secs(3)));
     }
 
@@ -277,6 +277,7 @@ mod tests {
             ("DISTLOCK_COMMAND_TIMEOUT", "4s"),
             ("DISTLOCK_POOL", "5"),
             ("DISTLOCK_CLIENT_NAME", "six"),
+            ("DISTLOCK_OWNER", "off"),
             ("DISTLOCK_PREFIX", "seven:"),
             ("DISTLOCK_TOKENS", "off"),
             ("DISTLOCK_TOKEN_RETENTION", "2h"),

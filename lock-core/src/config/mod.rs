@@ -8,6 +8,7 @@ mod check;
 mod credentials;
 mod environment;
 mod file;
+mod label;
 mod option;
 mod secret;
 #[cfg(feature = "toml")]
@@ -32,6 +33,7 @@ use credentials::Provider;
 use file::Scalar;
 use option::{Origins, SchemeOption, Source};
 use serde::Deserialize;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -83,6 +85,7 @@ pub struct Config {
     command_timeout: Duration,
     pool: u32,
     client_name: Option<String>,
+    owner: Option<String>,
     prefix: String,
     tokens: TokenPolicy,
     token_retention: Duration,
@@ -132,6 +135,8 @@ impl Config {
     pub const SHORTEST_TOKEN_RETENTION: Duration = Duration::from_secs(3 * 60);
     /// The longest retention of token counters.
     pub const LONGEST_TOKEN_RETENTION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+    /// The longest label of an owner, in bytes.
+    pub const LONGEST_OWNER: usize = 128;
     /// The largest pool of exclusive connections.
     pub const LARGEST_POOL: u32 = 10_000;
 
@@ -274,10 +279,23 @@ impl Config {
         self
     }
 
-    /// Sets the name of the connections on the server. Default: `distlock`.
+    /// Sets the name of the connections on the server. Default: `distlock:` and the
+    /// [owner](Self::with_owner) with `_` for all but printable ASCII, or `distlock` without one.
     #[must_use]
     pub fn with_client_name(mut self, name: impl Into<String>) -> Self {
         self.client_name = Some(name.into());
+        self
+    }
+
+    /// Sets what the holder of a lock is called, for people who ask who holds it, as in
+    /// `billing-7`; at most [`LONGEST_OWNER`](Self::LONGEST_OWNER) bytes without control
+    /// characters. `off`: nothing.
+    ///
+    /// Every program that can read the store can read it, on Redis for each lock that was renewed
+    /// once. Default: `HOST:PROCESS:PROGRAM`, cut off there.
+    #[must_use]
+    pub fn with_owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = Some(owner.into());
         self
     }
 
@@ -408,8 +426,22 @@ impl Config {
 
     /// See [`with_client_name`](Self::with_client_name).
     #[must_use]
-    pub fn client_name(&self) -> &str {
-        self.client_name.as_deref().unwrap_or("distlock")
+    pub fn client_name(&self) -> Cow<'_, str> {
+        match (&self.client_name, self.owner()) {
+            (Some(name), _) => Cow::Borrowed(name),
+            (None, None) => Cow::Borrowed("distlock"),
+            (None, Some(owner)) => Cow::Owned(format!("distlock:{}", label::printable(&owner))),
+        }
+    }
+
+    /// See [`with_owner`](Self::with_owner). `None` if it is `off`.
+    #[must_use]
+    pub fn owner(&self) -> Option<Cow<'_, str>> {
+        match self.owner.as_deref() {
+            Some(label::OFF) => None,
+            Some(owner) => Some(Cow::Borrowed(owner)),
+            None => Some(Cow::Owned(label::of_this_process(Self::LONGEST_OWNER))),
+        }
     }
 
     /// See [`with_prefix`](Self::with_prefix).
@@ -454,6 +486,7 @@ impl Default for Config {
             command_timeout: Self::DEFAULT_COMMAND_TIMEOUT,
             pool: Self::DEFAULT_POOL,
             client_name: None,
+            owner: None,
             prefix: String::new(),
             tokens: TokenPolicy::default(),
             replication: Replication::off(),

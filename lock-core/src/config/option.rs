@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// The settings of [`Config`]; any other option is the scheme's, or unknown.
-pub(super) const SETTINGS: [&str; 16] = [
+pub(super) const SETTINGS: [&str; 17] = [
     "password_file",
     "watchdog",
     "lease",
@@ -18,6 +18,7 @@ pub(super) const SETTINGS: [&str; 16] = [
     "command_timeout",
     "pool",
     "client_name",
+    "owner",
     "prefix",
     "tokens",
     "token_retention",
@@ -111,6 +112,7 @@ impl Config {
                 })?;
             }
             "client_name" => self.client_name = Some(value.to_owned()),
+            "owner" => self.owner = Some(value.to_owned()),
             "prefix" => self.prefix = value.to_owned(),
             "tokens" => {
                 self.tokens = match value {

@@ -45,7 +45,7 @@ fn invalid_value_is_refused_by_name() {
 fn options_are_set_alike_by_url_and_by_setter() {
     let by_url = Config::from_url(
         "memory://?watchdog=10s&outage_limit=11s&hand_off=8ms&connect_timeout=12s\
-         &command_timeout=13s&pool=14&client_name=me&prefix=p:&tokens=off&token_retention=15m",
+         &command_timeout=13s&pool=14&client_name=me&owner=till%207&prefix=p:&tokens=off&token_retention=15m",
     )
     .unwrap();
     let by_setter = Config::default()
@@ -56,6 +56,7 @@ fn options_are_set_alike_by_url_and_by_setter() {
         .with_command_timeout(Duration::from_secs(13))
         .with_pool(14)
         .with_client_name("me")
+        .with_owner("till 7")
         .with_prefix("p:")
         .with_tokens(TokenPolicy::Off)
         .with_token_retention(Duration::from_secs(15 * 60));
@@ -70,7 +71,8 @@ fn options_are_set_alike_by_url_and_by_setter() {
         ];
         assert_eq!(durations.map(|duration| duration.as_secs()), [10, 11, 12, 13, 15 * 60]);
         assert_eq!(config.hand_off(), Duration::from_millis(8));
-        assert_eq!((config.pool(), config.client_name()), (14, "me"));
+        assert_eq!((config.pool(), &*config.client_name()), (14, "me"));
+        assert_eq!(config.owner().as_deref(), Some("till 7"));
         assert_eq!((config.prefix(), config.tokens()), ("p:", TokenPolicy::Off));
     }
 }
@@ -87,6 +89,27 @@ fn unprintable_client_name_is_refused() {
         let refused = Config::default().with_client_name(name).check().unwrap_err();
         assert!(refused.to_string().contains("client_name"), "{name:?}: {refused}");
     }
+}
+
+#[test]
+fn owner_is_bounded_text_and_names_connections() {
+    for (owner, why) in [
+        ("", "owner is empty"),
+        ("two\nlines", "control character"),
+        ("\u{1b}[2J", "control character"),
+        (&"ü".repeat(65), "130 bytes, which is more than 128"),
+    ] {
+        let refused = Config::default().with_owner(owner).check().unwrap_err();
+        assert!(refused.is_configuration() && refused.to_string().contains(why), "{refused}");
+    }
+    let config = Config::default().with_owner("till 7, \"Łódź\"");
+    config.check().unwrap();
+    assert_eq!(config.client_name(), "distlock:till_7,_\"__d_\"");
+    let off = Config::from_url("memory://?owner=off").unwrap();
+    off.check().unwrap();
+    assert_eq!((off.owner(), &*off.client_name()), (None, "distlock"));
+    let usual = Config::default().owner().map(|owner| owner.into_owned()).unwrap();
+    assert!(usual.contains(&format!(":{}:", std::process::id())), "{usual}");
 }
 
 #[test]

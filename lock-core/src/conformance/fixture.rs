@@ -16,7 +16,7 @@ use crate::lock::DistLock;
 use crate::loss::{Loss, LossCause};
 use crate::name::LockName;
 use crate::options::LockOptions;
-use crate::owner::{ClientId, OwnerId};
+use crate::owner::{ClientId, OwnerId, OwnerLabel};
 use crate::replication::{InsufficientReplicas, Replication};
 use crate::scheme::Context;
 use crate::token::FencingToken;
@@ -548,6 +548,20 @@ impl DirectBackend {
     #[track_caller]
     pub(super) fn renew(&self, name: &LockName, owner: OwnerId, lease: Duration) -> Renewal {
         self.renew_all(&[(name.clone(), owner)], lease)[0]
+    }
+
+    /// Renews a lock of an owner with this label.
+    #[track_caller]
+    pub(super) fn renew_as(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        label: Option<OwnerLabel>,
+    ) -> Renewal {
+        let renewal = RenewalRequest::new(self.acquisition(name, owner, long())).label(label);
+        answered(
+            self.backend.renew(self.backend.renewal_node(name), &[renewal], self.by()).remove(0),
+        )
     }
 
     /// Renews a batch; the names must share a node.

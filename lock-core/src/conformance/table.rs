@@ -139,6 +139,7 @@ macro_rules! __conformance_table {
                 renewal_never_recreates_lock: RenewalRevives,
                 renewal_of_lost_lock_reports_gone: RenewalClaimsExtended core,
                 renewal_by_other_owner_is_refused: RenewsForOtherOwners,
+                label_is_never_shown_for_another_owner: LabelOfFormerOwner core,
                 batch_renews_each_lock_independently: BatchAborts core,
                 batch_is_answered_in_order: BatchOutOfOrder core,
                 full_batch_renews_every_lock: BatchTruncated core,

@@ -106,6 +106,8 @@ struct Settings {
     command_timeout: Duration,
     tokens: bool,
     replication: Replication,
+    /// What the holders are called.
+    label: Option<Arc<str>>,
 }
 
 impl Engine {
@@ -128,6 +130,7 @@ impl Engine {
             command_timeout: config.command_timeout(),
             tokens: abilities.tokens && config.tokens() != TokenPolicy::Off,
             replication: config.replication(),
+            label: config.owner().map(|owner| owner.as_ref().into()),
         };
         let sharing =
             Sharing { hand_off: config.hand_off(), counts_waiters: abilities.counts_waiters };
@@ -135,7 +138,9 @@ impl Engine {
         let engine = Arc::new_cyclic(|this: &Weak<Self>| {
             let handler = || Weak::clone(this) as Weak<dyn RenewalHandler>;
             let (store, timeout) = (Arc::clone(&backend), settings.command_timeout);
-            let workers = Arc::new(Workers::new(store, Arc::clone(&clock), timeout, handler()));
+            let label = settings.label.clone();
+            let workers = Workers::new(store, Arc::clone(&clock), timeout, label, handler());
+            let workers = Arc::new(workers);
             let timer = Timer::new(Arc::clone(&clock), Arc::downgrade(&workers), handler());
             Self {
                 backend,

@@ -3,6 +3,7 @@
 //! - [`redisson`]: a hash of one field, as Redisson's `RLock`; the default
 //! - [`token`]: a string, as most others write it: `SET key token NX PX lease`
 //! - [`owned`]: what both have in common: the owner stands in the store, and scripts compare it
+//! - [`label`]: what their owners are called
 //! - [`run`](mod@run): scripts on a connection
 //! - [`wakes`]: whose waiters a release wakes besides our own, a setting of `token`
 //!
@@ -15,6 +16,7 @@
 mod dialect;
 mod foreign_value;
 mod kinds;
+mod label;
 mod owned;
 mod redisson;
 mod run;
@@ -115,6 +117,16 @@ pub(crate) trait WireFormat: fmt::Debug + Send + Sync {
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure>;
+
+    /// The same with the holder's label, where the format has labels: in the same write.
+    fn inspect_with_label(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        self.inspect(link, name, by)
+    }
 
     /// See [`Backend::force_release`](lock_core::Backend::force_release).
     fn force(

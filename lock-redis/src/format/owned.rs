@@ -3,14 +3,17 @@
 
 use super::dialect::Dialect;
 use super::kinds;
-use super::run::{Run, run, run_many, submit};
+use super::label::{self, LabelWrite};
+use super::run::{Run, run, run_many, run_with, submit};
 use super::wakes::Naming;
 use super::{
     FOR_EVER, WireFormat, busy_from_pttl, refused, released, remaining, token, token_range,
     unexpected, unexpected_reply, without_own_subscription,
 };
 use crate::connection::error_mapping::{self, Asked};
-use crate::connection::{ConnectionLike, Reply, ReplyCheck, ServerError, SharedConnection, Text};
+use crate::connection::{
+    ConnectionLike, Reply, ReplyCheck, Request, ServerError, SharedConnection, Text,
+};
 use crate::keys::{self, Keys};
 use crate::lua::foreign_client::ForeignClient;
 use crate::lua::{Script, Scripts};
@@ -56,6 +59,8 @@ pub(crate) struct OwnedFormat {
     /// Whether releases are told on sharded channels. Settled before anything is asked, and then
     /// left so: waiters and holders must mean the same channel.
     sharded: AtomicBool,
+    /// Whether the user may not use the keys of labels: they are left out from then on.
+    labels_refused: AtomicBool,
 }
 
 /// What a grant with more than one token is remembered by.
@@ -198,23 +203,24 @@ impl WireFormat for OwnedFormat {
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        if let Some(kind) = kinds::format_of(name.kind()) {
-            return kind.inspect(self, link, name, by);
+        match kinds::format_of(name.kind()) {
+            Some(kind) => kind.inspect(self, link, name, by),
+            None => self.look(link, &self.keys.lock(name), None, by),
+        }
+    }
+
+    fn inspect_with_label(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        if kinds::format_of(name.kind()).is_some() {
+            return self.inspect(link, name, by);
         }
         let key = self.keys.lock(name);
-        let reply = run(&self.dialect.scripts.inspect, link, &key, &[key.as_bytes()], &[], by)?;
-        match reply.as_array() {
-            Some([Reply::Int(-2)]) => Ok(LockInfo::FREE),
-            Some([Reply::Int(pttl), Reply::Bulk(owner), Reply::Bulk(holds), ..]) => {
-                let holds = std::str::from_utf8(holds).ok().and_then(|holds| holds.parse().ok());
-                Ok(LockInfo::held(HolderInfo::new(
-                    OwnerText::new(&String::from_utf8_lossy(owner)),
-                    remaining(*pttl),
-                    holds.unwrap_or(1),
-                )))
-            }
-            _ => Err(unexpected(link, &self.dialect.scripts.inspect)),
-        }
+        let label = self.has_labels().then(|| keys::label(&key));
+        self.look(link, &key, label.as_deref(), by)
     }
 
     fn force(
@@ -253,8 +259,7 @@ impl WireFormat for OwnedFormat {
         if let Some(kind) = kinds::format_of(acquisition.name.kind()) {
             return kind.verify(self, link, acquisition, by);
         }
-        let holder = self.inspect(link, &acquisition.name, by)?.holder;
-        Ok(holder.filter(|holder| acquisition.owner.matches(&holder.owner)))
+        Ok(self.inspect(link, &acquisition.name, by)?.held_by(acquisition.owner))
     }
 }
 
@@ -283,6 +288,7 @@ impl OwnedFormat {
                 .then_some(MOMENT),
             has_slots: AtomicBool::new(false),
             sharded: AtomicBool::new(false),
+            labels_refused: AtomicBool::new(false),
         }
     }
 
@@ -333,6 +339,49 @@ impl OwnedFormat {
             name: kind.map_or_else(|| self.naming.of(&key), |kind| kind.channel(&key)),
             key: key.into_owned(),
             polls: self.polls.unwrap_or_default(),
+        }
+    }
+
+    /// The holder, with what stands under `label`.
+    fn look(
+        &self,
+        link: &mut dyn ConnectionLike,
+        key: &str,
+        label: Option<&str>,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        let get = label.map(|label| [b"GET".as_slice(), label.as_bytes()]);
+        let words = get.iter().map(|get| [get.as_slice()]).collect::<Vec<_>>();
+        let others: Vec<_> = words.iter().map(|words| Request(words)).collect();
+        let run = Run { keys: &[key.as_bytes()], arguments: &[] };
+        let script = &self.dialect.scripts.inspect;
+        let (reply, labels) = run_with(script, link, key, &run, &others, by)?;
+        self.note_refusal(&labels);
+        match reply.as_array() {
+            Some([Reply::Int(-2)]) => Ok(LockInfo::FREE),
+            Some([Reply::Int(pttl), Reply::Bulk(owner), Reply::Bulk(holds), ..]) => {
+                let holds = std::str::from_utf8(holds).ok().and_then(|holds| holds.parse().ok());
+                let label = labels.first().and_then(Reply::as_bytes);
+                let owner = String::from_utf8_lossy(owner);
+                let label = label.and_then(|value| label::of(value, &owner));
+                let owner = OwnerText::new(&owner);
+                let info = HolderInfo::new(owner, remaining(*pttl), holds.unwrap_or(1));
+                Ok(LockInfo::held(info.label(label)))
+            }
+            _ => Err(unexpected(link, script)),
+        }
+    }
+
+    /// Whether the keys of labels are used.
+    fn has_labels(&self) -> bool {
+        !self.labels_refused.load(Ordering::Relaxed)
+    }
+
+    /// A user who may not use them would be refused each time, and the server logs that.
+    fn note_refusal(&self, replies: &[Reply]) {
+        let is_it = |reply: &Reply| matches!(reply, Reply::Error(error) if error.code == "NOPERM");
+        if replies.iter().any(is_it) {
+            self.labels_refused.store(true, Ordering::Relaxed);
         }
     }
 
@@ -560,7 +609,8 @@ impl OwnedFormat {
                 .iter()
                 .map(|at| Run { keys: &words[*at].0, arguments: &words[*at].1 })
                 .collect();
-            for (at, renewal) in group.iter().zip(renew_each(script, link, &runs, by)) {
+            let (answers, _) = renew_each(script, link, &runs, &[], by);
+            for (at, renewal) in group.iter().zip(answers) {
                 renewals[*at] = Some(renewal);
             }
         }
@@ -583,13 +633,26 @@ impl OwnedFormat {
         let key_words: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
         let words: Vec<_> = arguments.iter().map(Text::as_bytes).collect();
         let script = &self.dialect.scripts.renew;
+        let labels: Vec<_> = if self.has_labels() {
+            let each = batch.iter().zip(&keys);
+            each.filter_map(|(one, key)| LabelWrite::of(one, key)).collect()
+        } else {
+            Vec::new()
+        };
+        let commands: Vec<_> = labels.iter().map(LabelWrite::words).collect();
+        let commands: Vec<[&[&[u8]]; 1]> = commands.iter().map(|words| [&words[..]]).collect();
+        let labels: Vec<_> = commands.iter().map(|words| Request(words)).collect();
         if self.has_slots() {
             let runs = key_words.chunks(1).zip(words.chunks(2));
             let runs: Vec<_> = runs.map(|(keys, arguments)| Run { keys, arguments }).collect();
-            return Ok(renew_each(script, link, &runs, by));
+            let (renewals, answers) = renew_each(script, link, &runs, &labels, by);
+            self.note_refusal(&answers);
+            return Ok(renewals);
         }
         let first = keys.first().map_or("", |key| key);
-        let reply = run(script, link, first, &key_words, &words, by)?;
+        let run = Run { keys: &key_words, arguments: &words };
+        let (reply, answers) = run_with(script, link, first, &run, &labels, by)?;
+        self.note_refusal(&answers);
         if matches!(reply, Reply::Int(1)) {
             return Ok(vec![Ok(Renewal::Extended); batch.len()]);
         }
@@ -662,14 +725,17 @@ fn fill<'a>(room: &'a mut [&'a [u8]], words: impl Iterator<Item = &'a [u8]>) -> 
 
 /// Renews each key by a script of its own, all in one write: of two keys in one script either might
 /// be in another slot, or have moved to another node already. That costs the server 0.5 ms for a
-/// hundred, where one script for all costs 0.3.
+/// hundred, where one script for all costs 0.3. Behind them go the `labels`, whose answers are
+/// returned as well.
 fn renew_each(
     script: &'static Script,
     link: &mut dyn ConnectionLike,
     runs: &[Run<'_>],
+    labels: &[Request<'_>],
     by: Moment,
-) -> Vec<Result<Renewal, Failure>> {
-    let (replies, outcome) = run_many(script, link, runs, by);
+) -> (Vec<Result<Renewal, Failure>>, Vec<Reply>) {
+    let (mut replies, outcome) = run_many(script, link, runs, labels, by);
+    let answers = replies.split_off(replies.len().min(runs.len()));
     let mut renewals = Vec::with_capacity(runs.len());
     for (reply, run) in replies.iter().zip(runs) {
         let key = String::from_utf8_lossy(run.keys[0]);
@@ -684,7 +750,7 @@ fn renew_each(
     if let Err(error) = outcome {
         renewals.resize(runs.len(), Err(Failure::from(error)));
     }
-    renewals
+    (renewals, answers)
 }
 
 /// What the script that renews says of one key.

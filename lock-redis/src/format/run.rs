@@ -28,47 +28,77 @@ pub(crate) fn run(
     arguments: &[&[u8]],
     by: Moment,
 ) -> Result<Reply, Failure> {
+    Ok(run_with(script, link, key, &Run { keys, arguments }, &[], by)?.0)
+}
+
+/// The same with other requests behind it, in the same write. Their replies, as far as they came:
+/// the script's alone decides.
+pub(super) fn run_with(
+    script: &'static Script,
+    link: &mut dyn ConnectionLike,
+    key: &str,
+    Run { keys, arguments }: &Run<'_>,
+    others: &[Request<'_>],
+    by: Moment,
+) -> Result<(Reply, Vec<Reply>), Failure> {
+    let mut answers = Vec::new();
+    let mut send = |link: &mut dyn ConnectionLike, head| {
+        let words = [head, *keys, *arguments];
+        // The script's text goes alone, where they went with its hash.
+        if others.is_empty() || !answers.is_empty() {
+            return link.call(&Request(&words), by);
+        }
+        let (mut replies, outcome) = link.call_many(&[&[Request(&words)], others].concat(), by);
+        if replies.is_empty() {
+            return Err(outcome.expect_err("as many replies as requests"));
+        }
+        answers = replies.split_off(1);
+        Ok(replies.remove(0))
+    };
     let count = Text::number(keys.len() as u64);
     let by_hash: &[&[u8]] = &[b"EVALSHA", script.hash().as_bytes(), count.as_bytes()];
     let by_text: &[&[u8]] = &[b"EVAL", script.source.as_bytes(), count.as_bytes()];
     let known = if link.needs_script_text(script.bit) {
         None
     } else {
-        let reply = link.call(&Request(&[by_hash, keys, arguments]), by)?;
+        let reply = send(link, by_hash)?;
         Some(reply).filter(|reply| !reply.is_noscript())
     };
     let reply = match known {
         Some(reply) => reply,
-        None => link.call(&Request(&[by_text, keys, arguments]), by)?,
+        None => send(link, by_text)?,
     };
     if let Reply::Error(error) = &reply {
         let failure = refused(link, error, &Asked::Script(script, key));
         return Err(with_found_value(link, failure, key, by));
     }
-    Ok(reply)
+    Ok((reply, answers))
 }
 
-/// Runs a script several times in one go, each time with keys and arguments of its own. The answers
-/// are in the same order; fewer, and why, if not all came.
+/// Runs a script several times in one go, each time with keys and arguments of its own, and with
+/// other requests behind all of them. The answers are in the same order; fewer, and why, if not all
+/// came.
 pub(super) fn run_many(
     script: &'static Script,
     link: &mut dyn ConnectionLike,
     runs: &[Run<'_>],
+    others: &[Request<'_>],
     by: Moment,
 ) -> (Vec<Reply>, Result<(), CallError>) {
     let by_text = [b"EVAL", script.source.as_bytes()];
     if link.needs_script_text(script.bit) {
-        return send_many(by_text, link, runs, by);
+        return send_many(by_text, link, runs, others, by);
     }
     let by_hash = [b"EVALSHA", script.hash().as_bytes()];
-    let (mut replies, outcome) = send_many(by_hash, link, runs, by);
-    let unknown: Vec<_> = (0..replies.len()).filter(|run| replies[*run].is_noscript()).collect();
+    let (mut replies, outcome) = send_many(by_hash, link, runs, others, by);
+    let ran = replies.len().min(runs.len());
+    let unknown: Vec<_> = (0..ran).filter(|run| replies[*run].is_noscript()).collect();
     if outcome.is_err() || unknown.is_empty() {
         return (replies, outcome);
     }
     let again: Vec<_> = unknown.iter().map(|run| runs[*run]).collect();
     // Each by its text: the first may be turned away before the server learns the script from it.
-    let (answers, outcome) = send_many(by_text, link, &again, by);
+    let (answers, outcome) = send_many(by_text, link, &again, &[], by);
     // What was unknown the first time was not carried out then; now it may have been. None is left
     // out in the middle: nothing here tells one from the other, and a renewal may be repeated.
     if outcome.is_err() {
@@ -84,6 +114,7 @@ fn send_many(
     how: [&[u8]; 2],
     link: &mut dyn ConnectionLike,
     runs: &[Run<'_>],
+    others: &[Request<'_>],
     by: Moment,
 ) -> (Vec<Reply>, Result<(), CallError>) {
     let counts: Vec<_> = runs.iter().map(|run| Text::number(run.keys.len() as u64)).collect();
@@ -93,7 +124,8 @@ fn send_many(
         .zip(runs)
         .map(|(head, run)| [head.as_slice(), run.keys, run.arguments])
         .collect();
-    let requests: Vec<_> = words.iter().map(|words| Request(words)).collect();
+    let runs = words.iter().map(|words| Request(words));
+    let requests: Vec<_> = runs.chain(others.iter().copied()).collect();
     link.call_many(&requests, by)
 }
 

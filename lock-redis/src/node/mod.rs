@@ -251,6 +251,20 @@ impl Node {
         by: Moment,
     ) -> Result<LockInfo, Failure> {
         let connection = self.connection(mode, by);
+        connection
+            .and_then(|mut link| format.0.inspect_with_label(link.get(), name, by))
+            .map_err(on(name))
+    }
+
+    /// See [`Backend::peek`](lock_core::Backend::peek).
+    pub fn peek(
+        &self,
+        mode: RequestMode,
+        format: &Format,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        let connection = self.connection(mode, by);
         connection.and_then(|mut link| format.0.inspect(link.get(), name, by)).map_err(on(name))
     }
 

@@ -47,7 +47,7 @@ impl NodeSettings {
         let user = config.user().map(str::to_owned);
         let secrets = CredentialsSource { user, password, provider, is_sentinel: false };
         secrets.check()?;
-        let client_name = config.client_name().to_owned();
+        let client_name = config.client_name().into_owned();
         let login = Login { secrets, database, client_name };
         let sentinel = url::sentinel_secrets(config)?;
         let bounds =

@@ -258,12 +258,8 @@ impl Backend for SentinelBackend {
 
     fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         let format = &self.tracker.format;
-        self.ask(
-            by,
-            |node| node.inspect(RequestMode::Direct, format, name, by),
-            |_| Effect::Nothing,
-        )
-        .map_err(on(name))
+        self.ask(by, |node| node.peek(RequestMode::Direct, format, name, by), |_| Effect::Nothing)
+            .map_err(on(name))
     }
 
     fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {

@@ -19,7 +19,14 @@ fn value(config: &Config, setting: &str) -> String {
         "connect_timeout" => duration(config.connect_timeout()),
         "command_timeout" => duration(config.command_timeout()),
         "pool" => config.pool().to_string(),
+        "client_name" if config.client_name() == format!("distlock:{}", owner(config)) => {
+            "`distlock:` and `owner`".to_owned()
+        }
         "client_name" => format!("`{}`", config.client_name()),
+        "owner" if owner(config).contains(&format!(":{}:", std::process::id())) => {
+            "host, process and program".to_owned()
+        }
+        "owner" => format!("`{}`", owner(config)),
         "prefix" if config.prefix().is_empty() => "nothing".to_owned(),
         "prefix" => format!("`{}`", config.prefix()),
         "tokens" => format!("`{:?}`", config.tokens()).to_lowercase(),
@@ -35,6 +42,10 @@ fn value(config: &Config, setting: &str) -> String {
         "unconfirmed_renewals" => "`refuse`".to_owned(),
         other => panic!("the table has a setting `{other}` that this test does not know"),
     }
+}
+
+fn owner(config: &Config) -> String {
+    config.owner().unwrap_or_default().into_owned()
 }
 
 fn is_taken(setting: &str, value: &str) -> bool {
@@ -214,11 +225,14 @@ fn environment_wins_over_file() {
     }
     let of_file: Config = toml::from_str(FILE).unwrap();
     let config = of_file.with_env().unwrap();
-    assert_eq!((config.hosts()[0].name.as_str(), config.client_name()), ("environment", "by-url"));
+    assert_eq!(
+        (config.hosts()[0].name.as_str(), &*config.client_name()),
+        ("environment", "by-url")
+    );
     assert_eq!((config.pool(), config.watchdog()), (4, Duration::from_secs(5)));
     assert_eq!(config.with_pool(6).pool(), 6);
     let alone = Config::from_env().unwrap();
-    assert_eq!((alone.client_name(), alone.watchdog()), ("distlock", Duration::from_secs(5)));
+    assert_eq!((alone.pool(), alone.watchdog()), (4, Duration::from_secs(5)));
 }
 
 #[test]

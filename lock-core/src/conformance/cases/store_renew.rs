@@ -4,7 +4,7 @@ use crate::backend::{RENEW_BATCH, Release, ReleaseOptions, Renewal};
 use crate::conformance::fixture::{DirectBackend, fresh_name, let_pass, long, ms, named, short};
 use crate::conformance::subject::Subject;
 use crate::name::LockName;
-use crate::owner::OwnerId;
+use crate::owner::{OwnerId, OwnerLabel};
 use std::time::Duration;
 
 /// A renewal extends the lease to its full length from now, and returns `Extended`.
@@ -57,6 +57,30 @@ pub(crate) fn renewal_by_other_owner_is_refused(subject: &dyn Subject) {
     direct.hold(&name, ms(1_000));
     assert_eq!(direct.renew(&name, direct.owner(), long()), Renewal::Gone);
     assert!(left(subject, &name) <= ms(1_001), "the holder's lease is its own");
+}
+
+/// A label that a renewal brings is shown while its owner holds the lock, and for no other owner. A
+/// store need not keep it.
+pub(crate) fn label_is_never_shown_for_another_owner(subject: &dyn Subject) {
+    let (direct, name) = (DirectBackend::open(subject), fresh_name());
+    let label = |text: &str| Some(OwnerLabel::new(text.into(), ms(1_234_567)));
+    let shown = || direct.inspect(&name).holder.expect("it is held").label;
+    let renewed = |owner, of| {
+        assert_eq!(direct.renew_as(&name, owner, label(of)), Renewal::Extended);
+        let shown = shown();
+        assert!(shown.is_none() || shown == label(of), "{shown:?} of {of}");
+    };
+    let first = direct.hold(&name, long());
+    renewed(first, "first");
+    assert_eq!(direct.release(&name, first, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
+    let second = direct.hold(&name, long());
+    assert_eq!(shown(), None, "the first has released it");
+    assert_eq!(direct.renew_as(&name, first, label("first")), Renewal::Gone);
+    assert_eq!(shown(), None, "a late renewal of the first");
+    renewed(second, "second");
+    subject.lose(&name);
+    direct.hold(&name, long());
+    assert_eq!(shown(), None, "the second has lost it");
 }
 
 /// In a batch, a lost lock does not affect the others.

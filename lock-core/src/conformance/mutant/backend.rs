@@ -298,6 +298,10 @@ impl Backend for MutantBackend {
                     Some(Mutation::BatchAborts) if gone => Renewal::Gone,
                     _ => self.renew_one(state, &renewing.acquisition, now),
                 });
+                if answers.last() == Some(&Renewal::Extended) {
+                    let label = (renewing.acquisition.owner, renewing.label.clone());
+                    state.labels.insert(key.clone(), label);
+                }
                 changed.push(until(state) != before);
             }
         });
@@ -376,7 +380,11 @@ impl Backend for MutantBackend {
                 let misnamed = self.has(Mutation::InspectMisnames);
                 let owner =
                     if misnamed { "another owner".to_owned() } else { held.owner.to_string() };
-                LockInfo::held(HolderInfo::new(OwnerText::new(&owner), Some(left), 1))
+                let shows_any = self.has(Mutation::LabelOfFormerOwner);
+                let label = state.labels.get(&key).filter(|(of, _)| shows_any || *of == held.owner);
+                let label = label.and_then(|(_, label)| label.clone());
+                let owner = OwnerText::new(&owner);
+                LockInfo::held(HolderInfo::new(owner, Some(left), 1).label(label))
             }
             _ => LockInfo::FREE,
         }))

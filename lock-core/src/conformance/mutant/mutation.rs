@@ -79,6 +79,8 @@ mutations! {
         RenewalClaimsExtended,
         /// Renews a lock, and reports that it is gone.
         RenewalSaysGone,
+        /// Shows the label of a former owner.
+        LabelOfFormerOwner,
         /// Stops a batch at the first lock that is gone.
         BatchAborts,
         /// Renews the first ten of a batch.

@@ -2,7 +2,7 @@
 
 use crate::backend::Wake;
 use crate::clock::Moment;
-use crate::owner::OwnerId;
+use crate::owner::{OwnerId, OwnerLabel};
 use crate::token::TokenRange;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -26,6 +26,8 @@ pub(super) struct MutantState {
     pub(super) counters: HashMap<String, u64>,
     /// Tombstones: refused owners, and until when.
     pub(super) tombstones: HashMap<(String, OwnerId), Moment>,
+    /// The last label of each lock, and whose it is.
+    pub(super) labels: HashMap<String, (OwnerId, Option<OwnerLabel>)>,
     pub(super) watchers: Vec<Watcher>,
     pub(super) copies: ReplicaCopies,
     /// What locks have besides one holder.

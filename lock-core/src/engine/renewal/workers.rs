@@ -15,6 +15,7 @@ use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment, SystemClock, Woken};
 use crate::error::Error;
 use crate::name::LockName;
+use crate::owner::OwnerLabel;
 use crate::panics::contain;
 use crate::sync::mutant;
 use crate::sync::thread;
@@ -31,6 +32,8 @@ pub(in crate::engine) struct Workers {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     command_timeout: Duration,
+    /// What the holders are called.
+    label: Option<Arc<str>>,
     handler: Weak<dyn RenewalHandler>,
     state: Mutex<State>,
     cleanups: Arc<PendingCleanups>,
@@ -71,10 +74,11 @@ impl Workers {
         backend: Arc<dyn Backend>,
         clock: Arc<dyn Clock>,
         command_timeout: Duration,
+        label: Option<Arc<str>>,
         handler: Weak<dyn RenewalHandler>,
     ) -> Self {
         let (state, cleanups) = (Mutex::default(), Arc::default());
-        Self { backend, clock, command_timeout, handler, state, cleanups }
+        Self { backend, clock, command_timeout, label, handler, state, cleanups }
     }
 
     /// Queues these for their nodes, and leaves `jobs` empty. Together, so that a batch costs one
@@ -290,9 +294,15 @@ impl Workers {
         let patience = batch.iter().map(|job| job.acquisition.replication.patience()).max();
         let most = self.command_timeout + patience.unwrap_or_default();
         let by = sent + queue.recent.lock().time_for(&batch, sent, most);
+        let unix_time = self.clock.unix_time();
+        let label = |since| {
+            let text = Arc::clone(self.label.as_ref()?);
+            Some(OwnerLabel::new(text, unix_time.saturating_sub(sent.since(since))))
+        };
         let request = |job: &RenewalJob| {
             RenewalRequest::new(job.acquisition.id(job.lease))
                 .replication(job.acquisition.replication)
+                .label(label(job.acquisition.since))
         };
         let requests: Vec<_> = batch.iter().map(request).collect();
         let answers = call_backend(|| Ok(self.backend.renew(queue.node, &requests, by)));

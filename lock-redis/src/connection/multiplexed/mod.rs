@@ -140,6 +140,43 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
         }
     }
 
+    /// All are queued before the first is waited for, so they leave in one write.
+    fn call_many(
+        &mut self,
+        requests: &[Request<'_>],
+        by: Moment,
+    ) -> (Vec<Reply>, Result<(), CallError>) {
+        let now = self.clock.now();
+        if now >= by {
+            return (Vec::new(), Err(self.too_late(MayHaveLeft(false))));
+        }
+        let mut queued = Vec::with_capacity(requests.len());
+        let mut pending = self.pending.lock();
+        for request in requests {
+            let slot = Arc::default();
+            let id = pending.push(&EncodedRequest::new(request), by, &slot);
+            queued.push((id, slot));
+        }
+        if MultiplexedConnection::must_write_now(&pending) {
+            pending = self.write(pending);
+        }
+        drop(pending);
+        let (mut replies, mut outcome) = (Vec::with_capacity(requests.len()), Ok(()));
+        // Each is waited for, also behind one that failed: it must not stay the reader.
+        for (id, slot) in queued {
+            let reply = id.and_then(|id| self.wait(self.pending.lock(), id, &slot, now, by));
+            match reply {
+                Ok(reply) if outcome.is_ok() => replies.push(reply),
+                Err(error) if outcome.is_ok() => outcome = Err(error),
+                _ => {}
+            }
+        }
+        if self.generation.is_over() {
+            return (Vec::new(), Err(CallError::Unknown(self.server.superseded())));
+        }
+        (replies, outcome)
+    }
+
     fn server(&self) -> &Arc<Server> {
         &self.server
     }

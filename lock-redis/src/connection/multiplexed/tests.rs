@@ -76,6 +76,38 @@ fn late_reply_is_dropped_and_later_ones_find_their_callers() {
 }
 
 #[test]
+fn requests_of_one_call_leave_together_and_replies_find_them() {
+    let (connection, mut peer) = pair_with(GRACE * 50);
+    let words: [&[&[u8]]; 3] = [&[b"a"], &[b"b"], &[b"c"]];
+    let requests = words.each_ref().map(std::slice::from_ref).map(Request);
+    let together = || Arc::clone(&connection).call_many(&requests, within(20_000));
+    let answers = |values: &[i64]| values.iter().copied().map(Reply::Int).collect::<Vec<_>>();
+    thread::scope(|scope| {
+        // No reply comes before all have left; another thread's request stands behind them.
+        let first = scope.spawn(together);
+        words.iter().for_each(|word| hear_word(&mut peer, word[0]));
+        let other = scope.spawn(|| call(&connection, b"x", within(20_000)));
+        hear_word(&mut peer, b"x");
+        for reply in [":1\r\n", ":2\r\n:3\r\n:4\r\n"] {
+            peer.write_all(reply.as_bytes()).unwrap();
+        }
+        let (replies, outcome) = first.join().unwrap();
+        assert_eq!((replies, outcome.is_ok()), (answers(&[1, 2, 3]), true));
+        assert_eq!(other.join().unwrap().unwrap(), Reply::Int(4));
+    });
+    thread::scope(|scope| {
+        let cut = scope.spawn(together);
+        words.iter().for_each(|word| hear_word(&mut peer, word[0]));
+        peer.write_all(b":1\r\n").unwrap();
+        drop(peer);
+        let (replies, outcome) = cut.join().unwrap();
+        assert_eq!(replies, answers(&[1]));
+        assert!(matches!(outcome, Err(CallError::Unknown(_))), "{outcome:?}");
+    });
+    assert!(connection.pending.lock().is_empty());
+}
+
+#[test]
 fn silent_connection_is_mute_at_a_deadline_and_closed_later() {
     let (connection, _peer) = pair();
     thread::scope(|scope| {

@@ -6,6 +6,7 @@
 use super::{Asking, Examination, StoreKind};
 use crate::connection::{Reply, ServerError, Text};
 use crate::format::Format;
+use crate::keys;
 use crate::lua::{MARK, RIGHTS};
 use crate::pubsub::{ChannelKind, Tracking};
 use lock_core::FindingLevel::{Danger, Unknown, Warning};
@@ -160,6 +161,11 @@ impl Rights {
                 for command in MARK.commands(None) {
                     rights.question(&command, Some(marker), true);
                 }
+            }
+            let label = keys::label(&owned.keys.lock(&name));
+            let label = rights.add("~distlock_owner:*".to_owned(), label, false);
+            for command in ["set", "get"] {
+                rights.question(command, Some(label), false);
             }
             let channel = owned.channel(&name);
             let begin = channel.name.split(':').next().unwrap_or_default();
@@ -325,7 +331,8 @@ impl Examination<'_> {
         }
         if !missing.optional.is_empty() {
             let seen = format!("the user `{user}` lacks {}", missing.optional.join(" "));
-            let why = "waiters may wake later, or a changed server is noticed later";
+            let why = "waiters may wake later, a changed server is noticed later, or holders have no \
+                       label";
             let remedy = line(&missing.optional);
             self.bad(Warning, OPTIONAL, seen, why, remedy);
         }

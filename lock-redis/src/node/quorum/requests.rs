@@ -56,7 +56,7 @@ impl Node {
         by: Moment,
     ) -> Result<WithView<LockInfo>, Failure> {
         let info = self.link.connection(by).and_then(|mut link| {
-            Ok((format.0.inspect(&mut link, name, by)?, view(format, &mut link, by)?))
+            Ok((format.0.inspect_with_label(&mut link, name, by)?, view(format, &mut link, by)?))
         });
         info.map_err(on(name))
     }

@@ -1,0 +1,73 @@
+//! The label of a lock's owner, in a key of its own beside the lock: what the owner is called and
+//! since when it holds the lock, for people.
+//!
+//! Written behind the script that renews, in the same write, as a command: one more key of the
+//! script would be refused to users without a right to it, and on a cluster while a slot moves. So
+//! it names its owner, and is shown for no other. Each renewal writes it anew: a late one of a
+//! former owner may have replaced it.
+
+use crate::connection::Text;
+use crate::keys;
+use lock_core::OwnerLabel;
+use lock_core::backend::RenewalRequest;
+use std::time::{Duration, UNIX_EPOCH};
+
+/// A label to be written: `SET distlock_owner:{name} "OWNER MILLISECONDS TEXT" PX LEASE`.
+pub(super) struct LabelWrite {
+    key: String,
+    value: String,
+    lease: Text,
+}
+
+impl LabelWrite {
+    /// The label of the lock under `key`, if it has one.
+    pub(super) fn of(renewal: &RenewalRequest, key: &str) -> Option<Self> {
+        let OwnerLabel { text, since, .. } = renewal.label.as_ref()?;
+        let owner = Text::owner(renewal.acquisition.owner);
+        let since = Text::millis(since.duration_since(UNIX_EPOCH).unwrap_or_default());
+        Some(Self {
+            key: keys::label(key),
+            value: [owner.as_str(), " ", since.as_str(), " ", text].concat(),
+            lease: Text::number(renewal.acquisition.lease.as_millis()),
+        })
+    }
+
+    pub(super) fn words(&self) -> [&[u8]; 5] {
+        let Self { key, value, lease } = self;
+        [b"SET", key.as_bytes(), value.as_bytes(), b"PX", lease.as_bytes()]
+    }
+}
+
+/// The label in this value, if it is that of `owner`.
+pub(super) fn of(value: &[u8], owner: &str) -> Option<OwnerLabel> {
+    let rest = std::str::from_utf8(value).ok()?.strip_prefix(owner)?.strip_prefix(' ')?;
+    let (since, text) = rest.split_once(' ')?;
+    Some(OwnerLabel::new(text.into(), Duration::from_millis(since.parse().ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_core::backend::{AcquisitionId, Receipt};
+    use lock_core::{ClientId, LeaseTime, LockName, OwnerId};
+
+    #[test]
+    fn label_is_read_as_written_and_for_its_owner_only() {
+        let client = ClientId::random();
+        let [owner, other] = [11, 1].map(|number| OwnerId::new(client, number));
+        let lease = LeaseTime::new(Duration::from_secs(30)).unwrap();
+        let name = LockName::new("a b").unwrap();
+        let acquisition = AcquisitionId::new(name, owner, lease, Receipt::default());
+        let label = OwnerLabel::new("till 7, \"Łódź\"".into(), Duration::from_micros(1_234_567));
+        let renewal = RenewalRequest::new(acquisition).label(Some(label.clone()));
+        let write = LabelWrite::of(&renewal, "a b").unwrap();
+        let [set, key, value, px, lease] = write.words();
+        assert_eq!([set, key, px, lease], [&b"SET"[..], b"distlock_owner:{a b}", b"PX", b"30000"]);
+        assert_eq!(of(value, &owner.to_string()), Some(label));
+        assert_eq!(of(value, &other.to_string()), None);
+        for odd in ["", "x", &format!("{owner}"), &format!("{owner} "), &format!("{owner} x y")] {
+            assert_eq!(of(odd.as_bytes(), &owner.to_string()), None, "{odd:?}");
+        }
+        assert!(LabelWrite::of(&renewal.label(None), "a b").is_none());
+    }
+}
