@@ -3,7 +3,7 @@
 use crate::arguments::BreakArguments;
 use crate::exit::{self, Failure};
 use crate::output::{self, report};
-use crate::store::{rounded, short};
+use crate::store::{held_for, named, rounded, short};
 use distlock::DistLock;
 
 /// Asks, and breaks the lock.
@@ -15,7 +15,13 @@ pub(crate) fn break_lock(arguments: &BreakArguments) -> Result<u8, Failure> {
         return Ok(exit::CONFLICT);
     };
     let left = holder.remaining.map_or_else(|| "no end".to_owned(), rounded);
-    let who = format!("{:?}, held by {} (lease: {left})", arguments.name, short(&holder));
+    let who = match held_for(&holder) {
+        Some(held) => {
+            format!("{} ({}) for {}", named(&holder), short(&holder), rounded(held))
+        }
+        None => short(&holder),
+    };
+    let who = format!("{:?}, held by {who} (lease: {left})", arguments.name);
     let question = format!("Break lock {who}? Another holder may enter.");
     if !arguments.yes && !output::is_confirmed(&question)? {
         report("nothing was broken");

@@ -4,10 +4,11 @@ use crate::arguments::{CheckArguments, StatusArguments, WaitArguments};
 use crate::exit::{self, Failure};
 use crate::output;
 use crate::signals::{FRONT_ENDED, Signals};
-use crate::store::{rounded, short};
+use crate::store::{held_for, named, rounded, short};
 use distlock::backend::HolderInfo;
 use distlock::crossbeam_channel::{after, select};
 use distlock::{Client, Clock, DistLock, Interrupt, Moment, SystemClock};
+use humantime::format_rfc3339_millis;
 use rustix::process::Signal;
 use serde_json::Value as Json;
 use std::time::Duration;
@@ -78,16 +79,18 @@ struct Row<'a> {
 
 impl Row<'_> {
     /// What the table says.
-    fn cells(&self) -> [String; 6] {
+    fn cells(&self) -> [String; 7] {
         let Some(holder) = &self.holder else {
             let [none, unknown] = ["-", UNKNOWN].map(str::to_owned);
             let name = self.name.escape_debug().to_string();
-            return [name, "free".to_owned(), none.clone(), none.clone(), none, unknown];
+            let free = "free".to_owned();
+            return [name, free, none.clone(), none.clone(), none.clone(), none, unknown];
         };
         [
             self.name.escape_debug().to_string(),
             "held".to_owned(),
-            short(holder),
+            named(holder),
+            held_for(holder).map_or_else(|| UNKNOWN.to_owned(), rounded),
             holder.remaining.map_or_else(|| "no end".to_owned(), rounded),
             UNKNOWN.to_owned(),
             UNKNOWN.to_owned(),
@@ -98,11 +101,15 @@ impl Row<'_> {
     fn json(&self) -> String {
         let holder = self.holder.as_ref();
         let remaining = holder.and_then(|holder| holder.remaining);
+        let label = holder.and_then(|holder| holder.label.as_ref());
+        let since = label.map(|label| format_rfc3339_millis(label.since).to_string());
         let millis = remaining.and_then(|time| u64::try_from(time.as_millis()).ok());
         let pairs = [
             ("name", Json::from(self.name)),
             ("held", Json::from(holder.is_some())),
             ("holder", Json::from(holder.map(short))),
+            ("label", Json::from(label.map(|label| &*label.text))),
+            ("since", Json::from(since)),
             ("expires", Json::from(holder.map(|holder| holder.remaining.is_some()))),
             ("remaining_ms", Json::from(millis)),
             ("token", Json::Null),
@@ -115,7 +122,8 @@ impl Row<'_> {
 
 /// The rows under each other.
 fn table(rows: &[Row<'_>]) -> String {
-    let head = ["NAME", "STATE", "HOLDER", "REMAINING", "TOKEN", "WAITERS"].map(str::to_owned);
+    let head = ["NAME", "STATE", "HOLDER", "HELD", "REMAINING", "TOKEN", "WAITERS"];
+    let head = head.map(str::to_owned);
     let lines: Vec<_> = [head].into_iter().chain(rows.iter().map(Row::cells)).collect();
     output::aligned(&lines)
 }

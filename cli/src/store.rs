@@ -6,7 +6,7 @@ use distlock::backend::HolderInfo;
 use distlock::{Client, ClientSet, Config, ConfigSet, Error, Event};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// The scheme of a store that no other process sees.
 const MEMORY: &str = "memory";
@@ -102,6 +102,20 @@ pub(crate) fn short(holder: &HolderInfo) -> String {
     let text = holder.owner.as_str();
     let shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
     if text.chars().count() > SHOWN { format!("{shown}..") } else { shown }
+}
+
+/// What the holder is called: its label, or the beginning of its identity.
+pub(crate) fn named(holder: &HolderInfo) -> String {
+    match &holder.label {
+        Some(label) => label.text.escape_debug().to_string(),
+        None => short(holder),
+    }
+}
+
+/// For how long it has held the lock, if that is known: by its clock and ours.
+pub(crate) fn held_for(holder: &HolderInfo) -> Option<Duration> {
+    let since = holder.label.as_ref()?.since;
+    Some(SystemTime::now().duration_since(since).unwrap_or_default())
 }
 
 /// A time for the reader's eye: to a tenth of a second.

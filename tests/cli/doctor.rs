@@ -229,6 +229,17 @@ fn missing_rights_to_be_woken_are_warnings() {
 }
 
 #[test]
+fn missing_right_to_labels_is_a_warning() {
+    let server = RedisServer::start_with(&GOOD);
+    let rule: Vec<_> = distlock_tests::rights::documented();
+    let rule: Vec<_> = rule.into_iter().filter(|word| *word != "~distlock_owner:*").collect();
+    let said = examined_with(&server, &rule[1..], "prefix=app:");
+    let mend = "`ACL SETUSER locker ~distlock_owner:*`";
+    said.must_say("rights_optional", "warning", &["lacks ~distlock_owner:*", "no label", mend]);
+    said.must_only_find(&["persistence", "rights_optional"]);
+}
+
+#[test]
 fn renamed_commands_are_found_as_behind_a_proxy() {
     let renamed = |command| {
         RedisServer::start_with(&[&GOOD[..], &["--rename-command", command, ""]].concat())

@@ -6,7 +6,7 @@ use distlock_tests::process::RedisServer;
 use distlock_tests::time::{eventually, within};
 use rustix::process::Signal;
 use serde_json::{Value as Json, json};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Runs it to its end: its status and its output.
 fn ask(server: &RedisServer, words: &[&str]) -> (i32, String) {
@@ -49,17 +49,15 @@ fn status_shows_the_holder_and_what_is_unknown() {
     let short = format!("{}..", &owner(&server)[..8]);
     let (status, table) = ask(&server, &["status", "it", "other", "endless"]);
     assert_eq!(status, 0, "{table}");
-    let rows: Vec<Vec<_>> = table.lines().map(|line| line.split("  ").collect()).collect();
-    let rows = rows.into_iter().map(|row| {
-        let cells = row.into_iter().map(str::trim).filter(|cell| !cell.is_empty());
-        cells.collect::<Vec<_>>()
-    });
-    let rows: Vec<_> = rows.collect();
-    assert_eq!(rows[0], ["NAME", "STATE", "HOLDER", "REMAINING", "TOKEN", "WAITERS"]);
-    assert_eq!((rows[1][..3].join(" "), &rows[1][4..]), (format!("it held {short}"), UNKNOWN));
-    assert!(rows[1][3].ends_with(" s"), "{table}");
-    assert_eq!(rows[2], ["other", "free", "-", "-", "-", "unknown"]);
-    assert_eq!(rows[3][..4], ["endless", "held", "01234567..", "no end"]);
+    let rows = cells(&table);
+    assert_eq!(rows[0], ["NAME", "STATE", "HOLDER", "HELD", "REMAINING", "TOKEN", "WAITERS"]);
+    assert_eq!(
+        (rows[1][..4].join(" "), &rows[1][5..]),
+        (format!("it held {short} unknown"), UNKNOWN)
+    );
+    assert!(rows[1][4].ends_with(" s"), "{table}");
+    assert_eq!(rows[2], ["other", "free", "-", "-", "-", "-", "unknown"]);
+    assert_eq!(rows[3][..5], ["endless", "held", "01234567..", "unknown", "no end"]);
     assert!(table.lines().all(|line| line.len() <= 80), "{table}");
 
     let (status, lines) = ask(&server, &["status", "--json", "it", "other", "endless"]);
@@ -67,12 +65,45 @@ fn status_shows_the_holder_and_what_is_unknown() {
     let json: Vec<Json> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((&json[0]["held"], &json[0]["holder"]), (&json!(true), &json!(short)));
     assert!((1..=30_000).contains(&json[0]["remaining_ms"].as_u64().unwrap()), "{lines}");
+    assert_eq!((&json[0]["label"], &json[0]["since"]), (&Json::Null, &Json::Null));
     assert_eq!((&json[0]["token"], &json[0]["waiters"]), (&Json::Null, &Json::Null));
     assert_eq!((&json[1]["held"], &json[1]["holder"]), (&json!(false), &Json::Null));
     assert_eq!((&json[2]["expires"], &json[2]["remaining_ms"]), (&json!(false), &Json::Null));
 }
 
 const UNKNOWN: &[&str] = &["unknown", "unknown"];
+
+/// The cells of a table, row by row.
+fn cells(table: &str) -> Vec<Vec<&str>> {
+    table
+        .lines()
+        .map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect())
+        .collect()
+}
+
+#[test]
+fn status_and_break_show_the_label_of_a_renewed_lock() {
+    let server = RedisServer::start();
+    let url = format!("{}?watchdog=1500ms&owner=till%207%20%22%C3%BC%22", server.url());
+    let child = Example::distlock(&["run", "it", "--", "sleep", "1000"]);
+    let _holder = child.env("DISTLOCK_URL", &url).spawn();
+    let mut probe = server.probe();
+    eventually("it is renewed", SOON, || probe.exists("distlock_owner:{it}"));
+    let before = SystemTime::now();
+    let (_, table) = ask(&server, &["status", "it"]);
+    let row = &cells(&table)[1];
+    assert_eq!(row[..3], ["it", "held", "till 7 \\\"ü\\\""], "{table}");
+    assert!(row[3].ends_with(" s"), "{table}");
+    let (_, line) = ask(&server, &["status", "--json", "it"]);
+    let json: Json = serde_json::from_str(&line).unwrap();
+    assert_eq!(json["label"], json!("till 7 \"ü\""), "{line}");
+    let since = humantime::parse_rfc3339(json["since"].as_str().unwrap()).unwrap();
+    let held = before.duration_since(since).unwrap();
+    assert!(held < SOON, "{held:?}");
+    let who = format!("held by till 7 \\\"ü\\\" ({}..) for ", &owner(&server)[..8]);
+    let (status, said) = ask(&server, &["break", "--yes", "it"]);
+    assert!(status == 0 && said.contains(&who), "{status}: {said}");
+}
 
 #[test]
 fn wait_ends_when_the_lock_is_free() {
