@@ -1,7 +1,9 @@
 //! Requests that come to the wrong node, or while a slot moves.
 
 use crate::scene::{LONG, Load, backend, client, client_with, take};
-use distlock::{Clock, Config, Credentials, DistLock, LeaseTime, LockName, OwnerId, SystemClock};
+use distlock::{
+    Client, Clock, Config, Credentials, DistLock, LeaseTime, LockName, OwnerId, SystemClock,
+};
 use distlock_tests::cluster::Cluster;
 use distlock_tests::guards::await_renewals;
 use distlock_tests::time::{always, eventually, ms, timed, within};
@@ -21,6 +23,30 @@ fn lock_is_on_the_node_of_its_slot() {
         guard.unlock().unwrap();
         assert!(!cluster.probe(&name).exists(&name));
     }
+}
+
+#[test]
+fn label_of_a_holder_is_on_the_node_of_its_slot() {
+    let cluster = Cluster::shared();
+    let client = client_with(&cluster.url(), "owner=till-7");
+    for name in ["a", "b", "c"] {
+        let name = format!("labelled:{name}");
+        let guard = take(&client, &name);
+        let key = format!("distlock_owner:{{{name}}}");
+        eventually("it is renewed", LONG, || cluster.probe(&name).exists(&key));
+        let holder = label_of(&client, &name);
+        assert_eq!(holder.as_deref(), Some("till-7"));
+        guard.unlock().unwrap();
+        let next = take(&client, &name);
+        assert_eq!(label_of(&client, &name), None, "that is the former holder's");
+        next.unlock().unwrap();
+    }
+}
+
+/// The label of the lock's holder.
+fn label_of(client: &Client, name: &str) -> Option<String> {
+    let holder = client.mutex(name).unwrap().inspect().unwrap().holder.expect("it is held");
+    holder.label.map(|label| label.text.to_string())
 }
 
 /// The `redis` crate's cluster client is told MOVED for ever when it sends a pipeline by an old

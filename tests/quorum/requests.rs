@@ -6,7 +6,7 @@ use distlock::{
 };
 use distlock_tests::child::{Child, Example};
 use distlock_tests::own_process::alone;
-use distlock_tests::process::free_port;
+use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::quorum::{LONGEST, Servers, place, url};
 use distlock_tests::resp::{Kind, Request};
@@ -81,6 +81,26 @@ fn median(mut take: impl FnMut() -> LockGuard) -> Duration {
         .collect();
     times.sort_unstable();
     times[times.len() / 2]
+}
+
+#[test]
+fn label_of_the_majoritys_holder_is_shown() {
+    let mut quorum = Servers::with(3, 0, "max_lease=10m&watchdog=6s&owner=till-7");
+    let client = quorum.client();
+    let guard = client.mutex("a").unwrap().lock().unwrap();
+    let on = |quorum: &Servers| {
+        let has = |server: &RedisServer| server.probe().exists("distlock_owner:{a}");
+        quorum.servers.iter().filter(|server| has(server)).count()
+    };
+    eventually("it is renewed", Duration::from_secs(60), || on(&quorum) == 3);
+    let shown = || client.mutex("a").unwrap().inspect().unwrap().holder.unwrap().label;
+    assert_eq!(&*shown().unwrap().text, "till-7");
+    quorum.servers[0].kill();
+    assert_eq!(&*shown().unwrap().text, "till-7", "two of three");
+    guard.unlock().unwrap();
+    let next = client.mutex("a").unwrap().lock().unwrap();
+    assert_eq!(shown(), None, "that is the former holder's");
+    next.unlock().unwrap();
 }
 
 #[test]

@@ -97,6 +97,28 @@ fn connections_have_the_client_name() {
     assert!(clients.iter().any(|line| line.contains("name=till-7 ")), "{clients:?}");
 }
 
+#[test]
+fn connections_are_named_after_the_owner() {
+    let server = RedisServer::start();
+    for (owner, name) in
+        [("owner=till%207%20Łódź", "distlock:till_7___d_"), ("owner=off", "distlock")]
+    {
+        let bench = Bench::new(&format!("{}?{owner}", server.url()));
+        bench.take("a");
+        let clients = server.probe().clients();
+        assert!(clients.iter().any(|line| line.contains(&format!(" name={name} "))), "{clients:?}");
+        server.probe().command(&["DEL", "a"]);
+    }
+    let bench = Bench::on(&server);
+    bench.take("a");
+    let (clients, process) = (server.probe().clients(), std::process::id());
+    let is_it = |line: &String| {
+        let name = line.split(' ').find_map(|field| field.strip_prefix("name=distlock:"));
+        name.is_some_and(|name| name.contains(&format!(":{process}:")))
+    };
+    assert!(clients.iter().any(is_it), "{clients:?}");
+}
+
 /// A missing right is named, with the rule that grants it; and what was refused has changed
 /// nothing.
 #[test]

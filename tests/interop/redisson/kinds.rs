@@ -13,6 +13,7 @@ use crate::suite::{Permit, Suite, case};
 use distlock::DistLock;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms};
 use lock_core::conformance::violated_unless;
+use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ pub(crate) fn mount(suite: &mut Suite) {
     let fair = case!(fair_lock_of_a_different_name_does_not_collide);
     suite.each(Permit::Shared, &ALL_REDISSONS, fair);
     suite.shared(&FAIR, case!(fair_lock_of_the_same_name_excludes_without_being_woken));
+    suite.shared(&NEWEST, case!(label_beside_our_lock_leaves_the_hash_as_redisson_has_it));
     suite.shared(&ONCE, case!(non_reentrant_lock_is_a_single_hold));
     suite.shared(&SPIN, case!(spin_lock_excludes_and_is_found_free_within_a_lease));
     let poll = case!(spin_and_fair_locks_are_found_free_within_a_set_poll);
@@ -51,6 +53,29 @@ fn fair_lock_of_a_different_name_does_not_collide(library: &'static Library) {
     scene.peer.ask("first", "unlock fair");
     waiting.ok();
     scene.peer.ask("second", "unlock fair");
+}
+
+/// The label is in a key of its own: the hash has our field, then theirs, and nothing else; and what
+/// ours has left is not shown for theirs.
+fn label_beside_our_lock_leaves_the_hash_as_redisson_has_it(library: &'static Library) {
+    let scene = Scene::with(library, "owner=till-7", &[]);
+    let (lock, mut probe) = (scene.ours.mutex("lock"), scene.probe());
+    let guard = lock.lock().unwrap();
+    eventually("it is renewed", BOUND, || probe.exists("distlock_owner:{lock}"));
+    let holder = || lock.inspect().unwrap().holder.expect("it is held");
+    assert_eq!(&*holder().label.expect("it has one").text, "till-7");
+    let is_only_field = |stored: BTreeMap<String, String>| {
+        let field = (holder().owner.as_str().to_owned(), "1".to_owned());
+        stored.into_iter().eq([field])
+    };
+    assert!(is_only_field(probe.hgetall("lock")));
+    guard.unlock().unwrap();
+    scene.peer.ask("t", "lock lock 0");
+    assert!(probe.exists("distlock_owner:{lock}"), "until its lease ends");
+    assert!(is_only_field(probe.hgetall("lock")));
+    assert_eq!(holder().label, None);
+    scene.peer.ask("t", "unlock lock");
+    assert!(lock.inspect().unwrap().holder.is_none());
 }
 
 /// They have the lock and give it to us, and we give it to them: what each side waited for after

@@ -11,6 +11,7 @@ mod foreign_signals;
 mod formats;
 mod full_memory;
 mod handoff;
+mod labels;
 mod publish_rights;
 mod replication;
 mod requests;
