@@ -45,7 +45,8 @@ fn invalid_value_is_refused_by_name() {
 fn options_are_set_alike_by_url_and_by_setter() {
     let by_url = Config::from_url(
         "memory://?watchdog=10s&outage_limit=11s&hand_off=8ms&connect_timeout=12s\
-         &command_timeout=13s&pool=14&client_name=me&owner=till%207&prefix=p:&tokens=off&token_retention=15m",
+         &command_timeout=13s&pool=14&client_name=me&owner=till%207&prefix=p:\
+         &tokens=off&token_retention=15m",
     )
     .unwrap();
     let by_setter = Config::default()

@@ -331,8 +331,8 @@ impl Examination<'_> {
         }
         if !missing.optional.is_empty() {
             let seen = format!("the user `{user}` lacks {}", missing.optional.join(" "));
-            let why = "waiters may wake later, a changed server is noticed later, or holders have no \
-                       label";
+            let why = "waiters may wake later, a changed server is noticed later, or holders have \
+                       no label";
             let remedy = line(&missing.optional);
             self.bad(Warning, OPTIONAL, seen, why, remedy);
         }
