@@ -78,6 +78,7 @@ fn late_reply_is_dropped_and_later_ones_find_their_callers() {
 #[test]
 fn requests_of_one_call_leave_together_and_replies_find_them() {
     let (connection, mut peer) = pair_with(GRACE * 50);
+    peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let words: [&[&[u8]]; 3] = [&[b"a"], &[b"b"], &[b"c"]];
     let requests = words.each_ref().map(std::slice::from_ref).map(Request);
     let together = || Arc::clone(&connection).call_many(&requests, within(20_000));
