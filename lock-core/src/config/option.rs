@@ -3,6 +3,7 @@
 use super::{Config, Secret, TokenPolicy, similar};
 use crate::error::Error;
 use crate::replication::{OnInsufficientReplicas, Replicas};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -177,7 +178,8 @@ impl Config {
             "connect_timeout" => duration(self.connect_timeout()),
             "command_timeout" => duration(self.command_timeout()),
             "pool" => self.pool().to_string(),
-            "client_name" => word(self.client_name()),
+            "client_name" => self.client_name().into_owned(),
+            "owner" => self.owner().map_or_else(|| word("off"), Cow::into_owned),
             "prefix" => word(self.prefix()),
             "tokens" => word(match self.tokens() {
                 TokenPolicy::Expire => "expire",
@@ -217,6 +219,8 @@ impl Config {
                 None if value == defaults.option(name) => "default",
                 // An outage limit that is not set follows `watchdog`.
                 None if *name == "outage_limit" && self.outage_limit.is_none() => "watchdog",
+                // The name of connections, likewise, is that of the owner.
+                None if *name == "client_name" && self.client_name.is_none() => "owner",
                 _ => "code",
             };
             Setting { name: (*name).to_owned(), value, source: source.to_owned() }
