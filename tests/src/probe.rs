@@ -143,8 +143,8 @@ impl Probe {
         }
     }
 
-    /// The keys that match, in order. Among all keys (`*`) labels of holders do not count: on a slow
-    /// machine a quick hold is renewed, and so has one.
+    /// The keys that match, in order. Among all keys (`*`) labels of holders do not count: where
+    /// the machine is slow, a quick hold is renewed and has one.
     pub fn keys(&mut self, pattern: &str) -> Vec<String> {
         let mut keys = self.command(&["KEYS", pattern]).texts();
         keys.retain(|key| pattern != "*" || !key.starts_with("distlock_owner:"));

@@ -55,8 +55,8 @@ fn fair_lock_of_a_different_name_does_not_collide(library: &'static Library) {
     scene.peer.ask("second", "unlock fair");
 }
 
-/// The label is in a key of its own: the hash has our field, then theirs, and nothing else. What ours
-/// has left is not shown for theirs.
+/// The label is in a key of its own: the hash has our field, then theirs, and nothing else. What is
+/// left of ours is not shown for theirs.
 fn label_beside_our_lock_leaves_the_hash_as_redisson_has_it(library: &'static Library) {
     let scene = Scene::with(library, "owner=till-7", &[]);
     let (lock, mut probe) = (scene.ours.mutex("lock"), scene.probe());
