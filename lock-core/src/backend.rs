@@ -245,6 +245,34 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Ok(Vec::new())
     }
 
+    /// Like [`inspect`](Self::inspect), for several locks, in few requests and with all that the
+    /// store can tell of [`LockInfo`]. Returns one answer for each name, in the same order.
+    ///
+    /// The default asks for one after the other, and for the holder alone.
+    fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
+        names.iter().map(|name| self.inspect(name, by)).collect()
+    }
+
+    /// Returns a page of the locks that are held and whose names match `pattern`, a glob as in
+    /// Redis' `SCAN .. MATCH`. Changes nothing, and asks for a bounded number of keys, so a page may
+    /// be empty.
+    ///
+    /// A lock that is held from the first page to the last is on at least one of them, perhaps on
+    /// several; one that is taken or released meanwhile may be missing. Only what is certainly a
+    /// lock in this client's format is returned.
+    ///
+    /// Unsupported in the default.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`]: a part of the store cannot be asked.
+    fn list(&self, _pattern: &str, _from: &PagePosition, _by: Moment) -> Result<LockPage, Failure> {
+        Err(Failure::NotSent(Error::new(
+            ErrorKind::Unsupported,
+            "this store, in this wire format, cannot list its locks: name those to look at",
+        )))
+    }
+
     /// Called when the client is dropped, perhaps at the end of the process: waits for requests
     /// that are not sent yet and that no caller waits for, at most until this moment of the system
     /// clock. Most stores have none.
@@ -718,6 +746,13 @@ pub struct LockInfo {
     /// How many permits the [semaphore](LockKind::Permits) has, and how many of them are free;
     /// `None` for other kinds, and for a semaphore that no client has used yet.
     pub permits: Option<Permits>,
+    /// How many clients listen for its release, and so wait for it or did a moment ago. A client
+    /// that polls does not listen. `None`: not asked for ([`Backend::inspect`] does not), or the
+    /// store does not tell.
+    pub waiters: Option<u64>,
+    /// The largest token that any holder has got so far, or that was reserved for one: a bound, and
+    /// not the present holder's token, which stores do not keep. `None` as for `waiters`.
+    pub largest_token: Option<FencingToken>,
 }
 
 /// The permits of a semaphore, as the store counts them.
@@ -740,12 +775,13 @@ impl Permits {
 
 impl LockInfo {
     /// A free lock.
-    pub const FREE: Self = Self { holder: None, holders: 0, permits: None };
+    pub const FREE: Self =
+        Self { holder: None, holders: 0, permits: None, waiters: None, largest_token: None };
 
     /// Makes the state of a lock with this holder.
     #[must_use]
     pub fn held(holder: HolderInfo) -> Self {
-        Self { holder: Some(holder), holders: 1, permits: None }
+        Self { holder: Some(holder), holders: 1, ..Self::FREE }
     }
 
     /// Sets how many owners hold it.
@@ -766,6 +802,57 @@ impl LockInfo {
     #[must_use]
     pub fn held_by(self, owner: OwnerId) -> Option<HolderInfo> {
         self.holder.filter(|holder| owner.matches(&holder.owner))
+    }
+
+    /// Sets how many clients listen for its release.
+    #[must_use]
+    pub fn waiters(mut self, waiters: Option<u64>) -> Self {
+        self.waiters = waiters;
+        self
+    }
+
+    /// Sets the largest token so far.
+    #[must_use]
+    pub fn largest_token(mut self, token: Option<FencingToken>) -> Self {
+        self.largest_token = token;
+        self
+    }
+}
+
+/// A page of [`Backend::list`].
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct LockPage {
+    /// Held locks.
+    pub locks: Vec<(LockName, LockInfo)>,
+    /// Where the next page begins; `None` behind the last one.
+    pub next: Option<PagePosition>,
+}
+
+impl LockPage {
+    /// Makes a page.
+    #[must_use]
+    pub fn new(locks: Vec<(LockName, LockInfo)>, next: Option<PagePosition>) -> Self {
+        Self { locks, next }
+    }
+}
+
+/// Where a page of [`Backend::list`] begins; the default is the first page. What it says is the
+/// matter of the backend that made it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct PagePosition {
+    /// The part of the store.
+    pub part: String,
+    /// The position in that part.
+    pub cursor: u64,
+}
+
+impl PagePosition {
+    /// Makes a position.
+    #[must_use]
+    pub fn new(part: impl Into<String>, cursor: u64) -> Self {
+        Self { part: part.into(), cursor }
     }
 }
 

@@ -1,13 +1,16 @@
 //! [`Client`]: a program's access to a store; it makes the locks.
 
+mod locks;
 #[cfg(feature = "toml")]
 mod set;
 mod variants;
 
+pub use self::locks::Locks;
 #[cfg(feature = "toml")]
 pub use self::set::ClientSet;
+
 use self::variants::Variant;
-use crate::backend::{Abilities, Backend};
+use crate::backend::{Abilities, Backend, LockInfo};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::diagnosis::Finding;
@@ -15,6 +18,8 @@ use crate::diagnosis::Finding;
 use crate::diagnosis::FindingLevel;
 use crate::engine::{Engine, EngineHandle};
 use crate::error::Error;
+#[cfg(doc)]
+use crate::error::ErrorKind;
 use crate::event::{EventHandler, Events};
 use crate::memory::MemoryScheme;
 use crate::metrics::Metrics;
@@ -270,6 +275,56 @@ impl Client {
     /// ```
     pub fn diagnose(&self, wait: Duration) -> Result<Vec<Finding>, Error> {
         self.0.diagnose(wait)
+    }
+
+    /// Returns the locks that are held in the store, by any client in this client's wire format, and
+    /// whose names match `pattern`: a glob as in Redis' `SCAN .. MATCH`, where `*` is any name.
+    ///
+    /// Each is there once, in no order. A lock that is held from the beginning to the end is there;
+    /// one that is taken or released meanwhile may be missing. Keys that are no locks are left out.
+    /// In `format=token` any text may be a lock, so those are listed that look like an owner: a
+    /// UUID, or that and a number, or random digits of base 16 or 64, with an expiry.
+    ///
+    /// # Blocking
+    ///
+    /// The iterator asks for the next page when it needs one, for at most the command timeout each:
+    /// one request for a thousand keys of the store, and one for each hundred locks among them.
+    ///
+    /// # Errors
+    ///
+    /// The iterator ends with [`Error::is_unavailable`] if a part of the store cannot be asked,
+    /// [`Error::is_configuration`] if the user lacks a right, and [`ErrorKind::Unsupported`] where
+    /// the format does not say which keys are locks, or the backend has no list.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # extern crate lock_core as distlock;
+    /// # use distlock::{Client, DistLock};
+    /// # let client = Client::builder().url("memory://")?.connect()?;
+    /// let _guard = client.owned_mutex("orders:42")?.lock()?;
+    /// for lock in client.locks("orders:*").take(100) {
+    ///     let (name, info) = lock?;
+    ///     println!("{name}: {info:?}");
+    /// }
+    /// # Ok::<(), distlock::Error>(())
+    /// ```
+    pub fn locks(&self, pattern: &str) -> Locks {
+        Locks::new(Arc::clone(&self.0), pattern)
+    }
+
+    /// Returns the state of these locks as [`DistLock::inspect`](crate::DistLock::inspect) does, in
+    /// the same order, and with what else the store tells: see [`LockInfo`].
+    ///
+    /// # Blocking
+    ///
+    /// Two requests for each hundred names, for at most the command timeout in all.
+    ///
+    /// # Errors
+    ///
+    /// Each is that of one name: [`Error::is_unavailable`], [`Error::is_foreign_format`].
+    pub fn inspect_all(&self, names: &[LockName]) -> Vec<Result<LockInfo, Error>> {
+        self.0.inspect_all(names)
     }
 
     /// Returns how many lock names are in use in this client.

@@ -31,6 +31,7 @@ mod diagnosis;
 mod engine;
 mod error;
 mod event;
+mod glob;
 mod guard;
 mod holder;
 mod interrupt;
@@ -70,7 +71,7 @@ pub mod trace;
 pub use backend::Backend;
 #[cfg(feature = "toml")]
 pub use client::ClientSet;
-pub use client::{Client, ClientBuilder};
+pub use client::{Client, ClientBuilder, Locks};
 pub use clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
 #[cfg(feature = "toml")]
 pub use config::ConfigSet;

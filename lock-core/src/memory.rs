@@ -8,12 +8,13 @@ mod kinds;
 
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, KeptLock,
-    LockInfo, NodeId, Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Tombstone, Wake,
-    Watch,
+    LockInfo, LockPage, NodeId, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
+    Tokens, Tombstone, Wake, Watch,
 };
 use crate::clock::{Clock, ManualClock, Moment};
 use crate::config::Config;
 use crate::error::Error;
+use crate::glob;
 use crate::name::{LockKind, LockName};
 use crate::owner::{OwnerId, OwnerLabel, OwnerText};
 use crate::process::Origin;
@@ -23,7 +24,7 @@ use crate::token::{FencingToken, TokenRange};
 use kinds::Shares;
 use std::any::Any;
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::Duration;
@@ -73,6 +74,9 @@ struct Counter {
 /// How long the counter of an unused name is kept.
 const RETENTION: Duration = Config::DEFAULT_TOKEN_RETENTION;
 
+/// The largest number of locks on a page of a list.
+const PAGE: usize = 1000;
+
 /// The minimum number of entries between two sweeps, whose cost is spread over as many insertions.
 const SWEEP: usize = 1024;
 
@@ -119,6 +123,27 @@ impl State {
     /// The lock, if it is held now.
     fn holder(&self, name: &LockName, now: Moment) -> Option<&HeldLock> {
         self.locks.get(&*plain(name)).filter(|held| now < held.until)
+    }
+
+    /// The holder, or those that share the name.
+    fn look(&mut self, name: &LockName, now: Moment) -> LockInfo {
+        if name.kind().is_shared() || (self.holder(name, now).is_none() && !self.shares.is_empty())
+        {
+            return self.inspect_shares(name, now);
+        }
+        self.holder(name, now).map_or(LockInfo::FREE, |held| {
+            let owner = OwnerText::new(&held.owner.to_string());
+            let left = Some(held.until.since(now));
+            LockInfo::held(HolderInfo::new(owner, left, 1).label(held.label.clone()))
+        })
+    }
+
+    /// All that is known of a lock.
+    fn info(&mut self, name: &LockName, now: Moment) -> LockInfo {
+        let plain = plain(name);
+        let waiters = self.watches.get(&*plain).map_or(0, Vec::len);
+        let token = self.tokens.get(&*plain).map(|counter| FencingToken::new(counter.last));
+        self.look(name, now).waiters(u64::try_from(waiters).ok()).largest_token(token)
     }
 
     fn is_owned(&self, name: &LockName, owner: OwnerId, now: Moment) -> bool {
@@ -315,18 +340,32 @@ impl Backend for MemoryBackend {
     }
 
     fn inspect(&self, name: &LockName, _by: Moment) -> Result<LockInfo, Failure> {
+        Ok(self.0.state.lock().look(name, self.0.clock.now()))
+    }
+
+    fn inspect_all(&self, names: &[LockName], _by: Moment) -> Vec<Result<LockInfo, Failure>> {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
-        if name.kind().is_shared()
-            || (state.holder(name, now).is_none() && !state.shares.is_empty())
-        {
-            return Ok(state.inspect_shares(name, now));
-        }
-        Ok(state.holder(name, now).map_or(LockInfo::FREE, |held| {
-            let owner = OwnerText::new(&held.owner.to_string());
-            let left = Some(held.until.since(now));
-            LockInfo::held(HolderInfo::new(owner, left, 1).label(held.label.clone()))
-        }))
+        names.iter().map(|name| Ok(state.info(name, now))).collect()
+    }
+
+    fn list(&self, pattern: &str, from: &PagePosition, _by: Moment) -> Result<LockPage, Failure> {
+        let mut state = self.0.state.lock();
+        let now = self.0.clock.now();
+        let is_next = |name: &&LockName| {
+            name.as_str() > from.part.as_str() && glob::matches(pattern, name.as_str())
+        };
+        let names = state.locks.keys().chain(state.shares.keys()).filter(is_next).cloned();
+        let names: BTreeSet<_> = names.collect();
+        let mut infos = names.into_iter().map(|name| {
+            let info = state.info(&name, now);
+            (name, info)
+        });
+        let held = infos.by_ref().filter(|(_, info)| info.holder.is_some());
+        let locks: Vec<_> = held.take(PAGE).collect();
+        let next = locks.last().filter(|_| locks.len() == PAGE);
+        let next = next.map(|(last, _)| PagePosition::new(last.as_str(), 0));
+        Ok(LockPage::new(locks, next))
     }
 
     fn verify(

@@ -43,6 +43,15 @@ impl Keys {
         LockName::new(key.strip_prefix(&*self.prefix)?).ok()
     }
 
+    /// The glob that the keys of the locks match whose names match this one.
+    pub(crate) fn glob(&self, names: &str) -> String {
+        let is_special = |character| matches!(character, '*' | '?' | '[' | '\\');
+        let escaped = self.prefix.chars().flat_map(|character| {
+            is_special(character).then_some('\\').into_iter().chain([character])
+        });
+        escaped.chain(names.chars()).collect()
+    }
+
     /// What says that a server is a node of a quorum.
     pub(crate) fn marker(&self) -> String {
         [&self.prefix, "distlock_quorum"].concat()
@@ -172,6 +181,12 @@ mod tests {
         assert_eq!(label("a:b"), "distlock_owner:{a:b}");
         let name = LockName::new("a").unwrap();
         assert_eq!(Keys::new("app:").lock(&name), "app:a");
+    }
+
+    #[test]
+    fn prefix_means_itself_in_a_glob() {
+        assert_eq!(Keys::new("a*[b]?\\:").glob("x*"), "a\\*\\[b]\\?\\\\:x*");
+        assert_eq!(Keys::new("").glob("*"), "*");
     }
 
     #[test]

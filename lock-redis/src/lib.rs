@@ -40,7 +40,7 @@ pub use standalone::RedisBackend;
 pub mod parts {
     pub use crate::classic::{StepHook, bare_format, open_any_format};
     pub use crate::connection::{Address, Listing};
-    pub use crate::format::{Format, OPTION as FORMAT};
+    pub use crate::format::{Format, NodePage, OPTION as FORMAT};
     pub use crate::keys::SLOTS;
     pub use crate::node::cluster::{Redirect, Shard, Shards};
     pub use crate::node::eviction::OPTION as EVICTION;

@@ -4,8 +4,9 @@ use crate::format::Format;
 use crate::node::{Node, NodeSettings, RequestMode, StoreKind};
 use crate::url;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo, NodeId,
-    OnReleased, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
+    LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
+    ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, Finding, LockName, Moment};
 use std::fmt;
@@ -105,6 +106,15 @@ impl Backend for RedisBackend {
 
     fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
         self.node.set_permits(RequestMode::Direct, &self.format, name, by)
+    }
+
+    fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
+        let infos = self.node.inspect_all(&self.format, names, by);
+        infos.unwrap_or_else(|failure| vec![Err(failure); names.len()])
+    }
+
+    fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
+        self.node.list(&self.format, pattern, from.cursor, by)?.into_page("")
     }
 
     fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {

@@ -6,8 +6,9 @@ use super::redirect_queue::{RedirectQueue, RedirectedRelease};
 use super::slot_map::{ClusterNode, NodeFactory, RefreshHook};
 use super::topology::{Channels, RefreshState, Topology};
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo, NodeId,
-    OnReleased, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
+    LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
+    ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, Finding, LockName, Moment};
 use lock_redis::parts::{Address, Format, Node, NodeSettings, Redirect, RequestMode};
@@ -106,7 +107,7 @@ impl ClusterBackend {
     /// Renews the part of a batch that belongs to one node.
     fn renew_on(
         &self,
-        group: &RenewalGroup,
+        group: &NodeGroup,
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
@@ -123,7 +124,7 @@ impl ClusterBackend {
     /// Missing acknowledgements of a master without replicas are no loss.
     fn accept_without_replicas(
         &self,
-        group: &RenewalGroup,
+        group: &NodeGroup,
         outcomes: &mut [Result<Renewal, Failure>],
         by: Moment,
     ) {
@@ -140,18 +141,18 @@ impl ClusterBackend {
     }
 }
 
-/// The renewals of one node.
-struct RenewalGroup {
+/// What is asked of one node.
+struct NodeGroup {
     node: Arc<ClusterNode>,
     mode: RequestMode,
     places: Vec<usize>,
 }
 
-fn add(groups: &mut Vec<RenewalGroup>, node: Arc<ClusterNode>, mode: RequestMode, place: usize) {
-    let is_same = |group: &&mut RenewalGroup| Arc::ptr_eq(&group.node, &node) && group.mode == mode;
+fn add(groups: &mut Vec<NodeGroup>, node: Arc<ClusterNode>, mode: RequestMode, place: usize) {
+    let is_same = |group: &&mut NodeGroup| Arc::ptr_eq(&group.node, &node) && group.mode == mode;
     match groups.iter_mut().find(is_same) {
         Some(group) => group.places.push(place),
-        None => groups.push(RenewalGroup { node, mode, places: vec![place] }),
+        None => groups.push(NodeGroup { node, mode, places: vec![place] }),
     }
 }
 
@@ -387,6 +388,64 @@ impl Backend for ClusterBackend {
 
     fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
         self.ask_owner(name, by, |node, mode| node.set_permits(mode, &self.format, name, by))
+    }
+
+    fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
+        let topology = &self.router.0;
+        let mut groups = Vec::new();
+        for (place, name) in names.iter().enumerate() {
+            if let Ok(owner) = topology.owner(self.format.slot(name), by) {
+                add(&mut groups, owner, RequestMode::Direct, place);
+            }
+        }
+        let mut infos: Vec<_> = names.iter().map(|_| None).collect();
+        for group in groups {
+            let own: Vec<_> = group.places.iter().map(|place| names[*place].clone()).collect();
+            let Ok(answers) = group.node.node.inspect_all(&self.format, &own, by) else { continue };
+            for (place, answer) in group.places.into_iter().zip(answers) {
+                let owner = topology.look(self.format.slot(&names[place]));
+                let is_owner = owner.is_some_and(|owner| Arc::ptr_eq(&owner, &group.node));
+                let is_final = is_owner && answer.as_ref().err().and_then(Redirect::of).is_none();
+                infos[place] = Some(answer).filter(|_| is_final);
+            }
+        }
+        // The rest alone: redirects are followed, and a failed node may have a successor.
+        let each = infos.into_iter().zip(names);
+        each.map(|(info, name)| info.unwrap_or_else(|| self.inspect(name, by))).collect()
+    }
+
+    fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
+        let topology = &self.router.0;
+        // The masters by their numbers: one that is made a master meanwhile comes last.
+        let first = from.part.parse().unwrap_or(0);
+        if first == 0 {
+            topology.refreshed(by)?;
+        }
+        let masters = topology.masters();
+        let mut left = masters.iter().filter(|master| master.number >= first);
+        let Some(master) = left.next() else { return Ok(LockPage::default()) };
+        let cursor = if master.number == first { from.cursor } else { 0 };
+        let page = master.node.list(&self.format, pattern, cursor, by).inspect_err(|failure| {
+            if !matches!(failure, Failure::Refused(_)) {
+                topology.suspect(master);
+            }
+        })?;
+        let mut locks = Vec::with_capacity(page.locks.len());
+        for (name, info) in page.locks {
+            match info {
+                // Its slot is moving, or has moved.
+                Err(failure) if Redirect::of(&failure).is_some() => {
+                    let info = self.inspect(&name, by)?;
+                    locks.extend(self.format.is_lock(&info).then_some((name, info)));
+                }
+                info => locks.push((name, info?)),
+            }
+        }
+        let next = match page.next {
+            0 => left.next().map(|next| PagePosition::new(next.number.to_string(), 0)),
+            cursor => Some(PagePosition::new(master.number.to_string(), cursor)),
+        };
+        Ok(LockPage::new(locks, next))
     }
 
     fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {

@@ -260,6 +260,13 @@ impl TopologyState {
         self.refresh_state.ask();
     }
 
+    /// The masters, by their numbers.
+    pub(crate) fn masters(&self) -> Vec<Arc<ClusterNode>> {
+        let mut masters = self.map.read().masters().to_vec();
+        masters.sort_unstable_by_key(|master| master.number);
+        masters
+    }
+
     /// Whether no replica could replace this master: most masters, which would have to agree to its
     /// promotion, list none, not even one that is down.
     pub(crate) fn has_no_replica(&self, of: &ClusterNode, by: Moment) -> bool {
@@ -278,7 +285,7 @@ impl TopologyState {
     /// What the cluster, and the settings of its masters, mean for locks.
     pub(crate) fn diagnose(self: &Arc<Self>, by: Moment) -> Result<Vec<Finding>, Failure> {
         self.refreshed(by)?;
-        let masters = self.map.read().masters().to_vec();
+        let masters = self.masters();
         let (mut findings, mut clocks) = (Vec::new(), Vec::new());
         let mut failed = None;
         for master in &masters {

@@ -11,8 +11,8 @@ use super::token::TokenProposals;
 use super::watch::{PendingWatch, QuorumWatch};
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Backoff, Failure, FoundBusyBy, LockInfo,
-    NodeId, OnReleased, Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Tombstone, Wake,
-    Waking, Watch,
+    LockPage, NodeId, OnReleased, PagePosition, Receipt, Release, ReleaseOptions, Renewal,
+    RenewalRequest, Tombstone, Wake, Waking, Watch,
 };
 use lock_core::{
     Clock, Context, Error, Finding, LeaseTime, LockName, MemberOutcome, Moment, SystemClock,
@@ -450,6 +450,64 @@ impl Backend for QuorumBackend {
             }
             clock.wait(&Arc::default(), next_round);
         }
+    }
+
+    fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
+        let (quorum, clock) = (&self.0, self.0.clock.as_ref());
+        let wanted: Arc<[LockName]> = names.into();
+        let request = move |context: &NodeContext, by| context.node().inspect_all(&wanted, by);
+        let round = quorum.by(by);
+        let responses = quorum.ask(Queue::Attempts, round, request);
+        let decided = |responses: &[_]| {
+            let answers = quorum.counted(responses);
+            let answer = |answer: &Option<Result<Vec<Result<LockInfo, Failure>>, _>>, at: usize| {
+                answer.as_ref()?.as_ref().ok()?.get(at)?.as_ref().ok().cloned()
+            };
+            let answers = |at| answers.iter().map(|it| answer(it, at)).collect::<Vec<_>>();
+            (0..names.len()).map(|at| majority::state(&answers(at))).collect::<Vec<_>>()
+        };
+        let all_decided =
+            |responses: &[_]| decided(responses).iter().all(Option::is_some).then_some(());
+        let _all_decided = responses.wait(clock, round, all_decided);
+        let infos = responses.read(decided).into_iter().zip(names);
+        // Where the nodes disagree, the lock changes hands: that is asked for again.
+        infos.map(|(info, name)| info.map_or_else(|| self.inspect(name, by), Ok)).collect()
+    }
+
+    fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
+        let quorum = &self.0;
+        // One character for each node that was gone through: `!` for one that could not be asked.
+        let (nodes, part) = from.part.split_once('/').unwrap_or(("", ""));
+        let Some(worker) = quorum.workers.get(nodes.len()) else { return Ok(LockPage::default()) };
+        let inner = PagePosition::new(part, from.cursor);
+        let behind = |nodes: String| {
+            let is_last = nodes.len() == quorum.workers.len();
+            (!is_last).then(|| PagePosition::new(nodes + "/", 0))
+        };
+        let page = match worker.context().node().list(pattern, &inner, quorum.by(by)) {
+            Ok(page) => page,
+            Err(failure) => {
+                let nodes = format!("{nodes}!");
+                // A lock may be on those alone that could not be asked.
+                if nodes.matches('!').count() >= majority(quorum.workers.len()) {
+                    return Err(failure);
+                }
+                return Ok(LockPage::new(Vec::new(), behind(nodes)));
+            }
+        };
+        let names: Vec<_> = page.locks.into_iter().map(|(name, _)| name).collect();
+        let infos = if names.is_empty() { Vec::new() } else { self.inspect_all(&names, by) };
+        let mut locks = Vec::with_capacity(names.len());
+        for (name, info) in names.into_iter().zip(infos) {
+            let info = info?;
+            // A minority alone, as after a split vote, does not hold it.
+            locks.extend(info.holder.is_some().then_some((name, info)));
+        }
+        let next = match page.next {
+            Some(inner) => Some(PagePosition::new(format!("{nodes}/{}", inner.part), inner.cursor)),
+            None => behind(format!("{nodes}.")),
+        };
+        Ok(LockPage::new(locks, next))
     }
 
     fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {

@@ -148,6 +148,16 @@ pub(super) fn holder(answers: &[Option<LockInfo>]) -> Option<LockInfo> {
     (most + unknown < needed).then_some(LockInfo::FREE)
 }
 
+/// The holder, with the most waiters and the largest token that any node knows of: a waiter listens
+/// on all nodes that it can reach. `None` if undecided.
+pub(super) fn state(answers: &[Option<LockInfo>]) -> Option<LockInfo> {
+    let info = holder(answers)?;
+    let known = || answers.iter().flatten();
+    let waiters = known().filter_map(|info| info.waiters).max();
+    let token = known().filter_map(|info| info.largest_token).max();
+    Some(info.waiters(waiters).largest_token(token))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,8 +2,8 @@
 
 use lock_core::backend::{Abilities, AcquisitionId, ReplicaSupport};
 use lock_core::backend::{
-    Answer, Attempt, Backend, Failure, FoundBusyBy, LockInfo, NodeId, OnReleased, Release,
-    ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
+    Answer, Attempt, Backend, Failure, FoundBusyBy, LockInfo, LockPage, NodeId, OnReleased,
+    PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
 };
 use lock_core::{Error, LockName, Moment};
 use lock_redis::parts::{
@@ -158,6 +158,34 @@ impl QuorumNode {
             Self::Store { store, .. } => store.inspect(name, by).map(Response::of_store),
             Self::Server(server) => {
                 server.node.inspect_with_view(&server.format, name, by).map(Response::of)
+            }
+        }
+    }
+
+    pub(super) fn inspect_all(
+        &self,
+        names: &[LockName],
+        by: Moment,
+    ) -> Result<Response<Vec<Result<LockInfo, Failure>>>, Failure> {
+        match self {
+            Self::Store { store, .. } => Ok(Response::of_store(store.inspect_all(names, by))),
+            Self::Server(server) => {
+                server.node.inspect_all_with_view(&server.format, names, by).map(Response::of)
+            }
+        }
+    }
+
+    /// The locks that this node alone holds to be held.
+    pub(super) fn list(
+        &self,
+        pattern: &str,
+        from: &PagePosition,
+        by: Moment,
+    ) -> Result<LockPage, Failure> {
+        match self {
+            Self::Store { store, .. } => store.list(pattern, from, by),
+            Self::Server(server) => {
+                server.node.list(&server.format, pattern, from.cursor, by)?.into_page("")
             }
         }
     }

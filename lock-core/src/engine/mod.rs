@@ -27,7 +27,10 @@ mod renewal;
 pub(crate) mod tests;
 mod timer_wheel;
 
-use crate::backend::{Abilities, AcquisitionId, Backend, Failure, ReleaseOptions, call_backend};
+use crate::backend::{
+    Abilities, AcquisitionId, Backend, Failure, LockInfo, LockPage, PagePosition, ReleaseOptions,
+    call_backend,
+};
 use crate::clock::{Clock, Moment};
 use crate::config::{Config, TokenPolicy};
 use crate::diagnosis::Finding;
@@ -239,6 +242,21 @@ impl Engine {
     pub(crate) fn diagnose(&self, wait: Duration) -> Result<Vec<Finding>, Error> {
         let by = self.clock.now() + wait;
         call_backend(|| self.store()?.diagnose(by)).map_err(Failure::into_error)
+    }
+
+    /// The state of these locks, in the same order.
+    pub(crate) fn inspect_all(&self, names: &[LockName]) -> Vec<Result<LockInfo, Error>> {
+        let by = self.command_deadline();
+        let infos = call_backend(|| Ok(self.store()?.inspect_all(names, by)));
+        let infos = infos.unwrap_or_else(|failure| vec![Err(failure); names.len()]);
+        let named = infos.into_iter().zip(names);
+        named.map(|(info, name)| info.map_err(|it| it.into_error().on(name))).collect()
+    }
+
+    /// A page of the locks that are held.
+    pub(crate) fn list(&self, pattern: &str, from: &PagePosition) -> Result<LockPage, Error> {
+        let by = self.command_deadline();
+        call_backend(|| self.store()?.list(pattern, from, by)).map_err(Failure::into_error)
     }
 
     /// Where is recorded what no event tells.

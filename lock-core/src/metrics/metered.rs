@@ -3,8 +3,8 @@
 use super::{Metrics, Request};
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, FoundBusyBy, HolderInfo, LockInfo,
-    NodeId, OnReleased, Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
-    call_backend,
+    LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
+    Wake, Watch, call_backend,
 };
 use crate::clock::Moment;
 use crate::diagnosis::Finding;
@@ -118,6 +118,14 @@ impl Backend for Metered {
 
     fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
         self.backend.diagnose(by)
+    }
+
+    fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
+        self.backend.inspect_all(names, by)
+    }
+
+    fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
+        self.timed(Request::Read, |backend| backend.list(pattern, from, by))
     }
 
     fn leave(&self, until: Moment) {

@@ -25,8 +25,9 @@ pub use commands::StepHook;
 use crate::format::Format;
 use format::ClassicFormat;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, NodeId,
-    Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch, call_backend,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, LockPage,
+    NodeId, PagePosition, Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
+    call_backend,
 };
 use lock_core::{Backend, Clock, Config, Context, Error, ErrorKind, Finding, LockName, Moment};
 use parking_lot::Mutex;
@@ -164,6 +165,14 @@ impl Backend for ClassicBackend {
 
     fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         self.store.peek(name, by)
+    }
+
+    fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
+        self.store.inspect_all(names, by)
+    }
+
+    fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
+        self.store.list(pattern, from, by)
     }
 
     fn verify(&self, _: &AcquisitionId, _: Moment) -> Result<Option<HolderInfo>, Failure> {

@@ -2,11 +2,17 @@
 
 use crate::lua::Scripts;
 use crate::lua::foreign_client::ForeignClient;
+use lock_core::backend::HolderInfo;
 
 /// One of these formats.
 #[derive(Debug)]
 pub(crate) struct Dialect {
     pub(crate) name: &'static str,
+    /// The type of the key, as `SCAN` calls it.
+    pub(crate) key_type: &'static str,
+    /// Whether what the scripts found is a lock, and not another program's data, as far as can be
+    /// told.
+    pub(crate) is_lock: fn(&HolderInfo) -> bool,
     /// The scripts, with the words for this dialect before each of them.
     pub(crate) scripts: Scripts,
     /// Whether [`token::take_by_set`](super::token::take_by_set) takes it where no token is to be

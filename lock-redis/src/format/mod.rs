@@ -4,6 +4,7 @@
 //! - [`token`]: a string, as most others write it: `SET key token NX PX lease`
 //! - [`owned`]: what both have in common: the owner stands in the store, and scripts compare it
 //! - [`label`]: what their owners are called
+//! - `listing`: which keys are locks, and many locks at once
 //! - [`run`](mod@run): scripts on a connection
 //! - [`wakes`]: whose waiters a release wakes besides our own, a setting of `token`
 //!
@@ -17,6 +18,7 @@ mod dialect;
 mod foreign_value;
 mod kinds;
 mod label;
+mod listing;
 mod owned;
 mod redisson;
 mod run;
@@ -26,6 +28,7 @@ mod wakes;
 
 pub(crate) use dialect::Dialect;
 pub(crate) use foreign_value::{LONGEST_TEXT, with_found_value};
+pub use listing::NodePage;
 pub(crate) use owned::{OwnedFormat, granted};
 pub(crate) use redisson::REDISSON;
 pub(crate) use run::run;
@@ -211,6 +214,12 @@ impl Format {
     #[must_use]
     pub fn abilities(&self, replication: ReplicaSupport) -> Abilities {
         self.0.abilities(replication)
+    }
+
+    /// Whether a lock is held, and what is there looks like one, as far as this format can tell.
+    #[must_use]
+    pub fn is_lock(&self, info: &LockInfo) -> bool {
+        self.0.owned().is_some_and(|format| format.is_lock(info))
     }
 
     /// Whether a client finds out by its own clock whether a lease is over.

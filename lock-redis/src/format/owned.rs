@@ -263,6 +263,22 @@ impl WireFormat for OwnedFormat {
     }
 }
 
+/// What the script `inspect` says; `None` if it cannot have said this.
+pub(super) fn info(reply: &Reply) -> Option<LockInfo> {
+    match reply.as_array()? {
+        [Reply::Int(-2)] => Some(LockInfo::FREE),
+        [Reply::Int(pttl), Reply::Bulk(owner), Reply::Bulk(holds), ..] => {
+            let holds = std::str::from_utf8(holds).ok().and_then(|holds| holds.parse().ok());
+            Some(LockInfo::held(HolderInfo::new(
+                OwnerText::new(&String::from_utf8_lossy(owner)),
+                remaining(*pttl),
+                holds.unwrap_or(1),
+            )))
+        }
+        _ => None,
+    }
+}
+
 impl OwnedFormat {
     /// How long a token counter is kept after the time it stands for.
     pub(crate) fn keep(&self) -> Duration {
@@ -357,28 +373,21 @@ impl OwnedFormat {
         let script = &self.dialect.scripts.inspect;
         let (reply, labels) = run_with(script, link, key, &run, &others, by)?;
         self.note_refusal(&labels);
-        match reply.as_array() {
-            Some([Reply::Int(-2)]) => Ok(LockInfo::FREE),
-            Some([Reply::Int(pttl), Reply::Bulk(owner), Reply::Bulk(holds), ..]) => {
-                let holds = std::str::from_utf8(holds).ok().and_then(|holds| holds.parse().ok());
-                let label = labels.first().and_then(Reply::as_bytes);
-                let owner = String::from_utf8_lossy(owner);
-                let label = label.and_then(|value| label::of(value, &owner));
-                let owner = OwnerText::new(&owner);
-                let info = HolderInfo::new(owner, remaining(*pttl), holds.unwrap_or(1));
-                Ok(LockInfo::held(info.label(label)))
-            }
-            _ => Err(unexpected(link, script)),
+        let mut info = info(&reply).ok_or_else(|| unexpected(link, script))?;
+        if let Some(holder) = &mut info.holder {
+            let label = labels.first().and_then(Reply::as_bytes);
+            holder.label = label.and_then(|value| label::of(value, holder.owner.as_str()));
         }
+        Ok(info)
     }
 
     /// Whether the keys of labels are used.
-    fn has_labels(&self) -> bool {
+    pub(super) fn has_labels(&self) -> bool {
         !self.labels_refused.load(Ordering::Relaxed)
     }
 
     /// A user who may not use them would be refused each time, and the server logs that.
-    fn note_refusal(&self, replies: &[Reply]) {
+    pub(super) fn note_refusal(&self, replies: &[Reply]) {
         let is_it = |reply: &Reply| matches!(reply, Reply::Error(error) if error.code == "NOPERM");
         if replies.iter().any(is_it) {
             self.labels_refused.store(true, Ordering::Relaxed);

@@ -12,6 +12,9 @@ const CHANNEL: &str = "redisson_lock__channel";
 /// The default.
 pub(crate) static REDISSON: Dialect = Dialect {
     name: "redisson",
+    key_type: "hash",
+    // The scripts look at the fields.
+    is_lock: |_| true,
     scripts: scripts!(1, "redisson", "usual", CHANNEL, None),
     takes_by_set: false,
     detects_silent_holders: false,

@@ -6,6 +6,7 @@
 //! where those are switched off, by one plain `SET key owner NX PX lease`, as theirs. A client that
 //! only polls sees no difference; our waiters hear of our releases on a channel of ours.
 
+use super::listing::looks_like_an_owner;
 use super::{Dialect, foreign_value, refused, unexpected_reply};
 use crate::connection::error_mapping::Asked;
 use crate::connection::{ConnectionLike, Reply, Request, Text};
@@ -18,6 +19,8 @@ pub(super) const CHANNEL: &str = "distlock_lock__channel";
 /// The dialect without `wakes=`.
 pub(crate) static TOKEN: Dialect = Dialect {
     name: "token",
+    key_type: "string",
+    is_lock: looks_like_an_owner,
     scripts: scripts!(8, "token", "usual", CHANNEL, None),
     takes_by_set: true,
     detects_silent_holders: true,

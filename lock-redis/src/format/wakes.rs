@@ -7,6 +7,7 @@
 //! others send, and what it costs the server, stays as it was.
 
 use super::Dialect;
+use super::listing::looks_like_an_owner;
 use crate::keys;
 use crate::lua::foreign_client::{ForeignClient, LOCK};
 use crate::lua::scripts;
@@ -22,6 +23,8 @@ const ANY_REGISTRY: &str = "*-channel";
 
 pub(crate) static PYTHON_REDIS_LOCK: Dialect = Dialect {
     name: "token",
+    key_type: "string",
+    is_lock: looks_like_an_owner,
     scripts: scripts!(
         17,
         "token",
@@ -35,6 +38,8 @@ pub(crate) static PYTHON_REDIS_LOCK: Dialect = Dialect {
 
 pub(crate) static SPRING_INTEGRATION: Dialect = Dialect {
     name: "token",
+    key_type: "string",
+    is_lock: looks_like_an_owner,
     scripts: scripts!(
         24,
         "token",

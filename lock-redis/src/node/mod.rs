@@ -9,6 +9,7 @@
 //! - `renewals`: requests that renew, on connections of their own
 //! - `change_reports`: those connections, and what the server reports of what they renew
 //! - `eviction`: whether the server may evict locks
+//! - `listing`: requests about many locks
 //! - [`cluster`]: the server as a node of a cluster: its slots and its redirects
 //! - [`quorum`]: the server as a node of a quorum: its marker and its votes
 //! - `diagnosis`: what the server's settings and state mean for locks
@@ -21,6 +22,7 @@ mod connections;
 mod deployment;
 pub(crate) mod diagnosis;
 pub(crate) mod eviction;
+mod listing;
 pub(crate) mod quorum;
 mod renewals;
 mod settings;

@@ -9,8 +9,9 @@ use crate::format::Format;
 use crate::node::{Node, NodeSettings, RequestMode, StoreKind, on};
 use crate::url;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo, NodeId,
-    OnReleased, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
+    LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
+    ReplicaSupport, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, Finding, LockName, Moment};
 use std::fmt;
@@ -260,6 +261,29 @@ impl Backend for SentinelBackend {
         let format = &self.tracker.format;
         self.ask(by, |node| node.peek(RequestMode::Direct, format, name, by), |_| Effect::Nothing)
             .map_err(on(name))
+    }
+
+    fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
+        let format = &self.tracker.format;
+        let look = |node: &Arc<Node>| {
+            let infos = node.inspect_all(format, names, by)?;
+            self.tracker.confirm(by);
+            Ok(infos)
+        };
+        let infos = self.ask(by, look, |_| Effect::Nothing);
+        infos.unwrap_or_else(|failure| vec![Err(failure); names.len()])
+    }
+
+    fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
+        let list = |node: &Arc<Node>| {
+            // The next master has other keys in another order: from the beginning.
+            let master = self.tracker.number().to_string();
+            let cursor = if from.part == master { from.cursor } else { 0 };
+            let page = node.list(&self.tracker.format, pattern, cursor, by)?;
+            self.tracker.confirm(by);
+            page.into_page(&master)
+        };
+        self.ask(by, list, |_| Effect::Nothing)
     }
 
     fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {

@@ -61,6 +61,19 @@ impl Node {
         info.map_err(on(name))
     }
 
+    /// The state of these locks, each with all that the server tells.
+    pub fn inspect_all_with_view(
+        &self,
+        format: &Format,
+        names: &[LockName],
+        by: Moment,
+    ) -> Result<WithView<Vec<Result<LockInfo, Failure>>>, Failure> {
+        let mut connection = self.borrow(RequestMode::Direct, by)?;
+        let link = connection.get();
+        let infos = format.owned(QUORUM)?.inspect_all(link, names, by)?;
+        Ok((infos, view(format, link, by)?))
+    }
+
     /// Frees a lock of any owner if the server is a node of this quorum.
     pub fn force_release_with_view(
         &self,

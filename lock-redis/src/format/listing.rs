@@ -1,0 +1,274 @@
+//! Which keys of a server are locks, and what is known of many locks at once.
+
+use super::owned::{OwnedFormat, info};
+use super::run::{Run, run_many};
+use super::{label, refused, unexpected, unexpected_reply};
+use crate::connection::error_mapping::Asked;
+use crate::connection::{ConnectionLike, Reply, Request, Text};
+use crate::keys;
+use crate::pubsub::ChannelKind;
+use lock_core::backend::{Failure, HolderInfo, LockInfo, LockPage, PagePosition, RENEW_BATCH};
+use lock_core::{FencingToken, LockName, Moment, TokenPolicy};
+
+/// How many keys the server goes through for a page. It does nothing else meanwhile: for some
+/// hundred microseconds.
+const KEYS_OF_A_PAGE: u64 = 1000;
+
+/// The locks among some keys of a server.
+#[derive(Debug)]
+#[allow(clippy::exhaustive_structs, reason = "for the crate of the same workspace")]
+pub struct NodePage {
+    /// Held locks. One that the server could not be asked about, as in a slot that is moving, has
+    /// the failure.
+    pub locks: Vec<(LockName, Result<LockInfo, Failure>)>,
+    /// Where the next page begins; 0 behind the last one.
+    pub next: u64,
+}
+
+impl NodePage {
+    /// The same as the page of a store, where this is the part that it is of. Fails with the first
+    /// lock that could not be looked at.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    pub fn into_page(self, part: &str) -> Result<LockPage, Failure> {
+        let locks = self.locks.into_iter().map(|(name, info)| Ok((name, info?)));
+        let next = (self.next != 0).then(|| PagePosition::new(part, self.next));
+        Ok(LockPage::new(locks.collect::<Result<_, Failure>>()?, next))
+    }
+}
+
+impl OwnedFormat {
+    /// The held locks among the next keys of this server.
+    pub(crate) fn list_locks(
+        &self,
+        link: &mut dyn ConnectionLike,
+        pattern: &str,
+        cursor: u64,
+        by: Moment,
+    ) -> Result<NodePage, Failure> {
+        let (next, names) = self.scan(link, pattern, cursor, by)?;
+        let mut locks = Vec::new();
+        for names in names.chunks(RENEW_BATCH) {
+            let infos = self.holders(link, names, by)?;
+            let is_lock = |info: &Result<LockInfo, Failure>| match info {
+                Ok(info) => self.is_lock(info),
+                Err(failure) => !failure.error().is_foreign_format(),
+            };
+            let found = names.iter().cloned().zip(infos).filter(|(_, info)| is_lock(info));
+            let (names, mut infos): (Vec<_>, Vec<_>) = found.unzip();
+            self.tell_more(link, &names, &mut infos, by)?;
+            locks.extend(names.into_iter().zip(infos));
+        }
+        Ok(NodePage { locks, next })
+    }
+
+    /// The state of these locks, with the waiters and the largest token where the server tells.
+    pub(crate) fn inspect_all(
+        &self,
+        link: &mut dyn ConnectionLike,
+        names: &[LockName],
+        by: Moment,
+    ) -> Result<Vec<Result<LockInfo, Failure>>, Failure> {
+        let mut all = Vec::with_capacity(names.len());
+        for names in names.chunks(RENEW_BATCH) {
+            let mut infos = self.holders(link, names, by)?;
+            self.tell_more(link, names, &mut infos, by)?;
+            all.extend(infos);
+        }
+        Ok(all)
+    }
+
+    /// Whether it is held, and what is there looks like a lock.
+    pub(super) fn is_lock(&self, info: &LockInfo) -> bool {
+        info.holder.as_ref().is_some_and(self.dialect.is_lock)
+    }
+
+    /// The names of the next keys that have the type of a lock.
+    fn scan(
+        &self,
+        link: &mut dyn ConnectionLike,
+        pattern: &str,
+        cursor: u64,
+        by: Moment,
+    ) -> Result<(u64, Vec<LockName>), Failure> {
+        let (glob, cursor) = (self.keys.glob(pattern), Text::of(cursor));
+        let count = Text::number(KEYS_OF_A_PAGE);
+        let words: &[&[u8]] = &[
+            b"SCAN",
+            cursor.as_bytes(),
+            b"MATCH",
+            glob.as_bytes(),
+            b"COUNT",
+            count.as_bytes(),
+            b"TYPE",
+            self.dialect.key_type.as_bytes(),
+        ];
+        let reply = link.call(&Request(&[words]), by)?;
+        if let Reply::Error(error) = &reply {
+            return Err(refused(link, error, &Asked::Command("SCAN", &glob)));
+        }
+        let page = match reply.as_array() {
+            Some([Reply::Bulk(next), Reply::Array(found)]) => {
+                let next = std::str::from_utf8(next).ok().and_then(|next| next.parse().ok());
+                next.map(|next| (next, found))
+            }
+            _ => None,
+        };
+        let Some((next, found)) = page else {
+            link.close();
+            return Err(unexpected_reply(link.server(), "the command SCAN"));
+        };
+        let key = |key: &Reply| self.keys.name(std::str::from_utf8(key.as_bytes()?).ok()?);
+        Ok((next, found.iter().filter_map(key).collect()))
+    }
+
+    fn holders(
+        &self,
+        link: &mut dyn ConnectionLike,
+        names: &[LockName],
+        by: Moment,
+    ) -> Result<Vec<Result<LockInfo, Failure>>, Failure> {
+        let script = &self.dialect.scripts.inspect;
+        let keys: Vec<_> = names.iter().map(|name| self.keys.lock(name)).collect();
+        let words: Vec<_> = keys.iter().map(|key| [key.as_bytes()]).collect();
+        let runs: Vec<_> = words.iter().map(|keys| Run { keys, arguments: &[] }).collect();
+        let (replies, outcome) = run_many(script, link, &runs, &[], by);
+        outcome?;
+        let mut infos = Vec::with_capacity(names.len());
+        for (reply, key) in replies.iter().zip(&keys) {
+            infos.push(match (reply, info(reply)) {
+                (_, Some(info)) => Ok(info),
+                (Reply::Error(error), _) => Err(refused(link, error, &Asked::Script(script, key))),
+                _ => return Err(unexpected(link, script)),
+            });
+        }
+        Ok(infos)
+    }
+
+    /// Adds who listens and the largest token. What the server refuses to say stays unknown.
+    fn tell_more(
+        &self,
+        link: &mut dyn ConnectionLike,
+        names: &[LockName],
+        infos: &mut [Result<LockInfo, Failure>],
+        by: Moment,
+    ) -> Result<(), Failure> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        let channels: Vec<_> = names.iter().map(|name| self.channel(name).name).collect();
+        let listeners: &[u8] = match self.channels() {
+            ChannelKind::Plain => b"NUMSUB",
+            ChannelKind::Sharded => b"SHARDNUMSUB",
+        };
+        let counters = names.iter().map(|name| keys::token_counter(&self.keys.lock(name)));
+        let counters: Vec<_> = counters.filter(|_| self.policy != TokenPolicy::Off).collect();
+        let labels = names.iter().map(|name| keys::label(&self.keys.lock(name)));
+        let labels: Vec<_> = labels.filter(|_| self.has_labels()).collect();
+        let mut requests: Vec<Vec<&[u8]>> = vec![vec![b"PUBSUB", listeners]];
+        requests[0].extend(channels.iter().map(String::as_bytes));
+        requests
+            .extend(counters.iter().chain(&labels).map(|key| vec![&b"GET"[..], key.as_bytes()]));
+        let words: Vec<[&[&[u8]]; 1]> = requests.iter().map(|words| [words.as_slice()]).collect();
+        let requests: Vec<_> = words.iter().map(|words| Request(words)).collect();
+        let (replies, outcome) = link.call_many(&requests, by);
+        outcome?;
+        let (listeners, replies) = replies.split_first().unwrap_or((&Reply::Nil, &[]));
+        let (tokens, labels) = replies.split_at(counters.len().min(replies.len()));
+        self.note_refusal(labels);
+        let listeners = listeners.as_array().unwrap_or_default();
+        for (at, info) in infos.iter_mut().enumerate() {
+            let Ok(info) = info else { continue };
+            info.waiters = match listeners.get(2 * at + 1) {
+                Some(Reply::Int(count)) => u64::try_from(*count).ok(),
+                _ => None,
+            };
+            info.largest_token = tokens.get(at).and_then(token);
+            if let Some(holder) = &mut info.holder {
+                let label = labels.get(at).and_then(Reply::as_bytes);
+                holder.label = label.and_then(|value| label::of(value, holder.owner.as_str()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn token(reply: &Reply) -> Option<FencingToken> {
+    let token = std::str::from_utf8(reply.as_bytes()?).ok()?.parse().ok()?;
+    Some(FencingToken::new(token))
+}
+
+/// Whether a text under a key looks like the owner of a lock, and not like any other value: a UUID,
+/// or that and a number, as this library writes it; 16 to 64 hexadecimal digits, or 22 to 64 of base
+/// 64. With an expiry: a value without one is more often no lock.
+pub(super) fn looks_like_an_owner(holder: &HolderInfo) -> bool {
+    let text = holder.owner.as_str();
+    let (random, number) = text.split_once(':').unwrap_or((text, "0"));
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    let is_owner = is_uuid(random) && is_number || is_hexadecimal(text) || is_base_64(text);
+    holder.remaining.is_some() && is_owner
+}
+
+fn is_uuid(text: &str) -> bool {
+    let mut parts = text.split('-').map(|part| (part.len(), part));
+    let has_form = parts.clone().map(|(length, _)| length).eq([8, 4, 4, 4, 12]);
+    has_form && parts.all(|(_, part)| part.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+fn is_hexadecimal(text: &str) -> bool {
+    (16..=64).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+        // Not a time or another number.
+        && text.bytes().any(|byte| byte.is_ascii_alphabetic())
+        && text.bytes().any(|byte| byte.is_ascii_digit())
+}
+
+fn is_base_64(text: &str) -> bool {
+    (22..=64).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte))
+        && text.bytes().any(|byte| byte.is_ascii_lowercase())
+        && text.bytes().any(|byte| byte.is_ascii_uppercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_core::{ClientId, OwnerId, OwnerText};
+    use std::time::Duration;
+
+    #[test]
+    fn owners_of_other_libraries_are_told_from_other_texts() {
+        let looks = |text: &str, lease: Option<Duration>| {
+            looks_like_an_owner(&HolderInfo::new(OwnerText::new(text), lease, 1))
+        };
+        let lease = Some(Duration::from_secs(1));
+        let ours = OwnerId::new(ClientId::random(), 7).to_string();
+        assert!(looks(&ours, lease) && !looks(&ours, None));
+        for owner in [
+            &ours[..36],                                // Spring Integration
+            "5ab1cc98e2a311ef8b7d0242ac120002",         // redis-py
+            "9d2a0f6c1be4473880a1b2c3d4e5f60718293a4b", // redlock for Node
+            "3q2+7wAAq83vEjRWeJq83g==",                 // redsync, python-redis-lock
+        ] {
+            assert!(looks(owner, lease), "{owner}");
+        }
+        for value in [
+            "",
+            "1",
+            "1795492573889651",
+            "true",
+            "{\"user\": 42, \"name\": \"x\"}",
+            "a sentence of 3 words",
+            "a-slug-of-an-article-2024",
+            "c0ffee",
+            "01234567-89ab-cdef-0123-456789abcdef:x",
+            "https://example.com/1234",
+            "short1:2",
+            "aaaaaaaaaaaaaaaa1:x",
+        ] {
+            assert!(!looks(value, lease), "{value}");
+        }
+    }
+}
