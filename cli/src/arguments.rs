@@ -89,8 +89,35 @@ the end of -w (another number by -E), 128+n after signal n, or one of `distlock
 const ABOUT_STATUS: &str = "\
 What the store does not know, or does not tell, is `unknown`, and null with
 --json. The holder is the beginning of its identity in the store: the whole of
-it would be enough to release the lock. Exit status: 0, or one of `distlock
---help`.";
+it would be enough to release the lock. TOKEN is the largest that was granted or
+reserved so far, as in <=1795492573889651: stores do not keep the holder's own.
+WAITERS are the clients that listen for the release; clients that poll are not
+among them. Exit status: 0, or one of `distlock --help`.";
+
+const ABOUT_LIST: &str = "\
+Goes through the keys of the store by SCAN, a thousand at a time, on every
+master of a cluster and every server of a quorum; the columns are those of
+`status`. PATTERN is a glob as in `SCAN .. MATCH`, without the prefix of the
+URL: quote it, as in 'orders:*'. Listed is what is certainly a lock of the
+client's format=: with `redisson` a hash of an owner, also of a read-write lock.
+With `token` any text may be a lock, so those are listed that look like an owner
+and expire: a UUID, or that and a number, 16 to 64 hexadecimal digits, or 22 to
+64 digits of base 64. Formats without owners cannot be listed. Locks that are
+taken or released meanwhile may be missing or too many.
+
+With --json each lock is an object on a line of its own. Exit status: 0, also if
+none is held, or one of `distlock --help`; what was found before a failure is
+shown.";
+
+const ABOUT_WATCH: &str = "\
+Shows what `list` or `status` shows, again and again: the locks of a PATTERN if
+one word has *, ? or [ in it, all held locks without a word, and otherwise the
+locks of these names, also free ones. On a terminal the table is redrawn in
+place; q or Ctrl-C ends it. Elsewhere, and with --json, each round is printed:
+a table, or an object with its number as `round` and the `locks`. A round that
+fails is reported and the next one comes; if the first fails, it ends. Exit
+status: 0 after q or --count rounds, 128+n after signal n, the failure of the
+last round, or one of `distlock --help`.";
 
 const ABOUT_BREAK: &str = "\
 This breaks mutual exclusion: the holder learns of it within a third of its
@@ -165,6 +192,12 @@ pub(crate) enum Task {
     /// Shows who holds each lock, and for how long
     #[command(after_long_help = ABOUT_STATUS)]
     Status(StatusArguments),
+    /// Shows the held locks of the store
+    #[command(after_long_help = ABOUT_LIST)]
+    List(ListArguments),
+    /// Shows held locks, or locks by name, again and again
+    #[command(after_long_help = ABOUT_WATCH)]
+    Watch(WatchArguments),
     /// Releases the lock of any holder
     #[command(after_long_help = ABOUT_BREAK)]
     Break(BreakArguments),
@@ -394,6 +427,47 @@ pub(crate) struct StatusArguments {
     /// The names of the locks
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ListArguments {
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+    #[command(flatten)]
+    pub(crate) limit: Limit,
+    /// Print a JSON object for each lock, one a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The names, as in 'orders:*'
+    #[arg(default_value = "*")]
+    pub(crate) pattern: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Limit {
+    /// Show at most so many locks, the first that are found
+    #[arg(long = "limit", value_name = "NUMBER", default_value_t = 1000)]
+    pub(crate) locks: usize,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct WatchArguments {
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+    #[command(flatten)]
+    pub(crate) limit: Limit,
+    /// The time from one round to the next
+    #[arg(short = 'i', long, value_name = "SECS", value_parser = seconds, default_value = "2")]
+    pub(crate) interval: Duration,
+    /// End after so many rounds [default: never]
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) count: Option<u64>,
+    /// Print a JSON object for each round, one a line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The names of the locks, or one pattern
+    #[arg(value_name = "PATTERN|NAME")]
+    pub(crate) words: Vec<String>,
 }
 
 #[derive(Args, Debug)]

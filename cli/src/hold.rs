@@ -4,10 +4,9 @@
 use crate::arguments::HoldArguments;
 use crate::exit::{self, Failure};
 use crate::output::{self, report};
-use crate::signals::{FRONT_ENDED, Signals};
+use crate::signals::{self, Signals};
 use distlock::crossbeam_channel::{Receiver, after, select, unbounded};
 use distlock::{Error, Interrupt, LockOptions, Loss, OwnedGuard, OwnedMutex};
-use rustix::process::Signal;
 use serde_json::Value as Json;
 use std::io::{self, BufRead};
 use std::ops::ControlFlow;
@@ -21,7 +20,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// Takes the lock, and holds it until it is told to release it.
 pub(crate) fn hold(arguments: &HoldArguments) -> Result<u8, Failure> {
     let stop = Interrupt::new();
-    let signals = Signals::block_all()?.listen(&stop);
+    let heard = Signals::block_all()?.listen(&stop);
     let client = arguments.store.connect_for(&arguments.name)?;
     let lock = client.owned_mutex(arguments.name.as_str())?;
     match acquire(&lock, arguments, &stop) {
@@ -31,9 +30,8 @@ pub(crate) fn hold(arguments: &HoldArguments) -> Result<u8, Failure> {
             Ok(arguments.conflict.status)
         }
         Err(error) if error.is_interrupted() => {
-            let ends =
-                |signal: &Signal| ![Signal::CONT, Signal::CHILD, FRONT_ENDED].contains(signal);
-            Ok(signals.try_iter().find(ends).map_or(exit::SOFTWARE, exit::of_signal))
+            let ended_by = heard.try_iter().find(|signal| signals::ends(*signal));
+            Ok(ended_by.map_or(exit::SOFTWARE, exit::of_signal))
         }
         Err(error) => Err(error.into()),
     }

@@ -23,6 +23,9 @@ mod hold;
 // `run`, the process that becomes the command.
 mod launch;
 
+// `list`.
+mod list;
+
 // Standard output and standard error.
 mod output;
 
@@ -32,8 +35,14 @@ mod processes;
 // `quorum init` and `quorum status`.
 mod quorum;
 
+// Locks as rows of a table.
+mod rows;
+
 // `run`, the process that the user starts.
 mod run;
+
+// A terminal that is drawn on.
+mod screen;
 
 // Signals, blocked and waited for.
 mod signals;
@@ -49,6 +58,9 @@ mod supervisor;
 
 // The foreground process group of the terminal.
 mod terminal;
+
+// `watch`.
+mod watch;
 
 use arguments::{Arguments, ConfigTask, QuorumTask, Task};
 use clap::Parser;
@@ -82,6 +94,8 @@ fn perform(task: Task) -> Result<u8, Failure> {
         Task::Check(arguments) => status::check(&arguments),
         Task::Wait(arguments) => status::wait(&arguments),
         Task::Status(arguments) => status::status(&arguments),
+        Task::List(arguments) => list::list(&arguments),
+        Task::Watch(arguments) => watch::watch(arguments),
         Task::Break(arguments) => breaking::break_lock(&arguments),
         Task::Hold(arguments) => hold::hold(&arguments),
         Task::Doctor(arguments) => doctor::doctor(&arguments),

@@ -27,6 +27,11 @@ const OTHERS: [Waited; 3] = [Waited::SIGCONT, Waited::SIGCHLD, Waited::SIGURG];
 /// it.
 pub(crate) const FRONT_ENDED: Signal = Signal::URG;
 
+/// Whether this signal, of those that are waited for, ends a program that runs no command.
+pub(crate) fn ends(signal: Signal) -> bool {
+    ![Signal::CONT, Signal::CHILD, FRONT_ENDED].contains(&signal)
+}
+
 /// The signals that a process waits for.
 pub(crate) struct Signals(SigSet);
 

@@ -3,21 +3,15 @@
 use crate::arguments::{CheckArguments, StatusArguments, WaitArguments};
 use crate::exit::{self, Failure};
 use crate::output;
-use crate::signals::{FRONT_ENDED, Signals};
-use crate::store::{held_for, named, rounded, short};
+use crate::rows;
+use crate::signals::{self, Signals};
 use distlock::backend::HolderInfo;
 use distlock::crossbeam_channel::{after, select};
 use distlock::{Client, Clock, DistLock, Interrupt, Moment, SystemClock};
-use humantime::format_rfc3339_millis;
-use rustix::process::Signal;
-use serde_json::Value as Json;
 use std::time::Duration;
 
 /// The time between two questions to the store.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
-
-/// The word for what the store does not know or tell.
-const UNKNOWN: &str = "unknown";
 
 /// Says by the exit status whether a lock is held.
 pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, Failure> {
@@ -31,7 +25,7 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, Failure> {
 
 /// Waits until a lock is free.
 pub(crate) fn wait(arguments: &WaitArguments) -> Result<u8, Failure> {
-    let signals = Signals::block_unless_ignored()?.listen(&Interrupt::new());
+    let heard = Signals::block_unless_ignored()?.listen(&Interrupt::new());
     let client = arguments.store.connect_for(&arguments.name)?;
     let until = arguments.wait.map_or(Moment::NEVER, |wait| SystemClock.now() + wait);
     while holder(&client, &arguments.name)?.is_some() {
@@ -41,9 +35,9 @@ pub(crate) fn wait(arguments: &WaitArguments) -> Result<u8, Failure> {
         }
         let due = after(left.min(ASK_AGAIN));
         select! {
-            recv(signals) -> signal => match signal {
-                Ok(Signal::CONT | Signal::CHILD | FRONT_ENDED) | Err(_) => {}
-                Ok(signal) => return Ok(exit::of_signal(signal)),
+            recv(heard) -> signal => match signal {
+                Ok(signal) if signals::ends(signal) => return Ok(exit::of_signal(signal)),
+                _ => {}
             },
             recv(due) -> _ => {}
         }
@@ -53,15 +47,12 @@ pub(crate) fn wait(arguments: &WaitArguments) -> Result<u8, Failure> {
 
 /// Shows the holders of locks.
 pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, Failure> {
-    let clients = arguments.store.clients()?;
-    let mut rows = Vec::new();
-    for name in &arguments.names {
-        rows.push(Row { name, holder: holder(&clients.of_lock(name)?, name)? });
-    }
+    let names = rows::names(&arguments.names)?;
+    let rows = rows::of_names(&arguments.store.clients()?, &names)?;
     if arguments.json {
         rows.iter().try_for_each(|row| output::line(&row.json()).map(drop))?;
     } else {
-        output::line(&table(&rows))?;
+        output::line(&rows::table(&rows))?;
     }
     Ok(0)
 }
@@ -69,61 +60,4 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, Failure> {
 /// The holder of a lock, as the store says.
 fn holder(client: &Client, name: &str) -> Result<Option<HolderInfo>, Failure> {
     Ok(client.mutex(name)?.inspect()?.holder)
-}
-
-/// A lock and its holder.
-struct Row<'a> {
-    name: &'a str,
-    holder: Option<HolderInfo>,
-}
-
-impl Row<'_> {
-    /// What the table says.
-    fn cells(&self) -> [String; 7] {
-        let Some(holder) = &self.holder else {
-            let [none, unknown] = ["-", UNKNOWN].map(str::to_owned);
-            let name = self.name.escape_debug().to_string();
-            let free = "free".to_owned();
-            return [name, free, none.clone(), none.clone(), none.clone(), none, unknown];
-        };
-        [
-            self.name.escape_debug().to_string(),
-            "held".to_owned(),
-            named(holder),
-            held_for(holder).map_or_else(|| UNKNOWN.to_owned(), rounded),
-            holder.remaining.map_or_else(|| "no end".to_owned(), rounded),
-            UNKNOWN.to_owned(),
-            UNKNOWN.to_owned(),
-        ]
-    }
-
-    /// The same as JSON. For a lease without an end, `expires` is false.
-    fn json(&self) -> String {
-        let holder = self.holder.as_ref();
-        let remaining = holder.and_then(|holder| holder.remaining);
-        let label = holder.and_then(|holder| holder.label.as_ref());
-        let since = label.map(|label| format_rfc3339_millis(label.since).to_string());
-        let millis = remaining.and_then(|time| u64::try_from(time.as_millis()).ok());
-        let pairs = [
-            ("name", Json::from(self.name)),
-            ("held", Json::from(holder.is_some())),
-            ("holder", Json::from(holder.map(short))),
-            ("label", Json::from(label.map(|label| &*label.text))),
-            ("since", Json::from(since)),
-            ("expires", Json::from(holder.map(|holder| holder.remaining.is_some()))),
-            ("remaining_ms", Json::from(millis)),
-            ("token", Json::Null),
-            ("waiters", Json::Null),
-        ];
-        let pairs = pairs.map(|(key, value)| format!("\"{key}\":{value}"));
-        format!("{{{}}}", pairs.join(","))
-    }
-}
-
-/// The rows under each other.
-fn table(rows: &[Row<'_>]) -> String {
-    let head = ["NAME", "STATE", "HOLDER", "HELD", "REMAINING", "TOKEN", "WAITERS"];
-    let head = head.map(str::to_owned);
-    let lines: Vec<_> = [head].into_iter().chain(rows.iter().map(Row::cells)).collect();
-    output::aligned(&lines)
 }
