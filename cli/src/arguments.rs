@@ -119,6 +119,19 @@ fails is reported and the next one comes; if the first fails, it ends. Exit
 status: 0 after q or --count rounds, 128+n after signal n, the failure of the
 last round, or one of `distlock --help`.";
 
+const ABOUT_BENCH: &str = "\
+THIS LOADS THE SERVER as fast as it answers, for about the time of --seconds:
+other clients wait longer meanwhile. It uses locks `distlock:bench:..` of its
+own, which are free at the end, also after Ctrl-C; the counters of their tokens
+expire after three minutes (on a quorum after its token_retention).
+
+Measured are lock and unlock of one thread; of many threads with a lock each, and
+with one lock for all, of one client and of two; the time from a release to the
+grant of another client that waits; and the renewals of held locks, which have a
+lease of 3 s here. Times of locks include the wait for them.
+
+Exit status: 0, 128+n after signal n, or one of `distlock --help`.";
+
 const ABOUT_BREAK: &str = "\
 This breaks mutual exclusion: the holder learns of it within a third of its
 lease, and another one may enter at once. Asks for confirmation on a terminal;
@@ -198,6 +211,9 @@ pub(crate) enum Task {
     /// Shows held locks, or locks by name, again and again
     #[command(after_long_help = ABOUT_WATCH)]
     Watch(WatchArguments),
+    /// Measures what locks cost on the store, which it loads
+    #[command(after_long_help = ABOUT_BENCH)]
+    Bench(BenchArguments),
     /// Releases the lock of any holder
     #[command(after_long_help = ABOUT_BREAK)]
     Break(BreakArguments),
@@ -468,6 +484,28 @@ pub(crate) struct WatchArguments {
     /// The names of the locks, or one pattern
     #[arg(value_name = "PATTERN|NAME")]
     pub(crate) words: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchArguments {
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+    /// For how long to measure in all
+    #[arg(long, value_name = "SECS", value_parser = seconds, default_value = "10")]
+    pub(crate) seconds: Duration,
+    /// How many threads
+    #[arg(long, value_name = "NUMBER", default_value_t = 8)]
+    #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
+    pub(crate) threads: usize,
+    /// How many locks to hold while they are renewed; 0 leaves that out
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    pub(crate) held: usize,
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Draw the figures into this file, too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

@@ -5,6 +5,9 @@
 // The command line and the texts of its help.
 mod arguments;
 
+// `bench`.
+mod bench;
+
 // `break`.
 mod breaking;
 
@@ -96,6 +99,7 @@ fn perform(task: Task) -> Result<u8, Failure> {
         Task::Status(arguments) => status::status(&arguments),
         Task::List(arguments) => list::list(&arguments),
         Task::Watch(arguments) => watch::watch(arguments),
+        Task::Bench(arguments) => bench::bench(&arguments),
         Task::Break(arguments) => breaking::break_lock(&arguments),
         Task::Hold(arguments) => hold::hold(&arguments),
         Task::Doctor(arguments) => doctor::doctor(&arguments),

@@ -1,0 +1,214 @@
+//! The workloads. Each ends at its time, or when the user stops it, and holds no lock then.
+
+use super::report::Figure;
+use super::times::Times;
+use distlock::crossbeam_channel::{Receiver, Sender, after, bounded, select};
+use distlock::{
+    Client, Clock, Counters, DistLock, Error, Interrupt, LockOptions, Moment, Mutex, OwnedGuard,
+    SystemClock,
+};
+use std::thread;
+use std::time::Duration;
+
+/// How often each held lock is renewed, and the lease of which that is a third.
+const RENEWED: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(3);
+
+/// Locks that were taken and released, one after the other in each thread.
+#[derive(Default)]
+pub(super) struct Pairs {
+    pub(super) lock: Times,
+    pub(super) unlock: Times,
+    pub(super) cycle: Times,
+    elapsed: Duration,
+}
+
+impl Pairs {
+    /// What is shown of it: the rate of all threads, and the time of one pair.
+    pub(super) fn figure(&self, id: &'static str, what: &str) -> Figure {
+        Figure::of(id, what, &self.cycle).rate(self.cycle.count, self.elapsed)
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.lock.merge(&other.lock);
+        self.unlock.merge(&other.unlock);
+        self.cycle.merge(&other.cycle);
+    }
+}
+
+/// Takes and releases each of these in a thread of its own, at most so many times.
+pub(super) fn pairs(
+    locks: &[Mutex],
+    until: Moment,
+    most: u64,
+    stop: &Interrupt,
+) -> Result<Pairs, Error> {
+    let began = SystemClock.now();
+    let each = in_threads(locks, stop, |lock| pairs_of(lock, until, most, stop))?;
+    let mut all = Pairs { elapsed: SystemClock.now().since(began), ..Pairs::default() };
+    each.iter().for_each(|one| all.merge(one));
+    Ok(all)
+}
+
+fn pairs_of(lock: &Mutex, until: Moment, most: u64, stop: &Interrupt) -> Result<Pairs, Error> {
+    let mut pairs = Pairs::default();
+    while pairs.cycle.count < most {
+        let began = SystemClock.now();
+        let Some(guard) = take(until, stop, |options| lock.try_lock_with(options))? else { break };
+        let granted = SystemClock.now();
+        guard.unlock()?;
+        let ended = SystemClock.now();
+        pairs.lock.add(granted.since(began));
+        pairs.unlock.add(ended.since(granted));
+        pairs.cycle.add(ended.since(began));
+    }
+    Ok(pairs)
+}
+
+/// Takes a lock; `None` if the time is over or the user stops it.
+fn take<T>(
+    until: Moment,
+    stop: &Interrupt,
+    take: impl FnOnce(&LockOptions) -> Result<Option<T>, Error>,
+) -> Result<Option<T>, Error> {
+    let left = until.since(SystemClock.now());
+    if left.is_zero() || stop.is_fired() {
+        return Ok(None);
+    }
+    match take(&LockOptions::new().wait(left).interrupt(stop)) {
+        Err(error) if error.is_interrupted() => Ok(None),
+        outcome => outcome,
+    }
+}
+
+/// Does this with each in a thread of its own. The first failure stops all.
+fn in_threads<T: Sync, R: Send>(
+    items: &[T],
+    stop: &Interrupt,
+    work: impl Fn(&T) -> Result<R, Error> + Sync,
+) -> Result<Vec<R>, Error> {
+    thread::scope(|scope| {
+        let work = |item| work(item).inspect_err(|_| stop.fire());
+        let threads: Vec<_> = items.iter().map(|item| scope.spawn(move || work(item))).collect();
+        let ended = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
+        ended.collect()
+    })
+}
+
+/// Two clients, of which one always waits: the times from the release of one to the grant of the
+/// other. `pause` is the time that a client needs to wait in earnest.
+pub(super) fn hand_off(
+    locks: &[Mutex; 2],
+    pause: Duration,
+    until: Moment,
+    stop: &Interrupt,
+) -> Result<Times, Error> {
+    let mut times = Times::default();
+    let stopped = stop.fired();
+    thread::scope(|scope| {
+        let sides = locks.each_ref().map(|lock| {
+            let ((order, orders), (moment, moments)) = (bounded(1), bounded(1));
+            let side = move || side(lock, &orders, &moment, until + pause, stop);
+            (order, moments, scope.spawn(move || side().inspect_err(|_| stop.fire())))
+        });
+        let exchange = |holder: usize| {
+            let [(holder, released, _), (other, granted, _)] =
+                [holder, 1 - holder].map(|at| &sides[at]);
+            other.send(()).ok()?;
+            select! {
+                recv(after(pause)) -> _ => {}
+                recv(stopped) -> _ => return None,
+            }
+            holder.send(()).ok()?;
+            let released = released.recv().ok()?;
+            Some(granted.recv().ok()?.since(released))
+        };
+        let mut holder = 0;
+        let _first = sides[holder].0.send(()).map(|()| sides[holder].1.recv());
+        let mut is_first = true;
+        while SystemClock.now() < until
+            && let Some(time) = exchange(holder)
+        {
+            // The first one makes connections.
+            if !is_first {
+                times.add(time);
+            }
+            is_first = false;
+            holder = 1 - holder;
+        }
+        let threads = sides.map(|(_, _, thread)| thread);
+        threads.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
+    })?;
+    Ok(times)
+}
+
+/// Takes the lock and releases it, each when it is told to, and says when.
+fn side(
+    lock: &Mutex,
+    orders: &Receiver<()>,
+    moments: &Sender<Moment>,
+    until: Moment,
+    stop: &Interrupt,
+) -> Result<(), Error> {
+    while orders.recv().is_ok() {
+        let Some(guard) = take(until, stop, |options| lock.try_lock_with(options))? else { break };
+        let is_wanted = moments.send(SystemClock.now()).is_ok() && orders.recv().is_ok();
+        let released = SystemClock.now();
+        guard.unlock()?;
+        if !is_wanted || moments.send(released).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Locks that were held, and how often they were renewed.
+pub(super) struct Held {
+    pub(super) count: usize,
+    pub(super) renewed: u64,
+    pub(super) lost: usize,
+    pub(super) time: Duration,
+}
+
+/// Takes these within the first third of the time, as many as that allows, and counts their renewals
+/// during the rest.
+pub(super) fn hold(
+    client: &Client,
+    names: &[String],
+    threads: usize,
+    until: Moment,
+    counters: &Counters,
+    stop: &Interrupt,
+) -> Result<Held, Error> {
+    let wait = |time: Duration| {
+        select! {
+            recv(after(time)) -> _ => {}
+            recv(stop.fired()) -> _ => {}
+        }
+    };
+    let began = SystemClock.now();
+    let third = until.since(began) / 3;
+    let parts: Vec<_> = names.chunks(names.len().div_ceil(threads)).collect();
+    let guards = in_threads(&parts, stop, |names| {
+        let mut guards = Vec::new();
+        // One after the other within a second, so that their renewals are spread over each second.
+        let step = RENEWED.min(third / 2) / u32::try_from(names.len()).unwrap_or(u32::MAX);
+        for (number, name) in (0..).zip(*names) {
+            wait((began + step * number).since(SystemClock.now()));
+            let lock = client.owned_mutex(name)?;
+            let leased =
+                |options: &LockOptions| lock.try_lock_with(&options.clone().watched(LEASE));
+            let Some(guard) = take(began + third, stop, leased)? else { break };
+            guards.push(guard);
+        }
+        Ok(guards)
+    })?;
+    let guards: Vec<OwnedGuard> = guards.into_iter().flatten().collect();
+    // Until the first are renewed.
+    wait((began + RENEWED).since(SystemClock.now()));
+    let (before, from) = (counters.count("renewed"), SystemClock.now());
+    wait(until.since(from));
+    let (renewed, time) = (counters.count("renewed") - before, SystemClock.now().since(from));
+    let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
+    Ok(Held { count: guards.len(), renewed, lost, time })
+}
