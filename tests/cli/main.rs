@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
+// `bench`.
+mod bench;
+
 // `config check`, and files that name backends and locks.
 mod config;
 
@@ -10,6 +13,9 @@ mod doctor;
 
 // `hold`: its protocol.
 mod hold;
+
+// `list`, on every kind of store.
+mod list;
 
 // Locks that are lost while the command runs.
 mod loss;
@@ -31,6 +37,9 @@ mod terminal;
 
 // Help, completions, man pages.
 mod texts;
+
+// `watch`, in a pipe and on a terminal.
+mod watch;
 
 use distlock_tests::child::{Child, Example};
 use distlock_tests::process::RedisServer;

@@ -51,13 +51,12 @@ fn status_shows_the_holder_and_what_is_unknown() {
     assert_eq!(status, 0, "{table}");
     let rows = cells(&table);
     assert_eq!(rows[0], ["NAME", "STATE", "HOLDER", "HELD", "REMAINING", "TOKEN", "WAITERS"]);
-    assert_eq!(
-        (rows[1][..4].join(" "), &rows[1][5..]),
-        (format!("it held {short} unknown"), UNKNOWN)
-    );
-    assert!(rows[1][4].ends_with(" s"), "{table}");
-    assert_eq!(rows[2], ["other", "free", "-", "-", "-", "-", "unknown"]);
-    assert_eq!(rows[3][..5], ["endless", "held", "01234567..", "unknown", "no end"]);
+    let begin = format!("it held {short} unknown");
+    assert_eq!((rows[1][..4].join(" "), rows[1][6]), (begin, "0"));
+    let token = server.probe().get("redisson_lock_token:{it}").expect("it has a counter");
+    assert!(rows[1][4].ends_with(" s") && rows[1][5] == format!("<={token}"), "{table}");
+    assert_eq!(rows[2], ["other", "free", "-", "-", "-", "-", "0"]);
+    assert_eq!(rows[3], ["endless", "held", "01234567..", "unknown", "no end", "unknown", "0"]);
     assert!(table.lines().all(|line| line.len() <= 80), "{table}");
 
     let (status, lines) = ask(&server, &["status", "--json", "it", "other", "endless"]);
@@ -66,12 +65,28 @@ fn status_shows_the_holder_and_what_is_unknown() {
     assert_eq!((&json[0]["held"], &json[0]["holder"]), (&json!(true), &json!(short)));
     assert!((1..=30_000).contains(&json[0]["remaining_ms"].as_u64().unwrap()), "{lines}");
     assert_eq!((&json[0]["label"], &json[0]["since"]), (&Json::Null, &Json::Null));
-    assert_eq!((&json[0]["token"], &json[0]["waiters"]), (&Json::Null, &Json::Null));
+    assert_eq!((&json[0]["token"], &json[0]["waiters"]), (&Json::Null, &json!(0)));
+    assert_eq!(json[0]["largest_token"].to_string(), token);
     assert_eq!((&json[1]["held"], &json[1]["holder"]), (&json!(false), &Json::Null));
     assert_eq!((&json[2]["expires"], &json[2]["remaining_ms"]), (&json!(false), &Json::Null));
 }
 
-const UNKNOWN: &[&str] = &["unknown", "unknown"];
+#[test]
+fn status_counts_waiters_unless_the_user_may_not() {
+    let server = RedisServer::start();
+    let _holder = holder(&server);
+    let _waiters = [run(&server, &[], &["true"]), run(&server, &[], &["true"])];
+    let waiters = |url: &str| {
+        let words = ["status", "--json", "--url", url, "it"];
+        let mut child = Example::distlock(&words).spawn();
+        assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
+        serde_json::from_str::<Json>(&child.output()).unwrap()["waiters"].clone()
+    };
+    eventually("both wait", SOON, || waiters(&server.url()) == 2);
+    let rule = ["ACL", "SETUSER", "blind", "on", ">SECRET", "~*", "&*", "+@all", "-pubsub"];
+    assert_eq!(server.probe().command(&rule).text(), "OK");
+    assert_eq!(waiters(&server.url_as("blind:SECRET")), Json::Null);
+}
 
 /// The cells of a table, row by row.
 fn cells(table: &str) -> Vec<Vec<&str>> {

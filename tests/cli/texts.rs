@@ -4,8 +4,21 @@ use crate::SOON;
 use distlock_tests::child::{Example, distlock};
 use std::process::Command;
 
-const SUBCOMMANDS: [&str; 9] =
-    ["run", "check", "wait", "status", "break", "hold", "config", "completions", "man"];
+const SUBCOMMANDS: [&str; 13] = [
+    "run",
+    "check",
+    "wait",
+    "status",
+    "list",
+    "watch",
+    "bench",
+    "break",
+    "hold",
+    "doctor",
+    "config",
+    "completions",
+    "man",
+];
 
 /// The output of a call that succeeds without a store.
 fn output(words: &[&str]) -> String {

@@ -34,7 +34,7 @@ fn rule(begin: &str) -> Vec<&'static str> {
 
 /// The rule for locks of any name, as the document says to write it where there is no prefix.
 pub(super) fn without_prefix() -> Vec<&'static str> {
-    of_any_name(with(WAKES, with(FORMATS, documented())))
+    of_any_name(with(LISTS, with(WAKES, with(FORMATS, documented()))))
 }
 
 /// How the rule begins of what formats need that are asked for.
@@ -42,6 +42,9 @@ const FORMATS: &str = "locker &distlock";
 
 /// And of what `wakes=` needs.
 const WAKES: &str = "locker ~lock-signal";
+
+/// And of what lists of locks need.
+const LISTS: &str = "locker +scan";
 
 fn of_any_name(rule: Vec<&'static str>) -> Vec<&'static str> {
     let (keys, mut rest): (Vec<_>, Vec<_>) =
@@ -53,7 +56,8 @@ fn of_any_name(rule: Vec<&'static str>) -> Vec<&'static str> {
 
 /// The same on a node of a cluster.
 pub(super) fn on_cluster() -> Vec<&'static str> {
-    let mut rule = of_any_name(with(WAKES, with(FORMATS, documented_for_cluster())));
+    let rule = with(LISTS, with(WAKES, with(FORMATS, documented_for_cluster())));
+    let mut rule = of_any_name(rule);
     // As the document says of servers that do not know them.
     let is_sharded = |word: &str| ["+spublish", "+ssubscribe", "+sunsubscribe"].contains(&word);
     rule.retain(|word| !is_before_7() || !is_sharded(word));

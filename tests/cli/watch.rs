@@ -1,0 +1,150 @@
+//! `watch`: rounds in a pipe, and a terminal that is as before.
+
+use crate::{SOON, only_error};
+use distlock::DistLock;
+use distlock_tests::child::{Child, Example, distlock};
+use distlock_tests::process::RedisServer;
+use distlock_tests::redis::client;
+use distlock_tests::time::eventually;
+use rustix::process::Signal;
+use serde_json::Value as Json;
+
+fn watch(server: &RedisServer, words: &[&str]) -> Child {
+    let words = [&["watch", "-i", "0.05"], words].concat();
+    Example::distlock(&words).env("DISTLOCK_URL", &server.url()).spawn()
+}
+
+/// The names of a round.
+fn names(round: &Json) -> Vec<&str> {
+    let locks = round["locks"].as_array().unwrap();
+    locks.iter().map(|lock| lock["name"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn rounds_in_a_pipe_are_objects_until_the_signal() {
+    let server = RedisServer::start();
+    let client = client(&server, "");
+    let mut child = watch(&server, &["--json", "orders:*"]);
+    let round = |child: &mut Child, wanted: &[&str]| {
+        child.expect("a round", SOON, |json| (names(json) == wanted).then(|| json.clone()))
+    };
+    assert_eq!(round(&mut child, &[])["round"], 1);
+    let guard = client.owned_mutex("orders:1").unwrap().lock().unwrap();
+    let _other = client.owned_mutex("stock").unwrap().lock().unwrap();
+    assert_eq!(round(&mut child, &["orders:1"])["complete"], true);
+    guard.unlock().unwrap();
+    round(&mut child, &[]);
+    child.terminate();
+    assert_eq!(child.wait_exit(SOON), 143);
+}
+
+#[test]
+fn count_of_rounds_ends_it_with_a_table_each() {
+    let server = RedisServer::start();
+    let _guard = client(&server, "").owned_mutex("a").unwrap().lock().unwrap();
+    let mut child = watch(&server, &["--count", "3", "a", "b"]);
+    assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
+    let output = child.output();
+    let rounds: Vec<_> = output.split("\n\n").collect();
+    assert_eq!(rounds.len(), 3, "{output}");
+    for round in rounds {
+        let states = round.lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>());
+        assert!(states.eq([["NAME", "STATE"], ["a", "held"], ["b", "free"]]), "{output}");
+    }
+    assert!(!output.contains('\x1b'), "{output}");
+}
+
+#[test]
+fn failed_first_round_ends_it_a_later_one_does_not() {
+    let mut server = RedisServer::start();
+    let mut child = watch(&server, &["--json"]);
+    let any = |json: &Json| json["round"].as_u64();
+    child.expect("the first round", SOON, any);
+    server.kill();
+    eventually("the failure is reported", SOON, || {
+        child.errors().contains("check that the store is up")
+    });
+    assert!(child.is_running());
+    let mut first = watch(&server, &["--json"]);
+    assert_eq!(first.wait_exit(SOON), 69);
+    assert_eq!((only_error(&first).lines().count(), first.output()), (1, String::new()));
+    server.restart();
+    let last = child
+        .expect("a round after the restart", SOON, |json| json["locks"].as_array().map(Vec::len));
+    assert_eq!(last, 0);
+    child.terminate();
+    assert_eq!(child.wait_exit(SOON), 143);
+}
+
+#[test]
+fn pattern_beside_names_is_refused() {
+    let server = RedisServer::start();
+    let mut child = watch(&server, &["a*", "b"]);
+    assert_eq!(child.wait_exit(SOON), 64);
+    assert!(only_error(&child).contains("a pattern stands alone"), "{}", child.errors());
+}
+
+/// What `watch` draws on a terminal of 60 columns and 5 lines, and the modes of the terminal before
+/// and after it, which ends by these keys or this signal.
+fn on_a_terminal(server: &RedisServer, end: impl FnOnce(&mut Child)) -> (String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let drawn = folder.path().join("drawn");
+    let script = r#"stty cols 60 rows 5; stty -g > "$MODES"; echo '{"pid": 0}' > /dev/stderr
+        "$DISTLOCK" watch -i 0.05; echo "status $?"; stty -g | diff "$MODES" - && echo same"#;
+    let words = ["--quiet", "--flush", "--command", script, drawn.to_str().unwrap()];
+    let mut child = Example::program("script")
+        .args(&words)
+        .env("DISTLOCK_URL", &server.url())
+        .env("DISTLOCK", distlock().to_str().unwrap())
+        .env("MODES", folder.path().join("modes").to_str().unwrap())
+        .with_default_signals()
+        .spawn();
+    let read = || std::fs::read(&drawn).map(|it| String::from_utf8_lossy(&it).into_owned());
+    eventually("it has drawn two rounds", SOON, || {
+        read().is_ok_and(|drawn| drawn.contains("round 2;"))
+    });
+    end(&mut child);
+    child.wait_exit(SOON);
+    let drawn = read().unwrap();
+    let (during, after) = drawn.split_once("\x1b[?1049l").unwrap_or_else(|| panic!("{drawn:?}"));
+    (during.to_owned(), after.to_owned())
+}
+
+#[test]
+fn terminal_is_drawn_on_within_its_size_and_restored() {
+    let server = RedisServer::start();
+    let client = client(&server, "");
+    let locks = (1..=9).map(|n| client.owned_mutex(format!("orders:{n}")).unwrap());
+    let _guards: Vec<_> = locks.map(|lock| lock.lock().unwrap()).collect();
+    let (during, after) = on_a_terminal(&server, |child| child.press("q"));
+    assert!(after.contains("status 0") && after.contains("same"), "{after:?}");
+    let begin = during.split_once("\x1b[?1049h\x1b[?25l\x1b[?7l").expect("the other screen").1;
+    assert!(begin.ends_with("\x1b[?7h\x1b[?25h"), "{begin:?}");
+    let mut rounds = begin.split("\x1b[H").skip(1);
+    let round: Vec<_> = rounds.next().unwrap().split("\r\n").collect();
+    assert_eq!(round.len(), 5, "{round:?}");
+    assert!(round[0].starts_with("9 held, every 0.05 s, round 1; q ends\x1b[K"), "{round:?}");
+    assert!(round[2].starts_with("orders:1  held   "), "{round:?}");
+    assert!(round[4].starts_with(".. and 7 more\x1b[K\x1b[J"), "{round:?}");
+    let width = |line: &&str| line.split('\x1b').next().unwrap().chars().count();
+    assert_eq!(round.iter().map(width).max(), Some(60), "{round:?}");
+}
+
+#[test]
+fn signal_restores_the_terminal_too() {
+    let server = RedisServer::start();
+    let (_, after) = on_a_terminal(&server, |child| child.press("\x03"));
+    assert!(after.contains("status 130") && after.contains("same"), "{after:?}");
+    let (_, after) = on_a_terminal(&server, |_| {
+        let found = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+            let pid = entry.ok()?.file_name().to_str()?.parse::<i32>().ok()?;
+            let read = |file| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            let says = |file, part: &str| String::from_utf8_lossy(&read(file)).contains(part);
+            (says("cmdline", "watch\0-i") && says("environ", &server.url())).then_some(pid)
+        });
+        let found: Vec<_> = found.collect();
+        assert_eq!(found.len(), 1, "{found:?}");
+        crate::signal(found[0], Signal::TERM);
+    });
+    assert!(after.contains("status 143") && after.contains("same"), "{after:?}");
+}
