@@ -81,8 +81,7 @@ fn interrupted_bench_leaves_no_lock_behind() {
 fn other_locks_and_a_quorum_are_left_alone() {
     let quorum = Servers::with(3, 0, LONGEST);
     let client = quorum.client();
-    let guard = client.owned_mutex("theirs").unwrap();
-    let guard = distlock::DistLock::lock(&guard).unwrap();
+    let guard = client.owned_mutex("theirs").unwrap().lock().unwrap();
     let mut child = bench(&quorum.url, &["--seconds", "3", "--held", "20", "--threads", "2"]);
     assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
     assert!(guard.verify().is_ok());

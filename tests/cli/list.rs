@@ -1,7 +1,7 @@
 //! `list`: what is a lock and what is not, on every kind of store.
 
 use crate::{SOON, only_error};
-use distlock::{Client, DistLock, OwnedGuard};
+use distlock::{Client, OwnedGuard};
 use distlock_tests::child::Example;
 use distlock_tests::cluster::Cluster;
 use distlock_tests::probe::Probe;
@@ -165,26 +165,28 @@ fn locks_of_all_masters_of_a_cluster_are_listed() {
     assert!(locks.iter().all(|lock| lock["waiters"] == 0), "{locks:?}");
 }
 
-/// Keys of a slot that moves are on two masters; each lock is listed once.
+/// Each is on another master than the other, and the new one does not own the slot yet.
 #[test]
 fn locks_of_a_moving_slot_are_listed_once() {
     let cluster = Cluster::start();
     let client = distlock::connect(&cluster.url()).unwrap();
-    let masters: Vec<_> =
-        (0..cluster.len()).filter(|node| !cluster.slots_of(*node).is_empty()).collect();
-    let tag = cluster.name_on(masters[0], "moving");
-    let names_of_the_slot = ["a", "b"].map(|name| format!("{{{tag}}}:{name}"));
-    let hold = |name: &String| client.owned_mutex(name).unwrap().lock().unwrap();
-    let _first = hold(&names_of_the_slot[0]);
-    put_hash(&mut cluster.probe(&tag), &format!("{{{tag}}}:hash"));
+    let mut masters = (0..cluster.len()).filter(|node| !cluster.slots_of(*node).is_empty());
+    let (from, to) = (masters.next().unwrap(), masters.next().unwrap());
+    let tag = cluster.name_on(from, "moving");
+    let [a, b, hash] = ["a", "b", "hash"].map(|name| format!("{{{tag}}}:{name}"));
+    let _guards = hold(&client, [&*a, &*b]);
+    put_hash(&mut cluster.probe(&tag), &hash);
     let slot = cluster.slot(&tag);
-    cluster.begin_to_move(slot, masters[0], masters[1]);
-    cluster.move_keys(slot, masters[0], masters[1]);
-    // Both are on the new master, which the old one still owns.
-    let _second = hold(&names_of_the_slot[1]);
-    assert_eq!(names(&cluster.url(), &["*"]), names_of_the_slot);
-    cluster.end_to_move(slot, masters[0], masters[1]);
-    assert_eq!(names(&cluster.url(), &["*"]), names_of_the_slot);
+    cluster.begin_to_move(slot, from, to);
+    let port = cluster.node(to).port_for_nodes().to_string();
+    for key in [&b, &hash] {
+        let words = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000"];
+        assert_eq!(cluster.node(from).probe().command(&words).text(), "OK");
+    }
+    assert_eq!(names(&cluster.url(), &[]), [&*a, &*b]);
+    cluster.move_keys(slot, from, to);
+    cluster.end_to_move(slot, from, to);
+    assert_eq!(names(&cluster.url(), &[]), [&*a, &*b]);
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! `watch`: rounds in a pipe, and a terminal that is as before.
 
 use crate::{SOON, only_error};
-use distlock::DistLock;
 use distlock_tests::child::{Child, Example, distlock};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;

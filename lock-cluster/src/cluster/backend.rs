@@ -435,8 +435,13 @@ impl Backend for ClusterBackend {
             match info {
                 // Its slot is moving, or has moved.
                 Err(failure) if Redirect::of(&failure).is_some() => {
-                    let info = self.inspect(&name, by)?;
-                    locks.extend(self.format.is_lock(&info).then_some((name, info)));
+                    match self.inspect(&name, by) {
+                        Ok(info) if self.format.is_lock(&info) => locks.push((name, info)),
+                        Err(failure) if !failure.error().is_foreign_format() => {
+                            return Err(failure);
+                        }
+                        _ => {}
+                    }
                 }
                 info => locks.push((name, info?)),
             }
