@@ -101,8 +101,8 @@ master of a cluster and every server of a quorum; the columns are those of
 URL: quote it, as in 'orders:*'. Listed is what is certainly a lock of the
 client's format=: with `redisson` a hash of an owner, also of a read-write lock.
 With `token` any text may be a lock, so those are listed that look like an owner
-and expire: a UUID, or that and a number, 16 to 64 hexadecimal digits, or 22 to
-64 digits of base 64. Formats without owners cannot be listed. Locks that are
+and expire: a UUID, or that and a number, 16 to 64 hexadecimal digits, 22 to 64
+digits of base 64, or what ShedLock writes. Formats without owners cannot be listed. Locks that are
 taken or released meanwhile may be missing or too many.
 
 With --json each lock is an object on a line of its own. Exit status: 0, also if

@@ -283,7 +283,7 @@ impl Client {
     /// Each is there once, in no order. A lock that is held from the beginning to the end is there;
     /// one that is taken or released meanwhile may be missing. Keys that are no locks are left out.
     /// In `format=token` any text may be a lock, so those are listed that look like an owner: a
-    /// UUID, or that and a number, or random digits of base 16 or 64, with an expiry.
+    /// UUID, or that and a number, random digits of base 16 or 64, or ShedLock's, with an expiry.
     ///
     /// # Blocking
     ///

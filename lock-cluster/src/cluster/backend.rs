@@ -434,15 +434,13 @@ impl Backend for ClusterBackend {
         for (name, info) in page.locks {
             match info {
                 // Its slot is moving, or has moved.
-                Err(failure) if Redirect::of(&failure).is_some() => {
-                    match self.inspect(&name, by) {
-                        Ok(info) if self.format.is_lock(&info) => locks.push((name, info)),
-                        Err(failure) if !failure.error().is_foreign_format() => {
-                            return Err(failure);
-                        }
-                        _ => {}
+                Err(failure) if Redirect::of(&failure).is_some() => match self.inspect(&name, by) {
+                    Ok(info) if self.format.is_lock(&info) => locks.push((name, info)),
+                    Err(failure) if !failure.error().is_foreign_format() => {
+                        return Err(failure);
                     }
-                }
+                    _ => {}
+                },
                 info => locks.push((name, info?)),
             }
         }

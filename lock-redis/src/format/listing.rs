@@ -202,12 +202,16 @@ fn token(reply: &Reply) -> Option<FencingToken> {
 
 /// Whether a text under a key looks like the owner of a lock, and not like any other value: a UUID,
 /// or that and a number, as this library writes it; 16 to 64 hexadecimal digits, or 22 to 64 of base
-/// 64. With an expiry: a value without one is more often no lock.
+/// 64; or what ShedLock writes. With an expiry: a value without one is more often no lock.
 pub(super) fn looks_like_an_owner(holder: &HolderInfo) -> bool {
     let text = holder.owner.as_str();
     let (random, number) = text.split_once(':').unwrap_or((text, "0"));
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-    let is_owner = is_uuid(random) && is_number || is_hexadecimal(text) || is_base_64(text);
+    let is_of_shedlock = text.starts_with("ADDED:") && text.contains('@');
+    let is_owner = (is_uuid(random) && is_number)
+        || is_hexadecimal(text)
+        || is_base_64(text)
+        || is_of_shedlock;
     holder.remaining.is_some() && is_owner
 }
 
@@ -251,6 +255,7 @@ mod tests {
             "5ab1cc98e2a311ef8b7d0242ac120002",         // redis-py
             "9d2a0f6c1be4473880a1b2c3d4e5f60718293a4b", // redlock for Node
             "3q2+7wAAq83vEjRWeJq83g==",                 // redsync, python-redis-lock
+            "ADDED:2026-11-24T12:00:00.000Z@host",      // ShedLock
         ] {
             assert!(looks(owner, lease), "{owner}");
         }
@@ -263,6 +268,7 @@ mod tests {
             "a sentence of 3 words",
             "a-slug-of-an-article-2024",
             "c0ffee",
+            "ADDED: a page",
             "01234567-89ab-cdef-0123-456789abcdef:x",
             "https://example.com/1234",
             "short1:2",
