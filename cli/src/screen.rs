@@ -53,7 +53,7 @@ impl Screen {
         }
         let (sender, receiver) = unbounded();
         thread::spawn(move || {
-            for key in io::stdin().bytes().map_while(Result::ok) {
+            for key in io::stdin().lock().bytes().map_while(Result::ok) {
                 if sender.send(key).is_err() {
                     return;
                 }
