@@ -76,8 +76,9 @@ impl fmt::Debug for Locks {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Client, DistLock, LockName};
+    use crate::{Client, Clock, DistLock, LockName, SystemClock};
     use std::collections::HashSet;
+    use std::time::Duration;
 
     #[test]
     fn held_locks_that_match_are_each_listed_once() {
@@ -117,10 +118,14 @@ mod tests {
         let guard = lock.lock().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| waiting.mutex("a").unwrap().lock().unwrap().unlock().unwrap());
-            while state().next().unwrap().waiters != Some(1) {
+            let late = SystemClock.now() + Duration::from_secs(60);
+            let waiters = || state().next().unwrap().waiters;
+            while waiters() == Some(0) && SystemClock.now() < late {
                 std::thread::yield_now();
             }
+            let waited = waiters();
             guard.unlock().unwrap();
+            assert_eq!(waited, Some(1));
         });
     }
 }
