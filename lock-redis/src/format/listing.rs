@@ -268,6 +268,7 @@ mod tests {
             "a sentence of 3 words",
             "a-slug-of-an-article-2024",
             "c0ffee",
+            "AWordInCamelCase",
             "ADDED: a page",
             "01234567-89ab-cdef-0123-456789abcdef:x",
             "https://example.com/1234",
