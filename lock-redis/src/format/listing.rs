@@ -2,7 +2,7 @@
 
 use super::owned::{OwnedFormat, info};
 use super::run::{Run, run_many};
-use super::{label, refused, unexpected, unexpected_reply};
+use super::{WireFormat, kinds, label, refused, unexpected, unexpected_reply};
 use crate::connection::error_mapping::Asked;
 use crate::connection::{ConnectionLike, Reply, Request, Text};
 use crate::keys;
@@ -130,6 +130,10 @@ impl OwnedFormat {
         names: &[LockName],
         by: Moment,
     ) -> Result<Vec<Result<LockInfo, Failure>>, Failure> {
+        if names.iter().any(|name| kinds::format_of(name.kind()).is_some()) {
+            // They have scripts of their own, and are rarely asked about.
+            return Ok(names.iter().map(|name| self.inspect(link, name, by)).collect());
+        }
         let script = &self.dialect.scripts.inspect;
         let keys: Vec<_> = names.iter().map(|name| self.keys.lock(name)).collect();
         let words: Vec<_> = keys.iter().map(|key| [key.as_bytes()]).collect();
