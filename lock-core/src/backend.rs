@@ -254,8 +254,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
     }
 
     /// Returns a page of the locks that are held and whose names match `pattern`, a glob as in
-    /// Redis' `SCAN .. MATCH`. Changes nothing, and asks for a bounded number of keys, so a page may
-    /// be empty.
+    /// Redis' `SCAN .. MATCH`. Changes nothing, and asks for a bounded number of keys, so a page
+    /// may be empty.
     ///
     /// A lock that is held from the first page to the last is on at least one of them, perhaps on
     /// several; one that is taken or released meanwhile may be missing. Only what is certainly a

@@ -277,11 +277,12 @@ impl Client {
         self.0.diagnose(wait)
     }
 
-    /// Returns the locks that are held in the store, by any client in this client's wire format, and
-    /// whose names match `pattern`: a glob as in Redis' `SCAN .. MATCH`, where `*` is any name.
+    /// Returns the locks that are held in the store, by any client in this client's wire format,
+    /// and whose names match `pattern`: a glob as in Redis' `SCAN .. MATCH`, where `*` is any name.
     ///
     /// Each is there once, in no order. A lock that is held from the beginning to the end is there;
-    /// one that is taken or released meanwhile may be missing. Keys that are no locks are left out.
+    /// one that is taken or released meanwhile may be missing. Keys that are no locks are left out,
+    /// and so are semaphores.
     /// In `format=token` any text may be a lock, so those are listed that look like an owner: a
     /// UUID, or that and a number, random digits of base 16 or 64, or ShedLock's, with an expiry.
     ///

@@ -5,7 +5,7 @@
 pub(crate) fn matches(glob: &str, text: &str) -> bool {
     let (glob, text): (Vec<_>, Vec<_>) = (glob.chars().collect(), text.chars().collect());
     let (mut at, mut glob_at) = (0, 0);
-    // Where to go on if what follows the last `*` does not match: that one takes one more character.
+    // Where to go on if what follows the last `*` does not match: it takes one more character.
     let mut star: Option<(usize, usize)> = None;
     while at < text.len() {
         if glob.get(glob_at) == Some(&'*') {

@@ -170,8 +170,8 @@ pub(super) struct Held {
     pub(super) time: Duration,
 }
 
-/// Takes these within the first third of the time, as many as that allows, and counts their renewals
-/// during the rest.
+/// Takes these within the first third of the time, as many as that allows, and counts their
+/// renewals during the rest.
 pub(super) fn hold(
     client: &Client,
     names: &[String],

@@ -32,8 +32,8 @@ impl Locks {
         }
     }
 
-    /// Returns the next page, which may be empty; `None` behind the last one. For a caller that must
-    /// be able to stop soon: the iterator goes on until it has found a lock.
+    /// Returns the next page, which may be empty; `None` behind the last one. For a caller that
+    /// must be able to stop soon: the iterator goes on until it has found a lock.
     ///
     /// # Blocking
     ///
@@ -41,8 +41,8 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// [`Error::is_unavailable`], or [`Error::is_configuration`] if the user may not do this; and no
-    /// page follows.
+    /// [`Error::is_unavailable`], or [`Error::is_configuration`] if the user may not do this; and
+    /// no page follows.
     pub fn next_page(&mut self) -> Result<Option<Vec<(LockName, LockInfo)>>, Error> {
         let Some(from) = self.next.take() else { return Ok(None) };
         let mut page = self.engine.list(&self.pattern, &from)?;
@@ -98,6 +98,9 @@ mod tests {
         assert_eq!((name.as_str(), info.waiters), ("b:1", Some(0)));
         assert!(info.holder.unwrap().owner.as_str().starts_with(&client.id().to_string()));
         assert_eq!(info.largest_token, guard.fencing_token());
+        let both = client.rw_lock("b:read").unwrap();
+        let _reader = both.read().lock().unwrap();
+        assert_eq!(client.locks("b:*").count(), 2);
         assert_eq!(client.locks("c*").count(), 0);
         // Pages may have no lock: the caller can stop between them.
         let (mut pages, mut found) = (client.locks("a:?"), 0);

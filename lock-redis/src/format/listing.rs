@@ -205,8 +205,8 @@ fn token(reply: &Reply) -> Option<FencingToken> {
 }
 
 /// Whether a text under a key looks like the owner of a lock, and not like any other value: a UUID,
-/// or that and a number, as this library writes it; 16 to 64 hexadecimal digits, or 22 to 64 of base
-/// 64; or what ShedLock writes. With an expiry: a value without one is more often no lock.
+/// or that and a number, as this library writes it; 16 to 64 hexadecimal digits, or 22 to 64 of
+/// base 64; or what ShedLock writes. With an expiry: a value without one is more often no lock.
 pub(super) fn looks_like_an_owner(holder: &HolderInfo) -> bool {
     let text = holder.owner.as_str();
     let (random, number) = text.split_once(':').unwrap_or((text, "0"));
