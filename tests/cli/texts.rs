@@ -45,8 +45,8 @@ fn document_names_what_the_help_names() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
     let document = std::fs::read_to_string(format!("{root}/docs/COMMAND.md")).unwrap();
     for name in SUBCOMMANDS {
-        let row = [format!("| `{name} "), format!("| `{name}` |")];
-        assert!(row.iter().any(|row| document.contains(row)), "{name}");
+        let named = [format!("`{name} "), format!("`{name}`")];
+        assert!(named.iter().any(|named| document.contains(named)), "{name}");
     }
     let help = output(&["run", "--help"]);
     let words = help.split(|c: char| !c.is_alphanumeric() && c != '-');
