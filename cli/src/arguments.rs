@@ -103,7 +103,8 @@ client's format=: with `redisson` a hash of an owner, also of a read-write lock.
 With `token` any text may be a lock, so those are listed that look like an owner
 and expire: a UUID, or that and a number, 16 to 64 hexadecimal digits, 22 to 64
 digits of base 64, or what ShedLock writes. Formats without owners cannot be listed. Locks that are
-taken or released meanwhile may be missing or too many.
+taken or released meanwhile may be missing or too many. Of a file, all backends
+are gone through.
 
 With --json each lock is an object on a line of its own. Exit status: 0, also if
 none is held, or one of `distlock --help`; what was found before a failure is
@@ -128,7 +129,8 @@ expire after three minutes (on a quorum after its token_retention).
 Measured are lock and unlock of one thread; of many threads with a lock each, and
 with one lock for all, of one client and of two; the time from a release to the
 grant of another client that waits; and the renewals of held locks, which have a
-lease of 3 s here. Times of locks include the wait for them.
+lease of 3 s here. Times of locks include the wait for them. Of a file, the
+default backend is measured.
 
 Exit status: 0, 128+n after signal n, or one of `distlock --help`.";
 

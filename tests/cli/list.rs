@@ -230,6 +230,26 @@ fn quorum_without_a_majority_has_no_empty_list() {
 }
 
 #[test]
+fn locks_of_all_backends_of_a_file_are_listed() {
+    let (one, other) = (RedisServer::start(), RedisServer::start());
+    let _guards = (hold(&client(&one, ""), ["b"]), hold(&client(&other, ""), ["a", "c"]));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let urls = (one.url(), other.url());
+    let text = format!(
+        "default = \"one\"\n[backends.one]\nurl = {:?}\n[backends.other]\nurl = {:?}\n",
+        urls.0, urls.1
+    );
+    std::fs::write(file.path(), text).unwrap();
+    let words = ["list", "--json", "--config", file.path().to_str().unwrap()];
+    let mut child = Example::distlock(&words).spawn();
+    assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
+    let names = child.output();
+    let names = names.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
+    let names: Vec<_> = names.map(|lock| lock["name"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+}
+
+#[test]
 fn missing_right_to_list_is_named() {
     let server = RedisServer::start();
     let rule = ["ACL", "SETUSER", "blind", "on", ">SECRET", "~*", "&*", "+@all", "-scan"];

@@ -12,6 +12,7 @@ use crate::arguments::BenchArguments;
 use crate::exit::{self, Failure};
 use crate::output;
 use crate::signals::{self, Signals};
+use crate::store;
 use distlock::{
     Client, ClientId, Clock, Config, Counters, Interrupt, Moment, SystemClock, TokenPolicy,
 };
@@ -70,7 +71,7 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(arguments: &'a BenchArguments, stop: &'a Interrupt) -> Result<Self, Failure> {
-        let mut config = arguments.store.config()?;
+        let mut config = store::usable(arguments.store.settings()?.backend_config(None)?)?;
         // All clients of a quorum have the same retention.
         if !config.scheme().starts_with("redlock") {
             config = config.with_token_retention(Config::SHORTEST_TOKEN_RETENTION);

@@ -6,7 +6,7 @@ use std::fs;
 /// The reading time of an hour, of what users of the library read.
 const MOST_WORDS: usize = 15_000;
 /// The document of those who use the command, and the words that it may have.
-const OF_THE_COMMAND: (&str, usize) = ("docs/COMMAND.md", 700);
+const OF_THE_COMMAND: (&str, usize) = ("docs/COMMAND.md", 800);
 /// Words that stand where a sentence should name its subject.
 const VAGUE: [&str; 5] = ["whoever", "somebody", "nobody", "everybody", "anybody"];
 /// The width that rustfmt is set to, which it does not apply to comments.
