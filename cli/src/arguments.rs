@@ -89,10 +89,10 @@ the end of -w (another number by -E), 128+n after signal n, or one of `distlock
 const ABOUT_STATUS: &str = "\
 What the store does not know, or does not tell, is `unknown`, and null with
 --json. The holder is the beginning of its identity in the store: the whole of
-it would be enough to release the lock. TOKEN is the largest that was granted or
-reserved so far, as in <=1795492573889651: stores do not keep the holder's own.
-WAITERS are the clients that listen for the release; clients that poll are not
-among them. Exit status: 0, or one of `distlock --help`.";
+it would be enough to release the lock. `largest_token` in JSON is the largest
+that was granted or reserved so far: stores do not keep the holder's own. WAITERS
+are the clients that listen for the release; clients that poll are not among
+them. Exit status: 0, or one of `distlock --help`.";
 
 const ABOUT_LIST: &str = "\
 Goes through the keys of the store by SCAN, a thousand at a time, on every

@@ -30,22 +30,20 @@ pub(crate) struct Found {
 
 impl Row {
     /// What the table says.
-    fn cells(&self) -> [String; 7] {
+    fn cells(&self) -> [String; 6] {
         let Self { name, info } = self;
         let none = || "-".to_owned();
         let waiters = info.waiters.map_or_else(|| UNKNOWN.to_owned(), |count| count.to_string());
         let Some(holder) = &info.holder else {
             let free = "free".to_owned();
-            return [name.to_string(), free, none(), none(), none(), none(), waiters];
+            return [name.to_string(), free, none(), none(), none(), waiters];
         };
-        let token = info.largest_token.map(|token| format!("<={}", token.get()));
         [
             name.to_string(),
             "held".to_owned(),
             named(holder),
             held_for(holder).map_or_else(|| UNKNOWN.to_owned(), rounded),
             holder.remaining.map_or_else(|| "no end".to_owned(), rounded),
-            token.unwrap_or_else(|| UNKNOWN.to_owned()),
             waiters,
         ]
     }
@@ -77,8 +75,7 @@ impl Row {
 
 /// The rows under each other.
 pub(crate) fn table(rows: &[Row]) -> String {
-    let head = ["NAME", "STATE", "HOLDER", "HELD", "REMAINING", "TOKEN", "WAITERS"];
-    let head = head.map(str::to_owned);
+    let head = ["NAME", "STATE", "HOLDER", "HELD", "REMAINING", "WAITERS"].map(str::to_owned);
     let lines: Vec<_> = [head].into_iter().chain(rows.iter().map(Row::cells)).collect();
     output::aligned(&lines)
 }

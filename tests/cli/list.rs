@@ -52,10 +52,7 @@ fn held_locks_that_match_are_listed_and_no_other_key() {
     let mut probe = server.probe();
     let ours = client(&server, "prefix=app[1]:");
     let url = format!("{}?prefix=app[1]:", server.url());
-    assert_eq!(
-        list(&url, &[]),
-        (0, "NAME  STATE  HOLDER  HELD  REMAINING  TOKEN  WAITERS".to_owned())
-    );
+    assert_eq!(list(&url, &[]), (0, "NAME  STATE  HOLDER  HELD  REMAINING  WAITERS".to_owned()));
     assert_eq!(list(&url, &["--json"]), (0, String::new()));
 
     let _guards = hold(&ours, ["orders:1", "orders:2", "stock\n1"]);
