@@ -60,7 +60,7 @@ impl Client {
         N: TryInto<LockName>,
         Error: From<N::Error>,
     {
-        Mutex::new(Arc::clone(&self.0), &name.try_into()?)
+        Mutex::new(Arc::clone(&self.0), &self.mutex_name(name)?)
     }
 
     /// Returns the lock of this name, held by guards that can be sent to other threads, and not
@@ -74,7 +74,16 @@ impl Client {
         N: TryInto<LockName>,
         Error: From<N::Error>,
     {
-        OwnedMutex::new(Arc::clone(&self.0), &name.try_into()?)
+        OwnedMutex::new(Arc::clone(&self.0), &self.mutex_name(name)?)
+    }
+
+    /// The name of a mutex, which is fair if the settings say so.
+    fn mutex_name<N>(&self, name: N) -> Result<LockName, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        Ok(name.try_into()?.of_kind(self.0.mutex_kind()))
     }
 
     /// Returns the lock of this name, held by threads and reentrant, and granted in the order of
@@ -180,7 +189,7 @@ impl Client {
         N: TryInto<LockName>,
         Error: From<N::Error>,
     {
-        Ok(self.0.waiting(&name.try_into()?))
+        Ok(self.0.waiting(&self.mutex_name(name)?))
     }
 
     /// Waits until the client has cleaned up every request whose outcome is unknown.

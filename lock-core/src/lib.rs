@@ -74,7 +74,9 @@ pub use client::{Client, ClientBuilder};
 pub use clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
 #[cfg(feature = "toml")]
 pub use config::ConfigSet;
-pub use config::{Config, Credentials, CredentialsProvider, Host, Secret, Setting, TokenPolicy};
+pub use config::{
+    Config, Credentials, CredentialsProvider, Host, LockOrder, Secret, Setting, TokenPolicy,
+};
 pub use counters::Counters;
 pub use diagnosis::{Finding, FindingLevel};
 pub use engine::acquisition::GuardState;

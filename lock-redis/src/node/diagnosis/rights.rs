@@ -81,6 +81,8 @@ fn words(command: &str, name: &str) -> Option<Vec<String>> {
         }
         "del" | "exists" | "get" | "getex" | "hkeys" | "hlen" | "incr" | "pttl" | "spublish"
         | "ssubscribe" | "strlen" | "subscribe" | "type" => &[name],
+        "zadd" | "zrangebyscore" | "zrevrange" => &[name, "0", "0"],
+        "zrem" | "zscore" => &[name, ANY],
         "expire" | "getset" | "hdel" | "hexists" | "hmget" | "lpush" | "pexpire" | "publish"
         | "set" | "setnx" => &[name, ANY],
         "getrange" | "hset" => &[name, ANY, ANY],
