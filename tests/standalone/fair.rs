@@ -4,12 +4,13 @@
 use crate::bench::{Bench, LONG, lease, name, soon};
 use distlock::{Client, DistLock, LockKind, Mutex, SystemClock};
 use distlock_tests::child::{Child, Example};
+use distlock_tests::contenders::Contenders;
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::redis::{client, counted};
 use distlock_tests::resp::Kind;
-use distlock_tests::time::{Stopwatch, eventually, retry_if_late, with_tolerance};
+use distlock_tests::time::{Stopwatch, eventually, with_tolerance};
 use lock_core::Clock;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Receipt, Release, ReleaseOptions, WAITER_ATTEMPTS,
@@ -119,24 +120,23 @@ fn fair_waiter_that_gives_up_lets_the_next_one_in() {
     second.join().unwrap();
 }
 
-/// A client in another process that waits for the lock, and ends when it has had it.
-fn waiter_elsewhere(server: &RedisServer, probe: &mut Probe) -> Child {
-    let before = waiting(probe);
+/// A client in another process that wants the lock again and again, once it waits.
+fn contender(server: &RedisServer, probe: &mut Probe) -> Contenders {
     let url = format!("{}?order=fair", server.url());
-    let child = Example::distlock(&["run", "--url", &url, "x", "--", "true"]).spawn();
-    eventually("it has a position", LONG, || waiting(probe) > before);
-    child
+    let contender = Contenders::start(&url, "x", 1, 1);
+    eventually("it has a position", LONG, || waiting(probe) == 1);
+    contender
 }
 
 /// How long the next one waits after a release, behind a head that something was done to.
-fn wait_behind(server: &RedisServer, after: impl FnOnce(&mut Child)) -> Child {
+fn wait_behind(server: &RedisServer, after: impl FnOnce(&mut Child)) -> Contenders {
     let mut probe = server.probe();
     let ours = client(server, "");
     let held = fair(&ours).lock().unwrap();
-    let mut head = waiter_elsewhere(server, &mut probe);
+    let mut head = contender(server, &mut probe);
     let served = Served::default();
     let next = enter(&mut probe, fair(&ours), 1, &served);
-    after(&mut head);
+    after(head.child(0));
     let (waited, tolerance) = with_tolerance(|| {
         let watch = Stopwatch::start();
         held.unlock().unwrap();
@@ -151,15 +151,16 @@ fn wait_behind(server: &RedisServer, after: impl FnOnce(&mut Child)) -> Child {
 
 #[test]
 fn killed_head_of_the_queue_delays_others_by_its_presence() {
-    wait_behind(&RedisServer::start(), Child::kill);
+    drop(wait_behind(&RedisServer::start(), Child::kill));
 }
 
 #[test]
 fn paused_head_of_the_queue_loses_its_position_only() {
     let server = RedisServer::start();
     let mut head = wait_behind(&server, |head| head.pause());
-    head.resume();
-    assert_eq!(head.wait_exit(LONG), 0, "it gets the lock after all");
+    head.child(0).resume();
+    eventually("it gets the lock after all", LONG, || !head.claims().is_empty());
+    head.stop();
 }
 
 #[test]
@@ -347,8 +348,6 @@ fn fair_lock_is_refused_where_there_are_mutexes_only() {
         let refused = distlock::connect(&format!("{url}&order=fair")).unwrap_err();
         assert!(refused.is_unsupported() && refused.to_string().contains("order=fair"));
     }
-    let refused = distlock::connect(&format!("redlock://{}", &server.url()[8..]));
-    drop(refused);
 }
 
 #[test]
@@ -367,5 +366,4 @@ fn several_fair_locks_are_taken_as_one() {
     let waiter = thread::spawn(move || drop(other.lock().unwrap()));
     guard.unlock().unwrap();
     waiter.join().unwrap();
-    retry_if_late(|| ());
 }

@@ -47,6 +47,11 @@ impl Contenders {
         Self { children: files.iter().map(spawn).collect(), files, _directory: directory }
     }
 
+    /// One of the processes.
+    pub fn child(&mut self, number: usize) -> &mut Child {
+        &mut self.children[number]
+    }
+
     /// Their claims so far.
     pub fn claims(&self) -> Vec<Claim> {
         self.files.iter().flat_map(|file| Log::read(file)).collect()
