@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::diagnosis::Finding;
 #[cfg(doc)]
 use crate::diagnosis::FindingLevel;
+use crate::election::Election;
 use crate::engine::{Engine, EngineHandle};
 use crate::error::Error;
 use crate::event::{EventHandler, Events};
@@ -105,6 +106,20 @@ impl Client {
         let name = name.try_into()?.of_kind(LockKind::Fair);
         self.0.refuse_kind("fair locks").map_err(|error| error.on(&name))?;
         Mutex::new(Arc::clone(&self.0), &name)
+    }
+
+    /// Returns the election of this name: one leader among all clients that
+    /// [campaign](Election::campaign), who holds the mutex of the name. Sends no request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; and in a forked child.
+    pub fn election<N>(&self, name: N) -> Result<Election, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        Election::new(Arc::clone(&self.0), &self.mutex_name(name)?)
     }
 
     /// Returns the read-write lock of this name: several readers or one writer. Sends no request.

@@ -5,6 +5,7 @@
 //! - locks: [`Client`] makes a [`Mutex`] (held by threads) or an [`OwnedMutex`] (held by guards);
 //!   [`DistLock`] has the methods, [`LockOptions`] the options of an acquisition
 //! - other kinds of locks: [`RwLock`] for readers and writers, [`Semaphore`] for permits
+//! - [`Election`]: one leader among all clients
 //! - several locks as one: [`MultiLock`] takes all of them, [`MajorityLock`] a majority
 //! - guards and reports: [`LockGuard`] and [`OwnedGuard`] are holds, [`Interrupt`] ends a wait,
 //!   [`Notification`] receives a [`Loss`], a handler each [`Event`]; [`Error`] is the error type
@@ -28,6 +29,7 @@ mod config;
 pub mod conformance;
 mod counters;
 mod diagnosis;
+mod election;
 mod engine;
 mod error;
 mod event;
@@ -79,6 +81,7 @@ pub use config::{
 };
 pub use counters::Counters;
 pub use diagnosis::{Finding, FindingLevel};
+pub use election::{Election, LeadershipChange};
 pub use engine::acquisition::GuardState;
 pub use error::{Error, ErrorKind, MemberOutcome, MemberResult};
 pub use event::{Event, EventHandler, WarningKind};
