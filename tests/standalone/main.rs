@@ -57,6 +57,9 @@ mod tokens;
 // Watches, and the connection behind them.
 mod waking;
 
+// Leaders in several processes.
+mod election;
+
 // Locks in the order of arrival.
 mod fair;
 
