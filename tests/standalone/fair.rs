@@ -8,6 +8,7 @@ use distlock_tests::contenders::Contenders;
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
+use distlock_tests::queue::{self, Line};
 use distlock_tests::redis::{client, counted};
 use distlock_tests::resp::Kind;
 use distlock_tests::time::{Stopwatch, eventually, with_tolerance};
@@ -18,33 +19,17 @@ use lock_core::backend::{
 };
 use parking_lot::Mutex as Shared;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 const QUEUE: &str = "distlock_queue:{x}";
 
-/// How many owners wait: each has a position and an end of its presence.
 fn waiting(probe: &mut Probe) -> i64 {
-    probe.command(&["ZCARD", QUEUE]).int() / 2
+    queue::waiting(probe, "x")
 }
 
 fn fair(client: &Client) -> Mutex {
     client.fair_mutex("x").unwrap()
-}
-
-/// Who was served, in this order.
-type Served = Arc<Shared<Vec<(usize, u64)>>>;
-
-/// A thread that takes its turn, when it has a position.
-fn enter(probe: &mut Probe, lock: Mutex, number: usize, served: &Served) -> JoinHandle<()> {
-    let (before, served) = (waiting(probe), Arc::clone(served));
-    let waiter = thread::spawn(move || {
-        let guard = lock.lock().unwrap();
-        served.lock().push((number, guard.fencing_token().unwrap().get()));
-        guard.unlock().unwrap();
-    });
-    eventually("it has a position", LONG, || waiting(probe) > before);
-    waiter
 }
 
 #[test]
@@ -53,16 +38,12 @@ fn fair_lock_serves_all_clients_in_the_order_of_arrival() {
     let clients: Vec<_> = (0..4).map(|_| client(&server, "")).collect();
     let mut probe = server.probe();
     let held = fair(&clients[0]).lock().unwrap();
-    let served = Served::default();
-    let waiters: Vec<_> =
-        (0..16).map(|n| enter(&mut probe, fair(&clients[n * 7 % 4]), n, &served)).collect();
+    let mut line = Line::default();
+    (0..16).for_each(|n| line.enter(&mut probe, fair(&clients[n * 7 % 4])));
     let newcomer = fair(&clients[3]);
     assert!(newcomer.try_lock().unwrap().is_none());
     held.unlock().unwrap();
-    waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
-    let served = served.lock();
-    assert_eq!(served.iter().map(|it| it.0).collect::<Vec<_>>(), (0..16).collect::<Vec<_>>());
-    assert!(served.is_sorted_by_key(|it| it.1), "{served:?}");
+    assert_eq!(line.end(), (0..16).collect::<Vec<_>>());
     eventually("no position is left", LONG, || !probe.exists(QUEUE));
 }
 
@@ -90,12 +71,12 @@ fn release_of_a_mutex_reaches_a_fair_waiter_within_a_second() {
     let (ours, others) = (client(&server, ""), client(&server, ""));
     let mut probe = server.probe();
     let held = others.mutex("x").unwrap().lock().unwrap();
-    let served = Served::default();
-    let waiter = enter(&mut probe, fair(&ours), 0, &served);
+    let mut line = Line::default();
+    line.enter(&mut probe, fair(&ours));
     held.unlock().unwrap();
     let (waited, tolerance) = with_tolerance(|| {
         let watch = Stopwatch::start();
-        waiter.join().unwrap();
+        line.end();
         watch.elapsed()
     });
     let overdue = waited.saturating_sub(WAITER_ATTEMPTS);
@@ -112,12 +93,12 @@ fn fair_waiter_that_gives_up_lets_the_next_one_in() {
     let patience = Duration::from_millis(500);
     let gives_up = thread::spawn(move || first.try_lock_for(patience).unwrap().is_none());
     eventually("it has a position", LONG, || waiting(&mut probe) == 1);
-    let served = Served::default();
-    let second = enter(&mut probe, fair(&b), 2, &served);
+    let mut line = Line::default();
+    line.enter(&mut probe, fair(&b));
     assert!(gives_up.join().unwrap());
     eventually("its position is gone", LONG, || waiting(&mut probe) == 1);
     held.unlock().unwrap();
-    second.join().unwrap();
+    line.end();
 }
 
 /// A client in another process that wants the lock again and again, once it waits.
@@ -134,13 +115,13 @@ fn wait_behind(server: &RedisServer, after: impl FnOnce(&mut Child)) -> Contende
     let ours = client(server, "");
     let held = fair(&ours).lock().unwrap();
     let mut head = contender(server, &mut probe);
-    let served = Served::default();
-    let next = enter(&mut probe, fair(&ours), 1, &served);
+    let mut line = Line::default();
+    line.enter(&mut probe, fair(&ours));
     after(head.child(0));
     let (waited, tolerance) = with_tolerance(|| {
         let watch = Stopwatch::start();
         held.unlock().unwrap();
-        next.join().unwrap();
+        line.end();
         watch.elapsed()
     });
     println!("behind a head that does not answer: {waited:?}");
@@ -171,11 +152,10 @@ fn holder_that_dies_leaves_the_lock_to_the_head() {
     let mut holder = Example::distlock(&["hold", "--url", &url, "x"]).spawn();
     holder.expect_event("held", LONG);
     let ours = client(&server, "");
-    let served = Served::default();
-    let waiters: Vec<_> = (0..3).map(|n| enter(&mut probe, fair(&ours), n, &served)).collect();
+    let mut line = Line::default();
+    (0..3).for_each(|_| line.enter(&mut probe, fair(&ours)));
     holder.kill();
-    waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
-    assert_eq!(served.lock().iter().map(|it| it.0).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(line.end(), [0, 1, 2]);
 }
 
 /// How many scripts a hand-over costs with so many clients that wait, beyond the attempts of each
@@ -186,16 +166,12 @@ fn requests_per_hand_over(waiters: usize) -> f64 {
     let owner = client(&server, "");
     let mut probe = server.probe();
     let held = fair(&owner).lock().unwrap();
-    let served = Served::default();
-    let threads: Vec<_> = clients
-        .iter()
-        .enumerate()
-        .map(|(n, client)| enter(&mut probe, fair(client), n, &served))
-        .collect();
+    let mut line = Line::default();
+    clients.iter().for_each(|client| line.enter(&mut probe, fair(client)));
     probe.reset_stats();
     let watch = Stopwatch::start();
     held.unlock().unwrap();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    line.end();
     let took = watch.elapsed();
     let counted = counted(&mut probe);
     let seconds = took.as_secs_f64() / WAITER_ATTEMPTS.as_secs_f64();

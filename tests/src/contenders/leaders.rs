@@ -101,7 +101,7 @@ pub(super) fn lead(file: &Path, role: Role, name: &str, url: &str) {
 
 /// What the control believes.
 struct Told {
-    changes: distlock::crossbeam_channel::Receiver<LeadershipChange>,
+    changes: crossbeam_channel::Receiver<LeadershipChange>,
     term: Option<FencingToken>,
     looked: Moment,
 }
