@@ -36,8 +36,8 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from
 /// that goes on working after that is stopped by the resource that compares terms.
 ///
 /// Clones are the same election. While it [campaigns](Self::campaign) it has a thread, and so has
-/// each callback. Dropping the last handle gives the leadership up, as dropping a guard unlocks, and
-/// ends the threads.
+/// each callback. Dropping the last handle gives the leadership up, as dropping a guard unlocks,
+/// and ends the threads.
 ///
 /// # Examples
 ///
@@ -119,8 +119,8 @@ impl Election {
         &self.0.0
     }
 
-    /// Takes part: starts the thread that waits for the leadership, keeps it, and waits for it again
-    /// after a loss. Does nothing if that runs. Does not block.
+    /// Takes part: starts the thread that waits for the leadership, keeps it, and waits for it
+    /// again after a loss. Does nothing if that runs. Does not block.
     ///
     /// # Errors
     ///
@@ -207,7 +207,8 @@ impl Election {
     /// [`Gained`](LeadershipChange::Gained) if this client is the leader. Each call makes a channel
     /// of its own; one that is not read grows. It is closed when the last handle is dropped.
     ///
-    /// A change is told when it happens by the local clock, before another client can lead.
+    /// A loss is told when the validity ends by the local clock, or when the process runs again after
+    /// that: before work, ask [`ensure`](Self::ensure).
     #[must_use]
     pub fn changes(&self) -> Receiver<LeadershipChange> {
         let (sender, receiver) = unbounded();
@@ -225,7 +226,7 @@ impl Election {
     /// Calls `callback` with each change that [`changes`](Self::changes) would tell, one after the
     /// other, on a thread of its own. A panic in it does not keep it from the next one.
     ///
-    /// A handle of this election that the callback keeps keeps the election: it is not dropped then.
+    /// The callback must not own a handle of this election, which would never be dropped then.
     ///
     /// # Errors
     ///

@@ -66,8 +66,8 @@ impl Contenders {
     }
 }
 
-/// Takes part, and records each moment at which it leads, so that what a process has said stays when
-/// it is killed.
+/// Takes part, and records each moment at which it leads: what a process has said stays when it is
+/// killed.
 pub(super) fn lead(file: &Path, role: Role, name: &str, url: &str) {
     let election = distlock::connect(url).unwrap().election(name).unwrap();
     let (log, ended) = (Log::create(file), AtomicBool::new(false));

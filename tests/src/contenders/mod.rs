@@ -76,8 +76,8 @@ impl Contenders {
     }
 }
 
-/// What the other processes run, until their input ends: `FILE THREADS LOCK URL`, or a role in place
-/// of the threads.
+/// What the other processes run, until their input ends: `FILE THREADS LOCK URL`, or a role in
+/// place of the threads.
 pub fn contend(arguments: &[String]) {
     let [file, threads, lock, url] = arguments else { panic!("{arguments:?}") };
     if let Some(role) = leaders::Role::of(threads) {
