@@ -207,8 +207,8 @@ impl Election {
     /// [`Gained`](LeadershipChange::Gained) if this client is the leader. Each call makes a channel
     /// of its own; one that is not read grows. It is closed when the last handle is dropped.
     ///
-    /// A loss is told when the validity ends by the local clock, or when the process runs again after
-    /// that: before work, ask [`ensure`](Self::ensure).
+    /// A loss is told when the validity ends by the local clock, or when the process runs again
+    /// after that: before work, ask [`ensure`](Self::ensure).
     #[must_use]
     pub fn changes(&self) -> Receiver<LeadershipChange> {
         let (sender, receiver) = unbounded();
