@@ -215,7 +215,7 @@ impl Election {
         let mut state = self.core().state.lock();
         if let Some(guard) = &state.leadership {
             // A receiver that is here.
-            let _sent = sender.send(LeadershipChange::Gained { term: guard.fencing_token() });
+            let _sent = sender.try_send(LeadershipChange::Gained { term: guard.fencing_token() });
         }
         if !state.has_ended {
             state.consumers.push(sender);
@@ -357,7 +357,7 @@ impl Core {
 
 impl State {
     fn tell(&mut self, change: LeadershipChange) {
-        self.consumers.retain(|consumer| consumer.send(change).is_ok());
+        self.consumers.retain(|consumer| consumer.try_send(change).is_ok());
     }
 
     fn wake_waiting(&self) {

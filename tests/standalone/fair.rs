@@ -284,6 +284,7 @@ fn repeated_fair_attempt_keeps_position_grant_and_token() {
     assert_eq!(fair_release(&bench, holder, released), Release::Gone);
     assert!(fair_attempt(&bench, second).is_busy(), "the first came before");
     let again = tokens(fair_attempt(&bench, first));
+    assert_eq!(waiting(&mut server.probe()), 1, "a holder waits no longer");
     assert!(again.unwrap().first() > granted.unwrap().last());
 }
 
@@ -367,6 +368,9 @@ fn fair_lock_is_refused_where_there_are_mutexes_only() {
         let refused = distlock::connect(&format!("{url}&order=fair")).unwrap_err();
         assert!(refused.is_unsupported() && refused.to_string().contains("order=fair"));
     }
+    // Without a request: there need be no servers.
+    let quorum = "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3?order=fair";
+    assert!(distlock::connect(quorum).unwrap_err().is_unsupported());
 }
 
 #[test]

@@ -356,6 +356,13 @@ impl OwnedFormat {
         }
     }
 
+    /// Where releases of the locks of this name are published, of all kinds.
+    pub(crate) fn channel_names(&self, name: &LockName) -> Vec<String> {
+        let key = self.keys.lock(name);
+        let kinds = kinds::ALL.iter().filter(|_| self.has_all_kinds());
+        [self.naming.of(&key)].into_iter().chain(kinds.map(|kind| kind.channel(&key))).collect()
+    }
+
     /// The other keys of a lock: its tombstones, the counter of its tokens, and the list of foreign
     /// waiters.
     pub(crate) fn names_beside(&self, name: &LockName) -> impl Iterator<Item = String> {
