@@ -113,7 +113,10 @@ impl MemoryBackend {
         };
         drop(state);
         for wake in &wakes {
-            next.as_ref().map_or_else(|| wake.wake(), |next| wake.wake_next(next));
+            match &next {
+                Some(next) => wake.wake_next(next),
+                None => wake.wake(),
+            }
         }
         u32::try_from(wakes.len()).unwrap_or(u32::MAX)
     }

@@ -400,8 +400,9 @@ impl SubscriberWorker {
     fn deliver(&self, wakes: DeferredWakeups) {
         wakes.raise_confirmations();
         for wake in wakes.watches {
-            contain(|| {
-                wakes.next.as_ref().map_or_else(|| wake.wake(), |next| wake.wake_next(next))
+            contain(|| match &wakes.next {
+                Some(next) => wake.wake_next(next),
+                None => wake.wake(),
             });
         }
     }
