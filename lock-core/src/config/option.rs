@@ -9,7 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// The settings of [`Config`]; any other option is the scheme's, or unknown.
-pub(super) const SETTINGS: [&str; 17] = [
+pub(super) const SETTINGS: [&str; 18] = [
     "password_file",
     "watchdog",
     "lease",
