@@ -37,13 +37,13 @@ pub use lock_core::metrics;
 pub use lock_core::trace;
 pub use lock_core::{
     Backend, Client, ClientBuilder, ClientId, Clock, Config, Context, Counters, Credentials,
-    CredentialsProvider, DistLock, Error, ErrorKind, Event, EventHandler, FencingToken, Finding,
-    FindingLevel, GuardState, Host, InsufficientReplicas, Interrupt, Lease, LeaseTime, LockGuard,
-    LockName, LockOptions, Locks, Loss, LossCause, MajorityLock, ManualClock, MemberOutcome,
-    MemberResult, MemoryBackend, MemoryScheme, Moment, MultiLock, Mutex, Notices, Notification,
-    OnInsufficientReplicas, OpenConnection, OwnedGuard, OwnedMutex, OwnerId, OwnerLabel, OwnerText,
-    Replicas, Replication, Scheme, Schemes, Secret, Setting, Signal, SystemClock, TokenPolicy,
-    TokenRange, WarningKind, Woken,
+    CredentialsProvider, DistLock, Election, Error, ErrorKind, Event, EventHandler, FencingToken,
+    Finding, FindingLevel, GuardState, Host, InsufficientReplicas, Interrupt, LeadershipChange,
+    Lease, LeaseTime, LockGuard, LockKind, LockName, LockOptions, LockOrder, Locks, Loss,
+    LossCause, MajorityLock, ManualClock, MemberOutcome, MemberResult, MemoryBackend, MemoryScheme,
+    Moment, MultiLock, Mutex, Notices, Notification, OnInsufficientReplicas, OpenConnection,
+    OwnedGuard, OwnedMutex, OwnerId, OwnerLabel, OwnerText, Replicas, Replication, Scheme, Schemes,
+    Secret, Setting, Signal, SystemClock, TokenPolicy, TokenRange, WarningKind, Woken,
 };
 #[cfg(feature = "toml")]
 pub use lock_core::{ClientSet, ConfigSet};

@@ -918,6 +918,12 @@ pub enum FoundBusyBy {
 pub trait Wake: Send + Sync {
     /// Called when the lock may have been released.
     fn wake(&self);
+
+    /// Called in its place if the release names the owner that is next in the queue of a
+    /// [fair lock](LockKind::Fair): the others need not ask before their usual time.
+    fn wake_next(&self, _next: &OwnerText) {
+        self.wake();
+    }
 }
 
 /// A running [`Backend::watch`]; ends when dropped.

@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::diagnosis::Finding;
 #[cfg(doc)]
 use crate::diagnosis::FindingLevel;
+use crate::election::Election;
 use crate::engine::{Engine, EngineHandle};
 use crate::error::Error;
 #[cfg(doc)]
@@ -65,7 +66,7 @@ impl Client {
         N: TryInto<LockName>,
         Error: From<N::Error>,
     {
-        Mutex::new(Arc::clone(&self.0), &name.try_into()?)
+        Mutex::new(Arc::clone(&self.0), &self.mutex_name(name)?)
     }
 
     /// Returns the lock of this name, held by guards that can be sent to other threads, and not
@@ -79,7 +80,16 @@ impl Client {
         N: TryInto<LockName>,
         Error: From<N::Error>,
     {
-        OwnedMutex::new(Arc::clone(&self.0), &name.try_into()?)
+        OwnedMutex::new(Arc::clone(&self.0), &self.mutex_name(name)?)
+    }
+
+    /// The name of a mutex, which is fair if the settings say so.
+    fn mutex_name<N>(&self, name: N) -> Result<LockName, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        Ok(name.try_into()?.of_kind(self.0.mutex_kind()))
     }
 
     /// Returns the lock of this name, held by threads and reentrant, and granted in the order of
@@ -101,6 +111,20 @@ impl Client {
         let name = name.try_into()?.of_kind(LockKind::Fair);
         self.0.refuse_kind("fair locks").map_err(|error| error.on(&name))?;
         Mutex::new(Arc::clone(&self.0), &name)
+    }
+
+    /// Returns the election of this name: one leader among all clients that
+    /// [campaign](Election::campaign), who holds the mutex of the name. Sends no request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if the name is not one: see [`LockName`]; and in a forked child.
+    pub fn election<N>(&self, name: N) -> Result<Election, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        Election::new(Arc::clone(&self.0), &self.mutex_name(name)?)
     }
 
     /// Returns the read-write lock of this name: several readers or one writer. Sends no request.
@@ -185,7 +209,7 @@ impl Client {
         N: TryInto<LockName>,
         Error: From<N::Error>,
     {
-        Ok(self.0.waiting(&name.try_into()?))
+        Ok(self.0.waiting(&self.mutex_name(name)?))
     }
 
     /// Waits until the client has cleaned up every request whose outcome is unknown.

@@ -483,6 +483,11 @@ impl OwnedGuard {
         Self(hold)
     }
 
+    /// Tells of a loss, at once if there was one.
+    pub(crate) fn on_loss(&self, listener: Listener) {
+        self.0.listen(listener);
+    }
+
     guard_methods!(single);
 }
 

@@ -5,6 +5,7 @@
 //! - locks: [`Client`] makes a [`Mutex`] (held by threads) or an [`OwnedMutex`] (held by guards);
 //!   [`DistLock`] has the methods, [`LockOptions`] the options of an acquisition
 //! - other kinds of locks: [`RwLock`] for readers and writers, [`Semaphore`] for permits
+//! - [`Election`]: one leader among all clients
 //! - several locks as one: [`MultiLock`] takes all of them, [`MajorityLock`] a majority
 //! - guards and reports: [`LockGuard`] and [`OwnedGuard`] are holds, [`Interrupt`] ends a wait,
 //!   [`Notification`] receives a [`Loss`], a handler each [`Event`]; [`Error`] is the error type
@@ -28,6 +29,7 @@ mod config;
 pub mod conformance;
 mod counters;
 mod diagnosis;
+mod election;
 mod engine;
 mod error;
 mod event;
@@ -75,9 +77,12 @@ pub use client::{Client, ClientBuilder, Locks};
 pub use clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
 #[cfg(feature = "toml")]
 pub use config::ConfigSet;
-pub use config::{Config, Credentials, CredentialsProvider, Host, Secret, Setting, TokenPolicy};
+pub use config::{
+    Config, Credentials, CredentialsProvider, Host, LockOrder, Secret, Setting, TokenPolicy,
+};
 pub use counters::Counters;
 pub use diagnosis::{Finding, FindingLevel};
+pub use election::{Election, LeadershipChange};
 pub use engine::acquisition::GuardState;
 pub use error::{Error, ErrorKind, MemberOutcome, MemberResult};
 pub use event::{Event, EventHandler, WarningKind};

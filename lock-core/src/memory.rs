@@ -108,12 +108,19 @@ impl MemoryBackend {
 
     /// Wakes all watchers of a name, outside the mutex, and returns their number.
     fn wake(&self, name: &LockName) -> u32 {
-        let wakes: Vec<_> = match self.0.state.lock().watches.get(&*plain(name)) {
-            Some(watches) => watches.iter().map(|(_, wake)| Arc::clone(wake)).collect(),
-            None => return 0,
+        let mut state = self.0.state.lock();
+        let Some(watches) = state.watches.get(&*plain(name)) else { return 0 };
+        let wakes: Vec<_> = watches.iter().map(|(_, wake)| Arc::clone(wake)).collect();
+        let next = match name.kind() {
+            LockKind::Fair => state.next_in_queue(name, self.0.clock.now()),
+            _ => None,
         };
+        drop(state);
         for wake in &wakes {
-            wake.wake();
+            match &next {
+                Some(next) => wake.wake_next(next),
+                None => wake.wake(),
+            }
         }
         u32::try_from(wakes.len()).unwrap_or(u32::MAX)
     }

@@ -60,6 +60,11 @@ pub(crate) fn notification<T>() -> (Sender<T>, Wanted, Notification<T>) {
 }
 
 impl Wanted {
+    /// For what is told inside this crate.
+    pub(crate) fn always() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+
     fn is_so(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

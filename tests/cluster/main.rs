@@ -15,6 +15,9 @@ mod failover;
 // Masters that are killed with the lock held, and a judge of what all holders say.
 mod failover_safety;
 
+// Locks in the order of arrival.
+mod fair;
+
 // Answers that come too late.
 mod late_answers;
 

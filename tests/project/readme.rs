@@ -149,6 +149,7 @@ fn named_examples_exist() {
     for name in [
         "batch_workers",
         "reentrancy",
+        "scheduler",
         "try_with_wait",
         "long_job",
         "give_up",

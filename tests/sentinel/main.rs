@@ -21,6 +21,9 @@ mod fake_sentinel;
 // Sentinels of another deployment.
 mod foreign_sentinel;
 
+// Locks in the order of arrival.
+mod fair;
+
 // Another server takes the master's place.
 mod failover;
 

@@ -24,6 +24,7 @@ pub mod own_process;
 pub mod probe;
 pub mod process;
 pub mod proxy;
+pub mod queue;
 pub mod quorum;
 pub mod redis;
 pub mod replicas;

@@ -60,7 +60,8 @@ impl Request {
             (Some(keys), arguments) if arguments == 2 * keys && self.begins_with_a_lease() => {
                 Kind::Renew
             }
-            (Some(3), 2..=4) | (Some(4), 13) => Kind::Acquire,
+            // With the queue of a fair lock and the time of a waiter's presence.
+            (Some(3), 2..=4) | (Some(4), 3..=5 | 13) => Kind::Acquire,
             // With one key more where a list is pushed to, too.
             // And two arguments more where the lock is kept.
             (Some(3 | 4), 6 | 8) => Kind::Close,

@@ -57,6 +57,12 @@ mod tokens;
 // Watches, and the connection behind them.
 mod waking;
 
+// Leaders in several processes.
+mod election;
+
+// Locks in the order of arrival.
+mod fair;
+
 // Faults of the network, the server, the process and the program.
 mod faults;
 

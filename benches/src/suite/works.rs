@@ -217,7 +217,8 @@ impl Maker<'_> {
 
     fn processes(&self) -> Work {
         let options = [("threads", 4)];
-        let mut columns = self.columns("contend", &["publish-retry", "gate", "ours"], &options);
+        let who = ["publish-retry", "gate", "ours", "ours-fair"];
+        let mut columns = self.columns("contend", &who, &options);
         columns.extend(self.foreign_clients("contend", &options, is_told));
         columns.iter_mut().for_each(|column| column.processes = 8);
         let title = "One lock, 8 processes with 4 threads each";

@@ -5,7 +5,7 @@
 use super::{Task, cpu_time, nanos, pause, serve};
 use crate::learn::{Requests, is_granted, url};
 use crate::raw::{Raw, Reply, request};
-use distlock::DistLock;
+use distlock::{DistLock, LockOrder};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -37,8 +37,10 @@ fn contenders(task: &Task) -> Vec<Box<dyn Contender>> {
     // Each column has a lock of its own, and so a channel: those that wait for their turn stay
     // subscribed.
     let name = format!("contended:{}", task.who);
-    if task.who == "ours" {
-        let client = distlock::connect(&url(task.port)).expect("a URL of ours");
+    if let "ours" | "ours-fair" = task.who.as_str() {
+        let order = if task.who == "ours" { LockOrder::Any } else { LockOrder::Fair };
+        let builder = distlock::builder().url(&url(task.port)).expect("a URL of ours");
+        let client = builder.configure(|it| it.with_order(order)).connect().expect("it is there");
         let lock = || Box::new(client.mutex(name.as_str()).expect("a name")) as Box<dyn Contender>;
         return (0..task.threads).map(|_| lock()).collect();
     }

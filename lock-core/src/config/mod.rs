@@ -81,6 +81,7 @@ pub struct Config {
     lease: Option<Duration>,
     outage_limit: Option<Duration>,
     hand_off: Duration,
+    order: LockOrder,
     connect_timeout: Duration,
     command_timeout: Duration,
     pool: u32,
@@ -112,6 +113,18 @@ pub enum TokenPolicy {
     Keep,
     /// No tokens: `fencing_token()` is `None`.
     Off,
+}
+
+/// In which order mutexes are granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum LockOrder {
+    /// In the order of arrival inside a client, and with turns between clients. The default.
+    #[default]
+    Any,
+    /// In the order of arrival over all clients: each mutex is a
+    /// [fair one](crate::Client::fair_mutex).
+    Fair,
 }
 
 impl Config {
@@ -254,6 +267,14 @@ impl Config {
     #[must_use]
     pub fn with_hand_off(mut self, stretch: Duration) -> Self {
         self.hand_off = stretch;
+        self
+    }
+
+    /// Sets in which order mutexes are granted. A store that has mutexes only refuses fair ones.
+    /// Default: any.
+    #[must_use]
+    pub fn with_order(mut self, order: LockOrder) -> Self {
+        self.order = order;
         self
     }
 
@@ -406,6 +427,12 @@ impl Config {
         self.hand_off
     }
 
+    /// See [`with_order`](Self::with_order).
+    #[must_use]
+    pub fn order(&self) -> LockOrder {
+        self.order
+    }
+
     /// See [`with_connect_timeout`](Self::with_connect_timeout).
     #[must_use]
     pub fn connect_timeout(&self) -> Duration {
@@ -481,6 +508,7 @@ impl Default for Config {
             lease: None,
             outage_limit: None,
             hand_off: Self::DEFAULT_HAND_OFF,
+            order: LockOrder::default(),
             token_retention: Self::DEFAULT_TOKEN_RETENTION,
             connect_timeout: Self::DEFAULT_CONNECT_TIMEOUT,
             command_timeout: Self::DEFAULT_COMMAND_TIMEOUT,

@@ -1,6 +1,6 @@
 //! Settings by name, as in a URL, a file, the environment and [`Config::with_option`].
 
-use super::{Config, Secret, TokenPolicy, similar};
+use super::{Config, LockOrder, Secret, TokenPolicy, similar};
 use crate::error::Error;
 use crate::replication::{OnInsufficientReplicas, Replicas};
 use std::borrow::Cow;
@@ -9,12 +9,13 @@ use std::fmt;
 use std::time::Duration;
 
 /// The settings of [`Config`]; any other option is the scheme's, or unknown.
-pub(super) const SETTINGS: [&str; 17] = [
+pub(super) const SETTINGS: [&str; 18] = [
     "password_file",
     "watchdog",
     "lease",
     "outage_limit",
     "hand_off",
+    "order",
     "connect_timeout",
     "command_timeout",
     "pool",
@@ -105,6 +106,13 @@ impl Config {
             "lease" => self.lease = Some(duration(option, value)?),
             "outage_limit" => self.outage_limit = Some(duration(option, value)?),
             "hand_off" => self.hand_off = duration(option, value)?,
+            "order" => {
+                self.order = match value {
+                    "any" => LockOrder::Any,
+                    "fair" => LockOrder::Fair,
+                    _ => return Err(unreadable(option, value, "one of `any` and `fair`")),
+                };
+            }
             "connect_timeout" => self.connect_timeout = duration(option, value)?,
             "command_timeout" => self.command_timeout = duration(option, value)?,
             "pool" => {

@@ -32,7 +32,7 @@ use crate::backend::{
     call_backend,
 };
 use crate::clock::{Clock, Moment};
-use crate::config::{Config, TokenPolicy};
+use crate::config::{Config, LockOrder, TokenPolicy};
 use crate::diagnosis::Finding;
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, Events};
@@ -91,6 +91,16 @@ struct Detached {
     whole: Option<CompositeHold>,
 }
 
+fn refuse_kind(abilities: &Abilities, what: &str) -> Result<(), Error> {
+    if abilities.all_kinds {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        format!("this store, or its wire format, has no {what}: it has mutexes only"),
+    ))
+}
+
 /// A hold on several locks that was detached as one.
 #[derive(Clone, Debug)]
 pub(crate) struct CompositeHold {
@@ -111,6 +121,7 @@ struct Settings {
     replication: Replication,
     /// What the holders are called.
     label: Option<Arc<str>>,
+    order: LockOrder,
 }
 
 impl Engine {
@@ -134,6 +145,7 @@ impl Engine {
             tokens: abilities.tokens && config.tokens() != TokenPolicy::Off,
             replication: config.replication(),
             label: config.owner().map(|owner| owner.as_ref().into()),
+            order: config.order(),
         };
         let sharing =
             Sharing { hand_off: config.hand_off(), counts_waiters: abilities.counts_waiters };
@@ -169,6 +181,9 @@ impl Engine {
 
     /// Refuses settings that a store with these abilities cannot do.
     pub(crate) fn refuse_unsupported(config: &Config, abilities: &Abilities) -> Result<(), Error> {
+        if config.order() == LockOrder::Fair {
+            refuse_kind(abilities, "fair locks, as `order=fair` needs them")?;
+        }
         acquire::refuse_unsupported(&config.replication(), abilities)
     }
 
@@ -271,7 +286,11 @@ impl Engine {
 
     /// How many threads queue for this name.
     pub(crate) fn waiting(&self, name: &LockName) -> usize {
-        self.registry.find(name, Scope::Client).map_or(0, |lock| lock.waiting())
+        if !name.kind().is_apart() {
+            return self.registry.find(name, Scope::Client).map_or(0, |lock| lock.waiting());
+        }
+        let locks = self.registry.all().into_iter().filter(|lock| lock.name == *name);
+        locks.map(|lock| lock.waiting()).sum()
     }
 
     /// Leaves a hold with the calling thread, without a guard; alone, or as a part of a `whole`.
@@ -354,13 +373,15 @@ impl Engine {
 
     /// Refuses a kind of lock that the store does not have.
     pub(crate) fn refuse_kind(&self, what: &str) -> Result<(), Error> {
-        if self.abilities.all_kinds {
-            return Ok(());
+        refuse_kind(&self.abilities, what)
+    }
+
+    /// The kind of what a caller calls a mutex.
+    pub(crate) fn mutex_kind(&self) -> LockKind {
+        match self.settings.order {
+            LockOrder::Any => LockKind::Mutex,
+            LockOrder::Fair => LockKind::Fair,
         }
-        Err(Error::new(
-            ErrorKind::Unsupported,
-            format!("this store, or its wire format, has no {what}: it has mutexes only"),
-        ))
     }
 
     /// An owner that never was.

@@ -218,6 +218,12 @@ impl State {
         }
     }
 
+    /// The first of the waiters that the store knows.
+    pub(super) fn next_in_queue(&mut self, name: &LockName, now: Moment) -> Option<OwnerText> {
+        let first = self.shares(name, now).queue.front()?;
+        Some(OwnerText::new(&first.owner.to_string()))
+    }
+
     /// What is left of this owner's share.
     pub(super) fn share_of(
         &mut self,

@@ -2,7 +2,7 @@
 //! renews another's lock. They differ in their [`Dialect`] only; the scripts are the same.
 
 use super::dialect::Dialect;
-use super::kinds;
+use super::kinds::{self, KindFormat, ScriptCall};
 use super::label::{self, LabelWrite};
 use super::run::{Run, run, run_many, run_with, submit};
 use super::wakes::Naming;
@@ -133,43 +133,13 @@ impl WireFormat for OwnedFormat {
         if self.takes_by_set() && token::take_by_set(link, &key, attempt, by)? {
             return Ok(Answer::Granted(Grant::new(None)));
         }
-        let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::owner(attempt.owner));
-        let (token, tombstone) = (keys::token_counter(&key), keys::tombstone(&key, &owner));
-        let reserve = self.reserve(attempt.tokens)?;
-        let keep = match self.policy {
-            TokenPolicy::Expire => Text::millis(self.keep()),
-            _ => Text::number(0),
-        };
-        let set_aside = Text::number(reserve.unwrap_or(0).into());
-        let arguments = [&lease, &owner, &keep, &set_aside].map(Text::as_bytes);
-        let count = match reserve {
-            None => 2,
-            Some(0) => 3,
-            Some(_) => 4,
-        };
-        let keys = [key.as_bytes(), token.as_bytes(), tombstone.as_bytes()];
+        let request = self.acquire_request(attempt, &key)?;
+        let mut arguments = [b"".as_slice(); 4];
+        let arguments = fill(&mut arguments, request.arguments());
         let script = &self.dialect.scripts.acquire;
-        let reply = run(script, link, &key, &keys, &arguments[..count], by)?;
-        match (&reply, reserve) {
-            (Reply::Int(1), None) => Ok(Answer::Granted(Grant::new(None))),
-            (Reply::Bulk(first), Some(reserve)) => {
-                let first = std::str::from_utf8(first).ok().and_then(|first| first.parse().ok());
-                let tokens = first.and_then(|first| token_range(first, reserve));
-                let tokens = tokens.ok_or_else(|| unexpected(link, script))?;
-                Ok(Answer::Granted(granted(Some(tokens), reserve)))
-            }
-            (Reply::Array(items), _) => match items[..] {
-                [Reply::Int(0), Reply::Int(pttl), Reply::Int(told)] => {
-                    if pttl == FOR_EVER {
-                        // No lock of ours: is it one at all?
-                        self.inspect(link, attempt.name, by)?;
-                    }
-                    Ok(self.busy(pttl, told == 1, is_tracked(&key)))
-                }
-                _ => Err(unexpected(link, script)),
-            },
-            _ => Err(unexpected(link, script)),
-        }
+        let reply = run(script, link, &key, &request.keys(&key), arguments, by)?;
+        let is_tracked = || is_tracked(&key);
+        self.acquired(link, script, &reply, request.reserve, attempt.name, is_tracked, by)
     }
 
     fn release(
@@ -329,7 +299,7 @@ impl OwnedFormat {
     }
 
     /// The command that publishes.
-    fn publish(&self) -> &'static [u8] {
+    pub(super) fn publish(&self) -> &'static [u8] {
         self.channels().publish().as_bytes()
     }
 
@@ -350,10 +320,11 @@ impl OwnedFormat {
     pub(crate) fn channel(&self, name: &LockName) -> ReleaseChannel {
         let key = self.keys.lock(name);
         let kind = kinds::format_of(name.kind());
+        let is_tracked = kind.is_none_or(KindFormat::is_tracked);
         ReleaseChannel {
             kind: self.channels(),
             name: kind.map_or_else(|| self.naming.of(&key), |kind| kind.channel(&key)),
-            key: key.into_owned(),
+            key: is_tracked.then(|| key.into_owned()),
             polls: self.polls.unwrap_or_default(),
         }
     }
@@ -394,13 +365,22 @@ impl OwnedFormat {
         }
     }
 
+    /// Where releases of the locks of this name are published, of all kinds.
+    pub(crate) fn channel_names(&self, name: &LockName) -> Vec<String> {
+        let key = self.keys.lock(name);
+        let kinds = kinds::ALL.iter().filter(|_| self.has_all_kinds());
+        [self.naming.of(&key)].into_iter().chain(kinds.map(|kind| kind.channel(&key))).collect()
+    }
+
     /// The other keys of a lock: its tombstones, the counter of its tokens, and the list of foreign
     /// waiters.
     pub(crate) fn names_beside(&self, name: &LockName) -> impl Iterator<Item = String> {
         let key = self.keys.lock(name);
         let token = (self.policy != TokenPolicy::Off).then(|| keys::token_counter(&key));
         let tombstone = keys::tombstone(&key, &Text::of(0));
-        token.into_iter().chain([tombstone]).chain(self.list(&key))
+        let kinds = kinds::ALL.iter().filter(|_| self.has_all_kinds());
+        let of_kinds: Vec<_> = kinds.flat_map(|kind| kind.names_beside(&key)).collect();
+        token.into_iter().chain([tombstone]).chain(self.list(&key)).chain(of_kinds)
     }
 
     /// The list that a release of `key` pushes to, in the same script, if there is one.
@@ -461,6 +441,81 @@ impl OwnedFormat {
             Some(kind) => kind.set_permits(self, link, name, by),
             None => Err(Failure::NotSent(Error::misuse("only a semaphore has permits"))),
         }
+    }
+
+    /// What is sent to take a lock.
+    pub(super) fn acquire_request(
+        &self,
+        attempt: &Attempt<'_>,
+        key: &str,
+    ) -> Result<AcquireRequest, Failure> {
+        let reserve = self.reserve(attempt.tokens)?;
+        let owner = Text::owner(attempt.owner);
+        let keep = match self.policy {
+            TokenPolicy::Expire => Text::millis(self.keep()),
+            _ => Text::number(0),
+        };
+        Ok(AcquireRequest {
+            token: keys::token_counter(key),
+            tombstone: keys::tombstone(key, &owner),
+            lease: Text::number(attempt.lease.as_millis()),
+            owner,
+            keep,
+            set_aside: Text::number(reserve.unwrap_or(0).into()),
+            reserve,
+        })
+    }
+
+    /// What the script says that takes a lock; `reserve` as it was sent.
+    #[allow(clippy::too_many_arguments, reason = "all of one attempt")]
+    pub(super) fn acquired(
+        &self,
+        link: &mut dyn ConnectionLike,
+        script: &'static Script,
+        reply: &Reply,
+        reserve: Option<u32>,
+        name: &LockName,
+        is_tracked: impl FnOnce() -> bool,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
+        match (reply, reserve) {
+            (Reply::Int(1), None) => Ok(Answer::Granted(Grant::new(None))),
+            (Reply::Bulk(first), Some(reserve)) => {
+                let first = std::str::from_utf8(first).ok().and_then(|first| first.parse().ok());
+                let tokens = first.and_then(|first| token_range(first, reserve));
+                let tokens = tokens.ok_or_else(|| unexpected(link, script))?;
+                Ok(Answer::Granted(granted(Some(tokens), reserve)))
+            }
+            (Reply::Array(items), _) => match items[..] {
+                [Reply::Int(0), Reply::Int(pttl), Reply::Int(told)] => {
+                    if pttl == FOR_EVER {
+                        // No lock of ours: is it one at all?
+                        self.inspect(link, name, by)?;
+                    }
+                    Ok(self.busy(pttl, told == 1, is_tracked()))
+                }
+                _ => Err(unexpected(link, script)),
+            },
+            _ => Err(unexpected(link, script)),
+        }
+    }
+
+    /// A release of a kind with a queue of its waiters in the store.
+    pub(super) fn queued_release(
+        &self,
+        script: &'static Script,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+        queue: String,
+    ) -> ScriptCall {
+        let mut request = self.release_request(acquisition, options);
+        let (key, owner) = (&request.key, &request.owner);
+        request.closing.get_or_insert_with(|| Closing::nothing(key, owner));
+        request.list = Some(queue);
+        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
+        let keys = request.keys(&mut keys).iter().map(|key| String::from_utf8_lossy(key).into());
+        let arguments = request.arguments(&mut arguments).iter().map(|word| word.to_vec());
+        ScriptCall { script, keys: keys.collect(), arguments: arguments.collect() }
     }
 
     /// How many tokens to set aside behind the first; `None`: no tokens are made.
@@ -546,11 +601,10 @@ impl OwnedFormat {
         let owner = Text::owner(acquisition.owner);
         let is_plain = unused.is_none() && tombstone.is_zero() && options.kept.is_none();
         let closing = (!is_plain).then(|| Closing {
-            token: keys::token_counter(&key),
-            tombstone: keys::tombstone(&key, &owner),
             unused: unused.map(|(used, aside)| [used, aside.last].map(Text::of)),
             lifetime: Text::millis(tombstone),
             kept: options.kept.map(|it| [Text::owner(it.owner), Text::number(it.time.as_millis())]),
+            ..Closing::nothing(&key, &owner)
         });
         let Scripts { release, close, .. } = &self.dialect.scripts;
         ReleaseRequest {
@@ -674,6 +728,33 @@ impl OwnedFormat {
     }
 }
 
+/// A request that takes a lock.
+pub(super) struct AcquireRequest {
+    token: String,
+    tombstone: String,
+    lease: Text,
+    owner: Text,
+    keep: Text,
+    set_aside: Text,
+    pub(super) reserve: Option<u32>,
+}
+
+impl AcquireRequest {
+    pub(super) fn keys<'a>(&'a self, key: &'a str) -> [&'a [u8]; 3] {
+        [key.as_bytes(), self.token.as_bytes(), self.tombstone.as_bytes()]
+    }
+
+    pub(super) fn arguments(&self) -> impl Iterator<Item = &[u8]> {
+        let count = match self.reserve {
+            None => 2,
+            Some(0) => 3,
+            Some(_) => 4,
+        };
+        let words = [&self.lease, &self.owner, &self.keep, &self.set_aside];
+        words.into_iter().take(count).map(Text::as_bytes)
+    }
+}
+
 /// A request that ends a holding.
 struct ReleaseRequest<'a> {
     script: &'static Script,
@@ -698,6 +779,13 @@ struct Closing {
     lifetime: Text,
     /// The owner that the lock passes to, and for how long.
     kept: Option<[Text; 2]>,
+}
+
+impl Closing {
+    fn nothing(key: &str, owner: &Text) -> Self {
+        let (token, tombstone) = (keys::token_counter(key), keys::tombstone(key, owner));
+        Self { token, tombstone, unused: None, lifetime: Text::number(0), kept: None }
+    }
 }
 
 impl ReleaseRequest<'_> {

@@ -7,7 +7,7 @@
 use super::Dialect;
 use crate::lua::scripts;
 
-const CHANNEL: &str = "redisson_lock__channel";
+pub(super) const CHANNEL: &str = "redisson_lock__channel";
 
 /// The default.
 pub(crate) static REDISSON: Dialect = Dialect {

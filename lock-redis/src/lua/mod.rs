@@ -11,10 +11,10 @@
 //! - `tells(key)`: 1 if the holder publishes its release
 //!
 //! Commands are called as `call('NAME', ..`, by which [`Script::commands`] finds them. The files in
-//! `free` end the scripts that free a lock.
+//! `free` end the scripts that free a lock; `grant.lua` ends those that take one with tokens.
 //!
 //! Each script has a number, its bit in a connection's set of scripts that were sent. A format takes
-//! seven from its first on; the next free one is 31.
+//! seven from its first on; fair locks have 47 to 49.
 
 pub(crate) mod foreign_client;
 
@@ -55,16 +55,16 @@ pub(crate) struct Scripts {
 macro_rules! scripts {
     ($first:literal, $format:literal, $free:literal, $channel:expr, $wakes:expr) => {
         $crate::lua::Scripts {
-            acquire: $crate::lua::scripts!(@ $first, $format, $channel, $wakes, "acquire": "look", "take", "tells";),
-            release: $crate::lua::scripts!(@ $first + 1, $format, $channel, $wakes, "release": "look", "gone"; $free),
-            close: $crate::lua::scripts!(@ $first + 2, $format, $channel, $wakes, "close": "look", "gone", "take"; $free),
+            acquire: $crate::lua::scripts!(@ $first, $format, $channel, $wakes, "acquire": "look", "take", "tells"; "" "grant"),
+            release: $crate::lua::scripts!(@ $first + 1, $format, $channel, $wakes, "release": "look", "gone"; "free/" $free),
+            close: $crate::lua::scripts!(@ $first + 2, $format, $channel, $wakes, "close": "look", "gone", "take"; "free/" $free),
             renew: $crate::lua::scripts!(@ $first + 3, $format, $channel, $wakes, "renew": "look", "gone";),
             inspect: $crate::lua::scripts!(@ $first + 4, $format, $channel, $wakes, "inspect": "holder", "gone";),
-            force: $crate::lua::scripts!(@ $first + 5, $format, $channel, $wakes, "force": "holder"; $free),
+            force: $crate::lua::scripts!(@ $first + 5, $format, $channel, $wakes, "force": "holder"; "free/" $free),
             propose: $crate::lua::scripts!(@ $first + 6, $format, $channel, $wakes, "propose": "look", "take", "tells";),
         }
     };
-    (@ $number:expr, $format:literal, $channel:expr, $wakes:expr, $name:literal: $($word:literal),*; $($free:literal)?) => {
+    (@ $number:expr, $format:literal, $channel:expr, $wakes:expr, $name:literal: $($word:literal),*; $($folder:literal $end:literal)?) => {
         $crate::lua::Script::new(
             $number,
             $name,
@@ -73,7 +73,7 @@ macro_rules! scripts {
             concat!(
                 $(include_str!(concat!("../lua/", $format, "/", $word, ".lua")),)*
                 include_str!(concat!("../lua/", $name, ".lua")),
-                $(include_str!(concat!("../lua/free/", $free, ".lua")),)?
+                $(include_str!(concat!("../lua/", $folder, $end, ".lua")),)?
             ),
         )
     };

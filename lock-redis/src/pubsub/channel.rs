@@ -30,8 +30,8 @@ impl ChannelKind {
 pub(crate) struct ReleaseChannel {
     pub(crate) kind: ChannelKind,
     pub(crate) name: String,
-    /// The key that is gone once the lock is free.
-    pub(crate) key: String,
+    /// The key that is gone once the lock is free; `None` where its changes are of no interest.
+    pub(crate) key: Option<String>,
     /// How often a waiter asks again where neither the channel nor the key can be watched.
     pub(crate) polls: PollInterval,
 }

@@ -10,7 +10,7 @@ use crate::connection::{
     Connection, ReadBuffer, Reply, ReplyReader, Request, ServerError, ServerGeneration, Transport,
     WriteBuffer,
 };
-use lock_core::Moment;
+use lock_core::{Moment, OwnerText};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -56,7 +56,8 @@ pub(super) enum PubSubRequest {
 /// What arrives.
 #[derive(Debug)]
 pub(super) enum PubSubEvent {
-    Message(String),
+    /// On this channel; of a release that names the owner that is next, with that.
+    Message(String, Option<OwnerText>),
     Confirmed(Subscription),
     Refused(Subscription, ServerError),
     /// The outcome of a probe.
@@ -210,7 +211,9 @@ impl PubSubConnection {
                 Ok(PubSubEvent::Ignored)
             }
             Reply::Array(parts) => match &parts[..] {
-                [kind, about, ..] => self.pushed(text(kind).ok_or(Disconnected)?, about),
+                [kind, about, rest @ ..] => {
+                    self.pushed(text(kind).ok_or(Disconnected)?, about, rest)
+                }
                 _ => Err(Disconnected),
             },
             reply => self.replied(reply),
@@ -219,15 +222,25 @@ impl PubSubConnection {
 
     /// A message, the outcome of a subscription, or a report. In RESP2 these are arrays, as the
     /// reply to PING is; in RESP3 pushes, while the reply to HELLO is a map.
-    fn pushed(&mut self, kind: &str, about: &Reply) -> Result<PubSubEvent, Disconnected> {
+    fn pushed(
+        &mut self,
+        kind: &str,
+        about: &Reply,
+        rest: &[Reply],
+    ) -> Result<PubSubEvent, Disconnected> {
         let channel = text(about);
         // A channel that is not UTF-8 is none of ours.
-        let named = |event: fn(String) -> PubSubEvent| {
+        let named = |event: &dyn Fn(String) -> PubSubEvent| {
             Ok(channel.map_or(PubSubEvent::Ignored, |channel| event(channel.into())))
         };
         match kind {
-            "message" | "smessage" => return named(PubSubEvent::Message),
-            "sunsubscribe" if !self.is_unsubscribing(channel) => return named(PubSubEvent::Ended),
+            "message" | "smessage" => {
+                // Plain releases say `0`, or whatever a foreign client says.
+                let next = rest.first().and_then(text).filter(|text| text.contains(':'));
+                let next = next.map(OwnerText::new);
+                return named(&move |channel| PubSubEvent::Message(channel, next.clone()));
+            }
+            "sunsubscribe" if !self.is_unsubscribing(channel) => return named(&PubSubEvent::Ended),
             "invalidate" => {
                 let keys = about.as_array().map(|keys| {
                     keys.iter().filter_map(text).map(str::to_owned).collect::<Vec<_>>()

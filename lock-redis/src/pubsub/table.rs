@@ -7,7 +7,7 @@ use super::poll_interval::PollInterval;
 use super::tracked_keys::{KeyState, TrackedKeys, TrackingSupport};
 use super::waker::Waker;
 use lock_core::backend::{Failure, Wake};
-use lock_core::{Error, Moment, Signal};
+use lock_core::{Error, Moment, OwnerText, Signal};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -59,7 +59,8 @@ struct Channel {
 
 /// The lock whose releases are published on a channel.
 struct ReleasesOf {
-    key: Arc<str>,
+    /// `None`: its changes are of no interest.
+    key: Option<Arc<str>>,
     /// How often waiters are woken where the server refuses to subscribe.
     polls: PollInterval,
 }
@@ -145,6 +146,8 @@ pub(super) struct WorkerTasks {
 #[must_use = "the waiters sleep on until they are woken"]
 pub(super) struct DeferredWakeups {
     pub(super) watches: Vec<Arc<dyn Wake>>,
+    /// The owner that is next, where that is told.
+    pub(super) next: Option<OwnerText>,
     confirmations: Vec<Arc<Confirmation>>,
 }
 
@@ -212,10 +215,10 @@ impl SubscriptionTable {
         let (id, standing) = self.add(releases.kind, &releases.name, wake);
         let channel = self.channels.get_mut(&id.0).expect("it was found or put in just now");
         let of = channel.releases.get_or_insert_with(|| ReleasesOf {
-            key: releases.key.as_str().into(),
+            key: releases.key.as_deref().map(Arc::from),
             polls: releases.polls,
         });
-        if self.keys.watch(&of.key, &id.0) {
+        if of.key.as_ref().is_some_and(|key| self.keys.watch(key, &id.0)) {
             self.wake_thread();
         }
         (id, standing)
@@ -342,8 +345,8 @@ impl SubscriptionTable {
         let keys = &mut self.keys;
         self.channels.retain(|name, channel| {
             let stays = stays(name, channel);
-            if let Some(of) = channel.releases.as_ref().filter(|_| !stays) {
-                keys.forget(&of.key);
+            if let Some(key) = channel.key().filter(|_| !stays) {
+                keys.forget(key);
             }
             stays
         });
@@ -406,7 +409,7 @@ impl SubscriptionTable {
         channel.is_polled = false;
         let missed = std::mem::take(&mut channel.missed);
         let watches = if missed { channel.watchers() } else { Vec::new() };
-        DeferredWakeups { watches, confirmations: channel.settle(&Ok(())) }
+        DeferredWakeups { watches, confirmations: channel.settle(&Ok(())), next: None }
     }
 
     /// The server has refused a subscription. Earlier watches have lost theirs, and must look.
@@ -421,7 +424,11 @@ impl SubscriptionTable {
         channel.phase = Phase::Refused;
         channel.missed = true;
         let watches = channel.watchers();
-        DeferredWakeups { watches, confirmations: channel.settle(&Err(failure.clone())) }
+        DeferredWakeups {
+            watches,
+            confirmations: channel.settle(&Err(failure.clone())),
+            next: None,
+        }
     }
 
     /// Whether waiters of this channel are polled where the server refuses to subscribe.
@@ -439,7 +446,7 @@ impl SubscriptionTable {
         // Not polled where changes of the key are reported: then they must look now.
         let missed = std::mem::replace(&mut channel.missed, true);
         let watches = if missed { channel.watchers() } else { Vec::new() };
-        DeferredWakeups { watches, confirmations: channel.settle(&Ok(())) }
+        DeferredWakeups { watches, confirmations: channel.settle(&Ok(())), next: None }
     }
 
     /// A watched channel of releases, for a probe.
@@ -461,7 +468,9 @@ impl SubscriptionTable {
             let is_watched = !channel.watches.is_empty();
             let is_polled = is_watched && (all || channel.is_polled);
             let releases = channel.releases.as_ref().filter(|_| is_polled);
-            let Some(of) = releases.filter(|of| !self.keys.is_tracked(&of.key)) else {
+            let Some(of) =
+                releases.filter(|of| !of.key.as_ref().is_some_and(|key| self.keys.is_tracked(key)))
+            else {
                 channel.next_poll = None;
                 continue;
             };
@@ -487,7 +496,7 @@ impl SubscriptionTable {
         }
         channel.phase = Phase::Refused;
         channel.missed = true;
-        DeferredWakeups { watches: channel.watchers(), confirmations: Vec::new() }
+        DeferredWakeups { watches: channel.watchers(), ..DeferredWakeups::default() }
     }
 
     /// Requests again what the server refused.
@@ -500,13 +509,18 @@ impl SubscriptionTable {
         }
     }
 
-    /// The waiters to wake after a message on `channel`.
-    pub(super) fn message(&mut self, channel: &str, now: Moment) -> DeferredWakeups {
+    /// The waiters to wake after a message on `channel`, which may name the one that is next.
+    pub(super) fn message(
+        &mut self,
+        channel: &str,
+        next: Option<OwnerText>,
+        now: Moment,
+    ) -> DeferredWakeups {
         let Some(channel) = self.channels.get(channel) else { return DeferredWakeups::default() };
-        if let Some(of) = &channel.releases {
-            self.keys.message(&of.key, now);
+        if let Some(key) = channel.key() {
+            self.keys.message(key, now);
         }
-        DeferredWakeups { watches: channel.watchers(), confirmations: Vec::new() }
+        DeferredWakeups { watches: channel.watchers(), next, confirmations: Vec::new() }
     }
 
     /// Whether the server reports changes of keys.
@@ -544,7 +558,7 @@ impl SubscriptionTable {
         let channel = channel.and_then(|name| self.channels.get(&name));
         let channel = channel.filter(|it| matches!(it.phase, Phase::Live | Phase::Refused));
         let watches = channel.map(Channel::watchers).unwrap_or_default();
-        DeferredWakeups { watches, confirmations: Vec::new() }
+        DeferredWakeups { watches, ..DeferredWakeups::default() }
     }
 
     fn find(&mut self, subscription: &Subscription) -> Option<&mut Channel> {
@@ -567,6 +581,11 @@ impl Channel {
             is_polled: false,
             next_poll: None,
         }
+    }
+
+    /// The key of the lock, if its changes are of interest.
+    fn key(&self) -> Option<&str> {
+        self.releases.as_ref()?.key.as_deref()
     }
 
     fn watchers(&self) -> Vec<Arc<dyn Wake>> {

@@ -302,7 +302,7 @@ impl SubscriberWorker {
         let server = self.shared.dialer.server();
         let mut table = self.shared.table.lock();
         match event {
-            PubSubEvent::Message(channel) => table.message(&channel, now),
+            PubSubEvent::Message(channel, next) => table.message(&channel, next, now),
             PubSubEvent::Read(key, state) => table.read(&key, state, now),
             PubSubEvent::Changed(keys) => {
                 let elsewhere = table.changed(keys, now);
@@ -400,7 +400,10 @@ impl SubscriberWorker {
     fn deliver(&self, wakes: DeferredWakeups) {
         wakes.raise_confirmations();
         for wake in wakes.watches {
-            contain(|| wake.wake());
+            contain(|| match &wakes.next {
+                Some(next) => wake.wake_next(next),
+                None => wake.wake(),
+            });
         }
     }
 }

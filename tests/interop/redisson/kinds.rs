@@ -30,6 +30,8 @@ pub(crate) fn mount(suite: &mut Suite) {
     suite.each(Permit::Shared, &ALL_REDISSONS, fair);
     suite.shared(&FAIR, case!(fair_lock_of_the_same_name_excludes_without_being_woken));
     suite.shared(&NEWEST, case!(label_beside_our_lock_leaves_the_hash_as_redisson_has_it));
+    let both = case!(our_fair_lock_and_theirs_exclude_each_other);
+    suite.each(Permit::Shared, [&FAIR, &NEWEST], both);
     suite.shared(&ONCE, case!(non_reentrant_lock_is_a_single_hold));
     suite.shared(&SPIN, case!(spin_lock_excludes_and_is_found_free_within_a_lease));
     let poll = case!(spin_and_fair_locks_are_found_free_within_a_set_poll);
@@ -126,6 +128,20 @@ fn fair_lock_of_the_same_name_excludes_without_being_woken(library: &'static Lib
             theirs > ms(200)
         });
         timely!(SETTLED, slept, "told each time, docs/INTEROP.md says otherwise");
+    });
+}
+
+/// Two queues that do not know each other, beside one lock. Ours asks each second, so it learns of
+/// their release; RLock is told of ours, and RFairLock is not.
+fn our_fair_lock_and_theirs_exclude_each_other(library: &'static Library) {
+    retry_if_late(late::LEASE, || {
+        let scene = Scene::with(library, "watchdog=2s&order=fair", &["watchdog=2000"]);
+        let (ours, theirs) = passed_to_and_fro(&scene, until_it_sleeps);
+        let what = library.id;
+        say!("{what} beside our fair lock: we waited {ours:?}, they {theirs:?}");
+        timely!(ms(1_500), ours < ms(1_500), "{ours:?}: ours asks each second");
+        let told = what == FAIR.id || theirs < SETTLED;
+        timely!(SETTLED, told, "{theirs:?}: RLock is told of our release");
     });
 }
 

@@ -16,6 +16,7 @@ fn value(config: &Config, setting: &str) -> String {
         "outage_limit" if config.outage_limit() == config.watchdog() => "one `watchdog`".to_owned(),
         "outage_limit" => duration(config.outage_limit()),
         "hand_off" => duration(config.hand_off()),
+        "order" => format!("`{:?}`", config.order()).to_lowercase(),
         "connect_timeout" => duration(config.connect_timeout()),
         "command_timeout" => duration(config.command_timeout()),
         "pool" => config.pool().to_string(),

@@ -5,6 +5,7 @@
 //! [`claims`](crate::claims) detects two holders at once.
 
 pub mod kills;
+pub mod leaders;
 
 use crate::child::{Child, Example, own_program};
 use crate::claims::{Claim, Log};
@@ -36,15 +37,24 @@ pub struct Contenders {
 impl Contenders {
     /// So many processes of so many threads, which all want this lock of this store.
     pub fn start(url: &str, lock: &str, processes: usize, threads: usize) -> Self {
+        Self::start_as(&threads.to_string(), url, lock, processes)
+    }
+
+    /// The same with what they are: a number of threads, or a [role](leaders::Role).
+    fn start_as(what: &str, url: &str, lock: &str, processes: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = |process: usize| directory.path().join(process.to_string());
         let files: Vec<_> = (0..processes).map(file).collect();
         let spawn = |file: &PathBuf| {
             let file = file.display().to_string();
-            let threads = threads.to_string();
-            Example::program(own_program("contender")).args(&[&file, &threads, lock, url]).spawn()
+            Example::program(own_program("contender")).args(&[&file, what, lock, url]).spawn()
         };
         Self { children: files.iter().map(spawn).collect(), files, _directory: directory }
+    }
+
+    /// One of the processes.
+    pub fn child(&mut self, number: usize) -> &mut Child {
+        &mut self.children[number]
     }
 
     /// Their claims so far.
@@ -66,9 +76,13 @@ impl Contenders {
     }
 }
 
-/// What the other processes run, until their input ends: `FILE THREADS LOCK URL`.
+/// What the other processes run, until their input ends: `FILE THREADS LOCK URL`, or a role in
+/// place of the threads.
 pub fn contend(arguments: &[String]) {
     let [file, threads, lock, url] = arguments else { panic!("{arguments:?}") };
+    if let Some(role) = leaders::Role::of(threads) {
+        return leaders::lead(Path::new(file), role, lock, url);
+    }
     let lock = distlock::connect(url).unwrap().mutex(lock).unwrap();
     let (log, ended) = (Log::create(Path::new(file)), AtomicBool::new(false));
     let troubles = parking_lot::Mutex::new(BTreeMap::<String, u32>::new());

@@ -121,7 +121,7 @@ impl<'a> Wait<'a> {
     fn next_attempt(&mut self, waiter: &WaiterGuard<'_>, sent: Moment) -> (Attempt<'a>, Moment) {
         let settings = &self.engine.settings;
         let by = sent + (settings.command_timeout + self.plan.replication.patience());
-        let has_followers = waiter.asks(by);
+        let has_followers = waiter.asks(by, self.owner);
         if !self.unknown_outcome {
             let may_hand_off = self.plan.is_watched() && !settings.hand_off.is_zero();
             self.reserve = if may_hand_off && has_followers { RESERVE } else { 0 };
@@ -224,7 +224,7 @@ impl<'a> Wait<'a> {
     fn watch(&mut self, waiter: &WaiterGuard<'_>) -> Result<Next, Error> {
         let wake = Arc::new(LockWake(Arc::downgrade(self.lock)));
         let by = self.plan.at_most(self.engine.command_deadline());
-        waiter.asks(by);
+        waiter.asks(by, self.owner);
         match call_backend(|| self.engine.store()?.watch(&self.lock.name, wake, by)) {
             Ok(watch) => {
                 waiter.keep_watch(watch);
@@ -257,7 +257,7 @@ impl<'a> Wait<'a> {
             return self.watch(waiter).map(Some);
         }
         let answered_by = self.engine.command_deadline();
-        waiter.asks(answered_by);
+        waiter.asks(answered_by, self.owner);
         let by = self.plan.at_most(answered_by);
         match call_backend(|| self.engine.store()?.peek(&self.lock.name, by)) {
             Ok(LockInfo { holder: Some(holder), .. }) => {

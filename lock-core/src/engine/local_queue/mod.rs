@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::holder::Holder;
 use crate::lease::LeaseTime;
 use crate::name::LockName;
+use crate::owner::OwnerId;
 use crate::replication::Replication;
 use crate::sync::mutant;
 use crate::sync::{Mutex, MutexGuard};
@@ -110,6 +111,8 @@ struct Waiter {
     contending: bool,
     /// By when its request that is under way must be answered.
     asks_until: Option<Moment>,
+    /// As which owner it asked last.
+    asks_as: Option<OwnerId>,
 }
 
 /// What a waiter wants.
@@ -291,7 +294,7 @@ impl LocalLockState {
     fn new_waiter(&mut self, request: LockRequest) -> Waiter {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        Waiter { ticket, request, contending: false, asks_until: None }
+        Waiter { ticket, request, contending: false, asks_until: None, asks_as: None }
     }
 
     /// What was handed to the waiter with this ticket.

@@ -1,10 +1,12 @@
 //! [`WaiterGuard`]: a thread's position in the queue of a name, and whose turn it is.
 
-use super::{LocalLock, LocalLockState, LockRequest, QueueOwner, StoreOutage};
+use super::{LocalLock, LocalLockState, LockRequest, QueueOwner, StoreOutage, Waiter};
 use crate::backend::{Wake, Watch};
 use crate::clock::{Moment, Signal};
 use crate::engine::acquisition::Acquisition;
 use crate::error::Error;
+use crate::name::LockKind;
+use crate::owner::{OwnerId, OwnerText};
 use crate::sync::mutant;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -121,11 +123,13 @@ impl WaiterGuard<'_> {
         handed
     }
 
-    /// We ask the store, and are answered by then. Returns whether other waiters are behind us.
-    pub(crate) fn asks(&self, by: Moment) -> bool {
+    /// We ask the store as this owner, and are answered by then. Returns whether other waiters are
+    /// behind us.
+    pub(crate) fn asks(&self, by: Moment, owner: OwnerId) -> bool {
         let mut state = self.lock.lock();
         if let Some(head) = state.queue.front_mut() {
             head.asks_until = Some(by);
+            head.asks_as = Some(owner);
         }
         state.queue.len() > 1
     }
@@ -250,15 +254,30 @@ impl Drop for WaiterGuard<'_> {
 /// Wakes the head of a name's queue.
 pub(crate) struct LockWake(pub(crate) Weak<LocalLock>);
 
-impl Wake for LockWake {
-    fn wake(&self) {
+impl LockWake {
+    fn wake_if(&self, is_meant: impl FnOnce(&LocalLock, &Waiter) -> bool) {
         let Some(lock) = self.0.upgrade() else { return };
         let mut state = lock.lock();
         if lock.leaves_turns() {
             state.fairness.release_heard();
         }
-        if let Some(head) = state.queue.front().filter(|head| head.contending) {
+        let head = state.queue.front();
+        if let Some(head) = head.filter(|head| head.contending && is_meant(&lock, head)) {
             head.request.signal.raise();
         }
+    }
+}
+
+impl Wake for LockWake {
+    fn wake(&self) {
+        self.wake_if(|_, _| true);
+    }
+
+    fn wake_next(&self, next: &OwnerText) {
+        self.wake_if(|lock, head| {
+            // Of another kind it is a foreign client's message, whatever it says.
+            let is_ordered = lock.name.kind() == LockKind::Fair;
+            !is_ordered || head.asks_as.is_none_or(|owner| owner.matches(next))
+        });
     }
 }

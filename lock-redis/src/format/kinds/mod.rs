@@ -4,6 +4,8 @@
 //! What a request is sent on, what a release means and who is woken is the same for all kinds, and
 //! stands in [`OwnedFormat`]; here stands what differs: the keys, the scripts, and their replies.
 
+mod fair;
+
 use super::OwnedFormat;
 use crate::connection::{ConnectionLike, Reply};
 use crate::lua::Script;
@@ -23,8 +25,18 @@ pub(crate) struct ScriptCall {
 
 /// How one kind of lock stands in the store.
 pub(crate) trait KindFormat: fmt::Debug + Sync {
-    /// Where its releases are published.
+    /// Where its releases are published, for its own waiters.
     fn channel(&self, key: &str) -> String;
+
+    /// Whether changes of the lock's key are reported to its waiters, besides.
+    fn is_tracked(&self) -> bool {
+        true
+    }
+
+    /// The keys that it has beside those of a mutex.
+    fn names_beside(&self, _key: &str) -> Vec<String> {
+        Vec::new()
+    }
 
     /// The commands on keys that its scripts run, as an access control list writes them.
     fn scripts(&self) -> &'static [&'static Script];
@@ -85,12 +97,13 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
 }
 
 /// All of them.
-pub(crate) static ALL: &[&dyn KindFormat] = &[];
+pub(crate) static ALL: &[&dyn KindFormat] = &[&fair::Fair];
 
 /// The format of a kind; `None` for a mutex.
 pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
     match kind {
-        // Fair, Read, Write, Permits: a file here for each.
+        LockKind::Fair => Some(&fair::Fair),
+        // Read, Write, Permits: a file here for each.
         _ => None,
     }
 }

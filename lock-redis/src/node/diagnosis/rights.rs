@@ -81,6 +81,8 @@ fn words(command: &str, name: &str) -> Option<Vec<String>> {
         }
         "del" | "exists" | "get" | "getex" | "hkeys" | "hlen" | "incr" | "pttl" | "spublish"
         | "ssubscribe" | "strlen" | "subscribe" | "type" => &[name],
+        "zadd" | "zrangebyscore" | "zrevrange" => &[name, "0", "0"],
+        "zrem" | "zscore" => &[name, ANY],
         "expire" | "getset" | "hdel" | "hexists" | "hmget" | "lpush" | "pexpire" | "publish"
         | "set" | "setnx" => &[name, ANY],
         "getrange" | "hset" => &[name, ANY, ANY],
@@ -167,16 +169,17 @@ impl Rights {
             for command in ["set", "get"] {
                 rights.question(command, Some(label), false);
             }
-            let channel = owned.channel(&name);
-            let begin = channel.name.split(':').next().unwrap_or_default();
-            let place = rights.add(format!("&{begin}:*"), channel.name.clone(), false);
-            let verbs = match channel.kind {
+            let verbs = match owned.channels() {
                 ChannelKind::Plain => ["publish", "subscribe", "unsubscribe"],
                 ChannelKind::Sharded => ["spublish", "ssubscribe", "sunsubscribe"],
             };
-            // No channel needs to be allowed to be left.
-            for (verb, place) in verbs.into_iter().zip([Some(place), Some(place), None]) {
-                rights.question(verb, place, false);
+            for channel in owned.channel_names(&name) {
+                let begin = channel.split(':').next().unwrap_or_default();
+                let place = rights.add(format!("&{begin}:*"), channel.clone(), false);
+                // No channel needs to be allowed to be left.
+                for (verb, place) in verbs.into_iter().zip([Some(place), Some(place), None]) {
+                    rights.question(verb, place, false);
+                }
             }
             if terms.tracking == Tracking::Auto {
                 rights.question("client|tracking", None, false);

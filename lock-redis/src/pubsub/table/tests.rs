@@ -16,7 +16,7 @@ fn add(table: &mut SubscriptionTable) -> (WatchId, Option<Arc<Confirmation>>) {
     let releases = ReleaseChannel {
         kind: ChannelKind::Plain,
         name: "c".to_owned(),
-        key: "k".to_owned(),
+        key: Some("k".to_owned()),
         polls: PollInterval::default(),
     };
     let (id, standing) = table.add_waiter(&releases, Arc::new(NoWaiter));
@@ -45,8 +45,8 @@ fn channel_is_requested_once_and_confirmed_to_all() {
         assert!(matches!(confirmation.unwrap().take(), Some(Ok(()))));
     }
     assert!(add(&mut table).1.is_none(), "it stands");
-    assert_eq!(table.message("c", at(0)).watches.len(), 4);
-    assert!(table.message("d", at(0)).watches.is_empty());
+    assert_eq!(table.message("c", None, at(0)).watches.len(), 4);
+    assert!(table.message("d", None, at(0)).watches.is_empty());
 }
 
 #[test]

@@ -1,0 +1,92 @@
+//! A scheduler on several hosts: one of them, the leader, runs the jobs, and another one goes on
+//! where it stopped.
+//!
+//! ```sh
+//! cargo run --example scheduler                              # in this process's memory
+//! cargo run --example scheduler -- redis://127.0.0.1:6379    # on a server
+//! ```
+
+use distlock::{Error, FencingToken, LeadershipChange};
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+
+/// Each is a client of its own, as a process would be.
+const HOSTS: usize = 3;
+
+/// After so many jobs a host goes down.
+const JOBS_OF_A_HOST: usize = 4;
+
+/// How long a job takes at most. A leader begins none that it may not end.
+const LONGEST_JOB: Duration = Duration::from_millis(100);
+
+/// What the jobs change. It refuses a leader whose term is over.
+#[derive(Default)]
+struct Journal(Mutex<Vec<Entry>>);
+
+struct Entry {
+    host: usize,
+    term: FencingToken,
+    job: usize,
+}
+
+impl Journal {
+    /// Runs the next job, if no leader of a later term has run one.
+    fn run_next(&self, host: usize, term: FencingToken) -> bool {
+        let mut entries = self.0.lock().expect("no job panics");
+        let is_over = entries.last().is_some_and(|last| last.term > term);
+        if !is_over {
+            let job = entries.len();
+            entries.push(Entry { host, term, job });
+        }
+        !is_over
+    }
+}
+
+fn host(number: usize, url: &str, journal: &Journal) -> Result<(), Error> {
+    let election = distlock::connect(url)?.election("example:scheduler")?;
+    election.on_change(move |change| match change {
+        LeadershipChange::Gained { .. } => println!("host {number} is the leader"),
+        LeadershipChange::Lost { cause } => println!("host {number} is not any more: {cause}"),
+        _ => println!("host {number} resigns"),
+    })?;
+    election.campaign()?;
+    let mut done = 0;
+    while done < JOBS_OF_A_HOST {
+        if !election.wait_for_leadership(Duration::from_secs(60), None)? {
+            continue;
+        }
+        // Between the two it may have ended: then the journal refuses the job.
+        if let (Ok(()), Some(term)) = (election.ensure(LONGEST_JOB), election.term())
+            && journal.run_next(number, term)
+        {
+            done += 1;
+        }
+    }
+    election.resign()
+}
+
+fn main() -> Result<(), Error> {
+    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://scheduler".to_owned());
+    let journal = Journal::default();
+    thread::scope(|scope| {
+        let hosts: Vec<_> = (0..HOSTS)
+            .map(|number| {
+                let (url, journal) = (&url, &journal);
+                scope.spawn(move || host(number, url, journal))
+            })
+            .collect();
+        hosts.into_iter().try_for_each(|host| host.join().expect("no host panics"))
+    })?;
+
+    // The proof: each job ran once and in order, under terms that grow with each leader.
+    let entries = journal.0.into_inner().expect("no job panics");
+    assert!(entries.iter().enumerate().all(|(number, entry)| entry.job == number));
+    assert_eq!(entries.len(), HOSTS * JOBS_OF_A_HOST);
+    for pair in entries.windows(2) {
+        assert_eq!(pair[0].host == pair[1].host, pair[0].term == pair[1].term);
+        assert!(pair[0].term <= pair[1].term);
+    }
+    println!("{} jobs, each once and in order, by {HOSTS} leaders", entries.len());
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! Fair locks: the lock is that of a mutex, and beside it stands the queue of its waiters.
+//!
+//! The queue is a key of ours, and no part of Redisson's `RFairLock`: `docs/INTEROP.md` says why.
+
+use super::{KindFormat, ScriptCall};
+use crate::connection::{ConnectionLike, Text};
+use crate::format::owned::OwnedFormat;
+use crate::format::redisson::CHANNEL;
+use crate::format::{WireFormat, run};
+use crate::keys;
+use crate::lua::Script;
+use lock_core::backend::{
+    AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, ReleaseOptions, WAITER_PRESENCE,
+};
+use lock_core::{LockKind, LockName, Moment};
+
+/// The format of [`LockKind::Fair`].
+#[derive(Debug)]
+pub(super) struct Fair;
+
+/// A script of these files.
+macro_rules! script {
+    ($number:literal, $name:literal: $($file:literal),+) => {
+        Script::new(
+            $number,
+            $name,
+            CHANNEL,
+            None,
+            concat!($(include_str!(concat!("../../lua/", $file, ".lua"))),+),
+        )
+    };
+}
+
+static ACQUIRE: Script =
+    script!(47, "acquire": "redisson/look", "redisson/take", "fair/queue", "fair/acquire", "grant");
+static CLOSE: Script = script!(
+    48,
+    "close":
+    "redisson/look",
+    "redisson/gone",
+    "redisson/take",
+    "fair/queue",
+    "fair/close",
+    "close",
+    "free/usual"
+);
+static FORCE: Script =
+    script!(49, "force": "redisson/holder", "fair/queue", "fair/force", "force", "free/usual");
+
+/// The queue of a lock's waiters, and the channel on which the next one is told.
+fn queue(key: &str) -> String {
+    keys::channel("distlock_queue", key)
+}
+
+impl KindFormat for Fair {
+    fn channel(&self, key: &str) -> String {
+        queue(key)
+    }
+
+    /// A report would wake all waiters, or lead to a read for each.
+    fn is_tracked(&self) -> bool {
+        false
+    }
+
+    fn names_beside(&self, key: &str) -> Vec<String> {
+        vec![queue(key)]
+    }
+
+    fn scripts(&self) -> &'static [&'static Script] {
+        static ALL: [&Script; 3] = [&ACQUIRE, &CLOSE, &FORCE];
+        &ALL
+    }
+
+    fn acquire(
+        &self,
+        format: &OwnedFormat,
+        link: &mut dyn ConnectionLike,
+        attempt: &Attempt<'_>,
+        _is_tracked: &dyn Fn(&str) -> bool,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
+        let key = format.keys.lock(attempt.name);
+        let request = format.acquire_request(attempt, &key)?;
+        let (queue, presence) = (queue(&key), Text::millis(WAITER_PRESENCE));
+        let [lock, counter, tombstone] = request.keys(&key);
+        let keys = [lock, counter, tombstone, queue.as_bytes()];
+        let mut arguments: Vec<_> = request.arguments().collect();
+        arguments.insert(2, presence.as_bytes());
+        let reply = run(&ACQUIRE, link, &key, &keys, &arguments, by)?;
+        format.acquired(link, &ACQUIRE, &reply, request.reserve, attempt.name, || false, by)
+    }
+
+    fn release(
+        &self,
+        format: &OwnedFormat,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+    ) -> ScriptCall {
+        let queue = queue(&format.keys.lock(&acquisition.name));
+        format.queued_release(&CLOSE, acquisition, options, queue)
+    }
+
+    fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall {
+        let lease = Text::number(acquisition.lease.as_millis());
+        let arguments = [lease, Text::owner(acquisition.owner)];
+        ScriptCall {
+            script: &format.dialect.scripts.renew,
+            keys: vec![format.keys.lock(&acquisition.name).into_owned()],
+            arguments: arguments.iter().map(|word| word.as_bytes().to_vec()).collect(),
+        }
+    }
+
+    fn inspect(
+        &self,
+        format: &OwnedFormat,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        format.inspect(link, &name.of_kind(LockKind::Mutex), by)
+    }
+
+    fn verify(
+        &self,
+        format: &OwnedFormat,
+        link: &mut dyn ConnectionLike,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        let holder = self.inspect(format, link, &acquisition.name, by)?.holder;
+        Ok(holder.filter(|holder| acquisition.owner.matches(&holder.owner)))
+    }
+
+    fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
+        let key = format.keys.lock(name);
+        let told = [keys::channel(CHANNEL, &key).into_bytes(), format.publish().to_vec()];
+        ScriptCall {
+            script: &FORCE,
+            keys: vec![key.to_string(), queue(&key)],
+            arguments: told.to_vec(),
+        }
+    }
+}

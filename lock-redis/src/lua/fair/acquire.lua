@@ -1,0 +1,36 @@
+-- acquire: takes a fair lock for an owner if it is free and the owner is next, and makes its fencing tokens; otherwise the
+-- owner enters the queue, or stays in it. It ends with grant.lua.
+--
+-- KEYS[1] the lock
+-- KEYS[2] the counter     see acquire.lua of the mutex
+-- KEYS[3] the tombstone   present while this owner is closed
+-- KEYS[4] the queue       see queue.lua
+-- ARGV[1] lease in milliseconds
+-- ARGV[2] owner
+-- ARGV[3] for how long, in milliseconds, the owner counts as waiting from now on
+-- ARGV[4], ARGV[5] as ARGV[3] and ARGV[4] of the mutex
+--
+-- Returns what the mutex's script does; the time of {0, time, 1} is, where the lock is free, how long the next owner counts as
+-- waiting.
+--
+-- Atomic because two owners must never both find the lock free or be next, a token must belong to exactly one grant, and a
+-- late copy of a request must see the tombstone before it takes the lock or enters the queue.
+
+if redis.call('EXISTS', KEYS[3]) == 1 then
+  return {0, -2, 1}
+end
+local ours = look(redis.call, KEYS[1], ARGV[2]) == 1
+if not ours then
+  local now = clock()
+  local owner, left = first(KEYS[4], now)
+  local pttl = redis.call('PTTL', KEYS[1])
+  if pttl ~= -2 or (owner and owner ~= ARGV[2]) then
+    wait(KEYS[4], ARGV[2], now, ARGV[3])
+    return {0, pttl == -2 and left or pttl, 1}
+  end
+  -- What fails from here on ends the wait.
+  if owner then
+    leave(KEYS[4], ARGV[2])
+  end
+end
+local keep, reserve = ARGV[4], ARGV[5]

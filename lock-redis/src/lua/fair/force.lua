@@ -1,0 +1,5 @@
+-- What goes before force.lua, for a fair lock.
+--
+-- KEYS[2] the queue       see queue.lua
+tell(KEYS[2], ARGV[2])
+

@@ -1,0 +1,26 @@
+//! Locks in the order of arrival, over a failover.
+
+use crate::scene::{SOON, client};
+use distlock::DistLock;
+use distlock_tests::queue::{self, Line};
+use distlock_tests::sentinel::Group;
+use distlock_tests::time::eventually;
+
+/// The replica has the queue as the master had it, or without its last change.
+#[test]
+fn fair_waiters_are_all_served_after_a_failover() {
+    let group = Group::steady();
+    let clients = [(); 3].map(|()| client(&group, "watchdog=60s"));
+    let mut probe = group.probe();
+    let held = clients[0].fair_mutex("x").unwrap().lock().unwrap();
+    let mut line = Line::default();
+    clients.iter().for_each(|client| line.enter(&mut probe, client.fair_mutex("x").unwrap()));
+    let new = group.fail_over();
+    let mut probe = group.servers[new].probe();
+    eventually("all wait there", SOON, || queue::waiting(&mut probe, "x") == 3);
+    held.unlock().unwrap();
+    let mut order = line.end();
+    println!("served {order:?}");
+    order.sort_unstable();
+    assert_eq!(order, [0, 1, 2]);
+}

@@ -1,0 +1,126 @@
+//! Processes that take part in an election, and record when they led.
+
+use super::{Contenders, LOOK};
+use crate::child::Child;
+use crate::claims::{Claim, Log};
+use crate::time::let_pass;
+use distlock::{Clock, Election, FencingToken, LeadershipChange, Moment, SystemClock};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// What a process takes for its leadership.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// What the election says now.
+    Valid,
+    /// What it was last told, which it looks at from time to time: the control.
+    Told,
+}
+
+impl Role {
+    /// How often the control looks at what it was told.
+    const SELDOM: Duration = Duration::from_millis(500);
+
+    pub(super) fn of(word: &str) -> Option<Self> {
+        [Self::Valid, Self::Told].into_iter().find(|role| role.word() == word)
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Valid => "valid",
+            Self::Told => "told",
+        }
+    }
+}
+
+impl Contenders {
+    /// So many processes that take part in an election.
+    pub fn candidates(role: Role, url: &str, name: &str, processes: usize) -> Self {
+        Self::start_as(role.word(), url, name, processes)
+    }
+
+    /// When each of them led, one claim for each term.
+    pub fn terms(&self) -> Vec<Claim> {
+        let mut terms = BTreeMap::<(String, u64), Claim>::new();
+        for claim in self.claims() {
+            let key = (claim.holder.clone(), claim.token);
+            let term = terms.entry(key).or_insert_with(|| claim.clone());
+            term.to = term.to.max(claim.to);
+        }
+        terms.into_values().collect()
+    }
+
+    /// The process of this number.
+    pub fn of(&mut self, id: u32) -> &mut Child {
+        self.children.iter_mut().find(|child| child.id() == id).expect("one of ours")
+    }
+
+    /// The process that led last, after this moment.
+    pub fn leader(&mut self, after: Moment) -> Option<&mut Child> {
+        let last = self.terms().into_iter().max_by_key(|term| term.to)?;
+        let is_it = |child: &&mut Child| child.id().to_string() == last.holder;
+        self.children.iter_mut().find(is_it).filter(|_| last.to > after)
+    }
+}
+
+/// Takes part, and records each moment at which it leads: what a process has said stays when it is
+/// killed.
+pub(super) fn lead(file: &Path, role: Role, name: &str, url: &str) {
+    let election = distlock::connect(url).unwrap().election(name).unwrap();
+    let (log, ended) = (Log::create(file), AtomicBool::new(false));
+    let mut told = Told::new(&election);
+    election.campaign().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _end = std::io::stdin().lines().count();
+            ended.store(true, Ordering::SeqCst);
+        });
+        let mut began = None;
+        while !ended.load(Ordering::SeqCst) {
+            // First the clock: a leader that is one after it was one then.
+            let now = SystemClock.now();
+            let term = match role {
+                Role::Valid => election.term(),
+                Role::Told => told.term(now),
+            };
+            if let Some(term) = term {
+                let (_, from) = *began.get_or_insert((term, now));
+                let holder = std::process::id().to_string();
+                let (lock, token) = (name.to_owned(), term.get());
+                log.write(&Claim { lock, holder, token, asked: from, from, to: now });
+            }
+            began = began.filter(|(of, _)| Some(*of) == term);
+            let_pass(LOOK);
+        }
+    });
+    election.resign().unwrap();
+}
+
+/// What the control believes.
+struct Told {
+    changes: crossbeam_channel::Receiver<LeadershipChange>,
+    term: Option<FencingToken>,
+    looked: Moment,
+}
+
+impl Told {
+    fn new(election: &Election) -> Self {
+        Self { changes: election.changes(), term: None, looked: Moment::from_nanos(0) }
+    }
+
+    fn term(&mut self, now: Moment) -> Option<FencingToken> {
+        if self.term.is_none() || now.since(self.looked) >= Role::SELDOM {
+            self.looked = now;
+            for change in self.changes.try_iter() {
+                self.term = match change {
+                    LeadershipChange::Gained { term } => term,
+                    _ => None,
+                };
+            }
+        }
+        self.term
+    }
+}

@@ -1,0 +1,53 @@
+//! Threads that wait for a fair lock, and the order in which they are served.
+
+use crate::probe::Probe;
+use crate::time::eventually;
+use distlock::{DistLock, Mutex};
+use parking_lot::Mutex as Shared;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// How long a waiter may take to get its position.
+const SOON: Duration = Duration::from_secs(60);
+
+/// Threads in the order in which they got a position.
+#[derive(Default)]
+pub struct Line {
+    threads: Vec<JoinHandle<()>>,
+    /// Which were served, with their tokens.
+    served: Arc<Shared<Vec<(usize, u64)>>>,
+}
+
+/// The key of the queue of this lock, whose name has no braces.
+pub fn key(lock: &str) -> String {
+    format!("distlock_queue:{{{lock}}}")
+}
+
+/// How many owners wait: each has a position and an end of its presence.
+pub fn waiting(probe: &mut Probe, lock: &str) -> i64 {
+    probe.command(&["ZCARD", &key(lock)]).int() / 2
+}
+
+impl Line {
+    /// One more thread takes its turn; returns when it has a position.
+    pub fn enter(&mut self, probe: &mut Probe, lock: Mutex) {
+        let name = lock.name().to_string();
+        let (before, number) = (waiting(probe, &name), self.threads.len());
+        let served = Arc::clone(&self.served);
+        self.threads.push(thread::spawn(move || {
+            let guard = lock.lock().unwrap();
+            served.lock().push((number, guard.fencing_token().unwrap().get()));
+            guard.unlock().unwrap();
+        }));
+        eventually("it has a position", SOON, || waiting(probe, &name) > before);
+    }
+
+    /// Waits until all are served, each with a larger token than the one before. Their order.
+    pub fn end(self) -> Vec<usize> {
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+        let served = self.served.lock();
+        assert!(served.is_sorted_by_key(|it| it.1), "{served:?}");
+        served.iter().map(|it| it.0).collect()
+    }
+}

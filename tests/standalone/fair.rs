@@ -1,0 +1,392 @@
+//! Fair locks on a real server: the order over all clients, the queue's key, and what a hand-over
+//! costs.
+
+use crate::bench::{Bench, LONG, lease, name, soon};
+use distlock::{Client, DistLock, LockKind, Mutex, OwnerId, OwnerText, SystemClock};
+use distlock_tests::child::{Child, Example};
+use distlock_tests::contenders::Contenders;
+use distlock_tests::probe::Probe;
+use distlock_tests::process::RedisServer;
+use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
+use distlock_tests::queue::{self, Line};
+use distlock_tests::redis::{client, counted};
+use distlock_tests::resp::Kind;
+use distlock_tests::time::{Stopwatch, eventually, with_tolerance};
+use lock_core::Clock;
+use lock_core::backend::{
+    AcquisitionId, Answer, Attempt, Receipt, Release, ReleaseOptions, WAITER_ATTEMPTS,
+    WAITER_PRESENCE, Wake,
+};
+use parking_lot::Mutex as Shared;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+const QUEUE: &str = "distlock_queue:{x}";
+
+fn waiting(probe: &mut Probe) -> i64 {
+    queue::waiting(probe, "x")
+}
+
+fn fair(client: &Client) -> Mutex {
+    client.fair_mutex("x").unwrap()
+}
+
+#[test]
+fn fair_lock_serves_all_clients_in_the_order_of_arrival() {
+    let server = RedisServer::start();
+    let clients: Vec<_> = (0..4).map(|_| client(&server, "")).collect();
+    let mut probe = server.probe();
+    let held = fair(&clients[0]).lock().unwrap();
+    let mut line = Line::default();
+    (0..16).for_each(|n| line.enter(&mut probe, fair(&clients[n * 7 % 4])));
+    let newcomer = fair(&clients[3]);
+    assert!(newcomer.try_lock().unwrap().is_none());
+    held.unlock().unwrap();
+    assert_eq!(line.end(), (0..16).collect::<Vec<_>>());
+    eventually("no position is left", LONG, || !probe.exists(QUEUE));
+}
+
+#[test]
+fn fair_lock_stands_as_a_mutex_and_excludes_it() {
+    let server = RedisServer::start();
+    let (ours, others) = (client(&server, "order=fair"), client(&server, ""));
+    let mut probe = server.probe();
+    let guard = ours.mutex("x").unwrap().lock().unwrap();
+    let stored = probe.hgetall("x");
+    assert_eq!(stored.values().collect::<Vec<_>>(), ["1"], "{stored:?}");
+    assert!(others.mutex("x").unwrap().try_lock().unwrap().is_none());
+    assert!(others.owned_mutex("x").unwrap().is_locked().unwrap());
+    guard.unlock().unwrap();
+    let held = others.mutex("x").unwrap().lock().unwrap();
+    assert!(ours.owned_mutex("x").unwrap().try_lock().unwrap().is_none());
+    assert_eq!(ours.mutex("x").unwrap().name().kind(), LockKind::Fair);
+    held.unlock().unwrap();
+    assert!(ours.owned_mutex("x").unwrap().try_lock().unwrap().is_some());
+}
+
+#[test]
+fn release_of_a_mutex_reaches_a_fair_waiter_within_a_second() {
+    let server = RedisServer::start();
+    let (ours, others) = (client(&server, ""), client(&server, ""));
+    let mut probe = server.probe();
+    let held = others.mutex("x").unwrap().lock().unwrap();
+    let mut line = Line::default();
+    line.enter(&mut probe, fair(&ours));
+    held.unlock().unwrap();
+    let (waited, tolerance) = with_tolerance(|| {
+        let watch = Stopwatch::start();
+        line.end();
+        watch.elapsed()
+    });
+    let overdue = waited.saturating_sub(WAITER_ATTEMPTS);
+    tolerance.must_cover(overdue, LONG, "a fair waiter asks each second");
+}
+
+#[test]
+fn fair_waiter_that_gives_up_lets_the_next_one_in() {
+    let server = RedisServer::start();
+    let (a, b) = (client(&server, ""), client(&server, ""));
+    let mut probe = server.probe();
+    let held = fair(&a).lock().unwrap();
+    let first = fair(&b);
+    let patience = Duration::from_millis(500);
+    let gives_up = thread::spawn(move || first.try_lock_for(patience).unwrap().is_none());
+    eventually("it has a position", LONG, || waiting(&mut probe) == 1);
+    let mut line = Line::default();
+    line.enter(&mut probe, fair(&b));
+    assert!(gives_up.join().unwrap());
+    eventually("its position is gone", LONG, || waiting(&mut probe) == 1);
+    held.unlock().unwrap();
+    line.end();
+}
+
+/// A client in another process that wants the lock again and again, once it waits.
+fn contender(server: &RedisServer, probe: &mut Probe) -> Contenders {
+    let url = format!("{}?order=fair", server.url());
+    let contender = Contenders::start(&url, "x", 1, 1);
+    eventually("it has a position", LONG, || waiting(probe) == 1);
+    contender
+}
+
+/// How long the next one waits after a release, behind a head that something was done to.
+fn wait_behind(server: &RedisServer, after: impl FnOnce(&mut Child)) -> Contenders {
+    let mut probe = server.probe();
+    let ours = client(server, "");
+    let held = fair(&ours).lock().unwrap();
+    let mut head = contender(server, &mut probe);
+    let mut line = Line::default();
+    line.enter(&mut probe, fair(&ours));
+    after(head.child(0));
+    let (waited, tolerance) = with_tolerance(|| {
+        let watch = Stopwatch::start();
+        held.unlock().unwrap();
+        line.end();
+        watch.elapsed()
+    });
+    println!("behind a head that does not answer: {waited:?}");
+    let bound = WAITER_PRESENCE + WAITER_ATTEMPTS;
+    tolerance.must_cover(waited.saturating_sub(bound), LONG, "a dead head is passed over");
+    head
+}
+
+#[test]
+fn killed_head_of_the_queue_delays_others_by_its_presence() {
+    drop(wait_behind(&RedisServer::start(), Child::kill));
+}
+
+#[test]
+fn paused_head_of_the_queue_loses_its_position_only() {
+    let server = RedisServer::start();
+    let mut head = wait_behind(&server, |head| head.pause());
+    head.child(0).resume();
+    eventually("it gets the lock after all", LONG, || !head.claims().is_empty());
+    head.stop();
+}
+
+#[test]
+fn holder_that_dies_leaves_the_lock_to_the_head() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let url = format!("{}?order=fair&watchdog=2s", server.url());
+    let mut holder = Example::distlock(&["hold", "--url", &url, "x"]).spawn();
+    holder.expect_event("held", LONG);
+    let ours = client(&server, "");
+    let mut line = Line::default();
+    (0..3).for_each(|_| line.enter(&mut probe, fair(&ours)));
+    holder.kill();
+    assert_eq!(line.end(), [0, 1, 2]);
+}
+
+/// How many scripts a hand-over costs with so many clients that wait, beyond the attempts of each
+/// second.
+fn requests_per_hand_over(waiters: usize) -> f64 {
+    let server = RedisServer::start();
+    let clients: Vec<_> = (0..waiters).map(|_| client(&server, "")).collect();
+    let owner = client(&server, "");
+    let mut probe = server.probe();
+    let held = fair(&owner).lock().unwrap();
+    let mut line = Line::default();
+    clients.iter().for_each(|client| line.enter(&mut probe, fair(client)));
+    probe.reset_stats();
+    let (took, tolerance) = with_tolerance(|| {
+        let watch = Stopwatch::start();
+        held.unlock().unwrap();
+        line.end();
+        watch.elapsed()
+    });
+    // The attempts of each second alone would take half a second for each.
+    let (bound, what) = (WAITER_ATTEMPTS * 2, "the next waiter asks at once");
+    tolerance.must_cover(took.saturating_sub(bound), WAITER_ATTEMPTS * 5, what);
+    let counted = counted(&mut probe);
+    let seconds = took.as_secs_f64() / WAITER_ATTEMPTS.as_secs_f64();
+    // Of those that wait each asks once in a second, and they become fewer.
+    let by_time = seconds.ceil() * waiters as f64;
+    #[allow(clippy::cast_precision_loss, reason = "some hundred")]
+    let (scripts, reads) = (counted.scripts as f64, probe.command_calls("pttl") as f64);
+    println!(
+        "{waiters} waiting clients: {scripts} requests, {reads} PTTL, {:.2} per hand-over, in {took:?}",
+        scripts / waiters as f64
+    );
+    (scripts - by_time) / waiters as f64
+}
+
+#[test]
+fn hand_over_costs_two_requests_whatever_number_waits() {
+    for waiters in [2, 8, 32] {
+        let requests = requests_per_hand_over(waiters);
+        assert!(requests <= 2.1, "{requests} with {waiters} clients");
+    }
+}
+
+fn fair_attempt(bench: &Bench, owner: OwnerId) -> Answer {
+    let name = name("x").of_kind(LockKind::Fair);
+    bench.backend.acquire(&Attempt::new(&name, owner, lease(30_000)), soon()).unwrap()
+}
+
+fn fair_release(bench: &Bench, owner: OwnerId, options: ReleaseOptions) -> Release {
+    let name = name("x").of_kind(LockKind::Fair);
+    let id = AcquisitionId::new(name, owner, lease(30_000), Receipt::default());
+    bench.backend.release(&id, options, soon()).unwrap()
+}
+
+/// Notes which owner is named as the next one.
+#[derive(Default)]
+struct Named(Shared<Vec<String>>);
+
+impl Wake for Named {
+    fn wake(&self) {
+        self.0.lock().push("any".to_owned());
+    }
+
+    fn wake_next(&self, next: &OwnerText) {
+        self.0.lock().push(next.as_str().to_owned());
+    }
+}
+
+#[test]
+fn next_waiter_is_named_by_release_and_by_leaving_a_free_lock() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let named = Arc::new(Named::default());
+    let fair = name("x").of_kind(LockKind::Fair);
+    let watch = bench.backend.watch(&fair, Arc::clone(&named) as Arc<dyn Wake>, soon()).unwrap();
+    let [holder, first, second, third] = [(); 4].map(|()| bench.owner());
+    for owner in [holder, first, second, third] {
+        let _answer = fair_attempt(&bench, owner);
+    }
+    let released = ReleaseOptions::WITHOUT_TOMBSTONE;
+    let told = |owners: &[OwnerId]| {
+        let owners: Vec<_> = owners.iter().map(OwnerId::to_string).collect();
+        eventually("they are named", LONG, || *named.0.lock() == owners);
+    };
+    fair_release(&bench, second, released);
+    fair_release(&bench, holder, released);
+    told(&[first]);
+    fair_release(&bench, first, released);
+    told(&[first, third]);
+    drop(watch);
+}
+
+#[test]
+fn closed_owner_enters_no_queue_and_is_granted_nothing() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let mut probe = server.probe();
+    let (holder, late) = (bench.owner(), bench.owner());
+    assert!(matches!(fair_attempt(&bench, holder), Answer::Granted(_)));
+    assert!(matches!(fair_attempt(&bench, late), Answer::Busy(Some(_))));
+    assert_eq!(fair_release(&bench, late, ReleaseOptions::WITH_TOMBSTONE), Release::Gone);
+    assert!(matches!(fair_attempt(&bench, late), Answer::Busy(None)));
+    assert!(!probe.exists(QUEUE));
+    fair_release(&bench, holder, ReleaseOptions::WITHOUT_TOMBSTONE);
+    assert!(matches!(fair_attempt(&bench, late), Answer::Busy(None)));
+    assert!(!probe.exists("x"));
+}
+
+#[test]
+fn repeated_fair_attempt_keeps_position_grant_and_token() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let [holder, first, second] = [(); 3].map(|()| bench.owner());
+    let tokens = |answer| match answer {
+        Answer::Granted(grant) => grant.tokens,
+        other => panic!("{other:?}"),
+    };
+    let granted = tokens(fair_attempt(&bench, holder));
+    server.probe().command(&["SCRIPT", "FLUSH"]);
+    assert_eq!(tokens(fair_attempt(&bench, holder)), granted);
+    for owner in [first, second, first] {
+        assert!(fair_attempt(&bench, owner).is_busy());
+    }
+    let released = ReleaseOptions::WITHOUT_TOMBSTONE;
+    assert!(matches!(fair_release(&bench, holder, released), Release::FreedFor(_)));
+    assert_eq!(fair_release(&bench, holder, released), Release::Gone);
+    assert!(fair_attempt(&bench, second).is_busy(), "the first came before");
+    let again = tokens(fair_attempt(&bench, first));
+    assert_eq!(waiting(&mut server.probe()), 1, "a holder waits no longer");
+    assert!(again.unwrap().first() > granted.unwrap().last());
+}
+
+#[test]
+fn queue_of_dead_waiters_goes_by_itself() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let mut probe = server.probe();
+    fair_attempt(&bench, bench.owner());
+    let begun = SystemClock.now();
+    for _ in 0..3 {
+        assert!(fair_attempt(&bench, bench.owner()).is_busy());
+    }
+    let left = probe.pttl(QUEUE).expect("it has an end");
+    assert!(left <= WAITER_PRESENCE && SystemClock.now().since(begun) + left >= WAITER_PRESENCE);
+    eventually("it is gone", LONG, || !probe.exists(QUEUE));
+}
+
+#[test]
+fn many_dead_waiters_are_removed_a_part_at_a_time() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let mut probe = server.probe();
+    for number in 0..250 {
+        let (number, dead) = (format!("{}", number + 1), format!("dead:{number}"));
+        probe.command(&["ZADD", QUEUE, &number, &dead, "-1", &format!("until:{dead}")]);
+    }
+    let owner = bench.owner();
+    let mut attempts = 0;
+    while fair_attempt(&bench, owner).is_busy() {
+        attempts += 1;
+        assert!(waiting(&mut probe) >= 250 + 1 - attempts * 100, "more than a part");
+    }
+    assert_eq!(attempts, 2);
+}
+
+#[test]
+fn lost_replies_leave_no_position_and_no_second_holder() {
+    let server = RedisServer::start();
+    let faults = [
+        (Kind::Acquire, Fault::CutReply),
+        (Kind::Acquire, Fault::Late(Duration::from_millis(300))),
+        (Kind::Close, Fault::CutReply),
+        (Kind::Close, Fault::Cut),
+    ];
+    for (kind, fault) in faults {
+        let plan = Sometimes::new(Some(kind), Turn::Every(3), fault);
+        let proxy = Proxy::new(server.port(), Arc::new(plan));
+        let url = format!("{}?command_timeout=500ms", proxy.url());
+        let inside = Arc::new(Shared::new(()));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let (client, inside) = (distlock::connect(&url).unwrap(), Arc::clone(&inside));
+                thread::spawn(move || {
+                    for _ in 0..5 {
+                        let guard = fair(&client).lock().unwrap();
+                        let alone = inside.try_lock().expect("no other holder");
+                        assert!(guard.is_valid());
+                        drop(alone);
+                        drop(guard);
+                    }
+                    client.wait_for_cleanup(LONG).unwrap();
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(proxy.count(kind, fault) > 0, "{kind:?} {fault:?}");
+        let mut probe = server.probe();
+        eventually("nothing is left", LONG, || !probe.exists(QUEUE) && !probe.exists("x"));
+    }
+}
+
+#[test]
+fn fair_lock_is_refused_where_there_are_mutexes_only() {
+    let server = RedisServer::start();
+    for options in ["format=token", "format=plain", "format=timestamp&server_clock=yes"] {
+        let url = format!("{}?{options}", server.url());
+        let Ok(client) = distlock::connect(&url) else { continue };
+        let refused = client.fair_mutex("x").unwrap_err();
+        assert!(refused.is_unsupported(), "{refused:?}");
+        let refused = distlock::connect(&format!("{url}&order=fair")).unwrap_err();
+        assert!(refused.is_unsupported() && refused.to_string().contains("order=fair"));
+    }
+    // Without a request: there need be no servers.
+    let quorum = "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3?order=fair";
+    assert!(distlock::connect(quorum).unwrap_err().is_unsupported());
+}
+
+#[test]
+fn several_fair_locks_are_taken_as_one() {
+    let server = RedisServer::start();
+    let (a, b) = (client(&server, ""), client(&server, ""));
+    let both = |client: &Client| {
+        let locks: [Arc<dyn DistLock>; 2] =
+            ["x", "y"].map(|name| client.fair_mutex(name).unwrap().into());
+        distlock::MultiLock::new(locks).unwrap()
+    };
+    let guard = both(&a).lock().unwrap();
+    assert!(b.fair_mutex("y").unwrap().try_lock().unwrap().is_none());
+    assert!(both(&b).try_lock().unwrap().is_none());
+    let other = both(&b);
+    let waiter = thread::spawn(move || drop(other.lock().unwrap()));
+    guard.unlock().unwrap();
+    waiter.join().unwrap();
+}
