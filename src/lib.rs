@@ -42,7 +42,7 @@ pub use lock_core::{
     LockName, LockOptions, Loss, LossCause, MajorityLock, ManualClock, MemberOutcome, MemberResult,
     MemoryBackend, MemoryScheme, Moment, MultiLock, Mutex, Notices, Notification,
     OnInsufficientReplicas, OpenConnection, OwnedGuard, OwnedMutex, OwnerId, OwnerLabel, OwnerText,
-    Replicas, Replication, Scheme, Schemes, Secret, Setting, Signal, SystemClock, TokenPolicy,
+    Replicas, Replication, Scheme, Schemes, Secret, Semaphore, Setting, Signal, SystemClock, TokenPolicy,
     TokenRange, WarningKind, Woken,
 };
 #[cfg(feature = "toml")]

@@ -313,7 +313,7 @@ impl OwnedFormat {
     }
 
     /// The command that publishes.
-    fn publish(&self) -> &'static [u8] {
+    pub(super) fn publish(&self) -> &'static [u8] {
         self.channels().publish().as_bytes()
     }
 
@@ -338,6 +338,7 @@ impl OwnedFormat {
             kind: self.channels(),
             name: kind.map_or_else(|| self.naming.of(&key), |kind| kind.channel(&key)),
             key: key.into_owned(),
+            is_tracked: kind.is_none_or(|kind| kind.is_freed_with_its_key()),
             polls: self.polls.unwrap_or_default(),
         }
     }
@@ -391,7 +392,9 @@ impl OwnedFormat {
         let key = self.keys.lock(name);
         let token = (self.policy != TokenPolicy::Off).then(|| keys::token_counter(&key));
         let tombstone = keys::tombstone(&key, &Text::of(0));
-        token.into_iter().chain([tombstone]).chain(self.list(&key))
+        let kinds = kinds::ALL.iter().filter(|_| self.has_all_kinds());
+        let of_kinds: Vec<_> = kinds.flat_map(|kind| kind.names_beside(&key)).collect();
+        token.into_iter().chain([tombstone]).chain(self.list(&key)).chain(of_kinds)
     }
 
     /// The list that a release of `key` pushes to, in the same script, if there is one.
@@ -517,6 +520,16 @@ impl OwnedFormat {
         });
     }
 
+    /// How long a tombstone stays, if this release leaves one.
+    pub(super) fn tombstone_lifetime(
+        &self,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+    ) -> Option<Duration> {
+        let is_wanted = options.tombstone != Tombstone::None;
+        is_wanted.then(|| acquisition.lease.duration().max(self.shortest_tombstone))
+    }
+
     /// What is sent to end a holding.
     fn release_request<'a>(
         &self,
@@ -530,10 +543,7 @@ impl OwnedFormat {
             .last_used
             .zip(acquisition.receipt.get::<ReservedTokens>())
             .filter(|(used, aside)| *used < aside.last);
-        let tombstone = match options.tombstone {
-            Tombstone::None => Duration::ZERO,
-            _ => acquisition.lease.duration().max(self.shortest_tombstone),
-        };
+        let tombstone = self.tombstone_lifetime(acquisition, options).unwrap_or_default();
         let owner = Text::owner(acquisition.owner);
         let is_plain = unused.is_none() && tombstone.is_zero() && options.kept.is_none();
         let closing = (!is_plain).then(|| Closing {

@@ -30,8 +30,9 @@ impl ChannelKind {
 pub(crate) struct ReleaseChannel {
     pub(crate) kind: ChannelKind,
     pub(crate) name: String,
-    /// The key that is gone once the lock is free.
     pub(crate) key: String,
+    /// Whether the key is gone once the lock is free, so that its changes are of interest.
+    pub(crate) is_tracked: bool,
     /// How often a waiter asks again where neither the channel nor the key can be watched.
     pub(crate) polls: PollInterval,
 }

@@ -215,7 +215,7 @@ impl SubscriptionTable {
             key: releases.key.as_str().into(),
             polls: releases.polls,
         });
-        if self.keys.watch(&of.key, &id.0) {
+        if releases.is_tracked && self.keys.watch(&of.key, &id.0) {
             self.wake_thread();
         }
         (id, standing)

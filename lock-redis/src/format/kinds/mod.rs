@@ -4,6 +4,8 @@
 //! What a request is sent on, what a release means and who is woken is the same for all kinds, and
 //! stands in [`OwnedFormat`]; here stands what differs: the keys, the scripts, and their replies.
 
+mod permits;
+
 use super::OwnedFormat;
 use crate::connection::{ConnectionLike, Reply};
 use crate::lua::Script;
@@ -25,6 +27,16 @@ pub(crate) struct ScriptCall {
 pub(crate) trait KindFormat: fmt::Debug + Sync {
     /// Where its releases are published.
     fn channel(&self, key: &str) -> String;
+
+    /// The keys that it has beside those of a mutex.
+    fn names_beside(&self, _key: &str) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Whether the key under its name is gone once it is free, so that waiters are to hear of it.
+    fn is_freed_with_its_key(&self) -> bool {
+        true
+    }
 
     /// The commands on keys that its scripts run, as an access control list writes them.
     fn scripts(&self) -> &'static [&'static Script];
@@ -85,12 +97,13 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
 }
 
 /// All of them.
-pub(crate) static ALL: &[&dyn KindFormat] = &[];
+pub(crate) static ALL: &[&dyn KindFormat] = &[&permits::PERMITS];
 
 /// The format of a kind; `None` for a mutex.
 pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
     match kind {
-        // Fair, Read, Write, Permits: a file here for each.
+        LockKind::Permits { .. } => Some(&permits::PERMITS),
+        // Fair, Read, Write: a file here for each.
         _ => None,
     }
 }

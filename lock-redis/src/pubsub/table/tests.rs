@@ -14,6 +14,7 @@ fn at(milliseconds: u64) -> Moment {
 
 fn add(table: &mut SubscriptionTable) -> (WatchId, Option<Arc<Confirmation>>) {
     let releases = ReleaseChannel {
+        is_tracked: true,
         kind: ChannelKind::Plain,
         name: "c".to_owned(),
         key: "k".to_owned(),

@@ -1,0 +1,52 @@
+//! Clients and threads that contend for permits.
+
+use distlock::Semaphore;
+use distlock_tests::process::RedisServer;
+use distlock_tests::redis::client;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+const NAME: &str = "downloads";
+
+/// How many hold permits, and the most that did.
+#[derive(Default)]
+struct Inside {
+    now: AtomicU32,
+    most: AtomicU32,
+}
+
+impl Inside {
+    fn visit(&self, semaphore: &Semaphore, count: u32) {
+        let permits = semaphore.acquire_many(count).unwrap();
+        let now = self.now.fetch_add(count, Ordering::SeqCst) + count;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        thread::yield_now();
+        self.now.fetch_sub(count, Ordering::SeqCst);
+        permits.unlock().unwrap();
+    }
+}
+
+#[test]
+fn clients_and_threads_hold_no_more_than_the_limit() {
+    const LIMIT: u32 = 4;
+    let server = RedisServer::start();
+    let inside = Inside::default();
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            let client = client(&server, "");
+            for thread in 0..4 {
+                let semaphore = client.semaphore(NAME, LIMIT).unwrap();
+                let inside = &inside;
+                scope.spawn(move || {
+                    for turn in 0..25 {
+                        inside.visit(&semaphore, 1 + (thread + turn) % 3);
+                    }
+                });
+            }
+        }
+    });
+    assert_eq!(inside.most.load(Ordering::SeqCst), LIMIT);
+    let mut probe = server.probe();
+    assert_eq!(probe.get(NAME).unwrap(), LIMIT.to_string());
+    assert_eq!(probe.keys("*"), [NAME], "no permit is left");
+}
