@@ -619,10 +619,14 @@ impl OwnedFormat {
                 .iter()
                 .map(|at| Run { keys: &words[*at].0, arguments: &words[*at].1 })
                 .collect();
+            // What several share changes with each of them, and the reports would tell of no loss.
+            let is_shared = batch[first].acquisition.name.kind().is_shared();
+            link.report_changes_of_keys(!is_shared);
             let (answers, _) = renew_each(script, link, &runs, &[], by);
             for (at, renewal) in group.iter().zip(answers) {
                 renewals[*at] = Some(renewal);
             }
+            link.report_changes_of_keys(true);
         }
         renewals.into_iter().flatten().collect()
     }
