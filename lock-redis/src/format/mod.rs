@@ -15,7 +15,7 @@
 
 mod dialect;
 mod foreign_value;
-mod kinds;
+pub(crate) mod kinds;
 mod label;
 mod owned;
 mod redisson;

@@ -386,6 +386,13 @@ impl OwnedFormat {
         }
     }
 
+    /// The same of all kinds of locks.
+    pub(crate) fn all_channels(&self, name: &LockName) -> Vec<String> {
+        let key = self.keys.lock(name);
+        let kinds = kinds::ALL.iter().filter(|_| self.has_all_kinds());
+        once(self.naming.of(&key)).chain(kinds.map(|kind| kind.channel(&key))).collect()
+    }
+
     /// The other keys of a lock: its tombstones, the counter of its tokens, and the list of foreign
     /// waiters.
     pub(crate) fn names_beside(&self, name: &LockName) -> impl Iterator<Item = String> {

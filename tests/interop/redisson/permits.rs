@@ -159,7 +159,9 @@ fn permit_waiters_of_both_sides_are_woken_at_once(library: &'static Library) {
         for (who, mut times) in [("we", ours), ("they", theirs)] {
             times.sort_unstable();
             let (half, worst) = (times[ROUNDS / 2], times[ROUNDS - 1]);
-            say!("permits: {who} waited {half:?} after the other side's release, {worst:?} at most");
+            say!(
+                "permits: {who} waited {half:?} after the other side's release, {worst:?} at most"
+            );
             timely!(ms(20), half < ms(20), "{who}: {half:?}");
             timely!(SETTLED, worst < SETTLED, "{who}: {worst:?}");
         }

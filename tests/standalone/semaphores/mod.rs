@@ -2,3 +2,14 @@
 
 mod contention;
 mod stored;
+
+use distlock_tests::probe::Probe;
+
+const NAME: &str = "downloads";
+/// The permits that are taken.
+const TAKEN: &str = "{downloads}:timeout";
+
+/// How many permits are free and how many are taken.
+fn stored(probe: &mut Probe) -> (String, i64) {
+    (probe.get(NAME).unwrap_or_default(), probe.command(&["ZCARD", TAKEN]).int())
+}

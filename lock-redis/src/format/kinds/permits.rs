@@ -43,8 +43,7 @@ macro_rules! script {
     };
 }
 
-static ACQUIRE: Script =
-    script!(41, "acquire_permits", "acquire": "now", "counted", "ids", "tell");
+static ACQUIRE: Script = script!(41, "acquire_permits", "acquire": "now", "counted", "ids", "tell");
 static RELEASE: Script = script!(42, "release_permits", "release": "counted", "ids", "tell");
 static RENEW: Script = script!(43, "renew_permits", "renew": "now", "ids");
 static INSPECT: Script = script!(44, "inspect_permits", "inspect": "now", "counted", "ids");

@@ -56,7 +56,7 @@ end
 
 -- Written also where none is missing: since 7.2 WAIT looks only at what its own connection wrote, and without a write says
 -- that all replicas have it.
-free = redis.call('INCRBY', KEYS[1], -missing)
+free = redis.call('INCRBY', KEYS[1], 0 - missing) -- and not "-0"
 local words = {}
 for i = 1, #all do
   words[2 * i - 1], words[2 * i] = now + ARGV[3], all[i]
