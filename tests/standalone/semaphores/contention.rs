@@ -3,8 +3,10 @@
 use distlock::Semaphore;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
+use distlock_tests::time::{Stopwatch, let_pass};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::Duration;
 
 const NAME: &str = "downloads";
 
@@ -49,4 +51,34 @@ fn clients_and_threads_hold_no_more_than_the_limit() {
     let mut probe = server.probe();
     assert_eq!(probe.get(NAME).unwrap(), LIMIT.to_string());
     assert_eq!(probe.keys("*"), [NAME], "no permit is left");
+}
+
+/// At each release the store wakes the client: no thread asks that has no chance.
+#[test]
+fn threads_of_a_client_ask_about_once_for_a_permit() {
+    const THREADS: u32 = 64;
+    const TURNS: u32 = 20;
+    let server = RedisServer::start();
+    let client = client(&server, "");
+    let semaphore = client.semaphore(NAME, 4).unwrap();
+    drop(semaphore.acquire().unwrap());
+    let mut probe = server.probe();
+    probe.reset_stats();
+    let watch = Stopwatch::start();
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for _ in 0..TURNS {
+                    let permit = semaphore.acquire().unwrap();
+                    let_pass(Duration::from_millis(1));
+                    permit.unlock().unwrap();
+                }
+            });
+        }
+    });
+    let elapsed = watch.elapsed();
+    // An attempt looks for its tombstone, and nothing else asks EXISTS.
+    let (attempts, grants) = (probe.command_calls("exists"), u64::from(THREADS * TURNS));
+    println!("{attempts} attempts for {grants} grants, in {elapsed:?}");
+    assert!(attempts < 3 * grants, "{attempts} attempts for {grants} grants");
 }
