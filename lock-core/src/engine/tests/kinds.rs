@@ -240,6 +240,7 @@ fn fair_lock_and_mutex_of_a_name_exclude_each_other() {
 
 /// A semaphore without free permits, and so many threads of one client that wait for one.
 struct Line {
+    client: Client,
     store: Recorded,
     clock: ManualClock,
     semaphore: Semaphore,
@@ -250,9 +251,10 @@ struct Line {
 impl Line {
     fn of(threads: usize) -> Self {
         let (store, clock) = Recorded::new();
-        let semaphore = store.client().semaphore("x", 4).unwrap();
+        let client = store.client();
+        let semaphore = client.semaphore("x", 4).unwrap();
         let held = Some(semaphore.acquire_many(4).unwrap());
-        let mut line = Self { store, clock, semaphore, held, waiters: Vec::new() };
+        let mut line = Self { client, store, clock, semaphore, held, waiters: Vec::new() };
         for at in 0..threads {
             line.waiters.push(thread::spawn({
                 let semaphore = line.semaphore.clone();
@@ -265,9 +267,8 @@ impl Line {
 
     /// Waits until so many threads stand in line.
     fn await_length(&self, length: usize) {
-        let engine = &self.semaphore.engine;
         eventually("they stand in line", || {
-            let line = engine.find_local_lock(&self.semaphore.name, Scope::Client);
+            let line = self.client.0.find_local_lock(self.semaphore.name(), Scope::Client);
             line.map_or(0, |line| line.waiting()) == length
         });
     }
@@ -301,7 +302,7 @@ fn thread_in_line_returns_at_its_deadline_and_interrupt() {
         move || semaphore.try_acquire_for(SECOND).unwrap().is_none()
     });
     line.await_length(2);
-    let interrupt = crate::Interrupt::new();
+    let interrupt = Interrupt::new();
     let interrupted = thread::spawn({
         let options = LockOptions::new().interrupt(&interrupt);
         let semaphore = line.semaphore.clone();
