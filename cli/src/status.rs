@@ -5,7 +5,7 @@ use crate::exit::{self, Failure};
 use crate::output;
 use crate::signals::{FRONT_ENDED, Signals};
 use crate::store::{held_for, named, rounded, short};
-use distlock::backend::HolderInfo;
+use distlock::backend::{HolderInfo, LockInfo, Permits};
 use distlock::crossbeam_channel::{after, select};
 use distlock::{Client, Clock, DistLock, Interrupt, Moment, SystemClock};
 use humantime::format_rfc3339_millis;
@@ -21,8 +21,8 @@ const UNKNOWN: &str = "unknown";
 
 /// Says by the exit status whether a lock is held.
 pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, Failure> {
-    let is_held =
-        holder(&arguments.store.connect_for(&arguments.name)?, &arguments.name)?.is_some();
+    let client = arguments.store.connect_for(&arguments.name)?;
+    let is_held = is_held(&look(&client, &arguments.name, arguments.slots)?);
     if !arguments.quiet {
         output::line(if is_held { "held" } else { "free" })?;
     }
@@ -34,7 +34,7 @@ pub(crate) fn wait(arguments: &WaitArguments) -> Result<u8, Failure> {
     let signals = Signals::block_unless_ignored()?.listen(&Interrupt::new());
     let client = arguments.store.connect_for(&arguments.name)?;
     let until = arguments.wait.map_or(Moment::NEVER, |wait| SystemClock.now() + wait);
-    while holder(&client, &arguments.name)?.is_some() {
+    while is_held(&look(&client, &arguments.name, arguments.slots)?) {
         let left = until.since(SystemClock.now());
         if left.is_zero() {
             return Ok(arguments.conflict.status);
@@ -56,7 +56,9 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, Failure> {
     let clients = arguments.store.clients()?;
     let mut rows = Vec::new();
     for name in &arguments.names {
-        rows.push(Row { name, holder: holder(&clients.of_lock(name)?, name)? });
+        let client = clients.of_lock(name)?;
+        let LockInfo { holder, permits, .. } = look(&client, name, arguments.slots)?;
+        rows.push(Row { name, holder, permits });
     }
     if arguments.json {
         rows.iter().try_for_each(|row| output::line(&row.json()).map(drop))?;
@@ -66,29 +68,42 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The holder of a lock, as the store says.
-fn holder(client: &Client, name: &str) -> Result<Option<HolderInfo>, Failure> {
-    Ok(client.mutex(name)?.inspect()?.holder)
+/// What the store says of a lock, or of a semaphore, for which any limit will do here.
+fn look(client: &Client, name: &str, is_semaphore: bool) -> Result<LockInfo, Failure> {
+    Ok(match is_semaphore {
+        true => client.semaphore(name, 1)?.inspect()?,
+        false => client.mutex(name)?.inspect()?,
+    })
+}
+
+/// Whether no client can take it now.
+fn is_held(info: &LockInfo) -> bool {
+    info.holder.is_some() && info.permits.is_none_or(|permits| permits.free == 0)
 }
 
 /// A lock and its holder.
 struct Row<'a> {
     name: &'a str,
     holder: Option<HolderInfo>,
+    permits: Option<Permits>,
 }
 
 impl Row<'_> {
     /// What the table says.
     fn cells(&self) -> [String; 7] {
+        let state = |of_lock: &str| match self.permits {
+            Some(Permits { limit, free, .. }) => format!("{free} of {limit} free"),
+            None => of_lock.to_owned(),
+        };
         let Some(holder) = &self.holder else {
             let [none, unknown] = ["-", UNKNOWN].map(str::to_owned);
             let name = self.name.escape_debug().to_string();
-            let free = "free".to_owned();
+            let free = state("free");
             return [name, free, none.clone(), none.clone(), none.clone(), none, unknown];
         };
         [
             self.name.escape_debug().to_string(),
-            "held".to_owned(),
+            state("held"),
             named(holder),
             held_for(holder).map_or_else(|| UNKNOWN.to_owned(), rounded),
             holder.remaining.map_or_else(|| "no end".to_owned(), rounded),
@@ -115,7 +130,9 @@ impl Row<'_> {
             ("token", Json::Null),
             ("waiters", Json::Null),
         ];
-        let pairs = pairs.map(|(key, value)| format!("\"{key}\":{value}"));
+        let permits = self.permits.map(|it| [("limit", it.limit.into()), ("free", it.free.into())]);
+        let pairs = pairs.into_iter().chain(permits.into_iter().flatten());
+        let pairs: Vec<_> = pairs.map(|(key, value)| format!("\"{key}\":{value}")).collect();
         format!("{{{}}}", pairs.join(","))
     }
 }

@@ -149,6 +149,7 @@ fn named_examples_exist() {
     for name in [
         "batch_workers",
         "reentrancy",
+        "semaphore",
         "try_with_wait",
         "long_job",
         "give_up",

@@ -5,6 +5,7 @@
 //! [`claims`](crate::claims) detects two holders at once.
 
 pub mod kills;
+pub mod permits;
 
 use crate::child::{Child, Example, own_program};
 use crate::claims::{Claim, Log};
@@ -30,21 +31,39 @@ const STAY: std::ops::Range<u64> = 5..40;
 pub struct Contenders {
     children: Vec<Child>,
     files: Vec<PathBuf>,
-    _directory: TempDir,
+    /// What follows the file.
+    arguments: [String; 3],
+    directory: TempDir,
 }
 
 impl Contenders {
     /// So many processes of so many threads, which all want this lock of this store.
     pub fn start(url: &str, lock: &str, processes: usize, threads: usize) -> Self {
+        let arguments = [threads.to_string(), lock.to_owned(), url.to_owned()];
         let directory = tempfile::tempdir().unwrap();
-        let file = |process: usize| directory.path().join(process.to_string());
-        let files: Vec<_> = (0..processes).map(file).collect();
-        let spawn = |file: &PathBuf| {
-            let file = file.display().to_string();
-            let threads = threads.to_string();
-            Example::program(own_program("contender")).args(&[&file, &threads, lock, url]).spawn()
-        };
-        Self { children: files.iter().map(spawn).collect(), files, _directory: directory }
+        let mut all = Self { children: Vec::new(), files: Vec::new(), arguments, directory };
+        (0..processes).for_each(|_| all.start_another());
+        all
+    }
+
+    fn start_another(&mut self) {
+        let file = self.directory.path().join(self.files.len().to_string());
+        let name = file.display().to_string();
+        let words = self.arguments.each_ref().map(String::as_str);
+        let program = Example::program(own_program("contender"));
+        self.children.push(program.arg(&name).args(&words).spawn());
+        self.files.push(file);
+    }
+
+    /// Kills the first process, and starts another one.
+    pub fn replace_first(&mut self) {
+        self.children.remove(0).kill();
+        self.start_another();
+    }
+
+    /// The first process, to be paused.
+    pub fn first(&self) -> &Child {
+        &self.children[0]
     }
 
     /// Their claims so far.
@@ -69,17 +88,24 @@ impl Contenders {
 /// What the other processes run, until their input ends: `FILE THREADS LOCK URL`.
 pub fn contend(arguments: &[String]) {
     let [file, threads, lock, url] = arguments else { panic!("{arguments:?}") };
-    let lock = distlock::connect(url).unwrap().mutex(lock).unwrap();
+    let client = distlock::connect(url).unwrap();
+    let semaphore = permits::named(&client, lock);
+    let lock = client.mutex(lock).unwrap();
     let (log, ended) = (Log::create(Path::new(file)), AtomicBool::new(false));
     let troubles = parking_lot::Mutex::new(BTreeMap::<String, u32>::new());
     thread::scope(|scope| {
         for thread in 0..threads.parse().unwrap() {
             let (lock, log, ended, troubles) = (&lock, &log, &ended, &troubles);
+            let semaphore = semaphore.as_ref();
             let holder = format!("{}.{thread}", std::process::id());
             scope.spawn(move || {
                 while !ended.load(Ordering::SeqCst) {
-                    if let Err(trouble) = visit(lock, &holder, log) {
-                        *troubles.lock().entry(kind(&trouble)).or_default() += 1;
+                    let trouble = match semaphore {
+                        Some(semaphore) => permits::visit(semaphore, &holder, log),
+                        None => visit(lock, &holder, log).err().map(|error| kind(&error)),
+                    };
+                    if let Some(trouble) = trouble {
+                        *troubles.lock().entry(trouble).or_default() += 1;
                     }
                 }
             });

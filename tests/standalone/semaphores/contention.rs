@@ -1,14 +1,15 @@
 //! Clients and threads that contend for permits.
 
+use super::{NAME, stored};
 use distlock::Semaphore;
+use distlock_tests::contenders::Contenders;
+use distlock_tests::contenders::permits::{most_at_once, semaphore};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
-use distlock_tests::time::{Stopwatch, let_pass};
+use distlock_tests::time::{Stopwatch, eventually, let_pass, ms};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
-
-const NAME: &str = "downloads";
 
 /// How many hold permits, and the most that did.
 #[derive(Default)]
@@ -81,4 +82,35 @@ fn threads_of_a_client_ask_about_once_for_a_permit() {
     let (attempts, grants) = (probe.command_calls("exists"), u64::from(THREADS * TURNS));
     println!("{attempts} attempts for {grants} grants, in {elapsed:?}");
     assert!(attempts < 3 * grants, "{attempts} attempts for {grants} grants");
+}
+
+/// Processes that die with permits, and one that is stopped for longer than its lease.
+#[test]
+fn limit_holds_while_holders_are_killed_and_paused() {
+    const LIMIT: u32 = 5;
+    const LONG: Duration = Duration::from_secs(60);
+    let server = RedisServer::start();
+    let url = format!("{}?watchdog=1s", server.url());
+    let mut contenders = Contenders::start(&url, &semaphore(NAME, LIMIT), 3, 4);
+    let visits = |contenders: &Contenders| {
+        let before = contenders.claims().len();
+        eventually("they go on", LONG, || contenders.claims().len() > before + 100);
+    };
+    visits(&contenders);
+    for _ in 0..4 {
+        contenders.replace_first();
+        visits(&contenders);
+    }
+    contenders.first().pause();
+    let_pass(ms(1_500));
+    visits(&contenders);
+    contenders.first().resume();
+    visits(&contenders);
+    let most = most_at_once(&contenders.stop());
+    assert_eq!(most, u64::from(LIMIT));
+    let all = client(&server, "").semaphore(NAME, LIMIT).unwrap();
+    eventually("all permits come back", LONG, || {
+        all.try_acquire_with(LIMIT, &distlock::LockOptions::new()).unwrap().is_some()
+    });
+    assert_eq!(stored(&mut server.probe()), (LIMIT.to_string(), 0));
 }
