@@ -278,7 +278,9 @@ fn slots_run_so_many_commands_at_once() {
         run_script(&server, &options, script)
     };
     let mut inside = [with_slots(&[], HOLDER), with_slots(&[], HOLDER)];
-    inside.iter_mut().for_each(|child| drop(said_pid(child)));
+    for child in &mut inside {
+        said_pid(child);
+    }
     assert_eq!(with_slots(&["-n"], "exit 0").wait_exit(SOON), 1);
     let mut waiter = with_slots(&["--verbose"], "echo \"${DISTLOCK_TOKEN-none}\"");
     eventually("it waits", SOON, || waiter.errors().contains("waiting"));
