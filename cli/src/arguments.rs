@@ -315,8 +315,8 @@ pub(crate) struct RunArguments {
     /// URL or file, 30 s]
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub(crate) lease: Option<Duration>,
-    /// Run up to so many commands at once: NAME is a semaphore with N permits. Its first user sets N,
-    /// in the store
+    /// Run up to so many commands at once: NAME is a semaphore with N permits. The first user of it
+    /// sets N in the store
     #[arg(long, value_name = "N", conflicts_with = "at_least")]
     pub(crate) slots: Option<u32>,
     /// Keep the lock for at least so long, also when the command has ended before: hosts whose

@@ -14,7 +14,7 @@
 //! `free` end the scripts that free a lock.
 //!
 //! Each script has a number, its bit in a connection's set of scripts that were sent. A format takes
-//! seven from its first on; the next free one is 31. Those of kinds of locks begin there.
+//! seven from its first on. The next free one is 31, where those of the kinds of locks begin.
 
 pub(crate) mod foreign_client;
 

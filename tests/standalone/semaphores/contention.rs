@@ -1,12 +1,16 @@
 //! Clients and threads that contend for permits.
 
 use super::{NAME, stored};
-use distlock::Semaphore;
+use distlock::{Error, Semaphore};
 use distlock_tests::contenders::Contenders;
 use distlock_tests::contenders::permits::{most_at_once, semaphore};
 use distlock_tests::process::RedisServer;
+use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::redis::client;
+use distlock_tests::resp::Request;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -20,12 +24,16 @@ struct Inside {
 
 impl Inside {
     fn visit(&self, semaphore: &Semaphore, count: u32) {
-        let permits = semaphore.acquire_many(count).unwrap();
+        self.try_visit(semaphore, count).unwrap();
+    }
+
+    fn try_visit(&self, semaphore: &Semaphore, count: u32) -> Result<(), Error> {
+        let permits = semaphore.acquire_many(count)?;
         let now = self.now.fetch_add(count, Ordering::SeqCst) + count;
         self.most.fetch_max(now, Ordering::SeqCst);
         thread::yield_now();
         self.now.fetch_sub(count, Ordering::SeqCst);
-        permits.unlock().unwrap();
+        permits.unlock()
     }
 }
 
@@ -113,4 +121,52 @@ fn limit_holds_while_holders_are_killed_and_paused() {
         all.try_acquire_with(LIMIT, &distlock::LockOptions::new()).unwrap().is_some()
     });
     assert_eq!(stored(&mut server.probe()), (LIMIT.to_string(), 0));
+}
+
+/// A network that loses requests and replies, and delivers some when no client waits for them.
+struct Losses(Mutex<fastrand::Rng>);
+
+impl Plan for Losses {
+    fn fate(&self, _: &mut Request) -> Fault {
+        match self.0.lock().u32(0..1000) {
+            0..15 => Fault::CutReply,
+            15..25 => Fault::Cut,
+            25..35 => Fault::SwallowReply,
+            35..45 => Fault::Late(ms(400)),
+            _ => Fault::Pass,
+        }
+    }
+}
+
+#[test]
+fn lost_replies_count_no_permit_twice() {
+    const LIMIT: u32 = 3;
+    const LONG: Duration = Duration::from_secs(60);
+    let server = RedisServer::start();
+    let losses = Losses(Mutex::new(fastrand::Rng::with_seed(7)));
+    let proxy = Proxy::new(server.port(), Arc::new(losses));
+    // Far longer than the test: what is left behind stays.
+    let url = format!("{}?command_timeout=250ms&outage_limit=5m&watchdog=10m", proxy.url());
+    let inside = Inside::default();
+    let clients = [(); 2].map(|()| distlock::connect(&url).unwrap());
+    thread::scope(|scope| {
+        for (client, thread) in clients.iter().flat_map(|it| (0..4).map(move |n| (it, n))) {
+            let semaphore = client.semaphore(NAME, LIMIT).unwrap();
+            let inside = &inside;
+            scope.spawn(move || {
+                for turn in 0..40 {
+                    let _unanswered = inside.try_visit(&semaphore, 1 + (thread + turn) % 2);
+                }
+            });
+        }
+    });
+    println!("{}", proxy.account());
+    for client in &clients {
+        client.wait_for_cleanup(LONG).unwrap();
+    }
+    let mut probe = server.probe();
+    eventually("every permit is back", LONG, || stored(&mut probe) == (LIMIT.to_string(), 0));
+    let_pass(ms(500));
+    assert_eq!(stored(&mut probe), (LIMIT.to_string(), 0), "after the last late request");
+    assert_eq!(inside.most.load(Ordering::SeqCst), LIMIT);
 }

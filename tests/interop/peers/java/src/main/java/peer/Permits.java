@@ -28,6 +28,9 @@ final class Permits {
             case "unlock":
                 permits.release(held(name).pop());
                 return "";
+            case "extend":
+                permits.updateLeaseTime(held(name).peek(), Long.parseLong(words[1]), TimeUnit.MILLISECONDS);
+                return "";
             case "ids":
                 return String.join(" ", held(name));
             case "release":
