@@ -1,7 +1,7 @@
 //! Clients and threads that contend for permits.
 
 use super::{NAME, stored};
-use distlock::{Error, Semaphore};
+use distlock::{Error, LockOptions, Semaphore};
 use distlock_tests::contenders::Contenders;
 use distlock_tests::contenders::permits::{most_at_once, semaphore};
 use distlock_tests::process::RedisServer;
@@ -14,6 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
+
+/// The bound on a wait for what must come free.
+const LONG: Duration = Duration::from_secs(60);
 
 /// How many hold permits, and the most that did.
 #[derive(Default)]
@@ -28,7 +31,8 @@ impl Inside {
     }
 
     fn try_visit(&self, semaphore: &Semaphore, count: u32) -> Result<(), Error> {
-        let permits = semaphore.acquire_many(count)?;
+        let options = LockOptions::new().wait(LONG);
+        let permits = semaphore.try_acquire_with(count, &options)?.expect("so many come free");
         let now = self.now.fetch_add(count, Ordering::SeqCst) + count;
         self.most.fetch_max(now, Ordering::SeqCst);
         thread::yield_now();
@@ -96,7 +100,6 @@ fn threads_of_a_client_ask_about_once_for_a_permit() {
 #[test]
 fn limit_holds_while_holders_are_killed_and_paused() {
     const LIMIT: u32 = 5;
-    const LONG: Duration = Duration::from_secs(60);
     let server = RedisServer::start();
     let url = format!("{}?watchdog=1s", server.url());
     let mut contenders = Contenders::start(&url, &semaphore(NAME, LIMIT), 3, 4);
@@ -118,7 +121,7 @@ fn limit_holds_while_holders_are_killed_and_paused() {
     assert_eq!(most, u64::from(LIMIT));
     let all = client(&server, "").semaphore(NAME, LIMIT).unwrap();
     eventually("all permits come back", LONG, || {
-        all.try_acquire_with(LIMIT, &distlock::LockOptions::new()).unwrap().is_some()
+        all.try_acquire_with(LIMIT, &LockOptions::new()).unwrap().is_some()
     });
     assert_eq!(stored(&mut server.probe()), (LIMIT.to_string(), 0));
 }
@@ -141,7 +144,6 @@ impl Plan for Losses {
 #[test]
 fn lost_replies_count_no_permit_twice() {
     const LIMIT: u32 = 3;
-    const LONG: Duration = Duration::from_secs(60);
     let server = RedisServer::start();
     let losses = Losses(Mutex::new(fastrand::Rng::with_seed(7)));
     let proxy = Proxy::new(server.port(), Arc::new(losses));
