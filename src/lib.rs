@@ -39,11 +39,11 @@ pub use lock_core::{
     Backend, Client, ClientBuilder, ClientId, Clock, Config, Context, Counters, Credentials,
     CredentialsProvider, DistLock, Error, ErrorKind, Event, EventHandler, FencingToken, Finding,
     FindingLevel, GuardState, Host, InsufficientReplicas, Interrupt, Lease, LeaseTime, LockGuard,
-    LockKind, LockName, LockOptions, Loss, LossCause, MajorityLock, ManualClock, MemberOutcome, MemberResult,
-    MemoryBackend, MemoryScheme, Moment, MultiLock, Mutex, Notices, Notification,
+    LockKind, LockName, LockOptions, Loss, LossCause, MajorityLock, ManualClock, MemberOutcome,
+    MemberResult, MemoryBackend, MemoryScheme, Moment, MultiLock, Mutex, Notices, Notification,
     OnInsufficientReplicas, OpenConnection, OwnedGuard, OwnedMutex, OwnerId, OwnerLabel, OwnerText,
-    Replicas, Replication, Scheme, Schemes, Secret, Semaphore, Setting, Signal, SystemClock, TokenPolicy,
-    TokenRange, WarningKind, Woken,
+    Replicas, Replication, Scheme, Schemes, Secret, Semaphore, Setting, Signal, SystemClock,
+    TokenPolicy, TokenRange, WarningKind, Woken,
 };
 #[cfg(feature = "toml")]
 pub use lock_core::{ClientSet, ConfigSet};

@@ -247,7 +247,7 @@ fn permit_without_an_end_is_busy_without_expiry() {
     let holder = store.bench.backend.inspect(&permits(3, 1), soon()).unwrap().holder.unwrap();
     assert_eq!(
         (holder.owner.as_str(), holder.remaining),
-        (&*"30313233343536373839616263646566", None)
+        ("30313233343536373839616263646566", None)
     );
 }
 

@@ -13,7 +13,6 @@ use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Permits, ReleaseOptions,
 };
 use lock_core::{Error, LockKind, LockName, Moment, OwnerId, OwnerText};
-use std::fmt::Write;
 
 pub(super) static PERMITS: PermitFormat = PermitFormat;
 
@@ -245,10 +244,7 @@ impl KindFormat for PermitFormat {
 
 /// A permit as Redisson shows it.
 fn hex(id: &[u8]) -> String {
-    id.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
