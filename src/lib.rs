@@ -43,7 +43,7 @@ pub use lock_core::{
     LossCause, MajorityLock, ManualClock, MemberOutcome, MemberResult, MemoryBackend, MemoryScheme,
     Moment, MultiLock, Mutex, Notices, Notification, OnInsufficientReplicas, OpenConnection,
     OwnedGuard, OwnedMutex, OwnerId, OwnerLabel, OwnerText, Replicas, Replication, Scheme, Schemes,
-    Secret, Setting, Signal, SystemClock, TokenPolicy, TokenRange, WarningKind, Woken,
+    Secret, Semaphore, Setting, Signal, SystemClock, TokenPolicy, TokenRange, WarningKind, Woken,
 };
 #[cfg(feature = "toml")]
 pub use lock_core::{ClientSet, ConfigSet};

@@ -366,6 +366,10 @@ pub(crate) struct RunArguments {
     /// URL or file, 30 s]
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub(crate) lease: Option<Duration>,
+    /// Run up to so many commands at once: NAME is a semaphore with N permits. The first user of it
+    /// sets N in the store
+    #[arg(long, value_name = "N", conflicts_with = "at_least")]
+    pub(crate) slots: Option<u32>,
     /// Keep the lock for at least so long, also when the command has ended before: hosts whose
     /// clocks differ by less run it once
     #[arg(long, value_name = "SECS", value_parser = seconds)]
@@ -418,6 +422,9 @@ pub(crate) struct CheckArguments {
     /// Print nothing
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    /// NAME is that of `run --slots`: held means that no slot is free
+    #[arg(long)]
+    pub(crate) slots: bool,
     /// The name of the lock
     pub(crate) name: String,
 }
@@ -431,6 +438,9 @@ pub(crate) struct WaitArguments {
     /// Wait for at most so long [default: for ever, if the store answers]
     #[arg(short, long, value_name = "SECS", value_parser = seconds)]
     pub(crate) wait: Option<Duration>,
+    /// NAME is that of `run --slots`: held means that no slot is free
+    #[arg(long)]
+    pub(crate) slots: bool,
     /// The name of the lock
     pub(crate) name: String,
 }
@@ -442,6 +452,9 @@ pub(crate) struct StatusArguments {
     /// Print a JSON object for each lock, one a line
     #[arg(long)]
     pub(crate) json: bool,
+    /// The names are those of `run --slots`: how many slots are free
+    #[arg(long)]
+    pub(crate) slots: bool,
     /// The names of the locks
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,

@@ -5,7 +5,7 @@ use crate::exit::Failure;
 use crate::output;
 use crate::store::{Clients, held_for, named, rounded, short};
 use distlock::LockName;
-use distlock::backend::LockInfo;
+use distlock::backend::{LockInfo, Permits};
 use humantime::format_rfc3339_millis;
 use serde_json::Value as Json;
 use std::slice;
@@ -34,13 +34,16 @@ impl Row {
         let Self { name, info } = self;
         let none = || "-".to_owned();
         let waiters = info.waiters.map_or_else(|| UNKNOWN.to_owned(), |count| count.to_string());
+        let state = |of_lock: &str| match info.permits {
+            Some(Permits { limit, free, .. }) => format!("{free} of {limit} free"),
+            None => of_lock.to_owned(),
+        };
         let Some(holder) = &info.holder else {
-            let free = "free".to_owned();
-            return [name.to_string(), free, none(), none(), none(), waiters];
+            return [name.to_string(), state("free"), none(), none(), none(), waiters];
         };
         [
             name.to_string(),
-            "held".to_owned(),
+            state("held"),
             named(holder),
             held_for(holder).map_or_else(|| UNKNOWN.to_owned(), rounded),
             holder.remaining.map_or_else(|| "no end".to_owned(), rounded),
@@ -68,7 +71,9 @@ impl Row {
             ("largest_token", Json::from(info.largest_token.map(|token| token.get()))),
             ("waiters", Json::from(info.waiters)),
         ];
-        let pairs = pairs.map(|(key, value)| format!("\"{key}\":{value}"));
+        let permits = info.permits.map(|it| [("limit", it.limit.into()), ("free", it.free.into())]);
+        let pairs = pairs.into_iter().chain(permits.into_iter().flatten());
+        let pairs: Vec<_> = pairs.map(|(key, value)| format!("\"{key}\":{value}")).collect();
         format!("{{{}}}", pairs.join(","))
     }
 }

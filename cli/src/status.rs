@@ -5,9 +5,9 @@ use crate::exit::{self, Failure};
 use crate::output;
 use crate::rows;
 use crate::signals::{self, Signals};
-use distlock::backend::HolderInfo;
+use distlock::backend::LockInfo;
 use distlock::crossbeam_channel::{after, select};
-use distlock::{Client, Clock, DistLock, Interrupt, Moment, SystemClock};
+use distlock::{Client, Clock, DistLock, Interrupt, LockKind, Moment, SystemClock};
 use std::time::Duration;
 
 /// The time between two questions to the store.
@@ -15,8 +15,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Says by the exit status whether a lock is held.
 pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, Failure> {
-    let is_held =
-        holder(&arguments.store.connect_for(&arguments.name)?, &arguments.name)?.is_some();
+    let client = arguments.store.connect_for(&arguments.name)?;
+    let is_held = is_held(&look(&client, &arguments.name, arguments.slots)?);
     if !arguments.quiet {
         output::line(if is_held { "held" } else { "free" })?;
     }
@@ -28,7 +28,7 @@ pub(crate) fn wait(arguments: &WaitArguments) -> Result<u8, Failure> {
     let heard = Signals::block_unless_ignored()?.listen(&Interrupt::new());
     let client = arguments.store.connect_for(&arguments.name)?;
     let until = arguments.wait.map_or(Moment::NEVER, |wait| SystemClock.now() + wait);
-    while holder(&client, &arguments.name)?.is_some() {
+    while is_held(&look(&client, &arguments.name, arguments.slots)?) {
         let left = until.since(SystemClock.now());
         if left.is_zero() {
             return Ok(arguments.conflict.status);
@@ -47,7 +47,12 @@ pub(crate) fn wait(arguments: &WaitArguments) -> Result<u8, Failure> {
 
 /// Shows the holders of locks.
 pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, Failure> {
-    let names = rows::names(&arguments.names)?;
+    let mut names = rows::names(&arguments.names)?;
+    if arguments.slots {
+        // Any limit will do to look.
+        let kind = LockKind::Permits { limit: 1, count: 1 };
+        names.iter_mut().for_each(|name| *name = name.of_kind(kind));
+    }
     let rows = rows::of_names(&arguments.store.clients()?, &names)?;
     if arguments.json {
         rows.iter().try_for_each(|row| output::line(&row.json()).map(drop))?;
@@ -57,7 +62,15 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The holder of a lock, as the store says.
-fn holder(client: &Client, name: &str) -> Result<Option<HolderInfo>, Failure> {
-    Ok(client.mutex(name)?.inspect()?.holder)
+/// What the store says of a lock, or of a semaphore, for which any limit will do here.
+fn look(client: &Client, name: &str, is_semaphore: bool) -> Result<LockInfo, Failure> {
+    Ok(match is_semaphore {
+        true => client.semaphore(name, 1)?.inspect()?,
+        false => client.mutex(name)?.inspect()?,
+    })
+}
+
+/// Whether no client can take it now.
+fn is_held(info: &LockInfo) -> bool {
+    info.holder.is_some() && info.permits.is_none_or(|permits| permits.free == 0)
 }

@@ -22,6 +22,12 @@ impl ClientId {
         self.0.as_hyphenated().encode_lower(into);
     }
 
+    /// The identity itself, without what makes it a text.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        self.0.as_bytes()
+    }
+
     /// The length of the text, in bytes.
     pub const LENGTH: usize = uuid::fmt::Hyphenated::LENGTH;
 }

@@ -78,6 +78,11 @@ pub(crate) fn label(key: &str) -> String {
     beside("distlock_owner", key, "")
 }
 
+/// The permits of the semaphore `key` that are taken.
+pub(crate) fn permits(key: &str) -> String {
+    if key.contains('{') { format!("{key}:timeout") } else { format!("{{{key}}}:timeout") }
+}
+
 /// The hash slot that a key lives in, as the Redis Cluster specification has it (appendix A):
 /// CRC16-CCITT (XModem) of what stands between the first brace and the next closing one, or of all
 /// of it, modulo 16384.
@@ -162,8 +167,9 @@ mod tests {
             ] {
                 let name = LockName::new(name).unwrap();
                 let key = keys.lock(&name);
-                let tombstone = tombstone(&key, &Text::owner(owner));
-                for derived in [channel("c", &key), token_counter(&key), tombstone, label(&key)] {
+                let (tombstone, permits) = (tombstone(&key, &Text::owner(owner)), permits(&key));
+                let beside = [token_counter(&key), tombstone, label(&key), permits];
+                for derived in beside.into_iter().chain([channel("c", &key)]) {
                     assert_eq!(slot(&derived), slot(&key), "{derived} of {key}");
                 }
             }
@@ -176,6 +182,8 @@ mod tests {
         assert_eq!(channel("redisson_lock__channel", "a:b"), "redisson_lock__channel:{a:b}");
         assert_eq!(channel("redisson_lock__channel", "a:{b}"), "redisson_lock__channel:a:{b}");
         assert_eq!(token_counter("a:b"), "redisson_lock_token:{a:b}");
+        assert_eq!(permits("a:b"), "{a:b}:timeout");
+        assert_eq!(permits("a:{b}"), "a:{b}:timeout");
         assert_eq!(tombstone("a", &Text::owner(owner)), format!("distlock_closed:{{a}}:{owner}"));
         assert_eq!(tombstone("{a}", &Text::owner(owner)), format!("distlock_closed:{{a}}:{owner}"));
         assert_eq!(label("a:b"), "distlock_owner:{a:b}");

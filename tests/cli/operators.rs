@@ -181,3 +181,34 @@ fn unreachable_store_is_never_free() {
         assert_eq!(child.output(), "");
     }
 }
+
+#[test]
+fn slots_are_shown_as_free_or_held() {
+    let server = RedisServer::start();
+    let script = "echo '{\"pid\": 0}'; read -r _; exit 0";
+    let slots = |n: &str| {
+        let mut child = run_script(&server, &["--slots", n], script);
+        said_pid(&mut child);
+        child
+    };
+    assert_eq!(ask(&server, &["check", "--slots", "it"]), (0, "free".to_owned()));
+    let mut first = slots("2");
+    assert_eq!(ask(&server, &["check", "--slots", "it"]), (0, "free".to_owned()));
+    let (status, shown) = ask(&server, &["status", "--slots", "it"]);
+    assert!(status == 0 && shown.contains("1 of 2 free"), "{shown}");
+    let mut second = slots("2");
+    assert_eq!(ask(&server, &["check", "--slots", "it"]), (1, "held".to_owned()));
+    let (_, shown) = ask(&server, &["status", "--slots", "--json", "it"]);
+    let shown: Json = serde_json::from_str(&shown).unwrap();
+    assert_eq!(
+        (&shown["held"], &shown["limit"], &shown["free"]),
+        (&json!(true), &json!(2), &json!(0))
+    );
+    let mut waiting = start(&server, &["wait", "--slots", "it"]);
+    first.close_input();
+    assert_eq!(waiting.wait_exit(SOON), 0);
+    second.close_input();
+    assert_eq!((first.wait_exit(SOON), second.wait_exit(SOON)), (0, 0));
+    // Without the option the name is that of a lock, which it is not.
+    assert_eq!(ask(&server, &["check", "it"]).0, 65);
+}

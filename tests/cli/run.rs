@@ -269,3 +269,26 @@ fn lock_of_a_command_that_never_ran_is_not_kept() {
     assert_eq!(child.wait_exit(SOON), 64, "{}", child.errors());
     assert!(!server.probe().exists("it"));
 }
+
+#[test]
+fn slots_run_so_many_commands_at_once() {
+    let server = RedisServer::start();
+    let with_slots = |options: &[&str], script| {
+        let options = [&["--slots", "2"], options].concat();
+        run_script(&server, &options, script)
+    };
+    let mut inside = [with_slots(&[], HOLDER), with_slots(&[], HOLDER)];
+    for child in &mut inside {
+        said_pid(child);
+    }
+    assert_eq!(with_slots(&["-n"], "exit 0").wait_exit(SOON), 1);
+    let mut waiter = with_slots(&["--verbose"], "echo \"${DISTLOCK_TOKEN-none}\"");
+    eventually("it waits", SOON, || waiter.errors().contains("waiting"));
+    inside[0].kill();
+    inside[1].close_input();
+    assert_eq!(waiter.wait_exit(SOON), 0, "{}", waiter.errors());
+    assert_eq!(waiter.output(), "none");
+    let mut wrong = with_slots(&["--at-least", "1s"], "exit 0");
+    assert_eq!(wrong.wait_exit(SOON), 64);
+    assert!(wrong.errors().contains("--at-least"), "{}", wrong.errors());
+}

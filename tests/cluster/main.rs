@@ -45,6 +45,9 @@ mod routing;
 // The examples, and many locks at once.
 mod programs;
 
+// Permits whose slot moves.
+mod semaphores;
+
 // What the tests here have in common.
 mod scene;
 

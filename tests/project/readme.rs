@@ -150,6 +150,7 @@ fn named_examples_exist() {
         "batch_workers",
         "reentrancy",
         "scheduler",
+        "semaphore",
         "try_with_wait",
         "long_job",
         "give_up",

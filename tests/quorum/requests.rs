@@ -364,3 +364,11 @@ fn batch_workers_are_exact_with_one_dead_and_one_frozen_node() {
     let_pass(ms(10));
     batch_workers(&quorum, "three of five", "1000");
 }
+
+#[test]
+fn quorum_refuses_semaphores_by_name() {
+    let servers = Servers::with(3, 0, "");
+    let error = servers.client().semaphore("x", 2).unwrap_err();
+    assert!(error.is_unsupported(), "{error}");
+    assert!(error.to_string().contains("has no semaphores"), "{error}");
+}

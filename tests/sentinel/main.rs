@@ -39,6 +39,9 @@ mod reports;
 // Helpers: clients and holders that go through a failover.
 mod scene;
 
+// Permits over a failover.
+mod semaphores;
+
 // The signs by which a client notices a new master.
 mod switch;
 

@@ -69,6 +69,9 @@ mod faults;
 // What can only be seen on a real server: requests and keys.
 mod redis;
 
+// Permits of semaphores.
+mod semaphores;
+
 // The server's time of day jumps.
 mod servers_clock;
 

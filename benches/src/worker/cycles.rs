@@ -3,7 +3,7 @@
 use super::{Task, cpu_time, serve};
 use crate::learn::{Pair, Requests, is_granted, url};
 use crate::raw::{Raw, Reply};
-use distlock::{Client, DistLock, LockGuard, Mutex};
+use distlock::{Client, DistLock, LockGuard, Mutex, OwnedGuard, Semaphore};
 use serde_json::{Value, json};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -36,6 +36,7 @@ fn steps(task: &Task) -> Vec<Box<dyn Step>> {
             let url = format!("{}?format=token&tokens=off", url(task.port));
             ours(task, &url, |guard| guard.unlock().expect("it is ours"))
         }
+        "permits" => permits(task),
         "memory" => ours(task, "memory://", |guard| guard.unlock().expect("it is ours")),
         "raw" => {
             let pair = pair();
@@ -116,6 +117,22 @@ fn ours(
         Box::new(Ours { _client: client.clone(), lock, end })
     };
     (0..task.threads).map(one).collect()
+}
+
+/// A permit of a semaphore that has enough for all threads.
+struct Permit(Semaphore);
+
+impl Step for Permit {
+    fn step(&mut self) -> u64 {
+        self.0.acquire().and_then(OwnedGuard::unlock).expect("the store is there");
+        1
+    }
+}
+
+fn permits(task: &Task) -> Vec<Box<dyn Step>> {
+    let client = distlock::connect(&url(task.port)).expect("a URL of ours");
+    let permits = client.semaphore("permits", 100).expect("a name");
+    (0..task.threads).map(|_| Box::new(Permit(permits.clone())) as Box<dyn Step>).collect()
 }
 
 struct Plain(Raw, Requests);

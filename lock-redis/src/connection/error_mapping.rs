@@ -275,6 +275,10 @@ fn foreign(answer: &ServerError, asked: &Asked<'_>) -> String {
     };
     if answer.detail.starts_with("the token counter") {
         format!("what is under the key of the tokens of {key:?} is no counter that can be used")
+    } else if answer.detail.starts_with("the number of permits") {
+        format!("under the key {key:?} is a text that is no whole number: a semaphore is one")
+    } else if answer.detail.starts_with("the permits") {
+        format!("the key beside the semaphore {key:?} is no set of permits")
     } else if let Some(field) = answer.detail.strip_prefix("the hash has the field ") {
         format!(
             "under the key {key:?} is a hash that is no lock: its field {field:?} is no owner with \

@@ -47,7 +47,8 @@ fn what_is_there(link: &mut dyn ConnectionLike, key: &str, by: Moment) -> Option
         "none" => "nothing is under the key, so it is what stands beside it".to_owned(),
         "hash" => "under the key is a hash, as locks are in `format=redisson`".to_owned(),
         "string" => {
-            "under the key is a string, as locks are in `format=token` and in those of the past"
+            "under the key is a string, as a semaphore is, and locks are in `format=token` and in \
+             those of the past"
                 .to_owned()
         }
         other => format!("under the key is a {other}, which is a lock in no format"),

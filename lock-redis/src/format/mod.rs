@@ -16,7 +16,7 @@
 
 mod dialect;
 mod foreign_value;
-mod kinds;
+pub(crate) mod kinds;
 mod label;
 mod listing;
 mod owned;

@@ -581,6 +581,16 @@ impl OwnedFormat {
         });
     }
 
+    /// How long a tombstone stays, if this release leaves one.
+    pub(super) fn tombstone_lifetime(
+        &self,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+    ) -> Option<Duration> {
+        let is_wanted = options.tombstone != Tombstone::None;
+        is_wanted.then(|| acquisition.lease.duration().max(self.shortest_tombstone))
+    }
+
     /// What is sent to end a holding.
     fn release_request<'a>(
         &self,
@@ -594,10 +604,7 @@ impl OwnedFormat {
             .last_used
             .zip(acquisition.receipt.get::<ReservedTokens>())
             .filter(|(used, aside)| *used < aside.last);
-        let tombstone = match options.tombstone {
-            Tombstone::None => Duration::ZERO,
-            _ => acquisition.lease.duration().max(self.shortest_tombstone),
-        };
+        let tombstone = self.tombstone_lifetime(acquisition, options).unwrap_or_default();
         let owner = Text::owner(acquisition.owner);
         let is_plain = unused.is_none() && tombstone.is_zero() && options.kept.is_none();
         let closing = (!is_plain).then(|| Closing {
@@ -672,10 +679,14 @@ impl OwnedFormat {
                 .iter()
                 .map(|at| Run { keys: &words[*at].0, arguments: &words[*at].1 })
                 .collect();
+            // What several share changes with each of them, and the reports would tell of no loss.
+            let is_shared = batch[first].acquisition.name.kind().is_shared();
+            link.report_changes_of_keys(!is_shared);
             let (answers, _) = renew_each(script, link, &runs, &[], by);
             for (at, renewal) in group.iter().zip(answers) {
                 renewals[*at] = Some(renewal);
             }
+            link.report_changes_of_keys(true);
         }
         renewals.into_iter().flatten().collect()
     }

@@ -14,7 +14,7 @@
 //! `free` end the scripts that free a lock; `grant.lua` ends those that take one with tokens.
 //!
 //! Each script has a number, its bit in a connection's set of scripts that were sent. A format takes
-//! seven from its first on; fair locks have 47 to 49.
+//! seven from its first on. Kinds of locks have theirs from 31 on.
 
 pub(crate) mod foreign_client;
 
@@ -127,7 +127,7 @@ impl Script {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{DIALECTS, REDISSON};
+    use crate::format::{DIALECTS, REDISSON, kinds};
 
     #[test]
     fn script_hash_is_the_sha1_of_its_text() {
@@ -153,9 +153,9 @@ mod tests {
     #[test]
     fn scripts_have_a_head_and_a_number_of_their_own() {
         let mut bits = 0_u64;
-        for script in
-            DIALECTS.into_iter().flat_map(|it| all(&it.scripts)).chain([&MARK, &COUNT, &CLEAR])
-        {
+        let of_formats = DIALECTS.into_iter().flat_map(|it| all(&it.scripts));
+        let of_kinds = kinds::ALL.iter().flat_map(|kind| kind.scripts().iter().copied());
+        for script in of_formats.chain(of_kinds).chain([&MARK, &COUNT, &CLEAR]) {
             assert_eq!(bits & script.bit, 0, "{}", script.name);
             bits |= script.bit;
             let head = format!("-- {}: ", script.name);

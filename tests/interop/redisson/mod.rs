@@ -13,6 +13,9 @@ mod kinds;
 // A waiter that gives up.
 mod interrupted;
 
+// RPermitExpirableSemaphore.
+mod permits;
+
 // What it does wrong with several locks as one.
 mod members;
 
@@ -43,6 +46,7 @@ pub(crate) fn mount(suite: &mut Suite) {
     misbehaves::mount(suite);
     missed_releases::mount(suite);
     kinds::mount(suite);
+    permits::mount(suite);
     answers::mount(suite);
     several::mount(suite);
     interrupted::mount(suite);

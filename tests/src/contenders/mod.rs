@@ -6,6 +6,7 @@
 
 pub mod kills;
 pub mod leaders;
+pub mod permits;
 
 use crate::child::{Child, Example, own_program};
 use crate::claims::{Claim, Log};
@@ -31,7 +32,9 @@ const STAY: std::ops::Range<u64> = 5..40;
 pub struct Contenders {
     children: Vec<Child>,
     files: Vec<PathBuf>,
-    _directory: TempDir,
+    /// What follows the file.
+    arguments: [String; 3],
+    directory: TempDir,
 }
 
 impl Contenders {
@@ -42,14 +45,26 @@ impl Contenders {
 
     /// The same with what they are: a number of threads, or a [role](leaders::Role).
     fn start_as(what: &str, url: &str, lock: &str, processes: usize) -> Self {
+        let arguments = [what, lock, url].map(str::to_owned);
         let directory = tempfile::tempdir().unwrap();
-        let file = |process: usize| directory.path().join(process.to_string());
-        let files: Vec<_> = (0..processes).map(file).collect();
-        let spawn = |file: &PathBuf| {
-            let file = file.display().to_string();
-            Example::program(own_program("contender")).args(&[&file, what, lock, url]).spawn()
-        };
-        Self { children: files.iter().map(spawn).collect(), files, _directory: directory }
+        let mut all = Self { children: Vec::new(), files: Vec::new(), arguments, directory };
+        (0..processes).for_each(|_| all.start_another());
+        all
+    }
+
+    fn start_another(&mut self) {
+        let file = self.directory.path().join(self.files.len().to_string());
+        let name = file.display().to_string();
+        let words = self.arguments.each_ref().map(String::as_str);
+        let program = Example::program(own_program("contender"));
+        self.children.push(program.arg(&name).args(&words).spawn());
+        self.files.push(file);
+    }
+
+    /// Kills the first process, and starts another one.
+    pub fn replace_first(&mut self) {
+        self.children.remove(0).kill();
+        self.start_another();
     }
 
     /// One of the processes.
@@ -83,17 +98,24 @@ pub fn contend(arguments: &[String]) {
     if let Some(role) = leaders::Role::of(threads) {
         return leaders::lead(Path::new(file), role, lock, url);
     }
-    let lock = distlock::connect(url).unwrap().mutex(lock).unwrap();
+    let client = distlock::connect(url).unwrap();
+    let semaphore = permits::named(&client, lock);
+    let lock = client.mutex(lock).unwrap();
     let (log, ended) = (Log::create(Path::new(file)), AtomicBool::new(false));
     let troubles = parking_lot::Mutex::new(BTreeMap::<String, u32>::new());
     thread::scope(|scope| {
         for thread in 0..threads.parse().unwrap() {
             let (lock, log, ended, troubles) = (&lock, &log, &ended, &troubles);
+            let semaphore = semaphore.as_ref();
             let holder = format!("{}.{thread}", std::process::id());
             scope.spawn(move || {
                 while !ended.load(Ordering::SeqCst) {
-                    if let Err(trouble) = visit(lock, &holder, log) {
-                        *troubles.lock().entry(kind(&trouble)).or_default() += 1;
+                    let trouble = match semaphore {
+                        Some(semaphore) => permits::visit(semaphore, &holder, log),
+                        None => visit(lock, &holder, log).err().map(|error| kind(&error)),
+                    };
+                    if let Some(trouble) = trouble {
+                        *troubles.lock().entry(trouble).or_default() += 1;
                     }
                 }
             });

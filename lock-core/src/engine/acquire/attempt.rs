@@ -7,7 +7,7 @@ use crate::backend::{
 };
 use crate::backoff::Backoff;
 use crate::clock::{Moment, Woken};
-use crate::engine::local_queue::{LockWake, StoreOutage, WaiterGuard};
+use crate::engine::local_queue::{StoreOutage, WaiterGuard};
 use crate::error::Error;
 use crate::name::LockKind;
 use crate::sync::mutant;
@@ -201,7 +201,7 @@ impl<'a> Wait<'a> {
         self.tell_contended();
         let now = self.engine.clock.now();
         waiter.found_busy(now);
-        if self.plan.is_late(now) {
+        if self.plan.is_late(now) || self.asks_once {
             return Ok(Next::GiveUp);
         }
         if let Waking::Polls { interval, jitter } = self.engine.abilities.waking {
@@ -222,7 +222,7 @@ impl<'a> Wait<'a> {
 
     /// Sees to it that this name's releases are told.
     fn watch(&mut self, waiter: &WaiterGuard<'_>) -> Result<Next, Error> {
-        let wake = Arc::new(LockWake(Arc::downgrade(self.lock)));
+        let wake = Arc::new(waiter.wake());
         let by = self.plan.at_most(self.engine.command_deadline());
         waiter.asks(by, self.owner);
         match call_backend(|| self.engine.store()?.watch(&self.lock.name, wake, by)) {

@@ -7,6 +7,7 @@
 
 mod attempt;
 mod beside;
+mod line;
 mod local_wait;
 mod nested;
 mod replicas;
@@ -170,6 +171,7 @@ fn acquire_for_any_time(
         owner: engine.new_owner(),
         beside,
         was_sent: false,
+        asks_once: false,
         unknown_outcome: false,
         outage: Outage::default(),
         reserve: 0,
@@ -182,7 +184,11 @@ fn acquire_for_any_time(
         Queued::Handed(acquisition) => return Ok(Some(acquisition)),
         Queued::Late => return Ok(None),
     }
-    match wait.contend(&waiter) {
+    let granted = match lock.name.kind() {
+        LockKind::Permits { .. } if plan.waits() => wait.contend_in_line(&waiter, &holder),
+        _ => wait.contend(&waiter),
+    };
+    match granted {
         Ok(Some((grant, sent))) => wait.take(waiter, holder.clone(), grant, sent).map(Some),
         refused => {
             wait.close();
@@ -227,6 +233,8 @@ struct Wait<'a> {
     beside: Option<OwnerId>,
     /// Whether an attempt was sent.
     was_sent: bool,
+    /// Whether it gives up when the lock is busy, whatever the deadline.
+    asks_once: bool,
     /// Whether a request of this owner went unanswered.
     unknown_outcome: bool,
     outage: Outage,

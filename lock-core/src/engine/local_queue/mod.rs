@@ -28,7 +28,7 @@ use std::time::Duration;
 
 pub(crate) use fairness::ReleaseTiming;
 pub(crate) use registry::{Registry, Scope};
-pub(crate) use waiter::{Known, LockWake, Turn, WaiterGuard};
+pub(crate) use waiter::{Known, Turn, WaiterGuard};
 
 /// What a queue needs of its engine.
 pub(crate) trait QueueOwner {
@@ -247,7 +247,7 @@ impl LocalLock {
     /// Whether the client's fairness policy is for it: where threads ask for themselves, the store
     /// orders them, or there is room for several.
     fn leaves_turns(&self) -> bool {
-        self.scope == Scope::Client
+        self.scope == Scope::Client && !self.name.kind().is_apart()
     }
 
     /// How many threads queue, the head included.

@@ -158,6 +158,11 @@ impl WaiterGuard<'_> {
         (fairness.is_behind(), fairness.releases())
     }
 
+    /// What wakes the head of this queue.
+    pub(crate) fn wake(&self) -> LockWake {
+        LockWake(Arc::downgrade(&self.lock))
+    }
+
     /// Whether the store tells this name's releases already.
     pub(crate) fn is_watched(&self) -> bool {
         self.lock.lock().watch.is_some()

@@ -237,3 +237,105 @@ fn fair_lock_and_mutex_of_a_name_exclude_each_other() {
     assert!(a.fair_mutex("x").unwrap().try_lock().unwrap().is_none());
     drop(held);
 }
+
+/// A semaphore without free permits, and so many threads of one client that wait for one.
+struct Line {
+    client: Client,
+    store: Recorded,
+    clock: ManualClock,
+    semaphore: Semaphore,
+    held: Option<crate::OwnedGuard>,
+    waiters: Vec<thread::JoinHandle<()>>,
+}
+
+impl Line {
+    fn of(threads: usize) -> Self {
+        let (store, clock) = Recorded::new();
+        let client = store.client();
+        let semaphore = client.semaphore("x", 4).unwrap();
+        let held = Some(semaphore.acquire_many(4).unwrap());
+        let mut line = Self { client, store, clock, semaphore, held, waiters: Vec::new() };
+        for at in 0..threads {
+            line.waiters.push(thread::spawn({
+                let semaphore = line.semaphore.clone();
+                move || semaphore.acquire().unwrap().unlock().unwrap()
+            }));
+            line.await_length(at + 1);
+        }
+        line
+    }
+
+    /// Waits until so many threads stand in line.
+    fn await_length(&self, length: usize) {
+        eventually("they stand in line", || {
+            let line = self.client.0.find_local_lock(self.semaphore.name(), Scope::Client);
+            line.map_or(0, |line| line.waiting()) == length
+        });
+    }
+
+    fn end(mut self) {
+        drop(self.held.take());
+        self.waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+    }
+}
+
+#[test]
+fn only_the_first_thread_in_line_asks_for_a_permit() {
+    const THREADS: usize = 50;
+    let line = Line::of(THREADS);
+    let asked = line.store.count("acquire");
+    // The holder's; once without and once behind the watch, of the first in line.
+    assert!(asked <= 5, "{asked}");
+    line.semaphore.force_release_all().unwrap();
+    let Line { store, waiters, held, .. } = line;
+    waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+    let asked = store.count("acquire") - asked;
+    assert!(asked <= 3 * THREADS, "{asked} requests for {THREADS} permits");
+    assert!(held.unwrap().unlock().unwrap_err().is_lost());
+}
+
+#[test]
+fn thread_in_line_returns_at_its_deadline_and_interrupt() {
+    let line = Line::of(1);
+    let late = thread::spawn({
+        let semaphore = line.semaphore.clone();
+        move || semaphore.try_acquire_for(SECOND).unwrap().is_none()
+    });
+    line.await_length(2);
+    let interrupt = Interrupt::new();
+    let interrupted = thread::spawn({
+        let options = LockOptions::new().interrupt(&interrupt);
+        let semaphore = line.semaphore.clone();
+        move || semaphore.acquire_with(1, &options).unwrap_err().is_interrupted()
+    });
+    line.await_length(3);
+    interrupt.fire();
+    assert!(interrupted.join().unwrap());
+    line.await_length(2);
+    line.clock.advance(SECOND);
+    assert!(late.join().unwrap());
+    line.await_length(1);
+    line.end();
+}
+
+#[test]
+fn thread_in_line_for_many_permits_keeps_back_none_for_one() {
+    let line = Line::of(0);
+    let many = thread::spawn({
+        let semaphore = line.semaphore.clone();
+        move || drop(semaphore.acquire_many(3).unwrap())
+    });
+    eventually("it waits", || line.store.count("watch") > 0);
+    line.semaphore.force_release_all().unwrap();
+    many.join().unwrap();
+    let two = line.semaphore.acquire_many(2).unwrap();
+    let many = thread::spawn({
+        let semaphore = line.semaphore.clone();
+        move || drop(semaphore.acquire_many(3).unwrap())
+    });
+    eventually("it waits", || line.store.count("watch") > 1);
+    drop(line.semaphore.try_acquire_for(SECOND).unwrap().expect("two are free"));
+    drop(two);
+    many.join().unwrap();
+    assert!(line.held.unwrap().unlock().unwrap_err().is_lost());
+}

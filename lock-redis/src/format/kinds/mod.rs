@@ -5,6 +5,7 @@
 //! stands in [`OwnedFormat`]; here stands what differs: the keys, the scripts, and their replies.
 
 mod fair;
+mod permits;
 
 use super::OwnedFormat;
 use crate::connection::{ConnectionLike, Reply};
@@ -97,13 +98,14 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
 }
 
 /// All of them.
-pub(crate) static ALL: &[&dyn KindFormat] = &[&fair::Fair];
+pub(crate) static ALL: &[&dyn KindFormat] = &[&fair::Fair, &permits::PERMITS];
 
 /// The format of a kind; `None` for a mutex.
 pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
     match kind {
         LockKind::Fair => Some(&fair::Fair),
-        // Read, Write, Permits: a file here for each.
+        LockKind::Permits { .. } => Some(&permits::PERMITS),
+        // Read, Write: a file here for both.
         _ => None,
     }
 }

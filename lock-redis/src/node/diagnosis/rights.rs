@@ -81,8 +81,11 @@ fn words(command: &str, name: &str) -> Option<Vec<String>> {
         }
         "del" | "exists" | "get" | "getex" | "hkeys" | "hlen" | "incr" | "pttl" | "spublish"
         | "ssubscribe" | "strlen" | "subscribe" | "type" => &[name],
-        "zadd" | "zrangebyscore" | "zrevrange" => &[name, "0", "0"],
-        "zrem" | "zscore" => &[name, ANY],
+        "zcard" => &[name],
+        "incrby" | "zmscore" | "zrem" | "zscore" => &[name, ANY],
+        "zadd" | "zcount" | "zrange" | "zrangebyscore" | "zremrangebyrank" | "zrevrange" => {
+            &[name, "0", "0"]
+        }
         "expire" | "getset" | "hdel" | "hexists" | "hmget" | "lpush" | "pexpire" | "publish"
         | "set" | "setnx" => &[name, ANY],
         "getrange" | "hset" => &[name, ANY, ANY],
@@ -150,7 +153,8 @@ impl Rights {
         if let Some(owned) = format.0.owned() {
             keys.extend(owned.names_beside(&name).map(|name| {
                 let begin = name.split_once(':').map_or(&*name, |(begin, _)| begin);
-                rights.add(format!("~{begin}:*"), name, false)
+                let is_any_lock = !terms.has_prefix && name.starts_with(&format!("{{{PROBE}"));
+                rights.add(format!("~{begin}:*"), name, is_any_lock)
             }));
             if let StoreKind::Quorum { .. } = store {
                 for command in owned.dialect.scripts.propose.commands(None) {
@@ -175,7 +179,7 @@ impl Rights {
             };
             for channel in owned.channel_names(&name) {
                 let begin = channel.split(':').next().unwrap_or_default();
-                let place = rights.add(format!("&{begin}:*"), channel.clone(), false);
+                let place = rights.add(format!("&{begin}:*"), channel, false);
                 // No channel needs to be allowed to be left.
                 for (verb, place) in verbs.into_iter().zip([Some(place), Some(place), None]) {
                     rights.question(verb, place, false);
@@ -362,7 +366,7 @@ impl Examination<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::DIALECTS;
+    use crate::format::{DIALECTS, kinds};
     use crate::lua::Scripts;
 
     /// A command without its words would not be asked about.
@@ -376,6 +380,14 @@ mod tests {
                 let is_known = command == "pubsub" || words(&command, "k").is_some();
                 assert!(is_known, "{command} of {}", dialect.name);
             }
+        }
+        for script in kinds::ALL.iter().flat_map(|kind| kind.scripts().iter()) {
+            let mut commands = script.commands(None).into_iter();
+            assert!(
+                commands.all(|it| it == "publish" || words(&it, "k").is_some()),
+                "{}",
+                script.name
+            );
         }
         assert!(MARK.commands(None).iter().all(|command| words(command, "k").is_some()));
     }

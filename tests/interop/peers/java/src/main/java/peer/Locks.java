@@ -9,6 +9,7 @@ import org.redisson.Redisson;
 import org.redisson.RedissonMultiLock;
 import org.redisson.RedissonRedLock;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RedissonClient;
 
 /** Locks of the kind that the command line asks for. */
@@ -54,6 +55,15 @@ final class Locks {
             default:
                 throw new IllegalArgumentException("there is no kind " + kind);
         }
+    }
+
+    /** Whether it is no lock, but a semaphore. */
+    boolean isPermits() {
+        return kind.equals("permits");
+    }
+
+    RPermitExpirableSemaphore permits(String name) {
+        return clients.get(0).getPermitExpirableSemaphore(name);
     }
 
     private RLock[] members(String names) {

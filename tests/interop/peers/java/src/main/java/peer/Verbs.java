@@ -14,14 +14,19 @@ final class Verbs {
     private final Locks locks;
     private final Options options;
     private final Count count;
+    private final Permits permits;
 
     Verbs(Locks locks, Options options) {
         this.locks = locks;
         this.options = options;
         count = new Count(options, "redisson");
+        permits = new Permits(locks);
     }
 
     String run(String verb, String[] words) throws Exception {
+        if (locks.isPermits()) {
+            return permits.run(verb, words);
+        }
         RLock lock = locks.named(words[0]);
         switch (verb) {
             case "lock":
@@ -80,7 +85,7 @@ final class Verbs {
         return "" + lock.getClass().getMethod("lockAndGetToken").invoke(lock);
     }
 
-    private static long now() {
+    static long now() {
         Instant now = Instant.now();
         return now.getEpochSecond() * 1_000_000 + now.getNano() / 1_000;
     }

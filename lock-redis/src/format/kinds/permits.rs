@@ -1,0 +1,270 @@
+//! Permits of a semaphore, as Redisson's `RPermitExpirableSemaphore` has them: under the name the
+//! number of those that are free, beside it a sorted set of those that are taken.
+//!
+//! A permit is 16 bytes, which Redisson draws at random. Ours are made of the owner and the
+//! permit's number, so that every request of an acquisition names the same ones.
+
+use super::{KindFormat, ScriptCall};
+use crate::connection::{ConnectionLike, Reply, Text};
+use crate::format::{OwnedFormat, busy_from_pttl, remaining, unexpected};
+use crate::keys;
+use crate::lua::Script;
+use lock_core::backend::{
+    AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Permits, ReleaseOptions,
+};
+use lock_core::{Error, LockKind, LockName, Moment, OwnerId, OwnerText};
+
+pub(super) static PERMITS: PermitFormat = PermitFormat;
+
+/// The most permits of one acquisition: a script that takes, renews or frees so many occupies the
+/// server for a millisecond.
+pub(crate) const MOST_AT_ONCE: u32 = 1_000;
+
+const CHANNEL: &str = "redisson_sc";
+
+/// See the [module's text](self).
+#[derive(Debug)]
+pub(super) struct PermitFormat;
+
+/// A script with the words before it that it uses.
+macro_rules! script {
+    ($number:literal, $name:literal, $file:literal: $($word:literal),*) => {
+        Script::new(
+            $number,
+            $name,
+            CHANNEL,
+            None,
+            concat!(
+                $(include_str!(concat!("../../lua/permits/", $word, ".lua")),)*
+                include_str!(concat!("../../lua/permits/", $file, ".lua")),
+            ),
+        )
+    };
+}
+
+static ACQUIRE: Script = script!(41, "acquire_permits", "acquire": "now", "counted", "ids", "tell");
+static RELEASE: Script = script!(42, "release_permits", "release": "counted", "ids", "tell");
+static RENEW: Script = script!(43, "renew_permits", "renew": "now", "ids");
+static INSPECT: Script = script!(44, "inspect_permits", "inspect": "now", "counted", "ids");
+static FORCE: Script = script!(45, "force_permits", "force": "counted", "tell");
+static SET: Script = script!(46, "set_permits", "limit": "counted", "tell");
+static SCRIPTS: [&Script; 6] = [&ACQUIRE, &RELEASE, &RENEW, &INSPECT, &FORCE, &SET];
+
+/// What all permits of an acquisition begin with: the client's UUID, the last five bytes changed by
+/// the number of the owner. Behind it stands the number of the permit.
+fn beginning(owner: OwnerId) -> [u8; 13] {
+    let mut id = [0; 13];
+    id.copy_from_slice(&owner.client().as_bytes()[..13]);
+    let number = owner.number().to_be_bytes();
+    for (byte, of_number) in id[8..].iter_mut().zip(&number[3..]) {
+        *byte ^= of_number;
+    }
+    id
+}
+
+/// How many permits there are in all, and how many an acquisition takes.
+fn numbers(name: &LockName) -> (u32, u32) {
+    match name.kind() {
+        LockKind::Permits { limit, count } => (limit, count),
+        _ => (0, 0),
+    }
+}
+
+fn number(value: u64) -> Vec<u8> {
+    Text::number(value).as_bytes().to_vec()
+}
+
+/// Of a number that Redisson lets fall below zero.
+fn at_least_none(value: i64) -> u32 {
+    u32::try_from(value.max(0)).unwrap_or(u32::MAX)
+}
+
+impl PermitFormat {
+    /// The semaphore, and what is taken of it.
+    fn keys(format: &OwnedFormat, name: &LockName) -> Vec<String> {
+        let key = format.keys.lock(name);
+        let taken = keys::permits(&key);
+        vec![key.into_owned(), taken]
+    }
+
+    /// The channel and the command that publishes.
+    fn told(&self, format: &OwnedFormat, key: &str) -> [Vec<u8>; 2] {
+        [self.channel(key).into_bytes(), format.publish().to_vec()]
+    }
+
+    /// The owner's part of its permits, and how many it has.
+    fn named(name: &LockName, owner: OwnerId) -> [Vec<u8>; 2] {
+        [beginning(owner).to_vec(), number(numbers(name).1.into())]
+    }
+}
+
+impl KindFormat for PermitFormat {
+    fn channel(&self, key: &str) -> String {
+        keys::channel(CHANNEL, key)
+    }
+
+    fn names_beside(&self, key: &str) -> Vec<String> {
+        vec![keys::permits(key)]
+    }
+
+    /// The number under the name never goes, and says nothing of one waiter's permits.
+    fn is_tracked(&self) -> bool {
+        false
+    }
+
+    fn scripts(&self) -> &'static [&'static Script] {
+        &SCRIPTS
+    }
+
+    fn acquire(
+        &self,
+        format: &OwnedFormat,
+        link: &mut dyn ConnectionLike,
+        attempt: &Attempt<'_>,
+        _is_tracked: &dyn Fn(&str) -> bool,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
+        let (limit, count) = numbers(attempt.name);
+        if count > MOST_AT_ONCE {
+            return Err(Failure::NotSent(Error::misuse(format!(
+                "{count} permits cannot be taken at once: Redis takes {MOST_AT_ONCE} at most, \
+                 because it serves no other client meanwhile; count in larger units"
+            ))));
+        }
+        let mut keys = Self::keys(format, attempt.name);
+        keys.push(keys::tombstone(&keys[0], &Text::owner(attempt.owner)));
+        let mut arguments = Self::named(attempt.name, attempt.owner).to_vec();
+        arguments.extend([number(attempt.lease.as_millis()), number(limit.into())]);
+        arguments.extend(self.told(format, &keys[0]));
+        let call = ScriptCall { script: &ACQUIRE, keys, arguments };
+        match call.run(link, &call.keys[0], by)?.as_array() {
+            Some([Reply::Int(1), Reply::Int(limit)]) => {
+                Ok(Answer::Granted(Grant::new(None).limit(at_least_none(*limit))))
+            }
+            Some([Reply::Int(0), Reply::Int(left)]) => Ok(busy_from_pttl(*left)),
+            _ => Err(unexpected(link, &ACQUIRE)),
+        }
+    }
+
+    fn release(
+        &self,
+        format: &OwnedFormat,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+    ) -> ScriptCall {
+        let mut keys = Self::keys(format, &acquisition.name);
+        let mut arguments = Self::named(&acquisition.name, acquisition.owner).to_vec();
+        arguments.extend(self.told(format, &keys[0]));
+        if let Some(lifetime) = format.tombstone_lifetime(acquisition, options) {
+            keys.push(keys::tombstone(&keys[0], &Text::owner(acquisition.owner)));
+            arguments.push(Text::millis(lifetime).as_bytes().to_vec());
+        }
+        ScriptCall { script: &RELEASE, keys, arguments }
+    }
+
+    fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall {
+        let taken = keys::permits(&format.keys.lock(&acquisition.name));
+        let mut arguments = Self::named(&acquisition.name, acquisition.owner).to_vec();
+        arguments.push(number(acquisition.lease.as_millis()));
+        ScriptCall { script: &RENEW, keys: vec![taken], arguments }
+    }
+
+    fn inspect(
+        &self,
+        format: &OwnedFormat,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        let keys = Self::keys(format, name);
+        let call = ScriptCall { script: &INSPECT, keys, arguments: Vec::new() };
+        let reply = call.run(link, &call.keys[0], by)?;
+        let Some([limit, free, Reply::Int(taken), last @ ..]) = reply.as_array() else {
+            return Err(unexpected(link, &INSPECT));
+        };
+        let info = match last {
+            [Reply::Bulk(id), Reply::Int(left)] => {
+                let holder = HolderInfo::new(OwnerText::new(&hex(id)), remaining(*left), 1);
+                LockInfo::held(holder).holders(u64::try_from(*taken).unwrap_or(0))
+            }
+            _ => LockInfo::FREE,
+        };
+        Ok(match (limit, free) {
+            (Reply::Int(limit), Reply::Int(free)) => {
+                info.permits(Permits::new(at_least_none(*limit), at_least_none(*free)))
+            }
+            _ => info,
+        })
+    }
+
+    fn verify(
+        &self,
+        format: &OwnedFormat,
+        link: &mut dyn ConnectionLike,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        let AcquisitionId { name, owner, .. } = acquisition;
+        let arguments = Self::named(name, *owner).to_vec();
+        let call = ScriptCall { script: &INSPECT, keys: Self::keys(format, name), arguments };
+        match call.run(link, &call.keys[0], by)?.as_array() {
+            Some([Reply::Int(left)]) => {
+                let owner = OwnerText::new(&owner.to_string());
+                Ok(Some(HolderInfo::new(owner, remaining(*left), numbers(name).1.into())))
+            }
+            Some([]) => Ok(None),
+            _ => Err(unexpected(link, &INSPECT)),
+        }
+    }
+
+    fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
+        let keys = Self::keys(format, name);
+        let arguments = self.told(format, &keys[0]).to_vec();
+        ScriptCall { script: &FORCE, keys, arguments }
+    }
+
+    fn set_permits(
+        &self,
+        format: &OwnedFormat,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<Option<u32>, Failure> {
+        let keys = Self::keys(format, name);
+        let mut arguments = vec![number(numbers(name).0.into())];
+        arguments.extend(self.told(format, &keys[0]));
+        let call = ScriptCall { script: &SET, keys, arguments };
+        match call.run(link, &call.keys[0], by)? {
+            Reply::Int(before) => Ok(Some(at_least_none(before))),
+            Reply::Nil => Ok(None),
+            _ => Err(unexpected(link, &SET)),
+        }
+    }
+}
+
+/// A permit as Redisson shows it.
+fn hex(id: &[u8]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_core::ClientId;
+    use std::collections::HashSet;
+
+    #[test]
+    fn permits_of_different_owners_begin_differently() {
+        let (one, other) = (ClientId::random(), ClientId::random());
+        let numbers = [0, 1, 255, 256, (1 << 40) - 1, 1 << 39];
+        let owners = [one, other].map(|client| numbers.map(|it| OwnerId::new(client, it)));
+        let all: HashSet<_> = owners.as_flattened().iter().map(|it| beginning(*it)).collect();
+        assert_eq!(all.len(), 2 * numbers.len());
+        assert_eq!(beginning(owners[0][1]), beginning(OwnerId::new(one, 1)), "and are made again");
+    }
+
+    #[test]
+    fn permit_is_shown_as_redisson_shows_it() {
+        assert_eq!(hex(&[0, 1, 0xab, 0xff]), "0001abff");
+    }
+}

@@ -1,0 +1,73 @@
+-- acquire_permits: takes permits of a semaphore for an owner if so many are free.
+--
+-- KEYS[1] the semaphore   string, how many permits are free; never expires
+-- KEYS[2] the permits     sorted set, each that is taken with the time of its expiry in milliseconds
+-- KEYS[3] the tombstone   present while this owner is closed
+-- ARGV[1] owner: the first 13 bytes of its permits
+-- ARGV[2] how many
+-- ARGV[3] lease in milliseconds
+-- ARGV[4] how many there are, for the first client that uses the semaphore
+-- ARGV[5] channel
+-- ARGV[6] the command that publishes
+--
+-- Returns {1, limit} granted; {0, left} too few are free, and in so many milliseconds the first that is taken expires (-1:
+-- never, -2: none is taken), or this owner is closed (-2).
+--
+-- Atomic because two owners must never both take the last permit, one that has expired must be free for one of them only,
+-- and a late copy of a request must see the tombstone before it takes any.
+
+-- As many that have expired are freed at a time.
+local MOST = 1000
+
+local free, taken = counted(KEYS[1], KEYS[2])
+if type(free) == 'table' then
+  return free
+end
+if redis.call('EXISTS', KEYS[3]) == 1 then
+  return {0, -2}
+end
+local over = math.min(redis.call('ZCOUNT', KEYS[2], '-inf', now), MOST)
+if over > 0 then
+  redis.call('ZREMRANGEBYRANK', KEYS[2], 0, over - 1)
+  taken = taken - over
+  free = free and redis.call('INCRBY', KEYS[1], over)
+end
+if not free then
+  free = ARGV[4] - taken
+  if not redis.call('SET', KEYS[1], free, 'NX') then
+    return redis.error_reply('WRONGTYPE the number of permits is an empty text')
+  end
+end
+
+local all, missing = ids(ARGV[1], ARGV[2]), 0
+-- Of a repeated request all are there, unless an operator or the end of the lease took some: those are asked for again.
+local expiries = redis.call('ZMSCORE', KEYS[2], unpack(all))
+for i = 1, #all do
+  missing = missing + (expiries[i] and 0 or 1)
+end
+if missing > 0 and missing > free then
+  if over > 0 then
+    tell(ARGV[6], ARGV[5], free) -- enough for others, perhaps
+  end
+  local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
+  local left = first and math.max(0, tonumber(first) - now) or -2
+  return {0, first and tonumber(first) >= NEVER and -1 or left}
+end
+
+-- Written also where none is missing: since 7.2 WAIT looks only at what its own connection wrote, and without a write says
+-- that all replicas have it.
+free = redis.call('INCRBY', KEYS[1], 0 - missing) -- and not "-0"
+local words = {}
+for i = 1, #all do
+  words[2 * i - 1], words[2 * i] = now + ARGV[3], all[i]
+end
+local added = redis.pcall('ZADD', KEYS[2], 'GT', unpack(words))
+if type(added) == 'table' then
+  -- A user who may not ZADD would take permits that never expire.
+  redis.call('INCRBY', KEYS[1], missing)
+  return added
+end
+if over > 0 then
+  tell(ARGV[6], ARGV[5], free)
+end
+return {1, free + taken + missing}

@@ -1,0 +1,27 @@
+-- renew_permits: extends the lease of an owner's permits.
+--
+-- KEYS[1] the permits that are taken
+-- ARGV[1] owner: the first 13 bytes of its permits
+-- ARGV[2] how many
+-- ARGV[3] lease in milliseconds
+--
+-- Returns 1, or 0 if one of them is not this owner's any more, or has expired.
+--
+-- Atomic because between the look and the ZADD a permit may be removed, which would be taken again without being
+-- counted. Never shortens a lease and never adds a permit.
+
+local all, words = ids(ARGV[1], ARGV[2]), {}
+local expiries = redis.call('ZMSCORE', KEYS[1], unpack(all))
+for i = 1, #all do
+  local expiry = tonumber(expiries[i] or 0)
+  if expiry <= now then
+    -- A write that changes nothing: a replica refuses it, and what that lacks its master may have.
+    redis.call('ZREM', KEYS[1], '')
+    return 0
+  end
+  -- Later by a millisecond at least: since 7.2 WAIT looks only at what its own connection wrote, and without a write says
+  -- that all replicas have it.
+  words[2 * i - 1], words[2 * i] = math.max(math.min(expiry + 1, NEVER), now + ARGV[3]), all[i]
+end
+redis.call('ZADD', KEYS[1], 'XX', unpack(words))
+return 1
