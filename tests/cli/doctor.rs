@@ -206,7 +206,7 @@ fn missing_rights_are_a_danger_with_the_exact_line() {
 
     let keys = ["resetkeys", "~other:*", "~distlock_closed:*"];
     let said = examined_with(&server, &keys, "prefix=app:");
-    let line = "`ACL SETUSER locker ~app:* ~redisson_lock_token:*`";
+    let line = "`ACL SETUSER locker ~app:* ~redisson_lock_token:* ~{app:*`";
     said.must_say("rights", "danger", &[line]);
     let said = examined_with(&server, &["~redisson_lock_token:*"], "");
     said.must_say("rights", "unknown", &["\"distlock:ping\"", "without a prefix"]);
