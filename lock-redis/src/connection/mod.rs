@@ -110,6 +110,10 @@ pub(crate) trait ConnectionLike {
         false
     }
 
+    /// Whether changes of the keys of the scripts that follow are to be reported, where this is a
+    /// connection that has them reported.
+    fn report_changes_of_keys(&mut self, _are_reported: bool) {}
+
     /// The server at the other end.
     fn server(&self) -> &Arc<Server>;
 

@@ -124,6 +124,10 @@ impl ConnectionLike for AcknowledgedConnection<'_> {
         self.most > 0 && self.link.is_first_use(script)
     }
 
+    fn report_changes_of_keys(&mut self, are_reported: bool) {
+        self.link.report_changes_of_keys(are_reported);
+    }
+
     fn server(&self) -> &Arc<Server> {
         self.link.server()
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 /// for each of its reads (Redis 7.0).
 pub(crate) struct TrackedConnection<'a> {
     connection: BorrowedConnection<'a>,
+    is_paused: bool,
     missed_change: bool,
     refusal: Option<ServerError>,
 }
@@ -22,7 +23,7 @@ const EXISTS: &[&[u8]] = &[b"EXISTS"];
 
 impl<'a> TrackedConnection<'a> {
     pub(crate) fn new(connection: BorrowedConnection<'a>) -> Self {
-        Self { connection, missed_change: false, refusal: None }
+        Self { connection, is_paused: false, missed_change: false, refusal: None }
     }
 
     /// Whether a key was deleted behind its renewal and before it was read: that is not reported.
@@ -65,6 +66,9 @@ impl ConnectionLike for TrackedConnection<'_> {
         requests: &[Request<'_>],
         by: Moment,
     ) -> (Vec<Reply>, Result<(), CallError>) {
+        if self.is_paused {
+            return self.connection.call_many(requests, by);
+        }
         let keys: Vec<_> = requests.iter().map(script_keys).collect();
         let reads: Vec<[&[&[u8]]; 2]> =
             keys.iter().map(|keys| [EXISTS, keys.unwrap_or_default()]).collect();
@@ -99,6 +103,10 @@ impl ConnectionLike for TrackedConnection<'_> {
 
     fn is_first_use(&mut self, script: u64) -> bool {
         self.connection.is_first_use(script)
+    }
+
+    fn report_changes_of_keys(&mut self, are_reported: bool) {
+        self.is_paused = !are_reported;
     }
 
     fn server(&self) -> &Arc<Server> {

@@ -28,6 +28,8 @@ mod wakes;
 
 pub(crate) use dialect::Dialect;
 pub(crate) use foreign_value::{LONGEST_TEXT, with_found_value};
+#[cfg(test)]
+pub(crate) use kinds::ALL as KINDS;
 pub use listing::NodePage;
 pub(crate) use owned::{OwnedFormat, granted};
 pub(crate) use redisson::REDISSON;

@@ -24,6 +24,7 @@ use lock_core::backend::{
 };
 use lock_core::{
     Config, Error, FencingToken, LockName, Moment, OwnerText, TokenPolicy, TokenRange,
+    WriterPriority,
 };
 use std::borrow::Cow;
 use std::iter::once;
@@ -54,6 +55,8 @@ pub(crate) struct OwnedFormat {
     shortest_tombstone: Duration,
     /// When a held lock is renewed first, for its changes to be reported.
     first_renewal: Option<Duration>,
+    /// Whether a waiting writer keeps new readers out.
+    pub(super) writers_first: bool,
     /// Whether keys may be in different slots, and so on different nodes.
     has_slots: AtomicBool,
     /// Whether releases are told on sharded channels. Settled before anything is asked, and then
@@ -272,6 +275,7 @@ impl OwnedFormat {
             first_renewal: Tracking::of(config)
                 .is_ok_and(|it| it == Tracking::Auto)
                 .then_some(MOMENT),
+            writers_first: config.writers() == WriterPriority::First,
             has_slots: AtomicBool::new(false),
             sharded: AtomicBool::new(false),
             labels_refused: AtomicBool::new(false),
@@ -518,6 +522,11 @@ impl OwnedFormat {
         ScriptCall { script, keys: keys.collect(), arguments: arguments.collect() }
     }
 
+    /// Whether grants carry tokens.
+    pub(super) fn has_tokens(&self) -> bool {
+        self.policy != TokenPolicy::Off
+    }
+
     /// How many tokens to set aside behind the first; `None`: no tokens are made.
     fn reserve(&self, tokens: Tokens) -> Result<Option<u32>, Failure> {
         match (self.policy, tokens) {
@@ -581,6 +590,16 @@ impl OwnedFormat {
         });
     }
 
+    /// How long a tombstone stays, if this release leaves one.
+    pub(super) fn tombstone_lifetime(
+        &self,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+    ) -> Option<Duration> {
+        let is_wanted = options.tombstone != Tombstone::None;
+        is_wanted.then(|| acquisition.lease.duration().max(self.shortest_tombstone))
+    }
+
     /// What is sent to end a holding.
     fn release_request<'a>(
         &self,
@@ -594,10 +613,7 @@ impl OwnedFormat {
             .last_used
             .zip(acquisition.receipt.get::<ReservedTokens>())
             .filter(|(used, aside)| *used < aside.last);
-        let tombstone = match options.tombstone {
-            Tombstone::None => Duration::ZERO,
-            _ => acquisition.lease.duration().max(self.shortest_tombstone),
-        };
+        let tombstone = self.tombstone_lifetime(acquisition, options).unwrap_or_default();
         let owner = Text::owner(acquisition.owner);
         let is_plain = unused.is_none() && tombstone.is_zero() && options.kept.is_none();
         let closing = (!is_plain).then(|| Closing {
@@ -672,10 +688,14 @@ impl OwnedFormat {
                 .iter()
                 .map(|at| Run { keys: &words[*at].0, arguments: &words[*at].1 })
                 .collect();
+            // What several share changes with each of them, and the reports would tell of no loss.
+            let is_shared = batch[first].acquisition.name.kind().is_shared();
+            link.report_changes_of_keys(!is_shared);
             let (answers, _) = renew_each(script, link, &runs, &[], by);
             for (at, renewal) in group.iter().zip(answers) {
                 renewals[*at] = Some(renewal);
             }
+            link.report_changes_of_keys(true);
         }
         renewals.into_iter().flatten().collect()
     }

@@ -14,7 +14,7 @@
 //! `free` end the scripts that free a lock; `grant.lua` ends those that take one with tokens.
 //!
 //! Each script has a number, its bit in a connection's set of scripts that were sent. A format takes
-//! seven from its first on; fair locks have 47 to 49.
+//! seven from its first on; read-write locks have 31 to 40, fair locks 47 to 49.
 
 pub(crate) mod foreign_client;
 
@@ -57,7 +57,7 @@ macro_rules! scripts {
         $crate::lua::Scripts {
             acquire: $crate::lua::scripts!(@ $first, $format, $channel, $wakes, "acquire": "look", "take", "tells"; "" "grant"),
             release: $crate::lua::scripts!(@ $first + 1, $format, $channel, $wakes, "release": "look", "gone"; "free/" $free),
-            close: $crate::lua::scripts!(@ $first + 2, $format, $channel, $wakes, "close": "look", "gone", "take"; "free/" $free),
+            close: $crate::lua::scripts!(@ $first + 2, $format, $channel, $wakes, "close": "look", "gone", "take", "../pass"; "free/" $free),
             renew: $crate::lua::scripts!(@ $first + 3, $format, $channel, $wakes, "renew": "look", "gone";),
             inspect: $crate::lua::scripts!(@ $first + 4, $format, $channel, $wakes, "inspect": "holder", "gone";),
             force: $crate::lua::scripts!(@ $first + 5, $format, $channel, $wakes, "force": "holder"; "free/" $free),
@@ -127,7 +127,7 @@ impl Script {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{DIALECTS, REDISSON};
+    use crate::format::{DIALECTS, KINDS, REDISSON};
 
     #[test]
     fn script_hash_is_the_sha1_of_its_text() {
@@ -153,9 +153,9 @@ mod tests {
     #[test]
     fn scripts_have_a_head_and_a_number_of_their_own() {
         let mut bits = 0_u64;
-        for script in
-            DIALECTS.into_iter().flat_map(|it| all(&it.scripts)).chain([&MARK, &COUNT, &CLEAR])
-        {
+        let own = DIALECTS.into_iter().flat_map(|it| all(&it.scripts));
+        let of_kinds = KINDS.iter().flat_map(|kind| kind.scripts().iter().copied());
+        for script in own.chain(of_kinds).chain([&MARK, &COUNT, &CLEAR]) {
             assert_eq!(bits & script.bit, 0, "{}", script.name);
             bits |= script.bit;
             let head = format!("-- {}: ", script.name);

@@ -5,6 +5,7 @@
 //! stands in [`OwnedFormat`]; here stands what differs: the keys, the scripts, and their replies.
 
 mod fair;
+mod read_write;
 
 use super::OwnedFormat;
 use crate::connection::{ConnectionLike, Reply};
@@ -97,13 +98,15 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
 }
 
 /// All of them.
-pub(crate) static ALL: &[&dyn KindFormat] = &[&fair::Fair];
+pub(crate) static ALL: &[&dyn KindFormat] = &[&fair::Fair, &read_write::Read, &read_write::Write];
 
 /// The format of a kind; `None` for a mutex.
 pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
     match kind {
         LockKind::Fair => Some(&fair::Fair),
-        // Read, Write, Permits: a file here for each.
+        LockKind::Read => Some(&read_write::Read),
+        LockKind::Write => Some(&read_write::Write),
+        // Permits: a file here.
         _ => None,
     }
 }
