@@ -79,6 +79,7 @@ pub use clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
 pub use config::ConfigSet;
 pub use config::{
     Config, Credentials, CredentialsProvider, Host, LockOrder, Secret, Setting, TokenPolicy,
+    WriterPriority,
 };
 pub use counters::Counters;
 pub use diagnosis::{Finding, FindingLevel};

@@ -12,7 +12,7 @@ use crate::backend::{
     Tokens, Tombstone, Wake, Watch,
 };
 use crate::clock::{Clock, ManualClock, Moment};
-use crate::config::Config;
+use crate::config::{Config, WriterPriority};
 use crate::error::Error;
 use crate::glob;
 use crate::name::{LockKind, LockName};
@@ -31,7 +31,7 @@ use std::time::Duration;
 
 /// A store in the memory of this process. Clones are the same store.
 #[derive(Clone)]
-pub struct MemoryBackend(Arc<Store>);
+pub struct MemoryBackend(Arc<Store>, WriterPriority);
 
 struct Store {
     clock: Arc<dyn Clock>,
@@ -92,10 +92,8 @@ impl MemoryBackend {
     /// Makes an empty store on this clock.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self(Arc::new(Store {
-            clock,
-            state: Mutex::new(State { sweep_at: SWEEP, ..State::default() }),
-        }))
+        let state = Mutex::new(State { sweep_at: SWEEP, ..State::default() });
+        Self(Arc::new(Store { clock, state }), WriterPriority::default())
     }
 
     /// Deletes a lock without waking its watchers, as an operator could in a real store. For tests.
@@ -244,9 +242,9 @@ impl Backend for MemoryBackend {
             return Ok(Answer::Busy(None));
         }
         if name.kind().is_shared() {
-            return state.acquire_share(attempt, now);
+            return state.acquire_share(attempt, self.1, now);
         }
-        if let Some(answer) = state.kept_out(attempt, now)? {
+        if let Some(answer) = state.kept_out(attempt, self.1, now)? {
             return Ok(answer);
         }
         let name = &*plain(name);
@@ -533,9 +531,10 @@ impl Scheme for MemoryScheme {
                     this client the same clock, or the store another name"
                 )));
             }
-            return Ok(Arc::new(MemoryBackend(store)));
+            return Ok(Arc::new(MemoryBackend(store, config.writers())));
         }
-        let backend = MemoryBackend::new(Arc::clone(&context.clock));
+        let mut backend = MemoryBackend::new(Arc::clone(&context.clock));
+        backend.1 = config.writers();
         stores.insert(name, Arc::downgrade(&backend.0));
         Ok(Arc::new(backend))
     }

@@ -115,6 +115,11 @@ static CRC16: [u16; 256] = {
     table
 };
 
+/// What stands behind the key's name, as Redisson names keys of a part of a lock.
+pub(crate) fn behind(key: &str, part: &str) -> String {
+    if key.contains('{') { [key, ":", part].concat() } else { ["{", key, "}:", part].concat() }
+}
+
 /// In one string of the right size: each acquire and each release needs some.
 fn beside(prefix: &str, key: &str, owner: &str) -> String {
     let is_braced = key.contains('{');

@@ -27,6 +27,9 @@ mod managed;
 // A master that the others cannot reach any more.
 mod partition;
 
+// Read-write locks.
+mod read_write;
+
 // Changes of keys that the nodes report.
 mod reports;
 

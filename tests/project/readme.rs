@@ -157,6 +157,7 @@ fn named_examples_exist() {
         "fencing",
         "interrupt",
         "multi_lock",
+        "read_write",
     ] {
         assert!(
             readme.contains(&format!("`{name}`")) || readme.contains(&format!("--example {name}")),

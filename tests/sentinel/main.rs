@@ -6,6 +6,9 @@
 // Sentinels that cannot reach each other.
 mod partition;
 
+// Read-write locks.
+mod read_write;
+
 // Threads and connections of a dropped client.
 mod departure;
 

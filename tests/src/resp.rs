@@ -60,11 +60,14 @@ impl Request {
             (Some(keys), arguments) if arguments == 2 * keys && self.begins_with_a_lease() => {
                 Kind::Renew
             }
-            // With the queue of a fair lock and the time of a waiter's presence.
-            (Some(3), 2..=4) | (Some(4), 3..=5 | 13) => Kind::Acquire,
+            // Also with the queue of a fair lock and the time of a waiter's presence, and for readers.
+            (Some(3), 2..=4) | (Some(4 | 5), 2..=5) if self.begins_with_a_lease() => Kind::Acquire,
+            (Some(4), 13) => Kind::Acquire,
             // With one key more where a list is pushed to, too.
             // And two arguments more where the lock is kept.
             (Some(3 | 4), 6 | 8) => Kind::Close,
+            // Of a reader.
+            (Some(3), 4) => Kind::Close,
             (Some(1 | 2), 3) => Kind::Release,
             _ => Kind::Other,
         }

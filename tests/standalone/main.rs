@@ -66,6 +66,9 @@ mod fair;
 // Faults of the network, the server, the process and the program.
 mod faults;
 
+// Read-write locks.
+mod read_write;
+
 // What can only be seen on a real server: requests and keys.
 mod redis;
 

@@ -279,6 +279,7 @@ mod tests {
             ("DISTLOCK_CLIENT_NAME", "six"),
             ("DISTLOCK_OWNER", "off"),
             ("DISTLOCK_PREFIX", "seven:"),
+            ("DISTLOCK_WRITERS", "equal"),
             ("DISTLOCK_TOKENS", "off"),
             ("DISTLOCK_TOKEN_RETENTION", "2h"),
             ("DISTLOCK_REPLICAS", "all"),

@@ -88,6 +88,7 @@ pub struct Config {
     client_name: Option<String>,
     owner: Option<String>,
     prefix: String,
+    writers: WriterPriority,
     tokens: TokenPolicy,
     token_retention: Duration,
     replication: Replication,
@@ -125,6 +126,19 @@ pub enum LockOrder {
     /// In the order of arrival over all clients: each mutex is a
     /// [fair one](crate::Client::fair_mutex).
     Fair,
+}
+
+/// Whether a waiting writer of a [read-write lock](crate::RwLock) goes before readers that come
+/// later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum WriterPriority {
+    /// It keeps new readers out: readers that overlap without end keep no writer waiting. The
+    /// default.
+    #[default]
+    First,
+    /// It waits until there happens to be no reader, as in Redisson.
+    Equal,
 }
 
 impl Config {
@@ -327,6 +341,14 @@ impl Config {
         self
     }
 
+    /// Sets whether waiting writers of this client keep new readers out, and whether its readers
+    /// let waiting writers go first. Default: [`WriterPriority::First`].
+    #[must_use]
+    pub fn with_writers(mut self, priority: WriterPriority) -> Self {
+        self.writers = priority;
+        self
+    }
+
     /// Sets whether locks have fencing tokens, and whether their counters expire. Default:
     /// [`TokenPolicy::Expire`].
     #[must_use]
@@ -413,6 +435,12 @@ impl Config {
     #[must_use]
     pub fn outage_limit(&self) -> Duration {
         self.outage_limit.unwrap_or(self.watchdog)
+    }
+
+    /// See [`with_writers`](Self::with_writers).
+    #[must_use]
+    pub fn writers(&self) -> WriterPriority {
+        self.writers
     }
 
     /// See [`with_token_retention`](Self::with_token_retention).
@@ -516,6 +544,7 @@ impl Default for Config {
             client_name: None,
             owner: None,
             prefix: String::new(),
+            writers: WriterPriority::default(),
             tokens: TokenPolicy::default(),
             replication: Replication::off(),
             scheme_options: BTreeMap::new(),

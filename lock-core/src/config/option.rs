@@ -1,6 +1,6 @@
 //! Settings by name, as in a URL, a file, the environment and [`Config::with_option`].
 
-use super::{Config, LockOrder, Secret, TokenPolicy, similar};
+use super::{Config, LockOrder, Secret, TokenPolicy, WriterPriority, similar};
 use crate::error::Error;
 use crate::replication::{OnInsufficientReplicas, Replicas};
 use std::borrow::Cow;
@@ -9,7 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// The settings of [`Config`]; any other option is the scheme's, or unknown.
-pub(super) const SETTINGS: [&str; 18] = [
+pub(super) const SETTINGS: [&str; 19] = [
     "password_file",
     "watchdog",
     "lease",
@@ -22,6 +22,7 @@ pub(super) const SETTINGS: [&str; 18] = [
     "client_name",
     "owner",
     "prefix",
+    "writers",
     "tokens",
     "token_retention",
     "replicas",
@@ -123,6 +124,13 @@ impl Config {
             "client_name" => self.client_name = Some(value.to_owned()),
             "owner" => self.owner = Some(value.to_owned()),
             "prefix" => self.prefix = value.to_owned(),
+            "writers" => {
+                self.writers = match value {
+                    "first" => WriterPriority::First,
+                    "equal" => WriterPriority::Equal,
+                    _ => return Err(unreadable(option, value, "one of `first` and `equal`")),
+                };
+            }
             "tokens" => {
                 self.tokens = match value {
                     "expire" => TokenPolicy::Expire,

@@ -46,7 +46,7 @@ fn options_are_set_alike_by_url_and_by_setter() {
     let by_url = Config::from_url(
         "memory://?watchdog=10s&outage_limit=11s&hand_off=8ms&connect_timeout=12s\
          &command_timeout=13s&pool=14&client_name=me&owner=till%207&prefix=p:\
-         &tokens=off&token_retention=15m",
+         &tokens=off&token_retention=15m&writers=equal",
     )
     .unwrap();
     let by_setter = Config::default()
@@ -60,6 +60,7 @@ fn options_are_set_alike_by_url_and_by_setter() {
         .with_owner("till 7")
         .with_prefix("p:")
         .with_tokens(TokenPolicy::Off)
+        .with_writers(WriterPriority::Equal)
         .with_token_retention(Duration::from_secs(15 * 60));
     for config in [by_url, by_setter] {
         config.check().unwrap();
@@ -75,6 +76,7 @@ fn options_are_set_alike_by_url_and_by_setter() {
         assert_eq!((config.pool(), &*config.client_name()), (14, "me"));
         assert_eq!(config.owner().as_deref(), Some("till 7"));
         assert_eq!((config.prefix(), config.tokens()), ("p:", TokenPolicy::Off));
+        assert_eq!(config.writers(), WriterPriority::Equal);
     }
 }
 

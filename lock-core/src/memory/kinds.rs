@@ -7,6 +7,7 @@ use crate::backend::{
     WAITER_PRESENCE,
 };
 use crate::clock::Moment;
+use crate::config::WriterPriority;
 use crate::error::{Error, ErrorKind};
 use crate::name::{LockKind, LockName};
 use crate::owner::{OwnerId, OwnerText};
@@ -110,6 +111,7 @@ impl State {
     pub(super) fn kept_out(
         &mut self,
         attempt: &Attempt<'_>,
+        writers: WriterPriority,
         now: Moment,
     ) -> Result<Option<Answer>, Failure> {
         let (name, owner) = (attempt.name, attempt.owner);
@@ -135,7 +137,9 @@ impl State {
         }
         match kind {
             LockKind::Fair => shares.enqueue(owner, now),
-            LockKind::Write => shares.writer_until = Some(now + WAITER_PRESENCE),
+            LockKind::Write if writers == WriterPriority::First => {
+                shares.writer_until = Some(now + WAITER_PRESENCE);
+            }
             _ => {}
         }
         Ok(Some(Answer::Busy(busy.map(|until| until.since(now)))))
@@ -145,6 +149,7 @@ impl State {
     pub(super) fn acquire_share(
         &mut self,
         attempt: &Attempt<'_>,
+        writers: WriterPriority,
         now: Moment,
     ) -> Result<Answer, Failure> {
         let Attempt { name, owner, lease, tokens, beside, .. } = *attempt;
@@ -168,8 +173,9 @@ impl State {
         if shares.limit.is_some() {
             return Err(foreign("a semaphore"));
         }
-        let other = writer.filter(|(writer, _)| beside != Some(*writer));
-        let waiting = shares.writer_until.filter(|_| !is_repeated && writer.is_none());
+        let other = writer.filter(|(writer, _)| !is_repeated && beside != Some(*writer));
+        let gives_way = writers == WriterPriority::First && !is_repeated && writer.is_none();
+        let waiting = shares.writer_until.filter(|_| gives_way);
         if let Some(until) = other.map(|(_, until)| until).or(waiting) {
             return Ok(Answer::Busy(Some(until.since(now))));
         }

@@ -24,6 +24,7 @@ use lock_core::backend::{
 };
 use lock_core::{
     Config, Error, FencingToken, LockName, Moment, OwnerText, TokenPolicy, TokenRange,
+    WriterPriority,
 };
 use std::borrow::Cow;
 use std::iter::once;
@@ -54,6 +55,8 @@ pub(crate) struct OwnedFormat {
     shortest_tombstone: Duration,
     /// When a held lock is renewed first, for its changes to be reported.
     first_renewal: Option<Duration>,
+    /// Whether a waiting writer keeps new readers out.
+    pub(super) writers_first: bool,
     /// Whether keys may be in different slots, and so on different nodes.
     has_slots: AtomicBool,
     /// Whether releases are told on sharded channels. Settled before anything is asked, and then
@@ -272,6 +275,7 @@ impl OwnedFormat {
             first_renewal: Tracking::of(config)
                 .is_ok_and(|it| it == Tracking::Auto)
                 .then_some(MOMENT),
+            writers_first: config.writers() == WriterPriority::First,
             has_slots: AtomicBool::new(false),
             sharded: AtomicBool::new(false),
             labels_refused: AtomicBool::new(false),
@@ -516,6 +520,11 @@ impl OwnedFormat {
         let keys = request.keys(&mut keys).iter().map(|key| String::from_utf8_lossy(key).into());
         let arguments = request.arguments(&mut arguments).iter().map(|word| word.to_vec());
         ScriptCall { script, keys: keys.collect(), arguments: arguments.collect() }
+    }
+
+    /// Whether grants carry tokens.
+    pub(super) fn has_tokens(&self) -> bool {
+        self.policy != TokenPolicy::Off
     }
 
     /// How many tokens to set aside behind the first; `None`: no tokens are made.

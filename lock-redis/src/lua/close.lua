@@ -39,8 +39,7 @@ if ARGV[4] ~= '' then
 end
 local channel, publish = ARGV[2], ARGV[3]
 if ARGV[7] then
-  redis.call('DEL', KEYS[1])
-  local refused = take(KEYS[1], ARGV[7], ARGV[8])
+  local refused = pass(KEYS[1], ARGV[1], ARGV[7], ARGV[8])
   if refused then
     return refused
   end

@@ -57,7 +57,7 @@ macro_rules! scripts {
         $crate::lua::Scripts {
             acquire: $crate::lua::scripts!(@ $first, $format, $channel, $wakes, "acquire": "look", "take", "tells"; "" "grant"),
             release: $crate::lua::scripts!(@ $first + 1, $format, $channel, $wakes, "release": "look", "gone"; "free/" $free),
-            close: $crate::lua::scripts!(@ $first + 2, $format, $channel, $wakes, "close": "look", "gone", "take"; "free/" $free),
+            close: $crate::lua::scripts!(@ $first + 2, $format, $channel, $wakes, "close": "look", "gone", "take", "../pass"; "free/" $free),
             renew: $crate::lua::scripts!(@ $first + 3, $format, $channel, $wakes, "renew": "look", "gone";),
             inspect: $crate::lua::scripts!(@ $first + 4, $format, $channel, $wakes, "inspect": "holder", "gone";),
             force: $crate::lua::scripts!(@ $first + 5, $format, $channel, $wakes, "force": "holder"; "free/" $free),

@@ -6,6 +6,9 @@ mod answers;
 // RFencedLock and our tokens.
 mod fenced;
 
+// RReadWriteLock.
+mod read_write;
+
 // RFairLock, RSpinLock, RReadWriteLock and the one that is held once: what shares our key and what
 // only seems to.
 mod kinds;
@@ -47,6 +50,7 @@ pub(crate) fn mount(suite: &mut Suite) {
     missed_releases::mount(suite);
     kinds::mount(suite);
     permits::mount(suite);
+    read_write::mount(suite);
     answers::mount(suite);
     several::mount(suite);
     interrupted::mount(suite);

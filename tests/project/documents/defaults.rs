@@ -30,6 +30,7 @@ fn value(config: &Config, setting: &str) -> String {
         "owner" => format!("`{}`", owner(config)),
         "prefix" if config.prefix().is_empty() => "nothing".to_owned(),
         "prefix" => format!("`{}`", config.prefix()),
+        "writers" => format!("`{:?}`", config.writers()).to_lowercase(),
         "tokens" => format!("`{:?}`", config.tokens()).to_lowercase(),
         "token_retention" => duration(config.token_retention()),
         "replicas" => config.replication().count().to_string(),

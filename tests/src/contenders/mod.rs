@@ -7,6 +7,7 @@
 pub mod kills;
 pub mod leaders;
 pub mod permits;
+pub mod read_write;
 
 use crate::child::{Child, Example, own_program};
 use crate::claims::{Claim, Log};
@@ -94,6 +95,11 @@ impl Contenders {
 /// What the other processes run, until their input ends: `FILE THREADS LOCK URL`, or a role in
 /// place of the threads.
 pub fn contend(arguments: &[String]) {
+    if let [how, rest @ ..] = arguments
+        && how == "read-write"
+    {
+        return read_write::contend(rest);
+    }
     let [file, threads, lock, url] = arguments else { panic!("{arguments:?}") };
     if let Some(role) = leaders::Role::of(threads) {
         return leaders::lead(Path::new(file), role, lock, url);
@@ -162,7 +168,8 @@ pub fn stay(
         let_pass(LOOK);
     }
     let (from, to) = claimed?;
-    let token = guard.fencing_token().expect("every grant has one").get();
+    // None only of a reader before the first writer.
+    let token = guard.fencing_token().map_or(0, |token| token.get());
     Some(Claim {
         lock: guard.name().to_string(),
         holder: holder.to_owned(),

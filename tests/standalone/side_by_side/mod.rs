@@ -11,6 +11,7 @@
 
 mod actor;
 mod command;
+mod read_write;
 mod stores;
 mod world;
 

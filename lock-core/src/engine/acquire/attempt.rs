@@ -250,7 +250,9 @@ impl<'a> Wait<'a> {
         let cannot_wait = self.unknown_outcome || self.plan.is_late(self.engine.clock.now());
         let cannot_hear =
             self.unwatched.failures() > 0 || self.engine.abilities.waking != Waking::Publishes;
-        if !is_behind || cannot_wait || cannot_hear {
+        // A look does not show the store that it waits: readers would overtake it for ever.
+        let must_ask = shown_every(self.lock.name.kind()).is_some();
+        if !is_behind || cannot_wait || cannot_hear || must_ask {
             return Ok(None);
         }
         if !waiter.is_watched() {

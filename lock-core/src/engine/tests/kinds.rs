@@ -1,7 +1,7 @@
 //! Read-write locks, semaphores and fair locks: two clients on one store in memory.
 
 use super::*;
-use crate::{FencingToken, OwnedMutex, Semaphore};
+use crate::{FencingToken, OwnedMutex, Semaphore, WriterPriority};
 
 /// Two clients of one store.
 fn pair() -> ([Client; 2], ManualClock) {
@@ -62,6 +62,36 @@ fn writer_that_gives_up_lets_readers_in() {
     }));
     eventually("the attempt is forgotten", || b.read().try_lock().unwrap().is_some());
     drop((reading, clock));
+}
+
+#[test]
+fn waiting_writer_without_priority_keeps_no_reader_out() {
+    let store = "memory://equal-writers";
+    let connect = |priority| {
+        let client = Client::builder().url(store).unwrap();
+        client.configure(|config| config.with_writers(priority)).connect().unwrap()
+    };
+    let [first, equal] = [WriterPriority::First, WriterPriority::Equal].map(connect);
+    let [x, same] = [&first, &equal].map(|client| client.rw_lock("x").unwrap());
+    let reading = x.read().lock().unwrap();
+    let gate = first.rw_lock("x").unwrap();
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| gate.write().lock().unwrap().is_valid());
+        let others = || scope.spawn(|| x.read().try_lock().unwrap().is_none()).join().unwrap();
+        eventually("the writer is known", others);
+        drop(same.read().try_lock().unwrap().expect("this client's readers do not care"));
+        reading.unlock().unwrap();
+        assert!(writer.join().unwrap());
+    });
+    let reading = x.read().lock().unwrap();
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| same.write().lock().unwrap().is_valid());
+        eventually("the writer waits", || equal.0.waiting(same.write().name()) > 0);
+        let other = || x.read().try_lock().unwrap().is_some();
+        assert!(scope.spawn(other).join().unwrap(), "this client's writers keep no reader out");
+        reading.unlock().unwrap();
+        assert!(writer.join().unwrap());
+    });
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod fair;
 mod permits;
+mod read_write;
 
 use super::OwnedFormat;
 use crate::connection::{ConnectionLike, Reply};
@@ -98,14 +99,16 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
 }
 
 /// All of them.
-pub(crate) static ALL: &[&dyn KindFormat] = &[&fair::Fair, &permits::PERMITS];
+pub(crate) static ALL: &[&dyn KindFormat] =
+    &[&fair::Fair, &permits::PERMITS, &read_write::Read, &read_write::Write];
 
 /// The format of a kind; `None` for a mutex.
 pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
     match kind {
         LockKind::Fair => Some(&fair::Fair),
+        LockKind::Read => Some(&read_write::Read),
+        LockKind::Write => Some(&read_write::Write),
         LockKind::Permits { .. } => Some(&permits::PERMITS),
-        // Read, Write: a file here for both.
         _ => None,
     }
 }

@@ -88,7 +88,9 @@ fn words(command: &str, name: &str) -> Option<Vec<String>> {
         }
         "expire" | "getset" | "hdel" | "hexists" | "hmget" | "lpush" | "pexpire" | "publish"
         | "set" | "setnx" => &[name, ANY],
+        "hget" => &[name, ANY],
         "getrange" | "hset" => &[name, ANY, ANY],
+        "hrandfield" => &[name, "1"],
         "select" => &["0"],
         "wait" => &["0", "0"],
         "eval" => &["return 1", "0"],

@@ -10,6 +10,7 @@ import org.redisson.RedissonMultiLock;
 import org.redisson.RedissonRedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
+import org.redisson.api.RReadWriteLock;
 import org.redisson.api.RedissonClient;
 
 /** Locks of the kind that the command line asks for. */
@@ -48,6 +49,8 @@ final class Locks {
                 return later(first, "getSpinLock", name);
             case "write":
                 return first.getReadWriteLock(name).writeLock();
+            case "read-write":
+                return half(first, name);
             case "multi":
                 return new RedissonMultiLock(members(name));
             case "red":
@@ -64,6 +67,13 @@ final class Locks {
 
     RPermitExpirableSemaphore permits(String name) {
         return clients.get(0).getPermitExpirableSemaphore(name);
+    }
+
+    /** `read/NAME` or `write/NAME`. */
+    private static RLock half(RedissonClient client, String name) {
+        String[] parts = name.split("/", 2);
+        RReadWriteLock both = client.getReadWriteLock(parts[1]);
+        return parts[0].equals("read") ? both.readLock() : both.writeLock();
     }
 
     private RLock[] members(String names) {

@@ -1,0 +1,519 @@
+//! Read-write locks: a lock as Redisson's `RReadWriteLock` has it.
+//!
+//! Under the lock's name stands a hash: `mode`, which is `read` or `write`, a field `owner` with a
+//! hold count for each reader, and `owner:write` for the writer. A key for each hold of a reader
+//! lasts as long as that hold's lease; the hash lasts as long as the longest. So the hold of a dead
+//! reader is over while others renew the hash: a writer that finds readers has those deleted whose
+//! keys are gone. A key of ours says that a writer waits, and keeps new readers out.
+
+use super::{KindFormat, ScriptCall};
+use crate::connection::{ConnectionLike, Reply, Text};
+use crate::format::owned::OwnedFormat;
+use crate::format::{FOR_EVER, WireFormat, remaining, run, unexpected};
+use crate::keys;
+use crate::lua::Script;
+use lock_core::backend::{
+    AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, ReleaseOptions, Tokens,
+    WAITER_PRESENCE,
+};
+use lock_core::{FencingToken, LockKind, LockName, Moment, OwnerId, OwnerText, TokenRange};
+use std::borrow::Cow;
+use std::time::Duration;
+
+/// The format of [`LockKind::Read`].
+#[derive(Debug)]
+pub(super) struct Read;
+
+/// The format of [`LockKind::Write`].
+#[derive(Debug)]
+pub(super) struct Write;
+
+const CHANNEL: &str = "redisson_rwlock";
+
+/// What follows the owner in the field of a writer.
+const WRITER: &str = ":write";
+
+/// How many readers a script names at most, and how many holds of theirs are looked at.
+const MOST_READERS: usize = 100;
+const MOST_HOLDS: usize = 1_000;
+
+/// A script of these files.
+macro_rules! script {
+    ($number:literal, $name:literal: $($file:literal),+) => {
+        Script::new(
+            $number,
+            $name,
+            CHANNEL,
+            None,
+            concat!($(include_str!(concat!("../../lua/", $file, ".lua"))),+),
+        )
+    };
+}
+
+static ACQUIRE_READ: Script =
+    script!(31, "acquire_read": "redisson/take", "read_write/acquire_read");
+static RELEASE_READ: Script =
+    script!(32, "release_read": "read_write/settle", "read_write/release_read");
+static RENEW_READ: Script = script!(33, "renew_read": "read_write/settle", "read_write/renew_read");
+static ACQUIRE_WRITE: Script = script!(
+    34,
+    "acquire":
+    "redisson/look",
+    "redisson/take",
+    "read_write/take",
+    "read_write/tells",
+    "acquire",
+    "grant"
+);
+static RELEASE_WRITE: Script = script!(
+    35,
+    "close":
+    "redisson/look",
+    "read_write/gone",
+    "redisson/take",
+    "read_write/take",
+    "read_write/pass",
+    "close",
+    "read_write/free_writer"
+);
+static PURGE: Script = script!(36, "purge": "read_write/settle", "read_write/purge");
+static FORCE: Script = script!(
+    37,
+    "force":
+    "redisson/holder",
+    "read_write/holder",
+    "force",
+    "read_write/free_all"
+);
+static INSPECT: Script = script!(
+    38,
+    "inspect_rw":
+    "redisson/holder",
+    "read_write/holder",
+    "redisson/gone",
+    "read_write/inspect_rw"
+);
+static LEFT: Script = script!(39, "left": "read_write/left");
+
+/// The key that says that a writer waits.
+fn waiting_writer(key: &str) -> String {
+    keys::channel("distlock_writer", key)
+}
+
+/// The key of a reader's hold.
+fn hold(key: &str, reader: &str, number: usize) -> String {
+    keys::behind(key, &format!("{reader}:rwlock_timeout:{number}"))
+}
+
+/// A writer as it stands in the lock.
+fn writer(owner: OwnerId) -> String {
+    format!("{owner}{WRITER}")
+}
+
+fn call(script: &'static Script, keys: Vec<String>, words: &[&[u8]]) -> ScriptCall {
+    ScriptCall { script, keys, arguments: words.iter().map(|word| word.to_vec()).collect() }
+}
+
+/// A holder as it stands in the lock.
+struct Field {
+    name: String,
+    holds: u64,
+}
+
+impl Field {
+    /// Those that a script names.
+    fn all(words: &[Reply]) -> Vec<Self> {
+        let text = |word: &Reply| Some(std::str::from_utf8(word.as_bytes()?).ok()?.to_owned());
+        let pairs = words.chunks_exact(2).filter_map(|pair| {
+            Some(Self { name: text(&pair[0])?, holds: text(&pair[1])?.parse().ok()? })
+        });
+        pairs.collect()
+    }
+
+    fn is_writer(&self) -> bool {
+        self.name.ends_with(WRITER)
+    }
+
+    fn info(&self, remaining: Option<Duration>) -> HolderInfo {
+        let owner = self.name.strip_suffix(WRITER).unwrap_or(&self.name);
+        HolderInfo::new(OwnerText::new(owner), remaining, self.holds)
+    }
+}
+
+/// Readers of a lock, each with the keys of its holds.
+struct Readers {
+    fields: Vec<(Field, Vec<String>)>,
+    /// Whether these are all.
+    is_all: bool,
+}
+
+impl Readers {
+    fn new(key: &str, fields: Vec<Field>) -> Self {
+        let count = fields.len();
+        let mut left = MOST_HOLDS;
+        let fields: Vec<_> = fields
+            .into_iter()
+            .filter(|field| !field.is_writer())
+            .take(MOST_READERS)
+            .filter_map(|field| {
+                let holds = usize::try_from(field.holds).ok().filter(|holds| *holds <= left)?;
+                left -= holds;
+                let keys = (1..=holds).map(|number| hold(key, &field.name, number)).collect();
+                Some((field, keys))
+            })
+            .collect();
+        Self { is_all: fields.len() == count, fields }
+    }
+
+    fn keys(&self, key: &str) -> Vec<String> {
+        let holds = self.fields.iter().flat_map(|(_, keys)| keys.iter().cloned());
+        std::iter::once(key.to_owned()).chain(holds).collect()
+    }
+}
+
+impl OwnedFormat {
+    /// The lock is busy for this long by its TTL, or for ever: is it one of ours at all?
+    fn busy_kind(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        pttl: i64,
+        is_tracked: &dyn Fn(&str) -> bool,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
+        if pttl == FOR_EVER {
+            self.inspect(link, name, by)?;
+        }
+        Ok(self.busy(pttl, true, is_tracked(&self.keys.lock(name))))
+    }
+
+    /// Ends the holds of readers whose leases are over. `true`: the lock is free; and how long the
+    /// last of the others lasts, if that is known.
+    fn purge(
+        &self,
+        link: &mut dyn ConnectionLike,
+        key: &str,
+        fields: Vec<Field>,
+        by: Moment,
+    ) -> Result<(bool, Option<i64>), Failure> {
+        let readers = Readers::new(key, fields);
+        let channel = keys::channel(CHANNEL, key);
+        let counts: Vec<_> = readers.fields.iter().map(|it| it.0.holds.to_string()).collect();
+        let pairs = readers.fields.iter().zip(&counts);
+        let pairs = pairs.flat_map(|(it, count)| [it.0.name.as_bytes(), count.as_bytes()]);
+        let words: Vec<_> = [channel.as_bytes(), self.publish()].into_iter().chain(pairs).collect();
+        let reply = call(&PURGE, readers.keys(key), &words).run(link, key, by)?;
+        match reply.as_array() {
+            Some([Reply::Int(free), Reply::Int(last)]) => {
+                Ok((*free == 1, Some(*last).filter(|last| readers.is_all && *last >= 0)))
+            }
+            _ => Err(unexpected(link, &PURGE)),
+        }
+    }
+
+    /// What is left of each hold: of the hash, then of these keys. `None`: `field` is not there.
+    fn left(
+        &self,
+        link: &mut dyn ConnectionLike,
+        keys: Vec<String>,
+        field: Option<&str>,
+        by: Moment,
+    ) -> Result<Option<Vec<i64>>, Failure> {
+        let key = keys.first().cloned().unwrap_or_default();
+        let words: Vec<_> = field.iter().map(|field| field.as_bytes()).collect();
+        let reply = call(&LEFT, keys, &words).run(link, &key, by)?;
+        let times = reply.as_array().map(|times| {
+            times.iter().filter_map(|time| match time {
+                Reply::Int(time) => Some(*time),
+                _ => None,
+            })
+        });
+        let times: Option<Vec<_>> = times.map(Iterator::collect);
+        times.map(|it| Some(it).filter(|it| !it.is_empty())).ok_or_else(|| unexpected(link, &LEFT))
+    }
+
+    /// See [`Backend::inspect`](lock_core::Backend::inspect).
+    fn inspect_read_write(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        let key = self.keys.lock(name);
+        let reply = call(&INSPECT, vec![key.to_string()], &[]).run(link, &key, by)?;
+        let (pttl, holders, mode, fields) = match reply.as_array() {
+            Some([Reply::Int(pttl), Reply::Int(holders), Reply::Bulk(mode), fields @ ..]) => {
+                (*pttl, u64::try_from(*holders).unwrap_or(0), mode.clone(), Field::all(fields))
+            }
+            _ => return Err(unexpected(link, &INSPECT)),
+        };
+        let is_read_lock = name.kind() == LockKind::Read;
+        let writer = fields.iter().find(|field| mode.is_empty() || field.is_writer());
+        if let Some(writer) = writer.filter(|_| !is_read_lock) {
+            return Ok(LockInfo::held(writer.info(remaining(pttl))));
+        }
+        if mode.is_empty() {
+            return Ok(LockInfo::FREE);
+        }
+        let others = writer.map_or(0, |_| 1);
+        let readers = Readers::new(&key, fields);
+        let Some(left) = self.left(link, readers.keys(&key), None, by)? else {
+            return Ok(LockInfo::FREE);
+        };
+        let mut times = left.into_iter();
+        let whole = times.next().unwrap_or(pttl);
+        let mut alive = Vec::new();
+        for (field, keys) in &readers.fields {
+            if let Some(last) = times.by_ref().take(keys.len()).filter(|left| *left != -2).max() {
+                // The hash bounds it, where that has an end.
+                alive.push((if whole < 0 { last } else { last.min(whole) }, field));
+            }
+        }
+        let unseen = holders.saturating_sub(others + readers.fields.len() as u64);
+        let last = alive.iter().max_by_key(|(left, _)| *left);
+        Ok(last.map_or(LockInfo::FREE, |(left, field)| {
+            LockInfo::held(field.info(remaining(*left))).holders(alive.len() as u64 + unseen)
+        }))
+    }
+}
+
+impl KindFormat for Read {
+    fn channel(&self, key: &str) -> String {
+        keys::channel(CHANNEL, key)
+    }
+
+    fn names_beside(&self, key: &str) -> Vec<String> {
+        vec![hold(key, "0", 1), waiting_writer(key)]
+    }
+
+    fn scripts(&self) -> &'static [&'static Script] {
+        static ALL: [&Script; 3] = [&ACQUIRE_READ, &RELEASE_READ, &RENEW_READ];
+        &ALL
+    }
+
+    fn acquire(
+        &self,
+        format: &OwnedFormat,
+        link: &mut dyn ConnectionLike,
+        attempt: &Attempt<'_>,
+        is_tracked: &dyn Fn(&str) -> bool,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
+        let key = format.keys.lock(attempt.name);
+        let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::owner(attempt.owner));
+        let mut keys = vec![
+            key.to_string(),
+            hold(&key, owner.as_str(), 1),
+            keys::tombstone(&key, &owner),
+            keys::token_counter(&key),
+        ];
+        keys.extend(format.writers_first.then(|| waiting_writer(&key)));
+        let beside = attempt.beside.map(writer).unwrap_or_default();
+        let words = [lease.as_bytes(), owner.as_bytes(), beside.as_bytes()];
+        let reply = call(&ACQUIRE_READ, keys, &words).run(link, &key, by)?;
+        match &reply {
+            Reply::Int(1) => Ok(Answer::Granted(Grant::new(None))),
+            Reply::Bulk(token) => {
+                let wants_token = attempt.tokens != Tokens::None && format.has_tokens();
+                let token = std::str::from_utf8(token).ok().and_then(|token| token.parse().ok());
+                let token = token.filter(|_| wants_token).map(FencingToken::new);
+                let range = token.and_then(|token| TokenRange::new(token, token));
+                Ok(Answer::Granted(Grant::new(range)))
+            }
+            Reply::Array(items) => match items[..] {
+                [Reply::Int(0), Reply::Int(pttl)] => {
+                    let busy = format.busy_kind(link, attempt.name, pttl, is_tracked, by)?;
+                    // A writer of Redisson's that goes on reading does not tell of it.
+                    Ok(match busy {
+                        Answer::Busy(left) => {
+                            Answer::Busy(left.map(|left| left.min(WAITER_PRESENCE)))
+                        }
+                        other => other,
+                    })
+                }
+                _ => Err(unexpected(link, &ACQUIRE_READ)),
+            },
+            _ => Err(unexpected(link, &ACQUIRE_READ)),
+        }
+    }
+
+    fn release(
+        &self,
+        format: &OwnedFormat,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+    ) -> ScriptCall {
+        let key = format.keys.lock(&acquisition.name);
+        let owner = Text::owner(acquisition.owner);
+        let lifetime = format.tombstone_lifetime(acquisition, options).map(Text::millis);
+        let mut keys = vec![key.to_string(), hold(&key, owner.as_str(), 1)];
+        keys.extend(lifetime.is_some().then(|| keys::tombstone(&key, &owner)));
+        let channel = self.channel(&key);
+        let mut words = vec![owner.as_bytes(), channel.as_bytes(), format.publish()];
+        words.extend(lifetime.as_ref().map(Text::as_bytes));
+        call(&RELEASE_READ, keys, &words)
+    }
+
+    fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall {
+        let key = format.keys.lock(&acquisition.name);
+        let lease = Text::number(acquisition.lease.as_millis());
+        let (owner, channel) = (Text::owner(acquisition.owner), self.channel(&key));
+        let words = [lease.as_bytes(), owner.as_bytes(), channel.as_bytes(), format.publish()];
+        call(&RENEW_READ, vec![key.to_string(), hold(&key, owner.as_str(), 1)], &words)
+    }
+
+    fn inspect(
+        &self,
+        format: &OwnedFormat,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        format.inspect_read_write(link, name, by)
+    }
+
+    fn verify(
+        &self,
+        format: &OwnedFormat,
+        link: &mut dyn ConnectionLike,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        let key = format.keys.lock(&acquisition.name);
+        let reader = Field { name: acquisition.owner.to_string(), holds: 1 };
+        let keys = vec![key.to_string(), hold(&key, &reader.name, 1)];
+        let left = format.left(link, keys, Some(&reader.name), by)?;
+        let own = left.filter(|left| left.iter().all(|left| *left != -2));
+        Ok(own.map(|left| reader.info(left.into_iter().filter_map(remaining).min())))
+    }
+
+    fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
+        let key = format.keys.lock(name);
+        let channel = self.channel(&key);
+        call(&FORCE, vec![key.into_owned()], &[channel.as_bytes(), format.publish()])
+    }
+}
+
+impl KindFormat for Write {
+    fn channel(&self, key: &str) -> String {
+        Read.channel(key)
+    }
+
+    fn scripts(&self) -> &'static [&'static Script] {
+        static ALL: [&Script; 6] =
+            [&ACQUIRE_WRITE, &RELEASE_WRITE, &PURGE, &FORCE, &INSPECT, &LEFT];
+        &ALL
+    }
+
+    fn acquire(
+        &self,
+        format: &OwnedFormat,
+        link: &mut dyn ConnectionLike,
+        attempt: &Attempt<'_>,
+        is_tracked: &dyn Fn(&str) -> bool,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
+        let key: Cow<'_, str> = format.keys.lock(attempt.name);
+        let request = format.acquire_request(attempt, &key)?;
+        let (waits, owner) = (waiting_writer(&key), writer(attempt.owner));
+        let mut keys = request.keys(&key).to_vec();
+        keys.extend(format.writers_first.then_some(waits.as_bytes()));
+        let mut words: Vec<_> = request.arguments().collect();
+        words[1] = owner.as_bytes();
+        for is_last in [false, true] {
+            let reply = run(&ACQUIRE_WRITE, link, &key, &keys, &words, by)?;
+            let (pttl, readers) = match reply.as_array() {
+                Some([Reply::Int(0), Reply::Int(pttl), Reply::Array(readers)]) => (*pttl, readers),
+                _ => {
+                    let is_tracked = || is_tracked(&key);
+                    let (script, name) = (&ACQUIRE_WRITE, attempt.name);
+                    let reserve = request.reserve;
+                    return format.acquired(link, script, &reply, reserve, name, is_tracked, by);
+                }
+            };
+            let fields = Field::all(readers);
+            let mut left = pttl;
+            if !fields.is_empty() {
+                match format.purge(link, &key, fields, by)? {
+                    (true, _) if !is_last => continue,
+                    (_, Some(last)) => left = if pttl < 0 { last } else { last.min(pttl) },
+                    _ => {}
+                }
+            }
+            return format.busy_kind(link, attempt.name, left, is_tracked, by);
+        }
+        unreachable!("the second turn returns")
+    }
+
+    fn release(
+        &self,
+        format: &OwnedFormat,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+    ) -> ScriptCall {
+        let key = format.keys.lock(&acquisition.name);
+        let waits = waiting_writer(&key);
+        let mut call = format.queued_release(&RELEASE_WRITE, acquisition, options, waits);
+        call.arguments[0].extend_from_slice(WRITER.as_bytes());
+        call.arguments[1] = self.channel(&key).into_bytes();
+        if let Some(kept) = call.arguments.get_mut(6) {
+            kept.extend_from_slice(WRITER.as_bytes());
+        }
+        call
+    }
+
+    fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall {
+        let key = format.keys.lock(&acquisition.name).into_owned();
+        let (lease, owner) =
+            (Text::number(acquisition.lease.as_millis()), writer(acquisition.owner));
+        let words = [lease.as_bytes(), owner.as_bytes()];
+        call(&format.dialect.scripts.renew, vec![key], &words)
+    }
+
+    fn inspect(
+        &self,
+        format: &OwnedFormat,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        format.inspect_read_write(link, name, by)
+    }
+
+    fn verify(
+        &self,
+        format: &OwnedFormat,
+        link: &mut dyn ConnectionLike,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        let key = format.keys.lock(&acquisition.name).into_owned();
+        let writer = Field { name: writer(acquisition.owner), holds: 1 };
+        let left = format.left(link, vec![key], Some(&writer.name), by)?;
+        Ok(left.map(|left| writer.info(left.into_iter().filter_map(remaining).min())))
+    }
+
+    fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
+        Read.force(format, name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn script_keeps_readers_out_for_the_presence_of_a_waiter() {
+        let presence = format!("'PX', {})", WAITER_PRESENCE.as_millis());
+        assert!(ACQUIRE_WRITE.source.contains(&presence), "tells.lua lacks {presence}");
+    }
+
+    #[test]
+    fn scripts_name_one_reader_more_than_are_looked_at() {
+        for script in [&ACQUIRE_WRITE, &INSPECT] {
+            let count = format!("'HRANDFIELD', key, {}, ", MOST_READERS + 1);
+            let count = [count.replace("key", "KEYS[1]"), count];
+            assert!(count.iter().any(|it| script.source.contains(it)), "{}", script.name);
+        }
+    }
+}

@@ -1,0 +1,25 @@
+-- inspect_rw: who holds the lock, and for how long yet.
+--
+-- KEYS[1] the lock
+--
+-- Returns {pttl, number of holders, mode}, and behind them holders with their hold counts, not all if there are many; pttl is -2
+-- if it is free and -1 if it never ends, mode is "" of a mutex.
+--
+-- Atomic because the holders and the time left must be of one moment. Changes nothing.
+
+local found = holder(KEYS[1])
+if found.err then
+  return found
+end
+local mode = redis.call('HGET', KEYS[1], 'mode')
+-- No owner is called that; but a replica, which may have an old lock or none yet, refuses.
+gone(redis.call, KEYS[1], 'distlock:nobody')
+local answer = {redis.call('PTTL', KEYS[1]), redis.call('HLEN', KEYS[1]), mode or ''}
+if mode then
+  answer[2] = answer[2] - 1
+  found = redis.call('HRANDFIELD', KEYS[1], 101, 'WITHVALUES')
+end
+for _, text in ipairs(found) do
+  answer[#answer + 1] = text
+end
+return answer

@@ -1,0 +1,88 @@
+//! Read-write locks on a real server: what is stored, who excludes whom, and who is woken.
+
+mod contention;
+mod faults;
+mod shares;
+mod waiting;
+
+use crate::bench::{Bench, granted, lease, name, soon};
+use distlock::{Error, LockName};
+use distlock_tests::probe::Probe;
+use lock_core::backend::{
+    AcquisitionId, Answer, Attempt, Grant, Receipt, Release, ReleaseOptions, Renewal,
+    RenewalRequest,
+};
+use lock_core::{LeaseTime, LockKind, OwnerId};
+use std::thread;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// How late a machine may be between two requests.
+const LATE: Duration = Duration::from_secs(4);
+
+/// What a waiter takes at most that is woken, where no machine is late.
+const WOKEN: Duration = Duration::from_millis(500);
+
+/// The result of a call on another thread: each thread has holds of its own.
+fn elsewhere<T: Send>(call: impl FnOnce() -> Result<T, Error> + Send) -> T {
+    thread::scope(|scope| scope.spawn(call).join().unwrap()).unwrap()
+}
+
+fn read() -> LockName {
+    name("x").of_kind(LockKind::Read)
+}
+
+fn write() -> LockName {
+    name("x").of_kind(LockKind::Write)
+}
+
+/// The key of a reader's hold.
+fn hold(owner: OwnerId) -> String {
+    format!("{{x}}:{owner}:rwlock_timeout:1")
+}
+
+/// The fields of the lock's hash, `field=value`, in order.
+fn fields(probe: &mut Probe) -> Vec<String> {
+    probe.hgetall("x").into_iter().map(|(field, value)| format!("{field}={value}")).collect()
+}
+
+/// Attempts and releases by the backend of one client.
+struct Asked(Bench);
+
+impl Asked {
+    fn attempt(&self, name: &LockName, owner: OwnerId, lease: LeaseTime) -> Answer {
+        self.0.backend.acquire(&Attempt::new(name, owner, lease), soon()).unwrap()
+    }
+
+    fn is_busy(&self, name: &LockName) -> bool {
+        self.attempt(name, self.0.owner(), lease(30_000)).is_busy()
+    }
+
+    /// Takes it for a new owner.
+    fn take(&self, name: &LockName, milliseconds: u64) -> (OwnerId, Grant) {
+        let owner = self.0.owner();
+        (owner, granted(self.attempt(name, owner, lease(milliseconds))))
+    }
+
+    fn release(&self, name: &LockName, owner: OwnerId) -> Release {
+        self.release_with(name, owner, ReleaseOptions::WITHOUT_TOMBSTONE)
+    }
+
+    fn release_with(&self, name: &LockName, owner: OwnerId, options: ReleaseOptions) -> Release {
+        self.0.backend.release(&acquisition(name, owner, 30_000), options, soon()).unwrap()
+    }
+
+    fn renew(&self, name: &LockName, owner: OwnerId, milliseconds: u64) -> Renewal {
+        let request = RenewalRequest::new(acquisition(name, owner, milliseconds));
+        self.0.renew(&[request]).pop().unwrap().unwrap()
+    }
+
+    fn verifies(&self, name: &LockName, owner: OwnerId) -> bool {
+        self.0.backend.verify(&acquisition(name, owner, 30_000), soon()).unwrap().is_some()
+    }
+}
+
+fn acquisition(name: &LockName, owner: OwnerId, milliseconds: u64) -> AcquisitionId {
+    AcquisitionId::new(name.clone(), owner, lease(milliseconds), Receipt::default())
+}

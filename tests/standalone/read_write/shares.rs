@@ -1,0 +1,334 @@
+//! What stands in the store, and when each share ends.
+
+use super::*;
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::{eventually, let_pass, ms};
+use lock_core::backend::{KeptLock, Tokens};
+
+const SHORT: u64 = 300;
+
+/// Whether so many seconds are left, less what has passed meanwhile.
+#[track_caller]
+fn assert_left(left: Option<Duration>, seconds: u64) {
+    let whole = Duration::from_secs(seconds);
+    let left = left.expect("it has an end");
+    assert!(left <= whole && left + LATE > whole, "{left:?} are left of {seconds} s");
+}
+
+/// What a busy answer says.
+fn left_of(busy: Answer) -> Option<Duration> {
+    match busy {
+        Answer::Busy(left) => left,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn readers_and_writers_stand_as_redissons_do() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let (one, _) = asked.take(&read(), 20_000);
+    assert_eq!(fields(&mut probe), [format!("{one}=1"), "mode=read".to_owned()]);
+    let (two, _) = asked.take(&read(), 50_000);
+    let mut expected = [format!("{one}=1"), format!("{two}=1"), "mode=read".to_owned()];
+    expected.sort_unstable();
+    assert_eq!(fields(&mut probe), expected);
+    let mut keys = vec!["x".to_owned(), hold(one), hold(two)];
+    keys.sort_unstable();
+    assert_eq!(probe.keys("*"), keys);
+    for (key, seconds) in [(hold(one), 20), (hold(two), 50), ("x".to_owned(), 50)] {
+        assert_left(probe.pttl(&key), seconds);
+    }
+    assert_eq!(probe.get(&hold(one)).as_deref(), Some("1"));
+    assert!(matches!(asked.release(&read(), two), Release::FreedFor(0)));
+    assert!(matches!(asked.release(&read(), one), Release::FreedFor(0)));
+    assert_eq!(probe.keys("*"), [""; 0]);
+    let (writer, _) = asked.take(&write(), 30_000);
+    assert_eq!(fields(&mut probe), [format!("{writer}:write=1"), "mode=write".to_owned()]);
+    assert_eq!(probe.keys("*"), ["redisson_lock_token:{x}", "x"]);
+    assert!(matches!(asked.release(&write(), writer), Release::FreedFor(0)));
+    assert!(!probe.exists("x"));
+}
+
+#[test]
+fn braces_in_a_name_move_no_key_to_another_slot() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let braced = name("a{x}b").of_kind(LockKind::Read);
+    let (owner, _) = asked.take(&braced, 30_000);
+    let hold = format!("a{{x}}b:{owner}:rwlock_timeout:1");
+    assert_eq!(probe.keys("*"), ["a{x}b".to_owned(), hold]);
+    assert!(asked.is_busy(&braced.of_kind(LockKind::Write)));
+    assert!(probe.exists("distlock_writer:a{x}b"));
+}
+
+#[test]
+fn dead_reader_ends_with_its_lease_while_another_renews() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let (dead, _) = asked.take(&read(), SHORT);
+    let (alive, _) = asked.take(&read(), 30_000);
+    assert_eq!(asked.0.backend.inspect(&read(), soon()).unwrap().holders, 2);
+    let busy = asked.attempt(&write(), asked.0.owner(), lease(30_000));
+    assert_left(left_of(busy), 30);
+    eventually("its lease ends", LONG, || !probe.exists(&hold(dead)));
+    assert!(!asked.verifies(&read(), dead) && asked.verifies(&read(), alive));
+    let info = asked.0.backend.inspect(&read(), soon()).unwrap();
+    assert_eq!(info.holders, 1);
+    assert!(alive.matches(&info.holder.unwrap().owner));
+    assert_eq!(asked.renew(&read(), alive, 30_000), Renewal::Extended);
+    assert!(probe.hgetall("x").contains_key(&dead.to_string()), "the hash was renewed");
+    assert!(asked.is_busy(&write()));
+    assert!(!probe.hgetall("x").contains_key(&dead.to_string()), "a writer has looked");
+    // A lock whose readers are all dead is taken at once, whatever its hash says.
+    assert_eq!(asked.release(&write(), asked.0.owner()), Release::Gone);
+    let (last, _) = asked.take(&read(), SHORT);
+    assert!(matches!(asked.release(&read(), alive), Release::FreedFor(_)));
+    eventually("the last ends", LONG, || !probe.exists(&hold(last)));
+    assert!(probe.pttl("x").unwrap() > Duration::from_secs(10), "the hash lives on");
+    asked.take(&write(), 30_000);
+}
+
+/// The count of a reader of Redisson's, which has a key for each of its holds.
+#[test]
+fn reader_lives_while_any_of_its_holds_does() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let foreign = "7b6d2f0e-5f55-4c05-9b3a-d3a6a3a8d1a1:5";
+    probe.command(&["HSET", "x", "mode", "read", foreign, "3"]);
+    probe.command(&["PEXPIRE", "x", "600000"]);
+    let second = format!("{{x}}:{foreign}:rwlock_timeout:2");
+    probe.command(&["SET", &second, "1", "PX", "60000"]);
+    let busy = asked.attempt(&write(), asked.0.owner(), lease(30_000));
+    assert_left(left_of(busy), 60);
+    let info = asked.0.backend.inspect(&write(), soon()).unwrap();
+    let holder = info.holder.unwrap();
+    assert_eq!((holder.owner.as_str(), holder.holds, info.holders), (foreign, 3, 1));
+    assert_left(holder.remaining, 60);
+    probe.command(&["DEL", &second]);
+    asked.take(&write(), 30_000);
+}
+
+/// More than are named in one answer.
+#[test]
+fn dead_readers_beyond_the_first_hundred_are_purged_too() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    for _ in 0..250 {
+        let (dead, _) = asked.take(&read(), 30_000);
+        probe.command(&["DEL", &hold(dead)]);
+    }
+    let writer = asked.0.owner();
+    eventually("the writer is granted", LONG, || {
+        !asked.attempt(&write(), writer, lease(30_000)).is_busy()
+    });
+    let many = name("many").of_kind(LockKind::Read);
+    for _ in 0..1_100 {
+        asked.take(&many, 30_000);
+    }
+    assert_eq!(asked.0.backend.inspect(&many, soon()).unwrap().holders, 1_100);
+    assert!(asked.0.backend.force_release(&many, soon()).unwrap());
+    asked.take(&many.of_kind(LockKind::Write), 30_000);
+}
+
+#[test]
+fn renewal_extends_own_hold_and_never_shortens_or_revives() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let (one, _) = asked.take(&read(), 20_000);
+    let (other, _) = asked.take(&read(), 10_000);
+    let ends = probe.expires_at(&hold(other));
+    assert_eq!(asked.renew(&read(), one, 50_000), Renewal::Extended);
+    for key in ["x", &hold(one)] {
+        assert_left(probe.pttl(key), 50);
+    }
+    assert_eq!(probe.expires_at(&hold(other)), ends, "another's");
+    assert_eq!(asked.renew(&read(), one, 5_000), Renewal::Extended);
+    assert_eq!(asked.renew(&read(), other, 5_000), Renewal::Extended);
+    for (key, seconds) in [("x", 50), (&hold(one), 50), (&hold(other), 10)] {
+        assert_left(probe.pttl(key), seconds);
+    }
+    probe.command(&["DEL", &hold(one)]);
+    assert_eq!(asked.renew(&read(), one, 50_000), Renewal::Gone);
+    assert!(!probe.exists(&hold(one)));
+    assert_eq!(asked.renew(&read(), other, 50_000), Renewal::Extended);
+    probe.command(&["DEL", &hold(other)]);
+    assert_eq!(asked.renew(&read(), other, 50_000), Renewal::Gone);
+    assert_eq!(probe.keys("*"), [""; 0], "it was the last");
+}
+
+#[test]
+fn repeated_requests_of_a_reader_count_once() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let (owner, _) = asked.take(&read(), 30_000);
+    granted(asked.attempt(&read(), owner, lease(5_000)));
+    assert_eq!(fields(&mut probe), [format!("{owner}=1"), "mode=read".to_owned()]);
+    for key in ["x", &hold(owner)] {
+        assert_left(probe.pttl(key), 30);
+    }
+    granted(asked.attempt(&read(), owner, lease(50_000)));
+    assert_left(probe.pttl(&hold(owner)), 50);
+    let closing = ReleaseOptions::WITH_TOMBSTONE;
+    assert!(matches!(asked.release_with(&read(), owner, closing), Release::FreedFor(0)));
+    assert_eq!(asked.release_with(&read(), owner, closing), Release::Gone);
+    assert!(asked.attempt(&read(), owner, lease(30_000)).is_busy(), "it is closed");
+    assert_eq!(probe.keys("*"), [format!("distlock_closed:{{x}}:{owner}")]);
+    // A release that overtakes its attempt.
+    let late = asked.0.owner();
+    assert_eq!(asked.release_with(&read(), late, closing), Release::Gone);
+    assert!(asked.attempt(&read(), late, lease(30_000)).is_busy());
+    let writer = asked.0.owner();
+    assert_eq!(asked.release_with(&write(), writer, closing), Release::Gone);
+    assert!(asked.attempt(&write(), writer, lease(30_000)).is_busy());
+    assert!(!probe.exists("distlock_writer:{x}"), "it does not wait");
+}
+
+#[test]
+fn release_after_lease_end_reports_gone() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let (short, _) = asked.take(&read(), 100);
+    let (long, _) = asked.take(&read(), 30_000);
+    eventually("its lease ends", LONG, || !probe.exists(&hold(short)));
+    assert_eq!(asked.release(&read(), short), Release::Gone);
+    assert_eq!(fields(&mut probe), [format!("{long}=1"), "mode=read".to_owned()]);
+}
+
+#[test]
+fn kinds_of_a_name_are_busy_for_each_other() {
+    let server = RedisServer::start();
+    let asked = Asked(Bench::on(&server));
+    for held in [LockKind::Mutex, LockKind::Read, LockKind::Write] {
+        let name = |kind| name(&format!("{held:?}")).of_kind(kind);
+        let (owner, _) = asked.take(&name(held), 30_000);
+        for kind in [LockKind::Mutex, LockKind::Read, LockKind::Write] {
+            let shares = (held, kind) == (LockKind::Read, LockKind::Read);
+            let answer = asked.attempt(&name(kind), asked.0.owner(), lease(30_000));
+            assert_eq!(answer.is_busy(), !shares, "{kind:?} beside {held:?}");
+            assert!(matches!(answer, Answer::Busy(Some(_))) || shares, "{answer:?}");
+            assert_eq!(asked.release(&name(LockKind::Write), asked.0.owner()), Release::Gone);
+        }
+        assert!(asked.verifies(&name(held), owner));
+        assert!(asked.0.backend.force_release(&name(LockKind::Write), soon()).unwrap());
+        asked.take(&name(LockKind::Write), 30_000);
+    }
+}
+
+#[test]
+fn reader_gets_the_counters_value_as_its_token() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let token = |grant: Grant| grant.tokens.map(|tokens| tokens.first().get());
+    let (reader, grant) = asked.take(&read(), 30_000);
+    assert_eq!(token(grant), None);
+    asked.release(&read(), reader);
+    let (writer, grant) = asked.take(&write(), 30_000);
+    let written = token(grant);
+    asked.release(&write(), writer);
+    let (reader, grant) = asked.take(&read(), 30_000);
+    assert_eq!(token(grant), written);
+    let name = read();
+    let again = Attempt::new(&name, reader, lease(30_000)).tokens(Tokens::None);
+    assert_eq!(token(granted(asked.0.backend.acquire(&again, soon()).unwrap())), None);
+    probe.command(&["SET", "redisson_lock_token:{x}", "no number"]);
+    assert_eq!(token(asked.take(&read(), 30_000).1), None);
+    let calls = probe.all_command_calls();
+    assert!(!calls.contains_key("incr"), "{calls:?}");
+}
+
+#[test]
+fn kept_write_lock_ends_by_itself() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let keep = |milliseconds| {
+        let kept = KeptLock::new(asked.0.owner(), lease(milliseconds));
+        (kept.owner, ReleaseOptions::WITHOUT_TOMBSTONE.kept(Some(kept)))
+    };
+    let (writer, _) = asked.take(&write(), 30_000);
+    let (kept, options) = keep(5_000);
+    assert!(matches!(asked.release_with(&write(), writer, options), Release::FreedFor(0)));
+    assert_eq!(asked.release_with(&write(), writer, options), Release::FreedFor(0), "repeated");
+    assert_eq!(fields(&mut probe), [format!("{kept}:write=1"), "mode=write".to_owned()]);
+    assert_left(probe.pttl("x"), 5);
+    assert!(asked.is_busy(&read()) && asked.is_busy(&write()));
+    assert_eq!(asked.renew(&write(), writer, 30_000), Renewal::Gone);
+    probe.command(&["DEL", "x"]);
+
+    // With a reader beside, whose hold must not end with it.
+    let (writer, _) = asked.take(&write(), 30_000);
+    let reader = asked.0.owner();
+    let name = read();
+    let beside = Attempt::new(&name, reader, lease(30_000)).beside(Some(writer));
+    granted(asked.0.backend.acquire(&beside, soon()).unwrap());
+    let (kept, options) = keep(5_000);
+    asked.release_with(&write(), writer, options);
+    let mut expected = [format!("{kept}:write=1"), format!("{reader}=1"), "mode=write".to_owned()];
+    expected.sort_unstable();
+    assert_eq!(fields(&mut probe), expected);
+    assert!(asked.verifies(&read(), reader) && asked.is_busy(&read()));
+    assert_left(probe.pttl("x"), 30);
+}
+
+#[test]
+fn forced_release_ends_all_holds_and_frees_the_name() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let force = |name: &LockName| asked.0.backend.force_release(name, soon()).unwrap();
+    for by in [read(), write()] {
+        assert!(!force(&by), "it is free");
+        let readers: Vec<_> = (0..3).map(|_| asked.take(&read(), 30_000).0).collect();
+        assert!(force(&by) && !force(&by) && !probe.exists("x"));
+        for reader in readers {
+            assert_eq!(asked.renew(&read(), reader, 30_000), Renewal::Gone);
+            assert!(!asked.verifies(&read(), reader));
+        }
+        let (writer, _) = asked.take(&write(), 30_000);
+        let info = asked.0.backend.inspect(&write(), soon()).unwrap();
+        assert!(writer.matches(&info.holder.unwrap().owner) && info.holders == 1);
+        assert!(asked.0.backend.inspect(&read(), soon()).unwrap().holder.is_none());
+        assert!(force(&by));
+        assert_eq!(asked.renew(&write(), writer, 30_000), Renewal::Gone);
+        assert_eq!(asked.release(&write(), writer), Release::Gone);
+    }
+}
+
+#[test]
+fn foreign_data_under_the_name_is_refused_and_kept() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let refused = |answer: Result<(), lock_core::backend::Failure>| {
+        let error = answer.unwrap_err().into_error();
+        assert!(error.is_foreign_format(), "{error}");
+    };
+    for data in [["SET", "x", "a text", ""], ["HSET", "x", "mode", "odd"]] {
+        let words = data.into_iter().filter(|word| !word.is_empty());
+        probe.command(&words.collect::<Vec<_>>());
+        for name in [read(), write()] {
+            let attempt = Attempt::new(&name, asked.0.owner(), lease(30_000));
+            refused(asked.0.backend.acquire(&attempt, soon()).map(drop));
+            refused(asked.0.backend.inspect(&name, soon()).map(drop));
+            refused(asked.0.backend.force_release(&name, soon()).map(drop));
+        }
+        assert!(probe.exists("x"));
+        probe.command(&["DEL", "x"]);
+    }
+    // Without an end: a lock all the same.
+    probe.command(&["HSET", "x", "mode", "write", &format!("{}:write", asked.0.owner()), "1"]);
+    let answer = asked.attempt(&read(), asked.0.owner(), lease(30_000));
+    assert!(matches!(answer, Answer::BusyWithoutExpiry(_)), "{answer:?}");
+}
+
+/// What a reader beside a dead one of its client, and the clients' clocks, must not change.
+#[test]
+fn clients_that_keep_holding_are_not_purged() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let (reader, _) = asked.take(&read(), 600);
+    for _ in 0..20 {
+        assert_eq!(asked.renew(&read(), reader, 600), Renewal::Extended);
+        assert!(asked.is_busy(&write()));
+        let_pass(ms(50));
+    }
+    assert!(probe.exists(&hold(reader)));
+}

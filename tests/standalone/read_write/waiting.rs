@@ -1,0 +1,202 @@
+//! Waiters: who wakes them, and how a waiting writer keeps readers out.
+
+use super::*;
+use distlock::DistLock;
+use distlock_tests::probe::Value;
+use distlock_tests::process::RedisServer;
+use distlock_tests::redis::client;
+use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, retry_if_late};
+use lock_core::backend::WAITER_PRESENCE;
+
+const WAITS: &str = "distlock_writer:{x}";
+
+/// How many clients listen for releases.
+fn listeners(probe: &mut Probe) -> i64 {
+    match probe.command(&["PUBSUB", "NUMSUB", "redisson_rwlock:{x}"]) {
+        Value::List(parts) => parts[1].clone().int(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How long `waiter` takes after `free`, once it sleeps.
+fn woken_after<T: Send>(
+    probe: &mut Probe,
+    waiter: impl FnOnce() -> T + Send,
+    free: impl FnOnce(),
+) -> Duration {
+    thread::scope(|scope| {
+        let waits = scope.spawn(waiter);
+        eventually("it listens", LONG, || listeners(probe) == 1);
+        // The attempt behind its subscription.
+        let_pass(ms(20));
+        assert!(!waits.is_finished());
+        let freed = Stopwatch::start();
+        free();
+        waits.join().unwrap();
+        freed.elapsed()
+    })
+}
+
+fn assert_woken(time: Duration) {
+    println!("woken after {time:?}");
+    if time >= WOKEN {
+        distlock_tests::time::late(WOKEN, format!("{time:?}"));
+    }
+}
+
+#[test]
+fn writer_is_woken_by_the_last_reader() {
+    retry_if_late(|| {
+        let server = RedisServer::start();
+        let clients = [client(&server, ""), client(&server, "")];
+        let [a, b] = clients.each_ref().map(|client| client.rw_lock("x").unwrap());
+        let mut probe = server.probe();
+        let first = a.read().lock().unwrap();
+        elsewhere(|| a.read().lock().map(|guard| guard.detach()));
+        let writes = || b.write().lock().unwrap().unlock().unwrap();
+        let free = || {
+            first.unlock().unwrap();
+            assert!(a.read().force_unlock().unwrap(), "the other's");
+        };
+        assert_woken(woken_after(&mut probe, writes, free));
+        let last = a.read().lock().unwrap();
+        assert_woken(woken_after(&mut probe, writes, || last.unlock().unwrap()));
+    });
+}
+
+#[test]
+fn readers_are_woken_by_the_writer_and_by_its_downgrade() {
+    retry_if_late(|| {
+        let server = RedisServer::start();
+        let clients = [client(&server, ""), client(&server, "")];
+        let [a, b] = clients.each_ref().map(|client| client.rw_lock("x").unwrap());
+        let mut probe = server.probe();
+        let writing = a.write().lock().unwrap();
+        let free = || writing.unlock().unwrap();
+        let reads = || b.read().lock().unwrap().unlock().unwrap();
+        assert_woken(woken_after(&mut probe, reads, free));
+        let writing = a.write().lock().unwrap();
+        let reading = a.read().lock().unwrap();
+        assert_eq!(reading.fencing_token(), writing.fencing_token());
+        assert_eq!(probe.hgetall("x")["mode"], "write");
+        let free = || writing.unlock().unwrap();
+        assert_woken(woken_after(&mut probe, reads, free));
+        assert_eq!(probe.hgetall("x")["mode"], "read");
+        reading.verify().unwrap();
+        reading.unlock().unwrap();
+        assert!(!probe.exists("x"));
+    });
+}
+
+/// Changes of the key are reported to waiters of each kind, also where they listen elsewhere.
+#[test]
+fn mutex_and_reader_of_a_name_wake_each_other() {
+    retry_if_late(|| {
+        let server = RedisServer::start();
+        let clients = [client(&server, ""), client(&server, "")];
+        let (mutex, lock) = (clients[0].mutex("x").unwrap(), clients[1].rw_lock("x").unwrap());
+        let mut probe = server.probe();
+        let held = mutex.lock().unwrap();
+        let free = || held.unlock().unwrap();
+        let reads = || lock.read().lock().unwrap().unlock().unwrap();
+        assert_woken(woken_after(&mut probe, reads, free));
+    });
+}
+
+#[test]
+fn waiting_writer_keeps_new_readers_out_for_its_presence() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let (reader, _) = asked.take(&read(), 30_000);
+    let writer = asked.0.owner();
+    assert!(asked.attempt(&write(), writer, lease(30_000)).is_busy());
+    let left = probe.pttl(WAITS).unwrap();
+    assert!(left > WAITER_PRESENCE - Duration::from_secs(1) && left <= WAITER_PRESENCE);
+    let busy = asked.attempt(&read(), asked.0.owner(), lease(30_000));
+    assert!(matches!(busy, Answer::Busy(Some(left)) if left <= WAITER_PRESENCE), "{busy:?}");
+    granted(asked.attempt(&read(), reader, lease(30_000)));
+    assert_eq!(asked.renew(&read(), reader, 30_000), Renewal::Extended);
+    // Its grant, its release, and the end of its wait.
+    asked.release(&read(), reader);
+    assert!(asked.is_busy(&read()), "the writer is next");
+    granted(asked.attempt(&write(), writer, lease(30_000)));
+    assert!(!probe.exists(WAITS));
+    assert!(asked.is_busy(&write()) && probe.exists(WAITS), "another writer waits");
+    asked.release(&write(), writer);
+    assert!(!probe.exists(WAITS), "both compete");
+    asked.take(&read(), 30_000);
+    let quits = asked.0.owner();
+    assert!(asked.attempt(&write(), quits, lease(30_000)).is_busy() && probe.exists(WAITS));
+    assert_eq!(asked.release(&write(), quits), Release::Gone);
+    assert!(!probe.exists(WAITS) && !asked.is_busy(&read()));
+    // One that does nothing of it.
+    assert!(asked.is_busy(&write()));
+    eventually("a dead writer is forgotten", LONG, || !asked.is_busy(&read()));
+}
+
+#[test]
+fn writers_without_priority_wait_for_a_gap() {
+    let server = RedisServer::start();
+    let (first, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let equal = Asked(Bench::new(&format!("{}?writers=equal", server.url())));
+    first.take(&read(), 30_000);
+    assert!(equal.is_busy(&write()) && !probe.exists(WAITS));
+    first.take(&read(), 30_000);
+    assert!(first.is_busy(&write()) && probe.exists(WAITS));
+    assert!(first.is_busy(&read()));
+    equal.take(&read(), 30_000);
+}
+
+#[test]
+fn writer_that_gives_up_wakes_readers() {
+    retry_if_late(|| {
+        let server = RedisServer::start();
+        let clients = [client(&server, ""), client(&server, ""), client(&server, "")];
+        let [a, b, c] = clients.each_ref().map(|client| client.rw_lock("x").unwrap());
+        let reading = a.read().lock().unwrap();
+        let interrupt = distlock::Interrupt::new();
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| b.write().lock_interruptibly(&interrupt).map(drop));
+            let mut probe = server.probe();
+            eventually("the writer waits", LONG, || probe.exists(WAITS));
+            let reader = scope.spawn(|| c.read().lock().unwrap().unlock().unwrap());
+            eventually("both listen", LONG, || listeners(&mut probe) == 2);
+            let_pass(ms(20));
+            assert!(!reader.is_finished());
+            let gave_up = Stopwatch::start();
+            interrupt.fire();
+            assert!(writer.join().unwrap().unwrap_err().is_interrupted());
+            reader.join().unwrap();
+            assert_woken(gave_up.elapsed());
+        });
+        reading.unlock().unwrap();
+    });
+}
+
+/// Readers that overlap without end, and one writer.
+#[test]
+fn writer_is_not_starved_by_overlapping_readers() {
+    let server = RedisServer::start();
+    let clients = [client(&server, ""), client(&server, "")];
+    let done = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        for n in 0..6 {
+            let (client, done) = (&clients[n % 2], &done);
+            scope.spawn(move || {
+                let lock = client.rw_lock("x").unwrap();
+                while !done.load(std::sync::atomic::Ordering::SeqCst) {
+                    let guard = lock.read().lock().unwrap();
+                    let_pass(ms(5 + 7 * n as u64));
+                    guard.unlock().unwrap();
+                }
+            });
+        }
+        let writer = clients[0].rw_lock("x").unwrap();
+        let granted = (0..5).all(|_| {
+            let_pass(ms(60));
+            writer.write().try_lock_for(LONG).unwrap().is_some()
+        });
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+        assert!(granted);
+    });
+}
