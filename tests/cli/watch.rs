@@ -83,12 +83,12 @@ fn pattern_beside_names_is_refused() {
     assert!(only_error(&child).contains("a pattern stands alone"), "{}", child.errors());
 }
 
-/// What `watch` draws on a terminal of 60 columns and 5 lines, and the modes of the terminal before
+/// What `watch` draws on a terminal of 50 columns and 5 lines, and the modes of the terminal before
 /// and after it, which ends by these keys or this signal.
 fn on_a_terminal(server: &RedisServer, end: impl FnOnce(&mut Child)) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
     let drawn = folder.path().join("drawn");
-    let script = r#"stty cols 60 rows 5; stty -g > "$MODES"; echo '{"pid": 0}' > /dev/stderr
+    let script = r#"stty cols 50 rows 5; stty -g > "$MODES"; echo '{"pid": 0}' > /dev/stderr
         "$DISTLOCK" watch -i 0.05; echo "status $?"; stty -g | diff "$MODES" - && echo same"#;
     let words = ["--quiet", "--flush", "--command", script, drawn.to_str().unwrap()];
     let mut child = Example::program("script")
@@ -126,7 +126,7 @@ fn terminal_is_drawn_on_within_its_size_and_restored() {
     assert!(round[2].starts_with("orders:1  held   "), "{round:?}");
     assert!(round[4].starts_with(".. and 7 more\x1b[K\x1b[J"), "{round:?}");
     let width = |line: &&str| line.split('\x1b').next().unwrap().chars().count();
-    assert_eq!(round.iter().map(width).max(), Some(60), "{round:?}");
+    assert_eq!(round.iter().map(width).max(), Some(50), "{round:?}");
 }
 
 #[test]
