@@ -149,7 +149,7 @@ fn dropped_election_resigns_and_leaves_no_thread() {
     assert_eq!(*calls.lock(), 2, "the gain that it began with, and the end");
     drop(waiting);
     eventually("the clients drop the store", || Arc::strong_count(&store.log) == 1);
-    assert!(clock.sleepers().is_empty());
+    eventually("the threads end", || clock.sleepers().is_empty());
 }
 
 #[test]
