@@ -40,7 +40,7 @@ const fn classic(
 }
 
 /// A hash with the owner as its only field: the default.
-pub const REDISSON: Format = owned("", only_field, mutexes_only);
+pub const REDISSON: Format = owned("", only_field, Vec::new);
 
 /// What others write, with our tokens beside it.
 pub const TOKEN: Format = owned("format=token", expiring, mutexes_only);
