@@ -137,6 +137,7 @@ fn renewal_extends_own_hold_and_never_shortens_or_revives() {
     let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
     let (one, _) = asked.take(&read(), 20_000);
     let (other, _) = asked.take(&read(), 10_000);
+    assert_left(probe.pttl("x"), 20);
     let ends = probe.expires_at(&hold(other));
     assert_eq!(asked.renew(&read(), one, 50_000), Renewal::Extended);
     for key in ["x", &hold(one)] {
