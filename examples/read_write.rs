@@ -82,7 +82,11 @@ impl Table {
             let reading = self.reading.fetch_add(1, Ordering::SeqCst) + 1;
             self.most_reading.fetch_max(reading, Ordering::SeqCst);
             let first = self.prices[0].load(Ordering::SeqCst);
-            thread::sleep(Duration::from_millis(1)); // a slow reader sees the same all the time
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "a slow reader sees the same all the time"
+            )]
+            thread::sleep(Duration::from_millis(1));
             let is_whole = self.prices.iter().all(|it| it.load(Ordering::SeqCst) == first);
             self.reading.fetch_sub(1, Ordering::SeqCst);
             guard.unlock()?;

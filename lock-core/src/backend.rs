@@ -195,7 +195,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// Releases the lock of any holder, wakes the waiters, and returns whether it was held. A value
     /// in another format is not changed, and reported as
-    /// [`ErrorKind::ForeignFormat`](crate::ErrorKind::ForeignFormat).
+    /// [`ErrorKind::ForeignFormat`].
     ///
     /// # Errors
     ///

@@ -36,7 +36,7 @@ fn ask(file: &NamedTempFile, words: &[&str], variables: &[(&str, &str)]) -> (i32
 const FILE: &str = "\
 default = 'main'
 [backends.main]
-url = 'redis://me:s3cret@127.0.0.1:6379/3?pool=3'
+url = 'redis://me:s3cret@127.0.0.1:6379/3?pool=3&client_name=us&owner=off'
 watchdog = '10s'
 [backends.ledger]
 url = 'redis+sentinel://s1,s2/mymaster?sentinel_password=s3cret'
@@ -59,11 +59,14 @@ lock \"orders:7\": [locks.\"orders:*\"], on [backends.main]
   lease                     -                                    default
   outage_limit              7s                                   watchdog
   hand_off                  5ms                                  default
+  order                     any                                  default
   connect_timeout           2s                                   default
   command_timeout           2s                                   default
   pool                      3                                    line 3
-  client_name               distlock                             default
+  client_name               us                                   line 3
+  owner                     off                                  line 3
   prefix                    \"\"                                   default
+  writers                   first                                default
   tokens                    expire                               default
   token_retention           1h                                   default
   replicas                  off                                  default

@@ -206,12 +206,26 @@ fn missing_rights_are_a_danger_with_the_exact_line() {
 
     let keys = ["resetkeys", "~other:*", "~distlock_closed:*"];
     let said = examined_with(&server, &keys, "prefix=app:");
-    let line = "`ACL SETUSER locker ~app:* ~redisson_lock_token:* ~{app:*`";
+    let line = "`ACL SETUSER locker ~app:* ~redisson_lock_token:*`";
     said.must_say("rights", "danger", &[line]);
+    said.must_say("rights_optional", "warning", &["~distlock_queue:*", "~{app:*"]);
     let said = examined_with(&server, &["~redisson_lock_token:*"], "");
     said.must_say("rights", "unknown", &["\"distlock:ping\"", "without a prefix"]);
     let said = examined_with(&server, &["-eval"], "prefix=app:");
     said.must_say("rights", "danger", &["`ACL SETUSER locker +eval`"]);
+}
+
+/// A user who was set up for mutexes alone.
+#[test]
+fn missing_rights_to_other_kinds_of_locks_are_warnings() {
+    let server = RedisServer::start_with(&GOOD);
+    let rule = distlock_tests::rights::documented();
+    let of_kinds = ["~distlock_queue:*", "~distlock_writer:*", "~{app:*", "+zadd", "+hrandfield"];
+    let of_mutexes: Vec<_> =
+        rule[1..].iter().copied().filter(|word| !of_kinds.contains(word)).collect();
+    let said = examined_with(&server, &of_mutexes, "prefix=app:");
+    said.must_say("rights_optional", "warning", &of_kinds);
+    said.must_only_find(&["rights_optional", "persistence"]);
 }
 
 #[test]

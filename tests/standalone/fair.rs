@@ -195,7 +195,9 @@ fn requests_per_hand_over(waiters: usize) -> f64 {
 fn hand_over_costs_two_requests_whatever_number_waits() {
     for waiters in [2, 8, 32] {
         let requests = requests_per_hand_over(waiters);
-        assert!(requests <= 2.1, "{requests} with {waiters} clients");
+        // The first release comes on top.
+        let bound = 2.1 + 1.0 / waiters as f64;
+        assert!(requests <= bound, "{requests} with {waiters} clients");
     }
 }
 

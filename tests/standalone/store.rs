@@ -15,22 +15,22 @@ use std::time::Duration;
 /// A script behind those words of the format that it uses, with its end where that is a file of its
 /// own.
 macro_rules! script {
-    ($name:literal: $($word:literal),* $(; $free:literal)?) => {
+    ($name:literal: $($word:literal),* $(; $end:literal)?) => {
         concat!(
             $(include_str!(concat!("../../lock-redis/src/lua/redisson/", $word, ".lua")),)*
             include_str!(concat!("../../lock-redis/src/lua/", $name, ".lua")),
-            $(include_str!(concat!("../../lock-redis/src/lua/free/", $free, ".lua")),)?
+            $(include_str!(concat!("../../lock-redis/src/lua/", $end, ".lua")),)?
         )
     };
 }
 
 const SCRIPTS: [&str; 6] = [
-    script!("acquire": "look", "take", "tells"),
-    script!("release": "look", "gone"; "usual"),
-    script!("close": "look", "gone", "take"; "usual"),
+    script!("acquire": "look", "take", "tells"; "grant"),
+    script!("release": "look", "gone"; "free/usual"),
+    script!("close": "look", "gone", "take", "../pass"; "free/usual"),
     script!("renew": "look", "gone"),
     script!("inspect": "holder", "gone"),
-    script!("force": "holder"; "usual"),
+    script!("force": "holder"; "free/usual"),
 ];
 
 /// A lock's hash with one holder.

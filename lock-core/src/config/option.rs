@@ -191,12 +191,20 @@ impl Config {
             "lease" => duration(self.lease()?),
             "outage_limit" => duration(self.outage_limit()),
             "hand_off" => duration(self.hand_off()),
+            "order" => word(match self.order() {
+                LockOrder::Any => "any",
+                LockOrder::Fair => "fair",
+            }),
             "connect_timeout" => duration(self.connect_timeout()),
             "command_timeout" => duration(self.command_timeout()),
             "pool" => self.pool().to_string(),
             "client_name" => self.client_name().into_owned(),
             "owner" => self.owner().map_or_else(|| word("off"), Cow::into_owned),
             "prefix" => word(self.prefix()),
+            "writers" => word(match self.writers() {
+                WriterPriority::First => "first",
+                WriterPriority::Equal => "equal",
+            }),
             "tokens" => word(match self.tokens() {
                 TokenPolicy::Expire => "expire",
                 TokenPolicy::Keep => "keep",

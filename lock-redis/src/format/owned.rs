@@ -94,9 +94,7 @@ impl WireFormat for OwnedFormat {
     fn commands(&self) -> Vec<String> {
         let Scripts { acquire, release, close, renew, inspect, force, .. } = &self.dialect.scripts;
         let mut commands = Vec::new();
-        let own = [acquire, release, close, renew, inspect, force];
-        let of_kinds = kinds::ALL.iter().flat_map(|kind| kind.scripts().iter().copied());
-        for script in own.into_iter().chain(of_kinds.filter(|_| self.has_all_kinds())) {
+        for script in [acquire, release, close, renew, inspect, force] {
             for command in script.commands(None) {
                 if !commands.contains(&command) {
                     commands.push(command);
@@ -382,9 +380,20 @@ impl OwnedFormat {
         let key = self.keys.lock(name);
         let token = (self.policy != TokenPolicy::Off).then(|| keys::token_counter(&key));
         let tombstone = keys::tombstone(&key, &Text::of(0));
-        let kinds = kinds::ALL.iter().filter(|_| self.has_all_kinds());
-        let of_kinds: Vec<_> = kinds.flat_map(|kind| kind.names_beside(&key)).collect();
-        token.into_iter().chain([tombstone]).chain(self.list(&key)).chain(of_kinds)
+        token.into_iter().chain([tombstone]).chain(self.list(&key))
+    }
+
+    /// The keys that other kinds of locks have beside those of a mutex, and for each kind the
+    /// commands that it sends to them and to the lock.
+    pub(crate) fn kinds_beside(
+        &self,
+        name: &LockName,
+    ) -> impl Iterator<Item = (Vec<String>, Vec<String>)> {
+        let key = self.keys.lock(name);
+        kinds::ALL.iter().filter(|_| self.has_all_kinds()).map(move |kind| {
+            let commands = kind.scripts().iter().flat_map(|script| script.commands(None));
+            (kind.names_beside(&key), commands.collect())
+        })
     }
 
     /// The list that a release of `key` pushes to, in the same script, if there is one.

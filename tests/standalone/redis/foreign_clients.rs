@@ -111,7 +111,11 @@ fn value_found_under_the_key_is_named() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     for (format, words, says) in [
-        ("redisson", &["SET", "x", "text"][..], "a string, as locks are in `format=token`"),
+        (
+            "redisson",
+            &["SET", "x", "text"][..],
+            "a string, as a semaphore is, and locks are in `format=token`",
+        ),
         ("redisson", &["RPUSH", "x", "a"], "a list, which is a lock in no format"),
         ("redisson", &["HSET", "x", "name", "7"], "its field \"name\" is no owner"),
         ("redisson", &["HSET", "x", "a:1", "seven"], "its field \"a:1\" is no owner"),

@@ -155,8 +155,7 @@ impl Rights {
         if let Some(owned) = format.0.owned() {
             keys.extend(owned.names_beside(&name).map(|name| {
                 let begin = name.split_once(':').map_or(&*name, |(begin, _)| begin);
-                let is_any_lock = !terms.has_prefix && name.starts_with(&format!("{{{PROBE}"));
-                rights.add(format!("~{begin}:*"), name, is_any_lock)
+                rights.add(format!("~{begin}:*"), name, false)
             }));
             if let StoreKind::Quorum { .. } = store {
                 for command in owned.dialect.scripts.propose.commands(None) {
@@ -174,6 +173,20 @@ impl Rights {
             let label = rights.add("~distlock_owner:*".to_owned(), label, false);
             for command in ["set", "get"] {
                 rights.question(command, Some(label), false);
+            }
+            for (names, commands) in owned.kinds_beside(&name) {
+                let mut places = vec![lock];
+                places.extend(names.into_iter().map(|name| {
+                    let begin = name.split_once(':').map_or(&*name, |(begin, _)| begin);
+                    let is_any_lock = !terms.has_prefix && name.starts_with(&format!("{{{PROBE}"));
+                    rights.add(format!("~{begin}:*"), name, is_any_lock)
+                }));
+                let of_keys = |command: &&String| !matches!(command.as_str(), "time" | "publish");
+                for command in commands.iter().filter(of_keys) {
+                    for place in &places {
+                        rights.question(command, Some(*place), false);
+                    }
+                }
             }
             let verbs = match owned.channels() {
                 ChannelKind::Plain => ["publish", "subscribe", "unsubscribe"],
@@ -268,7 +281,7 @@ impl Rights {
                 && resource.is_any_lock
                 && is_refused_resource
             {
-                missing.is_lock_unknown = true;
+                missing.is_lock_unknown |= question.is_needed;
                 continue;
             }
             if is_refused_command {
@@ -340,8 +353,8 @@ impl Examination<'_> {
         }
         if !missing.optional.is_empty() {
             let seen = format!("the user `{user}` lacks {}", missing.optional.join(" "));
-            let why = "waiters may wake later, a changed server is noticed later, or holders have \
-                       no label";
+            let why = "waiters may wake later, a changed server is noticed later, holders have no \
+                       label, or only mutexes can be taken";
             let remedy = line(&missing.optional);
             self.bad(Warning, OPTIONAL, seen, why, remedy);
         }
