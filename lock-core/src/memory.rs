@@ -15,7 +15,7 @@ use crate::clock::{Clock, ManualClock, Moment};
 use crate::config::{Config, WriterPriority};
 use crate::error::Error;
 use crate::glob;
-use crate::name::{LockKind, LockName};
+use crate::name::{LockKind, LockName, NameMap};
 use crate::owner::{OwnerId, OwnerLabel, OwnerText};
 use crate::process::Origin;
 use crate::scheme::{Context, Scheme};
@@ -40,19 +40,19 @@ struct Store {
 
 #[derive(Default)]
 struct State {
-    locks: HashMap<LockName, HeldLock>,
+    locks: NameMap<LockName, HeldLock>,
     /// The last token of each name. Names unused for [`RETENTION`] are dropped, and `forgotten`
     /// covers them.
-    tokens: HashMap<LockName, Counter>,
+    tokens: NameMap<LockName, Counter>,
     /// The largest dropped token: new counters start above it, so tokens grow whatever the clock
     /// does.
     forgotten: u64,
     /// Tombstones: owners that are refused, and until when.
-    tombstones: HashMap<(LockName, OwnerId), Moment>,
-    watches: HashMap<LockName, Vec<Watcher>>,
+    tombstones: NameMap<(LockName, OwnerId), Moment>,
+    watches: NameMap<LockName, Vec<Watcher>>,
     next_watch: u64,
     /// What names have besides one holder. Most have nothing.
-    shares: HashMap<LockName, Shares>,
+    shares: NameMap<LockName, Shares>,
     /// The number of entries at which the maps are next swept.
     sweep_at: usize,
 }
@@ -238,7 +238,10 @@ impl Backend for MemoryBackend {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
         state.sweep(now);
-        if state.tombstones.get(&(name.clone(), owner)).is_some_and(|until| now < *until) {
+        let is_closed = |until: &Moment| now < *until;
+        if !state.tombstones.is_empty()
+            && state.tombstones.get(&(name.clone(), owner)).is_some_and(is_closed)
+        {
             return Ok(Answer::Busy(None));
         }
         if name.kind().is_shared() {
@@ -401,7 +404,7 @@ impl Backend for MemoryBackend {
     fn force_release(&self, name: &LockName, _by: Moment) -> Result<bool, Failure> {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
-        let mut was_held = state.force_shares(name, now);
+        let mut was_held = !state.shares.is_empty() && state.force_shares(name, now);
         if !matches!(name.kind(), LockKind::Permits { .. }) {
             was_held |= state.holder(name, now).is_some();
             state.locks.remove(&*plain(name));

@@ -1,8 +1,10 @@
 //! [`LockName`]: the validated name of a lock, and its [`LockKind`].
 
 use crate::error::Error;
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::sync::{Arc, LazyLock};
 
 /// The name of a lock, the same for all programs that share it.
 ///
@@ -27,10 +29,47 @@ use std::sync::Arc;
 /// assert!(LockName::new("{}x").is_err());
 /// # Ok::<(), distlock::Error>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LockName {
     text: Arc<str>,
     kind: LockKind,
+    /// That of the text, made once: a name is looked up several times for each lock.
+    hash: u64,
+}
+
+/// Random for each process, so that no names can be chosen to collide.
+static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// A map by names.
+pub(crate) type NameMap<K, V> = HashMap<K, V, BuildHasherDefault<NameHasher>>;
+
+/// Combines the hashes that names bring along with what else is in a key, as rustc's `FxHasher`
+/// does.
+#[derive(Default)]
+pub(crate) struct NameHasher(u64);
+
+impl Hasher for NameHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_ne_bytes(word));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+impl Hash for LockName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
 }
 
 /// What a lock of a name lets its holders do. Locks of different kinds and the same name are
@@ -99,7 +138,7 @@ impl LockName {
                 something inside, once, or no braces"
             )));
         }
-        Ok(Self { text: name.into(), kind: LockKind::Mutex })
+        Ok(Self { text: name.into(), kind: LockKind::Mutex, hash: HASHES.hash_one(name) })
     }
 
     /// Returns the name as text.
@@ -117,7 +156,7 @@ impl LockName {
     /// Returns the name of the lock of this kind.
     #[must_use]
     pub fn of_kind(&self, kind: LockKind) -> Self {
-        Self { text: Arc::clone(&self.text), kind }
+        Self { text: Arc::clone(&self.text), kind, hash: self.hash }
     }
 }
 

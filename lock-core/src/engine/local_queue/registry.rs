@@ -1,11 +1,10 @@
 //! [`Registry`]: the local locks of a client, by name.
 
 use super::{LocalLock, Sharing};
-use crate::name::LockName;
+use crate::name::{LockName, NameMap};
 use crate::process::Origin;
 use crate::sync::mutant;
 use crate::sync::{Mutex, MutexGuard};
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 /// Which acquisitions of a name a local lock has.
@@ -19,7 +18,7 @@ pub(crate) enum Scope {
     Guard(u64),
 }
 
-type LocksInUse = HashMap<(LockName, Scope), Weak<LocalLock>>;
+type LocksInUse = NameMap<(LockName, Scope), Weak<LocalLock>>;
 
 /// The names in use: those of which there is a handle, a guard, a timer or a waiter.
 ///
