@@ -316,6 +316,9 @@ pub struct Attempt<'a> {
     /// The owner of a write lock of the same name, held by the same thread, beside which a
     /// [reader](LockKind::Read) is granted. `None` for other kinds.
     pub beside: Option<OwnerId>,
+    /// Whether the caller waits if the lock is busy. A store that keeps others out for its waiters
+    /// does so only then.
+    pub waits: bool,
     /// The text of the owner's [label](RenewalRequest::label), for a store that can keep it with
     /// the grant at no cost. Other stores ignore it.
     pub label: Option<&'a Arc<str>>,
@@ -326,7 +329,8 @@ impl<'a> Attempt<'a> {
     #[must_use]
     pub fn new(name: &'a LockName, owner: OwnerId, lease: LeaseTime) -> Self {
         let (tokens, replication) = (Tokens::Assign { reserve: 0 }, Replication::off());
-        Self { name, owner, lease, tokens, replication, beside: None, label: None }
+        let (beside, label) = (None, None);
+        Self { name, owner, lease, tokens, replication, beside, waits: true, label }
     }
 
     /// Sets the tokens.
@@ -347,6 +351,13 @@ impl<'a> Attempt<'a> {
     #[must_use]
     pub fn beside(mut self, writer: Option<OwnerId>) -> Self {
         self.beside = writer;
+        self
+    }
+
+    /// Sets whether the caller waits if the lock is busy.
+    #[must_use]
+    pub fn waits(mut self, waits: bool) -> Self {
+        self.waits = waits;
         self
     }
 

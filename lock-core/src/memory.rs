@@ -326,7 +326,7 @@ impl Backend for MemoryBackend {
                 _ => Release::FreedFor(self.wake(name)),
             });
         }
-        let lets_in = state.stop_waiting(name, *owner);
+        let lets_in = state.stop_waiting(name, *owner, now);
         if !state.is_owned(name, *owner, now) {
             let is_repeated = options.kept.is_some_and(|it| state.is_owned(name, it.owner, now));
             drop(state);

@@ -154,14 +154,19 @@ impl Engine {
         if self.is_forked() {
             return;
         }
-        // The store says which name has changed, and not of which kind the lock was.
-        let find = |name: &LockName| {
-            let kinds = [LockKind::Mutex, LockKind::Write].map(|kind| name.of_kind(kind));
-            let locks = kinds.map(|name| self.registry.find(&name, Scope::Client));
-            locks.into_iter().flatten()
-        };
         let locks = match names {
-            Some(names) => names.iter().flat_map(find).collect(),
+            // The store says which name has changed, and not of which kind the lock was.
+            Some(names) if self.uses_kinds() => {
+                let mut locks = self.registry.all();
+                locks.retain(|lock| {
+                    let is_it = |name: &LockName| name.as_str() == lock.name.as_str();
+                    !lock.name.kind().is_shared() && names.iter().any(is_it)
+                });
+                locks
+            }
+            Some(names) => {
+                names.iter().filter_map(|name| self.registry.find(name, Scope::Client)).collect()
+            }
             None => self.registry.all(),
         };
         let (now, mut jobs) = (self.clock.now(), Vec::new());
@@ -309,7 +314,10 @@ impl Engine {
             self.drop_detached(slice::from_ref(acquisition));
         }
         // Also if the store says that it is gone: a copy of the first request may be under way.
-        if is_left_over || acquisition.has_unknown_outcome() {
+        // A writer may be kept by the reads of its thread, and of several permits some may be left.
+        let may_be_left =
+            matches!(lock.name.kind(), LockKind::Write | LockKind::Permits { count: 2.., .. });
+        if is_left_over || may_be_left || acquisition.has_unknown_outcome() {
             self.clean_up(acquisition.to_end(|| self.clock.now()));
         }
         tell_lost(&self.events, acquisition, loss);

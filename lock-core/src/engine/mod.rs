@@ -44,7 +44,7 @@ use crate::owner::{ClientId, OwnerId};
 use crate::process::Origin;
 use crate::replication::Replication;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::mutant;
 pub(crate) use acquire::acquire;
 use acquisition::Acquisition;
@@ -68,6 +68,8 @@ pub(crate) struct Engine {
     settings: Settings,
     next_owner: AtomicU64,
     next_scope: AtomicU64,
+    /// Whether there was ever a lock that is no mutex.
+    uses_kinds: AtomicBool,
     registry: Arc<Registry>,
     /// Holds without a guard, oldest first. They keep their lock alive until their thread ends
     /// them.
@@ -166,6 +168,7 @@ impl Engine {
                 settings,
                 next_owner: AtomicU64::new(1),
                 next_scope: AtomicU64::new(1),
+                uses_kinds: AtomicBool::new(false),
                 registry: Arc::new(Registry::new(Arc::clone(&origin), sharing)),
                 detached: Mutex::default(),
                 timer: Arc::new(timer),
@@ -197,7 +200,15 @@ impl Engine {
         name: &LockName,
         scope: Scope,
     ) -> Result<Arc<LocalLock>, Error> {
+        if name.kind() != LockKind::Mutex {
+            self.uses_kinds.store(true, Ordering::Relaxed);
+        }
         self.registry.get(name, scope).ok_or_else(|| forked().on(name))
+    }
+
+    /// Whether there was ever a lock that is no mutex: quick locks look for none then.
+    fn uses_kinds(&self) -> bool {
+        self.uses_kinds.load(Ordering::Relaxed)
     }
 
     /// The same, if it is in use.

@@ -23,8 +23,10 @@ use crate::backend::{AcquisitionId, Failure, NodeId, Release, ReleaseOptions, ca
 use crate::clock::{Clock, Moment, Signal};
 use crate::error::Error;
 use crate::event::{Event, Events};
+use crate::holder::thread_id;
 use crate::loss::{Loss, LossCause};
 use crate::metrics::RequestStart;
+use crate::name::LockKind;
 use crate::sync::mutant;
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,7 +113,15 @@ impl Engine {
         if !held {
             return Err(acquisition.lost_error());
         }
-        if let Some(since) = lock.hand_off(acquisition, self.clock.as_ref()) {
+        // To the store a writer that goes on reading is a reader from its release on.
+        let goes_on_reading = lock.name.kind() == LockKind::Write
+            && self.held_by(&lock.name.of_kind(LockKind::Read), thread_id()).is_some();
+        let handed = if goes_on_reading && !mutant("writer_hands_off_beside_its_reads") {
+            None
+        } else {
+            lock.hand_off(acquisition, self.clock.as_ref())
+        };
+        if let Some(since) = handed {
             acquisition.close_listeners();
             self.metrics().handed_off(&acquisition.name);
             tell_released(&self.events, acquisition, since);

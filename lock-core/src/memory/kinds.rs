@@ -23,8 +23,8 @@ pub(super) struct Shares {
     limit: Option<u32>,
     /// Waiters in the order of arrival.
     queue: VecDeque<Position>,
-    /// Until when a waiting writer keeps new readers out.
-    writer_until: Option<Moment>,
+    /// The first waiting writer, and until when it keeps new readers out.
+    waiting_writer: Option<(OwnerId, Moment)>,
 }
 
 struct Share {
@@ -45,14 +45,15 @@ impl Shares {
         self.readers.retain(|share| now < share.until);
         self.permits.retain(|share| now < share.until);
         self.queue.retain(|position| now < position.until);
-        self.writer_until = self.writer_until.filter(|until| now < *until);
+        self.waiting_writer = self.waiting_writer.filter(|(_, until)| now < *until);
     }
 
     /// Whether nothing would be lost with it.
     pub(super) fn is_idle(&mut self, now: Moment) -> bool {
         self.purge(now);
         let is_unused = self.readers.is_empty() && self.permits.is_empty();
-        is_unused && self.queue.is_empty() && self.limit.is_none()
+        let is_awaited = !self.queue.is_empty() || self.waiting_writer.is_some();
+        is_unused && !is_awaited && self.limit.is_none()
     }
 
     fn of(&mut self, kind: LockKind) -> &mut Vec<Share> {
@@ -132,13 +133,17 @@ impl State {
         let is_next = shares.queue.front().is_none_or(|first| first.owner == owner);
         if busy.is_none() && (kind != LockKind::Fair || is_next) {
             shares.leave_queue(owner);
-            shares.writer_until = shares.writer_until.filter(|_| kind != LockKind::Write);
+            shares.waiting_writer = shares.waiting_writer.filter(|_| kind != LockKind::Write);
             return Ok(None);
         }
         match kind {
+            _ if !attempt.waits => {}
             LockKind::Fair => shares.enqueue(owner, now),
             LockKind::Write if writers == WriterPriority::First => {
-                shares.writer_until = Some(now + WAITER_PRESENCE);
+                let is_other = |(first, _): &(OwnerId, Moment)| *first != owner;
+                if !shares.waiting_writer.is_some_and(|first| is_other(&first)) {
+                    shares.waiting_writer = Some((owner, now + WAITER_PRESENCE));
+                }
             }
             _ => {}
         }
@@ -175,7 +180,7 @@ impl State {
         }
         let other = writer.filter(|(writer, _)| !is_repeated && beside != Some(*writer));
         let gives_way = writers == WriterPriority::First && !is_repeated && writer.is_none();
-        let waiting = shares.writer_until.filter(|_| gives_way);
+        let waiting = shares.waiting_writer.map(|(_, until)| until).filter(|_| gives_way);
         if let Some(until) = other.map(|(_, until)| until).or(waiting) {
             return Ok(Answer::Busy(Some(until.since(now))));
         }
@@ -212,14 +217,17 @@ impl State {
 
     /// An owner does not wait any more; or a writer has released, and readers may compete. Whether
     /// that lets others in.
-    pub(super) fn stop_waiting(&mut self, name: &LockName, owner: OwnerId) -> bool {
+    pub(super) fn stop_waiting(&mut self, name: &LockName, owner: OwnerId, now: Moment) -> bool {
+        let is_holder = self.is_owned(name, owner, now);
         match (name.kind(), self.shares.get_mut(&name.of_kind(LockKind::Mutex))) {
             (LockKind::Fair, Some(shares)) => {
                 let before = shares.queue.len();
                 shares.leave_queue(owner);
                 shares.queue.len() < before
             }
-            (LockKind::Write, Some(shares)) => shares.writer_until.take().is_some(),
+            (LockKind::Write, Some(shares)) => {
+                shares.waiting_writer.take_if(|(first, _)| is_holder || *first == owner).is_some()
+            }
             _ => false,
         }
     }

@@ -49,7 +49,7 @@ impl Members {
         let parts: Vec<_> = locks.iter().map(|lock| lock.parts()).collect();
         let mut seen = HashSet::new();
         for lock in parts.iter().flat_map(Parts::single_locks) {
-            if !seen.insert((lock.engine.client, lock.name())) {
+            if !seen.insert((lock.engine.client, lock.name().as_str())) {
                 return Err(Error::misuse(
                     "it is given twice: taken twice it protects nothing more, and of a majority it \
                     would be two votes",

@@ -56,6 +56,12 @@ impl Asked {
     }
 
     fn is_busy(&self, name: &LockName) -> bool {
+        let attempt = Attempt::new(name, self.0.owner(), lease(30_000)).waits(false);
+        self.0.backend.acquire(&attempt, soon()).unwrap().is_busy()
+    }
+
+    /// Whether it is busy for a new owner, which waits from now on.
+    fn waits(&self, name: &LockName) -> bool {
         self.attempt(name, self.0.owner(), lease(30_000)).is_busy()
     }
 

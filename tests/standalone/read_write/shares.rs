@@ -58,7 +58,7 @@ fn braces_in_a_name_move_no_key_to_another_slot() {
     let (owner, _) = asked.take(&braced, 30_000);
     let hold = format!("a{{x}}b:{owner}:rwlock_timeout:1");
     assert_eq!(probe.keys("*"), ["a{x}b".to_owned(), hold]);
-    assert!(asked.is_busy(&braced.of_kind(LockKind::Write)));
+    assert!(asked.waits(&braced.of_kind(LockKind::Write)));
     assert!(probe.exists("distlock_writer:a{x}b"));
 }
 
@@ -69,7 +69,8 @@ fn dead_reader_ends_with_its_lease_while_another_renews() {
     let (dead, _) = asked.take(&read(), SHORT);
     let (alive, _) = asked.take(&read(), 30_000);
     assert_eq!(asked.0.backend.inspect(&read(), soon()).unwrap().holders, 2);
-    let busy = asked.attempt(&write(), asked.0.owner(), lease(30_000));
+    let writer = asked.0.owner();
+    let busy = asked.attempt(&write(), writer, lease(30_000));
     assert_left(left_of(busy), 30);
     eventually("its lease ends", LONG, || !probe.exists(&hold(dead)));
     assert!(!asked.verifies(&read(), dead) && asked.verifies(&read(), alive));
@@ -81,7 +82,7 @@ fn dead_reader_ends_with_its_lease_while_another_renews() {
     assert!(asked.is_busy(&write()));
     assert!(!probe.hgetall("x").contains_key(&dead.to_string()), "a writer has looked");
     // A lock whose readers are all dead is taken at once, whatever its hash says.
-    assert_eq!(asked.release(&write(), asked.0.owner()), Release::Gone);
+    assert_eq!(asked.release(&write(), writer), Release::Gone);
     let (last, _) = asked.take(&read(), SHORT);
     assert!(matches!(asked.release(&read(), alive), Release::FreedFor(_)));
     eventually("the last ends", LONG, || !probe.exists(&hold(last)));

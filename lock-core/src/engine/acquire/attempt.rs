@@ -134,7 +134,8 @@ impl<'a> Wait<'a> {
         let attempt = Attempt::new(&self.lock.name, self.owner, self.plan.time)
             .tokens(tokens)
             .replication(self.plan.replication)
-            .beside(self.beside)
+            .beside(self.beside.as_ref().map(|writer| writer.owner))
+            .waits(self.plan.waits())
             .label(settings.label.as_ref());
         self.was_sent = true;
         (attempt, by)

@@ -1,46 +1,57 @@
-//! A read lock and a write lock of the same thread: reading beside writing is a downgrade, writing
-//! beside reading would wait for itself.
+//! Locks of one name and several kinds in one thread: reading beside writing is a downgrade; any
+//! other would wait for itself.
 
 use crate::engine::Engine;
+use crate::engine::acquisition::Acquisition;
 use crate::engine::local_queue::Scope;
 use crate::error::Error;
 use crate::name::{LockKind, LockName};
-use crate::owner::OwnerId;
+use std::sync::Arc;
 
-/// The owner of `thread`'s write lock, if this is the read lock of the same name.
+/// The write lock of `thread`, if this is the read lock of the same name.
 ///
 /// # Errors
 ///
-/// [`Error::is_misuse`] if this is the write lock, and the thread reads.
+/// [`Error::is_misuse`] if the thread holds a lock of this name that keeps it out of this one.
 pub(super) fn writer_of(
     engine: &Engine,
     name: &LockName,
-    thread: Option<u64>,
-) -> Result<Option<OwnerId>, Error> {
-    let Some(thread) = thread else { return Ok(None) };
-    let writer = || engine.find_local_lock(&name.of_kind(LockKind::Write), Scope::Client);
-    match name.kind() {
-        LockKind::Read => {
-            let writer = writer().and_then(|lock| lock.holds_of(thread));
-            let held = writer.filter(|(holds, it)| *holds > 0 && engine.is_valid(it));
-            Ok(held.map(|(_, acquisition)| acquisition.owner))
-        }
-        LockKind::Write => {
-            let reads =
-                engine.find_local_lock(&name.of_kind(LockKind::Read), Scope::Thread(thread));
-            let is_held = |it: &_| holds(it, thread);
-            if reads.as_ref().is_some_and(is_held) && !writer().as_ref().is_some_and(is_held) {
-                return Err(Error::misuse(
-                    "this thread reads, so it would wait for itself to write: end its read lock \
-                     first, or take the write lock before it",
-                ));
-            }
-            Ok(None)
-        }
-        _ => Ok(None),
+    thread: u64,
+) -> Result<Option<Arc<Acquisition>>, Error> {
+    let held = |kind| engine.held_by(&name.of_kind(kind), thread);
+    let kind = name.kind();
+    if matches!(kind, LockKind::Permits { .. }) || held(kind).is_some() {
+        return Ok(None);
     }
+    let writer = held(LockKind::Write);
+    if kind == LockKind::Read && writer.is_some() {
+        return Ok(writer);
+    }
+    if kind == LockKind::Write && held(LockKind::Read).is_some() {
+        return Err(Error::misuse(
+            "this thread reads, so it would wait for itself to write: end its read lock first, or \
+             take the write lock before it",
+        ));
+    }
+    let others = [LockKind::Mutex, LockKind::Fair, LockKind::Read, LockKind::Write];
+    let other = others.into_iter().find(|other| *other != kind && held(*other).is_some());
+    other.map_or(Ok(None), |other| {
+        Err(Error::misuse(format!(
+            "this thread holds the lock of the same name and of the kind {other:?}, so it would \
+             wait for itself: use one kind of lock for each name"
+        )))
+    })
 }
 
-fn holds(lock: &std::sync::Arc<crate::engine::local_queue::LocalLock>, thread: u64) -> bool {
-    lock.holds_of(thread).is_some_and(|(holds, _)| holds > 0)
+impl Engine {
+    /// What this thread holds of this lock and may still trust.
+    pub(in crate::engine) fn held_by(
+        &self,
+        name: &LockName,
+        thread: u64,
+    ) -> Option<Arc<Acquisition>> {
+        let scope = if name.kind().is_apart() { Scope::Thread(thread) } else { Scope::Client };
+        let (holds, acquisition) = self.find_local_lock(name, scope)?.holds_of(thread)?;
+        (holds > 0 && self.is_valid(&acquisition)).then_some(acquisition)
+    }
 }

@@ -28,6 +28,7 @@ use crate::name::LockKind;
 use crate::options::LockOptions;
 use crate::owner::OwnerId;
 use crate::replication::Replication;
+use crate::token::TokenRange;
 use attempt::Outage;
 use local_wait::Queued;
 use std::cell::LazyCell;
@@ -140,8 +141,8 @@ fn acquire_for_any_time(
     if engine.origin.seems_elsewhere() {
         return Err(forked());
     }
-    let beside = match lock.name.kind() {
-        LockKind::Read | LockKind::Write => beside::writer_of(engine, &lock.name, thread)?,
+    let beside = match thread {
+        Some(thread) if engine.uses_kinds() => beside::writer_of(engine, &lock.name, thread)?,
         _ => None,
     };
     let signal = LazyCell::new(|| SIGNAL.try_with(Arc::clone).unwrap_or_default());
@@ -229,8 +230,8 @@ struct Wait<'a> {
     /// The same for every request of this wait, and never used again. A new one after a grant that
     /// was revoked, and after an attempt that was rolled back.
     owner: OwnerId,
-    /// The owner of this thread's write lock, beside which it may read.
-    beside: Option<OwnerId>,
+    /// This thread's write lock, beside which it may read.
+    beside: Option<Arc<Acquisition>>,
     /// Whether an attempt was sent.
     was_sent: bool,
     /// Whether it gives up when the lock is busy, whatever the deadline.
@@ -278,18 +279,22 @@ impl Wait<'_> {
                 let mut plan = RenewalPlan::from(sent, time, None, lock.earlier(time));
                 // Not where it would wait for replicas.
                 let first = engine.abilities.first_renewal;
-                if let Some(first) = first.filter(|_| self.plan.replication.is_off()) {
+                let is_reported = self.plan.replication.is_off() && !lock.name.kind().is_shared();
+                if let Some(first) = first.filter(|_| is_reported) {
                     plan.add(sent + first);
                 }
                 Some(plan)
             }
             Lease::Fixed(_) => None,
         };
+        // Beside a writer its own: the store knows the last that are set aside for hand-offs, too.
+        let own = |writer: &Arc<Acquisition>| writer.token.and_then(|it| TokenRange::new(it, it));
+        let tokens = self.beside.as_ref().map_or(grant.tokens, own);
         let acquisition = Arc::new(Acquisition::new(AcquisitionInit {
             name: lock.name.clone(),
             owner: self.owner,
             holder,
-            tokens: grant.tokens,
+            tokens,
             receipt: grant.receipt,
             unknown_outcome: self.unknown_outcome,
             sent,
@@ -334,7 +339,7 @@ impl Wait<'_> {
     /// yet; and a store that knows who waits keeps others out for it.
     fn close(&self) {
         let is_known = matches!(self.lock.name.kind(), LockKind::Fair | LockKind::Write);
-        let is_queued = self.was_sent && is_known;
+        let is_queued = self.was_sent && is_known && self.plan.waits();
         let options = match self.unknown_outcome {
             true => ReleaseOptions::WITH_TOMBSTONE,
             false if is_queued => ReleaseOptions::WITHOUT_TOMBSTONE,

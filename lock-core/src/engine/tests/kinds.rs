@@ -112,6 +112,76 @@ fn writer_may_read_and_goes_on_reading() {
     assert!(b.write().try_lock().unwrap().is_some());
 }
 
+/// A hand-off would let the next writer in beside the reads of the former one.
+#[test]
+fn writer_that_goes_on_reading_hands_nothing_off() {
+    let (store, _) = Recorded::new();
+    let (other, client) = (store.client(), store.client());
+    let held = other.rw_lock("x").unwrap().write().lock().unwrap();
+    let lock = client.rw_lock("x").unwrap();
+    let local = client.0.find_local_lock(lock.write().name(), Scope::Client).unwrap();
+    let (written, is_written) = std::sync::mpsc::channel();
+    thread::scope(|scope| {
+        let (lock, store, waiting) = (&lock, &store, || local.waiting());
+        let first = scope.spawn(move || {
+            let writing = lock.write().lock().unwrap();
+            let token = writing.fencing_token();
+            let reading = lock.read().lock().unwrap();
+            assert_eq!(reading.fencing_token(), token, "not what is set aside for hand-offs");
+            let asked = store.count("acquire");
+            writing.unlock().unwrap();
+            eventually("the next writer asks the store", || store.count("acquire") > asked);
+            assert!(reading.is_valid() && is_written.try_recv().is_err(), "a writer beside it");
+            reading.unlock().unwrap();
+            assert!(is_written.recv().unwrap() > token);
+        });
+        eventually("the first queues", || waiting() == 1);
+        scope.spawn(move || {
+            let guard = lock.write().lock().unwrap();
+            written.send(guard.fencing_token()).unwrap();
+        });
+        eventually("the second queues", || waiting() == 2);
+        held.unlock().unwrap();
+        first.join().unwrap();
+    });
+}
+
+#[test]
+fn thread_is_told_that_it_would_wait_for_itself() {
+    let ([a, b], _) = pair();
+    let rw = a.rw_lock("x").unwrap();
+    let (mutex, fair) = (a.mutex("x").unwrap(), a.fair_mutex("x").unwrap());
+    let locks: [&dyn DistLock; 4] = [&mutex, &fair, rw.read(), rw.write()];
+    for (held, lock) in locks.iter().enumerate() {
+        let guard = lock.lock().unwrap();
+        for (other, lock) in locks.iter().enumerate() {
+            let is_refused = other != held && (held, other) != (3, 2);
+            let refused = lock.try_lock();
+            assert_eq!(refused.is_err_and(|error| error.is_misuse()), is_refused, "{held} {other}");
+        }
+        drop(guard);
+    }
+    // Another client is another holder.
+    let _held = mutex.lock().unwrap();
+    assert!(b.fair_mutex("x").unwrap().try_lock().unwrap().is_none());
+}
+
+#[test]
+fn try_on_a_fair_or_a_write_lock_keeps_none_out() {
+    let (store, _) = Recorded::new();
+    let clients: [Client; 3] = std::array::from_fn(|_| store.client());
+    let fair: [_; 3] = std::array::from_fn(|n| clients[n].fair_mutex("x").unwrap());
+    let held = fair[0].lock().unwrap();
+    assert!(fair[1].try_lock().unwrap().is_none());
+    held.unlock().unwrap();
+    assert!(fair[2].try_lock().unwrap().is_some(), "the try left no position");
+    let rw: [_; 3] = std::array::from_fn(|n| clients[n].rw_lock("y").unwrap());
+    let _reading = rw[0].read().lock().unwrap();
+    assert!(rw[1].write().try_lock().unwrap().is_none());
+    assert!(rw[2].read().try_lock().unwrap().is_some(), "no writer waits");
+    assert_eq!(store.count("release") + store.count("close"), 3, "nothing is cleaned up");
+}
+
 #[test]
 fn share_of_a_dead_reader_ends_whatever_others_renew() {
     let ([a, b], clock) = pair();

@@ -13,6 +13,7 @@ use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, ReleaseOptions, WAITER_PRESENCE,
 };
 use lock_core::{LockKind, LockName, Moment};
+use std::time::Duration;
 
 /// The format of [`LockKind::Fair`].
 #[derive(Debug)]
@@ -81,7 +82,8 @@ impl KindFormat for Fair {
     ) -> Result<Answer, Failure> {
         let key = format.keys.lock(attempt.name);
         let request = format.acquire_request(attempt, &key)?;
-        let (queue, presence) = (queue(&key), Text::millis(WAITER_PRESENCE));
+        let presence = if attempt.waits { WAITER_PRESENCE } else { Duration::ZERO };
+        let (queue, presence) = (queue(&key), Text::millis(presence));
         let [lock, counter, tombstone] = request.keys(&key);
         let keys = [lock, counter, tombstone, queue.as_bytes()];
         let mut arguments: Vec<_> = request.arguments().collect();

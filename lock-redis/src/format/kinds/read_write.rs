@@ -417,7 +417,8 @@ impl KindFormat for Write {
         let request = format.acquire_request(attempt, &key)?;
         let (waits, owner) = (waiting_writer(&key), writer(attempt.owner));
         let mut keys = request.keys(&key).to_vec();
-        keys.extend(format.writers_first.then_some(waits.as_bytes()));
+        let shows = format.writers_first && attempt.waits;
+        keys.extend(shows.then_some(waits.as_bytes()));
         let mut words: Vec<_> = request.arguments().collect();
         words[1] = owner.as_bytes();
         for is_last in [false, true] {

@@ -7,7 +7,7 @@
 -- KEYS[4] the queue       see queue.lua
 -- ARGV[1] lease in milliseconds
 -- ARGV[2] owner
--- ARGV[3] for how long, in milliseconds, the owner counts as waiting from now on
+-- ARGV[3] for how long, in milliseconds, the owner counts as waiting from now on; "0" if it does not wait
 -- ARGV[4], ARGV[5] as ARGV[3] and ARGV[4] of the mutex
 --
 -- Returns what the mutex's script does; the time of {0, time, 1} is, where the lock is free, how long the next owner counts as
@@ -25,7 +25,9 @@ if not ours then
   local owner, left = first(KEYS[4], now)
   local pttl = redis.call('PTTL', KEYS[1])
   if pttl ~= -2 or (owner and owner ~= ARGV[2]) then
-    wait(KEYS[4], ARGV[2], now, ARGV[3])
+    if ARGV[3] ~= '0' then
+      wait(KEYS[4], ARGV[2], now, ARGV[3])
+    end
     return {0, pttl == -2 and left or pttl, 1}
   end
   -- What fails from here on ends the wait.

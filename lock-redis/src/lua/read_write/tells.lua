@@ -5,8 +5,11 @@ local function tells(key)
     return {}
   end
   if KEYS[4] then
-    -- Without it readers may go first, which is no reason to fail.
-    redis.pcall('SET', KEYS[4], '1', 'PX', 3000)
+    -- Of several writers the first. Without it readers may go first, which is no reason to fail.
+    local first = redis.pcall('GET', KEYS[4])
+    if not first or first == ARGV[2] then
+      redis.pcall('SET', KEYS[4], ARGV[2], 'PX', 3000)
+    end
   end
   if redis.call('HGET', key, 'mode') ~= 'read' then
     return {}
