@@ -375,7 +375,7 @@ impl Engine {
 
     /// The semaphore has `stored` permits, and this client named another number: told once for each
     /// number.
-    fn tell_other_limit(&self, name: &LockName, asked: u32, stored: u32) {
+    pub(in crate::engine) fn tell_other_limit(&self, name: &LockName, asked: u32, stored: u32) {
         let known = self.other_limits.lock().insert(name.of_kind(LockKind::Mutex), (asked, stored));
         if known != Some((asked, stored)) {
             self.events.emit(|| Event::LimitDiffers { lock: name.clone(), asked, stored });

@@ -199,6 +199,7 @@ impl<'a> Wait<'a> {
         left: Option<Duration>,
         found_by: FoundBusyBy,
     ) -> Result<Next, Error> {
+        self.refuse_too_many()?;
         self.tell_contended();
         let now = self.engine.clock.now();
         waiter.found_busy(now);
@@ -219,6 +220,32 @@ impl<'a> Wait<'a> {
         let bounds = [left, pause.unwrap_or_default(), shown_every(self.lock.name.kind())];
         let bound = bounds.into_iter().flatten().fold(lease, Duration::min);
         Ok(Next::Sleep(now + bound.max(SHORTEST_SLEEP)))
+    }
+
+    /// Looks once whether a semaphore has as many permits as are asked for: otherwise the wait
+    /// would never end.
+    fn refuse_too_many(&self) -> Result<(), Error> {
+        let LockKind::Permits { limit: asked, count: count @ 2.. } = self.lock.name.kind() else {
+            return Ok(());
+        };
+        if self.told.contended {
+            return Ok(());
+        }
+        let (name, by) = (&self.lock.name, self.engine.command_deadline());
+        // What keeps the store from an answer, the next attempt meets, too.
+        let info = call_backend(|| self.engine.store()?.peek(name, by)).ok();
+        let Some(permits) = info.and_then(|info| info.permits) else { return Ok(()) };
+        if permits.limit != asked {
+            self.engine.tell_other_limit(name, asked, permits.limit);
+        }
+        if count > permits.limit {
+            return Err(Error::misuse(format!(
+                "{count} permits are asked for, and the semaphore has {}: ask for fewer, or change \
+                 its limit with `set_limit`",
+                permits.limit
+            )));
+        }
+        Ok(())
     }
 
     /// Sees to it that this name's releases are told.

@@ -262,6 +262,14 @@ fn limit_is_changed_for_all_and_told_to_who_names_another() {
 }
 
 #[test]
+fn more_permits_than_the_store_has_are_refused_and_the_limit_told() {
+    let ([a, b], _) = pair();
+    let _one = a.semaphore("x", 2).unwrap().acquire().unwrap();
+    let error = b.semaphore("x", 5).unwrap().acquire_many(3).unwrap_err();
+    assert!(error.is_misuse() && error.to_string().contains("the semaphore has 2"), "{error}");
+}
+
+#[test]
 fn released_permits_occupy_no_memory() {
     let ([a, _b], _clock) = pair();
     let semaphore: Semaphore = a.semaphore("x", 1).unwrap();
