@@ -62,7 +62,7 @@ impl ClientSet {
         Error: From<N::Error>,
     {
         let name = name.try_into()?;
-        Mutex::new(self.client(name.as_str())?.0, &name)
+        self.client(name.as_str())?.mutex::<LockName>(name)
     }
 
     /// Returns the lock of this name, held by guards that can be sent to other threads, and not
@@ -77,7 +77,7 @@ impl ClientSet {
         Error: From<N::Error>,
     {
         let name = name.try_into()?;
-        OwnedMutex::new(self.client(name.as_str())?.0, &name)
+        self.client(name.as_str())?.owned_mutex::<LockName>(name)
     }
 
     /// Returns the client for the lock of this name: the right backend, with the lock's options.
@@ -171,6 +171,7 @@ impl ClientBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::name::LockKind;
     use crate::{DistLock, MemoryBackend};
     use std::time::Duration;
 
@@ -223,6 +224,17 @@ mod tests {
         assert!(left > Duration::from_secs(2) && left <= Duration::from_secs(7), "{left:?}");
         let brief = clients.owned_mutex("brief:x").unwrap().lock().unwrap();
         assert!(is_locked(&main, "brief:x") && brief.remaining() <= Duration::from_secs(2));
+    }
+
+    #[test]
+    fn mutexes_of_a_set_are_fair_where_its_settings_say_so() {
+        let file = "url = 'memory://set-fair'\norder = 'fair'\n";
+        let clients = Client::builder().connect_set(ConfigSet::from_toml(file).unwrap()).unwrap();
+        let kinds = [
+            clients.mutex("a").unwrap().name().kind(),
+            clients.owned_mutex("a").unwrap().name().kind(),
+        ];
+        assert_eq!(kinds, [LockKind::Fair; 2]);
     }
 
     #[test]
