@@ -159,6 +159,9 @@ fn config_check_refuses_by_file_line_and_key() {
         }
     }
     let file = file(FILE);
+    let (status, said) = ask(&file, &["quorum", "init", "redlock:/u:s3cret@h"], &[]);
+    assert!(status == 78 && said.contains("looks like a URL"), "{said}");
+    assert!(!said.contains("s3cret"), "{said}");
     let (status, said) = ask(&file, &["config", "check"], &[("DISTLOCK_WACHDOG", "7s")]);
     assert!(status == 78 && said.contains("did you mean DISTLOCK_WATCHDOG?"), "{said}");
     let mut missing = Example::distlock(&["config", "check", "/nosuch/file"]).spawn();
