@@ -136,8 +136,8 @@ impl fmt::Debug for ClientSet {
 }
 
 impl ClientBuilder {
-    /// Makes the clients of a file with backends and locks by name, all with the schemes, the clock
-    /// and the event handler of this builder.
+    /// Makes the clients of a file with backends and locks by name, all with the schemes, the clock,
+    /// the event handler and the owner of this builder.
     ///
     /// # Blocking
     ///
@@ -154,6 +154,9 @@ impl ClientBuilder {
                 "the builder has a store, and so has the file: leave it out of the builder, and \
                  change settings by `ConfigSet::configure`",
             ));
+        }
+        if let Some(owner) = &self.owner {
+            Config::default().with_owner(owner.clone()).check()?;
         }
         let schemes = self.known_schemes();
         let clock = self.clock.clone().unwrap_or_else(|| Arc::new(SystemClock));
