@@ -26,7 +26,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Result<u8, Failure> {
     if arguments.json {
         output::line(&json(&findings).to_string())?;
     } else {
-        output::line(&report(&findings, has_colours()))?;
+        output::write(format!("{}\n", report(&findings, has_colours())).as_bytes())?;
     }
     Ok(if count(&findings, FindingLevel::Danger) > 0 { DANGER } else { 0 })
 }
@@ -67,7 +67,7 @@ fn report(findings: &[Finding], has_colours: bool) -> String {
         let more = [("why", why), ("fix", remedy)];
         let more = more.into_iter().filter(|(_, more)| !more.is_empty());
         text.extend(more.map(|(name, more)| format!("{name}: {more}")));
-        let mut wrapped = text.iter().flat_map(|text| wrap(text, WIDTH - INDENT));
+        let mut wrapped = text.iter().flat_map(|text| wrap(&output::printable(text), WIDTH - INDENT));
         let first = wrapped.next().unwrap_or_default();
         lines.push(format!("{} {first}", marked(*level, has_colours)));
         lines.extend(wrapped.map(|line| format!("{:INDENT$}{line}", "")));

@@ -76,7 +76,7 @@ impl Screen {
     pub(crate) fn draw(&self, lines: &[String]) -> Result<(), Failure> {
         let (columns, rows) = Self::size();
         let fitting = lines.iter().take(rows).map(|line| {
-            let line: String = line.chars().take(columns).collect();
+            let line: String = output::printable(line).chars().take(columns).collect();
             line + "\x1b[K"
         });
         let text = fitting.collect::<Vec<_>>().join("\n");
