@@ -79,7 +79,8 @@ mod tests {
     #[test]
     fn label_that_this_library_cannot_write_is_ignored() {
         let owner = OwnerId::new(ClientId::random(), 7).to_string();
-        let read = |since: u64, text: &str| of(format!("{owner} {since} {text}").as_bytes(), &owner);
+        let read =
+            |since: u64, text: &str| of(format!("{owner} {since} {text}").as_bytes(), &owner);
         assert!(read(YEAR_10000 - 1, &"x".repeat(Config::LONGEST_OWNER)).is_some());
         assert_eq!(read(YEAR_10000, "x"), None);
         assert_eq!(read(u64::MAX, "x"), None);
