@@ -37,6 +37,9 @@ impl Screen {
             // shell with a terminal like this.
             modes.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
             modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
+            // Other values make a read without a key look like the end of the input.
+            modes.special_codes[SpecialCodeIndex::VMIN] = 1;
+            modes.special_codes[SpecialCodeIndex::VTIME] = 0;
             tcsetattr(io::stdin(), OptionalActions::Now, &modes)
                 .map_err(|error| Failure::system("the terminal cannot be set", error))?;
         }
