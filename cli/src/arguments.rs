@@ -105,9 +105,9 @@ URL: quote it, as in 'orders:*'. Listed is what is certainly a lock of the
 client's format=: with `redisson` a hash of an owner, also of a read-write lock.
 With `token` any text may be a lock, so those are listed that look like an owner
 and expire: a UUID, or that and a number, 16 to 64 hexadecimal digits, 22 to 64
-digits of base 64, or what ShedLock writes. Formats without owners cannot be listed. Locks that are
-taken or released meanwhile may be missing or too many. Of a file, all backends
-are gone through.
+digits of base 64, or what ShedLock writes. Formats without owners cannot be
+listed, nor are semaphores. Locks that are taken or released meanwhile may be
+missing or too many. Of a file, all backends are gone through.
 
 With --json each lock is an object on a line of its own. Exit status: 0, also if
 none is held, or one of `distlock --help`; what was found before a failure is
