@@ -7,6 +7,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// What `watch` may ask for: below, the rounds would load the store as `bench` does.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(50);
+
 const ABOUT_STORE: &str = "\
 The store is a URL, by --url or in the environment variable DISTLOCK_URL:
 
@@ -102,9 +105,9 @@ URL: quote it, as in 'orders:*'. Listed is what is certainly a lock of the
 client's format=: with `redisson` a hash of an owner, also of a read-write lock.
 With `token` any text may be a lock, so those are listed that look like an owner
 and expire: a UUID, or that and a number, 16 to 64 hexadecimal digits, 22 to 64
-digits of base 64, or what ShedLock writes. Formats without owners cannot be listed. Locks that are
-taken or released meanwhile may be missing or too many. Of a file, all backends
-are gone through.
+digits of base 64, or what ShedLock writes. Formats without owners cannot be
+listed, nor are semaphores. Locks that are taken or released meanwhile may be
+missing or too many. Of a file, all backends are gone through.
 
 With --json each lock is an object on a line of its own. Exit status: 0, also if
 none is held, or one of `distlock --help`; what was found before a failure is
@@ -487,8 +490,8 @@ pub(crate) struct WatchArguments {
     pub(crate) store: StoreArguments,
     #[command(flatten)]
     pub(crate) limit: Limit,
-    /// The time from one round to the next
-    #[arg(short = 'i', long, value_name = "SECS", value_parser = seconds, default_value = "2")]
+    /// The time from one round to the next, at least 0.05
+    #[arg(short = 'i', long, value_name = "SECS", value_parser = interval, default_value = "2")]
     pub(crate) interval: Duration,
     /// End after so many rounds [default: never]
     #[arg(long, value_name = "NUMBER")]
@@ -576,6 +579,15 @@ fn seconds(text: &str) -> Result<Duration, String> {
     duration.ok_or_else(|| "say seconds, as in 0.5, or a number with its unit, as in 2h".to_owned())
 }
 
+/// Seconds between two rounds.
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = seconds(text)?;
+    if interval < SHORTEST_INTERVAL {
+        return Err("say at least 0.05".to_owned());
+    }
+    Ok(interval)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -593,5 +605,7 @@ mod tests {
         for wrong in ["", "-1", "NaN", "inf", "1e300", "soon", "1 fortnight"] {
             assert!(seconds(wrong).is_err(), "{wrong:?}");
         }
+        assert_eq!(interval("50ms"), Ok(SHORTEST_INTERVAL));
+        assert!(interval("0.049").is_err() && interval("0").is_err());
     }
 }

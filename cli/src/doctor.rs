@@ -18,17 +18,31 @@ const INDENT: usize = 9;
 /// Shows the findings, the worst first.
 pub(crate) fn doctor(arguments: &DoctorArguments) -> Result<u8, Failure> {
     let clients = arguments.store.clients()?;
-    let mut findings = Vec::new();
+    let (mut findings, mut failures) = (Vec::new(), Vec::new());
     for backend in clients.settings().backends() {
-        findings.extend(clients.of_backend(backend)?.diagnose(BOUND)?);
+        let examine = |backend| Ok::<_, Failure>(clients.of_backend(backend)?.diagnose(BOUND)?);
+        match examine(backend) {
+            Ok(found) => findings.extend(found),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    // What was found in the others is shown all the same.
+    let mut failures = failures.into_iter();
+    let failed = failures.next();
+    failures.for_each(output::report);
+    if findings.is_empty()
+        && let Some(failure) = failed
+    {
+        return Err(failure);
     }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     if arguments.json {
         output::line(&json(&findings).to_string())?;
     } else {
-        output::line(&report(&findings, has_colours()))?;
+        output::write(format!("{}\n", report(&findings, has_colours())).as_bytes())?;
     }
-    Ok(if count(&findings, FindingLevel::Danger) > 0 { DANGER } else { 0 })
+    let status = if count(&findings, FindingLevel::Danger) > 0 { DANGER } else { 0 };
+    failed.map_or(Ok(status), Err)
 }
 
 fn count(findings: &[Finding], level: FindingLevel) -> usize {
@@ -67,7 +81,8 @@ fn report(findings: &[Finding], has_colours: bool) -> String {
         let more = [("why", why), ("fix", remedy)];
         let more = more.into_iter().filter(|(_, more)| !more.is_empty());
         text.extend(more.map(|(name, more)| format!("{name}: {more}")));
-        let mut wrapped = text.iter().flat_map(|text| wrap(text, WIDTH - INDENT));
+        let mut wrapped =
+            text.iter().flat_map(|text| wrap(&output::printable(text), WIDTH - INDENT));
         let first = wrapped.next().unwrap_or_default();
         lines.push(format!("{} {first}", marked(*level, has_colours)));
         lines.extend(wrapped.map(|line| format!("{:INDENT$}{line}", "")));

@@ -4,9 +4,23 @@ use crate::exit::{self, Failure};
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
+/// The same with an escape, as JSON has it, for each control character but the line end: text of
+/// servers and other clients must not command the terminal.
+pub(crate) fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() && c != '\n' {
+            shown.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
 /// Writes a line to standard error. Not by `eprintln`, which panics if that is closed.
 pub(crate) fn report(what: impl fmt::Display) {
-    let _closed = writeln!(io::stderr(), "distlock: {what}");
+    let _closed = writeln!(io::stderr(), "distlock: {}", printable(&what.to_string()));
 }
 
 /// Writes to standard output, flushes it, and returns the status of success.
@@ -18,9 +32,9 @@ pub(crate) fn write(text: &[u8]) -> Result<u8, Failure> {
     })
 }
 
-/// Writes a line to standard output.
+/// Writes a line to standard output, printable.
 pub(crate) fn line(text: &str) -> Result<u8, Failure> {
-    write(format!("{text}\n").as_bytes())
+    write(format!("{}\n", printable(text)).as_bytes())
 }
 
 /// Asks the user on the terminal, who must say yes.
@@ -45,4 +59,15 @@ pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     });
     lines.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_shown_as_escapes() {
+        assert_eq!(printable("a\u{1b}[2J\r\u{7f}\u{9b}2J"), r"a\u001b[2J\u000d\u007f\u009b2J");
+        assert_eq!(printable("Łódź\nb"), "Łódź\nb");
+    }
 }

@@ -37,6 +37,9 @@ impl Screen {
             // shell with a terminal like this.
             modes.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
             modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
+            // Other values make a read without a key look like the end of the input.
+            modes.special_codes[SpecialCodeIndex::VMIN] = 1;
+            modes.special_codes[SpecialCodeIndex::VTIME] = 0;
             tcsetattr(io::stdin(), OptionalActions::Now, &modes)
                 .map_err(|error| Failure::system("the terminal cannot be set", error))?;
         }
@@ -76,7 +79,7 @@ impl Screen {
     pub(crate) fn draw(&self, lines: &[String]) -> Result<(), Failure> {
         let (columns, rows) = Self::size();
         let fitting = lines.iter().take(rows).map(|line| {
-            let line: String = line.chars().take(columns).collect();
+            let line: String = output::printable(line).chars().take(columns).collect();
             line + "\x1b[K"
         });
         let text = fitting.collect::<Vec<_>>().join("\n");

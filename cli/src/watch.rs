@@ -56,7 +56,7 @@ pub(crate) fn watch(arguments: WatchArguments) -> Result<u8, Failure> {
     let WatchArguments { limit, interval, count, json, .. } = arguments;
     let (ask, rounds) = rounds(move || watched.ask(&clients, &limit));
     let screen = if json { None } else { Screen::open()? };
-    let keys = screen.as_ref().map_or_else(never, Screen::keys);
+    let mut keys = screen.as_ref().map_or_else(never, Screen::keys);
     let resized = if screen.is_some() { tick(RESIZED) } else { never() };
     let mut view = View { screen, json, interval, round: 0, found: Found::default(), error: None };
     let (mut size, mut began) = (Screen::size(), SystemClock.now());
@@ -81,8 +81,11 @@ pub(crate) fn watch(arguments: WatchArguments) -> Result<u8, Failure> {
                 Ok(signal) if signals::ends(signal) => return Ok(exit::of_signal(signal)),
                 _ => {}
             },
-            recv(keys) -> key => if key == Ok(b'q') {
-                return Ok(0);
+            recv(keys) -> key => match key {
+                Ok(b'q') => return Ok(0),
+                Ok(_) => {}
+                // Standard input has ended, which would be told at once each time.
+                Err(_) => keys = never(),
             },
             recv(resized) -> _ => if Screen::size() != size {
                 size = Screen::size();

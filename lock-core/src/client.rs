@@ -397,6 +397,8 @@ impl fmt::Debug for Client {
 #[must_use]
 pub struct ClientBuilder {
     config: Option<Config>,
+    /// Applied at the end: a URL may come after it, and alone it is no store.
+    owner: Option<String>,
     schemes: Option<Schemes>,
     backend: Option<Arc<dyn Backend>>,
     clock: Option<Arc<dyn Clock>>,
@@ -427,9 +429,11 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets what the holder of a lock is called, for people: see [`Config::with_owner`].
-    pub fn owner(self, owner: impl Into<String>) -> Self {
-        self.configure(|config| config.with_owner(owner))
+    /// Sets what the holder of a lock is called, for people: see [`Config::with_owner`]. It wins
+    /// over the settings, also over those that come later.
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = Some(owner.into());
+        self
     }
 
     /// Sets the schemes that the URL may name. Default: `memory` alone here, and all built-in ones
@@ -479,7 +483,12 @@ impl ClientBuilder {
     ///
     /// [`Error::is_configuration`] with every contradiction in the settings, for an unknown scheme
     /// or option, and if there is neither a URL nor a backend.
-    pub fn connect(self) -> Result<Client, Error> {
+    pub fn connect(mut self) -> Result<Client, Error> {
+        if (self.config.is_some() || self.backend.is_some())
+            && let Some(owner) = self.owner.take()
+        {
+            self = self.configure(|config| config.with_owner(owner));
+        }
         let variant = Variant::first(self.clone());
         Ok(Client(self.open()?, variant))
     }
@@ -537,5 +546,46 @@ impl fmt::Debug for ClientBuilder {
             .field("schemes", &self.schemes)
             .field("backend", &self.backend)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DistLock, MemoryBackend};
+
+    #[test]
+    fn owner_is_kept_by_a_later_url_and_is_no_store() {
+        let named = || Client::builder().owner("till-7");
+        let refused = named().connect().unwrap_err();
+        assert!(refused.to_string().contains("name a store"), "{refused}");
+        let backend = Arc::new(MemoryBackend::new(Arc::new(SystemClock)));
+        for builder in
+            [named().url("memory://owner-and-url?owner=x").unwrap(), named().backend(backend)]
+        {
+            let client = builder.connect().unwrap();
+            assert_eq!(label(&client).as_deref(), Some("till-7"));
+        }
+        let client = named().url("memory://owner-of-variant").unwrap().connect().unwrap();
+        let other = client.with_option("owner", "till-8").unwrap();
+        assert_eq!(label(&other).as_deref(), Some("till-8"));
+    }
+
+    #[cfg(feature = "toml")]
+    #[test]
+    fn owner_of_a_builder_is_that_of_its_set() {
+        let configs = || crate::ConfigSet::from_toml("url = 'memory://owner-of-set'").unwrap();
+        let set = Client::builder().owner("till-7").connect_set(configs()).unwrap();
+        assert_eq!(label(&set.client("a").unwrap()).as_deref(), Some("till-7"));
+        let refused = Client::builder().owner("").connect_set(configs()).unwrap_err();
+        assert!(refused.is_configuration(), "{refused:?}");
+    }
+
+    /// What the store says of the holder of a lock of this client.
+    fn label(client: &Client) -> Option<Arc<str>> {
+        let lock = client.mutex("labelled").unwrap();
+        let _guard = lock.lock().unwrap();
+        let state = client.inspect_all(&[LockName::new("labelled").unwrap()]).remove(0).unwrap();
+        state.holder?.label.map(|label| label.text)
     }
 }

@@ -159,8 +159,14 @@ fn config_check_refuses_by_file_line_and_key() {
         }
     }
     let file = file(FILE);
+    let (status, said) = ask(&file, &["quorum", "init", "redlock:/u:s3cret@h"], &[]);
+    assert!(status == 78 && said.contains("looks like a URL"), "{said}");
+    assert!(!said.contains("s3cret"), "{said}");
     let (status, said) = ask(&file, &["config", "check"], &[("DISTLOCK_WACHDOG", "7s")]);
     assert!(status == 78 && said.contains("did you mean DISTLOCK_WATCHDOG?"), "{said}");
+    let mut odd = Example::distlock(&["config", "check", "/nosuch/\u{1b}[2J"]).spawn();
+    assert_eq!(odd.wait_exit(SOON), 78);
+    assert!(only_error(&odd).contains(r"/nosuch/\u001b[2J"), "{:?}", odd.errors());
     let mut missing = Example::distlock(&["config", "check", "/nosuch/file"]).spawn();
     assert_eq!(missing.wait_exit(SOON), 78);
     assert!(only_error(&missing).contains("cannot read the settings in /nosuch/file"));

@@ -1,6 +1,6 @@
 //! `doctor`: each danger on a server that is set up for it, and good servers.
 
-use crate::SOON;
+use crate::{SOON, only_error};
 use distlock_tests::child::Example;
 use distlock_tests::cluster::Cluster;
 use distlock_tests::distance::Distance;
@@ -519,4 +519,19 @@ fn clocks_of_a_quorum_that_differ_are_a_danger() {
     said.must_say("clock", "danger", &["ahead of this machine's"]);
     clock.set(5_000);
     Examined::at(&url).must_say("clocks", "warning", &["fencing tokens"]);
+}
+
+#[test]
+fn backend_that_fails_does_not_hide_findings_of_others() {
+    let server = RedisServer::start_with(&GOOD);
+    let (dead, good) = ("redis://127.0.0.1:1?command_timeout=1s", url(&server, ""));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = format!("[backends.a]\nurl = '{dead}'\n[backends.b]\nurl = '{good}'\n");
+    std::fs::write(file.path(), text).unwrap();
+    let words = ["doctor", "--json", "--config", file.path().to_str().unwrap()];
+    let mut child = Example::distlock(&words).spawn();
+    assert_eq!(child.wait_exit(SOON), 69, "{}", child.output());
+    let json: Json = serde_json::from_str(&child.output()).expect("the findings");
+    assert!(!json["findings"].as_array().expect("a list").is_empty());
+    assert!(only_error(&child).contains("check that the store is up"), "{}", child.errors());
 }

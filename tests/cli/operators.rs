@@ -83,6 +83,9 @@ fn status_counts_waiters_unless_the_user_may_not() {
         serde_json::from_str::<Json>(&child.output()).unwrap()["waiters"].clone()
     };
     eventually("both wait", SOON, || waiters(&server.url()) == 2);
+    let fair = Example::distlock(&["run", "it", "--", "true"]);
+    let _fair = fair.env("DISTLOCK_URL", &format!("{}?order=fair", server.url())).spawn();
+    eventually("one waits in the queue", SOON, || waiters(&server.url()) == 3);
     let rule = ["ACL", "SETUSER", "blind", "on", ">SECRET", "~*", "&*", "+@all", "-pubsub"];
     assert_eq!(server.probe().command(&rule).text(), "OK");
     assert_eq!(waiters(&server.url_as("blind:SECRET")), Json::Null);

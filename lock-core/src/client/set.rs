@@ -62,7 +62,7 @@ impl ClientSet {
         Error: From<N::Error>,
     {
         let name = name.try_into()?;
-        Mutex::new(self.client(name.as_str())?.0, &name)
+        self.client(name.as_str())?.mutex::<LockName>(name)
     }
 
     /// Returns the lock of this name, held by guards that can be sent to other threads, and not
@@ -77,7 +77,7 @@ impl ClientSet {
         Error: From<N::Error>,
     {
         let name = name.try_into()?;
-        OwnedMutex::new(self.client(name.as_str())?.0, &name)
+        self.client(name.as_str())?.owned_mutex::<LockName>(name)
     }
 
     /// Returns the client for the lock of this name: the right backend, with the lock's options.
@@ -136,8 +136,8 @@ impl fmt::Debug for ClientSet {
 }
 
 impl ClientBuilder {
-    /// Makes the clients of a file with backends and locks by name, all with the schemes, the clock
-    /// and the event handler of this builder.
+    /// Makes the clients of a file with backends and locks by name, all with the schemes, the clock,
+    /// the event handler and the owner of this builder.
     ///
     /// # Blocking
     ///
@@ -155,6 +155,9 @@ impl ClientBuilder {
                  change settings by `ConfigSet::configure`",
             ));
         }
+        if let Some(owner) = &self.owner {
+            Config::default().with_owner(owner.clone()).check()?;
+        }
         let schemes = self.known_schemes();
         let clock = self.clock.clone().unwrap_or_else(|| Arc::new(SystemClock));
         // Opened for its complaints alone.
@@ -171,6 +174,7 @@ impl ClientBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::name::LockKind;
     use crate::{DistLock, MemoryBackend};
     use std::time::Duration;
 
@@ -223,6 +227,17 @@ mod tests {
         assert!(left > Duration::from_secs(2) && left <= Duration::from_secs(7), "{left:?}");
         let brief = clients.owned_mutex("brief:x").unwrap().lock().unwrap();
         assert!(is_locked(&main, "brief:x") && brief.remaining() <= Duration::from_secs(2));
+    }
+
+    #[test]
+    fn mutexes_of_a_set_are_fair_where_its_settings_say_so() {
+        let file = "url = 'memory://set-fair'\norder = 'fair'\n";
+        let clients = Client::builder().connect_set(ConfigSet::from_toml(file).unwrap()).unwrap();
+        let kinds = [
+            clients.mutex("a").unwrap().name().kind(),
+            clients.owned_mutex("a").unwrap().name().kind(),
+        ];
+        assert_eq!(kinds, [LockKind::Fair; 2]);
     }
 
     #[test]

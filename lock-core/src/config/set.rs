@@ -360,7 +360,13 @@ fn unknown_backend<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Stri
         [] => "the file has no [backends.NAME]".to_owned(),
         _ => format!("there are {}", quoted(known.iter().copied())),
     };
-    format!("there is no backend `{}`{meant}; {listed}", name.escape_debug())
+    let named = if name.contains([':', '/', '@']) {
+        // A URL in the place of a name may have a password in it.
+        "of this name, which looks like a URL".to_owned()
+    } else {
+        format!("`{}`{meant}", name.escape_debug())
+    };
+    format!("there is no backend {named}; {listed}")
 }
 
 fn quoted<'a>(words: impl Iterator<Item = &'a str>) -> String {

@@ -8,8 +8,8 @@
 
 use crate::connection::Text;
 use crate::keys;
-use lock_core::OwnerLabel;
 use lock_core::backend::RenewalRequest;
+use lock_core::{Config, OwnerLabel};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// A label to be written: `SET distlock_owner:{name} "OWNER MILLISECONDS TEXT" PX LEASE`.
@@ -38,11 +38,16 @@ impl LabelWrite {
     }
 }
 
-/// The label in this value, if it is that of `owner`.
+/// The first millisecond of the year 10000, which no usual form of a date can write.
+const YEAR_10000: u64 = 253_402_300_800_000;
+
+/// The label in this value, if it is that of `owner` and this library can have written it.
 pub(super) fn of(value: &[u8], owner: &str) -> Option<OwnerLabel> {
     let rest = std::str::from_utf8(value).ok()?.strip_prefix(owner)?.strip_prefix(' ')?;
     let (since, text) = rest.split_once(' ')?;
-    Some(OwnerLabel::new(text.into(), Duration::from_millis(since.parse().ok()?)))
+    let since = since.parse().ok().filter(|since| *since < YEAR_10000)?;
+    let is_ours = text.len() <= Config::LONGEST_OWNER && !text.contains(char::is_control);
+    is_ours.then(|| OwnerLabel::new(text.into(), Duration::from_millis(since)))
 }
 
 #[cfg(test)]
@@ -69,5 +74,19 @@ mod tests {
             assert_eq!(of(odd.as_bytes(), &owner.to_string()), None, "{odd:?}");
         }
         assert!(LabelWrite::of(&renewal.label(None), "a b").is_none());
+    }
+
+    #[test]
+    fn label_that_this_library_cannot_write_is_ignored() {
+        let owner = OwnerId::new(ClientId::random(), 7).to_string();
+        let read =
+            |since: u64, text: &str| of(format!("{owner} {since} {text}").as_bytes(), &owner);
+        assert!(read(YEAR_10000 - 1, &"x".repeat(Config::LONGEST_OWNER)).is_some());
+        assert_eq!(read(YEAR_10000, "x"), None);
+        assert_eq!(read(u64::MAX, "x"), None);
+        assert_eq!(read(1, &"x".repeat(Config::LONGEST_OWNER + 1)), None);
+        for control in ["a\n", "\u{1b}[2J", "\u{7f}", "\u{9b}2J"] {
+            assert_eq!(read(1, control), None, "{control:?}");
+        }
     }
 }

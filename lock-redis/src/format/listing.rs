@@ -151,6 +151,14 @@ impl OwnedFormat {
         Ok(infos)
     }
 
+    /// The channels on which waiters of this lock listen, each once: readers and writers share one.
+    fn listened(&self, name: &LockName) -> Vec<String> {
+        let mut channels = self.channel_names(name);
+        channels.sort_unstable();
+        channels.dedup();
+        channels
+    }
+
     /// Adds who listens and the largest token. What the server refuses to say stays unknown.
     fn tell_more(
         &self,
@@ -162,7 +170,7 @@ impl OwnedFormat {
         if names.is_empty() {
             return Ok(());
         }
-        let channels: Vec<_> = names.iter().map(|name| self.channel(name).name).collect();
+        let channels: Vec<_> = names.iter().map(|name| self.listened(name)).collect();
         let listeners: &[u8] = match self.channels() {
             ChannelKind::Plain => b"NUMSUB",
             ChannelKind::Sharded => b"SHARDNUMSUB",
@@ -172,7 +180,7 @@ impl OwnedFormat {
         let labels = names.iter().map(|name| keys::label(&self.keys.lock(name)));
         let labels: Vec<_> = labels.filter(|_| self.has_labels()).collect();
         let mut requests: Vec<Vec<&[u8]>> = vec![vec![b"PUBSUB", listeners]];
-        requests[0].extend(channels.iter().map(String::as_bytes));
+        requests[0].extend(channels.iter().flatten().map(String::as_bytes));
         requests
             .extend(counters.iter().chain(&labels).map(|key| vec![&b"GET"[..], key.as_bytes()]));
         let words: Vec<[&[&[u8]]; 1]> = requests.iter().map(|words| [words.as_slice()]).collect();
@@ -182,13 +190,16 @@ impl OwnedFormat {
         let (listeners, replies) = replies.split_first().unwrap_or((&Reply::Nil, &[]));
         let (tokens, labels) = replies.split_at(counters.len().min(replies.len()));
         self.note_refusal(labels);
-        let listeners = listeners.as_array().unwrap_or_default();
+        let mut listeners = listeners.as_array().unwrap_or_default().chunks(2);
         for (at, info) in infos.iter_mut().enumerate() {
-            let Ok(info) = info else { continue };
-            info.waiters = match listeners.get(2 * at + 1) {
-                Some(Reply::Int(count)) => u64::try_from(*count).ok(),
+            let waiters = channels[at].iter().map(|_| match listeners.next() {
+                Some([_, Reply::Int(count)]) => u64::try_from(*count).ok(),
                 _ => None,
-            };
+            });
+            // All are taken off the reply, also those of a failure.
+            let waiters = waiters.fold(Some(0), |sum, count| Some(sum? + count?));
+            let Ok(info) = info else { continue };
+            info.waiters = waiters;
             info.largest_token = tokens.get(at).and_then(token);
             if let Some(holder) = &mut info.holder {
                 let label = labels.get(at).and_then(Reply::as_bytes);

@@ -141,6 +141,10 @@ fn lock_without_section_or_default_is_refused() {
     assert!(unnamed.starts_with("no backend is named, and there is no default"), "{unnamed}");
     let unknown = told(set.backend_config(Some("b")).unwrap_err());
     assert_eq!(unknown, "there is no backend `b`; there are `a`");
+    for url in ["redlock:/u:s3cret@h", "u:s3cret", "s3cret@h"] {
+        let mistaken = told(set.backend_config(Some(url)).unwrap_err());
+        assert!(mistaken.contains("looks like a URL") && !mistaken.contains("s3cret"), "{url}");
+    }
     let url = told(with(set, &[("DISTLOCK_URL", "memory://u:s3cret@x")]).unwrap_err());
     assert_eq!(
         url,
@@ -226,6 +230,10 @@ fn invalid_set_is_refused_with_line_and_accepted_values() {
              one of the two, so leave the other out",
         ),
         ("default = 7", "line 1: there is no backend `7`; there are `main`"),
+        (
+            "default = 'redis://u:s3cret@h'",
+            "line 1: there is no backend of this name, which looks like a URL; there are `main`",
+        ),
     ] {
         let said = told(ConfigSet::from_toml(&format!("{above}\n{BACKENDS}")).unwrap_err());
         assert_eq!(said, says, "{above}");
