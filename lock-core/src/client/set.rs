@@ -136,8 +136,8 @@ impl fmt::Debug for ClientSet {
 }
 
 impl ClientBuilder {
-    /// Makes the clients of a file with backends and locks by name, all with the schemes, the clock,
-    /// the event handler and the owner of this builder.
+    /// Makes the clients of a file with backends and locks by name, all with the schemes, the
+    /// clock, the event handler and the owner of this builder.
     ///
     /// # Blocking
     ///
