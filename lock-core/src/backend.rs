@@ -43,13 +43,13 @@
 //! closed owner is granted nothing for at least a lease.
 //!
 //! **Kinds.** A [`LockName`] says of which [kind](LockKind) the lock is. A store that has all kinds
-//! ([`Abilities::all_kinds`]) grants a *shared* one to several owners, each with a lease of its own:
+//! ([`Abilities::all_kinds`]) grants a *shared* one to several owners, each with its own lease:
 //! what follows holds for each owner, and "one owner" is "no more than the kind allows". Owners in
 //! the order of arrival ([`LockKind::Fair`]): an attempt that finds the lock busy enters the queue,
-//! repeated attempts of that owner keep its position, and a release of an owner that does not hold
-//! the lock ends it. While a writer waits, no new reader is granted, except
-//! [beside](Attempt::beside) the writer of its own thread; the end of a write lock lets both
-//! compete. Both waiters are forgotten [`WAITER_PRESENCE`] after their last attempt.
+//! if its caller [waits](Attempt::waits); repeated attempts of that owner keep its position, and a
+//! release of an owner that does not hold the lock ends it. While a writer waits, no new reader is
+//! granted, except [beside](Attempt::beside) the writer of its own thread; the end of a write lock
+//! lets both compete. Both waiters are forgotten [`WAITER_PRESENCE`] after their last attempt.
 //!
 //! **Failures** say what is known, because the engine acts on it: [`Failure::Refused`] is a reply
 //! (nothing happened), [`Failure::NotSent`] means that nothing can have happened, and

@@ -197,7 +197,8 @@ impl OwnedFormat {
                 _ => None,
             });
             // All are taken off the reply, also those of a failure.
-            let waiters = waiters.fold(Some(0), |sum, count| Some(sum? + count?));
+            let counts: Vec<_> = waiters.collect();
+            let waiters = counts.into_iter().sum();
             let Ok(info) = info else { continue };
             info.waiters = waiters;
             info.largest_token = tokens.get(at).and_then(token);
