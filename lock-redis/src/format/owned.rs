@@ -123,7 +123,7 @@ impl WireFormat for OwnedFormat {
         is_tracked: &dyn Fn(&str) -> bool,
         by: Moment,
     ) -> Result<Answer, Failure> {
-        if let Some(kind) = kinds::format_of(attempt.name.kind()) {
+        if let Some(kind) = self.kind_format(attempt.name)? {
             return kind.acquire(self, link, attempt, is_tracked, by);
         }
         if let Tokens::Propose { .. } = attempt.tokens {
@@ -174,7 +174,7 @@ impl WireFormat for OwnedFormat {
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        match kinds::format_of(name.kind()) {
+        match self.kind_format(name)? {
             Some(kind) => kind.inspect(self, link, name, by),
             None => self.look(link, &self.keys.lock(name), None, by),
         }
@@ -278,6 +278,20 @@ impl OwnedFormat {
             sharded: AtomicBool::new(false),
             labels_refused: AtomicBool::new(false),
         }
+    }
+
+    /// The format of a lock's kind; `None` for a mutex.
+    ///
+    /// # Errors
+    ///
+    /// Where there is none beside this one.
+    fn kind_format(&self, name: &LockName) -> Result<Option<&'static dyn KindFormat>, Failure> {
+        let kind = kinds::format_of(name.kind());
+        if kind.is_none() || self.has_all_kinds() {
+            return Ok(kind);
+        }
+        let message = format!("the format `{}` has mutexes only", self.dialect.name);
+        Err(Failure::NotSent(Error::new(lock_core::ErrorKind::Unsupported, message)))
     }
 
     /// Whether there are formats for all kinds of locks beside this one.
@@ -450,7 +464,7 @@ impl OwnedFormat {
         name: &LockName,
         by: Moment,
     ) -> Result<Option<u32>, Failure> {
-        match kinds::format_of(name.kind()) {
+        match self.kind_format(name)? {
             Some(kind) => kind.set_permits(self, link, name, by),
             None => Err(Failure::NotSent(Error::misuse("only a semaphore has permits"))),
         }
