@@ -116,10 +116,9 @@ impl Engine {
         // To the store a writer that goes on reading is a reader from its release on.
         let goes_on_reading = lock.name.kind() == LockKind::Write
             && self.held_by(&lock.name.of_kind(LockKind::Read), thread_id()).is_some();
-        let handed = if goes_on_reading && !mutant("writer_hands_off_beside_its_reads") {
-            None
-        } else {
-            lock.hand_off(acquisition, self.clock.as_ref())
+        let handed = match goes_on_reading {
+            true => None,
+            false => lock.hand_off(acquisition, self.clock.as_ref()),
         };
         if let Some(since) = handed {
             acquisition.close_listeners();
