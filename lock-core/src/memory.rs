@@ -386,8 +386,7 @@ impl Backend for MemoryBackend {
             let mut state = self.0.state.lock();
             return Ok(state.share_of(name, *owner, self.0.clock.now()));
         }
-        let holder = self.inspect(name, by)?.holder;
-        Ok(holder.filter(|holder| owner.matches(&holder.owner)))
+        Ok(self.inspect(name, by)?.held_by(*owner))
     }
 
     fn set_permits(&self, name: &LockName, _by: Moment) -> Result<Option<u32>, Failure> {

@@ -146,8 +146,7 @@ pub(crate) trait WireFormat: fmt::Debug + Send + Sync {
         acquisition: &AcquisitionId,
         by: Moment,
     ) -> Result<Option<HolderInfo>, Failure> {
-        let holder = self.inspect(link, &acquisition.name, by)?.holder;
-        Ok(holder.filter(|holder| acquisition.owner.matches(&holder.owner)))
+        Ok(self.inspect(link, &acquisition.name, by)?.held_by(acquisition.owner))
     }
 }
 

@@ -296,7 +296,7 @@ impl OwnedFormat {
 
     /// Whether there are formats for all kinds of locks beside this one.
     fn has_all_kinds(&self) -> bool {
-        self.dialect.name == super::REDISSON.name && !kinds::ALL.is_empty()
+        self.dialect.name == super::REDISSON.name
     }
 
     /// From now on each key is taken for one of a slot of its own.
@@ -466,7 +466,7 @@ impl OwnedFormat {
     ) -> Result<Option<u32>, Failure> {
         match self.kind_format(name)? {
             Some(kind) => kind.set_permits(self, link, name, by),
-            None => Err(Failure::NotSent(Error::misuse("only a semaphore has permits"))),
+            None => Err(kinds::no_semaphore()),
         }
     }
 

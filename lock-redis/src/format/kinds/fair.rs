@@ -19,19 +19,6 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Fair;
 
-/// A script of these files.
-macro_rules! script {
-    ($number:literal, $name:literal: $($file:literal),+) => {
-        Script::new(
-            $number,
-            $name,
-            CHANNEL,
-            None,
-            concat!($(include_str!(concat!("../../lua/", $file, ".lua"))),+),
-        )
-    };
-}
-
 static ACQUIRE: Script =
     script!(47, "acquire": "redisson/look", "redisson/take", "fair/queue", "fair/acquire", "grant");
 static CLOSE: Script = script!(
@@ -103,13 +90,7 @@ impl KindFormat for Fair {
     }
 
     fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall {
-        let lease = Text::number(acquisition.lease.as_millis());
-        let arguments = [lease, Text::owner(acquisition.owner)];
-        ScriptCall {
-            script: &format.dialect.scripts.renew,
-            keys: vec![format.keys.lock(&acquisition.name).into_owned()],
-            arguments: arguments.iter().map(|word| word.as_bytes().to_vec()).collect(),
-        }
+        ScriptCall::renewal(format, acquisition, Text::owner(acquisition.owner).as_bytes())
     }
 
     fn inspect(
@@ -129,17 +110,13 @@ impl KindFormat for Fair {
         acquisition: &AcquisitionId,
         by: Moment,
     ) -> Result<Option<HolderInfo>, Failure> {
-        let holder = self.inspect(format, link, &acquisition.name, by)?.holder;
-        Ok(holder.filter(|holder| acquisition.owner.matches(&holder.owner)))
+        Ok(self.inspect(format, link, &acquisition.name, by)?.held_by(acquisition.owner))
     }
 
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
         let key = format.keys.lock(name);
-        let told = [keys::channel(CHANNEL, &key).into_bytes(), format.publish().to_vec()];
-        ScriptCall {
-            script: &FORCE,
-            keys: vec![key.to_string(), queue(&key)],
-            arguments: told.to_vec(),
-        }
+        let channel = keys::channel(CHANNEL, &key);
+        let keys = vec![key.to_string(), queue(&key)];
+        ScriptCall::new(&FORCE, keys, &[channel.as_bytes(), format.publish()])
     }
 }

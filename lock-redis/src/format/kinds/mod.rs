@@ -4,17 +4,30 @@
 //! What a request is sent on, what a release means and who is woken is the same for all kinds, and
 //! stands in [`OwnedFormat`]; here stands what differs: the keys, the scripts, and their replies.
 
+/// A script of these files, which tells on the `CHANNEL` of the module that makes it.
+macro_rules! script {
+    ($number:literal, $name:literal: $($file:literal),+) => {
+        $crate::lua::Script::new(
+            $number,
+            $name,
+            CHANNEL,
+            None,
+            concat!($(include_str!(concat!("../../lua/", $file, ".lua"))),+),
+        )
+    };
+}
+
 mod fair;
 mod permits;
 mod read_write;
 
 use super::OwnedFormat;
-use crate::connection::{ConnectionLike, Reply};
+use crate::connection::{ConnectionLike, Reply, Text};
 use crate::lua::Script;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, ReleaseOptions,
 };
-use lock_core::{LockKind, LockName, Moment};
+use lock_core::{Error, LockKind, LockName, Moment};
 use std::fmt;
 
 /// A script with its keys and arguments, which are in the order of its head.
@@ -40,7 +53,7 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
         Vec::new()
     }
 
-    /// The commands on keys that its scripts run, as an access control list writes them.
+    /// All that it runs besides those of a mutex.
     fn scripts(&self) -> &'static [&'static Script];
 
     /// Tries once to take it. `is_tracked` as for [`WireFormat::acquire`](super::WireFormat).
@@ -94,8 +107,13 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
         _name: &LockName,
         _by: Moment,
     ) -> Result<Option<u32>, Failure> {
-        Err(Failure::NotSent(lock_core::Error::misuse("only a semaphore has permits")))
+        Err(no_semaphore())
     }
+}
+
+/// Why permits of another kind of lock are not set.
+pub(crate) fn no_semaphore() -> Failure {
+    Failure::NotSent(Error::misuse("only a semaphore has permits"))
 }
 
 /// All of them.
@@ -114,6 +132,18 @@ pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
 }
 
 impl ScriptCall {
+    /// With these arguments, in the order of the script's head.
+    fn new(script: &'static Script, keys: Vec<String>, words: &[&[u8]]) -> Self {
+        Self { script, keys, arguments: words.iter().map(|word| word.to_vec()).collect() }
+    }
+
+    /// What extends the lease of a lock whose holder is a field of its hash, as for a mutex.
+    fn renewal(format: &OwnedFormat, acquisition: &AcquisitionId, holder: &[u8]) -> Self {
+        let lease = Text::number(acquisition.lease.as_millis());
+        let key = format.keys.lock(&acquisition.name).into_owned();
+        Self::new(&format.dialect.scripts.renew, vec![key], &[lease.as_bytes(), holder])
+    }
+
     /// Runs it on a connection.
     pub(crate) fn run(
         &self,

@@ -26,28 +26,13 @@ const CHANNEL: &str = "redisson_sc";
 #[derive(Debug)]
 pub(super) struct PermitFormat;
 
-/// A script with the words before it that it uses.
-macro_rules! script {
-    ($number:literal, $name:literal, $file:literal: $($word:literal),*) => {
-        Script::new(
-            $number,
-            $name,
-            CHANNEL,
-            None,
-            concat!(
-                $(include_str!(concat!("../../lua/permits/", $word, ".lua")),)*
-                include_str!(concat!("../../lua/permits/", $file, ".lua")),
-            ),
-        )
-    };
-}
-
-static ACQUIRE: Script = script!(41, "acquire_permits", "acquire": "now", "counted", "ids", "tell");
-static RELEASE: Script = script!(42, "release_permits", "release": "counted", "ids", "tell");
-static RENEW: Script = script!(43, "renew_permits", "renew": "now", "ids");
-static INSPECT: Script = script!(44, "inspect_permits", "inspect": "now", "counted", "ids");
-static FORCE: Script = script!(45, "force_permits", "force": "counted", "tell");
-static SET: Script = script!(46, "set_permits", "limit": "counted", "tell");
+static ACQUIRE: Script = script!(41, "acquire_permits": "permits/now", "permits/counted", "permits/ids", "permits/tell", "permits/acquire");
+static RELEASE: Script = script!(42, "release_permits": "permits/counted", "permits/ids", "permits/tell", "permits/release");
+static RENEW: Script = script!(43, "renew_permits": "permits/now", "permits/ids", "permits/renew");
+static INSPECT: Script = script!(44, "inspect_permits": "permits/now", "permits/counted", "permits/ids", "permits/inspect");
+static FORCE: Script =
+    script!(45, "force_permits": "permits/counted", "permits/tell", "permits/force");
+static SET: Script = script!(46, "set_permits": "permits/counted", "permits/tell", "permits/limit");
 static SCRIPTS: [&Script; 6] = [&ACQUIRE, &RELEASE, &RENEW, &INSPECT, &FORCE, &SET];
 
 /// What all permits of an acquisition begin with: the client's UUID, the last five bytes changed by

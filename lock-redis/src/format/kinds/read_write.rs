@@ -37,19 +37,6 @@ const WRITER: &str = ":write";
 const MOST_READERS: usize = 100;
 const MOST_HOLDS: usize = 1_000;
 
-/// A script of these files.
-macro_rules! script {
-    ($number:literal, $name:literal: $($file:literal),+) => {
-        Script::new(
-            $number,
-            $name,
-            CHANNEL,
-            None,
-            concat!($(include_str!(concat!("../../lua/", $file, ".lua"))),+),
-        )
-    };
-}
-
 static ACQUIRE_READ: Script =
     script!(31, "acquire_read": "redisson/take", "read_write/acquire_read");
 static RELEASE_READ: Script =
@@ -108,10 +95,6 @@ fn hold(key: &str, reader: &str, number: usize) -> String {
 /// A writer as it stands in the lock.
 fn writer(owner: OwnerId) -> String {
     format!("{owner}{WRITER}")
-}
-
-fn call(script: &'static Script, keys: Vec<String>, words: &[&[u8]]) -> ScriptCall {
-    ScriptCall { script, keys, arguments: words.iter().map(|word| word.to_vec()).collect() }
 }
 
 /// A holder as it stands in the lock.
@@ -202,7 +185,7 @@ impl OwnedFormat {
         let pairs = readers.fields.iter().zip(&counts);
         let pairs = pairs.flat_map(|(it, count)| [it.0.name.as_bytes(), count.as_bytes()]);
         let words: Vec<_> = [channel.as_bytes(), self.publish()].into_iter().chain(pairs).collect();
-        let reply = call(&PURGE, readers.keys(key), &words).run(link, key, by)?;
+        let reply = ScriptCall::new(&PURGE, readers.keys(key), &words).run(link, key, by)?;
         match reply.as_array() {
             Some([Reply::Int(free), Reply::Int(last)]) => {
                 Ok((*free == 1, Some(*last).filter(|last| readers.is_all && *last >= 0)))
@@ -221,7 +204,7 @@ impl OwnedFormat {
     ) -> Result<Option<Vec<i64>>, Failure> {
         let key = keys.first().cloned().unwrap_or_default();
         let words: Vec<_> = field.iter().map(|field| field.as_bytes()).collect();
-        let reply = call(&LEFT, keys, &words).run(link, &key, by)?;
+        let reply = ScriptCall::new(&LEFT, keys, &words).run(link, &key, by)?;
         let times = reply.as_array().map(|times| {
             times.iter().filter_map(|time| match time {
                 Reply::Int(time) => Some(*time),
@@ -240,7 +223,7 @@ impl OwnedFormat {
         by: Moment,
     ) -> Result<LockInfo, Failure> {
         let key = self.keys.lock(name);
-        let reply = call(&INSPECT, vec![key.to_string()], &[]).run(link, &key, by)?;
+        let reply = ScriptCall::new(&INSPECT, vec![key.to_string()], &[]).run(link, &key, by)?;
         let (pttl, holders, mode, fields) = match reply.as_array() {
             Some([Reply::Int(pttl), Reply::Int(holders), Reply::Bulk(mode), fields @ ..]) => {
                 (*pttl, u64::try_from(*holders).unwrap_or(0), mode.clone(), Field::all(fields))
@@ -310,7 +293,7 @@ impl KindFormat for Read {
         keys.extend(format.writers_first.then(|| waiting_writer(&key)));
         let beside = attempt.beside.map(writer).unwrap_or_default();
         let words = [lease.as_bytes(), owner.as_bytes(), beside.as_bytes()];
-        let reply = call(&ACQUIRE_READ, keys, &words).run(link, &key, by)?;
+        let reply = ScriptCall::new(&ACQUIRE_READ, keys, &words).run(link, &key, by)?;
         match &reply {
             Reply::Int(1) => Ok(Answer::Granted(Grant::new(None))),
             Reply::Bulk(token) => {
@@ -351,7 +334,7 @@ impl KindFormat for Read {
         let channel = self.channel(&key);
         let mut words = vec![owner.as_bytes(), channel.as_bytes(), format.publish()];
         words.extend(lifetime.as_ref().map(Text::as_bytes));
-        call(&RELEASE_READ, keys, &words)
+        ScriptCall::new(&RELEASE_READ, keys, &words)
     }
 
     fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall {
@@ -359,7 +342,7 @@ impl KindFormat for Read {
         let lease = Text::number(acquisition.lease.as_millis());
         let (owner, channel) = (Text::owner(acquisition.owner), self.channel(&key));
         let words = [lease.as_bytes(), owner.as_bytes(), channel.as_bytes(), format.publish()];
-        call(&RENEW_READ, vec![key.to_string(), hold(&key, owner.as_str(), 1)], &words)
+        ScriptCall::new(&RENEW_READ, vec![key.to_string(), hold(&key, owner.as_str(), 1)], &words)
     }
 
     fn inspect(
@@ -390,7 +373,7 @@ impl KindFormat for Read {
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
         let key = format.keys.lock(name);
         let channel = self.channel(&key);
-        call(&FORCE, vec![key.into_owned()], &[channel.as_bytes(), format.publish()])
+        ScriptCall::new(&FORCE, vec![key.into_owned()], &[channel.as_bytes(), format.publish()])
     }
 }
 
@@ -464,11 +447,7 @@ impl KindFormat for Write {
     }
 
     fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall {
-        let key = format.keys.lock(&acquisition.name).into_owned();
-        let (lease, owner) =
-            (Text::number(acquisition.lease.as_millis()), writer(acquisition.owner));
-        let words = [lease.as_bytes(), owner.as_bytes()];
-        call(&format.dialect.scripts.renew, vec![key], &words)
+        ScriptCall::renewal(format, acquisition, writer(acquisition.owner).as_bytes())
     }
 
     fn inspect(
