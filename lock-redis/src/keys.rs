@@ -80,7 +80,7 @@ pub(crate) fn label(key: &str) -> String {
 
 /// The permits of the semaphore `key` that are taken.
 pub(crate) fn permits(key: &str) -> String {
-    if key.contains('{') { format!("{key}:timeout") } else { format!("{{{key}}}:timeout") }
+    behind(key, "timeout")
 }
 
 /// The hash slot that a key lives in, as the Redis Cluster specification has it (appendix A):

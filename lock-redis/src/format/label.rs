@@ -6,9 +6,9 @@
 //! it names its owner, and is shown for no other. Each renewal writes it anew: a late one of a
 //! former owner may have replaced it.
 
-use crate::connection::Text;
+use crate::connection::{Reply, Text};
 use crate::keys;
-use lock_core::backend::RenewalRequest;
+use lock_core::backend::{HolderInfo, RenewalRequest};
 use lock_core::{Config, OwnerLabel};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -41,8 +41,14 @@ impl LabelWrite {
 /// The first millisecond of the year 10000, which no usual form of a date can write.
 const YEAR_10000: u64 = 253_402_300_800_000;
 
+/// Adds what the store has under the key of the label.
+pub(super) fn add(holder: &mut HolderInfo, reply: Option<&Reply>) {
+    let value = reply.and_then(Reply::as_bytes);
+    holder.label = value.and_then(|value| of(value, holder.owner.as_str()));
+}
+
 /// The label in this value, if it is that of `owner` and this library can have written it.
-pub(super) fn of(value: &[u8], owner: &str) -> Option<OwnerLabel> {
+fn of(value: &[u8], owner: &str) -> Option<OwnerLabel> {
     let rest = std::str::from_utf8(value).ok()?.strip_prefix(owner)?.strip_prefix(' ')?;
     let (since, text) = rest.split_once(' ')?;
     let since = since.parse().ok().filter(|since| *since < YEAR_10000)?;

@@ -8,7 +8,7 @@ use crate::connection::{ConnectionLike, Reply, Request, Text};
 use crate::keys;
 use crate::pubsub::ChannelKind;
 use lock_core::backend::{Failure, HolderInfo, LockInfo, LockPage, PagePosition, RENEW_BATCH};
-use lock_core::{FencingToken, LockName, Moment, TokenPolicy};
+use lock_core::{FencingToken, LockName, Moment};
 
 /// How many keys the server goes through for a page. It does nothing else meanwhile: for some
 /// hundred microseconds.
@@ -176,7 +176,7 @@ impl OwnedFormat {
             ChannelKind::Sharded => b"SHARDNUMSUB",
         };
         let counters = names.iter().map(|name| keys::token_counter(&self.keys.lock(name)));
-        let counters: Vec<_> = counters.filter(|_| self.policy != TokenPolicy::Off).collect();
+        let counters: Vec<_> = counters.filter(|_| self.has_tokens()).collect();
         let labels = names.iter().map(|name| keys::label(&self.keys.lock(name)));
         let labels: Vec<_> = labels.filter(|_| self.has_labels()).collect();
         let mut requests: Vec<Vec<&[u8]>> = vec![vec![b"PUBSUB", listeners]];
@@ -203,8 +203,7 @@ impl OwnedFormat {
             info.waiters = waiters;
             info.largest_token = tokens.get(at).and_then(token);
             if let Some(holder) = &mut info.holder {
-                let label = labels.get(at).and_then(Reply::as_bytes);
-                holder.label = label.and_then(|value| label::of(value, holder.owner.as_str()));
+                label::add(holder, labels.get(at));
             }
         }
         Ok(())

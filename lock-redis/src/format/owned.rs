@@ -106,7 +106,7 @@ impl WireFormat for OwnedFormat {
 
     fn abilities(&self, replication: ReplicaSupport) -> Abilities {
         Abilities::full()
-            .tokens(self.policy != TokenPolicy::Off)
+            .tokens(self.has_tokens())
             .first_renewal(self.first_renewal)
             .all_kinds(self.has_all_kinds())
             .replication(replication)
@@ -362,8 +362,7 @@ impl OwnedFormat {
         self.note_refusal(&labels);
         let mut info = info(&reply).ok_or_else(|| unexpected(link, script))?;
         if let Some(holder) = &mut info.holder {
-            let label = labels.first().and_then(Reply::as_bytes);
-            holder.label = label.and_then(|value| label::of(value, holder.owner.as_str()));
+            label::add(holder, labels.first());
         }
         Ok(info)
     }
@@ -392,7 +391,7 @@ impl OwnedFormat {
     /// waiters.
     pub(crate) fn names_beside(&self, name: &LockName) -> impl Iterator<Item = String> {
         let key = self.keys.lock(name);
-        let token = (self.policy != TokenPolicy::Off).then(|| keys::token_counter(&key));
+        let token = self.has_tokens().then(|| keys::token_counter(&key));
         let tombstone = keys::tombstone(&key, &Text::of(0));
         token.into_iter().chain([tombstone]).chain(self.list(&key))
     }
@@ -454,7 +453,7 @@ impl OwnedFormat {
 
     /// Whether a free lock is taken by one plain command, and not by our script.
     fn takes_by_set(&self) -> bool {
-        self.dialect.takes_by_set && self.policy == TokenPolicy::Off
+        self.dialect.takes_by_set && !self.has_tokens()
     }
 
     /// See [`Backend::set_permits`](lock_core::Backend::set_permits).
@@ -585,8 +584,7 @@ impl OwnedFormat {
         let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
         let (script, keys, arguments) = match &of_kind {
             Some(call) => {
-                key_words = call.keys.iter().map(String::as_bytes).collect();
-                words = call.arguments.iter().map(Vec::as_slice).collect();
+                (key_words, words) = call.words();
                 (call.script, &key_words[..], &words[..])
             }
             None => {
@@ -695,13 +693,7 @@ impl OwnedFormat {
                 Some(kind.renew(self, acquisition))
             })
             .collect();
-        let words: Vec<(Vec<_>, Vec<_>)> = calls
-            .iter()
-            .map(|call| {
-                let keys = call.keys.iter().map(String::as_bytes).collect();
-                (keys, call.arguments.iter().map(Vec::as_slice).collect())
-            })
-            .collect();
+        let words: Vec<_> = calls.iter().map(ScriptCall::words).collect();
         let mut renewals: Vec<_> = calls.iter().map(|_| None).collect();
         while let Some(first) = renewals.iter().position(Option::is_none) {
             let script = calls[first].script;

@@ -144,6 +144,12 @@ impl ScriptCall {
         Self::new(&format.dialect.scripts.renew, vec![key], &[lease.as_bytes(), holder])
     }
 
+    /// The keys and the arguments.
+    pub(crate) fn words(&self) -> (Vec<&[u8]>, Vec<&[u8]>) {
+        let keys = self.keys.iter().map(String::as_bytes).collect();
+        (keys, self.arguments.iter().map(Vec::as_slice).collect())
+    }
+
     /// Runs it on a connection.
     pub(crate) fn run(
         &self,
@@ -151,8 +157,7 @@ impl ScriptCall {
         key: &str,
         by: Moment,
     ) -> Result<Reply, Failure> {
-        let keys: Vec<_> = self.keys.iter().map(String::as_bytes).collect();
-        let arguments: Vec<_> = self.arguments.iter().map(Vec::as_slice).collect();
+        let (keys, arguments) = self.words();
         super::run(self.script, link, key, &keys, &arguments, by)
     }
 }
