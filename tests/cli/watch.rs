@@ -88,13 +88,15 @@ fn pattern_beside_names_is_refused() {
 fn on_a_terminal(server: &RedisServer, end: impl FnOnce(&mut Child)) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
     let drawn = folder.path().join("drawn");
-    let script = r#"stty cols 50 rows 5; stty -g > "$MODES"; echo '{"pid": 0}' > /dev/stderr
+    // The trap keeps the shell alive that gets the terminal's interrupt, too.
+    let script = r#"trap : INT; stty cols 50 rows 5; stty -g > "$MODES"; echo '{"pid": 0}' > /dev/stderr
         "$DISTLOCK" watch -i 0.05; echo "status $?"; stty -g | diff "$MODES" - && echo same"#;
     let words = ["--quiet", "--flush", "--command", script, drawn.to_str().unwrap()];
     let mut child = Example::program("script")
         .args(&words)
         .env("DISTLOCK_URL", &server.url())
         .env("DISTLOCK", distlock().to_str().unwrap())
+        .env("SHELL", "/bin/sh")
         .env("MODES", folder.path().join("modes").to_str().unwrap())
         .with_default_signals()
         .spawn();
