@@ -22,20 +22,18 @@ impl LocalLock {
         clock: &dyn Clock,
     ) -> Option<Moment> {
         let mut state = self.lock();
-        state.queue.front()?;
+        state.queue.head()?;
         // Read under the mutex: the timer, which takes it, too, cannot have come by since.
         let now = clock.now();
         let is_current = state.current().is_some_and(|current| Arc::ptr_eq(current, acquisition));
         if !is_current || state.fairness.is_over(now, self.sharing.hand_off) {
             return None;
         }
-        let next = Arc::new(successor(acquisition, &state.queue.front()?.request, now)?);
-        let head = state.queue.pop_front()?;
+        let next = Arc::new(successor(acquisition, &state.queue.head()?.request, now)?);
         state.current = Some(Arc::clone(&next));
-        state.handed.retain(|_| !mutant("handed_over_is_overwritten"));
-        state.handed.push((head.ticket, next));
+        let signal = state.queue.grant(next)?;
         drop(state);
-        head.request.signal.raise();
+        signal.raise();
         Some(now)
     }
 }

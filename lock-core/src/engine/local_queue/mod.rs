@@ -6,6 +6,7 @@
 
 mod fairness;
 mod handoff;
+mod queue;
 mod registry;
 mod waiter;
 
@@ -17,12 +18,11 @@ use crate::error::Error;
 use crate::holder::Holder;
 use crate::lease::LeaseTime;
 use crate::name::LockName;
-use crate::owner::OwnerId;
 use crate::replication::Replication;
 use crate::sync::mutant;
 use crate::sync::{Mutex, MutexGuard};
 use fairness::FairnessPolicy;
-use std::collections::VecDeque;
+use queue::WaitQueue;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -75,8 +75,7 @@ pub(crate) struct LocalLockState {
     current: Option<Arc<Acquisition>>,
     /// Lost acquisitions whose guards are not all dropped yet.
     lost: Vec<Arc<Acquisition>>,
-    queue: VecDeque<Waiter>,
-    next_ticket: u64,
+    queue: WaitQueue,
     /// Written by the head, inherited by the next one.
     outage: Option<StoreOutage>,
     /// When the store last answered a head, or granted it the lock.
@@ -88,9 +87,6 @@ pub(crate) struct LocalLockState {
     pub(crate) timer: Option<(TimerKey, Moment)>,
     /// Kept while a thread queues and the store was found busy once.
     watch: Option<Watch>,
-    /// Acquisitions that were handed to a waiter, by its ticket, and not fetched yet. The newest
-    /// may be the current one; the others were lost meanwhile.
-    handed: Vec<(u64, Arc<Acquisition>)>,
     fairness: FairnessPolicy,
 }
 
@@ -101,18 +97,6 @@ pub(crate) struct StoreOutage {
     pub(crate) error: Error,
     /// When it ends, and not before: a [pause](crate::backend::Pause).
     pub(crate) ends: Option<Moment>,
-}
-
-/// A thread in the queue.
-struct Waiter {
-    ticket: u64,
-    request: LockRequest,
-    /// The head that asks the store: wake-ups from the store are for it.
-    contending: bool,
-    /// By when its request that is under way must be answered.
-    asks_until: Option<Moment>,
-    /// As which owner it asked last.
-    asks_as: Option<OwnerId>,
 }
 
 /// What a waiter wants.
@@ -198,12 +182,12 @@ impl LocalLock {
         if !will_wait && (state.current.is_some() || !state.queue.is_empty()) {
             return state.why_not().map_or(Ok(Entered::Busy), Err);
         }
-        let waiter = state.new_waiter(request());
-        let (ticket, since) = (waiter.ticket, waiter.request.since);
+        let request = request();
+        let since = request.since;
         if state.current.is_none() && state.queue.is_empty() {
             state.fairness.begin(since);
         }
-        state.queue.push_back(waiter);
+        let ticket = state.queue.push(request);
         Ok(Entered::Queued(WaiterGuard { owner, lock: Arc::clone(self), ticket, since }))
     }
 
@@ -291,18 +275,6 @@ impl LocalLockState {
         self.lost.iter().map(|it| it.lock().lease).min()
     }
 
-    fn new_waiter(&mut self, request: LockRequest) -> Waiter {
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        Waiter { ticket, request, contending: false, asks_until: None, asks_as: None }
-    }
-
-    /// What was handed to the waiter with this ticket.
-    fn take_handed(&mut self, ticket: u64) -> Option<Arc<Acquisition>> {
-        let at = self.handed.iter().position(|(to, _)| *to == ticket)?;
-        Some(self.handed.swap_remove(at).1)
-    }
-
     /// Why no thread of this client can ask the store, if that is so. Then "busy" would be a guess.
     fn why_not(&self) -> Option<Error> {
         self.outage().map(|outage| outage.error.clone())
@@ -314,11 +286,11 @@ impl LocalLockState {
 
     /// The head's request has ended; at `answered`, if the store has answered it.
     fn request_ended(&mut self, answered: Option<Moment>) {
-        if let Some(head) = self.queue.front_mut() {
+        if let Some(head) = self.queue.head_mut() {
             head.asks_until = None;
         }
         self.answered = answered.or(self.answered);
-        self.overdue.drain(..).for_each(|signal| signal.raise());
+        std::mem::take(&mut self.overdue).iter().for_each(|signal| signal.raise());
     }
 
     /// See [`FairnessPolicy::waiting`].
@@ -328,7 +300,7 @@ impl LocalLockState {
     }
 
     fn wake_head(&self) {
-        if let Some(head) = self.queue.front() {
+        if let Some(head) = self.queue.head() {
             head.request.signal.raise();
         }
     }

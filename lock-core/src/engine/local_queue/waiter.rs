@@ -1,6 +1,7 @@
 //! [`WaiterGuard`]: a thread's position in the queue of a name, and whose turn it is.
 
-use super::{LocalLock, LocalLockState, LockRequest, QueueOwner, StoreOutage, Waiter};
+use super::queue::{Left, Waiter};
+use super::{LocalLock, LocalLockState, LockRequest, QueueOwner, StoreOutage};
 use crate::backend::{Wake, Watch};
 use crate::clock::{Moment, Signal};
 use crate::engine::acquisition::Acquisition;
@@ -49,7 +50,7 @@ impl WaiterGuard<'_> {
     /// waiter that must be done by `deadline` does not stand back beyond it.
     pub(crate) fn turn(&self, deadline: Option<Moment>) -> Turn {
         let mut state = self.lock.lock();
-        if let Some(acquisition) = state.take_handed(self.ticket) {
+        if let Some(acquisition) = state.queue.take_granted(self.ticket) {
             drop(state);
             self.owner.tell_acquired(&acquisition, self.since);
             return Turn::Handed(acquisition);
@@ -58,7 +59,7 @@ impl WaiterGuard<'_> {
             return Turn::Wait(Some(Arc::clone(acquisition)));
         }
         let stand_back = state.fairness.stand_back(deadline);
-        match state.queue.front_mut() {
+        match state.queue.head_mut() {
             Some(head) if head.ticket == self.ticket => {
                 if let Some(until) = stand_back {
                     let now = self.owner.clock().now();
@@ -76,26 +77,19 @@ impl WaiterGuard<'_> {
         }
     }
 
-    /// Goes to the front: what we were handed was lost before we fetched it. Behind a contending
-    /// head: otherwise two waiters contend, and one misses its hand-off.
+    /// Goes to the front: what we were handed was lost before we fetched it.
     pub(crate) fn requeue(&mut self, request: LockRequest) {
-        let mut state = self.lock.lock();
-        let waiter = state.new_waiter(request);
-        self.ticket = waiter.ticket;
-        let at = usize::from(state.queue.front().is_some_and(|head| head.contending));
-        let at = if mutant("goes_before_contending_head") { 0 } else { at };
-        state.queue.insert(at, waiter);
+        self.ticket = self.lock.lock().queue.push_front(request);
     }
 
     /// Leaves the queue, or takes what we were handed in this very moment.
     pub(crate) fn leave(&self) -> Option<Arc<Acquisition>> {
         let mut state = self.lock.lock();
-        let handed = state.take_handed(self.ticket);
+        let (handed, was_head) = match state.queue.remove(self.ticket) {
+            Some(Left { granted, was_head }) => (granted, was_head),
+            None => (None, false),
+        };
         let handed = handed.filter(|_| !mutant("hand_off_to_a_leaver"));
-        let at = state.queue.iter().position(|waiter| waiter.ticket == self.ticket);
-        if let Some(at) = at {
-            state.queue.remove(at);
-        }
         let mut ended = None;
         if state.queue.is_empty() {
             ended = state.watch.take();
@@ -107,7 +101,7 @@ impl WaiterGuard<'_> {
                 state.fairness.forget();
             }
         }
-        if at == Some(0) {
+        if was_head {
             state.request_ended(None);
             if state.current.is_none() && !mutant("leaver_wakes_no_head") {
                 // What woke us may have been meant for the next waiter: pass it on.
@@ -127,11 +121,11 @@ impl WaiterGuard<'_> {
     /// behind us.
     pub(crate) fn asks(&self, by: Moment, owner: OwnerId) -> bool {
         let mut state = self.lock.lock();
-        if let Some(head) = state.queue.front_mut() {
+        if let Some(head) = state.queue.head_mut() {
             head.asks_until = Some(by);
             head.asks_as = Some(owner);
         }
-        state.queue.len() > 1
+        state.queue.has_several()
     }
 
     /// Another client has the lock: the store said so at `now`.
@@ -198,7 +192,7 @@ impl WaiterGuard<'_> {
         state.request_ended(None);
         if is_new {
             // Each waiter has a limit of its own, which may come while the head goes on asking.
-            state.queue.iter().skip(1).for_each(|waiter| waiter.request.signal.raise());
+            state.queue.waiting().skip(1).for_each(|waiter| waiter.request.signal.raise());
         }
     }
 
@@ -217,7 +211,7 @@ impl WaiterGuard<'_> {
         if state.current.is_some() || state.answered.is_some_and(|at| at >= start) {
             return Known::Busy;
         }
-        let head = state.queue.front().filter(|head| head.ticket != self.ticket);
+        let head = state.queue.head().filter(|head| head.ticket != self.ticket);
         let asks_until = head.and_then(|head| head.asks_until);
         // A head that stands back asks right after: until then the lock may be free.
         let stands_back = head.filter(|head| !head.contending).and(state.fairness.stand_back(None));
@@ -266,7 +260,7 @@ impl LockWake {
         if lock.leaves_turns() {
             state.fairness.release_heard();
         }
-        let head = state.queue.front();
+        let head = state.queue.head();
         if let Some(head) = head.filter(|head| head.contending && is_meant(&lock, head)) {
             head.request.signal.raise();
         }

@@ -25,7 +25,6 @@ const MUTANTS: [(&str, &str); 29] = [
     ("goes_before_contending_head", "waiting::hand_off_lost_before_the_waiter_takes_it"),
     ("hand_off_beside_renewal", "holding::hand_off_beside_renewals"),
     ("hand_off_to_a_leaver", "waiting::interrupt"),
-    ("handed_over_is_overwritten", "waiting::hand_off_lost_before_the_waiter_takes_it"),
     ("idle_end_outside_the_lock", "holding::idle_watchdog"),
     ("interrupt_checked_too_early", "waiting::interrupt_at_the_store"),
     ("late_entry_removes_successor", "queueing::handles"),
