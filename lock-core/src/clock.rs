@@ -3,6 +3,7 @@
 use crate::sync::{Condvar, Mutex, mutant};
 use std::any::Any;
 use std::fmt;
+use std::num::NonZeroU64;
 use std::ops::Add;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,29 +11,40 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// A point in time on a [`Clock`], in nanoseconds since that clock's beginning.
 ///
 /// Moments of different clocks mean nothing to each other.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Moment(u64);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(
+    /// One more than the nanoseconds: an `Option` of it takes no more memory, and each held lock
+    /// has several.
+    NonZeroU64,
+);
 
 impl Moment {
     /// The last moment there is, about 584 years after the clock's beginning: "never".
-    pub const NEVER: Self = Self(u64::MAX);
+    pub const NEVER: Self = Self(NonZeroU64::MAX);
 
-    /// The moment this many nanoseconds after the clock's beginning.
+    /// The moment this many nanoseconds after the clock's beginning, but not after
+    /// [`NEVER`](Self::NEVER).
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
-        Self(nanos)
+        Self(NonZeroU64::MIN.saturating_add(nanos))
     }
 
     /// Nanoseconds since the clock's beginning.
     #[must_use]
-    pub fn as_nanos(self) -> u64 {
-        self.0
+    pub const fn as_nanos(self) -> u64 {
+        self.0.get() - 1
     }
 
     /// How long it is from `earlier` to here; zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.as_nanos().saturating_sub(earlier.as_nanos()))
+    }
+}
+
+impl fmt::Debug for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Moment").field(&self.as_nanos()).finish()
     }
 }
 
@@ -142,7 +154,7 @@ impl SystemClock {
 impl Clock for SystemClock {
     #[cfg(shuttle)]
     fn now(&self) -> Moment {
-        Moment(crate::sync::time::nanos())
+        Moment::from_nanos(crate::sync::time::nanos())
     }
 
     #[cfg(not(shuttle))]
@@ -153,7 +165,7 @@ impl Clock for SystemClock {
         const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
         let time = rustix::time::clock_gettime(CLOCK);
         let nanos = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
-        Moment(u64::try_from(nanos).unwrap_or(0))
+        Moment::from_nanos(u64::try_from(nanos).unwrap_or(0))
     }
 
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
@@ -210,7 +222,7 @@ struct Sleeper {
 impl Default for Manual {
     fn default() -> Self {
         // Not zero: an earlier moment must differ from it.
-        let now = Moment(1_000_000_000_000);
+        let now = Moment::from_nanos(1_000_000_000_000);
         let unix = Duration::from_secs(1_800_000_000);
         Self { now, unix, sleepers: Vec::new(), generation: 0 }
     }

@@ -88,8 +88,8 @@ pub(crate) struct Inner {
     /// Whether its last renewal counts without the replicas that were asked for.
     pub(crate) degraded: bool,
     /// To whom it passes when it is released before then.
-    pub(crate) kept: Option<(OwnerId, Moment)>,
-    loss: Option<Loss>,
+    pub(crate) kept: Option<Box<(OwnerId, Moment)>>,
+    loss: Option<Box<Loss>>,
     listeners: Vec<Listener>,
     /// Until it ends.
     counted: Counted,
@@ -424,18 +424,18 @@ impl Acquisition {
     /// Calls the listeners. The first cause stands, and is told once.
     fn tell(inner: &mut Inner, loss: Loss) -> Loss {
         if let Some(first) = &inner.loss {
-            return first.clone();
+            return Loss::clone(first);
         }
         for listener in inner.listeners.drain(..) {
             listener.tell(loss.clone());
         }
-        inner.loss = Some(loss.clone());
+        inner.loss = Some(Box::new(loss.clone()));
         loss
     }
 
     /// Why it was lost, or will be.
     pub(crate) fn loss(&self) -> Option<Loss> {
-        self.lock().loss.clone()
+        self.lock().loss.as_deref().cloned()
     }
 
     /// The loss as an error; for an acquisition that was lost.
@@ -446,7 +446,7 @@ impl Acquisition {
     /// Adds a listener, or calls it at once if the loss is known already.
     pub(crate) fn listen(&self, listener: Listener) {
         let mut inner = self.lock();
-        match &inner.loss {
+        match inner.loss.as_deref() {
             Some(loss) => listener.tell(loss.clone()),
             None if !self.has_ended() => {
                 notification::add(&mut inner.listeners, listener, |it| &it.wanted);
@@ -474,7 +474,9 @@ impl Acquisition {
     /// The same for its regular end: the store keeps it for what is left of the shortest time.
     pub(crate) fn to_end(&self, now: impl FnOnce() -> Moment) -> (AcquisitionId, ReleaseOptions) {
         let (id, options) = self.to_release();
-        let Some((owner, until)) = self.lock().kept else { return (id, options) };
+        let Some((owner, until)) = self.lock().kept.as_deref().copied() else {
+            return (id, options);
+        };
         let left = until.since(now());
         let kept = (!left.is_zero()).then(|| LeaseTime::new(left.max(LeaseTime::SHORTEST)).ok());
         (id, options.kept(kept.flatten().map(|left| KeptLock::new(owner, left))))
@@ -485,8 +487,8 @@ impl Acquisition {
         let until = self.since + time.duration();
         let mut inner = self.lock();
         match &mut inner.kept {
-            Some((_, before)) => *before = until.max(*before),
-            none => *none = Some((new_owner(), until)),
+            Some(kept) => kept.1 = until.max(kept.1),
+            none => *none = Some(Box::new((new_owner(), until))),
         }
     }
 

@@ -77,7 +77,7 @@ pub(crate) struct LocalLockState {
     lost: Vec<Arc<Acquisition>>,
     queue: WaitQueue,
     /// Written by the head, inherited by the next one.
-    outage: Option<StoreOutage>,
+    outage: Option<Box<StoreOutage>>,
     /// When the store last answered a head, or granted it the lock.
     answered: Option<Moment>,
     /// Waiters whose deadline has passed, and that wait for the end of the head's request.
@@ -281,7 +281,7 @@ impl LocalLockState {
     }
 
     fn outage(&self) -> Option<&StoreOutage> {
-        self.outage.as_ref().filter(|_| self.current.is_none())
+        self.outage.as_deref().filter(|_| self.current.is_none())
     }
 
     /// The head's request has ended; at `answered`, if the store has answered it.

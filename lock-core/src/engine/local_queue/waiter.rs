@@ -183,9 +183,9 @@ impl WaiterGuard<'_> {
     /// The store cannot be asked; or `None`, it has answered.
     pub(crate) fn set_outage(&self, outage: Option<StoreOutage>) {
         let mut state = self.lock.lock();
-        let is_pause = |outage: &Option<StoreOutage>| outage.as_ref().map(|it| it.ends.is_some());
-        let is_new = is_pause(&state.outage) != is_pause(&outage);
-        state.outage = outage;
+        let is_pause = |outage: Option<&StoreOutage>| outage.map(|it| it.ends.is_some());
+        let is_new = is_pause(state.outage.as_deref()) != is_pause(outage.as_ref());
+        state.outage = outage.map(Box::new);
         if state.outage.is_none() {
             return;
         }
