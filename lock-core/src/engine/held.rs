@@ -34,7 +34,10 @@ enum CheckResult {
 
 impl RenewalHandler for Engine {
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
-        lock.lock().timer = None;
+        let mut state = lock.lock();
+        state.timer = None;
+        state.free_unused();
+        drop(state);
         self.renewal_due(lock, now)
     }
 

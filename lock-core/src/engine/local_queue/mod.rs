@@ -290,13 +290,20 @@ impl LocalLockState {
             head.asks_until = None;
         }
         self.answered = answered.or(self.answered);
-        std::mem::take(&mut self.overdue).iter().for_each(|signal| signal.raise());
+        if !self.overdue.is_empty() {
+            std::mem::take(&mut self.overdue).iter().for_each(|signal| signal.raise());
+        }
     }
 
     /// See [`FairnessPolicy::waiting`].
     fn told(&mut self, clients: u32) {
         // We were among them if we watch.
         self.fairness.waiting(clients.saturating_add(u32::from(self.watch.is_none())));
+    }
+
+    /// It is held for long: frees what only waiting needs.
+    pub(crate) fn free_unused(&mut self) {
+        self.queue.free_unused();
     }
 
     fn wake_head(&self) {

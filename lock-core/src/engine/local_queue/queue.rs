@@ -13,6 +13,8 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct WaitQueue {
     waiters: VecDeque<Waiter>,
+    /// How many of them have a grant.
+    granted: usize,
     next_ticket: u64,
 }
 
@@ -31,6 +33,7 @@ pub(super) struct Waiter {
 }
 
 /// What a waiter left behind.
+#[derive(Default)]
 pub(super) struct Left {
     pub(super) granted: Option<Arc<Acquisition>>,
     pub(super) was_head: bool,
@@ -39,36 +42,31 @@ pub(super) struct Left {
 impl WaitQueue {
     /// Whether no thread waits without a grant.
     pub(super) fn is_empty(&self) -> bool {
-        self.head().is_none()
+        self.len() == 0
     }
 
     /// How many threads wait without a grant.
     pub(super) fn len(&self) -> usize {
-        self.waiting().count()
-    }
-
-    /// Whether more than the head waits without a grant.
-    pub(super) fn has_several(&self) -> bool {
-        self.waiting().nth(1).is_some()
+        self.waiters.len() - self.granted
     }
 
     pub(super) fn head(&self) -> Option<&Waiter> {
-        self.waiting().next()
+        self.waiters.get(self.granted)
     }
 
     pub(super) fn head_mut(&mut self) -> Option<&mut Waiter> {
-        self.waiters.iter_mut().find(|waiter| waiter.granted.is_none())
+        self.waiters.get_mut(self.granted)
     }
 
-    /// All that wait without a grant, the head first.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = &Waiter> {
-        self.waiters.iter().filter(|waiter| waiter.granted.is_none())
+    /// Those that wait behind the head.
+    pub(super) fn behind_head(&self) -> impl Iterator<Item = &Waiter> {
+        self.waiters.iter().skip(self.granted + 1)
     }
 
     /// Goes to the end. Returns the waiter's ticket.
     pub(super) fn push(&mut self, request: LockRequest) -> u64 {
         if self.waiters.capacity() == 0 {
-            // Mostly there is one, and it does not stay.
+            // Mostly there is one. A client may hold very many locks.
             self.waiters.reserve_exact(1);
         }
         self.insert(self.waiters.len(), request)
@@ -77,14 +75,9 @@ impl WaitQueue {
     /// Goes to the front. Behind a contending head: otherwise two waiters contend, and one misses
     /// its hand-off.
     pub(super) fn push_front(&mut self, request: LockRequest) -> u64 {
-        let head = self.waiters.iter().position(|waiter| waiter.granted.is_none());
-        let is_contending = |at: usize| self.waiters[at].contending;
-        let at = match head {
-            Some(head) if is_contending(head) && !mutant("goes_before_contending_head") => head + 1,
-            Some(head) => head,
-            None => self.waiters.len(),
-        };
-        self.insert(at, request)
+        let is_contending = self.head().is_some_and(|head| head.contending);
+        let is_behind = is_contending && !mutant("goes_before_contending_head");
+        self.insert(self.granted + usize::from(is_behind), request)
     }
 
     fn insert(&mut self, at: usize, request: LockRequest) -> u64 {
@@ -100,29 +93,34 @@ impl WaitQueue {
     pub(super) fn grant(&mut self, acquisition: Arc<Acquisition>) -> Option<Arc<Signal>> {
         let head = self.head_mut()?;
         head.granted = Some(acquisition);
-        Some(Arc::clone(&head.request.signal))
+        let signal = Arc::clone(&head.request.signal);
+        self.granted += 1;
+        Some(signal)
     }
 
     /// What this waiter was handed: then it leaves.
     pub(super) fn take_granted(&mut self, ticket: u64) -> Option<Arc<Acquisition>> {
-        let mut granted = self.waiters.iter().take_while(|waiter| waiter.granted.is_some());
-        let at = granted.position(|waiter| waiter.ticket == ticket)?;
-        self.remove_at(at)?.granted
+        let at = (0..self.granted).find(|at| self.waiters[*at].ticket == ticket)?;
+        self.remove_at(at).granted
     }
 
     /// The waiter leaves, if it is still here.
-    pub(super) fn remove(&mut self, ticket: u64) -> Option<Left> {
-        let at = self.waiters.iter().position(|waiter| waiter.ticket == ticket)?;
-        let was_head = self.head().is_some_and(|head| head.ticket == ticket);
-        self.remove_at(at).map(|waiter| Left { granted: waiter.granted, was_head })
+    pub(super) fn remove(&mut self, ticket: u64) -> Left {
+        let at = self.waiters.iter().position(|waiter| waiter.ticket == ticket);
+        at.map_or_else(Left::default, |at| self.remove_at(at))
     }
 
-    fn remove_at(&mut self, at: usize) -> Option<Waiter> {
-        let waiter = self.waiters.remove(at);
+    fn remove_at(&mut self, at: usize) -> Left {
+        let was_head = at == self.granted;
+        let granted = self.waiters.remove(at).and_then(|waiter| waiter.granted);
+        self.granted -= usize::from(granted.is_some());
+        Left { granted, was_head }
+    }
+
+    /// Frees the memory of a queue that no thread is in.
+    pub(super) fn free_unused(&mut self) {
         if self.waiters.is_empty() {
-            // A client may hold very many locks that no thread waits for.
             self.waiters = VecDeque::new();
         }
-        waiter
     }
 }

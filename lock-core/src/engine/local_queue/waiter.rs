@@ -85,11 +85,8 @@ impl WaiterGuard<'_> {
     /// Leaves the queue, or takes what we were handed in this very moment.
     pub(crate) fn leave(&self) -> Option<Arc<Acquisition>> {
         let mut state = self.lock.lock();
-        let (handed, was_head) = match state.queue.remove(self.ticket) {
-            Some(Left { granted, was_head }) => (granted, was_head),
-            None => (None, false),
-        };
-        let handed = handed.filter(|_| !mutant("hand_off_to_a_leaver"));
+        let Left { granted, was_head } = state.queue.remove(self.ticket);
+        let handed = granted.filter(|_| !mutant("hand_off_to_a_leaver"));
         let mut ended = None;
         if state.queue.is_empty() {
             ended = state.watch.take();
@@ -125,7 +122,7 @@ impl WaiterGuard<'_> {
             head.asks_until = Some(by);
             head.asks_as = Some(owner);
         }
-        state.queue.has_several()
+        state.queue.len() > 1
     }
 
     /// Another client has the lock: the store said so at `now`.
@@ -192,7 +189,7 @@ impl WaiterGuard<'_> {
         state.request_ended(None);
         if is_new {
             // Each waiter has a limit of its own, which may come while the head goes on asking.
-            state.queue.waiting().skip(1).for_each(|waiter| waiter.request.signal.raise());
+            state.queue.behind_head().for_each(|waiter| waiter.request.signal.raise());
         }
     }
 

@@ -15,7 +15,7 @@ use std::thread;
 const MOST: u64 = 4_000;
 
 /// The name of each mutant, and the scenario that finds it.
-const MUTANTS: [(&str, &str); 29] = [
+const MUTANTS: [(&str, &str); 28] = [
     ("doubts_counted_too_early", "leaving::cleanup_ends_as_its_wait_begins"),
     ("end_forgets_detached", "leaving::last_handle"),
     ("ended_hold_is_set_aside", "trouble::faulty_network"),
