@@ -21,7 +21,8 @@ use crate::engine::{Engine, EngineHandle};
 use crate::error::Error;
 #[cfg(doc)]
 use crate::error::ErrorKind;
-use crate::event::{EventHandler, Events};
+use crate::event::EventHandler;
+use crate::event_queue::Events;
 use crate::memory::MemoryScheme;
 use crate::metrics::Metrics;
 use crate::mutex::{Mutex, OwnedMutex};
@@ -507,8 +508,12 @@ impl ClientBuilder {
         #[cfg(not(feature = "tracing"))]
         let told = self.events;
         #[cfg(feature = "metrics")]
-        let metrics =
-            Metrics::register(self.config.as_ref(), self.backend.is_some(), self.metrics_by_name);
+        let metrics = {
+            let config = self.config.as_ref();
+            let scheme = config.filter(|_| self.backend.is_none()).map_or("custom", Config::scheme);
+            let format = config.and_then(|config| config.scheme_option("format"));
+            Metrics::register(scheme, format, self.metrics_by_name)
+        };
         #[cfg(not(feature = "metrics"))]
         let metrics = Metrics::default();
         let events = Events::to(told, metrics.clone())?;

@@ -33,6 +33,7 @@ mod election;
 mod engine;
 mod error;
 mod event;
+mod event_queue;
 mod glob;
 mod guard;
 mod holder;

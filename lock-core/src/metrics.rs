@@ -20,7 +20,6 @@ mod metered;
 
 use crate::backend::{Backend, Failure};
 use crate::clock::{Clock, Moment, SystemClock};
-use crate::config::Config;
 use crate::counters::{NAMES, name_and_count};
 use crate::error::Error;
 use crate::event::Event;
@@ -98,11 +97,10 @@ pub(crate) struct Counted(Option<Gauge>);
 
 impl Metrics {
     /// Registers the metrics of a client with the current recorder.
-    pub(crate) fn register(config: Option<&Config>, is_custom: bool, by_name: bool) -> Self {
+    pub(crate) fn register(backend: &str, format: Option<&str>, by_name: bool) -> Self {
         describe();
-        let scheme = config.filter(|_| !is_custom).map_or("custom", Config::scheme);
-        let mut labels = vec![Label::new("backend", scheme.to_owned())];
-        if let Some(format) = config.and_then(|config| config.scheme_option("format")) {
+        let mut labels = vec![Label::new("backend", backend.to_owned())];
+        if let Some(format) = format {
             labels.push(Label::new("format", format.to_owned()));
         }
         let with = |name, value| labels.iter().cloned().chain([Label::new(name, value)]).collect();

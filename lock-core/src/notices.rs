@@ -1,6 +1,7 @@
 //! [`Notices`]: what a backend reports to its client besides replies to requests.
 
-use crate::event::{Event, Events, WarningKind};
+use crate::event::{Event, WarningKind};
+use crate::event_queue::Events;
 use crate::metrics::Counted;
 use crate::name::LockName;
 use crate::sync::Mutex;

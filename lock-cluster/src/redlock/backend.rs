@@ -3,7 +3,6 @@
 use super::attempt_state::{AttemptState, QuorumReceipt};
 use super::majority::{self, majority};
 use super::membership::Membership;
-use super::membership_update;
 use super::node::{QuorumNode, QuorumTerms, RedisNode, Response};
 use super::node_worker::{NodeContext, NodeWorker, Queue, SUSPECT_AFTER, is_unavailable};
 use super::responses::Responses;
@@ -25,6 +24,9 @@ use std::time::Duration;
 /// The pause before nodes that disagree on the holder are asked again; it doubles.
 const SPLIT: Duration = Duration::from_millis(10);
 const LONG_SPLIT: Duration = Duration::from_millis(100);
+
+/// The pauses between updates of the membership while they change nothing.
+const BETWEEN_UPDATES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
 
 /// A lock on a majority of independent stores (Redlock).
 ///
@@ -134,7 +136,7 @@ impl QuorumBackend {
             starting: Mutex::new(None),
             update: Mutex::new(UpdateState {
                 not_before: Moment::from_nanos(0),
-                backoff: membership_update::BACKOFF,
+                backoff: BETWEEN_UPDATES,
             }),
         })))
     }

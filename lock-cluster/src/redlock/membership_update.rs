@@ -9,17 +9,13 @@ use super::membership::{Identity, preferred_twin};
 use super::node::QuorumTerms;
 use super::node_worker::{NodeContext, Queue};
 use super::responses::Responses;
-use lock_core::backend::{Backoff, Failure, contain, run_in_background};
+use lock_core::backend::{Failure, contain, run_in_background};
 use lock_core::{ClientId, Error, Moment};
 use lock_redis::parts::{Admission, Agreement, MarkerRequest, Member, Members, ServerState};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pauses between updates while they change nothing.
-const PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(4);
-pub(super) const BACKOFF: Backoff = Backoff::new(PAUSE, LONGEST_PAUSE);
 /// The most changes of one update: every server may record an epoch, and become a node.
 const MAX_CHANGES: usize = 32;
 

@@ -1,6 +1,6 @@
 //! Settings from environment variables.
 
-use super::option::{SETTINGS, Source};
+use super::option::{PREFIX, SETTINGS, Source};
 use super::{Config, similar};
 use crate::error::Error;
 use crate::event::WarningKind;
@@ -9,9 +9,6 @@ use std::ffi::OsString;
 
 /// The variable that holds the URL.
 pub(super) const URL: &str = "DISTLOCK_URL";
-
-/// The prefix of all variables of this library.
-pub(super) const PREFIX: &str = "DISTLOCK_";
 
 /// Variables of the command `distlock`, not read here: `run` sets three for its child processes,
 /// and one names the file.

@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+/// The prefix of all environment variables of this library.
+pub(super) const PREFIX: &str = "DISTLOCK_";
+
 /// The settings of [`Config`]; any other option is the scheme's, or unknown.
 pub(super) const SETTINGS: [&str; 19] = [
     "password_file",
@@ -264,8 +267,7 @@ impl Config {
         let Source::Named(section) = section else { return error };
         let file = section.rsplit_once("line ").map_or("", |(file, _)| file);
         let said = error.message();
-        let is_located =
-            said.starts_with(&format!("{file}line ")) || said.contains(super::environment::PREFIX);
+        let is_located = said.starts_with(&format!("{file}line ")) || said.contains(PREFIX);
         if is_located {
             return error;
         }

@@ -1,8 +1,9 @@
 //! [`ConfigSet`]: backends and locks by name, from one TOML file.
 
 use super::Config;
-use super::environment::{PREFIX, URL};
+use super::environment::URL;
 use super::file::NO_URL;
+use super::option::PREFIX;
 use super::option::{Source, did_you_mean};
 use crate::error::Error;
 use crate::name::LockName;

@@ -11,7 +11,8 @@ use crate::clock::Moment;
 use crate::engine::acquisition::{Acquisition, release_options};
 use crate::engine::local_queue::{StoreOutage, WaiterGuard};
 use crate::error::{Error, ErrorKind};
-use crate::event::{Event, Events};
+use crate::event::Event;
+use crate::event_queue::Events;
 use crate::replication::{InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication};
 use crate::sync::mutant;
 
