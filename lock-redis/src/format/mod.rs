@@ -3,6 +3,7 @@
 //! - [`redisson`]: a hash of one field, as Redisson's `RLock`; the default
 //! - [`token`]: a string, as most others write it: `SET key token NX PX lease`
 //! - [`owned`]: what both have in common: the owner stands in the store, and scripts compare it
+//! - [`by_kind`]: what is asked of them, for each kind of lock
 //! - [`label`]: what their owners are called
 //! - `listing`: which keys are locks, and many locks at once
 //! - [`run`](mod@run): scripts on a connection
@@ -14,14 +15,17 @@
 //! [`spec`], and a place in [`DIALECTS`]; for the tests a `Format` in `tests/src/subjects` and its
 //! mounts in `tests/conformance/mounts.rs`. INTEROP, DEFAULTS and OPERATIONS describe it.
 
+mod by_kind;
 mod dialect;
 mod foreign_value;
 pub(crate) mod kinds;
 mod label;
 mod listing;
 mod owned;
+mod owner_text;
 mod redisson;
 mod run;
+mod script_call;
 mod spec;
 mod token;
 mod wakes;

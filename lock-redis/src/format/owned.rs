@@ -2,25 +2,20 @@
 //! renews another's lock. They differ in their [`Dialect`] only; the scripts are the same.
 
 use super::dialect::Dialect;
-use super::kinds::{self, KindFormat, ScriptCall};
 use super::label::{self, LabelWrite};
-use super::run::{Run, run, run_many, run_with, submit};
+use super::run::{Run, run_many, run_with};
+use super::script_call::ScriptCall;
 use super::wakes::Naming;
-use super::{
-    FOR_EVER, WireFormat, busy_from_pttl, refused, released, remaining, token, token_range,
-    unexpected, unexpected_reply, without_own_subscription,
-};
+use super::{FOR_EVER, WireFormat, busy_from_pttl, refused, remaining, token_range, unexpected};
 use crate::connection::error_mapping::{self, Asked};
-use crate::connection::{
-    ConnectionLike, Reply, ReplyCheck, Request, ServerError, SharedConnection, Text,
-};
+use crate::connection::{ConnectionLike, Reply, Request, ServerError, Text};
 use crate::keys::{self, Keys};
 use crate::lua::foreign_client::ForeignClient;
 use crate::lua::{Script, Scripts};
-use crate::pubsub::{ChannelKind, PollInterval, ReleaseChannel, Tracking, UNTRACKED};
+use crate::pubsub::{ChannelKind, PollInterval, Tracking, UNTRACKED};
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, OnReleased,
-    Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens, Tombstone,
+    AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Receipt, ReleaseOptions,
+    Renewal, RenewalRequest, Tokens, Tombstone,
 };
 use lock_core::{
     Config, Error, FencingToken, LockName, Moment, OwnerText, TokenPolicy, TokenRange,
@@ -28,7 +23,6 @@ use lock_core::{
 };
 use std::borrow::Cow;
 use std::iter::once;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -45,16 +39,16 @@ pub(crate) struct OwnedFormat {
     pub(crate) dialect: &'static Dialect,
     pub(crate) keys: Keys,
     /// What its channels are called.
-    naming: Naming,
+    pub(super) naming: Naming,
     pub(crate) policy: TokenPolicy,
     keep: Duration,
     /// How often a waiter asks again while the holder does not publish its release, or may not.
-    polls: Option<PollInterval>,
+    pub(super) polls: Option<PollInterval>,
     /// A tombstone lives at least this long: a request may be under way for as long as a command
     /// may take, and the lease that it asks for may be shorter.
     shortest_tombstone: Duration,
     /// When a held lock is renewed first, for its changes to be reported.
-    first_renewal: Option<Duration>,
+    pub(super) first_renewal: Option<Duration>,
     /// Whether a waiting writer keeps new readers out.
     pub(super) writers_first: bool,
     /// Whether keys may be in different slots, and so on different nodes.
@@ -79,158 +73,6 @@ pub(crate) fn granted(tokens: Option<TokenRange>, reserve: u32) -> Grant {
             grant.receipt(Receipt::new(ReservedTokens { last: tokens.last() }))
         }
         _ => grant,
-    }
-}
-
-impl WireFormat for OwnedFormat {
-    fn name(&self) -> &'static str {
-        self.dialect.name
-    }
-
-    fn keys(&self) -> &Keys {
-        &self.keys
-    }
-
-    fn commands(&self) -> Vec<String> {
-        let Scripts { acquire, release, close, renew, inspect, force, .. } = &self.dialect.scripts;
-        let mut commands = Vec::new();
-        for script in [acquire, release, close, renew, inspect, force] {
-            for command in script.commands(None) {
-                if !commands.contains(&command) {
-                    commands.push(command);
-                }
-            }
-        }
-        commands
-    }
-
-    fn abilities(&self, replication: ReplicaSupport) -> Abilities {
-        Abilities::full()
-            .tokens(self.has_tokens())
-            .first_renewal(self.first_renewal)
-            .all_kinds(self.has_all_kinds())
-            .replication(replication)
-    }
-
-    fn owned(&self) -> Option<&OwnedFormat> {
-        Some(self)
-    }
-
-    fn acquire(
-        &self,
-        link: &mut dyn ConnectionLike,
-        attempt: &Attempt<'_>,
-        is_tracked: &dyn Fn(&str) -> bool,
-        by: Moment,
-    ) -> Result<Answer, Failure> {
-        if let Some(kind) = self.kind_format(attempt.name)? {
-            return kind.acquire(self, link, attempt, is_tracked, by);
-        }
-        if let Tokens::Propose { .. } = attempt.tokens {
-            return self.propose(link, attempt, None, is_tracked, by)?.into_answer(link.server());
-        }
-        let key = self.keys.lock(attempt.name);
-        self.refuse_apart(&key)?;
-        if self.takes_by_set() && token::take_by_set(link, &key, attempt, by)? {
-            return Ok(Answer::Granted(Grant::new(None)));
-        }
-        let request = self.acquire_request(attempt, &key)?;
-        let mut arguments = [b"".as_slice(); 4];
-        let arguments = fill(&mut arguments, request.arguments());
-        let script = &self.dialect.scripts.acquire;
-        let reply = run(script, link, &key, &request.keys(&key), arguments, by)?;
-        let is_tracked = || is_tracked(&key);
-        self.acquired(link, script, &reply, request.reserve, attempt.name, is_tracked, by)
-    }
-
-    fn release(
-        &self,
-        link: &mut dyn ConnectionLike,
-        acquisition: &AcquisitionId,
-        options: ReleaseOptions,
-        by: Moment,
-    ) -> Result<Release, Failure> {
-        if let Some(kind) = kinds::format_of(acquisition.name.kind()) {
-            let (call, key) =
-                (kind.release(self, acquisition, options), self.keys.lock(&acquisition.name));
-            let reply = call.run(link, &key, by)?;
-            let channel = || kind.channel(&key);
-            return released(link.server(), self.channels(), channel, &reply, 0)
-                .ok_or_else(|| unexpected(link, call.script));
-        }
-        let request = self.release_request(acquisition, options);
-        let ReleaseRequest { script, key, channel, .. } = &request;
-        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
-        let (keys, arguments) = (request.keys(&mut keys), request.arguments(&mut arguments));
-        let reply = run(script, link, key, keys, arguments, by)?;
-        let channel = || channel.clone();
-        released(link.server(), self.channels(), channel, &reply, self.unseen())
-            .ok_or_else(|| unexpected(link, script))
-    }
-
-    fn inspect(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        match self.kind_format(name)? {
-            Some(kind) => kind.inspect(self, link, name, by),
-            None => self.look(link, &self.keys.lock(name), None, by),
-        }
-    }
-
-    fn inspect_with_label(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        if kinds::format_of(name.kind()).is_some() {
-            return self.inspect(link, name, by);
-        }
-        let key = self.keys.lock(name);
-        let label = self.has_labels().then(|| keys::label(&key));
-        self.look(link, &key, label.as_deref(), by)
-    }
-
-    fn force(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<bool, Failure> {
-        let key = self.keys.lock(name);
-        if let Some(kind) = kinds::format_of(name.kind()) {
-            let call = kind.force(self, name);
-            let reply = call.run(link, &key, by)?;
-            return released(link.server(), self.channels(), || kind.channel(&key), &reply, 0)
-                .map(|release| release != Release::Gone)
-                .ok_or_else(|| unexpected(link, call.script));
-        }
-        self.refuse_apart(&key)?;
-        let (channel, list) = (self.naming.of(&key), self.list(&key));
-        let mut keys = [b"".as_slice(); 2];
-        let keys = fill(&mut keys, once(key.as_bytes()).chain(list.iter().map(String::as_bytes)));
-        let told = [channel.as_bytes(), self.publish()];
-        let script = &self.dialect.scripts.force;
-        let reply = run(script, link, &key, keys, &told, by)?;
-        match released(link.server(), self.channels(), || channel, &reply, 0) {
-            Some(release) => Ok(release != Release::Gone),
-            None => Err(unexpected(link, script)),
-        }
-    }
-
-    fn verify(
-        &self,
-        link: &mut dyn ConnectionLike,
-        acquisition: &AcquisitionId,
-        by: Moment,
-    ) -> Result<Option<HolderInfo>, Failure> {
-        if let Some(kind) = kinds::format_of(acquisition.name.kind()) {
-            return kind.verify(self, link, acquisition, by);
-        }
-        Ok(self.inspect(link, &acquisition.name, by)?.held_by(acquisition.owner))
     }
 }
 
@@ -280,22 +122,8 @@ impl OwnedFormat {
         }
     }
 
-    /// The format of a lock's kind; `None` for a mutex.
-    ///
-    /// # Errors
-    ///
-    /// Where there is none beside this one.
-    fn kind_format(&self, name: &LockName) -> Result<Option<&'static dyn KindFormat>, Failure> {
-        let kind = kinds::format_of(name.kind());
-        if kind.is_none() || self.has_all_kinds() {
-            return Ok(kind);
-        }
-        let message = format!("the format `{}` has mutexes only", self.dialect.name);
-        Err(Failure::NotSent(Error::new(lock_core::ErrorKind::Unsupported, message)))
-    }
-
     /// Whether there are formats for all kinds of locks beside this one.
-    fn has_all_kinds(&self) -> bool {
+    pub(super) fn has_all_kinds(&self) -> bool {
         self.dialect.name == super::REDISSON.name
     }
 
@@ -321,7 +149,7 @@ impl OwnedFormat {
 
     /// How many may wait whom the server does not count: a registry of Spring's listens on any node
     /// of a cluster, and each node knows of its own. They count as one.
-    fn unseen(&self) -> u32 {
+    pub(super) fn unseen(&self) -> u32 {
         u32::from(
             self.has_slots() && self.dialect.wakes() == Some(ForeignClient::SpringIntegration),
         )
@@ -332,21 +160,8 @@ impl OwnedFormat {
         if self.sharded.load(Ordering::Relaxed) { ChannelKind::Sharded } else { ChannelKind::Plain }
     }
 
-    /// Where releases of `name` are published.
-    pub(crate) fn channel(&self, name: &LockName) -> ReleaseChannel {
-        let key = self.keys.lock(name);
-        let kind = kinds::format_of(name.kind());
-        let is_tracked = kind.is_none_or(KindFormat::is_tracked);
-        ReleaseChannel {
-            kind: self.channels(),
-            name: kind.map_or_else(|| self.naming.of(&key), |kind| kind.channel(&key)),
-            key: is_tracked.then(|| key.into_owned()),
-            polls: self.polls.unwrap_or_default(),
-        }
-    }
-
     /// The holder, with what stands under `label`.
-    fn look(
+    pub(super) fn look(
         &self,
         link: &mut dyn ConnectionLike,
         key: &str,
@@ -380,13 +195,6 @@ impl OwnedFormat {
         }
     }
 
-    /// Where releases of the locks of this name are published, of all kinds.
-    pub(crate) fn channel_names(&self, name: &LockName) -> Vec<String> {
-        let key = self.keys.lock(name);
-        let kinds = kinds::ALL.iter().filter(|_| self.has_all_kinds());
-        [self.naming.of(&key)].into_iter().chain(kinds.map(|kind| kind.channel(&key))).collect()
-    }
-
     /// The other keys of a lock: its tombstones, the counter of its tokens, and the list of foreign
     /// waiters.
     pub(crate) fn names_beside(&self, name: &LockName) -> impl Iterator<Item = String> {
@@ -396,28 +204,15 @@ impl OwnedFormat {
         token.into_iter().chain([tombstone]).chain(self.list(&key))
     }
 
-    /// The keys that other kinds of locks have beside those of a mutex, and for each kind the
-    /// commands that it sends to them and to the lock.
-    pub(crate) fn kinds_beside(
-        &self,
-        name: &LockName,
-    ) -> impl Iterator<Item = (Vec<String>, Vec<String>)> {
-        let key = self.keys.lock(name);
-        kinds::ALL.iter().filter(|_| self.has_all_kinds()).map(move |kind| {
-            let commands = kind.scripts().iter().flat_map(|script| script.commands(None));
-            (kind.names_beside(&key), commands.collect())
-        })
-    }
-
     /// The list that a release of `key` pushes to, in the same script, if there is one.
-    fn list(&self, key: &str) -> Option<String> {
+    pub(super) fn list(&self, key: &str) -> Option<String> {
         self.dialect.wakes().and_then(|wakes| wakes.list(key))
     }
 
     /// On a cluster no script reaches a list that is in another slot than the lock, so that lock
     /// could not be given back: it is not taken either. The library has the same limit, and says
     /// `CROSSSLOT`.
-    fn refuse_apart(&self, key: &str) -> Result<(), Failure> {
+    pub(super) fn refuse_apart(&self, key: &str) -> Result<(), Failure> {
         match self.list(key).filter(|list| self.has_slots() && keys::slot(list) != keys::slot(key))
         {
             Some(list) => Err(Failure::Refused(Error::configuration(error_mapping::apart(&list)))),
@@ -452,21 +247,8 @@ impl OwnedFormat {
     }
 
     /// Whether a free lock is taken by one plain command, and not by our script.
-    fn takes_by_set(&self) -> bool {
+    pub(super) fn takes_by_set(&self) -> bool {
         self.dialect.takes_by_set && !self.has_tokens()
-    }
-
-    /// See [`Backend::set_permits`](lock_core::Backend::set_permits).
-    pub(crate) fn set_permits(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<Option<u32>, Failure> {
-        match self.kind_format(name)? {
-            Some(kind) => kind.set_permits(self, link, name, by),
-            None => Err(kinds::no_semaphore()),
-        }
     }
 
     /// What is sent to take a lock.
@@ -561,56 +343,6 @@ impl OwnedFormat {
         }
     }
 
-    /// See [`Backend::submit_release`](lock_core::Backend::submit_release). `lingers` says whether
-    /// our own subscription to a channel is one that no waiter needs any more.
-    pub(crate) fn submit_release(
-        &self,
-        link: &SharedConnection,
-        acquisition: &AcquisitionId,
-        options: ReleaseOptions,
-        by: Moment,
-        lingers: impl FnOnce(&str) -> bool + Send + 'static,
-        done: OnReleased,
-    ) {
-        let kind = kinds::format_of(acquisition.name.kind());
-        let (server, channels) = (Arc::clone(link.server()), self.channels());
-        let unseen = if kind.is_some() { 0 } else { self.unseen() };
-        let key = self.keys.lock(&acquisition.name).to_string();
-        let naming = self.naming;
-        let channel_of = move |key: &str| kind.map_or_else(|| naming.of(key), |it| it.channel(key));
-        let of_kind = kind.map(|kind| kind.release(self, acquisition, options));
-        let (key_words, words): (Vec<_>, Vec<_>);
-        let request;
-        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
-        let (script, keys, arguments) = match &of_kind {
-            Some(call) => {
-                (key_words, words) = call.words();
-                (call.script, &key_words[..], &words[..])
-            }
-            None => {
-                request = self.release_request(acquisition, options);
-                (request.script, request.keys(&mut keys), request.arguments(&mut arguments))
-            }
-        };
-        submit(script, link, keys, arguments, by, move |outcome| {
-            let mut heard = ReplyCheck::Expected;
-            done(outcome.and_then(|reply| {
-                if let Reply::Error(error) = &reply {
-                    let asked = Asked::Script(script, &key);
-                    return Err(error_mapping::refused(&server, error, &asked));
-                }
-                let channel = || channel_of(&key);
-                let release = released(&server, channels, channel, &reply, unseen);
-                let release = release.ok_or_else(|| {
-                    heard = ReplyCheck::Unexpected;
-                    unexpected_reply(&server, &format!("the script `{}`", script.name))
-                })?;
-                Ok(without_own_subscription(release, || lingers(&channel_of(&key))))
-            }));
-            heard
-        });
-    }
-
     /// How long a tombstone stays, if this release leaves one.
     pub(super) fn tombstone_lifetime(
         &self,
@@ -622,7 +354,7 @@ impl OwnedFormat {
     }
 
     /// What is sent to end a holding.
-    fn release_request<'a>(
+    pub(super) fn release_request<'a>(
         &self,
         acquisition: &'a AcquisitionId,
         options: ReleaseOptions,
@@ -655,67 +387,7 @@ impl OwnedFormat {
         }
     }
 
-    /// Renews all of `batch`, the mutexes in one request. The answers are as many and in the same
-    /// order.
-    pub(crate) fn renew(
-        &self,
-        link: &mut dyn ConnectionLike,
-        batch: &[RenewalRequest],
-        by: Moment,
-    ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
-        let kind_of = |one: &RenewalRequest| kinds::format_of(one.acquisition.name.kind());
-        if batch.iter().all(|one| kind_of(one).is_none()) {
-            return self.renew_mutexes(link, batch, by);
-        }
-        let (others, mutexes): (Vec<_>, Vec<_>) =
-            batch.iter().cloned().partition(|one| kind_of(one).is_some());
-        let mut mutexes = match mutexes.is_empty() {
-            true => Vec::new(),
-            false => self.renew_mutexes(link, &mutexes, by)?,
-        }
-        .into_iter();
-        let mut others = self.renew_kinds(link, &others, by).into_iter();
-        let next = |one| if kind_of(one).is_some() { others.next() } else { mutexes.next() };
-        Ok(batch.iter().map(next).map(|answer| answer.expect("an answer for each")).collect())
-    }
-
-    /// Each by a script of its own, those of a kind in one write.
-    fn renew_kinds(
-        &self,
-        link: &mut dyn ConnectionLike,
-        batch: &[RenewalRequest],
-        by: Moment,
-    ) -> Vec<Result<Renewal, Failure>> {
-        let calls: Vec<_> = batch
-            .iter()
-            .filter_map(|RenewalRequest { acquisition, .. }| {
-                let kind = kinds::format_of(acquisition.name.kind())?;
-                Some(kind.renew(self, acquisition))
-            })
-            .collect();
-        let words: Vec<_> = calls.iter().map(ScriptCall::words).collect();
-        let mut renewals: Vec<_> = calls.iter().map(|_| None).collect();
-        while let Some(first) = renewals.iter().position(Option::is_none) {
-            let script = calls[first].script;
-            let is_next = |at: &usize| calls[*at].script.bit == script.bit;
-            let group: Vec<_> = (first..calls.len()).filter(is_next).collect();
-            let runs: Vec<_> = group
-                .iter()
-                .map(|at| Run { keys: &words[*at].0, arguments: &words[*at].1 })
-                .collect();
-            // What several share changes with each of them, and the reports would tell of no loss.
-            let is_shared = batch[first].acquisition.name.kind().is_shared();
-            link.report_changes_of_keys(!is_shared);
-            let (answers, _) = renew_each(script, link, &runs, &[], by);
-            for (at, renewal) in group.iter().zip(answers) {
-                renewals[*at] = Some(renewal);
-            }
-            link.report_changes_of_keys(true);
-        }
-        renewals.into_iter().flatten().collect()
-    }
-
-    fn renew_mutexes(
+    pub(super) fn renew_mutexes(
         &self,
         link: &mut dyn ConnectionLike,
         batch: &[RenewalRequest],
@@ -791,10 +463,10 @@ impl AcquireRequest {
 }
 
 /// A request that ends a holding.
-struct ReleaseRequest<'a> {
-    script: &'static Script,
-    key: Cow<'a, str>,
-    channel: String,
+pub(super) struct ReleaseRequest<'a> {
+    pub(super) script: &'static Script,
+    pub(super) key: Cow<'a, str>,
+    pub(super) channel: String,
     owner: Text,
     publish: &'static [u8],
     /// With a script that does more than free the lock.
@@ -824,14 +496,14 @@ impl Closing {
 }
 
 impl ReleaseRequest<'_> {
-    fn keys<'a>(&'a self, room: &'a mut [&'a [u8]; 4]) -> &'a [&'a [u8]] {
+    pub(super) fn keys<'a>(&'a self, room: &'a mut [&'a [u8]; 4]) -> &'a [&'a [u8]] {
         let closing =
             self.closing.iter().flat_map(|it| [it.token.as_bytes(), it.tombstone.as_bytes()]);
         let list = self.list.iter().map(String::as_bytes);
         fill(room, once(self.key.as_bytes()).chain(closing).chain(list))
     }
 
-    fn arguments<'a>(&'a self, room: &'a mut [&'a [u8]; 8]) -> &'a [&'a [u8]] {
+    pub(super) fn arguments<'a>(&'a self, room: &'a mut [&'a [u8]; 8]) -> &'a [&'a [u8]] {
         let closing = self.closing.iter().flat_map(|it| {
             let [used, aside] = match &it.unused {
                 Some(unused) => unused.each_ref().map(Text::as_bytes),
@@ -846,7 +518,10 @@ impl ReleaseRequest<'_> {
 }
 
 /// These words, which have room there.
-fn fill<'a>(room: &'a mut [&'a [u8]], words: impl Iterator<Item = &'a [u8]>) -> &'a [&'a [u8]] {
+pub(super) fn fill<'a>(
+    room: &'a mut [&'a [u8]],
+    words: impl Iterator<Item = &'a [u8]>,
+) -> &'a [&'a [u8]] {
     let mut count = 0;
     for (place, word) in room.iter_mut().zip(words) {
         *place = word;
@@ -859,7 +534,7 @@ fn fill<'a>(room: &'a mut [&'a [u8]], words: impl Iterator<Item = &'a [u8]>) -> 
 /// be in another slot, or have moved to another node already. That costs the server 0.5 ms for a
 /// hundred, where one script for all costs 0.3. Behind them go the `labels`, whose answers are
 /// returned as well.
-fn renew_each(
+pub(super) fn renew_each(
     script: &'static Script,
     link: &mut dyn ConnectionLike,
     runs: &[Run<'_>],

@@ -6,7 +6,7 @@
 //! where those are switched off, by one plain `SET key owner NX PX lease`, as theirs. A client that
 //! only polls sees no difference; our waiters hear of our releases on a channel of ours.
 
-use super::listing::looks_like_an_owner;
+use super::owner_text::looks_like_an_owner;
 use super::{Dialect, foreign_value, refused, unexpected_reply};
 use crate::connection::error_mapping::Asked;
 use crate::connection::{ConnectionLike, Reply, Request, Text};

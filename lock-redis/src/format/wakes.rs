@@ -7,7 +7,7 @@
 //! others send, and what it costs the server, stays as it was.
 
 use super::Dialect;
-use super::listing::looks_like_an_owner;
+use super::owner_text::looks_like_an_owner;
 use crate::keys;
 use crate::lua::foreign_client::{ForeignClient, LOCK};
 use crate::lua::scripts;

@@ -2,7 +2,7 @@
 //!
 //! The queue is a key of ours, and no part of Redisson's `RFairLock`: `docs/INTEROP.md` says why.
 
-use super::{KindFormat, ScriptCall};
+use super::{KindFormat, ScriptCall, renewal};
 use crate::connection::{ConnectionLike, Text};
 use crate::format::owned::OwnedFormat;
 use crate::format::redisson::CHANNEL;
@@ -90,7 +90,7 @@ impl KindFormat for Fair {
     }
 
     fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall {
-        ScriptCall::renewal(format, acquisition, Text::owner(acquisition.owner).as_bytes())
+        renewal(format, acquisition, Text::owner(acquisition.owner).as_bytes())
     }
 
     fn inspect(

@@ -22,21 +22,14 @@ mod permits;
 mod read_write;
 
 use super::OwnedFormat;
-use crate::connection::{ConnectionLike, Reply, Text};
+use super::script_call::ScriptCall;
+use crate::connection::{ConnectionLike, Text};
 use crate::lua::Script;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, ReleaseOptions,
 };
 use lock_core::{Error, LockKind, LockName, Moment};
 use std::fmt;
-
-/// A script with its keys and arguments, which are in the order of its head.
-#[derive(Debug)]
-pub(crate) struct ScriptCall {
-    pub(crate) script: &'static Script,
-    pub(crate) keys: Vec<String>,
-    pub(crate) arguments: Vec<Vec<u8>>,
-}
 
 /// How one kind of lock stands in the store.
 pub(crate) trait KindFormat: fmt::Debug + Sync {
@@ -131,33 +124,9 @@ pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
     }
 }
 
-impl ScriptCall {
-    /// With these arguments, in the order of the script's head.
-    fn new(script: &'static Script, keys: Vec<String>, words: &[&[u8]]) -> Self {
-        Self { script, keys, arguments: words.iter().map(|word| word.to_vec()).collect() }
-    }
-
-    /// What extends the lease of a lock whose holder is a field of its hash, as for a mutex.
-    fn renewal(format: &OwnedFormat, acquisition: &AcquisitionId, holder: &[u8]) -> Self {
-        let lease = Text::number(acquisition.lease.as_millis());
-        let key = format.keys.lock(&acquisition.name).into_owned();
-        Self::new(&format.dialect.scripts.renew, vec![key], &[lease.as_bytes(), holder])
-    }
-
-    /// The keys and the arguments.
-    pub(crate) fn words(&self) -> (Vec<&[u8]>, Vec<&[u8]>) {
-        let keys = self.keys.iter().map(String::as_bytes).collect();
-        (keys, self.arguments.iter().map(Vec::as_slice).collect())
-    }
-
-    /// Runs it on a connection.
-    pub(crate) fn run(
-        &self,
-        link: &mut dyn ConnectionLike,
-        key: &str,
-        by: Moment,
-    ) -> Result<Reply, Failure> {
-        let (keys, arguments) = self.words();
-        super::run(self.script, link, key, &keys, &arguments, by)
-    }
+/// What extends the lease of a lock whose holder is a field of its hash, as for a mutex.
+fn renewal(format: &OwnedFormat, acquisition: &AcquisitionId, holder: &[u8]) -> ScriptCall {
+    let lease = Text::number(acquisition.lease.as_millis());
+    let key = format.keys.lock(&acquisition.name).into_owned();
+    ScriptCall::new(&format.dialect.scripts.renew, vec![key], &[lease.as_bytes(), holder])
 }

@@ -6,7 +6,7 @@
 //! reader is over while others renew the hash: a writer that finds readers has those deleted whose
 //! keys are gone. A key of ours says that a writer waits, and keeps new readers out.
 
-use super::{KindFormat, ScriptCall};
+use super::{KindFormat, ScriptCall, renewal};
 use crate::connection::{ConnectionLike, Reply, Text};
 use crate::format::owned::OwnedFormat;
 use crate::format::{FOR_EVER, WireFormat, remaining, run, unexpected};
@@ -447,7 +447,7 @@ impl KindFormat for Write {
     }
 
     fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall {
-        ScriptCall::renewal(format, acquisition, writer(acquisition.owner).as_bytes())
+        renewal(format, acquisition, writer(acquisition.owner).as_bytes())
     }
 
     fn inspect(

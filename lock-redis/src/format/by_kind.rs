@@ -1,0 +1,344 @@
+//! What a client asks of a format with owners, for each kind of lock: mutexes here, by the scripts
+//! of the [`Dialect`](super::Dialect), and the others by their [`KindFormat`].
+
+use super::kinds::{self, KindFormat};
+use super::owned::{OwnedFormat, ReleaseRequest, fill, renew_each};
+use super::run::{Run, run, submit};
+use super::script_call::ScriptCall;
+use super::{WireFormat, released, token, unexpected, unexpected_reply, without_own_subscription};
+use crate::connection::error_mapping::{self, Asked};
+use crate::connection::{ConnectionLike, Reply, ReplyCheck, SharedConnection};
+use crate::keys::{self, Keys};
+use crate::lua::Scripts;
+use crate::pubsub::ReleaseChannel;
+use lock_core::backend::{
+    Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, OnReleased,
+    Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens,
+};
+use lock_core::{Error, LockName, Moment};
+use std::iter::once;
+use std::sync::Arc;
+
+impl WireFormat for OwnedFormat {
+    fn name(&self) -> &'static str {
+        self.dialect.name
+    }
+
+    fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    fn commands(&self) -> Vec<String> {
+        let Scripts { acquire, release, close, renew, inspect, force, .. } = &self.dialect.scripts;
+        let mut commands = Vec::new();
+        for script in [acquire, release, close, renew, inspect, force] {
+            for command in script.commands(None) {
+                if !commands.contains(&command) {
+                    commands.push(command);
+                }
+            }
+        }
+        commands
+    }
+
+    fn abilities(&self, replication: ReplicaSupport) -> Abilities {
+        Abilities::full()
+            .tokens(self.has_tokens())
+            .first_renewal(self.first_renewal)
+            .all_kinds(self.has_all_kinds())
+            .replication(replication)
+    }
+
+    fn owned(&self) -> Option<&OwnedFormat> {
+        Some(self)
+    }
+
+    fn acquire(
+        &self,
+        link: &mut dyn ConnectionLike,
+        attempt: &Attempt<'_>,
+        is_tracked: &dyn Fn(&str) -> bool,
+        by: Moment,
+    ) -> Result<Answer, Failure> {
+        if let Some(kind) = self.kind_format(attempt.name)? {
+            return kind.acquire(self, link, attempt, is_tracked, by);
+        }
+        if let Tokens::Propose { .. } = attempt.tokens {
+            return self.propose(link, attempt, None, is_tracked, by)?.into_answer(link.server());
+        }
+        let key = self.keys.lock(attempt.name);
+        self.refuse_apart(&key)?;
+        if self.takes_by_set() && token::take_by_set(link, &key, attempt, by)? {
+            return Ok(Answer::Granted(Grant::new(None)));
+        }
+        let request = self.acquire_request(attempt, &key)?;
+        let mut arguments = [b"".as_slice(); 4];
+        let arguments = fill(&mut arguments, request.arguments());
+        let script = &self.dialect.scripts.acquire;
+        let reply = run(script, link, &key, &request.keys(&key), arguments, by)?;
+        let is_tracked = || is_tracked(&key);
+        self.acquired(link, script, &reply, request.reserve, attempt.name, is_tracked, by)
+    }
+
+    fn release(
+        &self,
+        link: &mut dyn ConnectionLike,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        if let Some(kind) = kinds::format_of(acquisition.name.kind()) {
+            let (call, key) =
+                (kind.release(self, acquisition, options), self.keys.lock(&acquisition.name));
+            let reply = call.run(link, &key, by)?;
+            let channel = || kind.channel(&key);
+            return released(link.server(), self.channels(), channel, &reply, 0)
+                .ok_or_else(|| unexpected(link, call.script));
+        }
+        let request = self.release_request(acquisition, options);
+        let ReleaseRequest { script, key, channel, .. } = &request;
+        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
+        let (keys, arguments) = (request.keys(&mut keys), request.arguments(&mut arguments));
+        let reply = run(script, link, key, keys, arguments, by)?;
+        let channel = || channel.clone();
+        released(link.server(), self.channels(), channel, &reply, self.unseen())
+            .ok_or_else(|| unexpected(link, script))
+    }
+
+    fn inspect(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        match self.kind_format(name)? {
+            Some(kind) => kind.inspect(self, link, name, by),
+            None => self.look(link, &self.keys.lock(name), None, by),
+        }
+    }
+
+    fn inspect_with_label(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        if kinds::format_of(name.kind()).is_some() {
+            return self.inspect(link, name, by);
+        }
+        let key = self.keys.lock(name);
+        let label = self.has_labels().then(|| keys::label(&key));
+        self.look(link, &key, label.as_deref(), by)
+    }
+
+    fn force(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<bool, Failure> {
+        let key = self.keys.lock(name);
+        if let Some(kind) = kinds::format_of(name.kind()) {
+            let call = kind.force(self, name);
+            let reply = call.run(link, &key, by)?;
+            return released(link.server(), self.channels(), || kind.channel(&key), &reply, 0)
+                .map(|release| release != Release::Gone)
+                .ok_or_else(|| unexpected(link, call.script));
+        }
+        self.refuse_apart(&key)?;
+        let (channel, list) = (self.naming.of(&key), self.list(&key));
+        let mut keys = [b"".as_slice(); 2];
+        let keys = fill(&mut keys, once(key.as_bytes()).chain(list.iter().map(String::as_bytes)));
+        let told = [channel.as_bytes(), self.publish()];
+        let script = &self.dialect.scripts.force;
+        let reply = run(script, link, &key, keys, &told, by)?;
+        match released(link.server(), self.channels(), || channel, &reply, 0) {
+            Some(release) => Ok(release != Release::Gone),
+            None => Err(unexpected(link, script)),
+        }
+    }
+
+    fn verify(
+        &self,
+        link: &mut dyn ConnectionLike,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        if let Some(kind) = kinds::format_of(acquisition.name.kind()) {
+            return kind.verify(self, link, acquisition, by);
+        }
+        Ok(self.inspect(link, &acquisition.name, by)?.held_by(acquisition.owner))
+    }
+}
+
+impl OwnedFormat {
+    /// The format of a lock's kind; `None` for a mutex.
+    ///
+    /// # Errors
+    ///
+    /// Where there is none beside this one.
+    fn kind_format(&self, name: &LockName) -> Result<Option<&'static dyn KindFormat>, Failure> {
+        let kind = kinds::format_of(name.kind());
+        if kind.is_none() || self.has_all_kinds() {
+            return Ok(kind);
+        }
+        let message = format!("the format `{}` has mutexes only", self.dialect.name);
+        Err(Failure::NotSent(Error::new(lock_core::ErrorKind::Unsupported, message)))
+    }
+
+    /// Where releases of `name` are published.
+    pub(crate) fn channel(&self, name: &LockName) -> ReleaseChannel {
+        let key = self.keys.lock(name);
+        let kind = kinds::format_of(name.kind());
+        let is_tracked = kind.is_none_or(KindFormat::is_tracked);
+        ReleaseChannel {
+            kind: self.channels(),
+            name: kind.map_or_else(|| self.naming.of(&key), |kind| kind.channel(&key)),
+            key: is_tracked.then(|| key.into_owned()),
+            polls: self.polls.unwrap_or_default(),
+        }
+    }
+
+    /// Where releases of the locks of this name are published, of all kinds.
+    pub(crate) fn channel_names(&self, name: &LockName) -> Vec<String> {
+        let key = self.keys.lock(name);
+        let kinds = kinds::ALL.iter().filter(|_| self.has_all_kinds());
+        [self.naming.of(&key)].into_iter().chain(kinds.map(|kind| kind.channel(&key))).collect()
+    }
+
+    /// The keys that other kinds of locks have beside those of a mutex, and for each kind the
+    /// commands that it sends to them and to the lock.
+    pub(crate) fn kinds_beside(
+        &self,
+        name: &LockName,
+    ) -> impl Iterator<Item = (Vec<String>, Vec<String>)> {
+        let key = self.keys.lock(name);
+        kinds::ALL.iter().filter(|_| self.has_all_kinds()).map(move |kind| {
+            let commands = kind.scripts().iter().flat_map(|script| script.commands(None));
+            (kind.names_beside(&key), commands.collect())
+        })
+    }
+
+    /// See [`Backend::set_permits`](lock_core::Backend::set_permits).
+    pub(crate) fn set_permits(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<Option<u32>, Failure> {
+        match self.kind_format(name)? {
+            Some(kind) => kind.set_permits(self, link, name, by),
+            None => Err(kinds::no_semaphore()),
+        }
+    }
+
+    /// See [`Backend::submit_release`](lock_core::Backend::submit_release). `lingers` says whether
+    /// our own subscription to a channel is one that no waiter needs any more.
+    pub(crate) fn submit_release(
+        &self,
+        link: &SharedConnection,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+        by: Moment,
+        lingers: impl FnOnce(&str) -> bool + Send + 'static,
+        done: OnReleased,
+    ) {
+        let kind = kinds::format_of(acquisition.name.kind());
+        let (server, channels) = (Arc::clone(link.server()), self.channels());
+        let unseen = if kind.is_some() { 0 } else { self.unseen() };
+        let key = self.keys.lock(&acquisition.name).to_string();
+        let naming = self.naming;
+        let channel_of = move |key: &str| kind.map_or_else(|| naming.of(key), |it| it.channel(key));
+        let of_kind = kind.map(|kind| kind.release(self, acquisition, options));
+        let (key_words, words): (Vec<_>, Vec<_>);
+        let request;
+        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
+        let (script, keys, arguments) = match &of_kind {
+            Some(call) => {
+                (key_words, words) = call.words();
+                (call.script, &key_words[..], &words[..])
+            }
+            None => {
+                request = self.release_request(acquisition, options);
+                (request.script, request.keys(&mut keys), request.arguments(&mut arguments))
+            }
+        };
+        submit(script, link, keys, arguments, by, move |outcome| {
+            let mut heard = ReplyCheck::Expected;
+            done(outcome.and_then(|reply| {
+                if let Reply::Error(error) = &reply {
+                    let asked = Asked::Script(script, &key);
+                    return Err(error_mapping::refused(&server, error, &asked));
+                }
+                let channel = || channel_of(&key);
+                let release = released(&server, channels, channel, &reply, unseen);
+                let release = release.ok_or_else(|| {
+                    heard = ReplyCheck::Unexpected;
+                    unexpected_reply(&server, &format!("the script `{}`", script.name))
+                })?;
+                Ok(without_own_subscription(release, || lingers(&channel_of(&key))))
+            }));
+            heard
+        });
+    }
+
+    /// Renews all of `batch`, the mutexes in one request. The answers are as many and in the same
+    /// order.
+    pub(crate) fn renew(
+        &self,
+        link: &mut dyn ConnectionLike,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
+        let kind_of = |one: &RenewalRequest| kinds::format_of(one.acquisition.name.kind());
+        if batch.iter().all(|one| kind_of(one).is_none()) {
+            return self.renew_mutexes(link, batch, by);
+        }
+        let (others, mutexes): (Vec<_>, Vec<_>) =
+            batch.iter().cloned().partition(|one| kind_of(one).is_some());
+        let mut mutexes = match mutexes.is_empty() {
+            true => Vec::new(),
+            false => self.renew_mutexes(link, &mutexes, by)?,
+        }
+        .into_iter();
+        let mut others = self.renew_kinds(link, &others, by).into_iter();
+        let next = |one| if kind_of(one).is_some() { others.next() } else { mutexes.next() };
+        Ok(batch.iter().map(next).map(|answer| answer.expect("an answer for each")).collect())
+    }
+
+    /// Each by a script of its own, those of a kind in one write.
+    fn renew_kinds(
+        &self,
+        link: &mut dyn ConnectionLike,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        let calls: Vec<_> = batch
+            .iter()
+            .filter_map(|RenewalRequest { acquisition, .. }| {
+                let kind = kinds::format_of(acquisition.name.kind())?;
+                Some(kind.renew(self, acquisition))
+            })
+            .collect();
+        let words: Vec<_> = calls.iter().map(ScriptCall::words).collect();
+        let mut renewals: Vec<_> = calls.iter().map(|_| None).collect();
+        while let Some(first) = renewals.iter().position(Option::is_none) {
+            let script = calls[first].script;
+            let is_next = |at: &usize| calls[*at].script.bit == script.bit;
+            let group: Vec<_> = (first..calls.len()).filter(is_next).collect();
+            let runs: Vec<_> = group
+                .iter()
+                .map(|at| Run { keys: &words[*at].0, arguments: &words[*at].1 })
+                .collect();
+            // What several share changes with each of them, and the reports would tell of no loss.
+            let is_shared = batch[first].acquisition.name.kind().is_shared();
+            link.report_changes_of_keys(!is_shared);
+            let (answers, _) = renew_each(script, link, &runs, &[], by);
+            for (at, renewal) in group.iter().zip(answers) {
+                renewals[*at] = Some(renewal);
+            }
+            link.report_changes_of_keys(true);
+        }
+        renewals.into_iter().flatten().collect()
+    }
+}
