@@ -109,7 +109,15 @@ impl SingleLock {
                 &apart
             }
         };
-        let result = acquire(engine, local, thread, options).map_err(|error| error.on(name));
+        let at_least = options.at_least.map(|time| engine.shortest_time(name, time)).transpose();
+        let result = at_least.and_then(|at_least| {
+            let acquisition = acquire(engine, local, thread, options)?;
+            if let (Some(acquisition), Some(time)) = (&acquisition, at_least) {
+                engine.keep(acquisition, time);
+            }
+            Ok(acquisition)
+        });
+        let result = result.map_err(|error| error.on(name));
         engine.metrics().acquire_ended(name, &result);
         #[cfg(feature = "tracing")]
         crate::trace::ended(&span, &result);

@@ -28,7 +28,21 @@ pub(crate) fn run(
     arguments: &[&[u8]],
     by: Moment,
 ) -> Result<Reply, Failure> {
-    Ok(run_with(script, link, key, &Run { keys, arguments }, &[], by)?.0)
+    let count = Text::number(keys.len() as u64);
+    let known = if link.needs_script_text(script.bit) {
+        None
+    } else {
+        let head: &[&[u8]] = &[b"EVALSHA", script.hash().as_bytes(), count.as_bytes()];
+        Some(link.call(&Request(&[head, keys, arguments]), by)?).filter(|it| !it.is_noscript())
+    };
+    let reply = match known {
+        Some(reply) => reply,
+        None => {
+            let head: &[&[u8]] = &[b"EVAL", script.source.as_bytes(), count.as_bytes()];
+            link.call(&Request(&[head, keys, arguments]), by)?
+        }
+    };
+    not_refused(script, link, key, reply, by)
 }
 
 /// The same with other requests behind it, in the same write. Their replies, as far as they came:
@@ -41,38 +55,39 @@ pub(super) fn run_with(
     others: &[Request<'_>],
     by: Moment,
 ) -> Result<(Reply, Vec<Reply>), Failure> {
-    let mut answers = Vec::new();
-    let mut send = |link: &mut dyn ConnectionLike, head| {
-        let words = [head, *keys, *arguments];
-        // The script's text goes alone, where they went with its hash.
-        if others.is_empty() || !answers.is_empty() {
-            return link.call(&Request(&words), by);
-        }
-        let (mut replies, outcome) = link.call_many(&[&[Request(&words)], others].concat(), by);
-        if replies.is_empty() {
-            return Err(outcome.expect_err("as many replies as requests"));
-        }
-        answers = replies.split_off(1);
-        Ok(replies.remove(0))
-    };
     let count = Text::number(keys.len() as u64);
-    let by_hash: &[&[u8]] = &[b"EVALSHA", script.hash().as_bytes(), count.as_bytes()];
-    let by_text: &[&[u8]] = &[b"EVAL", script.source.as_bytes(), count.as_bytes()];
-    let known = if link.needs_script_text(script.bit) {
-        None
-    } else {
-        let reply = send(link, by_hash)?;
-        Some(reply).filter(|reply| !reply.is_noscript())
+    let how: [&[u8]; 2] = match link.needs_script_text(script.bit) {
+        true => [b"EVAL", script.source.as_bytes()],
+        false => [b"EVALSHA", script.hash().as_bytes()],
     };
-    let reply = match known {
-        Some(reply) => reply,
-        None => send(link, by_text)?,
+    let head: &[&[u8]] = &[how[0], how[1], count.as_bytes()];
+    let words = [head, keys, arguments];
+    let (mut replies, outcome) = link.call_many(&[&[Request(&words)], others].concat(), by);
+    if replies.is_empty() {
+        return Err(outcome.expect_err("as many replies as requests").into());
+    }
+    let answers = replies.split_off(1);
+    let reply = match replies.remove(0) {
+        // The others went with its hash: the script goes alone.
+        reply if reply.is_noscript() => run(script, link, key, keys, arguments, by)?,
+        reply => not_refused(script, link, key, reply, by)?,
     };
+    Ok((reply, answers))
+}
+
+/// The reply, unless it is an error.
+fn not_refused(
+    script: &'static Script,
+    link: &mut dyn ConnectionLike,
+    key: &str,
+    reply: Reply,
+    by: Moment,
+) -> Result<Reply, Failure> {
     if let Reply::Error(error) = &reply {
         let failure = refused(link, error, &Asked::Script(script, key));
         return Err(with_found_value(link, failure, key, by));
     }
-    Ok((reply, answers))
+    Ok(reply)
 }
 
 /// Runs a script several times in one go, each time with keys and arguments of its own, and with

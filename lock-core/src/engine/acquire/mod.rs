@@ -122,21 +122,6 @@ pub(crate) fn acquire(
     thread: Option<u64>,
     options: &LockOptions,
 ) -> Result<Option<Arc<Acquisition>>, Error> {
-    let at_least =
-        options.at_least.map(|time| engine.shortest_time(&lock.name, time)).transpose()?;
-    let acquisition = acquire_for_any_time(engine, lock, thread, options)?;
-    if let (Some(acquisition), Some(time)) = (&acquisition, at_least) {
-        engine.keep(acquisition, time);
-    }
-    Ok(acquisition)
-}
-
-fn acquire_for_any_time(
-    engine: &Engine,
-    lock: &Arc<LocalLock>,
-    thread: Option<u64>,
-    options: &LockOptions,
-) -> Result<Option<Arc<Acquisition>>, Error> {
     let plan = Plan::new(engine, options)?;
     if engine.origin.seems_elsewhere() {
         return Err(forked());
