@@ -369,13 +369,12 @@ pub(crate) struct RunArguments {
     /// URL or file, 30 s]
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub(crate) lease: Option<Duration>,
-    /// Run up to so many commands at once: NAME is a semaphore with N permits. The first user of it
-    /// sets N in the store
-    #[arg(long, value_name = "N", conflicts_with = "at_least")]
-    pub(crate) slots: Option<u32>,
+    #[command(flatten)]
+    pub(crate) take: TakeArguments,
     /// Keep the lock for at least so long, also when the command has ended before: hosts whose
     /// clocks differ by less run it once
     #[arg(long, value_name = "SECS", value_parser = seconds)]
+    #[arg(conflicts_with_all = ["slots", "shared"])]
     pub(crate) at_least: Option<Duration>,
     /// Stop the command after so long, with TERM and then KILL
     #[arg(long, value_name = "SECS", value_parser = seconds)]
@@ -395,6 +394,35 @@ pub(crate) struct RunArguments {
     /// The command and its arguments
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// What is taken, if that is not a lock of its own.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct TakeArguments {
+    /// Share NAME with others that do: the read part of a read-write lock
+    #[arg(short, long, conflicts_with_all = ["exclusive", "slots"])]
+    pub(crate) shared: bool,
+    /// Hold NAME alone, without those that share it: the write part
+    #[arg(short = 'x', visible_short_alias = 'e', long, conflicts_with = "slots")]
+    pub(crate) exclusive: bool,
+    /// Up to so many hold NAME at once: a semaphore with N permits. The first user of it sets N in
+    /// the store
+    #[arg(long, value_name = "N")]
+    pub(crate) slots: Option<u32>,
+}
+
+/// What NAME is, if that is not a lock of its own.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct AskArguments {
+    /// NAME is that of `run --shared`: held means that no other can share it now
+    #[arg(short, long, conflicts_with_all = ["exclusive", "slots"])]
+    pub(crate) shared: bool,
+    /// NAME is that of `run --exclusive`: held means that another holds it, shared or not
+    #[arg(short = 'x', visible_short_alias = 'e', long, conflicts_with = "slots")]
+    pub(crate) exclusive: bool,
+    /// NAME is that of `run --slots`: held means that no slot is free
+    #[arg(long)]
+    pub(crate) slots: bool,
 }
 
 #[derive(Args, Debug)]
@@ -425,9 +453,8 @@ pub(crate) struct CheckArguments {
     /// Print nothing
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// NAME is that of `run --slots`: held means that no slot is free
-    #[arg(long)]
-    pub(crate) slots: bool,
+    #[command(flatten)]
+    pub(crate) ask: AskArguments,
     /// The name of the lock
     pub(crate) name: String,
 }
@@ -441,9 +468,8 @@ pub(crate) struct WaitArguments {
     /// Wait for at most so long [default: for ever, if the store answers]
     #[arg(short, long, value_name = "SECS", value_parser = seconds)]
     pub(crate) wait: Option<Duration>,
-    /// NAME is that of `run --slots`: held means that no slot is free
-    #[arg(long)]
-    pub(crate) slots: bool,
+    #[command(flatten)]
+    pub(crate) ask: AskArguments,
     /// The name of the lock
     pub(crate) name: String,
 }
@@ -499,6 +525,9 @@ pub(crate) struct WatchArguments {
     /// Print a JSON object for each round, one a line
     #[arg(long)]
     pub(crate) json: bool,
+    /// The names are those of `run --slots`: how many slots are free
+    #[arg(long)]
+    pub(crate) slots: bool,
     /// The names of the locks, or one pattern
     #[arg(value_name = "PATTERN|NAME")]
     pub(crate) words: Vec<String>,
@@ -517,6 +546,7 @@ pub(crate) struct BenchArguments {
     pub(crate) threads: usize,
     /// How many locks to hold while they are renewed; 0 leaves that out
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(..=100_000))]
     pub(crate) held: usize,
     /// Print a JSON object
     #[arg(long)]
@@ -549,6 +579,8 @@ pub(crate) struct HoldArguments {
     /// Wait for at most so long; 0 is one attempt [default: for ever, if the store answers]
     #[arg(short, long, value_name = "SECS", value_parser = seconds, conflicts_with = "nonblock")]
     pub(crate) wait: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) take: TakeArguments,
     /// The lease that is renewed [default: `watchdog` of the URL or file, 30 s]
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub(crate) lease: Option<Duration>,

@@ -8,7 +8,7 @@ mod kinds;
 
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, KeptLock,
-    LockInfo, LockPage, NodeId, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
+    LockInfo, LockPage, NodeId, PagePosition, Readers, Release, ReleaseOptions, Renewal, RenewalRequest,
     Tokens, Tombstone, Wake, Watch,
 };
 use crate::clock::{Clock, ManualClock, Moment};
@@ -64,6 +64,7 @@ struct HeldLock {
     owner: OwnerId,
     until: Moment,
     label: Option<OwnerLabel>,
+    is_writer: bool,
 }
 
 struct Counter {
@@ -132,15 +133,24 @@ impl State {
 
     /// The holder, or those that share the name.
     fn look(&mut self, name: &LockName, now: Moment) -> LockInfo {
-        if name.kind().is_shared() || (self.holder(name, now).is_none() && !self.shares.is_empty())
-        {
-            return self.inspect_shares(name, now);
-        }
-        self.holder(name, now).map_or(LockInfo::FREE, |held| {
+        let kind = name.kind();
+        let holder = self.holder(name, now).map(|held| {
             let owner = OwnerText::new(&held.owner.to_string());
             let left = Some(held.until.since(now));
-            LockInfo::held(HolderInfo::new(owner, left, 1).label(held.label.clone()))
-        })
+            let info = LockInfo::held(HolderInfo::new(owner, left, 1).label(held.label.clone()));
+            (info, held.is_writer)
+        });
+        let (info, is_writer) = match holder {
+            Some(holder) if !kind.is_shared() => holder,
+            _ if kind.is_shared() || !self.shares.is_empty() => {
+                return self.inspect_shares(name, now);
+            }
+            _ => (LockInfo::FREE, false),
+        };
+        if is_writer || kind == LockKind::Write {
+            return info.readers(Readers::new(Vec::new(), self.writer_waits(name, now)));
+        }
+        info
     }
 
     /// All that is known of a lock.
@@ -157,6 +167,7 @@ impl State {
 
     /// A `label` replaces the owner's former one.
     fn hold(&mut self, name: &LockName, owner: OwnerId, until: Moment, label: Option<OwnerLabel>) {
+        let is_writer = name.kind() == LockKind::Write;
         let name = plain(name);
         match self.locks.get_mut(&*name).filter(|held| held.owner == owner) {
             Some(held) => {
@@ -164,7 +175,8 @@ impl State {
                 held.label = label.or(held.label.take());
             }
             None => {
-                self.locks.insert(name.into_owned(), HeldLock { owner, until, label });
+                let held = HeldLock { owner, until, label, is_writer };
+                self.locks.insert(name.into_owned(), held);
             }
         }
     }
