@@ -5,7 +5,7 @@ use crate::exit::Failure;
 use crate::output;
 use crate::store::{Clients, held_for, named, rounded, short};
 use distlock::backend::{HolderInfo, LockInfo, Permits};
-use distlock::{LockKind, LockName};
+use distlock::{Config, ConfigSet, LockKind, LockName, Locks};
 use humantime::format_rfc3339_millis;
 use serde_json::Value as Json;
 use std::slice;
@@ -168,27 +168,63 @@ pub(crate) fn of_names(clients: &Clients, names: &[LockName]) -> Result<Vec<Row>
     Ok(rows)
 }
 
-/// Adds the held locks of all stores that match, in the order of their names; also what was found
-/// before a failure.
+/// Adds the held locks of all stores that match, in the order of their names, also those of
+/// sections with a format of their own; also what was found before a failure.
 pub(crate) fn find(
     clients: &Clients,
     pattern: &str,
     limit: &Limit,
     found: &mut Found,
 ) -> Result<(), Failure> {
-    let mut backends = clients.settings().backends();
-    let outcome = backends.try_for_each(|backend| {
-        let mut pages = clients.of_backend(backend)?.locks(pattern);
-        while !found.is_cut
-            && let Some(page) = pages.next_page()?
-        {
-            let room = limit.locks.saturating_sub(found.rows.len());
-            found.is_cut = page.len() > room;
-            let rows = page.into_iter().take(room).map(|(name, info)| Row { name, info });
-            found.rows.extend(rows);
-        }
-        Ok(())
+    let settings = clients.settings();
+    let mut outcome = settings.backends().try_for_each(|backend| {
+        found.add(&mut clients.of_backend(backend)?.locks(pattern), limit, |_| true)
     });
+    for section in settings.locks().filter(|section| stands_apart(settings, section)) {
+        if outcome.is_err() {
+            break;
+        }
+        let is_of_section = |name: &LockName| {
+            settings.choice(name.as_str()).is_ok_and(|(_, chosen)| chosen == Some(section))
+        };
+        outcome = clients
+            .of_lock(section)
+            .and_then(|client| found.add(&mut client.locks(pattern), limit, is_of_section));
+    }
     found.rows.sort_unstable_by(|one, other| one.name.cmp(&other.name));
     outcome
+}
+
+/// Whether the locks of this section have other keys, or another format, than its backend says,
+/// and can be listed.
+fn stands_apart(settings: &ConfigSet, section: &str) -> bool {
+    let Ok((backend, _)) = settings.choice(section) else { return false };
+    let configs = (settings.config(section), settings.backend_config(backend));
+    let (Ok(own), Ok(of_backend)) = configs else { return false };
+    let format = |config: &Config| config.scheme_option("format").unwrap_or("redisson").to_owned();
+    let has_owners = ["redisson", "token"].contains(&&*format(&own));
+    has_owners && (format(&own) != format(&of_backend) || own.prefix() != of_backend.prefix())
+}
+
+impl Found {
+    /// Adds the locks of these pages that are wanted, as many as the limit allows.
+    fn add(
+        &mut self,
+        pages: &mut Locks,
+        limit: &Limit,
+        is_wanted: impl Fn(&LockName) -> bool,
+    ) -> Result<(), Failure> {
+        while !self.is_cut
+            && let Some(page) = pages.next_page()?
+        {
+            for (name, info) in page.into_iter().filter(|(name, _)| is_wanted(name)) {
+                self.is_cut = self.rows.len() >= limit.locks;
+                if self.is_cut {
+                    break;
+                }
+                self.rows.push(Row { name, info });
+            }
+        }
+        Ok(())
+    }
 }

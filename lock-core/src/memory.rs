@@ -8,8 +8,8 @@ mod kinds;
 
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, KeptLock,
-    LockInfo, LockPage, NodeId, PagePosition, Readers, Release, ReleaseOptions, Renewal, RenewalRequest,
-    Tokens, Tombstone, Wake, Watch,
+    LockInfo, LockPage, NodeId, PagePosition, Readers, Release, ReleaseOptions, Renewal,
+    RenewalRequest, Tokens, Tombstone, Wake, Watch,
 };
 use crate::clock::{Clock, ManualClock, Moment};
 use crate::config::{Config, WriterPriority};

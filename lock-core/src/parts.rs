@@ -126,10 +126,7 @@ impl SingleLock {
     }
 
     /// Takes the lock for a guard that belongs to no thread.
-    pub(crate) fn acquire_owned(
-        &self,
-        options: &LockOptions,
-    ) -> Result<Option<OwnedGuard>, Error> {
+    pub(crate) fn acquire_owned(&self, options: &LockOptions) -> Result<Option<OwnedGuard>, Error> {
         Ok(self.acquire(None, options)?.map(OwnedGuard::new))
     }
 

@@ -66,9 +66,11 @@ fn held_locks_that_match_are_listed_and_no_other_key() {
     probe.command(&["RPUSH", "app[1]:orders:list", REDISSON]);
     probe.command(&["HSET", "app[1]:", REDISSON, "1"]);
     probe.command(&["HSET", "app1:orders:9", REDISSON, "1"]);
-    // Redisson's read-write lock, held by two readers.
+    // Redisson's read-write lock with two readers, of which one is dead.
     let other = REDISSON.replace(":77", ":78");
     probe.command(&["HSET", "app[1]:orders:rw", "mode", "read", REDISSON, "1", &other, "1"]);
+    let hold = format!("{{app[1]:orders:rw}}:{REDISSON}:rwlock_timeout:1");
+    probe.command(&["SET", &hold, "1"]);
 
     assert_eq!(names(&url, &[]), ["orders:1", "orders:2", "orders:rw", "stock\n1"]);
     assert_eq!(names(&url, &["orders:*"]), ["orders:1", "orders:2", "orders:rw"]);
@@ -79,6 +81,9 @@ fn held_locks_that_match_are_listed_and_no_other_key() {
     assert!((1..=30_000).contains(&locks[0]["remaining_ms"].as_u64().unwrap()), "{locks:?}");
     assert_eq!(locks[0]["waiters"], 0);
     assert!(locks[0]["largest_token"].as_u64().is_some(), "{locks:?}");
+    let read_write = &listed(&url, &["orders:rw"])[0];
+    assert_eq!(read_write["holders"], 1, "{read_write}");
+    assert_eq!(read_write["readers"][0]["holder"], "01234567..", "{read_write}");
     let (_, table) = list(&url, &["stock*"]);
     assert!(table.contains("stock\\n1") && table.lines().count() == 2, "{table}");
     assert_eq!(probe.command_calls("keys"), 0);

@@ -145,8 +145,8 @@ pub(crate) fn readers_and_a_waiting_writer_are_told(subject: &dyn Subject) {
         (info.holders, owners.collect::<Vec<_>>(), readers.writer_waits)
     };
     assert_eq!(seen(&write), (0, Vec::new(), false));
-    let [first, last] = [(&direct, long()), (&other, long() * 2)]
-        .map(|(direct, lease)| direct.hold(&read, lease));
+    let [first, last] =
+        [(&direct, long()), (&other, long() * 2)].map(|(direct, lease)| direct.hold(&read, lease));
     for name in [&read, &write] {
         assert_eq!(seen(name), (2, vec![last.to_string(), first.to_string()], false));
     }
