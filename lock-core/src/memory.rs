@@ -560,7 +560,8 @@ mod tests {
     use crate::clock::SystemClock;
     use crate::lease::LeaseTime;
     use crate::owner::ClientId;
-    use crate::{Client, DistLock};
+    use crate::{Client, DistLock, LockOptions};
+    use std::slice;
 
     fn tokens(store: &MemoryBackend, name: &str) -> FencingToken {
         let name = LockName::new(name).unwrap();
@@ -570,6 +571,27 @@ mod tests {
             Ok(Answer::Granted(grant)) => grant.tokens.unwrap().first(),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn readers_are_told_of_a_name_without_a_kind_too() {
+        let client = Client::builder().url("memory://").unwrap().connect().unwrap();
+        let lock = client.rw_lock("readers of a name").unwrap();
+        let name = lock.read().name().of_kind(LockKind::Mutex);
+        let of_name = || client.inspect_all(slice::from_ref(&name)).remove(0).unwrap();
+        assert_eq!(of_name().readers, None);
+        let read = || lock.read().acquire_owned(&LockOptions::new()).unwrap();
+        let reading = [read(), read()];
+        let readers = of_name().readers.unwrap();
+        assert_eq!((readers.known.len(), of_name().holders), (2, 2));
+        let listed = client.locks(name.as_str()).next().unwrap().unwrap().1.readers.unwrap();
+        assert_eq!(listed.known.len(), 2);
+        drop(reading);
+        let writing = lock.write().lock().unwrap();
+        assert_eq!(of_name().readers, Some(Readers::default()));
+        drop(writing);
+        let _mutex = client.mutex(&name).unwrap().lock().unwrap();
+        assert_eq!((of_name().holders, of_name().readers), (1, None));
     }
 
     #[test]

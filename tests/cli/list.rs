@@ -251,6 +251,48 @@ fn locks_of_all_backends_of_a_file_are_listed() {
     assert_eq!(names, ["a", "b", "c"]);
 }
 
+/// Those that a terminal obeys and `serde_json` leaves.
+#[test]
+fn control_characters_are_escaped_in_json() {
+    let server = RedisServer::start();
+    let name = "a\u{7f}\u{9b}2Jb";
+    let _guards = hold(&client(&server, ""), [name]);
+    let (status, line) = list(&server.url(), &["--json"]);
+    assert!(status == 0 && !line.contains(['\u{7f}', '\u{9b}']), "{line:?}");
+    assert!(line.contains(r"a\u007f\u009b2Jb"), "{line:?}");
+    assert_eq!(names(&server.url(), &[]), [name]);
+}
+
+/// A section of the file may have another format, or other keys, than its backend.
+#[test]
+fn locks_of_sections_are_listed_in_their_own_format() {
+    let server = RedisServer::start();
+    let of_format = |query: &str| client(&server, query);
+    let _guards = (
+        hold(&of_format(""), ["a", "text:hash"]),
+        hold(&of_format("format=token"), ["text:1", "other"]),
+        hold(&of_format("prefix=app:"), ["ours:1"]),
+    );
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = format!(
+        "url = {:?}\n[locks.'text:*']\nformat = 'token'\n[locks.'ours:*']\nprefix = 'app:'\n\
+         [locks.'plain:*']\nformat = 'plain'\n",
+        server.url()
+    );
+    std::fs::write(file.path(), text).unwrap();
+    let path = file.path().to_str().unwrap();
+    let listed = |words: &[&str]| {
+        let words = [&["list", "--json", "--config", path], words].concat();
+        let mut child = Example::distlock(&words).spawn();
+        assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
+        let name = |line: &str| serde_json::from_str::<Json>(line).unwrap()["name"].clone();
+        child.output().lines().map(name).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&[]), ["a", "app:ours:1", "ours:1", "text:1", "text:hash"]);
+    assert_eq!(listed(&["ours*"]), ["ours:1"]);
+    assert_eq!(listed(&["--limit", "4"]).len(), 4);
+}
+
 #[test]
 fn missing_right_to_list_is_named() {
     let server = RedisServer::start();
