@@ -274,7 +274,7 @@ impl Backend for MemoryBackend {
             is_repeated = true;
         }
         let label = label.map(|text| OwnerLabel::new(Arc::clone(text), unix));
-        state.hold(name, owner, now + lease.duration(), label);
+        state.hold(attempt.name, owner, now + lease.duration(), label);
         let range = match tokens {
             Tokens::None => None,
             // No other owner was granted since, so the counter is where this owner's grant left it.
