@@ -44,10 +44,15 @@ const ABOUT_RUN: &str = "\
 Environment of the command:
   DISTLOCK_NAME      the name of the lock
   DISTLOCK_TOKEN     its fencing token, a number that grows with every grant;
-                     not set if the store has none
+                     with --shared that of the last --exclusive; not set if the
+                     store has none
   DISTLOCK_DEADLINE  when --max-hold ends, in seconds since 1970. Not set
                      without --max-hold: the lock is renewed for as long as the
                      command runs, so it has no end that could be known before.
+
+With --shared and --exclusive NAME is a read-write lock, as a file of flock is.
+Without either it is a mutex, which excludes both and is excluded by them. While
+an exclusive run waits, no new shared one begins.
 
 The command runs in a process group of its own. HUP, INT, QUIT, TERM, USR1 and
 USR2 are passed to the whole group, unless they were ignored when distlock
@@ -95,19 +100,22 @@ What the store does not know, or does not tell, is `unknown`, and null with
 it would be enough to release the lock. `largest_token` in JSON is the largest
 that was granted or reserved so far: stores do not keep the holder's own. WAITERS
 are the clients that listen for the release; clients that poll are not among
-them. Exit status: 0, or one of `distlock --help`.";
+them. Of a read-write lock each reader has a line, and the state says whether a writer
+waits. Exit status: 0, or one of `distlock --help`.";
 
 const ABOUT_LIST: &str = "\
 Goes through the keys of the store by SCAN, a thousand at a time, on every
 master of a cluster and every server of a quorum; the columns are those of
 `status`. PATTERN is a glob as in `SCAN .. MATCH`, without the prefix of the
 URL: quote it, as in 'orders:*'. Listed is what is certainly a lock of the
-client's format=: with `redisson` a hash of an owner, also of a read-write lock.
+client's format=: with `redisson` a hash of owners, also a read-write lock, with
+the reader whose lease ends last.
 With `token` any text may be a lock, so those are listed that look like an owner
 and expire: a UUID, or that and a number, 16 to 64 hexadecimal digits, 22 to 64
 digits of base 64, or what ShedLock writes. Formats without owners cannot be
 listed, nor are semaphores. Locks that are taken or released meanwhile may be
-missing or too many. Of a file, all backends are gone through.
+missing or too many. Of a file, all backends are gone through, and sections of
+locks that have a format or a prefix of their own.
 
 With --json each lock is an object on a line of its own. Exit status: 0, also if
 none is held, or one of `distlock --help`; what was found before a failure is
