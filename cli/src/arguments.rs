@@ -100,8 +100,8 @@ What the store does not know, or does not tell, is `unknown`, and null with
 it would be enough to release the lock. `largest_token` in JSON is the largest
 that was granted or reserved so far: stores do not keep the holder's own. WAITERS
 are the clients that listen for the release; clients that poll are not among
-them. Of a read-write lock each reader has a line, and the state says whether a writer
-waits. Exit status: 0, or one of `distlock --help`.";
+them. Of a read-write lock each reader has a line, and the state says whether a
+writer waits. Exit status: 0, or one of `distlock --help`.";
 
 const ABOUT_LIST: &str = "\
 Goes through the keys of the store by SCAN, a thousand at a time, on every
@@ -109,13 +109,13 @@ master of a cluster and every server of a quorum; the columns are those of
 `status`. PATTERN is a glob as in `SCAN .. MATCH`, without the prefix of the
 URL: quote it, as in 'orders:*'. Listed is what is certainly a lock of the
 client's format=: with `redisson` a hash of owners, also a read-write lock, with
-the reader whose lease ends last.
-With `token` any text may be a lock, so those are listed that look like an owner
-and expire: a UUID, or that and a number, 16 to 64 hexadecimal digits, 22 to 64
-digits of base 64, or what ShedLock writes. Formats without owners cannot be
-listed, nor are semaphores. Locks that are taken or released meanwhile may be
-missing or too many. Of a file, all backends are gone through, and sections of
-locks that have a format or a prefix of their own.
+the reader whose lease ends last. With `token` any text may be a lock, so those
+are listed that look like an owner and expire: a UUID, or that and a number, 16
+to 64 hexadecimal digits, 22 to 64 digits of base 64, or what ShedLock writes.
+Formats without owners cannot be listed, nor are semaphores. Locks that are
+taken or released meanwhile may be missing or too many. Of a file, all backends
+are gone through, and sections of locks that have a format or a prefix of their
+own.
 
 With --json each lock is an object on a line of its own. Exit status: 0, also if
 none is held, or one of `distlock --help`; what was found before a failure is
@@ -404,7 +404,8 @@ pub(crate) struct RunArguments {
     pub(crate) command: Vec<OsString>,
 }
 
-/// What is taken, if that is not a lock of its own.
+// No doc comments on these two: clap would take them for the text of the command.
+
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct TakeArguments {
     /// Share NAME with others that do: the read part of a read-write lock
@@ -419,7 +420,6 @@ pub(crate) struct TakeArguments {
     pub(crate) slots: Option<u32>,
 }
 
-/// What NAME is, if that is not a lock of its own.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct AskArguments {
     /// NAME is that of `run --shared`: held means that no other can share it now

@@ -156,8 +156,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
         done(self.release(acquisition, closing, by));
     }
 
-    /// Returns the holder with its label and what is left of its lease, and changes nothing. Never
-    /// answered from a replica.
+    /// Returns the holder with its label and what is left of its lease, the readers of a read-write
+    /// lock and the permits of a semaphore, and changes nothing. Never answered from a replica.
     ///
     /// # Errors
     ///
