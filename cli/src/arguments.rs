@@ -44,10 +44,15 @@ const ABOUT_RUN: &str = "\
 Environment of the command:
   DISTLOCK_NAME      the name of the lock
   DISTLOCK_TOKEN     its fencing token, a number that grows with every grant;
-                     not set if the store has none
+                     with --shared that of the last --exclusive; not set if the
+                     store has none
   DISTLOCK_DEADLINE  when --max-hold ends, in seconds since 1970. Not set
                      without --max-hold: the lock is renewed for as long as the
                      command runs, so it has no end that could be known before.
+
+With --shared and --exclusive NAME is a read-write lock, as a file of flock is.
+Without either it is a mutex, which excludes both and is excluded by them. While
+an exclusive run waits, no new shared one begins.
 
 The command runs in a process group of its own. HUP, INT, QUIT, TERM, USR1 and
 USR2 are passed to the whole group, unless they were ignored when distlock
@@ -95,19 +100,22 @@ What the store does not know, or does not tell, is `unknown`, and null with
 it would be enough to release the lock. `largest_token` in JSON is the largest
 that was granted or reserved so far: stores do not keep the holder's own. WAITERS
 are the clients that listen for the release; clients that poll are not among
-them. Exit status: 0, or one of `distlock --help`.";
+them. Of a read-write lock each reader has a line, and the state says whether a
+writer waits. Exit status: 0, or one of `distlock --help`.";
 
 const ABOUT_LIST: &str = "\
 Goes through the keys of the store by SCAN, a thousand at a time, on every
 master of a cluster and every server of a quorum; the columns are those of
 `status`. PATTERN is a glob as in `SCAN .. MATCH`, without the prefix of the
 URL: quote it, as in 'orders:*'. Listed is what is certainly a lock of the
-client's format=: with `redisson` a hash of an owner, also of a read-write lock.
-With `token` any text may be a lock, so those are listed that look like an owner
-and expire: a UUID, or that and a number, 16 to 64 hexadecimal digits, 22 to 64
-digits of base 64, or what ShedLock writes. Formats without owners cannot be
-listed, nor are semaphores. Locks that are taken or released meanwhile may be
-missing or too many. Of a file, all backends are gone through.
+client's format=: with `redisson` a hash of owners, also a read-write lock, with
+the reader whose lease ends last. With `token` any text may be a lock, so those
+are listed that look like an owner and expire: a UUID, or that and a number, 16
+to 64 hexadecimal digits, 22 to 64 digits of base 64, or what ShedLock writes.
+Formats without owners cannot be listed, nor are semaphores. Locks that are
+taken or released meanwhile may be missing or too many. Of a file, all backends
+are gone through, and sections of locks that have a format or a prefix of their
+own.
 
 With --json each lock is an object on a line of its own. Exit status: 0, also if
 none is held, or one of `distlock --help`; what was found before a failure is
@@ -369,13 +377,12 @@ pub(crate) struct RunArguments {
     /// URL or file, 30 s]
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub(crate) lease: Option<Duration>,
-    /// Run up to so many commands at once: NAME is a semaphore with N permits. The first user of it
-    /// sets N in the store
-    #[arg(long, value_name = "N", conflicts_with = "at_least")]
-    pub(crate) slots: Option<u32>,
+    #[command(flatten)]
+    pub(crate) take: TakeArguments,
     /// Keep the lock for at least so long, also when the command has ended before: hosts whose
     /// clocks differ by less run it once
     #[arg(long, value_name = "SECS", value_parser = seconds)]
+    #[arg(conflicts_with_all = ["slots", "shared"])]
     pub(crate) at_least: Option<Duration>,
     /// Stop the command after so long, with TERM and then KILL
     #[arg(long, value_name = "SECS", value_parser = seconds)]
@@ -395,6 +402,35 @@ pub(crate) struct RunArguments {
     /// The command and its arguments
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+// No doc comments on these two: clap would take them for the text of the command.
+
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct TakeArguments {
+    /// Share NAME with others that do: the read part of a read-write lock
+    #[arg(short, long, conflicts_with_all = ["exclusive", "slots"])]
+    pub(crate) shared: bool,
+    /// Hold NAME alone, without those that share it: the write part
+    #[arg(short = 'x', visible_short_alias = 'e', long, conflicts_with = "slots")]
+    pub(crate) exclusive: bool,
+    /// Up to so many hold NAME at once: a semaphore with N permits. The first user of it sets N in
+    /// the store
+    #[arg(long, value_name = "N")]
+    pub(crate) slots: Option<u32>,
+}
+
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct AskArguments {
+    /// NAME is that of `run --shared`: held means that no other can share it now
+    #[arg(short, long, conflicts_with_all = ["exclusive", "slots"])]
+    pub(crate) shared: bool,
+    /// NAME is that of `run --exclusive`: held means that another holds it, shared or not
+    #[arg(short = 'x', visible_short_alias = 'e', long, conflicts_with = "slots")]
+    pub(crate) exclusive: bool,
+    /// NAME is that of `run --slots`: held means that no slot is free
+    #[arg(long)]
+    pub(crate) slots: bool,
 }
 
 #[derive(Args, Debug)]
@@ -425,9 +461,8 @@ pub(crate) struct CheckArguments {
     /// Print nothing
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// NAME is that of `run --slots`: held means that no slot is free
-    #[arg(long)]
-    pub(crate) slots: bool,
+    #[command(flatten)]
+    pub(crate) ask: AskArguments,
     /// The name of the lock
     pub(crate) name: String,
 }
@@ -441,9 +476,8 @@ pub(crate) struct WaitArguments {
     /// Wait for at most so long [default: for ever, if the store answers]
     #[arg(short, long, value_name = "SECS", value_parser = seconds)]
     pub(crate) wait: Option<Duration>,
-    /// NAME is that of `run --slots`: held means that no slot is free
-    #[arg(long)]
-    pub(crate) slots: bool,
+    #[command(flatten)]
+    pub(crate) ask: AskArguments,
     /// The name of the lock
     pub(crate) name: String,
 }
@@ -499,6 +533,9 @@ pub(crate) struct WatchArguments {
     /// Print a JSON object for each round, one a line
     #[arg(long)]
     pub(crate) json: bool,
+    /// The names are those of `run --slots`: how many slots are free
+    #[arg(long)]
+    pub(crate) slots: bool,
     /// The names of the locks, or one pattern
     #[arg(value_name = "PATTERN|NAME")]
     pub(crate) words: Vec<String>,
@@ -517,6 +554,7 @@ pub(crate) struct BenchArguments {
     pub(crate) threads: usize,
     /// How many locks to hold while they are renewed; 0 leaves that out
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    #[arg(value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(..=100_000))]
     pub(crate) held: usize,
     /// Print a JSON object
     #[arg(long)]
@@ -549,6 +587,8 @@ pub(crate) struct HoldArguments {
     /// Wait for at most so long; 0 is one attempt [default: for ever, if the store answers]
     #[arg(short, long, value_name = "SECS", value_parser = seconds, conflicts_with = "nonblock")]
     pub(crate) wait: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) take: TakeArguments,
     /// The lease that is renewed [default: `watchdog` of the URL or file, 30 s]
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub(crate) lease: Option<Duration>,

@@ -3,32 +3,30 @@
 use crate::arguments::BreakArguments;
 use crate::exit::{self, Failure};
 use crate::output::{self, report};
+use crate::rows;
 use crate::store::{held_for, named, rounded, short};
-use distlock::DistLock;
+use distlock::backend::{HolderInfo, LockInfo};
+use distlock::{Client, DistLock};
+use std::slice;
+use std::sync::Arc;
 
 /// Asks, and breaks the lock.
 pub(crate) fn break_lock(arguments: &BreakArguments) -> Result<u8, Failure> {
     let client = arguments.store.connect_for(&arguments.name)?;
-    let lock = client.mutex(arguments.name.as_str())?;
-    let Some(holder) = lock.inspect()?.holder else {
+    let lock = lock_of(&client, &arguments.name)?;
+    let found = lock.inspect()?;
+    if found.holder.is_none() {
         report(format_args!("lock {:?} is free", arguments.name));
         return Ok(exit::CONFLICT);
-    };
-    let left = holder.remaining.map_or_else(|| "no end".to_owned(), rounded);
-    let who = match held_for(&holder) {
-        Some(held) => {
-            format!("{} ({}) for {}", named(&holder), short(&holder), rounded(held))
-        }
-        None => short(&holder),
-    };
-    let who = format!("{:?}, held by {who} (lease: {left})", arguments.name);
+    }
+    let who = format!("{:?}, held by {}", arguments.name, described(&found));
     let question = format!("Break lock {who}? Another holder may enter.");
     if !arguments.yes && !output::is_confirmed(&question)? {
         report("nothing was broken");
         return Ok(exit::CONFLICT);
     }
-    let now = lock.inspect()?.holder;
-    if now.is_some_and(|now| now.owner != holder.owner) {
+    let now = lock.inspect()?;
+    if holders(&now).any(|now| holders(&found).all(|before| before.owner != now.owner)) {
         report("it has another holder by now, and nothing was broken");
         return Ok(exit::CONFLICT);
     }
@@ -37,4 +35,42 @@ pub(crate) fn break_lock(arguments: &BreakArguments) -> Result<u8, Failure> {
         return Ok(exit::CONFLICT);
     }
     output::line(&format!("broke lock {who}"))
+}
+
+/// The lock of this name. That of a read-write lock wakes its own waiters.
+fn lock_of(client: &Client, name: &str) -> Result<Arc<dyn DistLock>, Failure> {
+    let names = rows::names(slice::from_ref(&name.to_owned()), false)?;
+    let is_read_write = |info: &LockInfo| info.readers.is_some();
+    // What cannot be looked at fails below, with the reason.
+    if client.inspect_all(&names).iter().flatten().any(is_read_write) {
+        return Ok(client.rw_lock(name)?.write().into());
+    }
+    Ok(client.mutex(name)?.into())
+}
+
+/// The holder, and the other readers.
+fn holders(info: &LockInfo) -> impl Iterator<Item = &HolderInfo> {
+    info.holder.iter().chain(info.readers.iter().flat_map(|readers| &readers.known))
+}
+
+/// Who holds it, and for how long yet.
+fn described(info: &LockInfo) -> String {
+    /// How many readers are named.
+    const NAMED: usize = 5;
+    let known = info.readers.as_ref().map_or(&[][..], |readers| &readers.known);
+    if info.holders < 2 || known.is_empty() {
+        return info.holder.as_ref().map_or_else(String::new, with_lease);
+    }
+    let shown: Vec<_> = known.iter().take(NAMED).map(with_lease).collect();
+    let more = if info.holders > shown.len() as u64 { ", .." } else { "" };
+    format!("{} readers: {}{more}", info.holders, shown.join(", "))
+}
+
+fn with_lease(holder: &HolderInfo) -> String {
+    let left = holder.remaining.map_or_else(|| "no end".to_owned(), rounded);
+    let who = match held_for(holder) {
+        Some(held) => format!("{} ({}) for {}", named(holder), short(holder), rounded(held)),
+        None => short(holder),
+    };
+    format!("{who} (lease: {left})")
 }

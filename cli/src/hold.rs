@@ -5,8 +5,9 @@ use crate::arguments::HoldArguments;
 use crate::exit::{self, Failure};
 use crate::output::{self, report};
 use crate::signals::{self, Signals};
+use crate::taking::Lock;
 use distlock::crossbeam_channel::{Receiver, after, select, unbounded};
-use distlock::{Error, Interrupt, LockOptions, Loss, OwnedGuard, OwnedMutex};
+use distlock::{Error, Interrupt, LockOptions, Loss, OwnedGuard};
 use serde_json::Value as Json;
 use std::io::{self, BufRead};
 use std::ops::ControlFlow;
@@ -21,8 +22,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 pub(crate) fn hold(arguments: &HoldArguments) -> Result<u8, Failure> {
     let stop = Interrupt::new();
     let heard = Signals::block_all()?.listen(&stop);
-    let client = arguments.store.connect_for(&arguments.name)?;
-    let lock = client.owned_mutex(arguments.name.as_str())?;
+    let lock = Lock::of(&arguments.store.clients()?, &arguments.name, &arguments.take)?;
     match acquire(&lock, arguments, &stop) {
         Ok(Some(guard)) => serve(guard, &stop),
         Ok(None) => {
@@ -39,7 +39,7 @@ pub(crate) fn hold(arguments: &HoldArguments) -> Result<u8, Failure> {
 
 /// `None` is the answer "busy", and only a wait that ends can have it.
 fn acquire(
-    lock: &OwnedMutex,
+    lock: &Lock,
     arguments: &HoldArguments,
     stop: &Interrupt,
 ) -> Result<Option<OwnedGuard>, Error> {
@@ -50,11 +50,7 @@ fn acquire(
     if let Some(time) = arguments.max_hold {
         options = options.lease(time);
     }
-    match arguments.wait {
-        Some(wait) => lock.try_lock_with(&options.wait(wait)),
-        None if arguments.nonblock => lock.try_lock_with(&options),
-        None => lock.lock_with(&options).map(Some),
-    }
+    lock.take(&options, arguments.wait.or(arguments.nonblock.then_some(Duration::ZERO)))
 }
 
 /// Answers commands until the lock is released or lost.

@@ -59,6 +59,9 @@ mod store;
 // `run`, the process that holds the lock and starts the command.
 mod supervisor;
 
+// The lock that `run` and `hold` take.
+mod taking;
+
 // The foreground process group of the terminal.
 mod terminal;
 

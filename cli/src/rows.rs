@@ -4,8 +4,8 @@ use crate::arguments::Limit;
 use crate::exit::Failure;
 use crate::output;
 use crate::store::{Clients, held_for, named, rounded, short};
-use distlock::LockName;
-use distlock::backend::{LockInfo, Permits};
+use distlock::backend::{HolderInfo, LockInfo, Permits};
+use distlock::{Config, ConfigSet, LockKind, LockName, Locks};
 use humantime::format_rfc3339_millis;
 use serde_json::Value as Json;
 use std::slice;
@@ -28,66 +28,133 @@ pub(crate) struct Found {
     pub(crate) is_cut: bool,
 }
 
+/// Which readers of a read-write lock a table shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Readers {
+    /// The one whose lease ends last.
+    Last,
+    /// Each, on a line of its own.
+    Each,
+}
+
 impl Row {
     /// What the table says.
-    fn cells(&self) -> [String; 6] {
+    fn cells(&self, shown: Readers) -> Vec<[String; 6]> {
         let Self { name, info } = self;
-        let none = || "-".to_owned();
         let waiters = info.waiters.map_or_else(|| UNKNOWN.to_owned(), |count| count.to_string());
-        let state = |of_lock: &str| match info.permits {
-            Some(Permits { limit, free, .. }) => format!("{free} of {limit} free"),
-            None => of_lock.to_owned(),
+        let [holder, held, remaining] = match &info.holder {
+            Some(holder) => of_holder(holder),
+            None => ["-"; 3].map(str::to_owned),
         };
-        let Some(holder) = &info.holder else {
-            return [name.to_string(), state("free"), none(), none(), none(), waiters];
+        let mut lines = vec![[name.to_string(), self.state(), holder, held, remaining, waiters]];
+        if shown == Readers::Each {
+            let blank = String::new;
+            let others = info.readers.iter().flat_map(|readers| readers.known.iter().skip(1));
+            lines.extend(others.map(|reader| {
+                let [holder, held, remaining] = of_holder(reader);
+                [blank(), blank(), holder, held, remaining, blank()]
+            }));
+            let shown = u64::try_from(lines.len()).unwrap_or(u64::MAX);
+            if info.holders > shown && info.readers.is_some() {
+                let more = format!(".. and {} more", info.holders - shown);
+                lines.push([blank(), blank(), more, blank(), blank(), blank()]);
+            }
+        }
+        lines
+    }
+
+    /// Whether it is held, and how many share it.
+    fn state(&self) -> String {
+        let LockInfo { holder, holders, permits, readers, .. } = &self.info;
+        if let Some(Permits { limit, free, .. }) = permits {
+            return format!("{free} of {limit} free");
+        }
+        let waits = readers.as_ref().is_some_and(|readers| readers.writer_waits);
+        let state = match readers {
+            _ if holder.is_none() => "free".to_owned(),
+            None => "held".to_owned(),
+            Some(readers) if readers.known.is_empty() => "1 writer".to_owned(),
+            Some(_) if *holders == 1 => "1 reader".to_owned(),
+            Some(_) => format!("{holders} readers"),
         };
-        [
-            name.to_string(),
-            state("held"),
-            named(holder),
-            held_for(holder).map_or_else(|| UNKNOWN.to_owned(), rounded),
-            holder.remaining.map_or_else(|| "no end".to_owned(), rounded),
-            waiters,
-        ]
+        if waits { state + ", writer waits" } else { state }
     }
 
     /// The same as JSON. For a lease without an end, `expires` is false.
     pub(crate) fn json(&self) -> String {
         let Self { name, info } = self;
         let holder = info.holder.as_ref();
-        let remaining = holder.and_then(|holder| holder.remaining);
-        let label = holder.and_then(|holder| holder.label.as_ref());
-        let since = label.map(|label| format_rfc3339_millis(label.since).to_string());
-        let millis = remaining.and_then(|time| u64::try_from(time.as_millis()).ok());
-        let pairs = [
-            ("name", Json::from(name.as_str())),
-            ("held", Json::from(holder.is_some())),
-            ("holder", Json::from(holder.map(short))),
-            ("label", Json::from(label.map(|label| &*label.text))),
-            ("since", Json::from(since)),
-            ("expires", Json::from(holder.map(|holder| holder.remaining.is_some()))),
-            ("remaining_ms", Json::from(millis)),
+        let mut pairs =
+            vec![("name", Json::from(name.as_str())), ("held", Json::from(holder.is_some()))];
+        pairs.extend(pairs_of(holder));
+        pairs.extend([
             ("token", Json::Null),
             ("largest_token", Json::from(info.largest_token.map(|token| token.get()))),
             ("waiters", Json::from(info.waiters)),
-        ];
-        let permits = info.permits.map(|it| [("limit", it.limit.into()), ("free", it.free.into())]);
-        let pairs = pairs.into_iter().chain(permits.into_iter().flatten());
-        let pairs: Vec<_> = pairs.map(|(key, value)| format!("\"{key}\":{value}")).collect();
-        format!("{{{}}}", pairs.join(","))
+        ]);
+        if let Some(Permits { limit, free, .. }) = info.permits {
+            pairs.extend([("limit", limit.into()), ("free", free.into())]);
+        }
+        let mut text = object(&pairs);
+        if let Some(readers) = &info.readers {
+            let known: Vec<_> =
+                readers.known.iter().map(|reader| object(&pairs_of(Some(reader)))).collect();
+            let (known, waits) = (known.join(","), readers.writer_waits);
+            text.pop();
+            text += &format!(
+                r#","holders":{},"readers":[{known}],"writer_waits":{waits}}}"#,
+                info.holders
+            );
+        }
+        // As serde_json leaves some control characters.
+        output::printable(&text)
     }
 }
 
+/// Who it is, for how long it has held the lock, and what is left of its lease.
+fn of_holder(holder: &HolderInfo) -> [String; 3] {
+    [
+        named(holder),
+        held_for(holder).map_or_else(|| UNKNOWN.to_owned(), rounded),
+        holder.remaining.map_or_else(|| "no end".to_owned(), rounded),
+    ]
+}
+
+/// The same in JSON.
+fn pairs_of(holder: Option<&HolderInfo>) -> [(&'static str, Json); 5] {
+    let remaining = holder.and_then(|holder| holder.remaining);
+    let label = holder.and_then(|holder| holder.label.as_ref());
+    let since = label.map(|label| format_rfc3339_millis(label.since).to_string());
+    let millis = remaining.and_then(|time| u64::try_from(time.as_millis()).ok());
+    [
+        ("holder", Json::from(holder.map(short))),
+        ("label", Json::from(label.map(|label| &*label.text))),
+        ("since", Json::from(since)),
+        ("expires", Json::from(holder.map(|holder| holder.remaining.is_some()))),
+        ("remaining_ms", Json::from(millis)),
+    ]
+}
+
+/// An object whose members are in this order.
+fn object(pairs: &[(&str, Json)]) -> String {
+    let pairs: Vec<_> = pairs.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
+    format!("{{{}}}", pairs.join(","))
+}
+
 /// The rows under each other.
-pub(crate) fn table(rows: &[Row]) -> String {
+pub(crate) fn table(rows: &[Row], readers: Readers) -> String {
     let head = ["NAME", "STATE", "HOLDER", "HELD", "REMAINING", "WAITERS"].map(str::to_owned);
-    let lines: Vec<_> = [head].into_iter().chain(rows.iter().map(Row::cells)).collect();
+    let lines: Vec<_> =
+        [head].into_iter().chain(rows.iter().flat_map(|row| row.cells(readers))).collect();
     output::aligned(&lines)
 }
 
-/// Reads names of locks.
-pub(crate) fn names(words: &[String]) -> Result<Vec<LockName>, Failure> {
-    words.iter().map(|name| Ok(LockName::new(name)?)).collect()
+/// Reads names of locks, or of semaphores.
+pub(crate) fn names(words: &[String], slots: bool) -> Result<Vec<LockName>, Failure> {
+    // Any limit will do to look.
+    let semaphore = LockKind::Permits { limit: 1, count: 1 };
+    let kind = if slots { semaphore } else { LockKind::Mutex };
+    words.iter().map(|name| Ok(LockName::new(name)?.of_kind(kind))).collect()
 }
 
 /// The state of these locks, each in its own store.
@@ -101,27 +168,63 @@ pub(crate) fn of_names(clients: &Clients, names: &[LockName]) -> Result<Vec<Row>
     Ok(rows)
 }
 
-/// Adds the held locks of all stores that match, in the order of their names; also what was found
-/// before a failure.
+/// Adds the held locks of all stores that match, in the order of their names, also those of
+/// sections with a format of their own; also what was found before a failure.
 pub(crate) fn find(
     clients: &Clients,
     pattern: &str,
     limit: &Limit,
     found: &mut Found,
 ) -> Result<(), Failure> {
-    let mut backends = clients.settings().backends();
-    let outcome = backends.try_for_each(|backend| {
-        let mut pages = clients.of_backend(backend)?.locks(pattern);
-        while !found.is_cut
-            && let Some(page) = pages.next_page()?
-        {
-            let room = limit.locks.saturating_sub(found.rows.len());
-            found.is_cut = page.len() > room;
-            let rows = page.into_iter().take(room).map(|(name, info)| Row { name, info });
-            found.rows.extend(rows);
-        }
-        Ok(())
+    let settings = clients.settings();
+    let mut outcome = settings.backends().try_for_each(|backend| {
+        found.add(&mut clients.of_backend(backend)?.locks(pattern), limit, |_| true)
     });
+    for section in settings.locks().filter(|section| stands_apart(settings, section)) {
+        if outcome.is_err() {
+            break;
+        }
+        let is_of_section = |name: &LockName| {
+            settings.choice(name.as_str()).is_ok_and(|(_, chosen)| chosen == Some(section))
+        };
+        outcome = clients
+            .of_lock(section)
+            .and_then(|client| found.add(&mut client.locks(pattern), limit, is_of_section));
+    }
     found.rows.sort_unstable_by(|one, other| one.name.cmp(&other.name));
     outcome
+}
+
+/// Whether the locks of this section have other keys, or another format, than its backend says,
+/// and can be listed.
+fn stands_apart(settings: &ConfigSet, section: &str) -> bool {
+    let Ok((backend, _)) = settings.choice(section) else { return false };
+    let configs = (settings.config(section), settings.backend_config(backend));
+    let (Ok(own), Ok(of_backend)) = configs else { return false };
+    let format = |config: &Config| config.scheme_option("format").unwrap_or("redisson").to_owned();
+    let has_owners = ["redisson", "token"].contains(&&*format(&own));
+    has_owners && (format(&own) != format(&of_backend) || own.prefix() != of_backend.prefix())
+}
+
+impl Found {
+    /// Adds the locks of these pages that are wanted, as many as the limit allows.
+    fn add(
+        &mut self,
+        pages: &mut Locks,
+        limit: &Limit,
+        is_wanted: impl Fn(&LockName) -> bool,
+    ) -> Result<(), Failure> {
+        while !self.is_cut
+            && let Some(page) = pages.next_page()?
+        {
+            for (name, info) in page.into_iter().filter(|(name, _)| is_wanted(name)) {
+                self.is_cut = self.rows.len() >= limit.locks;
+                if self.is_cut {
+                    break;
+                }
+                self.rows.push(Row { name, info });
+            }
+        }
+        Ok(())
+    }
 }

@@ -1,13 +1,12 @@
 //! `status`, `check` and `wait`: what the store says of a lock.
 
-use crate::arguments::{CheckArguments, StatusArguments, WaitArguments};
+use crate::arguments::{AskArguments, CheckArguments, StatusArguments, WaitArguments};
 use crate::exit::{self, Failure};
 use crate::output;
-use crate::rows;
+use crate::rows::{self, Readers};
 use crate::signals::{self, Signals};
-use distlock::backend::LockInfo;
 use distlock::crossbeam_channel::{after, select};
-use distlock::{Client, Clock, DistLock, Interrupt, LockKind, Moment, SystemClock};
+use distlock::{Client, Clock, DistLock, Interrupt, Moment, SystemClock};
 use std::time::Duration;
 
 /// The time between two questions to the store.
@@ -16,7 +15,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// Says by the exit status whether a lock is held.
 pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, Failure> {
     let client = arguments.store.connect_for(&arguments.name)?;
-    let is_held = is_held(&look(&client, &arguments.name, arguments.slots)?);
+    let is_held = is_held(&client, &arguments.name, arguments.ask)?;
     if !arguments.quiet {
         output::line(if is_held { "held" } else { "free" })?;
     }
@@ -28,7 +27,7 @@ pub(crate) fn wait(arguments: &WaitArguments) -> Result<u8, Failure> {
     let heard = Signals::block_unless_ignored()?.listen(&Interrupt::new());
     let client = arguments.store.connect_for(&arguments.name)?;
     let until = arguments.wait.map_or(Moment::NEVER, |wait| SystemClock.now() + wait);
-    while is_held(&look(&client, &arguments.name, arguments.slots)?) {
+    while is_held(&client, &arguments.name, arguments.ask)? {
         let left = until.since(SystemClock.now());
         if left.is_zero() {
             return Ok(arguments.conflict.status);
@@ -47,30 +46,31 @@ pub(crate) fn wait(arguments: &WaitArguments) -> Result<u8, Failure> {
 
 /// Shows the holders of locks.
 pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, Failure> {
-    let mut names = rows::names(&arguments.names)?;
-    if arguments.slots {
-        // Any limit will do to look.
-        let kind = LockKind::Permits { limit: 1, count: 1 };
-        names.iter_mut().for_each(|name| *name = name.of_kind(kind));
-    }
+    let names = rows::names(&arguments.names, arguments.slots)?;
     let rows = rows::of_names(&arguments.store.clients()?, &names)?;
     if arguments.json {
         rows.iter().try_for_each(|row| output::line(&row.json()).map(drop))?;
     } else {
-        output::line(&rows::table(&rows))?;
+        output::line(&rows::table(&rows, Readers::Each))?;
     }
     Ok(0)
 }
 
-/// What the store says of a lock, or of a semaphore, for which any limit will do here.
-fn look(client: &Client, name: &str, is_semaphore: bool) -> Result<LockInfo, Failure> {
-    Ok(match is_semaphore {
-        true => client.semaphore(name, 1)?.inspect()?,
-        false => client.mutex(name)?.inspect()?,
-    })
-}
-
 /// Whether no client can take it now.
-fn is_held(info: &LockInfo) -> bool {
-    info.holder.is_some() && info.permits.is_none_or(|permits| permits.free == 0)
+fn is_held(client: &Client, name: &str, ask: AskArguments) -> Result<bool, Failure> {
+    if ask.slots {
+        // Any limit will do to look.
+        let info = client.semaphore(name, 1)?.inspect()?;
+        return Ok(info.permits.is_some_and(|permits| permits.free == 0));
+    }
+    if !ask.shared && !ask.exclusive {
+        return Ok(client.mutex(name)?.is_locked()?);
+    }
+    let info = client.rw_lock(name)?.write().inspect()?;
+    let readers = info.readers.unwrap_or_default();
+    let lets_readers_in = !readers.known.is_empty() && !readers.writer_waits;
+    Ok(match info.holder {
+        Some(_) => ask.exclusive || !lets_readers_in,
+        None => ask.shared && readers.writer_waits,
+    })
 }

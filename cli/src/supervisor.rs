@@ -10,11 +10,11 @@ use crate::processes::{
 use crate::run::OWN_PROGRAM;
 use crate::signals::{FRONT_ENDED, Signals};
 use crate::store::rounded;
+use crate::taking::Lock;
 use crate::terminal::Terminal;
 use distlock::crossbeam_channel::{Receiver, after, never, select};
 use distlock::{
-    Clock, Config, Error, Event, Interrupt, LockOptions, Loss, Moment, OwnedGuard, OwnedMutex,
-    Semaphore, SystemClock,
+    Clock, Config, Error, Event, Interrupt, LockOptions, Loss, Moment, OwnedGuard, SystemClock,
 };
 use rustix::process::{
     Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
@@ -48,11 +48,7 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
     let verbose = arguments.verbose;
     let clients = arguments.store.clients_with(move |event| tell(event, verbose))?;
     let plan = Plan::of(arguments, &clients.config_of(&arguments.name)?)?;
-    let client = clients.of_lock(&arguments.name)?;
-    let lock = match arguments.slots {
-        Some(slots) => Taken::Slot(client.semaphore(arguments.name.as_str(), slots)?),
-        None => Taken::Lock(client.owned_mutex(arguments.name.as_str())?),
-    };
+    let lock = Lock::of(&clients, &arguments.name, &arguments.take)?;
     let options = LockOptions::new().watched(plan.lease).interrupt(&stop_waiting);
     let called = SystemClock.now();
     let guard = match acquire(&lock, arguments, &options) {
@@ -104,48 +100,22 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
     job.finish(verbose)
 }
 
-/// What the command needs to run.
-enum Taken {
-    Lock(OwnedMutex),
-    /// One of several.
-    Slot(Semaphore),
-}
-
-impl Taken {
-    fn try_with(&self, options: &LockOptions) -> Result<Option<OwnedGuard>, Error> {
-        match self {
-            Self::Lock(lock) => lock.try_lock_with(options),
-            Self::Slot(slots) => slots.try_acquire_with(1, options),
-        }
-    }
-
-    fn wait_with(&self, options: &LockOptions) -> Result<OwnedGuard, Error> {
-        match self {
-            Self::Lock(lock) => lock.lock_with(options),
-            Self::Slot(slots) => slots.acquire_with(1, options),
-        }
-    }
-}
-
 /// Takes the lock; `None` if it is held by another client.
 fn acquire(
-    lock: &Taken,
+    lock: &Lock,
     arguments: &RunArguments,
     options: &LockOptions,
 ) -> Result<Option<OwnedGuard>, Error> {
-    if let Some(wait) = arguments.wait {
-        return lock.try_with(&options.clone().wait(wait));
-    }
-    // One attempt first, which reports at once that the store cannot be reached: a wait without an
-    // end would tolerate that for a while.
-    let guard = lock.try_with(options)?;
-    if guard.is_some() || arguments.nonblock {
+    // Without a limit one attempt first, which reports at once that the store cannot be reached: a
+    // wait without an end would tolerate that for a while.
+    let guard = lock.take(options, Some(arguments.wait.unwrap_or_default()))?;
+    if guard.is_some() || arguments.nonblock || arguments.wait.is_some() {
         return Ok(guard);
     }
     if arguments.verbose {
         report(format_args!("lock {:?} is held by another client: waiting", arguments.name));
     }
-    lock.wait_with(options).map(Some)
+    lock.take(options, None)
 }
 
 /// The exit status after a signal that came before the command was started.

@@ -3,7 +3,7 @@
 use crate::arguments::{Limit, WatchArguments};
 use crate::exit::{self, Failure};
 use crate::output;
-use crate::rows::{self, Found, Row};
+use crate::rows::{self, Found, Readers, Row};
 use crate::screen::Screen;
 use crate::signals::{self, Signals};
 use crate::store::Clients;
@@ -22,8 +22,12 @@ enum Watched {
 }
 
 impl Watched {
-    fn read(words: &[String]) -> Result<Self, Failure> {
+    fn read(words: &[String], slots: bool) -> Result<Self, Failure> {
         let is_pattern = |word: &String| word.contains(['*', '?', '[']);
+        if slots && (words.is_empty() || words.iter().any(is_pattern)) {
+            let what = "--slots needs names: semaphores are not listed";
+            return Err(Failure::new(exit::USAGE, what));
+        }
         match words {
             [] => Ok(Self::Pattern("*".to_owned())),
             [word] if is_pattern(word) => Ok(Self::Pattern(word.clone())),
@@ -31,7 +35,7 @@ impl Watched {
                 let what = "a pattern stands alone: give one pattern, or names without *, ? and [";
                 Err(Failure::new(exit::USAGE, what))
             }
-            words => Ok(Self::Names(rows::names(words)?)),
+            words => Ok(Self::Names(rows::names(words, slots)?)),
         }
     }
 
@@ -51,7 +55,7 @@ impl Watched {
 /// Shows the locks until the user has seen enough.
 pub(crate) fn watch(arguments: WatchArguments) -> Result<u8, Failure> {
     let heard = Signals::block_all()?.listen(&Interrupt::new());
-    let watched = Watched::read(&arguments.words)?;
+    let watched = Watched::read(&arguments.words, arguments.slots)?;
     let clients = arguments.store.clients()?;
     let WatchArguments { limit, interval, count, json, .. } = arguments;
     let (ask, rounds) = rounds(move || watched.ask(&clients, &limit));
@@ -148,7 +152,7 @@ impl View {
             ));
         }
         let apart = if self.round > 1 { "\n" } else { "" };
-        output::line(&format!("{apart}{}", rows::table(rows)))
+        output::line(&format!("{apart}{}", rows::table(rows, Readers::Last)))
     }
 
     /// Draws the last round: a line about it, and as many rows as there is room for.
@@ -165,7 +169,7 @@ impl View {
             }
         };
         let (_, height) = Screen::size();
-        let table = rows::table(rows);
+        let table = rows::table(rows, Readers::Last);
         let mut lines: Vec<_> =
             [about].into_iter().chain(table.lines().map(str::to_owned)).collect();
         if lines.len() > height {

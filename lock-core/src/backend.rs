@@ -69,6 +69,7 @@ use crate::owner::{OwnerId, OwnerLabel, OwnerText};
 use crate::replication::{InsufficientReplicas, Replication};
 use crate::token::{FencingToken, TokenRange};
 use std::any::Any;
+use std::cmp::Reverse;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -155,8 +156,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
         done(self.release(acquisition, closing, by));
     }
 
-    /// Returns the holder with its label and what is left of its lease, and changes nothing. Never
-    /// answered from a replica.
+    /// Returns the holder with its label and what is left of its lease, the readers of a read-write
+    /// lock and the permits of a semaphore, and changes nothing. Never answered from a replica.
     ///
     /// # Errors
     ///
@@ -246,7 +247,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
     }
 
     /// Like [`inspect`](Self::inspect), for several locks, in few requests and with all that the
-    /// store can tell of [`LockInfo`]. Returns one answer for each name, in the same order.
+    /// store can tell of [`LockInfo`], also if what a mutex is asked for is a read-write lock.
+    /// Returns one answer for each name, in the same order.
     ///
     /// The default asks for one after the other, and for the holder alone.
     fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
@@ -757,6 +759,9 @@ pub struct LockInfo {
     /// How many permits the [semaphore](LockKind::Permits) has, and how many of them are free;
     /// `None` for other kinds, and for a semaphore that no client has used yet.
     pub permits: Option<Permits>,
+    /// Who reads, if it is a read-write lock; `None` for other kinds. Of a held one that was asked
+    /// for as a mutex, [`Backend::inspect_all`] and [`Backend::list`] tell it, too.
+    pub readers: Option<Readers>,
     /// How many clients listen for its release, and so wait for it or did a moment ago. A client
     /// that polls does not listen. `None`: not asked for ([`Backend::inspect`] does not), or the
     /// store does not tell.
@@ -784,10 +789,37 @@ impl Permits {
     }
 }
 
+/// The readers of a read-write lock, as the store reports them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Readers {
+    /// Each with what is left of its own lease, the last to end first. Empty if none reads, and
+    /// perhaps of a lock that a writer has. Of very many only some: [`LockInfo::holders`] counts
+    /// all.
+    pub known: Vec<HolderInfo>,
+    /// Whether a writer waits, and keeps new readers out.
+    pub writer_waits: bool,
+}
+
+impl Readers {
+    /// Makes readers, and says whether a writer waits.
+    #[must_use]
+    pub fn new(mut known: Vec<HolderInfo>, writer_waits: bool) -> Self {
+        known.sort_by_key(|reader| Reverse(reader.remaining.unwrap_or(Duration::MAX)));
+        Self { known, writer_waits }
+    }
+}
+
 impl LockInfo {
     /// A free lock.
-    pub const FREE: Self =
-        Self { holder: None, holders: 0, permits: None, waiters: None, largest_token: None };
+    pub const FREE: Self = Self {
+        holder: None,
+        holders: 0,
+        permits: None,
+        readers: None,
+        waiters: None,
+        largest_token: None,
+    };
 
     /// Makes the state of a lock with this holder.
     #[must_use]
@@ -806,6 +838,13 @@ impl LockInfo {
     #[must_use]
     pub fn permits(mut self, permits: Permits) -> Self {
         self.permits = Some(permits);
+        self
+    }
+
+    /// Sets the readers of a read-write lock.
+    #[must_use]
+    pub fn readers(mut self, readers: Readers) -> Self {
+        self.readers = Some(readers);
         self
     }
 

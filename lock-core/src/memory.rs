@@ -8,8 +8,8 @@ mod kinds;
 
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, KeptLock,
-    LockInfo, LockPage, NodeId, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
-    Tokens, Tombstone, Wake, Watch,
+    LockInfo, LockPage, NodeId, PagePosition, Readers, Release, ReleaseOptions, Renewal,
+    RenewalRequest, Tokens, Tombstone, Wake, Watch,
 };
 use crate::clock::{Clock, ManualClock, Moment};
 use crate::config::{Config, WriterPriority};
@@ -64,6 +64,7 @@ struct HeldLock {
     owner: OwnerId,
     until: Moment,
     label: Option<OwnerLabel>,
+    is_writer: bool,
 }
 
 struct Counter {
@@ -132,15 +133,24 @@ impl State {
 
     /// The holder, or those that share the name.
     fn look(&mut self, name: &LockName, now: Moment) -> LockInfo {
-        if name.kind().is_shared() || (self.holder(name, now).is_none() && !self.shares.is_empty())
-        {
-            return self.inspect_shares(name, now);
-        }
-        self.holder(name, now).map_or(LockInfo::FREE, |held| {
+        let kind = name.kind();
+        let holder = self.holder(name, now).map(|held| {
             let owner = OwnerText::new(&held.owner.to_string());
             let left = Some(held.until.since(now));
-            LockInfo::held(HolderInfo::new(owner, left, 1).label(held.label.clone()))
-        })
+            let info = LockInfo::held(HolderInfo::new(owner, left, 1).label(held.label.clone()));
+            (info, held.is_writer)
+        });
+        let (info, is_writer) = match holder {
+            Some(holder) if !kind.is_shared() => holder,
+            _ if kind.is_shared() || !self.shares.is_empty() => {
+                return self.inspect_shares(name, now);
+            }
+            _ => (LockInfo::FREE, false),
+        };
+        if is_writer || kind == LockKind::Write {
+            return info.readers(Readers::new(Vec::new(), self.writer_waits(name, now)));
+        }
+        info
     }
 
     /// All that is known of a lock.
@@ -157,6 +167,7 @@ impl State {
 
     /// A `label` replaces the owner's former one.
     fn hold(&mut self, name: &LockName, owner: OwnerId, until: Moment, label: Option<OwnerLabel>) {
+        let is_writer = name.kind() == LockKind::Write;
         let name = plain(name);
         match self.locks.get_mut(&*name).filter(|held| held.owner == owner) {
             Some(held) => {
@@ -164,7 +175,8 @@ impl State {
                 held.label = label.or(held.label.take());
             }
             None => {
-                self.locks.insert(name.into_owned(), HeldLock { owner, until, label });
+                let held = HeldLock { owner, until, label, is_writer };
+                self.locks.insert(name.into_owned(), held);
             }
         }
     }
@@ -262,7 +274,7 @@ impl Backend for MemoryBackend {
             is_repeated = true;
         }
         let label = label.map(|text| OwnerLabel::new(Arc::clone(text), unix));
-        state.hold(name, owner, now + lease.duration(), label);
+        state.hold(attempt.name, owner, now + lease.duration(), label);
         let range = match tokens {
             Tokens::None => None,
             // No other owner was granted since, so the counter is where this owner's grant left it.
@@ -548,7 +560,8 @@ mod tests {
     use crate::clock::SystemClock;
     use crate::lease::LeaseTime;
     use crate::owner::ClientId;
-    use crate::{Client, DistLock};
+    use crate::{Client, DistLock, LockOptions};
+    use std::slice;
 
     fn tokens(store: &MemoryBackend, name: &str) -> FencingToken {
         let name = LockName::new(name).unwrap();
@@ -558,6 +571,27 @@ mod tests {
             Ok(Answer::Granted(grant)) => grant.tokens.unwrap().first(),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn readers_are_told_of_a_name_without_a_kind_too() {
+        let client = Client::builder().url("memory://").unwrap().connect().unwrap();
+        let lock = client.rw_lock("readers of a name").unwrap();
+        let name = lock.read().name().of_kind(LockKind::Mutex);
+        let of_name = || client.inspect_all(slice::from_ref(&name)).remove(0).unwrap();
+        assert_eq!(of_name().readers, None);
+        let read = || lock.read().acquire_owned(&LockOptions::new()).unwrap();
+        let reading = [read(), read()];
+        let readers = of_name().readers.unwrap();
+        assert_eq!((readers.known.len(), of_name().holders), (2, 2));
+        let listed = client.locks(name.as_str()).next().unwrap().unwrap().1.readers.unwrap();
+        assert_eq!(listed.known.len(), 2);
+        drop(reading);
+        let writing = lock.write().lock().unwrap();
+        assert_eq!(of_name().readers, Some(Readers::default()));
+        drop(writing);
+        let _mutex = client.mutex(&name).unwrap().lock().unwrap();
+        assert_eq!((of_name().holders, of_name().readers), (1, None));
     }
 
     #[test]

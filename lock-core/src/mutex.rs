@@ -160,7 +160,7 @@ impl OwnedMutex {
     ///
     /// See [`DistLock`].
     pub fn acquire(&self, options: &LockOptions) -> Result<Option<OwnedGuard>, Error> {
-        Ok(self.0.acquire(None, options)?.map(OwnedGuard::new))
+        self.0.acquire_owned(options)
     }
 
     /// See [`DistLock::lock`].

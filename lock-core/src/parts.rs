@@ -6,7 +6,7 @@ use crate::engine::acquisition::Acquisition;
 use crate::engine::local_queue::{LocalLock, Scope};
 use crate::engine::{EngineHandle, acquire};
 use crate::error::{Error, ErrorKind};
-use crate::guard::{Hold, LockGuard};
+use crate::guard::{Hold, LockGuard, OwnedGuard};
 use crate::holder::thread_id;
 use crate::name::LockName;
 use crate::options::LockOptions;
@@ -131,6 +131,11 @@ impl SingleLock {
             return Err(Error::misuse("a thread that is ending cannot hold a lock").on(&self.name));
         }
         Ok(self.acquire(Some(thread), options)?.map(LockGuard::new))
+    }
+
+    /// Takes the lock for a guard that belongs to no thread.
+    pub(crate) fn acquire_owned(&self, options: &LockOptions) -> Result<Option<OwnedGuard>, Error> {
+        Ok(self.acquire(None, options)?.map(OwnedGuard::new))
     }
 
     /// Ends this thread's newest detached hold.

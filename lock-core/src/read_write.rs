@@ -2,8 +2,10 @@
 
 use crate::engine::EngineHandle;
 use crate::error::Error;
+use crate::guard::OwnedGuard;
 use crate::mutex::held_by_threads;
 use crate::name::{LockKind, LockName};
+use crate::options::LockOptions;
 use crate::parts::SingleLock;
 use std::fmt;
 use std::sync::Arc;
@@ -76,6 +78,31 @@ impl RwLock {
         &self.write
     }
 }
+
+/// Implements what both locks have beside [`DistLock`](crate::DistLock).
+macro_rules! held_by_guards {
+    ($($lock:ident),+) => {$(
+        impl $lock {
+            /// Takes the lock for a guard that belongs to no thread and can be sent to another;
+            /// `None` if it was busy until the end of the wait. Without a wait it waits for ever.
+            ///
+            /// Such a guard is not reentrant, and no guard of its thread is known to be beside it:
+            /// a thread that reads and asks for the write lock waits for itself.
+            ///
+            /// # Errors
+            ///
+            /// See [`DistLock`](crate::DistLock).
+            pub fn acquire_owned(
+                &self,
+                options: &LockOptions,
+            ) -> Result<Option<OwnedGuard>, Error> {
+                self.0.acquire_owned(options)
+            }
+        }
+    )+};
+}
+
+held_by_guards!(ReadLock, WriteLock);
 
 impl fmt::Debug for RwLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -134,7 +134,7 @@ impl Semaphore {
             ))
             .on(&self.name));
         }
-        Ok(self.lock(count)?.acquire(None, options)?.map(OwnedGuard::new))
+        self.lock(count)?.acquire_owned(options)
     }
 
     fn lock(&self, count: u32) -> Result<SingleLock, Error> {

@@ -92,6 +92,13 @@ fn other_locks_and_a_quorum_are_left_alone() {
 }
 
 #[test]
+fn more_held_locks_than_a_server_should_have_are_refused() {
+    let mut child = bench("redis://127.0.0.1:1", &["--held", "100001"]);
+    assert_eq!(child.wait_exit(SOON), 64);
+    assert!(only_error(&child).contains("100000"), "{}", child.errors());
+}
+
+#[test]
 fn unreachable_store_and_file_end_the_bench_at_once() {
     let mut child = bench("redis://127.0.0.1:1", &[]);
     assert_eq!(child.wait_exit(SOON), 69);

@@ -66,9 +66,11 @@ fn held_locks_that_match_are_listed_and_no_other_key() {
     probe.command(&["RPUSH", "app[1]:orders:list", REDISSON]);
     probe.command(&["HSET", "app[1]:", REDISSON, "1"]);
     probe.command(&["HSET", "app1:orders:9", REDISSON, "1"]);
-    // Redisson's read-write lock, held by two readers.
+    // Redisson's read-write lock with two readers, of which one is dead.
     let other = REDISSON.replace(":77", ":78");
     probe.command(&["HSET", "app[1]:orders:rw", "mode", "read", REDISSON, "1", &other, "1"]);
+    let hold = format!("{{app[1]:orders:rw}}:{REDISSON}:rwlock_timeout:1");
+    probe.command(&["SET", &hold, "1"]);
 
     assert_eq!(names(&url, &[]), ["orders:1", "orders:2", "orders:rw", "stock\n1"]);
     assert_eq!(names(&url, &["orders:*"]), ["orders:1", "orders:2", "orders:rw"]);
@@ -79,6 +81,9 @@ fn held_locks_that_match_are_listed_and_no_other_key() {
     assert!((1..=30_000).contains(&locks[0]["remaining_ms"].as_u64().unwrap()), "{locks:?}");
     assert_eq!(locks[0]["waiters"], 0);
     assert!(locks[0]["largest_token"].as_u64().is_some(), "{locks:?}");
+    let read_write = &listed(&url, &["orders:rw"])[0];
+    assert_eq!(read_write["holders"], 1, "{read_write}");
+    assert_eq!(read_write["readers"][0]["holder"], "01234567..", "{read_write}");
     let (_, table) = list(&url, &["stock*"]);
     assert!(table.contains("stock\\n1") && table.lines().count() == 2, "{table}");
     assert_eq!(probe.command_calls("keys"), 0);
@@ -244,6 +249,48 @@ fn locks_of_all_backends_of_a_file_are_listed() {
     let names = names.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
     let names: Vec<_> = names.map(|lock| lock["name"].as_str().unwrap().to_owned()).collect();
     assert_eq!(names, ["a", "b", "c"]);
+}
+
+/// Those that a terminal obeys and `serde_json` leaves.
+#[test]
+fn control_characters_are_escaped_in_json() {
+    let server = RedisServer::start();
+    let name = "a\u{7f}\u{9b}2Jb";
+    let _guards = hold(&client(&server, ""), [name]);
+    let (status, line) = list(&server.url(), &["--json"]);
+    assert!(status == 0 && !line.contains(['\u{7f}', '\u{9b}']), "{line:?}");
+    assert!(line.contains(r"a\u007f\u009b2Jb"), "{line:?}");
+    assert_eq!(names(&server.url(), &[]), [name]);
+}
+
+/// A section of the file may have another format, or other keys, than its backend.
+#[test]
+fn locks_of_sections_are_listed_in_their_own_format() {
+    let server = RedisServer::start();
+    let of_format = |query: &str| client(&server, query);
+    let _guards = (
+        hold(&of_format(""), ["a", "text:hash"]),
+        hold(&of_format("format=token"), ["text:1", "other"]),
+        hold(&of_format("prefix=app:"), ["ours:1"]),
+    );
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = format!(
+        "url = {:?}\n[locks.'text:*']\nformat = 'token'\n[locks.'ours:*']\nprefix = 'app:'\n\
+         [locks.'plain:*']\nformat = 'plain'\n",
+        server.url()
+    );
+    std::fs::write(file.path(), text).unwrap();
+    let path = file.path().to_str().unwrap();
+    let listed = |words: &[&str]| {
+        let words = [&["list", "--json", "--config", path], words].concat();
+        let mut child = Example::distlock(&words).spawn();
+        assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
+        let name = |line: &str| serde_json::from_str::<Json>(line).unwrap()["name"].clone();
+        child.output().lines().map(name).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&[]), ["a", "app:ours:1", "ours:1", "text:1", "text:hash"]);
+    assert_eq!(listed(&["ours*"]), ["ours:1"]);
+    assert_eq!(listed(&["--limit", "4"]).len(), 4);
 }
 
 #[test]

@@ -26,6 +26,9 @@ mod operators;
 // `quorum init` and `quorum status`.
 mod quorum;
 
+// `--shared` and `--exclusive`.
+mod read_write;
+
 // `run`: waits, exit statuses, environment, refusals.
 mod run;
 

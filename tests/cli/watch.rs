@@ -4,9 +4,10 @@ use crate::{SOON, only_error};
 use distlock_tests::child::{Child, Example, distlock};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
-use distlock_tests::time::eventually;
+use distlock_tests::time::{Stopwatch, eventually};
 use rustix::process::Signal;
 use serde_json::Value as Json;
+use std::time::Duration;
 
 fn watch(server: &RedisServer, words: &[&str]) -> Child {
     let words = [&["watch", "-i", "0.05"], words].concat();
@@ -86,25 +87,38 @@ fn pattern_beside_names_is_refused() {
 /// What `watch` draws on a terminal of 50 columns and 5 lines, and the modes of the terminal before
 /// and after it, which ends by these keys or this signal.
 fn on_a_terminal(server: &RedisServer, end: impl FnOnce(&mut Child)) -> (String, String) {
+    reading(server, "/dev/tty", |child, _| end(child))
+}
+
+/// The same with its keys from this terminal; `end` also gets what reads the number of rounds.
+fn reading(
+    server: &RedisServer,
+    input: &str,
+    end: impl FnOnce(&mut Child, &dyn Fn() -> u64),
+) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
     let drawn = folder.path().join("drawn");
     // The trap keeps the shell alive that gets the terminal's interrupt, too.
     let script = r#"trap : INT; stty cols 50 rows 5; stty -g > "$MODES"; echo '{"pid": 0}' > /dev/stderr
-        "$DISTLOCK" watch -i 0.05; echo "status $?"; stty -g | diff "$MODES" - && echo same"#;
+        "$DISTLOCK" watch -i 0.05 < "$INPUT"; echo "status $?"; stty -g | diff "$MODES" - && echo same"#;
     let words = ["--quiet", "--flush", "--command", script, drawn.to_str().unwrap()];
     let mut child = Example::program("script")
         .args(&words)
         .env("DISTLOCK_URL", &server.url())
         .env("DISTLOCK", distlock().to_str().unwrap())
         .env("SHELL", "/bin/sh")
+        .env("INPUT", input)
         .env("MODES", folder.path().join("modes").to_str().unwrap())
         .with_default_signals()
         .spawn();
     let read = || std::fs::read(&drawn).map(|it| String::from_utf8_lossy(&it).into_owned());
-    eventually("it has drawn two rounds", SOON, || {
-        read().is_ok_and(|drawn| drawn.contains("round 2;"))
-    });
-    end(&mut child);
+    let rounds = || {
+        let drawn = read().unwrap_or_default();
+        let last = drawn.rsplit("round ").find_map(|rest| rest.split_once(';')?.0.parse().ok());
+        last.unwrap_or(0)
+    };
+    eventually("it has drawn two rounds", SOON, || rounds() >= 2);
+    end(&mut child, &rounds);
     child.wait_exit(SOON);
     let drawn = read().unwrap();
     let (during, after) = drawn.split_once("\x1b[?1049l").unwrap_or_else(|| panic!("{drawn:?}"));
@@ -137,15 +151,50 @@ fn signal_restores_the_terminal_too() {
     let (_, after) = on_a_terminal(&server, |child| child.press("\x03"));
     assert!(after.contains("status 130") && after.contains("same"), "{after:?}");
     let (_, after) = on_a_terminal(&server, |_| {
-        let found = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
-            let pid = entry.ok()?.file_name().to_str()?.parse::<i32>().ok()?;
-            let read = |file| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-            let says = |file, part: &str| String::from_utf8_lossy(&read(file)).contains(part);
-            (says("cmdline", "watch\0-i") && says("environ", &server.url())).then_some(pid)
-        });
-        let found: Vec<_> = found.collect();
-        assert_eq!(found.len(), 1, "{found:?}");
-        crate::signal(found[0], Signal::TERM);
+        crate::signal(watching(&server), Signal::TERM);
     });
     assert!(after.contains("status 143") && after.contains("same"), "{after:?}");
+}
+
+/// The process that watches this server.
+fn watching(server: &RedisServer) -> i32 {
+    let found = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let pid = entry.ok()?.file_name().to_str()?.parse::<i32>().ok()?;
+        let read = |file| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let says = |file, part: &str| String::from_utf8_lossy(&read(file)).contains(part);
+        (says("cmdline", "watch\0-i") && says("environ", &server.url())).then_some(pid)
+    });
+    let found: Vec<_> = found.collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    found[0]
+}
+
+/// The processor time that a process has used.
+fn cpu_time(pid: i32) -> Duration {
+    const TICK: Duration = Duration::from_millis(10);
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit(')').next().unwrap().split_whitespace().skip(11).take(2);
+    fields.map(|ticks| TICK * ticks.parse::<u32>().unwrap()).sum()
+}
+
+/// The keys come from a terminal of their own, which is gone while the other is drawn on.
+#[test]
+fn end_of_the_input_is_no_key_and_no_busy_loop() {
+    let server = RedisServer::start();
+    let script = r#"echo "{\"tty\": \"$(tty)\"}"; sleep 1000"#;
+    let words = ["--quiet", "--flush", "--command", script, "/dev/null"];
+    let other = Example::program("script").args(&words).env("SHELL", "/bin/sh");
+    let mut other = other.with_default_signals().spawn();
+    let name = |json: &Json| json["tty"].as_str().map(str::to_owned);
+    let input = other.expect("the name of a terminal", SOON, name);
+    let (_, after) = reading(&server, &input, |child, rounds| {
+        other.kill();
+        let pid = watching(&server);
+        let (before, used, since) = (rounds(), cpu_time(pid), Stopwatch::start());
+        eventually("rounds go on", SOON, || rounds() >= before + 40);
+        let (used, time) = (cpu_time(pid) - used, since.elapsed());
+        assert!(used < time / 8, "{used:?} of the processor in {time:?}");
+        child.press("\x03");
+    });
+    assert!(after.contains("status 130"), "{after:?}");
 }

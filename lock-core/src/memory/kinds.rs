@@ -3,7 +3,7 @@
 
 use super::State;
 use crate::backend::{
-    Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Permits, Release, Tokens,
+    Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Permits, Readers, Release, Tokens,
     WAITER_PRESENCE,
 };
 use crate::clock::Moment;
@@ -253,6 +253,11 @@ impl State {
     pub(super) fn inspect_shares(&mut self, name: &LockName, now: Moment) -> LockInfo {
         let shares = self.shares(name, now);
         let (taken, limit) = (shares.taken(), shares.limit);
+        let is_read_write = matches!(name.kind(), LockKind::Read | LockKind::Write);
+        let readers = (is_read_write || !shares.readers.is_empty()).then(|| {
+            let known = shares.readers.iter().map(|share| share.info(now)).collect();
+            Readers::new(known, shares.waiting_writer.is_some())
+        });
         let of_kind = shares.of(name.kind());
         let held = longest(of_kind).map_or(LockInfo::FREE, |share| {
             LockInfo::held(share.info(now)).holders(of_kind.len() as u64)
@@ -261,8 +266,16 @@ impl State {
             (LockKind::Permits { .. }, Some(limit)) => {
                 held.permits(Permits::new(limit, limit.saturating_sub(taken)))
             }
-            _ => held,
+            _ => readers.map_or(held.clone(), |readers| held.readers(readers)),
         }
+    }
+
+    /// Whether a writer waits.
+    pub(super) fn writer_waits(&mut self, name: &LockName, now: Moment) -> bool {
+        self.shares.get_mut(&name.of_kind(LockKind::Mutex)).is_some_and(|shares| {
+            shares.purge(now);
+            shares.waiting_writer.is_some()
+        })
     }
 
     /// Ends all shares of the kind; whether there were any.

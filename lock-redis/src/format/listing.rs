@@ -8,7 +8,7 @@ use crate::connection::{ConnectionLike, Reply, Request, Text};
 use crate::keys;
 use crate::pubsub::ChannelKind;
 use lock_core::backend::{Failure, LockInfo, LockPage, PagePosition, RENEW_BATCH};
-use lock_core::{FencingToken, LockName, Moment};
+use lock_core::{FencingToken, LockKind, LockName, Moment};
 
 /// How many keys the server goes through for a page. It does nothing else meanwhile: for some
 /// hundred microseconds.
@@ -141,8 +141,12 @@ impl OwnedFormat {
         let (replies, outcome) = run_many(script, link, &runs, &[], by);
         outcome?;
         let mut infos = Vec::with_capacity(names.len());
-        for (reply, key) in replies.iter().zip(&keys) {
+        for ((reply, key), name) in replies.iter().zip(&keys).zip(names) {
             infos.push(match (reply, info(reply)) {
+                (_, Some(info)) if has_mode(reply) => {
+                    // Who reads, unless the user may not ask for it, or the slot is moving.
+                    Ok(self.inspect(link, &name.of_kind(LockKind::Write), by).unwrap_or(info))
+                }
                 (_, Some(info)) => Ok(info),
                 (Reply::Error(error), _) => Err(refused(link, error, &Asked::Script(script, key))),
                 _ => return Err(unexpected(link, script)),
@@ -202,12 +206,18 @@ impl OwnedFormat {
             let Ok(info) = info else { continue };
             info.waiters = waiters;
             info.largest_token = tokens.get(at).and_then(token);
-            if let Some(holder) = &mut info.holder {
+            let readers = info.readers.iter_mut().flat_map(|readers| &mut readers.known);
+            for holder in info.holder.iter_mut().chain(readers) {
                 label::add(holder, labels.get(at));
             }
         }
         Ok(())
     }
+}
+
+/// Whether this is what the script tells of a read-write lock.
+fn has_mode(reply: &Reply) -> bool {
+    matches!(reply.as_array(), Some([_, _, _, _]))
 }
 
 fn token(reply: &Reply) -> Option<FencingToken> {

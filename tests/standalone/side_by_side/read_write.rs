@@ -157,10 +157,15 @@ impl Side {
                     let left = holder.remaining.unwrap().as_millis().div_ceil(1_000);
                     (named(holder.owner.as_str()), self.time_passes.then_some(left))
                 });
+                let readers = info.readers.expect("it is a read-write lock");
+                let mut known: Vec<_> =
+                    readers.known.iter().map(|reader| named(reader.owner.as_str())).collect();
+                known.sort_unstable();
+                let waits = readers.writer_waits;
                 // Of several leases that end together either may be named.
                 match info.holders {
-                    0 | 1 => format!("{holder:?}"),
-                    several => format!("{several} holders"),
+                    0 | 1 => format!("{holder:?}, readers {known:?}, writer waits: {waits}"),
+                    several => format!("{several} holders {known:?}, writer waits: {waits}"),
                 }
             }
             Request::Force(kind) => {

@@ -134,6 +134,34 @@ pub(crate) fn waiting_writer_keeps_new_readers_out(subject: &dyn Subject) {
     direct.hold(&read, long());
 }
 
+/// `inspect` of either lock tells who reads, the last to end first, and whether a writer waits.
+pub(crate) fn readers_and_a_waiting_writer_are_told(subject: &dyn Subject) {
+    let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
+    let (read, write) = read_write();
+    let seen = |name: &LockName| {
+        let info = direct.inspect(name);
+        let readers = info.readers.expect("it is a read-write lock");
+        let owners = readers.known.iter().map(|reader| reader.owner.as_str().to_owned());
+        (info.holders, owners.collect::<Vec<_>>(), readers.writer_waits)
+    };
+    assert_eq!(seen(&write), (0, Vec::new(), false));
+    let [first, last] =
+        [(&direct, long()), (&other, long() * 2)].map(|(direct, lease)| direct.hold(&read, lease));
+    for name in [&read, &write] {
+        assert_eq!(seen(name), (2, vec![last.to_string(), first.to_string()], false));
+    }
+    let writer = other.owner();
+    assert!(other.acquire(&write, writer, long()).is_busy());
+    assert_eq!(direct.release(&read, first, PLAIN), Release::Freed);
+    for name in [&read, &write] {
+        assert_eq!(seen(name), (1, vec![last.to_string()], true));
+    }
+    assert_eq!(other.release(&read, last, PLAIN), Release::Freed);
+    other.granted(&write, writer, long());
+    assert_eq!(seen(&write), (1, Vec::new(), false));
+    assert_eq!(seen(&read), (0, Vec::new(), false));
+}
+
 /// When the writer waits no longer, readers enter, and are woken for it.
 pub(crate) fn writer_that_gives_up_lets_readers_in(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));

@@ -4,8 +4,8 @@ use super::mutation::Mutation;
 use super::store::{Held, MutantState, MutantStore, MutantWatch, Watcher};
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, KeptLock,
-    LockInfo, NodeId, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens,
-    Tombstone, Wake, Watch,
+    LockInfo, NodeId, Readers, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport,
+    Tokens, Tombstone, Wake, Watch,
 };
 use crate::clock::{Clock, Moment, Signal};
 use crate::conformance::scale::ms;
@@ -370,7 +370,7 @@ impl Backend for MutantBackend {
             return Ok(self.inspect_shares(name));
         }
         let key = self.key(name);
-        Ok(self.with(|state, now| match state.held.get_mut(&key) {
+        let held = self.with(|state, now| match state.held.get_mut(&key) {
             Some(held) if !self.has(Mutation::InspectSaysFree) => {
                 if self.has(Mutation::InspectExtends) {
                     held.until = held.until.max(now + held.lease);
@@ -387,7 +387,12 @@ impl Backend for MutantBackend {
                 LockInfo::held(HolderInfo::new(owner, Some(left), 1).label(label))
             }
             _ => LockInfo::FREE,
-        }))
+        });
+        Ok(match name.kind() {
+            LockKind::Write if held.holder.is_some() => held.readers(Readers::default()),
+            LockKind::Write => self.inspect_shares(name),
+            _ => held,
+        })
     }
 
     fn verify(

@@ -4,8 +4,8 @@ use super::backend::MutantBackend;
 use super::mutation::Mutation;
 use super::store::{Kinds, MutantState};
 use crate::backend::{
-    AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Permits, Release,
-    ReleaseOptions, Renewal, Tombstone, WAITER_PRESENCE,
+    AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Permits, Readers,
+    Release, ReleaseOptions, Renewal, Tombstone, WAITER_PRESENCE,
 };
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
@@ -204,9 +204,17 @@ impl MutantBackend {
             let taken: u32 = kinds.shares.iter().map(|(_, _, count)| count).sum();
             match kinds.limit {
                 Some(limit) => info.permits(Permits::new(limit, limit.saturating_sub(taken))),
-                None => info,
+                None => info.readers(self.readers(kinds, now)),
             }
         })
+    }
+
+    fn readers(&self, kinds: &Kinds, now: Moment) -> Readers {
+        let shown = if self.has(Mutation::InspectHidesReaders) { 1 } else { usize::MAX };
+        let known = kinds.shares.iter().map(|share| info(share, now)).collect();
+        let mut readers = Readers::new(known, kinds.writer_waits.is_some());
+        readers.known.truncate(shown);
+        readers
     }
 
     pub(super) fn share_of(&self, name: &LockName, owner: OwnerId) -> Option<HolderInfo> {

@@ -153,6 +153,8 @@ mutations! {
         WaitingWriterIgnored,
         /// Keeps readers out after the writer has given up.
         WaitingWriterStays,
+        /// Tells of no reader of a read-write lock but the one whose lease ends last.
+        InspectHidesReaders,
         /// Gives each reader a new token.
         ReaderGetsNewToken,
         /// Wakes no waiter when a share is released.

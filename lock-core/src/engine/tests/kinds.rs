@@ -36,6 +36,22 @@ fn readers_share_and_exclude_a_writer() {
 }
 
 #[test]
+fn owned_guard_of_a_read_write_lock_is_sent_and_excludes() {
+    let ([a, b], _) = pair();
+    let (a, b) = (a.rw_lock("x").unwrap(), b.rw_lock("x").unwrap());
+    let once = LockOptions::new().wait(Duration::ZERO);
+    let readers = [&a, &a, &b].map(|lock| lock.read().acquire_owned(&once).unwrap().unwrap());
+    assert!(!a.read().is_held_by_current_thread());
+    assert!(a.write().acquire_owned(&once).unwrap().is_none(), "no thread of its own reads");
+    thread::spawn(|| readers.map(|reader| reader.unlock().unwrap())).join().unwrap();
+    let writer = a.write().acquire_owned(&LockOptions::new()).unwrap().unwrap();
+    assert!(a.read().acquire_owned(&once).unwrap().is_none());
+    assert!(a.write().acquire_owned(&once).unwrap().is_none(), "not reentrant");
+    thread::spawn(|| writer.unlock().unwrap()).join().unwrap();
+    assert!(b.read().try_lock().unwrap().is_some());
+}
+
+#[test]
 fn waiting_writer_keeps_new_readers_out() {
     let ([a, b], _) = pair();
     let (a, b) = (a.rw_lock("x").unwrap(), b.rw_lock("x").unwrap());

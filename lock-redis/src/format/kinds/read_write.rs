@@ -13,8 +13,8 @@ use crate::format::{FOR_EVER, WireFormat, remaining, run, unexpected};
 use crate::keys;
 use crate::lua::Script;
 use lock_core::backend::{
-    AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, ReleaseOptions, Tokens,
-    WAITER_PRESENCE,
+    AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Readers, ReleaseOptions,
+    Tokens, WAITER_PRESENCE,
 };
 use lock_core::{FencingToken, LockKind, LockName, Moment, OwnerId, OwnerText, TokenRange};
 use std::borrow::Cow;
@@ -124,13 +124,13 @@ impl Field {
 }
 
 /// Readers of a lock, each with the keys of its holds.
-struct Readers {
+struct Holds {
     fields: Vec<(Field, Vec<String>)>,
     /// Whether these are all.
     is_all: bool,
 }
 
-impl Readers {
+impl Holds {
     fn new(key: &str, fields: Vec<Field>) -> Self {
         let count = fields.len();
         let mut left = MOST_HOLDS;
@@ -179,7 +179,7 @@ impl OwnedFormat {
         fields: Vec<Field>,
         by: Moment,
     ) -> Result<(bool, Option<i64>), Failure> {
-        let readers = Readers::new(key, fields);
+        let readers = Holds::new(key, fields);
         let channel = keys::channel(CHANNEL, key);
         let counts: Vec<_> = readers.fields.iter().map(|it| it.0.holds.to_string()).collect();
         let pairs = readers.fields.iter().zip(&counts);
@@ -223,25 +223,30 @@ impl OwnedFormat {
         by: Moment,
     ) -> Result<LockInfo, Failure> {
         let key = self.keys.lock(name);
-        let reply = ScriptCall::new(&INSPECT, vec![key.to_string()], &[]).run(link, &key, by)?;
-        let (pttl, holders, mode, fields) = match reply.as_array() {
-            Some([Reply::Int(pttl), Reply::Int(holders), Reply::Bulk(mode), fields @ ..]) => {
-                (*pttl, u64::try_from(*holders).unwrap_or(0), mode.clone(), Field::all(fields))
+        let mut keys = vec![key.to_string()];
+        keys.extend(self.writers_first.then(|| waiting_writer(&key)));
+        let reply = ScriptCall::new(&INSPECT, keys, &[]).run(link, &key, by)?;
+        let items = reply.as_array().and_then(|items| items.split_at_checked(4));
+        let (pttl, holders, mode, waits, fields) = match items {
+            Some(([Reply::Int(pttl), Reply::Int(holders), Reply::Bulk(mode), waits], fields)) => {
+                let holders = u64::try_from(*holders).unwrap_or(0);
+                (*pttl, holders, mode.clone(), *waits == Reply::Int(1), Field::all(fields))
             }
             _ => return Err(unexpected(link, &INSPECT)),
         };
+        let unread = |info: LockInfo| Ok(info.readers(Readers::new(Vec::new(), waits)));
         let is_read_lock = name.kind() == LockKind::Read;
         let writer = fields.iter().find(|field| mode.is_empty() || field.is_writer());
         if let Some(writer) = writer.filter(|_| !is_read_lock) {
-            return Ok(LockInfo::held(writer.info(remaining(pttl))));
+            return unread(LockInfo::held(writer.info(remaining(pttl))));
         }
         if mode.is_empty() {
-            return Ok(LockInfo::FREE);
+            return unread(LockInfo::FREE);
         }
         let others = writer.map_or(0, |_| 1);
-        let readers = Readers::new(&key, fields);
+        let readers = Holds::new(&key, fields);
         let Some(left) = self.left(link, readers.keys(&key), None, by)? else {
-            return Ok(LockInfo::FREE);
+            return unread(LockInfo::FREE);
         };
         let mut times = left.into_iter();
         let whole = times.next().unwrap_or(pttl);
@@ -249,14 +254,18 @@ impl OwnedFormat {
         for (field, keys) in &readers.fields {
             if let Some(last) = times.by_ref().take(keys.len()).filter(|left| *left != -2).max() {
                 // The hash bounds it, where that has an end.
-                alive.push((if whole < 0 { last } else { last.min(whole) }, field));
+                let last = if whole < 0 { last } else { last.min(whole) };
+                alive.push(field.info(remaining(last)));
             }
         }
         let unseen = holders.saturating_sub(others + readers.fields.len() as u64);
-        let last = alive.iter().max_by_key(|(left, _)| *left);
-        Ok(last.map_or(LockInfo::FREE, |(left, field)| {
-            LockInfo::held(field.info(remaining(*left))).holders(alive.len() as u64 + unseen)
-        }))
+        let count = alive.len() as u64 + unseen;
+        let readers = Readers::new(alive, waits);
+        let info = match readers.known.first() {
+            Some(last) => LockInfo::held(last.clone()).holders(count),
+            None => LockInfo::FREE,
+        };
+        Ok(info.readers(readers))
     }
 }
 

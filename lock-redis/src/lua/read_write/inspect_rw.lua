@@ -1,9 +1,10 @@
 -- inspect_rw: who holds the lock, and for how long yet.
 --
 -- KEYS[1] the lock
+-- KEYS[2] the waiting writer; left out: readers do not care
 --
--- Returns {pttl, number of holders, mode}, and behind them holders with their hold counts, not all if there are many; pttl is -2
--- if it is free and -1 if it never ends, mode is "" of a mutex.
+-- Returns {pttl, number of holders, mode, 1 if a writer waits}, and behind them holders with their hold counts, not all if there
+-- are many; pttl is -2 if it is free and -1 if it never ends, mode is "" of a mutex.
 --
 -- Atomic because the holders and the time left must be of one moment. Changes nothing.
 
@@ -15,6 +16,7 @@ local mode = redis.call('HGET', KEYS[1], 'mode')
 -- No owner is called that; but a replica, which may have an old lock or none yet, refuses.
 gone(redis.call, KEYS[1], 'distlock:nobody')
 local answer = {redis.call('PTTL', KEYS[1]), redis.call('HLEN', KEYS[1]), mode or ''}
+answer[4] = KEYS[2] and redis.call('EXISTS', KEYS[2]) or 0
 if mode then
   answer[2] = answer[2] - 1
   found = redis.call('HRANDFIELD', KEYS[1], 101, 'WITHVALUES')

@@ -1,4 +1,4 @@
--- Owner and hold count of the first that has it; nothing if it is free. A lock is one field, `UUID:number` with a count; a
+-- Owner and hold count of the first that has it, and the mode of a read-write lock; nothing if it is free. A lock is one field, `UUID:number` with a count; a
 -- read-write lock of Redisson's has `mode` besides, and a field for each holder. Of anything else an error is returned.
 --
 -- A hash of something else may be large: first its size is asked for, then its fields, and values only of a lock's fields.
@@ -34,12 +34,12 @@ local function holder(key)
       return redis.error_reply('WRONGTYPE the hash has the field ' .. beginning(field))
     end
   end
-  local values, found = redis.call('HMGET', key, unpack(fields)), {}
+  local values, found, mode = redis.call('HMGET', key, unpack(fields)), {}, nil
   for i, field in ipairs(fields) do
     local value = values[i]
     local is_value = #value <= 19 and string.find(value, '^[1-9]%d*$')
     if field == 'mode' then
-      is_value = value == 'read' or value == 'write'
+      is_value, mode = value == 'read' or value == 'write', value
     elseif #found == 0 then
       found = {field, value}
     end
@@ -47,5 +47,6 @@ local function holder(key)
       return redis.error_reply('WRONGTYPE the hash has the field ' .. beginning(field))
     end
   end
+  found[#found + 1] = mode
   return found
 end

@@ -1,0 +1,68 @@
+//! The lock that `run` and `hold` take.
+
+use crate::arguments::TakeArguments;
+use crate::exit::{self, Failure};
+use crate::store::Clients;
+use distlock::{
+    Error, LockOptions, LockOrder, OwnedGuard, OwnedMutex, ReadLock, Semaphore, WriteLock,
+};
+use std::time::Duration;
+
+/// What a command needs to run.
+pub(crate) enum Lock {
+    Mutex(OwnedMutex),
+    Read(ReadLock),
+    Write(WriteLock),
+    /// One of several slots.
+    Slot(Semaphore),
+}
+
+impl Lock {
+    /// The one of this name that the arguments ask for.
+    pub(crate) fn of(
+        clients: &Clients,
+        name: &str,
+        arguments: &TakeArguments,
+    ) -> Result<Self, Failure> {
+        let TakeArguments { slots, shared, exclusive } = *arguments;
+        let client = clients.of_lock(name)?;
+        if let Some(slots) = slots {
+            return Ok(Self::Slot(client.semaphore(name, slots)?));
+        }
+        if !shared && !exclusive {
+            return Ok(Self::Mutex(client.owned_mutex(name)?));
+        }
+        if clients.config_of(name)?.order() == LockOrder::Fair {
+            let option = if shared { "--shared" } else { "--exclusive" };
+            let what = format!(
+                "{option} and order=fair: a read-write lock has no order of arrival; leave {option} \
+                 out, or the setting"
+            );
+            return Err(Failure::new(exit::USAGE, what));
+        }
+        let lock = client.rw_lock(name)?;
+        Ok(match shared {
+            true => Self::Read(lock.read().clone()),
+            false => Self::Write(lock.write().clone()),
+        })
+    }
+
+    /// Takes it; `None` if it was busy until the end of the wait. Without a wait it waits for ever.
+    pub(crate) fn take(
+        &self,
+        options: &LockOptions,
+        wait: Option<Duration>,
+    ) -> Result<Option<OwnedGuard>, Error> {
+        let options = match wait {
+            Some(wait) => options.clone().wait(wait),
+            None => options.clone(),
+        };
+        match self {
+            Self::Mutex(lock) => lock.acquire(&options),
+            Self::Read(lock) => lock.acquire_owned(&options),
+            Self::Write(lock) => lock.acquire_owned(&options),
+            Self::Slot(slots) if wait.is_some() => slots.try_acquire_with(1, &options),
+            Self::Slot(slots) => slots.acquire_with(1, &options).map(Some),
+        }
+    }
+}
