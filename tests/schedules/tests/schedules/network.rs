@@ -3,8 +3,9 @@
 use crate::explore::trace;
 use crate::world::Virtual;
 use distlock_schedules::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, LockInfo, NodeId,
-    OnReleased, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, LockInfo,
+    NodeId, OnReleased, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake,
+    Watch,
 };
 use distlock_schedules::{
     Clock, Error, FencingToken, InsufficientReplicas, LockName, MemoryBackend, Moment, OwnerText,
@@ -253,14 +254,14 @@ impl Backend for Network {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let (store, name) = (self.store.clone(), attempt.name.clone());
         let grants = Arc::clone(&self.grants);
-        let Attempt { owner, lease, tokens, .. } = *attempt;
-        let again = move || {
-            let attempt = Attempt::new(&name, owner, lease).tokens(tokens);
-            let _late = grants.acquire(&store, &attempt, by);
-        };
+        let Attempt { owner, lease, tokens, beside, waits, .. } = *attempt;
         // The store itself has no replicas.
-        let attempt = Attempt::new(attempt.name, owner, lease).tokens(tokens);
-        let acquire = || self.grants.acquire(&self.store, &attempt, by);
+        let acquire = move |grants: &Grants, store: &MemoryBackend, name: &LockName| {
+            let attempt = Attempt::new(name, owner, lease).tokens(tokens);
+            grants.acquire(store, &attempt.beside(beside).waits(waits), by)
+        };
+        let again = move || drop(acquire(&grants, &store, &name));
+        let acquire = || acquire(&self.grants, &self.store, attempt.name);
         match self.send("acquire", by, acquire, again)?? {
             Answer::Granted(grant) if self.falls_short() => {
                 Ok(Answer::Unacknowledged(grant, InsufficientReplicas::new(0, 1)))
@@ -337,6 +338,18 @@ impl Backend for Network {
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         self.send("inspect", by, || self.store.inspect(name, by), || ())?
+    }
+
+    fn verify(
+        &self,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        self.send("verify", by, || self.store.verify(acquisition, by), || ())?
+    }
+
+    fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
+        self.send("set_permits", by, || self.store.set_permits(name, by), || ())?
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

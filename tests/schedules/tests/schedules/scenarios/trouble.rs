@@ -1,8 +1,7 @@
 //! A network that loses, delays and repeats, too few replicas, a backend that panics.
 
 use crate::explore::{explore, is_punctual};
-use crate::world::{LEASE, NAME, World, give, in_time, ms, sleep, take, thread, until};
-use distlock_schedules::sync::time;
+use crate::world::{LEASE, NAME, World, give, ms, sleep, take, thread, until};
 use distlock_schedules::{
     Client, DistLock, Interrupt, LockOptions, OnInsufficientReplicas, Replication,
 };
@@ -39,18 +38,10 @@ fn work(world: &World, client: &Client, stop: &Interrupt) {
 
 /// Checks that no lock, request or name is left once the network works again.
 fn settled(world: &World, clients: &[Client]) {
-    world.net.trouble(0);
-    world.net.replicas(false);
-    let start = time::peek();
+    world.settle(clients);
     for client in clients {
-        while let Err(error) = client.wait_for_cleanup(LEASE * 4) {
-            assert!(!is_punctual(), "{error}");
-        }
         assert_eq!(client.queue_length(NAME).expect("a name"), 0);
     }
-    in_time("the clean-up", start, ms(1_300));
-    until("all requests have arrived", ms(1_000), || world.net.under_way() == 0);
-    assert!(!is_punctual() || !world.is_held(), "the store has a holder that no client knows of");
     let lock = clients[0].mutex(NAME).expect("a lock");
     give(take(&lock));
     drop(lock);
