@@ -117,7 +117,7 @@ impl Engine {
         // To the store a writer that goes on reading is a reader from its release on.
         let goes_on_reading = lock.name.kind() == LockKind::Write
             && self.held_by(&lock.name.of_kind(LockKind::Read), thread_id()).is_some();
-        let handed = match goes_on_reading {
+        let handed = match goes_on_reading && !mutant("writer_hands_off_beside_its_reads") {
             true => None,
             false => lock.hand_off(acquisition, self.clock.as_ref()),
         };

@@ -135,7 +135,7 @@ impl<'a> Wait<'a> {
             .tokens(tokens)
             .replication(self.plan.replication)
             .beside(self.beside.as_ref().map(|writer| writer.owner))
-            .waits(self.plan.waits())
+            .waits(self.plan.waits() || mutant("try_is_taken_for_a_wait"))
             .label(settings.label.as_ref());
         self.was_sent = true;
         (attempt, by)

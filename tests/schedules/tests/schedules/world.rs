@@ -225,6 +225,25 @@ pub(crate) fn give(guard: impl Held) {
     assert!(ended.is_ok() || !is_punctual(), "{ended:?}");
 }
 
+/// What a wait came to behind a network that loses requests, or with an interrupt.
+pub(crate) fn taken<G>(result: Result<Option<G>, Error>) -> Option<G> {
+    result.unwrap_or_else(|error| {
+        let is_told =
+            error.is_unavailable() || error.is_interrupted() || error.is_insufficient_replicas();
+        assert!(is_told, "{error}");
+        None
+    })
+}
+
+/// Releases the lock in one of two ways. On such a network it may be lost, or not be confirmed.
+pub(crate) fn give_anyhow(guard: impl Held) {
+    if fastrand::bool() {
+        drop(guard);
+    } else if let Err(error) = guard.unlock() {
+        assert!(error.is_lost() || error.is_unavailable(), "{error}");
+    }
+}
+
 impl Held for LockGuard {
     fn unlock(self) -> Result<(), Error> {
         Self::unlock(self)

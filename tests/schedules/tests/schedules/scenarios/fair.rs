@@ -1,7 +1,9 @@
 //! Fair locks: the order of arrival over two clients, and waiters that give up.
 
 use crate::explore::{explore, is_punctual};
-use crate::world::{LONG, NAME, World, give, in_time, ms, patiently, sleep, take, thread, until};
+use crate::world::{
+    LONG, NAME, World, give, give_anyhow, in_time, ms, patiently, sleep, take, taken, thread, until,
+};
 use distlock_schedules::sync::time;
 use distlock_schedules::{Client, DistLock, Interrupt, LockOptions, Mutex};
 use std::sync::{self, Arc};
@@ -130,17 +132,9 @@ fn positions_on_a_faulty_network() {
                     if number == 1 {
                         options = options.interrupt(&stop);
                     }
-                    match lock.try_lock_with(&options) {
-                        Ok(Some(guard)) => {
-                            shared.stay(&guard, ms(fastrand::u64(..4) * 60));
-                            if let Err(error) = guard.unlock() {
-                                assert!(error.is_lost() || error.is_unavailable(), "{error}");
-                            }
-                        }
-                        Ok(None) => {}
-                        Err(error) => {
-                            assert!(error.is_unavailable() || error.is_interrupted(), "{error}");
-                        }
+                    if let Some(guard) = taken(lock.try_lock_with(&options)) {
+                        shared.stay(&guard, ms(fastrand::u64(..4) * 60));
+                        give_anyhow(guard);
                     }
                 })
             })

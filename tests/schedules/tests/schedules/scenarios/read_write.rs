@@ -3,7 +3,8 @@
 use crate::explore::{explore, is_punctual};
 use crate::sharing::{Claim, Sharing};
 use crate::world::{
-    LONG, NAME, World, give, in_time, ms, patiently, sleep, thread, threads, until,
+    LONG, NAME, World, give, give_anyhow, in_time, ms, patiently, sleep, taken, thread, threads,
+    until,
 };
 use distlock_schedules::sync::time;
 use distlock_schedules::{
@@ -259,5 +260,48 @@ fn waits_that_end() {
         give(write(lock_of(&theirs).write()));
         in_time("nothing keeps others out: two turns", start, ms(20));
         assert!(!is_punctual() || world.inspect(LockKind::Read).holder.is_none());
+    });
+}
+
+/// Requests and replies are lost, late and repeated: no share is left, and no writer that waits.
+#[test]
+fn shares_on_a_faulty_network() {
+    explore("shares_on_a_faulty_network", 800, |world| {
+        let (clients, sharing) = ([world.client(), world.client()], Arc::new(Sharing::default()));
+        let stop = Interrupt::new();
+        world.net.trouble(4);
+        let working: Vec<_> = (0..4)
+            .map(|number| {
+                let lock = lock_of(&clients[number % 2]);
+                let (seen, stop) = (Arc::clone(&sharing), stop.clone());
+                thread::spawn(move || {
+                    for _ in 0..2 {
+                        let wait = if fastrand::bool() { ms(150) } else { ms(3_000) };
+                        let options = LockOptions::new().wait(wait).interrupt(&stop);
+                        let time = ms(fastrand::u64(..3) * 60);
+                        let writing = (number < 2)
+                            .then(|| taken(lock.write().try_lock_with(&options)))
+                            .flatten();
+                        if let Some(guard) = &writing {
+                            seen.stay(Claim::Write(number), guard, time);
+                        }
+                        let reading = taken(lock.read().try_lock_with(&options));
+                        writing.map(give_anyhow);
+                        if let Some(guard) = reading {
+                            seen.stay(Claim::Read(number), &guard, time);
+                            give_anyhow(guard);
+                        }
+                    }
+                })
+            })
+            .collect();
+        sleep(ms(100));
+        stop.fire();
+        working.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        world.settle(&clients);
+        let start = time::peek();
+        give(read(lock_of(&clients[0]).read()));
+        give(write(lock_of(&clients[1]).write()));
+        in_time("nothing keeps others out: two turns", start, ms(20));
     });
 }

@@ -4,7 +4,8 @@
 use crate::explore::{explore, is_punctual};
 use crate::sharing::{Claim, Sharing};
 use crate::world::{
-    LEASE, LONG, NAME, World, give, in_time, ms, patiently, sleep, thread, threads, until,
+    LEASE, LONG, NAME, World, give, give_anyhow, in_time, ms, patiently, sleep, taken, thread,
+    threads, until,
 };
 use distlock_schedules::sync::time;
 use distlock_schedules::{Client, Interrupt, LockKind, LockOptions, OwnedGuard, Semaphore};
@@ -190,19 +191,10 @@ fn permits_on_a_faulty_network() {
                         let wait = if fastrand::bool() { ms(150) } else { ms(3_000) };
                         let options = LockOptions::new().wait(wait).interrupt(&stop);
                         let count = fastrand::u32(1..3);
-                        match permits.try_acquire_with(count, &options) {
-                            Ok(Some(guard)) => {
-                                let claim = Claim::Permits { count, limit: 2 };
-                                seen.stay(claim, &guard, ms(fastrand::u64(..4) * 60));
-                                if let Err(error) = guard.unlock() {
-                                    let is_told = error.is_lost() || error.is_unavailable();
-                                    assert!(is_told, "{error}");
-                                }
-                            }
-                            Ok(None) => {}
-                            Err(error) => {
-                                assert!(error.is_unavailable() || error.is_interrupted(), "{error}")
-                            }
+                        if let Some(guard) = taken(permits.try_acquire_with(count, &options)) {
+                            let claim = Claim::Permits { count, limit: 2 };
+                            seen.stay(claim, &guard, ms(fastrand::u64(..4) * 60));
+                            give_anyhow(guard);
                         }
                     }
                 })

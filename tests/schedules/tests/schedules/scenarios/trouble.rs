@@ -1,7 +1,7 @@
 //! A network that loses, delays and repeats, too few replicas, a backend that panics.
 
 use crate::explore::{explore, is_punctual};
-use crate::world::{LEASE, NAME, World, give, ms, sleep, take, thread, until};
+use crate::world::{LEASE, NAME, World, give, give_anyhow, ms, sleep, take, taken, thread, until};
 use distlock_schedules::{
     Client, DistLock, Interrupt, LockOptions, OnInsufficientReplicas, Replication,
 };
@@ -16,22 +16,9 @@ fn work(world: &World, client: &Client, stop: &Interrupt) {
             1 => LockOptions::new().wait(ms(3_000)).interrupt(stop),
             _ => LockOptions::new().wait(ms(3_000)),
         };
-        match lock.try_lock_with(&options) {
-            Ok(Some(guard)) => {
-                world.stay(&guard, ms(fastrand::u64(..4) * 60));
-                if fastrand::bool() {
-                    drop(guard);
-                } else if let Err(error) = guard.unlock() {
-                    assert!(error.is_lost() || error.is_unavailable(), "{error}");
-                }
-            }
-            Ok(None) => {}
-            Err(error) => assert!(
-                error.is_unavailable()
-                    || error.is_interrupted()
-                    || error.is_insufficient_replicas(),
-                "{error}"
-            ),
+        if let Some(guard) = taken(lock.try_lock_with(&options)) {
+            world.stay(&guard, ms(fastrand::u64(..4) * 60));
+            give_anyhow(guard);
         }
     }
 }
