@@ -416,7 +416,11 @@ impl Thread {
         let guard = self.core.lock.lock_with(&options)?;
         let signal = Arc::clone(&self.signal);
         guard.on_loss(Listener::new(Wanted::always(), move |_| signal.raise()));
-        let Some(mut state) = self.core.lock_for(self.number) else { return Ok(()) };
+        let state = match mutant("grant_after_resignation_leads") {
+            true => Some(self.core.state.lock()),
+            false => self.core.lock_for(self.number),
+        };
+        let Some(mut state) = state else { return Ok(()) };
         state.last_error = None;
         state.tell(LeadershipChange::Gained { term: guard.fencing_token() });
         state.leadership = Some(guard);

@@ -63,7 +63,8 @@ impl Outage {
 /// How often a waiter asks so that the store knows that it still waits: in the order of arrival, or
 /// before readers.
 fn shown_every(kind: LockKind) -> Option<Duration> {
-    matches!(kind, LockKind::Fair | LockKind::Write).then_some(WAITER_ATTEMPTS)
+    let is_known = matches!(kind, LockKind::Fair | LockKind::Write);
+    (is_known && !mutant("waiter_is_forgotten")).then_some(WAITER_ATTEMPTS)
 }
 
 impl<'a> Wait<'a> {

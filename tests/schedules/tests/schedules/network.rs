@@ -30,6 +30,8 @@ pub(crate) struct Network {
     has_replicas: AtomicBool,
     /// So many renewals fail, and all are answered this much later, in milliseconds.
     failing_renewals: AtomicUsize,
+    /// So many are told that the lock is gone.
+    denied_renewals: AtomicUsize,
     slow_renewals: AtomicUsize,
     /// So many releases never arrive.
     lost_releases: AtomicUsize,
@@ -108,6 +110,7 @@ impl Network {
             trouble: AtomicUsize::new(0),
             has_replicas: AtomicBool::new(false),
             failing_renewals: AtomicUsize::new(0),
+            denied_renewals: AtomicUsize::new(0),
             slow_renewals: AtomicUsize::new(0),
             lost_releases: AtomicUsize::new(0),
             watches: Arc::default(),
@@ -129,6 +132,12 @@ impl Network {
     /// The next so many renewals never leave.
     pub(crate) fn fail_renewals(&self, count: usize) {
         self.failing_renewals.store(count, Ordering::Relaxed);
+    }
+
+    /// The next so many renewals are told that the lock is gone, of which the store keeps a rest: of
+    /// several permits, or the reads of a writer.
+    pub(crate) fn deny_renewals(&self, count: usize) {
+        self.denied_renewals.store(count, Ordering::Relaxed);
     }
 
     /// The next so many releases never arrive.
@@ -281,6 +290,9 @@ impl Backend for Network {
         if is_one_of(&self.failing_renewals) {
             let failure = Failure::NotSent(Error::unavailable("refused, on purpose"));
             return vec![Err(failure); batch.len()];
+        }
+        if is_one_of(&self.denied_renewals) {
+            return vec![Ok(Renewal::Gone); batch.len()];
         }
         let sent = self.send("renew", by, || self.store.renew(lane, batch, by), again);
         let slow = self.slow_renewals.load(Ordering::Relaxed) as u64;

@@ -152,8 +152,8 @@ fn waiting_writer() {
             thread::spawn(move || {
                 let options = match gives_up {
                     0 => LockOptions::new().wait(ms(20)),
-                    1 => LockOptions::new().wait(ms(5_000)).interrupt(&stop),
-                    _ => LockOptions::new().wait(ms(5_000)),
+                    1 => LockOptions::new().wait(ms(9_000)).interrupt(&stop),
+                    _ => LockOptions::new().wait(ms(9_000)),
                 };
                 match lock.write().try_lock_with(&options) {
                     Ok(Some(guard)) => {
@@ -177,6 +177,9 @@ fn waiting_writer() {
             })
             .join()
             .expect("no panic");
+        }
+        if gives_up > 0 && fastrand::bool() {
+            sleep(ms(4_000)); // it goes on showing that it waits
         }
         let readers: Vec<_> = [&lock, &other]
             .into_iter()

@@ -4,11 +4,13 @@
 use crate::explore::{explore, is_punctual};
 use crate::sharing::{Claim, Sharing};
 use crate::world::{
-    LEASE, LONG, NAME, World, give, give_anyhow, in_time, ms, patiently, sleep, taken, thread,
-    threads, until,
+    Held, LEASE, LONG, NAME, World, give, give_anyhow, in_time, ms, patiently, sleep, taken,
+    thread, threads, until,
 };
 use distlock_schedules::sync::time;
-use distlock_schedules::{Client, Interrupt, LockKind, LockOptions, OwnedGuard, Semaphore};
+use distlock_schedules::{
+    Client, DistLock, Interrupt, LockKind, LockOptions, OwnedGuard, Semaphore,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -170,6 +172,32 @@ fn permit_for_a_leaver() {
         firing.into_iter().for_each(|firing| firing.join().expect("no panic"));
         let guard = patiently(|| permits_of(&theirs, 1).try_acquire());
         assert!(guard.is_some() || !is_punctual(), "a permit is lost");
+    });
+}
+
+/// The store says that permits are gone, or a write lock, and keeps a rest of them: that is cleaned
+/// up, and another client has its turn.
+#[test]
+fn rest_of_a_loss() {
+    fn wait(world: &World, guard: &impl Held, turn: impl FnOnce() + Send + 'static) {
+        world.net.deny_renewals(1);
+        let start = time::peek();
+        let waiting = thread::spawn(turn);
+        until("it is lost", LEASE, || !guard.is_valid());
+        waiting.join().expect("no panic");
+        in_time("the turn of the other one", start, LEASE / 3 + ms(20));
+    }
+    explore("rest_of_a_loss", 1_000, |world| {
+        let clients = [world.client(), world.client()];
+        if fastrand::bool() {
+            let [ours, theirs] = clients.map(|client| permits_of(&client, 2));
+            let guard = acquire(&ours, 2);
+            wait(world, &guard, move || give(acquire(&theirs, 2)));
+        } else {
+            let [ours, theirs] = clients.map(|client| client.rw_lock(NAME).expect("a lock"));
+            let guard = patiently(|| ours.write().lock());
+            wait(world, &guard, move || give(patiently(|| theirs.write().lock())));
+        }
     });
 }
 
