@@ -36,6 +36,7 @@ use std::cell::LazyCell;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(super) use beside::kept_beside_reads;
 pub(super) use replicas::{refuse_unsupported, weigh_renewal};
 
 crate::sync::thread_local! {
