@@ -204,12 +204,7 @@ impl TrackedKeys {
     }
 
     /// The reply to a read. The channels whose waiters must look for themselves.
-    pub(super) fn answered(
-        &mut self,
-        key: &Arc<str>,
-        state: KeyState,
-        now: Moment,
-    ) -> &[Arc<str>] {
+    pub(super) fn answered(&mut self, key: &Arc<str>, state: KeyState, now: Moment) -> &[Arc<str>] {
         let Some(entry) = self.keys.get_mut(key) else { return &[] };
         let Phase::Sent { changed } = entry.phase else { return &[] };
         let was_readable = entry.failures.is_none();
@@ -239,7 +234,9 @@ impl TrackedKey {
         due: &mut DueKeys,
     ) -> bool {
         match self.phase {
-            Phase::Tracked if self.channels.iter().any(|channel| is_watched(channel)) => self.schedule(now, due),
+            Phase::Tracked if self.channels.iter().any(|channel| is_watched(channel)) => {
+                self.schedule(now, due)
+            }
             Phase::Tracked => self.phase = Phase::Idle,
             Phase::Sent { changed: false } => self.phase = Phase::Sent { changed: true },
             Phase::Sent { changed: true } | Phase::Idle | Phase::Due => return false,
