@@ -133,6 +133,7 @@ pub const NEEDS_ALL_KINDS: &[(&str, &str)] = &[
     ("dead_reader_is_not_kept_alive_by_others", MUTEXES_ONLY),
     ("waiting_writer_keeps_new_readers_out", MUTEXES_ONLY),
     ("writer_that_gives_up_lets_readers_in", MUTEXES_ONLY),
+    ("writer_that_gives_up_leaves_the_first_waiting", MUTEXES_ONLY),
     ("reader_gets_the_token_of_the_last_writer", MUTEXES_ONLY),
     ("release_of_each_kind_wakes_its_waiters", MUTEXES_ONLY),
     ("owner_with_tombstone_is_refused_for_each_kind", MUTEXES_ONLY),

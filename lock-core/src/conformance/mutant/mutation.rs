@@ -153,6 +153,8 @@ mutations! {
         WaitingWriterIgnored,
         /// Keeps readers out after the writer has given up.
         WaitingWriterStays,
+        /// Lets readers in when any waiting writer has given up.
+        WriterEndsAnothersWait,
         /// Gives each reader a new token.
         ReaderGetsNewToken,
         /// Wakes no waiter when a share is released.
