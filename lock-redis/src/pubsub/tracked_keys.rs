@@ -235,7 +235,7 @@ impl TrackedKey {
     ) -> bool {
         match self.phase {
             Phase::Tracked if self.channels.iter().any(|channel| is_watched(channel)) => {
-                self.schedule(now, due)
+                self.schedule(now, due);
             }
             Phase::Tracked => self.phase = Phase::Idle,
             Phase::Sent { changed: false } => self.phase = Phase::Sent { changed: true },

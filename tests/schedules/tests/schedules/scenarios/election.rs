@@ -76,9 +76,9 @@ fn loss_after_resignations() {
         let election = world.client().election(NAME).expect("an election");
         for _ in 0..2 {
             if fastrand::bool() {
-                lead(&election)
+                lead(&election);
             } else {
-                election.campaign().expect("a thread")
+                election.campaign().expect("a thread");
             }
             resign(&election);
         }

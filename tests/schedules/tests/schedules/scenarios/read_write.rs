@@ -92,9 +92,9 @@ fn downgrade() {
             seen.stay(Claim::Write(0), &writing, Duration::ZERO);
             shared.judge.look(&writing);
             if fastrand::bool() {
-                give(writing)
+                give(writing);
             } else {
-                drop(writing)
+                drop(writing);
             }
             seen.stay(Claim::Read(0), &reading, ms(3));
             let refused = mine.write().try_lock();
@@ -289,7 +289,7 @@ fn shares_on_a_faulty_network() {
                             seen.stay(Claim::Write(number), guard, time);
                         }
                         let reading = taken(lock.read().try_lock_with(&options));
-                        writing.map(give_anyhow);
+                        writing.into_iter().for_each(give_anyhow);
                         if let Some(guard) = reading {
                             seen.stay(Claim::Read(number), &guard, time);
                             give_anyhow(guard);

@@ -148,7 +148,7 @@ fn permit_for_a_leaver() {
                     match permits.try_acquire_with(1, &options) {
                         Ok(guard) => {
                             assert!(guard.is_some() || number == 0 || !is_punctual(), "{number}");
-                            guard.map(give);
+                            guard.into_iter().for_each(give);
                         }
                         Err(error) => assert!(
                             error.is_interrupted() && number < 2
