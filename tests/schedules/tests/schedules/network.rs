@@ -134,8 +134,7 @@ impl Network {
         self.failing_renewals.store(count, Ordering::Relaxed);
     }
 
-    /// The next so many renewals are told that the lock is gone, of which the store keeps a rest: of
-    /// several permits, or the reads of a writer.
+    /// The next so many renewals are told that the lock is gone, of which the store keeps a rest.
     pub(crate) fn deny_renewals(&self, count: usize) {
         self.denied_renewals.store(count, Ordering::Relaxed);
     }

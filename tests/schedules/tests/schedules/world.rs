@@ -273,8 +273,8 @@ impl Held for OwnedGuard {
     }
 }
 
-/// Lets `time` pass, with looks at its beginning, in between, and at its end. Returns whether all of
-/// them found what they look for.
+/// Lets `time` pass, with looks at its beginning, in between, and at its end. Returns what all of
+/// them say.
 pub(crate) fn stay(time: Duration, mut look: impl FnMut() -> bool) -> bool {
     let mut found = look();
     for part in [time / 3, time / 3, time - time / 3 * 2] {
