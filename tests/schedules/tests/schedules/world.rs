@@ -148,6 +148,7 @@ impl World {
             }
         }
         in_time("the clean-up", start, ms(1_300));
+        sleep(TIMEOUT); // a renewal that has left before may have no answer
         until("all requests have arrived", ms(1_000), || self.net.under_way() == 0);
         assert!(
             !is_punctual() || !self.is_held(),
@@ -157,8 +158,7 @@ impl World {
 
     /// Checks that with all handles and guards all threads, watches and stored locks are gone.
     pub(crate) fn end(&self) {
-        // A renewal that has left before the last release may have no answer.
-        until("the clients' threads end", TIMEOUT + ms(5), || time::threads() == 0);
+        until("the clients' threads end", TIMEOUT, || time::threads() == 0);
         until("all requests have arrived", ms(1_000), || self.net.under_way() == 0);
         assert_eq!(self.net.watches(), 0, "watches left");
         // A lease that has ended for its holder lives on in the store for its allowance of drift;
