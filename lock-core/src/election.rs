@@ -18,7 +18,7 @@ use crate::notification::Wanted;
 use crate::options::LockOptions;
 use crate::panics::contain;
 use crate::sync::channel::{Receiver, Sender, unbounded};
-use crate::sync::{Mutex, MutexGuard, thread};
+use crate::sync::{Mutex, MutexGuard, mutant, thread};
 use crate::token::FencingToken;
 use std::fmt;
 use std::sync::Arc;
@@ -83,8 +83,6 @@ struct Handle(Arc<Core>);
 struct Core {
     engine: Arc<EngineHandle>,
     lock: OwnedMutex,
-    /// Wakes the campaign out of anything but a wait for the lock.
-    signal: Arc<Signal>,
     state: Mutex<State>,
 }
 
@@ -93,6 +91,9 @@ struct State {
     campaign: Option<Campaign>,
     /// That of the newest campaign.
     last_number: u64,
+    /// Wakes the newest campaign out of anything but a wait for the lock. Its own: the thread of a
+    /// former one may still sleep, and would take what is meant for this one.
+    signal: Arc<Signal>,
     leadership: Option<OwnedGuard>,
     last_error: Option<Error>,
     consumers: Vec<Sender<LeadershipChange>>,
@@ -111,8 +112,8 @@ struct Campaign {
 impl Election {
     pub(crate) fn new(engine: Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
         let lock = OwnedMutex::new(Arc::clone(&engine), name)?;
-        let (signal, state) = (Arc::default(), Mutex::default());
-        Ok(Self(Arc::new(Handle(Arc::new(Core { engine, lock, signal, state })))))
+        let state = Mutex::default();
+        Ok(Self(Arc::new(Handle(Arc::new(Core { engine, lock, state })))))
     }
 
     fn core(&self) -> &Core {
@@ -133,8 +134,16 @@ impl Election {
         if state.campaign.is_some() {
             return Ok(());
         }
+        if !mutant("campaigns_share_a_signal") {
+            state.signal = Arc::default();
+        }
         let (number, interrupt) = (state.last_number + 1, Interrupt::new());
-        let thread = Thread { core: Arc::clone(core), number, interrupt: interrupt.clone() };
+        let thread = Thread {
+            core: Arc::clone(core),
+            number,
+            interrupt: interrupt.clone(),
+            signal: Arc::clone(&state.signal),
+        };
         let started = thread::Builder::new()
             .name("distlock-elect".to_owned())
             .spawn(move || thread.run())
@@ -343,7 +352,7 @@ impl Core {
         if lost.is_none() && state.leadership.is_some() {
             state.tell(LeadershipChange::Resigned);
         }
-        self.signal.raise();
+        state.signal.raise();
         lost.or_else(|| state.leadership.take())
     }
 
@@ -378,6 +387,7 @@ struct Thread {
     core: Arc<Core>,
     number: u64,
     interrupt: Interrupt,
+    signal: Arc<Signal>,
 }
 
 impl Thread {
@@ -396,7 +406,7 @@ impl Thread {
             let Some(mut state) = self.core.lock_for(self.number) else { return };
             state.last_error = Some(error);
             drop(state);
-            clock.wait(&self.core.signal, clock.now() + backoff.next());
+            clock.wait(&self.signal, clock.now() + backoff.next());
         }
     }
 
@@ -404,16 +414,20 @@ impl Thread {
     fn wait_and_lead(&self) -> Result<(), Error> {
         let options = LockOptions::new().interrupt(&self.interrupt);
         let guard = self.core.lock.lock_with(&options)?;
-        let signal = Arc::clone(&self.core.signal);
+        let signal = Arc::clone(&self.signal);
         guard.on_loss(Listener::new(Wanted::always(), move |_| signal.raise()));
-        let Some(mut state) = self.core.lock_for(self.number) else { return Ok(()) };
+        let state = match mutant("grant_after_resignation_leads") {
+            true => Some(self.core.state.lock()),
+            false => self.core.lock_for(self.number),
+        };
+        let Some(mut state) = state else { return Ok(()) };
         state.last_error = None;
         state.tell(LeadershipChange::Gained { term: guard.fencing_token() });
         state.leadership = Some(guard);
         state.wake_waiting();
         drop(state);
         while let Some(until) = self.leads_until() {
-            self.core.engine.clock.wait(&self.core.signal, until);
+            self.core.engine.clock.wait(&self.signal, until);
         }
         Ok(())
     }

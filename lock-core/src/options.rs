@@ -74,7 +74,7 @@ impl LockOptions {
     /// A nested hold can only prolong it. The lock is not handed to another thread of this client
     /// without asking the store. After a failover without confirmation by replicas, and if the
     /// release does not reach the store, the lease ends as it would have. Not for wire formats
-    /// without owners.
+    /// without owners, for what is shared, and for a writer whose thread reads.
     #[must_use]
     pub fn at_least(mut self, time: Duration) -> Self {
         self.at_least = Some(time);

@@ -21,7 +21,8 @@ use std::sync::Arc;
 ///   writer that dies keeps readers out for three seconds.
 /// - The thread that writes may read as well, and go on reading when it has ended writing
 ///   (downgrade). A thread that reads cannot write: it would wait for itself, and gets
-///   [`Error::is_misuse`] at once.
+///   [`Error::is_misuse`] at once. So does one that reads beside a write lock with a shortest time
+///   ([`LockOptions::at_least`](crate::LockOptions::at_least)).
 /// - Writers get fencing tokens that grow. A reader gets the token of the last writer while the
 ///   store knows it, and otherwise none.
 ///

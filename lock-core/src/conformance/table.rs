@@ -166,6 +166,7 @@ macro_rules! __conformance_table {
                 waiting_writer_keeps_new_readers_out: WaitingWriterIgnored core,
                 writer_that_gives_up_lets_readers_in: WaitingWriterStays core,
                 readers_and_a_waiting_writer_are_told: InspectHidesReaders core,
+                writer_that_gives_up_leaves_the_first_waiting: WriterEndsAnothersWait core,
                 reader_gets_the_token_of_the_last_writer: ReaderGetsNewToken core,
                 release_of_each_kind_wakes_its_waiters: ShareWakesNoWaiter core,
                 owner_with_tombstone_is_refused_for_each_kind: ShareIgnoresTombstone core,

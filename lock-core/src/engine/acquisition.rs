@@ -492,6 +492,11 @@ impl Acquisition {
         }
     }
 
+    /// Whether the store is to keep it after its release.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.lock().kept.is_some()
+    }
+
     /// Whether an acquire of its owner went unanswered.
     pub(crate) fn has_unknown_outcome(&self) -> bool {
         self.unknown_outcome

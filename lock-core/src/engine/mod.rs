@@ -405,7 +405,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// If the store cannot keep a lock after its release, or not for so long.
+    /// If the store cannot keep a lock after its release, or not for so long; or if this thread
+    /// reads beside it.
     pub(crate) fn shortest_time(
         &self,
         name: &LockName,
@@ -416,6 +417,9 @@ impl Engine {
                 ErrorKind::Unsupported,
                 "what several holders share is not kept after its release: leave `at_least` out",
             ));
+        }
+        if self.is_read_here(name) {
+            return Err(acquire::kept_beside_reads());
         }
         if !self.abilities.renewable {
             return Err(Error::new(

@@ -24,10 +24,8 @@ use crate::clock::{Clock, Moment, Signal};
 use crate::error::Error;
 use crate::event::Event;
 use crate::event_queue::Events;
-use crate::holder::thread_id;
 use crate::loss::{Loss, LossCause};
 use crate::metrics::RequestStart;
-use crate::name::LockKind;
 use crate::sync::mutant;
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,9 +113,8 @@ impl Engine {
             return Err(acquisition.lost_error());
         }
         // To the store a writer that goes on reading is a reader from its release on.
-        let goes_on_reading = lock.name.kind() == LockKind::Write
-            && self.held_by(&lock.name.of_kind(LockKind::Read), thread_id()).is_some();
-        let handed = match goes_on_reading {
+        let goes_on_reading = self.is_read_here(&lock.name);
+        let handed = match goes_on_reading && !mutant("writer_hands_off_beside_its_reads") {
             true => None,
             false => lock.hand_off(acquisition, self.clock.as_ref()),
         };

@@ -346,7 +346,7 @@ impl SubscriptionTable {
         self.channels.retain(|name, channel| {
             let stays = stays(name, channel);
             if let Some(key) = channel.key().filter(|_| !stays) {
-                keys.forget(key);
+                keys.forget(key, name);
             }
             stays
         });
@@ -554,10 +554,10 @@ impl SubscriptionTable {
     /// A key was read. The waiters to wake: not while the subscription is being confirmed, because
     /// they look when it is.
     pub(super) fn read(&mut self, key: &Arc<str>, state: KeyState, now: Moment) -> DeferredWakeups {
-        let channel = self.keys.answered(key, state, now);
-        let channel = channel.and_then(|name| self.channels.get(&name));
-        let channel = channel.filter(|it| matches!(it.phase, Phase::Live | Phase::Refused));
-        let watches = channel.map(Channel::watchers).unwrap_or_default();
+        let names = self.keys.answered(key, state, now).iter();
+        let channels = names.filter_map(|name| self.channels.get(name));
+        let channels = channels.filter(|it| matches!(it.phase, Phase::Live | Phase::Refused));
+        let watches = channels.flat_map(Channel::watchers).collect();
         DeferredWakeups { watches, ..DeferredWakeups::default() }
     }
 

@@ -59,8 +59,8 @@ pub(super) enum TrackingSupport {
 
 struct TrackedKey {
     key: Arc<str>,
-    /// The channel on which releases of this lock are published.
-    channel: Arc<str>,
+    /// The watched channels on which releases are published: one for each kind of lock of the name.
+    channels: Vec<Arc<str>>,
     phase: Phase,
     /// When it was read last.
     read: Option<Moment>,
@@ -97,12 +97,15 @@ impl TrackedKeys {
     pub(super) fn watch(&mut self, key: &Arc<str>, channel: &Arc<str>) -> bool {
         let entry = self.keys.entry(Arc::clone(key)).or_insert_with(|| TrackedKey {
             key: Arc::clone(key),
-            channel: Arc::clone(channel),
+            channels: Vec::with_capacity(1),
             phase: Phase::Idle,
             read: None,
             message: None,
             failures: None,
         });
+        if !entry.channels.contains(channel) {
+            entry.channels.push(Arc::clone(channel));
+        }
         let is_idle = entry.phase == Phase::Idle;
         if is_idle {
             entry.schedule(AT_ONCE, &mut self.due);
@@ -110,9 +113,13 @@ impl TrackedKeys {
         is_idle
     }
 
-    /// The lock is no longer watched.
-    pub(super) fn forget(&mut self, key: &str) {
-        self.keys.remove(key);
+    /// The lock is no longer watched on this channel.
+    pub(super) fn forget(&mut self, key: &str, channel: &str) {
+        let Some(entry) = self.keys.get_mut(key) else { return };
+        entry.channels.retain(|it| **it != *channel);
+        if entry.channels.is_empty() {
+            self.keys.remove(key);
+        }
     }
 
     /// Whether waiters of this lock are woken after its release, also by a client that publishes
@@ -155,13 +162,13 @@ impl TrackedKeys {
         now: Moment,
     ) -> bool {
         let Some(entry) = self.keys.get_mut(key) else { return false };
-        entry.changed(is_watched(&entry.channel), now, &mut self.due)
+        entry.changed(is_watched, now, &mut self.due)
     }
 
     /// All keys were deleted.
     pub(super) fn all_changed(&mut self, is_watched: impl Fn(&str) -> bool, now: Moment) {
         for entry in self.keys.values_mut() {
-            let _tracked = entry.changed(is_watched(&entry.channel), now, &mut self.due);
+            let _tracked = entry.changed(&is_watched, now, &mut self.due);
         }
     }
 
@@ -196,15 +203,10 @@ impl TrackedKeys {
         self.budget.is_used_up
     }
 
-    /// The reply to a read. The channel whose waiters must look for themselves.
-    pub(super) fn answered(
-        &mut self,
-        key: &Arc<str>,
-        state: KeyState,
-        now: Moment,
-    ) -> Option<Arc<str>> {
-        let entry = self.keys.get_mut(key)?;
-        let Phase::Sent { changed } = entry.phase else { return None };
+    /// The reply to a read. The channels whose waiters must look for themselves.
+    pub(super) fn answered(&mut self, key: &Arc<str>, state: KeyState, now: Moment) -> &[Arc<str>] {
+        let Some(entry) = self.keys.get_mut(key) else { return &[] };
+        let Phase::Sent { changed } = entry.phase else { return &[] };
         let was_readable = entry.failures.is_none();
         if state == KeyState::Unreadable {
             let backoff =
@@ -219,15 +221,22 @@ impl TrackedKeys {
         }
         // From now on they must look again and again where it cannot be read.
         let wakes = state == KeyState::Free || (state == KeyState::Unreadable && was_readable);
-        wakes.then(|| Arc::clone(&entry.channel))
+        if wakes { &entry.channels } else { &[] }
     }
 }
 
 impl TrackedKey {
     /// It has changed: whether it was tracked here.
-    fn changed(&mut self, is_watched: bool, now: Moment, due: &mut DueKeys) -> bool {
+    fn changed(
+        &mut self,
+        is_watched: impl Fn(&str) -> bool,
+        now: Moment,
+        due: &mut DueKeys,
+    ) -> bool {
         match self.phase {
-            Phase::Tracked if is_watched => self.schedule(now, due),
+            Phase::Tracked if self.channels.iter().any(|channel| is_watched(channel)) => {
+                self.schedule(now, due);
+            }
             Phase::Tracked => self.phase = Phase::Idle,
             Phase::Sent { changed: false } => self.phase = Phase::Sent { changed: true },
             Phase::Sent { changed: true } | Phase::Idle | Phase::Due => return false,

@@ -12,7 +12,11 @@ const WAITS: &str = "distlock_writer:{x}";
 
 /// How many clients listen for releases.
 fn listeners(probe: &mut Probe) -> i64 {
-    match probe.command(&["PUBSUB", "NUMSUB", "redisson_rwlock:{x}"]) {
+    listeners_on(probe, "redisson_rwlock:{x}")
+}
+
+fn listeners_on(probe: &mut Probe, channel: &str) -> i64 {
+    match probe.command(&["PUBSUB", "NUMSUB", channel]) {
         Value::List(parts) => parts[1].clone().int(),
         other => panic!("{other:?}"),
     }
@@ -100,6 +104,31 @@ fn mutex_and_reader_of_a_name_wake_each_other() {
         let free = || held.unlock().unwrap();
         let reads = || lock.read().lock().unwrap().unlock().unwrap();
         assert_woken(woken_after(&mut probe, reads, free));
+    });
+}
+
+/// Waiters for both kinds in one client listen on two channels, and the key is the same.
+#[test]
+fn mutex_and_writer_of_a_name_wait_in_one_client() {
+    retry_if_late(|| {
+        let server = RedisServer::start();
+        let clients = [client(&server, ""), client(&server, "")];
+        let [holder, lock] = clients.each_ref().map(|client| client.rw_lock("x").unwrap());
+        let (held, mutex) = (holder.write().lock().unwrap(), clients[1].mutex("x").unwrap());
+        let mut probe = server.probe();
+        thread::scope(|scope| {
+            let writes = scope.spawn(|| lock.write().lock().unwrap().unlock().unwrap());
+            eventually("the writer listens", LONG, || listeners(&mut probe) == 1);
+            let locks = scope.spawn(|| mutex.lock().unwrap().unlock().unwrap());
+            let channel = "redisson_lock__channel:{x}";
+            eventually("the other one, too", LONG, || listeners_on(&mut probe, channel) == 1);
+            let_pass(ms(20)); // the attempts behind their subscriptions
+            let freed = Stopwatch::start();
+            held.unlock().unwrap();
+            writes.join().unwrap();
+            locks.join().unwrap();
+            assert_woken(freed.elapsed());
+        });
     });
 }
 

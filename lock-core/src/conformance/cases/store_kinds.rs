@@ -176,6 +176,20 @@ pub(crate) fn writer_that_gives_up_lets_readers_in(subject: &dyn Subject) {
     direct.hold(&read, long());
 }
 
+/// A writer that gives up ends its own wait, and not that of the first one.
+pub(crate) fn writer_that_gives_up_leaves_the_first_waiting(subject: &dyn Subject) {
+    let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
+    let (read, write) = read_write();
+    direct.hold(&read, long());
+    let (first, second) = (other.owner(), direct.owner());
+    assert!(other.acquire(&write, first, long()).is_busy());
+    assert!(direct.acquire(&write, second, long()).is_busy());
+    assert_eq!(direct.release(&write, second, PLAIN), Release::Gone);
+    assert!(direct.is_busy(&read), "the first one waits");
+    assert_eq!(other.release(&write, first, PLAIN), Release::Gone);
+    direct.hold(&read, long());
+}
+
 /// Writers get growing tokens, and a reader that of the last writer.
 pub(crate) fn reader_gets_the_token_of_the_last_writer(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);

@@ -26,7 +26,7 @@ impl MutantBackend {
         kinds.shares.retain(|(_, until, _)| stays || *until > now);
         let waits = self.has(Mutation::DeadWaiterStays);
         kinds.waiters.retain(|(_, until)| waits || *until > now);
-        kinds.writer_waits = kinds.writer_waits.filter(|until| *until > now);
+        kinds.writer_waits = kinds.writer_waits.filter(|(_, until)| *until > now);
         kinds
     }
 
@@ -59,7 +59,12 @@ impl MutantBackend {
         let is_first = kinds.waiters.first().is_none_or(|(first, _)| *first == owner);
         let is_first = is_first || self.has(Mutation::QueueIgnored);
         match kind {
-            LockKind::Write if is_busy => kinds.writer_waits = Some(now + WAITER_PRESENCE),
+            LockKind::Write if is_busy => {
+                let first = kinds.writer_waits.map_or(owner, |(first, _)| first);
+                if first == owner {
+                    kinds.writer_waits = Some((owner, now + WAITER_PRESENCE));
+                }
+            }
             LockKind::Write => kinds.writer_waits = None,
             LockKind::Fair if is_busy || !is_first => {
                 let until = now + WAITER_PRESENCE;
@@ -186,11 +191,14 @@ impl MutantBackend {
         let before = kinds.waiters.len();
         kinds.waiters.retain(|(owner, _)| *owner != acquisition.owner);
         let is_writer = acquisition.name.kind() == LockKind::Write;
+        let is_holder = state.held.get(key).is_some_and(|held| held.owner == acquisition.owner);
+        let any = is_holder || self.has(Mutation::WriterEndsAnothersWait);
         if is_writer && self.has(Mutation::WriterEndsReaders) {
             kinds.shares.clear();
         }
         let stays = !is_writer || self.has(Mutation::WaitingWriterStays);
-        let ends = !stays && kinds.writer_waits.take().is_some();
+        let is_it = |(first, _): &mut (OwnerId, Moment)| any || *first == acquisition.owner;
+        let ends = !stays && kinds.writer_waits.take_if(is_it).is_some();
         ends || kinds.waiters.len() < before
     }
 

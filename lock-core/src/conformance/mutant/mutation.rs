@@ -155,6 +155,8 @@ mutations! {
         WaitingWriterStays,
         /// Tells of no reader of a read-write lock but the one whose lease ends last.
         InspectHidesReaders,
+        /// Lets readers in when any waiting writer has given up.
+        WriterEndsAnothersWait,
         /// Gives each reader a new token.
         ReaderGetsNewToken,
         /// Wakes no waiter when a share is released.

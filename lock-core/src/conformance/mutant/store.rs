@@ -44,7 +44,7 @@ pub(super) struct Kinds {
     /// Of a semaphore.
     pub(super) limit: Option<u32>,
     /// Until when a waiting writer keeps readers out.
-    pub(super) writer_waits: Option<Moment>,
+    pub(super) writer_waits: Option<(OwnerId, Moment)>,
     /// Waiters in order, each with the end of its presence.
     pub(super) waiters: Vec<(OwnerId, Moment)>,
 }

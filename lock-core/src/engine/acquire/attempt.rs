@@ -63,7 +63,8 @@ impl Outage {
 /// How often a waiter asks so that the store knows that it still waits: in the order of arrival, or
 /// before readers.
 fn shown_every(kind: LockKind) -> Option<Duration> {
-    matches!(kind, LockKind::Fair | LockKind::Write).then_some(WAITER_ATTEMPTS)
+    let is_known = matches!(kind, LockKind::Fair | LockKind::Write);
+    (is_known && !mutant("waiter_is_forgotten")).then_some(WAITER_ATTEMPTS)
 }
 
 impl<'a> Wait<'a> {
@@ -135,7 +136,7 @@ impl<'a> Wait<'a> {
             .tokens(tokens)
             .replication(self.plan.replication)
             .beside(self.beside.as_ref().map(|writer| writer.owner))
-            .waits(self.plan.waits())
+            .waits(self.plan.waits() || mutant("try_is_taken_for_a_wait"))
             .label(settings.label.as_ref());
         self.was_sent = true;
         (attempt, by)

@@ -5,6 +5,7 @@ use crate::engine::Engine;
 use crate::engine::acquisition::Acquisition;
 use crate::engine::local_queue::Scope;
 use crate::error::Error;
+use crate::holder::thread_id;
 use crate::name::{LockKind, LockName};
 use std::sync::Arc;
 
@@ -23,9 +24,11 @@ pub(super) fn writer_of(
     if matches!(kind, LockKind::Permits { .. }) || held(kind).is_some() {
         return Ok(None);
     }
-    let writer = held(LockKind::Write);
-    if kind == LockKind::Read && writer.is_some() {
-        return Ok(writer);
+    if kind == LockKind::Read
+        && let Some(writer) = held(LockKind::Write)
+    {
+        // Its lease would be that of the reads, which go on.
+        return if writer.is_kept() { Err(kept_beside_reads()) } else { Ok(Some(writer)) };
     }
     if kind == LockKind::Write && held(LockKind::Read).is_some() {
         return Err(Error::misuse(
@@ -43,7 +46,21 @@ pub(super) fn writer_of(
     })
 }
 
+/// The error of a write lock with a shortest time whose thread reads as well.
+pub(in crate::engine) fn kept_beside_reads() -> Error {
+    Error::misuse(
+        "a write lock with a shortest time cannot be read beside: the store would keep it for as \
+         long as the reads go on; leave `at_least` out, or read after it",
+    )
+}
+
 impl Engine {
+    /// Whether this is a write lock beside which the calling thread reads.
+    pub(in crate::engine) fn is_read_here(&self, name: &LockName) -> bool {
+        name.kind() == LockKind::Write
+            && self.held_by(&name.of_kind(LockKind::Read), thread_id()).is_some()
+    }
+
     /// What this thread holds of this lock and may still trust.
     pub(in crate::engine) fn held_by(
         &self,

@@ -28,6 +28,7 @@ use crate::name::LockKind;
 use crate::options::LockOptions;
 use crate::owner::OwnerId;
 use crate::replication::Replication;
+use crate::sync::mutant;
 use crate::token::TokenRange;
 use attempt::Outage;
 use local_wait::Queued;
@@ -35,6 +36,7 @@ use std::cell::LazyCell;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(super) use beside::kept_beside_reads;
 pub(super) use replicas::{refuse_unsupported, weigh_renewal};
 
 crate::sync::thread_local! {
@@ -274,7 +276,8 @@ impl Wait<'_> {
         };
         // Beside a writer its own: the store knows the last that are set aside for hand-offs, too.
         let own = |writer: &Arc<Acquisition>| writer.token.and_then(|it| TokenRange::new(it, it));
-        let tokens = self.beside.as_ref().map_or(grant.tokens, own);
+        let writer = self.beside.as_ref().filter(|_| !mutant("reader_has_a_reserved_token"));
+        let tokens = writer.map_or(grant.tokens, own);
         let acquisition = Arc::new(Acquisition::new(AcquisitionInit {
             name: lock.name.clone(),
             owner: self.owner,
@@ -327,7 +330,9 @@ impl Wait<'_> {
         let is_queued = self.was_sent && is_known && self.plan.waits();
         let options = match self.unknown_outcome {
             true => ReleaseOptions::WITH_TOMBSTONE,
-            false if is_queued => ReleaseOptions::WITHOUT_TOMBSTONE,
+            false if is_queued && !mutant("leaver_keeps_its_position") => {
+                ReleaseOptions::WITHOUT_TOMBSTONE
+            }
             false => return,
         };
         let (name, time) = (self.lock.name.clone(), self.plan.time);

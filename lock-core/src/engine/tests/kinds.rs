@@ -128,6 +128,27 @@ fn writer_may_read_and_goes_on_reading() {
     assert!(b.write().try_lock().unwrap().is_some());
 }
 
+/// In a store in which readers and the writer share a lease it would be kept while they read.
+#[test]
+fn shortest_time_and_reads_beside_a_writer_are_refused() {
+    let ([a, b], _) = pair();
+    let (a, b) = (a.rw_lock("x").unwrap(), b.rw_lock("x").unwrap());
+    let least = LockOptions::new().at_least(SECOND);
+    let writing = a.write().lock_with(&least).unwrap();
+    assert!(a.read().lock().unwrap_err().is_misuse());
+    writing.unlock().unwrap();
+    assert!(b.write().try_lock().unwrap().is_none(), "it is kept");
+    a.write().force_unlock().unwrap();
+    let writing = a.write().lock().unwrap();
+    let reading = a.read().lock().unwrap();
+    assert!(writing.keep_at_least(SECOND).unwrap_err().is_misuse());
+    assert!(a.write().lock_with(&least).unwrap_err().is_misuse());
+    reading.unlock().unwrap();
+    writing.keep_at_least(SECOND).unwrap();
+    writing.unlock().unwrap();
+    assert!(b.read().try_lock().unwrap().is_none(), "it is kept");
+}
+
 /// A hand-off would let the next writer in beside the reads of the former one.
 #[test]
 fn writer_that_goes_on_reading_hands_nothing_off() {

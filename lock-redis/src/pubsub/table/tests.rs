@@ -13,9 +13,13 @@ fn at(milliseconds: u64) -> Moment {
 }
 
 fn add(table: &mut SubscriptionTable) -> (WatchId, Option<Arc<Confirmation>>) {
+    add_on(table, "c")
+}
+
+fn add_on(table: &mut SubscriptionTable, channel: &str) -> (WatchId, Option<Arc<Confirmation>>) {
     let releases = ReleaseChannel {
         kind: ChannelKind::Plain,
-        name: "c".to_owned(),
+        name: channel.to_owned(),
         key: Some("k".to_owned()),
         polls: PollInterval::default(),
     };
@@ -180,6 +184,30 @@ fn key_is_forgotten_with_its_channel() {
     assert!(!table.is_tracked("k"));
     table.changed(None, at(1_000));
     assert!(table.take_work(at(1_000)).reads.is_empty());
+}
+
+/// A mutex and a read-write lock of one name.
+#[test]
+fn change_of_a_key_wakes_the_waiters_of_each_channel() {
+    let mut table = SubscriptionTable::default();
+    table.set_tracking(TrackingSupport::Confirmed);
+    let (first, _) = add_on(&mut table, "c");
+    let _second = add_on(&mut table, "d");
+    let work = table.take_work(at(0));
+    for asked in &work.subscribe {
+        let _confirmed = table.confirmed(asked);
+    }
+    let woken = |table: &mut SubscriptionTable, key: &Arc<str>, now| {
+        table.changed(Some(vec!["k".to_owned()]), at(now));
+        assert_eq!(table.take_work(at(now)).reads.len(), 1, "{now}");
+        table.read(key, KeyState::Free, at(now)).watches.len()
+    };
+    let _held = table.read(&work.reads[0], KeyState::Held, at(0));
+    assert_eq!(woken(&mut table, &work.reads[0], 100), 2);
+    table.remove(&first, at(100));
+    assert_eq!(table.take_work(at(1_100)).unsubscribe.len(), 1);
+    assert!(table.is_tracked("k"), "the other one is watched");
+    assert_eq!(woken(&mut table, &work.reads[0], 1_200), 1);
 }
 
 #[test]

@@ -15,7 +15,8 @@ use std::thread;
 const MOST: u64 = 4_000;
 
 /// The name of each mutant, and the scenario that finds it.
-const MUTANTS: [(&str, &str); 28] = [
+const MUTANTS: [(&str, &str); 36] = [
+    ("campaigns_share_a_signal", "election::loss_after_resignations"),
     ("doubts_counted_too_early", "leaving::cleanup_ends_as_its_wait_begins"),
     ("end_forgets_detached", "leaving::last_handle"),
     ("ended_hold_is_set_aside", "trouble::faulty_network"),
@@ -23,17 +24,21 @@ const MUTANTS: [(&str, &str); 28] = [
     ("failed_renewal_is_not_repeated", "holding::failed_renewal"),
     ("fired_checked_before_lock", "waiting::interrupt"),
     ("goes_before_contending_head", "waiting::hand_off_lost_before_the_waiter_takes_it"),
+    ("grant_after_resignation_leads", "election::terms"),
     ("hand_off_beside_renewal", "holding::hand_off_beside_renewals"),
     ("hand_off_to_a_leaver", "waiting::interrupt"),
     ("idle_end_outside_the_lock", "holding::idle_watchdog"),
     ("interrupt_checked_too_early", "waiting::interrupt_at_the_store"),
     ("late_entry_removes_successor", "queueing::handles"),
     ("late_renewal_revives", "holding::validity_is_final"),
+    ("leaver_keeps_its_position", "fair::leavers"),
     ("leaver_wakes_no_head", "queueing::deadline"),
     ("loss_declared_twice", "holding::loss"),
+    ("loss_leaves_a_rest", "semaphore::rest_of_a_loss"),
     ("no_look_after_watch", "queueing::two_clients"),
     ("no_tombstone", "trouble::faulty_network"),
     ("panic_keeps_it", "holding::panic_inside"),
+    ("reader_has_a_reserved_token", "read_write::downgrade"),
     ("released_name_is_kept", "holding::renewal_and_release"),
     ("renewal_goes_on_during_release", "holding::renewal_and_release"),
     ("signal_taken_before_sleep", "queueing::two_clients"),
@@ -41,9 +46,12 @@ const MUTANTS: [(&str, &str); 28] = [
     ("stop_misses_what_is_tried", "leaving::unconfirmed_release"),
     ("stop_wakes_no_watchdog", "leaving::last_handle"),
     ("taken_back_owner_is_used_again", "trouble::rollback_with_unknown_outcome"),
+    ("try_is_taken_for_a_wait", "fair::arrival"),
     ("unlock_ends_anothers_detached_hold", "holding::sent_and_detached"),
+    ("waiter_is_forgotten", "read_write::waiting_writer"),
     ("watchdog_misses_its_signal", "holding::sent_and_detached"),
     ("worker_forgets_a_new_queue", "holding::idle_worker"),
+    ("writer_hands_off_beside_its_reads", "read_write::downgrade"),
 ];
 
 /// The schedule in which a scenario found the mutant, its seed, and what was seen.

@@ -3,8 +3,9 @@
 use crate::explore::trace;
 use crate::world::Virtual;
 use distlock_schedules::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, LockInfo, NodeId,
-    OnReleased, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, LockInfo,
+    NodeId, OnReleased, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake,
+    Watch,
 };
 use distlock_schedules::{
     Clock, Error, FencingToken, InsufficientReplicas, LockName, MemoryBackend, Moment, OwnerText,
@@ -29,6 +30,8 @@ pub(crate) struct Network {
     has_replicas: AtomicBool,
     /// So many renewals fail, and all are answered this much later, in milliseconds.
     failing_renewals: AtomicUsize,
+    /// So many are told that the lock is gone.
+    denied_renewals: AtomicUsize,
     slow_renewals: AtomicUsize,
     /// So many releases never arrive.
     lost_releases: AtomicUsize,
@@ -107,6 +110,7 @@ impl Network {
             trouble: AtomicUsize::new(0),
             has_replicas: AtomicBool::new(false),
             failing_renewals: AtomicUsize::new(0),
+            denied_renewals: AtomicUsize::new(0),
             slow_renewals: AtomicUsize::new(0),
             lost_releases: AtomicUsize::new(0),
             watches: Arc::default(),
@@ -128,6 +132,11 @@ impl Network {
     /// The next so many renewals never leave.
     pub(crate) fn fail_renewals(&self, count: usize) {
         self.failing_renewals.store(count, Ordering::Relaxed);
+    }
+
+    /// The next so many renewals are told that the lock is gone, of which the store keeps a rest.
+    pub(crate) fn deny_renewals(&self, count: usize) {
+        self.denied_renewals.store(count, Ordering::Relaxed);
     }
 
     /// The next so many releases never arrive.
@@ -253,14 +262,14 @@ impl Backend for Network {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let (store, name) = (self.store.clone(), attempt.name.clone());
         let grants = Arc::clone(&self.grants);
-        let Attempt { owner, lease, tokens, .. } = *attempt;
-        let again = move || {
-            let attempt = Attempt::new(&name, owner, lease).tokens(tokens);
-            let _late = grants.acquire(&store, &attempt, by);
-        };
+        let Attempt { owner, lease, tokens, beside, waits, .. } = *attempt;
         // The store itself has no replicas.
-        let attempt = Attempt::new(attempt.name, owner, lease).tokens(tokens);
-        let acquire = || self.grants.acquire(&self.store, &attempt, by);
+        let acquire = move |grants: &Grants, store: &MemoryBackend, name: &LockName| {
+            let attempt = Attempt::new(name, owner, lease).tokens(tokens);
+            grants.acquire(store, &attempt.beside(beside).waits(waits), by)
+        };
+        let again = move || drop(acquire(&grants, &store, &name));
+        let acquire = || acquire(&self.grants, &self.store, attempt.name);
         match self.send("acquire", by, acquire, again)?? {
             Answer::Granted(grant) if self.falls_short() => {
                 Ok(Answer::Unacknowledged(grant, InsufficientReplicas::new(0, 1)))
@@ -280,6 +289,9 @@ impl Backend for Network {
         if is_one_of(&self.failing_renewals) {
             let failure = Failure::NotSent(Error::unavailable("refused, on purpose"));
             return vec![Err(failure); batch.len()];
+        }
+        if is_one_of(&self.denied_renewals) {
+            return vec![Ok(Renewal::Gone); batch.len()];
         }
         let sent = self.send("renew", by, || self.store.renew(lane, batch, by), again);
         let slow = self.slow_renewals.load(Ordering::Relaxed) as u64;
@@ -337,6 +349,18 @@ impl Backend for Network {
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         self.send("inspect", by, || self.store.inspect(name, by), || ())?
+    }
+
+    fn verify(
+        &self,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        self.send("verify", by, || self.store.verify(acquisition, by), || ())?
+    }
+
+    fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
+        self.send("set_permits", by, || self.store.set_permits(name, by), || ())?
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

@@ -2,11 +2,11 @@
 
 use crate::explore::{is_punctual, trace};
 use crate::network::Network;
-use distlock_schedules::backend::Backend;
+use distlock_schedules::backend::{Backend, LockInfo};
 use distlock_schedules::sync::time;
 use distlock_schedules::{
-    Client, Clock, Config, DistLock, Error, Event, FencingToken, LockGuard, LockName, LockOptions,
-    MemoryBackend, Moment, Mutex, OwnedGuard, OwnedMutex, Signal, SystemClock, Woken,
+    Client, Clock, Config, DistLock, Error, Event, FencingToken, LockGuard, LockKind, LockName,
+    LockOptions, MemoryBackend, Moment, Mutex, OwnedGuard, OwnedMutex, Signal, SystemClock, Woken,
 };
 use std::sync::{self, Arc, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,6 +20,9 @@ pub(crate) const fn ms(millis: u64) -> Duration {
 
 /// The lease that the watchdog keeps where a scenario says nothing else.
 pub(crate) const LEASE: Duration = ms(300);
+
+/// A lease that is longer than any scenario: a sleep that is not woken early fails it.
+pub(crate) const LONG: Duration = ms(30_000);
 
 /// The command time-out of all clients.
 pub(crate) const TIMEOUT: Duration = ms(100);
@@ -97,10 +100,23 @@ impl World {
             .expect("a client")
     }
 
-    /// Whether the store has a holder. Asks it past the network.
+    /// Whether the store has a holder, of any kind. Asks it past the network.
     pub(crate) fn is_held(&self) -> bool {
+        let kinds = [LockKind::Mutex, LockKind::Read, LockKind::Permits { limit: 1, count: 1 }];
+        kinds.into_iter().any(|kind| self.inspect(kind).holder.is_some())
+    }
+
+    /// What the store says of the lock of this kind. Asks it past the network.
+    pub(crate) fn inspect(&self, kind: LockKind) -> LockInfo {
+        let name = LockName::new(NAME).expect("a name").of_kind(kind);
+        self.store.inspect(&name, Moment::NEVER).expect("memory")
+    }
+
+    /// How many clients wait for a release, as the store counts them.
+    pub(crate) fn waiting_clients(&self) -> u64 {
         let name = LockName::new(NAME).expect("a name");
-        self.store.inspect(&name, Moment::NEVER).expect("memory").holder.is_some()
+        let infos = self.store.inspect_all(&[name], Moment::NEVER);
+        infos.into_iter().map(|info| info.expect("memory").waiters.unwrap_or(0)).sum()
     }
 
     /// Holds the lock for `time`, and checks the guard and the store. Returns whether the guard was
@@ -119,6 +135,25 @@ impl World {
     /// Has the store lose the lock behind the holder's back.
     pub(crate) fn lose(&self) {
         self.net.lose(&LockName::new(NAME).expect("a name"));
+    }
+
+    /// Ends the trouble, and waits until nothing is left to be cleaned up.
+    pub(crate) fn settle(&self, clients: &[Client]) {
+        self.net.trouble(0);
+        self.net.replicas(false);
+        let start = time::peek();
+        for client in clients {
+            while let Err(error) = client.wait_for_cleanup(LEASE * 4) {
+                assert!(!is_punctual(), "{error}");
+            }
+        }
+        in_time("the clean-up", start, ms(1_300));
+        sleep(TIMEOUT); // a renewal that has left before may have no answer
+        until("all requests have arrived", ms(1_000), || self.net.under_way() == 0);
+        assert!(
+            !is_punctual() || !self.is_held(),
+            "the store has a holder that no client knows of"
+        );
     }
 
     /// Checks that with all handles and guards all threads, watches and stored locks are gone.
@@ -172,9 +207,14 @@ pub(crate) fn take<L: Lock>(lock: &L) -> L::Guard {
 
 /// The same with options.
 pub(crate) fn take_with<L: Lock>(lock: &L, options: &LockOptions) -> L::Guard {
+    patiently(|| lock.lock_with(options))
+}
+
+/// What an operation comes to, which is tried again where a late thread got the answer too late.
+pub(crate) fn patiently<T>(mut operation: impl FnMut() -> Result<T, Error>) -> T {
     loop {
-        match lock.lock_with(options) {
-            Ok(guard) => return guard,
+        match operation() {
+            Ok(done) => return done,
             Err(error) => assert!(error.is_unavailable() && !is_punctual(), "{error}"),
         }
     }
@@ -184,6 +224,25 @@ pub(crate) fn take_with<L: Lock>(lock: &L, options: &LockOptions) -> L::Guard {
 pub(crate) fn give(guard: impl Held) {
     let ended = guard.unlock();
     assert!(ended.is_ok() || !is_punctual(), "{ended:?}");
+}
+
+/// What a wait came to behind a network that loses requests, or with an interrupt.
+pub(crate) fn taken<G>(result: Result<Option<G>, Error>) -> Option<G> {
+    result.unwrap_or_else(|error| {
+        let is_told =
+            error.is_unavailable() || error.is_interrupted() || error.is_insufficient_replicas();
+        assert!(is_told, "{error}");
+        None
+    })
+}
+
+/// Releases the lock in one of two ways. On such a network it may be lost, or not be confirmed.
+pub(crate) fn give_anyhow(guard: impl Held) {
+    if fastrand::bool() {
+        drop(guard);
+    } else if let Err(error) = guard.unlock() {
+        assert!(error.is_lost() || error.is_unavailable(), "{error}");
+    }
 }
 
 impl Held for LockGuard {
@@ -212,6 +271,33 @@ impl Held for OwnedGuard {
     fn token(&self) -> FencingToken {
         self.fencing_token().expect("the store makes tokens")
     }
+}
+
+/// Lets `time` pass, with looks at its beginning, in between, and at its end. Returns what all of
+/// them say.
+pub(crate) fn stay(time: Duration, mut look: impl FnMut() -> bool) -> bool {
+    let mut found = look();
+    for part in [time / 3, time / 3, time - time / 3 * 2] {
+        if part.is_zero() {
+            thread::yield_now();
+        } else {
+            sleep(part);
+        }
+        found &= look();
+    }
+    found
+}
+
+/// Runs so many threads, each with its number, until they end.
+pub(crate) fn threads(count: usize, work: impl Fn(usize) + Send + Sync + 'static) {
+    let work = Arc::new(work);
+    let threads: Vec<_> = (0..count)
+        .map(|number| {
+            let work = Arc::clone(&work);
+            thread::spawn(move || work(number))
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
 }
 
 /// Sees that no two guards are valid at once, that tokens grow, and that every acquisition ends
@@ -253,6 +339,19 @@ impl Judge {
     pub(crate) fn look(&self, guard: &impl Held) -> bool {
         let (token, before) = (guard.token(), self.step());
         let is_valid = guard.is_valid();
+        self.looked(token, before, is_valid)
+    }
+
+    /// Looks at the term of a leader, if it is one.
+    pub(crate) fn look_at_term(&self, term: impl FnOnce() -> Option<FencingToken>) {
+        let before = self.step();
+        if let Some(token) = term() {
+            self.looked(token, before, true);
+        }
+    }
+
+    /// The guard of this token was looked at, from step `before` on.
+    fn looked(&self, token: FencingToken, before: u64, is_valid: bool) -> bool {
         let after = self.step();
         trace(|| format!("guard {token} is valid: {is_valid}"));
         if !is_valid {
@@ -283,16 +382,7 @@ impl Judge {
 
     /// Holds the lock for `time`, and checks the guard. Returns whether it was valid all along.
     fn stay(&self, guard: &impl Held, time: Duration) -> bool {
-        let mut is_valid = self.look(guard);
-        for part in [time / 3, time / 3, time - time / 3 * 2] {
-            if part.is_zero() {
-                thread::yield_now();
-            } else {
-                sleep(part);
-            }
-            is_valid &= self.look(guard);
-        }
-        is_valid
+        stay(time, || self.look(guard))
     }
 
     fn event(&self, event: &Event) {

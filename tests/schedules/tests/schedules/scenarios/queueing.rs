@@ -1,26 +1,12 @@
 //! The wait queue of one client, and two clients that contend for one lock.
 
 use crate::explore::{explore, is_punctual};
-use crate::world::{NAME, TIMEOUT, give, in_time, ms, sleep, take, thread, until};
+use crate::world::{LONG, NAME, TIMEOUT, give, in_time, ms, sleep, take, thread, threads, until};
 use distlock_schedules::sync::time;
 use distlock_schedules::{Client, DistLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-/// Longer than any scenario: a sleep that is not woken early fails it.
-const LONG: Duration = ms(30_000);
-
-fn threads(count: usize, work: impl Fn(usize) + Send + Sync + 'static) {
-    let work = Arc::new(work);
-    let threads: Vec<_> = (0..count)
-        .map(|number| {
-            let work = Arc::clone(&work);
-            thread::spawn(move || work(number))
-        })
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
-}
 
 /// Waiters of one client get the lock in the order in which they came.
 #[test]

@@ -1,8 +1,7 @@
 //! A network that loses, delays and repeats, too few replicas, a backend that panics.
 
 use crate::explore::{explore, is_punctual};
-use crate::world::{LEASE, NAME, World, give, in_time, ms, sleep, take, thread, until};
-use distlock_schedules::sync::time;
+use crate::world::{LEASE, NAME, World, give, give_anyhow, ms, sleep, take, taken, thread, until};
 use distlock_schedules::{
     Client, DistLock, Interrupt, LockOptions, OnInsufficientReplicas, Replication,
 };
@@ -17,40 +16,19 @@ fn work(world: &World, client: &Client, stop: &Interrupt) {
             1 => LockOptions::new().wait(ms(3_000)).interrupt(stop),
             _ => LockOptions::new().wait(ms(3_000)),
         };
-        match lock.try_lock_with(&options) {
-            Ok(Some(guard)) => {
-                world.stay(&guard, ms(fastrand::u64(..4) * 60));
-                if fastrand::bool() {
-                    drop(guard);
-                } else if let Err(error) = guard.unlock() {
-                    assert!(error.is_lost() || error.is_unavailable(), "{error}");
-                }
-            }
-            Ok(None) => {}
-            Err(error) => assert!(
-                error.is_unavailable()
-                    || error.is_interrupted()
-                    || error.is_insufficient_replicas(),
-                "{error}"
-            ),
+        if let Some(guard) = taken(lock.try_lock_with(&options)) {
+            world.stay(&guard, ms(fastrand::u64(..4) * 60));
+            give_anyhow(guard);
         }
     }
 }
 
 /// Checks that no lock, request or name is left once the network works again.
 fn settled(world: &World, clients: &[Client]) {
-    world.net.trouble(0);
-    world.net.replicas(false);
-    let start = time::peek();
+    world.settle(clients);
     for client in clients {
-        while let Err(error) = client.wait_for_cleanup(LEASE * 4) {
-            assert!(!is_punctual(), "{error}");
-        }
         assert_eq!(client.queue_length(NAME).expect("a name"), 0);
     }
-    in_time("the clean-up", start, ms(1_300));
-    until("all requests have arrived", ms(1_000), || world.net.under_way() == 0);
-    assert!(!is_punctual() || !world.is_held(), "the store has a holder that no client knows of");
     let lock = clients[0].mutex(NAME).expect("a lock");
     give(take(&lock));
     drop(lock);

@@ -1,0 +1,150 @@
+//! Fair locks: the order of arrival over two clients, and waiters that give up.
+
+use crate::explore::{explore, is_punctual};
+use crate::world::{
+    LONG, NAME, World, give, give_anyhow, in_time, ms, patiently, sleep, take, taken, thread, until,
+};
+use distlock_schedules::sync::time;
+use distlock_schedules::{Client, DistLock, Interrupt, LockOptions, Mutex};
+use std::sync::{self, Arc};
+use std::time::Duration;
+
+fn locks(world: &World, lease: Duration) -> ([Client; 2], [Mutex; 2]) {
+    let clients: [Client; 2] =
+        std::array::from_fn(|_| world.client_with(|config| config.with_watchdog(lease)));
+    let locks = std::array::from_fn(|at| clients[at].fair_mutex(NAME).expect("a lock"));
+    (clients, locks)
+}
+
+/// Waits until so many wait: each has its position in the store then.
+fn queue(world: &World, count: u64) {
+    until("it queues", ms(50), || world.waiting_clients() == count || !is_punctual());
+}
+
+/// Threads of two clients get the lock in the order in which they came; a try in between keeps none
+/// of them out.
+#[test]
+fn arrival() {
+    explore("arrival", 1_500, |world| {
+        let (_clients, locks) = locks(world, LONG);
+        let guard = take(&locks[0]);
+        let order: Arc<sync::Mutex<Vec<usize>>> = Arc::default();
+        let tries = fastrand::usize(..4);
+        let waiters: Vec<_> = (0..4)
+            .map(|number| {
+                if number == tries {
+                    let lock = locks[1].clone();
+                    let trying = thread::spawn(move || {
+                        let busy = patiently(|| lock.try_lock());
+                        assert!(busy.is_none() || !is_punctual(), "it is held");
+                    });
+                    trying.join().expect("no panic");
+                }
+                let (lock, order) = (locks[fastrand::usize(..2)].clone(), Arc::clone(&order));
+                let shared = Arc::clone(world);
+                let waiter = thread::spawn(move || {
+                    let guard = take(&lock);
+                    order.lock().expect("no panic").push(number);
+                    let time = if number == 1 { ms(3) } else { Duration::ZERO };
+                    shared.stay(&guard, time);
+                    if number == 2 { drop(guard) } else { give(guard) }
+                });
+                queue(world, number as u64 + 1);
+                waiter
+            })
+            .collect();
+        let released = time::peek();
+        give(guard);
+        waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+        in_time("four turns", released, ms(100));
+        let order = order.lock().expect("no panic");
+        assert!(*order == [0, 1, 2, 3] || !is_punctual(), "{order:?}");
+    });
+}
+
+/// Waiters give up by deadline or interrupt, at the moment of the release or long before: those
+/// behind them have their turn at once.
+#[test]
+fn leavers() {
+    explore("leavers", 1_500, |world| {
+        let (_clients, locks) = locks(world, LONG);
+        let guard = take(&locks[0]);
+        let stop = Interrupt::new();
+        let waiters: Vec<_> = (0..4)
+            .map(|number| {
+                let lock = locks[fastrand::usize(..2)].clone();
+                let (stop, shared) = (stop.clone(), Arc::clone(world));
+                let waiter = thread::spawn(move || {
+                    let options = match number {
+                        0 => LockOptions::new().wait(ms(5_000)).interrupt(&stop),
+                        2 => LockOptions::new().wait(ms(20)),
+                        _ => LockOptions::new().wait(ms(5_000)),
+                    };
+                    match lock.try_lock_with(&options) {
+                        Ok(Some(guard)) => {
+                            shared.stay(&guard, Duration::ZERO);
+                            give(guard);
+                        }
+                        Ok(None) => assert!(number == 2 || !is_punctual(), "it had time enough"),
+                        Err(error) => assert!(
+                            error.is_interrupted() && number == 0
+                                || error.is_unavailable() && !is_punctual(),
+                            "{error}"
+                        ),
+                    }
+                });
+                queue(world, number as u64 + 1);
+                waiter
+            })
+            .collect();
+        if fastrand::bool() {
+            sleep(ms(20).saturating_sub(time::peek()));
+        }
+        let firing = thread::spawn(move || stop.fire());
+        if fastrand::bool() {
+            sleep(ms(5));
+        }
+        let released = time::peek();
+        give(guard);
+        waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+        firing.join().expect("no panic");
+        in_time("four waits", released, ms(100));
+        let start = time::peek();
+        give(take(&locks[1]));
+        in_time("no position is left: a turn", start, ms(5));
+    });
+}
+
+/// Requests and replies are lost, late and repeated: no position is left, and no holder.
+#[test]
+fn positions_on_a_faulty_network() {
+    explore("positions_on_a_faulty_network", 800, |world| {
+        let clients = [world.client(), world.client()];
+        let stop = Interrupt::new();
+        world.net.trouble(4);
+        let working: Vec<_> = (0..4)
+            .map(|number| {
+                let lock = clients[number % 2].fair_mutex(NAME).expect("a lock");
+                let (shared, stop) = (Arc::clone(world), stop.clone());
+                thread::spawn(move || {
+                    let wait = if number == 0 { ms(150) } else { ms(3_000) };
+                    let mut options = LockOptions::new().wait(wait);
+                    if number == 1 {
+                        options = options.interrupt(&stop);
+                    }
+                    if let Some(guard) = taken(lock.try_lock_with(&options)) {
+                        shared.stay(&guard, ms(fastrand::u64(..4) * 60));
+                        give_anyhow(guard);
+                    }
+                })
+            })
+            .collect();
+        sleep(ms(100));
+        stop.fire();
+        working.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        world.settle(&clients);
+        let start = time::peek();
+        give(take(&clients[0].fair_mutex(NAME).expect("a lock")));
+        in_time("no position is left: a turn", start, ms(5));
+    });
+}

@@ -1,0 +1,239 @@
+//! Permits: of two clients, several at once, under a limit that changes, and those that no thread
+//! takes any more.
+
+use crate::explore::{explore, is_punctual};
+use crate::sharing::{Claim, Sharing};
+use crate::world::{
+    Held, LEASE, LONG, NAME, World, give, give_anyhow, in_time, ms, patiently, sleep, taken,
+    thread, threads, until,
+};
+use distlock_schedules::sync::time;
+use distlock_schedules::{
+    Client, DistLock, Interrupt, LockKind, LockOptions, OwnedGuard, Semaphore,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+fn clients(world: &World) -> [Client; 2] {
+    std::array::from_fn(|_| world.client_with(|config| config.with_watchdog(LONG)))
+}
+
+fn permits_of(client: &Client, limit: u32) -> Semaphore {
+    client.semaphore(NAME, limit).expect("a semaphore")
+}
+
+fn acquire(permits: &Semaphore, count: u32) -> OwnedGuard {
+    patiently(|| permits.acquire_many(count))
+}
+
+/// How many permits are free, by the store.
+fn free(world: &World) -> u32 {
+    let kind = LockKind::Permits { limit: 1, count: 1 };
+    world.inspect(kind).permits.map_or(0, |permits| permits.free)
+}
+
+/// Threads of two clients take one permit or two of three, and some are given back by others.
+#[test]
+fn permits() {
+    explore("permits", 1_500, |world| {
+        let (clients, sharing) = (clients(world), Sharing::default());
+        threads(5, move |number| {
+            let permits = permits_of(&clients[number % 2], 3);
+            for round in 0..2 {
+                let count = fastrand::u32(1..3);
+                let guard = acquire(&permits, count);
+                let time = if number == round { ms(3) } else { Duration::ZERO };
+                sharing.stay(Claim::Permits { count, limit: 3 }, &guard, time);
+                match fastrand::u8(..3) {
+                    0 => give(guard),
+                    1 => drop(guard),
+                    _ => thread::spawn(move || give(guard)).join().expect("no panic"),
+                }
+            }
+        });
+        in_time("ten turns", Duration::ZERO, ms(300));
+        assert!(!is_punctual() || free(world) == 3, "{} are free", free(world));
+    });
+}
+
+/// Threads of a client that wait for permits are let in in the order in which they came, and so
+/// many at once as permits are given back.
+#[test]
+fn line() {
+    explore("line", 1_500, |world| {
+        let ([ours, theirs], sharing) = (clients(world), Arc::new(Sharing::default()));
+        let held: Vec<_> = (0..2).map(|_| acquire(&permits_of(&theirs, 2), 1)).collect();
+        let inside = Arc::new(AtomicUsize::new(0));
+        let waiters: Vec<_> = (0..4)
+            .map(|number| {
+                let (permits, seen) = (permits_of(&ours, 2), Arc::clone(&sharing));
+                let inside = Arc::clone(&inside);
+                thread::spawn(move || {
+                    let guard = acquire(&permits, 1);
+                    // Each needs the other one of its pair beside it.
+                    let pair = inside.fetch_add(1, Ordering::Relaxed) / 2 + 1;
+                    let both = || inside.load(Ordering::Relaxed) >= pair * 2;
+                    until("the other permit is given, too", ms(60), both);
+                    seen.stay(Claim::Permits { count: 1, limit: 2 }, &guard, Duration::ZERO);
+                    if number % 2 == 0 { drop(guard) } else { give(guard) }
+                })
+            })
+            .collect();
+        if fastrand::bool() {
+            sleep(ms(5));
+        }
+        let start = time::peek();
+        held.into_iter().for_each(give);
+        waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+        in_time("four turns", start, ms(200));
+    });
+}
+
+/// The limit falls and rises while permits are held and waited for.
+#[test]
+fn limit() {
+    explore("limit", 1_500, |world| {
+        let ([ours, theirs], sharing) = (clients(world), Arc::new(Sharing::default()));
+        let work = |permits: Semaphore, count, limit| {
+            let seen = Arc::clone(&sharing);
+            thread::spawn(move || {
+                let guard = patiently(|| match permits.acquire_many(count) {
+                    // It asked after the limit had fallen.
+                    Err(error) if error.is_misuse() && count > 1 => Ok(None),
+                    other => other.map(Some),
+                });
+                let Some(guard) = guard else { return };
+                seen.stay(Claim::Permits { count, limit }, &guard, ms(3));
+                give(guard);
+            })
+        };
+        let mut operator = permits_of(&theirs, 3);
+        let before: Vec<_> = (0..4)
+            .map(|number| work(permits_of(&ours, 3), if number == 0 { 2 } else { 1 }, 3))
+            .collect();
+        if fastrand::bool() {
+            sleep(ms(fastrand::u64(..4)));
+        }
+        patiently(|| operator.set_limit(1));
+        let start = time::peek();
+        let after: Vec<_> = (0..2).map(|_| work(operator.clone(), 1, 1)).collect();
+        after.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        // What was asked for before may need more than there are.
+        patiently(|| operator.set_limit(3));
+        before.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        in_time("six turns", start, ms(300));
+        assert!(!is_punctual() || free(world) == 3, "{} are free", free(world));
+    });
+}
+
+/// A wait for permits ends by deadline or interrupt at the moment at which one is given back: the
+/// thread behind it gets that.
+#[test]
+fn permit_for_a_leaver() {
+    explore("permit_for_a_leaver", 1_500, |world| {
+        let [ours, theirs] = clients(world);
+        let held = acquire(&permits_of(&theirs, 1), 1);
+        let start = time::peek();
+        let stop = Interrupt::new();
+        let waiters: Vec<_> = (0..3)
+            .map(|number| {
+                let (permits, stop) = (permits_of(&ours, 1), stop.clone());
+                let waiter = thread::spawn(move || {
+                    let options = match number {
+                        0 => LockOptions::new().wait(ms(20)).interrupt(&stop),
+                        1 => LockOptions::new().wait(ms(5_000)).interrupt(&stop),
+                        _ => LockOptions::new().wait(ms(5_000)),
+                    };
+                    match permits.try_acquire_with(1, &options) {
+                        Ok(guard) => {
+                            assert!(guard.is_some() || number == 0 || !is_punctual(), "{number}");
+                            guard.into_iter().for_each(give);
+                        }
+                        Err(error) => assert!(
+                            error.is_interrupted() && number < 2
+                                || error.is_unavailable() && !is_punctual(),
+                            "{error}"
+                        ),
+                    }
+                });
+                if fastrand::bool() {
+                    sleep(ms(1));
+                }
+                waiter
+            })
+            .collect();
+        sleep(ms(20).saturating_sub(time::peek() - start));
+        let firing = fastrand::bool().then(|| thread::spawn(move || stop.fire()));
+        let released = time::peek();
+        give(held);
+        waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+        in_time("three waits", released, ms(60));
+        firing.into_iter().for_each(|firing| firing.join().expect("no panic"));
+        let guard = patiently(|| permits_of(&theirs, 1).try_acquire());
+        assert!(guard.is_some() || !is_punctual(), "a permit is lost");
+    });
+}
+
+/// The store says that permits are gone, or a write lock, and keeps a rest of them: that is cleaned
+/// up, and another client has its turn.
+#[test]
+fn rest_of_a_loss() {
+    fn wait(world: &World, guard: &impl Held, turn: impl FnOnce() + Send + 'static) {
+        world.net.deny_renewals(1);
+        let start = time::peek();
+        let waiting = thread::spawn(turn);
+        until("it is lost", LEASE, || !guard.is_valid());
+        waiting.join().expect("no panic");
+        in_time("the turn of the other one", start, LEASE / 3 + ms(20));
+    }
+    explore("rest_of_a_loss", 1_000, |world| {
+        let clients = [world.client(), world.client()];
+        if fastrand::bool() {
+            let [ours, theirs] = clients.map(|client| permits_of(&client, 2));
+            let guard = acquire(&ours, 2);
+            wait(world, &guard, move || give(acquire(&theirs, 2)));
+        } else {
+            let [ours, theirs] = clients.map(|client| client.rw_lock(NAME).expect("a lock"));
+            let guard = patiently(|| ours.write().lock());
+            wait(world, &guard, move || give(patiently(|| theirs.write().lock())));
+        }
+    });
+}
+
+/// Requests and replies are lost, late and repeated: no permit is lost, nor given twice.
+#[test]
+fn permits_on_a_faulty_network() {
+    explore("permits_on_a_faulty_network", 800, |world| {
+        let (clients, sharing) = ([world.client(), world.client()], Arc::new(Sharing::default()));
+        // Before the trouble: it sets the limit.
+        give(acquire(&permits_of(&clients[0], 2), 1));
+        let stop = Interrupt::new();
+        world.net.trouble(4);
+        let working: Vec<_> = (0..4)
+            .map(|number| {
+                let permits = permits_of(&clients[number % 2], 2);
+                let (seen, stop) = (Arc::clone(&sharing), stop.clone());
+                thread::spawn(move || {
+                    for _ in 0..2 {
+                        let wait = if fastrand::bool() { ms(150) } else { ms(3_000) };
+                        let options = LockOptions::new().wait(wait).interrupt(&stop);
+                        let count = fastrand::u32(1..3);
+                        if let Some(guard) = taken(permits.try_acquire_with(count, &options)) {
+                            let claim = Claim::Permits { count, limit: 2 };
+                            seen.stay(claim, &guard, ms(fastrand::u64(..4) * 60));
+                            give_anyhow(guard);
+                        }
+                    }
+                })
+            })
+            .collect();
+        sleep(ms(100));
+        stop.fire();
+        working.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        world.settle(&clients);
+        assert!(!is_punctual() || free(world) == 2, "{} are free", free(world));
+        let in_use = || clients.iter().map(Client::names_in_use).sum::<usize>();
+        until("the name is forgotten", LEASE, || in_use() == 0);
+    });
+}
