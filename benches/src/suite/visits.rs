@@ -38,6 +38,7 @@ pub(super) fn add(sample: &mut Sample, logs: &[&Path]) {
         "process_changes": handoffs.len(),
         "changes_per_s": changes as f64 / seconds,
         "process_changes_per_s": handoffs.len() as f64 / seconds,
+        "overtaken": overtaken(&visits),
         "handoff_p50_us": at(0.5),
         "handoff_p99_us": at(0.99),
         "thread_share": shares(&visits, threads, |visit| (visit.process, visit.thread)),
@@ -45,6 +46,23 @@ pub(super) fn add(sample: &mut Sample, logs: &[&Path]) {
     });
     sample.extend(more.as_object().expect("it is one").clone());
     per_change(sample);
+}
+
+/// By how many visits that were asked for later one is overtaken, on average; who leaves is taken
+/// to ask again at once. The visits are in the order in which they came in.
+fn overtaken(visits: &[Visit]) -> f64 {
+    let mut last = BTreeMap::new();
+    let asked: Vec<Option<u64>> =
+        visits.iter().map(|it| last.insert((it.process, it.thread), it.left)).collect();
+    let (mut count, mut overtakes) = (0_u64, 0);
+    for (at, mine) in asked.iter().enumerate() {
+        let Some(mine) = mine else { continue };
+        let before = visits[..at].iter().zip(&asked).rev();
+        let meanwhile = before.take_while(|(visit, _)| visit.entered > *mine);
+        overtakes += meanwhile.filter(|(_, asked)| asked.is_some_and(|it| it > *mine)).count();
+        count += 1;
+    }
+    overtakes as f64 / count.max(1) as f64
 }
 
 fn read(process: usize, log: &Path) -> Vec<Visit> {

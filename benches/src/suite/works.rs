@@ -48,6 +48,12 @@ const PROCESSES: &[(&str, &str)] = &[
     ("requests_per_process_change", "requests/change of process"),
     ("process_share", "worst process's distance from a fair share"),
 ];
+const ORDER: &[(&str, &str)] = &[
+    ("process_changes_per_s", "changes of process/s"),
+    ("overtaken", "overtaken by, each"),
+    ("process_share", "worst process's distance from a fair share"),
+    ("requests_per_process_change", "requests/change of process"),
+];
 const HANDOFF: &[(&str, &str)] = &[
     ("handoff_p50_us", "p50 us"),
     ("handoff_p99_us", "p99 us"),
@@ -85,13 +91,22 @@ const NESTED: &[(&str, &str)] = &[("rate", "cycles/s"), ("requests_each", "reque
 const SCRIPTS: &[(&str, &str)] =
     &[("server_us", "server us/cycle"), ("script_us", "of that in EVALSHA")];
 
+/// The kinds of locks besides the mutex, as a worker is told them, and what is measured.
+const KINDS: [(&str, &str); 4] = [
+    ("read", "8 threads that read, one read-write lock"),
+    ("write", "8 threads that write, each with its own read-write lock"),
+    ("permits", "8 threads, one semaphore of 100 permits"),
+    ("fair", "8 threads, each with its own fair lock"),
+];
+
 /// All works, in the order of the page.
 pub(crate) fn works(port: u16, peers: &Peers, scale: Scale) -> Vec<Work> {
     let own = std::env::current_exe().expect("this program is a file");
     let maker = Maker { port, own, peers, scale };
     let mut works = vec![maker.alone()];
     works.extend([1, 8, 32, 128].map(|threads| maker.own_locks(threads)));
-    works.extend([maker.contended(), maker.processes(), maker.handoff()]);
+    works.extend([maker.contended(), maker.processes(), maker.handoff(), maker.order()]);
+    works.extend(KINDS.map(|kind| maker.kind(kind)));
     let held: &[usize] =
         if scale == Scale::Quick { &[1_000, 10_000] } else { &[1_000, 10_000, 100_000] };
     works.extend(held.iter().map(|&locks| maker.held(locks)));
@@ -238,6 +253,34 @@ impl Maker<'_> {
         let title = "From `unlock()` in one process to the end of `lock()` in another";
         let work = self.work("handoff", title, columns, HANDOFF);
         let (turn, rounds) = (Duration::from_secs(1), self.scale.rounds(4, 15));
+        Work { turn, rounds, priority: Priority::Nice, ..work }
+    }
+
+    /// Ours and Redisson's.
+    fn kind(&self, (kind, title): (&str, &str)) -> Work {
+        let options = [("threads", 8)];
+        let mut columns = self.columns("cycles", &["ours"], &options);
+        columns.extend(self.foreign_clients("cycles", &options, is_told));
+        for column in &mut columns {
+            column.arguments.extend(["--kind".to_owned(), kind.to_owned()]);
+        }
+        self.work(&format!("kind-{kind}"), title, columns, CYCLES)
+    }
+
+    /// Who comes first is served first, or not.
+    fn order(&self) -> Work {
+        let options = [("threads", 1)];
+        let mut columns = self.columns("contend", &["ours", "ours-fair"], &options);
+        columns.extend(self.foreign_clients("contend", &options, is_told));
+        for column in &mut columns {
+            column.processes = 8;
+            if column.name == "redisson" {
+                column.arguments.extend(["--kind".to_owned(), "fair".to_owned()]);
+            }
+        }
+        let title = "One lock, 8 processes of one thread: `order=fair`, and Redisson's fair lock";
+        let work = self.work("order", title, columns, ORDER);
+        let (turn, rounds) = (Duration::from_secs(2), self.scale.rounds(3, 10));
         Work { turn, rounds, priority: Priority::Nice, ..work }
     }
 

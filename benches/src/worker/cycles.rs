@@ -1,9 +1,9 @@
 //! Each thread locks and unlocks a lock of its own.
 
-use super::{Task, cpu_time, serve};
+use super::{Kind, PERMITS, Task, cpu_time, serve};
 use crate::learn::{Pair, Requests, is_granted, url};
 use crate::raw::{Raw, Reply};
-use distlock::{Client, DistLock, LockGuard, Mutex, OwnedGuard, Semaphore};
+use distlock::{Client, DistLock, Error};
 use serde_json::{Value, json};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -28,16 +28,11 @@ fn steps(task: &Task) -> Vec<Box<dyn Step>> {
     let each = |make: &dyn Fn(usize) -> Box<dyn Step>| (0..task.threads).map(make).collect();
     let pair = || task.learn();
     match task.who.as_str() {
-        "ours" => ours(task, &url(task.port), |guard| guard.unlock().expect("it is ours")),
-        "ours-drop" => ours(task, &url(task.port), drop),
+        "ours" | "ours-drop" => ours(task, &url(task.port)),
         // What peers send who have no fencing tokens: a plain `SET`, and a script that compares and
         // deletes.
-        "ours-bare" => {
-            let url = format!("{}?format=token&tokens=off", url(task.port));
-            ours(task, &url, |guard| guard.unlock().expect("it is ours"))
-        }
-        "permits" => permits(task),
-        "memory" => ours(task, "memory://", |guard| guard.unlock().expect("it is ours")),
+        "ours-bare" => ours(task, &format!("{}?format=token&tokens=off", url(task.port))),
+        "memory" => ours(task, "memory://"),
         "raw" => {
             let pair = pair();
             each(&|index| {
@@ -93,46 +88,41 @@ pub(super) fn own(index: usize) -> String {
     format!("own:{:07}:{index:06}", std::process::id())
 }
 
-struct Ours<F> {
-    _client: Client,
-    lock: Mutex,
-    end: F,
-}
+/// A cycle of a lock of this library.
+struct Ours<F>(F);
 
-impl<F: Fn(LockGuard) + Send> Step for Ours<F> {
+impl<F: FnMut() -> Result<(), Error> + Send> Step for Ours<F> {
     fn step(&mut self) -> u64 {
-        (self.end)(self.lock.lock().expect("the store is there"));
+        (self.0)().expect("the store is there, and the lock ours");
         1
     }
 }
 
-fn ours(
-    task: &Task,
-    url: &str,
-    end: impl Fn(LockGuard) + Copy + Send + 'static,
-) -> Vec<Box<dyn Step>> {
+fn ours(task: &Task, url: &str) -> Vec<Box<dyn Step>> {
     let client = distlock::connect(url).expect("a URL of ours");
-    let one = |index| -> Box<dyn Step> {
-        let lock = client.mutex(own(index)).expect("a name");
-        Box::new(Ours { _client: client.clone(), lock, end })
-    };
-    (0..task.threads).map(one).collect()
+    (0..task.threads).map(|index| cycle(&client, task, index).expect("a name")).collect()
 }
 
-/// A permit of a semaphore that has enough for all threads.
-struct Permit(Semaphore);
-
-impl Step for Permit {
-    fn step(&mut self) -> u64 {
-        self.0.acquire().and_then(OwnedGuard::unlock).expect("the store is there");
-        1
-    }
+fn cycle(client: &Client, task: &Task, index: usize) -> Result<Box<dyn Step>, Error> {
+    let name = own(index);
+    Ok(match task.kind {
+        Kind::Mutex if task.who == "ours-drop" => {
+            let lock = client.mutex(name)?;
+            Box::new(Ours(move || lock.lock().map(drop)))
+        }
+        Kind::Mutex => unlocked(client.mutex(name)?),
+        Kind::Fair => unlocked(client.fair_mutex(name)?),
+        Kind::Read => unlocked(client.rw_lock("readers")?.read().clone()),
+        Kind::Write => unlocked(client.rw_lock(name)?.write().clone()),
+        Kind::Permits => {
+            let permits = client.semaphore("permits", PERMITS)?;
+            Box::new(Ours(move || permits.acquire()?.unlock()))
+        }
+    })
 }
 
-fn permits(task: &Task) -> Vec<Box<dyn Step>> {
-    let client = distlock::connect(&url(task.port)).expect("a URL of ours");
-    let permits = client.semaphore("permits", 100).expect("a name");
-    (0..task.threads).map(|_| Box::new(Permit(permits.clone())) as Box<dyn Step>).collect()
+fn unlocked(lock: impl DistLock + 'static) -> Box<dyn Step> {
+    Box::new(Ours(move || lock.lock()?.unlock()))
 }
 
 struct Plain(Raw, Requests);

@@ -4,7 +4,7 @@
 
 use super::cycles::own;
 use super::hold::{lost, name as held};
-use super::{Task, serve, serve_and_look};
+use super::{Kind, PERMITS, Task, serve, serve_and_look};
 use crate::learn::url;
 use crate::peers::ForeignClient;
 use serde_json::{Value, json};
@@ -57,6 +57,7 @@ impl Running {
         let mut process = Command::new(program)
             .arg(url(task.port))
             .args(library.arguments)
+            .args(Self::kind(task))
             .args((task.work == "hold").then(|| format!("watchdog={}", task.lease)))
             .env("_JAVA_OPTIONS", JVM)
             .stdin(Stdio::piped())
@@ -70,7 +71,21 @@ impl Running {
         let logs = (task.work == "contend").then(|| TempDir::new().expect("a folder of our own"));
         let mut running = Self { process, input, output, lease: library.lease, logs };
         assert_eq!(running.line(), library.says(), "{} is another one", program.display());
+        if task.kind == Kind::Permits {
+            running.tell(&format!("0 limit permits {PERMITS}"));
+            running.line();
+        }
         running
+    }
+
+    /// How its program is told the kind of lock.
+    fn kind(task: &Task) -> Option<&'static str> {
+        match task.kind {
+            Kind::Mutex => None,
+            Kind::Read | Kind::Write => Some("kind=read-write"),
+            Kind::Permits => Some("kind=permits"),
+            Kind::Fair => Some("kind=fair"),
+        }
     }
 
     fn turn(&mut self, task: &Task, time: Duration) -> Value {
@@ -127,6 +142,12 @@ impl Running {
         let (name, file) = match &self.logs {
             Some(logs) => (format!("contended:{}", task.who), logs.path().join(thread.to_string())),
             None => (own(thread), "-".into()),
+        };
+        let name = match task.kind {
+            Kind::Mutex | Kind::Fair => name,
+            Kind::Read => "read/readers".to_owned(),
+            Kind::Write => format!("write/{name}"),
+            Kind::Permits => "permits".to_owned(),
         };
         let (millis, file) = (time.as_millis(), file.display());
         let Task { hold, pause, .. } = task;

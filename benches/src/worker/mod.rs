@@ -20,6 +20,23 @@ use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// A kind of lock.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    #[default]
+    Mutex,
+    /// The read part of one lock, for all threads.
+    Read,
+    /// The write part.
+    Write,
+    /// Of one semaphore that has enough of them for all threads.
+    Permits,
+    Fair,
+}
+
+/// How many permits there are in all.
+pub(crate) const PERMITS: u32 = 100;
+
 /// What a worker is to do. Not every work looks at all of it.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Task {
@@ -45,6 +62,9 @@ pub(crate) struct Task {
     /// The lease of the watchdog, in milliseconds.
     #[arg(long, default_value_t = 30_000)]
     pub(crate) lease: u64,
+    /// The kind of lock.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) kind: Kind,
     /// Do that many cycles and end, for counting instructions.
     #[arg(long)]
     pub(crate) cycles: Option<u64>,
