@@ -37,12 +37,21 @@ pub(crate) fn run(
     };
     let reply = match known {
         Some(reply) => reply,
-        None => {
-            let head: &[&[u8]] = &[b"EVAL", script.source.as_bytes(), count.as_bytes()];
-            link.call(&Request(&[head, keys, arguments]), by)?
-        }
+        None => send_text(script, link, &Run { keys, arguments }, by)?,
     };
     not_refused(script, link, key, reply, by)
+}
+
+/// Sends it with its text.
+fn send_text(
+    script: &'static Script,
+    link: &mut dyn ConnectionLike,
+    Run { keys, arguments }: &Run<'_>,
+    by: Moment,
+) -> Result<Reply, CallError> {
+    let count = Text::number(keys.len() as u64);
+    let head: &[&[u8]] = &[b"EVAL", script.source.as_bytes(), count.as_bytes()];
+    link.call(&Request(&[head, keys, arguments]), by)
 }
 
 /// The same with other requests behind it, in the same write. Their replies, as far as they came:
@@ -51,10 +60,11 @@ pub(super) fn run_with(
     script: &'static Script,
     link: &mut dyn ConnectionLike,
     key: &str,
-    Run { keys, arguments }: &Run<'_>,
+    run: &Run<'_>,
     others: &[Request<'_>],
     by: Moment,
 ) -> Result<(Reply, Vec<Reply>), Failure> {
+    let Run { keys, arguments } = run;
     let count = Text::number(keys.len() as u64);
     let how: [&[u8]; 2] = match link.needs_script_text(script.bit) {
         true => [b"EVAL", script.source.as_bytes()],
@@ -67,12 +77,12 @@ pub(super) fn run_with(
         return Err(outcome.expect_err("as many replies as requests").into());
     }
     let answers = replies.split_off(1);
-    let reply = match replies.remove(0) {
+    let mut reply = replies.remove(0);
+    if reply.is_noscript() {
         // The others went with its hash: the script goes alone.
-        reply if reply.is_noscript() => run(script, link, key, keys, arguments, by)?,
-        reply => not_refused(script, link, key, reply, by)?,
-    };
-    Ok((reply, answers))
+        reply = send_text(script, link, run, by)?;
+    }
+    Ok((not_refused(script, link, key, reply, by)?, answers))
 }
 
 /// The reply, unless it is an error.
