@@ -117,6 +117,11 @@ impl World {
                 Operation::Lock(_) | Operation::LockTogether(_) | Operation::OwnedLock => {
                     waiters.all(|(waiter, _)| client_of(*waiter) == client_of(actor))
                 }
+                // A lock that was taken away behind its holder's back may be handed on all the
+                // same, after another client had a later token.
+                Operation::LoseKey | Operation::ForceUnlock if self.hand_off == HandOff::Always => {
+                    false
+                }
                 // No waiter is woken by a deleted key: waiters ask again when the lease should be
                 // over, minutes later.
                 Operation::LoseKey => waiters.next().is_none(),
