@@ -11,7 +11,7 @@
 
 mod actor;
 mod command;
-mod read_write;
+mod kinds;
 mod stores;
 mod world;
 
