@@ -50,7 +50,9 @@ impl Shares {
     /// The first waiter that is there; dead ones before it go. One behind it that comes back in
     /// time keeps its position.
     fn next(&mut self, now: Moment) -> Option<&Position> {
-        while self.queue.pop_front_if(|first| first.until <= now).is_some() {}
+        while self.queue.front().is_some_and(|first| first.until <= now) {
+            self.queue.pop_front();
+        }
         self.queue.front()
     }
 

@@ -6,6 +6,8 @@
 //! skipped on both sides alike, so that any shorter list is a valid one, too, and a failure shrinks
 //! to the few commands that matter.
 //!
+//! Other kinds of locks are compared by the requests of their backends: see [`kinds`].
+//!
 //! `DISTLOCK_PROPERTY_CASES=1000` runs longer, `DISTLOCK_PROPERTY_SEED=N` runs what a failure
 //! printed.
 
