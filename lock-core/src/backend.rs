@@ -49,7 +49,7 @@
 //! if its caller [waits](Attempt::waits); repeated attempts of that owner keep its position, and a
 //! release of an owner that does not hold the lock ends it. While a writer waits, no new reader is
 //! granted, except [beside](Attempt::beside) the writer of its own thread; the end of a write lock
-//! lets both compete. Both waiters are forgotten [`WAITER_PRESENCE`] after their last attempt.
+//! lets both compete. Both count as waiting for [`WAITER_PRESENCE`] after their last attempt.
 //!
 //! **Failures** say what is known, because the engine acts on it: [`Failure::Refused`] is a reply
 //! (nothing happened), [`Failure::NotSent`] means that nothing can have happened, and

@@ -250,6 +250,7 @@ impl Backend for MemoryBackend {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
         state.sweep(now);
+        state.refuse_other_use(name, now)?;
         let is_closed = |until: &Moment| now < *until;
         if !state.tombstones.is_empty()
             && state.tombstones.get(&(name.clone(), owner)).is_some_and(is_closed)
@@ -330,6 +331,7 @@ impl Backend for MemoryBackend {
             state.tombstones.insert((name.clone(), *owner), now + lease.duration());
             state.sweep(now);
         }
+        state.refuse_other_use(name, now)?;
         if name.kind().is_shared() {
             let release = state.release_share(name, *owner, now);
             drop(state);
@@ -360,13 +362,17 @@ impl Backend for MemoryBackend {
     }
 
     fn inspect(&self, name: &LockName, _by: Moment) -> Result<LockInfo, Failure> {
-        Ok(self.0.state.lock().look(name, self.0.clock.now()))
+        let mut state = self.0.state.lock();
+        let now = self.0.clock.now();
+        state.refuse_other_use(name, now)?;
+        Ok(state.look(name, now))
     }
 
     fn inspect_all(&self, names: &[LockName], _by: Moment) -> Vec<Result<LockInfo, Failure>> {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
-        names.iter().map(|name| Ok(state.info(name, now))).collect()
+        let info = |name| state.refuse_other_use(name, now).map(|()| state.info(name, now));
+        names.iter().map(info).collect()
     }
 
     fn list(&self, pattern: &str, from: &PagePosition, _by: Moment) -> Result<LockPage, Failure> {
@@ -396,7 +402,9 @@ impl Backend for MemoryBackend {
         let AcquisitionId { name, owner, .. } = acquisition;
         if name.kind().is_shared() {
             let mut state = self.0.state.lock();
-            return Ok(state.share_of(name, *owner, self.0.clock.now()));
+            let now = self.0.clock.now();
+            state.refuse_other_use(name, now)?;
+            return Ok(state.share_of(name, *owner, now));
         }
         Ok(self.inspect(name, by)?.held_by(*owner))
     }
@@ -415,6 +423,7 @@ impl Backend for MemoryBackend {
     fn force_release(&self, name: &LockName, _by: Moment) -> Result<bool, Failure> {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
+        state.refuse_other_use(name, now)?;
         let mut was_held = !state.shares.is_empty() && state.force_shares(name, now);
         if !matches!(name.kind(), LockKind::Permits { .. }) {
             was_held |= state.holder(name, now).is_some();

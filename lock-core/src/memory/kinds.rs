@@ -44,15 +44,24 @@ impl Shares {
     fn purge(&mut self, now: Moment) {
         self.readers.retain(|share| now < share.until);
         self.permits.retain(|share| now < share.until);
-        self.queue.retain(|position| now < position.until);
         self.waiting_writer = self.waiting_writer.filter(|(_, until)| now < *until);
+    }
+
+    /// The first waiter that is there; dead ones before it go. One behind it that comes back in
+    /// time keeps its position.
+    fn next(&mut self, now: Moment) -> Option<&Position> {
+        while self.queue.front().is_some_and(|first| first.until <= now) {
+            self.queue.pop_front();
+        }
+        self.queue.front()
     }
 
     /// Whether nothing would be lost with it.
     pub(super) fn is_idle(&mut self, now: Moment) -> bool {
         self.purge(now);
         let is_unused = self.readers.is_empty() && self.permits.is_empty();
-        let is_awaited = !self.queue.is_empty() || self.waiting_writer.is_some();
+        let is_queue = self.queue.iter().any(|position| now < position.until);
+        let is_awaited = is_queue || self.waiting_writer.is_some();
         is_unused && !is_awaited && self.limit.is_none()
     }
 
@@ -108,6 +117,24 @@ impl State {
         shares
     }
 
+    /// Fails if the name is a semaphore's and this is a lock, or the other way round.
+    pub(super) fn refuse_other_use(&mut self, name: &LockName, now: Moment) -> Result<(), Failure> {
+        let is_semaphore = matches!(name.kind(), LockKind::Permits { .. });
+        if self.shares.is_empty() && !is_semaphore {
+            return Ok(());
+        }
+        let is_locked = self.holder(name, now).is_some();
+        let Some(shares) = self.shares.get_mut(&name.of_kind(LockKind::Mutex)) else {
+            return if is_semaphore && is_locked { Err(foreign("a lock")) } else { Ok(()) };
+        };
+        shares.purge(now);
+        match is_semaphore {
+            true if is_locked || !shares.readers.is_empty() => Err(foreign("a lock")),
+            false if shares.limit.is_some() => Err(foreign("a semaphore")),
+            _ => Ok(()),
+        }
+    }
+
     /// What keeps an attempt of one owner out besides another such owner, if something does.
     pub(super) fn kept_out(
         &mut self,
@@ -121,21 +148,20 @@ impl State {
             return Ok(None);
         }
         let holder = self.holder(name, now).map(|held| (held.owner, held.until));
-        let shares = self.shares(name, now);
-        if shares.limit.is_some() {
-            return Err(foreign("a semaphore"));
-        }
         if holder.is_some_and(|(holder, _)| holder == owner) {
             return Ok(None); // a repetition
         }
+        let shares = self.shares(name, now);
         let readers = longest(&shares.readers).map(|share| share.until);
         let busy = holder.map(|(_, until)| until).or(readers);
-        let is_next = shares.queue.front().is_none_or(|first| first.owner == owner);
-        if busy.is_none() && (kind != LockKind::Fair || is_next) {
+        let next = (kind == LockKind::Fair).then(|| shares.next(now)).flatten();
+        let other = next.filter(|next| next.owner != owner).map(|next| next.until);
+        // A lock that is free is the next one's for as long as that counts as waiting.
+        let Some(until) = busy.or(other) else {
             shares.leave_queue(owner);
             shares.waiting_writer = shares.waiting_writer.filter(|_| kind != LockKind::Write);
             return Ok(None);
-        }
+        };
         match kind {
             _ if !attempt.waits => {}
             LockKind::Fair => shares.enqueue(owner, now),
@@ -147,7 +173,7 @@ impl State {
             }
             _ => {}
         }
-        Ok(Some(Answer::Busy(busy.map(|until| until.since(now)))))
+        Ok(Some(Answer::Busy(Some(until.since(now)))))
     }
 
     /// Grants a share, if there is room.
@@ -164,9 +190,6 @@ impl State {
         let shares = self.shares(name, now);
         let is_repeated = shares.of(name.kind()).iter().any(|share| share.owner == owner);
         if let LockKind::Permits { limit: named, count } = name.kind() {
-            if writer.is_some() || !shares.readers.is_empty() {
-                return Err(foreign("a lock"));
-            }
             let limit = *shares.limit.get_or_insert(named);
             if !is_repeated && shares.taken().saturating_add(count) > limit {
                 let first = shares.permits.iter().map(|share| share.until).min();
@@ -174,9 +197,6 @@ impl State {
             }
             hold(&mut shares.permits, owner, until, count);
             return Ok(Answer::Granted(Grant::new(None).limit(limit)));
-        }
-        if shares.limit.is_some() {
-            return Err(foreign("a semaphore"));
         }
         let other = writer.filter(|(writer, _)| !is_repeated && beside != Some(*writer));
         let gives_way = writers == WriterPriority::First && !is_repeated && writer.is_none();
@@ -219,11 +239,13 @@ impl State {
     /// that lets others in.
     pub(super) fn stop_waiting(&mut self, name: &LockName, owner: OwnerId, now: Moment) -> bool {
         let is_holder = self.is_owned(name, owner, now);
+        let is_free = self.holder(name, now).is_none();
         match (name.kind(), self.shares.get_mut(&name.of_kind(LockKind::Mutex))) {
             (LockKind::Fair, Some(shares)) => {
                 let before = shares.queue.len();
                 shares.leave_queue(owner);
-                shares.queue.len() < before
+                shares.purge(now);
+                shares.queue.len() < before && is_free && shares.readers.is_empty()
             }
             (LockKind::Write, Some(shares)) => {
                 shares.waiting_writer.take_if(|(first, _)| is_holder || *first == owner).is_some()
@@ -234,7 +256,7 @@ impl State {
 
     /// The first of the waiters that the store knows.
     pub(super) fn next_in_queue(&mut self, name: &LockName, now: Moment) -> Option<OwnerText> {
-        let first = self.shares(name, now).queue.front()?;
+        let first = self.shares(name, now).next(now)?;
         Some(OwnerText::new(&first.owner.to_string()))
     }
 
@@ -291,12 +313,8 @@ impl State {
         limit: u32,
         now: Moment,
     ) -> Result<Option<u32>, Failure> {
-        let is_locked = self.holder(name, now).is_some();
-        let shares = self.shares(name, now);
-        if is_locked || !shares.readers.is_empty() {
-            return Err(foreign("a lock"));
-        }
-        Ok(shares.limit.replace(limit))
+        self.refuse_other_use(name, now)?;
+        Ok(self.shares(name, now).limit.replace(limit))
     }
 }
 

@@ -2,7 +2,7 @@
 //! inside that may not be.
 
 use super::{LONG, elsewhere};
-use distlock::{Client, DistLock};
+use distlock::{Client, DistLock, LockOptions};
 use distlock_tests::contenders::read_write::ReadersAndWriters;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
@@ -59,6 +59,22 @@ impl Inside {
         guard.unlock().unwrap();
         self.writes.fetch_add(1, Ordering::SeqCst);
     }
+}
+
+/// The hash of a writer stays while its thread reads: with the loss of the write lock its field is
+/// gone, and other readers are let in.
+#[test]
+fn lost_write_lock_leaves_nothing_behind() {
+    let server = RedisServer::start();
+    let [own, other] = [client(&server, ""), client(&server, "")];
+    let lock = own.rw_lock("x").unwrap();
+    let brief = LockOptions::new().lease(Duration::from_secs(1));
+    let written = lock.write().lock_with(&brief).unwrap();
+    let reading = lock.read().lock_with(&LockOptions::new().watched(LONG * 10)).unwrap();
+    eventually("the write lock is lost", LONG, || written.loss().is_some());
+    let other = other.rw_lock("x").unwrap();
+    eventually("other readers are let in", LONG, || other.read().try_lock().unwrap().is_some());
+    assert!(reading.is_valid());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Clients and threads that contend for permits.
 
-use super::{NAME, stored};
+use super::{NAME, TAKEN, stored};
 use distlock::{Error, LockOptions, Semaphore};
 use distlock_tests::contenders::Contenders;
 use distlock_tests::contenders::permits::{most_at_once, semaphore};
@@ -67,6 +67,20 @@ fn clients_and_threads_hold_no_more_than_the_limit() {
 }
 
 /// At each release the store wakes the client: no thread asks that has no chance.
+/// An operator takes one of three permits away: with the loss of the acquisition the others are free
+/// again, long before its lease is over.
+#[test]
+fn lost_permits_leave_none_behind() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let client = client(&server, "");
+    let options = LockOptions::new().watched(LONG * 10);
+    let held = client.semaphore(NAME, 3).unwrap().acquire_with(3, &options).unwrap();
+    probe.command(&["ZREMRANGEBYRANK", TAKEN, "0", "0"]);
+    assert!(held.verify().unwrap_err().is_lost());
+    eventually("the others are free", LONG, || stored(&mut probe) == ("2".to_owned(), 0));
+}
+
 #[test]
 fn threads_of_a_client_ask_about_once_for_a_permit() {
     const THREADS: u32 = 64;

@@ -38,20 +38,30 @@ impl From<FencingToken> for Token {
 }
 
 /// What a guard says of itself, all of it locally.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct GuardSeen {
     pub(super) token: Option<Token>,
     state: GuardState,
     is_valid: bool,
-    minutes: u64,
+    left: Left,
     cause: Option<LossCause>,
     /// What was told of its loss, by a channel that was there from the beginning.
     told: Option<LossCause>,
 }
 
-/// Begun minutes: what is left of every lease here is far from a full one.
-pub(super) fn minutes(left: Duration) -> u64 {
-    left.as_secs().div_ceil(60)
+/// What is left of a lease. Equal if both are of leases of the same length: of different ones more
+/// than twice as much lies between, and a machine that stops one side for that long is excused.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Left(pub(super) Duration);
+
+impl Left {
+    const TOLERANCE: Duration = Duration::from_secs(25);
+}
+
+impl PartialEq for Left {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.abs_diff(other.0) < Self::TOLERANCE
+    }
 }
 
 /// A guard, and what its channel tells of its loss.
@@ -86,7 +96,7 @@ macro_rules! look_at {
             token: guard.fencing_token().map(Token::from),
             state: guard.state(),
             is_valid: guard.is_valid(),
-            minutes: minutes(guard.remaining()),
+            left: Left(guard.remaining()),
             cause,
             told: $kept.told(cause),
         }
@@ -94,7 +104,7 @@ macro_rules! look_at {
 }
 
 /// What a thread says of one lock, all of it locally.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct LockSeen {
     pub(super) holds: u32,
     pub(super) is_held: bool,

@@ -1,13 +1,14 @@
 //! [`Command`]: what can be asked of the library, as data that can be made up, printed and shrunk.
 
-use distlock::LockOptions;
+use distlock::{Config, LockOptions};
 use proptest::prelude::{Strategy, any, prop_oneof};
 use proptest::strategy::Just;
 use std::mem::Discriminant;
 use std::time::Duration;
 
-/// Threads: the first two are of one client, the others of another.
-pub(super) const ACTORS: usize = 4;
+/// Threads: the first three are of one client, the others of another. A lock is handed on within a
+/// client from the second thread to the third.
+pub(super) const ACTORS: usize = 6;
 /// How many clients there are at any time.
 pub(super) const CLIENTS: usize = 2;
 /// Lock names.
@@ -15,15 +16,38 @@ pub(super) const NAMES: usize = 2;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A lease that is over before the next command, because the clocks are moved: longer than a busy
-/// machine takes to do that.
+/// A lease that is over before the next command, because the clocks are moved.
 pub(super) const BRIEF: Duration = Duration::from_secs(3);
 
-/// A lease that is renewed once and no more.
-pub(super) const RENEWED_ONCE: Duration = Duration::from_secs(3);
+/// A lease that is renewed once and no more: far longer than its renewal may be late.
+pub(super) const RENEWED_ONCE: Duration = Duration::from_secs(12);
 
 /// How long a try waits that is to wait in vain.
 const PATIENCE: Duration = Duration::from_millis(5);
+
+/// Whether a lock passes from thread to thread within a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum HandOff {
+    Never,
+    /// For as long as can be set: as a case in which that much passes ends, only a clock that is
+    /// moved ends it, on both sides.
+    Always,
+}
+
+impl HandOff {
+    pub(super) fn time(self) -> Duration {
+        match self {
+            Self::Never => Duration::ZERO,
+            Self::Always => Config::LONGEST_HAND_OFF,
+        }
+    }
+
+    /// Whether a stretch of hand-offs of a case that runs for so long may be over by the machine's
+    /// clock: what follows depends on how fast it is.
+    pub(super) fn may_be_over(self, elapsed: Duration) -> bool {
+        self == Self::Always && elapsed > self.time() * 9 / 10
+    }
+}
 
 /// One thing that one thread does with one lock.
 #[derive(Clone, Copy)]
@@ -93,6 +117,14 @@ pub(super) enum Minutes {
 }
 
 impl Command {
+    /// Waits for one lock on equal terms, without which none is handed on.
+    fn alike(&mut self) {
+        self.lock = 0;
+        if let Operation::Lock(terms) | Operation::LockTogether(terms) = &mut self.operation {
+            *terms = Terms::Default;
+        }
+    }
+
     pub(super) fn actor(&self) -> usize {
         self.actor
     }
@@ -149,8 +181,18 @@ impl Minutes {
     }
 }
 
-/// Lists of commands.
-pub(super) fn commands() -> impl Strategy<Value = Vec<Command>> {
+/// Lists of commands, half of them with hand-offs.
+pub(super) fn cases() -> impl Strategy<Value = (HandOff, Vec<Command>)> {
+    prop_oneof![
+        commands().prop_map(|commands| (HandOff::Never, commands)),
+        commands().prop_map(|mut commands| {
+            commands.iter_mut().for_each(Command::alike);
+            (HandOff::Always, commands)
+        }),
+    ]
+}
+
+fn commands() -> impl Strategy<Value = Vec<Command>> {
     let command = (0..ACTORS, 0..NAMES, operation());
     let command = command.prop_map(|(actor, lock, operation)| Command { actor, lock, operation });
     proptest::collection::vec(command, 1..80)

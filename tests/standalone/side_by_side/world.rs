@@ -7,9 +7,9 @@ mod observation;
 pub(super) use observation::Step;
 
 use super::actor::{Actor, Answer, LockSeen, Shelf};
-use super::command::{ACTORS, CLIENTS, Command, NAMES, Operation};
+use super::command::{ACTORS, CLIENTS, Command, HandOff, NAMES, Operation};
 use super::stores::Store;
-use distlock::{Client, ClientId, DistLock, Interrupt, LockName, Mutex};
+use distlock::{Client, ClientId, Config, DistLock, Interrupt, LockName, Mutex};
 use distlock_tests::time::eventually;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,13 +17,14 @@ use std::time::Duration;
 
 /// So long that nothing is renewed while a test runs: what a renewal finds out, and when, is not
 /// what is compared here.
-const WATCHDOG: Duration = Duration::from_secs(300);
+const WATCHDOG: Duration = Duration::from_secs(12 * 60);
 
 /// The longest that something takes that happens at once.
 const SOON: Duration = Duration::from_secs(60);
 
 pub(super) struct World {
     store: Arc<Store>,
+    hand_off: HandOff,
     names: [LockName; NAMES],
     clients: [Client; CLIENTS],
     /// Of all that there have been, in order: the place is what a client is called when it is
@@ -50,17 +51,18 @@ struct Waiting {
 }
 
 impl World {
-    pub(super) fn new(store: Arc<Store>, number: u64) -> Self {
+    pub(super) fn new(store: Arc<Store>, number: u64, hand_off: HandOff) -> Self {
         let names = std::array::from_fn(|lock| {
             LockName::new(&format!("side-by-side:{number}:{lock}")).unwrap()
         });
-        let clients: [Client; CLIENTS] = std::array::from_fn(|_| client(&store));
-        let observer = client(&store);
+        let clients: [Client; CLIENTS] = std::array::from_fn(|_| client(&store, hand_off));
+        let observer = client(&store, hand_off);
         let actor = |actor: usize| Actor::start(locks(&clients[client_of(actor)], &names));
         Self {
             actors: (0..ACTORS).map(actor).collect(),
             ids: clients.iter().map(Client::id).collect(),
             store,
+            hand_off,
             names,
             clients,
             observer,
@@ -114,6 +116,11 @@ impl World {
                 // Two clients that wait for one lock race for it.
                 Operation::Lock(_) | Operation::LockTogether(_) | Operation::OwnedLock => {
                     waiters.all(|(waiter, _)| client_of(*waiter) == client_of(actor))
+                }
+                // A lock that was taken away behind its holder's back may be handed on all the
+                // same, after another client had a later token.
+                Operation::LoseKey | Operation::ForceUnlock if self.hand_off == HandOff::Always => {
+                    false
                 }
                 // No waiter is woken by a deleted key: waiters ask again when the lease should be
                 // over, minutes later.
@@ -220,9 +227,12 @@ impl Drop for World {
     }
 }
 
-fn client(store: &Store) -> Client {
-    let builder = store.subject.client(&store.context());
-    builder.configure(|config| config.with_watchdog(WATCHDOG)).connect().unwrap()
+fn client(store: &Store, hand_off: HandOff) -> Client {
+    let configure = |config: Config| {
+        let config = config.with_command_timeout(SOON).with_connect_timeout(SOON);
+        config.with_watchdog(WATCHDOG).with_hand_off(hand_off.time())
+    };
+    store.subject.client(&store.context()).configure(configure).connect().unwrap()
 }
 
 fn locks(client: &Client, names: &[LockName; NAMES]) -> [Mutex; NAMES] {

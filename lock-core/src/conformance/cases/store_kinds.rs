@@ -385,6 +385,22 @@ pub(crate) fn fair_waiter_that_is_gone_is_skipped(subject: &dyn Subject) {
     });
 }
 
+/// A fair lock and a write lock can be kept for a time after their release, too.
+pub(crate) fn fair_and_write_locks_are_kept_after_release(subject: &dyn Subject) {
+    let direct = DirectBackend::open(subject);
+    for kind in [LockKind::Fair, LockKind::Write] {
+        let name = fresh_name().of_kind(kind);
+        let owner = direct.hold(&name, long());
+        assert_eq!(direct.keep(&name, owner, (direct.owner(), short())), Release::Freed);
+        assert!(!direct.verifies(&name, owner), "{kind:?}");
+        let next = direct.owner();
+        assert!(direct.acquire(&name, next, long()).is_busy(), "{kind:?} is kept");
+        eventually("it is free again", patience(), || {
+            !direct.acquire(&name, next, long()).is_busy()
+        });
+    }
+}
+
 /// The name of a semaphore is no lock's, and the other way round.
 pub(crate) fn semaphore_and_lock_do_not_share_a_name(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);

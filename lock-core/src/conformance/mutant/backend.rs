@@ -233,7 +233,10 @@ impl MutantBackend {
         options: ReleaseOptions,
         now: Moment,
     ) {
-        let kept = options.kept.filter(|_| !self.has(Mutation::KeptLockFreed));
+        let is_mutex = acquisition.name.kind() == LockKind::Mutex;
+        let is_freed = self.has(Mutation::KeptLockFreed)
+            || (!is_mutex && self.has(Mutation::KeptLockOfKindFreed));
+        let kept = options.kept.filter(|_| !is_freed);
         if let Some(KeptLock { owner, time, .. }) = kept {
             let stays = self.has(Mutation::KeptLockKeepsOwner);
             let owner = if stays { acquisition.owner } else { owner };

@@ -179,6 +179,8 @@ mutations! {
         QueueIgnored,
         /// Keeps the position of a waiter that is gone.
         DeadWaiterStays,
+        /// Frees a fair lock or a write lock that is to be kept.
+        KeptLockOfKindFreed,
         /// Grants permits and locks of one name.
         SemaphoreBesideLock,
     }

@@ -326,6 +326,35 @@ fn name_of_a_semaphore_is_no_lock() {
     assert!(b.semaphore("y", 1).unwrap().try_acquire().unwrap_err().is_foreign_format());
 }
 
+/// Of a write lock or of several permits some may still be in the store, whatever it says.
+#[test]
+fn what_may_be_left_of_a_lost_kind_is_released() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let brief = brief();
+    let mut released = 0;
+    for (what, expected) in [("mutex", 0), ("write", 1), ("one permit", 0), ("permits", 1)] {
+        let write = client.rw_lock("write").unwrap();
+        let semaphore = client.semaphore("permits", 3).unwrap();
+        let (guard, permits) = match what {
+            "mutex" => (Some(client.mutex("mutex").unwrap().lock_with(&brief).unwrap()), None),
+            "write" => (Some(write.write().lock_with(&brief).unwrap()), None),
+            "one permit" => (None, Some(semaphore.acquire_with(1, &brief).unwrap())),
+            _ => (None, Some(semaphore.acquire_with(3, &brief).unwrap())),
+        };
+        clock.advance(SECOND * 5);
+        let is_valid = || {
+            guard.as_ref().is_some_and(|it| it.loss().is_none())
+                || permits.as_ref().is_some_and(|it| it.loss().is_none())
+        };
+        eventually("it is lost", || !is_valid());
+        client.wait_for_cleanup(SECOND).unwrap();
+        let now = store.count("release") + store.count("close");
+        assert_eq!(now - released, expected, "{what}");
+        released = now;
+    }
+}
+
 #[test]
 fn fair_lock_is_granted_in_the_order_of_arrival() {
     let (store, clock) = Recorded::new();

@@ -27,13 +27,14 @@ static CLOSE: Script = script!(
     "redisson/look",
     "redisson/gone",
     "redisson/take",
+    "pass",
     "fair/queue",
     "fair/close",
     "close",
     "free/usual"
 );
 static FORCE: Script =
-    script!(49, "force": "redisson/holder", "fair/queue", "fair/force", "force", "free/usual");
+    script!(49, "force": "redisson/holder", "fair/queue", "force", "fair/force", "free/usual");
 
 /// The queue of a lock's waiters, and the channel on which the next one is told.
 fn queue(key: &str) -> String {

@@ -1,5 +1,5 @@
--- What goes before force.lua, for a fair lock.
+-- What goes behind force.lua, for a fair lock.
 --
 -- KEYS[2] the queue       see queue.lua
-tell(KEYS[2], ARGV[2])
+tell(KEYS[2], publish)
 

@@ -40,11 +40,11 @@ impl World {
             Operation::Interrupt => return Ok(self.interrupt(who)),
             Operation::TakeAndOutlive => {
                 let options = LockOptions::new().lease(BRIEF);
-                self.take_and_outlive(who, lock, options, Lives::NotRenewed);
+                self.take_and_outlive(who, lock, options, BRIEF, Lives::NotRenewed);
             }
             Operation::TakeAndUseUp => {
                 let once = LockOptions::new().watched_at_most(RENEWED_ONCE, 1);
-                self.take_and_outlive(who, lock, once, Lives::RenewedOnce);
+                self.take_and_outlive(who, lock, once, RENEWED_ONCE, Lives::RenewedOnce);
             }
             Operation::LockInterrupted(terms) => {
                 interrupt.fire();
@@ -149,7 +149,7 @@ impl World {
     /// The client's handles go one after the other, the one of this thread last.
     fn replace_client(&mut self, who: usize) -> Result<(), String> {
         let side = client_of(who);
-        self.clients[side] = client(&self.store);
+        self.clients[side] = client(&self.store, self.hand_off);
         self.ids.push(self.clients[side].id());
         let others = (0..ACTORS).filter(|actor| client_of(*actor) == side && *actor != who);
         for actor in others.chain([who]) {
@@ -174,7 +174,14 @@ impl World {
     /// Takes it for a short time, moves the clocks until that is over, and answers when it is for
     /// the holder and in the store. Meanwhile the store keeps it for as long as its holder counts
     /// on it.
-    fn take_and_outlive(&self, who: usize, lock: usize, options: LockOptions, lives: Lives) {
+    fn take_and_outlive(
+        &self,
+        who: usize,
+        lock: usize,
+        options: LockOptions,
+        lease: Duration,
+        lives: Lives,
+    ) {
         let observer = self.observer.mutex(&self.names[lock]).unwrap();
         let store = Arc::clone(&self.store);
         self.actors[who].begin(move |own| {
@@ -184,9 +191,8 @@ impl World {
             let mut is_kept = true;
             if !held_before && let (Answer::Took(_), Some(guard)) = (answer, own.newest_guard(lock))
             {
-                let lease = guard.remaining();
-                let mut outlive = |leases: u32| {
-                    for _ in 0..leases * STEPS {
+                let mut pass = |steps: u32| {
+                    for _ in 0..steps {
                         store.advance(lease / STEPS);
                         // In this order: a holder that counts on it now did so when the store was
                         // asked.
@@ -195,16 +201,16 @@ impl World {
                     }
                 };
                 if lives == Lives::RenewedOnce {
-                    store.advance(lease / 2);
+                    pass(STEPS / 2);
                     eventually("it is renewed, or lost", SOON, || {
                         guard.remaining() > lease * 3 / 4 || !guard.is_valid()
                     });
-                    store.advance(lease / 2);
+                    pass(STEPS / 2);
                     eventually("no renewal is left, or it is lost", SOON, || {
                         guard.loss().is_some() || !guard.is_valid()
                     });
                 }
-                outlive(2);
+                pass(2 * STEPS);
                 eventually("the lease is over for its holder", SOON, || !guard.is_valid());
                 eventually("the lease is over in the store", SOON, || {
                     !observer.is_locked().unwrap()

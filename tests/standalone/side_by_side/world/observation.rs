@@ -1,12 +1,12 @@
 //! What a world looks like after a command, so that two of them can be compared.
 
 use super::World;
-use crate::side_by_side::actor::{Answer, GuardSeen, LockSeen, Token, minutes};
+use crate::side_by_side::actor::{Answer, GuardSeen, Left, LockSeen, Token};
 use crate::side_by_side::command::NAMES;
 use distlock::DistLock;
+use std::fmt::Debug;
 
 /// What a command led to.
-#[derive(PartialEq, Eq, Debug)]
 pub(in crate::side_by_side) struct Step {
     /// The threads that got an answer, in order; none if the command did not apply.
     pub(super) answers: Vec<(usize, Answer)>,
@@ -21,15 +21,48 @@ impl Step {
     pub(in crate::side_by_side) fn answers(&self) -> &[(usize, Answer)] {
         &self.answers
     }
+
+    /// Whether a lock has the owner that it had before.
+    pub(in crate::side_by_side) fn keeps_owner(&self, lock: usize, before: &Self) -> bool {
+        let owner = |step: &Self| {
+            step.store[lock].as_ref().map(|holder| (holder.client, holder.number.clone()))
+        };
+        owner(self).is_some() && owner(self) == owner(before)
+    }
+
+    /// What is not the same, with both sides of it.
+    pub(in crate::side_by_side) fn differences(&self, other: &Self) -> Vec<Difference> {
+        let mut all = vec![
+            difference("answers (thread, answer)".to_owned(), &self.answers, &other.answers),
+            difference("waiting (thread, lock)".to_owned(), &self.waiting, &other.waiting),
+            difference("owned guards (client, lock, guard)".to_owned(), &self.owned, &other.owned),
+        ];
+        for lock in 0..NAMES {
+            let holder = format!("holder of lock {lock}");
+            all.push(difference(holder, &self.store[lock], &other.store[lock]));
+            for (thread, (left, right)) in self.threads.iter().zip(&other.threads).enumerate() {
+                let seen = format!("lock {lock} as thread {thread} sees it");
+                all.push(difference(seen, &left[lock], &right[lock]));
+            }
+        }
+        all.into_iter().flatten().collect()
+    }
+}
+
+/// What differs, and what it is on either side.
+pub(in crate::side_by_side) type Difference = (String, [String; 2]);
+
+fn difference<T: PartialEq + Debug>(what: String, left: &T, right: &T) -> Option<Difference> {
+    (left != right).then(|| (what, [left, right].map(|side| format!("{side:?}"))))
 }
 
 /// The holder of a lock in the store.
-#[derive(PartialEq, Eq, Debug)]
+#[derive(PartialEq, Debug)]
 pub(super) struct Holder {
     pub(super) client: Option<usize>,
     /// The number of the wait that got it.
     number: String,
-    minutes: u64,
+    left: Option<Left>,
     holds: u64,
 }
 
@@ -83,7 +116,7 @@ impl World {
             Holder {
                 client: self.ids.iter().position(|client| client.to_string() == id),
                 number: number.to_owned(),
-                minutes: holder.remaining.map_or(u64::MAX, minutes),
+                left: holder.remaining.map(Left),
                 holds: holder.holds,
             }
         }))

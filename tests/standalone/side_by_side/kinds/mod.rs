@@ -1,0 +1,331 @@
+//! Kinds of locks on two stores: the same random requests of backends, and the same answers.
+
+mod fair;
+mod permits;
+mod read_write;
+
+use super::stores::Store;
+use super::{CASES, from_environment};
+use distlock::{Backend, Clock, LeaseTime, LockName, Moment, OwnerId, OwnerText, SystemClock};
+use distlock_tests::time::{Stopwatch, eventually, scaled};
+use lock_core::LockKind;
+use lock_core::backend::{
+    AcquisitionId, Answer, Attempt, Failure, KeptLock, LockInfo, NodeId, Receipt, Release,
+    ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
+};
+use lock_core::conformance::violated;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How many requests a case has.
+const STEPS: usize = 60;
+
+/// The owners that ask, of each kind.
+const OWNERS: u64 = 6;
+
+/// A case in which that much has passed by the machine's clock proves nothing.
+const TOO_SLOW: Duration = Duration::from_millis(900);
+
+/// The longest that something takes that happens at once.
+const SOON: Duration = Duration::from_secs(10);
+
+/// What is asked of a kind of locks.
+struct Scenario {
+    /// The beginning of the locks' names.
+    name: &'static str,
+    /// By how much the clocks are moved. No lease ends within a second of a whole number of steps,
+    /// nor does the presence of a waiter.
+    step: Duration,
+    /// In seconds, from short to long.
+    leases: [u64; 4],
+    random: fn(&mut fastrand::Rng, bool) -> Request,
+    /// Whether memory and Redis may answer this differently when time has passed.
+    may_differ: fn(Request, memory: &str, redis: &str) -> bool,
+    /// Answers to which the requests must lead.
+    expected: &'static [&'static str],
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Request {
+    Acquire { owner: u64, kind: LockKind, lease: usize, beside: Option<u64>, waits: bool },
+    Renew { owner: u64, kind: LockKind, lease: usize },
+    Release { owner: u64, kind: LockKind, closes: bool, keeps: bool },
+    Verify { owner: u64, kind: LockKind },
+    Inspect(LockKind),
+    Force(LockKind),
+    SetPermits(u32),
+    Pass,
+}
+
+/// Whom the store named as the next one.
+#[derive(Debug, Default)]
+struct Named(Mutex<Vec<String>>);
+
+impl Wake for Named {
+    fn wake(&self) {}
+
+    fn wake_next(&self, next: &OwnerText) {
+        self.0.lock().push(number(next));
+    }
+}
+
+/// The number of an owner, whichever client it is of.
+fn number(owner: &OwnerText) -> String {
+    owner.as_str().rsplit_once(':').map_or("", |(_, number)| number).to_owned()
+}
+
+/// The readers of a read-write lock, and whether a writer waits.
+fn readers(info: &LockInfo) -> String {
+    info.readers.as_ref().map_or_else(String::new, |readers| {
+        let mut known: Vec<_> = readers.known.iter().map(|it| number(&it.owner)).collect();
+        known.sort_unstable();
+        format!(", readers {known:?}, writer waits: {}", readers.writer_waits)
+    })
+}
+
+/// One name of a store, and the owners that ask for it.
+struct Side {
+    store: Arc<Store>,
+    backend: Arc<dyn Backend>,
+    client: distlock::ClientId,
+    name: LockName,
+    case: u64,
+    time_passes: bool,
+    scenario: &'static Scenario,
+    named: Arc<Named>,
+    _watch: Watch,
+}
+
+impl Side {
+    fn new(
+        store: &Arc<Store>,
+        scenario: &'static Scenario,
+        case: u64,
+        time_passes: bool,
+        by: Moment,
+    ) -> Self {
+        let context = store.context();
+        let name = LockName::new(&format!("{}:{case}", scenario.name)).unwrap();
+        let backend = store.subject.backend(&context);
+        let named = Arc::<Named>::default();
+        let queue = name.of_kind(LockKind::Fair);
+        let watch = backend.watch(&queue, Arc::clone(&named) as Arc<dyn Wake>, by).unwrap();
+        let (store, client) = (Arc::clone(store), context.client);
+        Self { store, backend, client, name, case, time_passes, scenario, named, _watch: watch }
+    }
+
+    /// Each kind of lock has owners of its own, as each wait has.
+    fn owner(&self, owner: u64, kind: LockKind) -> OwnerId {
+        let of_kind = match kind {
+            LockKind::Mutex => 0,
+            LockKind::Read => 1,
+            LockKind::Write => 2,
+            LockKind::Fair => 3,
+            LockKind::Permits { count, .. } => 3 + u64::from(count),
+            other => unreachable!("{other:?} is not asked for"),
+        };
+        OwnerId::new(self.client, (self.case * OWNERS + owner) * 10 + of_kind)
+    }
+
+    fn lease(&self, which: usize) -> LeaseTime {
+        LeaseTime::new(Duration::from_secs(self.scenario.leases[which])).unwrap()
+    }
+
+    fn acquisition(&self, owner: u64, kind: LockKind, lease: usize) -> AcquisitionId {
+        let owner = self.owner(owner, kind);
+        AcquisitionId::new(self.name.of_kind(kind), owner, self.lease(lease), Receipt::default())
+    }
+
+    /// In whole seconds: less than one has passed since the lease began, which a renewal makes
+    /// longer by a millisecond at least.
+    fn left(&self, left: Option<Duration>) -> Option<u128> {
+        let millis = left.filter(|_| self.time_passes)?.as_millis();
+        Some(millis.saturating_sub(50).div_ceil(1_000))
+    }
+
+    /// What it answers, as far as both stores say the same.
+    fn answer(&self, request: Request, by: Moment) -> String {
+        self.try_answer(request, by).unwrap_or_else(|failure| match failure {
+            Failure::Refused(error) => format!("refused: {:?}", error.kind()),
+            other => format!("{other:?}"),
+        })
+    }
+
+    fn try_answer(&self, request: Request, by: Moment) -> Result<String, Failure> {
+        Ok(match request {
+            Request::Acquire { owner, kind, lease, beside, waits } => {
+                let name = self.name.of_kind(kind);
+                let attempt = Attempt::new(&name, self.owner(owner, kind), self.lease(lease))
+                    .beside(beside.map(|owner| self.owner(owner, LockKind::Write)))
+                    .waits(waits);
+                match self.backend.acquire(&attempt, by)? {
+                    Answer::Granted(grant) => {
+                        let limit = grant.limit.map_or(String::new(), |it| format!(" of {it}"));
+                        format!("granted{limit}, token: {}", grant.tokens.is_some())
+                    }
+                    Answer::Busy(left)
+                        if matches!(kind, LockKind::Fair | LockKind::Permits { .. }) =>
+                    {
+                        format!("busy, {:?}", self.left(left))
+                    }
+                    // Of readers and a writer Redis tells the longest lease, and a closed owner of
+                    // a mutex the holder's.
+                    Answer::Busy(_) => "busy".to_owned(),
+                    other => format!("{other:?}"),
+                }
+            }
+            Request::Renew { owner, kind, lease } => {
+                let request = RenewalRequest::new(self.acquisition(owner, kind, lease));
+                match self.backend.renew(NodeId::new(0), &[request], by).remove(0)? {
+                    Renewal::Extended => "extended".to_owned(),
+                    other => format!("{other:?}"),
+                }
+            }
+            Request::Release { owner, kind, closes, keeps } => {
+                let options = match closes {
+                    true => ReleaseOptions::WITH_TOMBSTONE,
+                    false => ReleaseOptions::WITHOUT_TOMBSTONE,
+                };
+                // Kept for an owner that asks for nothing else.
+                let kept = OwnerId::new(self.client, self.case * 1_000_000 + owner);
+                let kept = keeps.then(|| KeptLock::new(kept, self.lease(0)));
+                let acquisition = self.acquisition(owner, kind, 3);
+                match self.backend.release(&acquisition, options.kept(kept), by)? {
+                    Release::Gone => "gone".to_owned(),
+                    _ => "freed".to_owned(),
+                }
+            }
+            Request::Verify { owner, kind } => {
+                let verified = self.backend.verify(&self.acquisition(owner, kind, 0), by)?;
+                let left = verified.map(|holder| self.left(holder.remaining));
+                format!("held: {left:?}")
+            }
+            Request::Inspect(kind) => {
+                self.inspected(kind, &self.backend.inspect(&self.name.of_kind(kind), by)?)
+            }
+            Request::Force(kind) => {
+                let forced = self.backend.force_release(&self.name.of_kind(kind), by)?;
+                format!("was held: {forced}")
+            }
+            Request::SetPermits(limit) => {
+                let name = self.name.of_kind(LockKind::Permits { limit, count: 1 });
+                format!("before: {:?}", self.backend.set_permits(&name, by)?)
+            }
+            Request::Pass => {
+                self.store.advance(self.scenario.step);
+                String::new()
+            }
+        })
+    }
+
+    fn inspected(&self, kind: LockKind, info: &LockInfo) -> String {
+        let holder = info.holder.as_ref();
+        let left = holder.map(|holder| self.left(holder.remaining));
+        match (kind, info.holders) {
+            // Redisson's permits stand for themselves: of ours, one names its owner, and counts as
+            // a holder, as all that it took does in memory.
+            (LockKind::Permits { .. }, _) => {
+                let permits = info.permits.map(|permits| (permits.limit, permits.free));
+                format!("{permits:?}, held: {left:?}")
+            }
+            (_, 0 | 1) => {
+                format!("{:?}{}", holder.map(|it| number(&it.owner)).zip(left), readers(info))
+            }
+            // Of several leases that end together either may be named.
+            (_, several) => format!("{several} holders{}", readers(info)),
+        }
+    }
+}
+
+/// How a store is asked: as it is, or, to see the difference found, another way.
+type Asked = fn(Request) -> Request;
+
+/// Asks the first store as it is and the second as `asked` says. Returns the first difference, or
+/// else how often each answer was seen.
+fn compare(
+    stores: &[Arc<Store>; 2],
+    scenario: &'static Scenario,
+    asked: Asked,
+    seed: u64,
+    cases: u64,
+) -> Result<BTreeMap<String, u64>, String> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut seen = BTreeMap::<String, u64>::new();
+    let by = SystemClock.now() + Duration::from_secs(3_600 * 24);
+    for case in 0..cases {
+        let time_passes = case % 2 == 0;
+        let sides =
+            stores.each_ref().map(|store| Side::new(store, scenario, case, time_passes, by));
+        let (mut so_far, since) = (Vec::new(), Stopwatch::start());
+        for _ in 0..STEPS {
+            let request = (scenario.random)(&mut random, time_passes);
+            let answers = [sides[0].answer(request, by), sides[1].answer(asked(request), by)];
+            let [memory, other] = answers.each_ref().map(String::as_str);
+            so_far.push(format!("{request:?}: {memory}"));
+            if since.elapsed() > TOO_SLOW {
+                break;
+            }
+            let is_fine =
+                memory == other || (time_passes && (scenario.may_differ)(request, memory, other));
+            if !is_fine {
+                let so_far = so_far.join("\n");
+                return Err(format!("memory: {memory}\nother: {other}\ncase {case}:\n{so_far}"));
+            }
+            let what = format!("{request:?}");
+            let what = what.split([' ', '(']).next().unwrap_or_default();
+            *seen.entry(format!("{what} -> {memory}")).or_default() += 1;
+        }
+        let named = || sides.each_ref().map(|side| side.named.0.lock().clone());
+        let is_slow = since.elapsed() > TOO_SLOW;
+        if is_slow {
+            *seen.entry("cases that were cut short".to_owned()).or_default() += 1;
+        } else {
+            let (since, soon) = (Stopwatch::start(), scaled(SOON));
+            eventually("the messages arrive, or will not", SOON * 2, || {
+                named()[1].len() >= named()[0].len() || since.elapsed() > soon
+            });
+        }
+        let [memory, other] = named();
+        if !is_slow && memory != other {
+            let so_far = so_far.join("\n");
+            return Err(format!("next: {memory:?}\nother: {other:?}\ncase {case}:\n{so_far}"));
+        }
+        *seen.entry("named as the next one".to_owned()).or_default() += memory.len() as u64;
+    }
+    Ok(seen)
+}
+
+/// Compares memory and Redis.
+fn memory_and_redis_answer_alike(scenario: &'static Scenario) {
+    let seed = from_environment("DISTLOCK_PROPERTY_SEED").unwrap_or_else(|| fastrand::u64(..));
+    let cases: u32 = from_environment("DISTLOCK_PROPERTY_CASES").unwrap_or(CASES);
+    println!("DISTLOCK_PROPERTY_SEED={seed}");
+    let stores = [Arc::new(Store::memory()), Arc::new(Store::redis())];
+    let seen = match compare(&stores, scenario, |request| request, seed, cases.into()) {
+        Ok(seen) => seen,
+        Err(why) => {
+            violated(format_args!("run it again with DISTLOCK_PROPERTY_SEED={seed}\n{why}"))
+        }
+    };
+    for (what, times) in seen.iter().filter(|(what, _)| !what.starts_with("Inspect")) {
+        println!("{times:6} {what}");
+    }
+    let is_cut = seen.keys().any(|what| what.starts_with("cases that"));
+    for answer in scenario.expected {
+        let is_seen = seen.keys().any(|what| what.starts_with(answer));
+        assert!(is_cut || cases < CASES || is_seen, "these requests never lead to `{answer}`");
+    }
+}
+
+/// Each store that is asked in such a way is found to be different.
+fn differences_are_found(scenario: &'static Scenario, ways: &[(&str, Asked)]) {
+    let memory = || [Arc::new(Store::memory()), Arc::new(Store::memory())];
+    compare(&memory(), scenario, |request| request, 1, CASES.into()).unwrap();
+    for (what, asked) in ways {
+        let found = compare(&memory(), scenario, *asked, 1, CASES.into());
+        let why = found.expect_err(what);
+        println!("{what}: {}", why.lines().take(2).collect::<Vec<_>>().join(", "));
+    }
+}
