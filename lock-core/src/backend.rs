@@ -620,7 +620,7 @@ pub struct ReleaseOptions {
     pub last_used: Option<FencingToken>,
     /// Whether a request of this owner may still arrive.
     pub tombstone: Tombstone,
-    /// To whom the lock passes instead of being free. `None`: to nobody.
+    /// To whom the lock passes; `None`: it is free.
     pub kept: Option<KeptLock>,
 }
 

@@ -13,5 +13,5 @@ if answer.err then
 end
 table.insert(answer, 1, redis.call('PTTL', KEYS[1]))
 -- No owner is called that; but a replica, which may have an old lock or none yet, refuses.
-gone(redis.call, KEYS[1], 'distlock:nobody')
+gone(redis.call, KEYS[1], 'distlock:no-owner')
 return answer

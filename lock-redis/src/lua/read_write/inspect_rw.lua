@@ -14,7 +14,7 @@ if found.err then
 end
 local mode = redis.call('HGET', KEYS[1], 'mode')
 -- No owner is called that; but a replica, which may have an old lock or none yet, refuses.
-gone(redis.call, KEYS[1], 'distlock:nobody')
+gone(redis.call, KEYS[1], 'distlock:no-owner')
 local answer = {redis.call('PTTL', KEYS[1]), redis.call('HLEN', KEYS[1]), mode or ''}
 answer[4] = KEYS[2] and redis.call('EXISTS', KEYS[2]) or 0
 if mode then
