@@ -35,10 +35,7 @@ enum CheckResult {
 
 impl RenewalHandler for Engine {
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
-        let mut state = lock.lock();
-        state.timer = None;
-        state.free_unused();
-        drop(state);
+        lock.lock().timer = None;
         self.renewal_due(lock, now)
     }
 
@@ -115,6 +112,7 @@ impl Engine {
     /// the next check, or when the answer to the renewal comes.
     fn renewal_due(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
         let mut state = lock.lock();
+        state.free_unused();
         let abandoned = state.take_abandoned();
         if !abandoned.is_empty() {
             drop(state);

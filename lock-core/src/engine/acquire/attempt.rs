@@ -209,7 +209,8 @@ impl<'a> Wait<'a> {
         }
         if let Waking::Polls { interval, jitter } = self.engine.abilities.waking {
             let pause = interval.max(SHORTEST_SLEEP) + jitter.mul_f64(fastrand::f64());
-            return Ok(Next::Sleep(now + pause));
+            let shown = shown_every(self.lock.name.kind());
+            return Ok(Next::Sleep(now + shown.map_or(pause, |shown| pause.min(shown))));
         }
         if !waiter.is_watched() {
             return self.watch(waiter);
@@ -225,11 +226,11 @@ impl<'a> Wait<'a> {
 
     /// Looks once whether a semaphore has as many permits as are asked for: otherwise the wait
     /// would never end.
-    fn refuse_too_many(&self) -> Result<(), Error> {
+    fn refuse_too_many(&mut self) -> Result<(), Error> {
         let LockKind::Permits { limit: asked, count: count @ 2.. } = self.lock.name.kind() else {
             return Ok(());
         };
-        if self.told.contended {
+        if std::mem::replace(&mut self.knows_limit, true) {
             return Ok(());
         }
         let (name, by) = (&self.lock.name, self.engine.command_deadline());

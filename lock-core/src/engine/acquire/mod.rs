@@ -160,6 +160,7 @@ pub(crate) fn acquire(
         beside,
         was_sent: false,
         asks_once: false,
+        knows_limit: false,
         unknown_outcome: false,
         outage: Outage::default(),
         reserve: 0,
@@ -223,6 +224,8 @@ struct Wait<'a> {
     was_sent: bool,
     /// Whether it gives up when the lock is busy, whatever the deadline.
     asks_once: bool,
+    /// Whether it has looked how many permits a semaphore has.
+    knows_limit: bool,
     /// Whether a request of this owner went unanswered.
     unknown_outcome: bool,
     outage: Outage,
@@ -276,7 +279,11 @@ impl Wait<'_> {
         };
         // Beside a writer its own: the store knows the last that are set aside for hand-offs, too.
         let own = |writer: &Arc<Acquisition>| writer.token.and_then(|it| TokenRange::new(it, it));
-        let writer = self.beside.as_ref().filter(|_| !mutant("reader_has_a_reserved_token"));
+        // A writer that was lost meanwhile may have successors with larger ones.
+        let is_beside = |writer: &&Arc<Acquisition>| {
+            engine.is_valid(writer) && !mutant("reader_has_a_reserved_token")
+        };
+        let writer = self.beside.as_ref().filter(is_beside);
         let tokens = writer.map_or(grant.tokens, own);
         let acquisition = Arc::new(Acquisition::new(AcquisitionInit {
             name: lock.name.clone(),

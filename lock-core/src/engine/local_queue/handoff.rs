@@ -30,8 +30,8 @@ impl LocalLock {
             return None;
         }
         let next = Arc::new(successor(acquisition, &state.queue.head()?.request, now)?);
-        state.current = Some(Arc::clone(&next));
-        let signal = state.queue.grant(next)?;
+        let signal = state.queue.grant(Arc::clone(&next))?;
+        state.current = Some(next);
         drop(state);
         signal.raise();
         Some(now)

@@ -17,7 +17,7 @@ use crate::clock::{Clock, Moment, Signal};
 use crate::error::Error;
 use crate::holder::Holder;
 use crate::lease::LeaseTime;
-use crate::name::LockName;
+use crate::name::{LockKind, LockName};
 use crate::replication::Replication;
 use crate::sync::mutant;
 use crate::sync::{Mutex, MutexGuard};
@@ -223,7 +223,8 @@ impl LocalLock {
     }
 
     fn note_told(&self, state: &mut LocalLockState, clients: u32) {
-        if self.leaves_turns() {
+        // Beside a writer, readers are told, too, and they do not contend for its turn.
+        if self.leaves_turns() && self.name.kind() != LockKind::Write {
             state.told(clients);
         }
     }

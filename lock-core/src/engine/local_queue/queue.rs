@@ -34,7 +34,7 @@ pub(super) struct Waiter {
 
 /// What a waiter left behind.
 #[derive(Default)]
-pub(super) struct Left {
+pub(super) struct Departure {
     pub(super) granted: Option<Arc<Acquisition>>,
     pub(super) was_head: bool,
 }
@@ -105,22 +105,103 @@ impl WaitQueue {
     }
 
     /// The waiter leaves, if it is still here.
-    pub(super) fn remove(&mut self, ticket: u64) -> Left {
+    pub(super) fn remove(&mut self, ticket: u64) -> Departure {
         let at = self.waiters.iter().position(|waiter| waiter.ticket == ticket);
-        at.map_or_else(Left::default, |at| self.remove_at(at))
+        at.map_or_else(Departure::default, |at| self.remove_at(at))
     }
 
-    fn remove_at(&mut self, at: usize) -> Left {
+    fn remove_at(&mut self, at: usize) -> Departure {
         let was_head = at == self.granted;
         let granted = self.waiters.remove(at).and_then(|waiter| waiter.granted);
         self.granted -= usize::from(granted.is_some());
-        Left { granted, was_head }
+        Departure { granted, was_head }
     }
 
     /// Frees the memory of a queue that no thread is in.
     pub(super) fn free_unused(&mut self) {
         if self.waiters.is_empty() {
             self.waiters = VecDeque::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Receipt;
+    use crate::engine::acquisition::AcquisitionInit;
+    use crate::holder::Holder;
+    use crate::lease::LeaseTime;
+    use crate::metrics::Counted;
+    use crate::name::LockName;
+    use crate::owner::ClientId;
+    use crate::replication::Replication;
+    use std::time::Duration;
+
+    fn request() -> LockRequest {
+        LockRequest {
+            holder: Holder::Guard,
+            signal: Arc::default(),
+            since: Moment::from_nanos(0),
+            watched: None,
+            replication: Replication::off(),
+        }
+    }
+
+    fn acquisition() -> Arc<Acquisition> {
+        Arc::new(Acquisition::new(AcquisitionInit {
+            name: LockName::new("x").unwrap(),
+            owner: OwnerId::new(ClientId::random(), 1),
+            holder: Holder::Guard,
+            tokens: None,
+            receipt: Receipt::default(),
+            unknown_outcome: false,
+            sent: Moment::from_nanos(0),
+            lease: LeaseTime::new(Duration::from_secs(1)).unwrap(),
+            renewal: None,
+            replication: Replication::off(),
+            counted: Counted::default(),
+        }))
+    }
+
+    /// Beside two lists, those with a grant and those without.
+    #[test]
+    fn waiters_with_a_grant_stand_before_the_head() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..2_000 {
+            let mut queue = WaitQueue::default();
+            let (mut granted, mut waiting) = (VecDeque::new(), VecDeque::new());
+            for _ in 0..20 {
+                match random.u8(0..6) {
+                    0 | 1 => waiting.push_back(queue.push(request())),
+                    2 => waiting.push_front(queue.push_front(request())),
+                    3 => {
+                        assert_eq!(queue.grant(acquisition()).is_some(), !waiting.is_empty());
+                        granted.extend(waiting.pop_front());
+                    }
+                    4 => {
+                        let all: Vec<u64> = granted.iter().chain(&waiting).copied().collect();
+                        let Some(ticket) = random.choice(all) else { continue };
+                        let is_granted = granted.contains(&ticket);
+                        assert_eq!(queue.take_granted(ticket).is_some(), is_granted);
+                        granted.retain(|it| *it != ticket);
+                    }
+                    _ => {
+                        let all: Vec<u64> = granted.iter().chain(&waiting).copied().collect();
+                        let ticket = random.choice(all).unwrap_or(99);
+                        let Departure { granted: grant, was_head } = queue.remove(ticket);
+                        assert_eq!(grant.is_some(), granted.contains(&ticket));
+                        assert_eq!(was_head, waiting.front() == Some(&ticket));
+                        granted.retain(|it| *it != ticket);
+                        waiting.retain(|it| *it != ticket);
+                    }
+                }
+                assert_eq!(queue.head().map(|head| head.ticket), waiting.front().copied());
+                let behind: Vec<_> = queue.behind_head().map(|waiter| waiter.ticket).collect();
+                assert!(behind.iter().eq(waiting.iter().skip(1)));
+                assert_eq!((queue.len(), queue.is_empty()), (waiting.len(), waiting.is_empty()));
+                queue.free_unused();
+            }
         }
     }
 }

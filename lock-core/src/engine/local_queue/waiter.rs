@@ -1,6 +1,6 @@
 //! [`WaiterGuard`]: a thread's position in the queue of a name, and whose turn it is.
 
-use super::queue::{Left, Waiter};
+use super::queue::{Departure, Waiter};
 use super::{LocalLock, LocalLockState, LockRequest, QueueOwner, StoreOutage};
 use crate::backend::{Wake, Watch};
 use crate::clock::{Moment, Signal};
@@ -85,7 +85,7 @@ impl WaiterGuard<'_> {
     /// Leaves the queue, or takes what we were handed in this very moment.
     pub(crate) fn leave(&self) -> Option<Arc<Acquisition>> {
         let mut state = self.lock.lock();
-        let Left { granted, was_head } = state.queue.remove(self.ticket);
+        let Departure { granted, was_head } = state.queue.remove(self.ticket);
         let handed = granted.filter(|_| !mutant("hand_off_to_a_leaver"));
         let mut ended = None;
         if state.queue.is_empty() {

@@ -180,7 +180,8 @@ fn panics_in_callback_and_backend_end_no_campaign() {
     pass(&clock, "it leads", || election.is_leader());
     gained(&panics);
     election.resign().unwrap();
-    assert_eq!(next(&panics), LeadershipChange::Resigned);
+    // The clock may have run ahead of a slow thread, so that it was lost and gained again before.
+    while next(&panics) != LeadershipChange::Resigned {}
 }
 
 #[test]

@@ -307,6 +307,36 @@ fn more_permits_than_the_store_has_are_refused_and_the_limit_told() {
 }
 
 #[test]
+fn waiter_in_line_is_refused_more_permits_than_there_are() {
+    let ([a, _b], _) = pair();
+    let mut semaphore = a.semaphore("x", 3).unwrap();
+    let _held = semaphore.acquire().unwrap();
+    let wait = |interrupt: &Interrupt| {
+        let (semaphore, interrupt) = (semaphore.clone(), interrupt.clone());
+        thread::spawn(move || {
+            let options = LockOptions::new().interrupt(&interrupt);
+            semaphore.acquire_with(3, &options).map(drop).unwrap_err()
+        })
+    };
+    let name =
+        || LockName::new("x").unwrap().of_kind(crate::LockKind::Permits { limit: 3, count: 3 });
+    let in_line = || {
+        let line = a.0.find_local_lock(&name(), Scope::Client);
+        line.map_or(0, |line| line.waiting())
+    };
+    let (first, second) = (Interrupt::new(), Interrupt::new());
+    let first_waits = wait(&first);
+    eventually("the first waits", || in_line() == 1);
+    let second_waits = wait(&second);
+    eventually("the second waits behind it", || in_line() == 2);
+    semaphore.set_limit(2).unwrap();
+    first.fire();
+    assert!(first_waits.join().unwrap().is_interrupted());
+    eventually("the second looks how many there are", || second_waits.is_finished());
+    assert!(second_waits.join().unwrap().is_misuse());
+}
+
+#[test]
 fn released_permits_occupy_no_memory() {
     let ([a, _b], _clock) = pair();
     let semaphore: Semaphore = a.semaphore("x", 1).unwrap();

@@ -250,6 +250,7 @@ impl OwnedFormat {
         };
         let mut times = left.into_iter();
         let whole = times.next().unwrap_or(pttl);
+        let first = readers.fields.first().map(|(field, _)| field.info(remaining(whole)));
         let mut alive = Vec::new();
         for (field, keys) in &readers.fields {
             if let Some(last) = times.by_ref().take(keys.len()).filter(|left| *left != -2).max() {
@@ -263,7 +264,11 @@ impl OwnedFormat {
         let readers = Readers::new(alive, waits);
         let info = match readers.known.first() {
             Some(last) => LockInfo::held(last.clone()).holders(count),
-            None => LockInfo::FREE,
+            // All that were looked at are dead; of the others none is known to be.
+            None => match first.filter(|_| unseen > 0) {
+                Some(unknown) => LockInfo::held(unknown).holders(unseen),
+                None => LockInfo::FREE,
+            },
         };
         Ok(info.readers(readers))
     }
