@@ -98,8 +98,8 @@ fn contending_readers_and_writers_exclude_each_other() {
     println!("{reads} reads, {writes} writes, {most} readers at once at most");
     assert!(most > 1 && writes > 10 && reads > 10, "{most}, {writes}, {reads}");
     within(LONG, || elsewhere(|| clients[0].rw_lock("x")?.write().lock().map(drop)));
-    let mut probe = server.probe();
-    assert_eq!(probe.keys("*"), ["redisson_lock_token:{x}"]);
+    let (mut probe, counter) = (server.probe(), ["redisson_lock_token:{x}"]);
+    eventually("nothing else is left", LONG, || probe.keys("*") == counter);
 }
 
 /// Processes that are killed and paused while they hold and while they wait, and others that must
@@ -131,5 +131,7 @@ fn killed_and_paused_processes_let_no_two_in_and_block_briefly() {
     println!("{} reads, {} writes", account.reads.len(), account.writes.len());
     let lock = client(&server, "").rw_lock("x").unwrap();
     within(LONG, || lock.write().lock().unwrap().unlock().unwrap());
-    assert_eq!(server.probe().keys("*"), ["redisson_lock_token:{x}"]);
+    // Tombstones of the paused one stay for some seconds.
+    let counter = ["redisson_lock_token:{x}"];
+    eventually("nothing else is left", LONG, || server.probe().keys("*") == counter);
 }
