@@ -3,11 +3,9 @@
 use crate::arguments::BreakArguments;
 use crate::exit::{self, Failure};
 use crate::output::{self, report};
-use crate::rows;
 use crate::store::{held_for, named, rounded, short};
 use distlock::backend::{HolderInfo, LockInfo};
-use distlock::{Client, DistLock};
-use std::slice;
+use distlock::{Client, DistLock, LockName};
 use std::sync::Arc;
 
 /// Asks, and breaks the lock.
@@ -39,7 +37,7 @@ pub(crate) fn break_lock(arguments: &BreakArguments) -> Result<u8, Failure> {
 
 /// The lock of this name. That of a read-write lock wakes its own waiters.
 fn lock_of(client: &Client, name: &str) -> Result<Arc<dyn DistLock>, Failure> {
-    let names = rows::names(slice::from_ref(&name.to_owned()), false)?;
+    let names = [LockName::new(name)?];
     let is_read_write = |info: &LockInfo| info.readers.is_some();
     // What cannot be looked at fails below, with the reason.
     if client.inspect_all(&names).iter().flatten().any(is_read_write) {

@@ -95,19 +95,18 @@ impl Row {
         if let Some(Permits { limit, free, .. }) = info.permits {
             pairs.extend([("limit", limit.into()), ("free", free.into())]);
         }
-        let mut text = object(&pairs);
+        let mut members = texts(pairs);
         if let Some(readers) = &info.readers {
-            let known: Vec<_> =
-                readers.known.iter().map(|reader| object(&pairs_of(Some(reader)))).collect();
-            let (known, waits) = (known.join(","), readers.writer_waits);
-            text.pop();
-            text += &format!(
-                r#","holders":{},"readers":[{known}],"writer_waits":{waits}}}"#,
-                info.holders
-            );
+            let known = readers.known.iter().map(|reader| object(&texts(pairs_of(Some(reader)))));
+            let known: Vec<_> = known.collect();
+            members.extend([
+                ("holders", info.holders.to_string()),
+                ("readers", format!("[{}]", known.join(","))),
+                ("writer_waits", readers.writer_waits.to_string()),
+            ]);
         }
         // As serde_json leaves some control characters.
-        output::printable(&text)
+        output::printable(&object(&members))
     }
 }
 
@@ -135,10 +134,15 @@ fn pairs_of(holder: Option<&HolderInfo>) -> [(&'static str, Json); 5] {
     ]
 }
 
+/// The values as they stand in an object.
+fn texts<'a>(pairs: impl IntoIterator<Item = (&'a str, Json)>) -> Vec<(&'a str, String)> {
+    pairs.into_iter().map(|(key, value)| (key, value.to_string())).collect()
+}
+
 /// An object whose members are in this order.
-fn object(pairs: &[(&str, Json)]) -> String {
-    let pairs: Vec<_> = pairs.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
-    format!("{{{}}}", pairs.join(","))
+fn object(members: &[(&str, String)]) -> String {
+    let members: Vec<_> = members.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
+    format!("{{{}}}", members.join(","))
 }
 
 /// The rows under each other.

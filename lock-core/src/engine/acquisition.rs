@@ -216,6 +216,26 @@ pub(crate) struct AcquisitionInit {
     pub(crate) counted: Counted,
 }
 
+#[cfg(test)]
+impl AcquisitionInit {
+    /// That of a guard, with a fixed lease and without a token.
+    pub(crate) fn of_guard(sent: Moment, lease: LeaseTime) -> Self {
+        Self {
+            name: LockName::new("x").unwrap(),
+            owner: OwnerId::new(crate::owner::ClientId::random(), 1),
+            holder: Holder::Guard,
+            tokens: None,
+            receipt: Receipt::default(),
+            unknown_outcome: false,
+            sent,
+            lease,
+            renewal: None,
+            replication: Replication::off(),
+            counted: Counted::default(),
+        }
+    }
+}
+
 impl Acquisition {
     pub(crate) fn new(init: AcquisitionInit) -> Self {
         let first = init.tokens.map(|tokens| tokens.first());
@@ -523,7 +543,6 @@ pub(crate) fn release_options(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::owner::ClientId;
 
     #[test]
     fn alternating_causes_are_reported_once_until_a_success() {
@@ -545,19 +564,7 @@ mod tests {
     fn renewal_after_a_look_at_the_deadline_extends_nothing() {
         let lease = LeaseTime::new(Duration::from_millis(300)).unwrap();
         let sent = Moment::from_nanos(1_000_000_000);
-        let acquisition = Acquisition::new(AcquisitionInit {
-            name: LockName::new("x").unwrap(),
-            owner: OwnerId::new(ClientId::random(), 1),
-            holder: Holder::Guard,
-            tokens: None,
-            receipt: Receipt::default(),
-            unknown_outcome: false,
-            sent,
-            lease,
-            renewal: None,
-            replication: Replication::off(),
-            counted: Counted::default(),
-        });
+        let acquisition = Acquisition::new(AcquisitionInit::of_guard(sent, lease));
         let end = acquisition.valid_until();
         let renewed = sent + Duration::from_millis(100);
         assert!(

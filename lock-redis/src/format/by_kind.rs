@@ -88,12 +88,8 @@ impl WireFormat for OwnedFormat {
         by: Moment,
     ) -> Result<Release, Failure> {
         if let Some(kind) = kinds::format_of(acquisition.name.kind()) {
-            let (call, key) =
-                (kind.release(self, acquisition, options), self.keys.lock(&acquisition.name));
-            let reply = call.run(link, &key, by)?;
-            let channel = || kind.channel(&key);
-            return released(link.server(), self.channels(), channel, &reply, 0)
-                .ok_or_else(|| unexpected(link, call.script));
+            let call = kind.release(self, acquisition, options);
+            return self.free(link, kind, &call, &acquisition.name, by);
         }
         let request = self.release_request(acquisition, options);
         let ReleaseRequest { script, key, channel, .. } = &request;
@@ -137,14 +133,11 @@ impl WireFormat for OwnedFormat {
         name: &LockName,
         by: Moment,
     ) -> Result<bool, Failure> {
-        let key = self.keys.lock(name);
         if let Some(kind) = kinds::format_of(name.kind()) {
-            let call = kind.force(self, name);
-            let reply = call.run(link, &key, by)?;
-            return released(link.server(), self.channels(), || kind.channel(&key), &reply, 0)
-                .map(|release| release != Release::Gone)
-                .ok_or_else(|| unexpected(link, call.script));
+            let release = self.free(link, kind, &kind.force(self, name), name, by)?;
+            return Ok(release != Release::Gone);
         }
+        let key = self.keys.lock(name);
         self.refuse_apart(&key)?;
         let (channel, list) = (self.naming.of(&key), self.list(&key));
         let mut keys = [b"".as_slice(); 2];
@@ -184,6 +177,21 @@ impl OwnedFormat {
         }
         let message = format!("the format `{}` has mutexes only", self.dialect.name);
         Err(Failure::NotSent(Error::new(lock_core::ErrorKind::Unsupported, message)))
+    }
+
+    /// Runs what ends holds of this kind.
+    fn free(
+        &self,
+        link: &mut dyn ConnectionLike,
+        kind: &dyn KindFormat,
+        call: &ScriptCall,
+        name: &LockName,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        let key = self.keys.lock(name);
+        let reply = call.run(link, &key, by)?;
+        released(link.server(), self.channels(), || kind.channel(&key), &reply, 0)
+            .ok_or_else(|| unexpected(link, call.script))
     }
 
     /// Where releases of `name` are published.

@@ -128,13 +128,9 @@ impl WaitQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Receipt;
     use crate::engine::acquisition::AcquisitionInit;
     use crate::holder::Holder;
     use crate::lease::LeaseTime;
-    use crate::metrics::Counted;
-    use crate::name::LockName;
-    use crate::owner::ClientId;
     use crate::replication::Replication;
     use std::time::Duration;
 
@@ -149,19 +145,8 @@ mod tests {
     }
 
     fn acquisition() -> Arc<Acquisition> {
-        Arc::new(Acquisition::new(AcquisitionInit {
-            name: LockName::new("x").unwrap(),
-            owner: OwnerId::new(ClientId::random(), 1),
-            holder: Holder::Guard,
-            tokens: None,
-            receipt: Receipt::default(),
-            unknown_outcome: false,
-            sent: Moment::from_nanos(0),
-            lease: LeaseTime::new(Duration::from_secs(1)).unwrap(),
-            renewal: None,
-            replication: Replication::off(),
-            counted: Counted::default(),
-        }))
+        let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
+        Arc::new(Acquisition::new(AcquisitionInit::of_guard(Moment::from_nanos(0), lease)))
     }
 
     /// Beside two lists, those with a grant and those without.

@@ -5,8 +5,9 @@ use crate::network::Network;
 use distlock_schedules::backend::{Backend, LockInfo};
 use distlock_schedules::sync::time;
 use distlock_schedules::{
-    Client, Clock, Config, DistLock, Error, Event, FencingToken, LockGuard, LockKind, LockName,
-    LockOptions, MemoryBackend, Moment, Mutex, OwnedGuard, OwnedMutex, Signal, SystemClock, Woken,
+    Client, Clock, Config, DistLock, Error, Event, FencingToken, Interrupt, LockGuard, LockKind,
+    LockName, LockOptions, MemoryBackend, Moment, Mutex, OwnedGuard, OwnedMutex, Signal,
+    SystemClock, Woken,
 };
 use std::sync::{self, Arc, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -141,6 +142,19 @@ impl World {
     /// Has the store lose the lock behind the holder's back.
     pub(crate) fn lose(&self) {
         self.net.lose(&LockName::new(NAME).expect("a name"));
+    }
+
+    /// Interrupts threads that have worked for a while, waits for their end, and settles.
+    pub(crate) fn interrupt_and_settle(
+        &self,
+        stop: &Interrupt,
+        working: Vec<thread::JoinHandle<()>>,
+        clients: &[Client],
+    ) {
+        sleep(Duration::from_millis(100));
+        stop.fire();
+        working.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        self.settle(clients);
     }
 
     /// Ends the trouble, and waits until nothing is left to be cleaned up.

@@ -139,10 +139,7 @@ fn positions_on_a_faulty_network() {
                 })
             })
             .collect();
-        sleep(ms(100));
-        stop.fire();
-        working.into_iter().for_each(|thread| thread.join().expect("no panic"));
-        world.settle(&clients);
+        world.interrupt_and_settle(&stop, working, &clients);
         let start = time::peek();
         give(take(&clients[0].fair_mutex(NAME).expect("a lock")));
         in_time("no position is left: a turn", start, ms(5));

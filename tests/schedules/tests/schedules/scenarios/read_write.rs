@@ -298,10 +298,7 @@ fn shares_on_a_faulty_network() {
                 })
             })
             .collect();
-        sleep(ms(100));
-        stop.fire();
-        working.into_iter().for_each(|thread| thread.join().expect("no panic"));
-        world.settle(&clients);
+        world.interrupt_and_settle(&stop, working, &clients);
         let start = time::peek();
         give(read(lock_of(&clients[0]).read()));
         give(write(lock_of(&clients[1]).write()));

@@ -228,10 +228,7 @@ fn permits_on_a_faulty_network() {
                 })
             })
             .collect();
-        sleep(ms(100));
-        stop.fire();
-        working.into_iter().for_each(|thread| thread.join().expect("no panic"));
-        world.settle(&clients);
+        world.interrupt_and_settle(&stop, working, &clients);
         assert!(!is_punctual() || free(world) == 2, "{} are free", free(world));
         let in_use = || clients.iter().map(Client::names_in_use).sum::<usize>();
         until("the name is forgotten", LEASE, || in_use() == 0);
