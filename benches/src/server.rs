@@ -4,6 +4,7 @@ use crate::raw::{Raw, Reply, request};
 use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ pub(crate) struct Server {
     pub(crate) goes_first: bool,
     /// Gives up what [`go_first`](Self::go_first) took, in whatever way we end.
     _restorer: Option<Child>,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 /// How the server and the clients run before everything else.
@@ -56,8 +57,15 @@ impl Server {
 
     /// The same with more on the command line.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        // Another process may take the port before the server does.
+        (0..10)
+            .find_map(|_| Self::start_on(free_port(), arguments))
+            .expect("one of ten ports stays free until the server listens")
+    }
+
+    /// `None` if another server listens on the port by then.
+    fn start_on(port: u16, arguments: &[&str]) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a directory of our own");
-        let port = free_port();
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         // The shell kills the server when no process holds its other end any more, in whatever way
         // we ended.
@@ -74,8 +82,7 @@ impl Server {
             .process_group(0)
             .spawn()
             .expect("`sh` starts");
-        let server =
-            Self { process, port, goes_first: false, _restorer: None, _directory: directory };
+        let server = Self { process, port, goes_first: false, _restorer: None, directory };
         let end = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
             assert!(
@@ -84,7 +91,19 @@ impl Server {
             );
             std::thread::sleep(Duration::from_millis(5));
         }
-        server
+        server.answers().then_some(server)
+    }
+
+    /// Whether it is this server that answers on the port.
+    fn answers(&self) -> bool {
+        let ours = self.directory.path().canonicalize().expect("it is there");
+        let mut raw = Raw::connect(self.port);
+        raw.send(&request(&["CONFIG", "GET", "dir"]));
+        let directory = match raw.read() {
+            Ok(Reply::List(pair)) => pair.into_iter().next_back(),
+            _ => None,
+        };
+        matches!(directory, Some(Reply::Text(path)) if path == ours.as_os_str().as_bytes())
     }
 
     /// Gives the server the last processor for itself and this process, with all that it starts,
@@ -170,10 +189,10 @@ impl Drop for Server {
 }
 
 /// A port without a listener, below the ports of outgoing connections: a client that dials one of
-/// these before the server listens may connect to itself.
+/// these before the server listens may connect to itself. The tests' servers have others.
 pub(crate) fn free_port() -> u16 {
     let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-    std::iter::repeat_with(|| fastrand::u16(15_000..32_000)).find(free).expect("it never ends")
+    std::iter::repeat_with(|| fastrand::u16(12_000..20_000)).find(free).expect("it never ends")
 }
 
 impl Counters {
@@ -223,4 +242,16 @@ fn number(text: &str) -> f64 {
 fn field(text: &str, name: &str) -> f64 {
     let (_, rest) = text.split_once(name).expect("a field of commandstats");
     number(rest.split(',').next().expect("split gives one at least"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn port_that_another_server_has_taken_is_left_to_it() {
+        let other = Server::start();
+        assert!(Server::start_on(other.port, &[]).is_none());
+        assert!(other.answers());
+    }
 }
