@@ -132,6 +132,10 @@ pub struct OwnerLabel {
 }
 
 impl OwnerLabel {
+    /// For how many leases a store keeps a label that came with a renewal. The next one comes after
+    /// two leases and at most a third of one, so the label of a held lock does not end before it.
+    pub const LEASES: u32 = 3;
+
     /// Makes the label of an owner that holds the lock since then, in Unix time.
     #[must_use]
     pub fn new(text: Arc<str>, since: Duration) -> Self {

@@ -3,8 +3,8 @@
 //!
 //! Written behind the script that renews, in the same write, as a command: one more key of the
 //! script would be refused to users without a right to it, and on a cluster while a slot moves. So
-//! it names its owner, and is shown for no other. Each renewal writes it anew: a late one of a
-//! former owner may have replaced it.
+//! it names its owner, and is shown for no other. It is written anew in every two leases: a late one
+//! of a former owner may have replaced it.
 
 use crate::connection::{Reply, Text};
 use crate::keys;
@@ -12,11 +12,11 @@ use lock_core::backend::{HolderInfo, RenewalRequest};
 use lock_core::{Config, OwnerLabel};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// A label to be written: `SET distlock_owner:{name} "OWNER MILLISECONDS TEXT" PX LEASE`.
+/// A label to be written: `SET distlock_owner:{name} "OWNER MILLISECONDS TEXT" PX TIME`.
 pub(super) struct LabelWrite {
     key: String,
     value: String,
-    lease: Text,
+    time: Text,
 }
 
 impl LabelWrite {
@@ -24,17 +24,18 @@ impl LabelWrite {
     pub(super) fn of(renewal: &RenewalRequest, key: &str) -> Option<Self> {
         let OwnerLabel { text, since, .. } = renewal.label.as_ref()?;
         let owner = Text::owner(renewal.acquisition.owner);
+        let lease = renewal.acquisition.lease.as_millis();
         let since = Text::millis(since.duration_since(UNIX_EPOCH).unwrap_or_default());
         Some(Self {
             key: keys::label(key),
             value: [owner.as_str(), " ", since.as_str(), " ", text].concat(),
-            lease: Text::number(renewal.acquisition.lease.as_millis()),
+            time: Text::number(lease.saturating_mul(OwnerLabel::LEASES.into())),
         })
     }
 
     pub(super) fn words(&self) -> [&[u8]; 5] {
-        let Self { key, value, lease } = self;
-        [b"SET", key.as_bytes(), value.as_bytes(), b"PX", lease.as_bytes()]
+        let Self { key, value, time } = self;
+        [b"SET", key.as_bytes(), value.as_bytes(), b"PX", time.as_bytes()]
     }
 }
 
@@ -72,8 +73,8 @@ mod tests {
         let label = OwnerLabel::new("till 7, \"Łódź\"".into(), Duration::from_micros(1_234_567));
         let renewal = RenewalRequest::new(acquisition).label(Some(label.clone()));
         let write = LabelWrite::of(&renewal, "a b").unwrap();
-        let [set, key, value, px, lease] = write.words();
-        assert_eq!([set, key, px, lease], [&b"SET"[..], b"distlock_owner:{a b}", b"PX", b"30000"]);
+        let [set, key, value, px, time] = write.words();
+        assert_eq!([set, key, px, time], [&b"SET"[..], b"distlock_owner:{a b}", b"PX", b"90000"]);
         assert_eq!(of(value, &owner.to_string()), Some(label));
         assert_eq!(of(value, &other.to_string()), None);
         for odd in ["", "x", &format!("{owner}"), &format!("{owner} "), &format!("{owner} x y")] {

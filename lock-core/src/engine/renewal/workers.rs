@@ -13,6 +13,7 @@ use crate::backend::{
 };
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment, SystemClock, Woken};
+use crate::engine::acquisition::Acquisition;
 use crate::error::Error;
 use crate::name::LockName;
 use crate::owner::OwnerLabel;
@@ -295,14 +296,15 @@ impl Workers {
         let most = self.command_timeout + patience.unwrap_or_default();
         let by = sent + queue.recent.lock().time_for(&batch, sent, most);
         let unix_time = self.clock.unix_time();
-        let label = |since| {
-            let text = Arc::clone(self.label.as_ref()?);
-            Some(OwnerLabel::new(text, unix_time.saturating_sub(sent.since(since))))
+        let label = |job: &RenewalJob| {
+            let text = self.label.as_ref().filter(|_| job.renews_label(sent))?;
+            let held_for = sent.since(job.acquisition.since);
+            Some(OwnerLabel::new(Arc::clone(text), unix_time.saturating_sub(held_for)))
         };
         let request = |job: &RenewalJob| {
             RenewalRequest::new(job.acquisition.id(job.lease))
                 .replication(job.acquisition.replication)
-                .label(label(job.acquisition.since))
+                .label(label(job))
         };
         let requests: Vec<_> = batch.iter().map(request).collect();
         let answers = call_backend(|| Ok(self.backend.renew(queue.node, &requests, by)));
@@ -351,6 +353,17 @@ impl Workers {
 }
 
 impl RenewalJob {
+    /// Whether the owner's label goes along at `sent`: with the first renewal, and with the first
+    /// one in each two leases after that. With each, it would cost the store as much as a renewal.
+    fn renews_label(&self, sent: Moment) -> bool {
+        let Acquisition { since, .. } = *self.acquisition;
+        let valid_for = self.acquisition.valid_until().since(since);
+        let last_sent = valid_for.saturating_sub(self.lease.validity());
+        let period = self.lease.duration() * (OwnerLabel::LEASES - 1);
+        let periods = |time: Duration| time.div_duration_f64(period).floor();
+        last_sent.is_zero() || periods(sent.since(since)) > periods(last_sent)
+    }
+
     /// Whether it is still to be sent. If not, that is answered here.
     fn is_wanted(&self) -> bool {
         let is_wanted = !self.acquisition.has_ended();

@@ -286,6 +286,9 @@ impl Backend for Recorded {
                     }
                     answer => answer,
                 };
+                if batch.iter().any(|one| one.label.is_some()) {
+                    let _answer = self.asked("label", by, || Ok(()));
+                }
                 if !batch.iter().all(|one| one.replication.is_off()) {
                     let _answer = self.asked("confirm", by, || Ok(()));
                 }

@@ -1,7 +1,7 @@
 //! Renewals: validity, losses, suspension, batches and the timer.
 
 use super::*;
-use crate::Notices;
+use crate::{Notices, OwnerLabel};
 
 #[test]
 fn renewed_validity_counts_from_sending_less_drift() {
@@ -14,6 +14,30 @@ fn renewed_validity_counts_from_sending_less_drift() {
     let lease = 30 * SECOND;
     let validity = lease - lease / 100 - Duration::from_millis(2);
     assert_eq!(guard.remaining(), validity - clock.now().since(sent));
+}
+
+#[test]
+fn label_goes_with_the_first_renewal_and_one_in_two_leases() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let lock = client.mutex("x").unwrap();
+    let guard = lock.lock().unwrap();
+    store.fail_next("renew", Fault::NotSent);
+    let lease = 30 * SECOND;
+    (0..100).for_each(|_| advance(&client, &clock, 3 * SECOND));
+    let times: Vec<_> = store.times("label").iter().map(|at| at.as_nanos()).collect();
+    assert!(store.count("renew") > 28, "{}", store.count("renew"));
+    assert!((5..=6).contains(&times.len()), "{times:?}");
+    // A store that keeps it for so long has it at all times.
+    let longest = (lease * OwnerLabel::LEASES).as_nanos();
+    let gaps = times.windows(2).map(|pair| u128::from(pair[1] - pair[0]));
+    assert!(gaps.max().is_some_and(|gap| gap + lease.as_nanos() / 2 < longest), "{times:?}");
+    guard.unlock().unwrap();
+    // A new one begins anew.
+    let guard = lock.lock().unwrap();
+    (0..4).for_each(|_| advance(&client, &clock, 3 * SECOND));
+    assert_eq!(store.count("label"), times.len() + 1);
+    guard.unlock().unwrap();
 }
 
 #[test]
