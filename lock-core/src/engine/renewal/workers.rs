@@ -357,11 +357,11 @@ impl RenewalJob {
     /// one in each two leases after that. With each, it would cost the store as much as a renewal.
     fn renews_label(&self, sent: Moment) -> bool {
         let Acquisition { since, .. } = *self.acquisition;
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let valid_for = self.acquisition.valid_until().since(since);
-        let last_sent = valid_for.saturating_sub(self.lease.validity());
-        let period = self.lease.duration() * (OwnerLabel::LEASES - 1);
-        let periods = |time: Duration| time.div_duration_f64(period).floor();
-        last_sent.is_zero() || periods(sent.since(since)) > periods(last_sent)
+        let last_sent = nanos(valid_for.saturating_sub(self.lease.validity()));
+        let period = nanos(self.lease.duration() * (OwnerLabel::LEASES - 1));
+        last_sent == 0 || nanos(sent.since(since)) / period > last_sent / period
     }
 
     /// Whether it is still to be sent. If not, that is answered here.
