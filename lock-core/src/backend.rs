@@ -569,8 +569,8 @@ pub struct RenewalRequest {
     /// How many replicas must confirm it.
     pub replication: Replication,
     /// What [`Backend::inspect`] shows of this owner while it holds the lock, never of another one.
-    /// Only in some renewals, to be kept for [`OwnerLabel::LEASES`] leases. For people: a store that
-    /// cannot keep it renews all the same.
+    /// Only in some renewals, to be kept for [`OwnerLabel::LEASES`] leases. For people: a store
+    /// that cannot keep it renews all the same.
     pub label: Option<OwnerLabel>,
 }
 

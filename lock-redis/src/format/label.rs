@@ -3,8 +3,8 @@
 //!
 //! Written behind the script that renews, in the same write, as a command: one more key of the
 //! script would be refused to users without a right to it, and on a cluster while a slot moves. So
-//! it names its owner, and is shown for no other. It is written anew in every two leases: a late one
-//! of a former owner may have replaced it.
+//! it names its owner, and is shown for no other. It is written anew in every two leases: a late
+//! one of a former owner may have replaced it.
 
 use crate::connection::{Reply, Text};
 use crate::keys;
