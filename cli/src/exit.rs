@@ -78,7 +78,9 @@ impl From<Error> for Failure {
             }
             ErrorKind::Misuse => (USAGE, "change the arguments (see --help)"),
             ErrorKind::ForeignFormat => {
-                (DATA, "choose another name, or find out which program uses this one")
+                let remedy = "choose another name, find out which program uses this one, or add \
+                              --slots if it is a semaphore";
+                (DATA, remedy)
             }
             ErrorKind::Lost => {
                 (LOST, "another holder may have entered: check what was done, then start again")

@@ -213,5 +213,6 @@ fn slots_are_shown_as_free_or_held() {
     second.close_input();
     assert_eq!((first.wait_exit(SOON), second.wait_exit(SOON)), (0, 0));
     // Without the option the name is that of a lock, which it is not.
-    assert_eq!(ask(&server, &["check", "it"]).0, 65);
+    let (status, said) = ask(&server, &["check", "it"]);
+    assert!(status == 65 && said.contains("add --slots"), "{status}: {said}");
 }
