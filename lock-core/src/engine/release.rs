@@ -48,7 +48,7 @@ impl Engine {
         let sent = self.clock.now();
         let by = sent + self.settings.command_timeout;
         let (id, options) = acquisition.to_end(|| sent);
-        let (answer, first_unanswered) = self.send_release(&id, options, by);
+        let (answer, first_unanswered) = self.send_release(&id, options, sent, by);
         let outcome = self.released(acquisition, answer, first_unanswered);
         #[cfg(feature = "tracing")]
         crate::trace::ended(&span, &outcome.as_ref().map(Some));
@@ -165,18 +165,17 @@ impl Engine {
         }
     }
 
-    /// Sends a release until the store answers, at most until `by`. Returns also when the first was
-    /// sent that got no answer. Not to be called in a forked child.
+    /// Sends a release until the store answers, from `now` on, at most until `by`. Returns also when
+    /// the first was sent that got no answer. Not to be called in a forked child.
     pub(super) fn send_release(
         &self,
         id: &AcquisitionId,
         options: ReleaseOptions,
+        now: Moment,
         by: Moment,
     ) -> (Result<Release, Failure>, Option<Moment>) {
-        let (mut first_unanswered, mut begun) = (None, None);
+        let (begun, mut sent, mut first_unanswered) = (now, now, None);
         loop {
-            let sent = self.clock.now();
-            let begun = *begun.get_or_insert(sent);
             // Half of the time for the first send, so that there is time to ask again and hear what
             // came of it; all of it where a request without an answer is not repeated.
             let may_repeat = first_unanswered.is_none() && self.abilities.renewable;
@@ -196,6 +195,7 @@ impl Engine {
                 return (Err(failure), first_unanswered);
             }
             self.clock.wait(&Arc::new(Signal::new()), now + PAUSE);
+            sent = self.clock.now();
         }
     }
 

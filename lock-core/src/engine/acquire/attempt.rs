@@ -276,13 +276,16 @@ impl<'a> Wait<'a> {
     /// while they have it or may be about to ask. `None`: they do not want it, or there are none.
     fn leave_to_others(&mut self, waiter: &WaiterGuard<'_>) -> Result<Option<Next>, Error> {
         let (is_behind, before) = waiter.is_behind();
+        if !is_behind {
+            return Ok(None);
+        }
         // An attempt without an answer may have the lock, and only another attempt finds that out.
         let cannot_wait = self.unknown_outcome || self.plan.is_late(self.engine.clock.now());
         let cannot_hear =
             self.unwatched.failures() > 0 || self.engine.abilities.waking != Waking::Publishes;
         // A look does not show the store that it waits: readers would overtake it for ever.
         let must_ask = shown_every(self.lock.name.kind()).is_some();
-        if !is_behind || cannot_wait || cannot_hear || must_ask {
+        if cannot_wait || cannot_hear || must_ask {
             return Ok(None);
         }
         if !waiter.is_watched() {

@@ -65,7 +65,9 @@ impl Wait<'_> {
             self.owner = engine.new_owner();
         }
         self.unknown_outcome = false;
-        let (outcome, _) = engine.send_release(&id, options, engine.command_deadline());
+        let now = engine.clock.now();
+        let by = now + engine.settings.command_timeout;
+        let (outcome, _) = engine.send_release(&id, options, now, by);
         match outcome {
             Ok(_) => insufficient_replicas(format!(
                 "too few replicas confirmed it ({insufficient}): it was given back"
