@@ -99,7 +99,7 @@ fn first_request_after_release_gets_the_lock() {
         });
         // One attempt of the holder, and two of the waiter: before and after it subscribed.
         eventually("the other client waits, and has asked again", SOON, || {
-            server.probe().command_calls("exists") == 3
+            server.probe().command_calls("exists") >= 3
         });
         // The lock comes free, and a third client asks before the waiter has heard of it.
         server.probe().command(&["DEL", "order"]);

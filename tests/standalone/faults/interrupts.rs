@@ -341,7 +341,7 @@ fn try_in_its_turn(sleep: Sleep, before_another: bool) -> Option<Row> {
         queues(1);
         // Or the second look, with no tokens set aside for the waiter behind it, could be the one
         // that is granted.
-        eventually("it has looked again", LONG, || probe.command_calls("exists") == 2);
+        eventually("it has looked again", LONG, || probe.command_calls("exists") >= 2);
         let waiter = thread::Builder::new().name(WAITER.to_owned());
         let waiting = waiter
             .spawn_scoped(scope, || {
@@ -382,7 +382,7 @@ fn asleep() -> Row {
     let (client, mut probe) = (client_of(&server.url()), server.probe());
     probe.reset_stats();
     let (error, took) = fired_when(&client, || {
-        eventually("it has looked again", LONG, || probe.command_calls("exists") == 2);
+        eventually("it has looked again", LONG, || probe.command_calls("exists") >= 2);
         let_pass(ms(20));
     });
     eventually("its subscription ends", LONG, || left(&mut probe).1.is_empty());
