@@ -73,8 +73,9 @@ impl Row {
         let state = match readers {
             _ if holder.is_none() => "free".to_owned(),
             None => "held".to_owned(),
-            Some(readers) if readers.known.is_empty() => "1 writer".to_owned(),
-            Some(_) if *holders == 1 => "1 reader".to_owned(),
+            Some(readers) if *holders == 1 => {
+                format!("1 {}", if readers.known.is_empty() { "writer" } else { "reader" })
+            }
             Some(_) => format!("{holders} readers"),
         };
         if waits { state + ", writer waits" } else { state }

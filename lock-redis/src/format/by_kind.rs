@@ -2,13 +2,14 @@
 //! of the [`Dialect`](super::Dialect), and the others by their [`KindFormat`].
 
 use super::kinds::{self, KindFormat};
+use super::label::{LabelWrite, Labels};
 use super::owned::{OwnedFormat, ReleaseRequest, fill, renew_each};
 use super::run::{Run, run, submit};
 use super::script_call::ScriptCall;
 use super::{WireFormat, released, token, unexpected, unexpected_reply, without_own_subscription};
 use crate::connection::error_mapping::{self, Asked};
-use crate::connection::{ConnectionLike, Reply, ReplyCheck, SharedConnection};
-use crate::keys::{self, Keys};
+use crate::connection::{ConnectionLike, Reply, ReplyCheck, Request, SharedConnection};
+use crate::keys::Keys;
 use crate::lua::Scripts;
 use crate::pubsub::ReleaseChannel;
 use lock_core::backend::{
@@ -107,10 +108,7 @@ impl WireFormat for OwnedFormat {
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        match self.kind_format(name)? {
-            Some(kind) => kind.inspect(self, link, name, by),
-            None => self.look(link, &self.keys.lock(name), None, by),
-        }
+        self.inspect_kind(link, name, Labels::LeftOut, by)
     }
 
     fn inspect_with_label(
@@ -119,12 +117,7 @@ impl WireFormat for OwnedFormat {
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        if kinds::format_of(name.kind()).is_some() {
-            return self.inspect(link, name, by);
-        }
-        let key = self.keys.lock(name);
-        let label = self.has_labels().then(|| keys::label(&key));
-        self.look(link, &key, label.as_deref(), by)
+        self.inspect_kind(link, name, Labels::Read, by)
     }
 
     fn force(
@@ -165,6 +158,20 @@ impl WireFormat for OwnedFormat {
 }
 
 impl OwnedFormat {
+    /// The holders, and what the store knows besides.
+    pub(super) fn inspect_kind(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        labels: Labels,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        match self.kind_format(name)? {
+            Some(kind) => kind.inspect(self, link, name, labels, by),
+            None => self.look(link, name, labels, by),
+        }
+    }
+
     /// The format of a lock's kind; `None` for a mutex.
     ///
     /// # Errors
@@ -341,7 +348,12 @@ impl OwnedFormat {
             // What several share changes with each of them, and the reports would tell of no loss.
             let is_shared = batch[first].acquisition.name.kind().is_shared();
             link.report_changes_of_keys(!is_shared);
-            let (answers, _) = renew_each(script, link, &runs, &[], by);
+            let labels = self.label_writes(group.iter().map(|at| &batch[*at]));
+            let words: Vec<_> = labels.iter().map(LabelWrite::words).collect();
+            let words: Vec<[&[&[u8]]; 1]> = words.iter().map(|words| [&words[..]]).collect();
+            let labels: Vec<_> = words.iter().map(|words| Request(words)).collect();
+            let (answers, replies) = renew_each(script, link, &runs, &labels, by);
+            self.note_refusal(&replies);
             for (at, renewal) in group.iter().zip(answers) {
                 renewals[*at] = Some(renewal);
             }
