@@ -6,7 +6,10 @@ use super::label::{LabelWrite, Labels};
 use super::owned::{OwnedFormat, ReleaseRequest, fill, renew_each};
 use super::run::{Run, run, submit};
 use super::script_call::ScriptCall;
-use super::{WireFormat, released, token, unexpected, unexpected_reply, without_own_subscription};
+use super::{
+    WireFormat, mutexes_only, released, token, unexpected, unexpected_reply,
+    without_own_subscription,
+};
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{ConnectionLike, Reply, ReplyCheck, Request, SharedConnection};
 use crate::keys::Keys;
@@ -16,7 +19,7 @@ use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, OnReleased,
     Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens,
 };
-use lock_core::{Error, LockName, Moment};
+use lock_core::{LockName, Moment};
 use std::iter::once;
 use std::sync::Arc;
 
@@ -88,7 +91,7 @@ impl WireFormat for OwnedFormat {
         options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        if let Some(kind) = kinds::format_of(acquisition.name.kind()) {
+        if let Some(kind) = self.kind_format(&acquisition.name)? {
             let call = kind.release(self, acquisition, options);
             return self.free(link, kind, &call, &acquisition.name, by);
         }
@@ -126,7 +129,7 @@ impl WireFormat for OwnedFormat {
         name: &LockName,
         by: Moment,
     ) -> Result<bool, Failure> {
-        if let Some(kind) = kinds::format_of(name.kind()) {
+        if let Some(kind) = self.kind_format(name)? {
             let release = self.free(link, kind, &kind.force(self, name), name, by)?;
             return Ok(release != Release::Gone);
         }
@@ -150,7 +153,7 @@ impl WireFormat for OwnedFormat {
         acquisition: &AcquisitionId,
         by: Moment,
     ) -> Result<Option<HolderInfo>, Failure> {
-        if let Some(kind) = kinds::format_of(acquisition.name.kind()) {
+        if let Some(kind) = self.kind_format(&acquisition.name)? {
             return kind.verify(self, link, acquisition, by);
         }
         Ok(self.inspect(link, &acquisition.name, by)?.held_by(acquisition.owner))
@@ -182,8 +185,7 @@ impl OwnedFormat {
         if kind.is_none() || self.has_all_kinds() {
             return Ok(kind);
         }
-        let message = format!("the format `{}` has mutexes only", self.dialect.name);
-        Err(Failure::NotSent(Error::new(lock_core::ErrorKind::Unsupported, message)))
+        Err(mutexes_only(self.dialect.name))
     }
 
     /// Runs what ends holds of this kind.
@@ -258,7 +260,10 @@ impl OwnedFormat {
         lingers: impl FnOnce(&str) -> bool + Send + 'static,
         done: OnReleased,
     ) {
-        let kind = kinds::format_of(acquisition.name.kind());
+        let kind = match self.kind_format(&acquisition.name) {
+            Ok(kind) => kind,
+            Err(failure) => return done(Err(failure)),
+        };
         let (server, channels) = (Arc::clone(link.server()), self.channels());
         let unseen = if kind.is_some() { 0 } else { self.unseen() };
         let key = self.keys.lock(&acquisition.name).to_string();
@@ -328,13 +333,14 @@ impl OwnedFormat {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
-        let calls: Vec<_> = batch
-            .iter()
-            .filter_map(|RenewalRequest { acquisition, .. }| {
-                let kind = kinds::format_of(acquisition.name.kind())?;
-                Some(kind.renew(self, acquisition))
-            })
-            .collect();
+        let call = |RenewalRequest { acquisition, .. }: &RenewalRequest| {
+            let kind = self.kind_format(&acquisition.name)?;
+            Ok(kind.map(|kind| kind.renew(self, acquisition)))
+        };
+        let calls: Vec<_> = match batch.iter().map(call).collect::<Result<_, Failure>>() {
+            Ok(calls) => Vec::into_iter(calls).flatten().collect(),
+            Err(failure) => return vec![Err(failure); batch.len()],
+        };
         let words: Vec<_> = calls.iter().map(ScriptCall::words).collect();
         let mut renewals: Vec<_> = calls.iter().map(|_| None).collect();
         while let Some(first) = renewals.iter().position(Option::is_none) {
