@@ -249,7 +249,7 @@ fn each_holder_of_any_kind_has_its_own_label() {
     last.extend(20 * LONG).unwrap();
     assert_eq!(shown(desk, "slots", kind(1)), of_till);
     drop((fair, one, fixed, taken, last));
-    eventually("short leases are over", LONG, || probe.keys("distlock_owner:*").len() == 1);
+    eventually("their times are over", LONG, || probe.keys("distlock_owner:*").len() == 1);
 }
 
 #[test]
