@@ -24,7 +24,7 @@ pub(crate) fn break_lock(arguments: &BreakArguments) -> Result<u8, Failure> {
         return Ok(exit::CONFLICT);
     }
     let now = lock.inspect()?;
-    if holders(&now).any(|now| holders(&found).all(|before| before.owner != now.owner)) {
+    if has_another_holder(&found, &now) {
         report("it has another holder by now, and nothing was broken");
         return Ok(exit::CONFLICT);
     }
@@ -44,6 +44,17 @@ fn lock_of(client: &Client, name: &str) -> Result<Arc<dyn DistLock>, Failure> {
         return Ok(client.rw_lock(name)?.write().into());
     }
     Ok(client.mutex(name)?.into())
+}
+
+/// Whether what is held `now` is held by another than before. Of many readers the store names some,
+/// others each time: new ones among them are not told from those that were there.
+fn has_another_holder(before: &LockInfo, now: &LockInfo) -> bool {
+    let named = |info: &LockInfo| info.readers.as_ref().map_or(0, |it| it.known.len() as u64);
+    let has_unnamed = |info: &LockInfo| info.readers.is_some() && info.holders > named(info).max(1);
+    if has_unnamed(before) && (named(now) > 0 || has_unnamed(now)) {
+        return false;
+    }
+    holders(now).any(|now| holders(before).all(|before| before.owner != now.owner))
 }
 
 /// The holder, and the other readers.

@@ -3,7 +3,7 @@
 use crate::arguments::ListArguments;
 use crate::exit::Failure;
 use crate::output;
-use crate::rows::{self, Found, Readers, Row};
+use crate::rows::{self, Found, ReaderRows, Row};
 
 /// Shows the held locks whose names match.
 pub(crate) fn list(arguments: &ListArguments) -> Result<u8, Failure> {
@@ -14,7 +14,7 @@ pub(crate) fn list(arguments: &ListArguments) -> Result<u8, Failure> {
         let lines: String = found.rows.iter().map(|row| Row::json(row) + "\n").collect();
         output::write(lines.as_bytes())?;
     } else if outcome.is_ok() || !found.rows.is_empty() {
-        output::line(&rows::table(&found.rows, Readers::Last))?;
+        output::line(&rows::table(&found.rows, ReaderRows::Last))?;
     }
     if found.is_cut {
         let limit = arguments.limit.locks;

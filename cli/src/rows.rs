@@ -30,7 +30,7 @@ pub(crate) struct Found {
 
 /// Which readers of a read-write lock a table shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Readers {
+pub(crate) enum ReaderRows {
     /// The one whose lease ends last.
     Last,
     /// Each, on a line of its own.
@@ -39,7 +39,7 @@ pub(crate) enum Readers {
 
 impl Row {
     /// What the table says.
-    fn cells(&self, shown: Readers) -> Vec<[String; 6]> {
+    fn cells(&self, shown: ReaderRows) -> Vec<[String; 6]> {
         let Self { name, info } = self;
         let waiters = info.waiters.map_or_else(|| UNKNOWN.to_owned(), |count| count.to_string());
         let [holder, held, remaining] = match &info.holder {
@@ -47,7 +47,7 @@ impl Row {
             None => ["-"; 3].map(str::to_owned),
         };
         let mut lines = vec![[name.to_string(), self.state(), holder, held, remaining, waiters]];
-        if shown == Readers::Each {
+        if shown == ReaderRows::Each {
             let blank = String::new;
             let others = info.readers.iter().flat_map(|readers| readers.known.iter().skip(1));
             lines.extend(others.map(|reader| {
@@ -73,8 +73,9 @@ impl Row {
         let state = match readers {
             _ if holder.is_none() => "free".to_owned(),
             None => "held".to_owned(),
-            Some(readers) if readers.known.is_empty() => "1 writer".to_owned(),
-            Some(_) if *holders == 1 => "1 reader".to_owned(),
+            Some(readers) if *holders == 1 => {
+                format!("1 {}", if readers.known.is_empty() { "writer" } else { "reader" })
+            }
             Some(_) => format!("{holders} readers"),
         };
         if waits { state + ", writer waits" } else { state }
@@ -146,7 +147,7 @@ fn object(members: &[(&str, String)]) -> String {
 }
 
 /// The rows under each other.
-pub(crate) fn table(rows: &[Row], readers: Readers) -> String {
+pub(crate) fn table(rows: &[Row], readers: ReaderRows) -> String {
     let head = ["NAME", "STATE", "HOLDER", "HELD", "REMAINING", "WAITERS"].map(str::to_owned);
     let lines: Vec<_> =
         [head].into_iter().chain(rows.iter().flat_map(|row| row.cells(readers))).collect();

@@ -3,7 +3,7 @@
 use crate::arguments::{AskArguments, CheckArguments, StatusArguments, WaitArguments};
 use crate::exit::{self, Failure};
 use crate::output;
-use crate::rows::{self, Readers};
+use crate::rows::{self, ReaderRows};
 use crate::signals::{self, Signals};
 use distlock::crossbeam_channel::{after, select};
 use distlock::{Client, Clock, DistLock, Interrupt, Moment, SystemClock};
@@ -51,7 +51,7 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, Failure> {
     if arguments.json {
         rows.iter().try_for_each(|row| output::line(&row.json()).map(drop))?;
     } else {
-        output::line(&rows::table(&rows, Readers::Each))?;
+        output::line(&rows::table(&rows, ReaderRows::Each))?;
     }
     Ok(0)
 }

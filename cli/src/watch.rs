@@ -3,7 +3,7 @@
 use crate::arguments::{Limit, WatchArguments};
 use crate::exit::{self, Failure};
 use crate::output;
-use crate::rows::{self, Found, Readers, Row};
+use crate::rows::{self, Found, ReaderRows, Row};
 use crate::screen::Screen;
 use crate::signals::{self, Signals};
 use crate::store::Clients;
@@ -152,7 +152,7 @@ impl View {
             ));
         }
         let apart = if self.round > 1 { "\n" } else { "" };
-        output::line(&format!("{apart}{}", rows::table(rows, Readers::Last)))
+        output::line(&format!("{apart}{}", rows::table(rows, ReaderRows::Last)))
     }
 
     /// Draws the last round: a line about it, and as many rows as there is room for.
@@ -169,7 +169,7 @@ impl View {
             }
         };
         let (_, height) = Screen::size();
-        let table = rows::table(rows, Readers::Last);
+        let table = rows::table(rows, ReaderRows::Last);
         let mut lines: Vec<_> =
             [about].into_iter().chain(table.lines().map(str::to_owned)).collect();
         if lines.len() > height {

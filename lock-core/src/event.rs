@@ -37,7 +37,7 @@ pub enum Event {
     },
     /// A semaphore has another number of permits in the store than this client named, and that
     /// number counts: see [`Semaphore::set_limit`](crate::Semaphore::set_limit). Emitted once for
-    /// each pair of numbers.
+    /// each number that is named, and again when the stored one changes.
     #[non_exhaustive]
     LimitDiffers {
         /// The semaphore.

@@ -257,8 +257,9 @@ impl Backend for MemoryBackend {
         {
             return Ok(Answer::Busy(None));
         }
+        let label = label.map(|text| OwnerLabel::new(Arc::clone(text), unix));
         if name.kind().is_shared() {
-            return state.acquire_share(attempt, self.1, now);
+            return state.acquire_share(attempt, label, self.1, now);
         }
         if let Some(answer) = state.kept_out(attempt, self.1, now)? {
             return Ok(answer);
@@ -274,7 +275,6 @@ impl Backend for MemoryBackend {
             }
             is_repeated = true;
         }
-        let label = label.map(|text| OwnerLabel::new(Arc::clone(text), unix));
         state.hold(attempt.name, owner, now + lease.duration(), label);
         let range = match tokens {
             Tokens::None => None,
@@ -303,7 +303,7 @@ impl Backend for MemoryBackend {
             let AcquisitionId { name, owner, lease, .. } = acquisition;
             let until = now + lease.duration();
             let is_owned = if name.kind().is_shared() {
-                state.renew_share(name, *owner, until, now)
+                state.renew_share(name, *owner, until, label.clone(), now)
             } else {
                 state.is_owned(name, *owner, now)
             };
@@ -666,6 +666,25 @@ mod tests {
         guard.unlock().unwrap();
         let _guard = hidden.lock().unwrap();
         assert_eq!(label(), None);
+    }
+
+    #[test]
+    fn readers_and_permits_have_labels() {
+        let client = |owner: &str| {
+            let builder = Client::builder().url("memory://labels-of-shares").unwrap();
+            builder.owner(owner).connect().unwrap()
+        };
+        let [till, desk, hidden] = ["till 7", "desk", "off"].map(client);
+        let text = |holder: &HolderInfo| holder.label.as_ref().map(|it| it.text.to_string());
+        let locks = [&till, &desk, &hidden].map(|it| it.rw_lock("a").unwrap());
+        let _guards = locks.each_ref().map(|lock| lock.read().lock().unwrap());
+        let readers = locks[0].read().inspect().unwrap().readers.unwrap();
+        let mut labels: Vec<_> = readers.known.iter().map(text).collect();
+        labels.sort_unstable();
+        assert_eq!(labels, [None, Some("desk".to_owned()), Some("till 7".to_owned())]);
+        let slots = till.semaphore("s", 2).unwrap();
+        let _permit = slots.acquire().unwrap();
+        assert_eq!(slots.inspect().unwrap().holder.as_ref().map(text), Some(Some("till 7".into())));
     }
 
     #[test]

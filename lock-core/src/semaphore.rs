@@ -152,8 +152,8 @@ impl Semaphore {
     /// the limit so far; `None` if no client had used the semaphore yet.
     ///
     /// With a smaller limit, permits above it stay valid until their holders release them, and none
-    /// is granted until fewer than the limit are held. A wait for more permits than that goes on if
-    /// it has begun before: the limit may rise again.
+    /// is granted, to waiters neither, until fewer than the limit are held. A wait for more permits
+    /// than the limit goes on if it has begun before: the limit may rise again.
     ///
     /// # Errors
     ///

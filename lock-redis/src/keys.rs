@@ -78,6 +78,11 @@ pub(crate) fn label(key: &str) -> String {
     beside("distlock_owner", key, "")
 }
 
+/// What one of several holders is called.
+pub(crate) fn label_of(key: &str, owner: &str) -> String {
+    beside("distlock_owner", key, owner)
+}
+
 /// The permits of the semaphore `key` that are taken.
 pub(crate) fn permits(key: &str) -> String {
     behind(key, "timeout")
@@ -173,7 +178,8 @@ mod tests {
                 let name = LockName::new(name).unwrap();
                 let key = keys.lock(&name);
                 let (tombstone, permits) = (tombstone(&key, &Text::owner(owner)), permits(&key));
-                let beside = [token_counter(&key), tombstone, label(&key), permits];
+                let beside =
+                    [token_counter(&key), tombstone, label(&key), label_of(&key, "0"), permits];
                 for derived in beside.into_iter().chain([channel("c", &key)]) {
                     assert_eq!(slot(&derived), slot(&key), "{derived} of {key}");
                 }

@@ -256,6 +256,68 @@ fn break_names_all_readers_and_wakes_the_writer() {
 }
 
 #[test]
+fn labels_of_readers_and_slots_are_shown() {
+    let server = RedisServer::start();
+    let url = |owner: &str| format!("{}?watchdog=1500ms&owner={owner}", server.url());
+    let start = |owner: &str, options: &[&str], name: &str| {
+        let words = [&["hold", name], options].concat();
+        let mut child = Example::distlock(&words).env("DISTLOCK_URL", &url(owner)).spawn();
+        child.expect_event("held", SOON);
+        child
+    };
+    let holders = [start("till", &["-s"], "it"), start("desk", &["-s"], "it")];
+    let slot = start("till", &["--slots", "2"], "slots");
+    let mut table = String::new();
+    eventually("each is renewed", SOON, || {
+        table = ask(&server, &["status", "it"]).1;
+        ["till", "desk"].iter().all(|owner| table.contains(&format!("  {owner}  ")))
+    });
+    assert_eq!(states(&table)[0].1, "2 readers");
+    let json = asked_json(&server, &["status", "--json", "it"]);
+    let label = |at: usize| json["readers"][at]["label"].as_str().unwrap();
+    assert!(label(0) != label(1) && json["label"] == label(0), "{json}");
+    let last = ask(&server, &["list"]).1;
+    assert!(last.contains("  till  ") || last.contains("  desk  "), "{last}");
+    eventually("it is renewed", SOON, || {
+        ask(&server, &["status", "--slots", "slots"]).1.contains("  till  ")
+    });
+    let (_, said) = ask(&server, &["break", "--yes", "it"]);
+    assert!(said.contains("till (") && said.contains("desk ("), "{said}");
+    let [one, other] = holders;
+    for mut child in [one, other, slot] {
+        child.kill();
+    }
+}
+
+/// More than are looked at: the store names some of them, others each time.
+#[test]
+fn many_readers_are_counted_listed_and_broken() {
+    const MANY: &str = "for i = 1, 1500 do \
+         local owner = '01234567-89ab-cdef-0123-456789abcdef:' .. i \
+         redis.call('HSET', 'it', owner, '1') \
+         redis.call('SET', '{it}:' .. owner .. ':rwlock_timeout:1', '1', 'PX', 3600000) \
+         end \
+         redis.call('HSET', 'it', 'mode', 'read') \
+         return redis.call('PEXPIRE', 'it', 3600000)";
+    let server = RedisServer::start();
+    assert_eq!(server.probe().command(&["EVAL", MANY, "0"]).int(), 1);
+    let many = ("it".to_owned(), "1500 readers".to_owned());
+    let (status, table) = ask(&server, &["status", "it"]);
+    assert_eq!((status, states(&table)[0].clone()), (0, many.clone()), "{table}");
+    assert_eq!(table.lines().count(), 1 + 100 + 1, "{table}");
+    assert!(table.contains(".. and 1400 more"), "{table}");
+    let json = asked_json(&server, &["status", "--json", "it"]);
+    assert_eq!((&json["holders"], json["readers"].as_array().unwrap().len()), (&json!(1500), 100));
+    assert_eq!(states(&ask(&server, &["list"]).1), [many]);
+    assert_eq!(tries(&server, &["-x"]), 1);
+    assert_eq!(tries(&server, &[]), 1);
+    assert_eq!(ask(&server, &["check", "it"]), (1, "held".to_owned()));
+    let (status, said) = ask(&server, &["break", "--yes", "it"]);
+    assert!(status == 0 && said.contains("held by 1500 readers: 01234567.."), "{said}");
+    assert!(!server.probe().exists("it"));
+}
+
+#[test]
 fn hold_takes_either_part_or_a_slot() {
     let server = RedisServer::start();
     let hold = |name: &str, options: &[&str]| {

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::acquire::weigh_renewal;
 use super::acquisition::{Acquisition, GuardState, RenewalPlan};
-use super::local_queue::{LocalLock, LocalLockState, Scope};
+use super::local_queue::{LocalLock, LocalLockState};
 use super::renewal::{RenewalHandler, RenewalJob, Reply, TICK};
 use crate::backend::{HolderInfo, RENEW_BATCH, Renewal, call_backend};
 use crate::clock::Moment;
@@ -158,17 +158,7 @@ impl Engine {
         }
         let locks = match names {
             // The store says which name has changed, and not of which kind the lock was.
-            Some(names) if self.uses_kinds() => {
-                let mut locks = self.registry.all();
-                locks.retain(|lock| {
-                    let is_it = |name: &LockName| name.as_str() == lock.name.as_str();
-                    !lock.name.kind().is_shared() && names.iter().any(is_it)
-                });
-                locks
-            }
-            Some(names) => {
-                names.iter().filter_map(|name| self.registry.find(name, Scope::Client)).collect()
-            }
+            Some(names) => self.unshared_locks(names),
             None => self.registry.all(),
         };
         let (now, mut jobs) = (self.clock.now(), Vec::new());

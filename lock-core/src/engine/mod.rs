@@ -71,6 +71,8 @@ pub(crate) struct Engine {
     next_scope: AtomicU64,
     /// Whether there was ever a lock that is no mutex.
     uses_kinds: AtomicBool,
+    /// Whether there was ever a fair one.
+    uses_fair: AtomicBool,
     registry: Arc<Registry>,
     /// Holds without a guard, oldest first. They keep their lock alive until their thread ends
     /// them.
@@ -80,10 +82,14 @@ pub(crate) struct Engine {
     this: Weak<Self>,
     /// The lock of the last release whose answer no caller waits for.
     async_release: Mutex<Option<LockName>>,
-    /// What was told of semaphores that have another number of permits than was named.
-    other_limits: Mutex<HashMap<LockName, (u32, u32)>>,
+    /// Semaphores that have another number of permits than was named, with what was told of each
+    /// number.
+    other_limits: Mutex<HashMap<(LockName, u32), u32>>,
     origin: Arc<Origin>,
 }
+
+/// Of how many numbers of permits a client remembers that it told of them.
+const OTHER_LIMITS: usize = 1_000;
 
 /// A hold without a guard, and the thread that may end it.
 struct Detached {
@@ -170,6 +176,7 @@ impl Engine {
                 next_owner: AtomicU64::new(1),
                 next_scope: AtomicU64::new(1),
                 uses_kinds: AtomicBool::new(false),
+                uses_fair: AtomicBool::new(false),
                 registry: Arc::new(Registry::new(Arc::clone(&origin), sharing)),
                 detached: Mutex::default(),
                 timer: Arc::new(timer),
@@ -204,7 +211,27 @@ impl Engine {
         if name.kind() != LockKind::Mutex {
             self.uses_kinds.store(true, Ordering::Relaxed);
         }
+        if name.kind() == LockKind::Fair {
+            self.uses_fair.store(true, Ordering::Relaxed);
+        }
         self.registry.get(name, scope).ok_or_else(|| forked().on(name))
+    }
+
+    /// What several holders do not share, under these names.
+    fn unshared_locks(&self, names: &[LockName]) -> Vec<Arc<LocalLock>> {
+        // Of a fair lock each thread has its own, which only a look at all finds.
+        if self.uses_fair.load(Ordering::Relaxed) {
+            let mut locks = self.registry.all();
+            locks.retain(|lock| {
+                let is_it = |name: &LockName| name.as_str() == lock.name.as_str();
+                !lock.name.kind().is_shared() && names.iter().any(is_it)
+            });
+            return locks;
+        }
+        let kinds = [LockKind::Mutex, LockKind::Write];
+        let kinds = &kinds[..if self.uses_kinds() { 2 } else { 1 }];
+        let all = names.iter().flat_map(|name| kinds.iter().map(|kind| name.of_kind(*kind)));
+        all.filter_map(|name| self.registry.find(&name, Scope::Client)).collect()
     }
 
     /// Whether there was ever a lock that is no mutex: quick locks look for none then.
@@ -375,10 +402,18 @@ impl Engine {
     }
 
     /// The semaphore has `stored` permits, and this client named another number: told once for each
-    /// number.
+    /// number that was named, until the stored one changes.
     pub(in crate::engine) fn tell_other_limit(&self, name: &LockName, asked: u32, stored: u32) {
-        let known = self.other_limits.lock().insert(name.of_kind(LockKind::Mutex), (asked, stored));
-        if known != Some((asked, stored)) {
+        let key = (name.of_kind(LockKind::Mutex), asked);
+        let mut told = self.other_limits.lock();
+        if told.len() >= OTHER_LIMITS && !told.contains_key(&key) {
+            // One of many is told again; with all of them forgotten, all would be.
+            let any = told.keys().next().cloned();
+            any.map(|any| told.remove(&any));
+        }
+        let is_known = told.insert(key, stored) == Some(stored);
+        drop(told);
+        if !is_known {
             self.events.emit(|| Event::LimitDiffers { lock: name.clone(), asked, stored });
         }
     }

@@ -10,7 +10,7 @@ use crate::clock::Moment;
 use crate::config::WriterPriority;
 use crate::error::{Error, ErrorKind};
 use crate::name::{LockKind, LockName};
-use crate::owner::{OwnerId, OwnerText};
+use crate::owner::{OwnerId, OwnerLabel, OwnerText};
 use crate::token::{FencingToken, TokenRange};
 use std::collections::VecDeque;
 
@@ -32,6 +32,7 @@ struct Share {
     until: Moment,
     /// How many permits.
     count: u32,
+    label: Option<OwnerLabel>,
 }
 
 struct Position {
@@ -94,11 +95,11 @@ fn longest(shares: &[Share]) -> Option<&Share> {
     shares.iter().max_by_key(|share| share.until)
 }
 
-/// Grants a lease to `owner`, and never shortens it.
-fn hold(shares: &mut Vec<Share>, owner: OwnerId, until: Moment, count: u32) {
-    match shares.iter_mut().find(|share| share.owner == owner) {
-        Some(share) => share.until = share.until.max(until),
-        None => shares.push(Share { owner, until, count }),
+/// Grants this share, and never shortens the lease that its owner has.
+fn hold(shares: &mut Vec<Share>, new: Share) {
+    match shares.iter_mut().find(|share| share.owner == new.owner) {
+        Some(share) => share.extend(new.until, new.label),
+        None => shares.push(new),
     }
 }
 
@@ -180,6 +181,7 @@ impl State {
     pub(super) fn acquire_share(
         &mut self,
         attempt: &Attempt<'_>,
+        label: Option<OwnerLabel>,
         writers: WriterPriority,
         now: Moment,
     ) -> Result<Answer, Failure> {
@@ -195,7 +197,7 @@ impl State {
                 let first = shares.permits.iter().map(|share| share.until).min();
                 return Ok(Answer::Busy(first.map(|until| until.since(now))));
             }
-            hold(&mut shares.permits, owner, until, count);
+            hold(&mut shares.permits, Share { owner, until, count, label });
             return Ok(Answer::Granted(Grant::new(None).limit(limit)));
         }
         let other = writer.filter(|(writer, _)| !is_repeated && beside != Some(*writer));
@@ -204,7 +206,7 @@ impl State {
         if let Some(until) = other.map(|(_, until)| until).or(waiting) {
             return Ok(Answer::Busy(Some(until.since(now))));
         }
-        hold(&mut shares.readers, owner, until, 1);
+        hold(&mut shares.readers, Share { owner, until, count: 1, label });
         let token = last.filter(|_| tokens != Tokens::None).map(FencingToken::new);
         Ok(Answer::Granted(Grant::new(token.and_then(|token| TokenRange::new(token, token)))))
     }
@@ -215,11 +217,12 @@ impl State {
         name: &LockName,
         owner: OwnerId,
         until: Moment,
+        label: Option<OwnerLabel>,
         now: Moment,
     ) -> bool {
         let shares = self.shares(name, now).of(name.kind());
         let share = shares.iter_mut().find(|share| share.owner == owner);
-        share.map(|share| share.until = share.until.max(until)).is_some()
+        share.map(|share| share.extend(until, label)).is_some()
     }
 
     /// Ends a share.
@@ -319,8 +322,15 @@ impl State {
 }
 
 impl Share {
+    /// Never shortens it. A `label` replaces the former one.
+    fn extend(&mut self, until: Moment, label: Option<OwnerLabel>) {
+        self.until = self.until.max(until);
+        self.label = label.or(self.label.take());
+    }
+
     fn info(&self, now: Moment) -> HolderInfo {
         let owner = OwnerText::new(&self.owner.to_string());
-        HolderInfo::new(owner, Some(self.until.since(now)), self.count.into())
+        let left = Some(self.until.since(now));
+        HolderInfo::new(owner, left, self.count.into()).label(self.label.clone())
     }
 }

@@ -6,14 +6,14 @@ use super::plain::Plain;
 use super::progress::Progress;
 use super::timestamp::Timestamp;
 use crate::connection::ConnectionLike;
-use crate::format::WireFormat;
+use crate::format::{WireFormat, mutexes_only};
 use crate::keys::Keys;
 use crate::pubsub::PollInterval;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, Release, ReleaseOptions,
     ReplicaSupport, Waking,
 };
-use lock_core::{Error, LockName, Moment, OwnerId};
+use lock_core::{Error, LockKind, LockName, Moment, OwnerId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -182,6 +182,9 @@ impl ClassicFormat {
         by: Moment,
         commands: impl FnOnce(&mut CommandSequence<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
+        if name.kind() != LockKind::Mutex {
+            return Err(mutexes_only(self.name()));
+        }
         let (key, hook) = (self.keys.lock(name), self.hook.as_deref());
         commands(&mut CommandSequence::new(link, name, &key, by, hook, progress))
     }

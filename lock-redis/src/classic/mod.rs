@@ -29,9 +29,7 @@ use lock_core::backend::{
     NodeId, PagePosition, Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
     call_backend,
 };
-use lock_core::{
-    Backend, Clock, Config, Context, Error, ErrorKind, Finding, LockKind, LockName, Moment,
-};
+use lock_core::{Backend, Clock, Config, Context, Error, ErrorKind, Finding, LockName, Moment};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -104,10 +102,6 @@ pub fn bare_format(
 
 impl Backend for ClassicBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
-        if attempt.name.kind() != LockKind::Mutex {
-            let message = "this wire format has mutexes only";
-            return Err(Failure::NotSent(Error::new(ErrorKind::Unsupported, message)));
-        }
         let sent = self.clock.now();
         let ask = || call_backend(|| self.store.acquire(attempt, by));
         match self.format.attempt(attempt.owner, ask) {

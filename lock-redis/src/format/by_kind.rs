@@ -2,20 +2,24 @@
 //! of the [`Dialect`](super::Dialect), and the others by their [`KindFormat`].
 
 use super::kinds::{self, KindFormat};
+use super::label::{LabelWrite, Labels};
 use super::owned::{OwnedFormat, ReleaseRequest, fill, renew_each};
 use super::run::{Run, run, submit};
 use super::script_call::ScriptCall;
-use super::{WireFormat, released, token, unexpected, unexpected_reply, without_own_subscription};
+use super::{
+    WireFormat, mutexes_only, released, token, unexpected, unexpected_reply,
+    without_own_subscription,
+};
 use crate::connection::error_mapping::{self, Asked};
-use crate::connection::{ConnectionLike, Reply, ReplyCheck, SharedConnection};
-use crate::keys::{self, Keys};
+use crate::connection::{ConnectionLike, Reply, ReplyCheck, Request, SharedConnection};
+use crate::keys::Keys;
 use crate::lua::Scripts;
 use crate::pubsub::ReleaseChannel;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, OnReleased,
     Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens,
 };
-use lock_core::{Error, LockName, Moment};
+use lock_core::{LockName, Moment};
 use std::iter::once;
 use std::sync::Arc;
 
@@ -87,7 +91,7 @@ impl WireFormat for OwnedFormat {
         options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        if let Some(kind) = kinds::format_of(acquisition.name.kind()) {
+        if let Some(kind) = self.kind_format(&acquisition.name)? {
             let call = kind.release(self, acquisition, options);
             return self.free(link, kind, &call, &acquisition.name, by);
         }
@@ -107,10 +111,7 @@ impl WireFormat for OwnedFormat {
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        match self.kind_format(name)? {
-            Some(kind) => kind.inspect(self, link, name, by),
-            None => self.look(link, &self.keys.lock(name), None, by),
-        }
+        self.inspect_kind(link, name, Labels::LeftOut, by)
     }
 
     fn inspect_with_label(
@@ -119,12 +120,7 @@ impl WireFormat for OwnedFormat {
         name: &LockName,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        if kinds::format_of(name.kind()).is_some() {
-            return self.inspect(link, name, by);
-        }
-        let key = self.keys.lock(name);
-        let label = self.has_labels().then(|| keys::label(&key));
-        self.look(link, &key, label.as_deref(), by)
+        self.inspect_kind(link, name, Labels::Read, by)
     }
 
     fn force(
@@ -133,7 +129,7 @@ impl WireFormat for OwnedFormat {
         name: &LockName,
         by: Moment,
     ) -> Result<bool, Failure> {
-        if let Some(kind) = kinds::format_of(name.kind()) {
+        if let Some(kind) = self.kind_format(name)? {
             let release = self.free(link, kind, &kind.force(self, name), name, by)?;
             return Ok(release != Release::Gone);
         }
@@ -157,7 +153,7 @@ impl WireFormat for OwnedFormat {
         acquisition: &AcquisitionId,
         by: Moment,
     ) -> Result<Option<HolderInfo>, Failure> {
-        if let Some(kind) = kinds::format_of(acquisition.name.kind()) {
+        if let Some(kind) = self.kind_format(&acquisition.name)? {
             return kind.verify(self, link, acquisition, by);
         }
         Ok(self.inspect(link, &acquisition.name, by)?.held_by(acquisition.owner))
@@ -165,6 +161,20 @@ impl WireFormat for OwnedFormat {
 }
 
 impl OwnedFormat {
+    /// The holders, and what the store knows besides.
+    pub(super) fn inspect_kind(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        labels: Labels,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        match self.kind_format(name)? {
+            Some(kind) => kind.inspect(self, link, name, labels, by),
+            None => self.look(link, name, labels, by),
+        }
+    }
+
     /// The format of a lock's kind; `None` for a mutex.
     ///
     /// # Errors
@@ -175,8 +185,7 @@ impl OwnedFormat {
         if kind.is_none() || self.has_all_kinds() {
             return Ok(kind);
         }
-        let message = format!("the format `{}` has mutexes only", self.dialect.name);
-        Err(Failure::NotSent(Error::new(lock_core::ErrorKind::Unsupported, message)))
+        Err(mutexes_only(self.dialect.name))
     }
 
     /// Runs what ends holds of this kind.
@@ -251,7 +260,10 @@ impl OwnedFormat {
         lingers: impl FnOnce(&str) -> bool + Send + 'static,
         done: OnReleased,
     ) {
-        let kind = kinds::format_of(acquisition.name.kind());
+        let kind = match self.kind_format(&acquisition.name) {
+            Ok(kind) => kind,
+            Err(failure) => return done(Err(failure)),
+        };
         let (server, channels) = (Arc::clone(link.server()), self.channels());
         let unseen = if kind.is_some() { 0 } else { self.unseen() };
         let key = self.keys.lock(&acquisition.name).to_string();
@@ -321,13 +333,14 @@ impl OwnedFormat {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
-        let calls: Vec<_> = batch
-            .iter()
-            .filter_map(|RenewalRequest { acquisition, .. }| {
-                let kind = kinds::format_of(acquisition.name.kind())?;
-                Some(kind.renew(self, acquisition))
-            })
-            .collect();
+        let call = |RenewalRequest { acquisition, .. }: &RenewalRequest| {
+            let kind = self.kind_format(&acquisition.name)?;
+            Ok(kind.map(|kind| kind.renew(self, acquisition)))
+        };
+        let calls: Vec<_> = match batch.iter().map(call).collect::<Result<_, Failure>>() {
+            Ok(calls) => Vec::into_iter(calls).flatten().collect(),
+            Err(failure) => return vec![Err(failure); batch.len()],
+        };
         let words: Vec<_> = calls.iter().map(ScriptCall::words).collect();
         let mut renewals: Vec<_> = calls.iter().map(|_| None).collect();
         while let Some(first) = renewals.iter().position(Option::is_none) {
@@ -341,7 +354,12 @@ impl OwnedFormat {
             // What several share changes with each of them, and the reports would tell of no loss.
             let is_shared = batch[first].acquisition.name.kind().is_shared();
             link.report_changes_of_keys(!is_shared);
-            let (answers, _) = renew_each(script, link, &runs, &[], by);
+            let labels = self.label_writes(group.iter().map(|at| &batch[*at]));
+            let words: Vec<_> = labels.iter().map(LabelWrite::words).collect();
+            let words: Vec<[&[&[u8]]; 1]> = words.iter().map(|words| [&words[..]]).collect();
+            let labels: Vec<_> = words.iter().map(|words| Request(words)).collect();
+            let (answers, replies) = renew_each(script, link, &runs, &labels, by);
+            self.note_refusal(&replies);
             for (at, renewal) in group.iter().zip(answers) {
                 renewals[*at] = Some(renewal);
             }

@@ -1,16 +1,24 @@
 //! The label of a lock's owner, in a key of its own beside the lock: what the owner is called and
-//! since when it holds the lock, for people.
+//! since when it holds the lock, for people. Each of several holders has a key of its own.
 //!
 //! Written behind the script that renews, in the same write, as a command: one more key of the
 //! script would be refused to users without a right to it, and on a cluster while a slot moves. So
 //! it names its owner, and is shown for no other. It is written anew in every two leases: a late
 //! one of a former owner may have replaced it.
 
+use super::kinds;
 use crate::connection::{Reply, Text};
 use crate::keys;
-use lock_core::backend::{HolderInfo, RenewalRequest};
+use lock_core::backend::{HolderInfo, LockInfo, RenewalRequest};
 use lock_core::{Config, OwnerLabel};
 use std::time::{Duration, UNIX_EPOCH};
+
+/// Whether the labels of holders are read with them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Labels {
+    Read,
+    LeftOut,
+}
 
 /// A label to be written: `SET distlock_owner:{name} "OWNER MILLISECONDS TEXT" PX TIME`.
 pub(super) struct LabelWrite {
@@ -23,12 +31,13 @@ impl LabelWrite {
     /// The label of the lock under `key`, if it has one.
     pub(super) fn of(renewal: &RenewalRequest, key: &str) -> Option<Self> {
         let OwnerLabel { text, since, .. } = renewal.label.as_ref()?;
-        let owner = Text::owner(renewal.acquisition.owner);
+        let (kind, owner) = (renewal.acquisition.name.kind(), renewal.acquisition.owner);
+        let owner = kinds::shown_owner(kind, owner);
         let lease = renewal.acquisition.lease.as_millis();
         let since = Text::millis(since.duration_since(UNIX_EPOCH).unwrap_or_default());
         Some(Self {
-            key: keys::label(key),
-            value: [owner.as_str(), " ", since.as_str(), " ", text].concat(),
+            key: if kind.is_shared() { keys::label_of(key, &owner) } else { keys::label(key) },
+            value: [&owner, " ", since.as_str(), " ", text].concat(),
             time: Text::number(lease.saturating_mul(OwnerLabel::LEASES.into())),
         })
     }
@@ -42,8 +51,26 @@ impl LabelWrite {
 /// The first millisecond of the year 10000, which no usual form of a date can write.
 const YEAR_10000: u64 = 253_402_300_800_000;
 
-/// Adds what the store has under the key of the label.
-pub(super) fn add(holder: &mut HolderInfo, reply: Option<&Reply>) {
+/// The keys of the labels of a lock's holders, as far as these are known.
+pub(super) fn keys_of(key: &str, info: &LockInfo) -> Vec<String> {
+    let shares = match &info.readers {
+        Some(readers) if !readers.known.is_empty() => &readers.known[..],
+        _ if info.permits.is_some() => info.holder.as_slice(),
+        _ => return info.holder.iter().map(|_| keys::label(key)).collect(),
+    };
+    shares.iter().map(|share| keys::label_of(key, share.owner.as_str())).collect()
+}
+
+/// Adds what the store has under those keys.
+pub(super) fn add(info: &mut LockInfo, replies: &[Reply]) {
+    let readers = info.readers.iter_mut().flat_map(|readers| &mut readers.known);
+    // The holder that is named of several readers is the first of them.
+    let holders = info.holder.iter_mut().zip(replies.first()).chain(readers.zip(replies));
+    holders.for_each(|(holder, reply)| add_to(holder, Some(reply)));
+}
+
+/// Adds what the store has under the key of this holder's label.
+pub(super) fn add_to(holder: &mut HolderInfo, reply: Option<&Reply>) {
     let value = reply.and_then(Reply::as_bytes);
     holder.label = value.and_then(|value| of(value, holder.owner.as_str()));
 }

@@ -1,6 +1,6 @@
 //! Which keys of a server are locks, and what is known of many locks at once.
 
-use super::owned::{OwnedFormat, info};
+use super::owned::{OwnedFormat, has_mode, info};
 use super::run::{Run, run_many};
 use super::{WireFormat, kinds, label, refused, unexpected, unexpected_reply};
 use crate::connection::error_mapping::Asked;
@@ -181,19 +181,26 @@ impl OwnedFormat {
         };
         let counters = names.iter().map(|name| keys::token_counter(&self.keys.lock(name)));
         let counters: Vec<_> = counters.filter(|_| self.has_tokens()).collect();
-        let labels = names.iter().map(|name| keys::label(&self.keys.lock(name)));
-        let labels: Vec<_> = labels.filter(|_| self.has_labels()).collect();
+        let of_holders = |(name, info): (&LockName, &Result<LockInfo, _>)| match info {
+            Ok(info) if self.has_labels() => label::keys_of(&self.keys.lock(name), info),
+            _ => Vec::new(),
+        };
+        let labels: Vec<_> = names.iter().zip(&*infos).map(of_holders).collect();
         let mut requests: Vec<Vec<&[u8]>> = vec![vec![b"PUBSUB", listeners]];
         requests[0].extend(channels.iter().flatten().map(String::as_bytes));
-        requests
-            .extend(counters.iter().chain(&labels).map(|key| vec![&b"GET"[..], key.as_bytes()]));
+        requests.extend(
+            counters
+                .iter()
+                .chain(labels.iter().flatten())
+                .map(|key| vec![&b"GET"[..], key.as_bytes()]),
+        );
         let words: Vec<[&[&[u8]]; 1]> = requests.iter().map(|words| [words.as_slice()]).collect();
         let requests: Vec<_> = words.iter().map(|words| Request(words)).collect();
         let (replies, outcome) = link.call_many(&requests, by);
         outcome?;
         let (listeners, replies) = replies.split_first().unwrap_or((&Reply::Nil, &[]));
-        let (tokens, labels) = replies.split_at(counters.len().min(replies.len()));
-        self.note_refusal(labels);
+        let (tokens, mut found) = replies.split_at(counters.len().min(replies.len()));
+        self.note_refusal(found);
         let mut listeners = listeners.as_array().unwrap_or_default().chunks(2);
         for (at, info) in infos.iter_mut().enumerate() {
             let waiters = channels[at].iter().map(|_| match listeners.next() {
@@ -206,18 +213,11 @@ impl OwnedFormat {
             let Ok(info) = info else { continue };
             info.waiters = waiters;
             info.largest_token = tokens.get(at).and_then(token);
-            let readers = info.readers.iter_mut().flat_map(|readers| &mut readers.known);
-            for holder in info.holder.iter_mut().chain(readers) {
-                label::add(holder, labels.get(at));
-            }
+            let count = labels[at].len().min(found.len());
+            label::add(info, found.split_off(..count).unwrap_or_default());
         }
         Ok(())
     }
-}
-
-/// Whether this is what the script tells of a read-write lock.
-fn has_mode(reply: &Reply) -> bool {
-    matches!(reply.as_array(), Some([_, _, _, _]))
 }
 
 fn token(reply: &Reply) -> Option<FencingToken> {

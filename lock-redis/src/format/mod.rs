@@ -281,6 +281,12 @@ pub(crate) fn refused(
     failure
 }
 
+/// Why this format is not asked for another kind of lock.
+pub(crate) fn mutexes_only(format: &str) -> Failure {
+    let message = format!("the format `{format}` has mutexes only");
+    Failure::NotSent(Error::new(ErrorKind::Unsupported, message))
+}
+
 /// The server answered, but not as our script does. If questions and answers are out of step, so
 /// are the next ones.
 pub(crate) fn unexpected(link: &mut dyn ConnectionLike, script: &Script) -> Failure {

@@ -2,8 +2,8 @@
 //! renews another's lock. They differ in their [`Dialect`] only; the scripts are the same.
 
 use super::dialect::Dialect;
-use super::label::{self, LabelWrite};
-use super::run::{Run, run_many, run_with};
+use super::label::{self, LabelWrite, Labels};
+use super::run::{Run, run_many, run_with, run_with_reads};
 use super::script_call::ScriptCall;
 use super::wakes::Naming;
 use super::{FOR_EVER, WireFormat, busy_from_pttl, refused, remaining, token_range, unexpected};
@@ -18,7 +18,7 @@ use lock_core::backend::{
     Renewal, RenewalRequest, Tokens, Tombstone,
 };
 use lock_core::{
-    Config, Error, FencingToken, LockName, Moment, OwnerText, TokenPolicy, TokenRange,
+    Config, Error, FencingToken, LockKind, LockName, Moment, OwnerText, TokenPolicy, TokenRange,
     WriterPriority,
 };
 use std::borrow::Cow;
@@ -92,6 +92,11 @@ pub(super) fn info(reply: &Reply) -> Option<LockInfo> {
     }
 }
 
+/// Whether this is what the script tells of a read-write lock.
+pub(super) fn has_mode(reply: &Reply) -> bool {
+    matches!(reply.as_array(), Some([_, _, _, _]))
+}
+
 impl OwnedFormat {
     /// How long a token counter is kept after the time it stands for.
     pub(crate) fn keep(&self) -> Duration {
@@ -160,26 +165,33 @@ impl OwnedFormat {
         if self.sharded.load(Ordering::Relaxed) { ChannelKind::Sharded } else { ChannelKind::Plain }
     }
 
-    /// The holder, with what stands under `label`.
+    /// The holder of a mutex, or of another kind of lock under its key.
     pub(super) fn look(
         &self,
         link: &mut dyn ConnectionLike,
-        key: &str,
-        label: Option<&str>,
+        name: &LockName,
+        labels: Labels,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        let get = label.map(|label| [b"GET".as_slice(), label.as_bytes()]);
-        let words = get.iter().map(|get| [get.as_slice()]).collect::<Vec<_>>();
-        let others: Vec<_> = words.iter().map(|words| Request(words)).collect();
+        let key = self.keys.lock(name);
         let run = Run { keys: &[key.as_bytes()], arguments: &[] };
         let script = &self.dialect.scripts.inspect;
-        let (reply, labels) = run_with(script, link, key, &run, &others, by)?;
-        self.note_refusal(&labels);
+        let read = self.reads(labels, || vec![keys::label(&key)]);
+        let (reply, found) = run_with_reads(script, link, &key, &run, &read, by)?;
+        self.note_refusal(&found);
         let mut info = info(&reply).ok_or_else(|| unexpected(link, script))?;
-        if let Some(holder) = &mut info.holder {
-            label::add(holder, labels.first());
+        let is_named = |holder: &HolderInfo| !holder.owner.as_str().is_empty();
+        if has_mode(&reply) && !info.holder.as_ref().is_some_and(is_named) {
+            // The script names none of very many readers.
+            return self.inspect_kind(link, &name.of_kind(LockKind::Write), labels, by);
         }
+        label::add(&mut info, &found);
         Ok(info)
+    }
+
+    /// The keys of labels, if these are to be read.
+    pub(super) fn reads(&self, labels: Labels, keys: impl FnOnce() -> Vec<String>) -> Vec<String> {
+        if labels == Labels::Read && self.has_labels() { keys() } else { Vec::new() }
     }
 
     /// Whether the keys of labels are used.
@@ -387,6 +399,17 @@ impl OwnedFormat {
         }
     }
 
+    /// The labels that are written with these renewals.
+    pub(super) fn label_writes<'a>(
+        &self,
+        renewals: impl Iterator<Item = &'a RenewalRequest>,
+    ) -> Vec<LabelWrite> {
+        let renewals = renewals.filter(|_| self.has_labels());
+        let write =
+            |one: &RenewalRequest| LabelWrite::of(one, &self.keys.lock(&one.acquisition.name));
+        renewals.filter_map(write).collect()
+    }
+
     pub(super) fn renew_mutexes(
         &self,
         link: &mut dyn ConnectionLike,
@@ -403,12 +426,7 @@ impl OwnedFormat {
         let key_words: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
         let words: Vec<_> = arguments.iter().map(Text::as_bytes).collect();
         let script = &self.dialect.scripts.renew;
-        let labels: Vec<_> = if self.has_labels() {
-            let each = batch.iter().zip(&keys);
-            each.filter_map(|(one, key)| LabelWrite::of(one, key)).collect()
-        } else {
-            Vec::new()
-        };
+        let labels = self.label_writes(batch.iter());
         let commands: Vec<_> = labels.iter().map(LabelWrite::words).collect();
         let commands: Vec<[&[&[u8]]; 1]> = commands.iter().map(|words| [&words[..]]).collect();
         let labels: Vec<_> = commands.iter().map(|words| Request(words)).collect();

@@ -85,6 +85,21 @@ pub(super) fn run_with(
     Ok((not_refused(script, link, key, reply, by)?, answers))
 }
 
+/// The same with reads of these keys behind it.
+pub(super) fn run_with_reads(
+    script: &'static Script,
+    link: &mut dyn ConnectionLike,
+    key: &str,
+    run: &Run<'_>,
+    read: &[String],
+    by: Moment,
+) -> Result<(Reply, Vec<Reply>), Failure> {
+    let words: Vec<_> = read.iter().map(|key| [b"GET".as_slice(), key.as_bytes()]).collect();
+    let words: Vec<[&[&[u8]]; 1]> = words.iter().map(|words| [&words[..]]).collect();
+    let reads: Vec<_> = words.iter().map(|words| Request(words)).collect();
+    run_with(script, link, key, run, &reads, by)
+}
+
 /// The reply, unless it is an error.
 fn not_refused(
     script: &'static Script,

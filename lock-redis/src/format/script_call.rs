@@ -1,6 +1,6 @@
 //! [`ScriptCall`]: a script and what it is called with.
 
-use super::run::run;
+use super::run::{Run, run, run_with_reads};
 use crate::connection::{ConnectionLike, Reply};
 use crate::lua::Script;
 use lock_core::Moment;
@@ -24,6 +24,19 @@ impl ScriptCall {
     pub(crate) fn words(&self) -> (Vec<&[u8]>, Vec<&[u8]>) {
         let keys = self.keys.iter().map(String::as_bytes).collect();
         (keys, self.arguments.iter().map(Vec::as_slice).collect())
+    }
+
+    /// Runs it, with reads of these keys behind it.
+    pub(super) fn run_with_reads(
+        &self,
+        link: &mut dyn ConnectionLike,
+        key: &str,
+        read: &[String],
+        by: Moment,
+    ) -> Result<(Reply, Vec<Reply>), Failure> {
+        let (keys, arguments) = self.words();
+        let run = Run { keys: &keys, arguments: &arguments };
+        run_with_reads(self.script, link, key, &run, read, by)
     }
 
     /// Runs it on a connection.

@@ -9,7 +9,9 @@ use distlock_tests::redis::client;
 use distlock_tests::replicas::Replicated;
 use distlock_tests::resp::{Kind, Request};
 use distlock_tests::time::{eventually, let_pass, ms};
+use lock_core::backend::Failure;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 
 /// A reply of each kind is lost now and then, and an attempt arrives late.
 struct Storm(Vec<Sometimes>);
@@ -112,6 +114,49 @@ fn formats_without_other_kinds_refuse_them_by_name() {
     }
     let plain = client(&server, "format=plain&lease=5s").rw_lock("x").unwrap_err();
     assert!(plain.is_unsupported(), "{plain}");
+}
+
+/// Also of what no client asks for, which knows the kinds of its store.
+#[test]
+fn format_of_mutexes_refuses_each_request_for_another_kind() {
+    let server = RedisServer::start();
+    let semaphore = LockKind::Permits { limit: 2, count: 1 };
+    for (options, says_owners) in [("format=token", true), ("format=plain&lease=5s", false)] {
+        let bench = Bench::new(&format!("{}?{options}", server.url()));
+        let (held, _) = bench.take("x");
+        let refused = |what: &str, failure: Failure| {
+            let error = failure.into_error();
+            let format = options.split('&').next().unwrap().replace('=', " `") + "` has mutexes";
+            assert!(
+                error.is_unsupported() && error.to_string().contains(&format),
+                "{what} {error}"
+            );
+        };
+        for kind in [LockKind::Fair, LockKind::Read, LockKind::Write, semaphore] {
+            let (name, owner, store) = (name("x").of_kind(kind), bench.owner(), &bench.backend);
+            let attempt = Attempt::new(&name, owner, lease(30_000));
+            refused("acquire", store.acquire(&attempt, soon()).unwrap_err());
+            refused("inspect", store.inspect(&name, soon()).unwrap_err());
+            refused("peek", store.peek(&name, soon()).unwrap_err());
+            refused("force", store.force_release(&name, soon()).unwrap_err());
+            if !says_owners {
+                continue;
+            }
+            let it = acquisition(&name, owner, 30_000);
+            let plain = ReleaseOptions::WITHOUT_TOMBSTONE;
+            refused("release", store.release(&it, plain, soon()).unwrap_err());
+            let (done, submitted) = channel();
+            store.submit_release(&it, plain, soon(), Box::new(move |it| drop(done.send(it))));
+            refused("submitted", submitted.recv_timeout(LONG).unwrap().unwrap_err());
+            refused("verify", store.verify(&it, soon()).unwrap_err());
+            let renewals = [RenewalRequest::new(held.clone()), RenewalRequest::new(it)];
+            let [mutex, other] = <[_; 2]>::try_from(bench.renew(&renewals)).unwrap();
+            assert_eq!(mutex.unwrap(), Renewal::Extended);
+            refused("renew", other.unwrap_err());
+        }
+        assert!(server.probe().exists("x"));
+        assert_ne!(bench.release(&held), Release::Gone);
+    }
 }
 
 /// Renewed for as long as it is held, also beside a writer that has ended.

@@ -110,6 +110,31 @@ fn reader_lives_while_any_of_its_holds_does() {
     asked.take(&write(), 30_000);
 }
 
+#[test]
+fn lock_whose_readers_are_all_dead_counts_as_free() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let mut die = |count| {
+        for _ in 0..count {
+            let (dead, _) = asked.take(&read(), 30_000);
+            probe.command(&["DEL", &hold(dead)]);
+        }
+    };
+    let store = &asked.0.backend;
+    die(100);
+    for name in [read(), write()] {
+        let info = store.inspect(&name, soon()).unwrap();
+        assert!(info.holder.is_none() && info.readers.unwrap().known.is_empty());
+    }
+    let listed = store.inspect_all(&[name("x")], soon()).remove(0).unwrap();
+    assert!(listed.holder.is_none(), "{listed:?}");
+    // Of those that are not looked at, none is known to be dead.
+    die(23);
+    let info = store.inspect(&write(), soon()).unwrap();
+    assert!(info.holder.is_some() && info.readers.as_ref().unwrap().known.is_empty(), "{info:?}");
+    assert_eq!(info.holders, 23);
+}
+
 /// More than are named in one answer.
 #[test]
 fn dead_readers_beyond_the_first_hundred_are_purged_too() {

@@ -1,7 +1,7 @@
 //! Labels of holders: what is stored beside a lock, and for whom it is shown.
 
-use distlock::backend::HolderInfo;
-use distlock::{Client, DistLock, Event, LockOptions, OwnerLabel};
+use distlock::backend::{HolderInfo, LockInfo};
+use distlock::{Client, DistLock, Event, LockKind, LockName, LockOptions, OwnerLabel};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{builder, client};
 use distlock_tests::time::eventually;
@@ -178,4 +178,107 @@ fn full_memory_delays_a_label_and_no_renewal() {
     assert_eq!((probe.exists(KEY), guard.is_valid()), (false, true));
     probe.command(&["CONFIG", "SET", "maxmemory", "0"]);
     eventually("there is room", LONG, || text(&client).as_deref() == Some("till"));
+}
+
+/// The labels of the readers that are named, or of the holder.
+fn labels(info: &LockInfo) -> Vec<Option<String>> {
+    let text = |holder: &HolderInfo| holder.label.as_ref().map(|label| label.text.to_string());
+    let readers = info.readers.as_ref().map_or(&[][..], |readers| &readers.known);
+    let mut readers: Vec<_> = readers.iter().map(text).collect();
+    readers.sort_unstable();
+    if readers.is_empty() {
+        return info.holder.iter().map(text).collect();
+    }
+    assert!(readers.contains(&info.holder.as_ref().and_then(text)), "{info:?}");
+    readers
+}
+
+/// The labels of a lock, by both ways to look at it.
+fn shown(client: &Client, name: &str, kind: LockKind) -> Vec<Option<String>> {
+    let alone = || match kind {
+        LockKind::Permits { limit, .. } => client.semaphore(name, limit).unwrap().inspect(),
+        LockKind::Fair => client.fair_mutex(name).unwrap().inspect(),
+        _ => client.rw_lock(name).unwrap().write().inspect(),
+    };
+    let name = LockName::new(name).unwrap();
+    // A list has found the name only, except of a semaphore.
+    let is_semaphore = matches!(kind, LockKind::Permits { .. });
+    let names = [if is_semaphore { name.of_kind(kind) } else { name }];
+    let mut seen = Vec::new();
+    // A renewal may come in between.
+    eventually("both show the same", LONG, || {
+        let among_others = client.inspect_all(&names).remove(0).unwrap();
+        seen = labels(&alone().unwrap());
+        seen == labels(&among_others)
+    });
+    seen
+}
+
+#[test]
+fn each_holder_of_any_kind_has_its_own_label() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let clients = ["desk", "till"].map(|owner| renewing(&server, "watchdog=1500ms", owner).0);
+    let [desk, till] = &clients;
+    let both = [Some("desk".to_owned()), Some("till".to_owned())];
+    let [of_desk, of_till] = both.each_ref().map(|it| vec![it.clone()]);
+    let await_labels = |name: &str, kind, expected: &[Option<String>]| {
+        eventually("the labels are there", LONG, || shown(desk, name, kind) == expected);
+    };
+
+    let fair = desk.fair_mutex("fair").unwrap().lock().unwrap();
+    await_labels("fair", LockKind::Fair, &of_desk);
+    let writer = till.rw_lock("rw").unwrap().write().lock().unwrap();
+    await_labels("rw", LockKind::Write, &of_till);
+    writer.unlock().unwrap();
+    assert_eq!(shown(desk, "rw", LockKind::Write), []);
+    let locks = clients.each_ref().map(|client| client.rw_lock("rw").unwrap());
+    let [one, other] = locks.each_ref().map(|lock| lock.read().lock().unwrap());
+    await_labels("rw", LockKind::Read, &both);
+    other.unlock().unwrap();
+    // Only an extension would renew it.
+    let fixed = locks[1].read().lock_with(&LockOptions::new().lease(10 * LONG)).unwrap();
+    assert_eq!(shown(desk, "rw", LockKind::Read), [None, of_desk[0].clone()], "another hold");
+
+    let kind = |count| LockKind::Permits { limit: 3, count };
+    let taken = desk.semaphore("slots", 3).unwrap().acquire_many(2).unwrap();
+    await_labels("slots", kind(1), &of_desk);
+    let later = till.semaphore("slots", 3).unwrap();
+    let last = later.acquire_with(1, &LockOptions::new().lease(10 * LONG)).unwrap();
+    assert_eq!(shown(desk, "slots", kind(1)), [None], "that expires last");
+    last.extend(20 * LONG).unwrap();
+    assert_eq!(shown(desk, "slots", kind(1)), of_till);
+    drop((fair, one, fixed, taken, last));
+    eventually("their times are over", LONG, || probe.keys("distlock_owner:*").len() == 1);
+}
+
+#[test]
+fn owner_off_and_refused_labels_leave_every_kind_without() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let rule = "ACL SETUSER me reset on nopass ~rw ~slots ~{rw}:* ~{slots}:* ~redisson_lock_token:* \
+                ~distlock_closed:* ~distlock_writer:* &* +@all";
+    probe.command(&rule.split_whitespace().collect::<Vec<_>>());
+    let (off, of_off) = renewing(&server, "watchdog=300ms", "off");
+    let (renewals, url) = (Arc::new(AtomicU64::new(0)), server.url_as("me:x"));
+    let count = Arc::clone(&renewals);
+    let handler = move |event: &Event| {
+        assert!(!matches!(event, Event::RenewalFailed { .. }), "{event:?}");
+        count.fetch_add(u64::from(matches!(event, Event::Renewed { .. })), Ordering::SeqCst);
+    };
+    let refused = distlock::builder().url(&format!("{url}?watchdog=300ms")).unwrap();
+    let refused = refused.events(Arc::new(handler)).connect().unwrap();
+    for (client, renewals) in [(off, of_off), (refused, renewals)] {
+        let reader = client.rw_lock("rw").unwrap().read().lock().unwrap();
+        let permit = client.semaphore("slots", 1).unwrap().acquire().unwrap();
+        await_renewals(&renewals, 8);
+        assert!(reader.is_valid() && permit.is_valid());
+        assert_eq!(shown(&client, "rw", LockKind::Read), [None]);
+        assert_eq!(shown(&client, "slots", LockKind::Permits { limit: 1, count: 1 }), [None]);
+        permit.unlock().unwrap();
+        reader.unlock().unwrap();
+    }
+    assert_eq!(probe.keys("distlock_owner:*"), [""; 0]);
+    let log = format!("{:?}", probe.command(&["ACL", "LOG"]));
+    assert_eq!(log.matches("\"object\"").count(), 1, "{log}");
 }

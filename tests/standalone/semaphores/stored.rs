@@ -11,6 +11,8 @@ use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, HolderInfo, Receipt, Release, ReleaseOptions, Renewal,
     RenewalRequest,
 };
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// What Redisson writes for a permit that never expires.
@@ -296,6 +298,37 @@ fn lower_limit_is_kept_and_a_higher_one_wakes() {
     waiter.join().unwrap();
     held.unlock().unwrap();
     assert_eq!(stored(&mut probe), ("3".to_owned(), 0));
+}
+
+/// Fewer are held than when it began to wait, and still as many as there may be now.
+#[test]
+fn lower_limit_binds_those_that_wait_already() {
+    let server = RedisServer::start();
+    let client = client(&server, "watchdog=10m");
+    let mut semaphore = client.semaphore(NAME, 2).unwrap();
+    let [first, last] = [(); 2].map(|()| semaphore.acquire().unwrap());
+    let (is_free, waits) = (Arc::new(AtomicBool::new(false)), semaphore.clone());
+    let may_enter = Arc::clone(&is_free);
+    let waiter = std::thread::spawn(move || {
+        let _permit = waits.acquire().unwrap();
+        may_enter.load(Ordering::SeqCst)
+    });
+    let mut probe = server.probe();
+    let channel = format!("redisson_sc:{{{NAME}}}");
+    eventually("it waits", LONG, || probe.command(&["PUBLISH", &channel, "1"]).int() == 1);
+    assert_eq!(semaphore.set_limit(1).unwrap(), Some(2));
+    first.unlock().unwrap();
+    assert_eq!(stored(&mut probe), ("0".to_owned(), 1));
+    let before = probe.command_calls("zmscore");
+    eventually("it asks again", LONG, || {
+        probe.command(&["PUBLISH", &channel, "1"]);
+        probe.command_calls("zmscore") > before + 1
+    });
+    assert!(!waiter.is_finished());
+    is_free.store(true, Ordering::SeqCst);
+    last.unlock().unwrap();
+    assert!(waiter.join().unwrap(), "beside the last permit");
+    assert_eq!(stored(&mut probe), ("1".to_owned(), 0));
 }
 
 #[test]

@@ -313,3 +313,20 @@ impl LocalLockState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Beside a writer, those that were told are mostly readers.
+    #[test]
+    fn client_gives_way_to_told_clients_but_for_a_writer() {
+        let sharing = Sharing { hand_off: Duration::from_millis(5), counts_waiters: false };
+        for (kind, gives_way) in [(LockKind::Mutex, true), (LockKind::Write, false)] {
+            let name = LockName::new("x").unwrap().of_kind(kind);
+            let lock = LocalLock::new(name, Scope::Client, Weak::new(), sharing);
+            lock.told(8);
+            assert_eq!(!lock.lock().fairness.delay().is_zero(), gives_way, "{kind:?}");
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! Read-write locks, semaphores and fair locks: two clients on one store in memory.
 
 use super::*;
+use crate::engine::OTHER_LIMITS;
 use crate::{FencingToken, OwnedMutex, Semaphore, WriterPriority};
 
 /// Two clients of one store.
@@ -296,6 +297,112 @@ fn limit_is_changed_for_all_and_told_to_who_names_another() {
     let permits: Vec<_> = (0..2).map(|_| b.acquire().map(drop)).collect();
     assert!(permits.iter().all(Result::is_ok));
     eventually("the other limit is told", || *told.lock() == [(5, 1)]);
+}
+
+#[test]
+fn other_limit_is_told_once_for_each_that_is_named() {
+    let (store, _clock) = Recorded::new();
+    let (a, told) = store.client_with_events();
+    let _held = store.client().semaphore("x", 2).unwrap().acquire().unwrap();
+    let names_other = |name: &str, limit: u32| {
+        let permit = a.semaphore(name, limit).unwrap().try_acquire().unwrap();
+        permit.expect("one is free").unlock().unwrap();
+    };
+    let count = || told.lock().iter().filter(|event| *event == "LimitDiffers").count();
+    for _ in 0..10 {
+        names_other("x", 5);
+        names_other("x", 3);
+    }
+    names_other("x", 4);
+    eventually("each is told", || count() >= 3);
+    assert_eq!(count(), 3);
+    for number in 0..OTHER_LIMITS + 50 {
+        let name = format!("x{number}");
+        drop(store.client().semaphore(&name, 2).unwrap().acquire().unwrap());
+        names_other(&name, 5);
+    }
+    assert_eq!(a.0.other_limits.lock().len(), OTHER_LIMITS);
+}
+
+/// The store reports a name, and not which kind of lock that has.
+#[test]
+fn change_is_found_for_a_mutex_a_writer_and_a_fair_lock() {
+    let ([a, b], _clock) = pair();
+    let of = |client: &Client, kind: &str| -> Arc<dyn DistLock> {
+        match kind {
+            "write" => client.rw_lock(kind).unwrap().write().into(),
+            "fair" => client.fair_mutex(kind).unwrap().into(),
+            _ => client.mutex(kind).unwrap().into(),
+        }
+    };
+    // With a fair lock they are found in another way: the others once more.
+    for kind in ["mutex", "write", "fair", "mutex", "write"] {
+        let guard = of(&a, kind).lock().unwrap();
+        let _reader = a.rw_lock("read").unwrap().read().lock().unwrap();
+        assert!(of(&b, kind).force_unlock().unwrap());
+        let names = [kind, "read"].map(|name| LockName::new(name).unwrap());
+        a.0.renew_now(Some(&names));
+        eventually("the loss is known", || !guard.is_valid());
+        assert!(guard.unlock().unwrap_err().is_lost());
+    }
+}
+
+/// In the order of arrival, or before readers, the store must know who waits.
+#[test]
+fn waiter_that_polls_seldom_shows_itself_each_second() {
+    let waking = Waking::Polls { interval: 60 * SECOND, jitter: Duration::ZERO };
+    for (kind, expected) in [("mutex", 1..=1), ("write", 5..=6), ("fair", 5..=6)] {
+        let (store, clock) = Recorded::new();
+        let polls = store.able(Abilities::full().all_kinds(true).waking(waking)).client();
+        let of = |client: &Client| -> Arc<dyn DistLock> {
+            match kind {
+                "write" => client.rw_lock("x").unwrap().write().into(),
+                "fair" => client.fair_mutex("x").unwrap().into(),
+                _ => client.mutex("x").unwrap().into(),
+            }
+        };
+        let holder = store.client();
+        let held = of(&holder).lock().unwrap();
+        let lock = of(&polls);
+        let waiter = thread::spawn(move || lock.lock().map(drop).unwrap());
+        eventually("it has asked", || store.count("acquire") == 2);
+        for _ in 0..20 {
+            parked(&clock, 2);
+            clock.advance(SECOND / 4);
+        }
+        parked(&clock, 2);
+        let asked = store.count("acquire") - 1;
+        assert!(expected.contains(&asked), "{kind}: {asked} attempts in 5 s");
+        held.unlock().unwrap();
+        advance_until_done(&clock, 0, &waiter);
+        waiter.join().unwrap();
+    }
+}
+
+/// The writer is lost while the attempt is under way, and another one comes in between.
+#[test]
+fn reader_after_a_lost_writer_has_the_last_ones_token() {
+    let (store, clock) = Recorded::new();
+    let (a, b) = (store.client(), store.client());
+    let gate = store.gate.lock();
+    thread::scope(|scope| {
+        let reads = scope.spawn(|| {
+            let lock = a.rw_lock("x").unwrap();
+            let writer = lock.write().lock_with(&brief()).unwrap();
+            store.fail_next("acquire", Fault::Hangs);
+            let reader = lock.read().lock().unwrap();
+            assert!(writer.unlock().unwrap_err().is_lost());
+            reader.fencing_token()
+        });
+        eventually("it asks to read", || store.count("acquire") == 2);
+        clock.advance(6 * SECOND);
+        let other = b.rw_lock("x").unwrap().write().try_lock().unwrap().expect("its lease is over");
+        let last = other.fencing_token();
+        other.unlock().unwrap();
+        drop(gate);
+        assert_eq!(reads.join().unwrap(), last);
+        assert!(last.is_some());
+    });
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use super::{KindFormat, ScriptCall, renewal};
 use crate::connection::{ConnectionLike, Text};
+use crate::format::label::Labels;
 use crate::format::owned::OwnedFormat;
 use crate::format::redisson::CHANNEL;
 use crate::format::{WireFormat, run};
@@ -12,10 +13,10 @@ use crate::lua::Script;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, ReleaseOptions, WAITER_PRESENCE,
 };
-use lock_core::{LockKind, LockName, Moment};
+use lock_core::{LockName, Moment};
 use std::time::Duration;
 
-/// The format of [`LockKind::Fair`].
+/// The format of [`LockKind::Fair`](lock_core::LockKind::Fair).
 #[derive(Debug)]
 pub(super) struct Fair;
 
@@ -99,9 +100,10 @@ impl KindFormat for Fair {
         format: &OwnedFormat,
         link: &mut dyn ConnectionLike,
         name: &LockName,
+        labels: Labels,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        format.inspect(link, &name.of_kind(LockKind::Mutex), by)
+        format.look(link, name, labels, by)
     }
 
     fn verify(
@@ -111,7 +113,7 @@ impl KindFormat for Fair {
         acquisition: &AcquisitionId,
         by: Moment,
     ) -> Result<Option<HolderInfo>, Failure> {
-        Ok(self.inspect(format, link, &acquisition.name, by)?.held_by(acquisition.owner))
+        Ok(format.inspect(link, &acquisition.name, by)?.held_by(acquisition.owner))
     }
 
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {

@@ -22,13 +22,14 @@ mod permits;
 mod read_write;
 
 use super::OwnedFormat;
+use super::label::Labels;
 use super::script_call::ScriptCall;
 use crate::connection::{ConnectionLike, Text};
 use crate::lua::Script;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, ReleaseOptions,
 };
-use lock_core::{Error, LockKind, LockName, Moment};
+use lock_core::{Error, LockKind, LockName, Moment, OwnerId};
 use std::fmt;
 
 /// How one kind of lock stands in the store.
@@ -76,6 +77,7 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
         format: &OwnedFormat,
         link: &mut dyn ConnectionLike,
         name: &LockName,
+        labels: Labels,
         by: Moment,
     ) -> Result<LockInfo, Failure>;
 
@@ -121,6 +123,14 @@ pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
         LockKind::Write => Some(&read_write::Write),
         LockKind::Permits { .. } => Some(&permits::PERMITS),
         _ => None,
+    }
+}
+
+/// The owner of an acquisition as [`KindFormat::inspect`] shows it.
+pub(super) fn shown_owner(kind: LockKind, owner: OwnerId) -> String {
+    match kind {
+        LockKind::Permits { count, .. } => permits::shown_owner(owner, count),
+        _ => owner.to_string(),
     }
 }
 

@@ -5,7 +5,8 @@
 //! permit's number, so that every request of an acquisition names the same ones.
 
 use super::{KindFormat, ScriptCall};
-use crate::connection::{ConnectionLike, Reply, Text};
+use crate::connection::{ConnectionLike, Reply, Request, Text};
+use crate::format::label::{self, Labels};
 use crate::format::{OwnedFormat, busy_from_pttl, remaining, unexpected};
 use crate::keys;
 use crate::lua::Script;
@@ -13,6 +14,7 @@ use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Permits, ReleaseOptions,
 };
 use lock_core::{Error, LockKind, LockName, Moment, OwnerId, OwnerText};
+use std::slice;
 
 pub(super) static PERMITS: PermitFormat = PermitFormat;
 
@@ -45,6 +47,12 @@ fn beginning(owner: OwnerId) -> [u8; 13] {
         *byte ^= of_number;
     }
     id
+}
+
+/// The owner of so many permits as it is shown: by the last of them.
+pub(super) fn shown_owner(owner: OwnerId, count: u32) -> String {
+    let last = count.saturating_sub(1).to_be_bytes();
+    hex(&[&beginning(owner)[..], &last[1..]].concat())
 }
 
 /// How many permits there are in all, and how many an acquisition takes.
@@ -159,6 +167,7 @@ impl KindFormat for PermitFormat {
         format: &OwnedFormat,
         link: &mut dyn ConnectionLike,
         name: &LockName,
+        labels: Labels,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
         let keys = Self::keys(format, name);
@@ -174,12 +183,20 @@ impl KindFormat for PermitFormat {
             }
             _ => LockInfo::FREE,
         };
-        Ok(match (limit, free) {
+        let mut info = match (limit, free) {
             (Reply::Int(limit), Reply::Int(free)) => {
                 info.permits(Permits::new(at_least_none(*limit), at_least_none(*free)))
             }
             _ => info,
-        })
+        };
+        // Which key that is, only the first reply tells.
+        for label in format.reads(labels, || label::keys_of(&call.keys[0], &info)) {
+            let reply = link.call(&Request(&[&[b"GET", label.as_bytes()]]), by)?;
+            let reply = slice::from_ref(&reply);
+            format.note_refusal(reply);
+            label::add(&mut info, reply);
+        }
+        Ok(info)
     }
 
     fn verify(

@@ -8,6 +8,7 @@
 
 use super::{KindFormat, ScriptCall, renewal};
 use crate::connection::{ConnectionLike, Reply, Text};
+use crate::format::label::{self, Labels};
 use crate::format::owned::OwnedFormat;
 use crate::format::{FOR_EVER, WireFormat, remaining, run, unexpected};
 use crate::keys;
@@ -64,22 +65,9 @@ static RELEASE_WRITE: Script = script!(
     "read_write/free_writer"
 );
 static PURGE: Script = script!(36, "purge": "read_write/settle", "read_write/purge");
-static FORCE: Script = script!(
-    37,
-    "force":
-    "redisson/holder",
-    "read_write/holder",
-    "force",
-    "read_write/free_all"
-);
-static INSPECT: Script = script!(
-    38,
-    "inspect_rw":
-    "redisson/holder",
-    "read_write/holder",
-    "redisson/gone",
-    "read_write/inspect_rw"
-);
+static FORCE: Script = script!(37, "force": "redisson/holder", "force", "read_write/free_all");
+static INSPECT: Script =
+    script!(38, "inspect_rw": "redisson/holder", "redisson/gone", "read_write/inspect_rw");
 static LEFT: Script = script!(39, "left": "read_write/left");
 
 /// The key that says that a writer waits.
@@ -195,16 +183,19 @@ impl OwnedFormat {
     }
 
     /// What is left of each hold: of the hash, then of these keys. `None`: `field` is not there.
+    /// With it what stands under the keys that are to be read.
     fn left(
         &self,
         link: &mut dyn ConnectionLike,
         keys: Vec<String>,
         field: Option<&str>,
+        read: &[String],
         by: Moment,
-    ) -> Result<Option<Vec<i64>>, Failure> {
+    ) -> Result<(Option<Vec<i64>>, Vec<Reply>), Failure> {
         let key = keys.first().cloned().unwrap_or_default();
         let words: Vec<_> = field.iter().map(|field| field.as_bytes()).collect();
-        let reply = ScriptCall::new(&LEFT, keys, &words).run(link, &key, by)?;
+        let call = ScriptCall::new(&LEFT, keys, &words);
+        let (reply, found) = call.run_with_reads(link, &key, read, by)?;
         let times = reply.as_array().map(|times| {
             times.iter().filter_map(|time| match time {
                 Reply::Int(time) => Some(*time),
@@ -212,7 +203,8 @@ impl OwnedFormat {
             })
         });
         let times: Option<Vec<_>> = times.map(Iterator::collect);
-        times.map(|it| Some(it).filter(|it| !it.is_empty())).ok_or_else(|| unexpected(link, &LEFT))
+        let times = times.ok_or_else(|| unexpected(link, &LEFT))?;
+        Ok((Some(times).filter(|times| !times.is_empty()), found))
     }
 
     /// See [`Backend::inspect`](lock_core::Backend::inspect).
@@ -220,12 +212,16 @@ impl OwnedFormat {
         &self,
         link: &mut dyn ConnectionLike,
         name: &LockName,
+        labels: Labels,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
         let key = self.keys.lock(name);
         let mut keys = vec![key.to_string()];
         keys.extend(self.writers_first.then(|| waiting_writer(&key)));
-        let reply = ScriptCall::new(&INSPECT, keys, &[]).run(link, &key, by)?;
+        let call = ScriptCall::new(&INSPECT, keys, &[]);
+        let read = self.reads(labels, || vec![keys::label(&key)]);
+        let (reply, found) = call.run_with_reads(link, &key, &read, by)?;
+        self.note_refusal(&found);
         let items = reply.as_array().and_then(|items| items.split_at_checked(4));
         let (pttl, holders, mode, waits, fields) = match items {
             Some(([Reply::Int(pttl), Reply::Int(holders), Reply::Bulk(mode), waits], fields)) => {
@@ -238,25 +234,33 @@ impl OwnedFormat {
         let is_read_lock = name.kind() == LockKind::Read;
         let writer = fields.iter().find(|field| mode.is_empty() || field.is_writer());
         if let Some(writer) = writer.filter(|_| !is_read_lock) {
-            return unread(LockInfo::held(writer.info(remaining(pttl))));
+            let mut info = LockInfo::held(writer.info(remaining(pttl)));
+            label::add(&mut info, &found);
+            return unread(info);
         }
         if mode.is_empty() {
             return unread(LockInfo::FREE);
         }
         let others = writer.map_or(0, |_| 1);
         let readers = Holds::new(&key, fields);
-        let Some(left) = self.left(link, readers.keys(&key), None, by)? else {
+        let of_readers = readers.fields.iter().map(|(it, _)| keys::label_of(&key, &it.name));
+        let read = self.reads(labels, || of_readers.collect());
+        let (left, found) = self.left(link, readers.keys(&key), None, &read, by)?;
+        self.note_refusal(&found);
+        let Some(left) = left else {
             return unread(LockInfo::FREE);
         };
         let mut times = left.into_iter();
         let whole = times.next().unwrap_or(pttl);
         let first = readers.fields.first().map(|(field, _)| field.info(remaining(whole)));
         let mut alive = Vec::new();
-        for (field, keys) in &readers.fields {
+        for (at, (field, keys)) in readers.fields.iter().enumerate() {
             if let Some(last) = times.by_ref().take(keys.len()).filter(|left| *left != -2).max() {
                 // The hash bounds it, where that has an end.
                 let last = if whole < 0 { last } else { last.min(whole) };
-                alive.push(field.info(remaining(last)));
+                let mut reader = field.info(remaining(last));
+                label::add_to(&mut reader, found.get(at));
+                alive.push(reader);
             }
         }
         let unseen = holders.saturating_sub(others + readers.fields.len() as u64);
@@ -364,9 +368,10 @@ impl KindFormat for Read {
         format: &OwnedFormat,
         link: &mut dyn ConnectionLike,
         name: &LockName,
+        labels: Labels,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        format.inspect_read_write(link, name, by)
+        format.inspect_read_write(link, name, labels, by)
     }
 
     fn verify(
@@ -379,7 +384,7 @@ impl KindFormat for Read {
         let key = format.keys.lock(&acquisition.name);
         let reader = Field { name: acquisition.owner.to_string(), holds: 1 };
         let keys = vec![key.to_string(), hold(&key, &reader.name, 1)];
-        let left = format.left(link, keys, Some(&reader.name), by)?;
+        let (left, _) = format.left(link, keys, Some(&reader.name), &[], by)?;
         let own = left.filter(|left| left.iter().all(|left| *left != -2));
         Ok(own.map(|left| reader.info(left.into_iter().filter_map(remaining).min())))
     }
@@ -469,9 +474,10 @@ impl KindFormat for Write {
         format: &OwnedFormat,
         link: &mut dyn ConnectionLike,
         name: &LockName,
+        labels: Labels,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        format.inspect_read_write(link, name, by)
+        format.inspect_read_write(link, name, labels, by)
     }
 
     fn verify(
@@ -483,7 +489,7 @@ impl KindFormat for Write {
     ) -> Result<Option<HolderInfo>, Failure> {
         let key = format.keys.lock(&acquisition.name).into_owned();
         let writer = Field { name: writer(acquisition.owner), holds: 1 };
-        let left = format.left(link, vec![key], Some(&writer.name), by)?;
+        let (left, _) = format.left(link, vec![key], Some(&writer.name), &[], by)?;
         Ok(left.map(|left| writer.info(left.into_iter().filter_map(remaining).min())))
     }
 

@@ -6,6 +6,6 @@
 -- script ends.
 local left = leave(KEYS[4], ARGV[1])
 if look(redis.call, KEYS[1], ARGV[1]) == 1 or (left > 0 and redis.call('EXISTS', KEYS[1]) == 0) then
-  tell(KEYS[4], ARGV[3])
+  tell_next(KEYS[4], ARGV[3])
 end
 

@@ -1,5 +1,5 @@
 -- What goes behind force.lua, for a fair lock.
 --
 -- KEYS[2] the queue       see queue.lua
-tell(KEYS[2], publish)
+tell_next(KEYS[2], publish)
 

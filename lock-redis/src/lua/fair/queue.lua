@@ -39,7 +39,7 @@ local function leave(queue, owner)
 end
 
 -- The owner that is next is told on the channel that is called like the queue, and the others sleep on.
-local function tell(queue, publish)
+local function tell_next(queue, publish)
   local owner = first(queue, clock())
   if owner and owner ~= '' then
     redis.pcall(publish, queue, owner)

@@ -1,5 +1,6 @@
--- Owner and hold count of the first that has it, and the mode of a read-write lock; nothing if it is free. A lock is one field, `UUID:number` with a count; a
--- read-write lock of Redisson's has `mode` besides, and a field for each holder. Of anything else an error is returned.
+-- Owner and hold count of the first that has it, and the mode of a read-write lock; nothing if it is free. A lock is one field,
+-- `UUID:number` with a count; a read-write lock of Redisson's has `mode` besides, and a field for each holder. Of more holders
+-- than can be looked at none is named: the owner is an empty text. Of anything else an error is returned.
 --
 -- A hash of something else may be large: first its size is asked for, then its fields, and values only of a lock's fields.
 local MOST = 1000
@@ -24,6 +25,12 @@ local function holder(key)
     return {}
   end
   local is_read_write = size > 1 and redis.call('HEXISTS', key, 'mode') == 1
+  if is_read_write and size > MOST then
+    local mode = redis.call('HMGET', key, 'mode')[1]
+    if mode == 'read' or mode == 'write' then
+      return {'', '1', mode}
+    end
+  end
   if size > MOST or (size > 1 and not is_read_write) then
     return redis.error_reply('WRONGTYPE the hash has ' .. string.format('%.0f', size) .. ' fields')
   end
