@@ -141,7 +141,7 @@ impl Server {
     }
 
     /// Another server is used at this address since a request left.
-    pub(in crate::connection) fn superseded(&self) -> Error {
+    pub(super) fn superseded(&self) -> Error {
         Error::unavailable(format!(
             "another server answers at {self} since, and what the one before it says does not count"
         ))
