@@ -3,7 +3,8 @@
 //! The rule: modules that stand beside each other, each with all below it, do not use each other in
 //! a circle. A module and its own children may: the children are its parts. What counts is a path
 //! (`crate::`, `super::`, of a child, or of a name that is imported), followed through re-exports
-//! to the module that defines what it names. Methods of values are not seen, nor is test code.
+//! to the module that defines what it names. Methods of values are not seen, nor is what only tests
+//! or links of the documentation need.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
@@ -122,7 +123,7 @@ fn circle(uses: &Uses, start: &str) -> Option<Vec<String>> {
                 return Some(way);
             }
             if seen.insert(used.clone()) {
-                ways.push_back([&way[..], &[used.clone()]].concat());
+                ways.push_back([&way[..], std::slice::from_ref(used)].concat());
             }
         }
     }
@@ -174,11 +175,12 @@ fn is_character(text: &str) -> bool {
     next.next() == Some('\\') || next.next() == Some('\'')
 }
 
-/// Leaves out the items that only tests have.
+/// Leaves out what only tests or the documentation have.
 fn without_tests<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
     let (mut kept, mut at) = (Vec::new(), 0);
     while at < tokens.len() {
-        if tokens[at..].starts_with(&["#", "[", "cfg", "(", "test", ")", "]"]) {
+        let is_for = |what| tokens[at..].starts_with(&["#", "[", "cfg", "(", what, ")", "]"]);
+        if is_for("test") || is_for("doc") {
             at += item_length(&tokens[at..]);
         } else {
             kept.push(tokens[at]);
@@ -258,19 +260,15 @@ fn read_paths(tokens: &[&str], module: &mut Module) {
 /// The paths of an import, each with the name that it gets here.
 fn read_use(tokens: &[&str], before: &[String], leaves: &mut Vec<(Vec<String>, String)>) {
     let mut path = before.to_vec();
-    let mut tokens = tokens.iter().copied().enumerate().peekable();
-    let all: Vec<_> = tokens.clone().map(|(_, token)| token).collect();
-    while let Some((at, token)) = tokens.next() {
-        match token {
+    for (at, token) in tokens.iter().enumerate() {
+        match *token {
             "::" => {}
             "{" => {
-                for part in parts(&all[at + 1..all.len() - 1]) {
-                    read_use(part, &path, leaves);
-                }
-                return;
+                let inside = &tokens[at + 1..tokens.len() - 1];
+                return parts(inside).into_iter().for_each(|part| read_use(part, &path, leaves));
             }
             "as" => {
-                let alias = all[at + 1].to_owned();
+                let alias = tokens[at + 1].to_owned();
                 return leaves.push((path, alias));
             }
             "self" if !path.is_empty() => {}
