@@ -32,6 +32,7 @@ mod shutdown;
 pub(crate) mod single_flight;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
+mod tls_options;
 mod tracked;
 mod transport;
 
@@ -50,7 +51,8 @@ pub(crate) use resp::{Reply, ReplyReader, Request, ServerError, Text, info_field
 pub(crate) use server::{Cause, Server};
 pub(crate) use server_kind::with_server_kind;
 pub(crate) use shared::SharedConnection;
-pub(crate) use tls::{TlsOptions, TlsSettings};
+pub(crate) use tls::TlsSettings;
+pub(crate) use tls_options::TlsOptions;
 pub(crate) use tracked::TrackedConnection;
 pub(crate) use transport::{ReadBuffer, Transport, WriteBuffer};
 
