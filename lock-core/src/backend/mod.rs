@@ -246,7 +246,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn abilities(&self) -> Abilities;
 
     /// Returns what of the store's settings and state matters for locks, the good and the bad.
-    /// Changes nothing there. What cannot be looked at is [`Unknown`](crate::FindingLevel::Unknown).
+    /// Changes nothing there. What cannot be looked at is
+    /// [`Unknown`](crate::FindingLevel::Unknown).
     ///
     /// Nothing in the default.
     ///

@@ -85,7 +85,8 @@ impl Server {
         }
     }
 
-    /// Reports a warning of a kind that has one cause, once until it [is mended](Self::clear_warnings).
+    /// Reports a warning of a kind that has one cause, once until it
+    /// [is mended](Self::clear_warnings).
     pub(crate) fn warn(&self, kind: WarningKind, message: impl FnOnce() -> String) {
         self.warn_of(kind, Cause::default(), message);
     }
