@@ -50,7 +50,7 @@ fn acquire(
     if let Some(time) = arguments.max_hold {
         options = options.lease(time);
     }
-    lock.take(&options, arguments.wait.or(arguments.nonblock.then_some(Duration::ZERO)))
+    lock.take(&options, arguments.patience.longest_wait())
 }
 
 /// Answers commands until the lock is released or lost.

@@ -21,6 +21,7 @@ mod doctor;
 mod exit;
 
 // `hold`.
+mod help;
 mod hold;
 
 // `run`, the process that becomes the command.

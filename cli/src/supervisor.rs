@@ -108,8 +108,9 @@ fn acquire(
 ) -> Result<Option<OwnedGuard>, Error> {
     // Without a limit one attempt first, which reports at once that the store cannot be reached: a
     // wait without an end would tolerate that for a while.
-    let guard = lock.take(options, Some(arguments.wait.unwrap_or_default()))?;
-    if guard.is_some() || arguments.nonblock || arguments.wait.is_some() {
+    let longest = arguments.patience.longest_wait();
+    let guard = lock.take(options, Some(longest.unwrap_or_default()))?;
+    if guard.is_some() || longest.is_some() {
         return Ok(guard);
     }
     if arguments.verbose {

@@ -3,8 +3,8 @@
 //! the lock some are.
 //!
 //! ```sh
-//! cargo run --release --example batch_workers                  # eight threads, in this process's memory
-//! cargo run --release --example batch_workers -- --unsafe      # the same without the lock: exit 1
+//! cargo run --release --example batch_workers              # eight threads, in this process
+//! cargo run --release --example batch_workers -- --unsafe  # the same without the lock: exit 1
 //! cargo run --release --example batch_workers -- --url redis://127.0.0.1:6379 --processes 4
 //! ```
 //!

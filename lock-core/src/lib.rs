@@ -51,6 +51,7 @@ mod metrics;
 mod multi;
 mod mutex;
 mod name;
+mod name_rules;
 mod notices;
 mod notification;
 mod on_demand;

@@ -92,7 +92,8 @@ macro_rules! held_by_threads {
                 &self,
                 options: &crate::LockOptions,
             ) -> Result<Option<crate::LockGuard>, crate::Error> {
-                self.0.acquire_here(options)
+                let hold = self.0.acquire(Some(crate::holder::thread_id()), options)?;
+                Ok(hold.map(crate::LockGuard::new))
             }
 
             fn unlock(&self) -> Result<(), crate::Error> {

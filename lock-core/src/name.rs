@@ -1,10 +1,8 @@
 //! [`LockName`]: the validated name of a lock, and its [`LockKind`].
 
-mod validation;
-
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasherDefault, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::sync::{Arc, LazyLock};
 
 /// The name of a lock, the same for all programs that share it.
@@ -115,6 +113,11 @@ impl LockKind {
 impl LockName {
     /// The longest name, in bytes.
     pub const MAX_BYTES: usize = 512;
+
+    /// The name with this text, which has been validated.
+    pub(crate) fn of_valid(text: &str) -> Self {
+        Self { text: text.into(), kind: LockKind::Mutex, hash: HASHES.hash_one(text) }
+    }
 
     /// Returns the name as text.
     #[must_use]

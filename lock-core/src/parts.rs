@@ -99,6 +99,9 @@ impl SingleLock {
         options: &LockOptions,
     ) -> Result<Option<Hold>, Error> {
         let Self { engine, name, .. } = self;
+        if thread == Some(0) {
+            return Err(Error::misuse("a thread that is ending cannot hold a lock").on(name));
+        }
         #[cfg(feature = "tracing")]
         let span = crate::trace::acquire(name);
         let apart;
@@ -122,15 +125,6 @@ impl SingleLock {
         #[cfg(feature = "tracing")]
         crate::trace::ended(&span, &result);
         Ok(result?.map(|taken| Hold::new(Arc::clone(engine), Arc::clone(local), taken)))
-    }
-
-    /// Takes the lock for the calling thread.
-    pub(crate) fn acquire_here(&self, options: &LockOptions) -> Result<Option<LockGuard>, Error> {
-        let thread = thread_id();
-        if thread == 0 {
-            return Err(Error::misuse("a thread that is ending cannot hold a lock").on(&self.name));
-        }
-        Ok(self.acquire(Some(thread), options)?.map(LockGuard::new))
     }
 
     /// Takes the lock for a guard that belongs to no thread.

@@ -28,7 +28,7 @@ pub struct RedisBackend {
 }
 
 impl RedisBackend {
-    /// The lane that renews here: one server has one.
+    /// The node that renews: one server is one.
     const NODE: u64 = 0;
 
     /// The server that `config` names. Does not talk to it.

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// `batch_workers` sells and `distlock hold` holds while the slots of both go to another node with 2,000
-/// others, and come back, and then their node gives way to its replica.
+/// `batch_workers` sells and `distlock hold` holds while the slots of both go to another node with
+/// 2,000 others, and come back, and then their node gives way to its replica.
 #[test]
 fn batch_workers_are_exact_during_resharding_and_a_failover() {
     let cluster = Cluster::steady();

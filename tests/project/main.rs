@@ -17,6 +17,9 @@ mod gallery;
 // What no lock can promise, by GUARANTEES: each test shows the failure.
 mod guarantees;
 
+// No circle of imports between modules.
+mod modules;
+
 // The dependencies of a program that uses the crates, and the files that they publish.
 mod packages;
 

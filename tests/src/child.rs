@@ -323,8 +323,8 @@ fn profile_dir() -> PathBuf {
     own.ancestors().nth(2).expect("tests lie in target/<profile>/deps").to_owned()
 }
 
-/// Where the binary of an example or a program is. Cargo is asked to build it, once in each run: with `cargo test
-/// --test it` it may be missing or, worse, old.
+/// Where the binary of an example or a program is. Cargo is asked to build it, once in each run:
+/// with `cargo test --test it` it may be missing or, worse, old.
 fn built(kind: &'static str, name: &str) -> PathBuf {
     static BUILT: LazyLock<Mutex<HashMap<String, Arc<OnceLock<PathBuf>>>>> =
         LazyLock::new(Mutex::default);

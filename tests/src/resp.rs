@@ -60,7 +60,8 @@ impl Request {
             (Some(keys), arguments) if arguments == 2 * keys && self.begins_with_a_lease() => {
                 Kind::Renew
             }
-            // Also with the queue of a fair lock and the time of a waiter's presence, and for readers.
+            // Also with the queue of a fair lock and the time of a waiter's presence, and for
+            // readers.
             (Some(3), 2..=4) | (Some(4 | 5), 2..=5) if self.begins_with_a_lease() => Kind::Acquire,
             (Some(4), 13) => Kind::Acquire,
             // With one key more where a list is pushed to, too.

@@ -4,10 +4,10 @@
 //! Quorum). Two majorities share a node, which grants in one order, with growing tokens.
 
 use super::attempt_state::{AttemptState, NodeAnswer, Outstanding, QuorumReceipt};
-use super::backend::Quorum;
 use super::majority::{Decision, RoundTally, free_in, majority};
 use super::node::{Response, Vote};
 use super::node_worker::{NodeContext, Queue};
+use super::quorum::Quorum;
 use super::responses::Responses;
 use lock_core::backend::{Answer, Attempt, Failure, Grant, Pause, Receipt, RollbackCause, Tokens};
 use lock_core::{Error, ErrorKind, FencingToken, MemberOutcome, MemberResult, Moment, TokenRange};

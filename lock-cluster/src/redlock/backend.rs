@@ -1,21 +1,18 @@
 //! [`QuorumBackend`]: independent stores as one store of locks.
 
-use super::attempt_state::{AttemptState, QuorumReceipt};
+use super::attempt_state::QuorumReceipt;
 use super::majority::{self, majority};
-use super::membership::Membership;
-use super::node::{QuorumNode, QuorumTerms, RedisNode, Response};
-use super::node_worker::{NodeContext, NodeWorker, Queue, SUSPECT_AFTER, is_unavailable};
+use super::node::QuorumNode;
+use super::node_worker::{NodeContext, Queue, SUSPECT_AFTER};
+use super::quorum::{Quorum, answered};
 use super::responses::Responses;
-use super::token::TokenProposals;
 use super::watch::{PendingWatch, QuorumWatch};
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Backoff, Failure, FoundBusyBy, LockInfo,
-    LockPage, NodeId, OnReleased, PagePosition, Receipt, Release, ReleaseOptions, Renewal,
-    RenewalRequest, Tombstone, Wake, Waking, Watch,
+    LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
+    Wake, Waking, Watch,
 };
-use lock_core::{
-    Clock, Context, Error, Finding, LeaseTime, LockName, MemberOutcome, Moment, SystemClock,
-};
+use lock_core::{Clock, Context, Error, Finding, LockName, Moment, SystemClock};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -24,9 +21,6 @@ use std::time::Duration;
 /// The pause before nodes that disagree on the holder are asked again; it doubles.
 const SPLIT: Duration = Duration::from_millis(10);
 const LONG_SPLIT: Duration = Duration::from_millis(100);
-
-/// The pauses between updates of the membership while they change nothing.
-const BETWEEN_UPDATES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
 
 /// A lock on a majority of independent stores (Redlock).
 ///
@@ -46,32 +40,6 @@ const BETWEEN_UPDATES: Backoff = Backoff::new(Duration::from_millis(250), Durati
 /// | neither, until the deadline | unknown; it is repeated, and earlier answers count |
 #[derive(Clone)]
 pub struct QuorumBackend(pub(super) Arc<Quorum>);
-
-/// The state that the backend, its attempts and its watches share.
-pub(super) struct Quorum {
-    pub(super) workers: Vec<NodeWorker>,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) proposals: TokenProposals,
-    node_timeout: Duration,
-    abilities: Abilities,
-    pub(super) membership: Arc<Membership>,
-    /// The terms of the servers; `None` for other stores.
-    pub(super) terms: Option<QuorumTerms>,
-    /// Since when all servers have no marker.
-    pub(super) starting: Mutex<Option<Moment>>,
-    pub(super) update: Mutex<UpdateState>,
-}
-
-/// The state of the background update of the members.
-pub(super) struct UpdateState {
-    /// The earliest start of the next update; `NEVER` while one runs.
-    pub(super) not_before: Moment,
-    /// For updates in a row without a change.
-    pub(super) backoff: Backoff,
-}
-
-/// The responses of one node to a batch of renewals.
-type Batch = Result<Vec<Result<Response<Renewal>, Failure>>, Failure>;
 
 impl QuorumBackend {
     /// The fewest nodes: two of two, or one of one, are no better than one server.
@@ -110,35 +78,7 @@ impl QuorumBackend {
             )));
         }
         nodes.iter().try_for_each(check)?;
-        let abilities = || nodes.iter().map(QuorumNode::abilities);
-        let tokens = abilities().all(|abilities| abilities.tokens);
-        let first_renewal = abilities().filter_map(|it| it.first_renewal).min();
-        let server = nodes.iter().find_map(QuorumNode::server);
-        let terms = server.map(|server| *server.terms());
-        let membership = Membership::new(
-            nodes.iter().map(QuorumNode::name).collect(),
-            server.map(RedisNode::marker_key).unwrap_or_default(),
-            terms.map(|terms| terms.max_lease).unwrap_or_default(),
-        );
-        let clock = &context.clock;
-        let worker = |(at, node)| NodeWorker::new(at, node, Arc::clone(clock), node_timeout);
-        Ok(Self(Arc::new(Quorum {
-            workers: nodes.into_iter().enumerate().map(worker).collect(),
-            clock: Arc::clone(clock),
-            proposals: TokenProposals::default(),
-            node_timeout,
-            abilities: Abilities::full()
-                .tokens(tokens)
-                .first_renewal(first_renewal)
-                .longest_lease(terms.map(|terms| terms.max_lease)),
-            membership: Arc::new(membership),
-            terms,
-            starting: Mutex::new(None),
-            update: Mutex::new(UpdateState {
-                not_before: Moment::from_nanos(0),
-                backoff: BETWEEN_UPDATES,
-            }),
-        })))
+        Ok(Self(Arc::new(Quorum::new(nodes, node_timeout, &context.clock))))
     }
 }
 
@@ -156,205 +96,6 @@ fn check(node: &QuorumNode) -> Result<(), Error> {
         return Ok(());
     };
     Err(Error::configuration(format!("{} cannot be of a quorum: it {why}", node.name())))
-}
-
-impl Quorum {
-    /// The time that a node has for an answer.
-    pub(super) fn node_timeout(&self) -> Duration {
-        self.node_timeout
-    }
-
-    /// The deadline of requests that are sent now.
-    pub(super) fn by(&self, by: Moment) -> Moment {
-        by.min(self.clock.now() + self.node_timeout)
-    }
-
-    /// Refuses a lease that would outlive the pause of a restarted node.
-    pub(super) fn check_lease(&self, lease: LeaseTime) -> Result<(), Error> {
-        match self.terms {
-            Some(QuorumTerms { max_lease, .. }) if lease.duration() > max_lease => {
-                Err(Error::misuse(format!(
-                    "a lease of {lease} is longer than any that this quorum grants: \
-                     max_lease={max_lease:?}"
-                )))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Sends a request to every node, and waits for none.
-    pub(super) fn ask<T: Send + 'static>(
-        &self,
-        queue: Queue,
-        by: Moment,
-        request: impl Fn(&NodeContext, Moment) -> Result<T, Failure> + Clone + Send + 'static,
-    ) -> Arc<Responses<Result<T, Failure>>> {
-        let responses = Responses::of(self.workers.len());
-        for worker in &self.workers {
-            let responses = Arc::clone(&responses);
-            worker.ask(queue, by, request.clone(), move |context, response| {
-                responses.put(context.number(), response);
-            });
-        }
-        responses
-    }
-
-    fn counted<T: Clone>(
-        &self,
-        responses: &[Option<Result<Response<T>, Failure>>],
-    ) -> Vec<Option<Result<T, Failure>>> {
-        self.membership.counted(responses, self.clock.now())
-    }
-
-    /// The failure of a request that the answers do not decide. Its outcome is unknown if that of
-    /// any node is.
-    fn undecided<T>(&self, what: &str, answers: &[Option<Result<T, Failure>>]) -> Failure {
-        let outcomes = answers.iter().map(|answer| match answer {
-            Some(Ok(_)) => MemberOutcome::Done,
-            Some(Err(failure)) => MemberOutcome::Failed(failure.error().clone()),
-            None => MemberOutcome::Failed(Error::unavailable("no answer in time")),
-        });
-        let error = self.unavailable(what, outcomes.collect());
-        let is_refused = |answer: &Option<Result<T, Failure>>| {
-            matches!(answer, Some(Err(Failure::Refused(_) | Failure::NotSent(_))))
-        };
-        if answers.iter().all(is_refused) {
-            Failure::Refused(error)
-        } else {
-            Failure::Unknown(error)
-        }
-    }
-
-    /// Sends a release to every node; `each` gets the outcomes. Without `waits` it is sent from
-    /// this thread where that is possible at once.
-    fn send_release(
-        &self,
-        acquisition: &AcquisitionId,
-        options: ReleaseOptions,
-        by: Moment,
-        waits: bool,
-        each: impl Fn(usize, Result<Release, Failure>) + Clone + Send + 'static,
-    ) {
-        self.proposals.released(&acquisition.name, acquisition.owner, options.last_used);
-        let receipt = acquisition.receipt.get::<QuorumReceipt>();
-        let state = receipt.map(|receipt| Arc::clone(&receipt.0));
-        for worker in &self.workers {
-            let (acquisition, each) = (acquisition.clone(), each.clone());
-            if let Some(state) = &state
-                && !waits
-                && options.tombstone == Tombstone::None
-                && worker.is_idle()
-            {
-                submit_release(worker.context(), state, &acquisition, options, by, each);
-                continue;
-            }
-            let (state, late) = (state.clone(), acquisition.clone());
-            let request = move |context: &NodeContext, by| match &state {
-                Some(state) => state.release_on(context, &acquisition, options, by),
-                // An attempt without an answer may have been granted on any node.
-                None => context.release(&acquisition, ReleaseOptions::WITH_TOMBSTONE, by),
-            };
-            worker.ask(Queue::Attempts, by, request, move |context, outcome| {
-                if matches!(&outcome, Err(Failure::NotSent(_))) {
-                    let AcquisitionId { name, owner, lease, .. } = late;
-                    let receipt = Receipt::default();
-                    context.release_later(AcquisitionId::new(name, owner, lease, receipt), None);
-                }
-                each(context.number(), outcome);
-            });
-        }
-    }
-
-    /// Renews these. A lease beyond the terms is refused before it is sent: a node would keep it.
-    fn renew(&self, batch: &[RenewalRequest], by: Moment) -> Vec<Result<Renewal, Failure>> {
-        let refusals: Vec<_> =
-            batch.iter().map(|one| self.check_lease(one.acquisition.lease).err()).collect();
-        let allowed = batch.iter().zip(&refusals).filter(|(_, refusal)| refusal.is_none());
-        let mut renewals =
-            self.renew_allowed(allowed.map(|(one, _)| one.clone()).collect(), by).into_iter();
-        let outcome = |refusal| match refusal {
-            Some(refusal) => Err(Failure::Refused(refusal)),
-            None => renewals.next().expect("one for each that was allowed"),
-        };
-        refusals.into_iter().map(outcome).collect()
-    }
-
-    fn renew_allowed(
-        &self,
-        batch: Vec<RenewalRequest>,
-        by: Moment,
-    ) -> Vec<Result<Renewal, Failure>> {
-        if batch.is_empty() {
-            return Vec::new();
-        }
-        let (count, by) = (batch.len(), self.by(by));
-        let batch: Arc<[_]> = batch.into();
-        let request = move |context: &NodeContext, by| {
-            let on_node = |one: &RenewalRequest| {
-                let mut one = one.clone();
-                let state = one.acquisition.receipt.get::<QuorumReceipt>();
-                let receipt = state.map(|receipt| receipt.0.receipt(context.number()));
-                one.acquisition.receipt = receipt.unwrap_or_default();
-                one
-            };
-            let batch: Vec<_> = batch.iter().map(on_node).collect();
-            let renewals = context.node().renew(&batch, by);
-            match renewals.first() {
-                // A node that answered none of them is silent.
-                Some(Err(failure)) if renewals.iter().all(is_unavailable) => Err(failure.clone()),
-                _ => Ok(renewals),
-            }
-        };
-        let responses = self.ask(Queue::Renewals, by, request);
-        let counted = |responses: &[Option<Batch>], at: usize| {
-            let one = |response: &Option<Batch>| match response.as_ref()? {
-                Ok(renewals) => renewals.get(at).cloned(),
-                Err(failure) => Some(Err(failure.clone())),
-            };
-            self.counted(&responses.iter().map(one).collect::<Vec<_>>())
-        };
-        let renewed = |answers: &[_]| majority::renewed(&answered(answers));
-        let all_decided = |responses: &[Option<Batch>]| {
-            (0..count).all(|at| renewed(&counted(responses, at)).is_some()).then_some(())
-        };
-        let _all_decided = responses.wait(self.clock.as_ref(), by, all_decided);
-        responses.read(|responses| {
-            let renewal = |at: usize| {
-                let answers = counted(responses, at);
-                renewed(&answers).ok_or_else(|| self.undecided("renewed it", &answers))
-            };
-            (0..count).map(renewal).collect()
-        })
-    }
-}
-
-/// Releases the lock on one node without waiting for the answer.
-fn submit_release(
-    context: &Arc<NodeContext>,
-    state: &Arc<AttemptState>,
-    acquisition: &AcquisitionId,
-    options: ReleaseOptions,
-    by: Moment,
-    each: impl Fn(usize, Result<Release, Failure>) + Send + 'static,
-) {
-    let at = context.number();
-    let Some(options) = state.release_options(at, options) else {
-        return each(at, Ok(state.note_release(at, Release::Gone)));
-    };
-    let acquisition = state.with_receipt(acquisition, at);
-    let (later, state, kept) = (Arc::clone(context), Arc::clone(state), acquisition.clone());
-    let done = Box::new(move |outcome: Result<Release, Failure>| {
-        if matches!(&outcome, Err(failure) if failure.error().is_unavailable()) {
-            later.release_later(kept, options.kept);
-        }
-        each(at, outcome.map(|release| state.note_release(at, release)));
-    });
-    context.node().submit_release(&acquisition, options, by, done);
-}
-
-/// The answers without the failures.
-fn answered<T: Clone>(answers: &[Option<Result<T, Failure>>]) -> Vec<Option<T>> {
-    answers.iter().map(|answer| answer.as_ref().and_then(|it| it.as_ref().ok().cloned())).collect()
 }
 
 /// A decision if a majority has answered.

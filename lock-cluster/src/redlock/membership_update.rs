@@ -3,11 +3,11 @@
 //! The members of an epoch choose those of the next by single-decree Paxos, with the ballots in
 //! their markers. The reasons are in `docs/DESIGN.md`, section Quorum.
 
-use super::backend::Quorum;
 use super::majority::majority;
 use super::membership::{Identity, preferred_twin};
 use super::node::QuorumTerms;
 use super::node_worker::{NodeContext, Queue};
+use super::quorum::Quorum;
 use super::responses::Responses;
 use lock_core::backend::{Failure, contain, run_in_background};
 use lock_core::{ClientId, Error, Moment};

@@ -2,7 +2,7 @@
 //!
 //! - `scheme`: [`RedlockScheme`], the URLs; `setup`: [`set_up`], which begins a quorum
 //! - `status`: what its nodes are, for operators
-//! - `backend`: [`QuorumBackend`], the operations on locks
+//! - `backend`: [`QuorumBackend`], the operations on locks; `quorum`: what they ask of all nodes
 //! - `attempt`: one attempt on all nodes; `attempt_state`: its state on each node
 //! - `majority`: the decisions of a majority, without input and output
 //! - `token`: the proposed tokens
@@ -18,6 +18,7 @@ mod membership;
 mod membership_update;
 mod node;
 mod node_worker;
+mod quorum;
 mod responses;
 mod scheme;
 mod setup;

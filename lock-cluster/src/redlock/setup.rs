@@ -1,9 +1,10 @@
 //! [`set_up`]: an operator begins a quorum, or completes one.
 
-use super::backend::{Quorum, QuorumBackend};
+use super::backend::QuorumBackend;
 use super::majority::majority;
 use super::membership_update::new_quorum;
 use super::node::RedisNode;
+use super::quorum::Quorum;
 use super::scheme::{UrlOptions, nodes};
 use lock_core::backend::{Backoff, Failure};
 use lock_core::{

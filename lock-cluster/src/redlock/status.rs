@@ -1,8 +1,9 @@
 //! What the nodes of a quorum are, for operators: [`quorum_status`], and the findings of a
 //! diagnosis.
 
-use super::backend::{Quorum, QuorumBackend};
+use super::backend::QuorumBackend;
 use super::majority::majority;
+use super::quorum::Quorum;
 use super::scheme::{UrlOptions, nodes};
 use lock_core::backend::Failure;
 use lock_core::{ClientId, Config, Context, Error, Finding, FindingLevel, Moment, SystemClock};

@@ -51,8 +51,8 @@ impl Config {
                     )
                 })
             }
-            "connect_timeout" => timeout(option, self.connect_timeout),
-            "command_timeout" => timeout(option, self.command_timeout),
+            "connect_timeout" => wrong_timeout(option, self.connect_timeout),
+            "command_timeout" => wrong_timeout(option, self.command_timeout),
             "pool" => (!(1..=Self::LARGEST_POOL).contains(&self.pool))
                 .then(|| format!("pool {} is not between 1 and {}", self.pool, Self::LARGEST_POOL)),
             "client_name" => (!self.client_name.as_deref().is_none_or(is_printable)).then(|| {
@@ -60,7 +60,7 @@ impl Config {
             }),
             "owner" => label::complaint(self.owner.as_deref()?, Self::LONGEST_OWNER),
             "replicas" => self.replication.wrong_count(),
-            "replication_timeout" => self.replication.wrong_time(),
+            "replication_timeout" => wrong_timeout(option, self.replication.time()),
             "prefix" => self.prefix.contains(['{', '}']).then(|| {
                 let prefix = &self.prefix;
                 format!("prefix {prefix:?} has a brace in it: that would move keys to another slot")
@@ -85,7 +85,8 @@ impl Config {
     }
 }
 
-fn timeout(option: &str, value: Duration) -> Option<String> {
+/// The complaint about the timeout of a request, if it is invalid.
+pub(crate) fn wrong_timeout(option: &str, value: Duration) -> Option<String> {
     let longest = Config::LONGEST_TIMEOUT;
     let is_good = (Duration::from_millis(1)..=longest).contains(&value);
     (!is_good).then(|| format!("{option} {value:?} is not between 1ms and {longest:?}"))

@@ -1,4 +1,4 @@
-//! Settings from a file: through serde in any format, or from a TOML file (feature `toml`).
+//! Settings from a file: through serde, in any format.
 
 use super::Config;
 use super::option::Source;
@@ -36,39 +36,6 @@ impl TryFrom<BTreeMap<String, Scalar>> for Config {
             config.note_origin(&option, &file);
         }
         Ok(config)
-    }
-}
-
-#[cfg(feature = "toml")]
-impl Config {
-    /// Reads a TOML file: `url`, and a line for each setting that differs from the URL and the
-    /// defaults.
-    ///
-    /// ```toml
-    /// url = "redis://127.0.0.1:6379"
-    /// watchdog = "10s"
-    /// pool = 4
-    /// ```
-    ///
-    /// A file with `[backends]` or `[locks]` is refused: that is a [`ConfigSet`](crate::ConfigSet).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::is_configuration`] with the file, the line, the key and the accepted values.
-    /// Nothing is quoted that may be a password. A key that the scheme does not know is refused
-    /// by [`ClientBuilder::connect`](crate::ClientBuilder::connect), with the file and the
-    /// line.
-    pub fn from_file(path: impl AsRef<std::path::Path>) -> Result<Self, Error> {
-        crate::ConfigSet::from_file(path)?.into_unnamed()
-    }
-
-    /// Reads the text of such a file.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`from_file`](Self::from_file), without the file.
-    pub fn from_toml(text: &str) -> Result<Self, Error> {
-        crate::ConfigSet::from_toml(text)?.into_unnamed()
     }
 }
 

@@ -16,6 +16,7 @@ mod set;
 mod similar;
 
 pub use address::Host;
+pub(crate) use check::wrong_timeout;
 pub use credentials::{Credentials, CredentialsProvider};
 pub use option::Setting;
 pub(crate) use option::did_you_mean;

@@ -180,3 +180,15 @@ fn option_is_what_a_url_says() {
     assert_eq!(names.skip(1).collect::<Vec<_>>(), option::SETTINGS);
     assert_eq!(Config::default().option("format"), None);
 }
+
+#[test]
+fn timeout_outside_its_limits_is_refused() {
+    for option in ["connect_timeout", "command_timeout", "replication_timeout"] {
+        for (value, is_good) in [("0ms", false), ("1ms", true), ("1h", true), ("61m", false)] {
+            let config = Config::from_url(&format!("memory://?{option}={value}")).unwrap();
+            let refused = config.check().err().map(|error| error.to_string());
+            assert_eq!(refused.is_none(), is_good, "{option}={value}: {refused:?}");
+            assert!(refused.is_none_or(|text| text.contains(&format!("{option} "))));
+        }
+    }
+}

@@ -1,33 +1,30 @@
-//! The fixture of the cases: names, clients, direct calls of the backend, and bounded waits.
+//! The fixture of the cases: names, clients, bounded waits, and what calls a backend directly.
+
+mod direct_backend;
+
+pub(super) use direct_backend::{DirectBackend, grant, unacknowledged};
 
 use super::lateness::late;
 use super::subject::{ReplicaSet, Subject};
 use super::violation::violated_unless;
 use super::virtual_time::VirtualTime;
-use crate::backend::{
-    AcquisitionId, Answer, Attempt, Backend, Failure, Grant, KeptLock, LockInfo, Receipt, Release,
-    ReleaseOptions, Renewal, RenewalRequest, Tokens, Wake, Watch,
-};
 use crate::client::{Client, ClientBuilder};
-use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
+use crate::clock::{Clock, Moment, SystemClock};
 use crate::guard::LockGuard;
-use crate::lease::LeaseTime;
 use crate::lock::DistLock;
 use crate::loss::{Loss, LossCause};
 use crate::name::LockName;
 use crate::options::LockOptions;
-use crate::owner::{ClientId, OwnerId, OwnerLabel};
-use crate::replication::{InsufficientReplicas, Replication};
+use crate::owner::ClientId;
+use crate::replication::Replication;
 use crate::scheme::Context;
 use crate::token::FencingToken;
 use crossbeam_channel::Receiver;
-use parking_lot::Mutex as Cell;
 use std::cell::RefCell;
 use std::cmp::Ordering as Order;
-use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -368,279 +365,6 @@ pub(super) fn stays_held(
     }
 }
 
-/// A backend without an engine, called directly.
-pub(super) struct DirectBackend {
-    backend: Arc<dyn Backend>,
-    client: ClientId,
-    pub(super) clock: Arc<dyn Clock>,
-    next: AtomicU64,
-    /// The receipt of each owner's last grant.
-    receipts: Cell<HashMap<OwnerId, Receipt>>,
-}
-
-impl DirectBackend {
-    pub(super) fn open(subject: &dyn Subject) -> Self {
-        let context = context();
-        let backend = subject.backend(&context);
-        let (next, receipts) = (AtomicU64::new(1), Cell::default());
-        Self { backend, client: context.client, clock: context.clock, next, receipts }
-    }
-
-    /// The deadline of a call.
-    fn by(&self) -> Moment {
-        self.clock.now() + prompt()
-    }
-
-    /// An unused owner.
-    pub(super) fn owner(&self) -> OwnerId {
-        OwnerId::new(self.client, self.next.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// Makes one attempt, with one token.
-    #[track_caller]
-    pub(super) fn acquire(&self, name: &LockName, owner: OwnerId, lease: Duration) -> Answer {
-        self.attempt(name, owner, lease, Tokens::Assign { reserve: 0 })
-    }
-
-    /// Makes one attempt.
-    #[track_caller]
-    pub(super) fn attempt(
-        &self,
-        name: &LockName,
-        owner: OwnerId,
-        lease: Duration,
-        tokens: Tokens,
-    ) -> Answer {
-        answered(self.ask(&Attempt::new(name, owner, lease_time(lease)).tokens(tokens), self.by()))
-    }
-
-    /// Makes one attempt of a reader beside this writer.
-    #[track_caller]
-    pub(super) fn beside(
-        &self,
-        name: &LockName,
-        owner: OwnerId,
-        writer: Option<OwnerId>,
-    ) -> Answer {
-        let attempt = Attempt::new(name, owner, lease_time(long())).beside(writer);
-        answered(self.ask(&attempt, self.by()))
-    }
-
-    /// Whether the name is refused to a new owner as that of something else.
-    pub(super) fn is_foreign(&self, name: &LockName) -> bool {
-        let attempt = Attempt::new(name, self.owner(), lease_time(short()));
-        let answer = self.ask(&attempt, self.by());
-        answer.is_err_and(|failure| failure.error().is_foreign_format())
-    }
-
-    /// Whether the store says that this owner holds it.
-    #[track_caller]
-    pub(super) fn verifies(&self, name: &LockName, owner: OwnerId) -> bool {
-        let acquisition = self.acquisition(name, owner, long());
-        answered(self.backend.verify(&acquisition, self.by())).is_some()
-    }
-
-    /// Sets the limit of a semaphore, and returns the former one.
-    #[track_caller]
-    pub(super) fn set_permits(&self, name: &LockName) -> Option<u32> {
-        answered(self.backend.set_permits(name, self.by()))
-    }
-
-    /// Makes one attempt that replicas must confirm.
-    #[track_caller]
-    pub(super) fn confirmed(
-        &self,
-        name: &LockName,
-        owner: OwnerId,
-        lease: Duration,
-        policy: Replication,
-    ) -> Answer {
-        let attempt = Attempt::new(name, owner, lease_time(lease)).replication(policy);
-        answered(self.ask(&attempt, self.by()))
-    }
-
-    /// Makes one attempt with this deadline, which may fail.
-    pub(super) fn ask(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
-        let answer = self.backend.acquire(attempt, by);
-        if let Ok(Answer::Granted(grant) | Answer::Unacknowledged(grant, _)) = &answer {
-            self.receipts.lock().insert(attempt.owner, grant.receipt.clone());
-        }
-        answer
-    }
-
-    /// Makes an attempt that must succeed.
-    #[track_caller]
-    pub(super) fn granted(&self, name: &LockName, owner: OwnerId, lease: Duration) -> Grant {
-        grant(self.acquire(name, owner, lease))
-    }
-
-    /// Takes the lock for an unused owner.
-    #[track_caller]
-    pub(super) fn hold(&self, name: &LockName, lease: Duration) -> OwnerId {
-        let owner = self.owner();
-        let _grant = self.granted(name, owner, lease);
-        owner
-    }
-
-    /// Takes the lock for an unused owner as soon as it is free: on several nodes, the leases end
-    /// one after the other.
-    #[track_caller]
-    pub(super) fn hold_soon(&self, name: &LockName, lease: Duration) -> (OwnerId, Grant) {
-        let mut taken = None;
-        eventually("the lock is granted", patience(), || {
-            let owner = self.owner();
-            let answer = self.acquire(name, owner, lease);
-            if !answer.is_busy() {
-                taken = Some((owner, grant(answer)));
-            }
-            taken.is_some()
-        });
-        taken.expect("or that would not have ended")
-    }
-
-    /// Whether an attempt of a new owner is refused.
-    #[track_caller]
-    pub(super) fn is_busy(&self, name: &LockName) -> bool {
-        self.acquire(name, self.owner(), short()).is_busy()
-    }
-
-    #[track_caller]
-    pub(super) fn release(
-        &self,
-        name: &LockName,
-        owner: OwnerId,
-        options: ReleaseOptions,
-    ) -> Release {
-        self.end(&self.acquisition(name, owner, long()), options)
-    }
-
-    /// Releases with a tombstone that lasts for `lease`.
-    #[track_caller]
-    pub(super) fn release_with_tombstone(
-        &self,
-        name: &LockName,
-        owner: OwnerId,
-        lease: Duration,
-    ) -> Release {
-        self.end(&self.acquisition(name, owner, lease), ReleaseOptions::WITH_TOMBSTONE)
-    }
-
-    /// Releases, and has the store keep the lock for the owner `kept`.
-    #[track_caller]
-    pub(super) fn keep(
-        &self,
-        name: &LockName,
-        owner: OwnerId,
-        (kept, time): (OwnerId, Duration),
-    ) -> Release {
-        let kept = Some(KeptLock::new(kept, lease_time(time)));
-        self.release(name, owner, ReleaseOptions::WITHOUT_TOMBSTONE.kept(kept))
-    }
-
-    #[track_caller]
-    fn end(&self, acquisition: &AcquisitionId, options: ReleaseOptions) -> Release {
-        match answered(self.backend.release(acquisition, options, self.by())) {
-            Release::FreedFor(_) => Release::Freed, // not every store can say it
-            release => release,
-        }
-    }
-
-    #[track_caller]
-    pub(super) fn renew(&self, name: &LockName, owner: OwnerId, lease: Duration) -> Renewal {
-        self.renew_all(&[(name.clone(), owner)], lease)[0]
-    }
-
-    /// Renews a lock of an owner with this label.
-    #[track_caller]
-    pub(super) fn renew_as(
-        &self,
-        name: &LockName,
-        owner: OwnerId,
-        label: Option<OwnerLabel>,
-    ) -> Renewal {
-        let renewal = RenewalRequest::new(self.acquisition(name, owner, long())).label(label);
-        answered(
-            self.backend.renew(self.backend.renewal_node(name), &[renewal], self.by()).remove(0),
-        )
-    }
-
-    /// Renews a batch; the names must share a node.
-    #[track_caller]
-    pub(super) fn renew_all(&self, held: &[(LockName, OwnerId)], lease: Duration) -> Vec<Renewal> {
-        self.renew_confirmed(held, &vec![Replication::off(); held.len()], lease)
-    }
-
-    /// Renews a batch, each confirmed by replicas under its policy.
-    #[track_caller]
-    pub(super) fn renew_confirmed(
-        &self,
-        held: &[(LockName, OwnerId)],
-        policies: &[Replication],
-        lease: Duration,
-    ) -> Vec<Renewal> {
-        let node = self.backend.renewal_node(&held[0].0);
-        let renewing = |((name, owner), policy): (&(LockName, OwnerId), &Replication)| {
-            RenewalRequest::new(self.acquisition(name, *owner, lease)).replication(*policy)
-        };
-        let batch: Vec<_> = held.iter().zip(policies).map(renewing).collect();
-        let answers = self.backend.renew(node, &batch, self.by());
-        assert_eq!(answers.len(), batch.len(), "as many answers as holdings");
-        answers.into_iter().map(answered).collect()
-    }
-
-    /// The acquisition of an owner, with the receipt of its last grant; empty if there is none, as
-    /// after a lost reply.
-    fn acquisition(&self, name: &LockName, owner: OwnerId, lease: Duration) -> AcquisitionId {
-        let receipt = self.receipts.lock().get(&owner).cloned().unwrap_or_default();
-        AcquisitionId::new(name.clone(), owner, lease_time(lease), receipt)
-    }
-
-    #[track_caller]
-    pub(super) fn inspect(&self, name: &LockName) -> LockInfo {
-        answered(self.backend.inspect(name, self.by()))
-    }
-
-    #[track_caller]
-    pub(super) fn force_release(&self, name: &LockName) -> bool {
-        answered(self.backend.force_release(name, self.by()))
-    }
-
-    /// A watch, and the counter that it wakes.
-    #[track_caller]
-    pub(super) fn watch(&self, name: &LockName) -> (Arc<WakeCounter>, Watch) {
-        let wakes = Arc::new(WakeCounter::default());
-        let watch = answered(self.backend.watch(name, Arc::clone(&wakes) as _, self.by()));
-        (wakes, watch)
-    }
-}
-
-fn lease_time(lease: Duration) -> LeaseTime {
-    LeaseTime::new(lease).expect("a lease of ordinary length")
-}
-
-#[track_caller]
-fn answered<T>(result: Result<T, Failure>) -> T {
-    result.expect("the store answers")
-}
-
-/// The grant of an answer, which must be one.
-#[track_caller]
-pub(super) fn grant(answer: Answer) -> Grant {
-    match answer {
-        Answer::Granted(grant) => grant,
-        refused => panic!("the lock is refused ({refused:?}), it should be granted"),
-    }
-}
-
-/// The grant of an answer that too few replicas confirmed.
-#[track_caller]
-pub(super) fn unacknowledged(answer: Answer) -> (Grant, InsufficientReplicas) {
-    match answer {
-        Answer::Unacknowledged(grant, insufficient) => (grant, insufficient),
-        other => panic!("too few replicas could confirm it, and the answer is {other:?}"),
-    }
-}
-
 /// The replicas of a subject that has some.
 #[track_caller]
 pub(super) fn replicas(subject: &dyn Subject) -> &dyn ReplicaSet {
@@ -669,29 +393,4 @@ pub(super) fn patient(replicas: u32) -> Replication {
 /// A policy with a short timeout, for paused replicas.
 pub(super) fn impatient(replicas: u32) -> Replication {
     Replication::replicas(replicas).timeout(ms(500))
-}
-
-/// Counts its wake-ups.
-#[derive(Debug, Default)]
-pub(super) struct WakeCounter {
-    count: AtomicUsize,
-    signal: Arc<Signal>,
-}
-
-impl WakeCounter {
-    pub(super) fn count(&self) -> usize {
-        self.count.load(Ordering::SeqCst)
-    }
-
-    /// Whether it is woken within `bound`, or was since the last call.
-    pub(super) fn is_woken_within(&self, bound: Duration) -> bool {
-        clock().wait(&self.signal, now() + bound) == Woken::Signalled
-    }
-}
-
-impl Wake for WakeCounter {
-    fn wake(&self) {
-        self.count.fetch_add(1, Ordering::SeqCst);
-        self.signal.raise();
-    }
 }

@@ -443,7 +443,7 @@ mod tests {
             ),
             ("@user_script: 9: -READONLY You can't", Unavailable, "replica"),
             (
-                "ERR Error running script (call to f_0): @user_script:9: @user_script: 9: The user \
+                "ERR Error running script (call to f_0): @user_script:1: @user_script: 1: The user \
                  executing the script can't run this command",
                 Configuration,
                 "+pexpire",

@@ -3,7 +3,8 @@
 //! - [`Connection`]: for one thread at a time, every wait bounded by a deadline
 //! - [`SharedConnection`]: for all threads at once, on a [`multiplexed`] connection
 //! - [`ConnectionPool`]: connections to borrow
-//! - [`dial`]: how connections are made, and which server they lead to
+//! - [`dial`]: how connections are made
+//! - [`server`], [`identity`]: a server's name and the warnings about it, and which server it is
 //! - [`resp`]: requests to bytes, bytes to replies
 //! - [`error_mapping`]: what the errors mean that a server replies with
 //! - [`asking`], [`tracked`], [`replica_ack`]: connections with another command beside each request
@@ -18,17 +19,20 @@ mod dial;
 mod endpoint;
 pub(crate) mod error_mapping;
 mod exclusive;
+mod identity;
 mod io_error;
 mod multiplexed;
 mod pool;
 mod replica_ack;
 mod resp;
+mod server;
 mod server_kind;
 mod shared;
 mod shutdown;
 pub(crate) mod single_flight;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
+mod tls_options;
 mod tracked;
 mod transport;
 
@@ -36,19 +40,19 @@ pub use address::Address;
 pub use replica_ack::Listing;
 
 pub(crate) use asking::AskingConnection;
-pub(crate) use dial::{
-    Cause, CredentialsSource, Dialer, Identity, IdentityKind, Login, PasswordSource, Server,
-    ServerGeneration, Timeouts,
-};
+pub(crate) use dial::{CredentialsSource, Dialer, Login, PasswordSource, Timeouts};
 pub(crate) use endpoint::Endpoint;
 pub(crate) use exclusive::Connection;
+pub(crate) use identity::{Identity, IdentityKind, ServerGeneration};
 pub(crate) use multiplexed::{CallbackRequest, MultiplexedConnection, ReplyCheck};
 pub(crate) use pool::{BorrowedConnection, ConnectionPool, PoolSlot, PoolThread};
 pub(crate) use replica_ack::AcknowledgedConnection;
 pub(crate) use resp::{Reply, ReplyReader, Request, ServerError, Text, info_field, with_text};
+pub(crate) use server::{Cause, Server};
 pub(crate) use server_kind::with_server_kind;
 pub(crate) use shared::SharedConnection;
-pub(crate) use tls::{TlsOptions, TlsSettings};
+pub(crate) use tls::TlsSettings;
+pub(crate) use tls_options::TlsOptions;
 pub(crate) use tracked::TrackedConnection;
 pub(crate) use transport::{ReadBuffer, Transport, WriteBuffer};
 

@@ -1,16 +1,8 @@
 //! Stands in for [`tls`](super) where the feature `tls` is off: types without values.
 
-use super::Server;
+use super::{Server, TlsOptions};
 use lock_core::Error;
 use std::io;
-
-#[derive(Clone, Copy, Debug, Default)]
-#[allow(dead_code, reason = "whatever they say is refused")]
-pub(crate) struct TlsOptions<'a> {
-    pub(crate) ca: Option<&'a str>,
-    pub(crate) identity: Option<(&'a str, &'a str)>,
-    pub(crate) name: Option<&'a str>,
-}
 
 #[derive(Clone, Debug)]
 pub(crate) enum TlsSettings {}

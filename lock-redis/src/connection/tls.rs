@@ -1,6 +1,6 @@
 //! TLS by rustls: certificates, sessions, and what their errors mean. Nothing here waits.
 
-use super::Server;
+use super::{Server, TlsOptions};
 use lock_core::{Error, ErrorKind as Kind, WarningKind};
 use parking_lot::Mutex;
 use rustls::crypto::ring;
@@ -11,17 +11,6 @@ use std::fmt;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
-
-/// What a URL says about TLS.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct TlsOptions<'a> {
-    /// The file of the only trusted authorities; without it, those that the system trusts.
-    pub(crate) ca: Option<&'a str>,
-    /// The files of our own certificate and its key.
-    pub(crate) identity: Option<(&'a str, &'a str)>,
-    /// The name in the server's certificate, if not the host.
-    pub(crate) name: Option<&'a str>,
-}
 
 /// TLS with all servers of a client. The files are read for each new connection; while they do not
 /// change, sessions are resumed.

@@ -5,18 +5,18 @@
 -- KEYS[3] the tombstone   present while this owner is closed
 -- ARGV[1] lease in milliseconds
 -- ARGV[2] owner
--- ARGV[3] how long, in milliseconds, the counter is kept after the time it stands for, up to 100 s less; "0" for ever;
---         left out: no tokens
+-- ARGV[3] how long, in milliseconds, the counter is kept after the time it stands for, up to 100 s
+-- less; "0" for ever; left out: no tokens
 -- ARGV[4] how many tokens to set aside behind the first; left out: none
 --
--- Returns the first token as a text, or 1 granted without tokens; {0, pttl, told} another owner has it (-1: for ever), or
--- this one is closed (-2), and its release will be told of (1) or not (0).
+-- Returns the first token as a text, or 1 granted without tokens; {0, pttl, told} another owner has
+-- it (-1: for ever), or this one is closed (-2), and its release will be told of (1) or not (0).
 --
--- Atomic because two owners must never both find the lock free, a token must belong to exactly one grant, and a late
--- copy of a request must see the tombstone before it takes the lock.
+-- Atomic because two owners must never both find the lock free, a token must belong to exactly one
+-- grant, and a late copy of a request must see the tombstone before it takes the lock.
 --
--- Every call in here is paid for by the one thread that serves all clients: five where the lock is taken often. So is every
--- argument, and every number that becomes a text.
+-- Every call in here is paid for by the one thread that serves all clients: five where the lock is
+-- taken often. So is every argument, and every number that becomes a text.
 
 local ours = false
 -- One look for both: mostly neither is there.

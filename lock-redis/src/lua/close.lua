@@ -1,9 +1,10 @@
--- close: a release that also turns down whatever still arrives from this owner, gives unused tokens back, or passes the
--- lock to an owner that no client is.
+-- close: a release that also turns down whatever still arrives from this owner, gives unused tokens
+-- back, or passes the lock to an owner that no client is.
 --
 -- KEYS[1] the lock
 -- KEYS[2] the token counter
--- KEYS[3] the tombstone of this owner; behind it what `free` needs, which stands at the end: by default nothing
+-- KEYS[3] the tombstone of this owner; behind it what `free` needs, which stands at the end: by
+-- default nothing
 -- ARGV[1] owner
 -- ARGV[2] channel
 -- ARGV[3] the command that publishes
@@ -15,12 +16,14 @@
 --
 -- Returns 0 it was not this owner's; freed: 1 more than clients were told, or {1, why none was}.
 --
--- Atomic because an acquire of this owner that came between the tombstone and the release would hold the lock
--- without a holder, and the counter may only go back while the lock is ours: afterwards it is another owner's token. Nor if it is
--- not where our grant left it: the locks `a` and `{a}` share one, and Redisson's RFencedLock moves it by itself.
+-- Atomic because an acquire of this owner that came between the tombstone and the release would
+-- hold the lock without a holder, and the counter may only go back while the lock is ours:
+-- afterwards it is another owner's token. Nor if it is not where our grant left it: the locks `a`
+-- and `{a}` share one, and Redisson's RFencedLock moves it by itself.
 
 if ARGV[6] ~= '0' then
-  -- A full server refuses what takes memory as a script's first write, and behind a write that takes none it does not.
+  -- A full server refuses what takes memory as a script's first write, and behind a write that
+  -- takes none it does not.
   redis.call('DEL', KEYS[3])
   redis.call('SET', KEYS[3], '1', 'PX', ARGV[6])
 end

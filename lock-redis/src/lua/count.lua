@@ -5,8 +5,8 @@
 --
 -- Returns the count: 1 is the lock.
 --
--- Atomic because a client that goes away between the two would leave a lock that never ends. An error of the second does
--- not undo the first: so the algorithm has it.
+-- Atomic because a client that goes away between the two would leave a lock that never ends. An
+-- error of the second does not undo the first: so the algorithm has it.
 
 local count = redis.call('INCR', KEYS[1])
 if count == 1 then

@@ -6,7 +6,8 @@
 --
 -- Returns 0 it was free; freed: 1 more than clients were told, or {1, why none was}.
 --
--- Atomic because what is deleted must be what was looked at: only what looks like a lock of this format is one.
+-- Atomic because what is deleted must be what was looked at: only what looks like a lock of this
+-- format is one.
 
 local found = holder(KEYS[1])
 if found.err then

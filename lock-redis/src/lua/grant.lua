@@ -1,11 +1,13 @@
--- grant: how every script ends that takes a lock with its tokens. What goes before says whether it is `ours` already, for
--- how long to `keep` the counter and how many tokens to `reserve`: ARGV[3] and ARGV[4] of acquire.lua.
+-- grant: how every script ends that takes a lock with its tokens. What goes before says whether it
+-- is `ours` already, for how long to `keep` the counter and how many tokens to `reserve`: ARGV[3]
+-- and ARGV[4] of acquire.lua.
 --
--- Lua counts in doubles: above this a token would not be exact. `redis.call` writes all of their seventeen digits.
+-- Lua counts in doubles: above this a token would not be exact. `redis.call` writes all of their
+-- seventeen digits.
 local LARGEST = 9007199254740991
 
--- Tokens first: what fails must fail before the lock or its lease is written, and of several writes in a script only
--- the first is refused when the memory is full.
+-- Tokens first: what fails must fail before the lock or its lease is written, and of several writes
+-- in a script only the first is refused when the memory is full.
 local token = 1
 if keep then
   local time = redis.call('TIME')
@@ -21,8 +23,10 @@ if keep then
   else
     stored = redis.call('GET', KEYS[2])
   end
-  -- Of the same 100 s: the expiry, if there is one, was set in them, and is not to be reckoned anew each time.
-  local is_recent = stored and #stored == #token and string.sub(stored, 1, -9) == string.sub(token, 1, -9)
+  -- Of the same 100 s: the expiry, if there is one, was set in them, and is not to be reckoned anew
+  -- each time.
+  local is_recent = stored and #stored == #token
+    and string.sub(stored, 1, -9) == string.sub(token, 1, -9)
   if not (replaces and is_recent and stored < token) then
     local value, wrong = tonumber(stored)
     local first = tonumber(token)
@@ -71,8 +75,9 @@ if not ours then
     return refused
   end
 else
-  -- Never shorter: a renewal of a longer lease may have come in between. Written also where nothing changes: since 7.2
-  -- WAIT looks only at what its own connection wrote, and without a write says that all replicas have it.
+  -- Never shorter: a renewal of a longer lease may have come in between. Written also where nothing
+  -- changes: since 7.2 WAIT looks only at what its own connection wrote, and without a write says
+  -- that all replicas have it.
   redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[1])))
 end
 return token

@@ -2,8 +2,8 @@
 --
 -- KEYS[1] the lock
 --
--- Returns {pttl, owner, hold count}, and behind them the mode of a read-write lock, which may have other holders; pttl is -2 if
--- it is free and -1 if it never ends.
+-- Returns {pttl, owner, hold count}, and behind them the mode of a read-write lock, which may have
+-- other holders; pttl is -2 if it is free and -1 if it never ends.
 --
 -- Atomic because the holder and the time left must be of one moment. Changes nothing.
 

@@ -37,7 +37,8 @@ local function state(done)
   return {
     server,
     now,
-    redis.call('HMGET', KEYS[1], 'quorum', 'epoch', 'members', 'max_lease', 'keep', 'node', 'run_id', 'ballot', 'accepted', 'next', 'since', 'admitted'),
+    redis.call('HMGET', KEYS[1], 'quorum', 'epoch', 'members', 'max_lease', 'keep', 'node',
+      'run_id', 'ballot', 'accepted', 'next', 'since', 'admitted'),
     done,
   }
 end
@@ -45,7 +46,8 @@ end
 if ARGV[2] == 'look' or ARGV[1] ~= server then
   return state(0)
 end
-local quorum, epoch, ballot, since, admitted = unpack(redis.call('HMGET', KEYS[1], 'quorum', 'epoch', 'ballot', 'since', 'admitted'))
+local quorum, epoch, ballot, since, admitted = unpack(
+  redis.call('HMGET', KEYS[1], 'quorum', 'epoch', 'ballot', 'since', 'admitted'))
 local done = 0
 if ARGV[2] == 'record' then
   local present = quorum and (epoch .. ' ' .. (since or '') .. ' ' .. quorum) or ''
@@ -53,10 +55,13 @@ if ARGV[2] == 'record' then
   if ARGV[8] ~= '' and present == ARGV[10] then
     local votes_from = math.max(now, tonumber(ARGV[9])) + ARGV[8] * 1000
     local admitted_in = ARGV[11] == '1' and ARGV[4] or ''
-    redis.call('HSET', KEYS[1], 'quorum', ARGV[3], 'epoch', ARGV[4], 'members', ARGV[5], 'max_lease', ARGV[6], 'keep', ARGV[7], 'node', server, 'run_id', server, 'since', votes_from, 'admitted', admitted_in, 'ballot', '', 'accepted', '', 'next', '')
+    redis.call('HSET', KEYS[1], 'quorum', ARGV[3], 'epoch', ARGV[4], 'members', ARGV[5],
+      'max_lease', ARGV[6], 'keep', ARGV[7], 'node', server, 'run_id', server,
+      'since', votes_from, 'admitted', admitted_in, 'ballot', '', 'accepted', '', 'next', '')
     done = 1
   elseif quorum == ARGV[3] and tonumber(ARGV[4]) > tonumber(epoch) then
-    redis.call('HSET', KEYS[1], 'epoch', ARGV[4], 'members', ARGV[5], 'ballot', '', 'accepted', '', 'next', '')
+    redis.call('HSET', KEYS[1], 'epoch', ARGV[4], 'members', ARGV[5],
+      'ballot', '', 'accepted', '', 'next', '')
     done = 1
   end
   return state(done)

@@ -4,8 +4,8 @@
 //! folder of five words, each a Lua function that the scripts call:
 //!
 //! - `look(call, key, owner)`: 1 if this owner holds it, else 0
-//! - `gone(call, key, owner)`: 0, behind a `look` that found another. One of the two must be a write
-//!   that a replica refuses: a former master must not say that a lock is gone
+//! - `gone(call, key, owner)`: 0, behind a `look` that found another. One of the two must be a
+//!   write that a replica refuses: a former master must not say that a lock is gone
 //! - `take(key, owner, lease)`: nothing, or the error, and then nothing was written
 //! - `holder(key)`: owner and hold count, for `inspect`; a table with an error for other data
 //! - `tells(key)`: 1 if the holder publishes its release
@@ -13,8 +13,8 @@
 //! Commands are called as `call('NAME', ..`, by which [`Script::commands`] finds them. The files in
 //! `free` end the scripts that free a lock; `grant.lua` ends those that take one with tokens.
 //!
-//! Each script has a number, its bit in a connection's set of scripts that were sent. A format takes
-//! seven from its first on. Kinds of locks have theirs from 31 on.
+//! Each script has a number, its bit in a connection's set of scripts that were sent. A format
+//! takes seven from its first on. Kinds of locks have theirs from 31 on.
 
 pub(crate) mod foreign_client;
 
@@ -53,32 +53,46 @@ pub(crate) struct Scripts {
 /// The scripts, numbered from here on, each with those words of this format before it that it uses;
 /// behind those that free a lock, how this one does it.
 macro_rules! scripts {
-    ($first:literal, $format:literal, $free:literal, $channel:expr, $wakes:expr) => {
-        $crate::lua::Scripts {
-            acquire: $crate::lua::scripts!(@ $first, $format, $channel, $wakes, "acquire": "look", "take", "tells"; "" "grant"),
-            release: $crate::lua::scripts!(@ $first + 1, $format, $channel, $wakes, "release": "look", "gone"; "free/" $free),
-            close: $crate::lua::scripts!(@ $first + 2, $format, $channel, $wakes, "close": "look", "gone", "take", "../pass"; "free/" $free),
-            renew: $crate::lua::scripts!(@ $first + 3, $format, $channel, $wakes, "renew": "look", "gone";),
-            inspect: $crate::lua::scripts!(@ $first + 4, $format, $channel, $wakes, "inspect": "holder", "gone";),
-            force: $crate::lua::scripts!(@ $first + 5, $format, $channel, $wakes, "force": "holder"; "free/" $free),
-            propose: $crate::lua::scripts!(@ $first + 6, $format, $channel, $wakes, "propose": "look", "take", "tells";),
+    ($first:literal, $format:literal, $free:literal, $channel:expr, $wakes:expr) => {{
+        use $crate::lua::{Script, Scripts, words};
+        const fn script(number: u32, name: &'static str, source: &'static str) -> Script {
+            Script::new($first + number, name, $channel, $wakes, source)
         }
-    };
-    (@ $number:expr, $format:literal, $channel:expr, $wakes:expr, $name:literal: $($word:literal),*; $($folder:literal $end:literal)?) => {
-        $crate::lua::Script::new(
-            $number,
-            $name,
-            $channel,
-            $wakes,
-            concat!(
-                $(include_str!(concat!("../lua/", $format, "/", $word, ".lua")),)*
-                include_str!(concat!("../lua/", $name, ".lua")),
-                $(include_str!(concat!("../lua/", $folder, $end, ".lua")),)?
+        Scripts {
+            acquire: script(
+                0,
+                "acquire",
+                words!($format: "look", "take", "tells"; "acquire", "grant"),
             ),
+            release: script(
+                1,
+                "release",
+                words!($format: "look", "gone"; "release", "free/" $free),
+            ),
+            close: script(
+                2,
+                "close",
+                words!($format: "look", "gone", "take", "../pass"; "close", "free/" $free),
+            ),
+            renew: script(3, "renew", words!($format: "look", "gone"; "renew")),
+            inspect: script(4, "inspect", words!($format: "holder", "gone"; "inspect")),
+            force: script(5, "force", words!($format: "holder"; "force", "free/" $free)),
+            propose: script(6, "propose", words!($format: "look", "take", "tells"; "propose")),
+        }
+    }};
+}
+pub(crate) use scripts;
+
+/// The text of words of a format, and of files for all formats behind them.
+macro_rules! words {
+    ($format:literal: $($word:literal),*; $($folder:literal $($file:literal)?),*) => {
+        concat!(
+            $(include_str!(concat!("../lua/", $format, "/", $word, ".lua")),)*
+            $(include_str!(concat!("../lua/", $folder, $($file,)? ".lua")),)*
         )
     };
 }
-pub(crate) use scripts;
+pub(crate) use words;
 
 pub(crate) static MARK: Script = Script::new(0, "mark", "", None, include_str!("mark.lua"));
 /// Sent by its text: a diagnosis runs it once.

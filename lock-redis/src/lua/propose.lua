@@ -1,4 +1,5 @@
--- propose: takes the lock for an owner on one of a quorum's nodes, if it is free and the token proposed is a new one.
+-- propose: takes the lock for an owner on one of a quorum's nodes, if it is free and the token
+-- proposed is a new one.
 --
 -- KEYS[1] the lock
 -- KEYS[2] the counter     string, the largest token granted or set aside
@@ -10,30 +11,35 @@
 -- ARGV[4] how long, in milliseconds, a counter is kept after the time it stands for
 -- ARGV[5] the first token proposed
 -- ARGV[6] the last one, behind those to set aside
--- ARGV[7] the longest lease in milliseconds, as the client knows it; "" for a node that needs no marker
+-- ARGV[7] the longest lease in milliseconds, as the client knows it; "" for a node that needs no
+-- marker
 -- ARGV[8] the run_id of the server, as the client knows it
 -- ARGV[9] "1" if the server must be asked whether that is so: before the first vote on a connection
 -- ARGV[10] "1" if the operator declares that no write is ever lost
--- ARGV[11] the quorum, ARGV[12] the epoch of its members, and ARGV[13] the node, as the client knows them
+-- ARGV[11] the quorum, ARGV[12] the epoch of its members, and ARGV[13] the node, as the client
+-- knows them
 --
--- Returns {1} granted; {0, pttl, told} another owner has it (-1: for ever), or this one is closed (-2), and its release
--- will be told of (1) or not (0); {2, token} free, and this is the token to be outbid; {3, milliseconds} this node does not
--- vote for so long (-1: it has no marker); {4} its marker says something else than the client knows; {5} this is another
--- server than the client knows; {6, microseconds} the token is so far ahead of this node's clock, which is too far.
+-- Returns {1} granted; {0, pttl, told} another owner has it (-1: for ever), or this one is closed
+-- (-2), and its release will be told of (1) or not (0); {2, token} free, and this is the token to
+-- be outbid; {3, milliseconds} this node does not vote for so long (-1: it has no marker); {4} its
+-- marker says something else than the client knows; {5} this is another server than the client
+-- knows; {6, microseconds} the token is so far ahead of this node's clock, which is too far.
 --
--- Atomic because two owners must never both find the lock free, a vote must see the marker that it is given under, and a
--- late copy of a request must see the tombstone before it takes the lock.
+-- Atomic because two owners must never both find the lock free, a vote must see the marker that it
+-- is given under, and a late copy of a request must see the tombstone before it takes the lock.
 
 -- Lua counts in doubles: above this a token would not be exact.
 local LARGEST = 9007199254740991
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
--- What an absent counter stands for: it expired, or was lost, and then nothing beyond that was ever granted here.
+-- What an absent counter stands for: it expired, or was lost, and then nothing beyond that was ever
+-- granted here.
 local floor = now - ARGV[4] * 1000
 
 if ARGV[7] ~= '' then
-  local marker = redis.call('HMGET', KEYS[4], 'run_id', 'max_lease', 'since', 'keep', 'quorum', 'epoch', 'node')
+  local marker = redis.call('HMGET', KEYS[4], 'run_id', 'max_lease', 'since', 'keep',
+    'quorum', 'epoch', 'node')
   local server = ARGV[8]
   if ARGV[9] == '1' or marker[1] ~= ARGV[8] then
     server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
@@ -44,7 +50,9 @@ if ARGV[7] ~= '' then
   if not marker[1] then
     return {3, -1}
   end
-  if marker[2] ~= ARGV[7] or marker[4] ~= ARGV[4] or marker[5] ~= ARGV[11] or marker[6] ~= ARGV[12] or marker[7] ~= ARGV[13] then
+  if marker[2] ~= ARGV[7] or marker[4] ~= ARGV[4]
+    or marker[5] ~= ARGV[11] or marker[6] ~= ARGV[12] or marker[7] ~= ARGV[13]
+  then
     return {4}
   end
   if marker[1] ~= server then

@@ -4,11 +4,11 @@
 -- ARGV[2i-1]  lease in milliseconds
 -- ARGV[2i]    owner
 --
--- Returns 1 if all were extended; otherwise for each key 1 extended, 0 not this owner's, or the text of the error that
--- this key alone made.
+-- Returns 1 if all were extended; otherwise for each key 1 extended, 0 not this owner's, or the
+-- text of the error that this key alone made.
 --
--- Atomic because between the look and the PEXPIRE the lock may pass to another owner, whose lease is not ours to set.
--- Never shortens a lease and never makes a key.
+-- Atomic because between the look and the PEXPIRE the lock may pass to another owner, whose lease
+-- is not ours to set. Never shortens a lease and never makes a key.
 
 local function renew(key, lease, owner)
   local ours = look(redis.pcall, key, owner)
@@ -23,8 +23,9 @@ local function renew(key, lease, owner)
   if type(pttl) == 'table' then
     return pttl.err
   end
-  -- A key that lost its expiry (-1) gets one again. Written also where nothing changes: since 7.2 WAIT looks only at what
-  -- its own connection wrote, and without a write says that all replicas have it.
+  -- A key that lost its expiry (-1) gets one again. Written also where nothing changes: since 7.2
+  -- WAIT looks only at what its own connection wrote, and without a write says that all replicas
+  -- have it.
   local done = redis.pcall('PEXPIRE', key, math.max(pttl, tonumber(lease)))
   if type(done) == 'table' then
     return done.err

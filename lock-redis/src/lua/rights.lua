@@ -1,10 +1,13 @@
 -- rights: whether the user of this connection may run these commands. Runs none of them.
 --
--- ARGV    for each command the number of its words, then the words: as many as the command needs, or the server may stop
+-- ARGV    for each command the number of its words, then the words: as many as the command needs,
+-- or the server may stop
 --
--- Returns for each 1 the user may, 0 it may not, 2 there is no such command; nothing before Redis 7, which cannot be asked.
+-- Returns for each 1 the user may, 0 it may not, 2 there is no such command; nothing before Redis
+-- 7, which cannot be asked.
 --
--- Atomic for no reason: it saves a request for each command, and needs no right but that to run scripts.
+-- Atomic for no reason: it saves a request for each command, and needs no right but that to run
+-- scripts.
 
 if not redis.acl_check_cmd then
   return false

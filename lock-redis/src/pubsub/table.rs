@@ -2,21 +2,28 @@
 //!
 //! Pure state, without I/O and waits.
 
+mod tasks;
+#[cfg(test)]
+mod tests;
+mod watched_channel;
+
+pub(super) use tasks::{DeferredWakeups, Subscription, Unsubscription, WorkerTasks};
+pub(super) use watched_channel::Confirmation;
+
 use super::channel::{ChannelKind, ReleaseChannel};
-use super::poll_interval::PollInterval;
 use super::tracked_keys::{KeyState, TrackedKeys, TrackingSupport};
 use super::waker::Waker;
 use lock_core::backend::{Failure, Wake};
-use lock_core::{Error, Moment, OwnerText, Signal};
-use parking_lot::Mutex;
+use lock_core::{Error, Moment, OwnerText};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
+use watched_channel::{Phase, ReleasesOf, WatchEntry, WatchedChannel};
 
 /// Channels, their watches and their subscriptions.
 #[derive(Default)]
 pub(super) struct SubscriptionTable {
-    channels: HashMap<Arc<str>, Channel>,
+    channels: HashMap<Arc<str>, WatchedChannel>,
     /// Channels to subscribe to since the worker last looked.
     wanted: Vec<Arc<str>>,
     /// Numbers both watches and channels, so that no two are confused.
@@ -38,52 +45,6 @@ pub(super) struct SubscriptionTable {
     closed: bool,
 }
 
-struct Channel {
-    /// A channel that is watched again has a new number: the confirmation of the first SUBSCRIBE
-    /// must not be taken for that of the second, since an UNSUBSCRIBE comes between them.
-    number: u64,
-    kind: ChannelKind,
-    phase: Phase,
-    watches: Vec<WatchEntry>,
-    /// Whether messages may have been missed: once subscribed again, all waiters must look.
-    missed: bool,
-    /// Since when there are no watches.
-    unused_since: Option<Moment>,
-    /// For a channel of releases.
-    releases: Option<ReleasesOf>,
-    /// Whether the server refuses to subscribe to this channel for good.
-    is_polled: bool,
-    /// When waiters are woken next, while they are polled.
-    next_poll: Option<Moment>,
-}
-
-/// The lock whose releases are published on a channel.
-struct ReleasesOf {
-    /// `None`: its changes are of no interest.
-    key: Option<Arc<str>>,
-    /// How often waiters are woken where the server refuses to subscribe.
-    polls: PollInterval,
-}
-
-struct WatchEntry {
-    number: u64,
-    wake: Arc<dyn Wake>,
-    /// While the watcher waits for it.
-    confirmation: Option<Arc<Confirmation>>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
-    /// SUBSCRIBE was not sent.
-    Unsent,
-    /// SUBSCRIBE was sent.
-    Sent,
-    /// The server has confirmed.
-    Live,
-    /// The server has refused. Sent again from time to time while there are watches.
-    Refused,
-}
-
 /// One watch: its channel and its number.
 #[derive(Clone, Debug)]
 pub(super) struct WatchId(Arc<str>, u64);
@@ -92,72 +53,6 @@ pub(super) struct WatchId(Arc<str>, u64);
 pub(super) enum SubscriptionState {
     Live,
     Awaited(Arc<Confirmation>),
-}
-
-/// How a watcher learns the outcome of its subscription.
-#[derive(Default)]
-pub(super) struct Confirmation {
-    pub(super) signal: Arc<Signal>,
-    /// Written by the worker before it raises the signal.
-    outcome: Mutex<Option<Result<(), Failure>>>,
-}
-
-impl Confirmation {
-    pub(super) fn take(&self) -> Option<Result<(), Failure>> {
-        self.outcome.lock().take()
-    }
-}
-
-/// A subscription to request from the server.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Subscription {
-    pub(super) channel: Arc<str>,
-    pub(super) number: u64,
-    pub(super) kind: ChannelKind,
-}
-
-/// A subscription to end.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Unsubscription {
-    pub(super) channel: Arc<str>,
-    pub(super) kind: ChannelKind,
-}
-
-/// What the worker has to do next.
-#[derive(Default)]
-pub(super) struct WorkerTasks {
-    pub(super) closed: bool,
-    /// Keys to read, before the subscriptions are sent.
-    pub(super) reads: Vec<Arc<str>>,
-    /// When the next key is due.
-    pub(super) next_read: Option<Moment>,
-    /// Whether more changes are reported than keys may be read.
-    pub(super) reads_too_late: bool,
-    /// Those that must look for themselves from now on.
-    pub(super) wakes: DeferredWakeups,
-    pub(super) subscribe: Vec<Subscription>,
-    pub(super) unsubscribe: Vec<Unsubscription>,
-    /// Whether there are channels: watched, or until a moment ago.
-    pub(super) is_watched: bool,
-}
-
-/// What to wake once the lock of the table is free.
-#[derive(Default)]
-#[must_use = "the waiters sleep on until they are woken"]
-pub(super) struct DeferredWakeups {
-    pub(super) watches: Vec<Arc<dyn Wake>>,
-    /// The owner that is next, where that is told.
-    pub(super) next: Option<OwnerText>,
-    confirmations: Vec<Arc<Confirmation>>,
-}
-
-impl DeferredWakeups {
-    /// Wakes those that await a confirmation. Not the watches: that runs foreign code.
-    pub(super) fn raise_confirmations(&self) {
-        for confirmation in &self.confirmations {
-            confirmation.signal.raise();
-        }
-    }
 }
 
 impl SubscriptionTable {
@@ -236,7 +131,7 @@ impl SubscriptionTable {
             Some((name, _)) => Arc::clone(name),
             None => {
                 let name: Arc<str> = channel.into();
-                self.channels.insert(Arc::clone(&name), Channel::new(fresh, kind));
+                self.channels.insert(Arc::clone(&name), WatchedChannel::new(fresh, kind));
                 self.wanted.push(Arc::clone(&name));
                 name
             }
@@ -341,7 +236,7 @@ impl SubscriptionTable {
     }
 
     /// Removes all channels but these, and their keys.
-    fn retain(&mut self, mut stays: impl FnMut(&Arc<str>, &Channel) -> bool) {
+    fn retain(&mut self, mut stays: impl FnMut(&Arc<str>, &WatchedChannel) -> bool) {
         let keys = &mut self.keys;
         self.channels.retain(|name, channel| {
             let stays = stays(name, channel);
@@ -353,7 +248,7 @@ impl SubscriptionTable {
     }
 
     fn all_watchers(&self) -> Vec<Arc<dyn Wake>> {
-        self.channels.values().flat_map(Channel::watchers).collect()
+        self.channels.values().flat_map(WatchedChannel::watchers).collect()
     }
 
     /// Whether the worker has to end.
@@ -557,51 +452,13 @@ impl SubscriptionTable {
         let names = self.keys.answered(key, state, now).iter();
         let channels = names.filter_map(|name| self.channels.get(name));
         let channels = channels.filter(|it| matches!(it.phase, Phase::Live | Phase::Refused));
-        let watches = channels.flat_map(Channel::watchers).collect();
+        let watches = channels.flat_map(WatchedChannel::watchers).collect();
         DeferredWakeups { watches, ..DeferredWakeups::default() }
     }
 
-    fn find(&mut self, subscription: &Subscription) -> Option<&mut Channel> {
+    fn find(&mut self, subscription: &Subscription) -> Option<&mut WatchedChannel> {
         self.channels
             .get_mut(&subscription.channel)
             .filter(|channel| channel.number == subscription.number)
     }
 }
-
-impl Channel {
-    fn new(number: u64, kind: ChannelKind) -> Self {
-        Self {
-            number,
-            kind,
-            phase: Phase::Unsent,
-            watches: Vec::new(),
-            missed: false,
-            unused_since: None,
-            releases: None,
-            is_polled: false,
-            next_poll: None,
-        }
-    }
-
-    /// The key of the lock, if its changes are of interest.
-    fn key(&self) -> Option<&str> {
-        self.releases.as_ref()?.key.as_deref()
-    }
-
-    fn watchers(&self) -> Vec<Arc<dyn Wake>> {
-        self.watches.iter().map(|watching| Arc::clone(&watching.wake)).collect()
-    }
-
-    /// Writes the outcome to all confirmations, and returns them to be raised.
-    fn settle(&mut self, outcome: &Result<(), Failure>) -> Vec<Arc<Confirmation>> {
-        let confirmations: Vec<_> =
-            self.watches.iter_mut().filter_map(|watching| watching.confirmation.take()).collect();
-        for confirmation in &confirmations {
-            *confirmation.outcome.lock() = Some(outcome.clone());
-        }
-        confirmations
-    }
-}
-
-#[cfg(test)]
-mod tests;

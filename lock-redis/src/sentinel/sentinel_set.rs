@@ -143,11 +143,7 @@ impl SentinelSet {
     ) -> Result<Agreement, Failure> {
         let by = by.min(settings.clock().now() + settings.bounds().connect);
         let members = self.members();
-        let replies = Arc::new(Replies::default());
-        replies.said.lock().resize_with(members.len(), || None);
-        for (at, member) in members.iter().enumerate() {
-            self.send(at, member, &replies, by);
-        }
+        let replies = self.send_to_all(&members, by);
         let are_enough =
             |said: &[Option<SentinelReply>]| !self.count(&members, said, present).is_empty();
         let said = replies.wait(&members, &**settings.clock(), by, are_enough);
@@ -239,11 +235,7 @@ impl SentinelSet {
         let mut all: Vec<_> = members.iter().map(|it| (it.address.clone(), None)).collect();
         for _ in 0..SURVEYS {
             let by = by.min(clock.now() + settings.bounds().connect);
-            let replies = Arc::new(Replies::default());
-            replies.said.lock().resize_with(members.len(), || None);
-            for (at, member) in members.iter().enumerate() {
-                self.send(at, member, &replies, by);
-            }
+            let replies = self.send_to_all(&members, by);
             let said = replies.wait(&members, &**clock, by, |_| false);
             for ((_, known), said) in all.iter_mut().zip(said) {
                 if !matches!(known, Some(SentinelReply::MasterReport(_))) {
@@ -260,6 +252,15 @@ impl SentinelSet {
 
     pub(super) fn name(&self) -> String {
         format!("the sentinels of `{}`", self.master.escape_debug())
+    }
+
+    fn send_to_all(&self, members: &[Arc<SentinelInstance>], by: Moment) -> Arc<Replies> {
+        let replies = Arc::new(Replies::default());
+        replies.said.lock().resize_with(members.len(), || None);
+        for (at, member) in members.iter().enumerate() {
+            self.send(at, member, &replies, by);
+        }
+        replies
     }
 
     /// Asks one of them, in the background: connecting cannot be waited for together.

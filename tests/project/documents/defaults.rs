@@ -163,7 +163,7 @@ fn every_duration_constant_is_in_the_table() {
     let rows = table(&read("docs/DEFAULTS.md"), "Constants");
     let listed: Vec<_> = rows.iter().map(|row| code(row)).collect();
     let mut seen = 0;
-    for file in sources(["lock-core/src", "lock-redis/src", "lock-cluster/src"]) {
+    for file in sources(["lock-core/src", "lock-redis/src", "lock-cluster/src"], "rs") {
         // Settings have their own table, and the rest does not wait when a program runs.
         if ["/config/", "/conformance/", "/tests"].iter().any(|part| file.contains(part)) {
             continue;

@@ -68,7 +68,7 @@ fn calls_of_other_libraries_are_made_by_their_programs() {
 #[test]
 fn calls_of_this_library_exist() {
     let document = read("docs/MIGRATING.md");
-    let sources = sources(["lock-core/src", "src"]);
+    let sources = sources(["lock-core/src", "src"], "rs");
     let code: String = sources.iter().map(|file| read(file)).collect();
     let settings = read("docs/DEFAULTS.md") + &read("docs/INTEROP.md");
     for (section, _) in SECTIONS {

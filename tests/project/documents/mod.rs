@@ -35,8 +35,8 @@ fn table(document: &str, heading: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// The Rust files in these folders, as paths from the root.
-fn sources<const N: usize>(folders: [&str; N]) -> Vec<String> {
+/// The files in these folders whose names end like this, as paths from the root.
+fn sources<const N: usize>(folders: [&str; N], extension: &str) -> Vec<String> {
     let mut folders: Vec<_> = folders.iter().map(|folder| root().join(folder)).collect();
     let mut files = Vec::new();
     while let Some(folder) = folders.pop() {
@@ -44,7 +44,7 @@ fn sources<const N: usize>(folders: [&str; N]) -> Vec<String> {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            } else if path.extension().is_some_and(|its| its == extension) {
                 files.push(path.strip_prefix(root()).unwrap().display().to_string());
             }
         }

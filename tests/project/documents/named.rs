@@ -234,7 +234,7 @@ fn filters(command: &str) -> Vec<&str> {
 
 #[test]
 fn commands_of_documents_name_existing_tests() {
-    let files = sources(["tests", "lock-core"]);
+    let files = sources(["tests", "lock-core"], "rs");
     let texts: Vec<_> = files.iter().map(|file| format!("{file} {}", read(file))).collect();
     let mut count = 0;
     for document in ["docs/TESTING.md", "docs/PERFORMANCE.md"] {

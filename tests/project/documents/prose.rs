@@ -11,8 +11,6 @@ const OF_THE_COMMAND: (&str, usize) = ("docs/COMMAND.md", 800);
 const VAGUE: [&str; 5] = ["whoever", "somebody", "nobody", "everybody", "anybody"];
 /// The width that rustfmt is set to, which it does not apply to comments.
 const WIDTH: usize = 100;
-/// Lines that are wider today: mend them, and lower this.
-const TOO_WIDE: usize = 12;
 
 /// The names of the files in `docs`, without what benchmarks write.
 fn documents() -> Vec<String> {
@@ -58,10 +56,12 @@ fn each_sentence_names_its_subject() {
     }
 }
 
-/// Whether a line is wider than rustfmt's width. Text in quotes and addresses cannot be wrapped.
+/// Whether a line is wider than rustfmt's width. Text in quotes, addresses and rows of tables
+/// cannot be wrapped.
 fn is_too_wide(line: &str) -> bool {
     let is_comment = line.trim_start().starts_with("//");
-    let cannot_wrap = line.contains("://") || !is_comment && line.contains('"');
+    let is_row = line.starts_with("//! | ");
+    let cannot_wrap = line.contains("://") || is_row || !is_comment && line.contains('"');
     line.chars().count() > WIDTH && !cannot_wrap
 }
 
@@ -69,21 +69,25 @@ fn is_too_wide(line: &str) -> bool {
 fn lines_are_no_wider_than_rustfmt_allows() {
     let folders =
         ["src", "lock-core", "lock-redis", "lock-cluster", "cli", "tests", "examples", "benches"];
-    let (mut wide, mut last) = (0, String::new());
-    for file in sources(folders) {
+    let mut wide = Vec::new();
+    for file in sources(folders, "rs").into_iter().chain(sources(["lock-redis"], "lua")) {
         for (number, line) in read(&file).lines().enumerate() {
             if is_too_wide(line) {
-                wide += 1;
-                last = format!("{file}:{}", number + 1);
+                wide.push(format!("{file}:{}", number + 1));
             }
         }
     }
-    assert!(wide <= TOO_WIDE, "{wide} lines are wider than {WIDTH}, not {TOO_WIDE}; one: {last}");
+    assert!(wide.is_empty(), "wider than {WIDTH}: {wide:?}");
 }
 
 #[test]
 fn only_text_and_addresses_may_be_wide() {
     let wide = |begin: &str| is_too_wide(&format!("{begin}{}", "x".repeat(WIDTH)));
     assert!(wide("x") && wide("    // \"quoted\" ") && wide("let it = "));
-    assert!(!wide("    \"") && !wide("// https://") && !is_too_wide(&"x".repeat(WIDTH)));
+    assert!(
+        !wide("    \"")
+            && !wide("// https://")
+            && !wide("//! | a | ")
+            && !is_too_wide(&"x".repeat(WIDTH))
+    );
 }

@@ -67,8 +67,8 @@ fn clients_and_threads_hold_no_more_than_the_limit() {
 }
 
 /// At each release the store wakes the client: no thread asks that has no chance.
-/// An operator takes one of three permits away: with the loss of the acquisition the others are free
-/// again, long before its lease is over.
+/// An operator takes one of three permits away: with the loss of the acquisition the others are
+/// free again, long before its lease is over.
 #[test]
 fn lost_permits_leave_none_behind() {
     let server = RedisServer::start();

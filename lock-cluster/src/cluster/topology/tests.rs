@@ -4,6 +4,7 @@ use super::*;
 use crate::cluster::address_map::AddressMap;
 use crate::cluster::slot_map::RefreshHook;
 use lock_core::{ClientId, Config, Context, SystemClock};
+use lock_redis::parts::{Account, Shards};
 use lock_redis::parts::{NodeSettings, Shard};
 
 /// A topology without a reply, which connects to no server.

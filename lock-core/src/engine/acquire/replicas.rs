@@ -8,6 +8,7 @@ use super::attempt::Next;
 use super::{Plan, Wait};
 use crate::backend::{Abilities, AcquisitionId, Grant, Renewal, ReplicaSupport};
 use crate::clock::Moment;
+use crate::config::wrong_timeout;
 use crate::engine::acquisition::{Acquisition, release_options};
 use crate::engine::local_queue::{StoreOutage, WaiterGuard};
 use crate::error::{Error, ErrorKind};
@@ -150,7 +151,8 @@ pub(in crate::engine) fn refuse_unsupported(
     if policy.is_off() {
         return Ok(());
     }
-    if let Some(wrong) = policy.wrong_count().or_else(|| policy.wrong_time()) {
+    let wrong_time = || wrong_timeout("replication_timeout", policy.time());
+    if let Some(wrong) = policy.wrong_count().or_else(wrong_time) {
         return Err(Error::misuse(wrong));
     }
     let replicas = policy.replicas;

@@ -347,7 +347,8 @@ impl Workers {
         }
         queue.work.lock().cleanups.push(cleanup);
         if !is_last && self.state.lock().stopping && !mutant("stop_misses_what_is_tried") {
-            queue.retry_cleanups_now(now); // `stop` may have come by while this one was not in the queue
+            // `stop` may have come by while this one was not in the queue.
+            queue.retry_cleanups_now(now);
         }
     }
 }

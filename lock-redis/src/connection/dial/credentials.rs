@@ -1,7 +1,7 @@
 //! [`CredentialsSource`]: where user and password come from. Looked up for each connection.
 
-use super::Server;
 use super::background_call::{BackgroundCall, CallNotDone};
+use crate::connection::Server;
 use lock_core::backend::no_thread;
 use lock_core::{Clock, Credentials, CredentialsProvider, Error, Moment, Secret};
 use std::fs;

@@ -1,11 +1,11 @@
 //! The handshake of a connection: credentials, database, name, and whether it is the right server.
 
 use super::credentials::{CredentialsSource, ResolvedCredentials};
-use super::{Dialer, Identity, IdentityKind, Route, not_connected};
+use super::{Dialer, Route, not_connected};
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{
-    CallError, Connection, ConnectionLike, Reply, Request, ServerError, Text, info_field,
-    with_server_kind,
+    CallError, Connection, ConnectionLike, Identity, IdentityKind, Reply, Request, ServerError,
+    Text, info_field, with_server_kind,
 };
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment, Secret};

@@ -3,20 +3,16 @@
 mod background_call;
 mod credentials;
 mod handshake;
-mod identity;
 mod resolve;
-mod server;
 
 use credentials::ProviderCalls;
 pub(crate) use credentials::{CredentialsSource, PasswordSource};
 pub(crate) use handshake::Login;
-pub(crate) use identity::{Identity, IdentityKind, ServerGeneration};
-pub(crate) use server::{Cause, Server};
 
 use super::endpoint::{Endpoint, connect_to_socket};
 use super::shutdown::ShutdownRegistry;
 use super::tls::{self, Tls};
-use super::{Connection, Transport};
+use super::{Connection, Identity, Server, Transport};
 use lock_core::backend::{Failure, no_descriptor, no_thread};
 use lock_core::{Clock, Error, Moment};
 use resolve::{LookUpError, Resolver};

@@ -28,10 +28,19 @@ const CHANNEL: &str = "redisson_sc";
 #[derive(Debug)]
 pub(super) struct PermitFormat;
 
-static ACQUIRE: Script = script!(41, "acquire_permits": "permits/now", "permits/counted", "permits/ids", "permits/tell", "permits/acquire");
-static RELEASE: Script = script!(42, "release_permits": "permits/counted", "permits/ids", "permits/tell", "permits/release");
+static ACQUIRE: Script = script!(
+    41, "acquire_permits":
+    "permits/now", "permits/counted", "permits/ids", "permits/tell", "permits/acquire"
+);
+static RELEASE: Script = script!(
+    42, "release_permits":
+    "permits/counted", "permits/ids", "permits/tell", "permits/release"
+);
 static RENEW: Script = script!(43, "renew_permits": "permits/now", "permits/ids", "permits/renew");
-static INSPECT: Script = script!(44, "inspect_permits": "permits/now", "permits/counted", "permits/ids", "permits/inspect");
+static INSPECT: Script = script!(
+    44, "inspect_permits":
+    "permits/now", "permits/counted", "permits/ids", "permits/inspect"
+);
 static FORCE: Script =
     script!(45, "force_permits": "permits/counted", "permits/tell", "permits/force");
 static SET: Script = script!(46, "set_permits": "permits/counted", "permits/tell", "permits/limit");

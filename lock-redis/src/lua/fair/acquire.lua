@@ -1,5 +1,5 @@
--- acquire: takes a fair lock for an owner if it is free and the owner is next, and makes its fencing tokens; otherwise the
--- owner enters the queue, or stays in it. It ends with grant.lua.
+-- acquire: takes a fair lock for an owner if it is free and the owner is next, and makes its
+-- fencing tokens; otherwise the owner enters the queue, or stays in it. It ends with grant.lua.
 --
 -- KEYS[1] the lock
 -- KEYS[2] the counter     see acquire.lua of the mutex
@@ -7,14 +7,16 @@
 -- KEYS[4] the queue       see queue.lua
 -- ARGV[1] lease in milliseconds
 -- ARGV[2] owner
--- ARGV[3] for how long, in milliseconds, the owner counts as waiting from now on; "0" if it does not wait
+-- ARGV[3] for how long, in milliseconds, the owner counts as waiting from now on; "0" if it does
+-- not wait
 -- ARGV[4], ARGV[5] as ARGV[3] and ARGV[4] of the mutex
 --
--- Returns what the mutex's script does; the time of {0, time, 1} is, where the lock is free, how long the next owner counts as
--- waiting.
+-- Returns what the mutex's script does; the time of {0, time, 1} is, where the lock is free, how
+-- long the next owner counts as waiting.
 --
--- Atomic because two owners must never both find the lock free or be next, a token must belong to exactly one grant, and a
--- late copy of a request must see the tombstone before it takes the lock or enters the queue.
+-- Atomic because two owners must never both find the lock free or be next, a token must belong to
+-- exactly one grant, and a late copy of a request must see the tombstone before it takes the lock
+-- or enters the queue.
 
 if redis.call('EXISTS', KEYS[3]) == 1 then
   return {0, -2, 1}

@@ -1,5 +1,6 @@
--- The waiters of a fair lock, a sorted set: an owner with its position, and `until:owner` with the time up to which it
--- counts as waiting, in milliseconds of this server's clock and negative, so that positions come last.
+-- The waiters of a fair lock, a sorted set: an owner with its position, and `until:owner` with the
+-- time up to which it counts as waiting, in milliseconds of this server's clock and negative, so
+-- that positions come last.
 --
 -- A script removes at most so many dead waiters: each is two members of the set.
 local MOST = 100
@@ -9,8 +10,8 @@ local function clock()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The owner that is next, and for how long it counts as waiting; nothing if no owner waits. Behind too many dead ones it is
--- not known yet: an empty text.
+-- The owner that is next, and for how long it counts as waiting; nothing if no owner waits. Behind
+-- too many dead ones it is not known yet: an empty text.
 local function first(queue, now)
   for _ = 1, MOST do
     local owner = redis.call('ZRANGEBYSCORE', queue, '(0', '+inf', 'LIMIT', 0, 1)[1]
@@ -38,7 +39,8 @@ local function leave(queue, owner)
   return redis.call('ZREM', queue, owner, 'until:' .. owner)
 end
 
--- The owner that is next is told on the channel that is called like the queue, and the others sleep on.
+-- The owner that is next is told on the channel that is called like the queue, and the others sleep
+-- on.
 local function tell_next(queue, publish)
   local owner = first(queue, clock())
   if owner and owner ~= '' then

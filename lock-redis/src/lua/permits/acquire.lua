@@ -1,7 +1,8 @@
 -- acquire_permits: takes permits of a semaphore for an owner if so many are free.
 --
 -- KEYS[1] the semaphore   string, how many permits are free; never expires
--- KEYS[2] the permits     sorted set, each that is taken with the time of its expiry in milliseconds
+-- KEYS[2] the permits     sorted set, each that is taken with the time of its expiry in
+--         milliseconds
 -- KEYS[3] the tombstone   present while this owner is closed
 -- ARGV[1] owner: the first 13 bytes of its permits
 -- ARGV[2] how many
@@ -10,11 +11,11 @@
 -- ARGV[5] channel
 -- ARGV[6] the command that publishes
 --
--- Returns {1, limit} granted; {0, left} too few are free, and in so many milliseconds the first that is taken expires (-1:
--- never, -2: none is taken), or this owner is closed (-2).
+-- Returns {1, limit} granted; {0, left} too few are free, and in so many milliseconds the first
+-- that is taken expires (-1: never, -2: none is taken), or this owner is closed (-2).
 --
--- Atomic because two owners must never both take the last permit, one that has expired must be free for one of them only,
--- and a late copy of a request must see the tombstone before it takes any.
+-- Atomic because two owners must never both take the last permit, one that has expired must be free
+-- for one of them only, and a late copy of a request must see the tombstone before it takes any.
 
 -- As many that have expired are freed at a time.
 local MOST = 1000
@@ -40,7 +41,8 @@ if not free then
 end
 
 local all, missing = ids(ARGV[1], ARGV[2]), 0
--- Of a repeated request all are there, unless an operator or the end of the lease took some: those are asked for again.
+-- Of a repeated request all are there, unless an operator or the end of the lease took some: those
+-- are asked for again.
 local expiries = redis.call('ZMSCORE', KEYS[2], unpack(all))
 for i = 1, #all do
   missing = missing + (expiries[i] and 0 or 1)
@@ -54,8 +56,8 @@ if missing > 0 and missing > free then
   return {0, first and tonumber(first) >= NEVER and -1 or left}
 end
 
--- Written also where none is missing: since 7.2 WAIT looks only at what its own connection wrote, and without a write says
--- that all replicas have it.
+-- Written also where none is missing: since 7.2 WAIT looks only at what its own connection wrote,
+-- and without a write says that all replicas have it.
 free = redis.call('INCRBY', KEYS[1], 0 - missing) -- and not "-0"
 local words = {}
 for i = 1, #all do

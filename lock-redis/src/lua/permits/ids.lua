@@ -1,4 +1,5 @@
--- The permits of one acquisition: 16 bytes each, which are those of its owner and the number of the permit.
+-- The permits of one acquisition: 16 bytes each, which are those of its owner and the number of the
+-- permit.
 local function ids(owner, count)
   local all = {}
   for i = 0, count - 1 do

@@ -5,9 +5,10 @@
 -- ARGV[1] owner: the first 13 bytes of its permits; left out for all owners
 -- ARGV[2] how many
 --
--- Returns {limit, free, taken, id, left}: limit and free are empty texts if no client has used the semaphore yet; the permit
--- that expires last, if one is taken, and in how many milliseconds (-1: never). With an owner: {left} until the first of
--- its permits expires, nothing if it does not have all of them.
+-- Returns {limit, free, taken, id, left}: limit and free are empty texts if no client has used the
+-- semaphore yet; the permit that expires last, if one is taken, and in how many milliseconds (-1:
+-- never). With an owner: {left} until the first of its permits expires, nothing if it does not have
+-- all of them.
 --
 -- Atomic because all of it must be of one moment. Changes nothing.
 

@@ -9,14 +9,15 @@
 -- ARGV[4] the command that publishes
 -- ARGV[5] how long the tombstone stays, in milliseconds
 --
--- Returns 0 some were not this owner's any more, and those that were are free; freed: 1 more than clients were told, or
--- {1, why none was}.
+-- Returns 0 some were not this owner's any more, and those that were are free; freed: 1 more than
+-- clients were told, or {1, why none was}.
 --
--- Atomic because each permit that is removed must be counted, and once: another client that removes it as expired
--- counts it, too.
+-- Atomic because each permit that is removed must be counted, and once: another client that removes
+-- it as expired counts it, too.
 
 if KEYS[3] then
-  -- A full server refuses what takes memory as a script's first write, and behind a write that takes none it does not.
+  -- A full server refuses what takes memory as a script's first write, and behind a write that
+  -- takes none it does not.
   redis.call('DEL', KEYS[3])
   redis.call('SET', KEYS[3], '1', 'PX', ARGV[5])
 end

@@ -7,8 +7,8 @@
 --
 -- Returns 1, or 0 if one of them is not this owner's any more, or has expired.
 --
--- Atomic because between the look and the ZADD a permit may be removed, which would be taken again without being
--- counted. Never shortens a lease and never adds a permit.
+-- Atomic because between the look and the ZADD a permit may be removed, which would be taken again
+-- without being counted. Never shortens a lease and never adds a permit.
 
 local all, words = ids(ARGV[1], ARGV[2]), {}
 local expiries = redis.call('ZMSCORE', KEYS[1], unpack(all))
@@ -19,8 +19,8 @@ for i = 1, #all do
     redis.call('ZREM', KEYS[1], '')
     return 0
   end
-  -- Later by a millisecond at least: since 7.2 WAIT looks only at what its own connection wrote, and without a write says
-  -- that all replicas have it.
+  -- Later by a millisecond at least: since 7.2 WAIT looks only at what its own connection wrote,
+  -- and without a write says that all replicas have it.
   words[2 * i - 1], words[2 * i] = math.max(math.min(expiry + 1, NEVER), now + ARGV[3]), all[i]
 end
 redis.call('ZADD', KEYS[1], 'XX', unpack(words))

@@ -9,11 +9,11 @@
 -- ARGV[2] owner
 -- ARGV[3] the writer beside which this one may read, as it stands in the lock; "" for none
 --
--- Returns the last token as a text, or 1 granted and there is none; {0, pttl} another owner has it or waits for it (-1: for
--- ever), or this one is closed (-2).
+-- Returns the last token as a text, or 1 granted and there is none; {0, pttl} another owner has it
+-- or waits for it (-1: for ever), or this one is closed (-2).
 --
--- Atomic because a reader and a writer must never both find the lock free, and a late copy of a request must see the
--- tombstone before it takes the lock.
+-- Atomic because a reader and a writer must never both find the lock free, and a late copy of a
+-- request must see the tombstone before it takes the lock.
 
 if redis.call('EXISTS', KEYS[3]) == 1 then
   return {0, -2}
@@ -24,7 +24,8 @@ local left = redis.call('PTTL', KEYS[2])
 local ours = left ~= -2 and redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1
 if not ours then
   local is_free = mode == 'read' or not mode and redis.call('EXISTS', KEYS[1]) == 0
-  local is_beside = mode == 'write' and ARGV[3] ~= '' and redis.call('HEXISTS', KEYS[1], ARGV[3]) == 1
+  local is_beside = mode == 'write' and ARGV[3] ~= ''
+    and redis.call('HEXISTS', KEYS[1], ARGV[3]) == 1
   if not is_free and not is_beside then
     return {0, redis.call('PTTL', KEYS[1])}
   end
@@ -34,8 +35,8 @@ if not ours then
   end
 end
 local token = redis.call('GET', KEYS[4])
--- Never shorter: a renewal of a longer lease may have come in between. Before the lock, because of several writes in a
--- script only the first is refused when the memory is full.
+-- Never shorter: a renewal of a longer lease may have come in between. Before the lock, because of
+-- several writes in a script only the first is refused when the memory is full.
 local lease = math.max(ours and left or 0, tonumber(ARGV[1]))
 redis.call('SET', KEYS[2], '1', 'PX', lease)
 if mode then

@@ -1,4 +1,5 @@
--- free: how the script ends that frees the lock of a writer. If it read as well, that goes on, and other readers may come in.
+-- free: how the script ends that frees the lock of a writer. If it read as well, that goes on, and
+-- other readers may come in.
 redis.call('DEL', KEYS[#KEYS])
 redis.call('HDEL', KEYS[1], ARGV[1])
 local told = redis.pcall(publish, channel, '1')

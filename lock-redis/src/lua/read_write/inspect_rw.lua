@@ -3,8 +3,9 @@
 -- KEYS[1] the lock
 -- KEYS[2] the waiting writer; left out: readers do not care
 --
--- Returns {pttl, number of holders, mode, 1 if a writer waits}, and behind them holders with their hold counts, not all if there
--- are many; pttl is -2 if it is free and -1 if it never ends, mode is "" of a mutex.
+-- Returns {pttl, number of holders, mode, 1 if a writer waits}, and behind them holders with their
+-- hold counts, not all if there are many; pttl is -2 if it is free and -1 if it never ends, mode is
+-- "" of a mutex.
 --
 -- Atomic because the holders and the time left must be of one moment. Changes nothing.
 

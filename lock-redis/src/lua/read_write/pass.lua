@@ -1,5 +1,5 @@
--- Gives it to another owner; readers compete with the next one. The holds of readers beside the former one end with the hash:
--- its lease is not made shorter then.
+-- Gives it to another owner; readers compete with the next one. The holds of readers beside the
+-- former one end with the hash: its lease is not made shorter then.
 local function pass(key, writer, owner, lease)
   if redis.call('HLEN', key) == 2 then
     redis.call('DEL', key)

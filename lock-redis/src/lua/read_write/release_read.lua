@@ -10,10 +10,12 @@
 --
 -- Returns 0 it was not this owner's; ended: 1 more than clients were told, or {1, why none was}.
 --
--- Atomic because a reader that comes between the look at the others and the DEL would lose its hold.
+-- Atomic because a reader that comes between the look at the others and the DEL would lose its
+-- hold.
 
 if KEYS[3] then
-  -- A full server refuses what takes memory as a script's first write, and behind a write that takes none it does not.
+  -- A full server refuses what takes memory as a script's first write, and behind a write that
+  -- takes none it does not.
   redis.call('DEL', KEYS[3])
   redis.call('SET', KEYS[3], '1', 'PX', ARGV[4])
 end

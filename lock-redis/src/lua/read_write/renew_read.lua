@@ -9,8 +9,8 @@
 --
 -- Returns 1 extended, 0 it is over.
 --
--- Atomic because between the look and the PEXPIRE the lock may pass to a writer, whose lease is not ours to set. Never
--- shortens a lease and never makes a key.
+-- Atomic because between the look and the PEXPIRE the lock may pass to a writer, whose lease is not
+-- ours to set. Never shortens a lease and never makes a key.
 
 local left = redis.call('PTTL', KEYS[2])
 if left == -2 or redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then

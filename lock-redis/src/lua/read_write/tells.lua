@@ -1,5 +1,5 @@
--- Holders that keep a writer out, with their hold counts, where they are readers; it waits from now on. One more than are
--- looked at, so that it is known whether these are all.
+-- Holders that keep a writer out, with their hold counts, where they are readers; it waits from now
+-- on. One more than are looked at, so that it is known whether these are all.
 local function tells(key)
   if redis.call('EXISTS', KEYS[3]) == 1 then
     return {}

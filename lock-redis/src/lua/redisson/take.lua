@@ -5,8 +5,8 @@ local function take(key, owner, lease)
   if done == 1 then
     return nil
   end
-  -- A user who may not PEXPIRE would leave a lock that never ends. Asked again, now that there is nothing that it
-  -- could change, it says why.
+  -- A user who may not PEXPIRE would leave a lock that never ends. Asked again, now that there is
+  -- nothing that it could change, it says why.
   redis.call('DEL', key)
   redis.call('PEXPIRE', key, lease)
   return done

@@ -1,5 +1,5 @@
--- Owner and hold count; nothing if it is free. A text that is too long for a lock is not read: an error is returned, that of
--- any other kind of value.
+-- Owner and hold count; nothing if it is free. A text that is too long for a lock is not read: an
+-- error is returned, that of any other kind of value.
 local function holder(key)
   if redis.call('STRLEN', key) > 4096 then
     return redis.pcall('HLEN', key)

@@ -1,5 +1,6 @@
--- 1 if this owner has it, 0 if not; `call` is `redis.call`, or `redis.pcall` where an error is to be looked at. GETEX because
--- a replica refuses it, and GET it does not: what that lacks, its master may have.
+-- 1 if this owner has it, 0 if not; `call` is `redis.call`, or `redis.pcall` where an error is to
+-- be looked at. GETEX because a replica refuses it, and GET it does not: what that lacks, its
+-- master may have.
 local function look(call, key, owner)
   local length = call('STRLEN', key)
   if type(length) == 'table' then

@@ -1,8 +1,7 @@
-//! Which texts are names of locks.
+//! Which texts are names of locks. Apart from [`LockName`], which errors contain.
 
-use super::{HASHES, LockKind, LockName};
 use crate::error::Error;
-use std::hash::BuildHasher;
+use crate::name::LockName;
 
 impl LockName {
     /// Validates a name.
@@ -28,7 +27,7 @@ impl LockName {
                 something inside, once, or no braces"
             )));
         }
-        Ok(Self { text: name.into(), kind: LockKind::Mutex, hash: HASHES.hash_one(name) })
+        Ok(Self::of_valid(name))
     }
 }
 

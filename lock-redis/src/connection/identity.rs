@@ -2,7 +2,7 @@
 //!
 //! Every new connection is compared with it before the first request on that connection is sent.
 
-use super::Server;
+use crate::connection::Server;
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
 use std::fmt;

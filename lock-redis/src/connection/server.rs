@@ -85,7 +85,8 @@ impl Server {
         }
     }
 
-    /// Reports a warning of a kind that has one cause, once until it [is mended](Self::clear_warnings).
+    /// Reports a warning of a kind that has one cause, once until it
+    /// [is mended](Self::clear_warnings).
     pub(crate) fn warn(&self, kind: WarningKind, message: impl FnOnce() -> String) {
         self.warn_of(kind, Cause::default(), message);
     }
@@ -141,7 +142,7 @@ impl Server {
     }
 
     /// Another server is used at this address since a request left.
-    pub(in crate::connection) fn superseded(&self) -> Error {
+    pub(super) fn superseded(&self) -> Error {
         Error::unavailable(format!(
             "another server answers at {self} since, and what the one before it says does not count"
         ))

@@ -1,0 +1,229 @@
+//! [`Attempt`]: a request to take a lock, and its [`Answer`].
+
+use super::Receipt;
+#[cfg(doc)]
+use super::{Abilities, RenewalRequest, ReplicaSupport};
+use crate::error::Error;
+use crate::lease::LeaseTime;
+#[cfg(doc)]
+use crate::name::LockKind;
+use crate::name::LockName;
+use crate::owner::OwnerId;
+use crate::replication::{InsufficientReplicas, Replication};
+use crate::token::{FencingToken, TokenRange};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One attempt to take a lock.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Attempt<'a> {
+    /// The lock.
+    pub name: &'a LockName,
+    /// The owner that will hold it. New for every wait, the same for every repetition within it.
+    pub owner: OwnerId,
+    /// The lease to grant.
+    pub lease: LeaseTime,
+    /// The fencing tokens to grant with it.
+    pub tokens: Tokens,
+    /// How many replicas must confirm it. Always off if [`Abilities::replication`] is
+    /// [`ReplicaSupport::Never`].
+    pub replication: Replication,
+    /// The owner of a write lock of the same name, held by the same thread, beside which a
+    /// [reader](LockKind::Read) is granted. `None` for other kinds.
+    pub beside: Option<OwnerId>,
+    /// Whether the caller waits if the lock is busy. A store that keeps others out for its waiters
+    /// does so only then.
+    pub waits: bool,
+    /// The text of the owner's [label](RenewalRequest::label), for a store that can keep it with
+    /// the grant at no cost. Other stores ignore it.
+    pub label: Option<&'a Arc<str>>,
+}
+
+impl<'a> Attempt<'a> {
+    /// Makes an attempt with one token, which no replica needs to confirm.
+    #[must_use]
+    pub fn new(name: &'a LockName, owner: OwnerId, lease: LeaseTime) -> Self {
+        let (tokens, replication) = (Tokens::Assign { reserve: 0 }, Replication::off());
+        let (beside, label) = (None, None);
+        Self { name, owner, lease, tokens, replication, beside, waits: true, label }
+    }
+
+    /// Sets the tokens.
+    #[must_use]
+    pub fn tokens(mut self, tokens: Tokens) -> Self {
+        self.tokens = tokens;
+        self
+    }
+
+    /// Sets how many replicas must confirm it.
+    #[must_use]
+    pub fn replication(mut self, replication: Replication) -> Self {
+        self.replication = replication;
+        self
+    }
+
+    /// Sets the owner of the thread's write lock.
+    #[must_use]
+    pub fn beside(mut self, writer: Option<OwnerId>) -> Self {
+        self.beside = writer;
+        self
+    }
+
+    /// Sets whether the caller waits if the lock is busy.
+    #[must_use]
+    pub fn waits(mut self, waits: bool) -> Self {
+        self.waits = waits;
+        self
+    }
+
+    /// Sets the text of the owner's label.
+    #[must_use]
+    pub fn label(mut self, label: Option<&'a Arc<str>>) -> Self {
+        self.label = label;
+        self
+    }
+}
+
+/// The fencing tokens to grant with a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Tokens {
+    /// None: the store keeps no counter for this lock.
+    None,
+    /// The store assigns a token greater than all before it for this name, and reserves `reserve`
+    /// more behind it for hand-offs inside the client. It stores the *end* of that range.
+    Assign {
+        /// How many tokens beyond the first.
+        reserve: u32,
+    },
+    /// The caller proposes a token and `reserve` more behind it, as a ballot of Paxos does: for a
+    /// node of a quorum.
+    ///
+    /// The lock is granted if it is free and `first` is greater than the stored token, or if this
+    /// owner has it already. In both cases the end of the range is stored, unless a greater token
+    /// is. Otherwise the answer is [`Answer::Stale`]. A store that drops unused counters must keep
+    /// a bound that no dropped token exceeds.
+    Propose {
+        /// The token.
+        first: FencingToken,
+        /// How many tokens beyond it.
+        reserve: u32,
+    },
+}
+
+/// The outcome of an attempt.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Answer {
+    /// This owner has the lock, and as many replicas as requested have confirmed it.
+    Granted(Grant),
+    /// This owner has the lock in the store, but too few replicas confirmed it in time.
+    Unacknowledged(Grant, InsufficientReplicas),
+    /// Another owner has it; its lease ends after this time unless it is renewed (`None`: unknown).
+    Busy(Option<Duration>),
+    /// Another owner has it without a lease: a foreign client's lock without an expiry, or one
+    /// whose expiry was never set. A waiter asks again after this time (`None`: the store publishes
+    /// the release).
+    BusyWithoutExpiry(Option<Duration>),
+    /// The lock is free, but the [proposed](Tokens::Propose) token is not greater than this stored
+    /// token: propose a greater one.
+    Stale(FencingToken),
+    /// The attempt was rolled back; some nodes may have granted it, or may still do so. Retry with
+    /// a new owner.
+    RolledBack(RollbackCause),
+}
+
+impl Answer {
+    /// Returns whether other owners hold the lock, or contend for it.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(
+            self,
+            Self::Busy(_)
+                | Self::BusyWithoutExpiry(_)
+                | Self::RolledBack(RollbackCause::Held(_) | RollbackCause::SplitVote)
+        )
+    }
+}
+
+/// Why an attempt on several nodes was [rolled back](Answer::RolledBack).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum RollbackCause {
+    /// Another owner holds too many nodes; its lease ends after this time unless it is renewed
+    /// (`None`: unknown).
+    Held(Option<Duration>),
+    /// No owner has a majority: several attempts collided, and each got some nodes. Each contender
+    /// retries after a random pause, so that they do not collide again.
+    SplitVote,
+    /// Too many nodes grant nothing until a known time.
+    Paused(Pause),
+    /// Too many nodes could not be asked, or refused.
+    Failed(Error),
+}
+
+/// A time for which a store grants nothing, because it is new or may have lost its data: until
+/// every lease that it may have granted before is over. It is no outage: a wait that is long enough
+/// continues after it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Pause {
+    /// How long it still lasts.
+    pub left: Duration,
+    /// The error for a caller whose wait ends before the pause.
+    pub why: Error,
+    /// Whether it may end at any time: enough other nodes can grant the lock, but did not answer
+    /// this time.
+    pub may_end_sooner: bool,
+}
+
+impl Pause {
+    /// Makes a pause of this length, with its reason.
+    #[must_use]
+    pub fn new(left: Duration, why: Error) -> Self {
+        Self { left, why, may_end_sooner: false }
+    }
+
+    /// Sets whether it may end at any time.
+    #[must_use]
+    pub fn may_end_sooner(mut self, may_end_sooner: bool) -> Self {
+        self.may_end_sooner = may_end_sooner;
+        self
+    }
+}
+
+/// A granted lock.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Grant {
+    /// The tokens; `None` if none were requested.
+    pub tokens: Option<TokenRange>,
+    /// Data of the backend that the engine returns when this acquisition is renewed and released.
+    pub receipt: Receipt,
+    /// How many permits the [semaphore](LockKind::Permits) has in the store; `None` for other
+    /// kinds.
+    pub limit: Option<u32>,
+}
+
+impl Grant {
+    /// Makes a grant with these tokens and an empty receipt.
+    #[must_use]
+    pub fn new(tokens: Option<TokenRange>) -> Self {
+        Self { tokens, receipt: Receipt::default(), limit: None }
+    }
+
+    /// Sets how many permits the semaphore has in the store.
+    #[must_use]
+    pub fn limit(mut self, limit: u32) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// Sets the receipt.
+    #[must_use]
+    pub fn receipt(mut self, receipt: Receipt) -> Self {
+        self.receipt = receipt;
+        self
+    }
+}

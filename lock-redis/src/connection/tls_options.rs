@@ -1,0 +1,13 @@
+//! [`TlsOptions`]: what a URL says about TLS.
+
+/// What a URL says about TLS.
+#[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(not(feature = "tls"), allow(dead_code, reason = "refused, whatever they say"))]
+pub(crate) struct TlsOptions<'a> {
+    /// The file of the only trusted authorities; without it, those that the system trusts.
+    pub(crate) ca: Option<&'a str>,
+    /// The files of our own certificate and its key.
+    pub(crate) identity: Option<(&'a str, &'a str)>,
+    /// The name in the server's certificate, if not the host.
+    pub(crate) name: Option<&'a str>,
+}
