@@ -165,8 +165,8 @@ impl Engine {
         }
     }
 
-    /// Sends a release until the store answers, from `now` on, at most until `by`. Returns also when
-    /// the first was sent that got no answer. Not to be called in a forked child.
+    /// Sends a release until the store answers, from `now` on, at most until `by`. Returns also
+    /// when the first was sent that got no answer. Not to be called in a forked child.
     pub(super) fn send_release(
         &self,
         id: &AcquisitionId,

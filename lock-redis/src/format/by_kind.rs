@@ -354,7 +354,7 @@ impl OwnedFormat {
             // What several share changes with each of them, and the reports would tell of no loss.
             let is_shared = batch[first].acquisition.name.kind().is_shared();
             link.report_changes_of_keys(!is_shared);
-            let labels = self.label_writes(group.iter().map(|at| &batch[*at]));
+            let labels = self.label_writes(group.iter().map(|at| &batch[*at]), kinds::shown_owner);
             let words: Vec<_> = labels.iter().map(LabelWrite::words).collect();
             let words: Vec<[&[&[u8]]; 1]> = words.iter().map(|words| [&words[..]]).collect();
             let labels: Vec<_> = words.iter().map(|words| Request(words)).collect();

@@ -6,11 +6,10 @@
 //! it names its owner, and is shown for no other. It is written anew in every two leases: a late
 //! one of a former owner may have replaced it.
 
-use super::kinds;
 use crate::connection::{Reply, Text};
 use crate::keys;
 use lock_core::backend::{HolderInfo, LockInfo, RenewalRequest};
-use lock_core::{Config, OwnerLabel};
+use lock_core::{Config, LockKind, OwnerId, OwnerLabel};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// Whether the labels of holders are read with them.
@@ -20,6 +19,9 @@ pub(crate) enum Labels {
     LeftOut,
 }
 
+/// The owner of an acquisition of this kind as it is shown.
+pub(super) type ShownOwner = fn(LockKind, OwnerId) -> String;
+
 /// A label to be written: `SET distlock_owner:{name} "OWNER MILLISECONDS TEXT" PX TIME`.
 pub(super) struct LabelWrite {
     key: String,
@@ -28,11 +30,11 @@ pub(super) struct LabelWrite {
 }
 
 impl LabelWrite {
-    /// The label of the lock under `key`, if it has one.
-    pub(super) fn of(renewal: &RenewalRequest, key: &str) -> Option<Self> {
+    /// The label of the lock under `key`, if it has one, for the owner as it is shown.
+    pub(super) fn of(renewal: &RenewalRequest, key: &str, shown: ShownOwner) -> Option<Self> {
         let OwnerLabel { text, since, .. } = renewal.label.as_ref()?;
         let (kind, owner) = (renewal.acquisition.name.kind(), renewal.acquisition.owner);
-        let owner = kinds::shown_owner(kind, owner);
+        let owner = shown(kind, owner);
         let lease = renewal.acquisition.lease.as_millis();
         let since = Text::millis(since.duration_since(UNIX_EPOCH).unwrap_or_default());
         Some(Self {
@@ -88,7 +90,7 @@ fn of(value: &[u8], owner: &str) -> Option<OwnerLabel> {
 mod tests {
     use super::*;
     use lock_core::backend::{AcquisitionId, Receipt};
-    use lock_core::{ClientId, LeaseTime, LockName, OwnerId};
+    use lock_core::{ClientId, LeaseTime, LockName};
 
     #[test]
     fn label_is_read_as_written_and_for_its_owner_only() {
@@ -99,7 +101,8 @@ mod tests {
         let acquisition = AcquisitionId::new(name, owner, lease, Receipt::default());
         let label = OwnerLabel::new("till 7, \"Łódź\"".into(), Duration::from_micros(1_234_567));
         let renewal = RenewalRequest::new(acquisition).label(Some(label.clone()));
-        let write = LabelWrite::of(&renewal, "a b").unwrap();
+        let shown: ShownOwner = |_, owner| owner.to_string();
+        let write = LabelWrite::of(&renewal, "a b", shown).unwrap();
         let [set, key, value, px, time] = write.words();
         assert_eq!([set, key, px, time], [&b"SET"[..], b"distlock_owner:{a b}", b"PX", b"90000"]);
         assert_eq!(of(value, &owner.to_string()), Some(label));
@@ -107,7 +110,7 @@ mod tests {
         for odd in ["", "x", &format!("{owner}"), &format!("{owner} "), &format!("{owner} x y")] {
             assert_eq!(of(odd.as_bytes(), &owner.to_string()), None, "{odd:?}");
         }
-        assert!(LabelWrite::of(&renewal.label(None), "a b").is_none());
+        assert!(LabelWrite::of(&renewal.label(None), "a b", shown).is_none());
     }
 
     #[test]

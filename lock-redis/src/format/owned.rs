@@ -2,7 +2,7 @@
 //! renews another's lock. They differ in their [`Dialect`] only; the scripts are the same.
 
 use super::dialect::Dialect;
-use super::label::{self, LabelWrite, Labels};
+use super::label::{self, LabelWrite, Labels, ShownOwner};
 use super::run::{Run, run_many, run_with, run_with_reads};
 use super::script_call::ScriptCall;
 use super::wakes::Naming;
@@ -403,10 +403,12 @@ impl OwnedFormat {
     pub(super) fn label_writes<'a>(
         &self,
         renewals: impl Iterator<Item = &'a RenewalRequest>,
+        shown: ShownOwner,
     ) -> Vec<LabelWrite> {
         let renewals = renewals.filter(|_| self.has_labels());
-        let write =
-            |one: &RenewalRequest| LabelWrite::of(one, &self.keys.lock(&one.acquisition.name));
+        let write = |one: &RenewalRequest| {
+            LabelWrite::of(one, &self.keys.lock(&one.acquisition.name), shown)
+        };
         renewals.filter_map(write).collect()
     }
 
@@ -426,7 +428,7 @@ impl OwnedFormat {
         let key_words: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
         let words: Vec<_> = arguments.iter().map(Text::as_bytes).collect();
         let script = &self.dialect.scripts.renew;
-        let labels = self.label_writes(batch.iter());
+        let labels = self.label_writes(batch.iter(), |_, owner| owner.to_string());
         let commands: Vec<_> = labels.iter().map(LabelWrite::words).collect();
         let commands: Vec<[&[&[u8]]; 1]> = commands.iter().map(|words| [&words[..]]).collect();
         let labels: Vec<_> = commands.iter().map(|words| Request(words)).collect();

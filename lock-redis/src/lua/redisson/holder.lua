@@ -6,7 +6,8 @@
 -- A hash of something else may be large: first its size is asked for, then its fields, and values
 -- only of a lock's fields.
 local MOST = 1000
-local UUID = '^' .. string.rep('%x', 8) .. string.rep('%-%x%x%x%x', 3) .. '%-' .. string.rep('%x', 12)
+local UUID = '^' .. string.rep('%x', 8) .. string.rep('%-%x%x%x%x', 3)
+  .. '%-' .. string.rep('%x', 12)
 local OWNER, WRITER = UUID .. ':%-?%d+$', UUID .. ':%-?%d+:write$'
 
 -- At most 40 bytes of a text, and no part of a character.
