@@ -1,6 +1,6 @@
 //! An interrupt at every step of a wait: how soon it ends, and that nothing is left.
 
-use super::scene::{Row, builder_of, client_of, command};
+use super::scene::{Row, answered, builder_of, client_of, command};
 use super::table::Case;
 use distlock::{
     Client, Clock, DistLock, Error, Event, Interrupt, LockGuard, LockOptions, Moment, Signal,
@@ -162,8 +162,8 @@ fn free(step: Step) -> Row {
     let fired = fires.at.lock().expect("it has fired");
     let said = match outcome {
         Ok(guard) => {
-            guard.verify().unwrap();
-            guard.unlock().unwrap();
+            answered(guard.verify());
+            answered(guard.unlock());
             "it was granted, and is held".to_owned()
         }
         Err(error) => {
