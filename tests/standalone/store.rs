@@ -26,11 +26,11 @@ macro_rules! script {
 
 const SCRIPTS: [&str; 6] = [
     script!("acquire": "look", "take", "tells"; "grant"),
-    script!("release": "look", "gone"; "free/usual"),
-    script!("close": "look", "gone", "take", "../pass"; "free/usual"),
+    script!("release": "look", "gone"; "endings/usual"),
+    script!("close": "look", "gone", "take", "../pass"; "endings/usual"),
     script!("renew": "look", "gone"),
     script!("inspect": "holder", "gone"),
-    script!("force": "holder"; "free/usual"),
+    script!("force": "holder"; "endings/usual"),
 ];
 
 /// A lock's hash with one holder.

@@ -23,7 +23,7 @@ use std::time::Duration;
 pub enum GuardState {
     /// Held, and kept as it was asked for.
     Held,
-    /// Still held, but not being renewed: renewals fail, or no more are allowed.
+    /// Still held, but its renewals fail, or no more are allowed.
     Suspended,
     /// The lease is over, or the store says that the lock is not ours any more. Final.
     Lost,
@@ -128,7 +128,7 @@ pub(crate) struct HandoffChain {
 pub(crate) struct RenewalPlan {
     pub(crate) ttl: LeaseTime,
     pub(crate) left: Option<u32>,
-    pub(crate) renew_at: Moment,
+    pub(crate) due: Moment,
     /// When it would have been due if the next renewal did not come early: it is still due then, so
     /// that locks that were taken together are not renewed together.
     planned: Option<Moment>,
@@ -176,14 +176,14 @@ impl RenewalPlan {
     /// With this lease; the first renewal is due a third of it after `sent`, or that much
     /// `earlier`.
     pub(crate) fn from(sent: Moment, ttl: LeaseTime, left: Option<u32>, earlier: Duration) -> Self {
-        let renew_at = sent + (ttl.duration() / 3).saturating_sub(earlier);
-        Self { ttl, left, renew_at, planned: None }
+        let due = sent + (ttl.duration() / 3).saturating_sub(earlier);
+        Self { ttl, left, due, planned: None }
     }
 
     /// Adds a renewal at `early`, if that is before the next one.
     pub(crate) fn add(&mut self, early: Moment) {
-        if early < self.renew_at {
-            let planned = std::mem::replace(&mut self.renew_at, early);
+        if early < self.due {
+            let planned = std::mem::replace(&mut self.due, early);
             self.planned.get_or_insert(planned);
         }
     }
@@ -192,7 +192,7 @@ impl RenewalPlan {
     pub(crate) fn renewed(&mut self, sent: Moment) {
         self.left = self.left.map(|left| left.saturating_sub(1));
         let next = Self::next(sent, self.ttl);
-        self.renew_at = self.planned.take().map_or(next, |planned| planned.min(next));
+        self.due = self.planned.take().map_or(next, |planned| planned.min(next));
     }
 
     /// When the renewal after the one sent at `sent` is due: with two thirds of the lease left.
@@ -381,7 +381,7 @@ impl Acquisition {
     /// When the timer is to check it: at the next renewal, or when it is over.
     pub(crate) fn next_check(&self, inner: &Inner) -> Moment {
         let end = self.valid_until();
-        inner.renewal.map_or(end, |plan| plan.renew_at.min(end))
+        inner.renewal.map_or(end, |plan| plan.due.min(end))
     }
 
     /// The mutex over everything that changes. Taken after a local lock's, before the timer's.

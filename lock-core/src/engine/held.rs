@@ -4,7 +4,7 @@ use super::Engine;
 use super::acquire::weigh_renewal;
 use super::acquisition::{Acquisition, GuardState, RenewalPlan};
 use super::local_queue::{LocalLock, LocalLockState};
-use super::renewal::{RenewalHandler, RenewalJob, Reply, TICK};
+use super::renewal::{PendingExtension, RenewalHandler, RenewalJob, TICK};
 use crate::backend::{HolderInfo, RENEW_BATCH, Renewal, call_backend};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
@@ -39,12 +39,12 @@ impl RenewalHandler for Engine {
         self.renewal_due(lock, now)
     }
 
-    fn renewed(&self, job: &RenewalJob, sent: Moment, answer: Result<Renewal, Error>) {
-        let RenewalJob { lock, acquisition, lease, reply } = job;
+    fn renewal_answered(&self, job: &RenewalJob, sent: Moment, answer: Result<Renewal, Error>) {
+        let RenewalJob { lock, acquisition, lease, extension } = job;
         let answer = answer.and_then(|it| weigh_renewal(&self.events, acquisition, it));
         let result = match answer {
             Ok(Renewal::Extended | Renewal::Unacknowledged(_) | Renewal::Unreplicated(_)) => {
-                self.renewal_succeeded(lock, acquisition, sent, *lease, reply.is_none())
+                self.renewal_succeeded(lock, acquisition, sent, *lease, extension.is_none())
             }
             Ok(Renewal::Gone) => {
                 acquisition.lock().renewing = false;
@@ -58,14 +58,14 @@ impl RenewalHandler for Engine {
             Err(error) => {
                 self.metrics().renewal_failed(&acquisition.name);
                 let error = error.on(&acquisition.name);
-                if reply.is_none() {
+                if extension.is_none() {
                     self.renewal_failed(lock, acquisition, sent, error.clone());
                 }
                 Err(error)
             }
         };
-        if let Some(reply) = reply {
-            reply.answer(result);
+        if let Some(extension) = extension {
+            extension.answer(result);
         }
     }
 
@@ -91,7 +91,7 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
     match inner.renewal {
         // A tick early is not too early: a renewal is sent a little after the check that found it
         // due, so the next check, which was armed by that one, comes as much before the time.
-        Some(plan) if now + TICK <= plan.renew_at => CheckResult::Fine(plan.renew_at.min(end)),
+        Some(plan) if now + TICK <= plan.due => CheckResult::Fine(plan.due.min(end)),
         Some(RenewalPlan { left: Some(0), .. }) => {
             acquisition.give_up_renewing(&mut inner);
             CheckResult::UsedUp(end)
@@ -139,7 +139,7 @@ impl Engine {
         drop(state);
         match finding {
             CheckResult::Renew(lease, _) => {
-                Some(RenewalJob { lock, acquisition, lease, reply: None })
+                Some(RenewalJob { lock, acquisition, lease, extension: None })
             }
             CheckResult::UsedUp(end) => {
                 let left = end.since(self.clock.now());
@@ -259,7 +259,7 @@ impl Engine {
         if let Some(plan) = &mut inner.renewal {
             let pause = (plan.ttl.duration() / 30).clamp(SHORTEST_RETRY, LONGEST_RETRY);
             // Half of it is random, so that the locks of a node do not all come back at once.
-            plan.renew_at = now.max(sent) + pause / 2 + pause.mul_f64(fastrand::f64() / 2.0);
+            plan.due = now.max(sent) + pause / 2 + pause.mul_f64(fastrand::f64() / 2.0);
         }
         let next = acquisition.next_check(&inner);
         drop(inner);
@@ -375,26 +375,26 @@ impl Engine {
             inner.lease = inner.lease.max(lease);
             inner.overlong = true;
         }
-        let reply = Arc::new(Reply::default());
+        let extension = Arc::new(PendingExtension::default());
         let job = RenewalJob {
             lock: Arc::clone(lock),
             acquisition: Arc::clone(acquisition),
             lease,
-            reply: Some(Arc::clone(&reply)),
+            extension: Some(Arc::clone(&extension)),
         };
         self.workers.renew(&mut vec![job]);
         // Another batch may be under way before ours.
         let time = self.settings.command_timeout + acquisition.replication.patience();
         let by = self.clock.now() + time * 2;
         loop {
-            if let Some(result) = reply.result.lock().take() {
+            if let Some(result) = extension.result.lock().take() {
                 return result;
             }
             if self.clock.now() >= by {
                 return Err(Error::unavailable("the extension was not confirmed in time")
                     .on(&acquisition.name));
             }
-            self.clock.wait(&reply.signal, by);
+            self.clock.wait(&extension.signal, by);
         }
     }
 

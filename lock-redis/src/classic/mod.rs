@@ -5,7 +5,7 @@
 //! - `commands`: commands about one lock, one after the other
 //! - [`plain`], [`timestamp`], [`counter`]: one algorithm each
 //! - `progress`: how far an attempt of several commands has come
-//! - `spec`: what `format=` says of them
+//! - `settings`: what `format=` says of them
 //!
 //! Each has the races that it is known for (`docs/ALGORITHMS.md`). They are here to meet programs
 //! that still use them.
@@ -15,7 +15,7 @@ mod counter;
 mod format;
 mod plain;
 mod progress;
-mod spec;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod timestamp;
@@ -73,7 +73,7 @@ pub fn open_any_format<B: Backend + 'static>(
     hook: Option<Arc<dyn StepHook>>,
     build: impl FnOnce(Format) -> Result<B, Error>,
 ) -> Result<Arc<dyn Backend>, Error> {
-    match spec::read_classic_format(config, context, hook)? {
+    match settings::read_classic_format(config, context, hook)? {
         None => Ok(Arc::new(build(Format::of(config)?)?)),
         Some(format) => {
             let format = Arc::new(format);
@@ -94,7 +94,7 @@ pub fn bare_format(
     context: &Context,
     hook: Arc<dyn StepHook>,
 ) -> Result<Format, Error> {
-    match spec::read_classic_format(config, context, Some(hook))? {
+    match settings::read_classic_format(config, context, Some(hook))? {
         Some(format) => Ok(Format(Arc::new(format))),
         None => Format::of(config),
     }

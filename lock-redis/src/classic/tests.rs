@@ -40,7 +40,8 @@ impl Recorded {
     fn backend(&self) -> ClassicBackend {
         let context = Context::new(Arc::new(self.clock.clone()), ClientId::random());
         let config = Config::from_url("redis://h?format=plain").unwrap();
-        let format = Arc::new(spec::read_classic_format(&config, &context, None).unwrap().unwrap());
+        let format =
+            Arc::new(settings::read_classic_format(&config, &context, None).unwrap().unwrap());
         ClassicBackend { store: Box::new(self.clone()), format, clock: context.clock }
     }
 
@@ -250,7 +251,7 @@ fn attempt_goes_on_at_the_next_node_of_a_cluster_only() {
     let context = Context::new(Arc::new(ManualClock::new()), ClientId::random());
     let goes_on = |url: &str| {
         let config = Config::from_url(url).unwrap();
-        let format = spec::read_classic_format(&config, &context, None).unwrap().unwrap();
+        let format = settings::read_classic_format(&config, &context, None).unwrap().unwrap();
         format.attempts.is_some()
     };
     assert!(goes_on("redis+cluster://h?format=plain,commands"));
@@ -264,7 +265,8 @@ fn panic_of_the_store_is_not_repeated_and_leaves_no_attempt() {
     let mut backend = store.backend();
     let config = Config::from_url("redis+cluster://h?format=plain").unwrap();
     let context = Context::new(Arc::clone(&backend.clock), ClientId::random());
-    backend.format = Arc::new(spec::read_classic_format(&config, &context, None).unwrap().unwrap());
+    backend.format =
+        Arc::new(settings::read_classic_format(&config, &context, None).unwrap().unwrap());
     let format = Arc::clone(&backend.format);
     let builder = Client::builder().backend(Arc::new(backend));
     let client = builder.clock(Arc::new(store.clock.clone())).connect().unwrap();

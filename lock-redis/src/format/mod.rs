@@ -11,9 +11,12 @@
 //!
 //! Formats that do not say who holds a lock are in [`classic`](crate::classic).
 //!
-//! A new format with owners is a file here with its [`Dialect`], its words in `lua/NAME`, an arm in
-//! [`spec`], and a place in [`DIALECTS`]; for the tests a `Format` in `tests/src/subjects` and its
-//! mounts in `tests/conformance/mounts.rs`. INTEROP, DEFAULTS and OPERATIONS describe it.
+//! A library that takes a lock by `SET key owner NX PX` has [`token`] with its `prefix` and `wakes`.
+//! A new format with owners is a file here with its [`Dialect`], its functions in `lua/NAME`, an
+//! arm and its name in [`settings`], and a place in [`DIALECTS`]; its commands, where they are new,
+//! in `node/diagnosis/rights.rs`; its name in `stands_apart` of `cli/src/rows.rs`; for the tests a
+//! `Format` in `tests/src/subjects`, its mounts in `tests/conformance/mounts.rs` and its libraries
+//! in `tests/interop`. INTEROP, DEFAULTS and OPERATIONS describe it.
 
 mod by_kind;
 mod dialect;
@@ -26,7 +29,7 @@ mod owner_text;
 mod redisson;
 mod run;
 mod script_call;
-mod spec;
+mod settings;
 mod token;
 mod wakes;
 
@@ -36,7 +39,7 @@ pub use listing::NodePage;
 pub(crate) use owned::{OwnedFormat, granted};
 pub(crate) use redisson::REDISSON;
 pub(crate) use run::run;
-pub(crate) use spec::Settings;
+pub(crate) use settings::Settings;
 pub(crate) use token::TOKEN;
 #[cfg(test)]
 pub(crate) use wakes::{PYTHON_REDIS_LOCK, SPRING_INTEGRATION};
@@ -166,7 +169,7 @@ impl Format {
     /// [`Error::is_configuration`] where it names none that there is, or asks it for something that
     /// it does not know.
     pub fn of(config: &Config) -> Result<Self, Error> {
-        Ok(Self(Arc::new(spec::read_owned_format(config)?)))
+        Ok(Self(Arc::new(settings::read_owned_format(config)?)))
     }
 
     /// What it is called.

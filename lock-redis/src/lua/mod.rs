@@ -1,7 +1,7 @@
 //! [`Script`]: a piece of Lua that the server runs whole, known to it by the hash of its text.
 //!
 //! Scripts are put together here, and run by [`format`](crate::format). A format with owners is a
-//! folder of five words, each a Lua function that the scripts call:
+//! folder of five files, each a Lua function that the scripts call:
 //!
 //! - `look(call, key, owner)`: 1 if this owner holds it, else 0
 //! - `gone(call, key, owner)`: 0, behind a `look` that found another. One of the two must be a
@@ -11,10 +11,11 @@
 //! - `tells(key)`: 1 if the holder publishes its release
 //!
 //! Commands are called as `call('NAME', ..`, by which [`Script::commands`] finds them. The files in
-//! `free` end the scripts that free a lock; `grant.lua` ends those that take one with tokens.
+//! `endings` end the scripts that free a lock; `grant.lua` ends those that take one with tokens.
 //!
 //! Each script has a number, its bit in a connection's set of scripts that were sent. A format
-//! takes seven from its first on. Kinds of locks have theirs from 31 on.
+//! takes seven from its first on. Kinds of locks have theirs from 31 to 49; the first that is free
+//! is 50, the last 63.
 
 pub(crate) mod foreign_client;
 
@@ -67,16 +68,16 @@ macro_rules! scripts {
             release: script(
                 1,
                 "release",
-                words!($format: "look", "gone"; "release", "free/" $free),
+                words!($format: "look", "gone"; "release", "endings/" $free),
             ),
             close: script(
                 2,
                 "close",
-                words!($format: "look", "gone", "take", "../pass"; "close", "free/" $free),
+                words!($format: "look", "gone", "take", "../pass"; "close", "endings/" $free),
             ),
             renew: script(3, "renew", words!($format: "look", "gone"; "renew")),
             inspect: script(4, "inspect", words!($format: "holder", "gone"; "inspect")),
-            force: script(5, "force", words!($format: "holder"; "force", "free/" $free)),
+            force: script(5, "force", words!($format: "holder"; "force", "endings/" $free)),
             propose: script(6, "propose", words!($format: "look", "take", "tells"; "propose")),
         }
     }};

@@ -41,7 +41,7 @@ impl Scripts {
                 include_str!("../../../lock-redis/src/lua/redisson/look.lua"),
                 include_str!("../../../lock-redis/src/lua/redisson/gone.lua"),
                 include_str!("../../../lock-redis/src/lua/close.lua"),
-                include_str!("../../../lock-redis/src/lua/free/usual.lua"),
+                include_str!("../../../lock-redis/src/lua/endings/usual.lua"),
             )
             .to_owned(),
             mark: include_str!("../../../lock-redis/src/lua/mark.lua").to_owned(),

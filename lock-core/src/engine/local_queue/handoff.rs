@@ -42,7 +42,7 @@ impl LocalLock {
 /// is released.
 fn successor(acquisition: &Acquisition, request: &LockRequest, now: Moment) -> Option<Acquisition> {
     let mut inner = acquisition.lock();
-    let Some(RenewalPlan { ttl, left: None, renew_at, .. }) = inner.renewal else { return None };
+    let Some(RenewalPlan { ttl, left: None, due, .. }) = inner.renewal else { return None };
     // After a longer lease was asked for, or an extension that was not confirmed, only the store
     // knows for how long it keeps it; an owner with an unanswered request is to be closed soon.
     let is_open = inner.lease != ttl || inner.overlong || acquisition.has_unknown_outcome();
@@ -52,7 +52,7 @@ fn successor(acquisition: &Acquisition, request: &LockRequest, now: Moment) -> O
     }
     // The answer to a renewal would come to a former holder. By default none is due yet: a third of
     // the shortest watched lease is longer than the time for which a lock is handed on.
-    let is_due = (now >= renew_at || inner.renewing) && !mutant("hand_off_beside_renewal");
+    let is_due = (now >= due || inner.renewing) && !mutant("hand_off_beside_renewal");
     if is_due || acquisition.recorded_state() != GuardState::Held {
         return None;
     }

@@ -33,7 +33,7 @@ pub(super) trait RenewalHandler: Send + Sync {
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob>;
 
     /// A renewal that was sent at `sent` came back, or could not be sent.
-    fn renewed(&self, job: &RenewalJob, sent: Moment, answer: Result<Renewal, Error>);
+    fn renewal_answered(&self, job: &RenewalJob, sent: Moment, answer: Result<Renewal, Error>);
 
     /// A cleanup failed, and must not be tried again.
     fn cleanup_failed(&self, lock: &LockName, error: Error);
@@ -44,18 +44,18 @@ pub(super) struct RenewalJob {
     pub(super) lock: Arc<LocalLock>,
     pub(super) acquisition: Arc<Acquisition>,
     pub(super) lease: LeaseTime,
-    /// Where a thread waits for it; `None` if the timer asked.
-    pub(super) reply: Option<Arc<Reply>>,
+    /// The extension that a thread asked for and waits for; `None` if the timer asked.
+    pub(super) extension: Option<Arc<PendingExtension>>,
 }
 
-/// Where a thread waits for its renewal.
+/// Where a thread waits for the extension for which it asked.
 #[derive(Default)]
-pub(super) struct Reply {
+pub(super) struct PendingExtension {
     pub(super) signal: Arc<Signal>,
     pub(super) result: Mutex<Option<Result<(), Error>>>,
 }
 
-impl Reply {
+impl PendingExtension {
     pub(super) fn answer(&self, result: Result<(), Error>) {
         *self.result.lock() = Some(result);
         self.signal.raise();

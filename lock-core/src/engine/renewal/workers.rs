@@ -127,7 +127,7 @@ impl Workers {
         let Some(handler) = self.handler.upgrade() else { return };
         for (job, answer) in answers {
             // A panic, of a backend's receipt perhaps, must not lose the answers of the others.
-            contain(|| handler.renewed(&job, sent, answer));
+            contain(|| handler.renewal_answered(&job, sent, answer));
         }
     }
 
@@ -368,9 +368,9 @@ impl RenewalJob {
     /// Whether it is still to be sent. If not, that is answered here.
     fn is_wanted(&self) -> bool {
         let is_wanted = !self.acquisition.has_ended();
-        match &self.reply {
+        match &self.extension {
             _ if is_wanted => {}
-            Some(reply) => reply.answer(Err(self.acquisition.lost_error())),
+            Some(extension) => extension.answer(Err(self.acquisition.lost_error())),
             None => self.acquisition.lock().renewing = false,
         }
         is_wanted

@@ -32,10 +32,10 @@ static CLOSE: Script = script!(
     "fair/queue",
     "fair/close",
     "close",
-    "free/usual"
+    "endings/usual"
 );
 static FORCE: Script =
-    script!(49, "force": "redisson/holder", "fair/queue", "force", "fair/force", "free/usual");
+    script!(49, "force": "redisson/holder", "fair/queue", "force", "fair/force", "endings/usual");
 
 /// The queue of a lock's waiters, and the channel on which the next one is told.
 fn queue(key: &str) -> String {
