@@ -11,7 +11,7 @@
 //!
 //! Formats that do not say who holds a lock are in [`classic`](crate::classic).
 //!
-//! A library that takes a lock by `SET key owner NX PX` has [`token`] with its `prefix` and `wakes`.
+//! A library that locks by `SET key owner NX PX` has [`token`] with its `prefix` and `wakes`.
 //! A new format with owners is a file here with its [`Dialect`], its functions in `lua/NAME`, an
 //! arm and its name in [`settings`], and a place in [`DIALECTS`]; its commands, where they are new,
 //! in `node/diagnosis/rights.rs`; its name in `stands_apart` of `cli/src/rows.rs`; for the tests a
