@@ -168,6 +168,9 @@ fn requests_per_hand_over(waiters: usize) -> f64 {
     let held = fair(&owner).lock().unwrap();
     let mut line = Line::default();
     clients.iter().for_each(|client| line.enter(&mut probe, fair(client)));
+    // The holder's, and two of each that waits: before and after it listens.
+    let attempts = 1 + 2 * waiters as u64;
+    eventually("all have asked again", LONG, || counted(&mut probe).scripts >= attempts);
     probe.reset_stats();
     let (took, tolerance) = with_tolerance(|| {
         let watch = Stopwatch::start();
