@@ -93,8 +93,14 @@ fn locks_are_passed_on_without_subscriptions() {
         let rules = if rule == "renamed" { "+@all" } else { rule };
         server.probe().command(&[&USER[..], &[rules]].concat());
         let [(one, warned), (other, _)] = [(); 2].map(|()| client(&server.url_as("me")));
+        let held = other.mutex("x").unwrap().lock().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| one.mutex("x").unwrap().lock().unwrap().unlock().unwrap());
+            let is_told = || !told(&warned, WarningKind::NotSubscribed).is_empty();
+            eventually("the waiter is told", LONG, is_told);
+            held.unlock().unwrap();
+        });
         pass(&one, &other, 4);
-        eventually("it is told", LONG, || !told(&warned, WarningKind::NotSubscribed).is_empty());
         let messages = told(&warned, WarningKind::NotSubscribed);
         assert_eq!(messages.len(), 1, "{messages:?}");
         assert!(messages[0].contains(cause), "{messages:?}");
