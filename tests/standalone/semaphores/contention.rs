@@ -66,7 +66,6 @@ fn clients_and_threads_hold_no_more_than_the_limit() {
     assert_eq!(probe.keys("*"), [NAME], "no permit is left");
 }
 
-/// At each release the store wakes the client: no thread asks that has no chance.
 /// An operator takes one of three permits away: with the loss of the acquisition the others are
 /// free again, long before its lease is over.
 #[test]
@@ -81,6 +80,7 @@ fn lost_permits_leave_none_behind() {
     eventually("the others are free", LONG, || stored(&mut probe) == ("2".to_owned(), 0));
 }
 
+/// At each release the store wakes the client: no thread asks that has no chance.
 #[test]
 fn threads_of_a_client_ask_about_once_for_a_permit() {
     const THREADS: u32 = 64;
