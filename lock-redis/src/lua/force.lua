@@ -3,13 +3,14 @@
 -- KEYS[1] the lock; behind it what `free` needs, which stands at the end: by default nothing
 -- ARGV[1] channel
 -- ARGV[2] the command that publishes
+-- ARGV[3] anything, if it may be a read-write lock of very many readers; else left out
 --
 -- Returns 0 it was free; freed: 1 more than clients were told, or {1, why none was}.
 --
 -- Atomic because what is deleted must be what was looked at: only what looks like a lock of this
 -- format is one.
 
-local found = holder(KEYS[1])
+local found = holder(KEYS[1], ARGV[3])
 if found.err then
   return found
 end

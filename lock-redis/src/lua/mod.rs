@@ -7,7 +7,8 @@
 //! - `gone(call, key, owner)`: 0, behind a `look` that found another. One of the two must be a
 //!   write that a replica refuses: a former master must not say that a lock is gone
 //! - `take(key, owner, lease)`: nothing, or the error, and then nothing was written
-//! - `holder(key)`: owner and hold count, for `inspect`; a table with an error for other data
+//! - `holder(key, takes_many)`: owner and hold count, for `inspect`; a table with an error for
+//!   other data
 //! - `tells(key)`: 1 if the holder publishes its release
 //!
 //! Commands are called as `call('NAME', ..`, by which [`Script::commands`] finds them. The files in

@@ -82,6 +82,20 @@ fn fill(probe: &mut Probe, kind: &str, size: &str) {
 }
 
 #[test]
+fn large_hash_with_a_mode_is_taken_for_no_lock() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    fill(&mut probe, "hash", "1500");
+    probe.command(&["HSET", "x", "mode", "read"]);
+    let client = client(&server, "");
+    let failures = failures(&client, "x");
+    assert!(failures.len() == 3 && failures.iter().all(Error::is_foreign_format), "{failures:?}");
+    let lock = client.rw_lock("x").unwrap();
+    assert!(lock.read().inspect().unwrap_err().is_foreign_format());
+    assert!(probe.exists("x"));
+}
+
+#[test]
 fn large_value_under_a_lock_name_is_not_fetched() {
     let server = RedisServer::start();
     let mut probe = server.probe();

@@ -70,7 +70,7 @@ fn renewed_lock_has_its_label_in_a_key_of_its_own() {
         let shown = label(&client).unwrap();
         assert_eq!(shown, OwnerLabel::new(ODD.into(), Duration::from_millis(since)));
         let left = probe.pttl(KEY).unwrap();
-        assert!(left <= 3 * Duration::from_secs(30), "{left:?}");
+        assert!((60..=90).contains(&left.as_secs()), "{left:?}");
         guard.unlock().unwrap();
         // Its own time ends it.
         assert_eq!(probe.keys("*a*"), [KEY, "redisson_lock_token:{a}"]);
@@ -87,8 +87,8 @@ fn label_is_prolonged_with_its_lock_and_ends_with_it() {
     let guard = client.mutex("a").unwrap().lock().unwrap();
     eventually("it is renewed", LONG, || probe.exists(KEY));
     let since = label(&client).unwrap().since;
-    await_renewals(&renewals, 8);
-    // Far beyond the first lease.
+    // Far beyond the time of the first label: three leases.
+    await_renewals(&renewals, 14);
     let later = label(&client).unwrap().since;
     let difference = later.duration_since(since).or_else(|_| since.duration_since(later)).unwrap();
     assert!(difference <= Duration::from_millis(2), "{difference:?}");
@@ -174,7 +174,8 @@ fn full_memory_delays_a_label_and_no_renewal() {
     eventually("it is renewed", LONG, || probe.exists(KEY));
     probe.command(&["CONFIG", "SET", "maxmemory", "1"]);
     probe.command(&["DEL", KEY]);
-    await_renewals(&renewals, 4);
+    // One in six has the label.
+    await_renewals(&renewals, 14);
     assert_eq!((probe.exists(KEY), guard.is_valid()), (false, true));
     probe.command(&["CONFIG", "SET", "maxmemory", "0"]);
     eventually("there is room", LONG, || text(&client).as_deref() == Some("till"));

@@ -392,7 +392,8 @@ impl KindFormat for Read {
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
         let key = format.keys.lock(name);
         let channel = self.channel(&key);
-        ScriptCall::new(&FORCE, vec![key.into_owned()], &[channel.as_bytes(), format.publish()])
+        let words = [channel.as_bytes(), format.publish(), b"many"];
+        ScriptCall::new(&FORCE, vec![key.into_owned()], &words)
     }
 }
 

@@ -9,7 +9,7 @@
 --
 -- Atomic because the holders and the time left must be of one moment. Changes nothing.
 
-local found = holder(KEYS[1])
+local found = holder(KEYS[1], true)
 if found.err then
   return found
 end
@@ -21,6 +21,12 @@ answer[4] = KEYS[2] and redis.call('EXISTS', KEYS[2]) or 0
 if mode then
   answer[2] = answer[2] - 1
   found = redis.call('HRANDFIELD', KEYS[1], 101, 'WITHVALUES')
+  for i = 1, #found, 2 do
+    local field = found[i]
+    if field ~= 'mode' and not string.find(field, OWNER) and not string.find(field, WRITER) then
+      return redis.error_reply('WRONGTYPE the hash has the field ' .. beginning(field))
+    end
+  end
 end
 for _, text in ipairs(found) do
   answer[#answer + 1] = text
