@@ -9,7 +9,7 @@ use crate::loss::{Loss, LossCause};
 use crate::metrics::Counted;
 use crate::name::LockName;
 use crate::notification::{self, Wanted};
-use crate::owner::OwnerId;
+use crate::owner::{OwnerId, OwnerLabel};
 use crate::replication::Replication;
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::sync::mutant;
@@ -85,6 +85,8 @@ pub(crate) struct Inner {
     pub(crate) last_failure: Option<Error>,
     /// The causes that were told since then: two that alternate are told once each.
     told_failures: Vec<Error>,
+    /// When the owner's label is to go along with a renewal again; `None`: with the next one.
+    label_due: Option<Moment>,
     /// Whether its last renewal counts without the replicas that were asked for.
     pub(crate) degraded: bool,
     /// To whom it passes when it is released before then.
@@ -144,6 +146,7 @@ impl Inner {
             overlong: false,
             last_failure: None,
             told_failures: Vec::new(),
+            label_due: None,
             degraded: false,
             kept: None,
             loss: None,
@@ -155,6 +158,7 @@ impl Inner {
     /// A renewal failed. Says whether that is to be told: once for each cause.
     pub(crate) fn note_failure(&mut self, error: &Error) -> bool {
         self.last_failure = Some(error.clone());
+        self.label_due = None;
         let is_same =
             |told: &Error| (told.kind(), told.message()) == (error.kind(), error.message());
         let is_news =
@@ -387,6 +391,18 @@ impl Acquisition {
     /// The mutex over everything that changes. Taken after a local lock's, before the timer's.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
+    }
+
+    /// Whether the owner's label goes along with the renewal that is sent now: with the first one,
+    /// with one in every two leases after that, and after a failure. With each, it would cost the
+    /// store as much as the renewal.
+    pub(crate) fn renews_label(&self, sent: Moment, lease: LeaseTime) -> bool {
+        let mut inner = self.lock();
+        let is_due = inner.label_due.is_none_or(|due| sent >= due);
+        if is_due {
+            inner.label_due = Some(sent + lease.duration() * (OwnerLabel::LEASES - 1));
+        }
+        is_due
     }
 
     /// Extends the validity to a full `lease` from `sent`; never shortens it. False if a look has

@@ -13,7 +13,6 @@ use crate::backend::{
 };
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment, SystemClock, Woken};
-use crate::engine::acquisition::Acquisition;
 use crate::error::Error;
 use crate::name::LockName;
 use crate::owner::OwnerLabel;
@@ -297,7 +296,8 @@ impl Workers {
         let by = sent + queue.recent.lock().time_for(&batch, sent, most);
         let unix_time = self.clock.unix_time();
         let label = |job: &RenewalJob| {
-            let text = self.label.as_ref().filter(|_| job.renews_label(sent))?;
+            let text =
+                self.label.as_ref().filter(|_| job.acquisition.renews_label(sent, job.lease))?;
             let held_for = sent.since(job.acquisition.since);
             Some(OwnerLabel::new(Arc::clone(text), unix_time.saturating_sub(held_for)))
         };
@@ -354,17 +354,6 @@ impl Workers {
 }
 
 impl RenewalJob {
-    /// Whether the owner's label goes along at `sent`: with the first renewal, and with the first
-    /// one in each two leases after that. With each, it would cost the store as much as a renewal.
-    fn renews_label(&self, sent: Moment) -> bool {
-        let Acquisition { since, .. } = *self.acquisition;
-        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let valid_for = self.acquisition.valid_until().since(since);
-        let last_sent = nanos(valid_for.saturating_sub(self.lease.validity()));
-        let period = nanos(self.lease.duration() * (OwnerLabel::LEASES - 1));
-        last_sent == 0 || nanos(sent.since(since)) / period > last_sent / period
-    }
-
     /// Whether it is still to be sent. If not, that is answered here.
     fn is_wanted(&self) -> bool {
         let is_wanted = !self.acquisition.has_ended();
