@@ -1,8 +1,8 @@
 -- Owner and hold count of the first that has it, and the mode of a read-write lock; nothing if it
 -- is free. A lock is one field, `UUID:number` with a count; a read-write lock of Redisson's has
 -- `mode` besides, and a field for each holder. Of more holders than can be looked at none is named:
--- the owner is an empty text, but only for a script that `takes_many`, which must not delete them by
--- that alone. Of anything else an error is returned.
+-- the owner is an empty text, but only for a script that `takes_many`, which must not delete them
+-- by that alone. Of anything else an error is returned.
 --
 -- A hash of something else may be large: first its size is asked for, then its fields, and values
 -- only of a lock's fields.
