@@ -94,12 +94,14 @@ fn label_of_the_majoritys_holder_is_shown() {
     };
     eventually("it is renewed", Duration::from_secs(60), || on(&quorum) == 3);
     let shown = || client.mutex("a").unwrap().inspect().unwrap().holder.unwrap().label;
-    assert_eq!(&*shown().unwrap().text, "till-7");
+    let first = shown();
+    assert_eq!(&*first.as_ref().unwrap().text, "till-7");
     quorum.servers[0].kill();
     assert_eq!(&*shown().unwrap().text, "till-7", "two of three");
     guard.unlock().unwrap();
     let next = client.mutex("a").unwrap().lock().unwrap();
-    assert_eq!(shown(), None, "that is the former holder's");
+    // None, or the next one's own after its first renewal.
+    assert_ne!(shown(), first, "that is the former holder's");
     next.unlock().unwrap();
 }
 
