@@ -11,7 +11,7 @@ use super::{
     without_own_subscription,
 };
 use crate::connection::error_mapping::{self, Asked};
-use crate::connection::{ConnectionLike, Reply, ReplyCheck, Request, SharedConnection};
+use crate::connection::{ConnectionLike, Reply, ReplyCheck, SharedConnection};
 use crate::keys::Keys;
 use crate::lua::Scripts;
 use crate::pubsub::ReleaseChannel;
@@ -312,18 +312,29 @@ impl OwnedFormat {
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
         let kind_of = |one: &RenewalRequest| kinds::format_of(one.acquisition.name.kind());
         if batch.iter().all(|one| kind_of(one).is_none()) {
-            return self.renew_mutexes(link, batch, by);
+            return self.renew_mutexes(link, batch, &self.labels(batch.iter()), by);
         }
         let (others, mutexes): (Vec<_>, Vec<_>) =
             batch.iter().cloned().partition(|one| kind_of(one).is_some());
         let mut mutexes = match mutexes.is_empty() {
             true => Vec::new(),
-            false => self.renew_mutexes(link, &mutexes, by)?,
+            false => self.renew_mutexes(link, &mutexes, &self.labels(mutexes.iter()), by)?,
         }
         .into_iter();
         let mut others = self.renew_kinds(link, &others, by).into_iter();
         let next = |one| if kind_of(one).is_some() { others.next() } else { mutexes.next() };
         Ok(batch.iter().map(next).map(|answer| answer.expect("an answer for each")).collect())
+    }
+
+    /// The labels that are written with these renewals.
+    fn labels<'a>(&self, renewals: impl Iterator<Item = &'a RenewalRequest>) -> Vec<LabelWrite> {
+        let write = |one: &RenewalRequest| {
+            let AcquisitionId { name, owner, .. } = &one.acquisition;
+            let owner = kinds::shown_owner(name.kind(), *owner);
+            LabelWrite::of(one, &self.keys.lock(name), &owner)
+        };
+        // Most have none: their owners and keys are not written for it.
+        renewals.filter(|one| one.label.is_some() && self.has_labels()).filter_map(write).collect()
     }
 
     /// Each by a script of its own, those of a kind in one write.
@@ -354,10 +365,7 @@ impl OwnedFormat {
             // What several share changes with each of them, and the reports would tell of no loss.
             let is_shared = batch[first].acquisition.name.kind().is_shared();
             link.report_changes_of_keys(!is_shared);
-            let labels = self.label_writes(group.iter().map(|at| &batch[*at]), kinds::shown_owner);
-            let words: Vec<_> = labels.iter().map(LabelWrite::words).collect();
-            let words: Vec<[&[&[u8]]; 1]> = words.iter().map(|words| [&words[..]]).collect();
-            let labels: Vec<_> = words.iter().map(|words| Request(words)).collect();
+            let labels = self.labels(group.iter().map(|at| &batch[*at]));
             let (answers, replies) = renew_each(script, link, &runs, &labels, by);
             self.note_refusal(&replies);
             for (at, renewal) in group.iter().zip(answers) {

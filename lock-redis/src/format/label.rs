@@ -9,7 +9,7 @@
 use crate::connection::{Reply, Text};
 use crate::keys;
 use lock_core::backend::{HolderInfo, LockInfo, RenewalRequest};
-use lock_core::{Config, LockKind, OwnerId, OwnerLabel};
+use lock_core::{Config, OwnerLabel};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// Whether the labels of holders are read with them.
@@ -18,9 +18,6 @@ pub(crate) enum Labels {
     Read,
     LeftOut,
 }
-
-/// The owner of an acquisition of this kind as it is shown.
-pub(super) type ShownOwner = fn(LockKind, OwnerId) -> String;
 
 /// A label to be written: `SET distlock_owner:{name} "OWNER MILLISECONDS TEXT" PX TIME`.
 pub(super) struct LabelWrite {
@@ -31,15 +28,14 @@ pub(super) struct LabelWrite {
 
 impl LabelWrite {
     /// The label of the lock under `key`, if it has one, for the owner as it is shown.
-    pub(super) fn of(renewal: &RenewalRequest, key: &str, shown: ShownOwner) -> Option<Self> {
+    pub(super) fn of(renewal: &RenewalRequest, key: &str, owner: &str) -> Option<Self> {
         let OwnerLabel { text, since, .. } = renewal.label.as_ref()?;
-        let (kind, owner) = (renewal.acquisition.name.kind(), renewal.acquisition.owner);
-        let owner = shown(kind, owner);
+        let is_shared = renewal.acquisition.name.kind().is_shared();
         let lease = renewal.acquisition.lease.as_millis();
         let since = Text::millis(since.duration_since(UNIX_EPOCH).unwrap_or_default());
         Some(Self {
-            key: if kind.is_shared() { keys::label_of(key, &owner) } else { keys::label(key) },
-            value: [&owner, " ", since.as_str(), " ", text].concat(),
+            key: if is_shared { keys::label_of(key, owner) } else { keys::label(key) },
+            value: [owner, " ", since.as_str(), " ", text].concat(),
             time: Text::number(lease.saturating_mul(OwnerLabel::LEASES.into())),
         })
     }
@@ -90,7 +86,7 @@ fn of(value: &[u8], owner: &str) -> Option<OwnerLabel> {
 mod tests {
     use super::*;
     use lock_core::backend::{AcquisitionId, Receipt};
-    use lock_core::{ClientId, LeaseTime, LockName};
+    use lock_core::{ClientId, LeaseTime, LockName, OwnerId};
 
     #[test]
     fn label_is_read_as_written_and_for_its_owner_only() {
@@ -101,8 +97,7 @@ mod tests {
         let acquisition = AcquisitionId::new(name, owner, lease, Receipt::default());
         let label = OwnerLabel::new("till 7, \"Łódź\"".into(), Duration::from_micros(1_234_567));
         let renewal = RenewalRequest::new(acquisition).label(Some(label.clone()));
-        let shown: ShownOwner = |_, owner| owner.to_string();
-        let write = LabelWrite::of(&renewal, "a b", shown).unwrap();
+        let write = LabelWrite::of(&renewal, "a b", &owner.to_string()).unwrap();
         let [set, key, value, px, time] = write.words();
         assert_eq!([set, key, px, time], [&b"SET"[..], b"distlock_owner:{a b}", b"PX", b"90000"]);
         assert_eq!(of(value, &owner.to_string()), Some(label));
@@ -110,7 +105,8 @@ mod tests {
         for odd in ["", "x", &format!("{owner}"), &format!("{owner} "), &format!("{owner} x y")] {
             assert_eq!(of(odd.as_bytes(), &owner.to_string()), None, "{odd:?}");
         }
-        assert!(LabelWrite::of(&renewal.label(None), "a b", shown).is_none());
+        let renewal = renewal.label(None);
+        assert!(LabelWrite::of(&renewal, "a b", &owner.to_string()).is_none());
     }
 
     #[test]

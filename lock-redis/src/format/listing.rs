@@ -1,7 +1,7 @@
 //! Which keys of a server are locks, and what is known of many locks at once.
 
 use super::owned::{OwnedFormat, has_mode, info};
-use super::run::{Run, run_many};
+use super::run::{NONE, Run, run_many};
 use super::{WireFormat, kinds, label, refused, unexpected, unexpected_reply};
 use crate::connection::error_mapping::Asked;
 use crate::connection::{ConnectionLike, Reply, Request, Text};
@@ -138,7 +138,7 @@ impl OwnedFormat {
         let keys: Vec<_> = names.iter().map(|name| self.keys.lock(name)).collect();
         let words: Vec<_> = keys.iter().map(|key| [key.as_bytes()]).collect();
         let runs: Vec<_> = words.iter().map(|keys| Run { keys, arguments: &[] }).collect();
-        let (replies, outcome) = run_many(script, link, &runs, &[], by);
+        let (replies, outcome) = run_many(script, link, &runs, NONE, by);
         outcome?;
         let mut infos = Vec::with_capacity(names.len());
         for ((reply, key), name) in replies.iter().zip(&keys).zip(names) {

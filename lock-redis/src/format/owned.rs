@@ -2,13 +2,13 @@
 //! renews another's lock. They differ in their [`Dialect`] only; the scripts are the same.
 
 use super::dialect::Dialect;
-use super::label::{self, LabelWrite, Labels, ShownOwner};
+use super::label::{self, LabelWrite, Labels};
 use super::run::{Run, run_many, run_with, run_with_reads};
 use super::script_call::ScriptCall;
 use super::wakes::Naming;
 use super::{FOR_EVER, WireFormat, busy_from_pttl, refused, remaining, token_range, unexpected};
 use crate::connection::error_mapping::{self, Asked};
-use crate::connection::{ConnectionLike, Reply, Request, ServerError, Text};
+use crate::connection::{ConnectionLike, Reply, ServerError, Text};
 use crate::keys::{self, Keys};
 use crate::lua::foreign_client::ForeignClient;
 use crate::lua::{Script, Scripts};
@@ -399,23 +399,12 @@ impl OwnedFormat {
         }
     }
 
-    /// The labels that are written with these renewals.
-    pub(super) fn label_writes<'a>(
-        &self,
-        renewals: impl Iterator<Item = &'a RenewalRequest>,
-        shown: ShownOwner,
-    ) -> Vec<LabelWrite> {
-        let renewals = renewals.filter(|_| self.has_labels());
-        let write = |one: &RenewalRequest| {
-            LabelWrite::of(one, &self.keys.lock(&one.acquisition.name), shown)
-        };
-        renewals.filter_map(write).collect()
-    }
-
+    /// Renews mutexes, with these labels behind.
     pub(super) fn renew_mutexes(
         &self,
         link: &mut dyn ConnectionLike,
         batch: &[RenewalRequest],
+        labels: &[LabelWrite],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
         let keys: Vec<_> = batch.iter().map(|one| self.keys.lock(&one.acquisition.name)).collect();
@@ -428,19 +417,16 @@ impl OwnedFormat {
         let key_words: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
         let words: Vec<_> = arguments.iter().map(Text::as_bytes).collect();
         let script = &self.dialect.scripts.renew;
-        let labels = self.label_writes(batch.iter(), |_, owner| owner.to_string());
-        let commands: Vec<_> = labels.iter().map(LabelWrite::words).collect();
-        let commands: Vec<[&[&[u8]]; 1]> = commands.iter().map(|words| [&words[..]]).collect();
-        let labels: Vec<_> = commands.iter().map(|words| Request(words)).collect();
         if self.has_slots() {
             let runs = key_words.chunks(1).zip(words.chunks(2));
             let runs: Vec<_> = runs.map(|(keys, arguments)| Run { keys, arguments }).collect();
-            let (renewals, answers) = renew_each(script, link, &runs, &labels, by);
+            let (renewals, answers) = renew_each(script, link, &runs, labels, by);
             self.note_refusal(&answers);
             return Ok(renewals);
         }
         let first = keys.first().map_or("", |key| key);
         let run = Run { keys: &key_words, arguments: &words };
+        let labels: Vec<_> = labels.iter().map(LabelWrite::words).collect();
         let (reply, answers) = run_with(script, link, first, &run, &labels, by)?;
         self.note_refusal(&answers);
         if matches!(reply, Reply::Int(1)) {
@@ -558,10 +544,11 @@ pub(super) fn renew_each(
     script: &'static Script,
     link: &mut dyn ConnectionLike,
     runs: &[Run<'_>],
-    labels: &[Request<'_>],
+    labels: &[LabelWrite],
     by: Moment,
 ) -> (Vec<Result<Renewal, Failure>>, Vec<Reply>) {
-    let (mut replies, outcome) = run_many(script, link, runs, labels, by);
+    let labels: Vec<_> = labels.iter().map(LabelWrite::words).collect();
+    let (mut replies, outcome) = run_many(script, link, runs, &labels, by);
     let answers = replies.split_off(replies.len().min(runs.len()));
     let mut renewals = Vec::with_capacity(runs.len());
     for (reply, run) in replies.iter().zip(runs) {

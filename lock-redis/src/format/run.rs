@@ -11,12 +11,21 @@ use crate::connection::{
 use crate::lua::Script;
 use lock_core::Moment;
 use lock_core::backend::Failure;
+use std::iter::once;
 
 /// What a script is run on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run<'a> {
     pub(super) keys: &'a [&'a [u8]],
     pub(super) arguments: &'a [&'a [u8]],
+}
+
+/// Of the commands behind a script: none.
+pub(super) const NONE: &[[&[u8]; 0]] = &[];
+
+/// The words of each command as the only group of a [`Request`].
+fn in_groups<'a, const N: usize>(commands: &'a [[&'a [u8]; N]]) -> Vec<[&'a [&'a [u8]]; 1]> {
+    commands.iter().map(|words| [words.as_slice()]).collect()
 }
 
 /// Runs a script; an error that it answers with is a refusal.
@@ -54,14 +63,14 @@ fn send_text(
     link.call(&Request(&[head, keys, arguments]), by)
 }
 
-/// The same with other requests behind it, in the same write. Their replies, as far as they came:
+/// The same with other commands behind it, in the same write. Their replies, as far as they came:
 /// the script's alone decides.
-pub(super) fn run_with(
+pub(super) fn run_with<const N: usize>(
     script: &'static Script,
     link: &mut dyn ConnectionLike,
     key: &str,
     run: &Run<'_>,
-    others: &[Request<'_>],
+    others: &[[&[u8]; N]],
     by: Moment,
 ) -> Result<(Reply, Vec<Reply>), Failure> {
     let Run { keys, arguments } = run;
@@ -72,7 +81,10 @@ pub(super) fn run_with(
     };
     let head: &[&[u8]] = &[how[0], how[1], count.as_bytes()];
     let words = [head, keys, arguments];
-    let (mut replies, outcome) = link.call_many(&[&[Request(&words)], others].concat(), by);
+    let others = in_groups(others);
+    let others = others.iter().map(|words| Request(words));
+    let requests: Vec<_> = once(Request(&words)).chain(others).collect();
+    let (mut replies, outcome) = link.call_many(&requests, by);
     if replies.is_empty() {
         return Err(outcome.expect_err("as many replies as requests").into());
     }
@@ -95,9 +107,7 @@ pub(super) fn run_with_reads(
     by: Moment,
 ) -> Result<(Reply, Vec<Reply>), Failure> {
     let words: Vec<_> = read.iter().map(|key| [b"GET".as_slice(), key.as_bytes()]).collect();
-    let words: Vec<[&[&[u8]]; 1]> = words.iter().map(|words| [&words[..]]).collect();
-    let reads: Vec<_> = words.iter().map(|words| Request(words)).collect();
-    run_with(script, link, key, run, &reads, by)
+    run_with(script, link, key, run, &words, by)
 }
 
 /// The reply, unless it is an error.
@@ -116,13 +126,13 @@ fn not_refused(
 }
 
 /// Runs a script several times in one go, each time with keys and arguments of its own, and with
-/// other requests behind all of them. The answers are in the same order; fewer, and why, if not all
+/// other commands behind all of them. The answers are in the same order; fewer, and why, if not all
 /// came.
-pub(super) fn run_many(
+pub(super) fn run_many<const N: usize>(
     script: &'static Script,
     link: &mut dyn ConnectionLike,
     runs: &[Run<'_>],
-    others: &[Request<'_>],
+    others: &[[&[u8]; N]],
     by: Moment,
 ) -> (Vec<Reply>, Result<(), CallError>) {
     let by_text = [b"EVAL", script.source.as_bytes()];
@@ -138,7 +148,7 @@ pub(super) fn run_many(
     }
     let again: Vec<_> = unknown.iter().map(|run| runs[*run]).collect();
     // Each by its text: the first may be turned away before the server learns the script from it.
-    let (answers, outcome) = send_many(by_text, link, &again, &[], by);
+    let (answers, outcome) = send_many(by_text, link, &again, NONE, by);
     // What was unknown the first time was not carried out then; now it may have been. None is left
     // out in the middle: nothing here tells one from the other, and a renewal may be repeated.
     if outcome.is_err() {
@@ -150,11 +160,11 @@ pub(super) fn run_many(
     (replies, Ok(()))
 }
 
-fn send_many(
+fn send_many<const N: usize>(
     how: [&[u8]; 2],
     link: &mut dyn ConnectionLike,
     runs: &[Run<'_>],
-    others: &[Request<'_>],
+    others: &[[&[u8]; N]],
     by: Moment,
 ) -> (Vec<Reply>, Result<(), CallError>) {
     let counts: Vec<_> = runs.iter().map(|run| Text::number(run.keys.len() as u64)).collect();
@@ -164,8 +174,9 @@ fn send_many(
         .zip(runs)
         .map(|(head, run)| [head.as_slice(), run.keys, run.arguments])
         .collect();
-    let runs = words.iter().map(|words| Request(words));
-    let requests: Vec<_> = runs.chain(others.iter().copied()).collect();
+    let others = in_groups(others);
+    let others = others.iter().map(|words| Request(words));
+    let requests: Vec<_> = words.iter().map(|words| Request(words)).chain(others).collect();
     link.call_many(&requests, by)
 }
 

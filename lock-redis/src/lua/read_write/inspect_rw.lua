@@ -22,9 +22,8 @@ if mode then
   answer[2] = answer[2] - 1
   found = redis.call('HRANDFIELD', KEYS[1], 101, 'WITHVALUES')
   for i = 1, #found, 2 do
-    local field = found[i]
-    if field ~= 'mode' and not string.find(field, OWNER) and not string.find(field, WRITER) then
-      return redis.error_reply('WRONGTYPE the hash has the field ' .. beginning(field))
+    if not is_field(found[i], true) then
+      return foreign(found[i])
     end
   end
 end

@@ -23,6 +23,15 @@ local function beginning(text)
   return string.sub(text, 1, last)
 end
 
+local function is_field(field, is_read_write)
+  return string.find(field, OWNER)
+    or (is_read_write and (field == 'mode' or string.find(field, WRITER)))
+end
+
+local function foreign(field)
+  return redis.error_reply('WRONGTYPE the hash has the field ' .. beginning(field))
+end
+
 local function holder(key, takes_many)
   local size = redis.call('HLEN', key)
   if size == 0 then
@@ -40,9 +49,8 @@ local function holder(key, takes_many)
   end
   local fields = redis.call('HKEYS', key)
   for _, field in ipairs(fields) do
-    local is_holder = string.find(field, OWNER) or (is_read_write and string.find(field, WRITER))
-    if not is_holder and not (is_read_write and field == 'mode') then
-      return redis.error_reply('WRONGTYPE the hash has the field ' .. beginning(field))
+    if not is_field(field, is_read_write) then
+      return foreign(field)
     end
   end
   local values, found, mode = redis.call('HMGET', key, unpack(fields)), {}, nil
@@ -55,7 +63,7 @@ local function holder(key, takes_many)
       found = {field, value}
     end
     if not is_value then
-      return redis.error_reply('WRONGTYPE the hash has the field ' .. beginning(field))
+      return foreign(field)
     end
   end
   found[#found + 1] = mode
