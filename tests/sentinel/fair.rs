@@ -3,7 +3,7 @@
 use crate::scene::{SOON, client};
 use distlock::DistLock;
 use distlock_tests::queue::{self, Line};
-use distlock_tests::sentinel::Group;
+use distlock_tests::sentinel::{Group, await_move};
 use distlock_tests::time::eventually;
 
 /// The replica has the queue as the master had it, or without its last change.
@@ -15,9 +15,12 @@ fn fair_waiters_are_all_served_after_a_failover() {
     let held = clients[0].fair_mutex("x").unwrap().lock().unwrap();
     let mut line = Line::default();
     clients.iter().for_each(|client| line.enter(&mut probe, client.fair_mutex("x").unwrap()));
-    let new = group.fail_over();
-    let mut probe = group.servers[new].probe();
+    let old = group.fail_over();
+    let new = &group.servers[group.await_other_than(old)];
+    let mut probe = new.probe();
     eventually("all wait there", SOON, || queue::waiting(&mut probe, "x") == 3);
+    // What the old one still grants, the new one never hears of: that lock would be lost.
+    clients.iter().for_each(|client| await_move(&client.mutex("y").unwrap(), "y", new));
     held.unlock().unwrap();
     let mut order = line.end();
     println!("served {order:?}");
