@@ -7,7 +7,9 @@ use distlock::{
 use distlock_tests::cluster::Cluster;
 use distlock_tests::guards::await_renewals;
 use distlock_tests::time::{always, eventually, ms, timed, within};
-use lock_core::backend::{AcquisitionId, Attempt, Failure, Receipt, Release, ReleaseOptions};
+use lock_core::backend::{
+    AcquisitionId, Attempt, Failure, LockInfo, Receipt, Release, ReleaseOptions,
+};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -28,7 +30,7 @@ fn lock_is_on_the_node_of_its_slot() {
 #[test]
 fn label_of_a_holder_is_on_the_node_of_its_slot() {
     let cluster = Cluster::shared();
-    let client = client_with(&cluster.url(), "owner=till-7");
+    let client = client_with(&cluster.url(), "owner=till-7&watchdog=3s");
     for name in ["a", "b", "c"] {
         let name = format!("labelled:{name}");
         let guard = take(&client, &name);
@@ -43,9 +45,35 @@ fn label_of_a_holder_is_on_the_node_of_its_slot() {
     }
 }
 
+#[test]
+fn labels_of_readers_and_permits_are_on_the_node_of_their_slot() {
+    let cluster = Cluster::shared();
+    let client = client_with(&cluster.url(), "owner=till-8&watchdog=3s");
+    for name in ["a", "b", "c"] {
+        let [read, slots] = ["labelled-read", "labelled-slots"].map(|it| format!("{it}:{name}"));
+        let (lock, semaphore) = (client.rw_lock(&read).unwrap(), client.semaphore(&slots, 2));
+        let semaphore = semaphore.unwrap();
+        let (reader, permit) = (lock.read().lock().unwrap(), semaphore.acquire().unwrap());
+        for name in [&read, &slots] {
+            let keys = format!("distlock_owner:{{{name}}}:*");
+            eventually("it is renewed", LONG, || cluster.probe(name).keys(&keys).len() == 1);
+        }
+        let all = [lock.write().inspect(), semaphore.inspect()];
+        for info in all.map(Result::unwrap) {
+            assert_eq!(label_in(info).as_deref(), Some("till-8"));
+        }
+        reader.unlock().unwrap();
+        permit.unlock().unwrap();
+    }
+}
+
 /// The label of the lock's holder.
 fn label_of(client: &Client, name: &str) -> Option<String> {
-    let holder = client.mutex(name).unwrap().inspect().unwrap().holder.expect("it is held");
+    label_in(client.mutex(name).unwrap().inspect().unwrap())
+}
+
+fn label_in(info: LockInfo) -> Option<String> {
+    let holder = info.holder.expect("it is held");
     holder.label.map(|label| label.text.to_string())
 }
 
