@@ -154,24 +154,29 @@ fn user_and_password_are_set_without_escapes() {
 
 #[test]
 fn option_is_what_a_url_says() {
-    for (option, value) in [
+    let changed = [
         ("password_file", "/run/secret"),
         ("watchdog", "10s"),
         ("lease", "1m 1s"),
         ("outage_limit", "11s"),
         ("hand_off", "8ms"),
+        ("order", "fair"),
         ("connect_timeout", "12s"),
         ("command_timeout", "13s"),
         ("pool", "14"),
         ("client_name", "me"),
+        ("owner", "till"),
         ("prefix", "p:"),
+        ("writers", "equal"),
         ("tokens", "keep"),
         ("token_retention", "15m"),
         ("replicas", "all"),
         ("replication_timeout", "9s"),
         ("on_insufficient_replicas", "accept"),
         ("unconfirmed_renewals", "keep"),
-    ] {
+    ];
+    assert_eq!(changed.map(|(option, _)| option), option::SETTINGS);
+    for (option, value) in changed {
         let config = Config::default().with_option(option, value);
         assert_eq!(config.option(option).as_deref(), Some(value));
         assert_ne!(Config::default().option(option).as_deref(), Some(value));

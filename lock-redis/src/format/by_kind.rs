@@ -49,7 +49,7 @@ impl WireFormat for OwnedFormat {
         Abilities::full()
             .tokens(self.has_tokens())
             .first_renewal(self.first_renewal)
-            .all_kinds(self.has_all_kinds())
+            .all_kinds(self.dialect.has_all_kinds)
             .replication(replication)
     }
 
@@ -182,7 +182,7 @@ impl OwnedFormat {
     /// Where there is none beside this one.
     fn kind_format(&self, name: &LockName) -> Result<Option<&'static dyn KindFormat>, Failure> {
         let kind = kinds::format_of(name.kind());
-        if kind.is_none() || self.has_all_kinds() {
+        if kind.is_none() || self.dialect.has_all_kinds {
             return Ok(kind);
         }
         Err(mutexes_only(self.dialect.name))
@@ -219,7 +219,7 @@ impl OwnedFormat {
     /// Where releases of the locks of this name are published, of all kinds.
     pub(crate) fn channel_names(&self, name: &LockName) -> Vec<String> {
         let key = self.keys.lock(name);
-        let kinds = kinds::ALL.iter().filter(|_| self.has_all_kinds());
+        let kinds = kinds::ALL.iter().filter(|_| self.dialect.has_all_kinds);
         [self.naming.of(&key)].into_iter().chain(kinds.map(|kind| kind.channel(&key))).collect()
     }
 
@@ -230,7 +230,7 @@ impl OwnedFormat {
         name: &LockName,
     ) -> impl Iterator<Item = (Vec<String>, Vec<String>)> {
         let key = self.keys.lock(name);
-        kinds::ALL.iter().filter(|_| self.has_all_kinds()).map(move |kind| {
+        kinds::ALL.iter().filter(|_| self.dialect.has_all_kinds).map(move |kind| {
             let commands = kind.scripts().iter().flat_map(|script| script.commands(None));
             (kind.names_beside(&key), commands.collect())
         })

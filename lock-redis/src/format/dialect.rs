@@ -15,6 +15,9 @@ pub(crate) struct Dialect {
     pub(crate) is_lock: fn(&HolderInfo) -> bool,
     /// The scripts, with the words for this dialect before each of them.
     pub(crate) scripts: Scripts,
+    /// Whether there are formats for all kinds of locks beside this one, in
+    /// [`kinds`](super::kinds).
+    pub(crate) has_all_kinds: bool,
     /// Whether [`token::take_by_set`](super::token::take_by_set) takes it where no token is to be
     /// made.
     pub(crate) takes_by_set: bool,

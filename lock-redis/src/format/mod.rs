@@ -14,9 +14,10 @@
 //! A library that locks by `SET key owner NX PX` has [`token`] with its `prefix` and `wakes`.
 //! A new format with owners is a file here with its [`Dialect`], its functions in `lua/NAME`, an
 //! arm and its name in [`settings`], and a place in [`DIALECTS`]; its commands, where they are new,
-//! in `node/diagnosis/rights.rs`; its name in `stands_apart` of `cli/src/rows.rs`; for the tests a
-//! `Format` in `tests/src/subjects`, its mounts in `tests/conformance/mounts.rs` and its libraries
-//! in `tests/interop`. INTEROP, DEFAULTS and OPERATIONS describe it.
+//! in `node/diagnosis/rights.rs`; what its key looks like in [`foreign_value`]; its name in
+//! `stands_apart` of `cli/src/rows.rs` and in the help of `list`; for the tests a `Format` in
+//! `tests/src/subjects`, its mounts in `tests/conformance/mounts.rs` and its libraries in
+//! `tests/interop`. INTEROP, DEFAULTS and OPERATIONS describe it.
 
 mod by_kind;
 mod dialect;
@@ -66,7 +67,7 @@ use std::time::Duration;
 /// them: `docs/INTEROP.md`.
 pub const OPTION: &str = "format";
 
-/// The formats with owners.
+/// The formats with owners, for the tests that go through all of their scripts.
 #[cfg(test)]
 pub(crate) const DIALECTS: [&Dialect; 4] =
     [&REDISSON, &TOKEN, &PYTHON_REDIS_LOCK, &SPRING_INTEGRATION];

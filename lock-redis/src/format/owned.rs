@@ -127,11 +127,6 @@ impl OwnedFormat {
         }
     }
 
-    /// Whether there are formats for all kinds of locks beside this one.
-    pub(super) fn has_all_kinds(&self) -> bool {
-        self.dialect.name == super::REDISSON.name
-    }
-
     /// From now on each key is taken for one of a slot of its own.
     pub(super) fn use_slots(&self) {
         self.has_slots.store(true, Ordering::Relaxed);

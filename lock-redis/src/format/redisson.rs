@@ -16,6 +16,7 @@ pub(crate) static REDISSON: Dialect = Dialect {
     // The scripts look at the fields.
     is_lock: |_| true,
     scripts: scripts!(1, "redisson", "usual", CHANNEL, None),
+    has_all_kinds: true,
     takes_by_set: false,
     detects_silent_holders: false,
 };

@@ -22,6 +22,7 @@ pub(crate) static TOKEN: Dialect = Dialect {
     key_type: "string",
     is_lock: looks_like_an_owner,
     scripts: scripts!(8, "token", "usual", CHANNEL, None),
+    has_all_kinds: false,
     takes_by_set: true,
     detects_silent_holders: true,
 };

@@ -32,6 +32,7 @@ pub(crate) static PYTHON_REDIS_LOCK: Dialect = Dialect {
         super::token::CHANNEL,
         Some(ForeignClient::PythonRedisLock)
     ),
+    has_all_kinds: false,
     takes_by_set: true,
     detects_silent_holders: true,
 };
@@ -47,6 +48,7 @@ pub(crate) static SPRING_INTEGRATION: Dialect = Dialect {
         ANY_REGISTRY,
         Some(ForeignClient::SpringIntegration)
     ),
+    has_all_kinds: false,
     takes_by_set: true,
     detects_silent_holders: true,
 };
