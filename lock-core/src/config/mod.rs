@@ -370,8 +370,8 @@ impl Config {
     }
 
     /// Sets how many replicas must confirm a grant, for how long they are awaited, and what happens
-    /// if they do not: the options `replicas`, `replication_timeout`, `on_insufficient_replicas` and
-    /// `unconfirmed_renewals` in one. Default: [`Replication::off`].
+    /// if they do not: the options `replicas`, `replication_timeout`, `on_insufficient_replicas`
+    /// and `unconfirmed_renewals` in one. Default: [`Replication::off`].
     #[must_use]
     pub fn with_replication(mut self, replication: Replication) -> Self {
         self.replication = replication;

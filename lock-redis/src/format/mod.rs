@@ -13,7 +13,7 @@
 //!
 //! A library that locks by `SET key owner NX PX` has [`token`] with its `prefix` and `wakes`.
 //! A new format with owners is a file here with its [`Dialect`], its functions in `lua/NAME`, an
-//! arm and its name in [`settings`], and a place in [`DIALECTS`]; its commands, where they are new,
+//! arm and its name in [`settings`], and a place in `DIALECTS`; its commands, where they are new,
 //! in `node/diagnosis/rights.rs`; what its key looks like in [`foreign_value`]; its name in
 //! `stands_apart` of `cli/src/rows.rs` and in the help of `list`; for the tests a `Format` in
 //! `tests/src/subjects`, its mounts in `tests/conformance/mounts.rs` and its libraries in
