@@ -23,11 +23,19 @@ use std::time::Duration;
 const SHORTEST_RETRY: Duration = Duration::from_millis(10);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
-/// What the timer finds when it checks an acquisition.
+/// What the timer finds when it checks an acquisition, and when it checks it next.
+#[derive(Clone, Copy)]
 enum CheckResult {
-    Fine(Moment),
-    Renew(LeaseTime, Moment),
-    UsedUp(Moment),
+    Fine {
+        next: Moment,
+    },
+    Renew {
+        lease: LeaseTime,
+        next: Moment,
+    },
+    UsedUp {
+        next: Moment,
+    },
     Over(LossCause),
     /// Its release has begun.
     Released,
@@ -91,18 +99,19 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
     match inner.renewal {
         // A tick early is not too early: a renewal is sent a little after the check that found it
         // due, so the next check, which was armed by that one, comes as much before the time.
-        Some(plan) if now + TICK <= plan.due => CheckResult::Fine(plan.due.min(end)),
+        Some(plan) if now + TICK <= plan.due => CheckResult::Fine { next: plan.due.min(end) },
         Some(RenewalPlan { left: Some(0), .. }) => {
             acquisition.give_up_renewing(&mut inner);
-            CheckResult::UsedUp(end)
+            CheckResult::UsedUp { next: end }
         }
         Some(plan) if !inner.renewing => {
             inner.renewing = true;
             // Armed for the renewal after this one: if this one is answered in time, nothing has to
             // be armed again.
-            CheckResult::Renew(plan.ttl, RenewalPlan::next(now, plan.ttl).min(end))
+            let next = RenewalPlan::next(now, plan.ttl).min(end);
+            CheckResult::Renew { lease: plan.ttl, next }
         }
-        _ => CheckResult::Fine(end),
+        _ => CheckResult::Fine { next: end },
     }
 }
 
@@ -122,12 +131,11 @@ impl Engine {
         self.arm_for_lost(&lock, &mut state, now);
         let acquisition = state.current().filter(|it| !it.has_ended()).map(Arc::clone)?;
         let finding = examine(&acquisition, now);
-        let next = match &finding {
-            CheckResult::Fine(next) | CheckResult::Renew(_, next) | CheckResult::UsedUp(next) => {
-                *next
-            }
+        let next = match finding {
+            CheckResult::Fine { next }
+            | CheckResult::Renew { next, .. }
+            | CheckResult::UsedUp { next } => next,
             CheckResult::Over(cause) => {
-                let cause = *cause;
                 drop(state);
                 self.declare_lost(&lock, &acquisition, cause);
                 return None;
@@ -138,15 +146,15 @@ impl Engine {
         let _armed = self.timer.arm(&lock, &mut state, now, next);
         drop(state);
         match finding {
-            CheckResult::Renew(lease, _) => {
+            CheckResult::Renew { lease, .. } => {
                 Some(RenewalJob { lock, acquisition, lease, extension: None })
             }
-            CheckResult::UsedUp(end) => {
+            CheckResult::UsedUp { next: end } => {
                 let left = end.since(self.clock.now());
                 self.events.emit(|| Event::RenewalsUsedUp { lock: acquisition.name.clone(), left });
                 None
             }
-            CheckResult::Fine(_) | CheckResult::Over(_) | CheckResult::Released => None,
+            CheckResult::Fine { .. } | CheckResult::Over(_) | CheckResult::Released => None,
         }
     }
 

@@ -15,7 +15,13 @@ pub(crate) static REDISSON: Dialect = Dialect {
     key_type: "hash",
     // The scripts look at the fields.
     is_lock: |_| true,
-    scripts: scripts!(1, "redisson", "usual", CHANNEL, None),
+    scripts: scripts!(
+        first: 1,
+        words: "redisson",
+        ending: "usual",
+        channel: CHANNEL,
+        wakes: None
+    ),
     has_all_kinds: true,
     takes_by_set: false,
     detects_silent_holders: false,

@@ -21,7 +21,13 @@ pub(crate) static TOKEN: Dialect = Dialect {
     name: "token",
     key_type: "string",
     is_lock: looks_like_an_owner,
-    scripts: scripts!(8, "token", "usual", CHANNEL, None),
+    scripts: scripts!(
+        first: 8,
+        words: "token",
+        ending: "usual",
+        channel: CHANNEL,
+        wakes: None
+    ),
     has_all_kinds: false,
     takes_by_set: true,
     detects_silent_holders: true,

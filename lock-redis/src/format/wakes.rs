@@ -26,11 +26,11 @@ pub(crate) static PYTHON_REDIS_LOCK: Dialect = Dialect {
     key_type: "string",
     is_lock: looks_like_an_owner,
     scripts: scripts!(
-        17,
-        "token",
-        "python-redis-lock",
-        super::token::CHANNEL,
-        Some(ForeignClient::PythonRedisLock)
+        first: 17,
+        words: "token",
+        ending: "python-redis-lock",
+        channel: super::token::CHANNEL,
+        wakes: Some(ForeignClient::PythonRedisLock)
     ),
     has_all_kinds: false,
     takes_by_set: true,
@@ -42,11 +42,11 @@ pub(crate) static SPRING_INTEGRATION: Dialect = Dialect {
     key_type: "string",
     is_lock: looks_like_an_owner,
     scripts: scripts!(
-        24,
-        "token",
-        "spring-integration",
-        ANY_REGISTRY,
-        Some(ForeignClient::SpringIntegration)
+        first: 24,
+        words: "token",
+        ending: "spring-integration",
+        channel: ANY_REGISTRY,
+        wakes: Some(ForeignClient::SpringIntegration)
     ),
     has_all_kinds: false,
     takes_by_set: true,

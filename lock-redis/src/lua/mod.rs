@@ -55,7 +55,13 @@ pub(crate) struct Scripts {
 /// The scripts, numbered from here on, each with those words of this format before it that it uses;
 /// behind those that free a lock, how this one does it.
 macro_rules! scripts {
-    ($first:literal, $format:literal, $free:literal, $channel:expr, $wakes:expr) => {{
+    (
+        first: $first:literal,
+        words: $format:literal,
+        ending: $ending:literal,
+        channel: $channel:expr,
+        wakes: $wakes:expr
+    ) => {{
         use $crate::lua::{Script, Scripts, words};
         const fn script(number: u32, name: &'static str, source: &'static str) -> Script {
             Script::new($first + number, name, $channel, $wakes, source)
@@ -69,16 +75,16 @@ macro_rules! scripts {
             release: script(
                 1,
                 "release",
-                words!($format: "look", "gone"; "release", "endings/" $free),
+                words!($format: "look", "gone"; "release", "endings/" $ending),
             ),
             close: script(
                 2,
                 "close",
-                words!($format: "look", "gone", "take", "../pass"; "close", "endings/" $free),
+                words!($format: "look", "gone", "take", "../pass"; "close", "endings/" $ending),
             ),
             renew: script(3, "renew", words!($format: "look", "gone"; "renew")),
             inspect: script(4, "inspect", words!($format: "holder", "gone"; "inspect")),
-            force: script(5, "force", words!($format: "holder"; "force", "endings/" $free)),
+            force: script(5, "force", words!($format: "holder"; "force", "endings/" $ending)),
             propose: script(6, "propose", words!($format: "look", "take", "tells"; "propose")),
         }
     }};
