@@ -25,6 +25,8 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(60);
 /// Tells the other process which of them it is to meet.
 const FAULT: &str = "DISTLOCK_TEST_FAULT";
+/// The stack of a thread there, in bytes. The C library keeps none so large for the next thread.
+const STACK: u64 = 256 << 20;
 /// One of so many finds each lock of ours taken, if it looks.
 const FORKS: usize = 50;
 /// What is refused here is refused before anything is asked.
@@ -48,6 +50,8 @@ pub(super) fn run(name: &str) -> Row {
     let binary = std::env::current_exe().expect("a test knows its binary");
     let only = ["--exact", "faults::process_limits::fault_of_a_child_process"];
     let run = Example::program(binary).args(&only).args(&["--nocapture", "--test-threads=1"]);
+    // A limit in between tells the stack of a thread from all else.
+    let run = run.env("RUST_MIN_STACK", &STACK.to_string()).env("MALLOC_ARENA_MAX", "1");
     let mut process = run.env(FAULT, name).spawn();
     let row = process.expect("its row", LONG * 2, |row| {
         let micros = |field: &str| row[field].as_u64().map(Duration::from_micros);
@@ -313,30 +317,16 @@ fn no_file_descriptor_while_holding() -> Row {
 }
 
 fn no_thread() -> Row {
-    // The stack of a thread that has ended is used again without asking the system: the locks
-    // before the one that fails use those up.
-    let lock = |number: usize| client_of("memory://").mutex(format!("x{number}")).unwrap();
-    let locks: Vec<_> = (0..8).map(lock).collect();
+    let lock = client_of("memory://").mutex("x").unwrap();
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
-    // Enough for what a lock needs, and not for a thread's stack.
-    let (row, lock) = limited(Resource::As, pages * 4096 + 600_000, || {
-        let mut guards = Vec::new();
-        for lock in &locks {
-            let watch = Stopwatch::start();
-            let error = match lock.lock() {
-                Ok(guard) => {
-                    guards.push(guard);
-                    continue;
-                }
-                Err(error) => error,
-            };
-            let row = Row::new(&error, watch.elapsed(), AT_ONCE);
-            assert!(error.is_unavailable() && row.said.contains("`ulimit -u`"), "{error:?}");
-            assert!(row.said.contains("`TasksMax="), "{error:?}");
-            return (row, lock);
-        }
-        panic!("all of the locks have got a thread");
+    let row = limited(Resource::As, pages * 4096 + STACK / 2, || {
+        let watch = Stopwatch::start();
+        let error = lock.lock().unwrap_err();
+        let row = Row::new(&error, watch.elapsed(), AT_ONCE);
+        assert!(error.is_unavailable() && row.said.contains("`ulimit -u`"), "{error:?}");
+        assert!(row.said.contains("`TasksMax="), "{error:?}");
+        row
     });
     assert_eq!(lock.hold_count(), 0);
     let guard = lock.lock().unwrap();
