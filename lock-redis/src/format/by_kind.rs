@@ -188,6 +188,11 @@ impl OwnedFormat {
         Err(mutexes_only(self.dialect.name))
     }
 
+    /// The formats of the other kinds beside this one.
+    fn kinds(&self) -> &'static [&'static dyn KindFormat] {
+        if self.dialect.has_all_kinds { kinds::ALL } else { &[] }
+    }
+
     /// Runs what ends holds of this kind.
     fn free(
         &self,
@@ -219,8 +224,8 @@ impl OwnedFormat {
     /// Where releases of the locks of this name are published, of all kinds.
     pub(crate) fn channel_names(&self, name: &LockName) -> Vec<String> {
         let key = self.keys.lock(name);
-        let kinds = kinds::ALL.iter().filter(|_| self.dialect.has_all_kinds);
-        [self.naming.of(&key)].into_iter().chain(kinds.map(|kind| kind.channel(&key))).collect()
+        let of_kinds = self.kinds().iter().map(|kind| kind.channel(&key));
+        [self.naming.of(&key)].into_iter().chain(of_kinds).collect()
     }
 
     /// The keys that other kinds of locks have beside those of a mutex, and for each kind the
@@ -230,7 +235,7 @@ impl OwnedFormat {
         name: &LockName,
     ) -> impl Iterator<Item = (Vec<String>, Vec<String>)> {
         let key = self.keys.lock(name);
-        kinds::ALL.iter().filter(|_| self.dialect.has_all_kinds).map(move |kind| {
+        self.kinds().iter().map(move |kind| {
             let commands = kind.scripts().iter().flat_map(|script| script.commands(None));
             (kind.names_beside(&key), commands.collect())
         })

@@ -176,8 +176,6 @@ const PYTHON_REDIS_LOCK_WOKEN: Library = Library {
     id: "python_redis_lock_woken",
     arguments: &["kind=python-redis-lock", "lease=10000"],
     options: "format=token,wakes=python-redis-lock,poll=5ms",
-    // 1 to 3 %, the less the faster the machine: that it changes sides is what is demanded.
-    share: 0,
     crossings: 30,
     theirs: Learns::Told,
     ours: Learns::Asks(Duration::from_micros(6_250)),
