@@ -29,7 +29,11 @@ use std::sync::{Arc, LazyLock};
 /// # Ok::<(), distlock::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LockName {
+pub struct LockName(Arc<NameData>);
+
+/// Behind one pointer: each held lock has its name in several places.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct NameData {
     text: Arc<str>,
     kind: LockKind,
     /// That of the text, made once: a name is looked up several times for each lock.
@@ -67,7 +71,7 @@ impl Hasher for NameHasher {
 
 impl Hash for LockName {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
+        state.write_u64(self.0.hash);
     }
 }
 
@@ -116,37 +120,39 @@ impl LockName {
 
     /// The name with this text, which has been validated.
     pub(crate) fn of_valid(text: &str) -> Self {
-        Self { text: text.into(), kind: LockKind::Mutex, hash: HASHES.hash_one(text) }
+        let (kind, hash) = (LockKind::Mutex, HASHES.hash_one(text));
+        Self(Arc::new(NameData { text: text.into(), kind, hash }))
     }
 
     /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.text
+        &self.0.text
     }
 
     /// Returns the kind of the lock.
     #[must_use]
     pub fn kind(&self) -> LockKind {
-        self.kind
+        self.0.kind
     }
 
     /// Returns the name of the lock of this kind.
     #[must_use]
     pub fn of_kind(&self, kind: LockKind) -> Self {
-        Self { text: Arc::clone(&self.text), kind, hash: self.hash }
+        let NameData { text, hash, .. } = &*self.0;
+        Self(Arc::new(NameData { text: Arc::clone(text), kind, hash: *hash }))
     }
 }
 
 impl fmt::Display for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.text.escape_debug())
+        write!(f, "{}", self.0.text.escape_debug())
     }
 }
 
 impl fmt::Debug for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.text, f)
+        fmt::Debug::fmt(&self.0.text, f)
     }
 }
 

@@ -64,4 +64,9 @@ impl TokenRange {
     pub fn last(&self) -> FencingToken {
         self.last
     }
+
+    /// How many are reserved beside the first.
+    pub(crate) fn reserved(&self) -> u32 {
+        u32::try_from(self.last.0 - self.first.0).unwrap_or(u32::MAX)
+    }
 }

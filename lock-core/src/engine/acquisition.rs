@@ -81,10 +81,8 @@ pub(crate) struct Inner {
     /// Whether the store may keep it for longer than we trust it: an extension is not confirmed, or
     /// was confirmed too late.
     pub(crate) overlong: bool,
-    /// What the last renewal failed with, since the last that did not.
-    pub(crate) last_failure: Option<Error>,
-    /// The causes that were told since then: two that alternate are told once each.
-    told_failures: Vec<Error>,
+    /// Since the last renewal that did not fail.
+    failures: Option<Box<Failures>>,
     /// When the owner's label is to go along with a renewal again; `None`: with the next one.
     label_due: Option<Moment>,
     /// Whether its last renewal counts without the replicas that were asked for.
@@ -92,9 +90,16 @@ pub(crate) struct Inner {
     /// To whom it passes when it is released before then.
     pub(crate) kept: Option<Box<(OwnerId, Moment)>>,
     loss: Option<Box<Loss>>,
-    listeners: Vec<Listener>,
+    listeners: Option<Box<Vec<Listener>>>,
     /// Until it ends.
     counted: Counted,
+}
+
+/// What the renewals of an acquisition failed with.
+struct Failures {
+    last: Error,
+    /// The causes that were told: two that alternate are told once each.
+    told: Vec<Error>,
 }
 
 /// A callback for a loss, called at most once.
@@ -117,12 +122,11 @@ impl Listener {
 /// The position of an acquisition among those that were handed from thread to thread on one grant.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HandoffChain {
-    /// The last token that the store reserved for this grant.
-    reserved_end: Option<FencingToken>,
-    /// The token of the first, which the store granted.
-    pub(crate) first: Option<FencingToken>,
     /// How many came before this one.
     pub(crate) before: u32,
+    /// How many tokens that the store reserved for this grant are left, each one larger than the
+    /// one before.
+    reserved: u32,
 }
 
 /// How an acquisition is renewed.
@@ -144,35 +148,46 @@ impl Inner {
             renewing: false,
             changed: false,
             overlong: false,
-            last_failure: None,
-            told_failures: Vec::new(),
+            failures: None,
             label_due: None,
             degraded: false,
             kept: None,
             loss: None,
-            listeners: Vec::new(),
+            listeners: None,
             counted,
         }
     }
 
     /// A renewal failed. Says whether that is to be told: once for each cause.
     pub(crate) fn note_failure(&mut self, error: &Error) -> bool {
-        self.last_failure = Some(error.clone());
+        self.set_last_failure(error.clone());
         self.label_due = None;
+        let told = self.failures.as_deref_mut().map(|failures| &mut failures.told);
         let is_same =
             |told: &Error| (told.kind(), told.message()) == (error.kind(), error.message());
-        let is_news =
-            self.told_failures.len() < MOST_CAUSES && !self.told_failures.iter().any(is_same);
-        if is_news {
-            self.told_failures.push(error.clone());
+        match told.filter(|told| told.len() < MOST_CAUSES && !told.iter().any(is_same)) {
+            Some(told) => told.push(error.clone()),
+            None => return false,
         }
-        is_news
+        true
+    }
+
+    /// What the last renewal failed with, since the last that did not.
+    pub(crate) fn last_failure(&self) -> Option<&Error> {
+        self.failures.as_deref().map(|failures| &failures.last)
+    }
+
+    /// Has the holder learn of this one if the lock is lost, without counting it as told.
+    pub(crate) fn set_last_failure(&mut self, last: Error) {
+        match &mut self.failures {
+            Some(failures) => failures.last = last,
+            None => self.failures = Some(Box::new(Failures { last, told: Vec::new() })),
+        }
     }
 
     /// A renewal did not fail: a failure after it is news.
     pub(crate) fn renewal_succeeded(&mut self) {
-        self.last_failure = None;
-        self.told_failures = Vec::new();
+        self.failures = None;
     }
 }
 
@@ -242,18 +257,17 @@ impl AcquisitionInit {
 
 impl Acquisition {
     pub(crate) fn new(init: AcquisitionInit) -> Self {
-        let first = init.tokens.map(|tokens| tokens.first());
-        let reserved_end = init.tokens.map(|tokens| tokens.last());
+        let reserved = init.tokens.map_or(0, |tokens| tokens.reserved());
         let valid_until = init.sent + init.lease.validity();
         Self {
             name: init.name,
             owner: init.owner,
             holder: init.holder,
-            token: first,
+            token: init.tokens.map(|tokens| tokens.first()),
             since: init.sent,
             replication: init.replication,
             receipt: init.receipt,
-            chain: HandoffChain { reserved_end, first, before: 0 },
+            chain: HandoffChain { before: 0, reserved },
             unknown_outcome: init.unknown_outcome,
             holds: AtomicU32::new(1),
             state: AtomicU8::new(GuardState::Held as u8),
@@ -271,12 +285,10 @@ impl Acquisition {
         if inner.degraded || inner.kept.is_some() {
             return None;
         }
-        let token = match (self.token, self.chain.reserved_end) {
-            (Some(token), last) => {
-                let next = FencingToken::new(token.get() + 1);
-                Some(next).filter(|next| Some(*next) <= last).map(Some)?
-            }
-            (None, _) => None,
+        let HandoffChain { before, reserved } = self.chain;
+        let (token, reserved) = match self.token {
+            Some(token) => (Some(FencingToken::new(token.get() + 1)), reserved.checked_sub(1)?),
+            None => (None, 0),
         };
         Some(Self {
             name: self.name.clone(),
@@ -286,7 +298,7 @@ impl Acquisition {
             since,
             replication: self.replication,
             receipt: self.receipt.clone(),
-            chain: HandoffChain { before: self.chain.before + 1, ..self.chain },
+            chain: HandoffChain { before: before + 1, reserved },
             unknown_outcome: self.unknown_outcome,
             holds: AtomicU32::new(1),
             state: AtomicU8::new(GuardState::Held as u8),
@@ -295,9 +307,14 @@ impl Acquisition {
         })
     }
 
-    /// Its position among those that were handed off.
-    pub(crate) fn handoff_chain(&self) -> HandoffChain {
-        self.chain
+    /// How many came before it on the same grant, with which tokens.
+    pub(crate) fn handed_on(&self) -> (u32, Option<TokenRange>) {
+        let before = self.chain.before;
+        let tokens = self.token.and_then(|token| {
+            let earlier = |by| token.get().checked_sub(by).map(FencingToken::new);
+            TokenRange::new(earlier(u64::from(before))?, earlier(1)?)
+        });
+        (before, tokens)
     }
 
     /// How many holds there are.
@@ -439,7 +456,7 @@ impl Acquisition {
 
     /// Drops all listeners: there is nothing more to be told.
     pub(crate) fn close_listeners(&self) {
-        self.lock().listeners.clear();
+        self.lock().listeners = None;
     }
 
     /// Ends it by loss, and calls the listeners.
@@ -447,7 +464,7 @@ impl Acquisition {
         self.state.store(GuardState::Lost as u8, Ordering::Release);
         inner.renewal = None;
         inner.counted.end();
-        Self::tell(inner, Loss::new(cause, inner.last_failure.clone()))
+        Self::tell(inner, Loss::new(cause, inner.last_failure().cloned()))
     }
 
     /// The renewals are used up: the holder is told while there is still time.
@@ -462,7 +479,7 @@ impl Acquisition {
         if let Some(first) = &inner.loss {
             return Loss::clone(first);
         }
-        for listener in inner.listeners.drain(..) {
+        for listener in inner.listeners.take().into_iter().flat_map(|listeners| *listeners) {
             listener.tell(loss.clone());
         }
         inner.loss = Some(Box::new(loss.clone()));
@@ -485,7 +502,8 @@ impl Acquisition {
         match inner.loss.as_deref() {
             Some(loss) => listener.tell(loss.clone()),
             None if !self.has_ended() => {
-                notification::add(&mut inner.listeners, listener, |it| &it.wanted);
+                let listeners = inner.listeners.get_or_insert_default();
+                notification::add(listeners, listener, |it| &it.wanted);
             }
             None => {}
         }
@@ -493,7 +511,7 @@ impl Acquisition {
 
     #[cfg(test)]
     pub(crate) fn listeners(&self) -> usize {
-        self.lock().listeners.len()
+        self.lock().listeners.as_ref().map_or(0, |listeners| listeners.len())
     }
 
     /// What the backend is told about it, with this lease.
@@ -503,7 +521,7 @@ impl Acquisition {
 
     /// What the backend is told when it is released, and how it must be closed.
     pub(crate) fn to_release(&self) -> (AcquisitionId, ReleaseOptions) {
-        let options = release_options(self.unknown_outcome, self.token, self.chain.reserved_end);
+        let options = release_options(self.unknown_outcome, self.token, self.chain.reserved);
         (self.id(self.lock().lease), options)
     }
 
@@ -539,11 +557,11 @@ impl Acquisition {
     }
 }
 
-/// How an owner must be closed whose tokens were used up to `used`, and reserved up to `reserved`.
+/// How an owner must be closed whose tokens were used up to `used`, and of which so many are left.
 pub(crate) fn release_options(
     unknown_outcome: bool,
     used: Option<FencingToken>,
-    reserved: Option<FencingToken>,
+    reserved: u32,
 ) -> ReleaseOptions {
     if unknown_outcome && !mutant("no_tombstone") {
         // The range may be counted back from where the counter stood at a repetition. Another lock
@@ -551,7 +569,7 @@ pub(crate) fn release_options(
         return ReleaseOptions::WITH_TOMBSTONE;
     }
     match used {
-        Some(used) if reserved > Some(used) => ReleaseOptions::WITHOUT_TOMBSTONE.last_used(used),
+        Some(used) if reserved > 0 => ReleaseOptions::WITHOUT_TOMBSTONE.last_used(used),
         _ => ReleaseOptions::WITHOUT_TOMBSTONE,
     }
 }

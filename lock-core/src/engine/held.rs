@@ -14,7 +14,6 @@ use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
 use crate::name::{LockKind, LockName};
 use crate::sync::mutant;
-use crate::token::FencingToken;
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
@@ -190,7 +189,7 @@ impl Engine {
     ) -> Error {
         let mut inner = acquisition.lock();
         inner.renewing = false;
-        inner.last_failure = Some(error);
+        inner.set_last_failure(error);
         drop(inner);
         self.declare_lost(lock, acquisition, LossCause::Gone);
         acquisition.lost_error()
@@ -295,7 +294,7 @@ impl Engine {
         if acquisition.has_ended() && !mutant("loss_declared_twice") {
             return;
         }
-        let unconfirmed = inner.last_failure.as_ref().is_some_and(Error::is_insufficient_replicas);
+        let unconfirmed = inner.last_failure().is_some_and(Error::is_insufficient_replicas);
         let cause = match cause {
             LossCause::Expired if unconfirmed => LossCause::InsufficientReplicas,
             cause => cause,
@@ -303,7 +302,7 @@ impl Engine {
         let loss = acquisition.set_lost(&mut inner, cause);
         // A lease that simply ran out needs nothing. After a renewal that failed, or is still under
         // way, the store may keep it for longer than we trust it; an ended holder's it has still.
-        let may_be_there = inner.last_failure.is_some() || inner.renewing || inner.overlong;
+        let may_be_there = inner.last_failure().is_some() || inner.renewing || inner.overlong;
         let is_left_over =
             cause != LossCause::Gone && (may_be_there || cause == LossCause::HolderEnded);
         drop(inner);
@@ -442,13 +441,13 @@ impl Engine {
 /// Tells of a loss. If the store says that the lock is gone, it may have been gone for all former
 /// holders of the same grant, which were told `Ok` when they handed it off.
 pub(super) fn tell_lost(events: &Events, acquisition: &Acquisition, loss: Loss) {
-    let chain = acquisition.handoff_chain();
-    if loss.cause() == LossCause::Gone && chain.before > 0 {
+    let (before, tokens) = acquisition.handed_on();
+    if loss.cause() == LossCause::Gone && before > 0 {
         events.emit(|| Event::HandedOnLost {
             lock: acquisition.name.clone(),
-            holds: chain.before,
-            first: chain.first,
-            last: acquisition.token.map(|token| FencingToken::new(token.get() - 1)),
+            holds: before,
+            first: tokens.map(|tokens| tokens.first()),
+            last: tokens.map(|tokens| tokens.last()),
         });
     }
     events.emit(|| Event::Lost { lock: acquisition.name.clone(), token: acquisition.token, loss });

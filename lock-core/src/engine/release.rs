@@ -239,7 +239,7 @@ impl ReleaseOutcome {
             }
             Ok(Release::Gone) => Self::Lost(end_as_gone(events, acquisition)),
             Err(failure) if failure.error().is_foreign_format() => {
-                acquisition.lock().last_failure = Some(failure.into_error());
+                acquisition.lock().set_last_failure(failure.into_error());
                 Self::Lost(end_as_gone(events, acquisition))
             }
             Err(Failure::Final(error)) => Self::Refused(error),

@@ -15,7 +15,7 @@ use std::time::Duration;
 const SLOTS: usize = 1024;
 
 /// An empty slot keeps memory for as many timers, and frees that of a burst.
-const KEPT: usize = 256;
+const KEPT: usize = 16;
 
 /// "No position": the end of the free ones.
 const NIL: u32 = u32::MAX;

@@ -57,8 +57,8 @@ impl Wait<'_> {
         let engine = self.engine;
         // None of the tokens was seen; the counter goes back to the first of them, and no further.
         let first = grant.tokens.map(|tokens| tokens.first());
-        let last = grant.tokens.map(|tokens| tokens.last());
-        let options = release_options(self.unknown_outcome, first, last);
+        let reserved = grant.tokens.map_or(0, |tokens| tokens.reserved());
+        let options = release_options(self.unknown_outcome, first, reserved);
         let (name, time) = (self.lock.name.clone(), self.plan.time);
         let id = AcquisitionId::new(name, self.owner, time, grant.receipt);
         // An owner that is closed, with a tombstone or without, must not make another attempt.

@@ -26,7 +26,7 @@ impl LocalLock {
         // Read under the mutex: the timer, which takes it, too, cannot have come by since.
         let now = clock.now();
         let is_current = state.current().is_some_and(|current| Arc::ptr_eq(current, acquisition));
-        if !is_current || state.fairness.is_over(now, self.sharing.hand_off) {
+        if !is_current || state.fairness.is_over(now, self.sharing().hand_off) {
             return None;
         }
         let next = Arc::new(successor(acquisition, &state.queue.head()?.request, now)?);

@@ -23,7 +23,7 @@ use crate::sync::mutant;
 use crate::sync::{Mutex, MutexGuard};
 use fairness::FairnessPolicy;
 use queue::WaitQueue;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use fairness::ReleaseTiming;
@@ -56,8 +56,7 @@ pub(crate) struct Sharing {
 pub(crate) struct LocalLock {
     pub(crate) name: LockName,
     pub(crate) scope: Scope,
-    registry: Weak<Registry>,
-    sharing: Sharing,
+    registry: Arc<Registry>,
     /// How much earlier the first renewal is due, in 256ths of a [`SPREAD`]. Random, so that locks
     /// taken together are not renewed together for ever; and constant for a name, so that the timer
     /// of one that is taken again and again is where it was.
@@ -73,21 +72,27 @@ const SPREAD: u32 = 12;
 pub(crate) struct LocalLockState {
     /// Held, or just being released. While there is one, no thread of this client asks the store.
     current: Option<Arc<Acquisition>>,
-    /// Lost acquisitions whose guards are not all dropped yet.
-    lost: Vec<Arc<Acquisition>>,
     queue: WaitQueue,
-    /// Written by the head, inherited by the next one.
-    outage: Option<Box<StoreOutage>>,
     /// When the store last answered a head, or granted it the lock.
     answered: Option<Moment>,
-    /// Waiters whose deadline has passed, and that wait for the end of the head's request.
-    overdue: Vec<Arc<Signal>>,
     /// The timer of this name in the wheel, and when it is due. Written by the
     /// [timer](super::renewal).
     pub(crate) timer: Option<(TimerKey, Moment)>,
+    fairness: FairnessPolicy,
+    rare: Option<Box<RareState>>,
+}
+
+/// What most locks never have, apart: a client may hold very many.
+#[derive(Default)]
+struct RareState {
+    /// Lost acquisitions whose guards are not all dropped yet.
+    lost: Vec<Arc<Acquisition>>,
+    /// Written by the head, inherited by the next one.
+    outage: Option<StoreOutage>,
+    /// Waiters whose deadline has passed, and that wait for the end of the head's request.
+    overdue: Vec<Arc<Signal>>,
     /// Kept while a thread queues and the store was found busy once.
     watch: Option<Watch>,
-    fairness: FairnessPolicy,
 }
 
 /// Why the head cannot take the lock from the store, although no other client has it.
@@ -123,13 +128,17 @@ pub(crate) enum Entered<'a> {
 }
 
 impl LocalLock {
-    fn new(name: LockName, scope: Scope, registry: Weak<Registry>, sharing: Sharing) -> Self {
-        let sharing = match scope {
+    fn new(name: LockName, scope: Scope, registry: Arc<Registry>) -> Self {
+        Self { name, scope, registry, phase: Self::phase(), state: Mutex::default() }
+    }
+
+    fn sharing(&self) -> Sharing {
+        let sharing = self.registry.sharing;
+        match self.scope {
             Scope::Client => sharing,
             // There is no other thread to hand it to, and the store alone says who is next.
             Scope::Thread(_) | Scope::Guard(_) => Sharing { hand_off: Duration::ZERO, ..sharing },
-        };
-        Self { name, scope, registry, sharing, phase: Self::phase(), state: Mutex::default() }
+        }
     }
 
     /// None in this crate's own tests: they say to the millisecond when what happens.
@@ -175,7 +184,7 @@ impl LocalLock {
                 acquisition.nest()?;
                 return Ok(Entered::Nested(Arc::clone(acquisition)));
             }
-            if let Some(lost) = state.lost.iter().find(|it| it.holder.is_thread(thread)) {
+            if let Some(lost) = state.lost().iter().find(|it| it.holder.is_thread(thread)) {
                 return Err(lost.lost_error());
             }
         }
@@ -195,8 +204,8 @@ impl LocalLock {
     /// no thread of this client asks before.
     pub(crate) fn end_hold(&self, acquisition: &Arc<Acquisition>) {
         let mut state = self.lock();
-        if acquisition.end_hold() == 0 {
-            state.lost.retain(|lost| !Arc::ptr_eq(lost, acquisition));
+        if let (0, Some(rare)) = (acquisition.end_hold(), &mut state.rare) {
+            rare.lost.retain(|lost| !Arc::ptr_eq(lost, acquisition));
         }
     }
 
@@ -207,11 +216,11 @@ impl LocalLock {
         if let Some(told) = timing.told {
             self.note_told(&mut state, told);
         }
-        if state.watch.is_none() && self.leaves_turns() {
+        if !state.is_watched() && self.leaves_turns() {
             state.fairness.release_heard(); // a client that watches hears of its own release, too
         }
         if state.current.take_if(|it| Arc::ptr_eq(it, acquisition)).is_some() {
-            let Sharing { hand_off, counts_waiters } = self.sharing;
+            let Sharing { hand_off, counts_waiters } = self.sharing();
             state.fairness.released(timing, hand_off, counts_waiters);
             state.wake_head();
         }
@@ -243,7 +252,7 @@ impl LocalLock {
     /// How many holds this thread has, lost ones too, and on which acquisition.
     pub(crate) fn holds_of(&self, thread: u64) -> Option<(u32, Arc<Acquisition>)> {
         let state = self.lock();
-        let mut acquisitions = state.current.iter().chain(&state.lost);
+        let mut acquisitions = state.current.iter().chain(state.lost());
         let acquisition = acquisitions.find(|it| it.holder.is_thread(thread))?;
         Some((acquisition.holds(), Arc::clone(acquisition)))
     }
@@ -259,7 +268,7 @@ impl LocalLockState {
     pub(crate) fn set_lost(&mut self, acquisition: &Arc<Acquisition>) {
         if let Some(lost) = self.current.take_if(|it| Arc::ptr_eq(it, acquisition)) {
             if (lost.holds() > 0 || mutant("ended_hold_is_set_aside")) && !lost.holder.has_ended() {
-                self.lost.push(lost);
+                self.rare().lost.push(lost);
             }
             self.fairness.forget();
             self.wake_head();
@@ -268,12 +277,13 @@ impl LocalLockState {
 
     /// Takes out lost acquisitions of threads that have ended: no other thread can end their holds.
     pub(crate) fn take_abandoned(&mut self) -> Vec<Arc<Acquisition>> {
-        self.lost.extract_if(.., |it| it.holder.has_ended()).collect()
+        let Some(rare) = &mut self.rare else { return Vec::new() };
+        rare.lost.extract_if(.., |it| it.holder.has_ended()).collect()
     }
 
     /// The shortest lease of the lost acquisitions whose holds have not ended.
     pub(crate) fn shortest_lost(&self) -> Option<LeaseTime> {
-        self.lost.iter().map(|it| it.lock().lease).min()
+        self.lost().iter().map(|it| it.lock().lease).min()
     }
 
     /// Why no thread of this client can ask the store, if that is so. Then "busy" would be a guess.
@@ -282,7 +292,20 @@ impl LocalLockState {
     }
 
     fn outage(&self) -> Option<&StoreOutage> {
-        self.outage.as_deref().filter(|_| self.current.is_none())
+        self.rare.as_ref()?.outage.as_ref().filter(|_| self.current.is_none())
+    }
+
+    fn lost(&self) -> &[Arc<Acquisition>] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.lost)
+    }
+
+    /// Whether the store tells its releases.
+    fn is_watched(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.watch.is_some())
+    }
+
+    fn rare(&mut self) -> &mut RareState {
+        self.rare.get_or_insert_default()
     }
 
     /// The head's request has ended; at `answered`, if the store has answered it.
@@ -291,20 +314,24 @@ impl LocalLockState {
             head.asks_until = None;
         }
         self.answered = answered.or(self.answered);
-        if !self.overdue.is_empty() {
-            std::mem::take(&mut self.overdue).iter().for_each(|signal| signal.raise());
+        if let Some(rare) = &mut self.rare {
+            rare.overdue.drain(..).for_each(|signal| signal.raise());
         }
     }
 
     /// See [`FairnessPolicy::waiting`].
     fn told(&mut self, clients: u32) {
         // We were among them if we watch.
-        self.fairness.waiting(clients.saturating_add(u32::from(self.watch.is_none())));
+        self.fairness.waiting(clients.saturating_add(u32::from(!self.is_watched())));
     }
 
     /// It is held for long: frees what only waiting needs.
     pub(crate) fn free_unused(&mut self) {
         self.queue.free_unused();
+        self.rare.take_if(|rare| {
+            let RareState { lost, outage, overdue, watch } = &**rare;
+            lost.is_empty() && outage.is_none() && overdue.is_empty() && watch.is_none()
+        });
     }
 
     fn wake_head(&self) {
@@ -317,14 +344,16 @@ impl LocalLockState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::Origin;
 
     /// Beside a writer, those that were told are mostly readers.
     #[test]
     fn client_gives_way_to_told_clients_but_for_a_writer() {
         let sharing = Sharing { hand_off: Duration::from_millis(5), counts_waiters: false };
+        let registry = Arc::new(Registry::new(Arc::new(Origin::here()), sharing));
         for (kind, gives_way) in [(LockKind::Mutex, true), (LockKind::Write, false)] {
             let name = LockName::new("x").unwrap().of_kind(kind);
-            let lock = LocalLock::new(name, Scope::Client, Weak::new(), sharing);
+            let lock = LocalLock::new(name, Scope::Client, Arc::clone(&registry));
             lock.told(8);
             assert_eq!(!lock.lock().fairness.delay().is_zero(), gives_way, "{kind:?}");
         }

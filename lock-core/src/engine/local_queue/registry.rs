@@ -26,7 +26,7 @@ type LocksInUse = NameMap<(LockName, Scope), Weak<LocalLock>>;
 pub(crate) struct Registry {
     locks: Mutex<LocksInUse>,
     origin: Arc<Origin>,
-    sharing: Sharing,
+    pub(super) sharing: Sharing,
 }
 
 impl Registry {
@@ -46,8 +46,7 @@ impl Registry {
         if let Some(lock) = locks.get(&key).and_then(Weak::upgrade) {
             return Some(lock);
         }
-        let registry = Arc::downgrade(self);
-        let lock = Arc::new(LocalLock::new(name.clone(), scope, registry, self.sharing));
+        let lock = Arc::new(LocalLock::new(name.clone(), scope, Arc::clone(self)));
         locks.insert(key, Arc::downgrade(&lock));
         Some(lock)
     }
@@ -72,8 +71,7 @@ impl Registry {
 
 impl Drop for LocalLock {
     fn drop(&mut self) {
-        let Some(registry) = self.registry.upgrade() else { return };
-        let Some(mut locks) = registry.lock() else { return };
+        let Some(mut locks) = self.registry.lock() else { return };
         // Since our last handle was dropped, another thread may have made a new one: that one
         // stays.
         let is_ours = |lock: &Weak<Self>| std::ptr::eq(lock.as_ptr(), self);
@@ -95,7 +93,7 @@ mod tests {
     fn local_lock_dropped_late_leaves_its_successor() {
         let registry = Arc::new(Registry::new(Arc::new(Origin::here()), SHARING));
         let name = LockName::new("x").unwrap();
-        let late = LocalLock::new(name.clone(), Scope::Client, Arc::downgrade(&registry), SHARING);
+        let late = LocalLock::new(name.clone(), Scope::Client, Arc::clone(&registry));
         let successor = registry.get(&name, Scope::Client).unwrap();
         drop(late);
         let found = registry.find(&name, Scope::Client);

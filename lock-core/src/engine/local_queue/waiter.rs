@@ -89,8 +89,10 @@ impl WaiterGuard<'_> {
         let handed = granted.filter(|_| !mutant("hand_off_to_a_leaver"));
         let mut ended = None;
         if state.queue.is_empty() {
-            ended = state.watch.take();
-            state.outage = None;
+            ended = state.rare.as_mut().and_then(|rare| {
+                rare.outage = None;
+                rare.watch.take()
+            });
             // If we leave as the holder, our client's time goes on: the next thread may be handed
             // the lock. Otherwise that time is over: a thread that takes it much later must not
             // stand back for others and leave the lock idle.
@@ -156,12 +158,12 @@ impl WaiterGuard<'_> {
 
     /// Whether the store tells this name's releases already.
     pub(crate) fn is_watched(&self) -> bool {
-        self.lock.lock().watch.is_some()
+        self.lock.lock().is_watched()
     }
 
     /// Keeps a watch while a thread queues.
     pub(crate) fn keep_watch(&self, watch: Watch) {
-        let previous = self.lock.lock().watch.replace(watch);
+        let previous = self.lock.lock().rare().watch.replace(watch);
         drop(previous); // ends outside the lock
     }
 
@@ -180,12 +182,15 @@ impl WaiterGuard<'_> {
     /// The store cannot be asked; or `None`, it has answered.
     pub(crate) fn set_outage(&self, outage: Option<StoreOutage>) {
         let mut state = self.lock.lock();
-        let is_pause = |outage: Option<&StoreOutage>| outage.map(|it| it.ends.is_some());
-        let is_new = is_pause(state.outage.as_deref()) != is_pause(outage.as_ref());
-        state.outage = outage.map(Box::new);
-        if state.outage.is_none() {
+        let Some(outage) = outage else {
+            if let Some(rare) = &mut state.rare {
+                rare.outage = None;
+            }
             return;
-        }
+        };
+        let is_pause = outage.ends.is_some();
+        let previous = state.rare().outage.replace(outage);
+        let is_new = previous.is_none_or(|it| it.ends.is_some() != is_pause);
         state.request_ended(None);
         if is_new {
             // Each waiter has a limit of its own, which may come while the head goes on asking.
@@ -216,7 +221,7 @@ impl WaiterGuard<'_> {
         let Some(by) = asks_until.or(stands_back.map(|until| until + timeout)) else {
             return Known::Nothing;
         };
-        state.overdue.push(Arc::clone(signal));
+        state.rare().overdue.push(Arc::clone(signal));
         Known::By(by)
     }
 
