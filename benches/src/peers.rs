@@ -151,7 +151,7 @@ fn build_crates() -> PathBuf {
     let target = build_directory().join("heavy");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["build", "--quiet", "--release", "--locked", "--bin", "peers", "--manifest-path"])
+        .args(["build", "--quiet", "--release", "--bin", "peers", "--manifest-path"])
         .arg(manifest)
         .arg("--target-dir")
         .arg(&target)
