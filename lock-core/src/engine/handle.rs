@@ -41,8 +41,10 @@ impl EngineHandle {
         // What was detached and never unlocked cannot be reached any more.
         let detached = std::mem::take(&mut *self.detached.lock());
         for Detached { acquisition, .. } in detached {
-            if !mutant("end_forgets_detached") && self.mark_released(&acquisition) {
-                self.clean_up(acquisition.to_end(|| self.clock.now()));
+            if !mutant("end_forgets_detached")
+                && let Some(now) = self.mark_released(&acquisition)
+            {
+                self.clean_up(acquisition.to_end(|| now));
             }
         }
         // One command time-out for all of it, and half of that for answers that are under way, so

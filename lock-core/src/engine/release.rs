@@ -40,12 +40,9 @@ impl Engine {
         lock: &Arc<LocalLock>,
         acquisition: &Arc<Acquisition>,
     ) -> Result<(), Error> {
-        if !self.end_locally(lock, acquisition)? {
-            return Ok(());
-        }
+        let Some(sent) = self.end_locally(lock, acquisition)? else { return Ok(()) };
         #[cfg(feature = "tracing")]
         let span = crate::trace::release(&acquisition.name);
-        let sent = self.clock.now();
         let by = sent + self.settings.command_timeout;
         let (id, options) = acquisition.to_end(|| sent);
         let (answer, first_unanswered) = self.send_release(&id, options, sent, by);
@@ -65,10 +62,11 @@ impl Engine {
 
     /// The same, without waiting for the store's answer. What it says is told as events.
     pub(crate) fn end_hold_async(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>) {
-        let Ok(true) = self.end_locally(lock, acquisition) else { return };
+        let Ok(Some(ended)) = self.end_locally(lock, acquisition) else { return };
         #[cfg(feature = "tracing")]
         let _span = crate::trace::release(&acquisition.name);
-        let (id, options) = acquisition.to_end(|| self.clock.now());
+        let by = ended + self.settings.command_timeout;
+        let (id, options) = acquisition.to_end(|| ended);
         let release = AsyncRelease {
             events: self.events.clone(),
             clock: Arc::clone(&self.clock),
@@ -82,7 +80,7 @@ impl Engine {
         *self.async_release.lock() = Some(acquisition.name.clone());
         let asked = call_backend(|| {
             let done = Box::new(move |answer| release.answered(answer));
-            self.store()?.submit_release(&id, options, self.command_deadline(), done);
+            self.store()?.submit_release(&id, options, by, done);
             Ok(())
         });
         if let Err(failure) = asked {
@@ -91,19 +89,18 @@ impl Engine {
             tell_failed(&self.events, acquisition, failure.into_error().on(&acquisition.name));
         }
         acquisition.close_listeners();
-        let timing = ReleaseTiming { at: self.clock.now(), took: None, told: None };
-        lock.released(acquisition, timing);
+        lock.released(acquisition, ReleaseTiming { at: ended, took: None, told: None });
     }
 
-    /// Ends one hold. Returns whether that was the last one, and the store is to be asked.
+    /// Ends one hold. If it was the last one, and the store is to be asked, returns when that was.
     fn end_locally(
         &self,
         lock: &Arc<LocalLock>,
         acquisition: &Arc<Acquisition>,
-    ) -> Result<bool, Error> {
+    ) -> Result<Option<Moment>, Error> {
         let held = self.still_holds(lock, acquisition);
         if held && acquisition.end_nested() {
-            return Ok(false);
+            return Ok(None);
         }
         // The parent holds it: what a forked child does must not reach the store. Nor may the child
         // wait for the local lock: a thread that had it at the fork is not there to unlock it.
@@ -122,28 +119,30 @@ impl Engine {
             acquisition.close_listeners();
             self.metrics().handed_off(&acquisition.name);
             tell_released(&self.events, acquisition, since);
-            return Ok(false);
+            return Ok(None);
         }
-        if !self.mark_released(acquisition) {
+        let Some(ended) = self.mark_released(acquisition) else {
             self.declare_lost(lock, acquisition, LossCause::Expired);
             return Err(acquisition.lost_error());
-        }
+        };
         if let Scope::Guard(_) = lock.scope {
             self.timer.disarm(lock); // no other acquisition will find it there
         }
-        Ok(true)
+        Ok(Some(ended))
     }
 
-    /// Stops renewing, so that no renewal follows the release. False if it ended already.
-    pub(super) fn mark_released(&self, acquisition: &Acquisition) -> bool {
+    /// Stops renewing, so that no renewal follows the release. Returns when that was; `None` if it
+    /// ended already.
+    pub(super) fn mark_released(&self, acquisition: &Acquisition) -> Option<Moment> {
         let mut inner = acquisition.lock();
-        if acquisition.has_ended() || self.clock.now() >= acquisition.valid_until() {
-            return false;
+        let now = self.clock.now();
+        if acquisition.has_ended() || now >= acquisition.valid_until() {
+            return None;
         }
         if !mutant("renewal_goes_on_during_release") {
             acquisition.set_released(&mut inner);
         }
-        true
+        Some(now)
     }
 
     /// What the caller is told; how many clients were, if the store says that.

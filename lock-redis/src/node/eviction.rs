@@ -102,7 +102,7 @@ impl Eviction {
     /// Where the rule is to warn: asks the server behind an answer of its own, if it is time for
     /// that. One that does not say is trusted.
     pub(crate) fn look(&self, link: &mut dyn ConnectionLike, by: Moment) {
-        if self.rule == OnEviction::Warn && self.is_due() {
+        if self.rule == OnEviction::Warn && self.is_due(by) {
             let reply = link.call(&INFO, by).ok();
             tell(link.server(), reply.as_ref());
         }
@@ -110,7 +110,7 @@ impl Eviction {
 
     /// The same without waiting for the answer, behind what was sent there.
     pub(crate) fn look_behind(&self, link: &SharedConnection, by: Moment) {
-        if self.rule != OnEviction::Warn || !self.is_due() {
+        if self.rule != OnEviction::Warn || !self.is_due(by) {
             return;
         }
         if !link.is_connected() {
@@ -126,14 +126,15 @@ impl Eviction {
         link.submit(&INFO, None, by, callback);
     }
 
-    /// Whether it is time to ask. If so, it is not again for a while.
-    fn is_due(&self) -> bool {
+    /// Whether it is time to ask. If so, it is not again for a while. `by` stands for the time: it
+    /// is a command timeout ahead at most, and costs no look at the clock.
+    fn is_due(&self, by: Moment) -> bool {
         // Another thread that looks does so for all.
         let Some(mut state) = self.state.try_lock() else { return false };
-        let (now, changes) = (self.dialer.clock().now(), self.dialer.changes());
-        let is_due = state.is_due(now, changes);
+        let changes = self.dialer.changes();
+        let is_due = state.is_due(by, changes);
         if is_due {
-            *state = State { next: Some(now + INTERVAL), changes, refused: None };
+            *state = State { next: Some(by + INTERVAL), changes, refused: None };
         }
         is_due
     }

@@ -141,17 +141,20 @@ fn member_with_insufficient_replicas_is_retried_by_policy() {
     let (lock, options) = (three.all(), under(OnInsufficientReplicas::Retry));
     let thread = thread::spawn(move || lock.try_lock_with(&options).map(|guard| guard.is_some()));
     let attempts = three.count("acquire")[1];
+    // Not while it runs: its wait would end before it has looked.
+    let sleep_a_while = || {
+        if sleeping(&three.clock) > 0 {
+            three.clock.advance(SECOND / 50);
+        }
+    };
     eventually("the attempt is repeated", || {
-        three.clock.advance(Duration::from_millis(10));
+        sleep_a_while();
         three.count("acquire")[1] > attempts + 3
     });
     assert!(!thread.is_finished());
     confirm(2);
     while !thread.is_finished() {
-        // Not while it runs: its wait would end before it has looked.
-        if sleeping(&three.clock) > 0 {
-            three.clock.advance(SECOND / 50);
-        }
+        sleep_a_while();
         thread::yield_now();
     }
     assert!(thread.join().unwrap().unwrap());

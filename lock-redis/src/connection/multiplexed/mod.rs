@@ -268,9 +268,10 @@ impl MultiplexedConnection {
             }
             if reads && pending.reader == Some(id) {
                 pending.asleep = true;
-                let until = self.patience(&pending).min(by);
+                // What has passed since `now` was read lengthens the sleep by as much.
+                let longest = self.patience(&pending).min(by).since(now);
                 drop(pending);
-                pending = match self.read(until, slot) {
+                pending = match self.read(longest, slot) {
                     Ok(outcome) => return outcome,
                     Err(pending) => pending,
                 };

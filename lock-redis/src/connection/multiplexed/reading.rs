@@ -3,10 +3,10 @@
 use super::MultiplexedConnection;
 use super::pending::{CallResult, DeferredWakeups, PendingRequests, ReplySlot, RequestId};
 use crate::connection::{ReadBuffer, Reply, ReplyReader};
-use lock_core::Moment;
 use parking_lot::MutexGuard;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The id of a reader that has no pending request.
 const NO_REQUEST: RequestId = 0;
@@ -20,16 +20,15 @@ pub(super) struct ReplyInput {
 }
 
 impl MultiplexedConnection {
-    /// Sleeps until something arrives or `until` has come, and distributes it. Hands the role over
-    /// if the caller's own reply is among it.
+    /// Sleeps for at most `longest` until something arrives, and distributes it. Hands the role
+    /// over if the caller's own reply is among it.
     pub(super) fn read(
         &self,
-        until: Moment,
+        longest: Duration,
         slot: &Arc<ReplySlot>,
     ) -> Result<CallResult, MutexGuard<'_, PendingRequests>> {
         let fill = |input: &mut ReplyInput| {
-            let left = until.since(self.clock.now());
-            self.transport.read(&mut input.buffer, input.reader.input(), left)
+            self.transport.read(&mut input.buffer, input.reader.input(), longest)
         };
         let (mut pending, mut wakeups) = self.read_with(fill, Some(slot));
         let outcome = slot.take();
