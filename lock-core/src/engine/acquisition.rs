@@ -81,25 +81,26 @@ pub(crate) struct Inner {
     /// Whether the store may keep it for longer than we trust it: an extension is not confirmed, or
     /// was confirmed too late.
     pub(crate) overlong: bool,
-    /// Since the last renewal that did not fail.
-    failures: Option<Box<Failures>>,
     /// When the owner's label is to go along with a renewal again; `None`: with the next one.
     label_due: Option<Moment>,
     /// Whether its last renewal counts without the replicas that were asked for.
     pub(crate) degraded: bool,
-    /// To whom it passes when it is released before then.
-    pub(crate) kept: Option<Box<(OwnerId, Moment)>>,
-    loss: Option<Box<Loss>>,
-    listeners: Option<Box<Vec<Listener>>>,
+    rare: Option<Box<RareData>>,
     /// Until it ends.
     counted: Counted,
 }
 
-/// What the renewals of an acquisition failed with.
-struct Failures {
-    last: Error,
-    /// The causes that were told: two that alternate are told once each.
-    told: Vec<Error>,
+/// What most acquisitions never have, apart: a client may hold very many.
+#[derive(Default)]
+struct RareData {
+    /// What the last renewal failed with, since the last that did not.
+    last_failure: Option<Error>,
+    /// The causes that were told since then: two that alternate are told once each.
+    told_failures: Vec<Error>,
+    /// To whom it passes when it is released before then.
+    kept: Option<(OwnerId, Moment)>,
+    loss: Option<Loss>,
+    listeners: Vec<Listener>,
 }
 
 /// A callback for a loss, called at most once.
@@ -148,12 +149,9 @@ impl Inner {
             renewing: false,
             changed: false,
             overlong: false,
-            failures: None,
             label_due: None,
             degraded: false,
-            kept: None,
-            loss: None,
-            listeners: None,
+            rare: None,
             counted,
         }
     }
@@ -162,32 +160,44 @@ impl Inner {
     pub(crate) fn note_failure(&mut self, error: &Error) -> bool {
         self.set_last_failure(error.clone());
         self.label_due = None;
-        let told = self.failures.as_deref_mut().map(|failures| &mut failures.told);
+        let told = &mut self.rare().told_failures;
         let is_same =
             |told: &Error| (told.kind(), told.message()) == (error.kind(), error.message());
-        match told.filter(|told| told.len() < MOST_CAUSES && !told.iter().any(is_same)) {
-            Some(told) => told.push(error.clone()),
-            None => return false,
+        let is_news = told.len() < MOST_CAUSES && !told.iter().any(is_same);
+        if is_news {
+            told.push(error.clone());
         }
-        true
+        is_news
     }
 
     /// What the last renewal failed with, since the last that did not.
     pub(crate) fn last_failure(&self) -> Option<&Error> {
-        self.failures.as_deref().map(|failures| &failures.last)
+        self.rare.as_ref()?.last_failure.as_ref()
     }
 
     /// Has the holder learn of this one if the lock is lost, without counting it as told.
-    pub(crate) fn set_last_failure(&mut self, last: Error) {
-        match &mut self.failures {
-            Some(failures) => failures.last = last,
-            None => self.failures = Some(Box::new(Failures { last, told: Vec::new() })),
-        }
+    pub(crate) fn set_last_failure(&mut self, error: Error) {
+        self.rare().last_failure = Some(error);
     }
 
     /// A renewal did not fail: a failure after it is news.
     pub(crate) fn renewal_succeeded(&mut self) {
-        self.failures = None;
+        if let Some(rare) = &mut self.rare {
+            rare.last_failure = None;
+            rare.told_failures = Vec::new();
+        }
+    }
+
+    fn kept(&self) -> Option<(OwnerId, Moment)> {
+        self.rare.as_ref()?.kept
+    }
+
+    fn loss(&self) -> Option<&Loss> {
+        self.rare.as_ref()?.loss.as_ref()
+    }
+
+    fn rare(&mut self) -> &mut RareData {
+        self.rare.get_or_insert_default()
     }
 }
 
@@ -282,7 +292,7 @@ impl Acquisition {
     /// reach the next one.
     pub(crate) fn successor(&self, inner: &Inner, holder: &Holder, since: Moment) -> Option<Self> {
         // A new holder needs replicas that have confirmed; and a kept lock is its own holder's.
-        if inner.degraded || inner.kept.is_some() {
+        if inner.degraded || inner.kept().is_some() {
             return None;
         }
         let HandoffChain { before, reserved } = self.chain;
@@ -456,7 +466,9 @@ impl Acquisition {
 
     /// Drops all listeners: there is nothing more to be told.
     pub(crate) fn close_listeners(&self) {
-        self.lock().listeners = None;
+        if let Some(rare) = &mut self.lock().rare {
+            rare.listeners.clear();
+        }
     }
 
     /// Ends it by loss, and calls the listeners.
@@ -476,19 +488,20 @@ impl Acquisition {
 
     /// Calls the listeners. The first cause stands, and is told once.
     fn tell(inner: &mut Inner, loss: Loss) -> Loss {
-        if let Some(first) = &inner.loss {
-            return Loss::clone(first);
+        let rare = inner.rare();
+        if let Some(first) = &rare.loss {
+            return first.clone();
         }
-        for listener in inner.listeners.take().into_iter().flat_map(|listeners| *listeners) {
+        for listener in rare.listeners.drain(..) {
             listener.tell(loss.clone());
         }
-        inner.loss = Some(Box::new(loss.clone()));
+        rare.loss = Some(loss.clone());
         loss
     }
 
     /// Why it was lost, or will be.
     pub(crate) fn loss(&self) -> Option<Loss> {
-        self.lock().loss.as_deref().cloned()
+        self.lock().loss().cloned()
     }
 
     /// The loss as an error; for an acquisition that was lost.
@@ -499,11 +512,10 @@ impl Acquisition {
     /// Adds a listener, or calls it at once if the loss is known already.
     pub(crate) fn listen(&self, listener: Listener) {
         let mut inner = self.lock();
-        match inner.loss.as_deref() {
+        match inner.loss() {
             Some(loss) => listener.tell(loss.clone()),
             None if !self.has_ended() => {
-                let listeners = inner.listeners.get_or_insert_default();
-                notification::add(listeners, listener, |it| &it.wanted);
+                notification::add(&mut inner.rare().listeners, listener, |it| &it.wanted);
             }
             None => {}
         }
@@ -511,7 +523,7 @@ impl Acquisition {
 
     #[cfg(test)]
     pub(crate) fn listeners(&self) -> usize {
-        self.lock().listeners.as_ref().map_or(0, |listeners| listeners.len())
+        self.lock().rare.as_ref().map_or(0, |rare| rare.listeners.len())
     }
 
     /// What the backend is told about it, with this lease.
@@ -528,7 +540,7 @@ impl Acquisition {
     /// The same for its regular end: the store keeps it for what is left of the shortest time.
     pub(crate) fn to_end(&self, now: impl FnOnce() -> Moment) -> (AcquisitionId, ReleaseOptions) {
         let (id, options) = self.to_release();
-        let Some((owner, until)) = self.lock().kept.as_deref().copied() else {
+        let Some((owner, until)) = self.lock().kept() else {
             return (id, options);
         };
         let left = until.since(now());
@@ -540,15 +552,13 @@ impl Acquisition {
     pub(crate) fn keep(&self, time: LeaseTime, new_owner: impl FnOnce() -> OwnerId) {
         let until = self.since + time.duration();
         let mut inner = self.lock();
-        match &mut inner.kept {
-            Some(kept) => kept.1 = until.max(kept.1),
-            none => *none = Some(Box::new((new_owner(), until))),
-        }
+        let (_, kept_until) = inner.rare().kept.get_or_insert_with(|| (new_owner(), until));
+        *kept_until = until.max(*kept_until);
     }
 
     /// Whether the store is to keep it after its release.
     pub(crate) fn is_kept(&self) -> bool {
-        self.lock().kept.is_some()
+        self.lock().kept().is_some()
     }
 
     /// Whether an acquire of its owner went unanswered.
