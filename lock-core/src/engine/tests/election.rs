@@ -203,7 +203,9 @@ fn refusal_is_the_last_error_until_the_next_success() {
 #[test]
 fn wait_for_leadership_ends_by_time_interrupt_or_gain() {
     let (store, clock) = Recorded::new();
-    let held = store.client().owned_mutex("x").unwrap().lock().unwrap();
+    // The clock may run ahead of a slow thread that renews.
+    let lease = LockOptions::new().lease(3_600 * SECOND);
+    let held = store.client().owned_mutex("x").unwrap().lock_with(&lease).unwrap();
     let election = store.client().election("x").unwrap();
     assert!(election.wait_for_leadership(SECOND, None).unwrap_err().is_misuse());
     election.campaign().unwrap();
