@@ -16,7 +16,7 @@ struct Goal {
     work: &'static str,
     column: &'static str,
     metric: &'static str,
-    /// SplitVote by this column's; or by nothing.
+    /// Divided by this column's; or by nothing.
     by: Option<&'static str>,
     bound: Bound,
 }
@@ -56,6 +56,37 @@ const GOALS: &[Goal] = &[
         ["own-128", "ours", "rate"],
         Some("pipeline"),
         AtLeast(0.7),
+    ),
+    goal(
+        "32 threads, dropped guard, of rslock",
+        ["own-32", "ours-drop", "rate"],
+        Some("rslock"),
+        AtLeast(1.0),
+    ),
+    goal(
+        "128 threads, dropped guard, of rslock",
+        ["own-128", "ours-drop", "rate"],
+        Some("rslock"),
+        AtLeast(1.0),
+    ),
+    goal(
+        "32 threads without tokens, of rslock",
+        ["own-32", "ours-bare", "rate"],
+        Some("rslock"),
+        AtLeast(1.0),
+    ),
+    goal(
+        "128 threads without tokens, of rslock",
+        ["own-128", "ours-bare", "rate"],
+        Some("rslock"),
+        AtLeast(1.0),
+    ),
+    goal("32 threads, `unlock()`, of rslock", ["own-32", "ours", "rate"], Some("rslock"), Nothing),
+    goal(
+        "128 threads, `unlock()`, of rslock",
+        ["own-128", "ours", "rate"],
+        Some("rslock"),
+        Nothing,
     ),
     goal(
         "server time, of two scripts that make no tokens",
@@ -117,6 +148,30 @@ const GOALS: &[Goal] = &[
         None,
         AtMost(0.3),
     ),
+    goal(
+        "8 processes of one thread on one lock, changes of process",
+        ["order", "ours", "process_changes_per_s"],
+        Some("publish-retry"),
+        AtLeast(1.0),
+    ),
+    goal(
+        "the same with `order=fair`",
+        ["order", "ours-fair", "process_changes_per_s"],
+        Some("publish-retry"),
+        Nothing,
+    ),
+    goal(
+        "the same, distance from a fair share",
+        ["order", "ours", "process_share"],
+        None,
+        AtMost(0.2),
+    ),
+    goal(
+        "from one process to another, p50, of a direct grant",
+        ["handoff", "ours", "handoff_p50_us"],
+        Some("direct-grant"),
+        AtMost(1.5),
+    ),
     goal("one thread, of Redisson", ["alone", "ours", "rate"], Some("redisson"), AtLeast(1.0)),
     goal("8 threads, of Redisson", ["own-8", "ours", "rate"], Some("redisson"), AtLeast(1.0)),
     goal("32 threads, of Redisson", ["own-32", "ours", "rate"], Some("redisson"), AtLeast(1.0)),
@@ -159,12 +214,29 @@ const GOALS: &[Goal] = &[
         None,
         Exactly(1.0),
     ),
-    goal("100,000 held locks, lanes", ["held-100000", "ours", "lanes"], None, Exactly(1.0)),
+    goal(
+        "100,000 held locks, renewal threads",
+        ["held-100000", "ours", "lanes"],
+        None,
+        Exactly(1.0),
+    ),
     goal(
         "100,000 held locks, client time",
         ["held-100000", "ours", "client_s_per_min"],
         Some("raw"),
         AtMost(1.3),
+    ),
+    goal(
+        "10,000 held locks, client time",
+        ["held-10000", "ours", "client_s_per_min"],
+        Some("raw"),
+        AtMost(1.3),
+    ),
+    goal(
+        "100,000 held locks, bytes for each",
+        ["held-100000", "ours", "memory"],
+        None,
+        AtMost(300.0),
     ),
     goal(
         "100,000 held locks, server time",

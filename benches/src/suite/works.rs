@@ -67,8 +67,8 @@ const HELD: &[(&str, &str)] = &[
     ("ping_max_us", "PING max us"),
     ("threads", "threads"),
     ("timers", "timer threads"),
-    ("lanes", "lanes"),
-    ("reliefs", "reliefs"),
+    ("lanes", "renewal threads"),
+    ("reliefs", "spare threads"),
     ("memory", "bytes/lock"),
     ("lost", "lost"),
 ];
@@ -247,7 +247,8 @@ impl Maker<'_> {
     fn handoff(&self) -> Work {
         // A process that left stays away long enough for the other to come in.
         let options = [("threads", 1), ("hold", 2_000), ("pause", 1_000)];
-        let mut columns = self.columns("contend", &["publish-retry", "ours"], &options);
+        let who = ["publish-retry", "direct-grant", "ours"];
+        let mut columns = self.columns("contend", &who, &options);
         columns.extend(self.foreign_clients("contend", &options, is_told));
         columns.iter_mut().for_each(|column| column.processes = 2);
         let title = "From `unlock()` in one process to the end of `lock()` in another";
@@ -270,7 +271,8 @@ impl Maker<'_> {
     /// Who comes first is served first, or not.
     fn order(&self) -> Work {
         let options = [("threads", 1)];
-        let mut columns = self.columns("contend", &["ours", "ours-fair"], &options);
+        let who = ["publish-retry", "direct-grant", "ours", "ours-fair"];
+        let mut columns = self.columns("contend", &who, &options);
         columns.extend(self.foreign_clients("contend", &options, is_told));
         for column in &mut columns {
             column.processes = 8;
@@ -278,7 +280,7 @@ impl Maker<'_> {
                 column.arguments.extend(["--kind".to_owned(), "fair".to_owned()]);
             }
         }
-        let title = "One lock, 8 processes of one thread: `order=fair`, and Redisson's fair lock";
+        let title = "One lock, 8 processes of one thread; Redisson's fair lock";
         let work = self.work("order", title, columns, ORDER);
         let (turn, rounds) = (Duration::from_secs(2), self.scale.rounds(3, 10));
         Work { turn, rounds, priority: Priority::Nice, ..work }

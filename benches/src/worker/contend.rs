@@ -2,6 +2,7 @@
 //! leave, on a clock that all processes share; from that the parent counts changes of owner,
 //! shares, hand-off times, and whether two were in at a time.
 
+use super::direct_grant::DirectGrant;
 use super::{Task, cpu_time, nanos, pause, serve};
 use crate::learn::{Requests, is_granted, url};
 use crate::raw::{Raw, Reply, request};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Takes the lock, calls `inside`, and gives it back.
-trait Contender: Send {
+pub(super) trait Contender: Send {
     fn cycle(&mut self, inside: &mut dyn FnMut());
 }
 
@@ -44,12 +45,16 @@ fn contenders(task: &Task) -> Vec<Box<dyn Contender>> {
         let lock = || Box::new(client.mutex(name.as_str()).expect("a name")) as Box<dyn Contender>;
         return (0..task.threads).map(|_| lock()).collect();
     }
+    let number = |index| std::process::id() as usize * 1000 + index;
+    if task.who == "direct-grant" {
+        let contender = |index| DirectGrant::new(task.port, &name, number(index));
+        return (0..task.threads).map(|index| Box::new(contender(index)) as _).collect();
+    }
     let pair = task.learn();
     let gate = Arc::new(Mutex::new(()));
     (0..task.threads)
         .map(|index| -> Box<dyn Contender> {
-            let number = std::process::id() as usize * 1000 + index;
-            let retry = PublishRetry::new(task.port, &name, pair.requests(&name, number));
+            let retry = PublishRetry::new(task.port, &name, pair.requests(&name, number(index)));
             match task.who.as_str() {
                 "publish-retry" => Box::new(retry),
                 "gate" => Box::new(Gated(Arc::clone(&gate), retry)),

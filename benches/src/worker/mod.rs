@@ -6,6 +6,7 @@
 mod contend;
 mod crowd;
 mod cycles;
+mod direct_grant;
 mod foreign_client;
 mod hold;
 mod lean;

@@ -160,7 +160,9 @@ impl State {
         // A lock that is free is the next one's for as long as that counts as waiting.
         let Some(until) = busy.or(other) else {
             shares.leave_queue(owner);
-            shares.waiting_writer = shares.waiting_writer.filter(|_| kind != LockKind::Write);
+            if kind == LockKind::Write && attempt.waits {
+                shares.waiting_writer = None; // readers compete with the next one
+            }
             return Ok(None);
         };
         match kind {

@@ -171,7 +171,21 @@ impl OwnedFormat {
     ) -> Result<LockInfo, Failure> {
         match self.kind_format(name)? {
             Some(kind) => kind.inspect(self, link, name, labels, by),
-            None => self.look(link, name, labels, by),
+            None => self.inspect_mutex(link, name, labels, by),
+        }
+    }
+
+    /// The holder of a mutex, or all that share another kind of lock under its key.
+    pub(super) fn inspect_mutex(
+        &self,
+        link: &mut dyn ConnectionLike,
+        name: &LockName,
+        labels: Labels,
+        by: Moment,
+    ) -> Result<LockInfo, Failure> {
+        match self.look(link, name, labels, by)? {
+            Some(info) => Ok(info),
+            None => kinds::READERS.inspect(self, link, name, labels, by),
         }
     }
 

@@ -18,7 +18,7 @@ use lock_core::backend::{
     Renewal, RenewalRequest, Tokens, Tombstone,
 };
 use lock_core::{
-    Config, Error, FencingToken, LockKind, LockName, Moment, OwnerText, TokenPolicy, TokenRange,
+    Config, Error, FencingToken, LockName, Moment, OwnerText, TokenPolicy, TokenRange,
     WriterPriority,
 };
 use std::borrow::Cow;
@@ -160,14 +160,15 @@ impl OwnedFormat {
         if self.sharded.load(Ordering::Relaxed) { ChannelKind::Sharded } else { ChannelKind::Plain }
     }
 
-    /// The holder of a mutex, or of another kind of lock under its key.
+    /// The holder of a mutex, or of another kind of lock under its key; `None` where these are very
+    /// many readers, of whom the script names none.
     pub(super) fn look(
         &self,
         link: &mut dyn ConnectionLike,
         name: &LockName,
         labels: Labels,
         by: Moment,
-    ) -> Result<LockInfo, Failure> {
+    ) -> Result<Option<LockInfo>, Failure> {
         let key = self.keys.lock(name);
         let run = Run { keys: &[key.as_bytes()], arguments: &[] };
         let script = &self.dialect.scripts.inspect;
@@ -177,11 +178,10 @@ impl OwnedFormat {
         let mut info = info(&reply).ok_or_else(|| unexpected(link, script))?;
         let is_named = |holder: &HolderInfo| !holder.owner.as_str().is_empty();
         if has_mode(&reply) && !info.holder.as_ref().is_some_and(is_named) {
-            // The script names none of very many readers.
-            return self.inspect_kind(link, &name.of_kind(LockKind::Write), labels, by);
+            return Ok(None);
         }
         label::add(&mut info, &found);
-        Ok(info)
+        Ok(Some(info))
     }
 
     /// The keys of labels, if these are to be read.

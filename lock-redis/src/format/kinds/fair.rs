@@ -103,7 +103,7 @@ impl KindFormat for Fair {
         labels: Labels,
         by: Moment,
     ) -> Result<LockInfo, Failure> {
-        format.look(link, name, labels, by)
+        format.inspect_mutex(link, name, labels, by)
     }
 
     fn verify(

@@ -126,6 +126,9 @@ pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
     }
 }
 
+/// Shows the readers of a read-write lock, too.
+pub(super) const READERS: &dyn KindFormat = &read_write::Write;
+
 /// The owner of an acquisition as [`KindFormat::inspect`] shows it.
 pub(super) fn shown_owner(kind: LockKind, owner: OwnerId) -> String {
     match kind {
