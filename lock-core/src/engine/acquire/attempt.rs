@@ -81,6 +81,9 @@ impl<'a> Wait<'a> {
         {
             return Err(error); // the head before us has asked in vain for as long as we wait, too
         }
+        if self.plan.waits() && waiter.was_watched_lately(self.plan.start) {
+            self.watch_again(waiter);
+        }
         loop {
             // What was raised before this request, this request will see for itself. The interrupt
             // raises the signal, too: it is looked at after the signal was taken down, or one that
@@ -269,6 +272,18 @@ impl<'a> Wait<'a> {
                 Ok(Next::Sleep(self.engine.clock.now() + self.unwatched.next()))
             }
             Err(failure) => Err(failure.into_error()),
+        }
+    }
+
+    /// Other clients wanted this lock a moment ago: with a watch before the first attempt there need
+    /// be no look after it. That the store tells of releases is not waited for: it does already, or
+    /// this is left to the next [`watch`](Self::watch).
+    fn watch_again(&self, waiter: &WaiterGuard<'_>) {
+        let wake = Arc::new(waiter.wake());
+        let by = self.plan.at_most(self.engine.clock.now() + FIRST_PAUSE);
+        let watch = call_backend(|| self.engine.store()?.watch(&self.lock.name, wake, by));
+        if let Ok(watch) = watch {
+            waiter.keep_watch(watch);
         }
     }
 

@@ -93,6 +93,8 @@ struct RareState {
     overdue: Vec<Arc<Signal>>,
     /// Kept while a thread queues and the store was found busy once.
     watch: Option<Watch>,
+    /// When the last one ended.
+    watch_ended: Option<Moment>,
 }
 
 /// Why the head cannot take the lock from the store, although no other client has it.
@@ -329,7 +331,7 @@ impl LocalLockState {
     pub(crate) fn free_unused(&mut self) {
         self.queue.free_unused();
         self.rare.take_if(|rare| {
-            let RareState { lost, outage, overdue, watch } = &**rare;
+            let RareState { lost, outage, overdue, watch, watch_ended: _ } = &**rare;
             lost.is_empty() && outage.is_none() && overdue.is_empty() && watch.is_none()
         });
     }

@@ -12,6 +12,10 @@ use crate::sync::mutant;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+/// For so long a store may keep what tells it of releases after a watch has ended, so that another
+/// one costs nothing.
+const LATELY: Duration = Duration::from_millis(500);
+
 /// A position in the queue. Dropping it leaves the queue, wakes the next head, and declines what
 /// was handed to it and not fetched.
 pub(crate) struct WaiterGuard<'a> {
@@ -91,7 +95,9 @@ impl WaiterGuard<'_> {
         if state.queue.is_empty() {
             ended = state.rare.as_mut().and_then(|rare| {
                 rare.outage = None;
-                rare.watch.take()
+                let watch = rare.watch.take()?;
+                rare.watch_ended = Some(self.owner.clock().now());
+                Some(watch)
             });
             // If we leave as the holder, our client's time goes on: the next thread may be handed
             // the lock. Otherwise that time is over: a thread that takes it much later must not
@@ -159,6 +165,13 @@ impl WaiterGuard<'_> {
     /// Whether the store tells this name's releases already.
     pub(crate) fn is_watched(&self) -> bool {
         self.lock.lock().is_watched()
+    }
+
+    /// Whether the store told them until shortly before `now`, and does not any more.
+    pub(crate) fn was_watched_lately(&self, now: Moment) -> bool {
+        let state = self.lock.lock();
+        let ended = state.rare.as_ref().filter(|rare| rare.watch.is_none());
+        ended.and_then(|rare| rare.watch_ended).is_some_and(|ended| now < ended + LATELY)
     }
 
     /// Keeps a watch while a thread queues.

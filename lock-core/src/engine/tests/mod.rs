@@ -63,9 +63,11 @@ impl super::Engine {
             sleepers.len() >= threads && sleepers.iter().all(|until| *until > self.clock.now())
         };
         let timers = self.timer.threads();
-        let (workers, is_due) = self.workers.threads();
         // The timer's thread gives work to the workers, so it is checked before them.
-        parked(timers) && !is_due && !self.workers.threads().1 && parked(timers + workers)
+        let timers_sleep = parked(timers);
+        let (workers, is_due) = self.workers.threads();
+        // A spare worker that has started meanwhile would be counted for the one that is at work.
+        timers_sleep && !is_due && parked(timers + workers) && self.workers.threads().0 == workers
     }
 
     /// The number of threads of the timer and the workers.

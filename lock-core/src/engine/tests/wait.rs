@@ -55,6 +55,34 @@ fn release_wakes_the_waiter_of_another_client_at_once() {
 }
 
 #[test]
+fn lock_that_was_wanted_a_moment_ago_is_watched_before_it_is_asked_for() {
+    let (store, clock) = Recorded::new();
+    let (holder, client) = (store.client(), store.client());
+    let lock = holder.mutex("x").unwrap();
+    let held = lock.lock().unwrap();
+    let first = sleeper(&store, &client, &clock, LockOptions::new());
+    held.unlock().unwrap();
+    assert!(is_done(first).unwrap());
+    // Later the store may have ended what tells of releases, and it is asked twice again.
+    for (later, attempts) in [(Duration::ZERO, 1), (SECOND, 2)] {
+        clock.advance(later);
+        let held = lock.lock().unwrap();
+        let (asked, watched) = (store.count("acquire"), store.count("watch"));
+        let waiter = waiter(&client, LockOptions::new());
+        parked(&clock, 3); // the waiter, and a timer of each client
+        assert_eq!(store.count("acquire"), asked + attempts, "{later:?}");
+        assert_eq!((store.count("watch"), store.watches()), (watched + 1, 1));
+        held.unlock().unwrap();
+        assert!(is_done(waiter).unwrap());
+    }
+    // One that does not wait has nothing to hear.
+    let (held, watched) = (lock.lock().unwrap(), store.count("watch"));
+    assert!(client.mutex("x").unwrap().try_lock().unwrap().is_none());
+    assert_eq!(store.count("watch"), watched);
+    held.unlock().unwrap();
+}
+
+#[test]
 fn head_that_gives_up_leaves_its_watch_to_the_next() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
