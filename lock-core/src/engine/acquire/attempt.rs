@@ -276,8 +276,7 @@ impl<'a> Wait<'a> {
     }
 
     /// Other clients wanted this lock a moment ago: with a watch before the first attempt there need
-    /// be no look after it. That the store tells of releases is not waited for: it does already, or
-    /// this is left to the next [`watch`](Self::watch).
+    /// be no look after it. A watch that is not confirmed at once is left to [`watch`](Self::watch).
     fn watch_again(&self, waiter: &WaiterGuard<'_>) {
         let wake = Arc::new(waiter.wake());
         let by = self.plan.at_most(self.engine.clock.now() + FIRST_PAUSE);
