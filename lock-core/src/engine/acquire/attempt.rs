@@ -275,8 +275,9 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Other clients wanted this lock a moment ago: with a watch before the first attempt there need
-    /// be no look after it. A watch that is not confirmed at once is left to [`watch`](Self::watch).
+    /// Other clients wanted this lock a moment ago: with a watch before the first attempt there
+    /// need be no look after it. A watch that is not confirmed at once is left to
+    /// [`watch`](Self::watch).
     fn watch_again(&self, waiter: &WaiterGuard<'_>) {
         let wake = Arc::new(waiter.wake());
         let by = self.plan.at_most(self.engine.clock.now() + FIRST_PAUSE);
