@@ -89,7 +89,8 @@ impl Engine {
             tell_failed(&self.events, acquisition, failure.into_error().on(&acquisition.name));
         }
         acquisition.close_listeners();
-        lock.released(acquisition, ReleaseTiming { at: ended, took: None, told: None });
+        let timing = ReleaseTiming { at: self.clock.now(), took: None, told: None };
+        lock.released(acquisition, timing);
     }
 
     /// Ends one hold. If it was the last one, and the store is to be asked, returns when that was.

@@ -185,6 +185,7 @@ impl OwnedFormat {
     ) -> Result<LockInfo, Failure> {
         match self.look(link, name, labels, by)? {
             Some(info) => Ok(info),
+            None if !self.dialect.has_all_kinds => Err(mutexes_only(self.dialect.name)),
             None => kinds::READERS.inspect(self, link, name, labels, by),
         }
     }

@@ -81,7 +81,7 @@ impl<'a> Wait<'a> {
         {
             return Err(error); // the head before us has asked in vain for as long as we wait, too
         }
-        if self.plan.waits() && waiter.was_watched_lately(self.plan.start) {
+        if self.plan.waits() && self.outage.since.is_none() && waiter.was_watched_lately() {
             self.watch_again(waiter);
         }
         loop {
@@ -275,14 +275,13 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Other clients wanted this lock a moment ago: with a watch before the first attempt there
-    /// need be no look after it. A watch that is not confirmed at once is left to
-    /// [`watch`](Self::watch).
+    /// Other clients had this lock a moment ago: with a watch before the first attempt there need be
+    /// no look after it. One that cannot be had is left to [`watch`](Self::watch).
     fn watch_again(&self, waiter: &WaiterGuard<'_>) {
+        let by = self.plan.at_most(self.engine.command_deadline());
+        waiter.asks(by, self.owner);
         let wake = Arc::new(waiter.wake());
-        let by = self.plan.at_most(self.engine.clock.now() + FIRST_PAUSE);
-        let watch = call_backend(|| self.engine.store()?.watch(&self.lock.name, wake, by));
-        if let Ok(watch) = watch {
+        if let Ok(watch) = call_backend(|| self.engine.store()?.watch(&self.lock.name, wake, by)) {
             waiter.keep_watch(watch);
         }
     }

@@ -93,7 +93,9 @@ struct RareState {
     overdue: Vec<Arc<Signal>>,
     /// Kept while a thread queues and the store was found busy once.
     watch: Option<Watch>,
-    /// When the last one ended.
+    /// Whether the store was found busy since it began.
+    was_busy: bool,
+    /// When the last one ended for which it was.
     watch_ended: Option<Moment>,
 }
 
@@ -331,7 +333,7 @@ impl LocalLockState {
     pub(crate) fn free_unused(&mut self) {
         self.queue.free_unused();
         self.rare.take_if(|rare| {
-            let RareState { lost, outage, overdue, watch, watch_ended: _ } = &**rare;
+            let RareState { lost, outage, overdue, watch, .. } = &**rare;
             lost.is_empty() && outage.is_none() && overdue.is_empty() && watch.is_none()
         });
     }

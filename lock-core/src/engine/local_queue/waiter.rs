@@ -12,8 +12,8 @@ use crate::sync::mutant;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// For so long a store may keep what tells it of releases after a watch has ended, so that another
-/// one costs nothing.
+/// For so long the stores keep what tells them of releases after a watch has ended, so that another
+/// one costs no request. It may have broken meanwhile.
 const LATELY: Duration = Duration::from_millis(500);
 
 /// A position in the queue. Dropping it leaves the queue, wakes the next head, and declines what
@@ -95,9 +95,10 @@ impl WaiterGuard<'_> {
         if state.queue.is_empty() {
             ended = state.rare.as_mut().and_then(|rare| {
                 rare.outage = None;
-                let watch = rare.watch.take()?;
-                rare.watch_ended = Some(self.owner.clock().now());
-                Some(watch)
+                if std::mem::take(&mut rare.was_busy) {
+                    rare.watch_ended = Some(self.owner.clock().now());
+                }
+                rare.watch.take()
             });
             // If we leave as the holder, our client's time goes on: the next thread may be handed
             // the lock. Otherwise that time is over: a thread that takes it much later must not
@@ -137,6 +138,7 @@ impl WaiterGuard<'_> {
     pub(crate) fn found_busy(&self, now: Moment) {
         let mut state = self.lock.lock();
         state.fairness.found_busy(now);
+        state.rare().was_busy = true;
         state.request_ended(Some(now));
     }
 
@@ -167,11 +169,13 @@ impl WaiterGuard<'_> {
         self.lock.lock().is_watched()
     }
 
-    /// Whether the store told them until shortly before `now`, and does not any more.
-    pub(crate) fn was_watched_lately(&self, now: Moment) -> bool {
+    /// Whether the store told them until a moment ago, when other clients had the lock, and does
+    /// not any more.
+    pub(crate) fn was_watched_lately(&self) -> bool {
         let state = self.lock.lock();
         let ended = state.rare.as_ref().filter(|rare| rare.watch.is_none());
-        ended.and_then(|rare| rare.watch_ended).is_some_and(|ended| now < ended + LATELY)
+        let ended = ended.and_then(|rare| rare.watch_ended);
+        ended.is_some_and(|ended| self.owner.clock().now() < ended + LATELY)
     }
 
     /// Keeps a watch while a thread queues.

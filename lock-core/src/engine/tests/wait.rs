@@ -75,6 +75,13 @@ fn lock_that_was_wanted_a_moment_ago_is_watched_before_it_is_asked_for() {
         held.unlock().unwrap();
         assert!(is_done(waiter).unwrap());
     }
+    // Nor does it go on for ever, where no other client wants it any more.
+    let (lone, watched) = (client.mutex("x").unwrap(), store.count("watch"));
+    for _ in 0..3 {
+        clock.advance(SECOND * 2 / 5);
+        lone.lock().unwrap().unlock().unwrap();
+    }
+    assert_eq!(store.count("watch"), watched + 1);
     // One that does not wait has nothing to hear.
     let (held, watched) = (lock.lock().unwrap(), store.count("watch"));
     assert!(client.mutex("x").unwrap().try_lock().unwrap().is_none());

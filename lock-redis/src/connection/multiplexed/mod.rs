@@ -164,6 +164,8 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
         let (mut replies, mut outcome) = (Vec::with_capacity(requests.len()), Ok(()));
         // Each is waited for, also behind one that failed: it must not stay the reader.
         for (id, slot) in queued {
+            // The one before may have taken long.
+            let now = self.clock.now();
             let reply = id.and_then(|id| self.wait(self.pending.lock(), id, &slot, now, by));
             match reply {
                 Ok(reply) if outcome.is_ok() => replies.push(reply),
