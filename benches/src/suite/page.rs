@@ -60,17 +60,22 @@ pub(super) fn update(docs: &Path, summaries: &[Summary<'_>]) {
         table(&mut fresh, summary);
         let fresh = fresh.trim().trim_start_matches("## ").to_owned();
         let title = format!("{}\n", summary.work.title);
-        let known = sections.iter().position(|section| section.starts_with(&title));
-        let known = known.unwrap_or_else(|| panic!("the page has no table {title:?}"));
-        sections[known] = fresh;
+        match sections.iter_mut().find(|section| section.starts_with(&title)) {
+            Some(known) => *known = fresh,
+            None => sections.push(fresh),
+        }
     }
     let mut goals: Vec<_> = sections[0].lines().map(str::to_owned).collect();
     for verdict in verdicts(summaries) {
         let (begin, rest) = goal(&verdict);
-        let Some(known) = goals.iter_mut().find(|line| line.starts_with(&begin)) else {
-            panic!("the page has no goal {begin:?}");
-        };
-        *known = begin + &rest;
+        match goals.iter().position(|line| line.starts_with(&begin)) {
+            Some(known) => goals[known] = begin + &rest,
+            // Behind the last one.
+            None => {
+                let last = goals.iter().rposition(|line| line.starts_with('|'));
+                goals.insert(last.map_or(goals.len(), |last| last + 1), begin + &rest);
+            }
+        }
     }
     sections[0] = goals.join("\n");
     rewrite(docs, MEASURED, &(sections.join("\n\n## ") + "\n"));

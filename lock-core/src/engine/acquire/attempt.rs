@@ -275,8 +275,8 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Other clients had this lock a moment ago: with a watch before the first attempt there need be
-    /// no look after it. One that cannot be had is left to [`watch`](Self::watch).
+    /// Other clients had this lock a moment ago: with a watch before the first attempt there need
+    /// be no look after it. One that cannot be had is left to [`watch`](Self::watch).
     fn watch_again(&self, waiter: &WaiterGuard<'_>) {
         let by = self.plan.at_most(self.engine.command_deadline());
         waiter.asks(by, self.owner);
