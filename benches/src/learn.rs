@@ -91,11 +91,7 @@ impl Renewals {
             include_str!("../../lock-redis/src/lua/redisson/gone.lua"),
             include_str!("../../lock-redis/src/lua/renew.lua"),
         );
-        let hash = match raw.call(&request(&["SCRIPT", "LOAD", script])) {
-            Reply::Text(hash) => String::from_utf8(hash).expect("a hash is text"),
-            other => panic!("the script is not taken: {other:?}"),
-        };
-        Self { hash, lease: lease.as_millis().to_string() }
+        Self { hash: load(raw, script), lease: lease.as_millis().to_string() }
     }
 
     /// The words of the request for these names and owners.
@@ -218,6 +214,14 @@ fn is_owner(word: &str) -> bool {
     word.split_once(':').is_some_and(|(client, number)| {
         client.len() == 36 && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
     })
+}
+
+/// Has the server learn a script, and returns its hash.
+pub(crate) fn load(raw: &mut Raw, script: &str) -> String {
+    match raw.call(&request(&["SCRIPT", "LOAD", script])) {
+        Reply::Text(hash) => String::from_utf8(hash).expect("a hash is text"),
+        other => panic!("the script is not taken: {other:?}"),
+    }
 }
 
 #[cfg(test)]

@@ -192,7 +192,7 @@ impl Drop for Server {
 /// these before the server listens may connect to itself. The tests' servers have others.
 pub(crate) fn free_port() -> u16 {
     let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-    std::iter::repeat_with(|| fastrand::u16(12_000..20_000)).find(free).expect("it never ends")
+    std::iter::repeat_with(|| fastrand::u16(12_000..16_000)).find(free).expect("it never ends")
 }
 
 impl Counters {

@@ -139,6 +139,9 @@ impl LockName {
     /// Returns the name of the lock of this kind.
     #[must_use]
     pub fn of_kind(&self, kind: LockKind) -> Self {
+        if kind == self.0.kind {
+            return self.clone();
+        }
         let NameData { text, hash, .. } = &*self.0;
         Self(Arc::new(NameData { text: Arc::clone(text), kind, hash: *hash }))
     }

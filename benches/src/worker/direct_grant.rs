@@ -3,6 +3,7 @@
 //! for a waiter that has died.
 
 use super::contend::Contender;
+use crate::learn::load;
 use crate::raw::{Raw, Reply, request};
 use std::time::Duration;
 
@@ -42,11 +43,8 @@ impl DirectGrant {
         let (owner, waiters) = (format!("{name}:{number}"), format!("{name}:waiters"));
         messages.call(&request(&["SUBSCRIBE", &owner]));
         let [lock, unlock] = [LOCK, UNLOCK].map(|script| {
-            let Reply::Text(hash) = raw.call(&request(&["SCRIPT", "LOAD", script])) else {
-                panic!("a script is loaded");
-            };
-            let words = ["EVALSHA", "", "2", name, &waiters, LEASE, &owner].map(str::as_bytes);
-            request(&words.map(|word| if word.is_empty() { &hash } else { word }))
+            let hash = load(&mut raw, script);
+            request(&["EVALSHA", &hash, "2", name, &waiters, LEASE, &owner])
         });
         Self { raw, messages, lock, unlock }
     }

@@ -2,7 +2,7 @@
 //! for little, and the server's processor time before and after.
 
 use super::{Task, lean, redisson, serve};
-use crate::learn::Requests;
+use crate::learn::{Requests, load};
 use crate::raw::{Raw, Reply, request};
 use crate::server::Counters;
 use serde_json::{Value, json};
@@ -86,13 +86,6 @@ fn redisson(raw: &mut Raw) -> (Vec<Requests>, Vec<u8>) {
         })
         .collect();
     (cycles, request(&cleanup))
-}
-
-fn load(raw: &mut Raw, text: &str) -> String {
-    match raw.call(&request(&["SCRIPT", "LOAD", text])) {
-        Reply::Text(hash) => String::from_utf8(hash).expect("a hash is text"),
-        other => panic!("the script is not taken: {other:?}"),
-    }
 }
 
 fn turn(raw: &mut Raw, cycles: &[Requests], cleanup: &[u8], time: Duration) -> Value {

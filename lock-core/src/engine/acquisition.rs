@@ -121,10 +121,10 @@ impl Listener {
 }
 
 /// The position of an acquisition among those that were handed from thread to thread on one grant.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct HandoffChain {
+#[derive(Clone, Copy)]
+struct HandoffChain {
     /// How many came before this one.
-    pub(crate) before: u32,
+    before: u32,
     /// How many tokens that the store reserved for this grant are left, each one larger than the
     /// one before.
     reserved: u32,
@@ -538,12 +538,12 @@ impl Acquisition {
     }
 
     /// The same for its regular end: the store keeps it for what is left of the shortest time.
-    pub(crate) fn to_end(&self, now: impl FnOnce() -> Moment) -> (AcquisitionId, ReleaseOptions) {
+    pub(crate) fn to_end(&self, now: Moment) -> (AcquisitionId, ReleaseOptions) {
         let (id, options) = self.to_release();
         let Some((owner, until)) = self.lock().kept() else {
             return (id, options);
         };
-        let left = until.since(now());
+        let left = until.since(now);
         let kept = (!left.is_zero()).then(|| LeaseTime::new(left.max(LeaseTime::SHORTEST)).ok());
         (id, options.kept(kept.flatten().map(|left| KeptLock::new(owner, left))))
     }

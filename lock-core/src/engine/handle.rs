@@ -44,7 +44,7 @@ impl EngineHandle {
             if !mutant("end_forgets_detached")
                 && let Some(now) = self.mark_released(&acquisition)
             {
-                self.clean_up(acquisition.to_end(|| now));
+                self.clean_up(acquisition.to_end(now));
             }
         }
         // One command time-out for all of it, and half of that for answers that are under way, so

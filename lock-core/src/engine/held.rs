@@ -318,7 +318,7 @@ impl Engine {
             matches!(lock.name.kind(), LockKind::Write | LockKind::Permits { count: 2.., .. });
         let may_be_left = may_be_left && !mutant("loss_leaves_a_rest");
         if is_left_over || may_be_left || acquisition.has_unknown_outcome() {
-            self.clean_up(acquisition.to_end(|| self.clock.now()));
+            self.clean_up(acquisition.to_end(self.clock.now()));
         }
         tell_lost(&self.events, acquisition, loss);
     }

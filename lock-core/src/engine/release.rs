@@ -44,7 +44,7 @@ impl Engine {
         #[cfg(feature = "tracing")]
         let span = crate::trace::release(&acquisition.name);
         let by = sent + self.settings.command_timeout;
-        let (id, options) = acquisition.to_end(|| sent);
+        let (id, options) = acquisition.to_end(sent);
         let (answer, first_unanswered) = self.send_release(&id, options, sent, by);
         let outcome = self.released(acquisition, answer, first_unanswered);
         #[cfg(feature = "tracing")]
@@ -66,7 +66,7 @@ impl Engine {
         #[cfg(feature = "tracing")]
         let _span = crate::trace::release(&acquisition.name);
         let by = ended + self.settings.command_timeout;
-        let (id, options) = acquisition.to_end(|| ended);
+        let (id, options) = acquisition.to_end(ended);
         let release = AsyncRelease {
             events: self.events.clone(),
             clock: Arc::clone(&self.clock),
@@ -159,7 +159,7 @@ impl Engine {
             ReleaseOutcome::Refused(error) => Err(error.on(&acquisition.name)),
             ReleaseOutcome::Unknown(error) => {
                 let now = self.clock.now();
-                self.clean_up(acquisition.to_end(|| now));
+                self.clean_up(acquisition.to_end(now));
                 Err(unconfirmed(acquisition, now, &error))
             }
         }
@@ -280,7 +280,7 @@ impl AsyncRelease {
                 tell_failed(events, acquisition, error.on(&acquisition.name));
             }
             ReleaseOutcome::Unknown(error) => {
-                let (id, options) = acquisition.to_end(|| self.clock.now());
+                let (id, options) = acquisition.to_end(self.clock.now());
                 workers.clean_up(self.node.clone(), id, options);
                 tell_failed(events, acquisition, error.on(&acquisition.name));
             }

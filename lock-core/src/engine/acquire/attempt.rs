@@ -82,7 +82,9 @@ impl<'a> Wait<'a> {
             return Err(error); // the head before us has asked in vain for as long as we wait, too
         }
         if self.plan.waits() && self.outage.since.is_none() && waiter.was_watched_lately() {
-            self.watch_again(waiter);
+            // With a watch before the first attempt there need be no look after it. One that cannot
+            // be had is left to the first time that the lock is busy.
+            let _later = self.begin_watch(waiter);
         }
         loop {
             // What was raised before this request, this request will see for itself. The interrupt
@@ -255,12 +257,8 @@ impl<'a> Wait<'a> {
 
     /// Sees to it that this name's releases are told.
     fn watch(&mut self, waiter: &WaiterGuard<'_>) -> Result<Next, Error> {
-        let wake = Arc::new(waiter.wake());
-        let by = self.plan.at_most(self.engine.command_deadline());
-        waiter.asks(by, self.owner);
-        match call_backend(|| self.engine.store()?.watch(&self.lock.name, wake, by)) {
-            Ok(watch) => {
-                waiter.keep_watch(watch);
+        match self.begin_watch(waiter) {
+            Ok(()) => {
                 self.unwatched.reset();
                 // It may have been released before the registration: look again before sleeping.
                 let sleeps = mutant("no_look_after_watch");
@@ -275,15 +273,14 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Other clients had this lock a moment ago: with a watch before the first attempt there need
-    /// be no look after it. One that cannot be had is left to [`watch`](Self::watch).
-    fn watch_again(&self, waiter: &WaiterGuard<'_>) {
+    /// From its return on this name's releases are told, while a thread queues.
+    fn begin_watch(&self, waiter: &WaiterGuard<'_>) -> Result<(), Failure> {
+        let wake = Arc::new(waiter.wake());
         let by = self.plan.at_most(self.engine.command_deadline());
         waiter.asks(by, self.owner);
-        let wake = Arc::new(waiter.wake());
-        if let Ok(watch) = call_backend(|| self.engine.store()?.watch(&self.lock.name, wake, by)) {
-            waiter.keep_watch(watch);
-        }
+        let watch = call_backend(|| self.engine.store()?.watch(&self.lock.name, wake, by))?;
+        waiter.keep_watch(watch);
+        Ok(())
     }
 
     /// Leaves the lock to clients that have waited for longer: looks, instead of asking for it,

@@ -146,8 +146,7 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
         requests: &[Request<'_>],
         by: Moment,
     ) -> (Vec<Reply>, Result<(), CallError>) {
-        let now = self.clock.now();
-        if now >= by {
+        if self.clock.now() >= by {
             return (Vec::new(), Err(self.too_late(MayHaveLeft(false))));
         }
         let mut queued = Vec::with_capacity(requests.len());
