@@ -210,13 +210,13 @@ const GOALS: &[Goal] = &[
     goal("100,000 held locks, lost", ["held-100000", "ours", "lost"], None, AtMost(0.0)),
     goal(
         "100,000 held locks, timer threads",
-        ["held-100000", "ours", "timers"],
+        ["held-100000", "ours", "timer_threads"],
         None,
         Exactly(1.0),
     ),
     goal(
         "100,000 held locks, renewal threads",
-        ["held-100000", "ours", "lanes"],
+        ["held-100000", "ours", "renewal_threads"],
         None,
         Exactly(1.0),
     ),

@@ -66,9 +66,9 @@ const HELD: &[(&str, &str)] = &[
     ("ping_p99_us", "PING p99 us"),
     ("ping_max_us", "PING max us"),
     ("threads", "threads"),
-    ("timers", "timer threads"),
-    ("lanes", "renewal threads"),
-    ("reliefs", "spare threads"),
+    ("timer_threads", "timer threads"),
+    ("renewal_threads", "renewal threads"),
+    ("spare_threads", "spare threads"),
     ("memory", "bytes/lock"),
     ("lost", "lost"),
 ];

@@ -35,8 +35,8 @@ fn measured(time: Duration, memory: u64, work: impl FnOnce()) -> Value {
     json!({
         "cycles": 1, "seconds": start.elapsed().as_secs_f64(), "cpu": cpu_time() - cpu,
         "threads": thread_count(), "memory": memory, "turn": time.as_secs_f64(),
-        "timers": threads_called("distlock-timer"), "lanes": threads_called("distlock-renew"),
-        "reliefs": threads_called("distlock-spare"),
+        "timer_threads": threads_called("distlock-timer"), "renewal_threads": threads_called("distlock-renew"),
+        "spare_threads": threads_called("distlock-spare"),
     })
 }
 

@@ -3,7 +3,7 @@
 use super::with;
 use crate::late::{self, retry_if_late, timely};
 use crate::libraries::{Library, NEWEST};
-use crate::peer::{BOUND, SETTLED};
+use crate::peer::{BOUND, Pending, SETTLED};
 use crate::scene::Scene;
 use crate::suite::{Suite, case};
 use distlock::{DistLock, LockOptions, RwLock};
@@ -193,9 +193,7 @@ fn downgrades_of_both_sides_let_the_others_in(library: &'static Library) {
         let scene = Scene::of(library);
         let (lock, mut probe) = (lock(&scene), scene.probe());
         let (writing, reading) = (lock.write().lock().unwrap(), lock.read().lock().unwrap());
-        let waiting = scene.peer.tell("t", "lock read/lock 30000");
-        until_subscribed(&mut probe);
-        assert!(!waiting.is_there());
+        let waiting = tell_to_wait(&scene, &mut probe, "lock read/lock 30000");
         let freed = Stopwatch::start();
         writing.unlock().unwrap();
         waiting.ok();
@@ -234,14 +232,8 @@ fn read_write_waiters_of_both_sides_are_woken_at_once(library: &'static Library)
             };
             for _ in 0..ROUNDS {
                 let guard = half(held).lock().unwrap();
-                let asked = scripts(&mut probe);
-                let waiting = scene.peer.tell("t", &format!("lock {wanted}/lock 30000"));
-                until_subscribed(&mut probe);
-                // A thread of Redisson's that has asked again and does not sleep yet may miss the
-                // message of a writer.
-                eventually("it asks again", BOUND, || scripts(&mut probe) >= asked + 2);
-                let_pass(ms(30));
-                assert!(!waiting.is_there());
+                let line = format!("lock {wanted}/lock 30000");
+                let waiting = tell_to_wait(&scene, &mut probe, &line);
                 let freed = Stopwatch::start();
                 guard.unlock().unwrap();
                 waiting.ok();
@@ -272,6 +264,18 @@ fn read_write_waiters_of_both_sides_are_woken_at_once(library: &'static Library)
             }
         }
     });
+}
+
+/// Has Redisson wait for a lock that is busy, and returns when it sleeps: a thread of it that has
+/// asked again and does not sleep yet may miss the message of a writer.
+fn tell_to_wait<'a>(scene: &'a Scene, probe: &mut Probe, line: &str) -> Pending<'a> {
+    let asked = scripts(probe);
+    let waiting = scene.peer.tell("t", line);
+    until_subscribed(probe);
+    eventually("it asks again", BOUND, || scripts(probe) >= asked + 2);
+    let_pass(ms(30));
+    assert!(!waiting.is_there());
+    waiting
 }
 
 fn scripts(probe: &mut Probe) -> u64 {
