@@ -18,6 +18,10 @@ const PATHS: &[(&str, &[&str])] = &[
     ("nested lock + unlock, memory", &["nested", "memory"]),
     ("lock + unlock, Redis (client only)", &["cycles", "ours"]),
     ("lock + dropped guard, Redis (client only)", &["cycles", "ours-drop"]),
+    (
+        "renewal, a hundred in a batch, Redis (client only)",
+        &["hold", "ours", "--locks", "100", "--lease", "6000"],
+    ),
     ("raw socket, for comparison (client only)", &["cycles", "raw"]),
 ];
 
