@@ -93,9 +93,9 @@ struct RareState {
     overdue: Vec<Arc<Signal>>,
     /// Kept while a thread queues and the store was found busy once.
     watch: Option<Watch>,
-    /// Whether the store was found busy since it began.
+    /// Whether another client had the lock while these threads queued.
     was_busy: bool,
-    /// When the last one ended for which it was.
+    /// When the last watch ended during which another client had it.
     watch_ended: Option<Moment>,
 }
 

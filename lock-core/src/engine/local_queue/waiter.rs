@@ -95,10 +95,12 @@ impl WaiterGuard<'_> {
         if state.queue.is_empty() {
             ended = state.rare.as_mut().and_then(|rare| {
                 rare.outage = None;
-                if std::mem::take(&mut rare.was_busy) {
+                let was_busy = std::mem::take(&mut rare.was_busy);
+                let watch = rare.watch.take()?;
+                if was_busy {
                     rare.watch_ended = Some(self.owner.clock().now());
                 }
-                rare.watch.take()
+                Some(watch)
             });
             // If we leave as the holder, our client's time goes on: the next thread may be handed
             // the lock. Otherwise that time is over: a thread that takes it much later must not

@@ -99,6 +99,22 @@ fn store_that_does_not_publish_is_polled() {
 }
 
 #[test]
+fn only_a_lock_that_was_watched_is_watched_before_it_is_asked_for() {
+    let polls = Waking::Polls { interval: SECOND / 10, jitter: SECOND / 10 };
+    for abilities in [Abilities::full(), Abilities::full().waking(polls)] {
+        let (store, _clock) = Recorded::new();
+        let holder = store.client();
+        let client = store.able(abilities).client();
+        let held = holder.mutex("x").unwrap().lock().unwrap();
+        let lock = client.mutex("x").unwrap();
+        assert!(lock.try_lock().unwrap().is_none());
+        held.unlock().unwrap();
+        lock.lock().unwrap().unlock().unwrap();
+        assert_eq!(store.count("watch"), 0);
+    }
+}
+
+#[test]
 fn failing_watch_is_retried_with_back_off() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
