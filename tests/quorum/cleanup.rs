@@ -31,6 +31,13 @@ fn with_trouble_at_the_last(
     (quorum, proxy, client)
 }
 
+/// Until the last node has `a`, and has had time to say so: what the client did not hear of by its
+/// release is ended there, and not kept.
+fn until_held_at_the_last(quorum: &Servers) {
+    eventually("it is held there, too", SOON, || quorum.servers[2].probe().exists("a"));
+    let_pass(scaled(ms(200)));
+}
+
 #[test]
 fn grant_after_the_decision_is_rolled_back() {
     let quorum = Servers::with(3, 0, PATIENT);
@@ -75,9 +82,7 @@ fn async_release_that_one_node_missed_is_repeated() {
     let (quorum, proxy, client) =
         with_trouble_at_the_last(STEADY, Kind::Release, Turn::Only(1), Fault::SwallowRequest);
     let guard = client.mutex("a").unwrap().lock().unwrap();
-    eventually("it is held there, too", SOON, || quorum.servers[2].probe().exists("a"));
-    // Its answer is on its way, or here.
-    let_pass(ms(50));
+    until_held_at_the_last(&quorum);
     drop(guard);
     // The client asks nothing else: what is to be done there is not done along with something.
     eventually("it is freed there, too", SOON, || !quorum.servers[2].probe().exists("a"));
@@ -97,9 +102,7 @@ fn release_that_keeps_the_lock_and_that_one_node_missed_is_repeated() {
             with_trouble_at_the_last(STEADY, Kind::Close, Turn::Only(1), fault);
         let options = LockOptions::new().at_least(Duration::from_secs(300));
         let guard = client.mutex("a").unwrap().lock_with(&options).unwrap();
-        eventually("it is held there, too", SOON, || quorum.servers[2].probe().exists("a"));
-        // What was not heard to be held there by the release is ended there, and not kept.
-        let_pass(scaled(ms(200)));
+        until_held_at_the_last(&quorum);
         let before = owners(&quorum);
         guard.unlock().unwrap();
         eventually("it is kept on all", SOON, || {

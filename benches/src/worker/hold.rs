@@ -102,7 +102,7 @@ fn ours(task: &Task, hold: impl FnOnce(&Client) -> Vec<OwnedGuard>) {
     let before = resident();
     let held = hold(&client);
     if let Some(renewals) = task.cycles {
-        // Each is renewed when a third of its lease is over; the last time is not missed by little.
+        // Each is renewed after a third of its lease. A sixth more, so that the last one is over.
         let rounds = u32::try_from(renewals).expect("not so many") / task.locks as u32;
         std::thread::sleep(lease / 3 * rounds + lease / 6);
         return assert!(held.iter().all(OwnedGuard::is_valid), "under valgrind, too");
