@@ -83,8 +83,10 @@ impl<'a> Wait<'a> {
         }
         if self.plan.waits() && self.outage.since.is_none() && waiter.was_watched_lately() {
             // With a watch before the first attempt there need be no look after it. One that cannot
-            // be had is left to the first time that the lock is busy.
-            let _later = self.begin_watch(waiter);
+            // be had is asked for again when the lock is busy.
+            if self.begin_watch(waiter).is_err() {
+                let _pause = self.unwatched.next();
+            }
         }
         loop {
             // What was raised before this request, this request will see for itself. The interrupt
@@ -127,10 +129,10 @@ impl<'a> Wait<'a> {
     fn next_attempt(&mut self, waiter: &WaiterGuard<'_>, sent: Moment) -> (Attempt<'a>, Moment) {
         let settings = &self.engine.settings;
         let by = sent + (settings.command_timeout + self.plan.replication.patience());
-        let has_followers = waiter.asks(by, self.owner);
+        waiter.asks(by, self.owner);
         if !self.unknown_outcome {
             let may_hand_off = self.plan.is_watched() && !settings.hand_off.is_zero();
-            self.reserve = if may_hand_off && has_followers { RESERVE } else { 0 };
+            self.reserve = if may_hand_off && waiter.has_followers() { RESERVE } else { 0 };
         }
         let tokens = match self.lock.name.kind() {
             LockKind::Permits { .. } => Tokens::None,
@@ -277,7 +279,8 @@ impl<'a> Wait<'a> {
     fn begin_watch(&self, waiter: &WaiterGuard<'_>) -> Result<(), Failure> {
         let wake = Arc::new(waiter.wake());
         let by = self.plan.at_most(self.engine.command_deadline());
-        waiter.asks(by, self.owner);
+        // An attempt follows, and waiters behind us wait for its answer.
+        waiter.asks(by + self.engine.settings.command_timeout, self.owner);
         let watch = call_backend(|| self.engine.store()?.watch(&self.lock.name, wake, by))?;
         waiter.keep_watch(watch);
         Ok(())

@@ -12,8 +12,8 @@ use crate::sync::mutant;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// For so long the stores keep what tells them of releases after a watch has ended, so that another
-/// one costs no request. It may have broken meanwhile.
+/// How long after the end of a watch another one costs no request: half of the time for which the
+/// stores stay subscribed. The subscription may have broken meanwhile.
 const LATELY: Duration = Duration::from_millis(500);
 
 /// A position in the queue. Dropping it leaves the queue, wakes the next head, and declines what
@@ -125,15 +125,17 @@ impl WaiterGuard<'_> {
         handed
     }
 
-    /// We ask the store as this owner, and are answered by then. Returns whether other waiters are
-    /// behind us.
-    pub(crate) fn asks(&self, by: Moment, owner: OwnerId) -> bool {
-        let mut state = self.lock.lock();
-        if let Some(head) = state.queue.head_mut() {
+    /// We ask the store as this owner, and are answered by then.
+    pub(crate) fn asks(&self, by: Moment, owner: OwnerId) {
+        if let Some(head) = self.lock.lock().queue.head_mut() {
             head.asks_until = Some(by);
             head.asks_as = Some(owner);
         }
-        state.queue.len() > 1
+    }
+
+    /// Whether other waiters are behind us.
+    pub(crate) fn has_followers(&self) -> bool {
+        self.lock.lock().queue.len() > 1
     }
 
     /// Another client has the lock: the store said so at `now`.
