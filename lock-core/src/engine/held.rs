@@ -1,16 +1,14 @@
-//! What is held: when to renew it, what a renewal came to, and when it is lost.
+//! What is held: whether it is valid, whether the store still has it, and when it is lost.
 
 use super::Engine;
-use super::acquire::weigh_renewal;
-use super::acquisition::{Acquisition, GuardState, RenewalPlan};
-use super::local_queue::{LocalLock, LocalLockState};
-use super::renewal::{PendingExtension, RenewalHandler, RenewalJob, TICK};
-use crate::backend::{HolderInfo, RENEW_BATCH, Renewal, call_backend};
+use super::acquisition::Acquisition;
+use super::local_queue::{LocalLock, LocalLockState, Scope};
+use crate::backend::{HolderInfo, call_backend};
 use crate::clock::Moment;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::event::Event;
 use crate::event_queue::Events;
-use crate::lease::LeaseTime;
+use crate::holder::thread_id;
 use crate::loss::{Loss, LossCause};
 use crate::name::{LockKind, LockName};
 use crate::sync::mutant;
@@ -18,264 +16,83 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How soon a failed renewal is tried again: a thirtieth of the lease, within these limits.
-const SHORTEST_RETRY: Duration = Duration::from_millis(10);
-const LONGEST_RETRY: Duration = Duration::from_secs(1);
-
-/// What the timer finds when it checks an acquisition, and when it checks it next.
-#[derive(Clone, Copy)]
-enum CheckResult {
-    Fine {
-        next: Moment,
-    },
-    Renew {
-        lease: LeaseTime,
-        next: Moment,
-    },
-    UsedUp {
-        next: Moment,
-    },
-    Over(LossCause),
-    /// Its release has begun.
-    Released,
-}
-
-impl RenewalHandler for Engine {
-    fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
-        lock.lock().timer = None;
-        self.renewal_due(lock, now)
+impl Engine {
+    /// Whether it is valid now, by the clock alone. Never in a forked child: the parent holds it.
+    pub(crate) fn is_valid(&self, acquisition: &Acquisition) -> bool {
+        acquisition.is_valid_at(self.clock.now()) && !self.is_forked()
     }
 
-    fn renewal_answered(&self, job: &RenewalJob, sent: Moment, answer: Result<Renewal, Error>) {
-        let RenewalJob { lock, acquisition, lease, extension } = job;
-        let answer = answer.and_then(|it| weigh_renewal(&self.events, acquisition, it));
-        let result = match answer {
-            Ok(Renewal::Extended | Renewal::Unacknowledged(_) | Renewal::Unreplicated(_)) => {
-                self.renewal_succeeded(lock, acquisition, sent, *lease, extension.is_none())
+    /// What is left of the validity, by the clock alone.
+    pub(crate) fn remaining(&self, acquisition: &Acquisition) -> Duration {
+        if self.is_forked() { Duration::ZERO } else { acquisition.remaining_at(self.clock.now()) }
+    }
+
+    /// Whether it is valid now. If its deadline has passed, it is lost from here on, also if the
+    /// timer did not come by yet.
+    pub(super) fn still_holds(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+    ) -> bool {
+        let is_valid = acquisition.is_valid_at(self.clock.now());
+        if !is_valid {
+            self.declare_lost(lock, acquisition, LossCause::Expired);
+        }
+        is_valid
+    }
+
+    /// The same, as an error where it is not.
+    pub(crate) fn must_hold(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+    ) -> Result<(), Error> {
+        self.refuse_if_forked().map_err(|error| error.on(&acquisition.name))?;
+        if self.still_holds(lock, acquisition) { Ok(()) } else { Err(acquisition.lost_error()) }
+    }
+
+    /// What this thread holds of this lock and may still trust.
+    pub(super) fn held_by(&self, name: &LockName, thread: u64) -> Option<Arc<Acquisition>> {
+        let scope = if name.kind().is_apart() { Scope::Thread(thread) } else { Scope::Client };
+        let (holds, acquisition) = self.find_local_lock(name, scope)?.holds_of(thread)?;
+        (holds > 0 && self.is_valid(&acquisition)).then_some(acquisition)
+    }
+
+    /// Whether this is a write lock beside which the calling thread reads.
+    pub(super) fn is_read_here(&self, name: &LockName) -> bool {
+        name.kind() == LockKind::Write
+            && self.held_by(&name.of_kind(LockKind::Read), thread_id()).is_some()
+    }
+
+    /// Asks the store whether it still has it, and what is left of its lease: what the store says,
+    /// less the time since it was asked.
+    pub(crate) fn verify(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+    ) -> Result<Duration, Error> {
+        self.must_hold(lock, acquisition)?;
+        let sent = self.clock.now();
+        let by = sent + self.settings.command_timeout;
+        let id = acquisition.id(acquisition.lock().lease);
+        let holder = match call_backend(|| self.store()?.verify(&id, by)) {
+            Ok(holder) => holder,
+            Err(failure) if failure.error().is_foreign_format() => {
+                return Err(self.declare_overwritten(lock, acquisition, failure.into_error()));
             }
-            Ok(Renewal::Gone) => {
-                acquisition.lock().renewing = false;
+            Err(failure) => return Err(failure.into_error().on(&acquisition.name)),
+        };
+        match holder {
+            Some(HolderInfo { remaining, .. }) => {
+                // What was true when the store answered may have ended before the answer came.
+                self.must_hold(lock, acquisition)?;
+                let took = self.clock.now().since(sent);
+                Ok(remaining.map_or(Duration::MAX, |left| left.saturating_sub(took)))
+            }
+            None => {
                 self.declare_lost(lock, acquisition, LossCause::Gone);
                 Err(acquisition.lost_error())
             }
-            // Something else lives under the key: that is an answer, and it says that ours is gone.
-            Err(error) if error.is_foreign_format() => {
-                Err(self.declare_overwritten(lock, acquisition, error))
-            }
-            Err(error) => {
-                self.metrics().renewal_failed(&acquisition.name);
-                let error = error.on(&acquisition.name);
-                if extension.is_none() {
-                    self.renewal_failed(lock, acquisition, sent, error.clone());
-                }
-                Err(error)
-            }
-        };
-        if let Some(extension) = extension {
-            extension.answer(result);
-        }
-    }
-
-    fn cleanup_failed(&self, lock: &LockName, error: Error) {
-        self.events.emit(|| Event::ReleaseFailed { lock: lock.clone(), error: error.on(lock) });
-    }
-}
-
-fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
-    let mut inner = acquisition.lock();
-    let end = acquisition.valid_until();
-    if acquisition.has_ended() && !mutant("released_name_is_kept") {
-        return CheckResult::Released;
-    }
-    if now >= end {
-        return CheckResult::Over(LossCause::Expired);
-    }
-    // A lease that ends by itself lasts until then: the caller has said for how long.
-    let is_kept = inner.renewal.is_some() && !mutant("ended_thread_keeps_it");
-    if is_kept && acquisition.holder.has_ended() {
-        return CheckResult::Over(LossCause::HolderEnded);
-    }
-    match inner.renewal {
-        // A tick early is not too early: a renewal is sent a little after the check that found it
-        // due, so the next check, which was armed by that one, comes as much before the time.
-        Some(plan) if now + TICK <= plan.due => CheckResult::Fine { next: plan.due.min(end) },
-        Some(RenewalPlan { left: Some(0), .. }) => {
-            acquisition.give_up_renewing(&mut inner);
-            CheckResult::UsedUp { next: end }
-        }
-        Some(plan) if !inner.renewing => {
-            inner.renewing = true;
-            // Armed for the renewal after this one: if this one is answered in time, nothing has to
-            // be armed again.
-            let next = RenewalPlan::next(now, plan.ttl).min(end);
-            CheckResult::Renew { lease: plan.ttl, next }
-        }
-        _ => CheckResult::Fine { next: end },
-    }
-}
-
-impl Engine {
-    /// The renewal of what is held, if it is due; what is over is lost from here on, and the timer
-    /// is armed for the next check. `now` was read shortly before: what is over since is found at
-    /// the next check, or when the answer to the renewal comes.
-    fn renewal_due(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
-        let mut state = lock.lock();
-        state.free_unused();
-        let abandoned = state.take_abandoned();
-        if !abandoned.is_empty() {
-            drop(state);
-            self.drop_detached(&abandoned);
-            state = lock.lock();
-        }
-        self.arm_for_lost(&lock, &mut state, now);
-        let acquisition = state.current().filter(|it| !it.has_ended()).map(Arc::clone)?;
-        let finding = examine(&acquisition, now);
-        let next = match finding {
-            CheckResult::Fine { next }
-            | CheckResult::Renew { next, .. }
-            | CheckResult::UsedUp { next } => next,
-            CheckResult::Over(cause) => {
-                drop(state);
-                self.declare_lost(&lock, &acquisition, cause);
-                return None;
-            }
-            CheckResult::Released => return None,
-        };
-        // The timer's thread is running for as long as anything is held.
-        let _armed = self.timer.arm(&lock, &mut state, now, next);
-        drop(state);
-        match finding {
-            CheckResult::Renew { lease, .. } => {
-                Some(RenewalJob { lock, acquisition, lease, extension: None })
-            }
-            CheckResult::UsedUp { next: end } => {
-                let left = end.since(self.clock.now());
-                self.events.emit(|| Event::RenewalsUsedUp { lock: acquisition.name.clone(), left });
-                None
-            }
-            CheckResult::Fine { .. } | CheckResult::Over(_) | CheckResult::Released => None,
-        }
-    }
-
-    /// Renews these at once (`None`: all that is held), because the store says that they have
-    /// changed. Those with a fixed lease or a number of renewals are left as they are.
-    pub(super) fn renew_now(&self, names: Option<&[LockName]>) {
-        if self.is_forked() {
-            return;
-        }
-        let locks = match names {
-            // The store says which name has changed, and not of which kind the lock was.
-            Some(names) => self.unshared_locks(names),
-            None => self.registry.all(),
-        };
-        let (now, mut jobs) = (self.clock.now(), Vec::new());
-        for lock in locks {
-            if lock.lock().current().is_some_and(|acquisition| acquisition.make_due(now)) {
-                jobs.extend(self.renewal_due(lock, now));
-            }
-            if jobs.len() == RENEW_BATCH {
-                self.workers.renew(&mut jobs);
-            }
-        }
-        self.workers.renew(&mut jobs);
-    }
-
-    /// The store found something that is not a lock under the name. Returns the loss as an error.
-    fn declare_overwritten(
-        &self,
-        lock: &Arc<LocalLock>,
-        acquisition: &Arc<Acquisition>,
-        error: Error,
-    ) -> Error {
-        let mut inner = acquisition.lock();
-        inner.renewing = false;
-        inner.set_last_failure(error);
-        drop(inner);
-        self.declare_lost(lock, acquisition, LossCause::Gone);
-        acquisition.lost_error()
-    }
-
-    fn renewal_succeeded(
-        &self,
-        lock: &Arc<LocalLock>,
-        acquisition: &Arc<Acquisition>,
-        sent: Moment,
-        lease: LeaseTime,
-        by_timer: bool,
-    ) -> Result<(), Error> {
-        let mut state = lock.lock();
-        let mut inner = acquisition.lock();
-        if by_timer {
-            inner.renewing = false;
-        }
-        if acquisition.has_ended() {
-            // Released or lost meanwhile. What it extended, the release or the cleanup ends.
-            drop(inner);
-            return Err(acquisition.lost_error());
-        }
-        let (now, end) = (self.clock.now(), acquisition.valid_until());
-        let left = end.since(sent);
-        if now >= end || !acquisition.extended(&mut inner, sent, lease) {
-            // Lost is final: a successor's work may have begun. But the store keeps it for a lease
-            // from now on, so it is to be released.
-            inner.overlong = true;
-            drop((inner, state));
-            self.declare_lost(lock, acquisition, LossCause::Expired);
-            return Err(acquisition.lost_error());
-        }
-        inner.renewal_succeeded();
-        // Confirmed to the longest that was ever asked for: nothing longer can be in the store.
-        inner.overlong &= lease < inner.lease;
-        let mut suspended = false;
-        let changed = by_timer && std::mem::take(&mut inner.changed);
-        if let Some(plan) = &mut inner.renewal {
-            if by_timer {
-                plan.renewed(sent);
-            }
-        } else {
-            suspended = acquisition.recorded_state() == GuardState::Suspended; // none are left
-        }
-        acquisition.set_suspended(&mut inner, suspended);
-        let next = acquisition.next_check(&inner);
-        drop(inner);
-        let _armed = self.timer.arm(lock, &mut state, now, next);
-        drop(state);
-        if changed {
-            self.renew_now(Some(slice::from_ref(&acquisition.name)));
-        }
-        self.events.emit(|| Event::Renewed { lock: acquisition.name.clone(), left });
-        Ok(())
-    }
-
-    fn renewal_failed(
-        &self,
-        lock: &Arc<LocalLock>,
-        acquisition: &Arc<Acquisition>,
-        sent: Moment,
-        error: Error,
-    ) {
-        let mut state = lock.lock();
-        let mut inner = acquisition.lock();
-        inner.renewing = mutant("failed_renewal_is_not_repeated");
-        if acquisition.has_ended() {
-            return;
-        }
-        let now = self.clock.now();
-        let is_news = inner.note_failure(&error);
-        acquisition.set_suspended(&mut inner, true);
-        if let Some(plan) = &mut inner.renewal {
-            let pause = (plan.ttl.duration() / 30).clamp(SHORTEST_RETRY, LONGEST_RETRY);
-            // Half of it is random, so that the locks of a node do not all come back at once.
-            plan.due = now.max(sent) + pause / 2 + pause.mul_f64(fastrand::f64() / 2.0);
-        }
-        let next = acquisition.next_check(&inner);
-        drop(inner);
-        let _armed = self.timer.arm(lock, &mut state, now, next);
-        drop(state);
-        let left = acquisition.remaining_at(now);
-        if is_news {
-            let lock = acquisition.name.clone();
-            self.events.emit(|| Event::RenewalFailed { lock, error, left });
         }
     }
 
@@ -323,117 +140,30 @@ impl Engine {
         tell_lost(&self.events, acquisition, loss);
     }
 
+    /// The store found something that is not a lock under the name. Returns the loss as an error.
+    pub(super) fn declare_overwritten(
+        &self,
+        lock: &Arc<LocalLock>,
+        acquisition: &Arc<Acquisition>,
+        error: Error,
+    ) -> Error {
+        let mut inner = acquisition.lock();
+        inner.renewing = false;
+        inner.set_last_failure(error);
+        drop(inner);
+        self.declare_lost(lock, acquisition, LossCause::Gone);
+        acquisition.lost_error()
+    }
+
     /// Has lost acquisitions checked again while there are any: a thread may end.
-    fn arm_for_lost(&self, lock: &Arc<LocalLock>, state: &mut LocalLockState, now: Moment) {
+    pub(super) fn arm_for_lost(
+        &self,
+        lock: &Arc<LocalLock>,
+        state: &mut LocalLockState,
+        now: Moment,
+    ) {
         if let Some(lease) = state.shortest_lost() {
             let _armed = self.timer.arm(lock, state, now, now + lease.duration() / 3);
-        }
-    }
-
-    /// Whether it is valid now, by the clock alone. Never in a forked child: the parent holds it.
-    pub(crate) fn is_valid(&self, acquisition: &Acquisition) -> bool {
-        acquisition.is_valid_at(self.clock.now()) && !self.is_forked()
-    }
-
-    /// What is left of the validity, by the clock alone.
-    pub(crate) fn remaining(&self, acquisition: &Acquisition) -> Duration {
-        if self.is_forked() { Duration::ZERO } else { acquisition.remaining_at(self.clock.now()) }
-    }
-
-    /// Whether it is valid now. If its deadline has passed, it is lost from here on, also if the
-    /// timer did not come by yet.
-    pub(super) fn still_holds(
-        &self,
-        lock: &Arc<LocalLock>,
-        acquisition: &Arc<Acquisition>,
-    ) -> bool {
-        let is_valid = acquisition.is_valid_at(self.clock.now());
-        if !is_valid {
-            self.declare_lost(lock, acquisition, LossCause::Expired);
-        }
-        is_valid
-    }
-
-    /// The same, as an error where it is not.
-    pub(crate) fn must_hold(
-        &self,
-        lock: &Arc<LocalLock>,
-        acquisition: &Arc<Acquisition>,
-    ) -> Result<(), Error> {
-        self.refuse_if_forked().map_err(|error| error.on(&acquisition.name))?;
-        if self.still_holds(lock, acquisition) { Ok(()) } else { Err(acquisition.lost_error()) }
-    }
-
-    /// Makes the lease last for at least `lease` from now, and returns when that is confirmed.
-    pub(crate) fn extend(
-        &self,
-        lock: &Arc<LocalLock>,
-        acquisition: &Arc<Acquisition>,
-        lease: LeaseTime,
-    ) -> Result<(), Error> {
-        self.must_hold(lock, acquisition)?;
-        if !self.abilities.renewable {
-            let why = "this wire format does not say who holds a lock, so it cannot be extended";
-            return Err(Error::new(ErrorKind::Unsupported, why).on(&acquisition.name));
-        }
-        {
-            // From here on the store may keep it for that long, whatever we hear.
-            let mut inner = acquisition.lock();
-            inner.lease = inner.lease.max(lease);
-            inner.overlong = true;
-        }
-        let extension = Arc::new(PendingExtension::default());
-        let job = RenewalJob {
-            lock: Arc::clone(lock),
-            acquisition: Arc::clone(acquisition),
-            lease,
-            extension: Some(Arc::clone(&extension)),
-        };
-        self.workers.renew(&mut vec![job]);
-        // Another batch may be under way before ours.
-        let time = self.settings.command_timeout + acquisition.replication.patience();
-        let by = self.clock.now() + time * 2;
-        loop {
-            if let Some(result) = extension.result.lock().take() {
-                return result;
-            }
-            if self.clock.now() >= by {
-                return Err(Error::unavailable("the extension was not confirmed in time")
-                    .on(&acquisition.name));
-            }
-            self.clock.wait(&extension.signal, by);
-        }
-    }
-
-    /// Asks the store whether it still has it, and what is left of its lease: what the store says,
-    /// less the time since it was asked.
-    pub(crate) fn verify(
-        &self,
-        lock: &Arc<LocalLock>,
-        acquisition: &Arc<Acquisition>,
-    ) -> Result<Duration, Error> {
-        self.must_hold(lock, acquisition)?;
-        let sent = self.clock.now();
-        let by = sent + self.settings.command_timeout;
-        let id = acquisition.id(acquisition.lock().lease);
-        let holder = match call_backend(|| self.store()?.verify(&id, by)) {
-            Ok(holder) => holder,
-            Err(failure) if failure.error().is_foreign_format() => {
-                return Err(self.declare_overwritten(lock, acquisition, failure.into_error()));
-            }
-            Err(failure) => return Err(failure.into_error().on(&acquisition.name)),
-        };
-        match holder {
-            Some(HolderInfo { remaining, .. }) => {
-                // What was true when the store answered may have ended before the answer came.
-                self.must_hold(lock, acquisition)?;
-                let took = self.clock.now().since(sent);
-                Ok(remaining.map_or(Duration::MAX, |left| left.saturating_sub(took)))
-            }
-            None => {
-                self.declare_lost(lock, acquisition, LossCause::Gone);
-                Err(acquisition.lost_error())
-            }
         }
     }
 }

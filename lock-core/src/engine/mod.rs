@@ -4,7 +4,8 @@
 //! | module | what |
 //! |---|---|
 //! | [`acquire`](mod@acquire) | waits for a lock and takes it |
-//! | [`held`] | renews what is held, and notices losses |
+//! | [`renew`] | when what is held is renewed, and what a renewal came to |
+//! | [`held`] | whether what is held is valid, and its loss |
 //! | [`release`] | ends holds, and gives the lock back |
 //! | [`recheck`] | verifies everything that is held at once |
 //! | [`acquisition`] | the state of one stretch of holding |
@@ -22,6 +23,7 @@ mod held;
 pub(crate) mod local_queue;
 mod recheck;
 mod release;
+mod renew;
 mod renewal;
 #[cfg(test)]
 pub(crate) mod tests;

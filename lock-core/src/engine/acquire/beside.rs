@@ -3,9 +3,7 @@
 
 use crate::engine::Engine;
 use crate::engine::acquisition::Acquisition;
-use crate::engine::local_queue::Scope;
 use crate::error::Error;
-use crate::holder::thread_id;
 use crate::name::{LockKind, LockName};
 use std::sync::Arc;
 
@@ -52,23 +50,4 @@ pub(in crate::engine) fn kept_beside_reads() -> Error {
         "a write lock with a shortest time cannot be read beside: the store would keep it for as \
          long as the reads go on; leave `at_least` out, or read after it",
     )
-}
-
-impl Engine {
-    /// Whether this is a write lock beside which the calling thread reads.
-    pub(in crate::engine) fn is_read_here(&self, name: &LockName) -> bool {
-        name.kind() == LockKind::Write
-            && self.held_by(&name.of_kind(LockKind::Read), thread_id()).is_some()
-    }
-
-    /// What this thread holds of this lock and may still trust.
-    pub(in crate::engine) fn held_by(
-        &self,
-        name: &LockName,
-        thread: u64,
-    ) -> Option<Arc<Acquisition>> {
-        let scope = if name.kind().is_apart() { Scope::Thread(thread) } else { Scope::Client };
-        let (holds, acquisition) = self.find_local_lock(name, scope)?.holds_of(thread)?;
-        (holds > 0 && self.is_valid(&acquisition)).then_some(acquisition)
-    }
 }

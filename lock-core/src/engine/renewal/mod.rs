@@ -27,7 +27,7 @@ pub(super) use pending_cleanups::PendingCleanup;
 pub(super) use timer::{TICK, Timer};
 pub(super) use workers::Workers;
 
-/// What is to be renewed, and what a renewal means. Implemented in `engine/held.rs`.
+/// What is to be renewed, and what a renewal means. Implemented in `engine/renew.rs`.
 pub(super) trait RenewalHandler: Send + Sync {
     /// The timer of this name has fired. Returns the renewal that is due.
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob>;

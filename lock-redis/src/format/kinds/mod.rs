@@ -133,7 +133,7 @@ pub(super) const READERS: &dyn KindFormat = &read_write::Write;
 pub(super) fn shown_owner(kind: LockKind, owner: OwnerId) -> String {
     match kind {
         LockKind::Permits { count, .. } => permits::shown_owner(owner, count),
-        _ => owner.to_string(),
+        _ => Text::owner(owner).as_str().to_owned(),
     }
 }
 
