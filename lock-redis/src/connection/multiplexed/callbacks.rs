@@ -8,8 +8,8 @@ use lock_core::backend::contain;
 use parking_lot::MutexGuard;
 
 impl MultiplexedConnection {
-    /// Sends a request, as much of it as the peer takes, and returns. The thread that reads its
-    /// reply runs the callback.
+    /// Sends a request, as much of it as the peer takes, or leaves that to a reader that is awake,
+    /// and returns. The thread that reads its reply runs the callback.
     pub(in crate::connection) fn submit(
         &self,
         request: &[u8],
@@ -18,7 +18,9 @@ impl MultiplexedConnection {
     ) -> Result<(), (CallbackRequest, CallError)> {
         let mut pending = self.pending.lock();
         pending.push_callback(request, by, callback)?;
-        drop(self.write_for_all(pending));
+        if Self::must_write_now(&pending) {
+            drop(self.write_for_all(pending));
+        }
         Ok(())
     }
 

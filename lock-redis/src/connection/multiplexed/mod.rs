@@ -12,8 +12,8 @@
 //!   chosen, or A is the reader when it leaves, and hands over ([`MultiplexedConnection::leave`]).
 //! - *Unsent bytes have a writer.* A thread may leave its bytes to a reader that is awake: the
 //!   reader looks for them under the lock in which it decides to sleep. A reader that leaves makes
-//!   another thread the reader, awake; a writer that gives up on a peer that takes nothing wakes
-//!   another.
+//!   another thread the reader, awake, or writes itself if none waits; a writer that gives up on a
+//!   peer that takes nothing wakes another.
 //! - *A reply goes to its request.* Requests stay pending in the order of their bytes until they
 //!   are replied to. A caller that gives up takes its bytes back if none has left; otherwise its
 //!   request stays, abandoned, and the reply is dropped.
@@ -225,7 +225,7 @@ impl MultiplexedConnection {
         self.scripts_sent.fetch_or(script, Ordering::Relaxed) & script == 0
     }
 
-    /// Whether a caller writes itself instead of leaving that to a reader that is awake: the reader
+    /// Whether a thread writes itself instead of leaving that to a reader that is awake: the reader
     /// is scheduled behind all threads woken with it, and the server must not run dry meanwhile.
     fn must_write_now(pending: &PendingRequests) -> bool {
         let reader_will = pending.reader.is_some() && !pending.asleep;
@@ -298,13 +298,18 @@ impl MultiplexedConnection {
     }
 
     /// A thread whose request is no longer pending, or abandoned, leaves its roles to others.
-    fn leave(&self, mut pending: MutexGuard<'_, PendingRequests>, id: RequestId) {
+    fn leave<'a>(&'a self, mut pending: MutexGuard<'a, PendingRequests>, id: RequestId) {
         let mut wakeups = DeferredWakeups::default();
         if pending.reader == Some(id) {
             pending.hand_over_reading(&mut wakeups);
         }
-        if pending.wants_writer() && (pending.reader.is_none() || pending.asleep) {
-            pending.wake_a_writer(&mut wakeups);
+        if pending.wants_writer() {
+            match pending.reader {
+                // No thread waits: what is left are requests with callbacks.
+                None => pending = self.write(pending),
+                Some(_) if pending.asleep => pending.wake_a_writer(&mut wakeups),
+                Some(_) => {}
+            }
         }
         drop(self.deliver(pending, wakeups));
     }

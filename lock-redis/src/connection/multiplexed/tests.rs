@@ -350,3 +350,24 @@ fn callback_that_is_sent_again_keeps_its_deadline() {
     assert_eq!(hear(&mut peer, 12), b"*3\r\n$4\r\nEVAL");
     assert_eq!(connection.pending.lock().oldest(), Some(by));
 }
+
+#[test]
+fn callback_left_to_an_awake_reader_is_sent_when_that_gives_up() {
+    let (connection, mut peer) = pair();
+    peer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let long = [b'x'; 200];
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| call(&connection, &long, within(300)));
+        hear_word(&mut peer, &long);
+        while !connection.pending.lock().asleep {
+            thread::yield_now();
+        }
+        connection.pending.lock().asleep = false;
+        let done = Box::new(|_: Result<Reply, _>| ReplyCheck::Expected);
+        let callback = CallbackRequest { by_hash: Vec::new(), text: "", done };
+        assert!(connection.submit(b"short", within(60_000), callback).is_ok());
+        assert!(connection.pending.lock().wants_writer(), "the reader will send it with its own");
+        assert!(is_unknown(&reader.join().unwrap()));
+    });
+    assert_eq!(hear(&mut peer, 5), b"short");
+}
