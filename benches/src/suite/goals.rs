@@ -76,8 +76,20 @@ const GOALS: &[Goal] = &[
         AtLeast(1.0),
     ),
     goal(
+        "32 threads without tokens, dropped guard, of rslock",
+        ["own-32", "ours-bare-drop", "rate"],
+        Some("rslock"),
+        AtLeast(1.0),
+    ),
+    goal(
         "128 threads without tokens, of rslock",
         ["own-128", "ours-bare", "rate"],
+        Some("rslock"),
+        AtLeast(1.0),
+    ),
+    goal(
+        "128 threads without tokens, dropped guard, of rslock",
+        ["own-128", "ours-bare-drop", "rate"],
         Some("rslock"),
         AtLeast(1.0),
     ),

@@ -52,8 +52,8 @@ struct Column {
 }
 
 /// Who takes a lock by a plain `SET`.
-const WITHOUT_SCRIPT: [&str; 6] =
-    ["ours-bare", "rslock", "rlock", "rlock-sync", "redis-py", "redsync"];
+const WITHOUT_SCRIPT: [&str; 7] =
+    ["ours-bare", "ours-bare-drop", "rslock", "rlock", "rlock-sync", "redis-py", "redsync"];
 
 /// What has no columns that take turns, but stands with the figures: see `instructions.rs`.
 const INSTRUCTIONS: &str = "instructions";

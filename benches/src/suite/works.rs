@@ -29,6 +29,10 @@ struct Maker<'a> {
     scale: Scale,
 }
 
+/// Who takes locks of their own: a raw socket, and this library by `unlock`, by dropped guards, and
+/// both without tokens.
+const OWN: [&str; 5] = ["raw", "ours", "ours-drop", "ours-bare", "ours-bare-drop"];
+
 const CYCLES: &[(&str, &str)] = &[
     ("rate", "cycles/s"),
     ("client_us", "client us/cycle"),
@@ -203,19 +207,14 @@ impl Maker<'_> {
     }
 
     fn alone(&self) -> Work {
-        let mut columns =
-            self.columns("cycles", &["raw", "ours", "ours-drop", "ours-bare", "raw-async"], &[]);
+        let mut columns = self.columns("cycles", &[&OWN[..], &["raw-async"]].concat(), &[]);
         columns.extend(self.peers("cycles", &[]));
         self.work("alone", "Uncontended lock and unlock, one thread", columns, CYCLES)
     }
 
     fn own_locks(&self, threads: usize) -> Work {
         let options = [("threads", threads)];
-        let mut columns = self.columns(
-            "cycles",
-            &["raw", "ours", "ours-drop", "ours-bare", "pipeline"],
-            &options,
-        );
+        let mut columns = self.columns("cycles", &[&OWN[..], &["pipeline"]].concat(), &options);
         columns.extend(self.peers("cycles", &options));
         let title = format!("{threads} threads, each with its own lock");
         self.work(&format!("own-{threads}"), &title, columns, CYCLES)

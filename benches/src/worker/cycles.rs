@@ -31,7 +31,9 @@ fn steps(task: &Task) -> Vec<Box<dyn Step>> {
         "ours" | "ours-drop" => ours(task, &url(task.port)),
         // What peers send who have no fencing tokens: a plain `SET`, and a script that compares and
         // deletes.
-        "ours-bare" => ours(task, &format!("{}?format=token&tokens=off", url(task.port))),
+        "ours-bare" | "ours-bare-drop" => {
+            ours(task, &format!("{}?format=token&tokens=off", url(task.port)))
+        }
         "memory" => ours(task, "memory://"),
         "raw" => {
             let pair = pair();
@@ -106,7 +108,7 @@ fn ours(task: &Task, url: &str) -> Vec<Box<dyn Step>> {
 fn cycle(client: &Client, task: &Task, index: usize) -> Result<Box<dyn Step>, Error> {
     let name = own(index);
     Ok(match task.kind {
-        Kind::Mutex if task.who == "ours-drop" => {
+        Kind::Mutex if task.who.ends_with("-drop") => {
             let lock = client.mutex(name)?;
             Box::new(Ours(move || lock.lock().map(drop)))
         }

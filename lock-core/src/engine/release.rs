@@ -80,7 +80,7 @@ impl Engine {
         *self.async_release.lock() = Some(acquisition.name.clone());
         let asked = call_backend(|| {
             let done = Box::new(move |answer| release.answered(answer));
-            self.store()?.submit_release(&id, options, by, done);
+            self.backend.submit_release(&id, options, by, done);
             Ok(())
         });
         if let Err(failure) = asked {

@@ -16,8 +16,8 @@ use crate::keys::Keys;
 use crate::lua::Scripts;
 use crate::pubsub::ReleaseChannel;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, OnReleased,
-    Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Release,
+    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens,
 };
 use lock_core::{LockName, Moment};
 use std::iter::once;
@@ -278,7 +278,7 @@ impl OwnedFormat {
         options: ReleaseOptions,
         by: Moment,
         lingers: impl FnOnce(&str) -> bool + Send + 'static,
-        done: OnReleased,
+        done: impl FnOnce(Result<Release, Failure>) + Send + 'static,
     ) {
         let kind = match self.kind_format(&acquisition.name) {
             Ok(kind) => kind,

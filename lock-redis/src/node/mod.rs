@@ -238,7 +238,7 @@ impl Node {
             return done(self.release(RequestMode::Direct, format, acquisition, options, by));
         };
         let name = acquisition.name.clone();
-        let done = Box::new(move |outcome: Result<_, _>| done(outcome.map_err(on(&name))));
+        let done = move |outcome: Result<_, _>| done(outcome.map_err(on(&name)));
         let lingers = self.subscriber.lingering();
         owned.submit_release(&self.link, acquisition, options, by, lingers, done);
         self.look_for_eviction();
