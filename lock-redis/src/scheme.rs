@@ -44,13 +44,8 @@ enum Transport {
 /// `sentinel_password_file`.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
-pub struct SentinelScheme(SentinelTransport);
-
-#[derive(Clone, Copy, Debug, Default)]
-enum SentinelTransport {
-    #[default]
-    Tcp,
-    Tls,
+pub struct SentinelScheme {
+    tls: bool,
 }
 
 impl RedisScheme {
@@ -112,23 +107,20 @@ impl SentinelScheme {
     /// `redis+sentinel://`.
     #[must_use]
     pub fn new() -> Self {
-        Self(SentinelTransport::Tcp)
+        Self { tls: false }
     }
 
     /// `rediss+sentinel://`. The options of TLS are those of [`RedisScheme::tls`], and count for
     /// all servers and sentinels.
     #[must_use]
     pub fn tls() -> Self {
-        Self(SentinelTransport::Tls)
+        Self { tls: true }
     }
 }
 
 impl Scheme for SentinelScheme {
     fn names(&self) -> &[&str] {
-        match self.0 {
-            SentinelTransport::Tcp => &[SENTINEL],
-            SentinelTransport::Tls => &[SENTINEL_TLS],
-        }
+        if self.tls { &[SENTINEL_TLS] } else { &[SENTINEL] }
     }
 
     fn options(&self) -> &[&str] {
@@ -145,10 +137,7 @@ impl Scheme for SentinelScheme {
             "tls_key",
             "tls_name",
         ];
-        match self.0 {
-            SentinelTransport::Tcp => &OPTIONS[..7],
-            SentinelTransport::Tls => OPTIONS,
-        }
+        if self.tls { OPTIONS } else { &OPTIONS[..7] }
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {

@@ -3,7 +3,7 @@
 use super::address_map::AddressMap;
 use super::redirect::{Router, superseded};
 use super::redirect_queue::{RedirectQueue, RedirectedRelease};
-use super::slot_map::{ClusterNode, NodeFactory, RefreshHook};
+use super::slot_map::{ClusterNode, NodeFactory};
 use super::topology::{Channels, RefreshState, Topology};
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
@@ -84,7 +84,7 @@ impl ClusterBackend {
         let factory = NodeFactory {
             settings: NodeSettings::new(config, 0, context)?,
             addresses,
-            trouble: RefreshHook(Arc::new(move || trouble.ask())),
+            trouble: Arc::new(move || trouble.ask()),
         };
         let channels = match (channels, format.needs_plain_channels()) {
             (Channels::Sharded, true) => {

@@ -58,21 +58,11 @@ impl fmt::Debug for ClusterNode {
 }
 
 /// Makes nodes.
-#[derive(Debug)]
 pub(crate) struct NodeFactory {
     pub(crate) settings: NodeSettings,
     pub(crate) addresses: AddressMap,
     /// Called when a node's subscriber loses its connection, or gets none.
-    pub(crate) trouble: RefreshHook,
-}
-
-/// See [`NodeFactory::trouble`].
-pub(crate) struct RefreshHook(pub(crate) Arc<dyn Fn() + Send + Sync>);
-
-impl fmt::Debug for RefreshHook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RefreshHook")
-    }
+    pub(crate) trouble: Arc<dyn Fn() + Send + Sync>,
 }
 
 /// The slots and the masters that serve them.
@@ -219,7 +209,7 @@ impl SlotMap {
     fn make(&mut self, address: &Address, node: Node, factory: &NodeFactory) -> Arc<ClusterNode> {
         let replicas = Arc::<ReplicaCount>::default();
         let node = Arc::new(node.with_listing(Arc::clone(&replicas) as _));
-        node.on_trouble(Arc::clone(&factory.trouble.0));
+        node.on_trouble(Arc::clone(&factory.trouble));
         self.last_number += 1;
         Arc::new(ClusterNode {
             number: self.last_number,

@@ -62,10 +62,6 @@ impl ConnectionLike for AskingConnection<'_> {
         self.connection.is_first_use(script)
     }
 
-    fn report_changes_of_keys(&mut self, are_reported: bool) {
-        self.connection.report_changes_of_keys(are_reported);
-    }
-
     fn server(&self) -> &Arc<Server> {
         self.connection.server()
     }

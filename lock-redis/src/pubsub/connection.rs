@@ -4,7 +4,7 @@
 //! subscriptions, and changes of keys reported.
 
 use super::channel::ChannelKind;
-use super::table::{Subscription, Unsubscription};
+use super::table::Subscription;
 use super::tracked_keys::KeyState;
 use crate::connection::{
     Connection, ReadBuffer, Reply, ReplyReader, Request, ServerError, ServerGeneration, Transport,
@@ -40,7 +40,7 @@ pub(super) struct PubSubConnection {
 #[derive(Debug)]
 pub(super) enum PubSubRequest {
     Subscribe(Subscription),
-    Unsubscribe(Unsubscription),
+    Unsubscribe(Subscription),
     /// Probes whether releases may be published, on a channel beside this one without subscribers.
     /// Only before the first subscription: in subscriber mode the server refuses it.
     Publish(ChannelKind, Arc<str>),
@@ -163,7 +163,7 @@ impl PubSubConnection {
                 ChannelKind::Plain => &[b"SUBSCRIBE", channel.as_bytes()],
                 ChannelKind::Sharded => &[b"SSUBSCRIBE", channel.as_bytes()],
             },
-            PubSubRequest::Unsubscribe(Unsubscription { channel, kind }) => match kind {
+            PubSubRequest::Unsubscribe(Subscription { channel, kind, .. }) => match kind {
                 ChannelKind::Plain => &[b"UNSUBSCRIBE", channel.as_bytes()],
                 ChannelKind::Sharded => &[b"SUNSUBSCRIBE", channel.as_bytes()],
             },

@@ -7,7 +7,7 @@ mod tasks;
 mod tests;
 mod watched_channel;
 
-pub(super) use tasks::{DeferredWakeups, Subscription, Unsubscription, WorkerTasks};
+pub(super) use tasks::{DeferredWakeups, Subscription, WorkerTasks};
 pub(super) use watched_channel::Confirmation;
 
 use super::channel::{ChannelKind, ReleaseChannel};
@@ -189,7 +189,8 @@ impl SubscriptionTable {
         self.retain(|name, channel| {
             let over = channel.unused_since.is_some_and(|since| now.since(since) >= Self::LINGER);
             if over && matches!(channel.phase, Phase::Sent | Phase::Live) {
-                unsubscribe.push(Unsubscription { channel: Arc::clone(name), kind: channel.kind });
+                let (number, kind) = (channel.number, channel.kind);
+                unsubscribe.push(Subscription { channel: Arc::clone(name), number, kind });
             }
             !over
         });

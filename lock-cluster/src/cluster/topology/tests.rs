@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::cluster::address_map::AddressMap;
-use crate::cluster::slot_map::RefreshHook;
 use lock_core::{ClientId, Config, Context, SystemClock};
 use lock_redis::parts::{Account, Shards};
 use lock_redis::parts::{NodeSettings, Shard};
@@ -14,7 +13,7 @@ fn topology() -> Topology {
     let factory = NodeFactory {
         settings: NodeSettings::new(&config, 0, &context).unwrap(),
         addresses: AddressMap::default(),
-        trouble: RefreshHook(Arc::new(|| ())),
+        trouble: Arc::new(|| ()),
     };
     let format = Arc::new(Format::of(&config).unwrap());
     let bound = Duration::from_secs(1);

@@ -4,14 +4,13 @@
 
 use super::{KindFormat, ScriptCall, renewal};
 use crate::connection::{ConnectionLike, Text};
-use crate::format::label::Labels;
 use crate::format::owned::OwnedFormat;
 use crate::format::redisson::CHANNEL;
-use crate::format::{WireFormat, run};
+use crate::format::run;
 use crate::keys;
 use crate::lua::Script;
 use lock_core::backend::{
-    AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, ReleaseOptions, WAITER_PRESENCE,
+    AcquisitionId, Answer, Attempt, Failure, ReleaseOptions, WAITER_PRESENCE,
 };
 use lock_core::{LockName, Moment};
 use std::time::Duration;
@@ -93,27 +92,6 @@ impl KindFormat for Fair {
 
     fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall {
         renewal(format, acquisition, Text::owner(acquisition.owner).as_bytes())
-    }
-
-    fn inspect(
-        &self,
-        format: &OwnedFormat,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        labels: Labels,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        format.inspect_mutex(link, name, labels, by)
-    }
-
-    fn verify(
-        &self,
-        format: &OwnedFormat,
-        link: &mut dyn ConnectionLike,
-        acquisition: &AcquisitionId,
-        by: Moment,
-    ) -> Result<Option<HolderInfo>, Failure> {
-        Ok(format.inspect(link, &acquisition.name, by)?.held_by(acquisition.owner))
     }
 
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {

@@ -71,7 +71,7 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
     /// What extends one lease. The reply is 1, or 0 if this owner does not hold it.
     fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall;
 
-    /// The holders, and what the store knows besides.
+    /// The holders, and what the store knows besides. The default is that of a mutex.
     fn inspect(
         &self,
         format: &OwnedFormat,
@@ -79,16 +79,21 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
         name: &LockName,
         labels: Labels,
         by: Moment,
-    ) -> Result<LockInfo, Failure>;
+    ) -> Result<LockInfo, Failure> {
+        format.inspect_mutex(link, name, labels, by)
+    }
 
-    /// This acquisition, if its owner holds it.
+    /// This acquisition, if its owner holds it. By default it is the only holder.
     fn verify(
         &self,
         format: &OwnedFormat,
         link: &mut dyn ConnectionLike,
         acquisition: &AcquisitionId,
         by: Moment,
-    ) -> Result<Option<HolderInfo>, Failure>;
+    ) -> Result<Option<HolderInfo>, Failure> {
+        let info = self.inspect(format, link, &acquisition.name, Labels::LeftOut, by)?;
+        Ok(info.held_by(acquisition.owner))
+    }
 
     /// What ends all holds. The reply is that of `force.lua`.
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall;

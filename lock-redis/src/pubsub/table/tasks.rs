@@ -6,18 +6,11 @@ use lock_core::backend::Wake;
 use lock_core::{Moment, OwnerText};
 use std::sync::Arc;
 
-/// A subscription to request from the server.
+/// A subscription to request from the server, or to end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::pubsub) struct Subscription {
     pub(in crate::pubsub) channel: Arc<str>,
     pub(in crate::pubsub) number: u64,
-    pub(in crate::pubsub) kind: ChannelKind,
-}
-
-/// A subscription to end.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::pubsub) struct Unsubscription {
-    pub(in crate::pubsub) channel: Arc<str>,
     pub(in crate::pubsub) kind: ChannelKind,
 }
 
@@ -34,7 +27,7 @@ pub(in crate::pubsub) struct WorkerTasks {
     /// Those that must look for themselves from now on.
     pub(in crate::pubsub) wakes: DeferredWakeups,
     pub(in crate::pubsub) subscribe: Vec<Subscription>,
-    pub(in crate::pubsub) unsubscribe: Vec<Unsubscription>,
+    pub(in crate::pubsub) unsubscribe: Vec<Subscription>,
     /// Whether there are channels: watched, or until a moment ago.
     pub(in crate::pubsub) is_watched: bool,
 }
