@@ -370,6 +370,8 @@ macro_rules! guard_methods {
 /// `Drop` stops the renewal first, so that the lease ends in any case. Then it sends the release
 /// without waiting for the answer, where the store supports that: the request has left when `drop`
 /// returns, or leaves with those of other threads, and another client may still find the lock held.
+/// A program that ends without dropping its client, as by [`std::process::exit`], may end before:
+/// then the lock stays until its lease ends.
 /// [`unlock`](Self::unlock) waits. `Drop` blocks for at most the command timeout, if the store
 /// takes no requests. It never panics. A failed release is reported as an event and retried in the
 /// background. There is no poisoning: a panic releases.

@@ -148,7 +148,8 @@ pub trait Backend: Send + Sync + fmt::Debug {
     ) -> Result<Release, Failure>;
 
     /// Like [`release`](Backend::release), for a caller that does not wait for the reply: returns
-    /// when the request has been sent, and calls `done` with its result exactly once.
+    /// when the request has been sent, or is about to leave with those of other callers, and calls
+    /// `done` with its result exactly once.
     ///
     /// A backend that can have several pending requests overrides this. The default waits for the
     /// reply and calls `done` before it returns. An override may call `done` later, on a thread of

@@ -11,8 +11,8 @@
 //! | nothing, until the command timeout | unavailable; it is tried on in the background |
 //!
 //! A dropped guard does not wait for the answer. Its request is on its connection when the guard is
-//! gone, before any other of this client about the same lock. What the store answers is dealt with by the
-//! thread that reads it; until then it is pending, so a client that is dropped waits for it.
+//! gone, before any other of this client about the same lock. What the store answers is dealt with
+//! by the thread that reads it; until then it is pending, so a client that is dropped waits for it.
 
 use super::Engine;
 use super::acquisition::Acquisition;

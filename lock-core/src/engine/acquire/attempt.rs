@@ -125,10 +125,15 @@ impl<'a> Wait<'a> {
         }
     }
 
+    /// How long the answer to an attempt may take.
+    pub(super) fn answer_time(&self) -> Duration {
+        self.engine.settings.command_timeout + self.plan.replication.patience()
+    }
+
     /// The request that is sent at `sent`, and by when it must be answered.
     fn next_attempt(&mut self, waiter: &WaiterGuard<'_>, sent: Moment) -> (Attempt<'a>, Moment) {
         let settings = &self.engine.settings;
-        let by = sent + (settings.command_timeout + self.plan.replication.patience());
+        let by = sent + self.answer_time();
         waiter.asks(by, self.owner);
         if !self.unknown_outcome {
             let may_hand_off = self.plan.is_watched() && !settings.hand_off.is_zero();
@@ -280,7 +285,7 @@ impl<'a> Wait<'a> {
         let wake = Arc::new(waiter.wake());
         let by = self.plan.at_most(self.engine.command_deadline());
         // An attempt follows, and waiters behind us wait for its answer.
-        waiter.asks(by + self.engine.settings.command_timeout, self.owner);
+        waiter.asks(by + self.answer_time(), self.owner);
         let watch = call_backend(|| self.engine.store()?.watch(&self.lock.name, wake, by))?;
         waiter.keep_watch(watch);
         Ok(())

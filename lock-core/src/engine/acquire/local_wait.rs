@@ -99,7 +99,9 @@ impl Wait<'_> {
             Known::Nothing if overdue.is_none() => Some(Ok(Queued::Late)),
             Known::Nothing => Some(Err(unanswered())),
             Known::By(by) => {
-                let until = *overdue.get_or_insert(by);
+                // A head that watches first has two answers to come: one is waited for.
+                let most = self.plan.deadline.map_or(by, |end| end + self.answer_time());
+                let until = *overdue.get_or_insert(by.min(most));
                 if now >= until {
                     return Some(Err(unanswered()));
                 }

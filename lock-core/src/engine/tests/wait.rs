@@ -91,28 +91,38 @@ fn lock_that_was_wanted_a_moment_ago_is_watched_before_it_is_asked_for() {
 
 #[test]
 fn follower_waits_for_the_attempt_behind_a_slow_watch() {
-    let (store, clock) = Recorded::new();
-    let (holder, client) = (store.client(), store.client());
-    let lock = holder.mutex("x").unwrap();
-    let held = lock.lock().unwrap();
-    let first = sleeper(&store, &client, &clock, LockOptions::new());
-    held.unlock().unwrap();
-    assert!(is_done(first).unwrap());
-    let _held = lock.lock().unwrap();
-    clock.advance(SECOND / 100); // what the store has said is older than the waits to come
-    let gate = store.gate.lock();
-    store.fail_next("watch", Fault::Hangs);
-    let head = waiter(&client, LockOptions::new().wait(SECOND / 10));
-    eventually("the head waits for its watch", || store.count("watch") == 2);
-    let follower = waiter(&client, LockOptions::new().wait(SECOND / 20));
-    parked(&clock, 3); // the follower, and a timer of each client
-    clock.advance(SECOND / 20);
-    parked(&clock, 3); // past its deadline it waits for the head's answer
-    clock.advance(SECOND / 20);
-    parked(&clock, 3);
-    drop(gate);
-    assert!(!is_done(head).unwrap(), "it was busy");
-    assert!(!is_done(follower).unwrap(), "the head was told that it was busy");
+    for is_answered in [true, false] {
+        let (store, clock) = Recorded::new();
+        let (holder, client) = (store.client(), store.client());
+        let lock = holder.mutex("x").unwrap();
+        let held = lock.lock().unwrap();
+        let first = sleeper(&store, &client, &clock, LockOptions::new());
+        held.unlock().unwrap();
+        assert!(is_done(first).unwrap());
+        let held = lock.lock().unwrap();
+        clock.advance(SECOND / 100); // what the store has said is older than the waits to come
+        let gate = store.gate.lock();
+        store.fail_next("watch", Fault::Hangs);
+        let head = waiter(&client, LockOptions::new().wait(SECOND / 10));
+        eventually("the head waits for its watch", || store.count("watch") == 2);
+        let follower = waiter(&client, LockOptions::new().wait(SECOND / 20));
+        parked(&clock, 3); // the follower, and a timer of each client
+        clock.advance(SECOND / 20);
+        parked(&clock, 3); // past its deadline it waits for the head's answer
+        clock.advance(SECOND / 20);
+        parked(&clock, 3);
+        if is_answered {
+            drop(gate);
+            assert!(!is_done(head).unwrap(), "it was busy");
+            assert!(!is_done(follower).unwrap(), "the head was told that it was busy");
+        } else {
+            clock.advance(2 * SECOND - SECOND / 20); // a command timeout after its deadline
+            assert!(is_done(follower).unwrap_err().is_unavailable(), "it waits for no more");
+            drop(gate);
+            held.unlock().unwrap();
+            is_done(head).unwrap();
+        }
+    }
 }
 
 #[test]

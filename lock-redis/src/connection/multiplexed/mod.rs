@@ -12,8 +12,8 @@
 //!   chosen, or A is the reader when it leaves, and hands over ([`MultiplexedConnection::leave`]).
 //! - *Unsent bytes have a writer.* A thread may leave its bytes to a reader that is awake: the
 //!   reader looks for them under the lock in which it decides to sleep. A reader that leaves makes
-//!   another thread the reader, awake, or writes itself if none waits; a writer that gives up on a
-//!   peer that takes nothing wakes another.
+//!   another thread the reader, awake, or writes for callbacks if none waits; a writer that gives up
+//!   on a peer that takes nothing wakes another.
 //! - *A reply goes to its request.* Requests stay pending in the order of their bytes until they
 //!   are replied to. A caller that gives up takes its bytes back if none has left; otherwise its
 //!   request stays, abandoned, and the reply is dropped.
@@ -270,7 +270,11 @@ impl MultiplexedConnection {
             if reads && pending.reader == Some(id) {
                 pending.asleep = true;
                 // What has passed since `now` was read lengthens the sleep by as much.
-                let longest = self.patience(&pending).min(by).since(now);
+                let mut longest = self.patience(&pending).min(by).since(now);
+                if pending.writing && self.stalled.load(Ordering::Acquire) {
+                    // The writer may give up, and leaves the rest to this thread.
+                    longest = longest.min(Self::WRITE_WAIT);
+                }
                 drop(pending);
                 pending = match self.read(longest, slot) {
                     Ok(outcome) => return outcome,
@@ -301,17 +305,26 @@ impl MultiplexedConnection {
     fn leave<'a>(&'a self, mut pending: MutexGuard<'a, PendingRequests>, id: RequestId) {
         let mut wakeups = DeferredWakeups::default();
         if pending.reader == Some(id) {
-            pending.hand_over_reading(&mut wakeups);
+            pending = self.hand_over_reading(pending, &mut wakeups);
         }
-        if pending.wants_writer() {
-            match pending.reader {
-                // No thread waits: what is left are requests with callbacks.
-                None => pending = self.write(pending),
-                Some(_) if pending.asleep => pending.wake_a_writer(&mut wakeups),
-                Some(_) => {}
-            }
+        if pending.wants_writer() && pending.asleep {
+            pending.wake_a_writer(&mut wakeups);
         }
         drop(self.deliver(pending, wakeups));
+    }
+
+    /// Makes the first thread that waits the reader. Where none does, what callbacks wait for is
+    /// written here.
+    fn hand_over_reading<'a>(
+        &'a self,
+        mut pending: MutexGuard<'a, PendingRequests>,
+        wakeups: &mut DeferredWakeups,
+    ) -> MutexGuard<'a, PendingRequests> {
+        pending.hand_over_reading(wakeups);
+        if pending.reader.is_none() && pending.has_callbacks() && pending.wants_writer() {
+            pending = self.write(pending);
+        }
+        pending
     }
 
     /// Writes what is unsent, also what is added meanwhile, as far as the peer takes it.

@@ -33,7 +33,7 @@ impl MultiplexedConnection {
         let (mut pending, mut wakeups) = self.read_with(fill, Some(slot));
         let outcome = slot.take();
         if outcome.is_some() {
-            pending.hand_over_reading(&mut wakeups);
+            pending = self.hand_over_reading(pending, &mut wakeups);
         }
         let pending = self.deliver(pending, wakeups);
         match outcome {

@@ -354,22 +354,28 @@ fn callback_that_is_sent_again_keeps_its_deadline() {
 }
 
 #[test]
-fn callback_left_to_an_awake_reader_is_sent_when_that_gives_up() {
-    let (connection, mut peer) = pair();
-    peer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let long = [b'x'; 200];
-    thread::scope(|scope| {
-        let reader = scope.spawn(|| call(&connection, &long, within(300)));
-        hear_word(&mut peer, &long);
-        while !connection.pending.lock().asleep {
-            thread::yield_now();
-        }
-        connection.pending.lock().asleep = false;
-        let done = Box::new(|_: Result<Reply, _>| ReplyCheck::Expected);
-        let callback = CallbackRequest { by_hash: Vec::new(), text: "", done };
-        assert!(connection.submit(b"short", within(60_000), callback).is_ok());
-        assert!(connection.pending.lock().wants_writer(), "the reader will send it with its own");
-        assert!(is_unknown(&reader.join().unwrap()));
-    });
-    assert_eq!(hear(&mut peer, 5), b"short");
+fn callback_left_to_an_awake_reader_is_sent_when_that_leaves() {
+    for is_answered in [true, false] {
+        let (connection, mut peer) = pair();
+        peer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let long = [b'x'; 200];
+        let by = within(if is_answered { 60_000 } else { 300 });
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| call(&connection, &long, by));
+            hear_word(&mut peer, &long);
+            while !connection.pending.lock().asleep {
+                thread::yield_now();
+            }
+            connection.pending.lock().asleep = false;
+            let done = Box::new(|_: Result<Reply, _>| ReplyCheck::Expected);
+            let callback = CallbackRequest { by_hash: Vec::new(), text: "", done };
+            assert!(connection.submit(b"short", within(60_000), callback).is_ok());
+            assert!(connection.pending.lock().wants_writer(), "the reader will send it");
+            if is_answered {
+                peer.write_all(b":1\r\n").unwrap();
+            }
+            assert_eq!(reader.join().unwrap().is_ok(), is_answered);
+        });
+        assert_eq!(hear(&mut peer, 5), b"short");
+    }
 }
