@@ -12,8 +12,8 @@
 //!   chosen, or A is the reader when it leaves, and hands over ([`MultiplexedConnection::leave`]).
 //! - *Unsent bytes have a writer.* A thread may leave its bytes to a reader that is awake: the
 //!   reader looks for them under the lock in which it decides to sleep. A reader that leaves makes
-//!   another thread the reader, awake, or writes for callbacks if none waits; a writer that gives up
-//!   on a peer that takes nothing wakes another.
+//!   another thread the reader, awake, or writes for callbacks if none waits; a writer that gives
+//!   up on a peer that takes nothing wakes another.
 //! - *A reply goes to its request.* Requests stay pending in the order of their bytes until they
 //!   are replied to. A caller that gives up takes its bytes back if none has left; otherwise its
 //!   request stays, abandoned, and the reply is dropped.
