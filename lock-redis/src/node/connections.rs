@@ -58,6 +58,16 @@ impl Node {
         })
     }
 
+    /// The same, behind the releases that no thread waits for: those are on another connection.
+    pub(super) fn borrow_behind_releases(
+        &self,
+        mode: RequestMode,
+        by: Moment,
+    ) -> Result<NodeConnection<'_>, Failure> {
+        self.link.wait_for_callbacks(by)?;
+        self.borrow(mode, by)
+    }
+
     /// The first connection for renewals that no other renewal uses; one of the pool, without
     /// reports, where all are in use.
     pub(super) fn renewal_connection(

@@ -37,9 +37,7 @@ impl Node {
         names: &[LockName],
         by: Moment,
     ) -> Result<Vec<Result<LockInfo, Failure>>, Failure> {
-        // On another connection than the releases, it must not come before one.
-        self.link.wait_for_callbacks(by)?;
-        let mut connection = self.borrow(RequestMode::Direct, by)?;
+        let mut connection = self.borrow_behind_releases(RequestMode::Direct, by)?;
         match format.0.owned() {
             Some(owned) => owned.inspect_all(connection.get(), names, by),
             None => {

@@ -163,9 +163,7 @@ impl Node {
     ) -> Result<Answer, Failure> {
         let needed = self.needed(attempt.replication, by)?;
         let time = attempt.replication.time();
-        // On another connection than the releases, it must not come before one.
-        self.link.wait_for_callbacks(by)?;
-        let mut connection = self.borrow(mode, by)?;
+        let mut connection = self.borrow_behind_releases(mode, by)?;
         self.eviction.refuse(connection.get(), by)?;
         let clock = self.dialer.clock().as_ref();
         let mut link = AcknowledgedConnection::new(connection.get(), clock, needed, time);

@@ -134,10 +134,10 @@ impl<'a> Wait<'a> {
     fn next_attempt(&mut self, waiter: &WaiterGuard<'_>, sent: Moment) -> (Attempt<'a>, Moment) {
         let settings = &self.engine.settings;
         let by = sent + self.answer_time();
-        waiter.asks(by, self.owner);
+        let has_followers = waiter.asks(by, self.owner);
         if !self.unknown_outcome {
             let may_hand_off = self.plan.is_watched() && !settings.hand_off.is_zero();
-            self.reserve = if may_hand_off && waiter.has_followers() { RESERVE } else { 0 };
+            self.reserve = if may_hand_off && has_followers { RESERVE } else { 0 };
         }
         let tokens = match self.lock.name.kind() {
             LockKind::Permits { .. } => Tokens::None,

@@ -125,17 +125,15 @@ impl WaiterGuard<'_> {
         handed
     }
 
-    /// We ask the store as this owner, and are answered by then.
-    pub(crate) fn asks(&self, by: Moment, owner: OwnerId) {
-        if let Some(head) = self.lock.lock().queue.head_mut() {
+    /// We ask the store as this owner, and are answered by then. Returns whether other waiters are
+    /// behind us.
+    pub(crate) fn asks(&self, by: Moment, owner: OwnerId) -> bool {
+        let mut state = self.lock.lock();
+        if let Some(head) = state.queue.head_mut() {
             head.asks_until = Some(by);
             head.asks_as = Some(owner);
         }
-    }
-
-    /// Whether other waiters are behind us.
-    pub(crate) fn has_followers(&self) -> bool {
-        self.lock.lock().queue.len() > 1
+        state.queue.len() > 1
     }
 
     /// Another client has the lock: the store said so at `now`.

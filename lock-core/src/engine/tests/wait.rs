@@ -54,15 +54,21 @@ fn release_wakes_the_waiter_of_another_client_at_once() {
     assert_eq!((store.count("acquire"), store.watches()), (4, 0), "no thread queues: no watch");
 }
 
-#[test]
-fn lock_that_was_wanted_a_moment_ago_is_watched_before_it_is_asked_for() {
-    let (store, clock) = Recorded::new();
+/// The lock `x` of another client, and a client that had it just now and waited for it before.
+fn wanted_a_moment_ago(store: &Recorded, clock: &ManualClock) -> (crate::Mutex, Client) {
     let (holder, client) = (store.client(), store.client());
     let lock = holder.mutex("x").unwrap();
     let held = lock.lock().unwrap();
-    let first = sleeper(&store, &client, &clock, LockOptions::new());
+    let first = sleeper(store, &client, clock, LockOptions::new());
     held.unlock().unwrap();
     assert!(is_done(first).unwrap());
+    (lock, client)
+}
+
+#[test]
+fn lock_that_was_wanted_a_moment_ago_is_watched_before_it_is_asked_for() {
+    let (store, clock) = Recorded::new();
+    let (lock, client) = wanted_a_moment_ago(&store, &clock);
     // Later the store may have ended what tells of releases, and it is asked twice again.
     for (later, attempts) in [(Duration::ZERO, 1), (SECOND, 2)] {
         clock.advance(later);
@@ -93,12 +99,7 @@ fn lock_that_was_wanted_a_moment_ago_is_watched_before_it_is_asked_for() {
 fn follower_waits_for_the_attempt_behind_a_slow_watch() {
     for is_answered in [true, false] {
         let (store, clock) = Recorded::new();
-        let (holder, client) = (store.client(), store.client());
-        let lock = holder.mutex("x").unwrap();
-        let held = lock.lock().unwrap();
-        let first = sleeper(&store, &client, &clock, LockOptions::new());
-        held.unlock().unwrap();
-        assert!(is_done(first).unwrap());
+        let (lock, client) = wanted_a_moment_ago(&store, &clock);
         let held = lock.lock().unwrap();
         clock.advance(SECOND / 100); // what the store has said is older than the waits to come
         let gate = store.gate.lock();

@@ -34,9 +34,7 @@ impl MultiplexedConnection {
             pending = self.write(pending);
         }
         let mut wakeups = DeferredWakeups::default();
-        if pending.wants_writer() && (pending.reader.is_none() || pending.asleep) {
-            pending.wake_a_writer(&mut wakeups);
-        }
+        pending.wake_a_writer(&mut wakeups);
         self.deliver(pending, wakeups)
     }
 

@@ -307,9 +307,7 @@ impl MultiplexedConnection {
         if pending.reader == Some(id) {
             pending = self.hand_over_reading(pending, &mut wakeups);
         }
-        if pending.wants_writer() && pending.asleep {
-            pending.wake_a_writer(&mut wakeups);
-        }
+        pending.wake_a_writer(&mut wakeups);
         drop(self.deliver(pending, wakeups));
     }
 

@@ -369,9 +369,12 @@ impl PendingRequests {
         wakeups.wake.extend(next.map(|(_, slot)| Arc::clone(slot)));
     }
 
-    /// Has a thread woken that waits and does not read, to write. Without one, the reader writes
-    /// when it wakes.
+    /// While the reader sleeps, has a thread woken that waits and does not read, to write what no
+    /// thread writes. Without one, the reader writes when it wakes.
     pub(super) fn wake_a_writer(&self, wakeups: &mut DeferredWakeups) {
+        if !self.asleep || !self.wants_writer() {
+            return;
+        }
         let mut waiters = self.requests.iter().filter(|request| Some(request.id) != self.reader);
         wakeups.wake.extend(waiters.find_map(|request| match &request.owner {
             ReplyOwner::Caller(slot) => Some(Arc::clone(slot)),
