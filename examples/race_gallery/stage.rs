@@ -7,8 +7,8 @@ use distlock::{
     Backend, ClientId, Clock, Config, Context, FencingToken, LeaseTime, LockName, Moment, OwnerId,
     Replication, Signal, SystemClock, Woken,
 };
-use lock_redis::RedisBackend;
-use lock_redis::parts::{StepHook, bare_format};
+
+use lock_redis::parts::{StepHook, bare_format, standalone};
 use parking_lot::{Condvar, Mutex};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -249,7 +249,7 @@ impl Client {
         let context = Context::new(Arc::new(time), id);
         let config = Config::from_url(url).expect("a good URL");
         let format = bare_format(&config, &context, Arc::clone(&hold) as _).expect("a good URL");
-        let backend = RedisBackend::with_format(&config, &context, format).expect("a good URL");
+        let backend = standalone(&config, &context, format).expect("a good URL");
         Self::on(Arc::new(backend), id, hold)
     }
 

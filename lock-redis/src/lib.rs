@@ -4,11 +4,11 @@
 //!
 //! - [`RedisScheme`], [`SentinelScheme`]: which URLs lead here
 //! - `url`: what a URL says of servers: addresses, credentials, TLS
-//! - `standalone`: [`RedisBackend`], one server as a store of locks
+//! - `standalone`: one server as a store of locks
 //! - `sentinel`: [`SentinelBackend`], the master that the sentinels name, as a store of locks
 //! - `classic`: stores of locks that do not say who holds them
-//! - `node`: one server, all our connections to it, and what can be asked of it; alone, or as a
-//!   node of a cluster or of a quorum
+//! - `node`: one server and all our connections to it, as a store of locks; alone, or as a node of
+//!   a cluster or of a quorum
 //! - `format`: what stands under a lock's key
 //! - `pubsub`: the subscriber, one connection that receives releases for all waiters
 //! - `keys`: the names of keys and channels
@@ -32,7 +32,6 @@ mod url;
 
 pub use scheme::{RedisScheme, SentinelScheme};
 pub use sentinel::SentinelBackend;
-pub use standalone::RedisBackend;
 
 /// What `lock-cluster` is built from: nodes, and the wire format. Not a public interface: it
 /// changes with any release.
@@ -45,12 +44,13 @@ pub mod parts {
     pub use crate::node::cluster::{Redirect, Shard, Shards};
     pub use crate::node::eviction::OPTION as EVICTION;
     pub use crate::node::quorum::{
-        Admission, Agreement, MarkerRequest, Member, Members, NodeView, ProposalReply, ServerInfo,
-        ServerState, VoteTerms, WithView,
+        Admission, Agreement, MarkerRequest, Member, Members, NodeView, ProposalReply, Response,
+        ServerInfo, ServerState, VoteTerms,
     };
     pub use crate::node::{
         Account, Deployment, Granted, Node, NodeDiagnosis, NodeSettings, RelocatableWatch,
         RequestMode, ServerClock, StoreKind, WatchRegistry, compare_clocks, deployments,
     };
     pub use crate::pubsub::TRACKING;
+    pub use crate::standalone::standalone;
 }

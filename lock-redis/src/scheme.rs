@@ -6,7 +6,7 @@ use crate::format::OPTION as FORMAT;
 use crate::node::eviction::OPTION as EVICTION;
 use crate::pubsub::TRACKING;
 use crate::sentinel::SentinelBackend;
-use crate::standalone::RedisBackend;
+use crate::standalone::standalone;
 use crate::url::{SENTINEL, SENTINEL_TLS, TLS, UNIX};
 use lock_core::{Backend, Config, Context, Error, Scheme};
 use std::sync::Arc;
@@ -98,7 +98,7 @@ impl Scheme for RedisScheme {
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
         classic::open_any_format(config, context, None, |format| {
-            RedisBackend::with_format(config, context, format)
+            standalone(config, context, format)
         })
     }
 }

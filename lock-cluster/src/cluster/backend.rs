@@ -1,7 +1,7 @@
 //! [`ClusterBackend`]: a Redis Cluster as a store of locks.
 
 use super::address_map::AddressMap;
-use super::redirect::{Router, superseded};
+use super::redirect::superseded;
 use super::redirect_queue::{RedirectQueue, RedirectedRelease};
 use super::slot_map::{ClusterNode, NodeFactory};
 use super::topology::{Channels, RefreshState, Topology};
@@ -29,15 +29,13 @@ const PORT: u16 = 6379;
 /// has moved. Renewals and plain releases name one key only, and succeed meanwhile. A request
 /// without an answer is not sent again: its outcome is unknown.
 ///
-/// Each master has as many connections as the server of a
-/// [`RedisBackend`](lock_redis::RedisBackend), each made when it is needed; one more asks a node
+/// Each master has as many connections as a server on its own
+/// ([`RedisScheme`](lock_redis::RedisScheme)), each made when it is needed; one more asks a node
 /// for the slot map.
 ///
 /// Dropping it ends its threads and connections, without waiting for them.
 pub struct ClusterBackend {
-    format: Arc<Format>,
-    topology: Topology,
-    router: Router,
+    topology: Arc<Topology>,
     redirect_queue: RedirectQueue,
 }
 
@@ -82,7 +80,7 @@ impl ClusterBackend {
         let refresh_state = Arc::<RefreshState>::default();
         let trouble = Arc::clone(&refresh_state);
         let factory = NodeFactory {
-            settings: NodeSettings::new(config, 0, context)?,
+            settings: NodeSettings::new(config, 0, context, format.clone())?,
             addresses,
             trouble: Arc::new(move || trouble.ask()),
         };
@@ -96,12 +94,9 @@ impl ClusterBackend {
             (_, true) => Channels::Plain,
             (channels, false) => channels,
         };
-        let format = Arc::new(format);
         let bound = config.connect_timeout();
-        let topology =
-            Topology::new(factory, refresh_state, seeds, bound, Arc::clone(&format), channels);
-        let router = Router(Arc::clone(topology.state()));
-        Ok(Self { format, redirect_queue: RedirectQueue::default(), router, topology })
+        let topology = Topology::new(factory, refresh_state, seeds, bound, channels);
+        Ok(Self { redirect_queue: RedirectQueue::default(), topology })
     }
 
     /// Renews the part of a batch that belongs to one node.
@@ -118,7 +113,7 @@ impl ClusterBackend {
             own = group.places.iter().map(|place| batch[*place].clone()).collect();
             &own
         };
-        group.node.node.renew(group.mode, &self.format, mine, by)
+        group.node.node.asked(group.mode).renew_batch(mine, by)
     }
 
     /// Missing acknowledgements of a master without replicas are no loss.
@@ -130,7 +125,7 @@ impl ClusterBackend {
     ) {
         let mut short: Vec<_> =
             outcomes.iter_mut().filter(|it| matches!(it, Ok(Renewal::Unacknowledged(_)))).collect();
-        if short.is_empty() || !self.router.0.has_no_replica(&group.node, by) {
+        if short.is_empty() || !self.topology.has_no_replica(&group.node, by) {
             return;
         }
         for outcome in &mut short {
@@ -185,19 +180,17 @@ fn settled<T>(outcome: Result<T, Failure>) -> Result<T, Failure> {
     })
 }
 
-impl Router {
+impl Topology {
     /// See [`Backend::release`]. It works without the backend.
-    pub(crate) fn release(
-        &self,
+    pub(super) fn release(
+        self: &Arc<Self>,
         acquisition: &AcquisitionId,
         options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        let format = &*self.0.format;
-        let slot = format.slot(&acquisition.name);
-        let released =
-            self.route(slot, by, |node, mode| node.release(mode, format, acquisition, options, by));
-        settled(released.and_then(|released| released.if_still_owner(slot, &self.0)))
+        let slot = self.slot(&acquisition.name);
+        let released = self.route(slot, by, |node| node.release(acquisition, options, by));
+        settled(released.and_then(|released| released.if_still_owner(slot, self)))
     }
 }
 
@@ -207,11 +200,11 @@ impl ClusterBackend {
         &self,
         name: &LockName,
         by: Moment,
-        request: impl Fn(&Node, RequestMode) -> Result<T, Failure>,
+        request: impl Fn(&Node) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let slot = self.format.slot(name);
-        let answer = self.router.route(slot, by, |node, mode| request(node, mode));
-        settled(answer.and_then(|answer| answer.if_still_owner(slot, &self.router.0)))
+        let slot = self.topology.slot(name);
+        let answer = self.topology.route(slot, by, request);
+        settled(answer.and_then(|answer| answer.if_still_owner(slot, &self.topology)))
     }
 
     /// The same for what changes nothing, and so may be sent again: the successor may be known by
@@ -220,11 +213,11 @@ impl ClusterBackend {
         &self,
         name: &LockName,
         by: Moment,
-        request: impl Fn(&Node, RequestMode) -> Result<T, Failure>,
+        request: impl Fn(&Node) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         match self.ask_owner(name, by, &request) {
-            Err(Failure::Unknown(_)) if self.router.0.clock().now() < by => {
-                self.router.0.refreshed(by)?;
+            Err(Failure::Unknown(_)) if self.topology.clock().now() < by => {
+                self.topology.refreshed(by)?;
                 self.ask_owner(name, by, &request)
             }
             answer => answer,
@@ -234,15 +227,14 @@ impl ClusterBackend {
 
 impl Backend for ClusterBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
-        let slot = self.format.slot(attempt.name);
-        let answer =
-            self.router.route(slot, by, |node, mode| node.acquire(mode, &self.format, attempt, by));
-        let answer = answer.and_then(|answer| answer.if_still_owner(slot, &self.router.0));
+        let slot = self.topology.slot(attempt.name);
+        let answer = self.topology.route(slot, by, |node| node.acquire(attempt, by));
+        let answer = answer.and_then(|answer| answer.if_still_owner(slot, &self.topology));
         if matches!(answer, Ok(Answer::Unacknowledged(..))) {
-            self.router.0.ask();
+            self.topology.ask();
         }
         if matches!(answer, Ok(Answer::Granted(_) | Answer::Unacknowledged(..))) {
-            self.router.0.granted.note(self.router.0.clock().now(), attempt.lease);
+            self.topology.granted.note(self.topology.clock().now(), attempt.lease);
         }
         settled(answer)
     }
@@ -257,10 +249,10 @@ impl Backend for ClusterBackend {
         let mut renewals = vec![Err(Failure::NotSent(no_owner)); batch.len()];
         let mut groups = Vec::new();
         for (place, one) in batch.iter().enumerate() {
-            match self.router.0.look(self.format.slot(&one.acquisition.name)) {
+            match self.topology.look(self.topology.slot(&one.acquisition.name)) {
                 Some(owner) => add(&mut groups, owner, RequestMode::Direct, place),
                 // A node may serve it by the next time.
-                None => self.router.0.ask(),
+                None => self.topology.ask(),
             }
         }
         for _ in 0..HOPS {
@@ -270,8 +262,8 @@ impl Backend for ClusterBackend {
                 self.accept_without_replicas(group, &mut outcomes, by);
                 let mut failed = false;
                 for (place, mut outcome) in group.places.iter().zip(outcomes) {
-                    let slot = self.format.slot(&batch[*place].acquisition.name);
-                    let owner = self.router.0.look(slot);
+                    let slot = self.topology.slot(&batch[*place].acquisition.name);
+                    let owner = self.topology.look(slot);
                     if outcome.is_ok()
                         && group.mode == RequestMode::Direct
                         && owner.is_none_or(|owner| !Arc::ptr_eq(&owner, &group.node))
@@ -282,24 +274,24 @@ impl Backend for ClusterBackend {
                     let said = |to: Address| to.said_by(&group.node.address.host);
                     if matches!(outcome, Ok(Renewal::Unacknowledged(_) | Renewal::Unreplicated(_)))
                     {
-                        self.router.0.ask();
+                        self.topology.ask();
                     }
                     if outcome.is_ok() {
-                        let now = self.router.0.clock().now();
-                        self.router.0.granted.note(now, batch[*place].acquisition.lease);
+                        let now = self.topology.clock().now();
+                        self.topology.granted.note(now, batch[*place].acquisition.lease);
                     }
                     failed |= matches!(outcome, Err(Failure::NotSent(_) | Failure::Unknown(_)))
                         || matches!(redirect, Some(Redirect::Down));
                     renewals[*place] = outcome;
                     match redirect {
                         Some(Redirect::Moved(to)) => {
-                            if let Ok(owner) = self.router.0.moved(slot, &group.node, &said(to), by)
+                            if let Ok(owner) = self.topology.moved(slot, &group.node, &said(to), by)
                             {
                                 add(&mut next, owner, RequestMode::Direct, *place);
                             }
                         }
                         Some(Redirect::Ask(to)) => {
-                            if let Ok(target) = self.router.0.node(&group.node, &said(to), by) {
+                            if let Ok(target) = self.topology.node(&group.node, &said(to), by) {
                                 add(&mut next, target, RequestMode::Asking, *place);
                             }
                         }
@@ -307,10 +299,10 @@ impl Backend for ClusterBackend {
                     }
                 }
                 if failed {
-                    self.router.0.suspect(&group.node);
+                    self.topology.suspect(&group.node);
                 }
             }
-            if next.is_empty() || self.router.0.clock().now() >= by {
+            if next.is_empty() || self.topology.clock().now() >= by {
                 break;
             }
             groups = next;
@@ -324,7 +316,7 @@ impl Backend for ClusterBackend {
         options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        self.router.release(acquisition, options, by)
+        self.topology.release(acquisition, options, by)
     }
 
     fn submit_release(
@@ -334,13 +326,13 @@ impl Backend for ClusterBackend {
         by: Moment,
         done: OnReleased,
     ) {
-        let slot = self.format.slot(&acquisition.name);
-        let Some(owner) = self.router.0.look(slot) else {
+        let slot = self.topology.slot(&acquisition.name);
+        let Some(owner) = self.topology.look(slot) else {
             return done(self.release(acquisition, options, by));
         };
         let (queue, id, number) = (self.redirect_queue.clone(), acquisition.clone(), owner.number);
         // Weak: a request that awaits its answer must not keep the cluster or the node.
-        let (topology, node) = (Arc::downgrade(&self.router.0), Arc::downgrade(&owner));
+        let (topology, node) = (Arc::downgrade(&self.topology), Arc::downgrade(&owner));
         let done = Box::new(move |outcome: Result<Release, Failure>| {
             let Some(topology) = topology.upgrade() else { return done(settled(outcome)) };
             // By its number: the node may be removed before its answer arrives.
@@ -348,9 +340,8 @@ impl Backend for ClusterBackend {
             // Not sent from this thread: it is that of another request.
             let redirected = outcome.as_ref().err().and_then(Redirect::of).is_some();
             if redirected || (outcome.is_ok() && is_over()) {
-                let router = Router(topology);
                 return queue.send(RedirectedRelease {
-                    router,
+                    topology,
                     acquisition: id,
                     options,
                     by,
@@ -365,15 +356,15 @@ impl Backend for ClusterBackend {
             }
             done(outcome);
         });
-        owner.node.submit_release(&self.format, acquisition, options, by, done);
+        owner.node.submit_release(acquisition, options, by, done);
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        self.look(name, by, |node, mode| node.inspect(mode, &self.format, name, by))
+        self.look(name, by, |node| node.inspect(name, by))
     }
 
     fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        self.look(name, by, |node, mode| node.peek(mode, &self.format, name, by))
+        self.look(name, by, |node| node.peek(name, by))
     }
 
     fn verify(
@@ -381,29 +372,27 @@ impl Backend for ClusterBackend {
         acquisition: &AcquisitionId,
         by: Moment,
     ) -> Result<Option<HolderInfo>, Failure> {
-        self.look(&acquisition.name, by, |node, mode| {
-            node.verify(mode, &self.format, acquisition, by)
-        })
+        self.look(&acquisition.name, by, |node| node.verify(acquisition, by))
     }
 
     fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
-        self.ask_owner(name, by, |node, mode| node.set_permits(mode, &self.format, name, by))
+        self.ask_owner(name, by, |node| node.set_permits(name, by))
     }
 
     fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
-        let topology = &self.router.0;
+        let topology = &self.topology;
         let mut groups = Vec::new();
         for (place, name) in names.iter().enumerate() {
-            if let Ok(owner) = topology.owner(self.format.slot(name), by) {
+            if let Ok(owner) = topology.owner(self.topology.slot(name), by) {
                 add(&mut groups, owner, RequestMode::Direct, place);
             }
         }
         let mut infos: Vec<_> = names.iter().map(|_| None).collect();
         for group in groups {
             let own: Vec<_> = group.places.iter().map(|place| names[*place].clone()).collect();
-            let Ok(answers) = group.node.node.inspect_all(&self.format, &own, by) else { continue };
+            let Ok(answers) = group.node.node.inspect_each(&own, by) else { continue };
             for (place, answer) in group.places.into_iter().zip(answers) {
-                let owner = topology.look(self.format.slot(&names[place]));
+                let owner = topology.look(self.topology.slot(&names[place]));
                 let is_owner = owner.is_some_and(|owner| Arc::ptr_eq(&owner, &group.node));
                 let is_final = is_owner && answer.as_ref().err().and_then(Redirect::of).is_none();
                 infos[place] = Some(answer).filter(|_| is_final);
@@ -415,7 +404,7 @@ impl Backend for ClusterBackend {
     }
 
     fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
-        let topology = &self.router.0;
+        let topology = &self.topology;
         // The masters by their numbers: one that is made a master meanwhile comes last.
         let first = from.part.parse().unwrap_or(0);
         if first == 0 {
@@ -425,7 +414,7 @@ impl Backend for ClusterBackend {
         let mut left = masters.iter().filter(|master| master.number >= first);
         let Some(master) = left.next() else { return Ok(LockPage::default()) };
         let cursor = if master.number == first { from.cursor } else { 0 };
-        let page = master.node.list(&self.format, pattern, cursor, by).inspect_err(|failure| {
+        let page = master.node.list_page(pattern, cursor, by).inspect_err(|failure| {
             if !matches!(failure, Failure::Refused(_)) {
                 topology.suspect(master);
             }
@@ -435,7 +424,7 @@ impl Backend for ClusterBackend {
             match info {
                 // Its slot is moving, or has moved.
                 Err(failure) if Redirect::of(&failure).is_some() => match self.inspect(&name, by) {
-                    Ok(info) if self.format.is_lock(&info) => locks.push((name, info)),
+                    Ok(info) if topology.format().is_lock(&info) => locks.push((name, info)),
                     Err(failure) if !failure.error().is_foreign_format() => {
                         return Err(failure);
                     }
@@ -452,40 +441,47 @@ impl Backend for ClusterBackend {
     }
 
     fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
-        let owner = self.router.0.look(self.format.slot(name))?;
-        owner.node.poll_pause(&self.format, name, found_by)
+        let owner = self.topology.look(self.topology.slot(name))?;
+        owner.node.poll_pause(name, found_by)
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        self.ask_owner(name, by, |node, mode| node.force_release(mode, &self.format, name, by))
+        self.ask_owner(name, by, |node| node.force_release(name, by))
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
-        let topology = &self.router.0;
+        let topology = &self.topology;
         let moving = topology.watches.register(name, wake);
-        let watched = self.router.route(self.format.slot(name), by, |node, mode| match mode {
-            RequestMode::Direct => moving.subscribe_on(node, &self.format, by),
+        let watched = self.topology.route(self.topology.slot(name), by, |node| match node.mode() {
+            RequestMode::Direct => moving.subscribe_on(node, by),
             // A channel is not redirected while its slot moves.
             RequestMode::Asking => Err(Failure::NotSent(Error::unavailable("the slot is moving"))),
         });
         settled(watched.map(|watched| watched.answer))?;
         // The slot may have moved meanwhile. Only this watch moves.
-        if let Some(home) = topology.look(self.format.slot(name)) {
-            moving.follow(&home.node, &self.format);
+        if let Some(home) = topology.look(self.topology.slot(name)) {
+            moving.follow(&home.node);
         }
         Ok(Watch::new(moving))
     }
 
     fn renewal_node(&self, name: &LockName) -> NodeId {
-        NodeId::new(self.router.0.look(self.format.slot(name)).map_or(0, |owner| owner.number))
+        NodeId::new(self.topology.look(self.topology.slot(name)).map_or(0, |owner| owner.number))
     }
 
     fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
-        self.router.0.diagnose(by)
+        self.topology.diagnose(by)
     }
 
     fn abilities(&self) -> Abilities {
-        self.format.abilities(ReplicaSupport::Listed)
+        self.topology.format().abilities(ReplicaSupport::Listed)
+    }
+}
+
+/// Requests that are under way may keep the topology, but its task ends.
+impl Drop for ClusterBackend {
+    fn drop(&mut self) {
+        self.topology.close();
     }
 }
 

@@ -1,10 +1,11 @@
-//! [`Router`]: sends a request to the owner of its slot, and follows the redirects of the nodes.
+//! [`Topology::route`]: sends a request to the owner of its slot, and follows the redirects of the
+//! nodes.
 //!
 //! A redirect says that the node did nothing, so the request goes on to the named node. A request
 //! without an answer is not sent again: its outcome is unknown, and the engine handles that.
 
 use super::slot_map::ClusterNode;
-use super::topology::TopologyState;
+use super::topology::Topology;
 use lock_core::backend::{Backoff, Failure};
 use lock_core::{Error, Moment, Signal};
 use lock_redis::parts::{Node, Redirect, RequestMode};
@@ -17,10 +18,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// The number of redirects that are followed without a pause.
 const HOPS: u32 = 4;
 
-/// Routes requests by the slot map.
-#[derive(Clone, Debug)]
-pub(crate) struct Router(pub(crate) Arc<TopologyState>);
-
 /// An answer and the node that gave it.
 #[derive(Debug)]
 pub(crate) struct RoutedReply<T> {
@@ -32,8 +29,8 @@ pub(crate) struct RoutedReply<T> {
 impl<T> RoutedReply<T> {
     /// The answer, if the node still owns the slot. A replaced master may have been isolated, and
     /// its writes lost: the outcome is unknown then.
-    pub(crate) fn if_still_owner(self, slot: u16, state: &TopologyState) -> Result<T, Failure> {
-        let is_owner = || state.look(slot).is_some_and(|owner| Arc::ptr_eq(&owner, &self.node));
+    pub(crate) fn if_still_owner(self, slot: u16, topology: &Topology) -> Result<T, Failure> {
+        let is_owner = || topology.look(slot).is_some_and(|owner| Arc::ptr_eq(&owner, &self.node));
         if self.mode == RequestMode::Asking || is_owner() {
             return Ok(self.answer);
         }
@@ -53,24 +50,24 @@ enum NextHop {
     Later,
 }
 
-impl Router {
+impl Topology {
     /// Asks the owner of `slot`, and the nodes that redirects name.
     pub(crate) fn route<T>(
-        &self,
+        self: &Arc<Self>,
         slot: u16,
         by: Moment,
-        mut ask: impl FnMut(&Arc<Node>, RequestMode) -> Result<T, Failure>,
+        mut ask: impl FnMut(&Node) -> Result<T, Failure>,
     ) -> Result<RoutedReply<T>, Failure> {
-        let clock = self.0.clock();
-        let mut next = NextHop::To(self.0.owner(slot, by)?, RequestMode::Direct);
+        let clock = self.clock();
+        let mut next = NextHop::To(self.owner(slot, by)?, RequestMode::Direct);
         let (mut hops, mut backoff) = (0, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
         loop {
             let NextHop::To(node, mode) = next else {
                 clock.wait(&Arc::<Signal>::default(), by.min(clock.now() + backoff.next()));
-                next = NextHop::To(self.0.owner(slot, by)?, RequestMode::Direct);
+                next = NextHop::To(self.owner(slot, by)?, RequestMode::Direct);
                 continue;
             };
-            let failure = match ask(&node.node, mode) {
+            let failure = match ask(&node.node.asked(mode)) {
                 Ok(answer) => return Ok(RoutedReply { answer, node, mode }),
                 Err(failure) => failure,
             };
@@ -89,7 +86,7 @@ impl Router {
 
     /// The next hop of a request that failed on this node; or the failure, if there is none.
     fn next_hop(
-        &self,
+        self: &Arc<Self>,
         slot: u16,
         node: &Arc<ClusterNode>,
         failure: Failure,
@@ -102,18 +99,18 @@ impl Router {
                 if to == node.address {
                     return Ok(NextHop::Later);
                 }
-                self.0.moved(slot, node, &to, by).map(|to| NextHop::To(to, RequestMode::Direct))
+                self.moved(slot, node, &to, by).map(|to| NextHop::To(to, RequestMode::Direct))
             }
             (Some(Redirect::Ask(to)), _) => {
-                let to = self.0.node(node, &to.said_by(&node.address.host), by)?;
+                let to = self.node(node, &to.said_by(&node.address.host), by)?;
                 Ok(NextHop::To(to, RequestMode::Asking))
             }
             (Some(Redirect::TryAgain), _) => Ok(NextHop::Later),
             (Some(_), _) | (None, Failure::NotSent(_)) => {
-                self.0.suspect(node);
+                self.suspect(node);
                 // Another node may have taken over already.
-                self.0.refreshed(by)?;
-                match self.0.look(slot) {
+                self.refreshed(by)?;
+                match self.look(slot) {
                     Some(owner) if !Arc::ptr_eq(&owner, node) => {
                         Ok(NextHop::To(owner, RequestMode::Direct))
                     }
@@ -121,7 +118,7 @@ impl Router {
                 }
             }
             (None, Failure::Unknown(_)) => {
-                self.0.suspect(node);
+                self.suspect(node);
                 Err(failure)
             }
             (None, _) => Err(failure),

@@ -1,6 +1,6 @@
 //! [`RedirectQueue`]: asynchronous releases that were redirected, sent in the background.
 
-use super::redirect::Router;
+use super::topology::Topology;
 use lock_core::Moment;
 use lock_core::backend::{
     AcquisitionId, BackgroundTask, Failure, OnReleased, Release, ReleaseOptions, call_backend,
@@ -19,7 +19,7 @@ pub(crate) struct RedirectQueue {
 
 /// One release.
 pub(crate) struct RedirectedRelease {
-    pub(crate) router: Router,
+    pub(crate) topology: Arc<Topology>,
     pub(crate) acquisition: AcquisitionId,
     pub(crate) options: ReleaseOptions,
     pub(crate) by: Moment,
@@ -31,7 +31,7 @@ pub(crate) struct RedirectedRelease {
 impl RedirectQueue {
     /// Adds a release. Waits for nothing.
     pub(crate) fn send(&self, release: RedirectedRelease) {
-        let clock = Arc::clone(release.router.0.clock());
+        let clock = Arc::clone(release.topology.clock());
         self.releases.lock().push_back(release);
         let releases = Arc::clone(&self.releases);
         let next = move || releases.lock().pop_front();
@@ -51,9 +51,9 @@ impl RedirectQueue {
 
 impl RedirectedRelease {
     fn send(self) {
-        let Self { router, acquisition, options, by, done, first_outcome } = self;
+        let Self { topology, acquisition, options, by, done, first_outcome } = self;
         // The caller is told of a panic, too.
-        let outcome = call_backend(|| router.release(&acquisition, options, by));
+        let outcome = call_backend(|| topology.release(&acquisition, options, by));
         done(match (first_outcome, outcome) {
             // It was freed before its slot moved.
             (Ok(freed), Ok(Release::Gone)) => Ok(freed),

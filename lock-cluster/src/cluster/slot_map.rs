@@ -14,7 +14,7 @@ pub(crate) struct ClusterNode {
     pub(crate) number: u64,
     /// The address that the cluster announces.
     pub(crate) address: Address,
-    pub(crate) node: Arc<Node>,
+    pub(crate) node: Node,
     /// The number of listed replicas that are not down.
     replicas: Arc<ReplicaCount>,
     /// Whether its last request failed: other nodes are asked for the slot map first.
@@ -189,8 +189,10 @@ impl SlotMap {
         let place =
             place.ok_or_else(|| Error::unavailable("the cluster has more masters than slots"))?;
         let real = factory.addresses.real(address);
-        let node = factory.settings.guest_on(&real.host, real.port, id)?;
-        let node = self.make(address, node, factory);
+        let replicas = Arc::<ReplicaCount>::default();
+        let listing = Arc::clone(&replicas) as _;
+        let node = factory.settings.guest_on(&real.host, real.port, id, listing)?;
+        let node = self.make(address, node, replicas, factory);
         self.masters.push(node);
         Ok(place)
     }
@@ -203,12 +205,16 @@ impl SlotMap {
     ) -> Option<Arc<ClusterNode>> {
         let real = factory.addresses.real(address);
         let node = factory.settings.bystander_on(&real.host, real.port).ok()?;
-        Some(self.make(address, node, factory))
+        Some(self.make(address, node, Arc::default(), factory))
     }
 
-    fn make(&mut self, address: &Address, node: Node, factory: &NodeFactory) -> Arc<ClusterNode> {
-        let replicas = Arc::<ReplicaCount>::default();
-        let node = Arc::new(node.with_listing(Arc::clone(&replicas) as _));
+    fn make(
+        &mut self,
+        address: &Address,
+        node: Node,
+        replicas: Arc<ReplicaCount>,
+        factory: &NodeFactory,
+    ) -> Arc<ClusterNode> {
         node.on_trouble(Arc::clone(&factory.trouble));
         self.last_number += 1;
         Arc::new(ClusterNode {

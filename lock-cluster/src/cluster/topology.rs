@@ -15,7 +15,7 @@ pub(crate) use refresh::RefreshState;
 
 use super::slot_map::{ClusterNode, NodeFactory, SlotMap};
 use lock_core::backend::Failure;
-use lock_core::{Clock, Error, Finding, FindingLevel, Moment};
+use lock_core::{Clock, Error, Finding, FindingLevel, LockName, Moment};
 use lock_redis::parts::{Address, Format, Granted, StoreKind, WatchRegistry, compare_clocks};
 use parking_lot::{Mutex, RwLock};
 use refresh::SOURCE_TIMEOUT;
@@ -25,17 +25,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// The topology; its task ends when this is dropped.
-#[derive(Debug)]
-pub(crate) struct Topology(Arc<TopologyState>);
-
-/// The state that the task and the requests share.
-pub(crate) struct TopologyState {
+/// See the [module's text](self). Shared by the task and the requests.
+pub(crate) struct Topology {
     factory: NodeFactory,
     seeds: Vec<Address>,
     clock: Arc<dyn Clock>,
     connect_timeout: Duration,
-    pub(crate) format: Arc<Format>,
     channels: Channels,
     /// Set when the kind of channels is decided.
     settled: OnceLock<()>,
@@ -69,15 +64,13 @@ impl Topology {
         refresh_state: Arc<RefreshState>,
         seeds: Vec<Address>,
         connect_timeout: Duration,
-        format: Arc<Format>,
         channels: Channels,
-    ) -> Self {
-        Self(Arc::new(TopologyState {
+    ) -> Arc<Self> {
+        Arc::new(Self {
             clock: Arc::clone(factory.settings.clock()),
             factory,
             seeds,
             connect_timeout,
-            format,
             channels,
             settled: OnceLock::new(),
             map: RwLock::new(SlotMap::new()),
@@ -88,23 +81,25 @@ impl Topology {
             silent_since: Mutex::default(),
             granted: Granted::default(),
             reported: Mutex::default(),
-        }))
+        })
     }
 
-    pub(crate) fn state(&self) -> &Arc<TopologyState> {
-        &self.0
+    /// Ends the task.
+    pub(crate) fn close(&self) {
+        self.refresh_state.close();
     }
-}
 
-impl Drop for Topology {
-    fn drop(&mut self) {
-        self.0.refresh_state.close();
-    }
-}
-
-impl TopologyState {
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
+    }
+
+    pub(crate) fn format(&self) -> &Format {
+        self.factory.settings.format()
+    }
+
+    /// The slot of a lock.
+    pub(crate) fn slot(&self, name: &LockName) -> u16 {
+        self.format().slot(name)
     }
 
     /// The known owner of a slot.
@@ -163,9 +158,8 @@ impl TopologyState {
 
     /// Moves the watches of slots that have another owner.
     pub(crate) fn follow(&self) {
-        self.watches.relocate(&self.format, |name| {
-            let map = self.map.read();
-            map.owner(self.format.slot(name)).map(|owner| Arc::clone(&owner.node))
+        self.watches.relocate(|name| {
+            self.map.read().owner(self.slot(name)).map(|owner| owner.node.clone())
         });
     }
 
@@ -242,8 +236,7 @@ impl TopologyState {
             } else {
                 Ok(())
             };
-            let found =
-                asked.and_then(|()| master.node.diagnose(&self.format, StoreKind::Cluster, by));
+            let found = asked.and_then(|()| master.node.examine(StoreKind::Cluster, by));
             match found {
                 Ok(found) => {
                     findings.extend(found.findings);
@@ -283,7 +276,7 @@ impl TopologyState {
     }
 }
 
-impl fmt::Debug for TopologyState {
+impl fmt::Debug for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let map = self.map.read();
         f.debug_struct("Topology")

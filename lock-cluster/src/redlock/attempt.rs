@@ -5,13 +5,13 @@
 
 use super::attempt_state::{AttemptState, NodeAnswer, Outstanding, QuorumReceipt};
 use super::majority::{Decision, RoundTally, free_in, majority};
-use super::node::{Response, Vote};
+use super::node::Vote;
 use super::node_worker::{NodeContext, Queue};
 use super::quorum::Quorum;
 use super::responses::Responses;
 use lock_core::backend::{Answer, Attempt, Failure, Grant, Pause, Receipt, RollbackCause, Tokens};
 use lock_core::{Error, ErrorKind, FencingToken, MemberOutcome, MemberResult, Moment, TokenRange};
-use lock_redis::parts::NodeView;
+use lock_redis::parts::{NodeView, Response};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -3,13 +3,13 @@
 
 use super::majority::RoundTally;
 use super::membership::Membership;
-use super::node::{Response, Vote};
+use super::node::Vote;
 use super::node_worker::NodeContext;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Receipt, Release, ReleaseOptions, Tombstone,
 };
 use lock_core::{Clock, Error, Moment, Signal};
-use lock_redis::parts::NodeView;
+use lock_redis::parts::{NodeView, Response};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;

@@ -60,7 +60,7 @@ impl QuorumBackend {
         node_timeout: Duration,
         context: &Context,
     ) -> Result<Self, Error> {
-        let node = |(at, store)| QuorumNode::Store { store, name: format!("node {}", at + 1) };
+        let node = |(at, store)| QuorumNode::of_store(at + 1, store);
         Self::of(stores.into_iter().enumerate().map(node).collect(), node_timeout, context)
     }
 
@@ -227,7 +227,7 @@ impl Backend for QuorumBackend {
             let is_last = nodes.len() == quorum.workers.len();
             (!is_last).then(|| PagePosition::new(nodes + "/", 0))
         };
-        let page = match worker.context().node().list(pattern, &inner, quorum.by(by)) {
+        let page = match worker.context().node().store().list(pattern, &inner, quorum.by(by)) {
             Ok(page) => page,
             Err(failure) => {
                 let nodes = format!("{nodes}!");
@@ -254,8 +254,8 @@ impl Backend for QuorumBackend {
     }
 
     fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
-        let nodes = self.0.workers.iter().map(|worker| worker.context().node());
-        nodes.filter_map(|node| node.poll_pause(name, found_by)).min()
+        let stores = self.0.workers.iter().map(|worker| worker.context().node().store());
+        stores.filter_map(|store| store.poll_pause(name, found_by)).min()
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

@@ -2,10 +2,9 @@
 //! the same view.
 
 use super::majority::majority;
-use super::node::Response;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
-use lock_redis::parts::{NodeView, ServerState};
+use lock_redis::parts::{NodeView, Response, ServerState};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -104,7 +104,7 @@ impl Quorum {
     }
 
     pub(super) fn names(&self) -> Vec<String> {
-        self.workers.iter().map(|worker| worker.context().node().name()).collect()
+        self.workers.iter().map(|worker| worker.context().node().name().to_owned()).collect()
     }
 
     /// The states of all servers, each member once.

@@ -1,14 +1,13 @@
-//! [`QuorumNode`]: one store of a quorum, and its responses.
+//! [`QuorumNode`]: one store of a quorum.
 
-use lock_core::backend::{Abilities, AcquisitionId, ReplicaSupport};
 use lock_core::backend::{
-    Answer, Attempt, Backend, Failure, FoundBusyBy, LockInfo, LockPage, NodeId, OnReleased,
-    PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
+    Abilities, Answer, Attempt, Backend, Failure, LockInfo, NodeId, Renewal, RenewalRequest,
+    ReplicaSupport,
 };
 use lock_core::{Error, LockName, Moment};
 use lock_redis::parts::{
-    Format, MarkerRequest, Node, NodeDiagnosis, NodeView, ProposalReply, RequestMode, ServerInfo,
-    ServerState, StoreKind, VoteTerms, WithView,
+    MarkerRequest, Node, NodeDiagnosis, NodeView, ProposalReply, Response, ServerInfo, ServerState,
+    StoreKind, VoteTerms,
 };
 use parking_lot::Mutex;
 use std::fmt;
@@ -19,11 +18,11 @@ use std::time::Duration;
 const REFUSAL_VALIDITY: Duration = Duration::from_secs(1);
 
 /// One store of a quorum.
-pub(super) enum QuorumNode {
-    /// A store that loses no data and keeps its identity, named by its number.
-    Store { store: Arc<dyn Backend>, name: String },
-    /// A Redis server, whose marker is read with each answer.
-    Server(Box<RedisNode>),
+pub(super) struct QuorumNode {
+    store: Arc<dyn Backend>,
+    name: String,
+    /// `None` for a store that loses no data and keeps its identity.
+    server: Option<RedisNode>,
 }
 
 /// The values that all nodes and clients of a quorum must agree on.
@@ -37,23 +36,6 @@ pub(super) struct QuorumTerms {
     pub(super) durable: bool,
 }
 
-/// An answer and the node that gave it; without one if the store has no marker.
-#[derive(Clone)]
-pub(super) struct Response<T> {
-    pub(super) what: T,
-    pub(super) by: Option<Arc<NodeView>>,
-}
-
-impl<T> Response<T> {
-    fn of((what, by): WithView<T>) -> Self {
-        Self { what, by }
-    }
-
-    fn of_store(what: T) -> Self {
-        Self { what, by: None }
-    }
-}
-
 /// The response to an attempt.
 #[derive(Debug)]
 pub(super) enum Vote {
@@ -65,27 +47,35 @@ pub(super) enum Vote {
 }
 
 impl QuorumNode {
+    /// A store without a marker, named by its number.
+    pub(super) fn of_store(number: usize, store: Arc<dyn Backend>) -> Self {
+        Self { store, name: format!("node {number}"), server: None }
+    }
+
+    /// A Redis server, whose marker is read with each answer. Connects to nothing.
+    pub(super) fn of_server(node: Node, terms: QuorumTerms) -> Self {
+        let (name, store) = (node.server().to_string(), Arc::new(node.clone()));
+        Self { store, name, server: Some(RedisNode::new(node, terms)) }
+    }
+
     /// The name of the node in messages.
-    pub(super) fn name(&self) -> String {
-        match self {
-            Self::Store { name, .. } => name.clone(),
-            Self::Server(server) => server.node.server().to_string(),
-        }
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What is asked without a look at the marker.
+    pub(super) fn store(&self) -> &dyn Backend {
+        &*self.store
     }
 
     pub(super) fn server(&self) -> Option<&RedisNode> {
-        match self {
-            Self::Store { .. } => None,
-            Self::Server(server) => Some(server),
-        }
+        self.server.as_ref()
     }
 
     pub(super) fn abilities(&self) -> Abilities {
-        match self {
-            Self::Store { store, .. } => store.abilities(),
-            Self::Server(server) => {
-                server.format.abilities(ReplicaSupport::Never).independent(true)
-            }
+        match &self.server {
+            None => self.store.abilities(),
+            Some(server) => server.node.format().abilities(ReplicaSupport::Never).independent(true),
         }
     }
 
@@ -94,11 +84,9 @@ impl QuorumNode {
         attempt: &Attempt<'_>,
         by: Moment,
     ) -> Result<Response<Vote>, Failure> {
-        match self {
-            Self::Store { store, .. } => {
-                store.acquire(attempt, by).map(|answer| Response::of_store(Vote::Cast(answer)))
-            }
-            Self::Server(server) => server.vote(attempt, by).map(Response::of),
+        match &self.server {
+            None => self.store.acquire(attempt, by).map(Vote::Cast).map(Response::of_store),
+            Some(server) => server.vote(attempt, by),
         }
     }
 
@@ -107,45 +95,12 @@ impl QuorumNode {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Response<Renewal>, Failure>> {
-        match self {
-            Self::Store { store, .. } => {
-                let renewals = store.renew(NodeId::new(0), batch, by).into_iter();
+        match &self.server {
+            None => {
+                let renewals = self.store.renew(NodeId::new(0), batch, by).into_iter();
                 renewals.map(|renewal| renewal.map(Response::of_store)).collect()
             }
-            Self::Server(server) => {
-                let renewals = server.node.renew_with_view(&server.format, batch, by).into_iter();
-                renewals.map(|renewal| renewal.map(Response::of)).collect()
-            }
-        }
-    }
-
-    pub(super) fn release(
-        &self,
-        acquisition: &AcquisitionId,
-        options: ReleaseOptions,
-        by: Moment,
-    ) -> Result<Release, Failure> {
-        match self {
-            Self::Store { store, .. } => store.release(acquisition, options, by),
-            Self::Server(server) => {
-                let mode = RequestMode::Direct;
-                server.node.release(mode, &server.format, acquisition, options, by)
-            }
-        }
-    }
-
-    pub(super) fn submit_release(
-        &self,
-        acquisition: &AcquisitionId,
-        options: ReleaseOptions,
-        by: Moment,
-        done: OnReleased,
-    ) {
-        match self {
-            Self::Store { store, .. } => store.submit_release(acquisition, options, by, done),
-            Self::Server(server) => {
-                server.node.submit_release(&server.format, acquisition, options, by, done);
-            }
+            Some(server) => server.node.renew_with_view(batch, by),
         }
     }
 
@@ -154,11 +109,9 @@ impl QuorumNode {
         name: &LockName,
         by: Moment,
     ) -> Result<Response<LockInfo>, Failure> {
-        match self {
-            Self::Store { store, .. } => store.inspect(name, by).map(Response::of_store),
-            Self::Server(server) => {
-                server.node.inspect_with_view(&server.format, name, by).map(Response::of)
-            }
+        match &self.server {
+            None => self.store.inspect(name, by).map(Response::of_store),
+            Some(server) => server.node.inspect_with_view(name, by),
         }
     }
 
@@ -167,26 +120,9 @@ impl QuorumNode {
         names: &[LockName],
         by: Moment,
     ) -> Result<Response<Vec<Result<LockInfo, Failure>>>, Failure> {
-        match self {
-            Self::Store { store, .. } => Ok(Response::of_store(store.inspect_all(names, by))),
-            Self::Server(server) => {
-                server.node.inspect_all_with_view(&server.format, names, by).map(Response::of)
-            }
-        }
-    }
-
-    /// The locks that this node alone holds to be held.
-    pub(super) fn list(
-        &self,
-        pattern: &str,
-        from: &PagePosition,
-        by: Moment,
-    ) -> Result<LockPage, Failure> {
-        match self {
-            Self::Store { store, .. } => store.list(pattern, from, by),
-            Self::Server(server) => {
-                server.node.list(&server.format, pattern, from.cursor, by)?.into_page("")
-            }
+        match &self.server {
+            None => Ok(Response::of_store(self.store.inspect_all(names, by))),
+            Some(server) => server.node.inspect_all_with_view(names, by),
         }
     }
 
@@ -197,41 +133,16 @@ impl QuorumNode {
         quorum: Option<&str>,
         by: Moment,
     ) -> Result<Response<bool>, Failure> {
-        match self {
-            Self::Store { store, .. } => store.force_release(name, by).map(Response::of_store),
-            Self::Server(server) => server
-                .node
-                .force_release_with_view(&server.format, name, quorum, by)
-                .map(Response::of),
-        }
-    }
-
-    pub(super) fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
-        match self {
-            Self::Store { store, .. } => store.poll_pause(name, found_by),
-            Self::Server(server) => server.node.poll_pause(&server.format, name, found_by),
-        }
-    }
-
-    pub(super) fn watch(
-        &self,
-        name: &LockName,
-        wake: Arc<dyn Wake>,
-        by: Moment,
-    ) -> Result<Watch, Failure> {
-        match self {
-            Self::Store { store, .. } => store.watch(name, wake, by),
-            Self::Server(server) => server.node.watch(&server.format, name, wake, by),
+        match &self.server {
+            None => self.store.force_release(name, by).map(Response::of_store),
+            Some(server) => server.node.force_release_with_view(name, quorum, by),
         }
     }
 }
 
 impl fmt::Debug for QuorumNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Store { store, .. } => store.fmt(f),
-            Self::Server(server) => server.node.fmt(f),
-        }
+        self.store.fmt(f)
     }
 }
 
@@ -241,7 +152,6 @@ impl fmt::Debug for QuorumNode {
 /// refuses a vote if they have changed.
 pub(super) struct RedisNode {
     node: Node,
-    format: Arc<Format>,
     terms: QuorumTerms,
     cached: Mutex<CachedView>,
 }
@@ -255,9 +165,8 @@ enum CachedView {
 }
 
 impl RedisNode {
-    /// A server under these terms. Connects to nothing.
-    pub(super) fn new(node: Node, format: Arc<Format>, terms: QuorumTerms) -> Self {
-        Self { node, format, terms, cached: Mutex::new(CachedView::None) }
+    fn new(node: Node, terms: QuorumTerms) -> Self {
+        Self { node, terms, cached: Mutex::new(CachedView::None) }
     }
 
     pub(super) fn terms(&self) -> &QuorumTerms {
@@ -266,7 +175,7 @@ impl RedisNode {
 
     /// The key of the marker.
     pub(super) fn marker_key(&self) -> String {
-        self.format.marker_key()
+        self.node.format().marker_key()
     }
 
     /// Asks the server for its identity and its marker. A server that cannot be a node of this
@@ -287,7 +196,7 @@ impl RedisNode {
 
     /// What its settings and its state mean for locks.
     pub(super) fn diagnose(&self, store: StoreKind, by: Moment) -> Result<NodeDiagnosis, Failure> {
-        self.node.diagnose(&self.format, store, by)
+        self.node.examine(store, by)
     }
 
     fn ask_state(&self, by: Moment) -> Result<ServerState, Failure> {
@@ -326,7 +235,7 @@ impl RedisNode {
         request: &MarkerRequest<'_>,
         by: Moment,
     ) -> Result<ServerState, Failure> {
-        let state = self.node.mark(&self.format, run_id, request, by)?;
+        let state = self.node.mark(run_id, request, by)?;
         if &*state.run_id != run_id {
             return Err(Failure::Refused(self.changed()));
         }
@@ -367,15 +276,19 @@ impl RedisNode {
         Ok(self.read_state(by)?.view())
     }
 
-    fn vote(&self, attempt: &Attempt<'_>, by: Moment) -> Result<WithView<Vote>, Failure> {
+    fn vote(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Response<Vote>, Failure> {
         // The server may have restarted or recorded other members since it was read, and once more.
         for _ in 0..3 {
-            let Some(view) = self.view(by)? else { return Ok((Vote::Unmarked, None)) };
+            let Some(view) = self.view(by)? else { return Ok(Response::of_store(Vote::Unmarked)) };
             let QuorumTerms { max_lease, durable, .. } = self.terms;
             let terms = VoteTerms { max_lease, durable, view: &view };
-            match self.node.propose(&self.format, attempt, &terms, by)? {
-                ProposalReply::Answer(answer) => return Ok((Vote::Cast(answer), Some(view))),
-                ProposalReply::Paused(left) => return Ok((Vote::Paused(left), Some(view))),
+            match self.node.propose(attempt, &terms, by)? {
+                ProposalReply::Answer(answer) => {
+                    return Ok(Response { what: Vote::Cast(answer), by: Some(view) });
+                }
+                ProposalReply::Paused(left) => {
+                    return Ok(Response { what: Vote::Paused(left), by: Some(view) });
+                }
                 ProposalReply::Ahead(ahead) => return Err(self.ahead(ahead)),
                 ProposalReply::Stranger | ProposalReply::Unmarked | ProposalReply::Outdated => {
                     *self.cached.lock() = CachedView::None;

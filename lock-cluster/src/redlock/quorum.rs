@@ -3,7 +3,7 @@
 use super::attempt_state::{AttemptState, QuorumReceipt};
 use super::majority;
 use super::membership::Membership;
-use super::node::{QuorumNode, QuorumTerms, RedisNode, Response};
+use super::node::{QuorumNode, QuorumTerms, RedisNode};
 use super::node_worker::{NodeContext, NodeWorker, Queue, is_unavailable};
 use super::responses::Responses;
 use super::token::TokenProposals;
@@ -12,6 +12,7 @@ use lock_core::backend::{
     RenewalRequest, Tombstone,
 };
 use lock_core::{Clock, Error, LeaseTime, MemberOutcome, Moment};
+use lock_redis::parts::Response;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +60,7 @@ impl Quorum {
         let server = nodes.iter().find_map(QuorumNode::server);
         let terms = server.map(|server| *server.terms());
         let membership = Membership::new(
-            nodes.iter().map(QuorumNode::name).collect(),
+            nodes.iter().map(|node| node.name().to_owned()).collect(),
             server.map(RedisNode::marker_key).unwrap_or_default(),
             terms.map(|terms| terms.max_lease).unwrap_or_default(),
         );
@@ -281,7 +282,7 @@ fn submit_release(
         }
         each(at, outcome.map(|release| state.note_release(at, release)));
     });
-    context.node().submit_release(&acquisition, options, by, done);
+    context.node().store().submit_release(&acquisition, options, by, done);
 }
 
 /// The answers without the failures.

@@ -1,7 +1,7 @@
 //! [`RedlockScheme`]: the URLs `redlock://` and `redlocks://`.
 
 use super::backend::QuorumBackend;
-use super::node::{QuorumNode, QuorumTerms, RedisNode};
+use super::node::{QuorumNode, QuorumTerms};
 use lock_core::backend::Backend;
 use lock_core::{Config, Context, Error, Host, Scheme};
 use lock_redis::parts::{FORMAT, Format, NodeSettings, TRACKING};
@@ -164,20 +164,19 @@ pub(super) fn nodes(
             "{name}:{port} stands twice in the URL: its vote would count twice"
         )));
     }
-    let node_settings = NodeSettings::new(config, options.database, context)?;
-    let format = Arc::new(Format::of(config)?);
+    let format = Format::of(config)?;
     if let Some(library) = format.wakes() {
         return Err(Error::configuration(format!(
             "`wakes={library}` in `format=`: that library has each of its locks on one server, and \
              so can share none with a quorum; leave `wakes=` out"
         )));
     }
+    let UrlOptions { max_lease, durable, .. } = *options;
+    let terms = QuorumTerms { max_lease, keep: format.keep(), durable };
+    let node_settings = NodeSettings::new(config, options.database, context, format)?;
     let node = |host: &Host| {
         let (name, port) = place(host);
-        let node = node_settings.node_on(&name, port)?;
-        let UrlOptions { max_lease, durable, .. } = *options;
-        let terms = QuorumTerms { max_lease, keep: format.keep(), durable };
-        Ok(QuorumNode::Server(Box::new(RedisNode::new(node, Arc::clone(&format), terms))))
+        Ok(QuorumNode::of_server(node_settings.node_on(&name, port)?, terms))
     };
     hosts.iter().map(node).collect()
 }

@@ -91,7 +91,7 @@ impl Quorum {
                 let received = sent + clock.now().since(since);
                 Ok((ServerClock::read(Duration::from_micros(state.time), sent, received), state))
             });
-            answers.push((node.name(), answer));
+            answers.push((node.name().to_owned(), answer));
         }
         let views: Vec<_> = answers
             .iter()
@@ -154,7 +154,7 @@ impl Quorum {
             // One that cannot be asked has been reported.
             if let Ok(found) = server.diagnose(store, by) {
                 findings.extend(found.findings);
-                clocks.extend(found.clock.map(|clock| (node.name(), clock)));
+                clocks.extend(found.clock.map(|clock| (node.name().to_owned(), clock)));
             }
         }
         findings.extend(compare_clocks("the quorum", &clocks, store));

@@ -57,7 +57,7 @@ impl PendingWatch {
     ) -> Result<(), Failure> {
         if self.is_wanted() {
             let wake = QuorumWatch::node_wake(Weak::clone(&self.watch), number);
-            let watch = node.watch(&self.name, wake, by)?;
+            let watch = node.store().watch(&self.name, wake, by)?;
             self.watch.upgrade().inspect(|all| all.watches.lock().push(watch));
         }
         Ok(())

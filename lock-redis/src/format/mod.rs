@@ -158,8 +158,8 @@ pub(crate) trait WireFormat: fmt::Debug + Send + Sync {
     }
 }
 
-/// The wire format of a client, with the settings that it depends on.
-#[derive(Debug)]
+/// The wire format of a client, with the settings that it depends on. Clones are the same one.
+#[derive(Clone, Debug)]
 pub struct Format(pub(crate) Arc<dyn WireFormat>);
 
 impl Format {

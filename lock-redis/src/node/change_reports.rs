@@ -6,7 +6,6 @@
 
 use super::Node;
 use crate::connection::{BorrowedConnection, PoolSlot, ServerError};
-use crate::format::Format;
 use crate::keys::Keys;
 use crate::pubsub::{ChangeListener, NotTracked, warn_of_tracking};
 use lock_core::backend::Failure;
@@ -80,13 +79,13 @@ impl Node {
     pub(super) fn report_changes(
         &self,
         connection: &mut BorrowedConnection<'_>,
-        format: &Format,
         by: Moment,
     ) -> Result<(), Failure> {
-        let Some(subscriber) = self.subscriber.reports_to(|| self.listener(format)) else {
+        let Some(subscriber) = self.inner.subscriber.reports_to(|| self.listener()) else {
             return Ok(());
         };
-        if connection.reports_to == subscriber || self.renewals.reports.lock().refused == subscriber
+        if connection.reports_to == subscriber
+            || self.inner.renewals.reports.lock().refused == subscriber
         {
             return Ok(());
         }
@@ -94,9 +93,9 @@ impl Node {
         match refusal.map_err(|error| Failure::NotSent(Failure::from(error).into_error()))? {
             Some(error) => self.reports_are_refused(subscriber, error),
             None if connection.replaces_one_that_reported_to(subscriber) => {
-                let now = self.dialer.clock().now();
-                if self.renewals.reports.lock().replaced(now) {
-                    self.dialer.server().notices().changed(None);
+                let now = self.inner.dialer.clock().now();
+                if self.inner.renewals.reports.lock().replaced(now) {
+                    self.inner.dialer.server().notices().changed(None);
                 }
             }
             None => {}
@@ -106,20 +105,20 @@ impl Node {
 
     /// Losses are known at the next renewal then.
     pub(super) fn reports_are_refused(&self, subscriber: u64, error: ServerError) {
-        self.renewals.reports.lock().refused = subscriber;
+        self.inner.renewals.reports.lock().refused = subscriber;
         // The subscriber may have reconnected meanwhile, with another number.
         if !error.detail.contains("client ID") {
-            warn_of_tracking(self.dialer.server(), &NotTracked::Refused(error));
+            warn_of_tracking(self.inner.dialer.server(), &NotTracked::Refused(error));
         }
     }
 
     /// What is done when keys have changed.
-    fn listener(&self, format: &Format) -> Arc<dyn ChangeListener> {
+    fn listener(&self) -> Arc<dyn ChangeListener> {
         Arc::new(HeldLocks {
-            notices: self.dialer.server().notices().clone(),
-            keys: format.0.keys().clone(),
-            renewals: Arc::clone(&self.renewals),
-            clock: Arc::clone(self.dialer.clock()),
+            notices: self.inner.dialer.server().notices().clone(),
+            keys: self.inner.format.0.keys().clone(),
+            renewals: Arc::clone(&self.inner.renewals),
+            clock: Arc::clone(self.inner.dialer.clock()),
         })
     }
 }

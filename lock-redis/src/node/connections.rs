@@ -4,7 +4,6 @@ use super::{Node, RequestMode};
 use crate::connection::{
     AskingConnection, BorrowedConnection, ConnectionLike, MultiplexedConnection, TrackedConnection,
 };
-use crate::format::Format;
 use lock_core::Moment;
 use lock_core::backend::Failure;
 use std::sync::Arc;
@@ -34,54 +33,37 @@ impl NodeConnection<'_> {
 
 impl Node {
     /// The connection that all share; a borrowed one where the slot is just moving here.
-    pub(super) fn connection(
-        &self,
-        mode: RequestMode,
-        by: Moment,
-    ) -> Result<NodeConnection<'_>, Failure> {
-        match mode {
-            RequestMode::Direct => self.link.connection(by).map(NodeConnection::Shared),
-            RequestMode::Asking => self.borrow(mode, by),
+    pub(super) fn connection(&self, by: Moment) -> Result<NodeConnection<'_>, Failure> {
+        match self.mode {
+            RequestMode::Direct => self.inner.link.connection(by).map(NodeConnection::Shared),
+            RequestMode::Asking => self.borrow(by),
         }
     }
 
     /// A borrowed connection.
-    pub(super) fn borrow(
-        &self,
-        mode: RequestMode,
-        by: Moment,
-    ) -> Result<NodeConnection<'_>, Failure> {
-        let connection = self.pool.borrow(by)?;
-        Ok(match mode {
+    pub(super) fn borrow(&self, by: Moment) -> Result<NodeConnection<'_>, Failure> {
+        let connection = self.inner.pool.borrow(by)?;
+        Ok(match self.mode {
             RequestMode::Direct => NodeConnection::Borrowed(connection),
             RequestMode::Asking => NodeConnection::Asking(AskingConnection::new(connection)),
         })
     }
 
     /// The same, behind the releases that no thread waits for: those are on another connection.
-    pub(super) fn borrow_behind_releases(
-        &self,
-        mode: RequestMode,
-        by: Moment,
-    ) -> Result<NodeConnection<'_>, Failure> {
-        self.link.wait_for_callbacks(by)?;
-        self.borrow(mode, by)
+    pub(super) fn borrow_behind_releases(&self, by: Moment) -> Result<NodeConnection<'_>, Failure> {
+        self.inner.link.wait_for_callbacks(by)?;
+        self.borrow(by)
     }
 
     /// The first connection for renewals that no other renewal uses; one of the pool, without
     /// reports, where all are in use.
-    pub(super) fn renewal_connection(
-        &self,
-        mode: RequestMode,
-        format: &Format,
-        by: Moment,
-    ) -> Result<NodeConnection<'_>, Failure> {
-        let is_direct = mode == RequestMode::Direct;
-        let Some(slot) = self.renewals.free_slot().filter(|_| is_direct) else {
-            return self.borrow(mode, by);
+    pub(super) fn renewal_connection(&self, by: Moment) -> Result<NodeConnection<'_>, Failure> {
+        let is_direct = self.mode == RequestMode::Direct;
+        let Some(slot) = self.inner.renewals.free_slot().filter(|_| is_direct) else {
+            return self.borrow(by);
         };
-        let mut connection = BorrowedConnection::new(Box::new(slot), &self.dialer, by)?;
-        self.report_changes(&mut connection, format, by)?;
+        let mut connection = BorrowedConnection::new(Box::new(slot), &self.inner.dialer, by)?;
+        self.report_changes(&mut connection, by)?;
         Ok(match connection.reports_to {
             0 => NodeConnection::Borrowed(connection),
             _ => NodeConnection::Tracked(TrackedConnection::new(connection)),

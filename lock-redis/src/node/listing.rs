@@ -1,8 +1,8 @@
 //! Requests to a node about many locks. On a borrowed connection: locks that are taken and released
 //! meanwhile do not wait behind them.
 
-use super::{Node, RequestMode};
-use crate::format::{Format, NodePage};
+use super::Node;
+use crate::format::NodePage;
 use lock_core::backend::{Failure, LockInfo};
 use lock_core::{LockName, Moment};
 
@@ -15,15 +15,9 @@ impl Node {
     /// # Errors
     ///
     /// See [`Failure`].
-    pub fn list(
-        &self,
-        format: &Format,
-        pattern: &str,
-        cursor: u64,
-        by: Moment,
-    ) -> Result<NodePage, Failure> {
-        let owned = format.owned(LISTED)?;
-        owned.list_locks(self.borrow(RequestMode::Direct, by)?.get(), pattern, cursor, by)
+    pub fn list_page(&self, pattern: &str, cursor: u64, by: Moment) -> Result<NodePage, Failure> {
+        let owned = self.inner.format.owned(LISTED)?;
+        owned.list_locks(self.borrow(by)?.get(), pattern, cursor, by)
     }
 
     /// The state of these locks, each with all that the server tells.
@@ -31,19 +25,16 @@ impl Node {
     /// # Errors
     ///
     /// See [`Failure`]: the server cannot be asked.
-    pub fn inspect_all(
+    pub fn inspect_each(
         &self,
-        format: &Format,
         names: &[LockName],
         by: Moment,
     ) -> Result<Vec<Result<LockInfo, Failure>>, Failure> {
-        let mut connection = self.borrow_behind_releases(RequestMode::Direct, by)?;
-        match format.0.owned() {
-            Some(owned) => owned.inspect_all(connection.get(), names, by),
-            None => {
-                let each = names.iter().map(|name| format.0.inspect(connection.get(), name, by));
-                Ok(each.collect())
-            }
+        let mut connection = self.borrow_behind_releases(by)?;
+        let (link, format) = (connection.get(), &self.inner.format.0);
+        match format.owned() {
+            Some(owned) => owned.inspect_all(link, names, by),
+            None => Ok(names.iter().map(|name| format.inspect(link, name, by)).collect()),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! [`Node`]: one server, all our connections to it, and what can be asked of it. A standalone
-//! server is one node; where several servers make a store, each that may be written to is one.
+//! [`Node`]: one server and all our connections to it, as a store of locks. A standalone server is
+//! one node; where several servers make a store, each that may be written to is one.
 //!
-//! What a lock looks like in the store is not a node's matter but the format's, which every request
-//! is made by: there is one for each client, whatever the number of nodes.
+//! What a lock looks like in the store is not a node's matter but the format's: there is one for
+//! each client, whatever the number of nodes.
 //!
 //! - `settings`: what all nodes of a client have in common
 //! - `connections`: which connection a request goes on
@@ -34,21 +34,24 @@ pub use settings::NodeSettings;
 pub use watch_registry::{RelocatableWatch, WatchRegistry};
 
 use crate::connection::{
-    AcknowledgedConnection, ConnectionPool, Dialer, Listing, PoolThread, SharedConnection, Timeouts,
+    AcknowledgedConnection, ConnectionPool, Dialer, Listing, SharedConnection,
 };
 use crate::format::{Format, without_own_subscription};
 use crate::pubsub::Subscriber;
 use change_reports::RenewalSlots;
 use cluster::{Port, Shards};
 use diagnosis::NodeTerms;
-use eviction::{Eviction, OnEviction};
+use eviction::Eviction;
 use lock_core::backend::{
-    AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo, OnReleased,
-    Release, ReleaseOptions, Tombstone, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
+    LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
+    ReplicaSupport, Tombstone, Wake, Watch,
 };
-use lock_core::{Clock, Error, ErrorKind, LockName, Moment, Replicas, Replication};
+use lock_core::{
+    Backend, Clock, Error, ErrorKind, Finding, LockName, Moment, Replicas, Replication,
+};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How a node is asked.
@@ -67,7 +70,7 @@ const QUORUM: &str = "stand on a quorum";
 const RENEWED: &str = "be renewed";
 const SHARED: &str = "count permits";
 
-/// One server.
+/// One server. Clones are the same one.
 ///
 /// Attempts and releases of all threads share one connection, and wait on it for their answers
 /// only; renewals have one of their own, so that traffic cannot starve them, others while a renewal
@@ -75,8 +78,16 @@ const SHARED: &str = "count permits";
 /// borrows one of at most `pool`; and one more hears of releases, from the first
 /// watch on. Nothing is dialled before it is needed.
 ///
-/// Dropping it ends its threads and connections, without waiting for them.
+/// Dropping the last clone ends its threads and connections, without waiting for them.
+#[derive(Clone)]
 pub struct Node {
+    inner: Arc<NodeInner>,
+    mode: RequestMode,
+}
+
+/// What the clones of a node share.
+struct NodeInner {
+    format: Format,
     /// The way of all requests but the renewals: one for all threads, so that the requests of a
     /// lock keep their order. Two were no faster, neither with 8 threads nor with 128.
     link: SharedConnection,
@@ -87,87 +98,51 @@ pub struct Node {
     subscriber: Subscriber,
     /// Whether it may evict locks.
     eviction: Eviction,
-    /// Knows how many replicas there are.
+    /// Knows how many replicas there are. Without it the policy "all" is refused.
     listing: Option<Arc<dyn Listing>>,
     terms: NodeTerms,
 }
 
+/// A node that may be gone.
+struct WeakNode(Weak<NodeInner>);
+
+impl WeakNode {
+    /// Whether it is this one.
+    fn is(&self, node: &Node) -> bool {
+        self.0.as_ptr() == Arc::as_ptr(&node.inner)
+    }
+}
+
 impl Node {
-    fn new(
-        dialer: Arc<Dialer>,
-        pool: u32,
-        thread: &PoolThread,
-        bounds: Timeouts,
-        eviction: OnEviction,
-        terms: NodeTerms,
-    ) -> Result<Self, Error> {
-        Ok(Self {
-            link: SharedConnection::new(Arc::clone(&dialer)),
-            pool: ConnectionPool::new(pool, thread, Arc::clone(&dialer))?,
-            renewals: Arc::default(),
-            subscriber: Subscriber::new(Arc::clone(&dialer), bounds.command, terms.tracking),
-            eviction: Eviction::new(eviction, Arc::clone(&dialer)),
-            dialer,
-            listing: None,
-            terms,
-        })
-    }
-
-    /// The same with a source of the number of its replicas: without, the policy "all" is refused.
+    /// The same node, asked in this way.
     #[must_use]
-    pub fn with_listing(mut self, listing: Arc<dyn Listing>) -> Self {
-        self.listing = Some(listing);
-        self
+    pub fn asked(&self, mode: RequestMode) -> Self {
+        Self { inner: Arc::clone(&self.inner), mode }
     }
 
-    /// See [`Backend::acquire`](lock_core::Backend::acquire).
-    ///
-    /// # Errors
-    ///
-    /// See [`Failure`]; so with all that follow.
-    pub fn acquire(
-        &self,
-        mode: RequestMode,
-        format: &Format,
-        attempt: &Attempt<'_>,
-        by: Moment,
-    ) -> Result<Answer, Failure> {
-        let outcome = if attempt.replication.is_off() {
-            let connection = if format.0.needs_own_link() {
-                self.borrow(mode, by)
-            } else {
-                self.connection(mode, by)
-            };
-            connection.and_then(|mut link| {
-                self.eviction.refuse(link.get(), by)?;
-                format.0.acquire(link.get(), attempt, &self.tracking(), by)
-            })
-        } else {
-            self.acquire_confirmed(mode, format, attempt, by)
-        };
-        outcome.map_err(on(attempt.name))
+    /// How it is asked.
+    #[must_use]
+    pub fn mode(&self) -> RequestMode {
+        self.mode
+    }
+
+    fn downgrade(&self) -> WeakNode {
+        WeakNode(Arc::downgrade(&self.inner))
     }
 
     /// Whether the server may evict locks is asked from time to time: behind what was sent to it.
     fn look_for_eviction(&self) {
-        let by = self.dialer.clock().now() + self.dialer.command_timeout();
-        self.eviction.look_behind(&self.link, by);
+        let by = self.clock().now() + self.inner.dialer.command_timeout();
+        self.inner.eviction.look_behind(&self.inner.link, by);
     }
 
-    fn acquire_confirmed(
-        &self,
-        mode: RequestMode,
-        format: &Format,
-        attempt: &Attempt<'_>,
-        by: Moment,
-    ) -> Result<Answer, Failure> {
+    fn acquire_confirmed(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let needed = self.needed(attempt.replication, by)?;
         let time = attempt.replication.time();
-        let mut connection = self.borrow_behind_releases(mode, by)?;
-        self.eviction.refuse(connection.get(), by)?;
-        let clock = self.dialer.clock().as_ref();
-        let mut link = AcknowledgedConnection::new(connection.get(), clock, needed, time);
-        Ok(match format.0.acquire(&mut link, attempt, &self.tracking(), by)? {
+        let mut connection = self.borrow_behind_releases(by)?;
+        self.inner.eviction.refuse(connection.get(), by)?;
+        let mut link = AcknowledgedConnection::new(connection.get(), self.clock(), needed, time);
+        Ok(match self.inner.format.0.acquire(&mut link, attempt, &self.tracking(), by)? {
             Answer::Granted(grant) => match link.weigh(needed)? {
                 None => Answer::Granted(grant),
                 Some(insufficient) => Answer::Unacknowledged(grant, insufficient),
@@ -178,7 +153,7 @@ impl Node {
 
     /// How many replicas must confirm.
     fn needed(&self, replication: Replication, by: Moment) -> Result<u32, Failure> {
-        match (replication.count(), &self.listing) {
+        match (replication.count(), &self.inner.listing) {
             (Replicas::Off, _) => Ok(0),
             (Replicas::AtLeast(count), _) => Ok(count),
             (Replicas::All, Some(listing)) => listing.replicas(by).map_err(Failure::NotSent),
@@ -191,164 +166,38 @@ impl Node {
         }
     }
 
+    /// What stands under a lock's key.
+    #[must_use]
+    pub fn format(&self) -> &Format {
+        &self.inner.format
+    }
+
     /// The clock of all deadlines.
     #[must_use]
     pub fn clock(&self) -> &dyn Clock {
-        self.dialer.clock().as_ref()
-    }
-
-    /// See [`Backend::release`](lock_core::Backend::release).
-    pub fn release(
-        &self,
-        mode: RequestMode,
-        format: &Format,
-        acquisition: &AcquisitionId,
-        options: ReleaseOptions,
-        by: Moment,
-    ) -> Result<Release, Failure> {
-        // A clean-up must not wait behind the request without an answer that it cleans up after. It
-        // may overtake that one: the tombstone refuses what comes later.
-        let cleans_up = options.tombstone != Tombstone::None;
-        let connection = if cleans_up { self.borrow(mode, by) } else { self.connection(mode, by) };
-        let outcome = connection.and_then(|mut link| {
-            let release = format.0.release(link.get(), acquisition, options, by)?;
-            if !cleans_up {
-                self.eviction.look(link.get(), by);
-            }
-            Ok(release)
-        });
-        let name = &acquisition.name;
-        let lingers = || format.channel(name).is_ok_and(|it| self.subscriber.lingering()(&it.name));
-        outcome.map(|release| without_own_subscription(release, lingers)).map_err(on(name))
-    }
-
-    /// See [`Backend::submit_release`](lock_core::Backend::submit_release).
-    pub fn submit_release(
-        &self,
-        format: &Format,
-        acquisition: &AcquisitionId,
-        options: ReleaseOptions,
-        by: Moment,
-        done: OnReleased,
-    ) {
-        let Some(owned) = format.0.owned() else {
-            return done(self.release(RequestMode::Direct, format, acquisition, options, by));
-        };
-        let name = acquisition.name.clone();
-        let done = move |outcome: Result<_, _>| done(outcome.map_err(on(&name)));
-        let lingers = self.subscriber.lingering();
-        owned.submit_release(&self.link, acquisition, options, by, lingers, done);
-        self.look_for_eviction();
-    }
-
-    /// See [`Backend::inspect`](lock_core::Backend::inspect).
-    pub fn inspect(
-        &self,
-        mode: RequestMode,
-        format: &Format,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        let connection = self.connection(mode, by);
-        connection
-            .and_then(|mut link| format.0.inspect_with_label(link.get(), name, by))
-            .map_err(on(name))
-    }
-
-    /// See [`Backend::peek`](lock_core::Backend::peek).
-    pub fn peek(
-        &self,
-        mode: RequestMode,
-        format: &Format,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        let connection = self.connection(mode, by);
-        connection.and_then(|mut link| format.0.inspect(link.get(), name, by)).map_err(on(name))
-    }
-
-    /// See [`Backend::verify`](lock_core::Backend::verify).
-    pub fn verify(
-        &self,
-        mode: RequestMode,
-        format: &Format,
-        acquisition: &AcquisitionId,
-        by: Moment,
-    ) -> Result<Option<HolderInfo>, Failure> {
-        let connection = self.connection(mode, by);
-        let holder = connection.and_then(|mut link| format.0.verify(link.get(), acquisition, by));
-        holder.map_err(on(&acquisition.name))
-    }
-
-    /// See [`Backend::set_permits`](lock_core::Backend::set_permits).
-    pub fn set_permits(
-        &self,
-        mode: RequestMode,
-        format: &Format,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<Option<u32>, Failure> {
-        let connection = self.connection(mode, by);
-        let before =
-            connection.and_then(|mut link| format.owned(SHARED)?.set_permits(link.get(), name, by));
-        before.map_err(on(name))
-    }
-
-    /// See [`Backend::poll_pause`](lock_core::Backend::poll_pause).
-    pub fn poll_pause(
-        &self,
-        format: &Format,
-        name: &LockName,
-        found_by: FoundBusyBy,
-    ) -> Option<Duration> {
-        let owned = format.0.owned()?;
-        let is_tracked = self.subscriber.is_tracked(&owned.keys.lock(name));
-        owned.poll_pause(found_by == FoundBusyBy::Attempt, is_tracked)
+        self.inner.dialer.clock().as_ref()
     }
 
     /// Whether waiters of a key are woken after every release.
     pub(crate) fn tracking(&self) -> impl Fn(&str) -> bool {
-        |key| self.subscriber.is_tracked(key)
+        |key| self.inner.subscriber.is_tracked(key)
     }
 
-    /// See [`Backend::force_release`](lock_core::Backend::force_release).
-    pub fn force_release(
-        &self,
-        mode: RequestMode,
-        format: &Format,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<bool, Failure> {
-        let connection = self.connection(mode, by);
-        connection.and_then(|mut link| format.0.force(link.get(), name, by)).map_err(on(name))
-    }
-
-    /// See [`Backend::watch`](lock_core::Backend::watch).
-    pub fn watch(
-        &self,
-        format: &Format,
-        name: &LockName,
-        wake: Arc<dyn Wake>,
-        by: Moment,
-    ) -> Result<Watch, Failure> {
-        self.subscriber.watch(&format.channel(name)?, wake, by).map_err(on(name))
-    }
-
-    /// The same without waiting for the server, for a watch that comes from another node: `wake` is
-    /// called when it stands, too, because releases may have been missed until then.
-    pub fn follow(
-        &self,
-        format: &Format,
-        name: &LockName,
-        wake: Arc<dyn Wake>,
-    ) -> Result<Watch, Failure> {
-        self.subscriber.follow_releases(&format.channel(name)?, wake).map_err(on(name))
+    /// A watch without waiting for the server, where it comes from another node: `wake` is called
+    /// when it stands, too, because releases may have been missed until then.
+    ///
+    /// # Errors
+    ///
+    /// See [`Failure`].
+    pub fn follow(&self, name: &LockName, wake: Arc<dyn Wake>) -> Result<Watch, Failure> {
+        let channel = self.inner.format.channel(name)?;
+        self.inner.subscriber.follow_releases(&channel, wake).map_err(on(name))
     }
 
     /// From now on `tell`, which must be short, is called whenever the subscriber's connection was
     /// lost, or could not be made.
     pub fn on_trouble(&self, tell: Arc<dyn Fn() + Send + Sync>) {
-        self.subscriber.on_trouble(tell);
+        self.inner.subscriber.on_trouble(tell);
     }
 
     /// The cluster that this node belongs to, as it says. `host` is where it was asked.
@@ -358,33 +207,175 @@ impl Node {
     /// See [`Failure`]. A server that is no node of a cluster refuses.
     pub fn shards(&self, host: &str, tls: bool, by: Moment) -> Result<Shards, Failure> {
         let port = if tls { Port::Tls } else { Port::Plain };
-        cluster::ask(&mut *self.pool.borrow(by)?, host, port, by)
+        cluster::ask(&mut *self.inner.pool.borrow(by)?, host, port, by)
     }
 
     /// This server is a master no longer: requests under way fail now, and all connections to it
     /// end. The rest goes when the last user has left.
     pub fn retire(&self) {
-        self.dialer.retire();
-        self.link.end(&self.dialer.retired());
+        self.inner.dialer.retire();
+        self.inner.link.end(&self.inner.dialer.retired());
     }
 
     /// Which server belongs there, as far as is known, where that is asked.
     #[must_use]
     pub fn identity(&self) -> Option<Arc<str>> {
-        self.dialer.identity()?.known()
+        self.inner.dialer.identity()?.known()
     }
 
     /// The server, as it is called in messages.
     pub fn server(&self) -> impl fmt::Display {
-        Arc::clone(self.dialer.server())
+        Arc::clone(self.inner.dialer.server())
+    }
+}
+
+/// A standalone server as a store.
+impl Backend for Node {
+    fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        let NodeInner { format, eviction, .. } = &*self.inner;
+        let outcome = if attempt.replication.is_off() {
+            let is_apart = format.0.needs_own_link();
+            let connection = if is_apart { self.borrow(by) } else { self.connection(by) };
+            connection.and_then(|mut link| {
+                eviction.refuse(link.get(), by)?;
+                format.0.acquire(link.get(), attempt, &self.tracking(), by)
+            })
+        } else {
+            self.acquire_confirmed(attempt, by)
+        };
+        outcome.map_err(on(attempt.name))
+    }
+
+    fn renew(
+        &self,
+        _: NodeId,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        self.renew_batch(batch, by)
+    }
+
+    fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        let NodeInner { format, eviction, subscriber, .. } = &*self.inner;
+        // A clean-up must not wait behind the request without an answer that it cleans up after. It
+        // may overtake that one: the tombstone refuses what comes later.
+        let cleans_up = options.tombstone != Tombstone::None;
+        let connection = if cleans_up { self.borrow(by) } else { self.connection(by) };
+        let outcome = connection.and_then(|mut link| {
+            let release = format.0.release(link.get(), acquisition, options, by)?;
+            if !cleans_up {
+                eviction.look(link.get(), by);
+            }
+            Ok(release)
+        });
+        let name = &acquisition.name;
+        let lingers = || format.channel(name).is_ok_and(|it| subscriber.lingering()(&it.name));
+        outcome.map(|release| without_own_subscription(release, lingers)).map_err(on(name))
+    }
+
+    fn submit_release(
+        &self,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+        by: Moment,
+        done: OnReleased,
+    ) {
+        let Some(owned) = self.inner.format.0.owned() else {
+            return done(self.release(acquisition, options, by));
+        };
+        let name = acquisition.name.clone();
+        let done = move |outcome: Result<_, _>| done(outcome.map_err(on(&name)));
+        let lingers = self.inner.subscriber.lingering();
+        owned.submit_release(&self.inner.link, acquisition, options, by, lingers, done);
+        self.look_for_eviction();
+    }
+
+    fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        let format = &self.inner.format.0;
+        let connection = self.connection(by);
+        connection
+            .and_then(|mut link| format.inspect_with_label(link.get(), name, by))
+            .map_err(on(name))
+    }
+
+    fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        let format = &self.inner.format.0;
+        let connection = self.connection(by);
+        connection.and_then(|mut link| format.inspect(link.get(), name, by)).map_err(on(name))
+    }
+
+    fn verify(
+        &self,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        let format = &self.inner.format.0;
+        let connection = self.connection(by);
+        let holder = connection.and_then(|mut link| format.verify(link.get(), acquisition, by));
+        holder.map_err(on(&acquisition.name))
+    }
+
+    fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
+        let format = &self.inner.format;
+        let connection = self.connection(by);
+        let before =
+            connection.and_then(|mut link| format.owned(SHARED)?.set_permits(link.get(), name, by));
+        before.map_err(on(name))
+    }
+
+    fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
+        let infos = self.inspect_each(names, by);
+        infos.unwrap_or_else(|failure| vec![Err(failure); names.len()])
+    }
+
+    fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
+        self.list_page(pattern, from.cursor, by)?.into_page("")
+    }
+
+    fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
+        let owned = self.inner.format.0.owned()?;
+        let is_tracked = self.inner.subscriber.is_tracked(&owned.keys.lock(name));
+        owned.poll_pause(found_by == FoundBusyBy::Attempt, is_tracked)
+    }
+
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        let format = &self.inner.format.0;
+        let connection = self.connection(by);
+        connection.and_then(|mut link| format.force(link.get(), name, by)).map_err(on(name))
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        let channel = self.inner.format.channel(name)?;
+        self.inner.subscriber.watch(&channel, wake, by).map_err(on(name))
+    }
+
+    /// One server is one node.
+    fn renewal_node(&self, _: &LockName) -> NodeId {
+        NodeId::new(0)
+    }
+
+    fn abilities(&self) -> Abilities {
+        // Which replicas there should be, a server on its own does not know: those that are gone it
+        // has forgotten.
+        self.inner.format.abilities(ReplicaSupport::Counted).independent(true)
+    }
+
+    fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
+        Ok(self.examine(StoreKind::Standalone, by)?.findings)
     }
 }
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Node")
-            .field("server", &format_args!("{}", self.dialer.server()))
-            .field("pool", &self.pool)
+            .field("server", &format_args!("{}", self.inner.dialer.server()))
+            .field("format", &self.inner.format.name())
+            .field("pool", &self.inner.pool)
             .finish_non_exhaustive()
     }
 }

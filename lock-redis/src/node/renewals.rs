@@ -4,23 +4,20 @@
 use super::connections::NodeConnection;
 use super::{Node, RENEWED, RequestMode, on};
 use crate::connection::{AcknowledgedConnection, ConnectionLike};
-use crate::format::Format;
 use lock_core::Moment;
 use lock_core::backend::{Failure, Renewal, RenewalRequest};
 
 impl Node {
     /// See [`Backend::renew`](lock_core::Backend::renew).
-    pub fn renew(
+    pub fn renew_batch(
         &self,
-        mode: RequestMode,
-        format: &Format,
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
         let is_off = |one: &RenewalRequest| one.replication.is_off();
         let plainly = |batch: &[RenewalRequest]| {
-            self.renew_on_any_connection(mode, format, batch, by, |link| {
-                format.owned(RENEWED)?.renew(link, batch, by)
+            self.renew_on_any_connection(batch, by, |link| {
+                self.inner.format.owned(RENEWED)?.renew(link, batch, by)
             })
         };
         let renewals = if batch.iter().all(is_off) {
@@ -29,7 +26,7 @@ impl Node {
             // Those that do not need replicas go first, and do not wait along.
             let (plain, confirmed): (Vec<_>, Vec<_>) = batch.iter().cloned().partition(is_off);
             let mut plain = plainly(&plain).into_iter();
-            let renewed = self.renew_with_replicas(mode, format, &confirmed, by);
+            let renewed = self.renew_with_replicas(&confirmed, by);
             let mut confirmed = of_each(&confirmed, renewed).into_iter();
             let next = |one| if is_off(one) { plain.next() } else { confirmed.next() };
             batch.iter().map(next).map(|answer| answer.expect("an answer for each")).collect()
@@ -45,8 +42,6 @@ impl Node {
     /// what is held is worth more than the wait of the requests behind it.
     pub(super) fn renew_on_any_connection<T>(
         &self,
-        mode: RequestMode,
-        format: &Format,
         batch: &[RenewalRequest],
         by: Moment,
         renew: impl FnOnce(&mut dyn ConnectionLike) -> Result<Vec<Result<T, Failure>>, Failure>,
@@ -54,18 +49,18 @@ impl Node {
         if batch.is_empty() {
             return Vec::new();
         }
-        let stands = mode == RequestMode::Direct && self.link.is_connected();
+        let stands = self.mode == RequestMode::Direct && self.inner.link.is_connected();
         // Then there shall be time left for it.
-        let now = self.dialer.clock().now();
+        let now = self.inner.dialer.clock().now();
         let first_by = if stands { now + by.since(now) / 2 } else { by };
-        let renewals = match self.renewal_connection(mode, format, first_by) {
+        let renewals = match self.renewal_connection(first_by) {
             Ok(mut connection) => {
                 let renewals = renew(connection.get());
                 self.check_reports(&connection, batch);
                 renewals
             }
             Err(none) if stands => {
-                let renewals = self.link.connection(by).and_then(|mut link| renew(&mut link));
+                let renewals = self.inner.link.connection(by).and_then(|mut link| renew(&mut link));
                 renewals.map_err(|failure| match failure {
                     Failure::NotSent(_) => none,
                     Failure::Unknown(_) => Failure::Unknown(none.into_error()),
@@ -81,8 +76,6 @@ impl Node {
     /// order.
     fn renew_with_replicas(
         &self,
-        mode: RequestMode,
-        format: &Format,
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
@@ -90,10 +83,10 @@ impl Node {
         let needs: Vec<_> = needs.collect::<Result<_, _>>()?;
         let most = needs.iter().copied().max().unwrap_or(0);
         let time = batch.iter().map(|one| one.replication.time()).max().unwrap_or_default();
-        let mut connection = self.renewal_connection(mode, format, by)?;
-        let clock = self.dialer.clock().as_ref();
+        let mut connection = self.renewal_connection(by)?;
+        let clock = self.inner.dialer.clock().as_ref();
         let mut link = AcknowledgedConnection::new(connection.get(), clock, most, time);
-        let renewals = format.owned(RENEWED)?.renew(&mut link, batch, by)?;
+        let renewals = self.inner.format.owned(RENEWED)?.renew(&mut link, batch, by)?;
         let weighed = |(renewal, needed)| match renewal {
             Ok(Renewal::Extended) => {
                 Ok(link.weigh(needed)?.map_or(Renewal::Extended, Renewal::Unacknowledged))
@@ -114,7 +107,7 @@ impl Node {
         }
         if connection.has_missed_change() {
             let names: Vec<_> = batch.iter().map(|one| one.acquisition.name.clone()).collect();
-            self.dialer.server().notices().changed(Some(&names));
+            self.inner.dialer.server().notices().changed(Some(&names));
         }
     }
 }

@@ -1,13 +1,14 @@
 //! [`NodeSettings`]: what all nodes of a client have in common, and how one is made.
 
-use super::Node;
+use super::diagnosis::NodeTerms;
+use super::eviction::{Eviction, OnEviction};
+use super::{Node, NodeInner, RequestMode};
 use crate::connection::{
-    CredentialsSource, Dialer, Endpoint, Identity, IdentityKind, Login, PasswordSource, PoolThread,
-    Server, Timeouts, TlsSettings,
+    ConnectionPool, CredentialsSource, Dialer, Endpoint, Identity, IdentityKind, Listing, Login,
+    PasswordSource, PoolThread, Server, SharedConnection, Timeouts, TlsSettings,
 };
-use crate::node::diagnosis::NodeTerms;
-use crate::node::eviction::OnEviction;
-use crate::pubsub::Tracking;
+use crate::format::Format;
+use crate::pubsub::{Subscriber, Tracking};
 use crate::url;
 use lock_core::{Clock, Config, Context, Error, Notices, Secret};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use std::time::Duration;
 /// What all nodes of a client have in common.
 #[derive(Debug)]
 pub struct NodeSettings {
+    format: Format,
     login: Login,
     /// Where the sentinels' password comes from, where it is not simply given.
     sentinel: Option<CredentialsSource>,
@@ -37,7 +39,12 @@ impl NodeSettings {
     /// # Errors
     ///
     /// [`Error::is_configuration`] if a setting contradicts another, or a file cannot be read.
-    pub fn new(config: &Config, database: u32, context: &Context) -> Result<Self, Error> {
+    pub fn new(
+        config: &Config,
+        database: u32,
+        context: &Context,
+        format: Format,
+    ) -> Result<Self, Error> {
         let provider = config.credentials().map(Arc::clone);
         let password = match (config.password_file(), config.password()) {
             (Some(path), _) => PasswordSource::InFile("password_file", path.to_owned()),
@@ -53,6 +60,7 @@ impl NodeSettings {
         let bounds =
             Timeouts { connect: config.connect_timeout(), command: config.command_timeout() };
         Ok(Self {
+            format,
             login,
             sentinel,
             tls: url::tls(config)?,
@@ -78,19 +86,26 @@ impl NodeSettings {
     ///
     /// [`Error::is_configuration`] if no certificate can be for a host of this name.
     pub fn node_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        self.node(self.dialer(Endpoint::tcp(host, port))?)
+        self.node(self.dialer(Endpoint::tcp(host, port))?, None)
     }
 
     /// The same for a node of a cluster, which may leave: [`Node::retire`] ends all connections to
     /// it. Each begins with the question which node answers, and is refused unless that is `id`, or
-    /// the first that answered.
+    /// the first that answered. `listing` knows how many replicas it has.
     ///
     /// # Errors
     ///
     /// The same.
-    pub fn guest_on(&self, host: &str, port: u16, id: Option<&str>) -> Result<Node, Error> {
+    pub fn guest_on(
+        &self,
+        host: &str,
+        port: u16,
+        id: Option<&str>,
+        listing: Arc<dyn Listing>,
+    ) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Node, id);
-        self.node(self.dialer(Endpoint::tcp(host, port))?.retirable().identified(identity))
+        let dialer = self.dialer(Endpoint::tcp(host, port))?.retirable().identified(identity);
+        self.node(dialer, Some(listing))
     }
 
     /// The same for any node of a cluster: it says which one it is where it is asked for the
@@ -100,7 +115,7 @@ impl NodeSettings {
     ///
     /// The same.
     pub fn bystander_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        self.node(self.dialer(Endpoint::tcp(host, port))?.retirable())
+        self.node(self.dialer(Endpoint::tcp(host, port))?.retirable(), None)
     }
 
     /// The same, where the server is a master for as long as others hold it for one: each
@@ -111,20 +126,38 @@ impl NodeSettings {
     /// # Errors
     ///
     /// The same.
-    pub fn master_on(&self, host: &str, port: u16, run_id: Option<&str>) -> Result<Node, Error> {
+    pub fn master_on(
+        &self,
+        host: &str,
+        port: u16,
+        run_id: Option<&str>,
+        listing: Arc<dyn Listing>,
+    ) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Run, run_id);
-        self.node(self.dialer(Endpoint::tcp(host, port))?.requiring_master().identified(identity))
+        let dialer = self.dialer(Endpoint::tcp(host, port))?;
+        self.node(dialer.requiring_master().identified(identity), Some(listing))
     }
 
     /// The same for any place, where another server is followed: see [`Identity`].
     pub(crate) fn followed(&self, place: Endpoint) -> Result<Node, Error> {
         let identity = Identity::followed(self.terms.lease);
-        self.node(self.dialer(place)?.identified(identity))
+        self.node(self.dialer(place)?.identified(identity), None)
     }
 
-    fn node(&self, dialer: Dialer) -> Result<Node, Error> {
-        let (eviction, terms) = (self.eviction, self.terms);
-        Node::new(Arc::new(dialer), self.pool, &self.thread, self.bounds, eviction, terms)
+    fn node(&self, dialer: Dialer, listing: Option<Arc<dyn Listing>>) -> Result<Node, Error> {
+        let (dialer, terms) = (Arc::new(dialer), self.terms);
+        let inner = NodeInner {
+            format: self.format.clone(),
+            link: SharedConnection::new(Arc::clone(&dialer)),
+            pool: ConnectionPool::new(self.pool, &self.thread, Arc::clone(&dialer))?,
+            renewals: Arc::default(),
+            subscriber: Subscriber::new(Arc::clone(&dialer), self.bounds.command, terms.tracking),
+            eviction: Eviction::new(self.eviction, Arc::clone(&dialer)),
+            dialer,
+            listing,
+            terms,
+        };
+        Ok(Node { inner: Arc::new(inner), mode: RequestMode::Direct })
     }
 
     /// The same servers for another user, in the first database: the sentinels have users of their
@@ -148,6 +181,12 @@ impl NodeSettings {
     /// How long making a connection and one request may take.
     pub(crate) fn bounds(&self) -> Timeouts {
         self.bounds
+    }
+
+    /// What stands under a lock's key.
+    #[must_use]
+    pub fn format(&self) -> &Format {
+        &self.format
     }
 
     /// The clock that all deadlines are on.

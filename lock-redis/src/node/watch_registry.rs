@@ -3,13 +3,12 @@
 //!
 //! A watch is subscribed where its lock lives, and wakes its waiter each time the lock has moved.
 
-use crate::format::Format;
-use crate::node::Node;
+use crate::node::{Node, WeakNode};
 use lock_core::backend::{Failure, Wake, Watch, contain};
-use lock_core::{LockName, Moment};
+use lock_core::{Backend, LockName, Moment};
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// The watches of a client.
 #[derive(Default)]
@@ -30,7 +29,7 @@ struct WatchEntry {
 
 /// Where a watch is subscribed. Does not keep the node alive.
 struct SubscribedOn {
-    node: Weak<Node>,
+    node: WeakNode,
     _watch: Watch,
 }
 
@@ -66,11 +65,11 @@ impl WatchRegistry {
     /// names the node of a lock; watches without one stay where they are.
     ///
     /// Does not wait: a waiter is woken again when its subscription is confirmed.
-    pub fn relocate(&self, format: &Format, home: impl Fn(&LockName) -> Option<Arc<Node>>) {
+    pub fn relocate(&self, home: impl Fn(&LockName) -> Option<Node>) {
         let mut left = Vec::new();
         let mut registry = self.0.lock();
         for entry in registry.entries.values_mut() {
-            left.extend(home(&entry.name).and_then(|node| entry.move_to(&node, format)));
+            left.extend(home(&entry.name).and_then(|node| entry.move_to(&node)));
         }
         drop(registry);
         left.into_iter().for_each(Left::wake);
@@ -98,26 +97,25 @@ impl Left {
 
 impl WatchEntry {
     /// Moves it, unless it is subscribed there.
-    fn move_to(&mut self, node: &Arc<Node>, format: &Format) -> Option<Left> {
+    fn move_to(&mut self, node: &Node) -> Option<Left> {
         if self.is_on(node) {
             return None;
         }
         // Where it fails, the waiter looks for itself after a bounded wait.
-        let watch = node.follow(format, &self.name, Arc::clone(&self.wake)).ok();
+        let watch = node.follow(&self.name, Arc::clone(&self.wake)).ok();
         let subscribed = watch.map(|watch| SubscribedOn::new(node, watch));
         let subscribed = std::mem::replace(&mut self.subscribed, subscribed);
         Some(Left { subscribed, wake: Arc::clone(&self.wake) })
     }
 
-    fn is_on(&self, node: &Arc<Node>) -> bool {
-        let here = Arc::as_ptr(node);
-        self.subscribed.as_ref().is_some_and(|subscribed| subscribed.node.as_ptr() == here)
+    fn is_on(&self, node: &Node) -> bool {
+        self.subscribed.as_ref().is_some_and(|subscribed| subscribed.node.is(node))
     }
 }
 
 impl SubscribedOn {
-    fn new(node: &Arc<Node>, watch: Watch) -> Self {
-        Self { node: Arc::downgrade(node), _watch: watch }
+    fn new(node: &Node, watch: Watch) -> Self {
+        Self { node: node.downgrade(), _watch: watch }
     }
 }
 
@@ -129,13 +127,8 @@ impl RelocatableWatch {
     /// # Errors
     ///
     /// See [`Failure`].
-    pub fn subscribe_on(
-        &self,
-        node: &Arc<Node>,
-        format: &Format,
-        by: Moment,
-    ) -> Result<(), Failure> {
-        let watch = node.watch(format, &self.name, Arc::clone(&self.wake), by)?;
+    pub fn subscribe_on(&self, node: &Node, by: Moment) -> Result<(), Failure> {
+        let watch = node.watch(&self.name, Arc::clone(&self.wake), by)?;
         let mut registry = self.registry.lock();
         let entry =
             registry.entries.get_mut(&self.number).expect("the entry lives as long as the watch");
@@ -146,11 +139,11 @@ impl RelocatableWatch {
     }
 
     /// Moves this watch, as [`WatchRegistry::relocate`] does, to the node where its lock lives.
-    pub fn follow(&self, node: &Arc<Node>, format: &Format) {
+    pub fn follow(&self, node: &Node) {
         let mut registry = self.registry.lock();
         let entry =
             registry.entries.get_mut(&self.number).expect("the entry lives as long as the watch");
-        let left = entry.move_to(node, format);
+        let left = entry.move_to(node);
         drop(registry);
         left.into_iter().for_each(Left::wake);
     }
@@ -172,6 +165,7 @@ impl std::fmt::Debug for RelocatableWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::Format;
     use crate::node::NodeSettings;
     use lock_core::{ClientId, Config, Context, SystemClock};
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -192,16 +186,17 @@ mod tests {
         let port = silent.local_addr().unwrap().port();
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
         let config = Config::from_url("redis://127.0.0.1").unwrap();
-        let settings = NodeSettings::new(&config, 0, &context).unwrap();
-        let nodes = [(); 2].map(|()| Arc::new(settings.guest_on("127.0.0.1", port, None).unwrap()));
-        let (format, watches) = (Format::of(&config).unwrap(), WatchRegistry::default());
+        let format = Format::of(&config).unwrap();
+        let settings = NodeSettings::new(&config, 0, &context, format).unwrap();
+        let nodes = [(); 2].map(|()| settings.bystander_on("127.0.0.1", port).unwrap());
+        let watches = WatchRegistry::default();
         let (name, calls) = (LockName::new("a").unwrap(), Arc::<Calls>::default());
         let _moving = watches.register(&name, Arc::clone(&calls) as _);
         for (home, woken) in [(0, 1), (0, 1), (1, 2), (0, 3)] {
-            watches.relocate(&format, |_| Some(Arc::clone(&nodes[home])));
+            watches.relocate(|_| Some(nodes[home].clone()));
             assert_eq!(calls.0.load(Ordering::SeqCst), woken);
         }
-        watches.relocate(&format, |_| None);
+        watches.relocate(|_| None);
         assert_eq!(calls.0.load(Ordering::SeqCst), 3, "the node of the lock is not known");
     }
 }

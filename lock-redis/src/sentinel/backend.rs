@@ -6,7 +6,7 @@ use super::sentinel_set::{Credentials, SentinelSet};
 use super::watcher_signal::WatcherSignal;
 use crate::connection::{Address, ServerError};
 use crate::format::Format;
-use crate::node::{Node, NodeSettings, RequestMode, StoreKind, on};
+use crate::node::{Node, NodeSettings, StoreKind, on};
 use crate::url;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
@@ -62,7 +62,7 @@ impl SentinelBackend {
     ) -> Result<Self, Error> {
         config.check()?;
         let address = url::sentinels(config)?;
-        let settings = NodeSettings::new(config, address.database, context)?;
+        let settings = NodeSettings::new(config, address.database, context, format)?;
         let credentials = Credentials { user: address.user, password: address.password };
         let signal_to_watcher = Arc::new(WatcherSignal::default());
         let given = address.sentinels.into_iter().map(|(host, port)| Address::new(&host, port));
@@ -73,7 +73,7 @@ impl SentinelBackend {
             &settings,
             Arc::clone(&signal_to_watcher),
         )?;
-        Ok(Self { tracker: MasterTracker::new(sentinel_set, settings, format, signal_to_watcher) })
+        Ok(Self { tracker: MasterTracker::new(sentinel_set, settings, signal_to_watcher) })
     }
 
     /// How many replicas must acknowledge now if all are to: those that the sentinels know and do
@@ -91,7 +91,7 @@ impl SentinelBackend {
     fn ask<T>(
         &self,
         by: Moment,
-        mut request: impl FnMut(&Arc<Node>) -> Result<T, Failure>,
+        mut request: impl FnMut(&Node) -> Result<T, Failure>,
         effect: impl Fn(&T) -> Effect,
     ) -> Result<T, Failure> {
         let mut master = self.tracker.present(by)?;
@@ -130,10 +130,10 @@ impl SentinelBackend {
         &self,
         name: &LockName,
         by: Moment,
-        request: impl Fn(&Node, &Format) -> Result<T, Failure>,
+        request: impl Fn(&Node) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let look = |node: &Arc<Node>| {
-            let answer = request(node, &self.tracker.format)?;
+        let look = |node: &Node| {
+            let answer = request(node)?;
             self.tracker.confirm(by);
             Ok(answer)
         };
@@ -143,14 +143,13 @@ impl SentinelBackend {
 
 impl Backend for SentinelBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
-        let format = &self.tracker.format;
         let effect = |answer: &Answer| match answer {
             Answer::Busy(_) | Answer::BusyWithoutExpiry(_) => Effect::Nothing,
             _ => Effect::Something,
         };
-        let acquire = |node: &Arc<Node>| {
+        let acquire = |node: &Node| {
             let sent = self.tracker.now();
-            let answer = node.acquire(RequestMode::Direct, format, attempt, by)?;
+            let answer = node.acquire(attempt, by)?;
             if matches!(answer, Answer::Granted(_) | Answer::Unacknowledged(..)) {
                 self.tracker.granted.note(sent, attempt.lease);
             }
@@ -175,8 +174,7 @@ impl Backend for SentinelBackend {
             }
         };
         let sent = self.tracker.now();
-        let renewals =
-            master.node.renew(RequestMode::Direct, &self.tracker.format, batch, by).into_iter();
+        let renewals = master.node.renew_batch(batch, by).into_iter();
         let noted = renewals.zip(batch).map(|(renewal, one)| {
             if renewal.is_ok() {
                 self.tracker.note_heard();
@@ -193,13 +191,9 @@ impl Backend for SentinelBackend {
         options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        let format = &self.tracker.format;
         let number = self.tracker.number();
-        let outcome = self.ask(
-            by,
-            |node| node.release(RequestMode::Direct, format, acquisition, options, by),
-            |_| Effect::Something,
-        );
+        let outcome =
+            self.ask(by, |node| node.release(acquisition, options, by), |_| Effect::Something);
         if outcome.as_ref().is_ok_and(is_freed) {
             self.tracker.note_release(acquisition, number);
         }
@@ -217,7 +211,7 @@ impl Backend for SentinelBackend {
             Ok(master) => master,
             Err(failure) => return done(Err(on(&acquisition.name)(failure))),
         };
-        let (tracker, node) = (Arc::downgrade(&self.tracker), Arc::clone(&master.node));
+        let (tracker, node) = (Arc::downgrade(&self.tracker), master.node.clone());
         let id = acquisition.clone();
         let heard = Box::new(move |outcome: Result<Release, Failure>| {
             // If it is gone, so is the client, and no request goes to another master.
@@ -228,13 +222,11 @@ impl Backend for SentinelBackend {
             }
             done(outcome);
         });
-        node.submit_release(&self.tracker.format, acquisition, options, by, heard);
+        node.submit_release(acquisition, options, by, heard);
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        self.ask_confirmed(name, by, |node, format| {
-            node.inspect(RequestMode::Direct, format, name, by)
-        })
+        self.ask_confirmed(name, by, |node| node.inspect(name, by))
     }
 
     fn verify(
@@ -242,31 +234,20 @@ impl Backend for SentinelBackend {
         acquisition: &AcquisitionId,
         by: Moment,
     ) -> Result<Option<HolderInfo>, Failure> {
-        self.ask_confirmed(&acquisition.name, by, |node, format| {
-            node.verify(RequestMode::Direct, format, acquisition, by)
-        })
+        self.ask_confirmed(&acquisition.name, by, |node| node.verify(acquisition, by))
     }
 
     fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
-        let format = &self.tracker.format;
-        self.ask(
-            by,
-            |node| node.set_permits(RequestMode::Direct, format, name, by),
-            |_| Effect::Nothing,
-        )
-        .map_err(on(name))
+        self.ask(by, |node| node.set_permits(name, by), |_| Effect::Nothing).map_err(on(name))
     }
 
     fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        let format = &self.tracker.format;
-        self.ask(by, |node| node.peek(RequestMode::Direct, format, name, by), |_| Effect::Nothing)
-            .map_err(on(name))
+        self.ask(by, |node| node.peek(name, by), |_| Effect::Nothing).map_err(on(name))
     }
 
     fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
-        let format = &self.tracker.format;
-        let look = |node: &Arc<Node>| {
-            let infos = node.inspect_all(format, names, by)?;
+        let look = |node: &Node| {
+            let infos = node.inspect_each(names, by)?;
             self.tracker.confirm(by);
             Ok(infos)
         };
@@ -275,11 +256,11 @@ impl Backend for SentinelBackend {
     }
 
     fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
-        let list = |node: &Arc<Node>| {
+        let list = |node: &Node| {
             // The next master has other keys in another order: from the beginning.
             let master = self.tracker.number().to_string();
             let cursor = if from.part == master { from.cursor } else { 0 };
-            let page = node.list(&self.tracker.format, pattern, cursor, by)?;
+            let page = node.list_page(pattern, cursor, by)?;
             self.tracker.confirm(by);
             page.into_page(&master)
         };
@@ -287,21 +268,18 @@ impl Backend for SentinelBackend {
     }
 
     fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
-        self.tracker.known()?.node.poll_pause(&self.tracker.format, name, found_by)
+        self.tracker.known()?.node.poll_pause(name, found_by)
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        let format = &self.tracker.format;
         let effect = |freed: &bool| if *freed { Effect::Something } else { Effect::Nothing };
-        self.ask(by, |node| node.force_release(RequestMode::Direct, format, name, by), effect)
-            .map_err(on(name))
+        self.ask(by, |node| node.force_release(name, by), effect).map_err(on(name))
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
-        let format = &self.tracker.format;
         let moving = self.tracker.watches.register(name, wake);
         // That it was asked for where the master is no longer is as good as if it had not been.
-        self.ask(by, |node| moving.subscribe_on(node, format, by), |()| Effect::Nothing)
+        self.ask(by, |node| moving.subscribe_on(node, by), |()| Effect::Nothing)
             .map_err(on(name))?;
         Ok(Watch::new(moving))
     }
@@ -312,12 +290,11 @@ impl Backend for SentinelBackend {
     }
 
     fn abilities(&self) -> Abilities {
-        self.tracker.format.abilities(ReplicaSupport::Listed)
+        self.tracker.settings.format().abilities(ReplicaSupport::Listed)
     }
 
     fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
-        let format = &self.tracker.format;
-        let ask = |node: &Arc<Node>| node.diagnose(format, StoreKind::Sentinel, by);
+        let ask = |node: &Node| node.examine(StoreKind::Sentinel, by);
         let master = self.ask(by, ask, |_| Effect::Nothing)?;
         let mut findings = self.tracker.diagnose(by);
         findings.extend(master.findings);
@@ -418,7 +395,7 @@ mod tests {
     ) -> (Result<u8, Failure>, usize) {
         let backend = named(2, 1);
         let mut asked = Vec::new();
-        let request = |node: &Arc<Node>| {
+        let request = |node: &Node| {
             asked.push(node.server().to_string());
             if asked.len() > 1 {
                 return Ok(2);
@@ -469,7 +446,7 @@ mod tests {
     fn endless_switches_fail_after_a_bounded_number_of_moves() {
         let backend = named(2, 1);
         let mut asked = 0;
-        let request = |_: &Arc<Node>| {
+        let request = |_: &Node| {
             asked += 1;
             name(&backend, 2, 1 + asked);
             Ok(())

@@ -58,7 +58,8 @@ mod tests {
     fn watcher_ends_with_the_last_user_of_the_tracker() {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
         let config = Config::from_url("redis+sentinel://127.0.0.1:1/m").unwrap();
-        let settings = NodeSettings::new(&config, 0, &context).unwrap();
+        let format = Format::of(&config).unwrap();
+        let settings = NodeSettings::new(&config, 0, &context, format).unwrap();
         let signal_to_watcher = Arc::<WatcherSignal>::default();
         let sentinel_set = SentinelSet::new(
             "m",
@@ -68,9 +69,7 @@ mod tests {
             Arc::clone(&signal_to_watcher),
         )
         .unwrap();
-        let format = Format::of(&config).unwrap();
-        let tracker =
-            MasterTracker::new(sentinel_set, settings, format, Arc::clone(&signal_to_watcher));
+        let tracker = MasterTracker::new(sentinel_set, settings, Arc::clone(&signal_to_watcher));
         let by = SystemClock.now() + Duration::from_secs(10);
         let wait_while = |is: &dyn Fn() -> bool| {
             while is() {

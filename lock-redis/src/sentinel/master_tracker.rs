@@ -13,10 +13,9 @@ use crate::connection::single_flight::{
     Flight, FlightLeader, FlightResult as Outcome, SingleFlight,
 };
 use crate::connection::{Address, Listing};
-use crate::format::Format;
 use crate::node::{Granted, Node, NodeSettings, WatchRegistry};
 use lock_core::backend::{AcquisitionId, Failure, ReleaseOptions, no_thread};
-use lock_core::{Error, Finding, Moment};
+use lock_core::{Backend, Error, Finding, Moment};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +37,7 @@ const COUNTED: Duration = Duration::from_secs(5);
 /// A master, from the failover that made it one to the next.
 pub(super) struct Master {
     pub(super) number: u64,
-    pub(super) node: Arc<Node>,
+    pub(super) node: Node,
     address: Address,
     epoch: u64,
 }
@@ -47,8 +46,7 @@ pub(super) struct Master {
 pub(super) struct MasterTracker {
     this: Weak<Self>,
     sentinel_set: SentinelSet,
-    settings: NodeSettings,
-    pub(super) format: Format,
+    pub(super) settings: NodeSettings,
     pub(super) watches: WatchRegistry,
     recent: RecentReleases,
     /// The number of the last master on which recent releases were repeated. Written by the
@@ -86,14 +84,12 @@ impl MasterTracker {
     pub(super) fn new(
         sentinel_set: SentinelSet,
         settings: NodeSettings,
-        format: Format,
         signal_to_watcher: Arc<WatcherSignal>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             sentinel_set,
             settings,
-            format,
             watches: WatchRegistry::default(),
             recent: RecentReleases::default(),
             released_on: AtomicU64::new(0),
@@ -285,14 +281,15 @@ impl MasterTracker {
         }
         let Address { host, port } = &agreement.master;
         let run_id = agreement.run_id.as_deref();
-        let node = self.settings.master_on(host, *port, run_id).map_err(Failure::Refused)?;
-        let node = node.with_listing(Arc::new(Known(Weak::clone(&self.this))));
+        let listing = Arc::new(Known(Weak::clone(&self.this)));
+        let node =
+            self.settings.master_on(host, *port, run_id, listing).map_err(Failure::Refused)?;
         // A waiter asks for nothing that could fail.
         let signal_to_watcher = Arc::clone(&self.signal_to_watcher);
         node.on_trouble(Arc::new(move || signal_to_watcher.report_failure()));
         let master = Arc::new(Master {
             number: self.number() + 1,
-            node: Arc::new(node),
+            node,
             address: agreement.master.clone(),
             epoch: agreement.epoch,
         });
@@ -306,7 +303,7 @@ impl MasterTracker {
             // It has something to give back there.
             self.signal_to_watcher.nudge();
         }
-        self.watches.relocate(&self.format, |_| self.known().map(|it| Arc::clone(&it.node)));
+        self.watches.relocate(|_| self.known().map(|it| it.node.clone()));
         Ok(())
     }
 
@@ -318,7 +315,7 @@ impl MasterTracker {
     /// Not noted at all where the format does not say whose a lock is: on the new master it may be
     /// another's by then.
     pub(super) fn note_release(&self, acquisition: &AcquisitionId, number: u64) {
-        if !self.format.knows_owners() {
+        if !self.settings.format().knows_owners() {
             return;
         }
         self.recent.note(acquisition, self.now());
@@ -343,14 +340,8 @@ impl MasterTracker {
         for acquisition in self.recent.lately(now) {
             // Whatever comes of it: what is not freed now ends with its lease.
             let ignored = Box::new(|_| ());
-            let node = &master.node;
-            node.submit_release(
-                &self.format,
-                &acquisition,
-                ReleaseOptions::WITHOUT_TOMBSTONE,
-                by,
-                ignored,
-            );
+            let options = ReleaseOptions::WITHOUT_TOMBSTONE;
+            master.node.submit_release(&acquisition, options, by, ignored);
         }
     }
 

@@ -4,8 +4,8 @@ use crate::stage::Hold;
 use distlock::{ClientId, Config, Context, DistLock, LockOptions, SystemClock};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
-use lock_redis::RedisBackend;
-use lock_redis::parts::open_any_format;
+
+use lock_redis::parts::{open_any_format, standalone};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -62,7 +62,7 @@ fn holds_up_its_del(format: &str) {
     let (hold, context) =
         (Arc::<Hold>::default(), Context::new(Arc::new(SystemClock), ClientId::random()));
     let config = Config::from_url(&url).unwrap();
-    let build = |format| RedisBackend::with_format(&config, &context, format);
+    let build = |format| standalone(&config, &context, format);
     let backend = open_any_format(&config, &context, Some(Arc::clone(&hold) as _), build).unwrap();
     let first = distlock::builder().backend(backend).connect().unwrap();
     let first = first.owned_mutex("x").unwrap();

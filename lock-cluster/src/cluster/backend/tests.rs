@@ -33,7 +33,7 @@ fn invalid_cluster_url_is_refused() {
 #[test]
 fn cluster_has_slots_whatever_the_scheme_of_its_url() {
     for url in ["redis+cluster://a", "redis://a"] {
-        let format = format!("{:?}", open(url).unwrap().format);
+        let format = format!("{:?}", open(url).unwrap().topology.format());
         assert!(format.contains("has_slots: true"), "{url}: {format}");
     }
 }
@@ -45,7 +45,7 @@ fn refresh_requested_during_a_refresh_waits_for_the_next() {
     let port = silent.local_addr().unwrap().port();
     let backend = open(&format!("redis+cluster://127.0.0.1:{port}?connect_timeout=300ms"));
     let backend = backend.unwrap();
-    let shared = &backend.router.0;
+    let shared = &backend.topology;
     let ask = || {
         let began = shared.clock().now();
         let outcome = shared.refreshed(began + Duration::from_secs(60));
@@ -76,7 +76,7 @@ fn refresh_ends_when_the_last_handle_is_dropped() {
     let port = silent.local_addr().unwrap().port();
     let backend = open(&format!("redis+cluster://127.0.0.1:{port}?connect_timeout=300ms"));
     let backend = backend.unwrap();
-    let shared = Arc::clone(&backend.router.0);
+    let shared = Arc::clone(&backend.topology);
     let asks = || {
         let began = shared.clock().now();
         let _trouble = shared.refreshed(began + Duration::from_secs(60));
@@ -111,10 +111,10 @@ fn new_watch_wakes_no_other_waiter() {
     let node = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::new("127.0.0.1", node.local_addr().unwrap().port());
     let backend = open(&format!("redis+cluster://{address}?tracking=off")).unwrap();
-    let shared = &backend.router.0;
+    let shared = &backend.topology;
     let names = ["other", "mine"].map(|name| LockName::new(name).unwrap());
     for name in &names {
-        shared.place(backend.format.slot(name), &address);
+        shared.place(shared.slot(name), &address);
     }
     let calls = Arc::<Calls>::default();
     // One that is about to be subscribed: who looks at it would do that, and wake it.
@@ -148,7 +148,7 @@ fn new_backend_connects_nowhere_and_shows_no_secret() {
 #[test]
 fn renewal_for_a_slot_without_node_requests_a_refresh() {
     let backend = open("redis+cluster://192.0.2.1:7000").unwrap();
-    let shared = &backend.router.0;
+    let shared = &backend.topology;
     assert!(!shared.is_asked_for());
     let (name, lease) =
         (LockName::new("a").unwrap(), LeaseTime::new(Duration::from_secs(9)).unwrap());

@@ -1,6 +1,6 @@
 //! How the slot map is refreshed: which nodes are asked, and which of their replies count.
 
-use super::{Channels, TopologyState};
+use super::{Channels, Topology};
 use crate::cluster::slot_map::{ClusterNode, listed};
 use lock_core::backend::{BackgroundTask, Backoff, Failure, contain, no_thread};
 use lock_core::{Error, Moment, Signal};
@@ -79,7 +79,7 @@ impl RefreshState {
     }
 }
 
-impl TopologyState {
+impl Topology {
     /// Requests a refresh. Waits for nothing.
     pub(crate) fn ask(&self) {
         self.refresh_state.ask();
@@ -268,7 +268,7 @@ impl TopologyState {
 
     fn take_over(&self, told: &Shards) -> Result<(), Failure> {
         self.settled.get_or_init(|| {
-            self.format.use_sharded_channels(match self.channels {
+            self.format().use_sharded_channels(match self.channels {
                 Channels::Auto => told.sharded_channels,
                 Channels::Plain => false,
                 Channels::Sharded => true,
@@ -323,7 +323,7 @@ impl TopologyState {
 
 /// The background task: refreshes when requested or due, until closed.
 struct Refresher {
-    shared: Arc<TopologyState>,
+    shared: Arc<Topology>,
     /// When the next refresh may begin if it was requested, and when it is due while in use.
     soon: Moment,
     later: Moment,
@@ -332,7 +332,7 @@ struct Refresher {
 }
 
 impl Refresher {
-    fn new(shared: Arc<TopologyState>) -> Self {
+    fn new(shared: Arc<Topology>) -> Self {
         let (now, backoff) = (shared.clock.now(), Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
         Self { shared, soon: now, later: now, backoff, failures: 0 }
     }

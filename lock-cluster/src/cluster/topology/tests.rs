@@ -7,17 +7,17 @@ use lock_redis::parts::{Account, Shards};
 use lock_redis::parts::{NodeSettings, Shard};
 
 /// A topology without a reply, which connects to no server.
-fn topology() -> Topology {
+fn topology() -> Arc<Topology> {
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let config = Config::from_url("redis+cluster://127.0.0.1:1").unwrap();
+    let format = Format::of(&config).unwrap();
     let factory = NodeFactory {
-        settings: NodeSettings::new(&config, 0, &context).unwrap(),
+        settings: NodeSettings::new(&config, 0, &context, format).unwrap(),
         addresses: AddressMap::default(),
         trouble: Arc::new(|| ()),
     };
-    let format = Arc::new(Format::of(&config).unwrap());
     let bound = Duration::from_secs(1);
-    Topology::new(factory, Arc::default(), Vec::new(), bound, format, Channels::Plain)
+    Topology::new(factory, Arc::default(), Vec::new(), bound, Channels::Plain)
 }
 
 fn at(port: u16) -> Address {
@@ -28,12 +28,11 @@ fn at(port: u16) -> Address {
 #[test]
 fn suspect_node_is_asked_last_until_it_answers() {
     let topology = topology();
-    let shared = topology.state();
-    let node = |port| shared.map.write().node(&at(port), &shared.factory).unwrap();
+    let node = |port| topology.map.write().node(&at(port), &topology.factory).unwrap();
     let masters: Vec<_> = (1..6).map(node).collect();
-    let last = || shared.topology_sources().last().map(|node| node.number);
-    shared.suspect(&masters[2]);
-    assert!(shared.is_asked_for(), "and at once, by the others");
+    let last = || topology.topology_sources().last().map(|node| node.number);
+    topology.suspect(&masters[2]);
+    assert!(topology.is_asked_for(), "and at once, by the others");
     for _ in 0..50 {
         assert_eq!(last(), Some(masters[2].number));
     }
@@ -45,17 +44,16 @@ fn suspect_node_is_asked_last_until_it_answers() {
 #[test]
 fn requests_continue_on_a_node_known_by_a_redirect_only() {
     let topology = topology();
-    let shared = topology.state();
     let take_over = |port: u16| {
         let id = port.to_string();
         let told = Shards::new(1, vec![Shard::new(&id, at(port), 0..=9)]);
-        let left = shared.map.write().take_over(&told, &shared.factory).unwrap();
+        let left = topology.map.write().take_over(&told, &topology.factory).unwrap();
         left.gone.iter().map(|node| node.address.port).collect::<Vec<_>>()
     };
     assert_eq!(take_over(1), []);
-    shared.map.write().node(&at(2), &shared.factory).unwrap();
+    topology.map.write().node(&at(2), &topology.factory).unwrap();
     assert_eq!(take_over(1), [], "the next node of a slot that is just moving");
-    shared.map.write().moved(9, &at(3), &shared.factory).unwrap();
+    topology.map.write().moved(9, &at(3), &topology.factory).unwrap();
     assert_eq!(take_over(1), [], "where a slot has gone");
     assert_eq!(take_over(4), [1], "one that was a master and is unknown by now");
 }
@@ -63,17 +61,16 @@ fn requests_continue_on_a_node_known_by_a_redirect_only() {
 #[test]
 fn node_of_another_id_at_the_same_address_is_another_member() {
     let topology = topology();
-    let shared = topology.state();
     let take_over = |id: &str| {
         let told = Shards::new(1, vec![Shard::new(id, at(1), 0..=9)]);
-        let left = shared.map.write().take_over(&told, &shared.factory).unwrap();
-        (left.gone.len(), shared.look(5).unwrap().number)
+        let left = topology.map.write().take_over(&told, &topology.factory).unwrap();
+        (left.gone.len(), topology.look(5).unwrap().number)
     };
     let (_, first) = take_over("a");
     assert_eq!(take_over("a"), (0, first));
     let (gone, second) = take_over("b");
     assert!(gone == 1 && second != first, "its connections are ended");
-    let by_address = shared.map.write().node(&at(1), &shared.factory).unwrap();
+    let by_address = topology.map.write().node(&at(1), &topology.factory).unwrap();
     assert_eq!((by_address.number, by_address.node.identity().as_deref()), (second, Some("b")));
 }
 
@@ -81,7 +78,7 @@ fn node_of_another_id_at_the_same_address_is_another_member() {
 #[test]
 fn node_is_believed_by_its_id_and_that_of_another() {
     let topology = topology();
-    let map = &topology.state().map;
+    let map = &topology.map;
     let nodes = |ids: &[&str]| -> Vec<_> {
         let ports = 1..;
         ids.iter().zip(ports).map(|(id, port)| ((*id).to_owned(), at(port))).collect()
@@ -99,9 +96,9 @@ fn node_is_believed_by_its_id_and_that_of_another() {
 #[test]
 fn address_listed_with_two_ids_is_known_by_the_later_list() {
     let topology = topology();
-    let mut map = topology.state().map.write();
+    let mut map = topology.map.write();
     let id_of = |map: &mut SlotMap| {
-        let node = map.node(&at(1), &topology.state().factory).unwrap();
+        let node = map.node(&at(1), &topology.factory).unwrap();
         node.node.identity().as_deref().map(str::to_owned)
     };
     map.note(&[("a".to_owned(), at(1))]);

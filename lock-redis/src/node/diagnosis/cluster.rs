@@ -27,7 +27,7 @@ impl Node {
         let port = if tls { Port::Tls } else { Port::Plain };
         let by = asking.deadline();
         let told = cluster::ask(&mut asking.link, host, port, by)?;
-        let (server, mut findings) = (self.dialer.server(), Vec::new());
+        let (server, mut findings) = (self.inner.dialer.server(), Vec::new());
         let served: usize =
             told.shards.iter().flat_map(|shard| &shard.slots).map(ExactSizeIterator::len).sum();
         let failing = info_field(&info, "cluster_slots_fail").map_or("0", str::trim);

@@ -85,12 +85,12 @@ struct Asking<'a> {
 
 impl Asking<'_> {
     fn new(node: &Node, by: Moment) -> Result<Asking<'_>, Failure> {
-        Ok(Asking { node, link: node.dialer.dial(by)?, by })
+        Ok(Asking { node, link: node.inner.dialer.dial(by)?, by })
     }
 
     /// The deadline of a request that is sent now.
     fn deadline(&self) -> Moment {
-        self.by.min(self.node.dialer.clock().now() + self.node.dialer.command_timeout())
+        self.by.min(self.node.inner.dialer.clock().now() + self.node.inner.dialer.command_timeout())
     }
 
     fn ask(&mut self, words: &[&[u8]]) -> Result<Reply, Failure> {
@@ -101,18 +101,14 @@ impl Asking<'_> {
 }
 
 impl Node {
-    /// What of the server's settings and state matters for locks of this format. Changes nothing
+    /// What of the server's settings and state matters for locks of its format. Changes nothing
     /// there.
     ///
     /// # Errors
     ///
     /// See [`Failure`]: the server cannot be asked.
-    pub fn diagnose(
-        &self,
-        format: &Format,
-        store: StoreKind,
-        by: Moment,
-    ) -> Result<NodeDiagnosis, Failure> {
+    pub fn examine(&self, store: StoreKind, by: Moment) -> Result<NodeDiagnosis, Failure> {
+        let format = &self.inner.format;
         let mut asking = Asking::new(self, by)?;
         let facts = Facts::ask(&mut asking)?;
         let findings = Vec::new();
@@ -126,7 +122,7 @@ impl Node {
         examination.examine_min_replicas();
         let rights = Rights::ask(&mut asking, format, store)?;
         examination.judge_rights(&rights);
-        if self.terms.tracking == Tracking::Auto && format.knows_owners() {
+        if self.inner.terms.tracking == Tracking::Auto && format.knows_owners() {
             let refused = examination.ask_for_tracking(&rights, by)?;
             examination.judge_tracking(refused.as_ref());
         }
@@ -139,7 +135,7 @@ impl Node {
 
 impl Examination<'_> {
     fn server(&self) -> impl fmt::Display + use<'_> {
-        self.node.dialer.server()
+        self.node.inner.dialer.server()
     }
 
     fn ok(&mut self, id: &'static str, seen: impl Into<String>) {

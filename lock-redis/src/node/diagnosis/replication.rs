@@ -49,7 +49,7 @@ impl Examination<'_> {
         let all = Replica::all(&self.facts);
         let online = all.iter().filter(|it| it.is_online).count();
         let late = |it: &&Replica| !it.is_online || it.lag > NO_LAG;
-        let needed = match self.node.terms.replicas {
+        let needed = match self.node.inner.terms.replicas {
             Replicas::AtLeast(count) => count as usize,
             _ => 0,
         };
@@ -98,13 +98,13 @@ impl Examination<'_> {
         let wanted = setting("min-replicas-to-write");
         let max_lag = setting("min-replicas-max-lag");
         let Some(good) = good else {
-            let acknowledged = self.node.terms.replicas != Replicas::Off;
+            let acknowledged = self.node.inner.terms.replicas != Replicas::Off;
             if !self.has_failover() || replicas.is_empty() {
                 return;
             }
             let seen = "min-replicas-to-write is 0";
             if acknowledged {
-                let replicas = self.node.terms.replicas;
+                let replicas = self.node.inner.terms.replicas;
                 return self.ok(ID, format!("{seen}, and replicas={replicas} is asked for"));
             }
             let why = "a master that is cut off goes on granting what its successor grants, too";

@@ -137,7 +137,7 @@ impl Rights {
 
     /// What is to be asked.
     fn of(asking: &Asking<'_>, format: &Format, store: StoreKind) -> Self {
-        let terms = &asking.node.terms;
+        let terms = &asking.node.inner.terms;
         let mut rights =
             Self { resources: Vec::new(), questions: Vec::new(), outcome: Outcome::Unknown };
         let name = LockName::new(PROBE).expect("it is a name");
@@ -310,7 +310,7 @@ impl Examination<'_> {
     pub(super) fn judge_rights(&mut self, rights: &Rights) {
         const ID: &str = "rights";
         const OPTIONAL: &str = "rights_optional";
-        let user = self.node.dialer.server().user();
+        let user = self.node.inner.dialer.server().user();
         let line = |rules: &[String]| format!("`ACL SETUSER {user} {}`", rules.join(" "));
         match &rights.outcome {
             Outcome::Answered => {}

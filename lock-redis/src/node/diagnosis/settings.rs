@@ -47,7 +47,7 @@ impl Examination<'_> {
                 self.bad(Danger, ID, seen, "it takes no writes, so no locks", remedy);
             }
             Some(_) if is_alone && self.facts.field("cluster_enabled") == Some("1") => {
-                let url = self.node.dialer.server().url("redis+cluster");
+                let url = self.node.inner.dialer.server().url("redis+cluster");
                 self.bad(
                     Danger,
                     ID,

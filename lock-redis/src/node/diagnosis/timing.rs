@@ -64,11 +64,11 @@ impl std::fmt::Display for ServerClock {
 pub(super) fn ask_clock(asking: &mut Asking<'_>) -> Result<Option<ServerClock>, Failure> {
     let mut best: Option<ServerClock> = None;
     for _ in 0..CLOCK_READS {
-        let clock = asking.node.dialer.clock();
+        let clock = asking.node.inner.dialer.clock();
         let (sent, since) = (clock.unix_time(), clock.now());
         let reply = asking.ask(&[b"TIME"])?;
         // The round trip by a clock that does not jump.
-        let received = sent + asking.node.dialer.clock().now().since(since);
+        let received = sent + asking.node.inner.dialer.clock().now().since(since);
         let number = |reply: &Reply| std::str::from_utf8(reply.as_bytes()?).ok()?.parse().ok();
         let Some([seconds, micros]) = reply.as_array() else { return Ok(None) };
         let Some((seconds, micros)) = number(seconds).zip(number(micros)) else { return Ok(None) };
@@ -83,12 +83,12 @@ pub(super) fn ask_clock(asking: &mut Asking<'_>) -> Result<Option<ServerClock>, 
 
 /// The times of some round trips, in order of length. There is one at least.
 pub(super) fn round_trips(asking: &mut Asking<'_>) -> Result<Vec<Duration>, Failure> {
-    let begin = asking.node.dialer.clock().now();
+    let begin = asking.node.inner.dialer.clock().now();
     let mut times = Vec::new();
     for _ in 0..ROUND_TRIPS {
-        let sent = asking.node.dialer.clock().now();
+        let sent = asking.node.inner.dialer.clock().now();
         asking.ask(&[b"PING"])?;
-        let now = asking.node.dialer.clock().now();
+        let now = asking.node.inner.dialer.clock().now();
         times.push(now.since(sent));
         if now.since(begin) > MEASURING {
             break;
@@ -163,7 +163,8 @@ impl Examination<'_> {
             round_trips[(round_trips.len() * percent / 100).min(round_trips.len() - 1)]
         };
         let (half, most) = (at(50), at(99));
-        let (timeout, lease) = (self.node.dialer.command_timeout(), self.node.terms.lease);
+        let (timeout, lease) =
+            (self.node.inner.dialer.command_timeout(), self.node.inner.terms.lease);
         let seen = format!("round trips of {half:.1?} (p50), {most:.1?} (p99)");
         let is_over = |which: usize| {
             most >= timeout / PART_OF_TIMEOUT[which] || most >= lease / PART_OF_LEASE[which]

@@ -7,6 +7,6 @@ mod requests;
 
 pub use marker::{Admission, Agreement, MarkerRequest, Member, Members, NodeView, ServerState};
 pub use proposal::{ProposalReply, ServerInfo, VoteTerms};
-pub use requests::WithView;
+pub use requests::Response;
 
 pub(crate) use proposal::server_info;
