@@ -59,24 +59,27 @@ impl SharedConnection {
         }
     }
 
-    /// Returns when no callback is pending: requests on other connections then overtake none.
+    /// Returns when the callbacks that were pending have their replies: requests on other
+    /// connections then overtake none.
     pub(crate) fn wait_for_callbacks(&self, by: Moment) -> Result<(), Failure> {
         const PING: Request<'static> = Request(&[&[b"PING"]]);
         loop {
             let current = self.current.lock().clone();
-            let Some(mut connection) = current.filter(|it| it.has_callbacks()) else {
+            let Some(mut connection) = current else { return Ok(()) };
+            let resent = connection.resent();
+            if !connection.has_callbacks() {
                 return Ok(());
-            };
-            // Replies come in the order of requests. A connection that is closed has run its
-            // callbacks.
+            }
+            // Replies come in the order of requests, except for one that was sent again. A
+            // connection that is closed has run its callbacks.
             match connection.call(&PING, by) {
-                Ok(_) => return Ok(()),
+                Ok(_) if connection.resent() == resent => return Ok(()),
                 Err(CallError::NotSent(error) | CallError::Unknown(error))
                     if self.dialer.clock().now() >= by =>
                 {
                     return Err(Failure::NotSent(error));
                 }
-                Err(_) => {}
+                Ok(_) | Err(_) => {}
             }
         }
     }
@@ -172,5 +175,60 @@ impl fmt::Debug for SharedConnection {
         f.debug_struct("SharedConnection")
             .field("server", &format_args!("{}", self.dialer.server()))
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::{Reply, ReplyCheck};
+    use lock_core::{Clock, SystemClock};
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::thread;
+    use std::time::Duration;
+
+    fn hear(peer: &mut TcpStream, request: &Request<'_>) {
+        let mut expected = Vec::new();
+        request.encode(&mut expected);
+        let mut heard = vec![0; expected.len()];
+        peer.read_exact(&mut heard).unwrap();
+        assert_eq!(String::from_utf8_lossy(&heard), String::from_utf8_lossy(&expected));
+    }
+
+    #[test]
+    fn wait_for_callbacks_covers_one_that_is_sent_again() {
+        const NAME: Request<'_> = Request(&[&[b"CLIENT", b"SETNAME", b""]]);
+        const PING: Request<'_> = Request(&[&[b"PING"]]);
+        let by_text = Request(&[&[b"EVAL", b"return 1", b"0"]]);
+        let by_hash = Request(&[&[b"EVALSHA", b"0123456789012345678901234567890123456789", b"0"]]);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let shared =
+            SharedConnection::new(Arc::new(Dialer::to(&listener, Duration::from_secs(60))));
+        let by = SystemClock.now() + Duration::from_secs(60);
+        let submit = || {
+            let done = Box::new(|_: Result<Reply, _>| ReplyCheck::Expected);
+            let callback = CallbackRequest { by_hash: Vec::new(), text: "return 1", done };
+            shared.submit(&by_text, Some((1, &by_hash)), by, callback);
+        };
+        thread::scope(|scope| {
+            let peer = scope.spawn(|| {
+                let (mut peer, _) = listener.accept().unwrap();
+                peer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                hear(&mut peer, &NAME);
+                peer.write_all(b"+OK\r\n").unwrap();
+                peer
+            });
+            submit();
+            submit();
+            let mut peer = peer.join().unwrap();
+            let waits = scope.spawn(|| shared.wait_for_callbacks(by));
+            [&by_text, &by_hash, &PING].iter().for_each(|request| hear(&mut peer, request));
+            peer.write_all(b":1\r\n-NOSCRIPT No it.\r\n+PONG\r\n").unwrap();
+            [&by_text, &PING].iter().for_each(|request| hear(&mut peer, request));
+            assert!(!waits.is_finished());
+            peer.write_all(b":1\r\n+PONG\r\n").unwrap();
+            waits.join().unwrap().unwrap();
+        });
     }
 }

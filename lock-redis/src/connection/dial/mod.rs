@@ -87,6 +87,16 @@ impl Dialer {
         }
     }
 
+    /// To a test's listener, without a login.
+    #[cfg(test)]
+    pub(crate) fn to(listener: &std::net::TcpListener, command: Duration) -> Self {
+        let port = listener.local_addr().unwrap().port();
+        let server = Server::new(Endpoint::tcp("127.0.0.1", port), None);
+        let login = Login { secrets: <_>::default(), database: 0, client_name: String::new() };
+        let timeouts = Timeouts { connect: Duration::from_secs(5), command };
+        Self::new(server, None, login, timeouts, Arc::new(lock_core::SystemClock))
+    }
+
     /// The same to a server that must be a master, and may be [retired](Self::retire).
     pub(crate) fn requiring_master(self) -> Self {
         Self { must_be_master: true, ..self.retirable() }
@@ -307,16 +317,8 @@ mod tests {
     #[test]
     fn unacknowledged_data_ends_a_connection_after_command_timeout() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let server =
-            Server::new(Endpoint::tcp("127.0.0.1", listener.local_addr().unwrap().port()), None);
-        let login = Login {
-            secrets: CredentialsSource::default(),
-            database: 0,
-            client_name: String::new(),
-        };
         let command = Duration::from_millis(1_234);
-        let timeouts = Timeouts { connect: Duration::from_secs(5), command };
-        let dialer = Dialer::new(server, None, login, timeouts, Arc::new(SystemClock));
+        let dialer = Dialer::to(&listener, command);
         let transport = dialer.connect(Moment::NEVER).unwrap();
         let socket = transport.socket();
         assert_eq!(socket.tcp_user_timeout().unwrap(), Some(command));

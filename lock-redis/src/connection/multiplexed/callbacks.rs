@@ -1,8 +1,8 @@
 //! Requests that no thread waits for: how they are sent, read, and their callbacks run.
 
-use super::pending::{CallResult, DeferredWakeups, MayHaveLeft, PendingRequests};
+use super::pending::{CallResult, DeferredWakeups, PendingRequests};
 use super::{CallbackRequest, MultiplexedConnection, ReplyCheck};
-use crate::connection::{CallError, Reply, with_text};
+use crate::connection::CallError;
 use lock_core::Moment;
 use lock_core::backend::contain;
 use parking_lot::MutexGuard;
@@ -54,26 +54,12 @@ impl MultiplexedConnection {
         self.pending.lock().has_callbacks()
     }
 
-    /// Runs a callback, or sends its request again where the server did not know the script's hash:
-    /// until the same deadline.
-    pub(super) fn run_callback(
-        &self,
-        mut callback: CallbackRequest,
-        by: Moment,
-        mut outcome: CallResult,
-    ) {
-        if outcome.as_ref().is_ok_and(Reply::is_noscript) && !callback.by_hash.is_empty() {
-            let again = with_text(&std::mem::take(&mut callback.by_hash), callback.text);
-            let sent = if self.clock.now() < by {
-                self.submit(&again, by, callback)
-            } else {
-                Err((callback, self.too_late(MayHaveLeft(false))))
-            };
-            match sent {
-                Ok(()) => return,
-                Err((unsent, error)) => (callback, outcome) = (unsent, Err(error)),
-            }
-        }
+    /// How many callbacks' requests were sent again until now.
+    pub(in crate::connection) fn resent(&self) -> u64 {
+        self.pending.lock().resent()
+    }
+
+    pub(super) fn run_callback(&self, callback: CallbackRequest, outcome: CallResult) {
         let result = outcome.map_err(Into::into);
         // A panic must not reach the caller that happens to read.
         let checked = contain(|| (callback.done)(result));

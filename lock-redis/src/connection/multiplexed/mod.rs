@@ -149,10 +149,10 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
         if self.clock.now() >= by {
             return (Vec::new(), Err(self.too_late(MayHaveLeft(false))));
         }
-        let mut queued = Vec::with_capacity(requests.len());
+        let (mut queued, signal) = (Vec::with_capacity(requests.len()), Arc::default());
         let mut pending = self.pending.lock();
         for request in requests {
-            let slot = Arc::default();
+            let slot = Arc::new(ReplySlot::new(&signal));
             let id = pending.push(&EncodedRequest::new(request), by, &slot);
             queued.push((id, slot));
         }
@@ -427,8 +427,8 @@ impl MultiplexedConnection {
         }
         drop(pending);
         wakeups.wake.iter().for_each(|slot| slot.signal.raise());
-        for (callback, by, outcome) in wakeups.callbacks {
-            self.run_callback(callback, by, outcome);
+        for (callback, outcome) in wakeups.callbacks {
+            self.run_callback(callback, outcome);
         }
         self.pending.lock()
     }

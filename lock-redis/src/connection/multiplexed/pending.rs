@@ -3,7 +3,7 @@
 //! Pure state, without I/O and wake-ups. Replies carry no names: each is for the oldest request. So
 //! a request stays pending until its reply arrives, even if its caller has given up.
 
-use crate::connection::{CallError, Reply, Server};
+use crate::connection::{CallError, Reply, Server, with_text};
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment, Signal};
 use parking_lot::Mutex;
@@ -18,6 +18,7 @@ pub(super) type CallResult = Result<Reply, CallError>;
 /// Where a thread waits for its reply.
 #[derive(Default)]
 pub(super) struct ReplySlot {
+    /// The thread's: one for all requests that it waits for.
     pub(super) signal: Arc<Signal>,
     /// Written by the thread that reads or closes the connection, under the lock of the pending
     /// requests, while its request is among them. Taken by the thread that waits.
@@ -25,6 +26,10 @@ pub(super) struct ReplySlot {
 }
 
 impl ReplySlot {
+    pub(super) fn new(signal: &Arc<Signal>) -> Self {
+        Self { signal: Arc::clone(signal), reply: Mutex::default() }
+    }
+
     pub(super) fn take(&self) -> Option<CallResult> {
         self.reply.lock().take()
     }
@@ -71,6 +76,16 @@ struct PendingRequest {
     owner: ReplyOwner,
 }
 
+impl PendingRequest {
+    /// Where a thread waits for the reply.
+    fn caller(&self) -> Option<&Arc<ReplySlot>> {
+        match &self.owner {
+            ReplyOwner::Caller(slot) => Some(slot),
+            ReplyOwner::Callback(_) | ReplyOwner::Abandoned => None,
+        }
+    }
+}
+
 /// A request's number on its connection. Requests are pending in the order of their numbers.
 pub(super) type RequestId = u64;
 
@@ -78,8 +93,7 @@ pub(super) type RequestId = u64;
 #[derive(Default)]
 pub(super) struct DeferredWakeups {
     pub(super) wake: Vec<Arc<ReplySlot>>,
-    /// With their deadlines and outcomes.
-    pub(super) callbacks: Vec<(CallbackRequest, Moment, CallResult)>,
+    pub(super) callbacks: Vec<(CallbackRequest, CallResult)>,
 }
 
 /// The requests without a reply. All of it is under one lock.
@@ -91,6 +105,8 @@ pub(super) struct PendingRequests {
     requests: VecDeque<PendingRequest>,
     last_id: RequestId,
     callbacks: usize,
+    /// How many callbacks' requests were sent again.
+    resent: u64,
     /// The thread that reads for all. While a thread waits there is one, and it is awake, being
     /// woken, or asleep in the socket.
     pub(super) reader: Option<RequestId>,
@@ -122,6 +138,7 @@ impl PendingRequests {
             requests: VecDeque::new(),
             last_id: 0,
             callbacks: 0,
+            resent: 0,
             reader: None,
             asleep: false,
             writing: false,
@@ -216,6 +233,10 @@ impl PendingRequests {
         self.callbacks > 0
     }
 
+    pub(super) fn resent(&self) -> u64 {
+        self.resent
+    }
+
     /// Whether there are bytes to write and no thread writes.
     pub(super) fn wants_writer(&self) -> bool {
         !self.writing && (self.backlog || !self.unsent.is_empty())
@@ -284,6 +305,8 @@ impl PendingRequests {
         Ok(())
     }
 
+    /// Gives the outcome to its owner. A callback whose script the server did not know stays
+    /// pending instead: its request is added again, with the text, until the same deadline.
     fn settle(
         &mut self,
         owner: ReplyOwner,
@@ -296,9 +319,16 @@ impl PendingRequests {
                 *slot.reply.lock() = Some(outcome);
                 wakeups.wake.push(slot);
             }
-            ReplyOwner::Callback(callback) => {
-                self.callbacks -= 1;
-                wakeups.callbacks.push((callback, by, outcome));
+            ReplyOwner::Callback(mut callback) => {
+                let is_unknown = outcome.as_ref().is_ok_and(Reply::is_noscript);
+                if is_unknown && !callback.by_hash.is_empty() {
+                    let again = with_text(&std::mem::take(&mut callback.by_hash), callback.text);
+                    self.resent += 1;
+                    self.add(&again, by, ReplyOwner::Callback(callback));
+                } else {
+                    self.callbacks -= 1;
+                    wakeups.callbacks.push((callback, outcome));
+                }
             }
             ReplyOwner::Abandoned => {}
         }
@@ -345,13 +375,12 @@ impl PendingRequests {
                 at += 1;
                 continue;
             }
-            let by = request.by;
             let (owner, MayHaveLeft(left)) = self.abandon_at(at);
             let error = server.io_error("answer", io::ErrorKind::TimedOut.into());
             let error = if left { CallError::Unknown(error) } else { CallError::NotSent(error) };
             if let ReplyOwner::Callback(callback) = owner {
                 self.callbacks -= 1;
-                wakeups.callbacks.push((callback, by, Err(error)));
+                wakeups.callbacks.push((callback, Err(error)));
             }
             at += usize::from(left);
         }
@@ -360,26 +389,25 @@ impl PendingRequests {
     /// Makes the first thread that waits the reader.
     pub(super) fn hand_over_reading(&mut self, wakeups: &mut DeferredWakeups) {
         self.asleep = false;
-        let mut waiters = self.requests.iter();
-        let next = waiters.find_map(|request| match &request.owner {
-            ReplyOwner::Caller(slot) => Some((request.id, slot)),
-            _ => None,
-        });
+        let mut waiting = self.requests.iter();
+        let next = waiting.find_map(|request| Some((request.id, request.caller()?)));
         self.reader = next.map(|(id, _)| id);
         wakeups.wake.extend(next.map(|(_, slot)| Arc::clone(slot)));
     }
 
-    /// While the reader sleeps, has a thread woken that waits and does not read, to write what no
-    /// thread writes. Without one, the reader writes when it wakes.
+    /// While the reader sleeps, has another thread that waits woken, to write what no thread
+    /// writes. Without one, the reader writes when it wakes.
     pub(super) fn wake_a_writer(&self, wakeups: &mut DeferredWakeups) {
         if !self.asleep || !self.wants_writer() {
             return;
         }
-        let mut waiters = self.requests.iter().filter(|request| Some(request.id) != self.reader);
-        wakeups.wake.extend(waiters.find_map(|request| match &request.owner {
-            ReplyOwner::Caller(slot) => Some(Arc::clone(slot)),
-            _ => None,
-        }));
+        let reader = self.requests.iter().find(|request| Some(request.id) == self.reader);
+        let reader = reader.and_then(PendingRequest::caller).map(|slot| &slot.signal);
+        let is_reader =
+            |slot: &Arc<ReplySlot>| reader.is_some_and(|it| Arc::ptr_eq(it, &slot.signal));
+        let mut others =
+            self.requests.iter().filter_map(PendingRequest::caller).filter(|slot| !is_reader(slot));
+        wakeups.wake.extend(others.next().map(Arc::clone));
     }
 
     /// Fails all requests, each with what the error means for it. Only the first cause counts.

@@ -354,6 +354,23 @@ fn callback_that_is_sent_again_keeps_its_deadline() {
 }
 
 #[test]
+fn reader_is_not_woken_to_write_while_another_thread_waits() {
+    let (connection, _peer) = pair();
+    let mut pending = connection.pending.lock();
+    let (reader, other) = (Arc::default(), Arc::default());
+    let slots = [&reader, &reader, &other].map(|signal| Arc::new(ReplySlot::new(signal)));
+    for slot in &slots {
+        pending.push(b"x", within(60_000), slot).unwrap();
+    }
+    pending.reader = Some(1);
+    pending.asleep = true;
+    let mut wakeups = DeferredWakeups::default();
+    pending.wake_a_writer(&mut wakeups);
+    let [woken] = &*wakeups.wake else { panic!("{} are woken", wakeups.wake.len()) };
+    assert!(Arc::ptr_eq(woken, &slots[2]));
+}
+
+#[test]
 fn callback_left_to_an_awake_reader_is_sent_when_that_leaves() {
     for is_answered in [true, false] {
         let (connection, mut peer) = pair();
