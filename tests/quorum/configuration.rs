@@ -28,7 +28,8 @@ fn url_with_too_few_or_repeated_servers_is_refused() {
     assert!(refused("redlock://a,b,c/x").contains("`/x`"));
     let wakes = "redlock://a,b,c?prefix=lock:&format=token,wakes=python-redis-lock";
     assert!(refused(wakes).contains("`wakes=python-redis-lock`"));
-    let stores = |count: usize| (0..count).map(|_| Arc::new(Dead) as Arc<dyn Backend>).collect();
+    let stores =
+        |count: usize| (0..count).map(|_| Arc::new(Dead::default()) as Arc<dyn Backend>).collect();
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let quorum = |count| QuorumBackend::new(stores(count), Duration::from_millis(100), &context);
     assert!(quorum(2).unwrap_err().is_configuration());

@@ -1,14 +1,19 @@
 //! Nodes that are dead, frozen, slow, or forgetful.
 
-use distlock::{ClientId, Config, Counters, DistLock, Error, ErrorKind, GuardState, LockOptions};
+use distlock::backend::Wake;
+use distlock::{
+    Backend, ClientId, Clock, Config, Context, Counters, DistLock, Error, ErrorKind, GuardState,
+    LockName, LockOptions, Moment, QuorumBackend, SystemClock,
+};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
-use distlock_tests::quorum::{LONGEST, Servers, place, url};
+use distlock_tests::quorum::{Dead, LONGEST, Servers, place, url};
 use distlock_tests::resp::Kind;
 use distlock_tests::rights::LOGIN;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, scaled, within};
+use std::slice;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -575,4 +580,32 @@ fn set_up_ends_the_pause_of_a_new_quorum_only() {
     assert!(text.contains("another quorum"), "{text}");
     let text = quorum.client().mutex("a").unwrap().try_lock().unwrap_err().to_string();
     assert!(text.contains("does not vote for"), "{text}");
+}
+
+#[test]
+fn node_has_all_its_time_also_if_the_caller_waits_for_less() {
+    struct Deaf;
+
+    impl Wake for Deaf {
+        fn wake(&self) {}
+    }
+
+    const NODE_TIMEOUT: Duration = Duration::from_secs(60);
+    let context = Context::new(Arc::new(SystemClock), ClientId::random());
+    let name = LockName::new("a").unwrap();
+    let check = |what: &str, request: &dyn Fn(&QuorumBackend, Moment)| {
+        let stores: Vec<_> = (0..3).map(|_| Arc::new(Dead::default())).collect();
+        let nodes = stores.iter().map(|store| Arc::clone(store) as _).collect();
+        let quorum = QuorumBackend::new(nodes, NODE_TIMEOUT, &context).unwrap();
+        let start = SystemClock.now();
+        request(&quorum, start + ms(50));
+        for store in stores {
+            eventually(what, SOON, || store.asked_by.lock().is_some());
+            let by = *store.asked_by.lock();
+            assert!(by >= Some(start + NODE_TIMEOUT), "{what} from {start:?} had until {by:?}");
+        }
+    };
+    check("a watch", &|quorum, by| drop(quorum.watch(&name, Arc::new(Deaf), by)));
+    check("a look", &|quorum, by| drop(quorum.inspect(&name, by)));
+    check("looks", &|quorum, by| drop(quorum.inspect_all(slice::from_ref(&name), by)));
 }

@@ -8,6 +8,7 @@ use distlock::backend::{
     Renewal, RenewalRequest, Wake, Watch,
 };
 use distlock::{Backend, Client, Config, Error, LockName, Moment};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,8 +86,11 @@ pub fn set_up(places: &[String], options: &str) {
 }
 
 /// A store that cannot be asked anything.
-#[derive(Debug)]
-pub struct Dead;
+#[derive(Default, Debug)]
+pub struct Dead {
+    /// By when it should have answered what it was last asked and changes nothing.
+    pub asked_by: Mutex<Option<Moment>>,
+}
 
 fn dead<T>() -> Result<T, Failure> {
     Err(Failure::NotSent(Error::unavailable("no server is there")))
@@ -110,7 +114,8 @@ impl Backend for Dead {
         dead()
     }
 
-    fn inspect(&self, _: &LockName, _: Moment) -> Result<LockInfo, Failure> {
+    fn inspect(&self, _: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        *self.asked_by.lock() = Some(by);
         dead()
     }
 
@@ -118,7 +123,8 @@ impl Backend for Dead {
         dead()
     }
 
-    fn watch(&self, _: &LockName, _: Arc<dyn Wake>, _: Moment) -> Result<Watch, Failure> {
+    fn watch(&self, _: &LockName, _: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        *self.asked_by.lock() = Some(by);
         dead()
     }
 

@@ -175,7 +175,8 @@ impl Backend for QuorumBackend {
         let mut backoff = Backoff::new(SPLIT, LONG_SPLIT);
         loop {
             let name = name.clone();
-            let request = move |context: &NodeContext, by| context.node().inspect(&name, by);
+            let request =
+                move |context: &NodeContext, _| context.node().inspect(&name, context.by());
             let round = quorum.by(by);
             let responses = quorum.ask(Queue::Attempts, round, request);
             let holder = |it: &[_]| majority::holder(&answered(&quorum.counted(it)));
@@ -198,7 +199,8 @@ impl Backend for QuorumBackend {
     fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
         let (quorum, clock) = (&self.0, self.0.clock.as_ref());
         let wanted: Arc<[LockName]> = names.into();
-        let request = move |context: &NodeContext, by| context.node().inspect_all(&wanted, by);
+        let request =
+            move |context: &NodeContext, _| context.node().inspect_all(&wanted, context.by());
         let round = quorum.by(by);
         let responses = quorum.ask(Queue::Attempts, round, request);
         let decided = |responses: &[_]| {
@@ -284,8 +286,8 @@ impl Backend for QuorumBackend {
         for worker in &quorum.workers {
             let pending = PendingWatch::new(name, &watch);
             let (later, responses) = (pending.clone(), Arc::clone(&responses));
-            let request = move |context: &NodeContext, by| {
-                pending.start(context.number(), context.node(), by)
+            let request = move |context: &NodeContext, _| {
+                pending.start(context.number(), context.node(), context.by())
             };
             worker.ask(Queue::Attempts, by, request, move |context, outcome| {
                 // A node that fails now may be the only one to report a release later.

@@ -209,7 +209,8 @@ impl NodeContext {
         outcome
     }
 
-    /// The deadline of a request that is sent now.
+    /// The deadline of a request that is sent now. One that changes nothing has all this time, also
+    /// if its caller waits for less: a node that is cut short would seem dead.
     pub(super) fn by(&self) -> Moment {
         self.clock.now() + self.node_timeout
     }

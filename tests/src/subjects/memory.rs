@@ -145,7 +145,7 @@ impl Subject for MemoryQuorum {
 
     fn backend(&self, context: &Context) -> Arc<dyn Backend> {
         let alive = self.alive.iter().map(|store| Arc::new(store.clone()) as Arc<dyn Backend>);
-        let dead = (0..self.dead).map(|_| Arc::new(Dead) as Arc<dyn Backend>);
+        let dead = (0..self.dead).map(|_| Arc::new(Dead::default()) as Arc<dyn Backend>);
         let stores = dead.chain(alive).collect();
         Arc::new(QuorumBackend::new(stores, Duration::from_secs(2), context).unwrap())
     }
