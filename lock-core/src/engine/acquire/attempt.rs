@@ -23,6 +23,10 @@ pub(super) const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
 /// zero.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
+/// How long a watch may take before the first attempt. It sends nothing, unless the subscription has
+/// broken: then the attempt does not wait for another one.
+const EARLY_WATCH: Duration = Duration::from_millis(20);
+
 /// How many tokens are reserved for hand-offs, where others of this client wait: more than can take
 /// their turns in the 5 ms for which a client keeps a lock by default.
 const RESERVE: u32 = 2_000;
@@ -84,7 +88,7 @@ impl<'a> Wait<'a> {
         if self.plan.waits() && self.outage.since.is_none() && waiter.was_watched_lately() {
             // With a watch before the first attempt there need be no look after it. One that cannot
             // be had is asked for again when the lock is busy.
-            if self.begin_watch(waiter).is_err() {
+            if self.begin_watch(waiter, clock.now() + EARLY_WATCH).is_err() {
                 let _pause = self.unwatched.next();
             }
         }
@@ -264,7 +268,7 @@ impl<'a> Wait<'a> {
 
     /// Sees to it that this name's releases are told.
     fn watch(&mut self, waiter: &WaiterGuard<'_>) -> Result<Next, Error> {
-        match self.begin_watch(waiter) {
+        match self.begin_watch(waiter, self.engine.command_deadline()) {
             Ok(()) => {
                 self.unwatched.reset();
                 // It may have been released before the registration: look again before sleeping.
@@ -281,9 +285,8 @@ impl<'a> Wait<'a> {
     }
 
     /// From its return on this name's releases are told, while a thread queues.
-    fn begin_watch(&self, waiter: &WaiterGuard<'_>) -> Result<(), Failure> {
-        let wake = Arc::new(waiter.wake());
-        let by = self.plan.at_most(self.engine.command_deadline());
+    fn begin_watch(&self, waiter: &WaiterGuard<'_>, by: Moment) -> Result<(), Failure> {
+        let (wake, by) = (Arc::new(waiter.wake()), self.plan.at_most(by));
         // An attempt follows, and waiters behind us wait for its answer.
         waiter.asks(by + self.answer_time(), self.owner);
         let watch = call_backend(|| self.engine.store()?.watch(&self.lock.name, wake, by))?;

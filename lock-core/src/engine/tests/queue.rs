@@ -115,6 +115,26 @@ fn only_a_lock_that_was_watched_is_watched_before_it_is_asked_for() {
 }
 
 #[test]
+fn attempt_hardly_waits_for_the_watch_before_it() {
+    let (store, _clock) = Recorded::new();
+    let (holder, client) = (store.client(), store.client());
+    let held = holder.mutex("x").unwrap().lock().unwrap();
+    let lock = client.mutex("x").unwrap();
+    let waits = || {
+        let lock = lock.clone();
+        thread::spawn(move || lock.lock().unwrap().unlock().unwrap())
+    };
+    let first = waits();
+    eventually("the waiter watches", || store.watches() == 1);
+    assert!(store.time_given("watch") >= SECOND, "a command timeout");
+    held.unlock().unwrap();
+    first.join().unwrap();
+    waits().join().unwrap();
+    assert_eq!(store.count("watch"), 2);
+    assert!(store.time_given("watch") <= SECOND / 50, "{:?}", store.time_given("watch"));
+}
+
+#[test]
 fn failing_watch_is_retried_with_back_off() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
