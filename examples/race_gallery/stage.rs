@@ -7,7 +7,6 @@ use distlock::{
     Backend, ClientId, Clock, Config, Context, FencingToken, LeaseTime, LockName, Moment, OwnerId,
     Replication, Signal, SystemClock, Woken,
 };
-
 use lock_redis::parts::{StepHook, bare_format, standalone};
 use parking_lot::{Condvar, Mutex};
 use std::io::{self, BufRead, BufReader, Write};

@@ -4,7 +4,7 @@
 //!
 //! - [`RedisScheme`], [`SentinelScheme`]: which URLs lead here
 //! - `url`: what a URL says of servers: addresses, credentials, TLS
-//! - `standalone`: one server as a store of locks
+//! - `standalone`: the one server that a URL names
 //! - `sentinel`: [`SentinelBackend`], the master that the sentinels name, as a store of locks
 //! - `classic`: stores of locks that do not say who holds them
 //! - `node`: one server and all our connections to it, as a store of locks; alone, or as a node of

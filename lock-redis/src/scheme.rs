@@ -19,6 +19,12 @@ use std::sync::Arc;
 /// - [`unix`](Self::unix): `redis+unix://[user[:password]@]/path/of/socket[?db=database]`
 ///
 /// The option `format=` chooses what stands under a lock's key (`docs/INTEROP.md`).
+///
+/// Attempts and releases of all threads share one connection, and wait on it for their answers
+/// only; renewals have one of their own, so that traffic cannot starve them, others while a renewal
+/// hangs, and go over the shared one where none can be had; what cleans up after a lost answer
+/// borrows one of at most `pool`; and one more hears of releases, from the first watch on. Nothing
+/// is dialled before it is needed.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RedisScheme(Transport);

@@ -1,4 +1,4 @@
-//! [`standalone`]: one Redis server as a store of locks.
+//! [`standalone`]: the one Redis server that a URL names.
 
 use crate::format::Format;
 use crate::node::{Node, NodeSettings};

@@ -1,20 +1,20 @@
 //! Nodes that are dead, frozen, slow, or forgetful.
 
-use distlock::backend::Wake;
+use distlock::backend::{Attempt, Failure, Wake, Watch};
 use distlock::{
     Backend, ClientId, Clock, Config, Context, Counters, DistLock, Error, ErrorKind, GuardState,
-    LockName, LockOptions, Moment, QuorumBackend, SystemClock,
+    LeaseTime, LockName, LockOptions, Moment, OwnerId, QuorumBackend, SystemClock,
 };
 use distlock_tests::guards::await_renewals;
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
-use distlock_tests::quorum::{Dead, LONGEST, Servers, place, url};
+use distlock_tests::quorum::{Dead, LONGEST, Servers, dead, place, url};
 use distlock_tests::resp::Kind;
 use distlock_tests::rights::LOGIN;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, scaled, within};
-use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -582,30 +582,53 @@ fn set_up_ends_the_pause_of_a_new_quorum_only() {
     assert!(text.contains("does not vote for"), "{text}");
 }
 
-#[test]
-fn node_has_all_its_time_also_if_the_caller_waits_for_less() {
-    struct Deaf;
-
-    impl Wake for Deaf {
-        fn wake(&self) {}
-    }
-
-    const NODE_TIMEOUT: Duration = Duration::from_secs(60);
+/// A quorum of three dead nodes with these watches, and its nodes. Their time-out is longer than a
+/// test may take.
+fn dead_nodes(watch: fn(Moment) -> Result<Watch, Failure>) -> (QuorumBackend, Vec<Arc<Dead>>) {
+    let node = || Arc::new(Dead { watch: Some(watch), ..Dead::default() });
+    let nodes: Vec<_> = (0..3).map(|_| node()).collect();
+    let stores = nodes.iter().map(|node| Arc::clone(node) as _).collect();
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
+    (QuorumBackend::new(stores, SOON * 2, &context).unwrap(), nodes)
+}
+
+struct Deaf;
+
+impl Wake for Deaf {
+    fn wake(&self) {}
+}
+
+#[test]
+fn attempt_does_not_wait_for_a_watch_that_was_given_up() {
+    let (quorum, _nodes) = dead_nodes(|by| {
+        SystemClock.wait(&Arc::default(), by);
+        dead()
+    });
     let name = LockName::new("a").unwrap();
-    let check = |what: &str, request: &dyn Fn(&QuorumBackend, Moment)| {
-        let stores: Vec<_> = (0..3).map(|_| Arc::new(Dead::default())).collect();
-        let nodes = stores.iter().map(|store| Arc::clone(store) as _).collect();
-        let quorum = QuorumBackend::new(nodes, NODE_TIMEOUT, &context).unwrap();
-        let start = SystemClock.now();
-        request(&quorum, start + ms(50));
-        for store in stores {
-            eventually(what, SOON, || store.asked_by.lock().is_some());
-            let by = *store.asked_by.lock();
-            assert!(by >= Some(start + NODE_TIMEOUT), "{what} from {start:?} had until {by:?}");
-        }
-    };
-    check("a watch", &|quorum, by| drop(quorum.watch(&name, Arc::new(Deaf), by)));
-    check("a look", &|quorum, by| drop(quorum.inspect(&name, by)));
-    check("looks", &|quorum, by| drop(quorum.inspect_all(slice::from_ref(&name), by)));
+    let watched = quorum.watch(&name, Arc::new(Deaf), SystemClock.now() + ms(50));
+    assert!(watched.is_err());
+    let watch = Stopwatch::start();
+    let lease = LeaseTime::new(SOON).unwrap();
+    let attempt = Attempt::new(&name, OwnerId::new(ClientId::random(), 1), lease);
+    let answer = quorum.acquire(&attempt, Moment::NEVER);
+    assert!(answer.is_err() && watch.elapsed() < SOON, "{answer:?} after {:?}", watch.elapsed());
+}
+
+#[test]
+fn watch_of_subscribed_nodes_does_not_wait_for_their_answers() {
+    let (quorum, nodes) = dead_nodes(|_| Ok(Watch::new(())));
+    let name = LockName::new("a").unwrap();
+    let stuck: Vec<_> = nodes.iter().map(|node| node.stuck.lock()).collect();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let lease = LeaseTime::new(SOON).unwrap();
+            let attempt = Attempt::new(&name, OwnerId::new(ClientId::random(), 1), lease);
+            assert!(quorum.acquire(&attempt, Moment::NEVER).is_err());
+        });
+        let is_asked = |node: &Arc<Dead>| node.asked.load(Ordering::SeqCst);
+        eventually("all nodes are asked", SOON, || nodes.iter().all(is_asked));
+        let watched = quorum.watch(&name, Arc::new(Deaf), SystemClock.now() + ms(50));
+        drop(stuck);
+        assert!(watched.is_ok(), "{:?}", watched.err());
+    });
 }

@@ -10,6 +10,7 @@ use distlock::backend::{
 use distlock::{Backend, Client, Config, Error, LockName, Moment};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Independent servers, and the URL of the quorum that they are.
@@ -88,16 +89,27 @@ pub fn set_up(places: &[String], options: &str) {
 /// A store that cannot be asked anything.
 #[derive(Default, Debug)]
 pub struct Dead {
-    /// By when it should have answered what it was last asked and changes nothing.
-    pub asked_by: Mutex<Option<Moment>>,
+    /// Whether there was an attempt.
+    pub asked: AtomicBool,
+    /// While a test has this, an attempt gets no answer.
+    pub stuck: Mutex<()>,
+    /// What a watch comes to instead.
+    pub watch: Option<fn(Moment) -> Result<Watch, Failure>>,
 }
 
-fn dead<T>() -> Result<T, Failure> {
+/// What it answers.
+///
+/// # Errors
+///
+/// Always.
+pub fn dead<T>() -> Result<T, Failure> {
     Err(Failure::NotSent(Error::unavailable("no server is there")))
 }
 
 impl Backend for Dead {
     fn acquire(&self, _: &Attempt<'_>, _: Moment) -> Result<Answer, Failure> {
+        self.asked.store(true, Ordering::SeqCst);
+        drop(self.stuck.lock());
         dead()
     }
 
@@ -114,8 +126,7 @@ impl Backend for Dead {
         dead()
     }
 
-    fn inspect(&self, _: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        *self.asked_by.lock() = Some(by);
+    fn inspect(&self, _: &LockName, _: Moment) -> Result<LockInfo, Failure> {
         dead()
     }
 
@@ -124,8 +135,7 @@ impl Backend for Dead {
     }
 
     fn watch(&self, _: &LockName, _: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
-        *self.asked_by.lock() = Some(by);
-        dead()
+        self.watch.map_or_else(dead, |watch| watch(by))
     }
 
     fn renewal_node(&self, _: &LockName) -> NodeId {

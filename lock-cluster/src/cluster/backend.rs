@@ -29,9 +29,8 @@ const PORT: u16 = 6379;
 /// has moved. Renewals and plain releases name one key only, and succeed meanwhile. A request
 /// without an answer is not sent again: its outcome is unknown.
 ///
-/// Each master has as many connections as a server on its own
-/// ([`RedisScheme`](lock_redis::RedisScheme)), each made when it is needed; one more asks a node
-/// for the slot map.
+/// Each master has as many connections as a [standalone server](lock_redis::RedisScheme), each made
+/// when it is needed; one more asks a node for the slot map.
 ///
 /// Dropping it ends its threads and connections, without waiting for them.
 pub struct ClusterBackend {

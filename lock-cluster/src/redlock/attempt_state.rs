@@ -128,7 +128,7 @@ impl AttemptState {
         let is_abandoned = state.is_abandoned;
         let node = &mut state.nodes[at];
         node.pending -= 1;
-        let by = response.as_ref().ok().and_then(|response| response.by.clone());
+        let by = response.as_ref().ok().and_then(|response| response.from.clone());
         let answer = match response.map(|response| response.what) {
             Ok(Vote::Paused(left)) => NodeAnswer::Paused(left, by.clone()),
             Ok(Vote::Unmarked) => NodeAnswer::Unmarked,

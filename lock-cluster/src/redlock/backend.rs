@@ -10,7 +10,7 @@ use super::watch::{PendingWatch, QuorumWatch};
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Backoff, Failure, FoundBusyBy, LockInfo,
     LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
-    Wake, Waking, Watch,
+    Wake, Waking, Watch, contain,
 };
 use lock_core::{Clock, Context, Error, Finding, LockName, Moment, SystemClock};
 use parking_lot::Mutex;
@@ -175,8 +175,7 @@ impl Backend for QuorumBackend {
         let mut backoff = Backoff::new(SPLIT, LONG_SPLIT);
         loop {
             let name = name.clone();
-            let request =
-                move |context: &NodeContext, _| context.node().inspect(&name, context.by());
+            let request = move |context: &NodeContext, by| context.node().inspect(&name, by);
             let round = quorum.by(by);
             let responses = quorum.ask(Queue::Attempts, round, request);
             let holder = |it: &[_]| majority::holder(&answered(&quorum.counted(it)));
@@ -199,8 +198,7 @@ impl Backend for QuorumBackend {
     fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
         let (quorum, clock) = (&self.0, self.0.clock.as_ref());
         let wanted: Arc<[LockName]> = names.into();
-        let request =
-            move |context: &NodeContext, _| context.node().inspect_all(&wanted, context.by());
+        let request = move |context: &NodeContext, by| context.node().inspect_all(&wanted, by);
         let round = quorum.by(by);
         let responses = quorum.ask(Queue::Attempts, round, request);
         let decided = |responses: &[_]| {
@@ -285,9 +283,16 @@ impl Backend for QuorumBackend {
         let responses = Responses::of(nodes);
         for worker in &quorum.workers {
             let pending = PendingWatch::new(name, &watch);
+            let context = worker.context();
+            // At once where the node is subscribed already: not behind attempts and releases.
+            let now = quorum.clock.now();
+            if let Some(Ok(())) = contain(|| pending.start(context.number(), context.node(), now)) {
+                responses.put(context.number(), Ok(()));
+                continue;
+            }
             let (later, responses) = (pending.clone(), Arc::clone(&responses));
-            let request = move |context: &NodeContext, _| {
-                pending.start(context.number(), context.node(), context.by())
+            let request = move |context: &NodeContext, by| {
+                pending.start(context.number(), context.node(), by)
             };
             worker.ask(Queue::Attempts, by, request, move |context, outcome| {
                 // A node that fails now may be the only one to report a release later.

@@ -91,7 +91,7 @@ impl Membership {
         now: Moment,
     ) -> Vec<Option<Result<T, Failure>>> {
         let view = |response: &Option<Result<Response<T>, Failure>>| {
-            response.as_ref()?.as_ref().ok()?.by.clone()
+            response.as_ref()?.as_ref().ok()?.from.clone()
         };
         let views: Vec<_> = responses.iter().map(view).collect();
         let exclusions = self.exclusions(&views, now);
@@ -100,7 +100,7 @@ impl Membership {
             Some(match (response.as_ref()?, &exclusions[at]) {
                 (Err(failure), _) => Err(failure.clone()),
                 (Ok(_), Some(why)) => Err(Failure::Refused(why.clone())),
-                (Ok(response), None) if response.by.is_none() && has_nodes => {
+                (Ok(response), None) if response.from.is_none() && has_nodes => {
                     Err(Failure::Refused(self.unmarked_error(at, &views)))
                 }
                 (Ok(response), None) => Ok(response.what.clone()),
@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn response_of_an_unmarked_server_counts_without_nodes_only() {
         let (membership, clock) = membership();
-        let answers = |by: Option<Arc<NodeView>>| Some(Ok(Response { what: 1, by }));
+        let answers = |from: Option<Arc<NodeView>>| Some(Ok(Response { what: 1, from }));
         let failed = |answers: &[_]| {
             let counted = membership.counted(answers, clock.now());
             counted.iter().map(|it| matches!(it, Some(Err(_)))).collect::<Vec<_>>()

@@ -284,10 +284,10 @@ impl RedisNode {
             let terms = VoteTerms { max_lease, durable, view: &view };
             match self.node.propose(attempt, &terms, by)? {
                 ProposalReply::Answer(answer) => {
-                    return Ok(Response { what: Vote::Cast(answer), by: Some(view) });
+                    return Ok(Response { what: Vote::Cast(answer), from: Some(view) });
                 }
                 ProposalReply::Paused(left) => {
-                    return Ok(Response { what: Vote::Paused(left), by: Some(view) });
+                    return Ok(Response { what: Vote::Paused(left), from: Some(view) });
                 }
                 ProposalReply::Ahead(ahead) => return Err(self.ahead(ahead)),
                 ProposalReply::Stranger | ProposalReply::Unmarked | ProposalReply::Outdated => {

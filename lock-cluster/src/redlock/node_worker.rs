@@ -30,6 +30,8 @@ pub(super) struct NodeContext {
     clock: Arc<dyn Clock>,
     node_timeout: Duration,
     /// Whether the last request got no answer.
+    is_unanswered: AtomicBool,
+    /// The same, without those whose callers had short deadlines.
     is_silent: AtomicBool,
     /// The shortest time to an answer of late, in nanoseconds: how far away the node is.
     fastest: AtomicU64,
@@ -103,6 +105,7 @@ impl NodeWorker {
             node,
             clock,
             node_timeout,
+            is_unanswered: AtomicBool::new(false),
             is_silent: AtomicBool::new(false),
             fastest: AtomicU64::new(NO_ANSWER),
             has_failed: AtomicBool::new(false),
@@ -151,8 +154,9 @@ impl NodeWorker {
         let is_attempt = queue == Queue::Attempts;
         let open = usize::from(is_attempt);
         self.context.open.fetch_add(open, Ordering::AcqRel);
+        let time = by.since(self.context.now());
         let send: Request = Box::new(move |context| {
-            let ask = || context.ask(by, |by| request(context, by));
+            let ask = || context.ask(by, time, |by| request(context, by));
             let outcome = if is_attempt { context.busy(ask) } else { ask() };
             // Before `done`: the thread that it wakes may send the next request at once.
             context.open.fetch_sub(open, Ordering::AcqRel);
@@ -209,8 +213,7 @@ impl NodeContext {
         outcome
     }
 
-    /// The deadline of a request that is sent now. One that changes nothing has all this time, also
-    /// if its caller waits for less: a node that is cut short would seem dead.
+    /// The deadline of a request that is sent now.
     pub(super) fn by(&self) -> Moment {
         self.clock.now() + self.node_timeout
     }
@@ -245,9 +248,11 @@ impl NodeContext {
         let _updated = self.fastest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
+    /// Sends a request for which its caller waits for so long.
     fn ask<T>(
         &self,
         by: Moment,
+        time: Duration,
         request: impl FnOnce(Moment) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         if self.clock.now() >= by {
@@ -260,9 +265,14 @@ impl NodeContext {
             let why = format!("{} panicked; see its message", self.node.name());
             Err(Failure::Unknown(Error::unavailable(why)))
         });
-        let is_silent = is_unavailable(&outcome) && !matches!(outcome, Err(Failure::Refused(_)));
-        self.is_silent.store(is_silent, Ordering::Relaxed);
-        self.has_failed.fetch_or(is_silent, Ordering::Relaxed);
+        let is_unanswered =
+            is_unavailable(&outcome) && !matches!(outcome, Err(Failure::Refused(_)));
+        self.is_unanswered.store(is_unanswered, Ordering::Relaxed);
+        let is_cut_short = time < self.node_timeout / 2 && self.clock.now() >= by;
+        if !(is_unanswered && is_cut_short) {
+            self.is_silent.store(is_unanswered, Ordering::Relaxed);
+            self.has_failed.fetch_or(is_unanswered, Ordering::Relaxed);
+        }
         outcome
     }
 
@@ -315,8 +325,8 @@ impl NodeContext {
     fn next_turn(&self, retry_at: &mut Moment, was_sent: bool) -> Moment {
         let now = self.clock.now();
         if was_sent {
-            let is_silent = self.is_silent.load(Ordering::Relaxed);
-            *retry_at = if is_silent { (*retry_at).min(now + RETRY) } else { now };
+            let is_unanswered = self.is_unanswered.load(Ordering::Relaxed);
+            *retry_at = if is_unanswered { (*retry_at).min(now + RETRY) } else { now };
             return now;
         }
         if !self.has_pending() {
@@ -340,8 +350,9 @@ impl NodeContext {
         };
         drop(cleanups);
         let options = first.options.after(now.since(first.since));
-        let by = now + self.node_timeout;
-        let outcome = self.ask(by, |by| self.node.store().release(&first.acquisition, options, by));
+        let outcome = self.ask(self.by(), self.node_timeout, |by| {
+            self.node.store().release(&first.acquisition, options, by)
+        });
         let answered = !is_unavailable(&outcome);
         if !answered {
             self.cleanups.lock().push_front(first);
@@ -351,7 +362,8 @@ impl NodeContext {
 
     fn begin_watch(&self) -> bool {
         let Some(watch) = self.watches.lock().pop() else { return true };
-        let outcome = self.ask(self.by(), |by| watch.start(self.number, &self.node, by));
+        let outcome =
+            self.ask(self.by(), self.node_timeout, |by| watch.start(self.number, &self.node, by));
         let answered = !is_unavailable(&outcome);
         if !answered {
             self.watch_later(watch);
@@ -401,4 +413,30 @@ enum Sent {
     None,
     /// Nothing, and nothing will be.
     Closed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_core::{ManualClock, MemoryBackend};
+
+    #[test]
+    fn caller_with_a_short_deadline_makes_no_node_suspect() {
+        const NODE_TIMEOUT: Duration = Duration::from_secs(1);
+        let is_suspect = |time: Duration, until_failure: Duration| {
+            let clock = ManualClock::new();
+            let node =
+                QuorumNode::of_store(1, Arc::new(MemoryBackend::new(Arc::new(clock.clone()))));
+            let worker = NodeWorker::new(0, node, Arc::new(clock.clone()), NODE_TIMEOUT);
+            let fails = |_| {
+                clock.advance(until_failure);
+                Err::<(), _>(Failure::Unknown(Error::unavailable("no answer")))
+            };
+            let _outcome = worker.context().ask(clock.now() + time, time, fails);
+            worker.context().is_suspect()
+        };
+        assert!(is_suspect(NODE_TIMEOUT, NODE_TIMEOUT));
+        assert!(!is_suspect(NODE_TIMEOUT / 5, NODE_TIMEOUT / 5));
+        assert!(is_suspect(NODE_TIMEOUT / 5, Duration::ZERO), "it refused");
+    }
 }

@@ -70,13 +70,8 @@ const QUORUM: &str = "stand on a quorum";
 const RENEWED: &str = "be renewed";
 const SHARED: &str = "count permits";
 
-/// One server. Clones are the same one.
-///
-/// Attempts and releases of all threads share one connection, and wait on it for their answers
-/// only; renewals have one of their own, so that traffic cannot starve them, others while a renewal
-/// hangs, and go over the shared one where none can be had; what cleans up after a lost answer
-/// borrows one of at most `pool`; and one more hears of releases, from the first
-/// watch on. Nothing is dialled before it is needed.
+/// One server, with the connections that [`RedisScheme`](crate::RedisScheme) lists. Clones are the
+/// same one.
 ///
 /// Dropping the last clone ends its threads and connections, without waiting for them.
 #[derive(Clone)]
@@ -229,7 +224,8 @@ impl Node {
     }
 }
 
-/// A standalone server as a store.
+/// What is not about one lock (`list`, `inspect_all`, `diagnose`, `abilities`, `renewal_node`) is
+/// that of a standalone server. A watch is the same however the node is asked.
 impl Backend for Node {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let NodeInner { format, eviction, .. } = &*self.inner;
@@ -285,7 +281,9 @@ impl Backend for Node {
         by: Moment,
         done: OnReleased,
     ) {
-        let Some(owned) = self.inner.format.0.owned() else {
+        // `ASKING` goes with a call only.
+        let owned = self.inner.format.0.owned().filter(|_| self.mode == RequestMode::Direct);
+        let Some(owned) = owned else {
             return done(self.release(acquisition, options, by));
         };
         let name = acquisition.name.clone();

@@ -138,19 +138,19 @@ impl SubscriptionTable {
         };
         let entry = self.channels.get_mut(&name).expect("it was found or put in just now");
         entry.unused_since = None;
-        if entry.phase == Phase::Refused {
+        // Watches that are polled need no subscription, which is tried again from time to time.
+        let is_polled = entry.phase == Phase::Refused && entry.is_polled;
+        if entry.phase == Phase::Refused && !is_polled {
             entry.phase = Phase::Unsent;
             self.wanted.push(Arc::clone(&name));
         }
-        let confirmation = (entry.phase != Phase::Live).then(Arc::<Confirmation>::default);
+        let is_live = entry.phase == Phase::Live;
+        let confirmation = (!is_live && !is_polled).then(Arc::<Confirmation>::default);
         entry.watches.push(WatchEntry { number: id, wake, confirmation: confirmation.clone() });
-        let standing = match confirmation {
-            Some(confirmation) => {
-                self.wake_thread();
-                SubscriptionState::Awaited(confirmation)
-            }
-            None => SubscriptionState::Live,
-        };
+        if !is_live {
+            self.wake_thread();
+        }
+        let standing = confirmation.map_or(SubscriptionState::Live, SubscriptionState::Awaited);
         (WatchId(name, id), standing)
     }
 

@@ -4,7 +4,6 @@ use crate::stage::Hold;
 use distlock::{ClientId, Config, Context, DistLock, LockOptions, SystemClock};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
-
 use lock_redis::parts::{open_any_format, standalone};
 use std::sync::Arc;
 use std::thread;

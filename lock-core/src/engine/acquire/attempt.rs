@@ -25,7 +25,7 @@ const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// How long a watch may take before the first attempt. It sends nothing, unless the subscription has
 /// broken: then the attempt does not wait for another one.
-const EARLY_WATCH: Duration = Duration::from_millis(20);
+const EARLY_WATCH: Duration = Duration::from_millis(100);
 
 /// How many tokens are reserved for hand-offs, where others of this client wait: more than can take
 /// their turns in the 5 ms for which a client keeps a lock by default.

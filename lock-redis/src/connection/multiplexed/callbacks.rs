@@ -1,6 +1,6 @@
 //! Requests that no thread waits for: how they are sent, read, and their callbacks run.
 
-use super::pending::{CallResult, DeferredWakeups, PendingRequests};
+use super::pending::{CallResult, DeferredWakeups, MayHaveLeft, PendingRequests};
 use super::{CallbackRequest, MultiplexedConnection, ReplyCheck};
 use crate::connection::CallError;
 use lock_core::Moment;
@@ -60,6 +60,11 @@ impl MultiplexedConnection {
     }
 
     pub(super) fn run_callback(&self, callback: CallbackRequest, outcome: CallResult) {
+        let is_unsent = !callback.by_hash.is_empty();
+        let outcome = outcome.and_then(|reply| match reply.is_noscript() && is_unsent {
+            true => Err(self.too_late(MayHaveLeft(false))), // to be sent again
+            false => Ok(reply),
+        });
         let result = outcome.map_err(Into::into);
         // A panic must not reach the caller that happens to read.
         let checked = contain(|| (callback.done)(result));

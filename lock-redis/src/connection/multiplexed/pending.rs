@@ -306,7 +306,7 @@ impl PendingRequests {
     }
 
     /// Gives the outcome to its owner. A callback whose script the server did not know stays
-    /// pending instead: its request is added again, with the text, until the same deadline.
+    /// pending instead, until its deadline: its request is added again, with the text.
     fn settle(
         &mut self,
         owner: ReplyOwner,
@@ -321,7 +321,8 @@ impl PendingRequests {
             }
             ReplyOwner::Callback(mut callback) => {
                 let is_unknown = outcome.as_ref().is_ok_and(Reply::is_noscript);
-                if is_unknown && !callback.by_hash.is_empty() {
+                let is_late = by <= self.last_received;
+                if is_unknown && !is_late && !callback.by_hash.is_empty() {
                     let again = with_text(&std::mem::take(&mut callback.by_hash), callback.text);
                     self.resent += 1;
                     self.add(&again, by, ReplyOwner::Callback(callback));

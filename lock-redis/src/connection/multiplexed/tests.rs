@@ -7,8 +7,10 @@ mod storm;
 use super::*;
 use crate::connection::{Endpoint, Reply, Request};
 use lock_core::SystemClock;
+use lock_core::backend::Failure;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 
 const GRACE: Duration = Duration::from_millis(200);
@@ -336,21 +338,49 @@ fn closed_connection_is_unusable_after_all_gave_up() {
     assert!(!connection.is_usable(late, 0));
 }
 
+/// A callback of a script by its hash, which the server does not know; and its outcome.
+fn unknown_script() -> (Vec<u8>, CallbackRequest, Receiver<Result<Reply, Failure>>) {
+    let mut request = Vec::new();
+    Request(&[&[b"EVALSHA", b"0123456789012345678901234567890123456789", b"0"]])
+        .encode(&mut request);
+    let (tell, outcome) = mpsc::channel();
+    let done = Box::new(move |outcome: Result<Reply, _>| {
+        tell.send(outcome).unwrap();
+        ReplyCheck::Expected
+    });
+    let callback = CallbackRequest { by_hash: request.clone(), text: "return 1", done };
+    (request, callback, outcome)
+}
+
 #[test]
 fn callback_that_is_sent_again_keeps_its_deadline() {
     let (connection, mut peer) = pair();
     let by = within(60_000);
-    let mut request = Vec::new();
-    Request(&[&[b"EVALSHA", b"0123456789012345678901234567890123456789", b"0"]])
-        .encode(&mut request);
-    let done = Box::new(|_: Result<Reply, _>| ReplyCheck::Expected);
-    let callback = CallbackRequest { by_hash: request.clone(), text: "return 1", done };
+    let (request, callback, _outcome) = unknown_script();
     assert!(connection.submit(&request, by, callback).is_ok());
     hear(&mut peer, request.len());
     peer.write_all(b"-NOSCRIPT No matching script.\r\n").unwrap();
     assert!(connection.poll());
     assert_eq!(hear(&mut peer, 12), b"*3\r\n$4\r\nEVAL");
     assert_eq!(connection.pending.lock().oldest(), Some(by));
+}
+
+#[test]
+fn callback_is_not_sent_again_after_its_deadline() {
+    let (connection, mut peer) = pair_with(Duration::from_secs(60));
+    let (request, callback, outcome) = unknown_script();
+    assert!(connection.submit(&request, within(50), callback).is_ok());
+    hear(&mut peer, request.len());
+    SystemClock.wait(&Arc::default(), within(60));
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| call(&connection, b"x", within(60_000)));
+        hear_word(&mut peer, b"x");
+        peer.write_all(b"-NOSCRIPT No matching script.\r\n:1\r\n").unwrap();
+        assert_eq!(reader.join().unwrap().unwrap(), Reply::Int(1));
+    });
+    let outcome = outcome.recv_timeout(Duration::from_secs(10));
+    assert!(matches!(outcome, Ok(Err(Failure::NotSent(_)))), "{outcome:?}");
+    assert!(connection.pending.lock().is_empty());
 }
 
 #[test]

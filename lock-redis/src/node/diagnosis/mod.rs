@@ -1,4 +1,4 @@
-//! [`Node::diagnose`]: what the settings and the state of a server mean for locks.
+//! [`Node::examine`]: what the settings and the state of a server mean for locks.
 //!
 //! - `facts`: what the server says of itself
 //! - `settings`: role, version, eviction, memory, persistence

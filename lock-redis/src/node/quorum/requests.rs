@@ -15,13 +15,13 @@ pub struct Response<T> {
     /// The answer.
     pub what: T,
     /// The node; `None` if the store has no marker.
-    pub by: Option<Arc<NodeView>>,
+    pub from: Option<Arc<NodeView>>,
 }
 
 impl<T> Response<T> {
     /// That of a store without a marker.
     pub fn of_store(what: T) -> Self {
-        Self { what, by: None }
+        Self { what, from: None }
     }
 }
 
@@ -72,7 +72,7 @@ impl Node {
     ) -> Result<Response<LockInfo>, Failure> {
         let info = self.inner.link.connection(by).and_then(|mut link| {
             let what = self.inner.format.0.inspect_with_label(&mut link, name, by)?;
-            Ok(Response { what, by: self.view(&mut link, by)? })
+            Ok(Response { what, from: self.view(&mut link, by)? })
         });
         info.map_err(on(name))
     }
@@ -86,7 +86,7 @@ impl Node {
         let mut connection = self.borrow(by)?;
         let link = connection.get();
         let what = self.inner.format.owned(QUORUM)?.inspect_all(link, names, by)?;
-        Ok(Response { what, by: self.view(link, by)? })
+        Ok(Response { what, from: self.view(link, by)? })
     }
 
     /// Frees a lock of any owner if the server is a node of this quorum.
@@ -100,7 +100,7 @@ impl Node {
             let view = self.view(&mut link, by)?;
             let is_ours = view.as_ref().is_some_and(|view| quorum == Some(&*view.quorum));
             let what = is_ours && self.inner.format.0.force(&mut link, name, by)?;
-            Ok(Response { what, by: view })
+            Ok(Response { what, from: view })
         });
         freed.map_err(on(name))
     }
@@ -114,7 +114,7 @@ impl Node {
         self.renew_on_any_connection(batch, by, |link| {
             let renewals = self.inner.format.owned(RENEWED)?.renew(link, batch, by)?.into_iter();
             let view = self.view(link, by)?;
-            let response = |what| Response { what, by: view.clone() };
+            let response = |what| Response { what, from: view.clone() };
             Ok(renewals.map(|renewal| renewal.map(response)).collect())
         })
     }

@@ -154,6 +154,19 @@ fn refused_channel_is_polled_until_it_is_confirmed() {
 }
 
 #[test]
+fn further_watch_of_a_polled_channel_asks_for_no_subscription() {
+    let mut table = SubscriptionTable::default();
+    let _first = add(&mut table);
+    let asked = subscription(&table.take_work(at(0)));
+    let _tickets = table.poll_instead(&asked);
+    let (_, confirmation) = add(&mut table);
+    assert!(confirmation.is_none());
+    assert!(table.take_work(at(0)).subscribe.is_empty());
+    let due = table.poll(false, at(0)).1;
+    assert_eq!(table.poll(false, due).0.watches.len(), 2);
+}
+
+#[test]
 fn tracked_channel_is_not_polled() {
     let mut table = SubscriptionTable::default();
     let _watch = add(&mut table);
