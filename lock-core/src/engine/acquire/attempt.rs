@@ -23,8 +23,8 @@ pub(super) const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
 /// zero.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// How long a watch may take before the first attempt. It sends nothing, unless the subscription has
-/// broken: then the attempt does not wait for another one.
+/// How long a watch may take before the first attempt. It sends nothing, unless the subscription
+/// has broken: then the attempt does not wait for another one.
 const EARLY_WATCH: Duration = Duration::from_millis(100);
 
 /// How many tokens are reserved for hand-offs, where others of this client wait: more than can take
