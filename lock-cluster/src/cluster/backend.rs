@@ -62,20 +62,11 @@ impl ClusterBackend {
         config.check()?;
         format.use_slots();
         let seeds = seeds(config)?;
-        let option = |name| config.scheme_option(name);
-        let channels = match option("channels") {
-            None | Some("auto") => Channels::Auto,
-            Some("plain") => Channels::Plain,
-            Some("sharded") => Channels::Sharded,
-            Some(other) => {
-                return Err(Error::configuration(format!(
-                    "`channels={}` is not one of `auto`, `plain` and `sharded`",
-                    other.escape_debug()
-                )));
-            }
-        };
-        let addresses =
-            option("address_map").map(AddressMap::read).transpose()?.unwrap_or_default();
+        let words =
+            [("auto", Channels::Auto), ("plain", Channels::Plain), ("sharded", Channels::Sharded)];
+        let channels = config.scheme_word("channels", &words)?;
+        let map = config.scheme_option("address_map");
+        let addresses = map.map(AddressMap::read).transpose()?.unwrap_or_default();
         let refresh_state = Arc::<RefreshState>::default();
         let trouble = Arc::clone(&refresh_state);
         let factory = NodeFactory {

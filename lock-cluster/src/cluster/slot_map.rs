@@ -1,8 +1,8 @@
 //! [`SlotMap`]: the slots and the nodes that serve them.
 
 use super::address_map::AddressMap;
-use lock_core::{Error, Moment};
-use lock_redis::parts::{Account, Address, Listing, Node, NodeSettings, SLOTS, Shards};
+use lock_core::Error;
+use lock_redis::parts::{Account, Address, Node, NodeSettings, SLOTS, Shards};
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(crate) struct ClusterNode {
     pub(crate) address: Address,
     pub(crate) node: Node,
     /// The number of listed replicas that are not down.
-    replicas: Arc<ReplicaCount>,
+    replicas: Arc<AtomicU32>,
     /// Whether its last request failed: other nodes are asked for the slot map first.
     suspect: AtomicBool,
     /// Whether a node has listed it as a master of slots. Set under the lock of the map.
@@ -25,7 +25,7 @@ pub(crate) struct ClusterNode {
 
 impl ClusterNode {
     fn replicas(&self) -> u32 {
-        self.replicas.0.load(Ordering::Relaxed)
+        self.replicas.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_suspect(&self, suspect: bool) {
@@ -34,16 +34,6 @@ impl ClusterNode {
 
     pub(crate) fn is_suspect(&self) -> bool {
         self.suspect.load(Ordering::Relaxed)
-    }
-}
-
-/// The number of listed replicas that are not down.
-#[derive(Debug, Default)]
-struct ReplicaCount(AtomicU32);
-
-impl Listing for ReplicaCount {
-    fn replicas(&self, _: Moment) -> Result<u32, Error> {
-        Ok(self.0.load(Ordering::Relaxed))
     }
 }
 
@@ -189,9 +179,10 @@ impl SlotMap {
         let place =
             place.ok_or_else(|| Error::unavailable("the cluster has more masters than slots"))?;
         let real = factory.addresses.real(address);
-        let replicas = Arc::<ReplicaCount>::default();
-        let listing = Arc::clone(&replicas) as _;
-        let node = factory.settings.guest_on(&real.host, real.port, id, listing)?;
+        let replicas = Arc::<AtomicU32>::default();
+        let listed = Arc::clone(&replicas);
+        let count = Arc::new(move || Ok(listed.load(Ordering::Relaxed)));
+        let node = factory.settings.guest_on(&real.host, real.port, id, count)?;
         let node = self.make(address, node, replicas, factory);
         self.masters.push(node);
         Ok(place)
@@ -212,7 +203,7 @@ impl SlotMap {
         &mut self,
         address: &Address,
         node: Node,
-        replicas: Arc<ReplicaCount>,
+        replicas: Arc<AtomicU32>,
         factory: &NodeFactory,
     ) -> Arc<ClusterNode> {
         node.on_trouble(Arc::clone(&factory.trouble));
@@ -252,7 +243,7 @@ impl SlotMap {
             let place_of_it = self.find_or_make(&shard.master, Some(&shard.id), factory)?;
             let node = Arc::clone(&self.masters[usize::from(place_of_it)]);
             let replicas = u32::try_from(shard.replicas.len()).unwrap_or(u32::MAX);
-            node.replicas.0.store(replicas, Ordering::Relaxed);
+            node.replicas.store(replicas, Ordering::Relaxed);
             masters.push(node);
             for slot in shard.slots.iter().cloned().flatten() {
                 owners[usize::from(slot)] = u16::try_from(place).unwrap_or(NO_OWNER);

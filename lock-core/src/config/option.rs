@@ -34,6 +34,25 @@ pub(super) const SETTINGS: [&str; 19] = [
     "unconfirmed_renewals",
 ];
 
+/// The words of an option, each with what it means.
+type Words<T> = [(&'static str, T)];
+
+const ORDERS: &Words<LockOrder> = &[("any", LockOrder::Any), ("fair", LockOrder::Fair)];
+
+const WRITERS: &Words<WriterPriority> =
+    &[("first", WriterPriority::First), ("equal", WriterPriority::Equal)];
+
+const TOKENS: &Words<TokenPolicy> =
+    &[("expire", TokenPolicy::Expire), ("keep", TokenPolicy::Keep), ("off", TokenPolicy::Off)];
+
+const ON_INSUFFICIENT_REPLICAS: &Words<OnInsufficientReplicas> = &[
+    ("retry", OnInsufficientReplicas::Retry),
+    ("fail", OnInsufficientReplicas::Fail),
+    ("accept", OnInsufficientReplicas::Accept),
+];
+
+const UNCONFIRMED_RENEWALS: &Words<bool> = &[("refuse", false), ("keep", true)];
+
 /// Where a value came from, for the message that refuses it.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
@@ -110,13 +129,7 @@ impl Config {
             "lease" => self.lease = Some(duration(option, value)?),
             "outage_limit" => self.outage_limit = Some(duration(option, value)?),
             "hand_off" => self.hand_off = duration(option, value)?,
-            "order" => {
-                self.order = match value {
-                    "any" => LockOrder::Any,
-                    "fair" => LockOrder::Fair,
-                    _ => return Err(unreadable(option, value, "one of `any` and `fair`")),
-                };
-            }
+            "order" => self.order = meaning(option, value, ORDERS)?,
             "connect_timeout" => self.connect_timeout = duration(option, value)?,
             "command_timeout" => self.command_timeout = duration(option, value)?,
             "pool" => {
@@ -127,49 +140,20 @@ impl Config {
             "client_name" => self.client_name = Some(value.to_owned()),
             "owner" => self.owner = Some(value.to_owned()),
             "prefix" => self.prefix = value.to_owned(),
-            "writers" => {
-                self.writers = match value {
-                    "first" => WriterPriority::First,
-                    "equal" => WriterPriority::Equal,
-                    _ => return Err(unreadable(option, value, "one of `first` and `equal`")),
-                };
-            }
-            "tokens" => {
-                self.tokens = match value {
-                    "expire" => TokenPolicy::Expire,
-                    "keep" => TokenPolicy::Keep,
-                    "off" => TokenPolicy::Off,
-                    _ => {
-                        return Err(unreadable(option, value, "one of `expire`, `keep` and `off`"));
-                    }
-                };
-            }
+            "writers" => self.writers = meaning(option, value, WRITERS)?,
+            "tokens" => self.tokens = meaning(option, value, TOKENS)?,
             "token_retention" => self.token_retention = duration(option, value)?,
             "replicas" => self.replication.replicas = replicas(option, value)?,
             "replication_timeout" => {
                 self.replication = self.replication.timeout(duration(option, value)?);
             }
             "unconfirmed_renewals" => {
-                let keep = match value {
-                    "refuse" => false,
-                    "keep" => true,
-                    _ => return Err(unreadable(option, value, "one of `refuse` and `keep`")),
-                };
+                let keep = meaning(option, value, UNCONFIRMED_RENEWALS)?;
                 self.replication = self.replication.keep_unconfirmed_renewals(keep);
             }
             "on_insufficient_replicas" => {
-                self.replication.on_insufficient_replicas = match value {
-                    "retry" => OnInsufficientReplicas::Retry,
-                    "fail" => OnInsufficientReplicas::Fail,
-                    "accept" => OnInsufficientReplicas::Accept,
-                    _ => {
-                        return Err(unreadable(
-                            option,
-                            value,
-                            "one of `retry`, `fail` and `accept`",
-                        ));
-                    }
-                };
+                let meaning = meaning(option, value, ON_INSUFFICIENT_REPLICAS)?;
+                self.replication.on_insufficient_replicas = meaning;
             }
             other => {
                 let extra = SchemeOption { value: Secret::new(value), source: source.clone() };
@@ -187,46 +171,51 @@ impl Config {
     #[must_use]
     pub fn option(&self, name: &str) -> Option<String> {
         let duration = |time: Duration| humantime::format_duration(time).to_string();
-        let word = |word: &str| word.to_owned();
         Some(match name {
             "password_file" => self.password_file()?.display().to_string(),
             "watchdog" => duration(self.watchdog()),
             "lease" => duration(self.lease()?),
             "outage_limit" => duration(self.outage_limit()),
             "hand_off" => duration(self.hand_off()),
-            "order" => word(match self.order() {
-                LockOrder::Any => "any",
-                LockOrder::Fair => "fair",
-            }),
+            "order" => word(self.order(), ORDERS),
             "connect_timeout" => duration(self.connect_timeout()),
             "command_timeout" => duration(self.command_timeout()),
             "pool" => self.pool().to_string(),
             "client_name" => self.client_name().into_owned(),
-            "owner" => self.owner().map_or_else(|| word("off"), Cow::into_owned),
-            "prefix" => word(self.prefix()),
-            "writers" => word(match self.writers() {
-                WriterPriority::First => "first",
-                WriterPriority::Equal => "equal",
-            }),
-            "tokens" => word(match self.tokens() {
-                TokenPolicy::Expire => "expire",
-                TokenPolicy::Keep => "keep",
-                TokenPolicy::Off => "off",
-            }),
+            "owner" => self.owner().map_or_else(|| "off".to_owned(), Cow::into_owned),
+            "prefix" => self.prefix().to_owned(),
+            "writers" => word(self.writers(), WRITERS),
+            "tokens" => word(self.tokens(), TOKENS),
             "token_retention" => duration(self.token_retention()),
             "replicas" => self.replication().count().to_string(),
             "replication_timeout" => duration(self.replication().time()),
-            "on_insufficient_replicas" => word(match self.replication().insufficient() {
-                OnInsufficientReplicas::Retry => "retry",
-                OnInsufficientReplicas::Fail => "fail",
-                OnInsufficientReplicas::Accept => "accept",
-            }),
+            "on_insufficient_replicas" => {
+                word(self.replication().insufficient(), ON_INSUFFICIENT_REPLICAS)
+            }
             "unconfirmed_renewals" => {
-                let keeps = self.replication().keeps_unconfirmed_renewals();
-                word(if keeps { "keep" } else { "refuse" })
+                word(self.replication().keeps_unconfirmed_renewals(), UNCONFIRMED_RENEWALS)
             }
             _ => return None,
         })
+    }
+
+    /// Returns what the word means that an option of the scheme has; of an option that is not
+    /// given, what the first word means.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] if the option has another word.
+    pub fn scheme_word<T: Copy>(
+        &self,
+        option: &str,
+        words: &[(&'static str, T)],
+    ) -> Result<T, Error> {
+        match self.scheme_options.get(option) {
+            Some(SchemeOption { value, source }) => {
+                meaning(option, value.reveal(), words).map_err(|wrong| source.refuse(&wrong))
+            }
+            None => Ok(words[0].1),
+        }
     }
 
     /// Returns all settings and options, each with its value and where that came from: for a
@@ -333,6 +322,22 @@ fn replicas(option: &str, value: &str) -> Result<Replicas, String> {
             unreadable(option, value, "a number of replicas, or one of `off` and `all`")
         }),
     }
+}
+
+/// What a word means as the value of an option that has these.
+fn meaning<T: Copy>(option: &str, value: &str, words: &Words<T>) -> Result<T, String> {
+    let found = words.iter().find(|(word, _)| *word == value);
+    found.map(|(_, meaning)| *meaning).ok_or_else(|| {
+        let mut words: Vec<_> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
+        let last = words.pop().unwrap_or_default();
+        unreadable(option, value, format_args!("one of {} and {last}", words.join(", ")))
+    })
+}
+
+/// The word that means this.
+fn word<T: PartialEq>(meaning: T, words: &Words<T>) -> String {
+    let found = words.iter().find(|(_, it)| *it == meaning);
+    found.map(|(word, _)| (*word).to_owned()).unwrap_or_default()
 }
 
 fn is_number(text: &str) -> bool {

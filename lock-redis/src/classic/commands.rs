@@ -97,14 +97,7 @@ impl<'a> CommandSequence<'a> {
         arguments: &[&[u8]],
     ) -> Result<Reply, Failure> {
         self.once(|sequence| {
-            format::run(
-                script,
-                sequence.link,
-                sequence.key,
-                &[sequence.key.as_bytes()],
-                arguments,
-                sequence.by,
-            )
+            format::run(script, sequence.link, &[sequence.key.as_bytes()], arguments, sequence.by)
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::address::write_address;
 use lock_core::backend::no_descriptor;
-use lock_core::{Clock, Error, Moment};
+use lock_core::{Clock, Error, Moment, SystemClock};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fmt;
 use std::fs;
@@ -56,9 +56,6 @@ pub(super) fn connect_to_socket(
     try_connect(path, clock, by).map_err(|error| explain(path, error))
 }
 
-/// The longest wait without a look at the clock.
-const SLICE: Duration = Duration::from_secs(1);
-
 fn try_connect(path: &Path, clock: &dyn Clock, by: Moment) -> io::Result<UnixStream> {
     let address = SockAddr::unix(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -68,7 +65,7 @@ fn try_connect(path: &Path, clock: &dyn Clock, by: Moment) -> io::Result<UnixStr
             return Err(ErrorKind::TimedOut.into());
         }
         // Bounds the wait while the server's queue is full, as that of a frozen server is.
-        socket.set_write_timeout(Some(left.clamp(Duration::from_millis(1), SLICE)))?;
+        socket.set_write_timeout(Some(left.clamp(Duration::from_millis(1), SystemClock::SLICE)))?;
         match socket.connect(&address) {
             Ok(()) => return Ok(socket.into()),
             Err(error)

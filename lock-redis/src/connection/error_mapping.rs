@@ -178,23 +178,17 @@ fn passing(server: &Server, code: &str) -> String {
 /// The errors that have no code of their own.
 fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKind, String) {
     let detail = answer.detail.as_str();
-    if detail.starts_with("This instance has cluster support disabled") {
-        let message = format!(
-            "{server} is no node of a cluster: for one server on its own the URL is `{}`",
-            server.url("redis")
-        );
-        return (ErrorKind::Configuration, message);
-    }
-    if detail.starts_with("DB index is out of range") || detail.starts_with("SELECT is not allowed")
-    {
-        let message = format!(
+    let begins = |beginnings: &[&str]| beginnings.iter().any(|it| detail.starts_with(it));
+    let message = if begins(&["This instance has cluster support disabled"]) {
+        let url = server.url("redis");
+        format!("{server} is no node of a cluster: for one server on its own the URL is `{url}`")
+    } else if begins(&["DB index is out of range", "SELECT is not allowed"]) {
+        format!(
             "{server} has no database with this number: see `databases` in its configuration \
              (Redis Cluster has only 0)"
-        );
-        return (ErrorKind::Configuration, message);
-    }
-    if detail.starts_with("unknown command") || detail.starts_with("Unknown Redis command") {
-        let message = match detail.get(17..23) {
+        )
+    } else if begins(&["unknown command", "Unknown Redis command"]) {
+        match detail.get(17..23) {
             _ if matches!(asked, Asked::Confirmation) => format!(
                 "{server} does not know WAIT, as some managed services: leave `replicas` out"
             ),
@@ -206,48 +200,36 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
                 "{server} lacks a command that is needed: it was renamed or disabled there, or \
                  the server is too old: {OLDEST}"
             ),
-        };
-        return (ErrorKind::Configuration, message);
-    }
-    // Where the commands are known, and not all their options: of `SET` or, before Redis 3, of
-    // `EXISTS` in the script that acquires, or of `AUTH`.
-    if detail.starts_with("syntax error")
-        || detail.starts_with("Wrong number of args calling Redis command")
-        || detail.starts_with("wrong number of arguments for 'auth'")
-    {
-        let message = format!("{server} is too old: {OLDEST}");
-        return (ErrorKind::Configuration, message);
-    }
-    if detail.contains("AUTH") && detail.contains("without any password configured") {
-        let message =
-            format!("{server} has no password, and the URL gives one: check which server this is");
-        return (ErrorKind::Configuration, message);
-    }
-    if detail.starts_with("The user executing the script can't")
-        || detail.starts_with("ACL failure in script")
-    {
-        return (ErrorKind::Configuration, permission(server, answer, asked));
-    }
-    if detail.starts_with("Write commands not allowed after non deterministic") {
-        let message = format!(
+        }
+    } else if begins(&[
+        // Where the commands are known, and not all their options: of `SET` or, before Redis 3, of
+        // `EXISTS` in the script that acquires, or of `AUTH`.
+        "syntax error",
+        "Wrong number of args calling Redis command",
+        "wrong number of arguments for 'auth'",
+    ]) {
+        format!("{server} is too old: {OLDEST}")
+    } else if detail.contains("AUTH") && detail.contains("without any password configured") {
+        format!("{server} has no password, and the URL gives one: check which server this is")
+    } else if begins(&["The user executing the script can't", "ACL failure in script"]) {
+        permission(server, answer, asked)
+    } else if begins(&["Write commands not allowed after non deterministic"]) {
+        format!(
             "{server} runs with `lua-replicate-commands no`: set it to `yes`; or it is too old: \
              {OLDEST}"
-        );
-        return (ErrorKind::Configuration, message);
-    }
-    if detail.starts_with("value is not an integer")
-        || detail.starts_with("increment or decrement would overflow")
-    {
+        )
+    } else if begins(&["value is not an integer", "increment or decrement would overflow"]) {
         return (ErrorKind::ForeignFormat, foreign(answer, asked));
-    }
-    if detail.starts_with("max number of clients") {
+    } else if begins(&["max number of clients"]) {
         let message = format!(
             "{server} has as many connections as its `maxclients` allows: raise that, or use \
              smaller pools"
         );
         return (ErrorKind::Unavailable, message);
-    }
-    (ErrorKind::Unavailable, format!("{server} refused"))
+    } else {
+        return (ErrorKind::Unavailable, format!("{server} refused"));
+    };
+    (ErrorKind::Configuration, message)
 }
 
 /// What stands where python-redis-lock's waiters would sleep on a list.

@@ -37,7 +37,7 @@ mod tracked;
 mod transport;
 
 pub use address::Address;
-pub use replica_ack::Listing;
+pub use replica_ack::ReplicaCount;
 
 pub(crate) use asking::AskingConnection;
 pub(crate) use dial::{CredentialsSource, Dialer, Login, PasswordSource, Timeouts};

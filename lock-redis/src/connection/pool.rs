@@ -6,7 +6,7 @@
 
 use super::{Connection, Dialer};
 use lock_core::backend::{Failure, contain};
-use lock_core::{Error, Moment};
+use lock_core::{Error, Moment, SystemClock};
 use r2d2::{ManageConnection, NopErrorHandler, Pool};
 use scheduled_thread_pool::ScheduledThreadPool;
 use std::convert::Infallible;
@@ -14,7 +14,6 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 /// A place for a connection. Cold while there is none.
 #[derive(Default)]
@@ -176,9 +175,6 @@ pub(crate) struct ConnectionPool {
 }
 
 impl ConnectionPool {
-    /// The longest wait without a look at the clock.
-    const SLICE: Duration = Duration::from_secs(1);
-
     /// A pool of `size` slots, all cold.
     pub(crate) fn new(size: u32, thread: &PoolThread, dialer: Arc<Dialer>) -> Result<Self, Error> {
         let slots = Pool::builder()
@@ -210,7 +206,7 @@ impl ConnectionPool {
                     self.slots.max_size()
                 ))));
             }
-            if let Ok(slot) = self.slots.get_timeout(left.min(Self::SLICE)) {
+            if let Ok(slot) = self.slots.get_timeout(left.min(SystemClock::SLICE)) {
                 break slot;
             }
         };

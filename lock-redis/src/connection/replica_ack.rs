@@ -12,18 +12,12 @@ use lock_core::{Clock, Error, InsufficientReplicas, Moment};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many replicas a node has: for the policy "all".
+/// Says how many replicas a node has now that are not held for down: for the policy "all". An
+/// error if that is not known; nothing is sent then.
 ///
-/// Asked at every attempt and every batch of renewals under that policy, so it should answer from
-/// what it knows, and must be back by `by`.
-pub trait Listing: Send + Sync {
-    /// How many there are now that are not held for down.
-    ///
-    /// # Errors
-    ///
-    /// If that is not known. Nothing is sent then.
-    fn replicas(&self, by: Moment) -> Result<u32, Error>;
-}
+/// Asked at every attempt and every batch of renewals under that policy, so it answers from what it
+/// knows.
+pub type ReplicaCount = Arc<dyn Fn() -> Result<u32, Error> + Send + Sync>;
 
 /// A link with `WAIT` after each request.
 pub(crate) struct AcknowledgedConnection<'a> {

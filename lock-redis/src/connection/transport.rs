@@ -5,7 +5,7 @@
 //! at once: it has a lock of its own, which is never held while a thread waits for the socket.
 
 use super::tls::TlsSession;
-use lock_core::{Clock, Moment, OpenConnection};
+use lock_core::{Clock, Moment, OpenConnection, SystemClock};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -55,7 +55,11 @@ pub(crate) struct ReadBuffer {
 
 impl Default for ReadBuffer {
     fn default() -> Self {
-        Self { timeout: SLICE, received: vec![0; ReadBuffer::SIZE].into(), ended: false }
+        Self {
+            timeout: SystemClock::SLICE,
+            received: vec![0; ReadBuffer::SIZE].into(),
+            ended: false,
+        }
     }
 }
 
@@ -64,9 +68,6 @@ impl ReadBuffer {
     const SIZE: usize = 16 << 10;
 }
 
-/// The longest wait without a look at the clock: a socket's timeout stands still while the machine
-/// sleeps, and the clock does not.
-const SLICE: Duration = Duration::from_secs(1);
 /// How much too long a socket's timeout may be before it is worth a system call to change it.
 const SLACK: Duration = Duration::from_millis(8);
 
@@ -85,7 +86,7 @@ impl Transport {
 
     pub(crate) fn new(socket: impl Into<Socket>, tls: Option<TlsSession>) -> io::Result<Self> {
         let socket = socket.into();
-        socket.set_read_timeout(Some(SLICE))?;
+        socket.set_read_timeout(Some(SystemClock::SLICE))?;
         Ok(Self { socket, tls: tls.map(Mutex::new), _counted: None })
     }
 
@@ -171,8 +172,9 @@ impl Transport {
     pub(crate) fn wait(&self, read: bool, longest: Duration) -> io::Result<bool> {
         let flags = if read { PollFlags::IN | PollFlags::OUT } else { PollFlags::OUT };
         let mut fds = [PollFd::from_borrowed_fd(self.fd(), flags)];
-        let timeout = Timespec::try_from(longest.clamp(Duration::from_millis(1), SLICE))
-            .map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
+        let timeout =
+            Timespec::try_from(longest.clamp(Duration::from_millis(1), SystemClock::SLICE))
+                .map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -194,7 +196,7 @@ impl Transport {
         longest: Duration,
     ) -> io::Result<bool> {
         // Never zero, which stands for no timeout.
-        let wanted = longest.clamp(Duration::from_millis(1), SLICE);
+        let wanted = longest.clamp(Duration::from_millis(1), SystemClock::SLICE);
         if input.timeout < wanted / 2 || input.timeout > wanted + SLACK {
             self.socket.set_read_timeout(Some(wanted))?;
             input.timeout = wanted;

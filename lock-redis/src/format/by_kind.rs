@@ -79,7 +79,7 @@ impl WireFormat for OwnedFormat {
         let mut arguments = [b"".as_slice(); 4];
         let arguments = fill(&mut arguments, request.arguments());
         let script = &self.dialect.scripts.acquire;
-        let reply = run(script, link, &key, &request.keys(&key), arguments, by)?;
+        let reply = run(script, link, &request.keys(&key), arguments, by)?;
         let is_tracked = || is_tracked(&key);
         self.acquired(link, script, &reply, request.reserve, attempt.name, is_tracked, by)
     }
@@ -96,10 +96,10 @@ impl WireFormat for OwnedFormat {
             return self.free(link, kind, &call, &acquisition.name, by);
         }
         let request = self.release_request(acquisition, options);
-        let ReleaseRequest { script, key, channel, .. } = &request;
+        let ReleaseRequest { script, channel, .. } = &request;
         let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
         let (keys, arguments) = (request.keys(&mut keys), request.arguments(&mut arguments));
-        let reply = run(script, link, key, keys, arguments, by)?;
+        let reply = run(script, link, keys, arguments, by)?;
         let channel = || channel.clone();
         released(link.server(), self.channels(), channel, &reply, self.unseen())
             .ok_or_else(|| unexpected(link, script))
@@ -140,7 +140,7 @@ impl WireFormat for OwnedFormat {
         let keys = fill(&mut keys, once(key.as_bytes()).chain(list.iter().map(String::as_bytes)));
         let told = [channel.as_bytes(), self.publish()];
         let script = &self.dialect.scripts.force;
-        let reply = run(script, link, &key, keys, &told, by)?;
+        let reply = run(script, link, keys, &told, by)?;
         match released(link.server(), self.channels(), || channel, &reply, 0) {
             Some(release) => Ok(release != Release::Gone),
             None => Err(unexpected(link, script)),
@@ -218,7 +218,7 @@ impl OwnedFormat {
         by: Moment,
     ) -> Result<Release, Failure> {
         let key = self.keys.lock(name);
-        let reply = call.run(link, &key, by)?;
+        let reply = call.run(link, by)?;
         released(link.server(), self.channels(), || kind.channel(&key), &reply, 0)
             .ok_or_else(|| unexpected(link, call.script))
     }

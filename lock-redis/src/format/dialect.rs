@@ -1,5 +1,6 @@
 //! [`Dialect`]: what tells the formats apart whose owner stands under the key.
 
+use super::owner_text::looks_like_an_owner;
 use crate::lua::Scripts;
 use crate::lua::foreign_client::ForeignClient;
 use lock_core::backend::HolderInfo;
@@ -27,6 +28,19 @@ pub(crate) struct Dialect {
 }
 
 impl Dialect {
+    /// `token`, with these scripts.
+    pub(super) const fn token(scripts: Scripts) -> Self {
+        Self {
+            name: "token",
+            key_type: "string",
+            is_lock: looks_like_an_owner,
+            scripts,
+            has_all_kinds: false,
+            takes_by_set: true,
+            detects_silent_holders: true,
+        }
+    }
+
     /// Whose waiters its releases wake besides our own.
     pub(crate) fn wakes(&self) -> Option<ForeignClient> {
         self.scripts.release.wakes

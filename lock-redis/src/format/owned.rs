@@ -173,7 +173,7 @@ impl OwnedFormat {
         let run = Run { keys: &[key.as_bytes()], arguments: &[] };
         let script = &self.dialect.scripts.inspect;
         let read = self.reads(labels, || vec![keys::label(&key)]);
-        let (reply, found) = run_with_reads(script, link, &key, &run, &read, by)?;
+        let (reply, found) = run_with_reads(script, link, &run, &read, by)?;
         self.note_refusal(&found);
         let mut info = info(&reply).ok_or_else(|| unexpected(link, script))?;
         let is_named = |holder: &HolderInfo| !holder.owner.as_str().is_empty();
@@ -419,10 +419,9 @@ impl OwnedFormat {
             self.note_refusal(&answers);
             return Ok(renewals);
         }
-        let first = keys.first().map_or("", |key| key);
         let run = Run { keys: &key_words, arguments: &words };
         let labels: Vec<_> = labels.iter().map(LabelWrite::words).collect();
-        let (reply, answers) = run_with(script, link, first, &run, &labels, by)?;
+        let (reply, answers) = run_with(script, link, &run, &labels, by)?;
         self.note_refusal(&answers);
         if matches!(reply, Reply::Int(1)) {
             return Ok(vec![Ok(Renewal::Extended); batch.len()]);

@@ -11,6 +11,7 @@ use crate::connection::{
 use crate::lua::Script;
 use lock_core::Moment;
 use lock_core::backend::Failure;
+use std::borrow::Cow;
 use std::iter::once;
 
 /// What a script is run on.
@@ -32,7 +33,6 @@ fn in_groups<'a, const N: usize>(commands: &'a [[&'a [u8]; N]]) -> Vec<[&'a [&'a
 pub(crate) fn run(
     script: &'static Script,
     link: &mut dyn ConnectionLike,
-    key: &str,
     keys: &[&[u8]],
     arguments: &[&[u8]],
     by: Moment,
@@ -48,7 +48,7 @@ pub(crate) fn run(
         Some(reply) => reply,
         None => send_text(script, link, &Run { keys, arguments }, by)?,
     };
-    not_refused(script, link, key, reply, by)
+    not_refused(script, link, keys, reply, by)
 }
 
 /// Sends it with its text.
@@ -68,7 +68,6 @@ fn send_text(
 pub(super) fn run_with<const N: usize>(
     script: &'static Script,
     link: &mut dyn ConnectionLike,
-    key: &str,
     run: &Run<'_>,
     others: &[[&[u8]; N]],
     by: Moment,
@@ -94,33 +93,33 @@ pub(super) fn run_with<const N: usize>(
         // The others went with its hash: the script goes alone.
         reply = send_text(script, link, run, by)?;
     }
-    Ok((not_refused(script, link, key, reply, by)?, answers))
+    Ok((not_refused(script, link, keys, reply, by)?, answers))
 }
 
 /// The same with reads of these keys behind it.
 pub(super) fn run_with_reads(
     script: &'static Script,
     link: &mut dyn ConnectionLike,
-    key: &str,
     run: &Run<'_>,
     read: &[String],
     by: Moment,
 ) -> Result<(Reply, Vec<Reply>), Failure> {
     let words: Vec<_> = read.iter().map(|key| [b"GET".as_slice(), key.as_bytes()]).collect();
-    run_with(script, link, key, run, &words, by)
+    run_with(script, link, run, &words, by)
 }
 
-/// The reply, unless it is an error.
+/// The reply, unless it is an error: that is told of the first key, the lock's.
 fn not_refused(
     script: &'static Script,
     link: &mut dyn ConnectionLike,
-    key: &str,
+    keys: &[&[u8]],
     reply: Reply,
     by: Moment,
 ) -> Result<Reply, Failure> {
     if let Reply::Error(error) = &reply {
-        let failure = refused(link, error, &Asked::Script(script, key));
-        return Err(with_found_value(link, failure, key, by));
+        let key = keys.first().map_or(Cow::default(), |key| String::from_utf8_lossy(key));
+        let failure = refused(link, error, &Asked::Script(script, &key));
+        return Err(with_found_value(link, failure, &key, by));
     }
     Ok(reply)
 }

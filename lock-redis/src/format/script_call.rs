@@ -30,23 +30,17 @@ impl ScriptCall {
     pub(super) fn run_with_reads(
         &self,
         link: &mut dyn ConnectionLike,
-        key: &str,
         read: &[String],
         by: Moment,
     ) -> Result<(Reply, Vec<Reply>), Failure> {
         let (keys, arguments) = self.words();
         let run = Run { keys: &keys, arguments: &arguments };
-        run_with_reads(self.script, link, key, &run, read, by)
+        run_with_reads(self.script, link, &run, read, by)
     }
 
     /// Runs it on a connection.
-    pub(crate) fn run(
-        &self,
-        link: &mut dyn ConnectionLike,
-        key: &str,
-        by: Moment,
-    ) -> Result<Reply, Failure> {
+    pub(crate) fn run(&self, link: &mut dyn ConnectionLike, by: Moment) -> Result<Reply, Failure> {
         let (keys, arguments) = self.words();
-        run(self.script, link, key, &keys, &arguments, by)
+        run(self.script, link, &keys, &arguments, by)
     }
 }

@@ -6,7 +6,6 @@
 //! where those are switched off, by one plain `SET key owner NX PX lease`, as theirs. A client that
 //! only polls sees no difference; our waiters hear of our releases on a channel of ours.
 
-use super::owner_text::looks_like_an_owner;
 use super::{Dialect, foreign_value, refused, unexpected_reply};
 use crate::connection::error_mapping::Asked;
 use crate::connection::{ConnectionLike, Reply, Request, Text};
@@ -17,21 +16,13 @@ use lock_core::backend::{Attempt, Failure};
 pub(super) const CHANNEL: &str = "distlock_lock__channel";
 
 /// The dialect without `wakes=`.
-pub(crate) static TOKEN: Dialect = Dialect {
-    name: "token",
-    key_type: "string",
-    is_lock: looks_like_an_owner,
-    scripts: scripts!(
-        first: 8,
-        words: "token",
-        ending: "usual",
-        channel: CHANNEL,
-        wakes: None
-    ),
-    has_all_kinds: false,
-    takes_by_set: true,
-    detects_silent_holders: true,
-};
+pub(crate) static TOKEN: Dialect = Dialect::token(scripts!(
+    first: 8,
+    words: "token",
+    ending: "usual",
+    channel: CHANNEL,
+    wakes: None
+));
 
 /// Takes the lock as foreign clients do, if it is free; otherwise nothing happens, and our script
 /// knows why: its answer to a copy of this attempt may have been lost. Unlike the script, this

@@ -7,7 +7,6 @@
 //! others send, and what it costs the server, stays as it was.
 
 use super::Dialect;
-use super::owner_text::looks_like_an_owner;
 use crate::keys;
 use crate::lua::foreign_client::{ForeignClient, LOCK};
 use crate::lua::scripts;
@@ -21,37 +20,21 @@ const OFTEN: Duration = Duration::from_millis(10);
 /// What an ACL must allow of Spring's channels: which registry's it is, a script does not know.
 const ANY_REGISTRY: &str = "*-channel";
 
-pub(crate) static PYTHON_REDIS_LOCK: Dialect = Dialect {
-    name: "token",
-    key_type: "string",
-    is_lock: looks_like_an_owner,
-    scripts: scripts!(
-        first: 17,
-        words: "token",
-        ending: "python-redis-lock",
-        channel: super::token::CHANNEL,
-        wakes: Some(ForeignClient::PythonRedisLock)
-    ),
-    has_all_kinds: false,
-    takes_by_set: true,
-    detects_silent_holders: true,
-};
+pub(crate) static PYTHON_REDIS_LOCK: Dialect = Dialect::token(scripts!(
+    first: 17,
+    words: "token",
+    ending: "python-redis-lock",
+    channel: super::token::CHANNEL,
+    wakes: Some(ForeignClient::PythonRedisLock)
+));
 
-pub(crate) static SPRING_INTEGRATION: Dialect = Dialect {
-    name: "token",
-    key_type: "string",
-    is_lock: looks_like_an_owner,
-    scripts: scripts!(
-        first: 24,
-        words: "token",
-        ending: "spring-integration",
-        channel: ANY_REGISTRY,
-        wakes: Some(ForeignClient::SpringIntegration)
-    ),
-    has_all_kinds: false,
-    takes_by_set: true,
-    detects_silent_holders: true,
-};
+pub(crate) static SPRING_INTEGRATION: Dialect = Dialect::token(scripts!(
+    first: 24,
+    words: "token",
+    ending: "spring-integration",
+    channel: ANY_REGISTRY,
+    wakes: Some(ForeignClient::SpringIntegration)
+));
 
 impl ForeignClient {
     /// How they are written.

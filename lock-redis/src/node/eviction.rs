@@ -40,14 +40,7 @@ impl OnEviction {
         if config.scheme().starts_with("redlock") {
             return Ok(Self::CheckedByQuorum);
         }
-        match config.scheme_option(OPTION) {
-            None | Some("warn") => Ok(Self::Warn),
-            Some("refuse") => Ok(Self::Refuse),
-            Some(other) => Err(Error::configuration(format!(
-                "`{OPTION}={}` is not one of `warn` and `refuse`",
-                other.escape_debug()
-            ))),
-        }
+        config.scheme_word(OPTION, &[("warn", Self::Warn), ("refuse", Self::Refuse)])
     }
 }
 

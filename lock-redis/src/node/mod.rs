@@ -34,7 +34,7 @@ pub use settings::NodeSettings;
 pub use watch_registry::{RelocatableWatch, WatchRegistry};
 
 use crate::connection::{
-    AcknowledgedConnection, ConnectionPool, Dialer, Listing, SharedConnection,
+    AcknowledgedConnection, ConnectionPool, Dialer, ReplicaCount, SharedConnection,
 };
 use crate::format::{Format, without_own_subscription};
 use crate::pubsub::Subscriber;
@@ -94,7 +94,7 @@ struct NodeInner {
     /// Whether it may evict locks.
     eviction: Eviction,
     /// Knows how many replicas there are. Without it the policy "all" is refused.
-    listing: Option<Arc<dyn Listing>>,
+    replica_count: Option<ReplicaCount>,
     terms: NodeTerms,
 }
 
@@ -132,7 +132,7 @@ impl Node {
     }
 
     fn acquire_confirmed(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
-        let needed = self.needed(attempt.replication, by)?;
+        let needed = self.needed(attempt.replication)?;
         let time = attempt.replication.time();
         let mut connection = self.borrow_behind_releases(by)?;
         self.inner.eviction.refuse(connection.get(), by)?;
@@ -147,11 +147,11 @@ impl Node {
     }
 
     /// How many replicas must confirm.
-    fn needed(&self, replication: Replication, by: Moment) -> Result<u32, Failure> {
-        match (replication.count(), &self.inner.listing) {
+    fn needed(&self, replication: Replication) -> Result<u32, Failure> {
+        match (replication.count(), &self.inner.replica_count) {
             (Replicas::Off, _) => Ok(0),
             (Replicas::AtLeast(count), _) => Ok(count),
-            (Replicas::All, Some(listing)) => listing.replicas(by).map_err(Failure::NotSent),
+            (Replicas::All, Some(count)) => count().map_err(Failure::NotSent),
             (count, _) => Err(Failure::NotSent(Error::new(
                 ErrorKind::Unsupported,
                 format!(

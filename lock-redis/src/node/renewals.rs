@@ -79,7 +79,7 @@ impl Node {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
-        let needs = batch.iter().map(|one| self.needed(one.replication, by));
+        let needs = batch.iter().map(|one| self.needed(one.replication));
         let needs: Vec<_> = needs.collect::<Result<_, _>>()?;
         let most = needs.iter().copied().max().unwrap_or(0);
         let time = batch.iter().map(|one| one.replication.time()).max().unwrap_or_default();

@@ -4,8 +4,8 @@ use super::diagnosis::NodeTerms;
 use super::eviction::{Eviction, OnEviction};
 use super::{Node, NodeInner, RequestMode};
 use crate::connection::{
-    ConnectionPool, CredentialsSource, Dialer, Endpoint, Identity, IdentityKind, Listing, Login,
-    PasswordSource, PoolThread, Server, SharedConnection, Timeouts, TlsSettings,
+    ConnectionPool, CredentialsSource, Dialer, Endpoint, Identity, IdentityKind, Login,
+    PasswordSource, PoolThread, ReplicaCount, Server, SharedConnection, Timeouts, TlsSettings,
 };
 use crate::format::Format;
 use crate::pubsub::{Subscriber, Tracking};
@@ -91,7 +91,7 @@ impl NodeSettings {
 
     /// The same for a node of a cluster, which may leave: [`Node::retire`] ends all connections to
     /// it. Each begins with the question which node answers, and is refused unless that is `id`, or
-    /// the first that answered. `listing` knows how many replicas it has.
+    /// the first that answered. `replicas` says how many replicas it has.
     ///
     /// # Errors
     ///
@@ -101,11 +101,11 @@ impl NodeSettings {
         host: &str,
         port: u16,
         id: Option<&str>,
-        listing: Arc<dyn Listing>,
+        replicas: ReplicaCount,
     ) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Node, id);
         let dialer = self.dialer(Endpoint::tcp(host, port))?.retirable().identified(identity);
-        self.node(dialer, Some(listing))
+        self.node(dialer, Some(replicas))
     }
 
     /// The same for any node of a cluster: it says which one it is where it is asked for the
@@ -131,11 +131,11 @@ impl NodeSettings {
         host: &str,
         port: u16,
         run_id: Option<&str>,
-        listing: Arc<dyn Listing>,
+        replicas: ReplicaCount,
     ) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Run, run_id);
         let dialer = self.dialer(Endpoint::tcp(host, port))?;
-        self.node(dialer.requiring_master().identified(identity), Some(listing))
+        self.node(dialer.requiring_master().identified(identity), Some(replicas))
     }
 
     /// The same for any place, where another server is followed: see [`Identity`].
@@ -144,17 +144,17 @@ impl NodeSettings {
         self.node(self.dialer(place)?.identified(identity), None)
     }
 
-    fn node(&self, dialer: Dialer, listing: Option<Arc<dyn Listing>>) -> Result<Node, Error> {
+    fn node(&self, dialer: Dialer, replica_count: Option<ReplicaCount>) -> Result<Node, Error> {
         let (dialer, terms) = (Arc::new(dialer), self.terms);
         let inner = NodeInner {
             format: self.format.clone(),
             link: SharedConnection::new(Arc::clone(&dialer)),
             pool: ConnectionPool::new(self.pool, &self.thread, Arc::clone(&dialer))?,
             renewals: Arc::default(),
-            subscriber: Subscriber::new(Arc::clone(&dialer), self.bounds.command, terms.tracking),
+            subscriber: Subscriber::new(Arc::clone(&dialer), terms.tracking),
             eviction: Eviction::new(self.eviction, Arc::clone(&dialer)),
             dialer,
-            listing,
+            replica_count,
             terms,
         };
         Ok(Node { inner: Arc::new(inner), mode: RequestMode::Direct })

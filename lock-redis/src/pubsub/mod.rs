@@ -40,7 +40,6 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Duration;
 use table::{SubscriptionState, SubscriptionTable, WatchId};
 use waker::Waker;
 use worker::{Shared, SubscriberWorker, Trouble};
@@ -48,13 +47,12 @@ use worker::{Shared, SubscriberWorker, Trouble};
 /// Receives releases for all waiters. See the [module's text](self).
 pub(crate) struct Subscriber {
     shared: Arc<Shared>,
-    command_timeout: Duration,
     tracking: Tracking,
 }
 
 impl Subscriber {
     /// A subscriber without thread and connection until the first watch.
-    pub(crate) fn new(dialer: Arc<Dialer>, command_timeout: Duration, tracking: Tracking) -> Self {
+    pub(crate) fn new(dialer: Arc<Dialer>, tracking: Tracking) -> Self {
         let table = Mutex::new(SubscriptionTable::default());
         Self {
             shared: Arc::new(Shared {
@@ -64,7 +62,6 @@ impl Subscriber {
                 on_change: OnceLock::new(),
                 reports_to: AtomicU64::new(0),
             }),
-            command_timeout,
             tracking,
         }
     }
@@ -186,9 +183,9 @@ impl Subscriber {
         }
         let (waker, poller) = Waker::pair()?;
         let shared = Arc::clone(&self.shared);
-        let (command_timeout, tracking) = (self.command_timeout, self.tracking);
+        let tracking = self.tracking;
         thread::Builder::new().name("distlock-sub".to_owned()).spawn(move || {
-            SubscriberWorker::new(shared, poller, command_timeout, tracking).run();
+            SubscriberWorker::new(shared, poller, tracking).run();
         })?;
         table.set_waker(waker);
         Ok(())

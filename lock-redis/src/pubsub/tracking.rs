@@ -23,14 +23,7 @@ pub(crate) enum Tracking {
 
 impl Tracking {
     pub(crate) fn of(config: &Config) -> Result<Self, Error> {
-        match config.scheme_option(OPTION) {
-            None | Some("auto") => Ok(Self::Auto),
-            Some("off") => Ok(Self::Off),
-            Some(other) => Err(Error::configuration(format!(
-                "`{OPTION}={}` is not one of `auto` and `off`",
-                other.escape_debug()
-            ))),
-        }
+        config.scheme_word(OPTION, &[("auto", Self::Auto), ("off", Self::Off)])
     }
 }
 

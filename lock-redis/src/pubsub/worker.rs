@@ -44,7 +44,6 @@ pub(crate) trait ChangeListener: Send + Sync {
 pub(super) struct SubscriberWorker {
     shared: Arc<Shared>,
     poller: Poller,
-    command_timeout: Duration,
     /// The pauses before the next attempt to connect.
     backoff: Backoff,
     tracking: Tracking,
@@ -73,17 +72,11 @@ impl SubscriberWorker {
     /// How many messages are read before other tasks are looked at.
     const STRETCH: usize = 1000;
 
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        poller: Poller,
-        command_timeout: Duration,
-        tracking: Tracking,
-    ) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, poller: Poller, tracking: Tracking) -> Self {
         let backoff = Backoff::new(Self::FIRST_PAUSE, Self::LONGEST_PAUSE);
         Self {
             shared,
             poller,
-            command_timeout,
             backoff,
             tracking,
             reports: ReadBudget::default(),
@@ -258,9 +251,9 @@ impl SubscriberWorker {
         for subscription in tasks.subscribe {
             connection.push(PubSubRequest::Subscribe(subscription), now);
         }
-        let silence = Self::SILENCE.max(self.command_timeout);
+        let silence = Self::SILENCE.max(self.shared.dialer.command_timeout());
         let due = match connection.pending_since() {
-            Some(since) => since + self.command_timeout,
+            Some(since) => since + self.shared.dialer.command_timeout(),
             None => connection.last_received + silence,
         };
         if due <= now && connection.pending_since().is_some() {

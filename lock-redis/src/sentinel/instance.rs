@@ -65,12 +65,7 @@ pub(super) struct SentinelInstance {
 const CHANNELS: [&str; 6] = ["+switch-master", "+sdown", "-sdown", "+slave", "+sentinel", "-odown"];
 
 impl SentinelInstance {
-    pub(super) fn new(
-        address: Address,
-        is_given: bool,
-        dialer: Dialer,
-        command_timeout: Duration,
-    ) -> Self {
+    pub(super) fn new(address: Address, is_given: bool, dialer: Dialer) -> Self {
         let dialer = Arc::new(dialer);
         Self {
             address,
@@ -78,7 +73,7 @@ impl SentinelInstance {
             slot: Mutex::default(),
             id: Mutex::new(None),
             silent: AtomicBool::new(false),
-            subscriber: Subscriber::new(Arc::clone(&dialer), command_timeout, Tracking::Off),
+            subscriber: Subscriber::new(Arc::clone(&dialer), Tracking::Off),
             watches: Mutex::default(),
             dialer,
         }

@@ -12,7 +12,7 @@ use super::watcher_signal::WatcherSignal;
 use crate::connection::single_flight::{
     Flight, FlightLeader, FlightResult as Outcome, SingleFlight,
 };
-use crate::connection::{Address, Listing};
+use crate::connection::{Address, ReplicaCount};
 use crate::node::{Granted, Node, NodeSettings, WatchRegistry};
 use lock_core::backend::{AcquisitionId, Failure, ReleaseOptions, no_thread};
 use lock_core::{Backend, Error, Finding, Moment};
@@ -281,9 +281,13 @@ impl MasterTracker {
         }
         let Address { host, port } = &agreement.master;
         let run_id = agreement.run_id.as_deref();
-        let listing = Arc::new(Known(Weak::clone(&self.this)));
-        let node =
-            self.settings.master_on(host, *port, run_id, listing).map_err(Failure::Refused)?;
+        let tracker = Weak::clone(&self.this);
+        let count: ReplicaCount = Arc::new(move || {
+            let known = tracker.upgrade().and_then(|tracker| tracker.replicas());
+            let unknown = "no sentinel has said how many replicas there are";
+            known.ok_or_else(|| Error::unavailable(unknown))
+        });
+        let node = self.settings.master_on(host, *port, run_id, count).map_err(Failure::Refused)?;
         // A waiter asks for nothing that could fail.
         let signal_to_watcher = Arc::clone(&self.signal_to_watcher);
         node.on_trouble(Arc::new(move || signal_to_watcher.report_failure()));
@@ -364,16 +368,6 @@ impl MasterTracker {
 impl Drop for MasterTracker {
     fn drop(&mut self) {
         self.signal_to_watcher.nudge();
-    }
-}
-
-/// How many replicas there are, by what the sentinels said last.
-struct Known(Weak<MasterTracker>);
-
-impl Listing for Known {
-    fn replicas(&self, _: Moment) -> Result<u32, Error> {
-        let known = self.0.upgrade().and_then(|tracker| tracker.replicas());
-        known.ok_or_else(|| Error::unavailable("no sentinel has said how many replicas there are"))
     }
 }
 

@@ -120,7 +120,7 @@ impl SentinelSet {
         let place = Endpoint::tcp(&address.host, address.port);
         let Credentials { user, password } = &self.credentials;
         let dialer = settings.dialer_for(place, user.as_deref(), password.clone())?;
-        Ok(SentinelInstance::new(address, given, dialer, settings.bounds().command))
+        Ok(SentinelInstance::new(address, given, dialer))
     }
 
     /// Listens to the news of all that are known.

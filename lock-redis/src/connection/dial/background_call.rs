@@ -1,12 +1,11 @@
 //! [`BackgroundCall`]: a call without a deadline, in the background; its callers have deadlines.
 
 use lock_core::backend::{contain, run_in_background};
-use lock_core::{Clock, Moment};
+use lock_core::{Clock, Moment, SystemClock};
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Calls of one kind, one at a time: with a call that hangs, threads would pile up.
 pub(super) struct BackgroundCall<T>(Arc<Shared<T>>);
@@ -35,9 +34,6 @@ pub(super) enum CallNotDone {
 }
 
 impl<T: Clone + Send + 'static> BackgroundCall<T> {
-    /// The longest wait without a look at the clock.
-    const SLICE: Duration = Duration::from_secs(1);
-
     pub(super) fn new() -> Self {
         let state = Mutex::new(State { running: false, ended: 0, last: None });
         Self(Arc::new(Shared { state, finished: Condvar::new() }))
@@ -61,7 +57,7 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
             if left.is_zero() {
                 return Err(CallNotDone::Late);
             }
-            let _timed_out = self.0.finished.wait_for(&mut state, left.min(Self::SLICE));
+            let _timed_out = self.0.finished.wait_for(&mut state, left.min(SystemClock::SLICE));
         }
         state.last.clone().ok_or(CallNotDone::Panicked)
     }
@@ -101,6 +97,7 @@ impl<T> fmt::Debug for BackgroundCall<T> {
 mod tests {
     use super::*;
     use lock_core::SystemClock;
+    use std::time::Duration;
 
     #[test]
     fn call_that_panics_is_followed_by_the_next() {

@@ -76,7 +76,7 @@ impl KindFormat for Fair {
         let keys = [lock, counter, tombstone, queue.as_bytes()];
         let mut arguments: Vec<_> = request.arguments().collect();
         arguments.insert(2, presence.as_bytes());
-        let reply = run(&ACQUIRE, link, &key, &keys, &arguments, by)?;
+        let reply = run(&ACQUIRE, link, &keys, &arguments, by)?;
         format.acquired(link, &ACQUIRE, &reply, request.reserve, attempt.name, || false, by)
     }
 

@@ -139,7 +139,7 @@ impl KindFormat for PermitFormat {
         arguments.extend([number(attempt.lease.as_millis()), number(limit.into())]);
         arguments.extend(self.told(format, &keys[0]));
         let call = ScriptCall { script: &ACQUIRE, keys, arguments };
-        match call.run(link, &call.keys[0], by)?.as_array() {
+        match call.run(link, by)?.as_array() {
             Some([Reply::Int(1), Reply::Int(limit)]) => {
                 Ok(Answer::Granted(Grant::new(None).limit(at_least_none(*limit))))
             }
@@ -181,7 +181,7 @@ impl KindFormat for PermitFormat {
     ) -> Result<LockInfo, Failure> {
         let keys = Self::keys(format, name);
         let call = ScriptCall { script: &INSPECT, keys, arguments: Vec::new() };
-        let reply = call.run(link, &call.keys[0], by)?;
+        let reply = call.run(link, by)?;
         let Some([limit, free, Reply::Int(taken), last @ ..]) = reply.as_array() else {
             return Err(unexpected(link, &INSPECT));
         };
@@ -218,7 +218,7 @@ impl KindFormat for PermitFormat {
         let AcquisitionId { name, owner, .. } = acquisition;
         let arguments = Self::named(name, *owner).to_vec();
         let call = ScriptCall { script: &INSPECT, keys: Self::keys(format, name), arguments };
-        match call.run(link, &call.keys[0], by)?.as_array() {
+        match call.run(link, by)?.as_array() {
             Some([Reply::Int(left)]) => {
                 let owner = OwnerText::new(&owner.to_string());
                 Ok(Some(HolderInfo::new(owner, remaining(*left), numbers(name).1.into())))
@@ -245,7 +245,7 @@ impl KindFormat for PermitFormat {
         let mut arguments = vec![number(numbers(name).0.into())];
         arguments.extend(self.told(format, &keys[0]));
         let call = ScriptCall { script: &SET, keys, arguments };
-        match call.run(link, &call.keys[0], by)? {
+        match call.run(link, by)? {
             Reply::Int(before) => Ok(Some(at_least_none(before))),
             Reply::Nil => Ok(None),
             _ => Err(unexpected(link, &SET)),

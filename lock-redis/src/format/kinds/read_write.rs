@@ -173,7 +173,7 @@ impl OwnedFormat {
         let pairs = readers.fields.iter().zip(&counts);
         let pairs = pairs.flat_map(|(it, count)| [it.0.name.as_bytes(), count.as_bytes()]);
         let words: Vec<_> = [channel.as_bytes(), self.publish()].into_iter().chain(pairs).collect();
-        let reply = ScriptCall::new(&PURGE, readers.keys(key), &words).run(link, key, by)?;
+        let reply = ScriptCall::new(&PURGE, readers.keys(key), &words).run(link, by)?;
         match reply.as_array() {
             Some([Reply::Int(free), Reply::Int(last)]) => {
                 Ok((*free == 1, Some(*last).filter(|last| readers.is_all && *last >= 0)))
@@ -192,10 +192,9 @@ impl OwnedFormat {
         read: &[String],
         by: Moment,
     ) -> Result<(Option<Vec<i64>>, Vec<Reply>), Failure> {
-        let key = keys.first().cloned().unwrap_or_default();
         let words: Vec<_> = field.iter().map(|field| field.as_bytes()).collect();
         let call = ScriptCall::new(&LEFT, keys, &words);
-        let (reply, found) = call.run_with_reads(link, &key, read, by)?;
+        let (reply, found) = call.run_with_reads(link, read, by)?;
         let times = reply.as_array().map(|times| {
             times.iter().filter_map(|time| match time {
                 Reply::Int(time) => Some(*time),
@@ -220,7 +219,7 @@ impl OwnedFormat {
         keys.extend(self.writers_first.then(|| waiting_writer(&key)));
         let call = ScriptCall::new(&INSPECT, keys, &[]);
         let read = self.reads(labels, || vec![keys::label(&key)]);
-        let (reply, found) = call.run_with_reads(link, &key, &read, by)?;
+        let (reply, found) = call.run_with_reads(link, &read, by)?;
         self.note_refusal(&found);
         let items = reply.as_array().and_then(|items| items.split_at_checked(4));
         let (pttl, holders, mode, waits, fields) = match items {
@@ -311,7 +310,7 @@ impl KindFormat for Read {
         keys.extend(format.writers_first.then(|| waiting_writer(&key)));
         let beside = attempt.beside.map(writer).unwrap_or_default();
         let words = [lease.as_bytes(), owner.as_bytes(), beside.as_bytes()];
-        let reply = ScriptCall::new(&ACQUIRE_READ, keys, &words).run(link, &key, by)?;
+        let reply = ScriptCall::new(&ACQUIRE_READ, keys, &words).run(link, by)?;
         match &reply {
             Reply::Int(1) => Ok(Answer::Granted(Grant::new(None))),
             Reply::Bulk(token) => {
@@ -425,7 +424,7 @@ impl KindFormat for Write {
         let mut words: Vec<_> = request.arguments().collect();
         words[1] = owner.as_bytes();
         for is_last in [false, true] {
-            let reply = run(&ACQUIRE_WRITE, link, &key, &keys, &words, by)?;
+            let reply = run(&ACQUIRE_WRITE, link, &keys, &words, by)?;
             let (pttl, readers) = match reply.as_array() {
                 Some([Reply::Int(0), Reply::Int(pttl), Reply::Array(readers)]) => (*pttl, readers),
                 _ => {

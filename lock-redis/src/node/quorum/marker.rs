@@ -265,7 +265,7 @@ impl OwnedFormat {
             .chain(told.iter().map(String::as_str))
             .map(str::as_bytes)
             .collect();
-        let reply = run(&MARK, link, &marker, &[marker.as_bytes()], &words, by)?;
+        let reply = run(&MARK, link, &[marker.as_bytes()], &words, by)?;
         state(&reply).ok_or_else(|| unexpected(link, &MARK))
     }
 }

@@ -106,7 +106,6 @@ impl OwnedFormat {
         let reply = run(
             &self.dialect.scripts.propose,
             link,
-            &key,
             &[key.as_bytes(), token.as_bytes(), tombstone.as_bytes(), marker.as_bytes()],
             &[
                 lease.as_bytes(),
