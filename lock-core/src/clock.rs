@@ -125,8 +125,8 @@ pub trait Clock: Any + Send + Sync + fmt::Debug {
     /// Returns the current time.
     fn now(&self) -> Moment;
 
-    /// Returns the time of day since 1970, which may jump. Only the in-memory store uses it, for
-    /// its tokens.
+    /// Returns the time of day since 1970, which may jump. For tokens, for formats that write a
+    /// time, and for what people read.
     fn unix_time(&self) -> Duration {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }

@@ -20,8 +20,6 @@ const SENTINEL_PORT: u16 = 26379;
 pub(crate) struct Sentinels {
     pub(crate) master: String,
     pub(crate) sentinels: Vec<(String, u16)>,
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<Secret>,
     pub(crate) database: u32,
 }
 
@@ -43,14 +41,12 @@ pub(crate) fn sentinels(config: &Config) -> Result<Sentinels, Error> {
         sentinels: hosts
             .map(|host| (host.name.clone(), host.port.unwrap_or(SENTINEL_PORT)))
             .collect(),
-        user: option(config, "sentinel_user").map(str::to_owned),
-        password: option(config, "sentinel_password").map(Secret::new),
         database: database_option(config)?,
     })
 }
 
-/// The credentials for the sentinels, where they come from a file or a provider.
-pub(crate) fn sentinel_secrets(config: &Config) -> Result<Option<CredentialsSource>, Error> {
+/// The credentials for the sentinels.
+pub(crate) fn sentinel_secrets(config: &Config) -> Result<CredentialsSource, Error> {
     let given = option(config, "sentinel_password").map(Secret::new);
     let file = option(config, "sentinel_password_file");
     let password = match (file, given) {
@@ -64,13 +60,10 @@ pub(crate) fn sentinel_secrets(config: &Config) -> Result<Option<CredentialsSour
         (None, given) => given.map_or(PasswordSource::None, PasswordSource::Given),
     };
     let provider = config.credentials().map(Arc::clone);
-    if file.is_none() && provider.is_none() {
-        return Ok(None);
-    }
     let user = option(config, "sentinel_user").map(str::to_owned);
     let secrets = CredentialsSource { user, password, provider, is_sentinel: true };
     secrets.check()?;
-    Ok(Some(secrets))
+    Ok(secrets)
 }
 
 /// The server and the database that a URL names.

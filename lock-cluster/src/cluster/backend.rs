@@ -38,8 +38,8 @@ pub struct ClusterBackend {
     redirect_queue: RedirectQueue,
 }
 
-/// The number of redirects that a renewal follows within one call.
-const HOPS: usize = 3;
+/// How often a batch of renewals is sent within one call: each time, what was redirected.
+const RENEWAL_ROUNDS: usize = 3;
 
 impl ClusterBackend {
     /// The cluster of which `config` names some nodes. Connects to none.
@@ -245,7 +245,7 @@ impl Backend for ClusterBackend {
                 None => self.topology.ask(),
             }
         }
-        for _ in 0..HOPS {
+        for _ in 0..RENEWAL_ROUNDS {
             let mut next = Vec::new();
             for group in &groups {
                 let mut outcomes = self.renew_on(group, batch, by);

@@ -16,7 +16,7 @@ use std::time::Duration;
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// The number of redirects that are followed without a pause.
-const HOPS: u32 = 4;
+const REDIRECTS: u32 = 4;
 
 /// An answer and the node that gave it.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Topology {
                     "slot {slot} of the cluster was moving, or without a node, until the deadline"
                 ))));
             }
-            if hops > HOPS {
+            if hops > REDIRECTS {
                 next = NextHop::Later;
             }
         }

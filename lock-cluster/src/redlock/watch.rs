@@ -56,7 +56,7 @@ impl PendingWatch {
         by: Moment,
     ) -> Result<(), Failure> {
         if self.is_wanted() {
-            let wake = QuorumWatch::node_wake(Weak::clone(&self.watch), number);
+            let wake = Arc::new(NodeWake { watch: Weak::clone(&self.watch), node: number });
             let watch = node.store().watch(&self.name, wake, by)?;
             self.watch.upgrade().inspect(|all| all.watches.lock().push(watch));
         }
@@ -79,10 +79,6 @@ impl QuorumWatch {
     pub(super) fn new(nodes: usize, wake: Arc<dyn Wake>, clock: Arc<dyn Clock>) -> Arc<Self> {
         let state = Mutex::new(State { reported: vec![false; nodes], woken: None });
         Arc::new(Self { wake, clock, state, watches: Mutex::default() })
-    }
-
-    fn node_wake(watch: Weak<Self>, node: usize) -> Arc<dyn Wake> {
-        Arc::new(NodeWake { watch, node })
     }
 
     fn note_report(&self, node: usize) {
@@ -132,7 +128,7 @@ mod tests {
         let (clock, count) = (ManualClock::new(), Arc::new(Count::default()));
         let watch = QuorumWatch::new(5, Arc::clone(&count) as _, Arc::new(clock.clone()));
         let nodes: Vec<_> =
-            (0..5).map(|node| QuorumWatch::node_wake(Arc::downgrade(&watch), node)).collect();
+            (0..5).map(|node| NodeWake { watch: Arc::downgrade(&watch), node }).collect();
         let woken = || count.0.swap(0, Ordering::Relaxed);
         let mut heard = Vec::new();
         for node in [0, 1, 2, 3, 4, 3, 1, 0] {
@@ -149,7 +145,8 @@ mod tests {
     fn holder_release_after_rival_rollbacks_wakes_the_waiter() {
         let (clock, count) = (ManualClock::new(), Arc::new(Count::default()));
         let watch = QuorumWatch::new(5, Arc::clone(&count) as _, Arc::new(clock));
-        let node_wake = |node: &usize| QuorumWatch::node_wake(Arc::downgrade(&watch), *node).wake();
+        let node_wake =
+            |node: &usize| NodeWake { watch: Arc::downgrade(&watch), node: *node }.wake();
         for rivals in [&[][..], &[3], &[3, 4]] {
             rivals.iter().for_each(node_wake);
             count.0.store(0, Ordering::Relaxed);

@@ -241,7 +241,7 @@ impl Engine {
         self.uses_kinds.load(Ordering::Relaxed)
     }
 
-    /// The same, if it is in use.
+    /// What this client knows of this name, if it is in use.
     pub(crate) fn find_local_lock(&self, name: &LockName, scope: Scope) -> Option<Arc<LocalLock>> {
         self.registry.find(name, scope)
     }

@@ -90,7 +90,7 @@ impl Shares {
     }
 }
 
-/// The time until the last of these ends.
+/// The one of these that ends last.
 fn longest(shares: &[Share]) -> Option<&Share> {
     shares.iter().max_by_key(|share| share.until)
 }

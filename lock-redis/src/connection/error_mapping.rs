@@ -6,7 +6,7 @@ use crate::lua::Script;
 use lock_core::backend::Failure;
 use lock_core::{Error, ErrorKind};
 
-/// Scripts of ours that end in an error on an older one.
+/// What to do about a server on which our scripts end in an error because it is too old.
 pub(crate) const OLDEST: &str = "Redis 6.2, or Valkey 7.2, is the oldest that will do";
 
 /// What the server was asked when it refused.

@@ -39,16 +39,6 @@ impl PoolSlot {
         }
         is_lost
     }
-
-    /// Runs `exchange` on this slot's connection.
-    pub(crate) fn exchange<T>(
-        &mut self,
-        dialer: &Dialer,
-        by: Moment,
-        exchange: impl FnOnce(&mut Connection) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        exchange(&mut *BorrowedConnection::new(Box::new(self), dialer, by)?)
-    }
 }
 
 /// The connection of a slot. A connection that was closed leaves the slot cold; so does a panic:

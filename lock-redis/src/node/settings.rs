@@ -10,7 +10,7 @@ use crate::connection::{
 use crate::format::Format;
 use crate::pubsub::{Subscriber, Tracking};
 use crate::url;
-use lock_core::{Clock, Config, Context, Error, Notices, Secret};
+use lock_core::{Clock, Config, Context, Error, Notices};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +19,7 @@ use std::time::Duration;
 pub struct NodeSettings {
     format: Format,
     login: Login,
-    /// Where the sentinels' password comes from, where it is not simply given.
-    sentinel: Option<CredentialsSource>,
+    sentinel: CredentialsSource,
     tls: Option<TlsSettings>,
     bounds: Timeouts,
     pool: u32,
@@ -162,18 +161,8 @@ impl NodeSettings {
 
     /// The same servers for another user, in the first database: the sentinels have users of their
     /// own.
-    pub(crate) fn dialer_for(
-        &self,
-        place: Endpoint,
-        user: Option<&str>,
-        password: Option<Secret>,
-    ) -> Result<Dialer, Error> {
-        let client_name = self.login.client_name.clone();
-        let secrets = self.sentinel.clone().unwrap_or_else(|| CredentialsSource {
-            user: user.map(str::to_owned),
-            password: password.map_or(PasswordSource::None, PasswordSource::Given),
-            ..CredentialsSource::default()
-        });
+    pub(crate) fn sentinel_dialer(&self, place: Endpoint) -> Result<Dialer, Error> {
+        let (secrets, client_name) = (self.sentinel.clone(), self.login.client_name.clone());
         let login = Login { secrets, database: 0, client_name };
         self.dialer_with(place, login)
     }

@@ -224,8 +224,8 @@ impl SubscriptionTable {
         }
     }
 
-    /// Whether a connection is needed. Removes channels without watches.
-    pub(super) fn is_wanted(&mut self) -> bool {
+    /// The worker looks whether a connection is needed. Removes channels without watches.
+    pub(super) fn look_if_wanted(&mut self) -> bool {
         self.woken = false;
         self.drop_unused();
         self.is_needed || !self.channels.is_empty()
@@ -252,8 +252,8 @@ impl SubscriptionTable {
         self.channels.values().flat_map(WatchedChannel::watchers).collect()
     }
 
-    /// Whether the worker has to end.
-    pub(super) fn is_closed(&mut self) -> bool {
+    /// The worker looks whether it has to end.
+    pub(super) fn look_if_closed(&mut self) -> bool {
         self.woken = false;
         self.closed
     }

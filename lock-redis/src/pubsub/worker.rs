@@ -137,10 +137,10 @@ impl SubscriberWorker {
     fn wait_until_wanted(&self) -> Result<(), Closed> {
         loop {
             let mut table = self.shared.table.lock();
-            if table.is_closed() {
+            if table.look_if_closed() {
                 return Err(Closed);
             }
-            if table.is_wanted() {
+            if table.look_if_wanted() {
                 return Ok(());
             }
             drop(table);
@@ -152,7 +152,7 @@ impl SubscriberWorker {
     fn pause_before_retry(&mut self) -> Result<(), Closed> {
         let until = self.now() + self.backoff.next();
         loop {
-            if self.shared.table.lock().is_closed() {
+            if self.shared.table.lock().look_if_closed() {
                 return Err(Closed);
             }
             let left = until.since(self.now());

@@ -2,7 +2,7 @@
 //! present master.
 
 use super::master_tracker::{Master, MasterTracker};
-use super::sentinel_set::{Credentials, SentinelSet};
+use super::sentinel_set::SentinelSet;
 use super::watcher_signal::WatcherSignal;
 use crate::connection::{Address, ServerError};
 use crate::format::Format;
@@ -63,16 +63,10 @@ impl SentinelBackend {
         config.check()?;
         let address = url::sentinels(config)?;
         let settings = NodeSettings::new(config, address.database, context, format)?;
-        let credentials = Credentials { user: address.user, password: address.password };
         let signal_to_watcher = Arc::new(WatcherSignal::default());
         let given = address.sentinels.into_iter().map(|(host, port)| Address::new(&host, port));
-        let sentinel_set = SentinelSet::new(
-            &address.master,
-            given,
-            credentials,
-            &settings,
-            Arc::clone(&signal_to_watcher),
-        )?;
+        let sentinel_set =
+            SentinelSet::new(&address.master, given, &settings, Arc::clone(&signal_to_watcher))?;
         Ok(Self { tracker: MasterTracker::new(sentinel_set, settings, signal_to_watcher) })
     }
 
@@ -110,15 +104,11 @@ impl SentinelBackend {
                         return Err(failure);
                     }
                 }
-                outcome => return self.believe(&master, outcome),
+                outcome => return believe(&self.tracker, &master, outcome),
             }
             master = self.tracker.present(by)?;
         }
         Err(Failure::NotSent(Error::unavailable("the master changes faster than it can be asked")))
-    }
-
-    fn believe<T>(&self, master: &Master, outcome: Result<T, Failure>) -> Result<T, Failure> {
-        believe(&self.tracker, master, outcome)
     }
 }
 
@@ -180,7 +170,7 @@ impl Backend for SentinelBackend {
                 self.tracker.note_heard();
                 self.tracker.granted.note(sent, one.acquisition.lease);
             }
-            self.believe(&master, renewal)
+            believe(&self.tracker, &master, renewal)
         });
         noted.collect()
     }
@@ -432,12 +422,15 @@ mod tests {
     fn replies_of_a_replaced_master_have_unknown_outcome() {
         let backend = named(2, 1);
         let old = backend.tracker.present(soon()).unwrap();
-        assert!(matches!(backend.believe(&old, Ok(1)), Ok(1)));
-        assert!(matches!(backend.believe::<u8>(&old, Err(refused())), Err(Failure::Refused(_))));
+        assert!(matches!(believe(&backend.tracker, &old, Ok(1)), Ok(1)));
+        assert!(matches!(
+            believe::<u8>(&backend.tracker, &old, Err(refused())),
+            Err(Failure::Refused(_))
+        ));
         name(&backend, 3, 2);
         // Each outcome would otherwise be reported as a loss: "gone", and foreign data.
         for outcome in [Ok(1), Err(refused())] {
-            let outcome = backend.believe(&old, outcome);
+            let outcome = believe(&backend.tracker, &old, outcome);
             assert!(matches!(outcome, Err(Failure::Unknown(_))), "{outcome:?}");
         }
     }

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
     use crate::format::Format;
     use crate::node::NodeSettings;
-    use crate::sentinel::sentinel_set::{Credentials, SentinelSet};
+    use crate::sentinel::sentinel_set::SentinelSet;
     use crate::sentinel::watcher_signal::WatcherSignal;
     use lock_core::{ClientId, Clock, Config, Context, SystemClock};
     use std::sync::Arc;
@@ -61,14 +61,8 @@ mod tests {
         let format = Format::of(&config).unwrap();
         let settings = NodeSettings::new(&config, 0, &context, format).unwrap();
         let signal_to_watcher = Arc::<WatcherSignal>::default();
-        let sentinel_set = SentinelSet::new(
-            "m",
-            [],
-            Credentials::default(),
-            &settings,
-            Arc::clone(&signal_to_watcher),
-        )
-        .unwrap();
+        let sentinel_set =
+            SentinelSet::new("m", [], &settings, Arc::clone(&signal_to_watcher)).unwrap();
         let tracker = MasterTracker::new(sentinel_set, settings, Arc::clone(&signal_to_watcher));
         let by = SystemClock.now() + Duration::from_secs(10);
         let wait_while = |is: &dyn Fn() -> bool| {

@@ -2,7 +2,8 @@
 
 use super::watcher_signal::WatcherSignal;
 use crate::connection::{
-    Address, Connection, ConnectionLike, Dialer, PoolSlot, Reply, Request, ServerError,
+    Address, BorrowedConnection, Connection, ConnectionLike, Dialer, PoolSlot, Reply, Request,
+    ServerError,
 };
 use crate::node::Account;
 use crate::pubsub::{ChannelKind, Subscriber, Tracking};
@@ -108,12 +109,12 @@ impl SentinelInstance {
     pub(super) fn ask(&self, master: &str, by: Moment) -> SentinelReply {
         // One that hangs is not asked once more until it has answered, or the deadline of that has
         // come.
-        let Some(mut slot) = self.slot.try_lock() else {
+        let Some(slot) = self.slot.try_lock() else {
             let message = format!("{} has not answered the question before", self.dialer.server());
             return SentinelReply::Failed(Failure::NotSent(Error::unavailable(message)));
         };
-        let said = slot.exchange(&self.dialer, by, |link| self.question(link, master, by));
-        drop(slot);
+        let link = BorrowedConnection::new(Box::new(slot), &self.dialer, by);
+        let said = link.and_then(|mut link| self.question(&mut link, master, by));
         let said = said.unwrap_or_else(|failure| SentinelReply::Failed(self.explain(failure)));
         self.silent.store(matches!(said, SentinelReply::Failed(_)), Ordering::Relaxed);
         said

@@ -11,7 +11,7 @@ use super::watcher_signal::WatcherSignal;
 use crate::connection::{Address, Endpoint};
 use crate::node::{Account, NodeSettings, deployments};
 use lock_core::backend::{Failure, no_thread, run_in_background};
-use lock_core::{Clock, Error, Moment, Secret, Signal};
+use lock_core::{Clock, Error, Moment, Signal};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -33,8 +33,6 @@ const SURVEYS: usize = 2;
 pub(super) struct SentinelSet {
     master: String,
     members: Mutex<Vec<Arc<SentinelInstance>>>,
-    /// What sentinels that are heard of later are asked with.
-    credentials: Credentials,
     /// Told of everything that the sentinels tell.
     signal_to_watcher: Arc<WatcherSignal>,
     ours: Mutex<KnownSentinels>,
@@ -58,13 +56,6 @@ pub(super) struct PresentMaster {
     /// Whether nothing was heard of it for a lease, and no lock is held there any more that this
     /// client was granted.
     pub(super) is_gone: bool,
-}
-
-/// The credentials for the sentinels.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Credentials {
-    pub(super) user: Option<String>,
-    pub(super) password: Option<Secret>,
 }
 
 /// What they say together.
@@ -93,14 +84,12 @@ impl SentinelSet {
     pub(super) fn new(
         master: &str,
         given: impl IntoIterator<Item = Address>,
-        credentials: Credentials,
         settings: &NodeSettings,
         signal_to_watcher: Arc<WatcherSignal>,
     ) -> Result<Self, Error> {
         let sentinel_set = Self {
             master: master.to_owned(),
             members: Mutex::default(),
-            credentials,
             signal_to_watcher,
             ours: Mutex::default(),
         };
@@ -118,9 +107,7 @@ impl SentinelSet {
         settings: &NodeSettings,
     ) -> Result<SentinelInstance, Error> {
         let place = Endpoint::tcp(&address.host, address.port);
-        let Credentials { user, password } = &self.credentials;
-        let dialer = settings.dialer_for(place, user.as_deref(), password.clone())?;
-        Ok(SentinelInstance::new(address, given, dialer))
+        Ok(SentinelInstance::new(address, given, settings.sentinel_dialer(place)?))
     }
 
     /// Listens to the news of all that are known.

@@ -118,7 +118,7 @@ pub(crate) fn no_semaphore() -> Failure {
 
 /// All of them.
 pub(crate) static ALL: &[&dyn KindFormat] =
-    &[&fair::Fair, &permits::PERMITS, &read_write::Read, &read_write::Write];
+    &[&fair::Fair, &permits::PermitFormat, &read_write::Read, &read_write::Write];
 
 /// The format of a kind; `None` for a mutex.
 pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
@@ -126,7 +126,7 @@ pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
         LockKind::Fair => Some(&fair::Fair),
         LockKind::Read => Some(&read_write::Read),
         LockKind::Write => Some(&read_write::Write),
-        LockKind::Permits { .. } => Some(&permits::PERMITS),
+        LockKind::Permits { .. } => Some(&permits::PermitFormat),
         _ => None,
     }
 }

@@ -16,8 +16,6 @@ use lock_core::backend::{
 use lock_core::{Error, LockKind, LockName, Moment, OwnerId, OwnerText};
 use std::slice;
 
-pub(super) static PERMITS: PermitFormat = PermitFormat;
-
 /// The most permits of one acquisition: a script that takes, renews or frees so many occupies the
 /// server for a millisecond.
 pub(crate) const MOST_AT_ONCE: u32 = 1_000;
