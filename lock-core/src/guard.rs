@@ -20,9 +20,8 @@ use std::time::Duration;
 pub(crate) struct Hold {
     engine: Arc<EngineHandle>,
     local: Arc<LocalLock>,
-    acquisition: Arc<Acquisition>,
-    /// Unlocked or detached: `Drop` does nothing.
-    done: bool,
+    /// `None`: unlocked or detached, and `Drop` does nothing.
+    acquisition: Option<Arc<Acquisition>>,
 }
 
 /// The holds on several locks that were taken as one, with the methods of [`Hold`].
@@ -56,11 +55,19 @@ impl Hold {
         local: Arc<LocalLock>,
         acquisition: Arc<Acquisition>,
     ) -> Self {
-        Self { engine, local, acquisition, done: false }
+        Self { engine, local, acquisition: Some(acquisition) }
+    }
+
+    fn acquisition(&self) -> &Arc<Acquisition> {
+        self.acquisition.as_ref().expect("what takes it out consumes the hold")
+    }
+
+    fn take(&mut self) -> Arc<Acquisition> {
+        self.acquisition.take().expect("what takes it out consumes the hold")
     }
 
     fn keep(&self, time: LeaseTime) {
-        self.engine.keep(&self.acquisition, time);
+        self.engine.keep(self.acquisition(), time);
     }
 
     fn keep_at_least(&self, time: Duration) -> Result<(), Error> {
@@ -71,64 +78,64 @@ impl Hold {
     }
 
     fn unlock(mut self) -> Result<(), Error> {
-        self.done = true;
-        self.engine.end_hold(&self.local, &self.acquisition)
+        let acquisition = self.take();
+        self.engine.end_hold(&self.local, &acquisition)
     }
 
     fn detach(mut self, composite: Option<CompositeHold>) {
-        self.done = true;
-        self.engine.detach(thread_id(), &self.local, &self.acquisition, composite);
+        let acquisition = self.take();
+        self.engine.detach(thread_id(), &self.local, &acquisition, composite);
     }
 
     fn name(&self) -> &LockName {
-        &self.acquisition.name
+        &self.acquisition().name
     }
 
     fn fencing_token(&self) -> Option<FencingToken> {
-        self.acquisition.token
+        self.acquisition().token
     }
 
     fn is_valid(&self) -> bool {
-        self.engine.is_valid(&self.acquisition)
+        self.engine.is_valid(self.acquisition())
     }
 
     fn remaining(&self) -> Duration {
-        self.engine.remaining(&self.acquisition)
+        self.engine.remaining(self.acquisition())
     }
 
     fn ensure(&self, time: Duration) -> Result<(), Error> {
-        self.engine.must_hold(&self.local, &self.acquisition)?;
-        require_remaining(self.remaining(), time, &self.acquisition.name)
+        self.engine.must_hold(&self.local, self.acquisition())?;
+        require_remaining(self.remaining(), time, &self.acquisition().name)
     }
 
     fn extend(&self, time: Duration) -> Result<(), Error> {
-        self.engine.must_hold(&self.local, &self.acquisition)?;
+        self.engine.must_hold(&self.local, self.acquisition())?;
         if self.remaining() >= time {
             return Ok(());
         }
         // At least `time` must be left when this returns, so the lease is a little longer.
         let lease = time.saturating_add(time / 50).saturating_add(Duration::from_millis(10));
-        let lease = LeaseTime::new(lease).map_err(|error| error.on(&self.acquisition.name))?;
+        let lease = LeaseTime::new(lease).map_err(|error| error.on(&self.acquisition().name))?;
         self.restart_lease(lease)
     }
 
     /// Extends the lease to its full length from now.
     fn restart_lease(&self, lease: LeaseTime) -> Result<(), Error> {
-        self.engine.extend(&self.local, &self.acquisition, lease)
+        self.engine.extend(&self.local, self.acquisition(), lease)
     }
 
     fn verify(&self) -> Result<Duration, Error> {
-        self.engine.verify(&self.local, &self.acquisition)
+        self.engine.verify(&self.local, self.acquisition())
     }
 
     fn loss(&self) -> Option<Loss> {
         self.current_state()?;
-        self.acquisition.loss()
+        self.acquisition().loss()
     }
 
     fn listen(&self, listener: Listener) {
         if self.current_state().is_some() {
-            self.acquisition.listen(listener);
+            self.acquisition().listen(listener);
         }
     }
 
@@ -139,9 +146,9 @@ impl Hold {
     /// The state, where a passed deadline is a loss even before the watchdog records it. `None` in
     /// a forked child, which must not lock a mutex that a thread of the parent may hold.
     fn current_state(&self) -> Option<GuardState> {
-        match self.engine.must_hold(&self.local, &self.acquisition) {
+        match self.engine.must_hold(&self.local, self.acquisition()) {
             Err(error) if error.is_misuse() => None,
-            _ => Some(self.acquisition.recorded_state()),
+            _ => Some(self.acquisition().recorded_state()),
         }
     }
 }
@@ -151,8 +158,8 @@ impl Drop for Hold {
         if mutant("panic_keeps_it") && std::thread::panicking() {
             return;
         }
-        if !self.done {
-            self.engine.end_hold_async(&self.local, &self.acquisition);
+        if let Some(acquisition) = &self.acquisition {
+            self.engine.end_hold_async(&self.local, acquisition);
         }
     }
 }
@@ -160,9 +167,9 @@ impl Drop for Hold {
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockGuard")
-            .field("name", &self.acquisition.name)
-            .field("token", &self.acquisition.token)
-            .field("state", &self.acquisition.recorded_state())
+            .field("name", &self.acquisition().name)
+            .field("token", &self.acquisition().token)
+            .field("state", &self.acquisition().recorded_state())
             .field("remaining", &self.remaining())
             .finish()
     }
@@ -424,7 +431,7 @@ impl LockGuard {
     #[must_use]
     pub fn fencing_tokens(&self) -> Vec<(LockName, Option<FencingToken>)> {
         match &self.0 {
-            Held::Single(hold) => vec![(hold.name().clone(), hold.acquisition.token)],
+            Held::Single(hold) => vec![(hold.name().clone(), hold.acquisition().token)],
             Held::Composite(composite) => composite.fencing_tokens(),
         }
     }
@@ -450,7 +457,7 @@ impl LockGuard {
     #[cfg(test)]
     pub(crate) fn listeners(&self) -> usize {
         match &self.0 {
-            Held::Single(hold) => hold.acquisition.listeners(),
+            Held::Single(hold) => hold.acquisition().listeners(),
             Held::Composite(composite) => composite.listeners(),
         }
     }

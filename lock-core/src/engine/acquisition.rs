@@ -50,6 +50,8 @@ pub(crate) struct Acquisition {
     chain: HandoffChain,
     /// Whether an acquire of this owner went unanswered: a copy of it may still arrive.
     unknown_outcome: bool,
+    /// Whether its lease was asked for by options, and not by the settings.
+    pub(crate) is_lease_asked: bool,
     /// How many holds there are. To and from 0 under the local lock's mutex; above 1 only the
     /// thread that holds it changes it, and needs no mutex for that.
     holds: AtomicU32,
@@ -240,6 +242,7 @@ pub(crate) struct AcquisitionInit {
     pub(crate) unknown_outcome: bool,
     pub(crate) sent: Moment,
     pub(crate) lease: LeaseTime,
+    pub(crate) is_lease_asked: bool,
     pub(crate) renewal: Option<RenewalPlan>,
     pub(crate) replication: Replication,
     pub(crate) counted: Counted,
@@ -258,6 +261,7 @@ impl AcquisitionInit {
             unknown_outcome: false,
             sent,
             lease,
+            is_lease_asked: true,
             renewal: None,
             replication: Replication::off(),
             counted: Counted::default(),
@@ -279,6 +283,7 @@ impl Acquisition {
             receipt: init.receipt,
             chain: HandoffChain { before: 0, reserved },
             unknown_outcome: init.unknown_outcome,
+            is_lease_asked: init.is_lease_asked,
             holds: AtomicU32::new(1),
             state: AtomicU8::new(GuardState::Held as u8),
             valid_until: AtomicU64::new(valid_until.as_nanos() & !OVER),
@@ -310,6 +315,7 @@ impl Acquisition {
             receipt: self.receipt.clone(),
             chain: HandoffChain { before: before + 1, reserved },
             unknown_outcome: self.unknown_outcome,
+            is_lease_asked: self.is_lease_asked,
             holds: AtomicU32::new(1),
             state: AtomicU8::new(GuardState::Held as u8),
             valid_until: AtomicU64::new(self.valid_until().as_nanos()),

@@ -43,6 +43,9 @@ pub(super) fn nest(
 }
 
 fn needs_longer(clock: &dyn Clock, acquisition: &Acquisition, plan: &Plan) -> Option<LeaseTime> {
+    if !plan.is_lease_asked && !acquisition.is_lease_asked {
+        return None; // both have what the settings say
+    }
     match (acquisition.lock().renewal, plan.lease) {
         // Where renewals run out, a lease that ends by itself is compared with what is left.
         (Some(outer), Lease::Fixed(_)) if outer.left.is_none() && plan.time <= outer.ttl => None,

@@ -118,8 +118,8 @@ fn single_lock_lists_its_token() {
     let three = Three::new();
     let guard = three.locks[0].lock().unwrap();
     assert_eq!(guard.fencing_tokens(), [(three.locks[0].name().clone(), guard.fencing_token())]);
-    // Composite locks must not enlarge the guard of a single one: three pointers and a flag.
-    assert_eq!(size_of_val(&guard), 4 * size_of::<usize>());
+    // Composite locks must not enlarge the guard of a single one: three pointers.
+    assert_eq!(size_of_val(&guard), 3 * size_of::<usize>());
 }
 
 #[test]
