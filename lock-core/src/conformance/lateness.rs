@@ -10,7 +10,7 @@
 use super::violation;
 use crate::clock::{Clock, Moment, Signal, SystemClock, Woken};
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -369,15 +369,20 @@ impl Timekeeper {
         self.looks.retain(|look| !is_old(look));
     }
 
+    /// A thread that ends cuts the kernel's list of threads short: the caller's, and those that are
+    /// known, are read as well.
     fn all_accounts(&self) -> HashMap<Account, Duration> {
         let threads = fs::read_dir("/proc/self/task").into_iter().flatten();
         let thread = |entry: std::io::Result<fs::DirEntry>| {
             let number = entry.ok()?.file_name().to_str()?.parse().ok()?;
             Some(Account::Thread(number))
         };
+        let is_thread = |account: &Account| matches!(account, Account::Thread(_));
+        let known = self.accounts.keys().copied().filter(is_thread);
         let processes = self.processes.iter().map(|pid| Account::Process(*pid));
-        let all = threads.filter_map(thread).chain(processes);
-        all.filter_map(|account| Some((account, account.queued()?))).collect()
+        let all = threads.filter_map(thread).chain(known).chain(Account::of_this_thread());
+        let all: HashSet<_> = all.chain(processes).collect();
+        all.into_iter().filter_map(|account| Some((account, account.queued()?))).collect()
     }
 
     fn add(&mut self, delays: Delays) {
@@ -422,6 +427,8 @@ pub fn note_excuse(excuse: impl fmt::Display) {
 mod tests {
     use super::super::violated;
     use super::*;
+    use std::hint::black_box;
+    use std::sync::mpsc;
 
     fn runs(excuse: Duration, fail: impl Fn()) -> (usize, bool) {
         let mut runs = 0;
@@ -519,6 +526,29 @@ mod tests {
         assert!(!after(ms(4_000), 12).is_excused(&starved, EXCUSE));
         // Pieces that are shorter than the excuse, however short the bound is.
         assert!(!after(ms(10), 10).is_excused(&starved, ms(300)));
+    }
+
+    /// Threads that end cut the kernel's list short: of those behind them in it nothing is read.
+    #[test]
+    fn known_thread_is_read_while_older_ones_end() {
+        for _ in 0..500 {
+            let spin = |turns| move || (0..turns * 2_000).map(black_box).for_each(drop);
+            let older: Vec<_> = (1..=16).map(|turns| thread::spawn(spin(turns))).collect();
+            let ((tell, told), (end, ended)) = (mpsc::channel(), mpsc::channel::<()>());
+            let known = thread::spawn(move || {
+                tell.send(Account::of_this_thread()).unwrap();
+                ended.recv().unwrap_err()
+            });
+            let Some(account) = told.recv().unwrap().filter(|it| it.queued().is_some()) else {
+                return;
+            };
+            let accounts = HashMap::from([(account, Duration::ZERO)]);
+            let keeper = Timekeeper { accounts, ..Timekeeper::default() };
+            assert!((0..30).all(|_| keeper.all_accounts().contains_key(&account)));
+            drop(end);
+            older.into_iter().for_each(|thread| thread.join().unwrap());
+            known.join().unwrap();
+        }
     }
 
     #[test]
