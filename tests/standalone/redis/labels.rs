@@ -281,5 +281,7 @@ fn owner_off_and_refused_labels_leave_every_kind_without() {
     }
     assert_eq!(probe.keys("distlock_owner:*"), [""; 0]);
     let log = format!("{:?}", probe.command(&["ACL", "LOG"]));
-    assert_eq!(log.matches("\"object\"").count(), 1, "{log}");
+    // Of one renewal, and perhaps of one that a spare thread sent meanwhile; of eight otherwise.
+    let refusals = log.matches("\"object\"").count();
+    assert!((1..=2).contains(&refusals), "{log}");
 }
