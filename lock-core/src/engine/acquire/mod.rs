@@ -138,14 +138,50 @@ pub(crate) fn acquire(
         interrupt.check()?;
     }
     let holder = LazyCell::new(|| Holder::of(thread));
-    match lock.enter(engine, thread, plan.waits(), || plan.request(&holder, &signal))? {
-        Entered::Nested(acquisition) => nested::nest(engine, lock, acquisition, &plan).map(Some),
-        Entered::Busy => {
-            engine.events.emit(|| Event::Contended { lock: lock.name.clone() });
-            Ok(None)
-        }
-        Entered::Queued(waiter) => {
-            Wait::new(engine, lock, &plan, &signal, interrupt.as_ref(), beside).run(waiter, &holder)
+    let mut waiter =
+        match lock.enter(engine, thread, plan.waits(), || plan.request(&holder, &signal))? {
+            Entered::Nested(acquisition) => {
+                return nested::nest(engine, lock, acquisition, &plan).map(Some);
+            }
+            Entered::Busy => {
+                engine.events.emit(|| Event::Contended { lock: lock.name.clone() });
+                return Ok(None);
+            }
+            Entered::Queued(waiter) => waiter,
+        };
+    let _waiting = engine.metrics().waiting(&lock.name);
+    let mut wait = Wait {
+        engine,
+        lock,
+        plan: &plan,
+        signal: &signal,
+        interrupt: interrupt.as_ref(),
+        owner: engine.new_owner(),
+        beside,
+        was_sent: false,
+        asks_once: false,
+        knows_limit: false,
+        unknown_outcome: false,
+        outage: Outage::default(),
+        reserve: 0,
+        told: EmittedOnce::default(),
+        unwatched: attempt::BACKOFF,
+        split_votes: 0,
+    };
+    match wait.queue(&mut waiter, &holder)? {
+        Queued::Mine => {}
+        Queued::Handed(acquisition) => return Ok(Some(acquisition)),
+        Queued::Late => return Ok(None),
+    }
+    let granted = match lock.name.kind() {
+        LockKind::Permits { .. } if plan.waits() => wait.contend_in_line(&waiter, &holder),
+        _ => wait.contend(&waiter),
+    };
+    match granted {
+        Ok(Some((grant, sent))) => wait.take(waiter, holder.clone(), grant, sent).map(Some),
+        refused => {
+            wait.close();
+            refused.map(|_| None)
         }
     }
 }
@@ -211,61 +247,7 @@ struct EmittedOnce {
     paused: bool,
 }
 
-impl<'a> Wait<'a> {
-    fn new(
-        engine: &'a Engine,
-        lock: &'a Arc<LocalLock>,
-        plan: &'a Plan,
-        signal: &'a Arc<Signal>,
-        interrupt: Option<&'a Registration<'a>>,
-        beside: Option<Arc<Acquisition>>,
-    ) -> Self {
-        Self {
-            engine,
-            lock,
-            plan,
-            signal,
-            interrupt,
-            owner: engine.new_owner(),
-            beside,
-            was_sent: false,
-            asks_once: false,
-            knows_limit: false,
-            unknown_outcome: false,
-            outage: Outage::default(),
-            reserve: 0,
-            told: EmittedOnce::default(),
-            unwatched: attempt::BACKOFF,
-            split_votes: 0,
-        }
-    }
-
-    /// Waits its turn in the queue of this client, and then in the store.
-    #[inline(never)] // its large frame would be set up for nested locks, too
-    fn run(
-        mut self,
-        mut waiter: WaiterGuard<'_>,
-        holder: &Holder,
-    ) -> Result<Option<Arc<Acquisition>>, Error> {
-        let _waiting = self.engine.metrics().waiting(&self.lock.name);
-        match self.queue(&mut waiter, holder)? {
-            Queued::Mine => {}
-            Queued::Handed(acquisition) => return Ok(Some(acquisition)),
-            Queued::Late => return Ok(None),
-        }
-        let granted = match self.lock.name.kind() {
-            LockKind::Permits { .. } if self.plan.waits() => self.contend_in_line(&waiter, holder),
-            _ => self.contend(&waiter),
-        };
-        match granted {
-            Ok(Some((grant, sent))) => self.take(waiter, holder.clone(), grant, sent).map(Some),
-            refused => {
-                self.close();
-                refused.map(|_| None)
-            }
-        }
-    }
-
+impl Wait<'_> {
     /// The store granted it: make it ours, unless the answer took longer than the lease is good
     /// for.
     fn take(
