@@ -59,11 +59,11 @@ impl Hold {
     }
 
     fn acquisition(&self) -> &Arc<Acquisition> {
-        self.acquisition.as_ref().expect("what takes it out consumes the hold")
+        self.acquisition.as_ref().expect("`unlock` and `detach` consume the hold")
     }
 
     fn take(&mut self) -> Arc<Acquisition> {
-        self.acquisition.take().expect("what takes it out consumes the hold")
+        self.acquisition.take().expect("`unlock` and `detach` consume the hold")
     }
 
     fn keep(&self, time: LeaseTime) {

@@ -53,7 +53,7 @@ pub(crate) struct Library {
     /// What each side has at least where both want the lock all the time, in percent.
     pub(crate) share: u64,
     /// How often the lock goes from one side to the other at least, but for the first time, where
-    /// both count to 2,000 under it some times.
+    /// both count under it in some rounds.
     pub(crate) crossings: usize,
     /// What makes its waiters ask often, where they ask: so that the two sides meet a thousand
     /// times, and not ten.

@@ -60,7 +60,7 @@ impl Topology {
     ) -> Result<RoutedReply<T>, Failure> {
         let clock = self.clock();
         let mut next = NextHop::To(self.owner(slot, by)?, RequestMode::Direct);
-        let (mut hops, mut backoff) = (0, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
+        let (mut redirects, mut backoff) = (0, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
         loop {
             let NextHop::To(node, mode) = next else {
                 clock.wait(&Arc::<Signal>::default(), by.min(clock.now() + backoff.next()));
@@ -71,14 +71,14 @@ impl Topology {
                 Ok(answer) => return Ok(RoutedReply { answer, node, mode }),
                 Err(failure) => failure,
             };
-            hops += 1;
+            redirects += 1;
             next = self.next_hop(slot, &node, failure, by)?;
             if clock.now() >= by {
                 return Err(Failure::NotSent(Error::unavailable(format!(
                     "slot {slot} of the cluster was moving, or without a node, until the deadline"
                 ))));
             }
-            if hops > REDIRECTS {
+            if redirects > REDIRECTS {
                 next = NextHop::Later;
             }
         }

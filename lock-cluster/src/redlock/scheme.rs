@@ -83,16 +83,7 @@ impl UrlOptions {
         };
         let max_lease = time("max_lease", DEFAULT_MAX_LEASE)?;
         let node_timeout = time("node_timeout", QuorumBackend::DEFAULT_NODE_TIMEOUT)?;
-        let durable = match option(config, "durable") {
-            None | Some("no") => false,
-            Some("yes") => true,
-            Some(other) => {
-                let shown = other.escape_debug();
-                return Err(Error::configuration(format!(
-                    "`durable={shown}` is not `yes` or `no`"
-                )));
-            }
-        };
+        let durable = config.scheme_word("durable", &[("no", false), ("yes", true)], false)?;
         if config.watchdog() > max_lease {
             return Err(Error::configuration(format!(
                 "watchdog={:?} is longer than max_lease={max_lease:?}, the longest that the quorum \

@@ -199,8 +199,8 @@ impl Config {
         })
     }
 
-    /// Returns what the word means that an option of the scheme has; of an option that is not
-    /// given, what the first word means.
+    /// Returns the meaning of a scheme option that is one of several words, such as `eviction`;
+    /// `default` if the option is not given.
     ///
     /// # Errors
     ///
@@ -208,13 +208,14 @@ impl Config {
     pub fn scheme_word<T: Copy>(
         &self,
         option: &str,
-        words: &[(&'static str, T)],
+        words: &[(&str, T)],
+        default: T,
     ) -> Result<T, Error> {
         match self.scheme_options.get(option) {
             Some(SchemeOption { value, source }) => {
                 meaning(option, value.reveal(), words).map_err(|wrong| source.refuse(&wrong))
             }
-            None => Ok(words[0].1),
+            None => Ok(default),
         }
     }
 
@@ -325,7 +326,7 @@ fn replicas(option: &str, value: &str) -> Result<Replicas, String> {
 }
 
 /// What a word means as the value of an option that has these.
-fn meaning<T: Copy>(option: &str, value: &str, words: &Words<T>) -> Result<T, String> {
+fn meaning<T: Copy>(option: &str, value: &str, words: &[(&str, T)]) -> Result<T, String> {
     let found = words.iter().find(|(word, _)| *word == value);
     found.map(|(_, meaning)| *meaning).ok_or_else(|| {
         let mut words: Vec<_> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
@@ -337,7 +338,8 @@ fn meaning<T: Copy>(option: &str, value: &str, words: &Words<T>) -> Result<T, St
 /// The word that means this.
 fn word<T: PartialEq>(meaning: T, words: &Words<T>) -> String {
     let found = words.iter().find(|(_, it)| *it == meaning);
-    found.map(|(word, _)| (*word).to_owned()).unwrap_or_default()
+    let (word, _) = found.expect("each meaning has a word");
+    (*word).to_owned()
 }
 
 fn is_number(text: &str) -> bool {

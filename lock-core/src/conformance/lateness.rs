@@ -278,9 +278,6 @@ fn measured<T>(work: impl FnOnce() -> T) -> (T, Measured) {
 
 fn open() -> u64 {
     let mut keeper = KEEPER.lock();
-    if keeper.spans.is_empty() {
-        keeper.accounts.clear();
-    }
     keeper.read_accounts();
     keeper.next += 1;
     let span = keeper.next;

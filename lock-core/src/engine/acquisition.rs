@@ -50,7 +50,8 @@ pub(crate) struct Acquisition {
     chain: HandoffChain,
     /// Whether an acquire of this owner went unanswered: a copy of it may still arrive.
     unknown_outcome: bool,
-    /// Whether its lease was asked for by options, and not by the settings.
+    /// Whether the acquisition from the store was asked for with a lease of its own. If not, its
+    /// lease is never shorter than that of the settings.
     pub(crate) is_lease_asked: bool,
     /// How many holds there are. To and from 0 under the local lock's mutex; above 1 only the
     /// thread that holds it changes it, and needs no mutex for that.

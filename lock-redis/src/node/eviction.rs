@@ -40,7 +40,7 @@ impl OnEviction {
         if config.scheme().starts_with("redlock") {
             return Ok(Self::CheckedByQuorum);
         }
-        config.scheme_word(OPTION, &[("warn", Self::Warn), ("refuse", Self::Refuse)])
+        config.scheme_word(OPTION, &[("warn", Self::Warn), ("refuse", Self::Refuse)], Self::Warn)
     }
 }
 

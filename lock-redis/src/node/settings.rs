@@ -19,7 +19,8 @@ use std::time::Duration;
 pub struct NodeSettings {
     format: Format,
     login: Login,
-    sentinel: CredentialsSource,
+    /// The credentials for the sentinels.
+    sentinel_secrets: CredentialsSource,
     tls: Option<TlsSettings>,
     bounds: Timeouts,
     pool: u32,
@@ -55,13 +56,13 @@ impl NodeSettings {
         secrets.check()?;
         let client_name = config.client_name().into_owned();
         let login = Login { secrets, database, client_name };
-        let sentinel = url::sentinel_secrets(config)?;
+        let sentinel_secrets = url::sentinel_secrets(config)?;
         let bounds =
             Timeouts { connect: config.connect_timeout(), command: config.command_timeout() };
         Ok(Self {
             format,
             login,
-            sentinel,
+            sentinel_secrets,
             tls: url::tls(config)?,
             eviction: OnEviction::of(config)?,
             terms: NodeTerms {
@@ -159,10 +160,10 @@ impl NodeSettings {
         Ok(Node { inner: Arc::new(inner), mode: RequestMode::Direct })
     }
 
-    /// The same servers for another user, in the first database: the sentinels have users of their
-    /// own.
+    /// A dialer for a sentinel: with the sentinels' credentials, and in database 0.
     pub(crate) fn sentinel_dialer(&self, place: Endpoint) -> Result<Dialer, Error> {
-        let (secrets, client_name) = (self.sentinel.clone(), self.login.client_name.clone());
+        let (secrets, client_name) =
+            (self.sentinel_secrets.clone(), self.login.client_name.clone());
         let login = Login { secrets, database: 0, client_name };
         self.dialer_with(place, login)
     }

@@ -23,7 +23,7 @@ pub(crate) enum Tracking {
 
 impl Tracking {
     pub(crate) fn of(config: &Config) -> Result<Self, Error> {
-        config.scheme_word(OPTION, &[("auto", Self::Auto), ("off", Self::Off)])
+        config.scheme_word(OPTION, &[("auto", Self::Auto), ("off", Self::Off)], Self::Auto)
     }
 }
 

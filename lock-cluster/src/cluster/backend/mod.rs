@@ -38,7 +38,7 @@ pub struct ClusterBackend {
     redirect_queue: RedirectQueue,
 }
 
-/// How often a batch of renewals is sent within one call: each time, what was redirected.
+/// The rounds in which a batch of renewals is sent: each but the first sends what was redirected.
 const RENEWAL_ROUNDS: usize = 3;
 
 impl ClusterBackend {
@@ -64,7 +64,7 @@ impl ClusterBackend {
         let seeds = seeds(config)?;
         let words =
             [("auto", Channels::Auto), ("plain", Channels::Plain), ("sharded", Channels::Sharded)];
-        let channels = config.scheme_word("channels", &words)?;
+        let channels = config.scheme_word("channels", &words, Channels::Auto)?;
         let map = config.scheme_option("address_map");
         let addresses = map.map(AddressMap::read).transpose()?.unwrap_or_default();
         let refresh_state = Arc::<RefreshState>::default();

@@ -44,7 +44,7 @@ pub(super) fn nest(
 
 fn needs_longer(clock: &dyn Clock, acquisition: &Acquisition, plan: &Plan) -> Option<LeaseTime> {
     if !plan.is_lease_asked && !acquisition.is_lease_asked {
-        return None; // both have what the settings say
+        return None; // the outer one's is not shorter than the settings', which this one asks for
     }
     match (acquisition.lock().renewal, plan.lease) {
         // Where renewals run out, a lease that ends by itself is compared with what is left.

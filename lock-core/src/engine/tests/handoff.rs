@@ -108,6 +108,34 @@ fn hand_off_gives_a_new_token_and_sends_no_request() {
 }
 
 #[test]
+fn nested_hold_of_the_usual_lease_prolongs_a_shorter_one_that_was_handed_on() {
+    let (store, _clock) = Recorded::new();
+    let (client, other) = (store.client(), store.client());
+    let busy = other.mutex("x").unwrap().lock().unwrap();
+    let lock = client.mutex("x").unwrap();
+    let takes = |then: fn(&crate::Mutex)| {
+        let lock = lock.clone();
+        thread::spawn(move || {
+            let guard = lock.lock_with(&LockOptions::new().watched(6 * SECOND)).unwrap();
+            then(&lock);
+            guard.unlock().unwrap();
+        })
+    };
+    let first = takes(|_| ());
+    head_sleeps(&store);
+    let second = takes(|lock| {
+        let nested = lock.lock().unwrap().remaining();
+        assert!(nested > 29 * SECOND, "{nested:?}");
+    });
+    eventually("the second queues", || client.queue_length("x").unwrap() == 2);
+    let before = asked(&store);
+    busy.unlock().unwrap();
+    first.join().unwrap();
+    second.join().unwrap();
+    assert_eq!(asked(&store), (before.0 + 1, before.1 + 2), "it was handed on");
+}
+
+#[test]
 fn unused_tokens_are_given_back() {
     let (store, _clock) = Recorded::new();
     let (client, guard) = held(&store);

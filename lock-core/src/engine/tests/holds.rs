@@ -22,6 +22,18 @@ fn nested_holds_send_a_renewal_only_for_a_longer_lease() {
 }
 
 #[test]
+fn nested_hold_of_the_usual_lease_prolongs_a_shorter_outer_one() {
+    let (store, _clock) = Recorded::new();
+    let lock = store.client().mutex("x").unwrap();
+    let _outer = lock.lock_with(&LockOptions::new().watched(6 * SECOND)).unwrap();
+    let inner = lock.lock().unwrap();
+    assert_eq!(store.count("renew"), 1);
+    assert!(inner.remaining() > 29 * SECOND, "{:?}", inner.remaining());
+    let _third = lock.lock().unwrap();
+    assert_eq!(store.count("renew"), 1);
+}
+
+#[test]
 fn watched_hold_in_a_fixed_lease_starts_no_watchdog() {
     let (store, clock) = Recorded::new();
     let client = store.client();
