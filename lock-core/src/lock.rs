@@ -69,9 +69,9 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
     /// # Blocking
     ///
     /// At most for the wait and one command timeout; for several locks, one timeout for each; for a
-    /// nested hold that needs a longer lease, and for several permits, two; with `replicas`, two and
-    /// the replication timeout. No request is sent while other threads of this client hold the lock
-    /// or wait before this one.
+    /// nested hold that needs a longer lease, and for several permits, two; with `replicas`, two
+    /// and the replication timeout. No request is sent while other threads of this client hold the
+    /// lock or wait before this one.
     ///
     /// # Errors
     ///
