@@ -87,11 +87,11 @@ the end of -w (another number by -E), 128+n after signal n, or one of `distlock
 pub(crate) const STATUS: &str = "\
 What the store does not know, or does not tell, is `unknown`, and null with
 --json. The holder is its label, or the beginning of its identity in the store:
-the whole of it would be enough to release the lock. `largest_token` in JSON is the largest
-that was granted or reserved so far: stores do not keep the holder's own. WAITERS
-are the clients that listen for the release; clients that poll are not among
-them. Of a read-write lock each reader has a line, and the state says whether a
-writer waits. Exit status: 0, or one of `distlock --help`.";
+the whole of it would be enough to release the lock. `largest_token` in JSON is
+the largest that was granted or reserved so far: stores do not keep the holder's
+own. WAITERS are the clients that listen for the release; clients that poll are
+not among them. Of a read-write lock each reader has a line, and the state says
+whether a writer waits. Exit status: 0, or one of `distlock --help`.";
 
 pub(crate) const LIST: &str = "\
 Goes through the keys of the store by SCAN, a thousand at a time, on every

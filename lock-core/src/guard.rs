@@ -431,7 +431,7 @@ impl LockGuard {
     #[must_use]
     pub fn fencing_tokens(&self) -> Vec<(LockName, Option<FencingToken>)> {
         match &self.0 {
-            Held::Single(hold) => vec![(hold.name().clone(), hold.acquisition().token)],
+            Held::Single(hold) => vec![(hold.name().clone(), hold.fencing_token())],
             Held::Composite(composite) => composite.fencing_tokens(),
         }
     }

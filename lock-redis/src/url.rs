@@ -47,8 +47,8 @@ pub(crate) fn sentinels(config: &Config) -> Result<Sentinels, Error> {
 
 /// The credentials for the sentinels.
 pub(crate) fn sentinel_secrets(config: &Config) -> Result<CredentialsSource, Error> {
-    let given = option(config, "sentinel_password").map(Secret::new);
-    let file = option(config, "sentinel_password_file");
+    let given = config.scheme_option("sentinel_password").map(Secret::new);
+    let file = config.scheme_option("sentinel_password_file");
     let password = match (file, given) {
         (Some(_), Some(_)) => {
             return Err(Error::configuration(
@@ -60,7 +60,7 @@ pub(crate) fn sentinel_secrets(config: &Config) -> Result<CredentialsSource, Err
         (None, given) => given.map_or(PasswordSource::None, PasswordSource::Given),
     };
     let provider = config.credentials().map(Arc::clone);
-    let user = option(config, "sentinel_user").map(str::to_owned);
+    let user = config.scheme_option("sentinel_user").map(str::to_owned);
     let secrets = CredentialsSource { user, password, provider, is_sentinel: true };
     secrets.check()?;
     Ok(secrets)
@@ -76,7 +76,7 @@ pub(crate) fn tls(config: &Config) -> Result<Option<TlsSettings>, Error> {
     if ![TLS, SENTINEL_TLS, TLS_CLUSTER, TLS_QUORUM].contains(&config.scheme()) {
         return Ok(None);
     }
-    let identity = match (option(config, "tls_cert"), option(config, "tls_key")) {
+    let identity = match (config.scheme_option("tls_cert"), config.scheme_option("tls_key")) {
         (Some(cert), Some(key)) => Some((cert, key)),
         (None, None) => None,
         _ => {
@@ -85,7 +85,7 @@ pub(crate) fn tls(config: &Config) -> Result<Option<TlsSettings>, Error> {
             ));
         }
     };
-    let (ca, name) = (option(config, "tls_ca"), option(config, "tls_name"));
+    let (ca, name) = (config.scheme_option("tls_ca"), config.scheme_option("tls_name"));
     TlsSettings::read(&TlsOptions { ca, identity, name }).map(Some)
 }
 
@@ -124,7 +124,7 @@ fn socket(config: &Config) -> Result<(Endpoint, u32), Error> {
 
 /// The database, where the path of the URL is something else.
 fn database_option(config: &Config) -> Result<u32, Error> {
-    match option(config, "db") {
+    match config.scheme_option("db") {
         None => Ok(0),
         Some(text) => text.parse().map_err(|_| {
             Error::configuration(format!(
@@ -133,9 +133,4 @@ fn database_option(config: &Config) -> Result<u32, Error> {
             ))
         }),
     }
-}
-
-/// What a URL says to an option of ours.
-fn option<'a>(config: &'a Config, name: &str) -> Option<&'a str> {
-    config.scheme_option(name)
 }

@@ -79,7 +79,7 @@ pub(super) struct UrlOptions {
 impl UrlOptions {
     pub(super) fn read(config: &Config) -> Result<Self, Error> {
         let time = |name: &str, default| {
-            option(config, name).map_or(Ok(default), |text| duration(name, text))
+            config.scheme_option(name).map_or(Ok(default), |text| duration(name, text))
         };
         let max_lease = time("max_lease", DEFAULT_MAX_LEASE)?;
         let node_timeout = time("node_timeout", QuorumBackend::DEFAULT_NODE_TIMEOUT)?;
@@ -107,10 +107,6 @@ impl UrlOptions {
         };
         Ok(Self { max_lease, durable, node_timeout, database })
     }
-}
-
-fn option<'a>(config: &'a Config, name: &str) -> Option<&'a str> {
-    config.scheme_option(name)
 }
 
 fn duration(name: &str, text: &str) -> Result<Duration, Error> {

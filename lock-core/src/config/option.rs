@@ -152,8 +152,8 @@ impl Config {
                 self.replication = self.replication.keep_unconfirmed_renewals(keep);
             }
             "on_insufficient_replicas" => {
-                let meaning = meaning(option, value, ON_INSUFFICIENT_REPLICAS)?;
-                self.replication.on_insufficient_replicas = meaning;
+                self.replication.on_insufficient_replicas =
+                    meaning(option, value, ON_INSUFFICIENT_REPLICAS)?;
             }
             other => {
                 let extra = SchemeOption { value: Secret::new(value), source: source.clone() };

@@ -68,6 +68,11 @@ impl ReadBuffer {
     const SIZE: usize = 16 << 10;
 }
 
+/// For how long a socket is waited for at one go. Never zero, which stands for no timeout.
+fn slice_of(left: Duration) -> Duration {
+    left.clamp(Duration::from_millis(1), SystemClock::SLICE)
+}
+
 /// How much too long a socket's timeout may be before it is worth a system call to change it.
 const SLACK: Duration = Duration::from_millis(8);
 
@@ -172,9 +177,8 @@ impl Transport {
     pub(crate) fn wait(&self, read: bool, longest: Duration) -> io::Result<bool> {
         let flags = if read { PollFlags::IN | PollFlags::OUT } else { PollFlags::OUT };
         let mut fds = [PollFd::from_borrowed_fd(self.fd(), flags)];
-        let timeout =
-            Timespec::try_from(longest.clamp(Duration::from_millis(1), SystemClock::SLICE))
-                .map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
+        let timeout = Timespec::try_from(slice_of(longest))
+            .map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -195,8 +199,7 @@ impl Transport {
         plain: &mut Vec<u8>,
         longest: Duration,
     ) -> io::Result<bool> {
-        // Never zero, which stands for no timeout.
-        let wanted = longest.clamp(Duration::from_millis(1), SystemClock::SLICE);
+        let wanted = slice_of(longest);
         if input.timeout < wanted / 2 || input.timeout > wanted + SLACK {
             self.socket.set_read_timeout(Some(wanted))?;
             input.timeout = wanted;

@@ -96,7 +96,6 @@ impl<T> fmt::Debug for BackgroundCall<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lock_core::SystemClock;
     use std::time::Duration;
 
     #[test]
