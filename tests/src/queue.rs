@@ -26,7 +26,7 @@ pub fn key(lock: &str) -> String {
 
 /// How many owners wait: each has a position and an end of its presence.
 pub fn waiting(probe: &mut Probe, lock: &str) -> i64 {
-    probe.command(&["ZCARD", &key(lock)]).int() / 2
+    probe.command(&["ZCOUNT", &key(lock), "(0", "+inf"]).int()
 }
 
 impl Line {

@@ -2,7 +2,7 @@
 //! costs.
 
 use crate::bench::{Bench, LONG, lease, name, soon};
-use distlock::{Client, DistLock, LockKind, Mutex, OwnerId, OwnerText, SystemClock};
+use distlock::{Client, DistLock, LockKind, Mutex, OwnerId, SystemClock};
 use distlock_tests::child::{Child, Example};
 use distlock_tests::contenders::Contenders;
 use distlock_tests::probe::Probe;
@@ -14,7 +14,7 @@ use distlock_tests::resp::Kind;
 use distlock_tests::time::{Stopwatch, eventually, with_tolerance};
 use lock_core::Clock;
 use lock_core::backend::{
-    AcquisitionId, Answer, Attempt, Receipt, Release, ReleaseOptions, WAITER_ATTEMPTS,
+    AcquisitionId, Answer, Attempt, NextOwner, Receipt, Release, ReleaseOptions, WAITER_ATTEMPTS,
     WAITER_PRESENCE, Wake,
 };
 use parking_lot::Mutex as Shared;
@@ -224,8 +224,8 @@ impl Wake for Named {
         self.0.lock().push("any".to_owned());
     }
 
-    fn wake_next(&self, next: &OwnerText) {
-        self.0.lock().push(next.as_str().to_owned());
+    fn wake_next(&self, next: &NextOwner) {
+        self.0.lock().push(next.owner.as_str().to_owned());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Receipt;
 #[cfg(doc)]
-use super::{Abilities, RenewalRequest, ReplicaSupport};
+use super::{Abilities, DirectGrant, RenewalRequest, ReplicaSupport};
 use crate::error::Error;
 use crate::lease::LeaseTime;
 #[cfg(doc)]
@@ -11,6 +11,7 @@ use crate::name::LockName;
 use crate::owner::OwnerId;
 use crate::replication::{InsufficientReplicas, Replication};
 use crate::token::{FencingToken, TokenRange};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +36,10 @@ pub struct Attempt<'a> {
     /// Whether the caller waits if the lock is busy. A store that keeps others out for its waiters
     /// does so only then.
     pub waits: bool,
+    /// The number of this attempt within its wait, greater than those before, if the release of
+    /// another owner may grant it a [fair lock](LockKind::Fair): a [`DirectGrant`]. `None`: only an
+    /// attempt may be granted.
+    pub direct: Option<NonZeroU32>,
     /// The text of the owner's [label](RenewalRequest::label), for a store that can keep it with
     /// the grant at no cost. Other stores ignore it.
     pub label: Option<&'a Arc<str>>,
@@ -45,8 +50,8 @@ impl<'a> Attempt<'a> {
     #[must_use]
     pub fn new(name: &'a LockName, owner: OwnerId, lease: LeaseTime) -> Self {
         let (tokens, replication) = (Tokens::Assign { reserve: 0 }, Replication::off());
-        let (beside, label) = (None, None);
-        Self { name, owner, lease, tokens, replication, beside, waits: true, label }
+        let (beside, waits, direct, label) = (None, true, None, None);
+        Self { name, owner, lease, tokens, replication, beside, waits, direct, label }
     }
 
     /// Sets the tokens.
@@ -74,6 +79,13 @@ impl<'a> Attempt<'a> {
     #[must_use]
     pub fn waits(mut self, waits: bool) -> Self {
         self.waits = waits;
+        self
+    }
+
+    /// Sets the number by which the release of another owner may grant it.
+    #[must_use]
+    pub fn direct(mut self, number: Option<NonZeroU32>) -> Self {
+        self.direct = number;
         self
     }
 

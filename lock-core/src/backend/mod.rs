@@ -47,7 +47,8 @@
 //! what follows holds for each owner, and "one owner" is "no more than the kind allows". Owners in
 //! the order of arrival ([`LockKind::Fair`]): an attempt that finds the lock busy enters the queue,
 //! if its caller [waits](Attempt::waits); repeated attempts of that owner keep its position, and a
-//! release of an owner that does not hold the lock ends it. While a writer waits, no new reader is
+//! release of an owner that does not hold the lock ends it. A store may have that release grant the
+//! lock to the next owner, if its [attempt](Attempt::direct) allows it. While a writer waits, no new reader is
 //! granted, except [beside](Attempt::beside) the writer of its own thread; the end of a write lock
 //! lets both compete. Both count as waiting for [`WAITER_PRESENCE`] after their last attempt.
 //!
@@ -72,7 +73,7 @@ pub use acquisition::{
 pub use attempt::{Answer, Attempt, Grant, Pause, RollbackCause, Tokens};
 pub use failure::{Failure, call_backend};
 pub use lock_info::{HolderInfo, LockInfo, LockPage, PagePosition, Permits, Readers};
-pub use watch::{FoundBusyBy, Wake, Watch};
+pub use watch::{DirectGrant, FoundBusyBy, NextOwner, Wake, Watch};
 
 use crate::clock::Moment;
 use crate::diagnosis::Finding;

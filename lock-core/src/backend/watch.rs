@@ -1,12 +1,14 @@
 //! [`Watch`] and [`Wake`]: how waiters learn of releases.
 
 #[cfg(doc)]
-use super::Backend;
+use super::{Attempt, Backend, WAITER_PRESENCE};
 #[cfg(doc)]
 use crate::name::LockKind;
 use crate::owner::OwnerText;
+use crate::token::FencingToken;
 use std::any::Any;
 use std::fmt;
+use std::num::NonZeroU32;
 
 /// How a waiter found that a lock is busy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,9 +27,50 @@ pub trait Wake: Send + Sync {
 
     /// Called in its place if the release names the owner that is next in the queue of a
     /// [fair lock](LockKind::Fair): the others need not ask before their usual time.
-    fn wake_next(&self, _next: &OwnerText) {
+    fn wake_next(&self, _next: &NextOwner) {
         self.wake();
     }
+}
+
+/// The owner that is next in the queue of a [fair lock](LockKind::Fair).
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct NextOwner {
+    /// As the store wrote it.
+    pub owner: OwnerText,
+    /// Whether the release granted it the lock.
+    pub granted: Option<DirectGrant>,
+}
+
+impl NextOwner {
+    /// Makes an owner that is next, and has not been granted the lock.
+    #[must_use]
+    pub fn new(owner: OwnerText) -> Self {
+        Self { owner, granted: None }
+    }
+
+    /// Sets that it was granted the lock.
+    #[must_use]
+    pub fn granted(mut self, grant: DirectGrant) -> Self {
+        self.granted = Some(grant);
+        self
+    }
+}
+
+/// A grant by the release of another owner, to an attempt that [allowed](Attempt::direct) it.
+///
+/// The store has seen that attempt, and none of a greater number, before the release. It keeps the
+/// lock for [`WAITER_PRESENCE`] after that attempt came, so the owner may trust it for as long,
+/// counted from before it sent it. That holds however late the message comes, and also if the
+/// answer to the attempt was lost. An owner that misses the message finds the lock its own with its
+/// next attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "all that such a message says")]
+pub struct DirectGrant {
+    /// The number of the attempt.
+    pub attempt: NonZeroU32,
+    /// The token.
+    pub token: FencingToken,
 }
 
 /// A running [`Backend::watch`]; ends when dropped.

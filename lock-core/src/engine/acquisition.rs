@@ -242,6 +242,9 @@ pub(crate) struct AcquisitionInit {
     pub(crate) receipt: Receipt,
     pub(crate) unknown_outcome: bool,
     pub(crate) sent: Moment,
+    /// For how long it was granted from then on.
+    pub(crate) granted: LeaseTime,
+    /// For how long it was asked for: renewals ask for as much.
     pub(crate) lease: LeaseTime,
     pub(crate) is_lease_asked: bool,
     pub(crate) renewal: Option<RenewalPlan>,
@@ -261,6 +264,7 @@ impl AcquisitionInit {
             receipt: Receipt::default(),
             unknown_outcome: false,
             sent,
+            granted: lease,
             lease,
             is_lease_asked: true,
             renewal: None,
@@ -273,7 +277,7 @@ impl AcquisitionInit {
 impl Acquisition {
     pub(crate) fn new(init: AcquisitionInit) -> Self {
         let reserved = init.tokens.map_or(0, |tokens| tokens.reserved());
-        let valid_until = init.sent + init.lease.validity();
+        let valid_until = init.sent + init.granted.validity();
         Self {
             name: init.name,
             owner: init.owner,

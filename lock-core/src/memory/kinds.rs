@@ -3,8 +3,8 @@
 
 use super::State;
 use crate::backend::{
-    Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Permits, Readers, Release, Tokens,
-    WAITER_PRESENCE,
+    Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, NextOwner, Permits, Readers, Release,
+    Tokens, WAITER_PRESENCE,
 };
 use crate::clock::Moment;
 use crate::config::WriterPriority;
@@ -260,9 +260,9 @@ impl State {
     }
 
     /// The first of the waiters that the store knows.
-    pub(super) fn next_in_queue(&mut self, name: &LockName, now: Moment) -> Option<OwnerText> {
+    pub(super) fn next_in_queue(&mut self, name: &LockName, now: Moment) -> Option<NextOwner> {
         let first = self.shares(name, now).next(now)?;
-        Some(OwnerText::new(&first.owner.to_string()))
+        Some(NextOwner::new(OwnerText::new(&first.owner.to_string())))
     }
 
     /// What is left of this owner's share.

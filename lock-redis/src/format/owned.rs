@@ -155,6 +155,12 @@ impl OwnedFormat {
         )
     }
 
+    /// Whether a release is told to all that listen, and counts them: on plain channels of a
+    /// cluster, not those on other nodes.
+    pub(super) fn counts_all(&self) -> bool {
+        !self.has_slots() || self.channels() == ChannelKind::Sharded
+    }
+
     /// The kind of the channels.
     pub(crate) fn channels(&self) -> ChannelKind {
         if self.sharded.load(Ordering::Relaxed) { ChannelKind::Sharded } else { ChannelKind::Plain }

@@ -31,4 +31,4 @@ if redis.call('EXISTS', KEYS[3], KEYS[1]) ~= 0 then
   ours = true
 end
 
-local keep, reserve = ARGV[3], ARGV[4]
+return grant(ours, ARGV[1], ARGV[2], ARGV[3], ARGV[4])

@@ -1,83 +1,85 @@
--- grant: how every script ends that takes a lock with its tokens. What goes before says whether it
--- is `ours` already, for how long to `keep` the counter and how many tokens to `reserve`: ARGV[3]
--- and ARGV[4] of acquire.lua.
---
 -- Lua counts in doubles: above this a token would not be exact. `redis.call` writes all of their
 -- seventeen digits.
 local LARGEST = 9007199254740991
 
--- Tokens first: what fails must fail before the lock or its lease is written, and of several writes
--- in a script only the first is refused when the memory is full.
-local token = 1
-if keep then
-  local time = redis.call('TIME')
-  local micros = time[2]
-  if #micros < 6 then
-    micros = string.sub('00000' .. micros, -6)
-  end
-  token = time[1] .. micros
-  local replaces = not (ours or reserve or keep == '0')
-  local stored
-  if replaces then
-    stored = redis.call('SET', KEYS[2], token, 'KEEPTTL', 'GET')
-  else
-    stored = redis.call('GET', KEYS[2])
-  end
-  -- Of the same 100 s: the expiry, if there is one, was set in them, and is not to be reckoned anew
-  -- each time.
-  local is_recent = stored and #stored == #token
-    and string.sub(stored, 1, -9) == string.sub(token, 1, -9)
-  if not (replaces and is_recent and stored < token) then
-    local value, wrong = tonumber(stored)
-    local first = tonumber(token)
-    if stored and not string.find(stored, '^%d+$') then
-      wrong = 'is not a whole number'
-    elseif stored and value > LARGEST then
-      wrong = 'is beyond 2^53'
-    elseif ours and stored then
-      -- The range that the first copy got.
-      first = value - (reserve or 0)
+-- Gives the lock KEYS[1] to an owner, with tokens of the counter KEYS[2]: the first one is returned,
+-- as in acquire.lua, or an error. If it has the lock already (`ours`), it gets the same ones, and
+-- its lease begins anew. `keep` and `reserve` are ARGV[3] and ARGV[4] there.
+local function grant(ours, lease, owner, keep, reserve)
+  -- Tokens first: what fails must fail before the lock or its lease is written, and of several
+  -- writes in a script only the first is refused when the memory is full.
+  local token = 1
+  if keep then
+    local time = redis.call('TIME')
+    local micros = time[2]
+    if #micros < 6 then
+      micros = string.sub('00000' .. micros, -6)
+    end
+    token = time[1] .. micros
+    local replaces = not (ours or reserve or keep == '0')
+    local stored
+    if replaces then
+      stored = redis.call('SET', KEYS[2], token, 'KEEPTTL', 'GET')
     else
-      if stored and value >= first then
-        first = value + 1
+      stored = redis.call('GET', KEYS[2])
+    end
+    -- Of the same 100 s: the expiry, if there is one, was set in them, and is not to be reckoned
+    -- anew each time.
+    local is_recent = stored and #stored == #token
+      and string.sub(stored, 1, -9) == string.sub(token, 1, -9)
+    if not (replaces and is_recent and stored < token) then
+      local value, wrong = tonumber(stored)
+      local first = tonumber(token)
+      if stored and not string.find(stored, '^%d+$') then
+        wrong = 'is not a whole number'
+      elseif stored and value > LARGEST then
+        wrong = 'is beyond 2^53'
+      elseif ours and stored then
+        -- The range that the first copy got.
+        first = value - (reserve or 0)
+      else
+        if stored and value >= first then
+          first = value + 1
+        end
+        local last = first + (reserve or 0)
+        -- For ever also if Redisson's RFencedLock made it: it counts from here.
+        local ttl = keep == '0' and -1 or stored and redis.pcall('PTTL', KEYS[2])
+        if type(ttl) == 'table' then
+          if replaces then
+            redis.call('SET', KEYS[2], stored, 'KEEPTTL')
+          end
+          -- Asked again, now that nothing has changed, it says which command it is.
+          return redis.call('PTTL', KEYS[2])
+        end
+        if last > LARGEST then
+          wrong = 'has come to its end at 2^53'
+        elseif ttl == -1 then
+          redis.call('SET', KEYS[2], last)
+        else
+          redis.call('SET', KEYS[2], last, 'PXAT', math.floor(last / 1000) + keep)
+        end
       end
-      local last = first + (reserve or 0)
-      -- For ever also if Redisson's RFencedLock made it: it counts from here.
-      local ttl = keep == '0' and -1 or stored and redis.pcall('PTTL', KEYS[2])
-      if type(ttl) == 'table' then
+      if wrong then
         if replaces then
           redis.call('SET', KEYS[2], stored, 'KEEPTTL')
         end
-        -- Asked again, now that nothing has changed, it says which command it is.
-        return redis.call('PTTL', KEYS[2])
+        return redis.error_reply('WRONGTYPE the token counter ' .. wrong)
       end
-      if last > LARGEST then
-        wrong = 'has come to its end at 2^53'
-      elseif ttl == -1 then
-        redis.call('SET', KEYS[2], last)
-      else
-        redis.call('SET', KEYS[2], last, 'PXAT', math.floor(last / 1000) + keep)
-      end
+      token = string.format('%.0f', first)
     end
-    if wrong then
-      if replaces then
-        redis.call('SET', KEYS[2], stored, 'KEEPTTL')
-      end
-      return redis.error_reply('WRONGTYPE the token counter ' .. wrong)
-    end
-    token = string.format('%.0f', first)
   end
+
+  if not ours then
+    local refused = take(KEYS[1], owner, lease)
+    if refused then
+      return refused
+    end
+  else
+    -- Never shorter: a renewal of a longer lease may have come in between. Written also where
+    -- nothing changes: since 7.2 WAIT looks only at what its own connection wrote, and without a
+    -- write says that all replicas have it.
+    redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), tonumber(lease)))
+  end
+  return token
 end
 
-if not ours then
-  local refused = take(KEYS[1], ARGV[2], ARGV[1])
-  if refused then
-    return refused
-  end
-else
-  -- Never shorter: a renewal of a longer lease may have come in between. Written also where nothing
-  -- changes: since 7.2 WAIT looks only at what its own connection wrote, and without a write says
-  -- that all replicas have it.
-  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[1])))
-end
-return token

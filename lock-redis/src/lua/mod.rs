@@ -12,7 +12,7 @@
 //! - `tells(key)`: 1 if the holder publishes its release
 //!
 //! Commands are called as `call('NAME', ..`, by which [`Script::commands`] finds them. The files in
-//! `endings` end the scripts that free a lock; `grant.lua` ends those that take one with tokens.
+//! `endings` end the scripts that free a lock; `grant.lua` takes one with tokens.
 //!
 //! Each script has a number, its bit in a connection's set of scripts that were sent. A format
 //! takes seven from its first on. Kinds of locks have theirs from 31 to 49; the first that is free
@@ -70,7 +70,7 @@ macro_rules! scripts {
             acquire: script(
                 0,
                 "acquire",
-                words!($format: "look", "take", "tells"; "acquire", "grant"),
+                words!($format: "look", "take", "tells", "../grant"; "acquire"),
             ),
             release: script(
                 1,

@@ -10,7 +10,8 @@ use crate::connection::{
     Connection, ReadBuffer, Reply, ReplyReader, Request, ServerError, ServerGeneration, Transport,
     WriteBuffer,
 };
-use lock_core::{Moment, OwnerText};
+use lock_core::backend::{DirectGrant, NextOwner};
+use lock_core::{FencingToken, Moment, OwnerText};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -57,7 +58,7 @@ pub(super) enum PubSubRequest {
 #[derive(Debug)]
 pub(super) enum PubSubEvent {
     /// On this channel; of a release that names the owner that is next, with that.
-    Message(String, Option<OwnerText>),
+    Message(String, Option<NextOwner>),
     Confirmed(Subscription),
     Refused(Subscription, ServerError),
     /// The outcome of a probe.
@@ -237,7 +238,7 @@ impl PubSubConnection {
             "message" | "smessage" => {
                 // Plain releases say `0`, or whatever a foreign client says.
                 let next = rest.first().and_then(text).filter(|text| text.contains(':'));
-                let next = next.map(OwnerText::new);
+                let next = next.map(next_owner);
                 return named(&move |channel| PubSubEvent::Message(channel, next.clone()));
             }
             "sunsubscribe" if !self.is_unsubscribing(channel) => return named(&PubSubEvent::Ended),
@@ -315,6 +316,21 @@ impl PubSubConnection {
 
 /// What PTTL replies for a key that does not exist.
 const ABSENT: i64 = -2;
+
+/// What a release of a fair lock says: the owner that is next, and behind it the number of its
+/// attempt and the token if it was granted the lock.
+fn next_owner(message: &str) -> NextOwner {
+    let granted = || {
+        let (rest, token) = message.rsplit_once(' ')?;
+        let (owner, attempt) = rest.rsplit_once(' ')?;
+        let token = FencingToken::new(token.parse().ok()?);
+        Some((owner, DirectGrant { attempt: attempt.parse().ok()?, token }))
+    };
+    match granted() {
+        Some((owner, grant)) => NextOwner::new(OwnerText::new(owner)).granted(grant),
+        None => NextOwner::new(OwnerText::new(message)),
+    }
+}
 
 fn text(reply: &Reply) -> Option<&str> {
     reply.as_bytes().and_then(|bytes| std::str::from_utf8(bytes).ok())

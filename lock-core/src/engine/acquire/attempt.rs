@@ -2,15 +2,18 @@
 
 use super::Wait;
 use crate::backend::{
-    Answer, Attempt, Failure, FoundBusyBy, Grant, LockInfo, Tokens, WAITER_ATTEMPTS, Waking,
-    call_backend,
+    Answer, Attempt, DirectGrant, Failure, FoundBusyBy, Grant, LockInfo, Tokens, WAITER_ATTEMPTS,
+    WAITER_PRESENCE, Waking, call_backend,
 };
 use crate::backoff::Backoff;
 use crate::clock::{Moment, Woken};
 use crate::engine::local_queue::{StoreOutage, WaiterGuard};
 use crate::error::Error;
+use crate::lease::LeaseTime;
 use crate::name::LockKind;
 use crate::sync::mutant;
+use crate::token::TokenRange;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,15 +34,31 @@ const EARLY_WATCH: Duration = Duration::from_millis(100);
 /// their turns in the 5 ms for which a client keeps a lock by default.
 const RESERVE: u32 = 2_000;
 
+/// What the store has granted to this wait.
+pub(super) struct Granted {
+    pub(super) grant: Grant,
+    /// When the request was sent that it was granted to.
+    pub(super) sent: Moment,
+    /// For how long from then on.
+    pub(super) lease: LeaseTime,
+}
+
 /// What to do after an attempt.
 pub(super) enum Next {
-    /// The store has granted it to the request of that moment.
-    Take(Grant, Moment),
+    Take(Granted),
     Again,
     Sleep(Moment),
     /// The same, and news of releases are no reason to get up.
     Pause(Moment),
     GiveUp,
+}
+
+/// The last attempt that a release may have granted the lock.
+pub(super) struct DirectAttempt {
+    number: NonZeroU32,
+    sent: Moment,
+    /// Of such a grant.
+    lease: LeaseTime,
 }
 
 /// Since when the store cannot be asked, and the pauses since.
@@ -74,10 +93,7 @@ fn shown_every(kind: LockKind) -> Option<Duration> {
 impl<'a> Wait<'a> {
     /// Asks the store until it grants the lock or the deadline comes. `None`: it was busy until
     /// then.
-    pub(super) fn contend(
-        &mut self,
-        waiter: &WaiterGuard<'_>,
-    ) -> Result<Option<(Grant, Moment)>, Error> {
+    pub(super) fn contend(&mut self, waiter: &WaiterGuard<'_>) -> Result<Option<Granted>, Error> {
         let clock = &self.engine.clock;
         self.outage.since = waiter.outage_since();
         if self.outage.since.is_some_and(|since| clock.now() >= self.limit(since))
@@ -99,6 +115,9 @@ impl<'a> Wait<'a> {
             let early = mutant("interrupt_checked_too_early").then(|| self.check_interrupt());
             self.signal.take();
             early.unwrap_or_else(|| self.check_interrupt())?;
+            if let Some(granted) = self.direct_grant(waiter) {
+                return Ok(Some(granted));
+            }
             let left = match self.outage.since {
                 None => self.leave_to_others(waiter)?,
                 Some(_) => None,
@@ -113,7 +132,7 @@ impl<'a> Wait<'a> {
                 }
             };
             match next {
-                Next::Take(grant, sent) => return Ok(Some((grant, sent))),
+                Next::Take(granted) => return Ok(Some(granted)),
                 Next::Again => {}
                 Next::GiveUp => return Ok(None),
                 Next::Pause(until) => self.pause(until)?,
@@ -127,6 +146,26 @@ impl<'a> Wait<'a> {
                 }
             }
         }
+    }
+
+    /// An attempt that was sent then is granted.
+    pub(super) fn granted(&self, grant: Grant, sent: Moment) -> Granted {
+        Granted { grant, sent, lease: self.plan.time }
+    }
+
+    /// What the release of another client has granted our last attempt. Not if little is left of
+    /// it, or if it is an attempt's before that: the next one finds the lock ours then.
+    fn direct_grant(&mut self, waiter: &WaiterGuard<'_>) -> Option<Granted> {
+        let direct = self.direct.as_ref()?;
+        let DirectGrant { attempt, token } = waiter.take_direct_grant()?;
+        let is_last = attempt == direct.number || mutant("any_attempt_was_granted");
+        let is_early = self.engine.clock.now() < direct.sent + direct.lease.duration() / 2;
+        if !(is_last && (is_early || mutant("late_grant_is_taken"))) {
+            return None;
+        }
+        let (sent, lease) = (direct.sent, direct.lease);
+        self.outage.end(waiter);
+        Some(Granted { grant: Grant::new(TokenRange::new(token, token)), sent, lease })
     }
 
     /// How long the answer to an attempt may take.
@@ -153,9 +192,30 @@ impl<'a> Wait<'a> {
             .replication(self.plan.replication)
             .beside(self.beside.as_ref().map(|writer| writer.owner))
             .waits(self.plan.waits() || mutant("try_is_taken_for_a_wait"))
+            .direct(self.number_attempt(tokens, sent))
             .label(settings.label.as_ref());
         self.was_sent = true;
         (attempt, by)
+    }
+
+    /// The number of the attempt that is sent at `sent`, if a release may grant it a fair lock.
+    ///
+    /// Such a grant ends with our presence in the queue, and the watchdog's renewals give it the
+    /// lease that was asked for. No replica has confirmed it.
+    fn number_attempt(&mut self, tokens: Tokens, sent: Moment) -> Option<NonZeroU32> {
+        let plan = self.plan;
+        let lease = LeaseTime::new(WAITER_PRESENCE).ok().filter(|lease| *lease <= plan.time)?;
+        let is_fair = self.lock.name.kind() == LockKind::Fair;
+        let has_one_token = tokens == Tokens::Assign { reserve: 0 };
+        if !(is_fair && plan.is_watched() && plan.waits() && has_one_token)
+            || !plan.replication.is_off()
+        {
+            return None;
+        }
+        let last = self.direct.as_ref().map(|direct| direct.number);
+        let number = last.map_or(NonZeroU32::MIN, |last| last.saturating_add(1));
+        self.direct = Some(DirectAttempt { number, sent, lease });
+        Some(number)
     }
 
     /// What to do after this answer to the request that was sent at `sent`.
@@ -168,7 +228,7 @@ impl<'a> Wait<'a> {
         match answer {
             Ok(Answer::Granted(grant)) => {
                 self.outage.end(waiter);
-                Ok(Next::Take(grant, sent))
+                Ok(Next::Take(self.granted(grant, sent)))
             }
             Ok(Answer::Unacknowledged(grant, insufficient)) => {
                 self.weigh_grant(waiter, grant, insufficient, sent)

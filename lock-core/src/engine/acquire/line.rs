@@ -5,9 +5,8 @@
 //! number of permits stand in another line: none waits for them.
 
 use super::Wait;
+use super::attempt::Granted;
 use super::local_wait::Queued;
-use crate::backend::Grant;
-use crate::clock::Moment;
 use crate::engine::local_queue::{Entered, Scope, WaiterGuard};
 use crate::error::Error;
 use crate::holder::Holder;
@@ -18,7 +17,7 @@ impl Wait<'_> {
         &mut self,
         waiter: &WaiterGuard<'_>,
         holder: &Holder,
-    ) -> Result<Option<(Grant, Moment)>, Error> {
+    ) -> Result<Option<Granted>, Error> {
         let (engine, name) = (self.engine, &self.lock.name);
         let line = engine.find_local_lock(name, Scope::Client);
         if line.is_none_or(|line| line.waiting() == 0) {

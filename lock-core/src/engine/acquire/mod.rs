@@ -16,7 +16,7 @@ mod rolled_back;
 use super::acquisition::{Acquisition, AcquisitionInit, RenewalPlan};
 use super::local_queue::{Entered, LocalLock, LockRequest, QueueOwner, ReleaseTiming, WaiterGuard};
 use super::{Engine, forked};
-use crate::backend::{AcquisitionId, Grant, Receipt, ReleaseOptions};
+use crate::backend::{AcquisitionId, Receipt, ReleaseOptions};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment, Signal};
 use crate::error::{Error, ErrorKind};
@@ -30,7 +30,7 @@ use crate::owner::OwnerId;
 use crate::replication::Replication;
 use crate::sync::mutant;
 use crate::token::TokenRange;
-use attempt::Outage;
+use attempt::{DirectAttempt, Granted, Outage};
 use local_wait::Queued;
 use std::cell::LazyCell;
 use std::sync::Arc;
@@ -162,6 +162,7 @@ pub(crate) fn acquire(
         asks_once: false,
         knows_limit: false,
         unknown_outcome: false,
+        direct: None,
         outage: Outage::default(),
         reserve: 0,
         told: EmittedOnce::default(),
@@ -178,7 +179,7 @@ pub(crate) fn acquire(
         _ => wait.contend(&waiter),
     };
     match granted {
-        Ok(Some((grant, sent))) => wait.take(waiter, holder.clone(), grant, sent).map(Some),
+        Ok(Some(granted)) => wait.take(waiter, holder.clone(), granted).map(Some),
         refused => {
             wait.close();
             refused.map(|_| None)
@@ -228,6 +229,7 @@ struct Wait<'a> {
     knows_limit: bool,
     /// Whether a request of this owner went unanswered.
     unknown_outcome: bool,
+    direct: Option<DirectAttempt>,
     outage: Outage,
     /// How many tokens to have reserved. The same for every send of an attempt that may have been
     /// granted: the answer to a repetition is counted back from the last token by it.
@@ -254,8 +256,7 @@ impl Wait<'_> {
         &self,
         waiter: WaiterGuard<'_>,
         holder: Holder,
-        grant: Grant,
-        sent: Moment,
+        Granted { grant, sent, lease: granted }: Granted,
     ) -> Result<Arc<Acquisition>, Error> {
         let (engine, lock) = (self.engine, self.lock);
         let Plan { lease, time, .. } = *self.plan;
@@ -272,6 +273,9 @@ impl Wait<'_> {
                 let is_reported = self.plan.replication.is_off() && !lock.name.kind().is_shared();
                 if let Some(first) = first.filter(|_| is_reported) {
                     plan.add(sent + first);
+                }
+                if granted < time {
+                    plan.add(RenewalPlan::next(sent, granted));
                 }
                 Some(plan)
             }
@@ -293,6 +297,7 @@ impl Wait<'_> {
             receipt: grant.receipt,
             unknown_outcome: self.unknown_outcome,
             sent,
+            granted,
             lease: time,
             is_lease_asked: self.plan.is_lease_asked,
             renewal,

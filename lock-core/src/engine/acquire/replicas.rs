@@ -34,7 +34,7 @@ impl Wait<'_> {
             let events = &self.engine.events;
             events.emit(|| Event::InsufficientReplicasAccepted { lock, token, insufficient });
             self.outage.end(waiter);
-            return Ok(Next::Take(grant, sent));
+            return Ok(Next::Take(self.granted(grant, sent)));
         }
         let error = self.revoke(grant, insufficient);
         self.engine.events.emit(|| Event::InsufficientReplicasTakenBack { lock, insufficient });

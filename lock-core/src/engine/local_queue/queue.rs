@@ -1,6 +1,7 @@
 //! [`WaitQueue`]: the waiting threads of a name, first in, first out.
 
 use super::LockRequest;
+use crate::backend::DirectGrant;
 use crate::clock::{Moment, Signal};
 use crate::engine::acquisition::Acquisition;
 use crate::owner::OwnerId;
@@ -30,6 +31,8 @@ pub(super) struct Waiter {
     pub(super) asks_until: Option<Moment>,
     /// As which owner it asked last.
     pub(super) asks_as: Option<OwnerId>,
+    /// What the release of another client granted that owner, and it has not looked at yet.
+    pub(super) direct: Option<DirectGrant>,
 }
 
 /// What a waiter left behind.
@@ -83,8 +86,9 @@ impl WaitQueue {
     fn insert(&mut self, at: usize, request: LockRequest) -> u64 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        let (granted, asks_until, asks_as) = (None, None, None);
-        let waiter = Waiter { ticket, request, granted, contending: false, asks_until, asks_as };
+        let (granted, contending) = (None, false);
+        let (asks_until, asks_as, direct) = (None, None, None);
+        let waiter = Waiter { ticket, request, granted, contending, asks_until, asks_as, direct };
         self.waiters.insert(at, waiter);
         ticket
     }

@@ -2,12 +2,12 @@
 
 use super::queue::{Departure, Waiter};
 use super::{LocalLock, LocalLockState, LockRequest, QueueOwner, StoreOutage};
-use crate::backend::{Wake, Watch};
+use crate::backend::{DirectGrant, NextOwner, Wake, Watch};
 use crate::clock::{Moment, Signal};
 use crate::engine::acquisition::Acquisition;
 use crate::error::Error;
 use crate::name::LockKind;
-use crate::owner::{OwnerId, OwnerText};
+use crate::owner::OwnerId;
 use crate::sync::mutant;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -134,6 +134,11 @@ impl WaiterGuard<'_> {
             head.asks_as = Some(owner);
         }
         state.queue.len() > 1
+    }
+
+    /// What the release of another client granted us, since we last looked.
+    pub(crate) fn take_direct_grant(&self) -> Option<DirectGrant> {
+        self.lock.lock().queue.head_mut()?.direct.take()
     }
 
     /// Another client has the lock: the store said so at `now`.
@@ -275,14 +280,14 @@ impl Drop for WaiterGuard<'_> {
 pub(crate) struct LockWake(pub(crate) Weak<LocalLock>);
 
 impl LockWake {
-    fn wake_if(&self, is_meant: impl FnOnce(&LocalLock, &Waiter) -> bool) {
+    fn wake_if(&self, is_meant: impl FnOnce(&LocalLock, &mut Waiter) -> bool) {
         let Some(lock) = self.0.upgrade() else { return };
         let mut state = lock.lock();
         if lock.leaves_turns() {
             state.fairness.release_heard();
         }
-        let head = state.queue.head();
-        if let Some(head) = head.filter(|head| head.contending && is_meant(&lock, head)) {
+        let Some(head) = state.queue.head_mut() else { return };
+        if head.contending && is_meant(&lock, head) {
             head.request.signal.raise();
         }
     }
@@ -293,11 +298,18 @@ impl Wake for LockWake {
         self.wake_if(|_, _| true);
     }
 
-    fn wake_next(&self, next: &OwnerText) {
+    fn wake_next(&self, next: &NextOwner) {
         self.wake_if(|lock, head| {
             // Of another kind it is a foreign client's message, whatever it says.
-            let is_ordered = lock.name.kind() == LockKind::Fair;
-            !is_ordered || head.asks_as.is_none_or(|owner| owner.matches(next))
+            if lock.name.kind() != LockKind::Fair {
+                return true;
+            }
+            let Some(owner) = head.asks_as else { return true };
+            let is_meant = owner.matches(&next.owner);
+            if is_meant {
+                head.direct = next.granted;
+            }
+            is_meant
         });
     }
 }

@@ -13,6 +13,7 @@ use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, ReleaseOptions, WAITER_PRESENCE,
 };
 use lock_core::{LockName, Moment};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// The format of [`LockKind::Fair`](lock_core::LockKind::Fair).
@@ -20,7 +21,7 @@ use std::time::Duration;
 pub(super) struct Fair;
 
 static ACQUIRE: Script =
-    script!(47, "acquire": "redisson/look", "redisson/take", "fair/queue", "fair/acquire", "grant");
+    script!(47, "acquire": "redisson/look", "redisson/take", "grant", "fair/queue", "fair/acquire");
 static CLOSE: Script = script!(
     48,
     "close":
@@ -28,10 +29,11 @@ static CLOSE: Script = script!(
     "redisson/gone",
     "redisson/take",
     "pass",
+    "grant",
     "fair/queue",
     "fair/close",
     "close",
-    "endings/usual"
+    "endings/fair"
 );
 static FORCE: Script =
     script!(49, "force": "redisson/holder", "fair/queue", "force", "fair/force", "endings/usual");
@@ -71,11 +73,14 @@ impl KindFormat for Fair {
         let key = format.keys.lock(attempt.name);
         let request = format.acquire_request(attempt, &key)?;
         let presence = if attempt.waits { WAITER_PRESENCE } else { Duration::ZERO };
+        // A release must see all that listen for it, or those would never have a chance.
+        let direct = attempt.direct.filter(|_| request.reserve == Some(0) && format.counts_all());
         let (queue, presence) = (queue(&key), Text::millis(presence));
+        let direct = Text::number(direct.map_or(0, NonZeroU32::get).into());
         let [lock, counter, tombstone] = request.keys(&key);
         let keys = [lock, counter, tombstone, queue.as_bytes()];
         let mut arguments: Vec<_> = request.arguments().collect();
-        arguments.insert(2, presence.as_bytes());
+        arguments.splice(2..2, [presence.as_bytes(), direct.as_bytes()]);
         let reply = run(&ACQUIRE, link, &keys, &arguments, by)?;
         format.acquired(link, &ACQUIRE, &reply, request.reserve, attempt.name, || false, by)
     }

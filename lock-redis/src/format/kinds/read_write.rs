@@ -50,8 +50,8 @@ static ACQUIRE_WRITE: Script = script!(
     "redisson/take",
     "read_write/take",
     "read_write/tells",
-    "acquire",
-    "grant"
+    "grant",
+    "acquire"
 );
 static RELEASE_WRITE: Script = script!(
     35,

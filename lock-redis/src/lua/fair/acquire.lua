@@ -1,5 +1,5 @@
 -- acquire: takes a fair lock for an owner if it is free and the owner is next, and makes its
--- fencing tokens; otherwise the owner enters the queue, or stays in it. It ends with grant.lua.
+-- fencing tokens; otherwise the owner enters the queue, or stays in it.
 --
 -- KEYS[1] the lock
 -- KEYS[2] the counter     see acquire.lua of the mutex
@@ -9,7 +9,8 @@
 -- ARGV[2] owner
 -- ARGV[3] for how long, in milliseconds, the owner counts as waiting from now on; "0" if it does
 -- not wait
--- ARGV[4], ARGV[5] as ARGV[3] and ARGV[4] of the mutex
+-- ARGV[4] the number of this attempt, if a release may grant it the lock; or "0"
+-- ARGV[5], ARGV[6] as ARGV[3] and ARGV[4] of the mutex
 --
 -- Returns what the mutex's script does; the time of {0, time, 1} is, where the lock is free, how
 -- long the next owner counts as waiting.
@@ -28,7 +29,7 @@ if not ours then
   local pttl = redis.call('PTTL', KEYS[1])
   if pttl ~= -2 or (owner and owner ~= ARGV[2]) then
     if ARGV[3] ~= '0' then
-      wait(KEYS[4], ARGV[2], now, ARGV[3])
+      wait(KEYS[4], ARGV[2], now, ARGV[3], ARGV[4], ARGV[5])
     end
     return {0, pttl == -2 and left or pttl, 1}
   end
@@ -37,4 +38,4 @@ if not ours then
     leave(KEYS[4], ARGV[2])
   end
 end
-local keep, reserve = ARGV[4], ARGV[5]
+return grant(ours, ARGV[1], ARGV[2], ARGV[5], ARGV[6])

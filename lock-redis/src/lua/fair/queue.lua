@@ -1,13 +1,20 @@
--- The waiters of a fair lock, a sorted set: an owner with its position, and `until:owner` with the
--- time up to which it counts as waiting, in milliseconds of this server's clock and negative, so
--- that positions come last.
+-- The waiters of a fair lock, a sorted set: an owner with its position, and behind words and a colon
+-- what else is known of it, with scores that are not above 0, so that positions come last:
 --
--- A script removes at most so many dead waiters: each is two members of the set.
+-- - `until`: up to when it counts as waiting, in milliseconds of this server's clock
+-- - `attempt`, `keep`: the number of its last attempt, and for how long it has the counter kept, if
+--   a release may grant it the lock
+--
+-- A script removes at most so many dead waiters: each is up to four members of the set.
 local MOST = 100
 
 local function clock()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function leave(queue, owner)
+  return redis.call('ZREM', queue, owner, 'until:' .. owner, 'attempt:' .. owner, 'keep:' .. owner)
 end
 
 -- The owner that is next, and for how long it counts as waiting; nothing if no owner waits. Behind
@@ -22,21 +29,24 @@ local function first(queue, now)
     if left > 0 then
       return owner, left
     end
-    redis.call('ZREM', queue, owner, 'until:' .. owner)
+    leave(queue, owner)
   end
   return '', 1
 end
 
--- It waits from now on, or still, for so long. The key goes with its last waiter.
-local function wait(queue, owner, now, presence)
+-- It waits from now on, or still, for so long; `attempt` is "0" if no release may grant it the
+-- lock. The key goes with its last waiter.
+local function wait(queue, owner, now, presence, attempt, keep)
   local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2]
   redis.call('ZADD', queue, 'NX', (last or 0) + 1, owner)
-  redis.call('ZADD', queue, -(now + presence), 'until:' .. owner)
+  local ends = -(now + presence)
+  if attempt == '0' then
+    redis.call('ZADD', queue, ends, 'until:' .. owner)
+  else
+    redis.call('ZADD', queue, ends, 'until:' .. owner, '-' .. attempt, 'attempt:' .. owner,
+      '-' .. keep, 'keep:' .. owner)
+  end
   redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', queue), tonumber(presence)))
-end
-
-local function leave(queue, owner)
-  return redis.call('ZREM', queue, owner, 'until:' .. owner)
 end
 
 -- The owner that is next is told on the channel that is called like the queue, and the others sleep

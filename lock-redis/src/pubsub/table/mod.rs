@@ -13,8 +13,8 @@ pub(super) use watched_channel::Confirmation;
 use super::channel::{ChannelKind, ReleaseChannel};
 use super::tracked_keys::{KeyState, TrackedKeys, TrackingSupport};
 use super::waker::Waker;
-use lock_core::backend::{Failure, Wake};
-use lock_core::{Error, Moment, OwnerText};
+use lock_core::backend::{Failure, NextOwner, Wake};
+use lock_core::{Error, Moment};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -409,7 +409,7 @@ impl SubscriptionTable {
     pub(super) fn message(
         &mut self,
         channel: &str,
-        next: Option<OwnerText>,
+        next: Option<NextOwner>,
         now: Moment,
     ) -> DeferredWakeups {
         let Some(channel) = self.channels.get(channel) else { return DeferredWakeups::default() };

@@ -2,8 +2,8 @@
 
 use super::Confirmation;
 use crate::pubsub::channel::ChannelKind;
-use lock_core::backend::Wake;
-use lock_core::{Moment, OwnerText};
+use lock_core::Moment;
+use lock_core::backend::{NextOwner, Wake};
 use std::sync::Arc;
 
 /// A subscription to request from the server, or to end.
@@ -38,7 +38,7 @@ pub(in crate::pubsub) struct WorkerTasks {
 pub(in crate::pubsub) struct DeferredWakeups {
     pub(in crate::pubsub) watches: Vec<Arc<dyn Wake>>,
     /// The owner that is next, where that is told.
-    pub(in crate::pubsub) next: Option<OwnerText>,
+    pub(in crate::pubsub) next: Option<NextOwner>,
     pub(super) confirmations: Vec<Arc<Confirmation>>,
 }
 

@@ -10,8 +10,8 @@ use distlock::{Backend, Clock, LeaseTime, LockName, Moment, OwnerId, OwnerText, 
 use distlock_tests::time::{Stopwatch, eventually, scaled};
 use lock_core::LockKind;
 use lock_core::backend::{
-    AcquisitionId, Answer, Attempt, Failure, KeptLock, LockInfo, NodeId, Receipt, Release,
-    ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
+    AcquisitionId, Answer, Attempt, Failure, KeptLock, LockInfo, NextOwner, NodeId, Receipt,
+    Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
 };
 use lock_core::conformance::violated;
 use parking_lot::Mutex;
@@ -66,8 +66,8 @@ struct Named(Mutex<Vec<String>>);
 impl Wake for Named {
     fn wake(&self) {}
 
-    fn wake_next(&self, next: &OwnerText) {
-        self.0.lock().push(number(next));
+    fn wake_next(&self, next: &NextOwner) {
+        self.0.lock().push(number(&next.owner));
     }
 }
 

@@ -1,0 +1,41 @@
+-- free, for a fair lock: as ever, and then the owner that is next is granted it, or told.
+--
+-- KEYS[4] the queue       see queue.lua
+
+-- As the key of a lock, the counter, and a message have it.
+local function whole(score)
+  return string.format('%.0f', math.abs(score))
+end
+
+-- Grants the lock to the owner that is next, up to the end of its presence, if it may be granted so.
+-- That owner knows when it sent the attempt of this number, and so until when it has the lock at
+-- least, however late the message comes.
+local function grant_next(queue, publish)
+  local owner, left = first(queue, clock())
+  if not owner or owner == '' then
+    return true
+  end
+  local attempt = redis.call('ZSCORE', queue, 'attempt:' .. owner)
+  if not attempt then
+    return false
+  end
+  local keep = redis.call('ZSCORE', queue, 'keep:' .. owner)
+  local is_done, token = pcall(grant, false, left, owner, whole(keep))
+  if not is_done or type(token) == 'table' then
+    return false
+  end
+  leave(queue, owner)
+  redis.pcall(publish, queue, owner .. ' ' .. whole(attempt) .. ' ' .. token)
+  return true
+end
+
+local told = redis.pcall(publish, channel, '0')
+redis.call('DEL', KEYS[1])
+-- Others that were told of the release, which are not in the queue, get a chance.
+if told ~= 0 or not grant_next(KEYS[4], publish) then
+  tell_next(KEYS[4], publish)
+end
+if type(told) == 'table' then
+  return {1, told.err}
+end
+return 1 + told
