@@ -246,7 +246,7 @@ impl Maker<'_> {
     fn handoff(&self) -> Work {
         // A process that left stays away long enough for the other to come in.
         let options = [("threads", 1), ("hold", 2_000), ("pause", 1_000)];
-        let who = ["publish-retry", "direct-grant", "ours"];
+        let who = ["publish-retry", "direct-grant", "ours", "ours-fair"];
         let mut columns = self.columns("contend", &who, &options);
         columns.extend(self.foreign_clients("contend", &options, is_told));
         columns.iter_mut().for_each(|column| column.processes = 2);

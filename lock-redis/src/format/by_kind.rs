@@ -19,7 +19,7 @@ use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Release,
     ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens,
 };
-use lock_core::{LockName, Moment};
+use lock_core::{ClientId, LockName, Moment};
 use std::iter::once;
 use std::sync::Arc;
 
@@ -223,24 +223,46 @@ impl OwnedFormat {
             .ok_or_else(|| unexpected(link, call.script))
     }
 
-    /// Where releases of `name` are published.
-    pub(crate) fn channel(&self, name: &LockName) -> ReleaseChannel {
+    /// Where this client listens for releases of `name`.
+    pub(crate) fn watched_channel(&self, name: &LockName, client: ClientId) -> ReleaseChannel {
         let key = self.keys.lock(name);
         let kind = kinds::format_of(name.kind());
         let is_tracked = kind.is_none_or(KindFormat::is_tracked);
+        let inbox = kind.and_then(|kind| kind.queue(&key)).map(|queue| inbox(&queue, client));
         ReleaseChannel {
             kind: self.channels(),
-            name: kind.map_or_else(|| self.naming.of(&key), |kind| kind.channel(&key)),
+            name: inbox.unwrap_or_else(|| self.channel(name)),
             key: is_tracked.then(|| key.into_owned()),
             polls: self.polls.unwrap_or_default(),
         }
     }
 
-    /// Where releases of the locks of this name are published, of all kinds.
-    pub(crate) fn channel_names(&self, name: &LockName) -> Vec<String> {
+    /// Where releases of `name` are published.
+    pub(crate) fn channel(&self, name: &LockName) -> String {
+        let key = self.keys.lock(name);
+        let kind = kinds::format_of(name.kind());
+        kind.map_or_else(|| self.naming.of(&key), |kind| kind.channel(&key))
+    }
+
+    /// Where releases of the locks of this name are published, of all kinds, each once.
+    pub(crate) fn channels_of_all(&self, name: &LockName) -> Vec<String> {
         let key = self.keys.lock(name);
         let of_kinds = self.kinds().iter().map(|kind| kind.channel(&key));
-        [self.naming.of(&key)].into_iter().chain(of_kinds).collect()
+        let mut channels: Vec<_> = [self.naming.of(&key)].into_iter().chain(of_kinds).collect();
+        channels.sort_unstable();
+        channels.dedup();
+        channels
+    }
+
+    /// Where a client is told which of its owners in a queue is next, of all kinds.
+    pub(crate) fn inboxes(&self, name: &LockName, client: ClientId) -> Vec<String> {
+        self.queues(name).iter().map(|queue| inbox(queue, client)).collect()
+    }
+
+    /// The queues of waiters in the store, of all kinds.
+    pub(crate) fn queues(&self, name: &LockName) -> Vec<String> {
+        let key = self.keys.lock(name);
+        self.kinds().iter().filter_map(|kind| kind.queue(&key)).collect()
     }
 
     /// The keys that other kinds of locks have beside those of a mutex, and for each kind the
@@ -395,4 +417,9 @@ impl OwnedFormat {
         }
         renewals.into_iter().flatten().collect()
     }
+}
+
+/// Where a client is told which of its owners in a queue is next.
+fn inbox(queue: &str, client: ClientId) -> String {
+    format!("{queue}:{client}")
 }

@@ -155,14 +155,6 @@ impl OwnedFormat {
         Ok(infos)
     }
 
-    /// The channels on which waiters of this lock listen, each once: readers and writers share one.
-    fn listened(&self, name: &LockName) -> Vec<String> {
-        let mut channels = self.channel_names(name);
-        channels.sort_unstable();
-        channels.dedup();
-        channels
-    }
-
     /// Adds who listens and the largest token. What the server refuses to say stays unknown.
     fn tell_more(
         &self,
@@ -174,7 +166,7 @@ impl OwnedFormat {
         if names.is_empty() {
             return Ok(());
         }
-        let channels: Vec<_> = names.iter().map(|name| self.listened(name)).collect();
+        let channels: Vec<_> = names.iter().map(|name| self.channels_of_all(name)).collect();
         let listeners: &[u8] = match self.channels() {
             ChannelKind::Plain => b"NUMSUB",
             ChannelKind::Sharded => b"SHARDNUMSUB",
@@ -186,8 +178,21 @@ impl OwnedFormat {
             _ => Vec::new(),
         };
         let labels: Vec<_> = names.iter().zip(&*infos).map(of_holders).collect();
+        let queues: Vec<_> = names.iter().map(|name| self.queues(name)).collect();
         let mut requests: Vec<Vec<&[u8]>> = vec![vec![b"PUBSUB", listeners]];
         requests[0].extend(channels.iter().flatten().map(String::as_bytes));
+        for queue in queues.iter().flatten() {
+            let most = MOST_WAITERS.as_bytes();
+            requests.push(vec![
+                b"ZRANGEBYSCORE",
+                queue.as_bytes(),
+                b"(0",
+                b"+inf",
+                b"LIMIT",
+                b"0",
+                most,
+            ]);
+        }
         requests.extend(
             counters
                 .iter()
@@ -199,6 +204,9 @@ impl OwnedFormat {
         let (replies, outcome) = link.call_many(&requests, by);
         outcome?;
         let (listeners, replies) = replies.split_first().unwrap_or((&Reply::Nil, &[]));
+        let (queued, replies) =
+            replies.split_at(queues.iter().flatten().count().min(replies.len()));
+        let mut queued = queued.iter();
         let (tokens, mut found) = replies.split_at(counters.len().min(replies.len()));
         self.note_refusal(found);
         let mut listeners = listeners.as_array().unwrap_or_default().chunks(2);
@@ -209,7 +217,10 @@ impl OwnedFormat {
             });
             // All are taken off the reply, also those of a failure.
             let counts: Vec<_> = waiters.collect();
-            let waiters = counts.into_iter().sum();
+            // A user who may not use fair locks sees no queue, and none of its waiters.
+            let owners = queues[at].iter().filter_map(|_| queued.next()?.as_array());
+            let queued: u64 = owners.map(|owners| owners.len() as u64).sum();
+            let waiters = counts.into_iter().sum::<Option<u64>>().map(|told| told + queued);
             let Ok(info) = info else { continue };
             info.waiters = waiters;
             info.largest_token = tokens.get(at).and_then(token);
@@ -219,6 +230,9 @@ impl OwnedFormat {
         Ok(())
     }
 }
+
+/// So many waiters in a queue are counted.
+const MOST_WAITERS: &str = "1000";
 
 fn token(reply: &Reply) -> Option<FencingToken> {
     let token = std::str::from_utf8(reply.as_bytes()?).ok()?.parse().ok()?;

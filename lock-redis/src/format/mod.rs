@@ -56,7 +56,7 @@ use lock_core::backend::{
     ReleaseOptions, ReplicaSupport,
 };
 use lock_core::{
-    Config, Error, ErrorKind, FencingToken, LockName, Moment, TokenRange, WarningKind,
+    ClientId, Config, Error, ErrorKind, FencingToken, LockName, Moment, TokenRange, WarningKind,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -252,9 +252,13 @@ impl Format {
         })
     }
 
-    /// Where releases of `name` are published.
-    pub(crate) fn channel(&self, name: &LockName) -> Result<ReleaseChannel, Failure> {
-        Ok(self.owned("tell of releases")?.channel(name))
+    /// Where this client listens for releases of `name`.
+    pub(crate) fn watched_channel(
+        &self,
+        name: &LockName,
+        client: ClientId,
+    ) -> Result<ReleaseChannel, Failure> {
+        Ok(self.owned("tell of releases")?.watched_channel(name, client))
     }
 
     /// The key of a quorum node's marker.

@@ -48,7 +48,7 @@ use lock_core::backend::{
     ReplicaSupport, Tombstone, Wake, Watch,
 };
 use lock_core::{
-    Backend, Clock, Error, ErrorKind, Finding, LockName, Moment, Replicas, Replication,
+    Backend, ClientId, Clock, Error, ErrorKind, Finding, LockName, Moment, Replicas, Replication,
 };
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -83,6 +83,8 @@ pub struct Node {
 /// What the clones of a node share.
 struct NodeInner {
     format: Format,
+    /// Whose it is.
+    client: ClientId,
     /// The way of all requests but the renewals: one for all threads, so that the requests of a
     /// lock keep their order. Two were no faster, neither with 8 threads nor with 128.
     link: SharedConnection,
@@ -185,7 +187,7 @@ impl Node {
     ///
     /// See [`Failure`].
     pub fn follow(&self, name: &LockName, wake: Arc<dyn Wake>) -> Result<Watch, Failure> {
-        let channel = self.inner.format.channel(name)?;
+        let channel = self.inner.format.watched_channel(name, self.inner.client)?;
         self.inner.subscriber.follow_releases(&channel, wake).map_err(on(name))
     }
 
@@ -270,7 +272,8 @@ impl Backend for Node {
             Ok(release)
         });
         let name = &acquisition.name;
-        let lingers = || format.channel(name).is_ok_and(|it| subscriber.lingering()(&it.name));
+        let told_on = || format.0.owned().map(|format| format.channel(name));
+        let lingers = || told_on().is_some_and(|channel| subscriber.lingering()(&channel));
         outcome.map(|release| without_own_subscription(release, lingers)).map_err(on(name))
     }
 
@@ -348,7 +351,7 @@ impl Backend for Node {
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
-        let channel = self.inner.format.channel(name)?;
+        let channel = self.inner.format.watched_channel(name, self.inner.client)?;
         self.inner.subscriber.watch(&channel, wake, by).map_err(on(name))
     }
 

@@ -10,7 +10,7 @@ use crate::connection::{
 use crate::format::Format;
 use crate::pubsub::{Subscriber, Tracking};
 use crate::url;
-use lock_core::{Clock, Config, Context, Error, Notices};
+use lock_core::{ClientId, Clock, Config, Context, Error, Notices};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ pub struct NodeSettings {
     clock: Arc<dyn Clock>,
     eviction: OnEviction,
     terms: NodeTerms,
+    client: ClientId,
     notices: Notices,
 }
 
@@ -76,6 +77,7 @@ impl NodeSettings {
             pool: config.pool(),
             thread: PoolThread::start()?,
             clock: Arc::clone(&context.clock),
+            client: context.client,
             notices: context.notices.clone(),
         })
     }
@@ -148,6 +150,7 @@ impl NodeSettings {
         let (dialer, terms) = (Arc::new(dialer), self.terms);
         let inner = NodeInner {
             format: self.format.clone(),
+            client: self.client,
             link: SharedConnection::new(Arc::clone(&dialer)),
             pool: ConnectionPool::new(self.pool, &self.thread, Arc::clone(&dialer))?,
             renewals: Arc::default(),

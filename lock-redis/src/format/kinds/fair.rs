@@ -38,14 +38,19 @@ static CLOSE: Script = script!(
 static FORCE: Script =
     script!(49, "force": "redisson/holder", "fair/queue", "force", "fair/force", "endings/usual");
 
-/// The queue of a lock's waiters, and the channel on which the next one is told.
+/// The queue of a lock's waiters.
 fn queue(key: &str) -> String {
     keys::channel("distlock_queue", key)
 }
 
 impl KindFormat for Fair {
+    /// That of the mutex: for all but those in the queue.
     fn channel(&self, key: &str) -> String {
-        queue(key)
+        keys::channel(CHANNEL, key)
+    }
+
+    fn queue(&self, key: &str) -> Option<String> {
+        Some(queue(key))
     }
 
     /// A report would wake all waiters, or lead to a read for each.
@@ -101,7 +106,7 @@ impl KindFormat for Fair {
 
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
         let key = format.keys.lock(name);
-        let channel = keys::channel(CHANNEL, &key);
+        let channel = self.channel(&key);
         let keys = vec![key.to_string(), queue(&key)];
         ScriptCall::new(&FORCE, keys, &[channel.as_bytes(), format.publish()])
     }

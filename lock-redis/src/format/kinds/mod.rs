@@ -34,8 +34,14 @@ use std::fmt;
 
 /// How one kind of lock stands in the store.
 pub(crate) trait KindFormat: fmt::Debug + Sync {
-    /// Where its releases are published, for its own waiters.
+    /// Where its releases are published.
     fn channel(&self, key: &str) -> String;
+
+    /// The queue of its waiters in the store, where there is one: each client is told which of its
+    /// own is next, and of no releases.
+    fn queue(&self, _key: &str) -> Option<String> {
+        None
+    }
 
     /// Whether changes of the lock's key are reported to its waiters, besides.
     fn is_tracked(&self) -> bool {

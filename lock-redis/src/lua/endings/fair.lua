@@ -25,7 +25,7 @@ local function grant_next(queue, publish)
     return false
   end
   leave(queue, owner)
-  redis.pcall(publish, queue, owner .. ' ' .. whole(attempt) .. ' ' .. token)
+  tell(queue, publish, owner, owner .. ' ' .. whole(attempt) .. ' ' .. token)
   return true
 end
 

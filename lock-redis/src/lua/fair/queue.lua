@@ -49,12 +49,15 @@ local function wait(queue, owner, now, presence, attempt, keep)
   redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', queue), tonumber(presence)))
 end
 
--- The owner that is next is told on the channel that is called like the queue, and the others sleep
--- on.
+-- Its client is told this, and no other: the channel is called like the queue and that client.
+local function tell(queue, publish, owner, text)
+  redis.pcall(publish, queue .. ':' .. string.match(owner, '^[^:]*'), text)
+end
+
 local function tell_next(queue, publish)
   local owner = first(queue, clock())
   if owner and owner ~= '' then
-    redis.pcall(publish, queue, owner)
+    tell(queue, publish, owner, owner)
   end
 end
 

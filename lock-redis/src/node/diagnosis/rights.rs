@@ -186,7 +186,8 @@ impl Rights {
                 ChannelKind::Plain => ["publish", "subscribe", "unsubscribe"],
                 ChannelKind::Sharded => ["spublish", "ssubscribe", "sunsubscribe"],
             };
-            for channel in owned.channel_names(&name) {
+            let inboxes = owned.inboxes(&name, asking.node.inner.client);
+            for channel in owned.channels_of_all(&name).into_iter().chain(inboxes) {
                 let begin = channel.split(':').next().unwrap_or_default();
                 let place = rights.add(format!("&{begin}:*"), channel, false);
                 // No channel needs to be allowed to be left.
