@@ -4,7 +4,8 @@ local LARGEST = 9007199254740991
 
 -- Gives the lock KEYS[1] to an owner, with tokens of the counter KEYS[2]: the first one is returned,
 -- as in acquire.lua, or an error. If it has the lock already (`ours`), it gets the same ones, and
--- its lease begins anew. `keep` and `reserve` are ARGV[3] and ARGV[4] there.
+-- its lease begins anew. `keep` and `reserve` are ARGV[3] and ARGV[4] there; with a `keep` of "" it is
+-- an error if the counter has not been set lately, and so is to be kept for longer.
 local function grant(ours, lease, owner, keep, reserve)
   -- Tokens first: what fails must fail before the lock or its lease is written, and of several
   -- writes in a script only the first is refused when the memory is full.
@@ -30,7 +31,9 @@ local function grant(ours, lease, owner, keep, reserve)
     if not (replaces and is_recent and stored < token) then
       local value, wrong = tonumber(stored)
       local first = tonumber(token)
-      if stored and not string.find(stored, '^%d+$') then
+      if keep == '' then
+        wrong = 'was not set lately'
+      elseif stored and not string.find(stored, '^%d+$') then
         wrong = 'is not a whole number'
       elseif stored and value > LARGEST then
         wrong = 'is beyond 2^53'
@@ -60,8 +63,10 @@ local function grant(ours, lease, owner, keep, reserve)
         end
       end
       if wrong then
-        if replaces then
+        if replaces and stored then
           redis.call('SET', KEYS[2], stored, 'KEEPTTL')
+        elseif replaces then
+          redis.call('DEL', KEYS[2])
         end
         return redis.error_reply('WRONGTYPE the token counter ' .. wrong)
       end

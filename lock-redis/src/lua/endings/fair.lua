@@ -2,11 +2,6 @@
 --
 -- KEYS[4] the queue       see queue.lua
 
--- As the key of a lock, the counter, and a message have it.
-local function whole(score)
-  return string.format('%.0f', math.abs(score))
-end
-
 -- Grants the lock to the owner that is next, up to the end of its presence, if it may be granted so.
 -- That owner knows when it sent the attempt of this number, and so until when it has the lock at
 -- least, however late the message comes.
@@ -19,13 +14,12 @@ local function grant_next(queue, publish)
   if not attempt then
     return false
   end
-  local keep = redis.call('ZSCORE', queue, 'keep:' .. owner)
-  local is_done, token = pcall(grant, false, left, owner, whole(keep))
+  local is_done, token = pcall(grant, false, string.format('%d', left), owner, '')
   if not is_done or type(token) == 'table' then
     return false
   end
   leave(queue, owner)
-  tell(queue, publish, owner, owner .. ' ' .. whole(attempt) .. ' ' .. token)
+  tell(queue, publish, owner, owner .. ' ' .. string.sub(attempt, 2) .. ' ' .. token)
   return true
 end
 

@@ -29,7 +29,7 @@ if not ours then
   local pttl = redis.call('PTTL', KEYS[1])
   if pttl ~= -2 or (owner and owner ~= ARGV[2]) then
     if ARGV[3] ~= '0' then
-      wait(KEYS[4], ARGV[2], now, ARGV[3], ARGV[4], ARGV[5])
+      wait(KEYS[4], ARGV[2], now, ARGV[3], ARGV[4])
     end
     return {0, pttl == -2 and left or pttl, 1}
   end

@@ -1,13 +1,21 @@
--- What goes before close.lua, for a fair lock: its owner waits no longer.
+-- What goes before close.lua, for a fair lock: what else happens to the queue.
 --
 -- KEYS[4] the queue       see queue.lua
---
--- The next one is told here where the lock is free already, because the owner that leaves may have
--- been told itself; and of a lock that passes on, of whose new end waiters learn. No client can act
--- on the message before the script ends.
-local left = leave(KEYS[4], ARGV[1])
-local passes_on = ARGV[7] and look(redis.call, KEYS[1], ARGV[1]) == 1
-if passes_on or (left > 0 and redis.call('EXISTS', KEYS[1]) == 0) then
+
+-- An owner that does not hold the lock waits no longer. It may have been told that it is next.
+local not_ours = gone
+local function gone(call, key, owner)
+  if leave(KEYS[4], owner) > 0 and redis.call('EXISTS', key) == 0 then
+    tell_next(KEYS[4], ARGV[3])
+  end
+  return not_ours(call, key, owner)
+end
+
+-- The owner that is next learns of the new end.
+local keep = pass
+local function pass(key, owner, next, lease)
+  local refused = keep(key, owner, next, lease)
   tell_next(KEYS[4], ARGV[3])
+  return refused
 end
 

@@ -1,11 +1,10 @@
 -- The waiters of a fair lock, a sorted set: an owner with its position, and behind words and a colon
--- what else is known of it, with scores that are not above 0, so that positions come last:
+-- what else is known of it, with scores below 0, so that positions come last:
 --
 -- - `until`: up to when it counts as waiting, in milliseconds of this server's clock
--- - `attempt`, `keep`: the number of its last attempt, and for how long it has the counter kept, if
---   a release may grant it the lock
+-- - `attempt`: the number of its last attempt, if a release may grant it the lock
 --
--- A script removes at most so many dead waiters: each is up to four members of the set.
+-- A script removes at most so many dead waiters: each is up to three members of the set.
 local MOST = 100
 
 local function clock()
@@ -14,7 +13,7 @@ local function clock()
 end
 
 local function leave(queue, owner)
-  return redis.call('ZREM', queue, owner, 'until:' .. owner, 'attempt:' .. owner, 'keep:' .. owner)
+  return redis.call('ZREM', queue, owner, 'until:' .. owner, 'attempt:' .. owner)
 end
 
 -- The owner that is next, and for how long it counts as waiting; nothing if no owner waits. Behind
@@ -36,17 +35,16 @@ end
 
 -- It waits from now on, or still, for so long; `attempt` is "0" if no release may grant it the
 -- lock. The key goes with its last waiter.
-local function wait(queue, owner, now, presence, attempt, keep)
+local function wait(queue, owner, now, presence, attempt)
   local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2]
   redis.call('ZADD', queue, 'NX', (last or 0) + 1, owner)
-  local ends = -(now + presence)
+  local ends = string.format('-%d', now + presence)
   if attempt == '0' then
     redis.call('ZADD', queue, ends, 'until:' .. owner)
   else
-    redis.call('ZADD', queue, ends, 'until:' .. owner, '-' .. attempt, 'attempt:' .. owner,
-      '-' .. keep, 'keep:' .. owner)
+    redis.call('ZADD', queue, ends, 'until:' .. owner, '-' .. attempt, 'attempt:' .. owner)
   end
-  redis.call('PEXPIRE', queue, math.max(redis.call('PTTL', queue), tonumber(presence)))
+  redis.call('PEXPIRE', queue, presence)
 end
 
 -- Its client is told this, and no other: the channel is called like the queue and that client.
