@@ -1,10 +1,10 @@
 //! What a name of the memory store has besides one holder: readers, permits, and waiters that the
 //! store knows.
 
-use super::State;
+use super::{State, plain};
 use crate::backend::{
-    Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, NextOwner, Permits, Readers, Release,
-    Tokens, WAITER_PRESENCE,
+    Answer, Attempt, DirectGrant, Failure, Grant, HolderInfo, LockInfo, NextOwner, Permits,
+    Readers, Release, Tokens, WAITER_PRESENCE,
 };
 use crate::clock::Moment;
 use crate::config::WriterPriority;
@@ -13,6 +13,8 @@ use crate::name::{LockKind, LockName};
 use crate::owner::{OwnerId, OwnerLabel, OwnerText};
 use crate::token::{FencingToken, TokenRange};
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
+use std::time::Duration;
 
 /// Holders of a name that share it, and waiters.
 #[derive(Default)]
@@ -38,6 +40,8 @@ struct Share {
 struct Position {
     owner: OwnerId,
     until: Moment,
+    /// The number of its last attempt, if a release may grant it the lock.
+    direct: Option<NonZeroU32>,
 }
 
 impl Shares {
@@ -73,11 +77,11 @@ impl Shares {
         }
     }
 
-    fn enqueue(&mut self, owner: OwnerId, now: Moment) {
-        let until = now + WAITER_PRESENCE;
+    fn enqueue(&mut self, owner: OwnerId, direct: Option<NonZeroU32>, now: Moment) {
+        let new = Position { owner, until: now + WAITER_PRESENCE, direct };
         match self.queue.iter_mut().find(|position| position.owner == owner) {
-            Some(position) => position.until = until,
-            None => self.queue.push_back(Position { owner, until }),
+            Some(position) => *position = new,
+            None => self.queue.push_back(new),
         }
     }
 
@@ -167,7 +171,7 @@ impl State {
         };
         match kind {
             _ if !attempt.waits => {}
-            LockKind::Fair => shares.enqueue(owner, now),
+            LockKind::Fair => shares.enqueue(owner, attempt.direct, now),
             LockKind::Write if writers == WriterPriority::First => {
                 let is_other = |(first, _): &(OwnerId, Moment)| *first != owner;
                 if !shares.waiting_writer.is_some_and(|first| is_other(&first)) {
@@ -263,6 +267,27 @@ impl State {
     pub(super) fn next_in_queue(&mut self, name: &LockName, now: Moment) -> Option<NextOwner> {
         let first = self.shares(name, now).next(now)?;
         Some(NextOwner::new(OwnerText::new(&first.owner.to_string())))
+    }
+
+    /// Grants a free fair lock to the first waiter that the store knows, up to the end of its
+    /// presence, if a release may.
+    pub(super) fn grant_next(
+        &mut self,
+        name: &LockName,
+        now: Moment,
+        unix: Duration,
+    ) -> Option<NextOwner> {
+        let shares = self.shares.get_mut(&*plain(name))?;
+        let &Position { owner, until, direct } = shares.next(now)?;
+        let next = NextOwner::new(OwnerText::new(&owner.to_string()));
+        let Some(attempt) = direct else { return Some(next) };
+        shares.leave_queue(owner);
+        self.hold(name, owner, until, None);
+        let tokens = self.next_tokens(&plain(name), 0, now, unix);
+        Some(match tokens {
+            Some(tokens) => next.granted(DirectGrant { attempt, token: tokens.first() }),
+            None => next,
+        })
     }
 
     /// What is left of this owner's share.

@@ -11,7 +11,7 @@ pub use scheme::MemoryScheme;
 
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, KeptLock,
-    LockInfo, LockPage, NodeId, PagePosition, Readers, Release, ReleaseOptions, Renewal,
+    LockInfo, LockPage, NextOwner, NodeId, PagePosition, Readers, Release, ReleaseOptions, Renewal,
     RenewalRequest, Tokens, Tombstone, Wake, Watch,
 };
 use crate::clock::{Clock, Moment};
@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::glob;
 use crate::name::{LockKind, LockName, NameMap};
 use crate::owner::{OwnerId, OwnerLabel, OwnerText};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 use crate::token::{FencingToken, TokenRange};
 use kinds::Shares;
 use std::borrow::Cow;
@@ -57,8 +57,12 @@ struct State {
     sweep_at: usize,
 }
 
-/// A watch on a name, and its number.
-type Watcher = (u64, Arc<dyn Wake>);
+/// A watch on a name, for a lock of this kind.
+struct Watcher {
+    id: u64,
+    kind: LockKind,
+    wake: Arc<dyn Wake>,
+}
 
 struct HeldLock {
     owner: OwnerId,
@@ -108,12 +112,22 @@ impl MemoryBackend {
     /// Wakes all watchers of a name, outside the mutex, and returns their number.
     fn wake(&self, name: &LockName) -> u32 {
         let mut state = self.0.state.lock();
-        let Some(watches) = state.watches.get(&*plain(name)) else { return 0 };
-        let wakes: Vec<_> = watches.iter().map(|(_, wake)| Arc::clone(wake)).collect();
         let next = match name.kind() {
             LockKind::Fair => state.next_in_queue(name, self.0.clock.now()),
             _ => None,
         };
+        self.wake_with(state, name, next)
+    }
+
+    /// The same, after a release that named this owner.
+    fn wake_with(
+        &self,
+        state: MutexGuard<'_, State>,
+        name: &LockName,
+        next: Option<NextOwner>,
+    ) -> u32 {
+        let Some(watches) = state.watches.get(&*plain(name)) else { return 0 };
+        let wakes: Vec<_> = watches.iter().map(|watch| Arc::clone(&watch.wake)).collect();
         drop(state);
         for wake in &wakes {
             match &next {
@@ -325,6 +339,7 @@ impl Backend for MemoryBackend {
         _by: Moment,
     ) -> Result<Release, Failure> {
         let AcquisitionId { name, owner, lease, .. } = acquisition;
+        let unix = self.0.clock.unix_time();
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
         if options.tombstone == Tombstone::Leave {
@@ -356,6 +371,13 @@ impl Backend for MemoryBackend {
         }
         if let (Some(used), Some(counter)) = (options.last_used, state.tokens.get_mut(&*plain)) {
             counter.last = counter.last.min(used.get());
+        }
+        // Others that wait for a release get a chance.
+        let is_watched =
+            |kind| state.watches.get(&*plain).is_some_and(|it| it.iter().any(|it| it.kind != kind));
+        if name.kind() == LockKind::Fair && options.kept.is_none() && !is_watched(LockKind::Fair) {
+            let next = state.grant_next(name, now, unix);
+            return Ok(Release::FreedFor(self.wake_with(state, name, next)));
         }
         drop(state);
         Ok(Release::FreedFor(self.wake(name)))
@@ -440,8 +462,8 @@ impl Backend for MemoryBackend {
         let mut state = self.0.state.lock();
         let id = state.next_watch;
         state.next_watch += 1;
-        let name = plain(name).into_owned();
-        state.watches.entry(name.clone()).or_default().push((id, wake));
+        let (kind, name) = (name.kind(), plain(name).into_owned());
+        state.watches.entry(name.clone()).or_default().push(Watcher { id, kind, wake });
         Ok(Watch::new(MemoryWatch { store: Arc::downgrade(&self.0), name, id }))
     }
 
@@ -467,7 +489,7 @@ impl Drop for MemoryWatch {
         let mut state = store.state.lock();
         let Some(watches) = state.watches.get_mut(&self.name) else { return };
         let ended =
-            watches.iter().position(|(id, _)| *id == self.id).map(|at| watches.swap_remove(at));
+            watches.iter().position(|watch| watch.id == self.id).map(|at| watches.swap_remove(at));
         if watches.is_empty() {
             state.watches.remove(&self.name);
         }

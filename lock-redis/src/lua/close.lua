@@ -28,11 +28,12 @@ if ARGV[6] ~= '0' then
   redis.call('SET', KEYS[3], '1', 'PX', ARGV[6])
 end
 if look(redis.call, KEYS[1], ARGV[1]) == 0 then
+  local answer = gone(redis.call, KEYS[1], ARGV[1])
   if ARGV[7] and look(redis.call, KEYS[1], ARGV[7]) == 1 then
     -- The answer to the first copy of this request was lost.
     return 1
   end
-  return gone(redis.call, KEYS[1], ARGV[1])
+  return answer
 end
 if ARGV[4] ~= '' then
   if redis.call('GET', KEYS[2]) == ARGV[5] then

@@ -4,8 +4,8 @@ local LARGEST = 9007199254740991
 
 -- Gives the lock KEYS[1] to an owner, with tokens of the counter KEYS[2]: the first one is returned,
 -- as in acquire.lua, or an error. If it has the lock already (`ours`), it gets the same ones, and
--- its lease begins anew. `keep` and `reserve` are ARGV[3] and ARGV[4] there; with a `keep` of "" it is
--- an error if the counter has not been set lately, and so is to be kept for longer.
+-- its lease begins anew. `keep` and `reserve` are ARGV[3] and ARGV[4] there; with a `keep` of "" the
+-- counter must be there, and is kept for as long as before.
 local function grant(ours, lease, owner, keep, reserve)
   -- Tokens first: what fails must fail before the lock or its lease is written, and of several
   -- writes in a script only the first is refused when the memory is full.
@@ -31,8 +31,8 @@ local function grant(ours, lease, owner, keep, reserve)
     if not (replaces and is_recent and stored < token) then
       local value, wrong = tonumber(stored)
       local first = tonumber(token)
-      if keep == '' then
-        wrong = 'was not set lately'
+      if keep == '' and not stored then
+        wrong = 'is not there'
       elseif stored and not string.find(stored, '^%d+$') then
         wrong = 'is not a whole number'
       elseif stored and value > LARGEST then
@@ -58,6 +58,8 @@ local function grant(ours, lease, owner, keep, reserve)
           wrong = 'has come to its end at 2^53'
         elseif ttl == -1 then
           redis.call('SET', KEYS[2], last)
+        elseif keep == '' then
+          redis.call('SET', KEYS[2], last, 'PX', ttl + math.floor((last - value) / 1000))
         else
           redis.call('SET', KEYS[2], last, 'PXAT', math.floor(last / 1000) + keep)
         end

@@ -16,6 +16,7 @@ use lock_core::backend::{
 use lock_core::conformance::violated;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,8 +68,14 @@ impl Wake for Named {
     fn wake(&self) {}
 
     fn wake_next(&self, next: &NextOwner) {
-        self.0.lock().push(number(&next.owner));
+        let granted = next.granted.map_or(0, |granted| granted.attempt.get());
+        self.0.lock().push(format!("{} {granted}", number(&next.owner)));
     }
+}
+
+/// The number of an attempt of an owner, if a release may grant it: to every other one.
+fn number_of_direct(owner: u64, waits: bool) -> u32 {
+    if owner.is_multiple_of(2) && waits { u32::try_from(owner + 1).unwrap() } else { 0 }
 }
 
 /// The number of an owner, whichever client it is of.
@@ -159,6 +166,7 @@ impl Side {
                 let name = self.name.of_kind(kind);
                 let attempt = Attempt::new(&name, self.owner(owner, kind), self.lease(lease))
                     .beside(beside.map(|owner| self.owner(owner, LockKind::Write)))
+                    .direct(NonZeroU32::new(number_of_direct(owner, waits)))
                     .waits(waits);
                 match self.backend.acquire(&attempt, by)? {
                     Answer::Granted(grant) => {
