@@ -105,6 +105,12 @@ impl Hold {
 
     fn ensure(&self, time: Duration) -> Result<(), Error> {
         self.engine.must_hold(&self.local, self.acquisition())?;
+        if self.remaining() < time
+            && let Some(lease) = self.acquisition().lease_to_come()
+        {
+            // Whatever comes of it shows in what is left.
+            let _outcome = self.restart_lease(lease);
+        }
         require_remaining(self.remaining(), time, &self.acquisition().name)
     }
 
@@ -292,8 +298,11 @@ macro_rules! guard_methods {
             $dispatch!(&self.0, hold => hold.remaining())
         }
 
-        /// Fails unless at least `time` is left of the lease. Sends no request. Call it before a
-        /// step that takes that long.
+        /// Fails unless at least `time` is left of the lease. Call it before a step that takes that
+        /// long.
+        ///
+        /// Sends no request, but for one if it is a fair lock that the release of another client
+        /// has just granted: its whole lease begins with its first renewal, within a second.
         ///
         /// # Errors
         ///

@@ -14,15 +14,17 @@ use distlock_tests::resp::Kind;
 use distlock_tests::time::{Stopwatch, eventually, with_tolerance};
 use lock_core::Clock;
 use lock_core::backend::{
-    AcquisitionId, Answer, Attempt, NextOwner, Receipt, Release, ReleaseOptions, WAITER_ATTEMPTS,
-    WAITER_PRESENCE, Wake,
+    AcquisitionId, Answer, Attempt, DirectGrant, NextOwner, Receipt, Release, ReleaseOptions,
+    WAITER_ATTEMPTS, WAITER_PRESENCE, Wake,
 };
 use parking_lot::Mutex as Shared;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 const QUEUE: &str = "distlock_queue:{x}";
+const COUNTER: &str = "redisson_lock_token:{x}";
 
 fn waiting(probe: &mut Probe) -> i64 {
     queue::waiting(probe, "x")
@@ -195,11 +197,11 @@ fn requests_per_hand_over(waiters: usize) -> f64 {
 }
 
 #[test]
-fn hand_over_costs_two_requests_whatever_number_waits() {
+fn hand_over_costs_one_request_whatever_number_waits() {
     for waiters in [2, 8, 32] {
         let requests = requests_per_hand_over(waiters);
         // The first release comes on top.
-        let bound = 2.1 + 1.0 / waiters as f64;
+        let bound = 1.1 + 1.0 / waiters as f64;
         assert!(requests <= bound, "{requests} with {waiters} clients");
     }
 }
@@ -215,9 +217,9 @@ fn fair_release(bench: &Bench, owner: OwnerId, options: ReleaseOptions) -> Relea
     bench.backend.release(&id, options, soon()).unwrap()
 }
 
-/// Notes which owner is named as the next one.
+/// Notes which owner is named as the next one, and what it was granted.
 #[derive(Default)]
-struct Named(Shared<Vec<String>>);
+struct Named(Shared<Vec<String>>, Shared<Option<DirectGrant>>);
 
 impl Wake for Named {
     fn wake(&self) {
@@ -225,6 +227,7 @@ impl Wake for Named {
     }
 
     fn wake_next(&self, next: &NextOwner) {
+        *self.1.lock() = next.granted;
         self.0.lock().push(next.owner.as_str().to_owned());
     }
 }
@@ -251,6 +254,116 @@ fn next_waiter_is_named_by_release_and_by_leaving_a_free_lock() {
     fair_release(&bench, first, released);
     told(&[first, third]);
     drop(watch);
+}
+
+/// Owners of whom the first holds the lock, and the second waits: a release may grant it to its
+/// attempt of the number 7.
+fn holder_and_direct_waiter(bench: &Bench) -> [OwnerId; 2] {
+    let name = name("x").of_kind(LockKind::Fair);
+    let [holder, next] = [(); 2].map(|()| bench.owner());
+    assert!(matches!(fair_attempt(bench, holder), Answer::Granted(_)));
+    let attempt = Attempt::new(&name, next, lease(30_000)).direct(NonZeroU32::new(7));
+    assert!(bench.backend.acquire(&attempt, soon()).unwrap().is_busy());
+    [holder, next]
+}
+
+/// What the release of the first says to the second.
+fn told_by_release(bench: &Bench, [holder, next]: [OwnerId; 2]) -> Option<DirectGrant> {
+    let named = Arc::new(Named::default());
+    let fair = name("x").of_kind(LockKind::Fair);
+    let watch = bench.backend.watch(&fair, Arc::clone(&named) as Arc<dyn Wake>, soon()).unwrap();
+    assert!(matches!(
+        fair_release(bench, holder, ReleaseOptions::WITHOUT_TOMBSTONE),
+        Release::FreedFor(_)
+    ));
+    eventually("it is told", LONG, || !named.0.lock().is_empty());
+    drop(watch);
+    assert_eq!(*named.0.lock(), [next.to_string()]);
+    named.1.lock().take()
+}
+
+#[test]
+fn release_grants_the_lock_to_the_next_owner_for_its_presence() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let mut probe = server.probe();
+    let begun = SystemClock.now();
+    let [holder, next] = holder_and_direct_waiter(&bench);
+    let before = probe.get(COUNTER).unwrap();
+    let granted = told_by_release(&bench, [holder, next]).expect("it was granted");
+    let left = probe.pttl("x").expect("it has an end");
+    let passed = SystemClock.now().since(begun) + Duration::from_millis(10);
+    assert!(left <= WAITER_PRESENCE && left + passed >= WAITER_PRESENCE, "{left:?}");
+    assert_eq!(probe.hgetall("x").into_keys().collect::<Vec<_>>(), [next.to_string()]);
+    assert!(!probe.exists(QUEUE), "it waits no longer");
+    assert_eq!(granted.attempt.get(), 7);
+    assert_eq!(probe.get(COUNTER), Some(granted.token.to_string()));
+    assert!(granted.token.get() > before.parse().unwrap());
+    // One that missed the message finds it its own, with the same token and its whole lease.
+    let Answer::Granted(grant) = fair_attempt(&bench, next) else { panic!("it is its own") };
+    assert_eq!(grant.tokens.unwrap().first(), granted.token);
+    assert!(probe.pttl("x").unwrap() > WAITER_PRESENCE);
+    // A copy of the release that comes late frees nothing.
+    let released = ReleaseOptions::WITHOUT_TOMBSTONE;
+    assert_eq!(fair_release(&bench, holder, released), Release::Gone);
+    assert!(matches!(fair_release(&bench, next, released), Release::FreedFor(0)));
+    assert!(!probe.exists("x"));
+}
+
+#[test]
+fn release_that_others_listen_for_is_granted_to_none() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let owners = holder_and_direct_waiter(&bench);
+    let mutex = bench.backend.watch(&name("x"), Arc::new(Named::default()), soon()).unwrap();
+    assert_eq!(told_by_release(&bench, owners), None);
+    assert!(!server.probe().exists("x"), "whoever asks first gets it");
+    drop(mutex);
+}
+
+#[test]
+fn direct_grant_keeps_the_counter_as_long_as_a_grant_does() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let mut probe = server.probe();
+    let owners = holder_and_direct_waiter(&bench);
+    let time = Duration::from_secs(600);
+    let whole = probe.pttl(COUNTER).expect("it has an end");
+    // As it was ten minutes ago.
+    let old = probe.get(COUNTER).unwrap().parse::<u64>().unwrap() - 600_000_000;
+    let left = (whole - time).as_millis().to_string();
+    probe.command(&["SET", COUNTER, &old.to_string(), "PX", &left]);
+    let granted = told_by_release(&bench, owners).expect("it was granted");
+    assert!(granted.token.get() > old + 600_000_000);
+    let now = probe.pttl(COUNTER).expect("it still has an end");
+    assert!(now.abs_diff(whole) < LONG, "{now:?} of {whole:?}");
+    // One that is for ever stays so.
+    let [_, holder] = owners;
+    let next = bench.owner();
+    let name = name("x").of_kind(LockKind::Fair);
+    let attempt = Attempt::new(&name, next, lease(30_000)).direct(NonZeroU32::new(7));
+    assert!(bench.backend.acquire(&attempt, soon()).unwrap().is_busy());
+    probe.command(&["SET", COUNTER, &old.to_string()]);
+    assert!(told_by_release(&bench, [holder, next]).is_some());
+    assert_eq!(probe.pttl(COUNTER), None);
+}
+
+#[test]
+fn release_without_a_usable_counter_grants_nothing() {
+    for counter in [None, Some("no number")] {
+        let server = RedisServer::start();
+        let bench = Bench::on(&server);
+        let mut probe = server.probe();
+        let owners = holder_and_direct_waiter(&bench);
+        match counter {
+            None => probe.command(&["DEL", COUNTER]),
+            Some(text) => probe.command(&["SET", COUNTER, text]),
+        };
+        assert_eq!(told_by_release(&bench, owners), None);
+        assert!(!probe.exists("x"), "the release is not undone");
+        assert_eq!(probe.get(COUNTER).as_deref(), counter);
+        assert_eq!(waiting(&mut probe), 1);
+    }
 }
 
 #[test]

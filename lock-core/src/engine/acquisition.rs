@@ -7,7 +7,7 @@ use crate::holder::Holder;
 use crate::lease::LeaseTime;
 use crate::loss::{Loss, LossCause};
 use crate::metrics::Counted;
-use crate::name::LockName;
+use crate::name::{LockKind, LockName};
 use crate::notification::{self, Wanted};
 use crate::owner::{OwnerId, OwnerLabel};
 use crate::replication::Replication;
@@ -375,6 +375,15 @@ impl Acquisition {
     /// Until when we may trust it.
     pub(crate) fn valid_until(&self) -> Moment {
         Moment::from_nanos(self.valid_until.load(Ordering::Acquire) & !OVER)
+    }
+
+    /// The lease that the first renewal gives it, if a release granted it for less.
+    pub(crate) fn lease_to_come(&self) -> Option<LeaseTime> {
+        if self.name.kind() != LockKind::Fair {
+            return None;
+        }
+        let ttl = self.lock().renewal?.ttl;
+        (self.valid_until() < self.since + ttl.validity()).then_some(ttl)
     }
 
     /// The state that was last recorded; time may have made it worse since.

@@ -131,6 +131,9 @@ impl CompositeGuard for MemberGuards {
 
     fn ensure(&self, time: Duration) -> Result<(), Error> {
         self.call("it was lost", "is held", |part| part.ensure(Duration::ZERO))?;
+        if self.remaining() < time {
+            self.held().for_each(|part| drop(part.ensure(time)));
+        }
         require_remaining(self.remaining(), time, &self.composite.name)
     }
 

@@ -160,7 +160,7 @@ impl<'a> Wait<'a> {
         let DirectGrant { attempt, token } = waiter.take_direct_grant()?;
         let is_last = attempt == direct.number || mutant("any_attempt_was_granted");
         let is_early = self.engine.clock.now() < direct.sent + direct.lease.duration() / 2;
-        if !(is_last && (is_early || mutant("late_grant_is_taken"))) {
+        if !(is_last && is_early) {
             return None;
         }
         let (sent, lease) = (direct.sent, direct.lease);

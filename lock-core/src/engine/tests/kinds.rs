@@ -1,6 +1,7 @@
 //! Read-write locks, semaphores and fair locks: two clients on one store in memory.
 
 use super::*;
+use crate::backend::WAITER_PRESENCE;
 use crate::engine::OTHER_LIMITS;
 use crate::{FencingToken, OwnedMutex, Semaphore, WriterPriority};
 
@@ -521,6 +522,89 @@ fn fair_lock_is_granted_in_the_order_of_arrival() {
     assert_eq!(order.iter().map(|(n, _)| *n).collect::<Vec<_>>(), (0..9).collect::<Vec<_>>());
     assert!(order.is_sorted_by_key(|(_, token)| *token));
     drop(clock);
+}
+
+/// A client whose mutexes are fair.
+fn in_order(store: &Recorded) -> Client {
+    let configure = |config: crate::Config| config.with_order(crate::LockOrder::Fair);
+    store.builder().configure(configure).connect().unwrap()
+}
+
+/// A thread that waits for a fair lock, once it listens, and its guard.
+fn waits_in_line(
+    store: &Recorded,
+    client: &Client,
+    options: LockOptions,
+) -> thread::JoinHandle<crate::OwnedGuard> {
+    let lock = client.owned_mutex("x").unwrap();
+    let before = store.count("acquire");
+    let waiter = thread::spawn(move || lock.acquire(&options).unwrap().unwrap());
+    // Before and behind its watch.
+    eventually("it has a position", || store.count("acquire") >= before + 2);
+    waiter
+}
+
+#[test]
+fn direct_grant_takes_no_request_and_is_renewed_to_the_whole_lease() {
+    let (store, clock) = Recorded::new();
+    let clients = [in_order(&store), in_order(&store)];
+    let held = clients[0].mutex("x").unwrap().lock().unwrap();
+    let waiter = waits_in_line(&store, &clients[1], LockOptions::new());
+    let (asked, first) = (store.count("acquire"), held.fencing_token());
+    held.unlock().unwrap();
+    let guard = waiter.join().unwrap();
+    assert_eq!(store.count("acquire"), asked);
+    assert!(guard.fencing_token() > first);
+    let left = guard.remaining();
+    assert!(left < WAITER_PRESENCE && left > WAITER_PRESENCE - SECOND / 10, "{left:?}");
+    assert_eq!(store.count("renew"), 0);
+    advance(&clients[1], &clock, SECOND);
+    eventually("it is renewed", || store.count("renew") == 1);
+    eventually("to its whole lease", || guard.remaining() > SECOND * 20);
+    advance(&clients[1], &clock, SECOND * 5);
+    assert!(guard.is_valid() && guard.verify().is_ok());
+    guard.unlock().unwrap();
+    assert!(!clients[0].mutex("x").unwrap().is_locked().unwrap());
+}
+
+#[test]
+fn whole_lease_of_a_direct_grant_begins_when_it_is_needed() {
+    let (store, _clock) = Recorded::new();
+    let clients = [in_order(&store), in_order(&store)];
+    let held = clients[0].mutex("x").unwrap().lock().unwrap();
+    let waiter = waits_in_line(&store, &clients[1], LockOptions::new());
+    held.unlock().unwrap();
+    let guard = waiter.join().unwrap();
+    guard.ensure(SECOND * 2).unwrap();
+    assert_eq!(store.count("renew"), 0);
+    guard.ensure(SECOND * 20).unwrap();
+    assert_eq!(store.count("renew"), 1);
+    assert!(guard.ensure(SECOND * 40).unwrap_err().is_lease_too_short());
+    assert_eq!(store.count("renew"), 1, "that was its whole lease");
+}
+
+/// What the watchdog would not renew to the lease that was asked for, or replicas must confirm.
+#[test]
+fn other_waits_are_granted_by_an_attempt_of_their_own() {
+    let others = [
+        ("a fixed lease", LockOptions::new().lease(SECOND * 30)),
+        ("counted renewals", LockOptions::new().watched_at_most(SECOND * 30, 9)),
+        ("a short lease", LockOptions::new().watched(SECOND * 2)),
+        ("replicas", LockOptions::new().replication(Replication::replicas(1))),
+    ];
+    for (what, options) in others {
+        let (store, _clock) = Recorded::new();
+        let abilities = Abilities::full().all_kinds(true).replication(ReplicaSupport::Counted);
+        let store = store.able(abilities);
+        *store.replicas.lock() = Some(2);
+        let clients = [in_order(&store), in_order(&store)];
+        let held = clients[0].mutex("x").unwrap().lock().unwrap();
+        let waiter = waits_in_line(&store, &clients[1], options);
+        let asked = store.count("acquire");
+        held.unlock().unwrap();
+        drop(waiter.join().unwrap());
+        assert_eq!(store.count("acquire"), asked + 1, "{what}");
+    }
 }
 
 #[test]

@@ -15,7 +15,8 @@ use std::thread;
 const MOST: u64 = 4_000;
 
 /// The name of each mutant, and the scenario that finds it.
-const MUTANTS: [(&str, &str); 36] = [
+const MUTANTS: [(&str, &str); 37] = [
+    ("any_attempt_was_granted", "fair::late_messages"),
     ("campaigns_share_a_signal", "election::loss_after_resignations"),
     ("doubts_counted_too_early", "leaving::cleanup_ends_as_its_wait_begins"),
     ("end_forgets_detached", "leaving::last_handle"),

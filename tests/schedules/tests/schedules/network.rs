@@ -4,8 +4,8 @@ use crate::explore::trace;
 use crate::world::Virtual;
 use distlock_schedules::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, LockInfo,
-    NodeId, OnReleased, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake,
-    Watch,
+    NextOwner, NodeId, OnReleased, Release, ReleaseOptions, Renewal, RenewalRequest,
+    ReplicaSupport, Wake, Watch,
 };
 use distlock_schedules::{
     Clock, Error, FencingToken, InsufficientReplicas, LockName, MemoryBackend, Moment, OwnerText,
@@ -35,6 +35,8 @@ pub(crate) struct Network {
     slow_renewals: AtomicUsize,
     /// So many releases never arrive.
     lost_releases: AtomicUsize,
+    /// Every other message to the next in a queue is late by up to so many milliseconds.
+    late_messages: Arc<AtomicUsize>,
     /// How many watches there are, and requests and answers on their way.
     watches: Arc<AtomicUsize>,
     under_way: Arc<AtomicUsize>,
@@ -92,6 +94,17 @@ impl fmt::Debug for Network {
     }
 }
 
+fn deliver(under_way: &Arc<AtomicUsize>, at: Moment, what: impl FnOnce() + Send + 'static) {
+    let under_way = Arc::clone(under_way);
+    under_way.fetch_add(1, Ordering::Relaxed);
+    thread::spawn(move || {
+        Virtual.wait(&Arc::new(Signal::new()), at);
+        trace(|| "a late request, answer or message arrives".to_owned());
+        what();
+        under_way.fetch_sub(1, Ordering::Relaxed);
+    });
+}
+
 fn some_millis(most: u64) -> Duration {
     Duration::from_millis(fastrand::u64(..=most))
 }
@@ -113,6 +126,7 @@ impl Network {
             denied_renewals: AtomicUsize::new(0),
             slow_renewals: AtomicUsize::new(0),
             lost_releases: AtomicUsize::new(0),
+            late_messages: Arc::default(),
             watches: Arc::default(),
             under_way: Arc::default(),
             grants: Arc::default(),
@@ -142,6 +156,11 @@ impl Network {
     /// The next so many releases never arrive.
     pub(crate) fn lose_releases(&self, count: usize) {
         self.lost_releases.store(count, Ordering::Relaxed);
+    }
+
+    /// Every other message to the next in a queue is late by up to so many milliseconds.
+    pub(crate) fn late_messages(&self, most: usize) {
+        self.late_messages.store(most, Ordering::Relaxed);
     }
 
     /// The answers to renewals take so many milliseconds.
@@ -243,14 +262,7 @@ impl Network {
     }
 
     fn deliver(&self, at: Moment, request: impl FnOnce() + Send + 'static) {
-        let under_way = Arc::clone(&self.under_way);
-        under_way.fetch_add(1, Ordering::Relaxed);
-        thread::spawn(move || {
-            Virtual.wait(&Arc::new(Signal::new()), at);
-            trace(|| "a late request or answer arrives".to_owned());
-            request();
-            under_way.fetch_sub(1, Ordering::Relaxed);
-        });
+        deliver(&self.under_way, at, request);
     }
 
     fn falls_short(&self) -> bool {
@@ -262,11 +274,11 @@ impl Backend for Network {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let (store, name) = (self.store.clone(), attempt.name.clone());
         let grants = Arc::clone(&self.grants);
-        let Attempt { owner, lease, tokens, beside, waits, .. } = *attempt;
+        let Attempt { owner, lease, tokens, beside, waits, direct, .. } = *attempt;
         // The store itself has no replicas.
         let acquire = move |grants: &Grants, store: &MemoryBackend, name: &LockName| {
             let attempt = Attempt::new(name, owner, lease).tokens(tokens);
-            grants.acquire(store, &attempt.beside(beside).waits(waits), by)
+            grants.acquire(store, &attempt.beside(beside).waits(waits).direct(direct), by)
         };
         let again = move || drop(acquire(&grants, &store, &name));
         let acquire = || acquire(&self.grants, &self.store, attempt.name);
@@ -371,7 +383,13 @@ impl Backend for Network {
         if self.fate() == Fate::NotSent {
             return Err(Failure::NotSent(Error::unavailable("refused, on purpose")));
         }
-        let watch = self.store.watch(name, wake, by)?;
+        let wake = LateWake {
+            wake,
+            grants: Arc::clone(&self.grants),
+            late_messages: Arc::clone(&self.late_messages),
+            under_way: Arc::clone(&self.under_way),
+        };
+        let watch = self.store.watch(name, Arc::new(wake), by)?;
         self.watches.fetch_add(1, Ordering::Relaxed);
         Ok(Watch::new((watch, Counted(Arc::clone(&self.watches)))))
     }
@@ -382,6 +400,32 @@ impl Backend for Network {
 
     fn abilities(&self) -> Abilities {
         self.store.abilities().independent(false).replication(ReplicaSupport::Counted)
+    }
+}
+
+/// Passes on what is told of releases, perhaps late.
+struct LateWake {
+    wake: Arc<dyn Wake>,
+    grants: Arc<Grants>,
+    late_messages: Arc<AtomicUsize>,
+    under_way: Arc<AtomicUsize>,
+}
+
+impl Wake for LateWake {
+    fn wake(&self) {
+        self.wake.wake();
+    }
+
+    fn wake_next(&self, next: &NextOwner) {
+        if let Some(tokens) = next.granted.and_then(|it| TokenRange::new(it.token, it.token)) {
+            self.grants.granted.lock().expect("no panic").push((next.owner.clone(), tokens));
+        }
+        let most = self.late_messages.load(Ordering::Relaxed) as u64;
+        if most == 0 || fastrand::bool() {
+            return self.wake.wake_next(next);
+        }
+        let (wake, next) = (Arc::clone(&self.wake), next.clone());
+        deliver(&self.under_way, Virtual.now() + some_millis(most), move || wake.wake_next(&next));
     }
 }
 

@@ -145,3 +145,33 @@ fn positions_on_a_faulty_network() {
         in_time("no position is left: a turn", start, ms(5));
     });
 }
+
+/// A release grants the lock to the next one, and the message of that comes when it may be over, or
+/// another's already: it is taken only for as long as the store keeps it.
+#[test]
+fn late_messages() {
+    explore("late_messages", 800, |world| {
+        let (clients, locks) = locks(world, LONG);
+        let stop = Interrupt::new();
+        world.net.late_messages(6_000);
+        world.net.trouble(2);
+        let working: Vec<_> = (0..3)
+            .map(|number| {
+                let (shared, lock) = (Arc::clone(world), locks[number % 2].clone());
+                let options = LockOptions::new().wait(ms(20_000)).interrupt(&stop);
+                thread::spawn(move || {
+                    for _ in 0..3 {
+                        let Some(guard) = taken(lock.try_lock_with(&options)) else { continue };
+                        shared.stay(&guard, ms(fastrand::u64(..3) * 1_000));
+                        give_anyhow(guard);
+                    }
+                })
+            })
+            .collect();
+        sleep(ms(8_000));
+        world.net.trouble(0);
+        world.net.late_messages(0);
+        sleep(ms(6_500));
+        world.interrupt_and_settle(&stop, working, &clients);
+    });
+}
