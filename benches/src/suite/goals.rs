@@ -170,7 +170,7 @@ const GOALS: &[Goal] = &[
         "the same with `order=fair`",
         ["order", "ours-fair", "process_changes_per_s"],
         Some("publish-retry"),
-        Nothing,
+        AtLeast(1.0),
     ),
     goal(
         "the same, distance from a fair share",
@@ -181,6 +181,12 @@ const GOALS: &[Goal] = &[
     goal(
         "from one process to another, p50, of a direct grant",
         ["handoff", "ours", "handoff_p50_us"],
+        Some("direct-grant"),
+        AtMost(1.5),
+    ),
+    goal(
+        "the same with `order=fair`, where a release grants directly, too",
+        ["handoff", "ours-fair", "handoff_p50_us"],
         Some("direct-grant"),
         AtMost(1.5),
     ),

@@ -5,6 +5,7 @@
 //! is meant is the one that most of the configured addresses belong to.
 
 use crate::connection::Address;
+use lock_core::backend::{Attempt, WAITER_PRESENCE};
 use lock_core::{LeaseTime, Moment};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -111,6 +112,13 @@ impl Granted {
         self.0.fetch_max((sent + lease.duration()).as_nanos(), Ordering::SeqCst);
     }
 
+    /// This attempt is sent at `sent`: a release may grant it later, and that is not heard here.
+    pub fn note_attempt(&self, sent: Moment, attempt: &Attempt<'_>) {
+        if attempt.direct.is_some() {
+            self.0.fetch_max((sent + WAITER_PRESENCE).as_nanos(), Ordering::SeqCst);
+        }
+    }
+
     /// Whether all leases are over.
     #[must_use]
     pub fn are_over(&self, now: Moment) -> bool {
@@ -121,6 +129,24 @@ impl Granted {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lock_core::{ClientId, LockKind, LockName, OwnerId};
+    use std::num::NonZeroU32;
+    use std::time::Duration;
+
+    #[test]
+    fn what_a_release_may_grant_is_not_over_with_the_attempt() {
+        let name = LockName::new("x").unwrap().of_kind(LockKind::Fair);
+        let owner = OwnerId::new(ClientId::random(), 1);
+        let lease = LeaseTime::new(Duration::from_secs(30)).unwrap();
+        let sent = Moment::from_nanos(1);
+        let attempt = Attempt::new(&name, owner, lease);
+        for (direct, is_over) in [(None, true), (NonZeroU32::new(1), false)] {
+            let granted = Granted::default();
+            granted.note_attempt(sent, &attempt.direct(direct));
+            assert_eq!(granted.are_over(sent + Duration::from_secs(1)), is_over);
+            assert!(granted.are_over(sent + WAITER_PRESENCE));
+        }
+    }
 
     fn at(port: u16) -> Address {
         Address::new("host", port)

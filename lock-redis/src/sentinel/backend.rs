@@ -139,6 +139,7 @@ impl Backend for SentinelBackend {
         };
         let acquire = |node: &Node| {
             let sent = self.tracker.now();
+            self.tracker.granted.note_attempt(sent, attempt);
             let answer = node.acquire(attempt, by)?;
             if matches!(answer, Answer::Granted(_) | Answer::Unacknowledged(..)) {
                 self.tracker.granted.note(sent, attempt.lease);

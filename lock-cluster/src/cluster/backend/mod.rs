@@ -218,6 +218,7 @@ impl ClusterBackend {
 impl Backend for ClusterBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let slot = self.topology.slot(attempt.name);
+        self.topology.granted.note_attempt(self.topology.clock().now(), attempt);
         let answer = self.topology.route(slot, by, |node| node.acquire(attempt, by));
         let answer = answer.and_then(|answer| answer.if_still_owner(slot, &self.topology));
         if matches!(answer, Ok(Answer::Unacknowledged(..))) {

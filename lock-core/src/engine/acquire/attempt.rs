@@ -206,10 +206,9 @@ impl<'a> Wait<'a> {
         let plan = self.plan;
         let lease = LeaseTime::new(WAITER_PRESENCE).ok().filter(|lease| *lease <= plan.time)?;
         let is_fair = self.lock.name.kind() == LockKind::Fair;
+        let is_kept = plan.is_watched() && plan.replication.is_off();
         let has_one_token = tokens == Tokens::Assign { reserve: 0 };
-        if !(is_fair && plan.is_watched() && plan.waits() && has_one_token)
-            || !plan.replication.is_off()
-        {
+        if !(is_fair && plan.waits() && is_kept && has_one_token) {
             return None;
         }
         let last = self.direct.as_ref().map(|direct| direct.number);

@@ -294,8 +294,12 @@ impl LockWake {
 }
 
 impl Wake for LockWake {
+    /// Also after a failover: what its former master granted is asked for anew.
     fn wake(&self) {
-        self.wake_if(|_, _| true);
+        self.wake_if(|_, head| {
+            head.direct = None;
+            true
+        });
     }
 
     fn wake_next(&self, next: &NextOwner) {

@@ -111,3 +111,21 @@ impl KindFormat for Fair {
         ScriptCall::new(&FORCE, keys, &[channel.as_bytes(), format.publish()])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::format::Format;
+    use lock_core::Config;
+
+    #[test]
+    fn release_grants_nothing_where_it_cannot_count_who_listens() {
+        let config = Config::from_url("redis://h").unwrap();
+        let format = Format::of(&config).unwrap();
+        let counts_all = || format.owned("count").unwrap().counts_all();
+        assert!(counts_all());
+        format.use_slots();
+        assert!(!counts_all(), "a cluster's plain channels");
+        format.use_sharded_channels(true);
+        assert!(counts_all());
+    }
+}
