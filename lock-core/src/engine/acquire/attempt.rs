@@ -203,12 +203,14 @@ impl<'a> Wait<'a> {
     /// Such a grant ends with our presence in the queue, and the watchdog's renewals give it the
     /// lease that was asked for. No replica has confirmed it.
     fn number_attempt(&mut self, tokens: Tokens, sent: Moment) -> Option<NonZeroU32> {
+        if self.lock.name.kind() != LockKind::Fair {
+            return None;
+        }
         let plan = self.plan;
         let lease = LeaseTime::new(WAITER_PRESENCE).ok().filter(|lease| *lease <= plan.time)?;
-        let is_fair = self.lock.name.kind() == LockKind::Fair;
         let is_kept = plan.is_watched() && plan.replication.is_off();
         let has_one_token = tokens == Tokens::Assign { reserve: 0 };
-        if !(is_fair && plan.waits() && is_kept && has_one_token) {
+        if !(plan.waits() && is_kept && has_one_token) {
             return None;
         }
         let last = self.direct.as_ref().map(|direct| direct.number);
