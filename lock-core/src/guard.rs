@@ -110,6 +110,7 @@ impl Hold {
         {
             // Whatever comes of it shows in what is left.
             let _outcome = self.restart_lease(lease);
+            self.engine.must_hold(&self.local, self.acquisition())?;
         }
         require_remaining(self.remaining(), time, &self.acquisition().name)
     }
@@ -301,8 +302,11 @@ macro_rules! guard_methods {
         /// Fails unless at least `time` is left of the lease. Call it before a step that takes that
         /// long.
         ///
-        /// Sends no request, but for one if it is a fair lock that the release of another client
-        /// has just granted: its whole lease begins with its first renewal, within a second.
+        /// # Blocking
+        ///
+        /// Sends no request, unless it is a fair lock that the release of another client has just
+        /// granted: its whole lease begins with its first renewal, within a second. That is sent
+        /// at once, and may take twice the command timeout.
         ///
         /// # Errors
         ///

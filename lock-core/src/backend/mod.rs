@@ -47,10 +47,11 @@
 //! what follows holds for each owner, and "one owner" is "no more than the kind allows". Owners in
 //! the order of arrival ([`LockKind::Fair`]): an attempt that finds the lock busy enters the queue,
 //! if its caller [waits](Attempt::waits); repeated attempts of that owner keep its position, and a
-//! release of an owner that does not hold the lock ends it. A store may have that release grant the
-//! lock to the next owner, if its [attempt](Attempt::direct) allows it. While a writer waits, no new reader is
-//! granted, except [beside](Attempt::beside) the writer of its own thread; the end of a write lock
-//! lets both compete. Both count as waiting for [`WAITER_PRESENCE`] after their last attempt.
+//! release of an owner that does not hold the lock ends it. The holder's release may grant the lock
+//! to the next owner, if its [attempt](Attempt::direct) allows it. While a writer waits, no new
+//! reader is granted, except [beside](Attempt::beside) the writer of its own thread; the end of a
+//! write lock lets both compete. Both count as waiting for [`WAITER_PRESENCE`] after their last
+//! attempt.
 //!
 //! **Failures** say what is known, because the engine acts on it: [`Failure::Refused`] is a reply
 //! (nothing happened), [`Failure::NotSent`] means that nothing can have happened, and

@@ -59,11 +59,10 @@ impl NextOwner {
 
 /// A grant by the release of another owner, to an attempt that [allowed](Attempt::direct) it.
 ///
-/// The store has seen that attempt, and none of a greater number, before the release. It keeps the
-/// lock for [`WAITER_PRESENCE`] after that attempt came, so the owner may trust it for as long,
-/// counted from before it sent it. That holds however late the message comes, and also if the
-/// answer to the attempt was lost. An owner that misses the message finds the lock its own with its
-/// next attempt.
+/// It was the last that the store had seen of that owner. From the release on the store keeps the
+/// lock for [`WAITER_PRESENCE`], so the owner may trust it for as long, counted from before it sent
+/// the attempt. That holds however late the message comes, and also if the answer to the attempt
+/// was lost. An owner that misses the message finds the lock its own with its next attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "all that such a message says")]
 pub struct DirectGrant {

@@ -383,7 +383,8 @@ impl Acquisition {
             return None;
         }
         let ttl = self.lock().renewal?.ttl;
-        (self.valid_until() < self.since + ttl.validity()).then_some(ttl)
+        let whole = (self.since + ttl.validity()).as_nanos() & !OVER;
+        (self.valid_until().as_nanos() < whole).then_some(ttl)
     }
 
     /// The state that was last recorded; time may have made it worse since.

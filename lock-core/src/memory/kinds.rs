@@ -269,8 +269,7 @@ impl State {
         Some(NextOwner::new(OwnerText::new(&first.owner.to_string())))
     }
 
-    /// Grants a free fair lock to the first waiter that the store knows, up to the end of its
-    /// presence, if a release may.
+    /// Grants a free fair lock to the first waiter that the store knows, if a release may.
     pub(super) fn grant_next(
         &mut self,
         name: &LockName,
@@ -278,16 +277,13 @@ impl State {
         unix: Duration,
     ) -> Option<NextOwner> {
         let shares = self.shares.get_mut(&*plain(name))?;
-        let &Position { owner, until, direct } = shares.next(now)?;
+        let &Position { owner, direct, .. } = shares.next(now)?;
         let next = NextOwner::new(OwnerText::new(&owner.to_string()));
         let Some(attempt) = direct else { return Some(next) };
         shares.leave_queue(owner);
-        self.hold(name, owner, until, None);
-        let tokens = self.next_tokens(&plain(name), 0, now, unix);
-        Some(match tokens {
-            Some(tokens) => next.granted(DirectGrant { attempt, token: tokens.first() }),
-            None => next,
-        })
+        let token = self.next_tokens(&plain(name), 0, now, unix)?.first();
+        self.hold(name, owner, now + WAITER_PRESENCE, None);
+        Some(next.granted(DirectGrant { attempt, token }))
     }
 
     /// What is left of this owner's share.

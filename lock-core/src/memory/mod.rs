@@ -373,9 +373,9 @@ impl Backend for MemoryBackend {
             counter.last = counter.last.min(used.get());
         }
         // Others that wait for a release get a chance.
-        let is_watched =
-            |kind| state.watches.get(&*plain).is_some_and(|it| it.iter().any(|it| it.kind != kind));
-        if name.kind() == LockKind::Fair && options.kept.is_none() && !is_watched(LockKind::Fair) {
+        let mut watches = state.watches.get(&*plain).into_iter().flatten();
+        let is_for_others = watches.any(|watch| watch.kind != LockKind::Fair);
+        if name.kind() == LockKind::Fair && options.kept.is_none() && !is_for_others {
             let next = state.grant_next(name, now, unix);
             return Ok(Release::FreedFor(self.wake_with(state, name, next)));
         }

@@ -182,16 +182,7 @@ impl OwnedFormat {
         let mut requests: Vec<Vec<&[u8]>> = vec![vec![b"PUBSUB", listeners]];
         requests[0].extend(channels.iter().flatten().map(String::as_bytes));
         for queue in queues.iter().flatten() {
-            let most = MOST_WAITERS.as_bytes();
-            requests.push(vec![
-                b"ZRANGEBYSCORE",
-                queue.as_bytes(),
-                b"(0",
-                b"+inf",
-                b"LIMIT",
-                b"0",
-                most,
-            ]);
+            requests.push(vec![b"ZCOUNT", queue.as_bytes(), b"(0", b"+inf"]);
         }
         requests.extend(
             counters
@@ -218,8 +209,11 @@ impl OwnedFormat {
             // All are taken off the reply, also those of a failure.
             let counts: Vec<_> = waiters.collect();
             // A user who may not use fair locks sees no queue, and none of its waiters.
-            let owners = queues[at].iter().filter_map(|_| queued.next()?.as_array());
-            let queued: u64 = owners.map(|owners| owners.len() as u64).sum();
+            let count = |reply: &Reply| match reply {
+                Reply::Int(count) => u64::try_from(*count).ok(),
+                _ => None,
+            };
+            let queued: u64 = queues[at].iter().filter_map(|_| count(queued.next()?)).sum();
             let waiters = counts.into_iter().sum::<Option<u64>>().map(|told| told + queued);
             let Ok(info) = info else { continue };
             info.waiters = waiters;
@@ -230,9 +224,6 @@ impl OwnedFormat {
         Ok(())
     }
 }
-
-/// So many waiters in a queue are counted.
-const MOST_WAITERS: &str = "1000";
 
 fn token(reply: &Reply) -> Option<FencingToken> {
     let token = std::str::from_utf8(reply.as_bytes()?).ok()?.parse().ok()?;

@@ -320,15 +320,12 @@ const ABSENT: i64 = -2;
 /// What a release of a fair lock says: the owner that is next, and behind it the number of its
 /// attempt and the token if it was granted the lock.
 fn next_owner(message: &str) -> NextOwner {
-    let granted = || {
-        let (rest, token) = message.rsplit_once(' ')?;
-        let (owner, attempt) = rest.rsplit_once(' ')?;
-        let token = FencingToken::new(token.parse().ok()?);
-        Some((owner, DirectGrant { attempt: attempt.parse().ok()?, token }))
-    };
-    match granted() {
-        Some((owner, grant)) => NextOwner::new(OwnerText::new(owner)).granted(grant),
-        None => NextOwner::new(OwnerText::new(message)),
+    let mut words = message.split(' ');
+    let next = NextOwner::new(OwnerText::new(words.next().unwrap_or_default()));
+    let [attempt, token] = [(); 2].map(|()| words.next().unwrap_or_default());
+    match (attempt.parse(), token.parse().map(FencingToken::new)) {
+        (Ok(attempt), Ok(token)) => next.granted(DirectGrant { attempt, token }),
+        _ => next,
     }
 }
 

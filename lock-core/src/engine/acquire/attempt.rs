@@ -11,6 +11,7 @@ use crate::engine::local_queue::{StoreOutage, WaiterGuard};
 use crate::error::Error;
 use crate::lease::LeaseTime;
 use crate::name::LockKind;
+use crate::owner::OwnerId;
 use crate::sync::mutant;
 use crate::token::TokenRange;
 use std::num::NonZeroU32;
@@ -55,6 +56,7 @@ pub(super) enum Next {
 
 /// The last attempt that a release may have granted the lock.
 pub(super) struct DirectAttempt {
+    owner: OwnerId,
     number: NonZeroU32,
     sent: Moment,
     /// Of such a grant.
@@ -158,7 +160,8 @@ impl<'a> Wait<'a> {
     fn direct_grant(&mut self, waiter: &WaiterGuard<'_>) -> Option<Granted> {
         let direct = self.direct.as_ref()?;
         let DirectGrant { attempt, token } = waiter.take_direct_grant()?;
-        let is_last = attempt == direct.number || mutant("any_attempt_was_granted");
+        let is_last = (attempt == direct.number || mutant("any_attempt_was_granted"))
+            && direct.owner == self.owner;
         let is_early = self.engine.clock.now() < direct.sent + direct.lease.duration() / 2;
         if !(is_last && is_early) {
             return None;
@@ -178,7 +181,7 @@ impl<'a> Wait<'a> {
         let settings = &self.engine.settings;
         let by = sent + self.answer_time();
         let has_followers = waiter.asks(by, self.owner);
-        if !self.unknown_outcome {
+        if !self.unknown_outcome && self.direct.is_none() {
             let may_hand_off = self.plan.is_watched() && !settings.hand_off.is_zero();
             self.reserve = if may_hand_off && has_followers { RESERVE } else { 0 };
         }
@@ -215,7 +218,7 @@ impl<'a> Wait<'a> {
         }
         let last = self.direct.as_ref().map(|direct| direct.number);
         let number = last.map_or(NonZeroU32::MIN, |last| last.saturating_add(1));
-        self.direct = Some(DirectAttempt { number, sent, lease });
+        self.direct = Some(DirectAttempt { owner: self.owner, number, sent, lease });
         Some(number)
     }
 

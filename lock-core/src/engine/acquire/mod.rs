@@ -229,10 +229,12 @@ struct Wait<'a> {
     knows_limit: bool,
     /// Whether a request of this owner went unanswered.
     unknown_outcome: bool,
+    /// The last attempt that a release may grant.
     direct: Option<DirectAttempt>,
     outage: Outage,
     /// How many tokens to have reserved. The same for every send of an attempt that may have been
-    /// granted: the answer to a repetition is counted back from the last token by it.
+    /// granted, or may be by a release: the answer to a repetition is counted back from the last
+    /// token by it.
     reserve: u32,
     told: EmittedOnce,
     /// The store does not tell of releases.

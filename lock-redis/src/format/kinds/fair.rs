@@ -114,8 +114,16 @@ impl KindFormat for Fair {
 
 #[cfg(test)]
 mod tests {
+    use super::CLOSE;
     use crate::format::Format;
     use lock_core::Config;
+    use lock_core::backend::WAITER_PRESENCE;
+
+    #[test]
+    fn release_grants_for_the_presence_of_a_waiter() {
+        let presence = format!("PRESENCE = '{}'", WAITER_PRESENCE.as_millis());
+        assert!(CLOSE.source.contains(&presence), "fair.lua lacks {presence}");
+    }
 
     #[test]
     fn release_grants_nothing_where_it_cannot_count_who_listens() {

@@ -2,11 +2,14 @@
 --
 -- KEYS[4] the queue       see queue.lua
 
--- Grants the lock to the owner that is next, up to the end of its presence, if it may be granted so.
--- That owner knows when it sent the attempt of this number, and so until when it has the lock at
--- least, however late the message comes.
+-- For how long, in milliseconds: as long as an owner counts as waiting.
+local PRESENCE = '3000'
+
+-- Grants the lock to the owner that is next, if it may be granted so. That owner knows when it sent
+-- the attempt of this number, before now, and so until when it has the lock at least, however late
+-- the message comes.
 local function grant_next(queue, publish)
-  local owner, left = first(queue, clock())
+  local owner = first(queue, clock())
   if not owner or owner == '' then
     return true
   end
@@ -14,7 +17,7 @@ local function grant_next(queue, publish)
   if not attempt then
     return false
   end
-  local is_done, token = pcall(grant, false, string.format('%d', left), owner, '')
+  local is_done, token = pcall(grant, false, PRESENCE, owner, '')
   if not is_done or type(token) == 'table' then
     return false
   end

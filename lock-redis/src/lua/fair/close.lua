@@ -12,9 +12,9 @@ local function gone(call, key, owner)
 end
 
 -- The owner that is next learns of the new end.
-local keep = pass
+local pass_on = pass
 local function pass(key, owner, next, lease)
-  local refused = keep(key, owner, next, lease)
+  local refused = pass_on(key, owner, next, lease)
   tell_next(KEYS[4], ARGV[3])
   return refused
 end

@@ -1,5 +1,5 @@
--- The waiters of a fair lock, a sorted set: an owner with its position, and behind words and a colon
--- what else is known of it, with scores below 0, so that positions come last:
+-- The waiters of a fair lock, a sorted set: an owner with its position, and behind words and a
+-- colon what else is known of it, with scores below 0, so that positions come last:
 --
 -- - `until`: up to when it counts as waiting, in milliseconds of this server's clock
 -- - `attempt`: the number of its last attempt, if a release may grant it the lock
@@ -38,9 +38,10 @@ end
 local function wait(queue, owner, now, presence, attempt)
   local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2]
   redis.call('ZADD', queue, 'NX', (last or 0) + 1, owner)
-  local ends = string.format('-%d', now + presence)
+  local ends = string.format('-%.0f', now + presence)
   if attempt == '0' then
     redis.call('ZADD', queue, ends, 'until:' .. owner)
+    redis.call('ZREM', queue, 'attempt:' .. owner)
   else
     redis.call('ZADD', queue, ends, 'until:' .. owner, '-' .. attempt, 'attempt:' .. owner)
   end
