@@ -67,6 +67,29 @@ fn fair_lock_stands_as_a_mutex_and_excludes_it() {
     assert!(ours.owned_mutex("x").unwrap().try_lock().unwrap().is_some());
 }
 
+/// A user who may not see the queue is refused once, which the server logs.
+#[test]
+fn waiters_in_the_queue_are_counted_where_they_may_be_seen() {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let ours = client(&server, "");
+    let held = fair(&ours).lock().unwrap();
+    let mut line = Line::default();
+    (0..3).for_each(|_| line.enter(&mut probe, fair(&ours)));
+    let waiters = |client: &Client| client.inspect_all(&[name("x")]).remove(0).unwrap().waiters;
+    assert_eq!(waiters(&ours), Some(3));
+    let rule = "ACL SETUSER me reset on nopass ~x ~redisson_lock_token:* &* +@all";
+    probe.command(&rule.split_whitespace().collect::<Vec<_>>());
+    let other = distlock::connect(&server.url_as("me:x")).unwrap();
+    for _ in 0..3 {
+        assert_eq!(waiters(&other), Some(0));
+    }
+    let log = format!("{:?}", probe.command(&["ACL", "LOG"]));
+    assert_eq!(log.matches(QUEUE).count(), 1, "{log}");
+    held.unlock().unwrap();
+    line.end();
+}
+
 #[test]
 fn release_of_a_mutex_reaches_a_fair_waiter_within_a_second() {
     let server = RedisServer::start();

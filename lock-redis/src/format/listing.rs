@@ -178,7 +178,8 @@ impl OwnedFormat {
             _ => Vec::new(),
         };
         let labels: Vec<_> = names.iter().zip(&*infos).map(of_holders).collect();
-        let queues: Vec<_> = names.iter().map(|name| self.queues(name)).collect();
+        let queues = |name| if self.sees_queues() { self.queues(name) } else { Vec::new() };
+        let queues: Vec<_> = names.iter().map(queues).collect();
         let mut requests: Vec<Vec<&[u8]>> = vec![vec![b"PUBSUB", listeners]];
         requests[0].extend(channels.iter().flatten().map(String::as_bytes));
         for queue in queues.iter().flatten() {
@@ -197,6 +198,7 @@ impl OwnedFormat {
         let (listeners, replies) = replies.split_first().unwrap_or((&Reply::Nil, &[]));
         let (queued, replies) =
             replies.split_at(queues.iter().flatten().count().min(replies.len()));
+        self.note_refused_queue(queued);
         let mut queued = queued.iter();
         let (tokens, mut found) = replies.split_at(counters.len().min(replies.len()));
         self.note_refusal(found);

@@ -58,6 +58,8 @@ pub(crate) struct OwnedFormat {
     sharded: AtomicBool,
     /// Whether the user may not use the keys of labels: they are left out from then on.
     labels_refused: AtomicBool,
+    /// The same for looks at queues of waiters.
+    queues_refused: AtomicBool,
 }
 
 /// What a grant with more than one token is remembered by.
@@ -124,6 +126,7 @@ impl OwnedFormat {
             has_slots: AtomicBool::new(false),
             sharded: AtomicBool::new(false),
             labels_refused: AtomicBool::new(false),
+            queues_refused: AtomicBool::new(false),
         }
     }
 
@@ -202,10 +205,17 @@ impl OwnedFormat {
 
     /// A user who may not use them would be refused each time, and the server logs that.
     pub(super) fn note_refusal(&self, replies: &[Reply]) {
-        let is_it = |reply: &Reply| matches!(reply, Reply::Error(error) if error.code == "NOPERM");
-        if replies.iter().any(is_it) {
-            self.labels_refused.store(true, Ordering::Relaxed);
-        }
+        note_refusal(&self.labels_refused, replies);
+    }
+
+    /// Whether the queues of waiters are looked at.
+    pub(super) fn sees_queues(&self) -> bool {
+        !self.queues_refused.load(Ordering::Relaxed)
+    }
+
+    /// As [`note_refusal`](Self::note_refusal).
+    pub(super) fn note_refused_queue(&self, replies: &[Reply]) {
+        note_refusal(&self.queues_refused, replies);
     }
 
     /// The other keys of a lock: its tombstones, the counter of its tokens, and the list of foreign
@@ -438,6 +448,13 @@ impl OwnedFormat {
         let renewals =
             answers.iter().zip(&keys).map(|(answer, key)| renewed(script, link, answer, key));
         Ok(renewals.collect())
+    }
+}
+
+fn note_refusal(is_refused: &AtomicBool, replies: &[Reply]) {
+    let is_it = |reply: &Reply| matches!(reply, Reply::Error(error) if error.code == "NOPERM");
+    if replies.iter().any(is_it) {
+        is_refused.store(true, Ordering::Relaxed);
     }
 }
 

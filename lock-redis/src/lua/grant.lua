@@ -4,8 +4,8 @@ local LARGEST = 9007199254740991
 
 -- Gives the lock KEYS[1] to an owner, with tokens of the counter KEYS[2]: the first one is
 -- returned, as in acquire.lua, or an error. If it has the lock already (`ours`), it gets the same
--- ones, and its lease begins anew. `keep` and `reserve` are ARGV[3] and ARGV[4] there; with a `keep`
--- of "" the counter must be there, and is kept for as long as before.
+-- ones, and its lease begins anew. `keep` and `reserve` are ARGV[3] and ARGV[4] there; with a
+-- `keep` of "" the counter must be there, and is kept for as long as before.
 local function grant(ours, lease, owner, keep, reserve)
   -- Tokens first: what fails must fail before the lock or its lease is written, and of several
   -- writes in a script only the first is refused when the memory is full.
