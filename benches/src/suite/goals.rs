@@ -167,13 +167,13 @@ const GOALS: &[Goal] = &[
         AtLeast(1.0),
     ),
     goal(
-        "the same with `order=fair`",
+        "8 processes of one thread on one lock with `order=fair`, changes of process",
         ["order", "ours-fair", "process_changes_per_s"],
         Some("publish-retry"),
         AtLeast(1.0),
     ),
     goal(
-        "the same, distance from a fair share",
+        "8 processes of one thread on one lock, distance from a fair share",
         ["order", "ours", "process_share"],
         None,
         AtMost(0.2),
@@ -185,7 +185,7 @@ const GOALS: &[Goal] = &[
         AtMost(1.5),
     ),
     goal(
-        "the same with `order=fair`, where a release grants directly, too",
+        "from one process to another with `order=fair`, p50, of a direct grant",
         ["handoff", "ours-fair", "handoff_p50_us"],
         Some("direct-grant"),
         AtMost(1.5),
