@@ -203,8 +203,8 @@ impl<'a> Wait<'a> {
 
     /// The number of the attempt that is sent at `sent`, if a release may grant it a fair lock.
     ///
-    /// Such a grant is for the time of a waiter's presence, and the watchdog's first renewal gives it
-    /// the lease that was asked for. No replica has confirmed it.
+    /// Such a grant is for the time of a waiter's presence, and the watchdog's first renewal gives
+    /// it the lease that was asked for. No replica has confirmed it.
     fn number_attempt(&mut self, tokens: Tokens, sent: Moment) -> Option<NonZeroU32> {
         if self.lock.name.kind() != LockKind::Fair {
             return None;
