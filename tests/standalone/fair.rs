@@ -340,7 +340,7 @@ fn release_that_others_listen_for_is_granted_to_none() {
     let owners = holder_and_direct_waiter(&bench);
     let mutex = bench.backend.watch(&name("x"), Arc::new(Named::default()), soon()).unwrap();
     assert_eq!(told_by_release(&bench, owners), None);
-    assert!(!server.probe().exists("x"), "whoever asks first gets it");
+    assert!(!server.probe().exists("x"), "the first request gets it");
     drop(mutex);
 }
 

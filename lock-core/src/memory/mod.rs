@@ -339,7 +339,6 @@ impl Backend for MemoryBackend {
         _by: Moment,
     ) -> Result<Release, Failure> {
         let AcquisitionId { name, owner, lease, .. } = acquisition;
-        let unix = self.0.clock.unix_time();
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
         if options.tombstone == Tombstone::Leave {
@@ -372,11 +371,11 @@ impl Backend for MemoryBackend {
         if let (Some(used), Some(counter)) = (options.last_used, state.tokens.get_mut(&*plain)) {
             counter.last = counter.last.min(used.get());
         }
+        let may_grant = name.kind() == LockKind::Fair && options.kept.is_none();
         // Others that wait for a release get a chance.
-        let mut watches = state.watches.get(&*plain).into_iter().flatten();
-        let is_for_others = watches.any(|watch| watch.kind != LockKind::Fair);
-        if name.kind() == LockKind::Fair && options.kept.is_none() && !is_for_others {
-            let next = state.grant_next(name, now, unix);
+        let is_fair = |watch: &Watcher| watch.kind == LockKind::Fair;
+        if may_grant && state.watches.get(&*plain).into_iter().flatten().all(is_fair) {
+            let next = state.grant_next(name, now, self.0.clock.unix_time());
             return Ok(Release::FreedFor(self.wake_with(state, name, next)));
         }
         drop(state);
