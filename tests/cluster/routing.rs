@@ -6,6 +6,7 @@ use distlock::{
 };
 use distlock_tests::cluster::Cluster;
 use distlock_tests::guards::await_renewals;
+use distlock_tests::probe::Probe;
 use distlock_tests::time::{always, eventually, ms, timed, within};
 use lock_core::backend::{
     AcquisitionId, Attempt, Failure, LockInfo, Receipt, Release, ReleaseOptions,
@@ -171,19 +172,22 @@ fn release_with_wakes_in_a_moving_slot_is_finished_after_unlock() {
 fn waiter_is_woken_on_the_new_node_of_its_slot() {
     let cluster = Cluster::steady();
     let (from, to) = (2, 0);
-    for (channels, command) in [("auto", "cmd=ssubscribe"), ("plain", "cmd=subscribe")] {
+    for (channels, listed) in [("auto", "SHARDCHANNELS"), ("plain", "CHANNELS")] {
         let name = cluster.name_on(from, &format!("woken-{channels}"));
+        let any = format!("*{name}*");
+        let is_watched =
+            |probe: &mut Probe| !probe.command(&["PUBSUB", listed, &any]).texts().is_empty();
         let settings = format!("watchdog=5m&command_timeout=1s&channels={channels}");
         let [one, other] = [(); 2].map(|()| client_with(&cluster.url(), &settings));
         let held = take(&one, &name);
         thread::scope(|scope| {
             let waits = scope.spawn(|| take(&other, &name).unlock());
             let mut probe = cluster.node(from).probe();
-            eventually("it waits", LONG, || probe.clients().join(" ").contains(command));
+            eventually("it waits", LONG, || is_watched(&mut probe));
             cluster.move_slot(cluster.slot(&name), from, to);
             // Whichever way it hears of it: the slot's new node tells of the release.
             let mut probe = cluster.node(to).probe();
-            eventually("it waits there", LONG, || probe.clients().join(" ").contains(command));
+            eventually("it waits there", LONG, || is_watched(&mut probe));
             held.unlock().unwrap();
             // Far sooner than the lease ends.
             within(LONG / 3, || waits.join().unwrap().unwrap());
