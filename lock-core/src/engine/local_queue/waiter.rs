@@ -286,9 +286,13 @@ impl LockWake {
         if lock.leaves_turns() {
             state.fairness.release_heard();
         }
-        let Some(head) = state.queue.head_mut() else { return };
-        if head.contending && is_meant(&lock, head) {
-            head.request.signal.raise();
+        let head = state.queue.head_mut().filter(|head| head.contending);
+        let signal = head
+            .and_then(|head| is_meant(&lock, head).then(|| Arc::clone(&head.request.signal)));
+        // Not under the mutex: it would wait for that as soon as it is awake.
+        drop(state);
+        if let Some(signal) = signal {
+            signal.raise();
         }
     }
 }
