@@ -287,8 +287,8 @@ impl LockWake {
             state.fairness.release_heard();
         }
         let head = state.queue.head_mut().filter(|head| head.contending);
-        let signal = head
-            .and_then(|head| is_meant(&lock, head).then(|| Arc::clone(&head.request.signal)));
+        let signal =
+            head.and_then(|head| is_meant(&lock, head).then(|| Arc::clone(&head.request.signal)));
         // Not under the mutex: it would wait for that as soon as it is awake.
         drop(state);
         if let Some(signal) = signal {
