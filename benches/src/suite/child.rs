@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// A worker process. ReleaseOptions the pipe ends it.
+/// A worker process. It ends with its input.
 pub(super) struct Child {
     process: std::process::Child,
     input: Option<ChildStdin>,

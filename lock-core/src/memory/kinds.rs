@@ -44,6 +44,12 @@ struct Position {
     direct: Option<NonZeroU32>,
 }
 
+impl Position {
+    fn next_owner(&self) -> NextOwner {
+        NextOwner::new(OwnerText::new(&self.owner.to_string()))
+    }
+}
+
 impl Shares {
     /// Forgets what is over.
     fn purge(&mut self, now: Moment) {
@@ -265,8 +271,7 @@ impl State {
 
     /// The first of the waiters that the store knows.
     pub(super) fn next_in_queue(&mut self, name: &LockName, now: Moment) -> Option<NextOwner> {
-        let first = self.shares(name, now).next(now)?;
-        Some(NextOwner::new(OwnerText::new(&first.owner.to_string())))
+        self.shares(name, now).next(now).map(Position::next_owner)
     }
 
     /// Grants a free fair lock to the first waiter that the store knows, if a release may.
@@ -277,9 +282,9 @@ impl State {
         unix: Duration,
     ) -> Option<NextOwner> {
         let shares = self.shares.get_mut(&*plain(name))?;
-        let &Position { owner, direct, .. } = shares.next(now)?;
-        let next = NextOwner::new(OwnerText::new(&owner.to_string()));
-        let Some(attempt) = direct else { return Some(next) };
+        let first = shares.next(now)?;
+        let (owner, next) = (first.owner, first.next_owner());
+        let Some(attempt) = first.direct else { return Some(next) };
         shares.leave_queue(owner);
         let token = self.next_tokens(&plain(name), 0, now, unix)?.first();
         self.hold(name, owner, now + WAITER_PRESENCE, None);
