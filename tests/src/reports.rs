@@ -2,8 +2,8 @@
 //! foreign client, to a holder the loss.
 
 use crate::probe::Probe;
-use crate::time::{eventually, within};
-use distlock::{Client, DistLock, LossCause};
+use crate::time::{eventually, let_pass, within};
+use distlock::{Client, DistLock, LockGuard, LossCause};
 use std::thread;
 use std::time::Duration;
 
@@ -50,4 +50,22 @@ pub fn loss_is_reported(client: &Client, name: &str, servers: &mut [Probe]) {
     }
     let loss = losses.recv_timeout(LONG).expect("it is told of the loss");
     assert_eq!(loss.cause(), LossCause::Gone);
+}
+
+/// Locks of these guards are held, of which each has a lease that need not be renewed for minutes:
+/// only once, a second after the grant, for its report. Not again and again, as if each renewal
+/// showed a change.
+#[track_caller]
+pub fn renewals_are_few(held: &[LockGuard], servers: &mut [Probe]) {
+    let mut scripts = || -> Vec<u64> {
+        let calls =
+            |server: &mut Probe| server.command_calls("evalsha") + server.command_calls("eval");
+        servers.iter_mut().map(calls).collect()
+    };
+    let before = scripts();
+    let_pass(Duration::from_secs(3));
+    let most = 8 * held.len() as u64;
+    for (before, now) in before.into_iter().zip(scripts()) {
+        assert!(now - before <= most, "{} scripts in 3 s, of {} locks", now - before, held.len());
+    }
 }

@@ -114,8 +114,8 @@ pub(crate) trait ConnectionLike {
         false
     }
 
-    /// Whether changes of the keys of the scripts that follow are to be reported, where this is a
-    /// connection that has them reported.
+    /// Whether the scripts that follow renew, and changes of their keys are to be reported, where
+    /// this is a connection that has them reported. Not before the first call.
     fn report_changes_of_keys(&mut self, _are_reported: bool) {}
 
     /// The server at the other end.

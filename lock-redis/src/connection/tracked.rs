@@ -1,4 +1,4 @@
-//! [`TrackedConnection`]: a connection that reads the keys of each script after it, so that the
+//! [`TrackedConnection`]: a connection that reads the keys of each renewal after it, so that the
 //! server reports their next change.
 
 use super::{BorrowedConnection, CallError, Connection, ConnectionLike, Request, Server};
@@ -11,8 +11,9 @@ use std::sync::Arc;
 /// for each of its reads (Redis 7.0).
 pub(crate) struct TrackedConnection<'a> {
     connection: BorrowedConnection<'a>,
-    is_paused: bool,
+    is_reading: bool,
     missed_change: bool,
+    is_uncertain: bool,
     refusal: Option<ServerError>,
 }
 
@@ -23,12 +24,24 @@ const EXISTS: &[&[u8]] = &[b"EXISTS"];
 
 impl<'a> TrackedConnection<'a> {
     pub(crate) fn new(connection: BorrowedConnection<'a>) -> Self {
-        Self { connection, is_paused: false, missed_change: false, refusal: None }
+        Self {
+            connection,
+            is_reading: false,
+            missed_change: false,
+            is_uncertain: false,
+            refusal: None,
+        }
     }
 
     /// Whether a key was deleted behind its renewal and before it was read: that is not reported.
     pub(crate) fn has_missed_change(&self) -> bool {
         self.missed_change
+    }
+
+    /// Whether that cannot be told, because some were another's: one of those may stand for one
+    /// that was deleted.
+    pub(crate) fn may_have_missed_change(&self) -> bool {
+        self.is_uncertain
     }
 
     /// Why the server tracks no keys any more, if it says so.
@@ -66,7 +79,7 @@ impl ConnectionLike for TrackedConnection<'_> {
         requests: &[Request<'_>],
         by: Moment,
     ) -> (Vec<Reply>, Result<(), CallError>) {
-        if self.is_paused {
+        if !self.is_reading {
             return self.connection.call_many(requests, by);
         }
         let keys: Vec<_> = requests.iter().map(script_keys).collect();
@@ -89,9 +102,9 @@ impl ConnectionLike for TrackedConnection<'_> {
                     self.refusal = Some(error);
                 }
                 if let Some(Reply::Int(there)) = replies.next() {
-                    // One that another has taken may stand for one that is deleted.
                     let written = renewed(&answer, keys);
-                    self.missed_change |= usize::try_from(there) != Ok(written);
+                    self.missed_change |= usize::try_from(there).is_ok_and(|it| it < written);
+                    self.is_uncertain |= (1..keys.len()).contains(&written);
                 }
             }
             answers.push(answer);
@@ -106,7 +119,7 @@ impl ConnectionLike for TrackedConnection<'_> {
     }
 
     fn report_changes_of_keys(&mut self, are_reported: bool) {
-        self.is_paused = !are_reported;
+        self.is_reading = are_reported;
     }
 
     fn server(&self) -> &Arc<Server> {

@@ -353,14 +353,20 @@ impl OwnedFormat {
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
         let kind_of = |one: &RenewalRequest| kinds::format_of(one.acquisition.name.kind());
+        let renew_mutexes = |link: &mut dyn ConnectionLike, batch: &[RenewalRequest]| {
+            link.report_changes_of_keys(true);
+            let renewals = self.renew_mutexes(link, batch, &self.labels(batch.iter()), by);
+            link.report_changes_of_keys(false);
+            renewals
+        };
         if batch.iter().all(|one| kind_of(one).is_none()) {
-            return self.renew_mutexes(link, batch, &self.labels(batch.iter()), by);
+            return renew_mutexes(link, batch);
         }
         let (others, mutexes): (Vec<_>, Vec<_>) =
             batch.iter().cloned().partition(|one| kind_of(one).is_some());
         let mut mutexes = match mutexes.is_empty() {
             true => Vec::new(),
-            false => self.renew_mutexes(link, &mutexes, &self.labels(mutexes.iter()), by)?,
+            false => renew_mutexes(link, &mutexes)?,
         }
         .into_iter();
         let mut others = self.renew_kinds(link, &others, by).into_iter();
@@ -413,7 +419,7 @@ impl OwnedFormat {
             for (at, renewal) in group.iter().zip(answers) {
                 renewals[*at] = Some(renewal);
             }
-            link.report_changes_of_keys(true);
+            link.report_changes_of_keys(false);
         }
         renewals.into_iter().flatten().collect()
     }

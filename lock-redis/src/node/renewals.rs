@@ -7,6 +7,15 @@ use crate::connection::{AcknowledgedConnection, ConnectionLike};
 use lock_core::Moment;
 use lock_core::backend::{Failure, Renewal, RenewalRequest};
 
+/// What the answer of this server means for a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum AnswerWeight {
+    /// What it says is gone is lost, and not renewed again.
+    Sole,
+    /// It is one vote: what is another's here may stay so for as long as ours is held.
+    Vote,
+}
+
 impl Node {
     /// See [`Backend::renew`](lock_core::Backend::renew).
     pub fn renew_batch(
@@ -16,7 +25,7 @@ impl Node {
     ) -> Vec<Result<Renewal, Failure>> {
         let is_off = |one: &RenewalRequest| one.replication.is_off();
         let plainly = |batch: &[RenewalRequest]| {
-            self.renew_on_any_connection(batch, by, |link| {
+            self.renew_on_any_connection(batch, by, AnswerWeight::Sole, |link| {
                 self.inner.format.owned(RENEWED)?.renew(link, batch, by)
             })
         };
@@ -44,6 +53,7 @@ impl Node {
         &self,
         batch: &[RenewalRequest],
         by: Moment,
+        weight: AnswerWeight,
         renew: impl FnOnce(&mut dyn ConnectionLike) -> Result<Vec<Result<T, Failure>>, Failure>,
     ) -> Vec<Result<T, Failure>> {
         if batch.is_empty() {
@@ -56,7 +66,7 @@ impl Node {
         let renewals = match self.renewal_connection(first_by) {
             Ok(mut connection) => {
                 let renewals = renew(connection.get());
-                self.check_reports(&connection, batch);
+                self.check_reports(&connection, batch, weight);
                 renewals
             }
             Err(none) if stands => {
@@ -94,18 +104,24 @@ impl Node {
             renewal => renewal,
         };
         let renewals = renewals.into_iter().zip(needs).map(weighed).collect();
-        self.check_reports(&connection, batch);
+        self.check_reports(&connection, batch, AnswerWeight::Sole);
         Ok(renewals)
     }
 
     /// Renews once more what has changed behind its renewal, before it was read: that is not
     /// reported.
-    fn check_reports(&self, connection: &NodeConnection<'_>, batch: &[RenewalRequest]) {
+    fn check_reports(
+        &self,
+        connection: &NodeConnection<'_>,
+        batch: &[RenewalRequest],
+        weight: AnswerWeight,
+    ) {
         let NodeConnection::Tracked(connection) = connection else { return };
         if let Some(error) = connection.refusal() {
             self.reports_are_refused(connection.reports_to(), error.clone());
         }
-        if connection.has_missed_change() {
+        let is_unclear = weight == AnswerWeight::Sole && connection.may_have_missed_change();
+        if connection.has_missed_change() || is_unclear {
             let names: Vec<_> = batch.iter().map(|one| one.acquisition.name.clone()).collect();
             self.inner.dialer.server().notices().changed(Some(&names));
         }

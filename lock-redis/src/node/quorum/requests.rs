@@ -3,6 +3,7 @@
 
 use super::{MarkerRequest, NodeView, ProposalReply, ServerInfo, ServerState, VoteTerms};
 use crate::connection::ConnectionLike;
+use crate::node::renewals::AnswerWeight;
 use crate::node::{Node, QUORUM, RENEWED, on};
 use lock_core::backend::{Attempt, Failure, LockInfo, Renewal, RenewalRequest};
 use lock_core::{LockName, Moment};
@@ -111,7 +112,7 @@ impl Node {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Response<Renewal>, Failure>> {
-        self.renew_on_any_connection(batch, by, |link| {
+        self.renew_on_any_connection(batch, by, AnswerWeight::Vote, |link| {
             let renewals = self.inner.format.owned(RENEWED)?.renew(link, batch, by)?.into_iter();
             let view = self.view(link, by)?;
             let response = |what| Response { what, from: view.clone() };

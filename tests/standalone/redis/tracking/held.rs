@@ -350,3 +350,20 @@ fn locks_far_from_the_server_are_renewed_once_in_each_third_of_the_lease() {
     assert!(renewals <= due, "{renewals} {due}");
     assert!(guards.iter().all(|guard| guard.is_valid()));
 }
+
+/// Of every kind: what its renewal writes is what is read behind it.
+#[test]
+fn held_lock_of_any_kind_is_renewed_only_now_and_then() {
+    let server = RedisServer::start();
+    let client = client(&server, "watchdog=10m");
+    let shared = client.rw_lock("shared").unwrap();
+    let (one, two) = (client.semaphore("one", 3).unwrap(), client.semaphore("two", 3).unwrap());
+    let held = [
+        client.mutex("mutex").unwrap().lock().unwrap(),
+        client.fair_mutex("fair").unwrap().lock().unwrap(),
+        shared.read().lock().unwrap(),
+        client.rw_lock("written").unwrap().write().lock().unwrap(),
+    ];
+    let _permits = [one.acquire().unwrap(), two.acquire_many(2).unwrap()];
+    renewals_are_few(&held, &mut [server.probe()]);
+}
