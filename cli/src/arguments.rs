@@ -412,7 +412,8 @@ pub(crate) struct HoldArguments {
     pub(crate) patience: Patience,
     #[command(flatten)]
     pub(crate) take: TakeArguments,
-    /// The lease that is renewed [default: `watchdog` of the URL or file, 30 s]
+    /// The lease that is renewed [default: of the URL or file `lease`, which is not renewed, or
+    /// else `watchdog`, 30 s]
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub(crate) lease: Option<Duration>,
     /// Hold the lock for so long at most: a lease of that time, which is not renewed

@@ -136,10 +136,11 @@ default backend is measured.
 Exit status: 0, 128+n after signal n, or one of `distlock --help`.";
 
 pub(crate) const BREAK: &str = "\
-This breaks mutual exclusion: the holder learns of it within a third of its
-lease, and another one may enter at once. Asks for confirmation on a terminal;
-elsewhere --yes is needed. Exit status: 0 the lock was broken, 1 it was free or
-the answer was no, or one of `distlock --help`.";
+This breaks mutual exclusion: another holder may enter at once. The old one
+learns of it within a third of its lease if that is renewed; with a fixed lease,
+or of another library, perhaps only when it releases. Asks for confirmation on a
+terminal; elsewhere --yes is needed. Exit status: 0 the lock was broken, 1 it was
+free or the answer was no, or one of `distlock --help`.";
 
 pub(crate) const HOLD: &str = "\
 For scripts that cannot run their work as a command. Answers are JSON lines on
@@ -152,9 +153,9 @@ standard output, commands are lines on standard input:
 
 It begins with {\"event\":\"held\",\"token\":N}, or with {\"event\":\"busy\"}. When the
 lock is lost it says {\"event\":\"lost\",\"cause\":\"..\"} at once, answers for another
-second what was asked before that was read, and exits with 75. HUP, INT and TERM
-end the wait (status 128+n) or release. Exit status: 0 released, 1 busy (another
-number by -E), 75 lost, or one of `distlock --help`.";
+second what was asked before that was read, and exits with 75. HUP, INT, QUIT,
+TERM, USR1 and USR2 end the wait (status 128+n) or release. Exit status: 0
+released, 1 busy (another number by -E), 75 lost, or one of `distlock --help`.";
 
 pub(crate) const DOCTOR: &str = "\
 Connects with the settings that the other subcommands use, changes nothing, and

@@ -198,8 +198,13 @@ impl Election {
         self.core().look(OwnedGuard::remaining).unwrap_or_default()
     }
 
-    /// Fails unless this client is the leader for at least `time` yet. Sends no request. Call it
-    /// before a step of the leader's work that takes that long.
+    /// Fails unless this client is the leader for at least `time` yet. Call it before a step of the
+    /// leader's work that takes that long.
+    ///
+    /// # Blocking
+    ///
+    /// As [`OwnedGuard::ensure`]: sends no request, unless with `order=fair` the release of another
+    /// client has just made this one the leader.
     ///
     /// # Errors
     ///

@@ -334,7 +334,7 @@ macro_rules! guard_methods {
         /// # Errors
         ///
         /// [`Error::is_lost`] if it is not held, [`Error::is_unavailable`] if the store did not
-        /// answer.
+        /// answer, [`Error::is_unsupported`] if the wire format does not say who holds it.
         pub fn verify(&self) -> Result<Duration, Error> {
             $dispatch!(&self.0, hold => hold.verify())
         }
@@ -344,12 +344,15 @@ macro_rules! guard_methods {
         ///
         /// # Blocking
         ///
-        /// One request, at most for twice the command timeout.
+        /// One request, at most for twice the command timeout; with `replicas`, twice the sum of
+        /// it and the replication timeout.
         ///
         /// # Errors
         ///
         /// [`Error::is_lost`] if the lock is lost, [`Error::is_unavailable`] if the store did not
-        /// confirm (the old deadline then remains), [`Error::is_misuse`] for an invalid lease.
+        /// confirm, or [`Error::is_insufficient_replicas`] if too few replicas did (the old
+        /// deadline then remains), [`Error::is_misuse`] for an invalid lease,
+        /// [`Error::is_unsupported`] if the wire format does not say who holds it.
         pub fn extend(&self, time: Duration) -> Result<(), Error> {
             $dispatch!(&self.0, hold => hold.extend(time))
         }

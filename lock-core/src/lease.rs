@@ -4,9 +4,8 @@ use crate::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// A lease in whole milliseconds, at least 1 and at most 2^53 - 1.
-///
-/// Zero would delete the key on Redis, and above 2^53 - 1 a Lua number is not exact.
+/// A lease in whole milliseconds, at least 5 ([`SHORTEST`](Self::SHORTEST)) and at most 2^53 - 1:
+/// above that a Lua number is not exact.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseTime(u64);
 

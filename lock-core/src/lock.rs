@@ -57,6 +57,8 @@ pub(crate) mod sealed {
 /// Errors of each method that takes the lock:
 /// - [`Error::is_unavailable`]: the store did not answer for the whole wait or, without a deadline,
 ///   for the outage limit.
+/// - [`Error::is_insufficient_replicas`]: it was free, and with `replicas` too few of them
+///   confirmed the grant, which was taken back.
 /// - [`Error::is_interrupted`]: the interrupt in the options fired.
 /// - [`Error::is_lost`]: this thread lost the lock and still has guards of it: drop them first.
 /// - [`Error::is_foreign_format`]: the value under the key is not a lock in this wire format.
@@ -80,6 +82,10 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
 
     /// Ends this thread's newest [detached](LockGuard::detach) hold.
     ///
+    /// # Blocking
+    ///
+    /// As [`LockGuard::unlock`].
+    ///
     /// # Errors
     ///
     /// [`Error::is_not_held`] (Java's `IllegalMonitorStateException`) if there is none, and those
@@ -88,6 +94,10 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
 
     /// Returns the state of the lock in the store. The answer never comes from a replica; with
     /// Sentinel, the sentinels are also asked whether the server that answered is still the master.
+    ///
+    /// # Blocking
+    ///
+    /// One request, at most for the command timeout; for several locks one for each, in turn.
     ///
     /// # Errors
     ///
@@ -98,6 +108,10 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
     ///
     /// For operators: it breaks mutual exclusion. A holder of this library learns of it at its next
     /// renewal, at its next [`LockGuard::verify`], or when it unlocks.
+    ///
+    /// # Blocking
+    ///
+    /// One request, at most for the command timeout; for several locks one for each, in turn.
     ///
     /// # Errors
     ///
@@ -114,7 +128,8 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
     /// Returns the name of the lock.
     fn name(&self) -> &LockName;
 
-    /// Waits for the lock. The watchdog renews it until the guard is dropped.
+    /// Waits for the lock. The watchdog renews it until the guard is dropped, unless the settings
+    /// have a fixed `lease`.
     ///
     /// # Errors
     ///
@@ -168,7 +183,11 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
         self.acquire(&options.with_deadline())
     }
 
-    /// Returns whether the lock is held in the store.
+    /// Asks the store whether the lock is held.
+    ///
+    /// # Blocking
+    ///
+    /// As [`inspect`](Self::inspect).
     ///
     /// # Errors
     ///
@@ -177,15 +196,19 @@ pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
         Ok(self.inspect()?.holder.is_some())
     }
 
-    /// Returns what is left of the holder's lease in the store: `None` if the lock is free,
+    /// Asks the store what is left of the holder's lease: `None` if the lock is free,
     /// [`Duration::MAX`] if the lease has no end. The holder itself may trust
     /// [`LockGuard::remaining`] only.
+    ///
+    /// # Blocking
+    ///
+    /// As [`inspect`](Self::inspect).
     ///
     /// # Errors
     ///
     /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
     fn time_to_live(&self) -> Result<Option<Duration>, Error> {
-        Ok(self.inspect()?.holder.map(|holder| holder.remaining.unwrap_or(Duration::MAX)))
+        Ok(self.inspect()?.time_to_live())
     }
 }
 

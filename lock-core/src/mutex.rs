@@ -40,8 +40,8 @@ pub struct Mutex(SingleLock);
 /// A lock on one name that its guards own: a guard can be sent to another thread. Not reentrant: a
 /// thread that locks it twice waits for itself, as with [`std::sync::Mutex`].
 ///
-/// It has the methods of [`DistLock`] but does not implement it, because the guards of a `DistLock`
-/// stay with their thread. Converted into a `DistLock`, as a member of a
+/// It has the methods of [`DistLock`] that are not about the calling thread, but does not implement
+/// it: guards of a `DistLock` stay with their thread. Converted into a `DistLock`, as a member of a
 /// [`MultiLock`](crate::MultiLock), it becomes the [`Mutex`] of its name: the same lock, held by
 /// threads.
 ///
@@ -247,6 +247,15 @@ impl OwnedMutex {
     /// See [`DistLock::inspect`].
     pub fn is_locked(&self) -> Result<bool, Error> {
         Ok(self.inspect()?.holder.is_some())
+    }
+
+    /// See [`DistLock::time_to_live`].
+    ///
+    /// # Errors
+    ///
+    /// See [`DistLock::inspect`].
+    pub fn time_to_live(&self) -> Result<Option<Duration>, Error> {
+        Ok(self.inspect()?.time_to_live())
     }
 
     /// See [`DistLock::force_unlock`].

@@ -29,7 +29,7 @@ pub struct LockOptions {
 
 impl LockOptions {
     /// Makes the default options: wait for ever (`lock_with`) or not at all (`try_lock_with`), a
-    /// lease that the watchdog renews, no interrupt.
+    /// lease that the watchdog renews (or the fixed `lease` of the settings), no interrupt.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -90,6 +90,10 @@ macro_rules! held_by_guards {
             /// Such a guard is not reentrant, and no guard of its thread is known to be beside it:
             /// a thread that reads and asks for the write lock waits for itself.
             ///
+            /// # Blocking
+            ///
+            /// As [`DistLock::acquire`](crate::DistLock::acquire).
+            ///
             /// # Errors
             ///
             /// See [`DistLock`](crate::DistLock).

@@ -155,6 +155,10 @@ impl Semaphore {
     /// is granted, to waiters neither, until fewer than the limit are held. A wait for more permits
     /// than the limit goes on if it has begun before: the limit may rise again.
     ///
+    /// # Blocking
+    ///
+    /// One request, at most for the command timeout.
+    ///
     /// # Errors
     ///
     /// [`Error::is_unavailable`], [`Error::is_foreign_format`]; [`Error::is_misuse`] if the limit
@@ -171,6 +175,10 @@ impl Semaphore {
     /// Returns the state of the semaphore in the store:
     /// [`permits`](LockInfo::permits) has its limit and what is free.
     ///
+    /// # Blocking
+    ///
+    /// One request, at most for the command timeout.
+    ///
     /// # Errors
     ///
     /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
@@ -180,6 +188,10 @@ impl Semaphore {
 
     /// Takes all permits from their holders, which learn of it as of a lost lock, and returns
     /// whether there were any. For operators. The limit stays.
+    ///
+    /// # Blocking
+    ///
+    /// One request, at most for the command timeout.
     ///
     /// # Errors
     ///

@@ -84,6 +84,12 @@ impl LockInfo {
         largest_token: None,
     };
 
+    /// What is left of the holder's lease: `None` if the lock is free, [`Duration::MAX`] if the
+    /// lease has no end.
+    pub(crate) fn time_to_live(&self) -> Option<Duration> {
+        self.holder.as_ref().map(|holder| holder.remaining.unwrap_or(Duration::MAX))
+    }
+
     /// Makes the state of a lock with this holder.
     #[must_use]
     pub fn held(holder: HolderInfo) -> Self {
