@@ -1,7 +1,11 @@
 //! Cleanup of what a client has left on nodes that did not answer in time. The leases here are
 //! longer than every test: what is gone was given back.
 
-use distlock::{Client, DistLock, LockOptions};
+use distlock::backend::{AcquisitionId, Answer, Attempt, KeptLock, ReleaseOptions};
+use distlock::{
+    Backend, Client, ClientId, Clock, Context, DistLock, LeaseTime, LockName, LockOptions,
+    MemoryBackend, OwnerId, QuorumBackend, SystemClock,
+};
 use distlock_tests::probe::Probe;
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
@@ -114,6 +118,31 @@ fn release_that_keeps_the_lock_and_that_one_node_missed_is_repeated() {
         assert!(quorum.servers.iter().all(|server| server.probe().exists("a")), "{fault:?}");
         assert!(client.mutex("a").unwrap().try_lock().unwrap().is_none());
     }
+}
+
+/// The turn of each request comes after its time: none is sent before the nodes' own cleanups.
+#[test]
+fn release_that_came_too_late_for_all_nodes_keeps_the_lock() {
+    let context = Context::new(Arc::new(SystemClock), ClientId::random());
+    let store = || Arc::new(MemoryBackend::new(Arc::new(SystemClock))) as Arc<dyn Backend>;
+    let stores = vec![store(), store(), store()];
+    let quorum = QuorumBackend::new(stores.clone(), ms(500), &context).unwrap();
+    let (name, lease) = (LockName::new("a").unwrap(), LeaseTime::new(SOON).unwrap());
+    let [owner, next] = [1, 2].map(|number| OwnerId::new(context.client, number));
+    let attempt = Attempt::new(&name, owner, lease);
+    let answer = quorum.acquire(&attempt, SystemClock.now() + SOON).unwrap();
+    let Answer::Granted(grant) = answer else { panic!("{answer:?}") };
+    eventually("all have it", SOON, || stores.iter().all(|it| has(it, &name, owner)));
+    let held = AcquisitionId::new(name.clone(), owner, lease, grant.receipt);
+    let options = ReleaseOptions::WITHOUT_TOMBSTONE.kept(Some(KeptLock::new(next, lease)));
+    quorum.release(&held, options, SystemClock.now()).unwrap_err();
+    eventually("it is kept on all", SOON, || stores.iter().all(|it| has(it, &name, next)));
+}
+
+/// Whether this store says that the lock is this owner's.
+fn has(store: &Arc<dyn Backend>, name: &LockName, owner: OwnerId) -> bool {
+    let info = store.inspect(name, SystemClock.now() + SOON).unwrap();
+    info.holder.is_some_and(|holder| owner.matches(&holder.owner))
 }
 
 #[test]

@@ -238,6 +238,17 @@ impl AttemptState {
         node.granted.is_some().then_some(asked)
     }
 
+    /// The outcome of a release for which this node need not be asked.
+    pub(super) fn known_release(
+        &self,
+        context: &NodeContext,
+        asked: ReleaseOptions,
+    ) -> Option<Release> {
+        let at = context.number();
+        let is_needless = self.release_options(at, asked).is_none();
+        is_needless.then(|| self.note_release(at, Release::Gone))
+    }
+
     /// Releases the lock on this node.
     pub(super) fn release_on(
         &self,

@@ -151,12 +151,28 @@ impl NodeWorker {
         request: impl FnOnce(&NodeContext, Moment) -> Result<T, Failure> + Send + 'static,
         done: impl FnOnce(&NodeContext, Result<T, Failure>) + Send + 'static,
     ) {
+        self.ask_unless(queue, by, |_| None, request, done);
+    }
+
+    /// The same, unless the outcome is `known` when its turn comes: then the node is not asked, and
+    /// nothing is learned of it.
+    pub(super) fn ask_unless<T: Send + 'static>(
+        &self,
+        queue: Queue,
+        by: Moment,
+        known: impl FnOnce(&NodeContext) -> Option<T> + Send + 'static,
+        request: impl FnOnce(&NodeContext, Moment) -> Result<T, Failure> + Send + 'static,
+        done: impl FnOnce(&NodeContext, Result<T, Failure>) + Send + 'static,
+    ) {
         let is_attempt = queue == Queue::Attempts;
         let open = usize::from(is_attempt);
         self.context.open.fetch_add(open, Ordering::AcqRel);
         let time = by.since(self.context.now());
         let send: Request = Box::new(move |context| {
-            let ask = || context.ask(by, time, |by| request(context, by));
+            let ask = || match known(context) {
+                Some(known) => Ok(known),
+                None => context.ask(by, time, |by| request(context, by)),
+            };
             let outcome = if is_attempt { context.busy(ask) } else { ask() };
             // Before `done`: the thread that it wakes may send the next request at once.
             context.open.fetch_sub(open, Ordering::AcqRel);
@@ -362,6 +378,9 @@ impl NodeContext {
 
     fn begin_watch(&self) -> bool {
         let Some(watch) = self.watches.lock().pop() else { return true };
+        if !watch.is_wanted() {
+            return true;
+        }
         let outcome =
             self.ask(self.by(), self.node_timeout, |by| watch.start(self.number, &self.node, by));
         let answered = !is_unavailable(&outcome);
@@ -438,5 +457,27 @@ mod tests {
         assert!(is_suspect(NODE_TIMEOUT, NODE_TIMEOUT));
         assert!(!is_suspect(NODE_TIMEOUT / 5, NODE_TIMEOUT / 5));
         assert!(is_suspect(NODE_TIMEOUT / 5, Duration::ZERO), "it refused");
+    }
+
+    #[test]
+    fn what_needs_no_request_makes_no_silent_node_seem_alive() {
+        const LONG: Duration = Duration::from_secs(60);
+        let clock: Arc<dyn Clock> = Arc::new(lock_core::SystemClock);
+        let node = QuorumNode::of_store(1, Arc::new(MemoryBackend::new(Arc::clone(&clock))));
+        let worker = NodeWorker::new(0, node, Arc::clone(&clock), LONG);
+        let silent = |_| Err::<(), _>(Failure::Unknown(Error::unavailable("no answer")));
+        let _outcome = worker.context().ask(clock.now() + LONG, LONG, silent);
+        for is_known in [true, false] {
+            let (told, outcome) = std::sync::mpsc::channel();
+            worker.ask_unless(
+                Queue::Attempts,
+                clock.now() + LONG,
+                move |_| is_known.then_some(()),
+                |_, _| Ok(()),
+                move |_, outcome| told.send(outcome.is_ok()).unwrap(),
+            );
+            assert!(outcome.recv_timeout(LONG).unwrap());
+            assert_eq!(worker.context().is_suspect(), is_known);
+        }
     }
 }

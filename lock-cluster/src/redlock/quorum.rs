@@ -177,17 +177,18 @@ impl Quorum {
                 submit_release(worker.context(), state, &acquisition, options, by, each);
                 continue;
             }
-            let (state, late) = (state.clone(), acquisition.clone());
+            let (state, before, late) = (state.clone(), state.clone(), acquisition.clone());
+            let known = move |context: &NodeContext| before?.known_release(context, options);
             let request = move |context: &NodeContext, by| match &state {
                 Some(state) => state.release_on(context, &acquisition, options, by),
                 // An attempt without an answer may have been granted on any node.
                 None => context.release(&acquisition, ReleaseOptions::WITH_TOMBSTONE, by),
             };
-            worker.ask(Queue::Attempts, by, request, move |context, outcome| {
+            worker.ask_unless(Queue::Attempts, by, known, request, move |context, outcome| {
                 if matches!(&outcome, Err(Failure::NotSent(_))) {
                     let AcquisitionId { name, owner, lease, .. } = late;
-                    let receipt = Receipt::default();
-                    context.release_later(AcquisitionId::new(name, owner, lease, receipt), None);
+                    let late = AcquisitionId::new(name, owner, lease, Receipt::default());
+                    context.release_later(late, options.kept);
                 }
                 each(context.number(), outcome);
             });
