@@ -1,7 +1,7 @@
 //! Masters that die, are frozen, give way or come back.
 
 use crate::scene::{LONG, Load, client, client_with, take, turn};
-use distlock::DistLock;
+use distlock::{DistLock, LockName};
 use distlock_tests::cluster::{Cluster, Failover, TAKEOVER};
 use distlock_tests::time::{Stopwatch, always, eventually, let_pass, ms};
 use std::thread;
@@ -134,7 +134,13 @@ fn frozen_master_is_replaced_and_returns_as_a_replica() {
     let (held, elsewhere) = (take(&client, &mine), take(&client, &others));
     cluster.wait_for_replicas(frozen);
     let replica = cluster.replica_of(frozen);
+    let operator = client_with(&cluster.url(), "command_timeout=500ms");
+    let both = [&mine, &others].map(|name| LockName::new(name).unwrap());
+    assert!(operator.inspect_all(&both).iter().all(Result::is_ok));
     cluster.node(frozen).pause();
+    // The other node is asked, too, although the first one hangs.
+    let states = operator.inspect_all(&both);
+    assert!(states[1].as_ref().is_ok_and(|state| state.holder.is_some()), "{states:?}");
     cluster.wait_for_owner(slot, replica);
     // A client that finds that its node does not answer has waited for it.
     eventually("the successor is found", LONG, || held.verify().is_ok());

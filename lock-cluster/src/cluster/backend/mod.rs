@@ -379,9 +379,14 @@ impl Backend for ClusterBackend {
             }
         }
         let mut infos: Vec<_> = names.iter().map(|_| None).collect();
+        let mut left = u32::try_from(groups.len()).unwrap_or(u32::MAX);
         for group in groups {
             let own: Vec<_> = group.places.iter().map(|place| names[*place].clone()).collect();
-            let Ok(answers) = group.node.node.inspect_each(&own, by) else { continue };
+            // A node that hangs leaves time for the others, and for what is asked alone.
+            let now = topology.clock().now();
+            let share = now + by.since(now) / left.saturating_add(1);
+            left -= 1;
+            let Ok(answers) = group.node.node.inspect_each(&own, share) else { continue };
             for (place, answer) in group.places.into_iter().zip(answers) {
                 let owner = topology.look(self.topology.slot(&names[place]));
                 let is_owner = owner.is_some_and(|owner| Arc::ptr_eq(&owner, &group.node));
