@@ -398,6 +398,9 @@ pub(crate) struct BreakArguments {
     /// Do not ask
     #[arg(short, long)]
     pub(crate) yes: bool,
+    /// NAME is that of `run --slots`: take all slots from their holders
+    #[arg(long)]
+    pub(crate) slots: bool,
     /// The name of the lock
     pub(crate) name: String,
 }

@@ -5,13 +5,13 @@ use crate::exit::{self, Failure};
 use crate::output::{self, report};
 use crate::store::{held_for, named, rounded, short};
 use distlock::backend::{HolderInfo, LockInfo};
-use distlock::{Client, DistLock, LockName};
+use distlock::{Client, DistLock, Error, LockName, Semaphore};
 use std::sync::Arc;
 
 /// Asks, and breaks the lock.
 pub(crate) fn break_lock(arguments: &BreakArguments) -> Result<u8, Failure> {
     let client = arguments.store.connect_for(&arguments.name)?;
-    let lock = lock_of(&client, &arguments.name)?;
+    let lock = Breakable::of(&client, arguments)?;
     let found = lock.inspect()?;
     if found.holder.is_none() {
         report(format_args!("lock {:?} is free", arguments.name));
@@ -28,11 +28,42 @@ pub(crate) fn break_lock(arguments: &BreakArguments) -> Result<u8, Failure> {
         report("it has another holder by now, and nothing was broken");
         return Ok(exit::CONFLICT);
     }
-    if !lock.force_unlock()? {
+    if !lock.release()? {
         report(format_args!("lock {:?} was released meanwhile", arguments.name));
         return Ok(exit::CONFLICT);
     }
     output::line(&format!("broke lock {who}"))
+}
+
+/// What is broken.
+enum Breakable {
+    Lock(Arc<dyn DistLock>),
+    Slots(Semaphore),
+}
+
+impl Breakable {
+    fn of(client: &Client, arguments: &BreakArguments) -> Result<Self, Failure> {
+        Ok(match arguments.slots {
+            // Any limit will do to look.
+            true => Self::Slots(client.semaphore(&*arguments.name, 1)?),
+            false => Self::Lock(lock_of(client, &arguments.name)?),
+        })
+    }
+
+    fn inspect(&self) -> Result<LockInfo, Error> {
+        match self {
+            Self::Lock(lock) => lock.inspect(),
+            Self::Slots(slots) => slots.inspect(),
+        }
+    }
+
+    /// Whether it was held.
+    fn release(&self) -> Result<bool, Error> {
+        match self {
+            Self::Lock(lock) => lock.force_unlock(),
+            Self::Slots(slots) => slots.force_release_all(),
+        }
+    }
 }
 
 /// The lock of this name. That of a read-write lock wakes its own waiters.
@@ -49,6 +80,9 @@ fn lock_of(client: &Client, name: &str) -> Result<Arc<dyn DistLock>, Failure> {
 /// Whether what is held `now` is held by another than before. Of many readers the store names some,
 /// others each time: new ones among them are not told from those that were there.
 fn has_another_holder(before: &LockInfo, now: &LockInfo) -> bool {
+    if before.permits.is_some() {
+        return false; // the store names one of them
+    }
     let named = |info: &LockInfo| info.readers.as_ref().map_or(0, |it| it.known.len() as u64);
     let has_unnamed = |info: &LockInfo| info.readers.is_some() && info.holders > named(info).max(1);
     if has_unnamed(before) && (named(now) > 0 || has_unnamed(now)) {

@@ -82,6 +82,9 @@ impl From<Error> for Failure {
                               --slots if it is a semaphore";
                 (DATA, remedy)
             }
+            ErrorKind::LeaseTooShort => {
+                (UNAVAILABLE, "its lease could not be renewed: check that the store is up")
+            }
             ErrorKind::Lost => {
                 (LOST, "another holder may have entered: check what was done, then start again")
             }

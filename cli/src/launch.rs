@@ -10,8 +10,8 @@ use crate::processes::Group;
 use crate::signals;
 use crate::terminal::Terminal;
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
-use std::ffi::OsString;
-use std::io::ErrorKind;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -34,10 +34,14 @@ pub(crate) fn launch(front: i32, supervisor: i32, command: &[OsString]) -> Resul
         terminal.give_to_unless_shared(Group(getpid()));
     }
     signals::unblock()?;
-    let error = Command::new(program).args(arguments).exec();
+    Err(cannot_start(program, &Command::new(program).args(arguments).exec()))
+}
+
+/// Why it is not executed.
+pub(crate) fn cannot_start(program: &OsStr, error: &io::Error) -> Failure {
     let status = match error.kind() {
         ErrorKind::NotFound => exit::NOT_FOUND,
         _ => exit::NOT_EXECUTABLE,
     };
-    Err(Failure::new(status, format_args!("{} cannot be started: {error}", program.display())))
+    Failure::new(status, format_args!("{} cannot be started: {error}", program.display()))
 }

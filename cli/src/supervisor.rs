@@ -3,6 +3,7 @@
 
 use crate::arguments::{OnLost, RunArguments};
 use crate::exit::{self, Failure};
+use crate::launch;
 use crate::output::report;
 use crate::processes::{
     Change, Group, LOOK_AGAIN, adopt_orphans, has_descendants, is_stopped, watch,
@@ -10,17 +11,20 @@ use crate::processes::{
 use crate::run::OWN_PROGRAM;
 use crate::signals::{FRONT_ENDED, Signals};
 use crate::store::rounded;
-use crate::taking::Lock;
+use crate::taking::{Lock, tell_of_limit};
 use crate::terminal::Terminal;
 use distlock::crossbeam_channel::{Receiver, after, never, select};
 use distlock::{
-    Clock, Config, Error, Event, Interrupt, LockOptions, Loss, Moment, OwnedGuard, SystemClock,
+    Clock, Config, Error, Event, Interrupt, LeaseTime, LockOptions, Loss, Moment, OwnedGuard,
+    SystemClock,
 };
 use rustix::process::{
     Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
 };
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -71,11 +75,14 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
         guard.unlock()?;
         return Ok(interrupted(&signals));
     }
-    guard.ensure(Duration::ZERO)?;
+    // A fair lock that was handed over has its whole lease only from its first renewal on.
+    guard.ensure(plan.least_validity())?;
     if verbose {
         let waited = rounded(SystemClock.now().since(called));
         report(format_args!("lock {:?} was taken after {waited}", arguments.name));
     }
+    // Then the lock is not kept either: another host may have it.
+    refuse_missing(arguments)?;
     let command = Job::start(arguments, &plan, &guard, &front)?;
     // Not before: a command that never ran may run elsewhere.
     if let Some(Err(refusal)) = arguments.at_least.map(|time| guard.keep_at_least(time)) {
@@ -119,6 +126,18 @@ fn acquire(
     lock.take(options, None)
 }
 
+/// Refuses a command that is not there, as the launcher would.
+fn refuse_missing(arguments: &RunArguments) -> Result<(), Failure> {
+    let Some(program) = arguments.command.first().filter(|_| arguments.line.is_none()) else {
+        return Ok(());
+    };
+    // What is there and cannot be executed has another status.
+    if which::which(program).is_ok() || Path::new(program).exists() {
+        return Ok(());
+    }
+    Err(launch::cannot_start(program, &io::ErrorKind::NotFound.into()))
+}
+
 /// The exit status after a signal that came before the command was started.
 fn interrupted(signals: &Receiver<Signal>) -> u8 {
     let ends = |signal: &Signal| ![Signal::CONT, Signal::CHILD, FRONT_ENDED].contains(signal);
@@ -134,7 +153,7 @@ fn tell(event: &Event, verbose: bool) {
             rounded(*left)
         )),
         Event::Warning { message, .. } if verbose => report(message),
-        _ => {}
+        event => tell_of_limit(event),
     }
 }
 
@@ -176,6 +195,9 @@ impl Plan {
     const LONGEST_MARGIN: Duration = Duration::from_secs(1);
 
     fn of(arguments: &RunArguments, config: &Config) -> Result<Self, Failure> {
+        if let Some(Err(refusal)) = arguments.at_least.map(LeaseTime::new) {
+            return Err(Failure::new(exit::USAGE, format_args!("--at-least: {refusal}")));
+        }
         let lease = arguments.lease.unwrap_or(config.watchdog());
         let margin = (lease / 10).min(Self::LONGEST_MARGIN);
         let default = (lease / 6).min(Self::LONGEST_DEFAULT_GRACE);

@@ -2,11 +2,21 @@
 
 use crate::arguments::TakeArguments;
 use crate::exit::{self, Failure};
+use crate::output::report;
 use crate::store::Clients;
 use distlock::{
-    Error, LockOptions, LockOrder, OwnedGuard, OwnedMutex, ReadLock, Semaphore, WriteLock,
+    Error, Event, LockOptions, LockOrder, OwnedGuard, OwnedMutex, ReadLock, Semaphore, WriteLock,
 };
 use std::time::Duration;
+
+/// Tells the operator that the store has another number of slots: it decides how many run at once.
+pub(crate) fn tell_of_limit(event: &Event) {
+    if let Event::LimitDiffers { lock, asked, stored, .. } = event {
+        report(format_args!(
+            "\"{lock}\" has {stored} slots in the store, and not {asked}: so many may be taken"
+        ));
+    }
+}
 
 /// What a command needs to run.
 pub(crate) enum Lock {

@@ -198,13 +198,8 @@ impl Election {
         self.core().look(OwnedGuard::remaining).unwrap_or_default()
     }
 
-    /// Fails unless this client is the leader for at least `time` yet. Call it before a step of the
-    /// leader's work that takes that long.
-    ///
-    /// # Blocking
-    ///
-    /// As [`OwnedGuard::ensure`]: sends no request, unless with `order=fair` the release of another
-    /// client has just made this one the leader.
+    /// Fails unless this client is the leader for at least `time` yet. Sends no request. Call it
+    /// before a step of the leader's work that takes that long.
     ///
     /// # Errors
     ///
@@ -419,6 +414,8 @@ impl Thread {
     fn wait_and_lead(&self) -> Result<(), Error> {
         let options = LockOptions::new().interrupt(&self.interrupt);
         let guard = self.core.lock.lock_with(&options)?;
+        // Here, where no question waits for the answer.
+        guard.begin_lease()?;
         let signal = Arc::clone(&self.signal);
         guard.on_loss(Listener::new(Wanted::always(), move |_| signal.raise()));
         let state = match mutant("grant_after_resignation_leads") {

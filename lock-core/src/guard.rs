@@ -105,11 +105,9 @@ impl Hold {
 
     fn ensure(&self, time: Duration) -> Result<(), Error> {
         self.engine.must_hold(&self.local, self.acquisition())?;
-        if self.remaining() < time
-            && let Some(lease) = self.acquisition().lease_to_come()
-        {
+        if self.remaining() < time {
             // Whatever comes of it shows in what is left.
-            let _outcome = self.restart_lease(lease);
+            let _outcome = self.begin_lease();
             self.engine.must_hold(&self.local, self.acquisition())?;
         }
         require_remaining(self.remaining(), time, &self.acquisition().name)
@@ -124,6 +122,11 @@ impl Hold {
         let lease = time.saturating_add(time / 50).saturating_add(Duration::from_millis(10));
         let lease = LeaseTime::new(lease).map_err(|error| error.on(&self.acquisition().name))?;
         self.restart_lease(lease)
+    }
+
+    /// Begins the lease that was asked for, if a release granted the lock for less.
+    fn begin_lease(&self) -> Result<(), Error> {
+        self.acquisition().lease_to_come().map_or(Ok(()), |lease| self.restart_lease(lease))
     }
 
     /// Extends the lease to its full length from now.
@@ -506,6 +509,12 @@ pub struct OwnedGuard(Hold);
 impl OwnedGuard {
     pub(crate) fn new(hold: Hold) -> Self {
         Self(hold)
+    }
+
+    /// Begins the lease that was asked for, if a release granted the lock for less. Blocks for at
+    /// most twice the command timeout, and mostly sends no request.
+    pub(crate) fn begin_lease(&self) -> Result<(), Error> {
+        self.0.begin_lease()
     }
 
     /// Tells of a loss, at once if there was one.

@@ -210,9 +210,15 @@ fn slots_are_shown_as_free_or_held() {
     let mut waiting = start(&server, &["wait", "--slots", "it"]);
     first.close_input();
     assert_eq!(waiting.wait_exit(SOON), 0);
-    second.close_input();
-    assert_eq!((first.wait_exit(SOON), second.wait_exit(SOON)), (0, 0));
+    assert_eq!(first.wait_exit(SOON), 0);
     // Without the option the name is that of a lock, which it is not.
-    let (status, said) = ask(&server, &["check", "it"]);
-    assert!(status == 65 && said.contains("add --slots"), "{status}: {said}");
+    for subcommand in [&["check"][..], &["break", "--yes"]] {
+        let (status, said) = ask(&server, &[subcommand, &["it"]].concat());
+        assert!(status == 65 && said.contains("add --slots"), "{status}: {said}");
+    }
+    let (status, said) = ask(&server, &["break", "--yes", "--slots", "it"]);
+    assert!(status == 0 && said.starts_with("broke"), "{status}: {said}");
+    assert_eq!(ask(&server, &["check", "--slots", "it"]).1, "free");
+    assert_eq!(ask(&server, &["break", "--yes", "--slots", "it"]).0, 1, "it is free");
+    assert_eq!(second.wait_exit(SOON), 75);
 }

@@ -267,7 +267,56 @@ fn lock_of_a_command_that_never_ran_is_not_kept() {
     let server = RedisServer::start();
     let mut child = run(&server, &["--at-least", "0.001"], &["sleep", "60"]);
     assert_eq!(child.wait_exit(SOON), 64, "{}", child.errors());
+    assert!(child.errors().contains("--at-least"), "{}", child.errors());
     assert!(!server.probe().exists("it"));
+}
+
+/// Such a lock has a short lease until its first renewal, which the command does not wait for.
+#[test]
+fn command_runs_on_after_a_fair_lock_was_handed_over() {
+    let server = RedisServer::start();
+    let url = format!("{}?order=fair", server.url());
+    let fair = |script: &str| {
+        let words = ["run", "--verbose", "it", "--", "sh", "-c", script];
+        Example::distlock(&words).env("DISTLOCK_URL", &url).spawn()
+    };
+    let mut first = fair(HOLDER);
+    said_pid(&mut first);
+    let mut second = fair("sleep 3; echo done");
+    eventually("it waits", SOON, || server.probe().exists("distlock_queue:{it}"));
+    first.close_input();
+    assert_eq!(second.wait_exit(SOON), 0, "{}", second.errors());
+    assert_eq!(second.output(), "done");
+}
+
+#[test]
+fn lock_of_a_command_that_is_not_there_is_not_kept() {
+    let server = RedisServer::start();
+    for (program, status) in [("/nowhere/job", 127), ("no-such-job", 127)] {
+        let mut child = run(&server, &["--at-least", "60"], &[program]);
+        assert_eq!(child.wait_exit(SOON), status, "{}", child.errors());
+        assert!(child.errors().contains(program), "{}", child.errors());
+        assert!(!server.probe().exists("it"), "{program}");
+    }
+}
+
+#[test]
+fn another_number_of_slots_in_the_store_is_told() {
+    let server = RedisServer::start();
+    let said = |subcommand: &[&str]| {
+        let words = [subcommand, &["--slots", "1", "it"]].concat();
+        let child = Example::distlock(&words).env("DISTLOCK_URL", &server.url());
+        let mut child = child.spawn();
+        child.close_input();
+        assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
+        child.errors()
+    };
+    let mut first = run(&server, &["--slots", "5"], &["true"]);
+    assert_eq!(first.wait_exit(SOON), 0, "{}", first.errors());
+    for subcommand in [&["run", "-c", "true"][..], &["hold"]] {
+        let said = said(subcommand);
+        assert!(said.contains("has 5 slots") && said.contains("not 1"), "{said}");
+    }
 }
 
 #[test]

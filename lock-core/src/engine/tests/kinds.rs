@@ -583,6 +583,22 @@ fn whole_lease_of_a_direct_grant_begins_when_it_is_needed() {
     assert_eq!(store.count("renew"), 1, "that was its whole lease");
 }
 
+/// So no question to it asks the store.
+#[test]
+fn leader_by_a_direct_grant_has_its_whole_lease_from_the_beginning() {
+    let (store, _clock) = Recorded::new();
+    let clients = [in_order(&store), in_order(&store)];
+    let held = clients[0].mutex("x").unwrap().lock().unwrap();
+    let (election, before) = (clients[1].election("x").unwrap(), store.count("acquire"));
+    election.campaign().unwrap();
+    eventually("it has a position", || store.count("acquire") >= before + 2);
+    let asked = store.count("acquire");
+    held.unlock().unwrap();
+    assert!(election.wait_for_leadership(SECOND * 20, None).unwrap());
+    assert!(election.remaining() > SECOND * 20, "{:?}", election.remaining());
+    assert_eq!((store.count("acquire"), store.count("renew")), (asked, 1));
+}
+
 /// What the watchdog would not renew to the lease that was asked for, or replicas must confirm.
 #[test]
 fn other_waits_are_granted_by_an_attempt_of_their_own() {
