@@ -70,6 +70,7 @@ const RENEWAL: &str = "a renewal failed";
 const RELEASE: &str = "a release failed";
 const PAUSE: &str = "the store grants nothing yet: waiting";
 const ACCEPTED: &str = "too few replicas confirmed it: accepted";
+const TAKEN_BACK: &str = "too few replicas confirmed it: taken back";
 const DEGRADED: &str = "held without the replicas that were asked for";
 
 /// Failures that are not over, by message and cause.
@@ -105,12 +106,18 @@ impl Failures {
                 let why = insufficient.to_string();
                 self.failed(ACCEPTED, lock, (why.clone(), why), now, false);
             }
+            Event::InsufficientReplicasTakenBack { lock, insufficient } => {
+                let why = insufficient.to_string();
+                self.failed(TAKEN_BACK, lock, (why.clone(), why), now, true);
+            }
             Event::Degraded { lock, insufficient } => {
                 let why = insufficient.to_string();
                 self.failed(DEGRADED, lock, (why.clone(), why), now, true);
             }
             Event::Renewed { lock, .. } => self.ended(Some(lock), &[RENEWAL], now),
-            Event::Acquired { lock, .. } => self.ended(Some(lock), &[RENEWAL, PAUSE], now),
+            Event::Acquired { lock, .. } => {
+                self.ended(Some(lock), &[RENEWAL, PAUSE, TAKEN_BACK], now);
+            }
             Event::Restored { lock } => self.ended(Some(lock), &[DEGRADED], now),
             Event::Released { lock, .. } | Event::Lost { lock, .. } => {
                 self.ended(Some(lock), &[RENEWAL, PAUSE, DEGRADED], now);
@@ -197,9 +204,6 @@ fn record(event: &Event) {
         Event::RenewalsUsedUp { lock, left } => {
             warn!(target: "distlock", %lock, ?left, "the renewals are used up");
         }
-        Event::InsufficientReplicasTakenBack { lock, insufficient } => {
-            warn!(target: "distlock", %lock, %insufficient, "too few replicas confirmed it: taken back");
-        }
         Event::Restored { lock } => {
             debug!(target: "distlock", %lock, "held with the replicas that were asked for");
         }
@@ -218,6 +222,7 @@ fn record(event: &Event) {
         | Event::ReleaseFailed { .. }
         | Event::Paused { .. }
         | Event::InsufficientReplicasAccepted { .. }
+        | Event::InsufficientReplicasTakenBack { .. }
         | Event::Degraded { .. } => {}
         Event::Warning { kind, message } => {
             warn!(target: "distlock", ?kind, "{message}");
@@ -297,7 +302,8 @@ mod tests {
         let subscriber = subscriber.with_writer(move || writer.clone()).finish();
         let name = |n: u64| LockName::new(&format!("x{n}")).unwrap();
         let insufficient = InsufficientReplicas::new(0, 1);
-        let events: [fn(LockName, InsufficientReplicas, u64) -> Event; 3] = [
+        let events: [fn(LockName, InsufficientReplicas, u64) -> Event; 4] = [
+            |lock, insufficient, _| Event::InsufficientReplicasTakenBack { lock, insufficient },
             |lock, insufficient, _| Event::Degraded { lock, insufficient },
             |lock, insufficient, _| Event::InsufficientReplicasAccepted {
                 lock,
@@ -326,7 +332,7 @@ mod tests {
         });
         let text = String::from_utf8(log.0.lock().clone()).unwrap();
         let count = |level: &str| text.lines().filter(|line| line.contains(level)).count();
-        assert_eq!((count("WARN"), count("INFO")), (3, 1), "{text}");
+        assert_eq!((count("WARN"), count("INFO")), (4, 1), "{text}");
         assert!(text.contains("times=1000") && text.contains("asked for: over"), "{text}");
     }
 
