@@ -2,12 +2,17 @@
 
 use crate::scene::client_with;
 use distlock_tests::cluster::Cluster;
-use distlock_tests::reports::{SETTINGS, loss_is_reported, silent_release_wakes_waiter};
+use distlock_tests::reports::{
+    SETTINGS, little_is_asked_of_all_kinds, loss_is_reported, silent_release_wakes_waiter,
+};
 
 #[test]
 fn nodes_report_silent_releases_and_losses() {
     let cluster = Cluster::start();
     let client = client_with(&cluster.url(), SETTINGS);
+    let mut probes = [0, 1, 2].map(|node| cluster.node(node).probe());
+    let clients = [(); 2].map(|()| client_with(&cluster.url(), SETTINGS));
+    little_is_asked_of_all_kinds(clients, ["mutex", "fair", "read", "written"], &mut probes);
     for node in 0..2 {
         let name = cluster.name_on(node, "reported");
         silent_release_wakes_waiter(&client, &name, &mut [cluster.node(node).probe()]);

@@ -3,7 +3,7 @@
 
 use crate::probe::Probe;
 use crate::time::{eventually, let_pass, within};
-use distlock::{Client, DistLock, LockGuard, LossCause};
+use distlock::{Client, DistLock, Interrupt, LossCause};
 use std::thread;
 use std::time::Duration;
 
@@ -52,20 +52,51 @@ pub fn loss_is_reported(client: &Client, name: &str, servers: &mut [Probe]) {
     assert_eq!(loss.cause(), LossCause::Gone);
 }
 
-/// Locks of these guards are held, of which each has a lease that need not be renewed for minutes:
-/// only once, a second after the grant, for its report. Not again and again, as if each renewal
-/// showed a change.
+/// Each of these locks is held by one client and waited for by another, and hardly anything is
+/// asked of the servers meanwhile: a renewal a second after the grant, for its report, and the look
+/// of a waiter now and then. Not again and again, as if each answer showed a change.
 #[track_caller]
-pub fn renewals_are_few(held: &[LockGuard], servers: &mut [Probe]) {
+pub fn little_is_asked(held: &[&dyn DistLock], wanted: &[&dyn DistLock], servers: &mut [Probe]) {
     let mut scripts = || -> Vec<u64> {
         let calls =
             |server: &mut Probe| server.command_calls("evalsha") + server.command_calls("eval");
         servers.iter_mut().map(calls).collect()
     };
-    let before = scripts();
-    let_pass(Duration::from_secs(3));
-    let most = 8 * held.len() as u64;
-    for (before, now) in before.into_iter().zip(scripts()) {
-        assert!(now - before <= most, "{} scripts in 3 s, of {} locks", now - before, held.len());
-    }
+    let guards: Vec<_> = held.iter().map(|lock| lock.lock().unwrap()).collect();
+    let interrupt = Interrupt::new();
+    thread::scope(|scope| {
+        for lock in wanted {
+            let interrupt = &interrupt;
+            scope.spawn(move || {
+                let ended = lock.lock_interruptibly(interrupt);
+                assert!(ended.unwrap_err().is_interrupted());
+            });
+        }
+        let before = scripts();
+        let_pass(Duration::from_secs(3));
+        let asked: Vec<_> = scripts().iter().zip(before).map(|(now, then)| now - then).collect();
+        interrupt.fire();
+        let most = 15 * (held.len() + wanted.len()) as u64;
+        assert!(asked.iter().all(|count| *count <= most), "{asked:?} scripts in 3 s");
+        println!("{asked:?} scripts in 3 s, at most {most}");
+    });
+    drop(guards);
+}
+
+/// The same of a mutex, a fair one, a lock that is read and one that is written.
+#[track_caller]
+pub fn little_is_asked_of_all_kinds(
+    [one, other]: [Client; 2],
+    [mutex, fair, read, written]: [&str; 4],
+    servers: &mut [Probe],
+) {
+    let mutexes =
+        |client: &Client| [client.mutex(mutex).unwrap(), client.fair_mutex(fair).unwrap()];
+    let read_write = |client: &Client| [read, written].map(|it| client.rw_lock(it).unwrap());
+    let (ours, theirs) = (mutexes(&one), mutexes(&other));
+    let (our_rw, their_rw) = (read_write(&one), read_write(&other));
+    let held: [&dyn DistLock; 4] = [&ours[0], &ours[1], our_rw[0].read(), our_rw[1].write()];
+    let wanted: [&dyn DistLock; 4] =
+        [&theirs[0], &theirs[1], their_rw[0].write(), their_rw[1].read()];
+    little_is_asked(&held, &wanted, servers);
 }

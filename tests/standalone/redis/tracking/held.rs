@@ -353,17 +353,14 @@ fn locks_far_from_the_server_are_renewed_once_in_each_third_of_the_lease() {
 
 /// Of every kind: what its renewal writes is what is read behind it.
 #[test]
-fn held_lock_of_any_kind_is_renewed_only_now_and_then() {
+fn server_is_asked_little_while_locks_of_any_kind_are_held_and_waited_for() {
     let server = RedisServer::start();
-    let client = client(&server, "watchdog=10m");
-    let shared = client.rw_lock("shared").unwrap();
-    let (one, two) = (client.semaphore("one", 3).unwrap(), client.semaphore("two", 3).unwrap());
-    let held = [
-        client.mutex("mutex").unwrap().lock().unwrap(),
-        client.fair_mutex("fair").unwrap().lock().unwrap(),
-        shared.read().lock().unwrap(),
-        client.rw_lock("written").unwrap().write().lock().unwrap(),
-    ];
-    let _permits = [one.acquire().unwrap(), two.acquire_many(2).unwrap()];
-    renewals_are_few(&held, &mut [server.probe()]);
+    let clients = [(); 2].map(|()| client(&server, "watchdog=10m"));
+    let permits = clients.each_ref().map(|it| it.semaphore("permits", 3).unwrap());
+    let _permits = [permits[0].acquire().unwrap(), permits[1].acquire_many(2).unwrap()];
+    little_is_asked_of_all_kinds(
+        clients,
+        ["mutex", "fair", "read", "written"],
+        &mut [server.probe()],
+    );
 }

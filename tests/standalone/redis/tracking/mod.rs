@@ -9,7 +9,7 @@ use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy, Sometimes, Turn};
 use distlock_tests::redis::client;
-use distlock_tests::reports::{STRANGER, renewals_are_few};
+use distlock_tests::reports::{STRANGER, little_is_asked_of_all_kinds};
 use distlock_tests::resp::{Kind, Request};
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, within};
 use parking_lot::Mutex;
