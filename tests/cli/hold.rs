@@ -166,6 +166,20 @@ fn verify_and_release_report_loss_in_store() {
 }
 
 #[test]
+fn fair_lock_that_was_handed_over_has_its_whole_lease_at_once() {
+    let server = RedisServer::start();
+    let url = format!("{}?order=fair", server.url());
+    let mut first = hold(&url, &[]);
+    held(&mut first);
+    let mut second = hold(&url, &[]);
+    eventually("it waits", SOON, || server.probe().exists("distlock_queue:{it}"));
+    first.send("release");
+    held(&mut second);
+    let (valid, remaining) = ask(&mut second, "check");
+    assert!(valid && remaining > 20_000, "{remaining}");
+}
+
+#[test]
 fn lock_of_a_killed_holder_is_free_within_its_lease() {
     let server = RedisServer::start();
     let lease = scaled(Duration::from_secs(3));
