@@ -172,7 +172,12 @@ fn fair_lock_that_was_handed_over_has_its_whole_lease_at_once() {
     let mut first = hold(&url, &[]);
     held(&mut first);
     let mut second = hold(&url, &[]);
-    eventually("it waits", SOON, || server.probe().exists("distlock_queue:{it}"));
+    let mut probe = server.probe();
+    eventually("it waits", SOON, || {
+        !probe.command(&["PUBSUB", "CHANNELS", "distlock_queue:*"]).texts().is_empty()
+    });
+    // It asks once more behind its subscription.
+    let_pass(scaled(Duration::from_millis(300)));
     first.send("release");
     held(&mut second);
     let (valid, remaining) = ask(&mut second, "check");

@@ -3,7 +3,7 @@
 use crate::{SOON, is_alive, only_error, run, run_on, run_script, said_pid, signal, stat};
 use distlock_tests::child::{Child, Example, distlock};
 use distlock_tests::process::RedisServer;
-use distlock_tests::time::{always, eventually, ms, timed, within};
+use distlock_tests::time::{always, eventually, let_pass, ms, scaled, timed, within};
 use lock_core::{Clock, SystemClock};
 use rustix::process::Signal;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -283,7 +283,12 @@ fn command_runs_on_after_a_fair_lock_was_handed_over() {
     let mut first = fair(HOLDER);
     said_pid(&mut first);
     let mut second = fair("sleep 3; echo done");
-    eventually("it waits", SOON, || server.probe().exists("distlock_queue:{it}"));
+    let mut probe = server.probe();
+    eventually("it waits", SOON, || {
+        !probe.command(&["PUBSUB", "CHANNELS", "distlock_queue:*"]).texts().is_empty()
+    });
+    // It asks once more behind its subscription.
+    let_pass(scaled(ms(300)));
     first.close_input();
     assert_eq!(second.wait_exit(SOON), 0, "{}", second.errors());
     assert_eq!(second.output(), "done");
