@@ -5,7 +5,7 @@ use crate::arguments::HoldArguments;
 use crate::exit::{self, Failure};
 use crate::output::{self, report};
 use crate::signals::{self, Signals};
-use crate::taking::{Lock, tell_of_limit};
+use crate::taking::Lock;
 use distlock::crossbeam_channel::{Receiver, after, select, unbounded};
 use distlock::{Error, Interrupt, LockOptions, Loss, OwnedGuard};
 use serde_json::Value as Json;
@@ -22,8 +22,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 pub(crate) fn hold(arguments: &HoldArguments) -> Result<u8, Failure> {
     let stop = Interrupt::new();
     let heard = Signals::block_all()?.listen(&stop);
-    let clients = arguments.store.clients_with(tell_of_limit)?;
-    let lock = Lock::of(&clients, &arguments.name, &arguments.take)?;
+    let lock = Lock::of(&arguments.store.clients()?, &arguments.name, &arguments.take)?;
     match acquire(&lock, arguments, &stop) {
         Ok(Some(guard)) => serve(guard, &stop),
         Ok(None) => {

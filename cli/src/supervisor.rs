@@ -11,7 +11,7 @@ use crate::processes::{
 use crate::run::OWN_PROGRAM;
 use crate::signals::{FRONT_ENDED, Signals};
 use crate::store::rounded;
-use crate::taking::{Lock, tell_of_limit};
+use crate::taking::Lock;
 use crate::terminal::Terminal;
 use distlock::crossbeam_channel::{Receiver, after, never, select};
 use distlock::{
@@ -153,7 +153,7 @@ fn tell(event: &Event, verbose: bool) {
             rounded(*left)
         )),
         Event::Warning { message, .. } if verbose => report(message),
-        event => tell_of_limit(event),
+        _ => {}
     }
 }
 

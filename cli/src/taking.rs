@@ -5,18 +5,9 @@ use crate::exit::{self, Failure};
 use crate::output::report;
 use crate::store::Clients;
 use distlock::{
-    Error, Event, LockOptions, LockOrder, OwnedGuard, OwnedMutex, ReadLock, Semaphore, WriteLock,
+    Error, LockOptions, LockOrder, OwnedGuard, OwnedMutex, ReadLock, Semaphore, WriteLock,
 };
 use std::time::Duration;
-
-/// Tells the operator that the store has another number of slots: it decides how many run at once.
-pub(crate) fn tell_of_limit(event: &Event) {
-    if let Event::LimitDiffers { lock, asked, stored, .. } = event {
-        report(format_args!(
-            "\"{lock}\" has {stored} slots in the store, and not {asked}: so many may be taken"
-        ));
-    }
-}
 
 /// What a command needs to run.
 pub(crate) enum Lock {
@@ -71,8 +62,26 @@ impl Lock {
             Self::Mutex(lock) => lock.acquire(&options),
             Self::Read(lock) => lock.acquire_owned(&options),
             Self::Write(lock) => lock.acquire_owned(&options),
-            Self::Slot(slots) if wait.is_some() => slots.try_acquire_with(1, &options),
-            Self::Slot(slots) => slots.acquire_with(1, &options).map(Some),
+            Self::Slot(slots) => {
+                let guard = match wait {
+                    Some(_) => slots.try_acquire_with(1, &options),
+                    None => slots.acquire_with(1, &options).map(Some),
+                };
+                guard.inspect(|_| tell_of_limit(slots))
+            }
         }
+    }
+}
+
+/// Tells the operator if the store has another number of slots: it decides how many run at once.
+fn tell_of_limit(slots: &Semaphore) {
+    let stored = slots.inspect().ok().and_then(|info| info.permits);
+    if let Some(stored) = stored.filter(|stored| stored.limit != slots.limit()) {
+        report(format_args!(
+            "\"{}\" has {} slots in the store, and not {}: so many may be taken",
+            slots.name(),
+            stored.limit,
+            slots.limit()
+        ));
     }
 }

@@ -214,13 +214,18 @@ impl Election {
 
     /// Returns a channel of all changes from now on, which begins with
     /// [`Gained`](LeadershipChange::Gained) if this client is the leader. Each call makes a channel
-    /// of its own; one that is not read grows. It is closed when the last handle is dropped.
+    /// of its own, which is there until a change finds its receiver dropped: call it once, and not in
+    /// a loop. One that is not read grows. It is closed when the last handle is dropped.
     ///
     /// A loss is told when the validity ends by the local clock, or when the process runs again
     /// after that: before work, ask [`ensure`](Self::ensure).
     #[must_use]
     pub fn changes(&self) -> Receiver<LeadershipChange> {
         let (sender, receiver) = unbounded();
+        // In a forked child a thread of the parent may have the mutex.
+        if self.core().engine.is_forked() {
+            return receiver;
+        }
         let mut state = self.core().state.lock();
         if let Some(guard) = &state.leadership {
             // A receiver that is here.

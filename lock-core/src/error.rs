@@ -50,6 +50,8 @@ struct Inner {
     message: String,
     source: Option<Arc<dyn StdError + Send + Sync>>,
     members: Vec<MemberResult>,
+    /// Whether the request must not be repeated, although the store was unavailable.
+    is_final: bool,
 }
 
 /// The result of one member: a lock of a [`MultiLock`](crate::MultiLock) or
@@ -114,6 +116,7 @@ impl Error {
             message: message.into(),
             source: None,
             members: Vec::new(),
+            is_final: false,
         }))
     }
 
@@ -158,7 +161,8 @@ impl Error {
         // failure.
         let source =
             members.iter().filter_map(MemberResult::error).find_map(|it| it.0.source.clone());
-        Self(Arc::new(Inner { kind, lock: None, message, source, members }))
+        let is_final = members.iter().filter_map(MemberResult::error).any(Self::is_final);
+        Self(Arc::new(Inner { kind, lock: None, message, source, members, is_final }))
     }
 
     /// Sets the source.
@@ -187,6 +191,17 @@ impl Error {
             Arc::make_mut(&mut self.0).lock = Some(lock.clone());
         }
         self
+    }
+
+    /// The same of a request that must not be repeated.
+    pub(crate) fn of_last_request(mut self) -> Self {
+        Arc::make_mut(&mut self.0).is_final = true;
+        self
+    }
+
+    /// Whether the request must not be repeated, whatever the kind.
+    pub(crate) fn is_final(&self) -> bool {
+        self.0.is_final
     }
 
     /// Returns the kind.

@@ -73,6 +73,7 @@ impl Hold {
     fn keep_at_least(&self, time: Duration) -> Result<(), Error> {
         let time =
             self.engine.shortest_time(self.name(), time).map_err(|error| error.on(self.name()))?;
+        self.engine.must_hold(&self.local, self.acquisition())?;
         self.keep(time);
         Ok(())
     }

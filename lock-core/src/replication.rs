@@ -214,7 +214,10 @@ impl Replication {
             _ => false,
         };
         let accepts = self.on_insufficient_replicas == OnInsufficientReplicas::Accept;
-        enough && (!accepts || inner.on_insufficient_replicas == OnInsufficientReplicas::Accept)
+        let may_keep = !self.keeps_unconfirmed || inner.keeps_unconfirmed;
+        enough
+            && may_keep
+            && (!accepts || inner.on_insufficient_replicas == OnInsufficientReplicas::Accept)
     }
 }
 
@@ -308,6 +311,8 @@ mod tests {
         assert!(Replication::off().covers(&Replication::off()) && !Replication::off().covers(&one));
         let lax = two.on_insufficient_replicas(OnInsufficientReplicas::Accept);
         assert!(!lax.covers(&two) && two.covers(&lax) && lax.covers(&lax));
+        let kept = two.keep_unconfirmed_renewals(true);
+        assert!(!kept.covers(&two) && two.covers(&kept) && kept.covers(&kept));
     }
 
     #[test]

@@ -183,6 +183,8 @@ impl Config {
     /// Applies the address and the options of a URL.
     fn take_url(&mut self, url: &str, place: &Source) -> Result<(), Error> {
         let (address, options) = Address::parse(url).map_err(|wrong| place.refuse(&wrong))?;
+        // Before its options, which are checked beside it and not beside the one before.
+        self.address = address;
         let mut seen: Vec<String> = Vec::new();
         for (option, value) in options {
             if seen.contains(&option) {
@@ -191,7 +193,6 @@ impl Config {
             self.take(&option, &value, place)?;
             seen.push(option);
         }
-        self.address = address;
         self.note_origin(option::URL, place);
         Ok(())
     }

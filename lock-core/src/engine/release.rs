@@ -55,6 +55,8 @@ impl Engine {
         lock.released(acquisition, ReleaseTiming { at: now, took: Some(now.since(sent)), told });
         match &outcome {
             Ok(_) => tell_released(&self.events, acquisition, now),
+            // Told as that.
+            Err(error) if error.is_lost() => {}
             Err(error) => tell_failed(&self.events, acquisition, error.clone()),
         }
         outcome.map(drop)
@@ -201,9 +203,9 @@ impl Engine {
 
     /// Has the answers read that no caller waits for, by a request behind them. Waits until `by`.
     pub(super) fn collect_async_releases(&self, by: Moment) {
-        if let Some(name) = self.async_release.lock().take()
-            && self.workers.has_pending_cleanups()
-        {
+        // In a statement of its own: a guard that is dropped meanwhile must not wait for the mutex.
+        let name = self.async_release.lock().take();
+        if let Some(name) = name.filter(|_| self.workers.has_pending_cleanups()) {
             // What it says of the lock does not matter; if it cannot be asked, nothing can be read.
             let _answer = call_backend(|| self.store()?.peek(&name, by));
         }

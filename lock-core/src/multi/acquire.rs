@@ -3,6 +3,7 @@
 
 use super::guards::MemberGuards;
 use super::members::Members;
+use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult, worst_kind};
 use crate::guard::LockGuard;
@@ -34,6 +35,10 @@ const UNRESPONSIVE_FOR: Duration = Duration::from_secs(5);
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
+/// From the beginning of a round in which not enough members could be asked to the next one, at
+/// least.
+const OUTAGE_PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_millis(500));
+
 /// Acquires the locks; `None` if they were busy until the end of the wait.
 pub(super) fn acquire(
     members: &Members,
@@ -60,8 +65,8 @@ struct CompositeAcquisition<'a> {
     at_least: Option<LeaseTime>,
     /// How many rounds took a lock and released it again.
     failed_rounds: u32,
-    /// Since when too many members do not answer.
-    outage: Option<Moment>,
+    /// Since when too many members do not answer, and the pauses between the rounds since.
+    outage: Option<(Moment, Backoff)>,
 }
 
 /// The results of a round so far.
@@ -143,7 +148,7 @@ impl<'a> CompositeAcquisition<'a> {
                 return Ok(None);
             }
             next = round.busy.or(round.unavailable);
-            self.pause(held_for);
+            self.pause(held_for, round.began);
             self.check_interrupt()?;
         }
     }
@@ -245,7 +250,7 @@ impl<'a> CompositeAcquisition<'a> {
             policy.insufficient() != OnInsufficientReplicas::Fail
         };
         let locks = || self.members.composite().parts[at].single_locks();
-        error.is_unavailable()
+        error.is_unavailable() && !error.is_final()
             || error.is_insufficient_replicas() && locks().into_iter().all(retries)
     }
 
@@ -292,7 +297,7 @@ impl<'a> CompositeAcquisition<'a> {
             self.outage = None;
             return Ok(is_late);
         }
-        let since = *self.outage.get_or_insert(round.began);
+        let (since, _) = *self.outage.get_or_insert((round.began, OUTAGE_PAUSES));
         let limit = self.deadline.unwrap_or_else(|| since + self.outage_limit());
         if now >= limit {
             return Err(self.error(round, "not enough of them could be asked"));
@@ -327,14 +332,24 @@ impl<'a> CompositeAcquisition<'a> {
         Error::from_members(kind, what, "was taken and given back", results)
     }
 
-    /// Pauses after a failed round, for a random time: two threads that each hold one lock and try
-    /// the other's could otherwise continue in step for ever.
-    fn pause(&mut self, held_for: Option<Duration>) {
-        let Some(held_for) = held_for else { return };
-        let longest = (held_for * 2).max(SHORTEST_PAUSE) * 2u32.pow(self.failed_rounds.min(6));
-        self.failed_rounds += 1;
-        let pause = longest.min(LONGEST_PAUSE).mul_f64(fastrand::f64());
-        let until = self.clock.now() + pause;
+    /// Pauses after a failed round, for a random time if it held locks: two threads that each hold
+    /// one lock and try the other's could otherwise continue in step for ever. A round without
+    /// enough answers is not repeated at once either: a store may say at once that it grants
+    /// nothing.
+    fn pause(&mut self, held_for: Option<Duration>, began: Moment) {
+        let mut until = began;
+        if let Some((_, pauses)) = &mut self.outage {
+            until = began + pauses.next();
+        }
+        if let Some(held_for) = held_for {
+            let longest = (held_for * 2).max(SHORTEST_PAUSE) * 2u32.pow(self.failed_rounds.min(6));
+            self.failed_rounds += 1;
+            let pause = longest.min(LONGEST_PAUSE).mul_f64(fastrand::f64());
+            until = until.max(self.clock.now() + pause);
+        }
+        if until <= self.clock.now() {
+            return;
+        }
         let until = self.deadline.map_or(until, |deadline| until.min(deadline));
         // An interrupt raises the signal.
         let _woken: Woken = self.clock.wait(self.signal, until);

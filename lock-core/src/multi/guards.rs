@@ -151,7 +151,7 @@ impl CompositeGuard for MemberGuards {
     }
 
     fn keep_at_least(&self, time: Duration) -> Result<(), Error> {
-        self.held().try_for_each(|part| part.keep_at_least(time))
+        self.call("it is not kept", "is kept", |part| part.keep_at_least(time)).map(|_| ())
     }
 
     fn verify(&self) -> Result<Duration, Error> {

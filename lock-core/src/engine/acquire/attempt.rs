@@ -413,7 +413,10 @@ impl<'a> Wait<'a> {
             let error = error.clone().on(&self.lock.name);
             waiter.set_outage(Some(StoreOutage { since, error, ends: None }));
         }
-        if is_final || !error.is_unavailable() {
+        if is_final {
+            return Err(error.of_last_request());
+        }
+        if !error.is_unavailable() {
             return Err(error);
         }
         let now = self.engine.clock.now();

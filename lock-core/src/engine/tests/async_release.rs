@@ -97,6 +97,26 @@ fn wait_for_cleanup_collects_unread_release_answers() {
     assert!(store.unread.lock().is_empty());
 }
 
+/// A lock on another server, perhaps.
+#[test]
+fn dropped_guard_does_not_wait_for_the_collection_of_answers() {
+    let (store, client, _told) = lazy();
+    drop(client.mutex("x").unwrap().lock().unwrap());
+    let guard = client.owned_mutex("y").unwrap().lock().unwrap();
+    thread::scope(|scope| {
+        // Ends before the threads are waited for, whatever happens.
+        let gate = store.gate.lock();
+        store.fail_next("inspect", Fault::Hangs);
+        let collecting = scope.spawn(|| client.wait_for_cleanup(Duration::ZERO));
+        eventually("it asks", || store.count("inspect") == 1);
+        let dropping = scope.spawn(|| drop(guard));
+        eventually("the other is released", || store.count("release") == 2);
+        drop(gate);
+        dropping.join().unwrap();
+        let _cleaned = collecting.join().unwrap();
+    });
+}
+
 #[test]
 fn collecting_release_answers_is_limited_in_time() {
     let (store, client, _told) = lazy();

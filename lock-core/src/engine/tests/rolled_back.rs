@@ -155,6 +155,17 @@ fn wait_that_ends_within_a_pause_fails_at_once() {
     }
 }
 
+/// A member of several locks says at once that its wait is too short. It is not asked in a loop.
+#[test]
+fn paused_member_of_several_locks_is_asked_now_and_then() {
+    let (store, client) = Scripted::new((0..2_000).flat_map(|_| paused()));
+    let locks = ["x", "y"].map(|name| client.mutex(name).unwrap());
+    let all = crate::MultiLock::new(&locks).unwrap();
+    let error = all.try_lock_for(SECOND).unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("votes in"), "{error}");
+    assert!(store.owners() <= 30, "{} attempts in a second", store.owners());
+}
+
 #[test]
 fn follower_whose_wait_ends_within_a_pause_fails_at_once() {
     let (clock, counters) = (ManualClock::new(), Arc::new(Counters::new()));

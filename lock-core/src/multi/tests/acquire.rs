@@ -96,6 +96,16 @@ fn unavailable_member_is_an_error_that_names_it() {
     drop(lock.try_lock().unwrap().unwrap());
 }
 
+/// It may have taken the lock, which another attempt would find held for ever.
+#[test]
+fn request_that_must_not_be_repeated_ends_the_wait() {
+    let three = Three::new();
+    three.stores[1].fail_next("acquire", Fault::Final);
+    let error = three.all().lock().unwrap_err();
+    assert!(error.is_unavailable() && letters(&error) == "df-", "{error}");
+    assert_eq!(three.count("acquire"), [1, 1, 0], "no other attempt");
+}
+
 #[test]
 fn wait_survives_outage_and_lock_fails_after_the_limit() {
     let three = Three::new();
