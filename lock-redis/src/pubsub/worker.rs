@@ -189,6 +189,8 @@ impl SubscriberWorker {
             let is_time = now.since(last_retry) >= SubscriptionTable::LINGER;
             if is_time {
                 last_retry = now;
+                table.stands();
+                self.backoff.reset();
                 table.retry_refused();
             }
             let mut tasks = table.take_work(now);
@@ -284,7 +286,11 @@ impl SubscriberWorker {
             let Some(event) = connection.receive(now)? else {
                 return Ok(ReadProgress::Empty);
             };
-            self.backoff.reset();
+            // A connection may be cut again and again once its handshake is answered.
+            if event.shows_service() {
+                self.backoff.reset();
+                self.shared.table.lock().stands();
+            }
             let wakes = self.handle(event, now);
             self.deliver(wakes);
         }

@@ -261,6 +261,10 @@ impl SubscriptionTable {
     /// There is a connection.
     pub(super) fn connected(&mut self) {
         self.trouble = None;
+    }
+
+    /// The connection serves: the outage before it is over.
+    pub(super) fn stands(&mut self) {
         self.lost = None;
         self.is_outage_told = false;
     }

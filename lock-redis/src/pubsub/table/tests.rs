@@ -234,7 +234,10 @@ fn waiters_look_once_when_no_connection_comes_back() {
     let failure = Failure::NotSent(Error::unavailable("refused"));
     let mut woken = |now| table.failed(&failure, at(now)).watches.len();
     assert_eq!([0, 2_999, 3_000, 4_000, 60_000].map(&mut woken), [0, 0, 1, 0, 0]);
+    // One that is cut before it serves is no end of the outage.
     table.connected();
+    assert!(table.failed(&failure, at(65_000)).watches.is_empty());
+    table.stands();
     let mut woken = |now| table.failed(&failure, at(now)).watches.len();
     assert_eq!([70_000, 73_000, 74_000].map(&mut woken), [0, 1, 0]);
 }

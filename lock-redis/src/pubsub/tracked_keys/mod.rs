@@ -238,7 +238,11 @@ impl TrackedKey {
                 self.schedule(now, due);
             }
             Phase::Tracked => self.phase = Phase::Idle,
-            Phase::Sent { changed: false } => self.phase = Phase::Sent { changed: true },
+            Phase::Sent { changed: false } => {
+                self.phase = Phase::Sent { changed: true };
+                // The read may come behind the change, which another connection reports then.
+                return false;
+            }
             Phase::Sent { changed: true } | Phase::Idle | Phase::Due => return false,
         }
         true

@@ -303,3 +303,38 @@ fn wait_costs_fewer_requests_than_polling() {
     println!("{tracked} requests, with polls {polled}");
     assert!(tracked * 2 < polled, "{tracked} {polled}");
 }
+
+/// Each subscription is cut, once this is set; what comes before it on a connection is answered.
+#[derive(Default)]
+struct CutSubscriptions(AtomicBool);
+
+impl Plan for CutSubscriptions {
+    fn fate(&self, request: &mut Request) -> Fault {
+        match self.0.load(Ordering::SeqCst) && request.is("SUBSCRIBE") {
+            true => Fault::Cut,
+            false => Fault::Pass,
+        }
+    }
+}
+
+/// Neither is such a server dialled in a loop, nor does a waiter count on it.
+#[test]
+fn waiter_looks_for_itself_where_each_subscription_is_cut() {
+    let server = RedisServer::start();
+    let plan = Arc::<CutSubscriptions>::default();
+    let proxy = Proxy::new(server.port(), Arc::clone(&plan) as _);
+    let client = distlock::connect(&format!("{}?watchdog=10m", proxy.url())).unwrap();
+    let mut probe = server.probe();
+    let hold = [&["HSET", "x", STRANGER, "1"][..], &["PEXPIRE", "x", "600000"]];
+    let waited = freed_after(&client, &mut probe, &hold, |probe| {
+        plan.0.store(true, Ordering::SeqCst);
+        let before = probe.stat("total_connections_received");
+        probe.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        let_pass(Duration::from_secs(5));
+        let dialled = probe.stat("total_connections_received") - before;
+        assert!(dialled <= 40, "{dialled} connections in 5 s");
+        assert_eq!(probe.command(&["DEL", "x"]).int(), 1);
+    });
+    let waited = waited.saturating_sub(Duration::from_secs(5));
+    assert!(waited < Duration::from_secs(15), "{waited:?}");
+}
