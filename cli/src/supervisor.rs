@@ -23,6 +23,7 @@ use rustix::process::{
 };
 use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -41,6 +42,9 @@ const KILL_TIME: Duration = Duration::from_secs(2);
 /// How long a stopped command waits for the shell to stop this job, which it does not do if no
 /// shell could continue it.
 const STOP_TIME: Duration = Duration::from_millis(200);
+
+/// Where the system looks for a program without `PATH`.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Takes the lock, runs the command, and returns the exit status.
 pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Failure> {
@@ -70,12 +74,13 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
     while is_stopped(front.0) && !stop_waiting.is_fired() && guard.is_valid() {
         let _due = after(LOOK_AGAIN).recv();
     }
+    // Begins the whole lease of a fair lock that was handed over: what it has so far is too short.
+    let _left = guard.ensure(Duration::MAX);
     // A signal after the grant is for the command, if that has started.
     if stop_waiting.is_fired() {
         guard.unlock()?;
         return Ok(interrupted(&signals));
     }
-    // A fair lock that was handed over has its whole lease only from its first renewal on.
     guard.ensure(plan.least_validity())?;
     if verbose {
         let waited = rounded(SystemClock.now().since(called));
@@ -85,7 +90,10 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
     refuse_missing(arguments)?;
     let command = Job::start(arguments, &plan, &guard, &front)?;
     // Not before: a command that never ran may run elsewhere.
-    if let Some(Err(refusal)) = arguments.at_least.map(|time| guard.keep_at_least(time)) {
+    // A loss is dealt with as any other.
+    if let Some(Err(refusal)) = arguments.at_least.map(|time| guard.keep_at_least(time))
+        && !refusal.is_lost()
+    {
         Group(command).signal(Signal::KILL);
         return Err(refusal.into());
     }
@@ -131,11 +139,19 @@ fn refuse_missing(arguments: &RunArguments) -> Result<(), Failure> {
     let Some(program) = arguments.command.first().filter(|_| arguments.line.is_none()) else {
         return Ok(());
     };
-    // What is there and cannot be executed has another status.
-    if which::which(program).is_ok() || Path::new(program).exists() {
-        return Ok(());
+    let is_there = |path: &Path| path.try_exists().unwrap_or(true);
+    let is_found = match program.as_bytes().contains(&b'/') {
+        true => is_there(Path::new(program)),
+        false => {
+            let path = std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+            std::env::split_paths(&path).any(|folder| is_there(&folder.join(program)))
+        }
+    };
+    // Whether it can be executed, the launcher finds out.
+    match is_found {
+        true => Ok(()),
+        false => Err(launch::cannot_start(program, &io::ErrorKind::NotFound.into())),
     }
-    Err(launch::cannot_start(program, &io::ErrorKind::NotFound.into()))
 }
 
 /// The exit status after a signal that came before the command was started.

@@ -67,7 +67,10 @@ impl Lock {
                     Some(_) => slots.try_acquire_with(1, &options),
                     None => slots.acquire_with(1, &options).map(Some),
                 };
-                guard.inspect(|_| tell_of_limit(slots))
+                if let Ok(Some(_)) = &guard {
+                    tell_of_limit(slots);
+                }
+                guard
             }
         }
     }

@@ -257,7 +257,7 @@ macro_rules! guard_methods {
         /// # Errors
         ///
         /// [`Error::is_misuse`] or [`ErrorKind::Unsupported`]: the store does not keep a lock for
-        /// so long, or not at all.
+        /// so long, or not at all; [`Error::is_lost`] if the lock is lost.
         pub fn keep_at_least(&self, time: Duration) -> Result<(), Error> {
             $dispatch!(&self.0, hold => hold.keep_at_least(time))
         }

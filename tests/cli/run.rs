@@ -276,33 +276,45 @@ fn lock_of_a_command_that_never_ran_is_not_kept() {
 fn command_runs_on_after_a_fair_lock_was_handed_over() {
     let server = RedisServer::start();
     let url = format!("{}?order=fair", server.url());
-    let fair = |script: &str| {
-        let words = ["run", "--verbose", "it", "--", "sh", "-c", script];
+    let fair = |options: &[&str], script: &str| {
+        let words = [&["run", "--verbose"], options, &["it", "--", "sh", "-c", script]].concat();
         Example::distlock(&words).env("DISTLOCK_URL", &url).spawn()
     };
-    let mut first = fair(HOLDER);
-    said_pid(&mut first);
-    let mut second = fair("sleep 3; echo done");
-    let mut probe = server.probe();
-    eventually("it waits", SOON, || {
-        !probe.command(&["PUBSUB", "CHANNELS", "distlock_queue:*"]).texts().is_empty()
-    });
-    // It asks once more behind its subscription.
-    let_pass(scaled(ms(300)));
-    first.close_input();
-    assert_eq!(second.wait_exit(SOON), 0, "{}", second.errors());
-    assert_eq!(second.output(), "done");
+    // With the second options the command is stopped if two seconds are left.
+    for options in [&[][..], &["--kill-after", "1"]] {
+        let mut first = fair(options, HOLDER);
+        said_pid(&mut first);
+        let mut second = fair(options, "sleep 3; echo done");
+        let mut probe = server.probe();
+        eventually("it waits", SOON, || {
+            !probe.command(&["PUBSUB", "CHANNELS", "distlock_queue:*"]).texts().is_empty()
+        });
+        // It asks once more behind its subscription.
+        let_pass(scaled(ms(300)));
+        first.close_input();
+        assert_eq!(second.wait_exit(SOON), 0, "{}", second.errors());
+        assert_eq!(second.output(), "done");
+        eventually("it is free", SOON, || {
+            probe.command(&["PUBSUB", "CHANNELS", "*"]).texts().is_empty()
+        });
+    }
 }
 
 #[test]
 fn lock_of_a_command_that_is_not_there_is_not_kept() {
     let server = RedisServer::start();
-    for (program, status) in [("/nowhere/job", 127), ("no-such-job", 127)] {
+    for program in ["/nowhere/job", "no-such-job"] {
         let mut child = run(&server, &["--at-least", "60"], &[program]);
-        assert_eq!(child.wait_exit(SOON), status, "{}", child.errors());
+        assert_eq!(child.wait_exit(SOON), 127, "{}", child.errors());
         assert!(child.errors().contains(program), "{}", child.errors());
         assert!(!server.probe().exists("it"), "{program}");
     }
+    // Without `PATH` the system looks where programs usually are.
+    let run = distlock().to_str().unwrap().to_owned();
+    let url = format!("DISTLOCK_URL={}", server.url());
+    let words = ["-i", &url, &run, "run", "it", "--", "true"];
+    let mut child = Example::program("env").args(&words).spawn();
+    assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
 }
 
 #[test]

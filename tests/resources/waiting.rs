@@ -46,7 +46,7 @@ fn serve(client: &Client, lock: &Mutex, count: usize, start: impl FnOnce()) -> V
 fn thousand_waiters_in_order_cost_at_most_one_acquire_each() {
     alone("waiting::thousand_waiters_in_order_cost_at_most_one_acquire_each", || {
         let server = RedisServer::start();
-        let client = client(&server, "pool=8");
+        let client = client(&server, "pool=8&tracking=off");
         let lock = client.mutex("crowd").unwrap();
         lock.lock().unwrap().unlock().unwrap();
         let mut probe = server.probe();

@@ -26,8 +26,8 @@ pub struct Counted {
 pub fn counted(probe: &mut Probe) -> Counted {
     Counted {
         scripts: probe.command_calls("evalsha") + probe.command_calls("eval"),
-        // Behind a `CLIENT CACHING` it reads what was renewed.
-        acquires: probe.command_calls("exists") - probe.command_calls("client|caching"),
+        // Also read behind a renewal, unless with `tracking=off`.
+        acquires: probe.command_calls("exists"),
         releases: probe.command_calls("publish"),
         subscriptions: probe.command_calls("subscribe"),
     }

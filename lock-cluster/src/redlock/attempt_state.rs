@@ -223,30 +223,22 @@ impl AttemptState {
         outstanding
     }
 
-    /// The options of a release on this node; `None` if there is nothing to release.
-    pub(super) fn release_options(
+    /// The options of a release on this node; or its outcome, if there is nothing to release and
+    /// the node need not be asked.
+    pub(super) fn plan_release(
         &self,
         at: usize,
         asked: ReleaseOptions,
-    ) -> Option<ReleaseOptions> {
+    ) -> Result<ReleaseOptions, Release> {
         let mut state = self.state.lock();
         state.is_abandoned = true;
         let node = &state.nodes[at];
         if node.is_unknown || node.pending > 0 || asked.tombstone != Tombstone::None {
-            return Some(ReleaseOptions::WITH_TOMBSTONE.kept(asked.kept));
+            return Ok(ReleaseOptions::WITH_TOMBSTONE.kept(asked.kept));
         }
-        node.granted.is_some().then_some(asked)
-    }
-
-    /// The outcome of a release for which this node need not be asked.
-    pub(super) fn known_release(
-        &self,
-        context: &NodeContext,
-        asked: ReleaseOptions,
-    ) -> Option<Release> {
-        let at = context.number();
-        let is_needless = self.release_options(at, asked).is_none();
-        is_needless.then(|| self.note_release(at, Release::Gone))
+        let is_granted = node.granted.is_some();
+        drop(state);
+        if is_granted { Ok(asked) } else { Err(self.note_release(at, Release::Gone)) }
     }
 
     /// Releases the lock on this node.
@@ -258,8 +250,9 @@ impl AttemptState {
         by: Moment,
     ) -> Result<Release, Failure> {
         let at = context.number();
-        let Some(options) = self.release_options(at, asked) else {
-            return Ok(self.note_release(at, Release::Gone));
+        let options = match self.plan_release(at, asked) {
+            Ok(options) => options,
+            Err(known) => return Ok(known),
         };
         let released = context.release(&self.with_receipt(acquisition, at), options, by);
         released.map(|release| self.note_release(at, release))

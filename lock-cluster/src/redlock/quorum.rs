@@ -178,7 +178,8 @@ impl Quorum {
                 continue;
             }
             let (state, before, late) = (state.clone(), state.clone(), acquisition.clone());
-            let known = move |context: &NodeContext| before?.known_release(context, options);
+            let known =
+                move |context: &NodeContext| before?.plan_release(context.number(), options).err();
             let request = move |context: &NodeContext, by| match &state {
                 Some(state) => state.release_on(context, &acquisition, options, by),
                 // An attempt without an answer may have been granted on any node.
@@ -272,8 +273,9 @@ fn submit_release(
     each: impl Fn(usize, Result<Release, Failure>) + Send + 'static,
 ) {
     let at = context.number();
-    let Some(options) = state.release_options(at, options) else {
-        return each(at, Ok(state.note_release(at, Release::Gone)));
+    let options = match state.plan_release(at, options) {
+        Ok(options) => options,
+        Err(known) => return each(at, Ok(known)),
     };
     let acquisition = state.with_receipt(acquisition, at);
     let (later, state, kept) = (Arc::clone(context), Arc::clone(state), acquisition.clone());

@@ -189,8 +189,11 @@ impl SubscriberWorker {
             let is_time = now.since(last_retry) >= SubscriptionTable::LINGER;
             if is_time {
                 last_retry = now;
-                table.stands();
-                self.backoff.reset();
+                let is_late = |since: Moment| now.since(since) >= SubscriptionTable::LINGER;
+                if !connection.pending_since().is_some_and(is_late) {
+                    table.stands();
+                    self.backoff.reset();
+                }
                 table.retry_refused();
             }
             let mut tasks = table.take_work(now);
@@ -286,11 +289,6 @@ impl SubscriberWorker {
             let Some(event) = connection.receive(now)? else {
                 return Ok(ReadProgress::Empty);
             };
-            // A connection may be cut again and again once its handshake is answered.
-            if event.shows_service() {
-                self.backoff.reset();
-                self.shared.table.lock().stands();
-            }
             let wakes = self.handle(event, now);
             self.deliver(wakes);
         }
@@ -300,6 +298,11 @@ impl SubscriberWorker {
     fn handle(&mut self, event: PubSubEvent, now: Moment) -> DeferredWakeups {
         let server = self.shared.dialer.server();
         let mut table = self.shared.table.lock();
+        // A connection may be cut again and again once its handshake is answered.
+        if event.shows_service() {
+            table.stands();
+            self.backoff.reset();
+        }
         match event {
             PubSubEvent::Message(channel, next) => table.message(&channel, next, now),
             PubSubEvent::Read(key, state) => table.read(&key, state, now),
