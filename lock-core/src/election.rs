@@ -214,8 +214,8 @@ impl Election {
 
     /// Returns a channel of all changes from now on, which begins with
     /// [`Gained`](LeadershipChange::Gained) if this client is the leader. Each call makes a channel
-    /// of its own, which is there until a change finds its receiver dropped: call it once, and not in
-    /// a loop. One that is not read grows. It is closed when the last handle is dropped.
+    /// of its own, which is there until a change finds its receiver dropped: call it once, not in a
+    /// loop. One that is not read grows. It is closed when the last handle is dropped.
     ///
     /// A loss is told when the validity ends by the local clock, or when the process runs again
     /// after that: before work, ask [`ensure`](Self::ensure).
