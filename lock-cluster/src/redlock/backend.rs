@@ -291,10 +291,12 @@ impl Backend for QuorumBackend {
                 continue;
             }
             let (later, responses) = (pending.clone(), Arc::clone(&responses));
+            let wanted = pending.clone();
+            let known = move |_: &NodeContext| (!wanted.is_wanted()).then_some(());
             let request = move |context: &NodeContext, by| {
                 pending.start(context.number(), context.node(), by)
             };
-            worker.ask(Queue::Attempts, by, request, move |context, outcome| {
+            worker.ask_unless(Queue::Attempts, by, known, request, move |context, outcome| {
                 // A node that fails now may be the only one to report a release later.
                 if outcome.is_err() {
                     context.watch_later(later);

@@ -55,11 +55,9 @@ impl PendingWatch {
         node: &QuorumNode,
         by: Moment,
     ) -> Result<(), Failure> {
-        if self.is_wanted() {
-            let wake = Arc::new(NodeWake { watch: Weak::clone(&self.watch), node: number });
-            let watch = node.store().watch(&self.name, wake, by)?;
-            self.watch.upgrade().inspect(|all| all.watches.lock().push(watch));
-        }
+        let wake = Arc::new(NodeWake { watch: Weak::clone(&self.watch), node: number });
+        let watch = node.store().watch(&self.name, wake, by)?;
+        self.watch.upgrade().inspect(|all| all.watches.lock().push(watch));
         Ok(())
     }
 
