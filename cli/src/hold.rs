@@ -55,8 +55,6 @@ fn acquire(
 
 /// Answers commands until the lock is released or lost.
 fn serve(guard: OwnedGuard, stop: &Interrupt) -> Result<u8, Failure> {
-    // Begins the whole lease of a fair lock that was handed over. What is left, `check` tells.
-    let _left = guard.ensure(Duration::MAX);
     let token = guard.fencing_token().map(|token| token.get());
     output::line(&format!(r#"{{"event":"held","token":{}}}"#, Json::from(token)))?;
     let (commands, losses, stopped) = (commands(), guard.losses(), stop.fired());

@@ -74,8 +74,6 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
     while is_stopped(front.0) && !stop_waiting.is_fired() && guard.is_valid() {
         let _due = after(LOOK_AGAIN).recv();
     }
-    // Begins the whole lease of a fair lock that was handed over: what it has so far is too short.
-    let _left = guard.ensure(Duration::MAX);
     // A signal after the grant is for the command, if that has started.
     if stop_waiting.is_fired() {
         guard.unlock()?;
@@ -147,11 +145,10 @@ fn refuse_missing(arguments: &RunArguments) -> Result<(), Failure> {
             std::env::split_paths(&path).any(|folder| is_there(&folder.join(program)))
         }
     };
-    // Whether it can be executed, the launcher finds out.
-    match is_found {
-        true => Ok(()),
-        false => Err(launch::cannot_start(program, &io::ErrorKind::NotFound.into())),
+    if is_found {
+        return Ok(()); // whether it can be executed, the launcher finds out
     }
+    Err(launch::cannot_start(program, &io::ErrorKind::NotFound.into()))
 }
 
 /// The exit status after a signal that came before the command was started.

@@ -58,7 +58,7 @@ impl Lock {
             Some(wait) => options.clone().wait(wait),
             None => options.clone(),
         };
-        match self {
+        let guard = match self {
             Self::Mutex(lock) => lock.acquire(&options),
             Self::Read(lock) => lock.acquire_owned(&options),
             Self::Write(lock) => lock.acquire_owned(&options),
@@ -72,7 +72,13 @@ impl Lock {
                 }
                 guard
             }
+        };
+        if let Ok(Some(guard)) = &guard {
+            // Begins the whole lease of a fair lock that was handed over: what it has so far is
+            // too short for a command, and for a script that asks what is left.
+            let _left = guard.ensure(Duration::MAX);
         }
+        guard
     }
 }
 

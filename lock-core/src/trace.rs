@@ -10,7 +10,8 @@
 //! | level | what |
 //! |---|---|
 //! | error | a lock was lost, also for holders that had handed it on |
-//! | warn | a store grants nothing until a known time; a renewal or a release failed; a release is unconfirmed; the renewals are used up; too few replicas confirmed; the store or a setting should be corrected; a lock has no expiry; a semaphore has another limit; another server answers at an address; events were missed |
+//! | warn | a store grants nothing until a known time; a renewal or a release failed; a release is unconfirmed; the renewals are used up; too few replicas confirmed |
+//! | warn | the store or a setting should be corrected; a lock has no expiry; a semaphore has another limit; another server answers at an address; events were missed |
 //! | info | a failure that occurred more than once is over |
 //! | debug | a lock was acquired, released, found contended; enough replicas confirm it again |
 //! | trace | a lease was renewed |

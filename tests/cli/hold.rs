@@ -1,7 +1,7 @@
 //! `distlock hold`: its protocol, its exit codes, and the loss that a paused or killed holder
 //! reports.
 
-use crate::{SOON, only_error};
+use crate::{SOON, only_error, waits_in_line};
 use distlock_tests::child::{Child, Example};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{eventually, let_pass, scaled, within};
@@ -173,11 +173,7 @@ fn fair_lock_that_was_handed_over_has_its_whole_lease_at_once() {
     held(&mut first);
     let mut second = hold(&url, &[]);
     let mut probe = server.probe();
-    eventually("it waits", SOON, || {
-        !probe.command(&["PUBSUB", "CHANNELS", "distlock_queue:*"]).texts().is_empty()
-    });
-    // It asks once more behind its subscription.
-    let_pass(scaled(Duration::from_millis(300)));
+    waits_in_line(&mut probe);
     first.send("release");
     held(&mut second);
     let (valid, remaining) = ask(&mut second, "check");

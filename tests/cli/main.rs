@@ -45,8 +45,9 @@ mod texts;
 mod watch;
 
 use distlock_tests::child::{Child, Example};
+use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
-use distlock_tests::time::eventually;
+use distlock_tests::time::{eventually, let_pass, ms, scaled};
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::Duration;
 
@@ -85,6 +86,16 @@ fn said_pid(child: &mut Child) -> i32 {
     let number = |json: &serde_json::Value| json["pid"].as_i64();
     let pid = child.expect("the number of a process", SOON, number);
     i32::try_from(pid).unwrap()
+}
+
+/// Waits until a process waits for a fair lock, so that a release hands it over.
+#[track_caller]
+fn waits_in_line(probe: &mut Probe) {
+    eventually("it listens", SOON, || {
+        !probe.command(&["PUBSUB", "CHANNELS", "distlock_queue:*"]).texts().is_empty()
+    });
+    // It asks once more behind its subscription.
+    let_pass(scaled(ms(300)));
 }
 
 /// The state, the parent and the group of a process; `None` if it has ended.

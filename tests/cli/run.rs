@@ -1,9 +1,11 @@
 //! `run`: waits, exit statuses, environment, refusals.
 
-use crate::{SOON, is_alive, only_error, run, run_on, run_script, said_pid, signal, stat};
+use crate::{
+    SOON, is_alive, only_error, run, run_on, run_script, said_pid, signal, stat, waits_in_line,
+};
 use distlock_tests::child::{Child, Example, distlock};
 use distlock_tests::process::RedisServer;
-use distlock_tests::time::{always, eventually, let_pass, ms, scaled, timed, within};
+use distlock_tests::time::{always, eventually, ms, timed, within};
 use lock_core::{Clock, SystemClock};
 use rustix::process::Signal;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -286,11 +288,7 @@ fn command_runs_on_after_a_fair_lock_was_handed_over() {
         said_pid(&mut first);
         let mut second = fair(options, "sleep 3; echo done");
         let mut probe = server.probe();
-        eventually("it waits", SOON, || {
-            !probe.command(&["PUBSUB", "CHANNELS", "distlock_queue:*"]).texts().is_empty()
-        });
-        // It asks once more behind its subscription.
-        let_pass(scaled(ms(300)));
+        waits_in_line(&mut probe);
         first.close_input();
         assert_eq!(second.wait_exit(SOON), 0, "{}", second.errors());
         assert_eq!(second.output(), "done");

@@ -12,7 +12,7 @@ fn nodes_report_silent_releases_and_losses() {
     let client = client_with(&cluster.url(), SETTINGS);
     let mut probes = [0, 1, 2].map(|node| cluster.node(node).probe());
     let clients = [(); 2].map(|()| client_with(&cluster.url(), SETTINGS));
-    little_is_asked_of_all_kinds(clients, ["mutex", "fair", "read", "written"], &mut probes);
+    little_is_asked_of_all_kinds(clients, &mut probes);
     for node in 0..2 {
         let name = cluster.name_on(node, "reported");
         silent_release_wakes_waiter(&client, &name, &mut [cluster.node(node).probe()]);

@@ -12,8 +12,7 @@ use distlock_tests::time::eventually;
 fn masters_report_silent_releases_and_losses() {
     let mut group = Group::start();
     let clients = [(); 2].map(|()| client(&group, SETTINGS));
-    let names = ["mutex", "fair", "read", "written"];
-    little_is_asked_of_all_kinds(clients, names, &mut [group.servers[0].probe()]);
+    little_is_asked_of_all_kinds(clients, &mut [group.servers[0].probe()]);
     let client = client(&group, SETTINGS);
     silent_release_wakes_waiter(&client, "waited", &mut [group.servers[0].probe()]);
     loss_is_reported(&client, "held", &mut [group.servers[0].probe()]);

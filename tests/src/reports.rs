@@ -85,14 +85,10 @@ pub fn little_is_asked(held: &[&dyn DistLock], wanted: &[&dyn DistLock], servers
 
 /// The same of a mutex, a fair one, a lock that is read and one that is written.
 #[track_caller]
-pub fn little_is_asked_of_all_kinds(
-    [one, other]: [Client; 2],
-    [mutex, fair, read, written]: [&str; 4],
-    servers: &mut [Probe],
-) {
+pub fn little_is_asked_of_all_kinds([one, other]: [Client; 2], servers: &mut [Probe]) {
     let mutexes =
-        |client: &Client| [client.mutex(mutex).unwrap(), client.fair_mutex(fair).unwrap()];
-    let read_write = |client: &Client| [read, written].map(|it| client.rw_lock(it).unwrap());
+        |client: &Client| [client.mutex("mutex").unwrap(), client.fair_mutex("fair").unwrap()];
+    let read_write = |client: &Client| ["read", "written"].map(|it| client.rw_lock(it).unwrap());
     let (ours, theirs) = (mutexes(&one), mutexes(&other));
     let (our_rw, their_rw) = (read_write(&one), read_write(&other));
     let held: [&dyn DistLock; 4] = [&ours[0], &ours[1], our_rw[0].read(), our_rw[1].write()];

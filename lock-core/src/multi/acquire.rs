@@ -337,19 +337,13 @@ impl<'a> CompositeAcquisition<'a> {
     /// enough answers is not repeated at once either: a store may say at once that it grants
     /// nothing.
     fn pause(&mut self, held_for: Option<Duration>, began: Moment) {
-        let mut until = began;
-        if let Some((_, pauses)) = &mut self.outage {
-            until = began + pauses.next();
-        }
-        if let Some(held_for) = held_for {
+        let asks_again = self.outage.as_mut().map(|(_, pauses)| began + pauses.next());
+        let tries_again = held_for.map(|held_for| {
             let longest = (held_for * 2).max(SHORTEST_PAUSE) * 2u32.pow(self.failed_rounds.min(6));
             self.failed_rounds += 1;
-            let pause = longest.min(LONGEST_PAUSE).mul_f64(fastrand::f64());
-            until = until.max(self.clock.now() + pause);
-        }
-        if until <= self.clock.now() {
-            return;
-        }
+            self.clock.now() + longest.min(LONGEST_PAUSE).mul_f64(fastrand::f64())
+        });
+        let Some(until) = asks_again.max(tries_again) else { return };
         let until = self.deadline.map_or(until, |deadline| until.min(deadline));
         // An interrupt raises the signal.
         let _woken: Woken = self.clock.wait(self.signal, until);
