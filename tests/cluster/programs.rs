@@ -176,10 +176,17 @@ fn ten_thousand_locks_are_kept_while_one_of_three_masters_hangs() {
     cluster.node(frozen).resume();
     drop(guards);
     client.wait_for_cleanup(LONG).unwrap();
-    // Due at two thirds.
-    let least = [0, 2].iter().filter_map(|node| left[node].iter().position(|count| *count > 0));
-    let least = lease / 10 * u32::try_from(least.min().unwrap_or(0) + 1).unwrap();
-    let overdue = (lease * 2 / 3).saturating_sub(least);
+    // Due at two thirds. One in a hundred may be later: that is a busy machine, but a stall by the
+    // frozen node would hold up all that fall due meanwhile.
+    let least = [0, 2].map(|node| {
+        let (all, mut so_far) = (left[&node].iter().sum::<u64>(), 0);
+        let tenths = left[&node].iter().position(|count| {
+            so_far += count;
+            so_far * 100 > all
+        });
+        lease / 10 * u32::try_from(tenths.unwrap() + 1).unwrap()
+    });
+    let overdue = (lease * 2 / 3).saturating_sub(least[0].min(least[1]));
     let what = format!("the others did not keep their rhythm: {left:?}");
     tolerance.must_cover(overdue, lease / 4, &what);
 }
