@@ -292,7 +292,8 @@ mod tests {
             assert!(replies.is_empty(), "{bytes:?}: {replies:?}");
             assert!(matches!(outcome, Err(CallError::Unknown(_))), "{outcome:?}");
             let (connection, mut theirs) = pair();
-            let mut shared = Arc::new(MultiplexedConnection::new(connection, 0, SLACK).unwrap());
+            let mut shared =
+                Arc::new(MultiplexedConnection::new(connection, 0, SLACK, &[]).unwrap());
             let (told, first) = std::sync::mpsc::channel();
             let done = Box::new(move |outcome: Result<Reply, _>| {
                 told.send(outcome).unwrap();

@@ -47,7 +47,10 @@ pub(crate) use identity::{Identity, IdentityKind, ServerGeneration};
 pub(crate) use multiplexed::{CallbackRequest, MultiplexedConnection, ReplyCheck};
 pub(crate) use pool::{BorrowedConnection, ConnectionPool, PoolSlot, PoolThread};
 pub(crate) use replica_ack::AcknowledgedConnection;
-pub(crate) use resp::{Reply, ReplyReader, Request, ServerError, Text, info_field, with_text};
+pub(crate) use resp::{
+    Reply, ReplyReader, Request, ServerError, Text, encoded_words, info_field, with_text,
+    write_count, write_word,
+};
 pub(crate) use server::{Cause, Server};
 pub(crate) use server_kind::with_server_kind;
 pub(crate) use shared::SharedConnection;

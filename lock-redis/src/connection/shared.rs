@@ -3,6 +3,7 @@
 use super::multiplexed::{EncodedRequest, MultiplexedConnection, ReplyPoller};
 use super::{CallError, CallbackRequest, ConnectionLike, Dialer, Request, Server};
 use crate::connection::single_flight::{Flight, FlightLeader, FlightResult, SingleFlight};
+use crate::lua::join::Join;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
@@ -16,12 +17,14 @@ pub(crate) struct SharedConnection {
     current: Mutex<Option<Arc<MultiplexedConnection>>>,
     dialing: SingleFlight,
     poller: ReplyPoller,
+    joins: &'static [Join],
 }
 
 impl SharedConnection {
-    pub(crate) fn new(dialer: Arc<Dialer>) -> Self {
+    /// `joins` says which requests may leave as one.
+    pub(crate) fn new(dialer: Arc<Dialer>, joins: &'static [Join]) -> Self {
         let poller = ReplyPoller::new(Arc::clone(dialer.clock()));
-        Self { dialer, current: Mutex::default(), dialing: SingleFlight::default(), poller }
+        Self { dialer, current: Mutex::default(), dialing: SingleFlight::default(), poller, joins }
     }
 
     /// The server at the other end.
@@ -137,7 +140,8 @@ impl SharedConnection {
     ) -> Result<Arc<MultiplexedConnection>, Failure> {
         let failures = self.dialer.failures();
         let outcome = self.dialer.dial(by).and_then(|connection| {
-            MultiplexedConnection::new(connection, failures, self.dialer.command_timeout())
+            let grace = self.dialer.command_timeout();
+            MultiplexedConnection::new(connection, failures, grace, self.joins)
                 .map_err(|error| Failure::NotSent(self.dialer.cannot_connect(error)))
         });
         match outcome {
@@ -204,7 +208,7 @@ mod tests {
         let by_hash = Request(&[&[b"EVALSHA", b"0123456789012345678901234567890123456789", b"0"]]);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let shared =
-            SharedConnection::new(Arc::new(Dialer::to(&listener, Duration::from_secs(60))));
+            SharedConnection::new(Arc::new(Dialer::to(&listener, Duration::from_secs(60))), &[]);
         let by = SystemClock.now() + Duration::from_secs(60);
         let submit = || {
             let done = Box::new(|_: Result<Reply, _>| ReplyCheck::Expected);

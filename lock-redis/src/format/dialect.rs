@@ -3,6 +3,7 @@
 use super::owner_text::looks_like_an_owner;
 use crate::lua::Scripts;
 use crate::lua::foreign_client::ForeignClient;
+use crate::lua::join::Join;
 use lock_core::backend::HolderInfo;
 
 /// One of these formats.
@@ -16,6 +17,8 @@ pub(crate) struct Dialect {
     pub(crate) is_lock: fn(&HolderInfo) -> bool,
     /// The scripts, with the words for this dialect before each of them.
     pub(crate) scripts: Scripts,
+    /// How several acquires, or several releases, become one request.
+    pub(crate) joins: &'static [Join],
     /// Whether there are formats for all kinds of locks beside this one, in
     /// [`kinds`](super::kinds).
     pub(crate) has_all_kinds: bool,
@@ -29,12 +32,13 @@ pub(crate) struct Dialect {
 
 impl Dialect {
     /// `token`, with these scripts.
-    pub(super) const fn token(scripts: Scripts) -> Self {
+    pub(super) const fn token(scripts: Scripts, joins: &'static [Join]) -> Self {
         Self {
             name: "token",
             key_type: "string",
             is_lock: looks_like_an_owner,
             scripts,
+            joins,
             has_all_kinds: false,
             takes_by_set: true,
             detects_silent_holders: true,

@@ -50,6 +50,7 @@ use crate::connection::{ConnectionLike, Reply, Server, ServerError};
 use crate::keys::{self, Keys};
 use crate::lua::Script;
 use crate::lua::foreign_client::ForeignClient;
+use crate::lua::join::Join;
 use crate::pubsub::{ChannelKind, ReleaseChannel, unpublished};
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, Release,
@@ -194,6 +195,11 @@ impl Format {
 
     fn woken(&self) -> Option<ForeignClient> {
         self.0.owned().and_then(|format| format.dialect.wakes())
+    }
+
+    /// Which requests may leave as one: none where keys may be in different slots.
+    pub(crate) fn joins(&self) -> &'static [Join] {
+        self.0.owned().map_or(&[], OwnedFormat::joins)
     }
 
     /// From now on keys may be in different slots, and so on different nodes.

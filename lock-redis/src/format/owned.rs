@@ -11,6 +11,7 @@ use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{ConnectionLike, Reply, ServerError, Text};
 use crate::keys::{self, Keys};
 use crate::lua::foreign_client::ForeignClient;
+use crate::lua::join::Join;
 use crate::lua::{Script, Scripts};
 use crate::pubsub::{ChannelKind, PollInterval, Tracking, UNTRACKED};
 use lock_core::backend::{
@@ -133,6 +134,11 @@ impl OwnedFormat {
     /// From now on each key is taken for one of a slot of its own.
     pub(super) fn use_slots(&self) {
         self.has_slots.store(true, Ordering::Relaxed);
+    }
+
+    /// See [`Format::joins`](super::Format::joins).
+    pub(super) fn joins(&self) -> &'static [Join] {
+        if self.has_slots() { &[] } else { self.dialect.joins }
     }
 
     fn has_slots(&self) -> bool {

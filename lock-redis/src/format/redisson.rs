@@ -5,7 +5,8 @@
 //! counted locally, so it is always 1.
 
 use super::Dialect;
-use crate::lua::scripts;
+use crate::lua::join::Join;
+use crate::lua::{joins, scripts};
 
 pub(super) const CHANNEL: &str = "redisson_lock__channel";
 
@@ -22,7 +23,10 @@ pub(crate) static REDISSON: Dialect = Dialect {
         channel: CHANNEL,
         wakes: None
     ),
+    joins: &JOINS,
     has_all_kinds: true,
     takes_by_set: false,
     detects_silent_holders: false,
 };
+
+static JOINS: [Join; 2] = joins!(REDISSON, numbers: 50, 51, words: "redisson", channel: CHANNEL);

@@ -9,20 +9,26 @@
 use super::{Dialect, foreign_value, refused, unexpected_reply};
 use crate::connection::error_mapping::Asked;
 use crate::connection::{ConnectionLike, Reply, Request, Text};
-use crate::lua::scripts;
+use crate::lua::join::Join;
+use crate::lua::{joins, scripts};
 use lock_core::Moment;
 use lock_core::backend::{Attempt, Failure};
 
 pub(super) const CHANNEL: &str = "distlock_lock__channel";
 
 /// The dialect without `wakes=`.
-pub(crate) static TOKEN: Dialect = Dialect::token(scripts!(
-    first: 8,
-    words: "token",
-    ending: "usual",
-    channel: CHANNEL,
-    wakes: None
-));
+pub(crate) static TOKEN: Dialect = Dialect::token(
+    scripts!(
+        first: 8,
+        words: "token",
+        ending: "usual",
+        channel: CHANNEL,
+        wakes: None
+    ),
+    &JOINS,
+);
+
+static JOINS: [Join; 2] = joins!(TOKEN, numbers: 52, 53, words: "token", channel: CHANNEL);
 
 /// Takes the lock as foreign clients do, if it is free; otherwise nothing happens, and our script
 /// knows why: its answer to a copy of this attempt may have been lost. Unlike the script, this

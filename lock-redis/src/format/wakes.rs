@@ -20,21 +20,27 @@ const OFTEN: Duration = Duration::from_millis(10);
 /// What an ACL must allow of Spring's channels: which registry's it is, a script does not know.
 const ANY_REGISTRY: &str = "*-channel";
 
-pub(crate) static PYTHON_REDIS_LOCK: Dialect = Dialect::token(scripts!(
-    first: 17,
-    words: "token",
-    ending: "python-redis-lock",
-    channel: super::token::CHANNEL,
-    wakes: Some(ForeignClient::PythonRedisLock)
-));
+pub(crate) static PYTHON_REDIS_LOCK: Dialect = Dialect::token(
+    scripts!(
+        first: 17,
+        words: "token",
+        ending: "python-redis-lock",
+        channel: super::token::CHANNEL,
+        wakes: Some(ForeignClient::PythonRedisLock)
+    ),
+    &[],
+);
 
-pub(crate) static SPRING_INTEGRATION: Dialect = Dialect::token(scripts!(
-    first: 24,
-    words: "token",
-    ending: "spring-integration",
-    channel: ANY_REGISTRY,
-    wakes: Some(ForeignClient::SpringIntegration)
-));
+pub(crate) static SPRING_INTEGRATION: Dialect = Dialect::token(
+    scripts!(
+        first: 24,
+        words: "token",
+        ending: "spring-integration",
+        channel: ANY_REGISTRY,
+        wakes: Some(ForeignClient::SpringIntegration)
+    ),
+    &[],
+);
 
 impl ForeignClient {
     /// How they are written.

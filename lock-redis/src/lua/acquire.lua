@@ -14,21 +14,5 @@
 --
 -- Atomic because two owners must never both find the lock free, a token must belong to exactly one
 -- grant, and a late copy of a request must see the tombstone before it takes the lock.
---
--- Every call in here is paid for by the one thread that serves all clients: five where the lock is
--- taken often. So is every argument, and every number that becomes a text.
 
-local ours = false
--- One look for both: mostly neither is there.
-if redis.call('EXISTS', KEYS[3], KEYS[1]) ~= 0 then
-  if look(redis.call, KEYS[1], ARGV[2]) == 0 then
-    return {0, redis.call('PTTL', KEYS[1]), tells(KEYS[1])}
-  end
-  if redis.call('EXISTS', KEYS[3]) == 1 then
-    return {0, -2, 1}
-  end
-  -- The answer to the first copy of this request was lost.
-  ours = true
-end
-
-return grant(ours, ARGV[1], ARGV[2], ARGV[3], ARGV[4])
+return attempt(KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2], ARGV[3], ARGV[4])

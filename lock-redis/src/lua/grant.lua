@@ -2,27 +2,36 @@
 -- seventeen digits.
 local LARGEST = 9007199254740991
 
--- Gives the lock KEYS[1] to an owner, with tokens of the counter KEYS[2]: the first one is
--- returned, as in acquire.lua, or an error. If it has the lock already (`ours`), it gets the same
--- ones, and its lease begins anew. `keep` and `reserve` are ARGV[3] and ARGV[4] there; with a
--- `keep` of "" the counter must be there, and is kept for as long as before.
-local function grant(ours, lease, owner, keep, reserve)
-  -- Tokens first: what fails must fail before the lock or its lease is written, and of several
-  -- writes in a script only the first is refused when the memory is full.
-  local token = 1
-  if keep then
+-- The server's time in microseconds, as a text: read once in a run.
+local now
+local function timestamp()
+  if not now then
     local time = redis.call('TIME')
     local micros = time[2]
     if #micros < 6 then
       micros = string.sub('00000' .. micros, -6)
     end
-    token = time[1] .. micros
+    now = time[1] .. micros
+  end
+  return now
+end
+
+-- Gives a lock to an owner, with tokens of this counter: the first one is returned, as in
+-- acquire.lua, or an error. If it has the lock already (`ours`), it gets the same ones, and its
+-- lease begins anew. `keep` and `reserve` are ARGV[3] and ARGV[4] there; with a `keep` of "" the
+-- counter must be there, and is kept for as long as before.
+local function grant(lock, counter, ours, lease, owner, keep, reserve)
+  -- Tokens first: what fails must fail before the lock or its lease is written, and of several
+  -- writes in a script only the first is refused when the memory is full.
+  local token = 1
+  if keep then
+    token = timestamp()
     local replaces = not (ours or reserve or keep == '0')
     local stored
     if replaces then
-      stored = redis.call('SET', KEYS[2], token, 'KEEPTTL', 'GET')
+      stored = redis.call('SET', counter, token, 'KEEPTTL', 'GET')
     else
-      stored = redis.call('GET', KEYS[2])
+      stored = redis.call('GET', counter)
     end
     -- Of the same 100 s: the expiry, if there is one, was set in them, and is not to be reckoned
     -- anew each time.
@@ -46,29 +55,29 @@ local function grant(ours, lease, owner, keep, reserve)
         end
         local last = first + (reserve or 0)
         -- For ever also if Redisson's RFencedLock made it: it counts from here.
-        local ttl = keep == '0' and -1 or stored and redis.pcall('PTTL', KEYS[2])
+        local ttl = keep == '0' and -1 or stored and redis.pcall('PTTL', counter)
         if type(ttl) == 'table' then
           if replaces then
-            redis.call('SET', KEYS[2], stored, 'KEEPTTL')
+            redis.call('SET', counter, stored, 'KEEPTTL')
           end
           -- Asked again, now that nothing has changed, it says which command it is.
-          return redis.call('PTTL', KEYS[2])
+          return redis.call('PTTL', counter)
         end
         if last > LARGEST then
           wrong = 'has come to its end at 2^53'
         elseif ttl == -1 then
-          redis.call('SET', KEYS[2], last)
+          redis.call('SET', counter, last)
         elseif keep == '' then
-          redis.call('SET', KEYS[2], last, 'PX', ttl + math.floor((last - value) / 1000))
+          redis.call('SET', counter, last, 'PX', ttl + math.floor((last - value) / 1000))
         else
-          redis.call('SET', KEYS[2], last, 'PXAT', math.floor(last / 1000) + keep)
+          redis.call('SET', counter, last, 'PXAT', math.floor(last / 1000) + keep)
         end
       end
       if wrong then
         if replaces and stored then
-          redis.call('SET', KEYS[2], stored, 'KEEPTTL')
+          redis.call('SET', counter, stored, 'KEEPTTL')
         elseif replaces then
-          redis.call('DEL', KEYS[2])
+          redis.call('DEL', counter)
         end
         return redis.error_reply('WRONGTYPE the token counter ' .. wrong)
       end
@@ -77,7 +86,7 @@ local function grant(ours, lease, owner, keep, reserve)
   end
 
   if not ours then
-    local refused = take(KEYS[1], owner, lease)
+    local refused = take(lock, owner, lease)
     if refused then
       return refused
     end
@@ -85,7 +94,7 @@ local function grant(ours, lease, owner, keep, reserve)
     -- Never shorter: a renewal of a longer lease may have come in between. Written also where
     -- nothing changes: since 7.2 WAIT looks only at what its own connection wrote, and without a
     -- write says that all replicas have it.
-    redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), tonumber(lease)))
+    redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), tonumber(lease)))
   end
   return token
 end

@@ -19,6 +19,7 @@
 //! is 50, the last 63.
 
 pub(crate) mod foreign_client;
+pub(crate) mod join;
 
 use foreign_client::ForeignClient;
 use std::sync::OnceLock;
@@ -70,7 +71,9 @@ macro_rules! scripts {
             acquire: script(
                 0,
                 "acquire",
-                words!($format: "look", "take", "tells", "../grant"; "acquire"),
+                words!(
+                    $format: "look", "take", "tells", "../grant", "../attempt"; "acquire"
+                ),
             ),
             release: script(
                 1,
@@ -90,6 +93,39 @@ macro_rules! scripts {
     }};
 }
 pub(crate) use scripts;
+
+/// How releases and acquires of this format are joined, by scripts of these numbers; releases come
+/// first.
+macro_rules! joins {
+    ($dialect:ident, numbers: $acquire:literal, $release:literal, words: $format:literal, channel: $channel:expr) => {{
+        use $crate::lua::join::Join;
+        use $crate::lua::{Script, words};
+        const fn script(number: u32, name: &'static str, source: &'static str) -> Script {
+            Script::new(number, name, $channel, None, source)
+        }
+    const RELEASE: &str = words!($format: "look", "gone"; "release_many");
+        const ACQUIRE: &str = words!(
+            $format: "look", "take", "tells", "../grant", "../attempt"; "acquire_many"
+        );
+        [
+            Join::new(
+                &$dialect.scripts.release,
+                script($release, "release_many", RELEASE),
+                &[0],
+                &[3],
+                &[1, 2],
+            ),
+            Join::new(
+                &$dialect.scripts.acquire,
+                script($acquire, "acquire_many", ACQUIRE),
+                &[0, 2, 1],
+                &[3, 5],
+                &[4],
+            ),
+        ]
+    }};
+}
+pub(crate) use joins;
 
 /// The text of words of a format, and of files for all formats behind them.
 macro_rules! words {

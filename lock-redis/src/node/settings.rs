@@ -151,7 +151,7 @@ impl NodeSettings {
         let inner = NodeInner {
             format: self.format.clone(),
             client: self.client,
-            link: SharedConnection::new(Arc::clone(&dialer)),
+            link: SharedConnection::new(Arc::clone(&dialer), self.format.joins()),
             pool: ConnectionPool::new(self.pool, &self.thread, Arc::clone(&dialer))?,
             renewals: Arc::default(),
             subscriber: Subscriber::new(Arc::clone(&dialer), terms.tracking),

@@ -23,6 +23,7 @@
 //! is not a reply, and when the oldest request is overdue for `grace`, a command timeout.
 
 mod callbacks;
+mod joined;
 mod pending;
 mod reading;
 mod reply_poller;
@@ -37,6 +38,7 @@ use super::{
     WriteBuffer,
 };
 use crate::connection::Reply;
+use crate::lua::join::Join;
 use lock_core::{Clock, Error, Moment};
 use parking_lot::{Mutex, MutexGuard};
 use pending::{CallResult, DeferredWakeups, MayHaveLeft, PendingRequests, ReplySlot, RequestId};
@@ -201,12 +203,18 @@ impl MultiplexedConnection {
     /// How many times a thread writes for others before it sees to its own reply.
     const MAX_WRITES: usize = 16;
 
-    pub(super) fn new(connection: Connection, failures: u64, grace: Duration) -> io::Result<Self> {
+    /// `joins` says which requests may leave as one.
+    pub(super) fn new(
+        connection: Connection,
+        failures: u64,
+        grace: Duration,
+        joins: &'static [Join],
+    ) -> io::Result<Self> {
         let (server, clock) = (Arc::clone(&connection.server), Arc::clone(&connection.clock));
         let generation = connection.generation().clone();
         let transport = connection.into_transport().ok_or(ErrorKind::NotConnected)?;
         Ok(Self {
-            pending: Mutex::new(PendingRequests::new(clock.now(), failures)),
+            pending: Mutex::new(PendingRequests::new(clock.now(), failures, joins)),
             transport,
             output: Mutex::default(),
             input: Mutex::default(),

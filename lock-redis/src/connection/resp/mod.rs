@@ -9,5 +9,5 @@ pub(crate) use reply::{Reply, ServerError, info_field};
 #[cfg(test)]
 pub(crate) use reply_reader::LARGEST_REPLY;
 pub(crate) use reply_reader::ReplyReader;
-pub(crate) use request::{Request, with_text};
+pub(crate) use request::{Request, encoded_words, with_text, write_count, write_word};
 pub(crate) use text::Text;

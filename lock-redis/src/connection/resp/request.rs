@@ -30,14 +30,28 @@ pub(crate) fn with_text(by_hash: &[u8], text: &str) -> Vec<u8> {
     request
 }
 
-fn write_word(word: &[u8], into: &mut Vec<u8>) {
+/// The words of a part of a request, each as it is sent. Ends where one is not whole.
+pub(crate) fn encoded_words(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let line = bytes.iter().position(|byte| *byte == b'\n')? + 1;
+        let digits = bytes.get(1..line - 2)?;
+        let length = digits.iter().try_fold(0_usize, |sum, digit| {
+            sum.checked_mul(10)?.checked_add(usize::from(digit.wrapping_sub(b'0')))
+        })?;
+        let (word, rest) = bytes.split_at_checked(line + length + 2)?;
+        bytes = rest;
+        Some(word)
+    })
+}
+
+pub(crate) fn write_word(word: &[u8], into: &mut Vec<u8>) {
     write_count(b'$', word.len(), into);
     into.extend_from_slice(word);
     into.extend_from_slice(b"\r\n");
 }
 
 /// A line with a kind and a count. There is one before every word, mostly of one or two digits.
-fn write_count(kind: u8, count: usize, into: &mut Vec<u8>) {
+pub(crate) fn write_count(kind: u8, count: usize, into: &mut Vec<u8>) {
     let digit = |value: usize| b'0' + (value % 10) as u8;
     match count {
         0..10 => into.extend_from_slice(&[kind, digit(count), b'\r', b'\n']),

@@ -17,7 +17,7 @@ local function grant_next(queue, publish)
   if not attempt then
     return false
   end
-  local is_done, token = pcall(grant, false, PRESENCE, owner, '')
+  local is_done, token = pcall(grant, KEYS[1], KEYS[2], false, PRESENCE, owner, '')
   if not is_done or type(token) == 'table' then
     return false
   end

@@ -38,4 +38,4 @@ if not ours then
     leave(KEYS[4], ARGV[2])
   end
 end
-return grant(ours, ARGV[1], ARGV[2], ARGV[5], ARGV[6])
+return grant(KEYS[1], KEYS[2], ours, ARGV[1], ARGV[2], ARGV[5], ARGV[6])

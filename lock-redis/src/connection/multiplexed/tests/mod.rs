@@ -27,7 +27,7 @@ fn pair_with(grace: Duration) -> (Arc<MultiplexedConnection>, TcpStream) {
     let server = Arc::new(Server::new(Endpoint::tcp("test", 1), None));
     let transport = Arc::new(Transport::new(ours, None).unwrap());
     let connection = Connection::new(transport, server, Arc::new(SystemClock));
-    (Arc::new(MultiplexedConnection::new(connection, 0, grace).unwrap()), theirs)
+    (Arc::new(MultiplexedConnection::new(connection, 0, grace, &[]).unwrap()), theirs)
 }
 
 fn within(millis: u64) -> Moment {
@@ -262,7 +262,7 @@ fn slow_connection_is_unusable_although_no_thread_reads() {
 
 #[test]
 fn only_requests_sent_whole_await_replies() {
-    let mut pending = PendingRequests::new(within(0), 0);
+    let mut pending = PendingRequests::new(within(0), 0, &[]);
     for request in [b"aa", b"bb", b"cc"] {
         pending.push(request, within(0), &Arc::default()).unwrap();
     }
@@ -276,7 +276,7 @@ fn only_requests_sent_whole_await_replies() {
 
 #[test]
 fn unsent_bytes_wait_only_while_the_peer_has_more_to_do() {
-    let mut pending = PendingRequests::new(within(0), 0);
+    let mut pending = PendingRequests::new(within(0), 0, &[]);
     let push = |pending: &mut PendingRequests| {
         pending.push(b"xx", within(0), &Arc::default()).unwrap();
         pending.is_peer_busy()

@@ -1,0 +1,40 @@
+//! [`Join`]: how runs of a script for one lock each become one run of a script for several.
+
+use super::Script;
+
+/// A script that does for several locks what another does for one, and how its words are put
+/// together of theirs. Words are counted from the first key on. Not for locks in different slots
+/// of a cluster.
+#[derive(Debug)]
+pub(crate) struct Join {
+    pub(crate) one: &'static Script,
+    pub(crate) many: Script,
+    /// The keys, in the order in which they come: first this one of all, then the next one of all.
+    pub(crate) keys: &'static [usize],
+    /// The arguments that are given once, and so must be the same; they come next.
+    pub(crate) common: &'static [usize],
+    /// The arguments that are given for each, in the order of the keys.
+    pub(crate) each: &'static [usize],
+}
+
+impl Join {
+    /// The most words that a request may have from its first key on.
+    pub(crate) const MOST: usize = 6;
+
+    pub(crate) const fn new(
+        one: &'static Script,
+        many: Script,
+        keys: &'static [usize],
+        common: &'static [usize],
+        each: &'static [usize],
+    ) -> Self {
+        let join = Self { one, many, keys, common, each };
+        assert!(join.count() <= Self::MOST, "there is no room for so many words");
+        join
+    }
+
+    /// How many words a request for one lock has from its first key on.
+    pub(crate) const fn count(&self) -> usize {
+        self.keys.len() + self.common.len() + self.each.len()
+    }
+}

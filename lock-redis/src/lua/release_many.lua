@@ -1,0 +1,27 @@
+-- release_many: release.lua for several locks, each of an owner of its own.
+--
+-- KEYS[1] the first lock; there are n
+-- ARGV[1] the command that publishes
+-- ARGV[2] the first owner; behind the n owners their n channels
+--
+-- Returns for each lock what release.lua returns; an error among these stands for a release that is
+-- to be repeated alone. No other error: a release that is repeated must not have freed its lock.
+--
+-- Atomic because each release must be, as in release.lua.
+
+local n, publish, answers = #KEYS, ARGV[1], {}
+for i, lock in ipairs(KEYS) do
+  local owner = ARGV[1 + i]
+  local answer = look(redis.pcall, lock, owner)
+  if answer == 0 then
+    answer = gone(redis.pcall, lock, owner)
+  elseif answer == 1 then
+    local told = redis.pcall(publish, ARGV[1 + n + i], '0')
+    answer = redis.pcall('DEL', lock)
+    if type(answer) ~= 'table' then
+      answer = type(told) == 'table' and {1, told.err} or 1 + told
+    end
+  end
+  answers[i] = answer
+end
+return answers
