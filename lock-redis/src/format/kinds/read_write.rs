@@ -51,6 +51,7 @@ static ACQUIRE_WRITE: Script = script!(
     "read_write/take",
     "read_write/tells",
     "grant",
+    "attempt",
     "acquire"
 );
 static RELEASE_WRITE: Script = script!(

@@ -1,5 +1,6 @@
 //! Tests of the multiplexed connection, with a peer on a local socket.
 
+mod joined;
 #[cfg(feature = "tls")]
 mod last_word;
 mod storm;

@@ -1,0 +1,325 @@
+//! Requests that leave as one.
+
+use super::*;
+use crate::connection::ServerError;
+use crate::connection::with_text;
+use crate::format::REDISSON;
+use std::slice;
+
+/// A request of each thread, and where it waits.
+type Asked = (RequestId, Arc<ReplySlot>);
+
+fn pending() -> PendingRequests {
+    PendingRequests::new(within(0), 0, REDISSON.joins)
+}
+
+fn encode(words: &[&str]) -> Vec<u8> {
+    let words: Vec<_> = words.iter().map(|word| word.as_bytes()).collect();
+    let mut bytes = Vec::new();
+    Request(&[&words]).encode(&mut bytes);
+    bytes
+}
+
+fn acquire(name: &str) -> Vec<u8> {
+    let hash = REDISSON.scripts.acquire.hash();
+    let [counter, tombstone, owner] =
+        ["counter", "closed", "owner"].map(|it| format!("{it}:{name}"));
+    encode(&["EVALSHA", hash, "3", name, &counter, &tombstone, "30000", &owner, "60000"])
+}
+
+fn release(name: &str) -> Vec<u8> {
+    let (hash, owner) = (REDISSON.scripts.release.hash(), format!("owner:{name}"));
+    let channel = format!("channel:{name}");
+    encode(&["EVALSHA", hash, "1", name, &owner, &channel, "PUBLISH"])
+}
+
+/// What stands for acquires of these locks.
+fn acquire_many(how: [&str; 2], names: &[&str]) -> Vec<u8> {
+    let of_all =
+        |what: &str| names.iter().map(|name| format!("{what}{name}")).collect::<Vec<String>>();
+    let count = (3 * names.len()).to_string();
+    let keys = [of_all(""), of_all("closed:"), of_all("counter:")].concat();
+    let owners = of_all("owner:");
+    let words = [how[0], how[1], &count].map(str::to_owned);
+    let common = ["30000", "60000"].map(str::to_owned);
+    let words = [&words[..], &keys, &common, &owners].concat();
+    encode(&words.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// What stands for releases of these locks.
+fn release_many(names: &[&str]) -> Vec<u8> {
+    let owners = names.iter().map(|name| format!("owner:{name}"));
+    let channels = names.iter().map(|name| format!("channel:{name}"));
+    let arguments: Vec<_> = owners.chain(channels).collect();
+    let count = names.len().to_string();
+    let head = ["EVALSHA", REDISSON.joins[0].many.hash(), &count];
+    let arguments = arguments.iter().map(String::as_str);
+    let words = head.iter().chain(names).copied().chain(["PUBLISH"]).chain(arguments);
+    encode(&words.collect::<Vec<_>>())
+}
+
+fn by_hash() -> [&'static str; 2] {
+    ["EVALSHA", REDISSON.joins[1].many.hash()]
+}
+
+fn push(pending: &mut PendingRequests, bytes: &[u8]) -> Asked {
+    let slot = Arc::default();
+    (pending.push(bytes, within(60_000), &slot).unwrap(), slot)
+}
+
+/// Has these locks acquired.
+fn push_all<const N: usize>(pending: &mut PendingRequests, names: [&str; N]) -> [Asked; N] {
+    names.map(|name| push(pending, &acquire(name)))
+}
+
+fn assign(pending: &mut PendingRequests, reply: Reply) -> Vec<Arc<ReplySlot>> {
+    let mut wakeups = DeferredWakeups::default();
+    pending.assign(reply, None, &mut wakeups).unwrap();
+    wakeups.wake
+}
+
+fn leaves(pending: &mut PendingRequests) -> String {
+    String::from_utf8(pending.take_unsent(Vec::new())).unwrap()
+}
+
+fn text(parts: &[Vec<u8>]) -> String {
+    String::from_utf8(parts.concat()).unwrap()
+}
+
+fn token(number: u8) -> Reply {
+    Reply::Bulk(vec![number])
+}
+
+fn error(code: &str) -> Reply {
+    Reply::Error(ServerError::parse(&format!("{code} no")))
+}
+
+fn got((_, slot): &Asked) -> Option<Reply> {
+    slot.take().map(|outcome| outcome.unwrap())
+}
+
+#[test]
+fn acquires_and_releases_leave_as_one_each_and_get_their_parts_of_the_reply() {
+    let mut pending = pending();
+    let asked = ["a", "b", "c", "d"].map(|name| {
+        [push(&mut pending, &acquire(name)), push(&mut pending, &release(&format!("held-{name}")))]
+    });
+    let releases = release_many(&["held-a", "held-b", "held-c", "held-d"]);
+    let acquires = acquire_many(by_hash(), &["a", "b", "c", "d"]);
+    assert_eq!(leaves(&mut pending), text(&[releases, acquires]));
+    assert_eq!(pending.awaited(), 2);
+    let freed = [1, 0, 2, 1].map(Reply::Int);
+    assert_eq!(assign(&mut pending, Reply::Array(freed.to_vec())).len(), 4);
+    assign(&mut pending, Reply::Array([1, 2, 3, 4].map(token).to_vec()));
+    for ([acquired, released], (number, freed)) in asked.iter().zip((1..).zip(freed)) {
+        assert_eq!([got(acquired), got(released)], [Some(token(number)), Some(freed)]);
+    }
+    assert!(pending.is_empty());
+}
+
+#[test]
+fn few_are_not_joined_and_none_overtakes_a_request_of_another_kind() {
+    let mut pending = pending();
+    let ping = encode(&["PING"]);
+    let names = ["a", "b", "c", "d", "e"];
+    let mut expected = Vec::new();
+    for part in [&names[..2], &names[2..]] {
+        let _asked = part.iter().map(|name| push(&mut pending, &acquire(name))).count();
+        push(&mut pending, &ping);
+    }
+    expected.extend(names[..2].iter().map(|name| acquire(name)));
+    expected.extend([ping.clone(), acquire_many(by_hash(), &names[2..]), ping]);
+    assert_eq!(leaves(&mut pending), text(&expected));
+    assert_eq!(pending.awaited(), 5);
+}
+
+#[test]
+fn what_is_not_the_same_for_all_is_not_joined() {
+    let mut pending = pending();
+    let longer = |name| {
+        let request = String::from_utf8(acquire(name)).unwrap();
+        request.replace("$5\r\n30000", "$5\r\n40000").into_bytes()
+    };
+    let mut expected = Vec::new();
+    for name in ["a", "b", "c"] {
+        for request in [acquire(name), longer(name)] {
+            push(&mut pending, &request);
+            expected.push(request);
+        }
+    }
+    assert_eq!(leaves(&mut pending), text(&expected));
+}
+
+#[test]
+fn at_most_sixteen_are_joined() {
+    let mut pending = pending();
+    let names: Vec<_> = (0..20).map(|number| format!("lock-{number}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let _asked = names.iter().map(|name| push(&mut pending, &acquire(name))).count();
+    let expected = names.chunks(16).map(|some| acquire_many(by_hash(), some));
+    assert_eq!(leaves(&mut pending), text(&expected.collect::<Vec<_>>()));
+}
+
+#[test]
+fn request_that_has_left_in_part_stays_as_it_is() {
+    let mut pending = pending();
+    push_all(&mut pending, ["a"]);
+    let bytes = pending.take_unsent(Vec::new());
+    pending.put_back(bytes, 10);
+    push_all(&mut pending, ["b", "c", "d"]);
+    let expected = [acquire("a")[10..].to_vec(), acquire_many(by_hash(), &["b", "c", "d"])];
+    assert_eq!(leaves(&mut pending), text(&expected));
+    assert_eq!(pending.awaited(), 2);
+}
+
+#[test]
+fn joined_request_that_the_peer_did_not_take_leaves_as_it_was() {
+    let mut pending = pending();
+    let asked = push_all(&mut pending, ["a", "b", "c"]);
+    let bytes = pending.take_unsent(Vec::new());
+    pending.put_back(bytes, 0);
+    push_all(&mut pending, ["d", "e"]);
+    // It may have left, as far as the caller can tell.
+    assert_eq!(pending.abandon(asked[1].0), Some(MayHaveLeft(true)));
+    let expected = [acquire_many(by_hash(), &["a", "b", "c"]), acquire("d"), acquire("e")];
+    assert_eq!(leaves(&mut pending), text(&expected));
+    assert_eq!(assign(&mut pending, Reply::Array([1, 2, 3].map(token).to_vec())).len(), 2);
+    assert_eq!(asked.each_ref().map(got), [Some(token(1)), None, Some(token(3))]);
+}
+
+#[test]
+fn unknown_script_is_sent_by_its_text_next_time_and_the_requests_alone() {
+    let mut pending = pending();
+    let asked = push_all(&mut pending, ["a", "b", "c"]);
+    leaves(&mut pending);
+    assert!(assign(&mut pending, error("NOSCRIPT")).is_empty());
+    assert_eq!(leaves(&mut pending), text(&["a", "b", "c"].map(acquire)));
+    for (one, number) in asked.iter().zip(1..) {
+        assign(&mut pending, token(number));
+        assert_eq!(got(one), Some(token(number)));
+    }
+    push_all(&mut pending, ["a", "b", "c"]);
+    let by_text = ["EVAL", REDISSON.joins[1].many.source];
+    assert_eq!(leaves(&mut pending), text(&[acquire_many(by_text, &["a", "b", "c"])]));
+    assign(&mut pending, Reply::Array([4, 5, 6].map(token).to_vec()));
+    push_all(&mut pending, ["a", "b", "c"]);
+    assert_eq!(leaves(&mut pending), text(&[acquire_many(by_hash(), &["a", "b", "c"])]));
+}
+
+#[test]
+fn after_a_refusal_nothing_is_joined_for_a_second() {
+    let mut pending = pending();
+    let names = ["a", "b", "c"];
+    push_all(&mut pending, names);
+    leaves(&mut pending);
+    assign(&mut pending, error("CROSSSLOT"));
+    leaves(&mut pending);
+    let alone = text(&names.map(acquire));
+    for (millis, expected) in [(900, &alone), (1_100, &text(&[acquire_many(by_hash(), &names)]))] {
+        pending.received(within(millis));
+        push_all(&mut pending, names);
+        assert_eq!(&leaves(&mut pending), expected);
+    }
+}
+
+#[test]
+fn one_that_is_refused_is_asked_again_alone() {
+    let mut pending = pending();
+    let asked = push_all(&mut pending, ["a", "b", "c"]);
+    leaves(&mut pending);
+    let reply = vec![token(1), error("WRONGTYPE"), token(3)];
+    assert_eq!(assign(&mut pending, Reply::Array(reply)).len(), 2);
+    assert_eq!([&asked[0], &asked[2]].map(got), [Some(token(1)), Some(token(3))]);
+    // Not joined again, however many there are.
+    push_all(&mut pending, ["d", "e"]);
+    assert_eq!(leaves(&mut pending), text(&["b", "d", "e"].map(acquire)));
+    assign(&mut pending, error("WRONGTYPE"));
+    assert_eq!(got(&asked[1]), Some(error("WRONGTYPE")));
+}
+
+#[test]
+fn what_was_joined_may_have_been_carried_out() {
+    let mut pending = pending();
+    let asked = push_all(&mut pending, ["a", "b", "c", "d"]);
+    leaves(&mut pending);
+    assert_eq!(pending.abandon(asked[0].0), Some(MayHaveLeft(true)));
+    // Of a request that failed as a whole, some may have been carried out before it did.
+    assign(&mut pending, error("OOM"));
+    assert_eq!(pending.abandon(asked[1].0), Some(MayHaveLeft(true)), "once is enough");
+    assert_eq!(leaves(&mut pending), text(&["c", "d"].map(acquire)), "they have given up");
+    push_all(&mut pending, ["e"]);
+    let mut wakeups = DeferredWakeups::default();
+    let why = Error::unavailable("gone");
+    pending.put_back(text(&["c", "d"].map(acquire)).into_bytes(), 0);
+    pending.fail_all(&why, &mut wakeups);
+    for (_, slot) in &asked[2..] {
+        assert!(is_unknown(&slot.take().unwrap()), "not even by the first copy");
+    }
+}
+
+#[test]
+fn reply_of_another_length_is_none() {
+    for reply in [Reply::Array([1, 2].map(token).to_vec()), token(1)] {
+        let mut pending = pending();
+        let asked = push_all(&mut pending, ["a", "b", "c"]);
+        leaves(&mut pending);
+        let mut wakeups = DeferredWakeups::default();
+        assert!(pending.assign(reply, None, &mut wakeups).is_err());
+        // The connection is closed then, and each is told.
+        pending.fail_all(&Error::unavailable("garbage"), &mut wakeups);
+        assert!(asked.iter().all(|(_, slot)| is_unknown(&slot.take().unwrap())));
+    }
+}
+
+/// The thread that reads for all is not woken for its own part.
+#[test]
+fn reader_finds_its_own_part() {
+    let mut pending = pending();
+    let asked = push_all(&mut pending, ["a", "b", "c"]);
+    leaves(&mut pending);
+    let mut wakeups = DeferredWakeups::default();
+    let reply = Reply::Array([1, 2, 3].map(token).to_vec());
+    pending.assign(reply, Some(&asked[1].1), &mut wakeups).unwrap();
+    assert_eq!(wakeups.wake.len(), 2);
+    assert_eq!(got(&asked[1]), Some(token(2)));
+}
+
+#[test]
+fn callbacks_that_were_joined_expire_and_keep_their_text() {
+    let mut pending = pending();
+    let (told, outcomes) = mpsc::channel();
+    for (name, millis) in [("a", 50), ("b", 60_000), ("c", 60_000)] {
+        let told = told.clone();
+        let done = Box::new(move |outcome: Result<Reply, Failure>| {
+            told.send((name, outcome)).unwrap();
+            ReplyCheck::Expected
+        });
+        let by_hash = release(name);
+        let callback = CallbackRequest { by_hash, text: REDISSON.scripts.release.source, done };
+        assert!(pending.push_callback(&release(name), within(millis), callback).is_ok());
+    }
+    assert_eq!(leaves(&mut pending), text(&[release_many(&["a", "b", "c"])]));
+    let mut wakeups = DeferredWakeups::default();
+    let server = Server::new(Endpoint::tcp("test", 1), None);
+    pending.expire_callbacks(within(100), &server, &mut wakeups);
+    assert_eq!(wakeups.callbacks.len(), 1);
+    let (_, outcome) = wakeups.callbacks.pop().unwrap();
+    assert!(is_unknown(&outcome));
+    assert!(pending.has_callbacks());
+    assign(&mut pending, error("NOSCRIPT"));
+    // Then the server does not know the script for one lock, either.
+    assert_eq!(leaves(&mut pending), text(&["b", "c"].map(release)));
+    assert_eq!(pending.resent(), 2);
+    assign(&mut pending, error("NOSCRIPT"));
+    let again = with_text(&release("b"), REDISSON.scripts.release.source);
+    assert_eq!(leaves(&mut pending), text(slice::from_ref(&again)));
+    let mut wakeups = DeferredWakeups::default();
+    for _ in 0..2 {
+        pending.assign(Reply::Int(1), None, &mut wakeups).unwrap();
+    }
+    for (callback, outcome) in wakeups.callbacks {
+        let _ = (callback.done)(outcome.map_err(Failure::from));
+    }
+    assert_eq!(outcomes.try_iter().filter(|(_, outcome)| outcome.is_ok()).count(), 2);
+    assert!(!pending.has_callbacks());
+}
