@@ -29,4 +29,4 @@ pub(crate) static REDISSON: Dialect = Dialect {
     detects_silent_holders: false,
 };
 
-static JOINS: [Join; 2] = joins!(REDISSON, numbers: 50, 51, words: "redisson", channel: CHANNEL);
+static JOINS: [Join; 2] = joins!(REDISSON, first: 50, words: "redisson", channel: CHANNEL);

@@ -28,7 +28,7 @@ pub(crate) static TOKEN: Dialect = Dialect::token(
     &JOINS,
 );
 
-static JOINS: [Join; 2] = joins!(TOKEN, numbers: 52, 53, words: "token", channel: CHANNEL);
+static JOINS: [Join; 2] = joins!(TOKEN, first: 52, words: "token", channel: CHANNEL);
 
 /// Takes the lock as foreign clients do, if it is free; otherwise nothing happens, and our script
 /// knows why: its answer to a copy of this attempt may have been lost. Unlike the script, this

@@ -2,9 +2,9 @@
 
 use super::Script;
 
-/// A script that does for several locks what another does for one, and how its words are put
-/// together of theirs. Words are counted from the first key on. Not for locks in different slots
-/// of a cluster.
+/// A script that does for several locks what another does for one, and which words of the requests
+/// for one make the request for all. Words are counted from the first key on. Not for locks in
+/// different slots of a cluster.
 #[derive(Debug)]
 pub(crate) struct Join {
     pub(crate) one: &'static Script,
@@ -21,20 +21,8 @@ impl Join {
     /// The most words that a request may have from its first key on.
     pub(crate) const MOST: usize = 6;
 
-    pub(crate) const fn new(
-        one: &'static Script,
-        many: Script,
-        keys: &'static [usize],
-        common: &'static [usize],
-        each: &'static [usize],
-    ) -> Self {
-        let join = Self { one, many, keys, common, each };
-        assert!(join.count() <= Self::MOST, "there is no room for so many words");
-        join
-    }
-
     /// How many words a request for one lock has from its first key on.
-    pub(crate) const fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.keys.len() + self.common.len() + self.each.len()
     }
 }

@@ -12,11 +12,13 @@
 //! - `tells(key)`: 1 if the holder publishes its release
 //!
 //! Commands are called as `call('NAME', ..`, by which [`Script::commands`] finds them. The files in
-//! `endings` end the scripts that free a lock; `grant.lua` takes one with tokens.
+//! `endings` end the scripts that free a lock; `attempt.lua` and `grant.lua` take one with tokens.
+//!
+//! [`join`] says which have another beside them that does the same for several locks.
 //!
 //! Each script has a number, its bit in a connection's set of scripts that were sent. A format
-//! takes seven from its first on. Kinds of locks have theirs from 31 to 49; the first that is free
-//! is 50, the last 63.
+//! takes seven from its first on. Kinds of locks have theirs from 31 to 49, scripts for several
+//! locks from 50 to 53; the first that is free is 54, the last 63.
 
 pub(crate) mod foreign_client;
 pub(crate) mod join;
@@ -94,10 +96,9 @@ macro_rules! scripts {
 }
 pub(crate) use scripts;
 
-/// How releases and acquires of this format are joined, by scripts of these numbers; releases come
-/// first.
+/// How releases and acquires of this format are joined, by two scripts from this number on.
 macro_rules! joins {
-    ($dialect:ident, numbers: $acquire:literal, $release:literal, words: $format:literal, channel: $channel:expr) => {{
+    ($dialect:ident, first: $first:literal, words: $format:literal, channel: $channel:expr) => {{
         use $crate::lua::join::Join;
         use $crate::lua::{Script, words};
         const fn script(number: u32, name: &'static str, source: &'static str) -> Script {
@@ -108,20 +109,22 @@ macro_rules! joins {
             $format: "look", "take", "tells", "../grant", "../attempt"; "acquire_many"
         );
         [
-            Join::new(
-                &$dialect.scripts.release,
-                script($release, "release_many", RELEASE),
-                &[0],
-                &[3],
-                &[1, 2],
-            ),
-            Join::new(
-                &$dialect.scripts.acquire,
-                script($acquire, "acquire_many", ACQUIRE),
-                &[0, 2, 1],
-                &[3, 5],
-                &[4],
-            ),
+            // Of the words lock, owner, channel, PUBLISH.
+            Join {
+                one: &$dialect.scripts.release,
+                many: script(0, "release_many", RELEASE),
+                keys: &[0],
+                common: &[3],
+                each: &[1, 2],
+            },
+            // Of the words lock, counter, tombstone, lease, owner, keep.
+            Join {
+                one: &$dialect.scripts.acquire,
+                many: script(1, "acquire_many", ACQUIRE),
+                keys: &[0, 2, 1],
+                common: &[3, 5],
+                each: &[4],
+            },
         ]
     }};
 }
@@ -184,6 +187,7 @@ impl Script {
 
 #[cfg(test)]
 mod tests {
+    use super::join::Join;
     use super::*;
     use crate::format::{DIALECTS, REDISSON, kinds};
 
@@ -208,12 +212,23 @@ mod tests {
         [acquire, release, close, renew, inspect, force, propose]
     }
 
+    /// What an access control list allows covers them, and what a diagnosis asks about.
+    #[test]
+    fn joined_scripts_run_no_other_commands() {
+        for join in DIALECTS.into_iter().flat_map(|it| it.joins) {
+            let commands = join.one.commands(None);
+            assert!(join.many.commands(None).iter().all(|it| commands.contains(it)));
+            assert!(join.count() <= Join::MOST);
+        }
+    }
+
     #[test]
     fn scripts_have_a_head_and_a_number_of_their_own() {
         let mut bits = 0_u64;
         let of_formats = DIALECTS.into_iter().flat_map(|it| all(&it.scripts));
         let of_kinds = kinds::ALL.iter().flat_map(|kind| kind.scripts().iter().copied());
-        for script in of_formats.chain(of_kinds).chain([&MARK, &COUNT, &CLEAR]) {
+        let of_joins = DIALECTS.into_iter().flat_map(|it| it.joins).map(|join| &join.many);
+        for script in of_formats.chain(of_kinds).chain(of_joins).chain([&MARK, &COUNT, &CLEAR]) {
             assert_eq!(bits & script.bit, 0, "{}", script.name);
             bits |= script.bit;
             let head = format!("-- {}: ", script.name);

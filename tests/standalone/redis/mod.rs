@@ -11,6 +11,7 @@ mod foreign_signals;
 mod formats;
 mod full_memory;
 mod handoff;
+mod joined;
 mod labels;
 mod publish_rights;
 mod replication;
