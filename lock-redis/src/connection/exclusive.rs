@@ -26,6 +26,8 @@ pub(crate) struct Connection {
     sent_scripts: u64,
     /// Which of the endpoint's servers it leads to.
     pub(super) generation: ServerGeneration,
+    /// Whether that server has said which one it is.
+    pub(super) identified: bool,
 }
 
 /// What an open connection has.
@@ -92,6 +94,7 @@ impl Connection {
             reports_to: 0,
             sent_scripts: 0,
             generation: ServerGeneration::default(),
+            identified: false,
         }
     }
 
@@ -109,6 +112,11 @@ impl Connection {
     /// Which of the endpoint's servers it leads to.
     pub(crate) fn generation(&self) -> &ServerGeneration {
         &self.generation
+    }
+
+    /// Whether the server has said which one it is.
+    pub(super) fn is_identified(&self) -> bool {
+        self.identified
     }
 
     /// Whether it was idle for so long that the server may have closed it.

@@ -1,6 +1,6 @@
 //! [`SharedConnection`]: the connection to a server that all threads share, replaced when it fails.
 
-use super::multiplexed::{EncodedRequest, MultiplexedConnection, ReplyPoller};
+use super::multiplexed::{EncodedRequest, MultiplexedConnection, ReplyPoller, RequestId};
 use super::{CallError, CallbackRequest, ConnectionLike, Dialer, Request, Server};
 use crate::connection::single_flight::{Flight, FlightLeader, FlightResult, SingleFlight};
 use crate::lua::join::Join;
@@ -66,25 +66,22 @@ impl SharedConnection {
     /// connections then overtake none.
     pub(crate) fn wait_for_callbacks(&self, by: Moment) -> Result<(), Failure> {
         const PING: Request<'static> = Request(&[&[b"PING"]]);
-        loop {
-            let current = self.current.lock().clone();
-            let Some(mut connection) = current else { return Ok(()) };
-            let resent = connection.resent();
-            if !connection.has_callbacks() {
-                return Ok(());
-            }
-            // Replies come in the order of requests, except for one that was sent again. A
-            // connection that is closed has run its callbacks.
+        let current = self.current.lock().clone();
+        let Some(mut connection) = current else { return Ok(()) };
+        let mut awaited = connection.last_callback(RequestId::MAX);
+        // Replies come in the order of requests, except for those that are sent again. A connection
+        // that is closed has run its callbacks.
+        while let Some(last) = awaited {
             match connection.call(&PING, by) {
-                Ok(_) if connection.resent() == resent => return Ok(()),
                 Err(CallError::NotSent(error) | CallError::Unknown(error))
                     if self.dialer.clock().now() >= by =>
                 {
                     return Err(Failure::NotSent(error));
                 }
-                Ok(_) | Err(_) => {}
+                Ok(_) | Err(_) => awaited = connection.last_callback(last),
             }
         }
+        Ok(())
     }
 
     /// The connection, dialled first if there is none that can be used. One caller dials, the
@@ -141,7 +138,9 @@ impl SharedConnection {
         let failures = self.dialer.failures();
         let outcome = self.dialer.dial(by).and_then(|connection| {
             let grace = self.dialer.command_timeout();
-            MultiplexedConnection::new(connection, failures, grace, self.joins)
+            // What does not say which server it is may be a proxy before several.
+            let joins = if connection.is_identified() { self.joins } else { &[] };
+            MultiplexedConnection::new(connection, failures, grace, joins)
                 .map_err(|error| Failure::NotSent(self.dialer.cannot_connect(error)))
         });
         match outcome {

@@ -6,23 +6,38 @@
 -- ARGV[2] how long the counters are kept, as ARGV[3] of acquire.lua
 -- ARGV[3] the first owner; there are n
 --
--- Returns for each lock what acquire.lua returns. An error instead, or among these, stands for a
--- request that is to be repeated alone: what it has granted before is granted again.
+-- Returns for each lock what acquire.lua returns; an error among these stands for a request that is
+-- to be sent again alone, of which nothing was carried out. No other error once a lock is granted:
+-- then it would not be known which.
 --
 -- Atomic because each grant must be, as in acquire.lua. That all of them are at once is of no use,
 -- but one look at all keys is cheaper, and one reading of the time.
 
 local n = #KEYS / 3
+local answers = {}
+
+-- By another name: what is written as a call is taken for one of a command.
+local try = pcall
+
+local function answer(i, take, ...)
+  local done, reply = try(take, ...)
+  answers[i] = done and reply or redis.error_reply('ERR not carried out')
+end
+
 local all_free = redis.call('EXISTS', unpack(KEYS, 1, 2 * n)) == 0
-local taken, answers = {}, {}
+local taken, others = {}, {}
 for i = 1, n do
-  local lock, tombstone, counter, owner = KEYS[i], KEYS[n + i], KEYS[2 * n + i], ARGV[2 + i]
-  -- Nothing may say that no lock comes twice.
-  if all_free and not taken[lock] then
-    answers[i] = grant(lock, counter, false, ARGV[1], owner, ARGV[2])
+  local lock, tombstone = KEYS[i], KEYS[n + i]
+  -- The same lock may come twice: then the second attempt must see the first one's grant.
+  if not taken[lock] and (all_free or redis.call('EXISTS', tombstone, lock) == 0) then
+    answer(i, grant, lock, KEYS[2 * n + i], false, ARGV[1], ARGV[2 + i], ARGV[2])
+    taken[lock] = true
   else
-    answers[i] = attempt(lock, counter, tombstone, ARGV[1], owner, ARGV[2])
+    others[#others + 1] = i
   end
-  taken[lock] = true
+end
+-- Last, because a full server refuses memory only to the first write of a script.
+for _, i in ipairs(others) do
+  answer(i, attempt, KEYS[i], KEYS[2 * n + i], KEYS[n + i], ARGV[1], ARGV[2 + i], ARGV[2])
 end
 return answers

@@ -1,4 +1,4 @@
--- What acquire.lua does with one lock.
+-- Takes a lock for an owner if it is free, and returns what acquire.lua returns.
 --
 -- Every call in here is paid for by the one thread that serves all clients: five where the lock is
 -- taken often. So is every argument, and every number that becomes a text.

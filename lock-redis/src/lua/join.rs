@@ -19,10 +19,10 @@ pub(crate) struct Join {
 
 impl Join {
     /// The most words that a request may have from its first key on.
-    pub(crate) const MOST: usize = 6;
+    pub(crate) const MAX_WORDS: usize = 6;
 
     /// How many words a request for one lock has from its first key on.
-    pub(crate) fn count(&self) -> usize {
+    pub(crate) fn word_count(&self) -> usize {
         self.keys.len() + self.common.len() + self.each.len()
     }
 }

@@ -12,7 +12,8 @@
 //! - `tells(key)`: 1 if the holder publishes its release
 //!
 //! Commands are called as `call('NAME', ..`, by which [`Script::commands`] finds them. The files in
-//! `endings` end the scripts that free a lock; `attempt.lua` and `grant.lua` take one with tokens.
+//! `endings` end the scripts that free a lock; `attempt.lua` tries to take one, and
+//! `grant.lua` gives it, with tokens where they are asked for.
 //!
 //! [`join`] says which have another beside them that does the same for several locks.
 //!
@@ -96,13 +97,14 @@ macro_rules! scripts {
 }
 pub(crate) use scripts;
 
-/// How releases and acquires of this format are joined, by two scripts from this number on.
+/// How releases and acquires of this format are joined, by two scripts from this number on. Releases
+/// come first: joined requests leave in this order, so no acquire overtakes a release of its lock.
 macro_rules! joins {
     ($dialect:ident, first: $first:literal, words: $format:literal, channel: $channel:expr) => {{
         use $crate::lua::join::Join;
         use $crate::lua::{Script, words};
         const fn script(number: u32, name: &'static str, source: &'static str) -> Script {
-            Script::new(number, name, $channel, None, source)
+            Script::new($first + number, name, $channel, None, source)
         }
     const RELEASE: &str = words!($format: "look", "gone"; "release_many");
         const ACQUIRE: &str = words!(
@@ -218,7 +220,7 @@ mod tests {
         for join in DIALECTS.into_iter().flat_map(|it| it.joins) {
             let commands = join.one.commands(None);
             assert!(join.many.commands(None).iter().all(|it| commands.contains(it)));
-            assert!(join.count() <= Join::MOST);
+            assert!(join.word_count() <= Join::MAX_WORDS);
         }
     }
 

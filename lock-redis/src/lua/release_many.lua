@@ -5,7 +5,8 @@
 -- ARGV[2] the first owner; behind the n owners their n channels
 --
 -- Returns for each lock what release.lua returns; an error among these stands for a release that is
--- to be repeated alone. No other error: a release that is repeated must not have freed its lock.
+-- to be sent again alone. No error is raised: a release that had freed its lock would be sent again
+-- as well, and find it gone.
 --
 -- Atomic because each release must be, as in release.lua.
 

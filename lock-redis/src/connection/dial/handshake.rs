@@ -117,6 +117,7 @@ impl Dialer {
             );
             return Err(Failure::NotSent(Error::unavailable(message)));
         }
+        connection.identified = found.is_some();
         let generation = identity.admit(&self.server, found, self.clock.now());
         connection.generation = generation.map_err(Failure::NotSent)?;
         Ok(())

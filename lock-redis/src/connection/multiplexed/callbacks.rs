@@ -1,6 +1,8 @@
 //! Requests that no thread waits for: how they are sent, read, and their callbacks run.
 
-use super::pending::{CallResult, DeferredWakeups, MayHaveLeft, PendingRequests};
+use super::pending::{
+    CallResult, DeferredWakeups, MayHaveLeft, PendingRequests, RequestId, UNEXPECTED,
+};
 use super::{CallbackRequest, MultiplexedConnection, ReplyCheck};
 use crate::connection::CallError;
 use lock_core::Moment;
@@ -54,9 +56,9 @@ impl MultiplexedConnection {
         self.pending.lock().has_callbacks()
     }
 
-    /// How many callbacks' requests were sent again until now.
-    pub(in crate::connection) fn resent(&self) -> u64 {
-        self.pending.lock().resent()
+    /// The last callback that is pending of those up to this one.
+    pub(in crate::connection) fn last_callback(&self, until: RequestId) -> Option<RequestId> {
+        self.pending.lock().last_callback(until)
     }
 
     pub(super) fn run_callback(&self, callback: CallbackRequest, outcome: CallResult) {
@@ -69,7 +71,7 @@ impl MultiplexedConnection {
         // A panic must not reach the caller that happens to read.
         let checked = contain(|| (callback.done)(result));
         if matches!(checked, Some(ReplyCheck::Unexpected)) {
-            self.end(&self.server.garbage("not one that our script gives"));
+            self.end(&self.server.garbage(UNEXPECTED));
         }
     }
 }

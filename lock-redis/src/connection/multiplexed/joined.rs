@@ -1,128 +1,136 @@
-//! Requests that are ready at the same time, each for a lock of its own, sent as one.
+//! Requests that are ready at the same time, usually each for another lock, sent as one.
 //!
-//! A script for eight locks takes the server two thirds of the time of eight scripts. Nothing is
-//! waited for: only what leaves in one write anyway is joined. Whatever the server refuses of it is
-//! sent again alone. An acquire that the script has granted before it failed is granted again then,
-//! with the same token; the script for releases fails for none that it has freed.
+//! A script for eight locks takes the server two thirds of the time of eight scripts. No request
+//! waits to be joined: only what leaves in one write anyway is. What was not carried out, because
+//! the server refused the script or answered for one lock with an error, is sent again alone.
 
-use super::pending::PendingRequest;
 use crate::connection::{Reply, ServerError, encoded_words, write_count, write_word};
 use crate::lua::join::Join;
 use lock_core::Moment;
 use std::time::Duration;
 
 /// The fewest that are joined: of two the server saves little, and joining takes time as well.
-pub(super) const LEAST: usize = 3;
+pub(super) const MIN_REQUESTS: usize = 3;
 
 /// The most that are joined: the server serves no other client meanwhile.
-pub(super) const MOST: usize = 16;
+pub(super) const MAX_REQUESTS: usize = 16;
 
-/// How long nothing is joined after the server has refused it, as a proxy in front of a cluster
-/// does each time.
+/// How long nothing is joined after the server has refused a joined script.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The words of a request from its first key on, each as it is sent.
-pub(super) type Words<'a> = [&'a [u8]; Join::MOST];
+pub(super) type Words<'a> = [&'a [u8]; Join::MAX_WORDS];
 
-/// Finds requests that can be joined, and joins them.
-#[derive(Default)]
+/// A place in the list of a format's joins: releases come first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct JoinKind(usize);
+
+/// Finds requests that can be joined, and says how.
 pub(super) struct Joiner {
     kinds: Vec<Kind>,
-    /// Nothing is joined before.
-    from: Option<Moment>,
+    /// Nothing is joined before this moment.
+    paused_until: Option<Moment>,
 }
 
 struct Kind {
     join: &'static Join,
     /// How every request begins that can be joined by it.
     beginning: Vec<u8>,
-    /// Whether the server did not know the script when it was last sent by its hash.
-    by_text: bool,
-}
-
-/// Requests that were sent as one.
-pub(super) struct JoinedRequests {
-    pub(super) kind: usize,
-    /// Their own bytes, of which each has its part.
-    pub(super) bytes: Vec<u8>,
-    pub(super) members: Vec<PendingRequest>,
+    /// Whether the server has carried it out, so that it knows the script by its hash.
+    is_known: bool,
 }
 
 impl Joiner {
     pub(super) fn new(joins: &'static [Join]) -> Self {
         let kind = |join: &'static Join| {
             let mut beginning = Vec::new();
-            write_count(b'*', 3 + join.count(), &mut beginning);
+            write_count(b'*', 3 + join.word_count(), &mut beginning);
             for word in ["EVALSHA", join.one.hash(), &join.keys.len().to_string()] {
                 write_word(word.as_bytes(), &mut beginning);
             }
-            Kind { join, beginning, by_text: false }
+            Kind { join, beginning, is_known: false }
         };
-        Self { kinds: joins.iter().map(kind).collect(), from: None }
+        Self { kinds: joins.iter().map(kind).collect(), paused_until: None }
     }
 
     /// Whether anything is joined now.
     pub(super) fn is_on(&self, now: Moment) -> bool {
-        !self.kinds.is_empty() && self.from.is_none_or(|from| from <= now)
+        !self.kinds.is_empty() && self.paused_until.is_none_or(|until| until <= now)
     }
 
-    /// By what this request can be joined with others, and its words.
-    pub(super) fn look<'a>(&self, request: &'a [u8]) -> Option<(usize, Words<'a>)> {
-        self.kinds.iter().enumerate().find_map(|(number, kind)| {
-            let mut words = [b"".as_slice(); Join::MOST];
-            let mut found = encoded_words(request.strip_prefix(kind.beginning.as_slice())?);
-            words.iter_mut().zip(&mut found).for_each(|(word, it)| *word = it);
-            Some((number, words))
+    /// With which others this request can be joined, and its words.
+    pub(super) fn parse<'a>(&self, request: &'a [u8]) -> Option<(JoinKind, Words<'a>)> {
+        self.kinds.iter().enumerate().find_map(|(place, kind)| {
+            let mut words = [b"".as_slice(); Join::MAX_WORDS];
+            let found = encoded_words(request.strip_prefix(kind.beginning.as_slice())?);
+            words.iter_mut().zip(found).for_each(|(word, it)| *word = it);
+            Some((JoinKind(place), words))
         })
     }
 
-    /// Whether these two can be joined.
-    pub(super) fn fit(&self, kind: usize, one: &Words<'_>, other: &Words<'_>) -> bool {
-        self.kinds[kind].join.common.iter().all(|place| one[*place] == other[*place])
+    /// Whether these two of a kind can be joined.
+    pub(super) fn can_join(&self, kind: JoinKind, one: &Words<'_>, other: &Words<'_>) -> bool {
+        self.kinds[kind.0].join.common.iter().all(|place| one[*place] == other[*place])
     }
 
-    /// Appends the request that stands for all of these.
-    pub(super) fn encode(&self, kind: usize, all: &[Words<'_>], into: &mut Vec<u8>) {
-        let Kind { join, by_text, .. } = &self.kinds[kind];
-        let keys = all.len() * join.keys.len();
-        write_count(b'*', 3 + keys + join.common.len() + all.len() * join.each.len(), into);
-        let [command, script] = match by_text {
-            true => ["EVAL", join.many.source],
-            false => ["EVALSHA", join.many.hash()],
-        };
-        for word in [command, script, &keys.to_string()] {
-            write_word(word.as_bytes(), into);
-        }
-        let of_all = |places: &'static [usize]| {
-            places.iter().flat_map(|place| all.iter().map(|words| words[*place]))
-        };
-        let common = join.common.iter().map(|place| all[0][*place]);
-        for word in of_all(join.keys).chain(common).chain(of_all(join.each)) {
-            into.extend_from_slice(word);
-        }
+    /// By which script they are joined, and whether it is sent by its text: a release that comes
+    /// back because its hash is unknown would be overtaken by the next attempt.
+    pub(super) fn script(&self, kind: JoinKind) -> (&'static Join, bool) {
+        let Kind { join, is_known, .. } = &self.kinds[kind.0];
+        (join, !is_known)
     }
 
-    /// The server has refused a joined request whole.
-    pub(super) fn refused(&mut self, kind: usize, error: &ServerError, now: Moment) {
-        if error.code == "NOSCRIPT" {
-            self.kinds[kind].by_text = true;
-        } else {
-            self.from = Some(now + PAUSE);
+    /// A joined request has this reply.
+    pub(super) fn replied(&mut self, kind: JoinKind, reply: &Reply, now: Moment) {
+        let is_error = |reply: &Reply| matches!(reply, Reply::Error(_));
+        match reply {
+            // Other than by each of them, as on a full server.
+            Reply::Array(answers) if !answers.iter().all(is_error) => {
+                self.kinds[kind.0].is_known = true;
+            }
+            Reply::Error(error) => match error.code.as_str() {
+                "NOSCRIPT" => self.kinds[kind.0].is_known = false,
+                // It will say so again: the first for locks on different nodes behind a proxy, the
+                // second for a user who may not use some key, or not EVAL.
+                "CROSSSLOT" | "NOPERM" => self.paused_until = Some(Moment::NEVER),
+                _ => self.paused_until = Some(now + PAUSE),
+            },
+            _ => self.paused_until = Some(now + PAUSE),
         }
-    }
-
-    /// A joined request was carried out.
-    pub(super) fn carried_out(&mut self, kind: usize) {
-        self.kinds[kind].by_text = false;
     }
 }
 
-impl JoinedRequests {
-    /// Whether this can be the reply.
-    pub(super) fn expects(&self, reply: &Reply) -> bool {
-        match reply {
-            Reply::Array(answers) => answers.len() == self.members.len(),
-            reply => matches!(reply, Reply::Error(_)),
-        }
+/// Appends the request that stands for all of these.
+pub(super) fn encode(join: &Join, by_text: bool, all: &[Words<'_>], into: &mut Vec<u8>) {
+    let keys = all.len() * join.keys.len();
+    write_count(b'*', 3 + keys + join.common.len() + all.len() * join.each.len(), into);
+    let [command, script] = match by_text {
+        true => ["EVAL", join.many.source],
+        false => ["EVALSHA", join.many.hash()],
+    };
+    for word in [command, script, &keys.to_string()] {
+        write_word(word.as_bytes(), into);
     }
+    let of_all =
+        |places: &'static [usize]| places.iter().flat_map(|place| all.iter().map(|it| it[*place]));
+    let common = join.common.iter().map(|place| all[0][*place]);
+    for word in of_all(join.keys).chain(common).chain(of_all(join.each)) {
+        into.extend_from_slice(word);
+    }
+}
+
+/// Whether nothing of a script was carried out that was answered with this error. By any other one
+/// it may have been: it can be of a proxy that lost its server meanwhile.
+pub(super) fn did_not_run(error: &ServerError) -> bool {
+    matches!(
+        error.code.as_str(),
+        "NOSCRIPT"
+            | "CROSSSLOT"
+            | "NOPERM"
+            | "NOAUTH"
+            | "READONLY"
+            | "LOADING"
+            | "BUSY"
+            | "MASTERDOWN"
+    )
 }

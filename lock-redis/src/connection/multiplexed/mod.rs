@@ -15,8 +15,9 @@
 //!   another thread the reader, awake, or writes for callbacks if none waits; a writer that gives
 //!   up on a peer that takes nothing wakes another.
 //! - *A reply goes to its request.* Requests stay pending in the order of their bytes until they
-//!   are replied to. A caller that gives up takes its bytes back if none has left; otherwise its
-//!   request stays, abandoned, and the reply is dropped.
+//!   are replied to. Several may leave as one ([`joined`]); those of them that were not carried out
+//!   are put at the end again. A caller that gives up takes its bytes back if none has left and
+//!   they are not joined; otherwise its request stays, abandoned, and the reply is dropped.
 //!
 //! A deadline that passes does not close the connection: a late reply finds its request. If nothing
 //! was received meanwhile, it gets no new requests. It is closed when it breaks, when what arrives
@@ -30,6 +31,7 @@ mod reply_poller;
 #[cfg(test)]
 mod tests;
 
+pub(super) use pending::RequestId;
 pub(crate) use pending::{CallbackRequest, ReplyCheck};
 pub(super) use reply_poller::ReplyPoller;
 
@@ -41,7 +43,7 @@ use crate::connection::Reply;
 use crate::lua::join::Join;
 use lock_core::{Clock, Error, Moment};
 use parking_lot::{Mutex, MutexGuard};
-use pending::{CallResult, DeferredWakeups, MayHaveLeft, PendingRequests, ReplySlot, RequestId};
+use pending::{CallResult, DeferredWakeups, MayHaveLeft, PendingRequests, ReplySlot};
 use reading::ReplyInput;
 use std::cell::Cell;
 use std::io::{self, ErrorKind};

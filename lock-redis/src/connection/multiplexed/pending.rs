@@ -1,18 +1,20 @@
 //! [`PendingRequests`]: the requests on a connection without a reply, and the bytes not yet sent.
 //!
 //! Pure state, without I/O and wake-ups. Replies carry no names: each is for the oldest request. So
-//! a request stays pending until its reply arrives, even if its caller has given up.
+//! a request stays pending until its reply arrives, even if its caller has given up. Requests of
+//! one write may be [joined](super::joined) into one, whose reply has a part for each.
 
-use super::joined::{self, JoinedRequests, Joiner};
+use super::joined::{JoinKind, Joiner, MAX_REQUESTS, MIN_REQUESTS, Words, did_not_run, encode};
 use crate::connection::{CallError, Reply, Server, with_text};
 use crate::lua::join::Join;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment, Signal};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{io, mem, slice};
+use std::{io, mem, slice, vec};
 
 /// The outcome of one request.
 pub(super) type CallResult = Result<Reply, CallError>;
@@ -52,6 +54,9 @@ pub(crate) struct CallbackRequest {
     pub(crate) done: Box<dyn FnOnce(Result<Reply, Failure>) -> ReplyCheck + Send>,
 }
 
+/// Why a connection is closed whose reply is not what a script of ours gives.
+pub(super) const UNEXPECTED: &str = "not one that our script gives";
+
 /// What a callback says of the reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReplyCheck {
@@ -66,65 +71,104 @@ enum ReplyOwner {
     Callback(CallbackRequest),
     /// The caller gave up: the reply is dropped.
     Abandoned,
-    /// Several, each of which gets a part of it.
-    Joined(Box<JoinedRequests>),
 }
 
-/// A request without a reply.
-pub(super) struct PendingRequest {
-    /// Its own, or that of the first of several that falls due.
+/// What one caller has asked.
+pub(super) struct CallerRequest {
     id: RequestId,
-    /// Its bytes on the stream, counted from the first byte of the connection; or among those of
-    /// the requests that it was joined with.
-    start: u64,
-    end: u64,
     by: Moment,
     owner: ReplyOwner,
-    /// Whether it was sent before, joined with others, and may have been carried out.
-    repeated: bool,
+    /// Whether it is not joined: it was, and was not carried out.
+    alone: bool,
 }
 
-impl PendingRequest {
-    /// Those that threads made: it, or those that were joined.
-    fn each(&self) -> &[Self] {
-        match &self.owner {
-            ReplyOwner::Joined(joined) => &joined.members,
-            _ => slice::from_ref(self),
-        }
-    }
-
-    fn into_each(self) -> Vec<Self> {
-        match self.owner {
-            ReplyOwner::Joined(joined) => joined.members,
-            _ => vec![self],
-        }
-    }
-
+impl CallerRequest {
     /// Where a thread waits for the reply.
     fn caller(&self) -> Option<&Arc<ReplySlot>> {
         match &self.owner {
             ReplyOwner::Caller(slot) => Some(slot),
-            _ => None,
+            ReplyOwner::Callback(_) | ReplyOwner::Abandoned => None,
+        }
+    }
+}
+
+/// A request without a reply.
+struct PendingRequest {
+    /// Its bytes on the stream, counted from the first byte of the connection.
+    start: u64,
+    end: u64,
+    content: Content,
+}
+
+enum Content {
+    One(CallerRequest),
+    Joined(Box<JoinedRequests>),
+}
+
+/// Requests that leave as one.
+struct JoinedRequests {
+    kind: JoinKind,
+    requests: Vec<CallerRequest>,
+    /// What they would be alone, one behind the other, and where each of them ends.
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+/// A request that can be joined with others of its kind.
+struct Joinable<'a> {
+    kind: JoinKind,
+    words: Words<'a>,
+    bytes: &'a [u8],
+    request: CallerRequest,
+}
+
+impl PendingRequest {
+    /// Those of the callers: the one, or the joined ones.
+    fn each(&self) -> &[CallerRequest] {
+        match &self.content {
+            Content::One(request) => slice::from_ref(request),
+            Content::Joined(joined) => &joined.requests,
         }
     }
 
-    /// Its place among bytes that begin at `base`.
-    fn range(&self, base: u64) -> std::ops::Range<usize> {
-        let place = |at: u64| usize::try_from(at - base).expect("it is in a buffer");
+    fn each_mut(&mut self) -> &mut [CallerRequest] {
+        match &mut self.content {
+            Content::One(request) => slice::from_mut(request),
+            Content::Joined(joined) => &mut joined.requests,
+        }
+    }
+
+    fn into_each(self) -> Vec<CallerRequest> {
+        match self.content {
+            Content::One(request) => vec![request],
+            Content::Joined(joined) => joined.requests,
+        }
+    }
+
+    /// The one whose deadline comes first.
+    fn due_first(&self) -> &CallerRequest {
+        self.each().iter().min_by_key(|request| request.by).expect("there is one")
+    }
+
+    /// Its place among bytes that begin with the first one of `start`.
+    fn range(&self, start: u64) -> Range<usize> {
+        let place = |at: u64| usize::try_from(at - start).expect("it is in a buffer");
         place(self.start)..place(self.end)
     }
 }
 
-/// A request's number on its connection.
-pub(super) type RequestId = u64;
-
-/// A request that can be joined with others of its kind.
-struct Joinable<'a> {
-    kind: usize,
-    words: joined::Words<'a>,
-    bytes: &'a [u8],
-    request: PendingRequest,
+impl JoinedRequests {
+    /// Whether this can be the reply.
+    fn expects(&self, reply: &Reply) -> bool {
+        match reply {
+            Reply::Array(answers) => answers.len() == self.requests.len(),
+            reply => matches!(reply, Reply::Error(_)),
+        }
+    }
 }
+
+/// A request's number on its connection.
+pub(in crate::connection) type RequestId = u64;
 
 /// What is to be done once the lock of the pending requests is free again.
 #[derive(Default)]
@@ -137,16 +181,14 @@ pub(super) struct DeferredWakeups {
 pub(super) struct PendingRequests {
     /// Bytes that no writer has taken.
     unsent: Vec<u8>,
-    /// Joins those of several requests. Its buffer is the empty one that is exchanged for them.
     joiner: Joiner,
+    /// An empty buffer, exchanged for `unsent` while requests are joined.
     spare: Vec<u8>,
     /// How many bytes were ever added, without those that were taken back.
     end: u64,
     requests: VecDeque<PendingRequest>,
     last_id: RequestId,
     callbacks: usize,
-    /// How many callbacks' requests were sent again.
-    resent: u64,
     /// The thread that reads for all. While a thread waits there is one, and it is awake, being
     /// woken, or asleep in the socket.
     pub(super) reader: Option<RequestId>,
@@ -180,7 +222,6 @@ impl PendingRequests {
             requests: VecDeque::new(),
             last_id: 0,
             callbacks: 0,
-            resent: 0,
             reader: None,
             asleep: false,
             writing: false,
@@ -225,17 +266,20 @@ impl PendingRequests {
     fn add(&mut self, bytes: &[u8], by: Moment, owner: ReplyOwner) -> RequestId {
         self.last_id += 1;
         let id = self.last_id;
-        self.put(bytes, PendingRequest { id, start: 0, end: 0, by, owner, repeated: false });
+        self.enqueue(bytes, CallerRequest { id, by, owner, alone: false });
         id
     }
 
-    /// Puts a request behind those that are unsent, with these bytes.
-    fn put(&mut self, bytes: &[u8], mut request: PendingRequest) {
-        self.unsent.extend_from_slice(bytes);
-        request.start = self.end;
-        self.end += bytes.len() as u64;
-        request.end = self.end;
-        self.requests.push_back(request);
+    fn enqueue(&mut self, bytes: &[u8], request: CallerRequest) {
+        self.enqueue_content(Content::One(request), |unsent| unsent.extend_from_slice(bytes));
+    }
+
+    /// Puts a request behind those that are unsent, with the bytes that `encode` appends.
+    fn enqueue_content(&mut self, content: Content, encode: impl FnOnce(&mut Vec<u8>)) {
+        let (start, before) = (self.end, self.unsent.len());
+        encode(&mut self.unsent);
+        self.end += (self.unsent.len() - before) as u64;
+        self.requests.push_back(PendingRequest { start, end: self.end, content });
     }
 
     /// How many bytes have been sent, or may have been.
@@ -281,8 +325,12 @@ impl PendingRequests {
         self.callbacks > 0
     }
 
-    pub(super) fn resent(&self) -> u64 {
-        self.resent
+    /// The last callback without a reply whose number is at most this one, as far as it is known.
+    pub(super) fn last_callback(&self, until: RequestId) -> Option<RequestId> {
+        let of_callback = |request: &&CallerRequest| {
+            request.id <= until && matches!(request.owner, ReplyOwner::Callback(_))
+        };
+        self.each().filter(of_callback).map(|request| request.id).max()
     }
 
     /// Whether there are bytes to write and no thread writes.
@@ -292,13 +340,13 @@ impl PendingRequests {
 
     /// The deadline of the oldest request.
     pub(super) fn oldest(&self) -> Option<Moment> {
-        self.requests.front().map(|request| request.by)
+        self.requests.front().map(|request| request.due_first().by)
     }
 
     /// Whether the oldest request is late, and no reply at all has come since it was made, or for
     /// as long as `grace`: among many, some were always made just before the last reply.
     pub(super) fn is_mute(&self, now: Moment, grace: Duration) -> bool {
-        self.requests.front().is_some_and(|request| {
+        self.requests.front().map(PendingRequest::due_first).is_some_and(|request| {
             let is_silent = || now.since(self.last_received) >= grace;
             request.by <= now && (request.id > self.last_id_received || is_silent())
         })
@@ -314,25 +362,30 @@ impl PendingRequests {
         self.last_received
     }
 
-    /// The requests that threads made, whether they were joined or not.
-    fn each(&self) -> impl Iterator<Item = &PendingRequest> {
+    /// The requests of the callers, whether they were joined or not.
+    fn each(&self) -> impl Iterator<Item = &CallerRequest> {
         self.requests.iter().flat_map(PendingRequest::each)
     }
 
-    /// Takes the unsent bytes, in exchange for a buffer. They count as sent from now on.
+    /// Takes the unsent bytes, in exchange for a buffer. They count as sent from now on. Those of
+    /// several requests are joined first, where that can be done.
     pub(super) fn take_unsent(&mut self, empty: Vec<u8>) -> Vec<u8> {
         debug_assert!(empty.is_empty(), "it would be sent again");
-        let several = self.requests.len().checked_sub(2).map(|at| &self.requests[at]);
-        if several.is_some_and(|it| it.start >= self.sent())
-            && self.joiner.is_on(self.last_received)
-        {
+        if self.may_join() {
             self.join_unsent();
         }
         mem::replace(&mut self.unsent, empty)
     }
 
-    /// Joins what can be joined of the requests of which nothing is sent. No request overtakes one
-    /// that cannot be joined.
+    /// Whether so many requests are unsent that some may be joined.
+    fn may_join(&self) -> bool {
+        let first = self.requests.len().checked_sub(MIN_REQUESTS).map(|at| &self.requests[at]);
+        // The time of the last reply will do.
+        first.is_some_and(|it| it.start >= self.sent()) && self.joiner.is_on(self.last_received)
+    }
+
+    /// Joins what can be joined of the requests of which nothing is sent. None overtakes one that
+    /// cannot be joined.
     fn join_unsent(&mut self) {
         let sent = self.sent();
         let first = self.requests.partition_point(|request| request.start < sent);
@@ -345,12 +398,13 @@ impl PendingRequests {
         let mut run = Vec::new();
         for request in whole {
             let bytes = &old[request.range(sent)];
-            let is_one = !request.repeated && !matches!(request.owner, ReplyOwner::Joined(_));
-            match is_one.then(|| self.joiner.look(bytes)).flatten() {
-                Some((kind, words)) => run.push(Joinable { kind, words, bytes, request }),
-                None => {
+            match (request.content, self.joiner.parse(bytes)) {
+                (Content::One(request), Some((kind, words))) if !request.alone => {
+                    run.push(Joinable { kind, words, bytes, request });
+                }
+                (content, _) => {
                     self.join_run(&mut run);
-                    self.put(bytes, request);
+                    self.enqueue_content(content, |unsent| unsent.extend_from_slice(bytes));
                 }
             }
         }
@@ -360,44 +414,41 @@ impl PendingRequests {
         self.spare.clear();
     }
 
-    /// Joins these as far as they fit, releases first: a lock may be wanted again.
+    /// Joins these as far as they fit. Releases leave before acquires, one of which may want a lock
+    /// that is being released.
     fn join_run(&mut self, run: &mut Vec<Joinable<'_>>) {
         run.sort_by_key(|it| it.kind);
         while let Some(first) = run.first() {
             let fits = |other: &&Joinable<'_>| {
-                other.kind == first.kind && self.joiner.fit(first.kind, &first.words, &other.words)
+                other.kind == first.kind
+                    && self.joiner.can_join(first.kind, &first.words, &other.words)
             };
-            let count = run.iter().take(joined::MOST).take_while(fits).count();
+            let count = run.iter().take(MAX_REQUESTS).take_while(fits).count();
             let group = run.drain(..count);
-            if count < joined::LEAST {
-                group.for_each(|it| self.put(it.bytes, it.request));
+            if count < MIN_REQUESTS {
+                group.for_each(|it| self.enqueue(it.bytes, it.request));
             } else {
-                self.put_joined(group);
+                self.enqueue_joined(group);
             }
         }
     }
 
-    fn put_joined<'a>(&mut self, group: impl ExactSizeIterator<Item = Joinable<'a>>) {
-        let mut joined = JoinedRequests { kind: 0, bytes: Vec::new(), members: Vec::new() };
-        let mut words = Vec::with_capacity(group.len());
-        joined.members.reserve_exact(group.len());
-        for Joinable { kind, words: its, bytes, request: mut member } in group {
-            joined.bytes.reserve(bytes.len() * (words.capacity() - words.len()));
-            member.start = joined.bytes.len() as u64;
-            joined.bytes.extend_from_slice(bytes);
-            member.end = joined.bytes.len() as u64;
-            joined.kind = kind;
-            joined.members.push(member);
-            words.push(its);
+    fn enqueue_joined(&mut self, group: vec::Drain<'_, Joinable<'_>>) {
+        let (count, kind) = (group.len(), group.as_slice()[0].kind);
+        let mut bytes = Vec::with_capacity(group.as_slice().iter().map(|it| it.bytes.len()).sum());
+        let (mut requests, mut ends) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let mut words = Vec::with_capacity(count);
+        for joinable in group {
+            bytes.extend_from_slice(joinable.bytes);
+            ends.push(bytes.len());
+            words.push(joinable.words);
+            requests.push(joinable.request);
         }
-        let due = joined.members.iter().min_by_key(|member| member.by).expect("there are several");
-        let (id, by, start) = (due.id, due.by, self.end);
-        let before = self.unsent.len();
-        self.joiner.encode(joined.kind, &words, &mut self.unsent);
-        self.end += (self.unsent.len() - before) as u64;
-        let owner = ReplyOwner::Joined(Box::new(joined));
-        let request = PendingRequest { id, start, end: self.end, by, owner, repeated: false };
-        self.requests.push_back(request);
+        let (join, by_text) = self.joiner.script(kind);
+        let joined = Box::new(JoinedRequests { kind, requests, bytes, ends });
+        self.enqueue_content(Content::Joined(joined), |unsent| {
+            encode(join, by_text, &words, unsent);
+        });
     }
 
     /// Gives back the buffer, of which the first `sent` bytes have left.
@@ -420,70 +471,63 @@ impl PendingRequests {
         wakeups: &mut DeferredWakeups,
     ) -> Result<(), &'static str> {
         let sent = self.sent();
-        match self.requests.front().filter(|request| request.end <= sent) {
-            None => return Err("there is more than was asked for"),
-            Some(PendingRequest { owner: ReplyOwner::Joined(joined), .. })
-                if !joined.expects(&reply) =>
-            {
-                return Err("not one that our script gives");
-            }
-            Some(_) => {}
+        let Some(request) = self.requests.front().filter(|request| request.end <= sent) else {
+            return Err("there is more than was asked for");
+        };
+        if matches!(&request.content, Content::Joined(joined) if !joined.expects(&reply)) {
+            return Err(UNEXPECTED);
         }
-        let request = self.requests.pop_front().expect("the front was looked at");
-        match request.owner {
-            ReplyOwner::Joined(joined) => self.distribute(*joined, reply, mine, wakeups),
-            owner => self.reply(owner, request.by, reply, mine, wakeups),
+        match self.requests.pop_front().expect("the front was looked at").content {
+            Content::One(request) => self.reply(request, reply, mine, wakeups),
+            Content::Joined(joined) => self.distribute(*joined, reply, mine, wakeups),
         }
         Ok(())
     }
 
     fn reply(
         &mut self,
-        owner: ReplyOwner,
-        by: Moment,
+        request: CallerRequest,
         reply: Reply,
         mine: Option<&Arc<ReplySlot>>,
         wakeups: &mut DeferredWakeups,
     ) {
-        match (owner, mine) {
-            (ReplyOwner::Caller(slot), Some(mine)) if Arc::ptr_eq(&slot, mine) => {
+        match (&request.owner, mine) {
+            (ReplyOwner::Caller(slot), Some(mine)) if Arc::ptr_eq(slot, mine) => {
                 *slot.reply.lock() = Some(Ok(reply));
             }
-            (owner, _) => self.settle(owner, by, Ok(reply), wakeups),
+            _ => self.settle(request, Ok(reply), wakeups),
         }
     }
 
-    /// Gives each of the joined requests its part of the reply. Those that have none, or an error,
-    /// are to be sent again alone.
+    /// Gives each of the joined requests its part of the reply. One that was not carried out is
+    /// sent again alone, so that the server says of itself why not.
     fn distribute(
         &mut self,
-        JoinedRequests { kind, bytes, members }: JoinedRequests,
+        joined: JoinedRequests,
         reply: Reply,
         mine: Option<&Arc<ReplySlot>>,
         wakeups: &mut DeferredWakeups,
     ) {
-        let answers = match reply {
-            Reply::Error(error) => {
-                self.joiner.refused(kind, &error, self.last_received);
-                Vec::new()
+        let JoinedRequests { kind, requests, bytes, ends } = joined;
+        self.joiner.replied(kind, &reply, self.last_received);
+        let (answers, repeats) = match reply {
+            Reply::Array(answers) => (answers, true),
+            error => {
+                let repeats = matches!(&error, Reply::Error(error) if did_not_run(error));
+                (vec![error; requests.len()], repeats)
             }
-            Reply::Array(answers) => {
-                self.joiner.carried_out(kind);
-                answers
-            }
-            _ => Vec::new(),
         };
-        let mut answers = answers.into_iter();
-        for mut member in members {
-            match answers.next().filter(|answer| !matches!(answer, Reply::Error(_))) {
-                Some(answer) => self.reply(member.owner, member.by, answer, mine, wakeups),
-                None if matches!(member.owner, ReplyOwner::Abandoned) => {}
-                None => {
-                    self.resent += u64::from(matches!(member.owner, ReplyOwner::Callback(_)));
-                    member.repeated = true;
-                    self.put(&bytes[member.range(0)], member);
-                }
+        let mut start = 0;
+        for ((mut request, end), answer) in requests.into_iter().zip(ends).zip(answers) {
+            let is_late = request.by <= self.last_received;
+            let is_abandoned = matches!(request.owner, ReplyOwner::Abandoned);
+            if matches!(answer, Reply::Error(_)) && repeats && !is_late && !is_abandoned {
+                request.alone = true;
+                self.enqueue(&bytes[start..end], request);
+            } else {
+                self.reply(request, answer, mine, wakeups);
             }
+            start = end;
         }
     }
 
@@ -491,65 +535,58 @@ impl PendingRequests {
     /// pending instead, until its deadline: its request is added again, with the text.
     fn settle(
         &mut self,
-        owner: ReplyOwner,
-        by: Moment,
+        mut request: CallerRequest,
         outcome: CallResult,
         wakeups: &mut DeferredWakeups,
     ) {
-        match owner {
+        match request.owner {
             ReplyOwner::Caller(slot) => {
                 *slot.reply.lock() = Some(outcome);
                 wakeups.wake.push(slot);
             }
             ReplyOwner::Callback(mut callback) => {
                 let is_unknown = outcome.as_ref().is_ok_and(Reply::is_noscript);
-                let is_late = by <= self.last_received;
+                let is_late = request.by <= self.last_received;
                 if is_unknown && !is_late && !callback.by_hash.is_empty() {
                     let again = with_text(&mem::take(&mut callback.by_hash), callback.text);
-                    self.resent += 1;
-                    self.add(&again, by, ReplyOwner::Callback(callback));
+                    request.owner = ReplyOwner::Callback(callback);
+                    self.enqueue(&again, request);
                 } else {
                     self.callbacks -= 1;
                     wakeups.callbacks.push((callback, outcome));
                 }
             }
-            // Its members are settled one by one.
-            ReplyOwner::Abandoned | ReplyOwner::Joined(_) => {}
+            ReplyOwner::Abandoned => {}
         }
     }
 
-    /// The caller gives up. `None`: it has its reply. Otherwise, whether its request may have left;
-    /// one that has not is removed.
+    /// The caller gives up. `None`: it has its reply. Otherwise, whether its request may have left,
+    /// or may yet leave as one of several; one that has not, and will not, is removed.
     pub(super) fn abandon(&mut self, id: RequestId) -> Option<MayHaveLeft> {
-        let is_it = |request: &PendingRequest| request.id == id;
+        let is_it = |request: &CallerRequest| request.id == id;
         let at = self.requests.iter().position(|request| request.each().iter().any(is_it))?;
-        if let ReplyOwner::Joined(joined) = &mut self.requests[at].owner {
-            let member = joined.members.iter_mut().find(|member| is_it(member));
-            member.expect("it was found").owner = ReplyOwner::Abandoned;
-            return Some(MayHaveLeft(true));
-        }
-        Some(self.abandon_at(at).1)
+        let place = self.requests[at].each().iter().position(is_it).expect("it was found");
+        Some(self.abandon_at(at, place).1)
     }
 
-    fn abandon_at(&mut self, at: usize) -> (ReplyOwner, MayHaveLeft) {
+    /// The same for one of those at `at`.
+    fn abandon_at(&mut self, at: usize, place: usize) -> (ReplyOwner, MayHaveLeft) {
         let sent = self.sent();
-        let request = &mut self.requests[at];
+        let pending = &mut self.requests[at];
+        let request = &mut pending.each_mut()[place];
         let owner = mem::replace(&mut request.owner, ReplyOwner::Abandoned);
-        if request.start < sent {
+        if pending.start < sent || matches!(pending.content, Content::Joined(_)) {
             return (owner, MayHaveLeft(true));
         }
-        let repeated = request.repeated;
-        let (start, length) = (request.start, request.end - request.start);
+        let (range, length) = (pending.range(sent), pending.end - pending.start);
         self.requests.remove(at);
-        let from = usize::try_from(start - sent).expect("it is in a buffer");
-        let count = usize::try_from(length).expect("it is in a buffer");
-        self.unsent.drain(from..from + count);
+        self.unsent.drain(range);
         self.end -= length;
         for later in self.requests.range_mut(at..) {
             later.start -= length;
             later.end -= length;
         }
-        (owner, MayHaveLeft(repeated))
+        (owner, MayHaveLeft(false))
     }
 
     /// Fails the callbacks whose deadline has come.
@@ -559,32 +596,22 @@ impl PendingRequests {
         server: &Server,
         wakeups: &mut DeferredWakeups,
     ) {
+        let is_late = |request: &CallerRequest| {
+            request.by <= now && matches!(request.owner, ReplyOwner::Callback(_))
+        };
         let mut at = 0;
         while at < self.requests.len() {
-            let count = self.requests.len();
-            let is_late = |request: &PendingRequest| {
-                request.by <= now && matches!(request.owner, ReplyOwner::Callback(_))
+            let Some(place) = self.requests[at].each().iter().position(is_late) else {
+                at += 1;
+                continue;
             };
-            let mut late = Vec::new();
-            if let ReplyOwner::Joined(joined) = &mut self.requests[at].owner {
-                for member in joined.members.iter_mut().filter(|member| is_late(member)) {
-                    let owner = mem::replace(&mut member.owner, ReplyOwner::Abandoned);
-                    late.push((owner, MayHaveLeft(true)));
-                }
-            } else if is_late(&self.requests[at]) {
-                late.push(self.abandon_at(at));
+            let (owner, MayHaveLeft(left)) = self.abandon_at(at, place);
+            let error = server.io_error("answer", io::ErrorKind::TimedOut.into());
+            let error = if left { CallError::Unknown(error) } else { CallError::NotSent(error) };
+            if let ReplyOwner::Callback(callback) = owner {
+                self.callbacks -= 1;
+                wakeups.callbacks.push((callback, Err(error)));
             }
-            for (owner, MayHaveLeft(left)) in late {
-                let error = server.io_error("answer", io::ErrorKind::TimedOut.into());
-                let error =
-                    if left { CallError::Unknown(error) } else { CallError::NotSent(error) };
-                if let ReplyOwner::Callback(callback) = owner {
-                    self.callbacks -= 1;
-                    wakeups.callbacks.push((callback, Err(error)));
-                }
-            }
-            // One that has not left is removed.
-            at += usize::from(self.requests.len() == count);
         }
     }
 
@@ -604,11 +631,11 @@ impl PendingRequests {
             return;
         }
         let reader = self.each().find(|request| Some(request.id) == self.reader);
-        let reader = reader.and_then(PendingRequest::caller).map(|slot| &slot.signal);
+        let reader = reader.and_then(CallerRequest::caller).map(|slot| &slot.signal);
         let is_reader =
             |slot: &Arc<ReplySlot>| reader.is_some_and(|it| Arc::ptr_eq(it, &slot.signal));
         let mut others =
-            self.each().filter_map(PendingRequest::caller).filter(|slot| !is_reader(slot));
+            self.each().filter_map(CallerRequest::caller).filter(|slot| !is_reader(slot));
         wakeups.wake.extend(others.next().map(Arc::clone));
     }
 
@@ -621,13 +648,13 @@ impl PendingRequests {
         let sent = self.sent();
         for request in mem::take(&mut self.requests) {
             let left = request.start < sent;
-            for one in request.into_each() {
-                let outcome = if left || one.repeated {
+            for request in request.into_each() {
+                let outcome = if left {
                     CallError::Unknown(error.clone())
                 } else {
                     CallError::NotSent(error.clone())
                 };
-                self.settle(one.owner, one.by, Err(outcome), wakeups);
+                self.settle(request, Err(outcome), wakeups);
             }
         }
         self.unsent.clear();

@@ -46,16 +46,21 @@ fn acquire_many(how: [&str; 2], names: &[&str]) -> Vec<u8> {
     encode(&words.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// What stands for releases of these locks.
+/// What stands for releases of these locks at first.
 fn release_many(names: &[&str]) -> Vec<u8> {
     let owners = names.iter().map(|name| format!("owner:{name}"));
     let channels = names.iter().map(|name| format!("channel:{name}"));
     let arguments: Vec<_> = owners.chain(channels).collect();
     let count = names.len().to_string();
-    let head = ["EVALSHA", REDISSON.joins[0].many.hash(), &count];
+    let head = ["EVAL", REDISSON.joins[0].many.source, &count];
     let arguments = arguments.iter().map(String::as_str);
     let words = head.iter().chain(names).copied().chain(["PUBLISH"]).chain(arguments);
     encode(&words.collect::<Vec<_>>())
+}
+
+/// How a script is sent at first.
+fn by_text() -> [&'static str; 2] {
+    ["EVAL", REDISSON.joins[1].many.source]
 }
 
 fn by_hash() -> [&'static str; 2] {
@@ -67,7 +72,7 @@ fn push(pending: &mut PendingRequests, bytes: &[u8]) -> Asked {
     (pending.push(bytes, within(60_000), &slot).unwrap(), slot)
 }
 
-/// Has these locks acquired.
+/// Pushes an acquire of each lock.
 fn push_all<const N: usize>(pending: &mut PendingRequests, names: [&str; N]) -> [Asked; N] {
     names.map(|name| push(pending, &acquire(name)))
 }
@@ -99,13 +104,13 @@ fn got((_, slot): &Asked) -> Option<Reply> {
 }
 
 #[test]
-fn acquires_and_releases_leave_as_one_each_and_get_their_parts_of_the_reply() {
+fn joined_kinds_leave_releases_first_and_share_out_replies() {
     let mut pending = pending();
     let asked = ["a", "b", "c", "d"].map(|name| {
         [push(&mut pending, &acquire(name)), push(&mut pending, &release(&format!("held-{name}")))]
     });
     let releases = release_many(&["held-a", "held-b", "held-c", "held-d"]);
-    let acquires = acquire_many(by_hash(), &["a", "b", "c", "d"]);
+    let acquires = acquire_many(by_text(), &["a", "b", "c", "d"]);
     assert_eq!(leaves(&mut pending), text(&[releases, acquires]));
     assert_eq!(pending.awaited(), 2);
     let freed = [1, 0, 2, 1].map(Reply::Int);
@@ -118,7 +123,7 @@ fn acquires_and_releases_leave_as_one_each_and_get_their_parts_of_the_reply() {
 }
 
 #[test]
-fn few_are_not_joined_and_none_overtakes_a_request_of_another_kind() {
+fn two_are_not_joined_and_none_overtakes_another_kind() {
     let mut pending = pending();
     let ping = encode(&["PING"]);
     let names = ["a", "b", "c", "d", "e"];
@@ -128,7 +133,7 @@ fn few_are_not_joined_and_none_overtakes_a_request_of_another_kind() {
         push(&mut pending, &ping);
     }
     expected.extend(names[..2].iter().map(|name| acquire(name)));
-    expected.extend([ping.clone(), acquire_many(by_hash(), &names[2..]), ping]);
+    expected.extend([ping.clone(), acquire_many(by_text(), &names[2..]), ping]);
     assert_eq!(leaves(&mut pending), text(&expected));
     assert_eq!(pending.awaited(), 5);
 }
@@ -156,7 +161,7 @@ fn at_most_sixteen_are_joined() {
     let names: Vec<_> = (0..20).map(|number| format!("lock-{number}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let _asked = names.iter().map(|name| push(&mut pending, &acquire(name))).count();
-    let expected = names.chunks(16).map(|some| acquire_many(by_hash(), some));
+    let expected = names.chunks(16).map(|some| acquire_many(by_text(), some));
     assert_eq!(leaves(&mut pending), text(&expected.collect::<Vec<_>>()));
 }
 
@@ -167,7 +172,7 @@ fn request_that_has_left_in_part_stays_as_it_is() {
     let bytes = pending.take_unsent(Vec::new());
     pending.put_back(bytes, 10);
     push_all(&mut pending, ["b", "c", "d"]);
-    let expected = [acquire("a")[10..].to_vec(), acquire_many(by_hash(), &["b", "c", "d"])];
+    let expected = [acquire("a")[10..].to_vec(), acquire_many(by_text(), &["b", "c", "d"])];
     assert_eq!(leaves(&mut pending), text(&expected));
     assert_eq!(pending.awaited(), 2);
 }
@@ -179,51 +184,61 @@ fn joined_request_that_the_peer_did_not_take_leaves_as_it_was() {
     let bytes = pending.take_unsent(Vec::new());
     pending.put_back(bytes, 0);
     push_all(&mut pending, ["d", "e"]);
-    // It may have left, as far as the caller can tell.
+    // Its bytes stay in the joined request, which leaves later.
     assert_eq!(pending.abandon(asked[1].0), Some(MayHaveLeft(true)));
-    let expected = [acquire_many(by_hash(), &["a", "b", "c"]), acquire("d"), acquire("e")];
+    let expected = [acquire_many(by_text(), &["a", "b", "c"]), acquire("d"), acquire("e")];
     assert_eq!(leaves(&mut pending), text(&expected));
     assert_eq!(assign(&mut pending, Reply::Array([1, 2, 3].map(token).to_vec())).len(), 2);
     assert_eq!(asked.each_ref().map(got), [Some(token(1)), None, Some(token(3))]);
 }
 
 #[test]
-fn unknown_script_is_sent_by_its_text_next_time_and_the_requests_alone() {
+fn script_is_sent_by_its_text_until_the_server_has_carried_it_out() {
     let mut pending = pending();
-    let asked = push_all(&mut pending, ["a", "b", "c"]);
-    leaves(&mut pending);
+    let names = ["a", "b", "c"];
+    let sends = |pending: &mut PendingRequests, how| {
+        let asked = push_all(pending, names);
+        assert_eq!(leaves(pending), text(&[acquire_many(how, &names)]));
+        asked
+    };
+    let granted = || Reply::Array([1, 2, 3].map(token).to_vec());
+    sends(&mut pending, by_text());
+    sends(&mut pending, by_text());
+    assign(&mut pending, granted());
+    assign(&mut pending, granted());
+    let asked = sends(&mut pending, by_hash());
+    // The server has forgotten it.
     assert!(assign(&mut pending, error("NOSCRIPT")).is_empty());
-    assert_eq!(leaves(&mut pending), text(&["a", "b", "c"].map(acquire)));
+    assert_eq!(leaves(&mut pending), text(&names.map(acquire)));
     for (one, number) in asked.iter().zip(1..) {
         assign(&mut pending, token(number));
         assert_eq!(got(one), Some(token(number)));
     }
-    push_all(&mut pending, ["a", "b", "c"]);
-    let by_text = ["EVAL", REDISSON.joins[1].many.source];
-    assert_eq!(leaves(&mut pending), text(&[acquire_many(by_text, &["a", "b", "c"])]));
-    assign(&mut pending, Reply::Array([4, 5, 6].map(token).to_vec()));
-    push_all(&mut pending, ["a", "b", "c"]);
-    assert_eq!(leaves(&mut pending), text(&[acquire_many(by_hash(), &["a", "b", "c"])]));
+    sends(&mut pending, by_text());
 }
 
 #[test]
-fn after_a_refusal_nothing_is_joined_for_a_second() {
-    let mut pending = pending();
-    let names = ["a", "b", "c"];
-    push_all(&mut pending, names);
-    leaves(&mut pending);
-    assign(&mut pending, error("CROSSSLOT"));
-    leaves(&mut pending);
-    let alone = text(&names.map(acquire));
-    for (millis, expected) in [(900, &alone), (1_100, &text(&[acquire_many(by_hash(), &names)]))] {
-        pending.received(within(millis));
+fn after_a_refusal_nothing_is_joined_for_a_while() {
+    for (code, resumes) in [("BUSY", true), ("CROSSSLOT", false), ("NOPERM", false)] {
+        let start = within(0);
+        let mut pending = PendingRequests::new(start, 0, REDISSON.joins);
+        let names = ["a", "b", "c"];
         push_all(&mut pending, names);
-        assert_eq!(&leaves(&mut pending), expected);
+        leaves(&mut pending);
+        assign(&mut pending, error(code));
+        let alone = text(&names.map(acquire));
+        assert_eq!(leaves(&mut pending), alone);
+        let joined = text(&[acquire_many(by_text(), &names)]);
+        for (millis, expected) in [(900, &alone), (1_100, if resumes { &joined } else { &alone })] {
+            pending.received(start + Duration::from_millis(millis));
+            push_all(&mut pending, names);
+            assert_eq!(&leaves(&mut pending), expected, "{code} after {millis} ms");
+        }
     }
 }
 
 #[test]
-fn one_that_is_refused_is_asked_again_alone() {
+fn one_that_is_refused_is_sent_again_alone() {
     let mut pending = pending();
     let asked = push_all(&mut pending, ["a", "b", "c"]);
     leaves(&mut pending);
@@ -237,28 +252,50 @@ fn one_that_is_refused_is_asked_again_alone() {
     assert_eq!(got(&asked[1]), Some(error("WRONGTYPE")));
 }
 
+/// Sent again, a release would find its lock gone, and an acquire would be refused as if it had
+/// never been granted.
 #[test]
-fn what_was_joined_may_have_been_carried_out() {
+fn what_may_have_been_carried_out_is_not_sent_again() {
+    let mut pending = pending();
+    let asked = ["a", "b", "c"].map(|name| push(&mut pending, &release(name)));
+    leaves(&mut pending);
+    assert_eq!(pending.abandon(asked[0].0), Some(MayHaveLeft(true)));
+    assert_eq!(assign(&mut pending, error("upstream")).len(), 2);
+    assert_eq!(asked.each_ref().map(got), [None, Some(error("upstream")), Some(error("upstream"))]);
+    assert_eq!(leaves(&mut pending), "");
+    assert!(pending.is_empty());
+}
+
+#[test]
+fn those_that_gave_up_are_not_sent_again() {
     let mut pending = pending();
     let asked = push_all(&mut pending, ["a", "b", "c", "d"]);
     leaves(&mut pending);
-    assert_eq!(pending.abandon(asked[0].0), Some(MayHaveLeft(true)));
-    // Of a request that failed as a whole, some may have been carried out before it did.
-    assign(&mut pending, error("OOM"));
-    assert_eq!(pending.abandon(asked[1].0), Some(MayHaveLeft(true)), "once is enough");
-    assert_eq!(leaves(&mut pending), text(&["c", "d"].map(acquire)), "they have given up");
-    push_all(&mut pending, ["e"]);
-    let mut wakeups = DeferredWakeups::default();
-    let why = Error::unavailable("gone");
-    pending.put_back(text(&["c", "d"].map(acquire)).into_bytes(), 0);
-    pending.fail_all(&why, &mut wakeups);
-    for (_, slot) in &asked[2..] {
-        assert!(is_unknown(&slot.take().unwrap()), "not even by the first copy");
+    pending.abandon(asked[1].0);
+    assign(&mut pending, error("BUSY"));
+    // Nothing of it was carried out, and it has not left again.
+    assert_eq!(pending.abandon(asked[2].0), Some(MayHaveLeft(false)));
+    assert_eq!(leaves(&mut pending), text(&["a", "d"].map(acquire)));
+}
+
+#[test]
+fn joined_requests_fail_with_their_connection() {
+    for has_left in [true, false] {
+        let mut pending = pending();
+        let asked = push_all(&mut pending, ["a", "b", "c"]);
+        if has_left {
+            leaves(&mut pending);
+        }
+        pending.fail_all(&Error::unavailable("gone"), &mut DeferredWakeups::default());
+        for (_, slot) in &asked {
+            let outcome = slot.take().unwrap();
+            assert_eq!(is_unknown(&outcome), has_left, "{outcome:?}");
+        }
     }
 }
 
 #[test]
-fn reply_of_another_length_is_none() {
+fn reply_of_wrong_length_closes_the_connection() {
     for reply in [Reply::Array([1, 2].map(token).to_vec()), token(1)] {
         let mut pending = pending();
         let asked = push_all(&mut pending, ["a", "b", "c"]);
@@ -309,7 +346,8 @@ fn callbacks_that_were_joined_expire_and_keep_their_text() {
     assign(&mut pending, error("NOSCRIPT"));
     // Then the server does not know the script for one lock, either.
     assert_eq!(leaves(&mut pending), text(&["b", "c"].map(release)));
-    assert_eq!(pending.resent(), 2);
+    assert_eq!(pending.last_callback(RequestId::MAX), Some(3));
+    assert_eq!(pending.last_callback(2), Some(2));
     assign(&mut pending, error("NOSCRIPT"));
     let again = with_text(&release("b"), REDISSON.scripts.release.source);
     assert_eq!(leaves(&mut pending), text(slice::from_ref(&again)));
