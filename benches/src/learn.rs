@@ -70,6 +70,26 @@ impl Pair {
         self
     }
 
+    /// The requests for several locks and owners at once, as the library joins them, by the scripts
+    /// with these hashes.
+    pub(crate) fn joined(&self, hashes: &[String; 2], locks: &[(String, usize)]) -> Requests {
+        let each: Vec<_> =
+            locks.iter().map(|(name, number)| self.words(name, &self.owner(*number))).collect();
+        let join = |script: usize, keys: &[usize], common: &[usize], rest: &[usize]| {
+            let word = |lock: &[Vec<String>; 2], place: usize| lock[script][3 + place].clone();
+            let mut words = vec!["EVALSHA".to_owned(), hashes[script].clone()];
+            words.push((each.len() * keys.len()).to_string());
+            keys.iter().for_each(|place| words.extend(each.iter().map(|it| word(it, *place))));
+            words.extend(common.iter().map(|place| word(&each[0], *place)));
+            rest.iter().for_each(|place| words.extend(each.iter().map(|it| word(it, *place))));
+            request(&words)
+        };
+        Requests {
+            acquire: join(0, &[0, 2, 1], &[3, 5], &[4]),
+            release: join(1, &[0], &[3], &[1, 2]),
+        }
+    }
+
     /// An owner of this number.
     pub(crate) fn owner(&self, number: usize) -> String {
         let (client, _) = self.owner.split_once(':').expect("an owner has a number");

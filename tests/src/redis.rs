@@ -26,7 +26,7 @@ pub struct Counted {
 pub fn counted(probe: &mut Probe) -> Counted {
     Counted {
         scripts: probe.command_calls("evalsha") + probe.command_calls("eval"),
-        // Also read behind a renewal, unless with `tracking=off`.
+        // Also read behind a renewal, unless with `tracking=off`; once for those that are joined.
         acquires: probe.command_calls("exists"),
         releases: probe.command_calls("publish"),
         subscriptions: probe.command_calls("subscribe"),

@@ -107,6 +107,18 @@ const GOALS: &[Goal] = &[
         AtMost(1.25),
     ),
     goal(
+        "the same, four locks in a script",
+        ["scripts", "ours-joined-4", "server_us"],
+        Some("lean"),
+        AtMost(1.25),
+    ),
+    goal(
+        "the same, 16 locks in a script",
+        ["scripts", "ours-joined-16", "server_us"],
+        Some("lean"),
+        AtMost(1.25),
+    ),
+    goal(
         "server time, of Redisson's two scripts",
         ["scripts", "ours", "server_us"],
         Some("redisson"),

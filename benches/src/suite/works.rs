@@ -340,7 +340,8 @@ impl Maker<'_> {
     }
 
     fn scripts(&self, trials: &[String]) -> Work {
-        let mut columns: Vec<_> = ["lean", "redisson", "ours", "ours-first"]
+        let joined = ["ours-joined-4", "ours-joined-16"];
+        let mut columns: Vec<_> = ["lean", "redisson", "ours", "ours-first", joined[0], joined[1]]
             .map(|who| self.column("scripts", who, &[]))
             .into();
         for trial in trials {

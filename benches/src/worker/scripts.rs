@@ -10,7 +10,24 @@ use std::time::{Duration, Instant};
 
 /// Names that take turns.
 const NAMES: usize = 1000;
-/// Cycles in one pipeline.
+/// What the library sends for several locks at once.
+const JOINED: [&str; 2] = [
+    concat!(
+        include_str!("../../../lock-redis/src/lua/redisson/look.lua"),
+        include_str!("../../../lock-redis/src/lua/redisson/take.lua"),
+        include_str!("../../../lock-redis/src/lua/redisson/tells.lua"),
+        include_str!("../../../lock-redis/src/lua/grant.lua"),
+        include_str!("../../../lock-redis/src/lua/attempt.lua"),
+        include_str!("../../../lock-redis/src/lua/acquire_many.lua"),
+    ),
+    concat!(
+        include_str!("../../../lock-redis/src/lua/redisson/look.lua"),
+        include_str!("../../../lock-redis/src/lua/redisson/gone.lua"),
+        include_str!("../../../lock-redis/src/lua/release_many.lua"),
+    ),
+];
+
+/// Requests of one pipeline, half of them acquires.
 const DEPTH: usize = 50;
 /// Cycles between two looks at the server's clock, which cost something themselves.
 const BLOCK: usize = NAMES;
@@ -34,6 +51,12 @@ fn cycles(task: &Task, raw: &mut Raw) -> (Vec<Requests>, Vec<u8>) {
         _ => Vec::new(),
     };
     let mut pair = task.learn();
+    if let Some(count) = task.who.strip_prefix("ours-joined-") {
+        let count = count.parse().expect("how many are joined");
+        let hashes = JOINED.map(|script| load(raw, script));
+        let locks: Vec<_> = (0..NAMES).map(|index| (name(index), index)).collect();
+        return (locks.chunks(count).map(|some| pair.joined(&hashes, some)).collect(), cleanup);
+    }
     if let Some(directory) = task.who.strip_prefix("dir:") {
         let script = |name: &str| {
             let path = format!("{directory}/{name}.lua");
@@ -88,12 +111,18 @@ fn redisson(raw: &mut Raw) -> (Vec<Requests>, Vec<u8>) {
     (cycles, request(&cleanup))
 }
 
+fn is_freed(reply: &Reply) -> bool {
+    match reply {
+        Reply::List(answers) => answers.iter().all(is_freed),
+        reply => matches!(reply, Reply::Int(1..)),
+    }
+}
+
 fn turn(raw: &mut Raw, cycles: &[Requests], cleanup: &[u8], time: Duration) -> Value {
-    let pipelines: Vec<Vec<u8>> = cycles
+    let bytes = |one: &Requests| [one.acquire.as_slice(), &one.release].concat();
+    let pipelines: Vec<(usize, Vec<u8>)> = cycles
         .chunks(DEPTH)
-        .map(|some| {
-            some.iter().flat_map(|one| [one.acquire.as_slice(), &one.release].concat()).collect()
-        })
+        .map(|some| (some.len(), some.iter().flat_map(bytes).collect()))
         .collect();
     let (start, mut done, mut cpu, mut script) = (Instant::now(), 0, 0.0, 0.0);
     while start.elapsed() < time {
@@ -101,14 +130,11 @@ fn turn(raw: &mut Raw, cycles: &[Requests], cleanup: &[u8], time: Duration) -> V
         // again.
         let rounds = if cleanup.is_empty() { BLOCK / NAMES } else { 1 };
         let before = Counters::of(raw);
-        for pipeline in pipelines.iter().cycle().take(rounds * pipelines.len()) {
+        for (count, pipeline) in pipelines.iter().cycle().take(rounds * pipelines.len()) {
             raw.send(pipeline);
-            for answer in 0..2 * DEPTH {
+            for answer in 0..2 * count {
                 let reply = raw.read().expect("an answer");
-                assert!(
-                    answer % 2 == 0 || matches!(reply, Reply::Int(1..)),
-                    "not freed: {reply:?}"
-                );
+                assert!(answer % 2 == 0 || is_freed(&reply), "not freed: {reply:?}");
             }
         }
         let after = Counters::of(raw);

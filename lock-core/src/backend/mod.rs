@@ -159,7 +159,9 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// [`Failure::Unknown`] if no reply came. So `done` must be short, must not wait, and must not
     /// call the backend.
     ///
-    /// A later request for the same name never overtakes this one, unless it repeats it.
+    /// A later request for the same name does not overtake this one, unless it repeats it, or the
+    /// store did not run this one and the backend sent it again: then an attempt may find the lock
+    /// still held.
     fn submit_release(
         &self,
         acquisition: &AcquisitionId,

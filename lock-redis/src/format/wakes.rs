@@ -2,9 +2,9 @@
 //!
 //! Two libraries tell their own waiters of a release by a signal of their own, and those sleep
 //! until it comes. With the setting a release says it as well, in the script that frees the lock.
-//! That is all that is different: each is a [`Dialect`] with another end behind the same scripts
-//! (`lua/endings`). An end of its own, and not a condition in the one that all have: so what the
-//! others send, and what it costs the server, stays as it was.
+//! Each is a [`Dialect`] with another end behind the same scripts (`lua/endings`), and without the
+//! scripts for several locks, which have the usual end. An end of its own, and not a condition in
+//! the one that all have: so what the others send, and what it costs the server, stays as it was.
 
 use super::Dialect;
 use crate::keys;

@@ -97,8 +97,9 @@ macro_rules! scripts {
 }
 pub(crate) use scripts;
 
-/// How releases and acquires of this format are joined, by two scripts from this number on. Releases
-/// come first: joined requests leave in this order, so no acquire overtakes a release of its lock.
+/// How releases and acquires of this format are joined, by two scripts from this number on.
+/// Releases come first: joined requests leave in this order, so no acquire overtakes a release of
+/// its lock.
 macro_rules! joins {
     ($dialect:ident, first: $first:literal, words: $format:literal, channel: $channel:expr) => {{
         use $crate::lua::join::Join;

@@ -219,7 +219,7 @@ fn unanswered_renewal_delays_only_its_own_batch() {
     assert!((1..=100).contains(&failed.len()) && failed.contains(&name(0)), "{failed:?}");
     // All of them, on a machine that is not busy. None, if they had to wait: the lock that was
     // taken first is in the first request.
-    assert!(meanwhile > LOCKS / 20, "only {meanwhile} others were renewed while it hung");
+    assert!(meanwhile > 0, "no others were renewed while it hung");
     assert_eq!(swallowed(), 1);
     crowd.conclude(&[], &failed, tolerance);
 }

@@ -5,7 +5,7 @@ use distlock::{Client, DistLock, Error};
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{client, counted};
-use distlock_tests::time::{Stopwatch, eventually, ms};
+use distlock_tests::time::{eventually, let_pass, ms};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,18 +15,23 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(20);
 const THREADS: usize = 64;
 
-/// What threads did that locked and unlocked, each its own lock and now and then one of a few.
+/// What of eight cycles is for a lock that all threads want.
+const SOME_SHARED: u8 = 1;
+const NONE_SHARED: u8 = 0;
+
+/// What came of threads that lock and unlock, mostly each its own lock, sometimes one of four
+/// shared ones.
 #[derive(Default)]
 struct Cycles {
     is_over: AtomicBool,
     grants: AtomicU64,
-    /// The last token of each lock; locked by who holds it.
+    /// The last token of each lock, under a mutex that only the lock's holder may lock.
     tokens: HashMap<String, Mutex<u64>>,
     errors: Mutex<Vec<(String, Error)>>,
 }
 
 impl Cycles {
-    fn run(clients: &[Client], meanwhile: impl FnOnce(&Self)) -> Self {
+    fn run(clients: &[Client], shared: u8, meanwhile: impl FnOnce(&Self)) -> Self {
         let names = (0..THREADS).map(|thread| format!("own-{thread}"));
         let names: Vec<_> = names.chain((0..4).map(|number| format!("shared-{number}"))).collect();
         let tokens = names.iter().map(|name| (name.clone(), Mutex::default())).collect();
@@ -38,9 +43,9 @@ impl Cycles {
                 let (cycles, names) = (&cycles, &names);
                 scope.spawn(move || {
                     while !cycles.is_over.load(Ordering::Relaxed) {
-                        let name = match fastrand::u8(..8) {
-                            0 => &names[THREADS + fastrand::usize(..4)],
-                            _ => &names[thread],
+                        let name = match fastrand::u8(..8) < shared {
+                            true => &names[THREADS + fastrand::usize(..4)],
+                            false => &names[thread],
                         };
                         if let Err(error) = cycles.once(client, name) {
                             cycles.errors.lock().push((name.clone(), error));
@@ -90,7 +95,7 @@ fn clients(server: &RedisServer, options: &str) -> [Client; 2] {
     [client(server, options), client(server, options)]
 }
 
-/// The locks that are left when all have been given back.
+/// Waits for the cleanup; then no lock may be left.
 fn must_be_free(server: &RedisServer, clients: &[Client]) {
     for client in clients {
         client.wait_for_cleanup(LONG).unwrap();
@@ -101,20 +106,28 @@ fn must_be_free(server: &RedisServer, clients: &[Client]) {
     }
 }
 
+/// How many scripts took locks, and how many others there were. Each of the former reads the time.
+fn scripts(server: &RedisServer) -> [u64; 2] {
+    let mut probe = server.probe();
+    let (all, acquires) = (counted(&mut probe).scripts, probe.command_calls("time"));
+    [acquires, all - acquires]
+}
+
 #[test]
 fn many_locks_at_once_are_exclusive_and_numbered() {
     for options in ["", "format=token"] {
         let server = RedisServer::start();
         let clients = clients(&server, options);
-        let before = counted(&mut server.probe()).scripts;
-        let cycles = Cycles::run(&clients, |cycles| cycles.pass(10_000));
+        let cycles = Cycles::run(&clients, SOME_SHARED, |cycles| cycles.pass(5_000));
         cycles.must_have_no_errors();
         must_be_free(&server, &clients);
-        let scripts = counted(&mut server.probe()).scripts - before;
-        let grants = cycles.grants();
-        println!("`{options}`: {scripts} scripts for {grants} grants");
-        let alone = 2 * grants;
-        assert!(scripts < alone / 10 * 9, "{scripts} of {alone}: hardly any were joined");
+        server.probe().reset_stats();
+        let cycles = Cycles::run(&clients, NONE_SHARED, |cycles| cycles.pass(5_000));
+        cycles.must_have_no_errors();
+        must_be_free(&server, &clients);
+        let (scripts, grants) = (scripts(&server), cycles.grants());
+        println!("`{options}`: {scripts:?} scripts for {grants} grants");
+        assert!(scripts.iter().all(|it| *it < grants / 10 * 9), "hardly any were joined");
     }
 }
 
@@ -122,7 +135,7 @@ fn many_locks_at_once_are_exclusive_and_numbered() {
 fn script_that_is_forgotten_again_and_again_costs_no_lock() {
     let server = RedisServer::start();
     let clients = clients(&server, "");
-    let cycles = Cycles::run(&clients, |cycles| {
+    let cycles = Cycles::run(&clients, SOME_SHARED, |cycles| {
         let mut probe = server.probe();
         for _ in 0..100 {
             cycles.pass(50);
@@ -133,7 +146,7 @@ fn script_that_is_forgotten_again_and_again_costs_no_lock() {
     must_be_free(&server, &clients);
 }
 
-/// What one lock is refused is said of that lock only, in the words in which it is said alone.
+/// A lock that is refused fails no other one, and its error reads as if it had been sent alone.
 #[test]
 fn refused_lock_spoils_no_other_one() {
     let broken_counter = |server: &RedisServer| {
@@ -157,21 +170,21 @@ fn refused_lock_spoils_no_other_one() {
         let client = distlock::connect(&url).unwrap();
         let alone = distlock::connect(&url).unwrap();
         let expected = alone.mutex("broken").unwrap().lock().unwrap_err().to_string();
-        let scripts = || counted(&mut server.probe()).scripts;
-        let before = scripts();
-        let refused = AtomicU64::new(0);
-        let cycles = Cycles::run(std::slice::from_ref(&client), |cycles| {
-            let watch = Stopwatch::start();
-            while refused.load(Ordering::Relaxed) < 200 && watch.elapsed() < LONG {
-                let error = client.mutex("broken").unwrap().try_lock_for(ms(5_000)).unwrap_err();
+        let clients = [client];
+        let cycles = Cycles::run(&clients, SOME_SHARED, |cycles| {
+            for _ in 0..200 {
+                let broken = clients[0].mutex("broken").unwrap();
+                let error = broken.try_lock_for(ms(5_000)).unwrap_err();
                 assert_eq!(error.to_string(), expected);
-                refused.fetch_add(1, Ordering::Relaxed);
             }
             cycles.pass(5_000);
         });
         cycles.must_have_no_errors();
-        must_be_free(&server, std::slice::from_ref(&client));
-        println!("case {case}: {} scripts, {} grants", scripts() - before, cycles.grants());
+        must_be_free(&server, &clients);
+        let (scripts, grants) = (scripts(&server), cycles.grants());
+        println!("case {case}: {scripts:?} scripts, {grants} grants");
+        // After a key that may not be used nothing is joined.
+        assert!(case == 2 || scripts.iter().all(|it| *it < grants), "hardly any were joined");
     }
 }
 
@@ -179,13 +192,16 @@ fn refused_lock_spoils_no_other_one() {
 fn full_server_grants_none_until_there_is_room() {
     let server = RedisServer::start();
     let clients = clients(&server, "");
-    let cycles = Cycles::run(&clients, |cycles| {
+    let cycles = Cycles::run(&clients, SOME_SHARED, |cycles| {
         let mut probe = server.probe();
         for _ in 0..5 {
             cycles.pass(500);
             probe.command(&["CONFIG", "SET", "maxmemory", "1"]);
             let mut locks = || ["own-*", "shared-*"].map(|pattern| probe.keys(pattern).len());
             eventually("all are given back", LONG, || locks() == [0, 0]);
+            let before = cycles.grants();
+            let_pass(ms(50));
+            assert_eq!(cycles.grants(), before, "the server is full");
             probe.command(&["CONFIG", "SET", "maxmemory", "0"]);
         }
     });
@@ -193,53 +209,115 @@ fn full_server_grants_none_until_there_is_room() {
     must_be_free(&server, &clients);
 }
 
-/// The scripts for several locks themselves, where requests say what ours do not.
-#[test]
-fn scripts_for_several_locks_grant_none_twice() {
-    let server = RedisServer::start();
-    let mut probe = server.probe();
-    let acquire = concat!(
-        include_str!("../../../lock-redis/src/lua/redisson/look.lua"),
-        include_str!("../../../lock-redis/src/lua/redisson/take.lua"),
-        include_str!("../../../lock-redis/src/lua/redisson/tells.lua"),
-        include_str!("../../../lock-redis/src/lua/grant.lua"),
-        include_str!("../../../lock-redis/src/lua/attempt.lua"),
-        include_str!("../../../lock-redis/src/lua/acquire_many.lua"),
-    );
-    let release = concat!(
-        include_str!("../../../lock-redis/src/lua/redisson/look.lua"),
-        include_str!("../../../lock-redis/src/lua/redisson/gone.lua"),
-        include_str!("../../../lock-redis/src/lua/release_many.lua"),
-    );
-    let mut take = |keys: [&str; 9], owners: [&str; 3]| {
-        let words = [&["EVAL", acquire, "9"][..], &keys, &["30000", "60000"], &owners].concat();
-        match probe.command(&words) {
+/// The scripts, with requests that the library does not send.
+struct Scripts {
+    server: RedisServer,
+    format: &'static str,
+    acquire: &'static str,
+    release: &'static str,
+}
+
+/// As the library puts them together.
+macro_rules! scripts {
+    ($format:literal) => {
+        Scripts {
+            server: RedisServer::start(),
+            format: $format,
+            acquire: concat!(
+                include_str!(concat!("../../../lock-redis/src/lua/", $format, "/look.lua")),
+                include_str!(concat!("../../../lock-redis/src/lua/", $format, "/take.lua")),
+                include_str!(concat!("../../../lock-redis/src/lua/", $format, "/tells.lua")),
+                include_str!("../../../lock-redis/src/lua/grant.lua"),
+                include_str!("../../../lock-redis/src/lua/attempt.lua"),
+                include_str!("../../../lock-redis/src/lua/acquire_many.lua"),
+            ),
+            release: concat!(
+                include_str!(concat!("../../../lock-redis/src/lua/", $format, "/look.lua")),
+                include_str!(concat!("../../../lock-redis/src/lua/", $format, "/gone.lua")),
+                include_str!("../../../lock-redis/src/lua/release_many.lua"),
+            ),
+        }
+    };
+}
+
+impl Scripts {
+    fn run(&self, script: &str, keys: &[&str], arguments: &[&str]) -> Vec<Value> {
+        let count = keys.len().to_string();
+        let words = [&["EVAL", script, &count][..], keys, arguments].concat();
+        match self.server.probe().command(&words) {
             Value::List(answers) => answers,
             other => panic!("{other:?}"),
         }
-    };
-    let refused = |why: i64| Value::List([0, why, 1].map(Value::Int).to_vec());
-    // The same lock twice, and two locks with one counter.
-    let answers = take(["a", "a", "b", "1", "2", "3", "n", "n", "n"], ["x", "y", "z"]);
-    let [Value::Text(first), Value::List(twice), Value::Text(second)] = &answers[..] else {
-        panic!("{answers:?}")
-    };
-    assert!(first < second, "{answers:?}");
-    assert_eq!(twice[0], Value::Int(0));
-    let holders = |key| server.probe().hgetall(key).into_keys().collect::<Vec<_>>();
-    assert_eq!([holders("a"), holders("b")], [["x"], ["z"]]);
-    // One that is held for ever, one whose owner is closed, and one for its owner again.
-    server.probe().command(&["PERSIST", "a"]);
-    server.probe().command(&["SET", "5", "1"]);
-    let answers = take(["a", "c", "b", "4", "5", "6", "n", "n", "n"], ["y", "y", "z"]);
-    assert_eq!(answers, [refused(-1), refused(-2), Value::Text(second.clone())]);
-    assert!(!server.probe().exists("c"));
-    // The holder's, another's, one that is gone, and a key of something else.
-    server.probe().command(&["SET", "d", "text"]);
-    let words = ["a", "b", "c", "d", "PUBLISH", "x", "y", "x", "x", "ch", "ch", "ch", "ch"];
-    let words = [&["EVAL", release, "4"][..], &words].concat();
-    let Value::List(answers) = server.probe().command(&words) else { panic!("no list") };
-    assert_eq!(answers[..3], [1, 0, 0].map(Value::Int));
-    assert!(matches!(&answers[3], Value::Error(error) if error.contains("WRONGTYPE")));
-    assert!(!server.probe().exists("a") && server.probe().exists("b"));
+    }
+
+    fn acquire(&self, keys: [&str; 9], owners: [&str; 3]) -> Vec<Value> {
+        self.run(self.acquire, &keys, &[&["30000", "60000"][..], &owners].concat())
+    }
+
+    fn holder(&self, lock: &str) -> Option<String> {
+        let mut probe = self.server.probe();
+        match self.format {
+            "token" => probe.get(lock),
+            _ => probe.hgetall(lock).into_keys().next(),
+        }
+    }
+}
+
+/// Busy, for so many milliseconds; -1: for ever, -2: the owner is closed.
+fn is_busy(answer: &Value, pttl: i64) -> bool {
+    matches!(answer, Value::List(it) if it[..2] == [0, pttl].map(Value::Int))
+}
+
+fn is_error(answer: &Value) -> bool {
+    matches!(answer, Value::Error(_))
+}
+
+#[test]
+fn scripts_for_several_locks_grant_none_twice() {
+    for scripts in [scripts!("redisson"), scripts!("token")] {
+        // The same lock twice, and two locks with one counter.
+        let answers =
+            scripts.acquire(["a", "a", "b", "1", "2", "3", "n", "n", "n"], ["x", "y", "z"]);
+        let [Value::Text(first), Value::List(twice), Value::Text(second)] = &answers[..] else {
+            panic!("{answers:?}")
+        };
+        assert!(first < second, "{answers:?}");
+        assert_eq!(twice[0], Value::Int(0));
+        assert_eq!(["a", "b"].map(|lock| scripts.holder(lock).unwrap()), ["x", "z"]);
+        // One that is held for ever, one whose owner is closed, and one for its owner again.
+        let mut probe = scripts.server.probe();
+        probe.command(&["PERSIST", "a"]);
+        probe.command(&["SET", "5", "1"]);
+        let answers =
+            scripts.acquire(["a", "c", "b", "4", "5", "6", "n", "n", "n"], ["y", "y", "z"]);
+        assert!(is_busy(&answers[0], -1) && is_busy(&answers[1], -2), "{answers:?}");
+        assert_eq!(answers[2], Value::Text(second.clone()));
+        assert_eq!(scripts.holder("c"), None);
+        // The holder's, another's, one that is gone, and a key of something else.
+        probe.command(&["RPUSH", "d", "text"]);
+        let words = ["PUBLISH", "x", "y", "x", "x", "ch", "ch", "ch", "ch"];
+        let answers = scripts.run(scripts.release, &["a", "b", "c", "d"], &words);
+        assert_eq!(answers[..3], [1, 0, 0].map(Value::Int));
+        assert!(is_error(&answers[3]), "{answers:?}");
+        assert_eq!(["a", "b"].map(|lock| scripts.holder(lock).is_some()), [false, true]);
+    }
+}
+
+/// What fails for one lock fails for it alone: it would not be known which were granted before it.
+#[test]
+fn error_of_one_lock_is_an_answer_for_it() {
+    for scripts in [scripts!("redisson"), scripts!("token")] {
+        let mut probe = scripts.server.probe();
+        probe.command(&["RPUSH", "broken", "text"]);
+        let answers =
+            scripts.acquire(["a", "b", "c", "1", "2", "3", "n", "broken", "n"], ["x", "y", "z"]);
+        assert_eq!([0, 1, 2].map(|place| is_error(&answers[place])), [false, true, false]);
+        assert_eq!(scripts.holder("b"), None);
+        // Beside one that is held, on a full server.
+        probe.command(&["CONFIG", "SET", "maxmemory", "1"]);
+        let answers =
+            scripts.acquire(["a", "d", "e", "4", "5", "6", "n", "n", "n"], ["y", "y", "y"]);
+        assert!(is_error(&answers[1]) && is_error(&answers[2]), "{answers:?}");
+        assert_eq!(["d", "e"].map(|lock| scripts.holder(lock)), [None, None]);
+    }
 }
