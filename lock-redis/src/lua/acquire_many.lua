@@ -21,7 +21,11 @@ local try = pcall
 
 local function answer(i, take, ...)
   local done, reply = try(take, ...)
-  answers[i] = done and reply or redis.error_reply('ERR not carried out')
+  if not done then
+    -- Before Redis 7 an error is a text.
+    reply = {err = type(reply) == 'table' and reply.err or tostring(reply)}
+  end
+  answers[i] = reply
 end
 
 local all_free = redis.call('EXISTS', unpack(KEYS, 1, 2 * n)) == 0

@@ -4,10 +4,13 @@
 use distlock::{Client, DistLock, Error};
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
+use distlock_tests::proxy::{Fault, Plan, Proxy, Sometimes, Turn};
 use distlock_tests::redis::{client, counted};
+use distlock_tests::resp::{Kind, Request};
 use distlock_tests::time::{eventually, let_pass, ms};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -207,6 +210,48 @@ fn full_server_grants_none_until_there_is_room() {
     });
     cycles.must_have_no_errors();
     must_be_free(&server, &clients);
+}
+
+/// For scripts for several locks only.
+struct OfJoined(Sometimes);
+
+impl Plan for OfJoined {
+    fn fate(&self, request: &mut Request) -> Fault {
+        let is_joined = request.kind() == Kind::Other && request.is("EVALSHA");
+        if is_joined { self.0.fate(request) } else { Fault::Pass }
+    }
+}
+
+#[test]
+fn joined_requests_without_replies_let_no_two_in() {
+    let faults = [
+        Fault::Cut,
+        Fault::SwallowRequest,
+        Fault::Late(ms(100)),
+        Fault::CutReply,
+        Fault::DelayReply(ms(400)),
+        Fault::SwallowReply,
+        Fault::HalfReply,
+        Fault::Garbage,
+    ];
+    for (case, fault) in (1..).zip(faults) {
+        let server = RedisServer::start();
+        let turn = Turn::Chance { of_1000: 10, seed: case };
+        let plan = OfJoined(Sometimes::new(None, turn, fault));
+        let proxy = Proxy::new(server.port(), Arc::new(plan));
+        let url = format!("{}?command_timeout=300ms&watchdog=3s", proxy.url());
+        // The second has no faults.
+        let clients = [distlock::connect(&url).unwrap(), client(&server, "watchdog=3s")];
+        let cycles = Cycles::run(&clients, SOME_SHARED, |cycles| {
+            eventually("it has happened", LONG, || proxy.count(Kind::Other, fault) >= 5);
+            cycles.pass(100);
+        });
+        for (name, error) in &*cycles.errors.lock() {
+            assert!(error.is_unavailable() || error.is_lost(), "{fault:?} {name}: {error}");
+        }
+        must_be_free(&server, &clients);
+        println!("{fault:?}: {} grants, {} errors", cycles.grants(), cycles.errors.lock().len());
+    }
 }
 
 /// The scripts, with requests that the library does not send.

@@ -56,7 +56,7 @@ impl MultiplexedConnection {
         self.pending.lock().has_callbacks()
     }
 
-    /// The last callback that is pending of those up to this one.
+    /// See [`PendingRequests::last_callback`].
     pub(in crate::connection) fn last_callback(&self, until: RequestId) -> Option<RequestId> {
         self.pending.lock().last_callback(until)
     }

@@ -325,7 +325,7 @@ impl PendingRequests {
         self.callbacks > 0
     }
 
-    /// The last callback without a reply whose number is at most this one, as far as it is known.
+    /// The last callback that is pending of those with a number up to this one.
     pub(super) fn last_callback(&self, until: RequestId) -> Option<RequestId> {
         let of_callback = |request: &&CallerRequest| {
             request.id <= until && matches!(request.owner, ReplyOwner::Callback(_))
