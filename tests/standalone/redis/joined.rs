@@ -33,6 +33,14 @@ struct Cycles {
     errors: Mutex<Vec<(String, Error)>>,
 }
 
+struct AtDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for AtDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
 impl Cycles {
     fn run(clients: &[Client], shared: u8, meanwhile: impl FnOnce(&Self)) -> Self {
         let names = (0..THREADS).map(|thread| format!("own-{thread}"));
@@ -56,8 +64,9 @@ impl Cycles {
                     }
                 });
             }
+            // Also if it fails: the threads are waited for.
+            let _end = AtDrop(|| cycles.is_over.store(true, Ordering::Relaxed));
             meanwhile(&cycles);
-            cycles.is_over.store(true, Ordering::Relaxed);
         });
         cycles
     }
