@@ -35,7 +35,7 @@ for i = 1, n do
   -- The same lock may come twice: then the second attempt must see the first one's grant.
   if not taken[lock] and (all_free or redis.call('EXISTS', tombstone, lock) == 0) then
     answer(i, grant, lock, KEYS[2 * n + i], false, ARGV[1], ARGV[2 + i], ARGV[2])
-    taken[lock] = true
+    taken[lock] = type(answers[i]) ~= 'table'
   else
     others[#others + 1] = i
   end

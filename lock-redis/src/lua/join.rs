@@ -15,6 +15,9 @@ pub(crate) struct Join {
     pub(crate) common: &'static [usize],
     /// The arguments that are given for each, in the order of the keys.
     pub(crate) each: &'static [usize],
+    /// Whether a request for one lock that may have been carried out can be sent again: it has the
+    /// same answer then.
+    pub(crate) is_repeatable: bool,
 }
 
 impl Join {

@@ -119,6 +119,7 @@ macro_rules! joins {
                 keys: &[0],
                 common: &[3],
                 each: &[1, 2],
+                is_repeatable: false,
             },
             // Of the words lock, counter, tombstone, lease, owner, keep.
             Join {
@@ -127,6 +128,7 @@ macro_rules! joins {
                 keys: &[0, 2, 1],
                 common: &[3, 5],
                 each: &[4],
+                is_repeatable: true,
             },
         ]
     }};

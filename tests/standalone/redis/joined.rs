@@ -373,5 +373,8 @@ fn error_of_one_lock_is_an_answer_for_it() {
             scripts.acquire(["a", "d", "e", "4", "5", "6", "n", "n", "n"], ["y", "y", "y"]);
         assert!(is_error(&answers[1]) && is_error(&answers[2]), "{answers:?}");
         assert_eq!(["d", "e"].map(|lock| scripts.holder(lock)), [None, None]);
+        let answers =
+            scripts.acquire(["a", "d", "d", "4", "5", "6", "n", "n", "n"], ["x", "y", "z"]);
+        assert_eq!([0, 1, 2].map(|place| is_error(&answers[place])), [false, true, true]);
     }
 }

@@ -88,15 +88,27 @@ impl Joiner {
             Reply::Array(answers) if !answers.iter().all(is_error) => {
                 self.kinds[kind.0].is_known = true;
             }
-            Reply::Error(error) => match error.code.as_str() {
-                "NOSCRIPT" => self.kinds[kind.0].is_known = false,
-                // It will say so again: the first for locks on different nodes behind a proxy, the
-                // second for a user who may not use some key, or not EVAL.
-                "CROSSSLOT" | "NOPERM" => self.paused_until = Some(Moment::NEVER),
-                _ => self.paused_until = Some(now + PAUSE),
-            },
+            Reply::Error(error) => {
+                let is_known = &mut self.kinds[kind.0].is_known;
+                match error.code.as_str() {
+                    "NOSCRIPT" => *is_known = false,
+                    "LOADING" | "BUSY" | "READONLY" | "MASTERDOWN" => {
+                        self.paused_until = Some(now + PAUSE);
+                    }
+                    _ if *is_known => self.paused_until = Some(now + PAUSE),
+                    // It will say so again: that a user may not use some key, that locks are on
+                    // different nodes behind a proxy, each of which has its own words for it.
+                    _ => self.paused_until = Some(Moment::NEVER),
+                }
+            }
             _ => self.paused_until = Some(now + PAUSE),
         }
+    }
+
+    /// Whether those that were joined are sent again alone, where all have this reply.
+    pub(super) fn repeats(&self, kind: JoinKind, reply: &Reply) -> bool {
+        matches!(reply, Reply::Error(error) if did_not_run(error))
+            || self.kinds[kind.0].join.is_repeatable
     }
 }
 
@@ -121,11 +133,15 @@ pub(super) fn encode(join: &Join, by_text: bool, all: &[Words<'_>], into: &mut V
 
 /// Whether nothing of a script was carried out that was answered with this error. By any other one
 /// it may have been: it can be of a proxy that lost its server meanwhile.
-pub(super) fn did_not_run(error: &ServerError) -> bool {
+fn did_not_run(error: &ServerError) -> bool {
     matches!(
         error.code.as_str(),
         "NOSCRIPT"
             | "CROSSSLOT"
+            | "MOVED"
+            | "ASK"
+            | "TRYAGAIN"
+            | "CLUSTERDOWN"
             | "NOPERM"
             | "NOAUTH"
             | "READONLY"

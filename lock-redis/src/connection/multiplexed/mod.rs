@@ -157,7 +157,7 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
         let mut pending = self.pending.lock();
         for request in requests {
             let slot = Arc::new(ReplySlot::new(&signal));
-            let id = pending.push(&EncodedRequest::new(request), by, &slot);
+            let id = pending.push_in_order(&EncodedRequest::new(request), by, &slot);
             queued.push((id, slot));
         }
         if MultiplexedConnection::must_write_now(&pending) {

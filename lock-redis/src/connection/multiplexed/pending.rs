@@ -4,7 +4,7 @@
 //! a request stays pending until its reply arrives, even if its caller has given up. Requests of
 //! one write may be [joined](super::joined) into one, whose reply has a part for each.
 
-use super::joined::{JoinKind, Joiner, MAX_REQUESTS, MIN_REQUESTS, Words, did_not_run, encode};
+use super::joined::{JoinKind, Joiner, MAX_REQUESTS, MIN_REQUESTS, Words, encode};
 use crate::connection::{CallError, Reply, Server, with_text};
 use crate::lua::join::Join;
 use lock_core::backend::Failure;
@@ -78,7 +78,7 @@ pub(super) struct CallerRequest {
     id: RequestId,
     by: Moment,
     owner: ReplyOwner,
-    /// Whether it is not joined: it was, and was not carried out.
+    /// Whether it is not joined with others.
     alone: bool,
 }
 
@@ -241,7 +241,19 @@ impl PendingRequests {
         slot: &Arc<ReplySlot>,
     ) -> Result<RequestId, CallError> {
         self.check_open()?;
-        Ok(self.add(bytes, by, ReplyOwner::Caller(Arc::clone(slot))))
+        Ok(self.add(bytes, by, ReplyOwner::Caller(Arc::clone(slot)), false))
+    }
+
+    /// The same for one of several requests of a thread, which waits for them in their order: it is
+    /// not joined, so that they keep that.
+    pub(super) fn push_in_order(
+        &mut self,
+        bytes: &[u8],
+        by: Moment,
+        slot: &Arc<ReplySlot>,
+    ) -> Result<RequestId, CallError> {
+        self.check_open()?;
+        Ok(self.add(bytes, by, ReplyOwner::Caller(Arc::clone(slot)), true))
     }
 
     /// Adds a request that no thread waits for.
@@ -255,7 +267,7 @@ impl PendingRequests {
             return Err((callback, error));
         }
         self.callbacks += 1;
-        self.add(bytes, by, ReplyOwner::Callback(callback));
+        self.add(bytes, by, ReplyOwner::Callback(callback), false);
         Ok(())
     }
 
@@ -263,10 +275,10 @@ impl PendingRequests {
         self.failure.as_ref().map_or(Ok(()), |error| Err(CallError::NotSent(error.clone())))
     }
 
-    fn add(&mut self, bytes: &[u8], by: Moment, owner: ReplyOwner) -> RequestId {
+    fn add(&mut self, bytes: &[u8], by: Moment, owner: ReplyOwner, alone: bool) -> RequestId {
         self.last_id += 1;
         let id = self.last_id;
-        self.enqueue(bytes, CallerRequest { id, by, owner, alone: false });
+        self.enqueue(bytes, CallerRequest { id, by, owner, alone });
         id
     }
 
@@ -512,20 +524,21 @@ impl PendingRequests {
         self.joiner.replied(kind, &reply, self.last_received);
         let (answers, repeats) = match reply {
             Reply::Array(answers) => (answers, true),
-            error => {
-                let repeats = matches!(&error, Reply::Error(error) if did_not_run(error));
-                (vec![error; requests.len()], repeats)
-            }
+            error => (vec![error.clone(); requests.len()], self.joiner.repeats(kind, &error)),
         };
         let mut start = 0;
         for ((mut request, end), answer) in requests.into_iter().zip(ends).zip(answers) {
-            let is_late = request.by <= self.last_received;
-            let is_abandoned = matches!(request.owner, ReplyOwner::Abandoned);
-            if matches!(answer, Reply::Error(_)) && repeats && !is_late && !is_abandoned {
+            let is_to_repeat = repeats && matches!(answer, Reply::Error(_));
+            if matches!(request.owner, ReplyOwner::Abandoned) {
+                // It has no one to answer to.
+            } else if !is_to_repeat {
+                self.reply(request, answer, mine, wakeups);
+            } else if request.by <= self.last_received {
+                // Too late to send it, and no word of it: whoever sends it again finds that out.
+                self.reply(request, Reply::noscript(), mine, wakeups);
+            } else {
                 request.alone = true;
                 self.enqueue(&bytes[start..end], request);
-            } else {
-                self.reply(request, answer, mine, wakeups);
             }
             start = end;
         }

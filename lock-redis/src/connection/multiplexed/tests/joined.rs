@@ -219,22 +219,59 @@ fn script_is_sent_by_its_text_until_the_server_has_carried_it_out() {
 
 #[test]
 fn after_a_refusal_nothing_is_joined_for_a_while() {
-    for (code, resumes) in [("BUSY", true), ("CROSSSLOT", false), ("NOPERM", false)] {
+    let cases = [
+        ("BUSY", false, true),
+        ("CROSSSLOT", false, false),
+        ("ERR", false, false),
+        ("ERR", true, true),
+    ];
+    for (code, was_carried_out, resumes) in cases {
         let start = within(0);
         let mut pending = PendingRequests::new(start, 0, REDISSON.joins);
         let names = ["a", "b", "c"];
+        let mut how = by_text();
+        if was_carried_out {
+            push_all(&mut pending, names);
+            leaves(&mut pending);
+            assign(&mut pending, Reply::Array([1, 2, 3].map(token).to_vec()));
+            how = by_hash();
+        }
         push_all(&mut pending, names);
         leaves(&mut pending);
         assign(&mut pending, error(code));
         let alone = text(&names.map(acquire));
         assert_eq!(leaves(&mut pending), alone);
-        let joined = text(&[acquire_many(by_text(), &names)]);
+        let joined = text(&[acquire_many(how, &names)]);
         for (millis, expected) in [(900, &alone), (1_100, if resumes { &joined } else { &alone })] {
             pending.received(start + Duration::from_millis(millis));
             push_all(&mut pending, names);
             assert_eq!(&leaves(&mut pending), expected, "{code} after {millis} ms");
         }
     }
+}
+
+/// A thread that has several requests waits for them in their order.
+#[test]
+fn one_of_several_requests_of_a_thread_is_not_joined() {
+    let mut pending = pending();
+    push_all(&mut pending, ["a", "b"]);
+    pending.push_in_order(&acquire("c"), within(60_000), &Arc::default()).unwrap();
+    push_all(&mut pending, ["d", "e"]);
+    assert_eq!(leaves(&mut pending), text(&["a", "b", "c", "d", "e"].map(acquire)));
+}
+
+#[test]
+fn late_one_is_not_sent_again_and_hears_of_no_other_ones_refusal() {
+    let mut pending = pending();
+    let late = Arc::default();
+    pending.push(&acquire("a"), within(0), &late).unwrap();
+    push_all(&mut pending, ["b", "c"]);
+    leaves(&mut pending);
+    pending.received(within(10));
+    assign(&mut pending, error("NOPERM"));
+    assert_eq!(leaves(&mut pending), text(&["b", "c"].map(acquire)));
+    // By which its caller learns that nothing was carried out, and sees to the deadline.
+    assert!(late.take().unwrap().unwrap().is_noscript());
 }
 
 #[test]
@@ -252,10 +289,9 @@ fn one_that_is_refused_is_sent_again_alone() {
     assert_eq!(got(&asked[1]), Some(error("WRONGTYPE")));
 }
 
-/// Sent again, a release would find its lock gone, and an acquire would be refused as if it had
-/// never been granted.
+/// Sent again, it would find its lock gone. An acquire has the same answer again.
 #[test]
-fn what_may_have_been_carried_out_is_not_sent_again() {
+fn release_that_may_have_been_carried_out_is_not_sent_again() {
     let mut pending = pending();
     let asked = ["a", "b", "c"].map(|name| push(&mut pending, &release(name)));
     leaves(&mut pending);
@@ -264,6 +300,12 @@ fn what_may_have_been_carried_out_is_not_sent_again() {
     assert_eq!(asked.each_ref().map(got), [None, Some(error("upstream")), Some(error("upstream"))]);
     assert_eq!(leaves(&mut pending), "");
     assert!(pending.is_empty());
+    // On a new connection: on this one nothing is joined any more.
+    let mut pending = self::pending();
+    push_all(&mut pending, ["a", "b", "c"]);
+    leaves(&mut pending);
+    assign(&mut pending, error("upstream"));
+    assert_eq!(leaves(&mut pending), text(&["a", "b", "c"].map(acquire)));
 }
 
 #[test]
