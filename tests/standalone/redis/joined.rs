@@ -143,6 +143,20 @@ fn many_locks_at_once_are_exclusive_and_numbered() {
     }
 }
 
+/// It may be a proxy that sends each script to the server of its first key.
+#[test]
+fn server_that_does_not_say_which_it_is_gets_scripts_for_one_lock() {
+    let server = RedisServer::start();
+    let user = ["ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", "-info"];
+    server.probe().command(&user);
+    let clients = [distlock::connect(&server.url_as("me:x")).unwrap()];
+    let cycles = Cycles::run(&clients, NONE_SHARED, |cycles| cycles.pass(2_000));
+    cycles.must_have_no_errors();
+    must_be_free(&server, &clients);
+    let (scripts, grants) = (scripts(&server), cycles.grants());
+    assert!(scripts.iter().all(|it| *it >= grants), "{scripts:?} scripts for {grants} grants");
+}
+
 #[test]
 fn script_that_is_forgotten_again_and_again_costs_no_lock() {
     let server = RedisServer::start();
