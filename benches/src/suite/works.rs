@@ -340,10 +340,8 @@ impl Maker<'_> {
     }
 
     fn scripts(&self, trials: &[String]) -> Work {
-        let joined = ["ours-joined-4", "ours-joined-16"];
-        let mut columns: Vec<_> = ["lean", "redisson", "ours", "ours-first", joined[0], joined[1]]
-            .map(|who| self.column("scripts", who, &[]))
-            .into();
+        let names = ["lean", "redisson", "ours", "ours-first", "ours-joined-4", "ours-joined-16"];
+        let mut columns: Vec<_> = names.map(|who| self.column("scripts", who, &[])).into();
         for trial in trials {
             let name: &'static str = format!("dir:{trial}").leak();
             columns.push(self.column("scripts", name, &[]));

@@ -114,11 +114,6 @@ impl Connection {
         &self.generation
     }
 
-    /// Whether the server has said which one it is.
-    pub(super) fn is_identified(&self) -> bool {
-        self.identified
-    }
-
     /// Whether it was idle for so long that the server may have closed it.
     pub(crate) fn is_stale(&self) -> bool {
         self.clock.now().since(self.last_used) > Self::FRESH

@@ -52,7 +52,7 @@ impl MultiplexedConnection {
         pending.has_callbacks()
     }
 
-    pub(in crate::connection) fn has_callbacks(&self) -> bool {
+    pub(super) fn has_callbacks(&self) -> bool {
         self.pending.lock().has_callbacks()
     }
 

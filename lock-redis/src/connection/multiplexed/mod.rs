@@ -43,7 +43,7 @@ use crate::connection::Reply;
 use crate::lua::join::Join;
 use lock_core::{Clock, Error, Moment};
 use parking_lot::{Mutex, MutexGuard};
-use pending::{CallResult, DeferredWakeups, MayHaveLeft, PendingRequests, ReplySlot};
+use pending::{CallResult, DeferredWakeups, Joining, MayHaveLeft, PendingRequests, ReplySlot};
 use reading::ReplyInput;
 use std::cell::Cell;
 use std::io::{self, ErrorKind};
@@ -128,7 +128,7 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
         let slot = SLOT.try_with(Cell::take).ok().flatten().unwrap_or_default();
         let bytes = EncodedRequest::new(request);
         let mut pending = self.pending.lock();
-        let outcome = match pending.push(&bytes, by, &slot) {
+        let outcome = match pending.push(&bytes, by, &slot, Joining::Free) {
             Ok(id) => {
                 if MultiplexedConnection::must_write_now(&pending) {
                     pending = self.write(pending);
@@ -157,7 +157,7 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
         let mut pending = self.pending.lock();
         for request in requests {
             let slot = Arc::new(ReplySlot::new(&signal));
-            let id = pending.push_in_order(&EncodedRequest::new(request), by, &slot);
+            let id = pending.push(&EncodedRequest::new(request), by, &slot, Joining::Never);
             queued.push((id, slot));
         }
         if MultiplexedConnection::must_write_now(&pending) {

@@ -78,8 +78,16 @@ pub(super) struct CallerRequest {
     id: RequestId,
     by: Moment,
     owner: ReplyOwner,
-    /// Whether it is not joined with others.
-    alone: bool,
+    joining: Joining,
+}
+
+/// Whether a request may leave as one with others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Joining {
+    Free,
+    /// It was, and was not carried out; or it is one of several of a thread, which waits for them
+    /// in their order.
+    Never,
 }
 
 impl CallerRequest {
@@ -239,21 +247,10 @@ impl PendingRequests {
         bytes: &[u8],
         by: Moment,
         slot: &Arc<ReplySlot>,
+        joining: Joining,
     ) -> Result<RequestId, CallError> {
         self.check_open()?;
-        Ok(self.add(bytes, by, ReplyOwner::Caller(Arc::clone(slot)), false))
-    }
-
-    /// The same for one of several requests of a thread, which waits for them in their order: it is
-    /// not joined, so that they keep that.
-    pub(super) fn push_in_order(
-        &mut self,
-        bytes: &[u8],
-        by: Moment,
-        slot: &Arc<ReplySlot>,
-    ) -> Result<RequestId, CallError> {
-        self.check_open()?;
-        Ok(self.add(bytes, by, ReplyOwner::Caller(Arc::clone(slot)), true))
+        Ok(self.add(bytes, by, ReplyOwner::Caller(Arc::clone(slot)), joining))
     }
 
     /// Adds a request that no thread waits for.
@@ -267,7 +264,7 @@ impl PendingRequests {
             return Err((callback, error));
         }
         self.callbacks += 1;
-        self.add(bytes, by, ReplyOwner::Callback(callback), false);
+        self.add(bytes, by, ReplyOwner::Callback(callback), Joining::Free);
         Ok(())
     }
 
@@ -275,10 +272,10 @@ impl PendingRequests {
         self.failure.as_ref().map_or(Ok(()), |error| Err(CallError::NotSent(error.clone())))
     }
 
-    fn add(&mut self, bytes: &[u8], by: Moment, owner: ReplyOwner, alone: bool) -> RequestId {
+    fn add(&mut self, bytes: &[u8], by: Moment, owner: ReplyOwner, joining: Joining) -> RequestId {
         self.last_id += 1;
         let id = self.last_id;
-        self.enqueue(bytes, CallerRequest { id, by, owner, alone });
+        self.enqueue(bytes, CallerRequest { id, by, owner, joining });
         id
     }
 
@@ -411,7 +408,9 @@ impl PendingRequests {
         for request in whole {
             let bytes = &old[request.range(sent)];
             match (request.content, self.joiner.parse(bytes)) {
-                (Content::One(request), Some((kind, words))) if !request.alone => {
+                (Content::One(request), Some((kind, words)))
+                    if request.joining == Joining::Free =>
+                {
                     run.push(Joinable { kind, words, bytes, request });
                 }
                 (content, _) => {
@@ -530,14 +529,15 @@ impl PendingRequests {
         for ((mut request, end), answer) in requests.into_iter().zip(ends).zip(answers) {
             let is_to_repeat = repeats && matches!(answer, Reply::Error(_));
             if matches!(request.owner, ReplyOwner::Abandoned) {
-                // It has no one to answer to.
+                // Its caller is gone.
             } else if !is_to_repeat {
                 self.reply(request, answer, mine, wakeups);
             } else if request.by <= self.last_received {
-                // Too late to send it, and no word of it: whoever sends it again finds that out.
+                // Too late to send it, which is not the server's refusal: the caller will find that
+                // it has no time left to send it by its text.
                 self.reply(request, Reply::noscript(), mine, wakeups);
             } else {
-                request.alone = true;
+                request.joining = Joining::Never;
                 self.enqueue(&bytes[start..end], request);
             }
             start = end;
@@ -577,8 +577,9 @@ impl PendingRequests {
     /// or may yet leave as one of several; one that has not, and will not, is removed.
     pub(super) fn abandon(&mut self, id: RequestId) -> Option<MayHaveLeft> {
         let is_it = |request: &CallerRequest| request.id == id;
-        let at = self.requests.iter().position(|request| request.each().iter().any(is_it))?;
-        let place = self.requests[at].each().iter().position(is_it).expect("it was found");
+        let place = |request: &PendingRequest| request.each().iter().position(is_it);
+        let mut requests = self.requests.iter().enumerate();
+        let (at, place) = requests.find_map(|(at, request)| Some((at, place(request)?)))?;
         Some(self.abandon_at(at, place).1)
     }
 

@@ -69,7 +69,7 @@ fn by_hash() -> [&'static str; 2] {
 
 fn push(pending: &mut PendingRequests, bytes: &[u8]) -> Asked {
     let slot = Arc::default();
-    (pending.push(bytes, within(60_000), &slot).unwrap(), slot)
+    (pending.push(bytes, within(60_000), &slot, Joining::Free).unwrap(), slot)
 }
 
 /// Pushes an acquire of each lock.
@@ -255,7 +255,7 @@ fn after_a_refusal_nothing_is_joined_for_a_while() {
 fn one_of_several_requests_of_a_thread_is_not_joined() {
     let mut pending = pending();
     push_all(&mut pending, ["a", "b"]);
-    pending.push_in_order(&acquire("c"), within(60_000), &Arc::default()).unwrap();
+    pending.push(&acquire("c"), within(60_000), &Arc::default(), Joining::Never).unwrap();
     push_all(&mut pending, ["d", "e"]);
     assert_eq!(leaves(&mut pending), text(&["a", "b", "c", "d", "e"].map(acquire)));
 }
@@ -264,7 +264,7 @@ fn one_of_several_requests_of_a_thread_is_not_joined() {
 fn late_one_is_not_sent_again_and_hears_of_no_other_ones_refusal() {
     let mut pending = pending();
     let late = Arc::default();
-    pending.push(&acquire("a"), within(0), &late).unwrap();
+    pending.push(&acquire("a"), within(0), &late, Joining::Free).unwrap();
     push_all(&mut pending, ["b", "c"]);
     leaves(&mut pending);
     pending.received(within(10));

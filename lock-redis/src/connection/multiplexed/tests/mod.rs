@@ -265,7 +265,7 @@ fn slow_connection_is_unusable_although_no_thread_reads() {
 fn only_requests_sent_whole_await_replies() {
     let mut pending = PendingRequests::new(within(0), 0, &[]);
     for request in [b"aa", b"bb", b"cc"] {
-        pending.push(request, within(0), &Arc::default()).unwrap();
+        pending.push(request, within(0), &Arc::default(), Joining::Free).unwrap();
     }
     assert_eq!((pending.len(), pending.awaited()), (3, 0));
     let bytes = pending.take_unsent(Vec::new());
@@ -279,7 +279,7 @@ fn only_requests_sent_whole_await_replies() {
 fn unsent_bytes_wait_only_while_the_peer_has_more_to_do() {
     let mut pending = PendingRequests::new(within(0), 0, &[]);
     let push = |pending: &mut PendingRequests| {
-        pending.push(b"xx", within(0), &Arc::default()).unwrap();
+        pending.push(b"xx", within(0), &Arc::default(), Joining::Free).unwrap();
         pending.is_peer_busy()
     };
     assert!(!push(&mut pending), "it has nothing to do");
@@ -391,7 +391,7 @@ fn reader_is_not_woken_to_write_while_another_thread_waits() {
     let (reader, other) = (Arc::default(), Arc::default());
     let slots = [&reader, &reader, &other].map(|signal| Arc::new(ReplySlot::new(signal)));
     for slot in &slots {
-        pending.push(b"x", within(60_000), slot).unwrap();
+        pending.push(b"x", within(60_000), slot, Joining::Free).unwrap();
     }
     pending.reader = Some(1);
     pending.asleep = true;
