@@ -5,6 +5,8 @@ use crate::raw::{Raw, Reply, request};
 use distlock::backend::RENEW_BATCH;
 use distlock::{DistLock, OwnedGuard};
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 /// The words of an acquire and of its release.
@@ -97,6 +99,25 @@ impl Pair {
     }
 }
 
+/// Has the server learn the scripts for several locks, and returns their hashes: that which
+/// acquires, and that which releases.
+pub(crate) fn load_joined(raw: &mut Raw) -> [String; 2] {
+    let acquire = concat!(
+        include_str!("../../lock-redis/src/lua/redisson/look.lua"),
+        include_str!("../../lock-redis/src/lua/redisson/take.lua"),
+        include_str!("../../lock-redis/src/lua/redisson/tells.lua"),
+        include_str!("../../lock-redis/src/lua/grant.lua"),
+        include_str!("../../lock-redis/src/lua/attempt.lua"),
+        include_str!("../../lock-redis/src/lua/acquire_many.lua"),
+    );
+    let release = concat!(
+        include_str!("../../lock-redis/src/lua/redisson/look.lua"),
+        include_str!("../../lock-redis/src/lua/redisson/gone.lua"),
+        include_str!("../../lock-redis/src/lua/release_many.lua"),
+    );
+    [acquire, release].map(|script| load(raw, script))
+}
+
 /// The renewals of many locks at a time, which the raw socket sends as often as it likes.
 pub(crate) struct Renewals {
     hash: String,
@@ -160,6 +181,62 @@ pub(crate) fn check_renewals(port: u16) -> usize {
     drop(held);
     assert!((2..=RENEW_BATCH).contains(&most), "{most} at a time");
     most
+}
+
+/// Lets many threads lock and unlock with the library until it has joined acquires, and releases,
+/// and compares both with what [`Pair::joined`] sends for the same locks.
+///
+/// # Panics
+///
+/// If they differ, or none are joined.
+pub(crate) fn check_joined(port: u16) {
+    const THREADS: usize = 32;
+    const MOST_REQUESTS: usize = 50_000;
+    let pair = Pair::learn(port, Duration::from_secs(30));
+    let hashes = load_joined(&mut Raw::connect(port));
+    let client = distlock::connect(&url(port)).expect("a URL of ours");
+    let mut monitor = Monitor::start(port);
+    let is_over = AtomicBool::new(false);
+    let mut seen: [Option<Vec<String>>; 2] = [None, None];
+    thread::scope(|scope| {
+        for index in 0..THREADS {
+            let lock = client.mutex(format!("joined:{index:06}")).expect("a name");
+            let is_over = &is_over;
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    drop(lock.lock().expect("it is free"));
+                }
+            });
+        }
+        for _ in 0..MOST_REQUESTS {
+            let sent = monitor.next();
+            if let Some(script) = hashes.iter().position(|hash| *hash == sent[1]) {
+                seen[script] = Some(sent);
+            }
+            if seen.iter().all(Option::is_some) {
+                break;
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let [acquire, release] = seen.map(|sent| sent.expect("some are joined"));
+    let keys = |sent: &[String]| sent[2].parse::<usize>().expect("the number of keys");
+    let (acquires, releases) = (keys(&acquire) / 3, keys(&release));
+    let same = |sent: &[String], count: usize, first_owner: usize| {
+        let owners = &sent[3 + first_owner..][..count];
+        let (client, _) = owners[0].split_once(':').expect("an owner has a number");
+        let number = |owner: &String| owner[client.len() + 1..].parse().expect("a number");
+        let locks: Vec<_> =
+            sent[3..3 + count].iter().cloned().zip(owners.iter().map(number)).collect();
+        let (ours, _) = pair.owner.split_once(':').expect("an owner has a number");
+        let sent: Vec<_> = sent.iter().map(|word| word.replace(client, ours)).collect();
+        (request(&sent), pair.joined(&hashes, &locks))
+    };
+    // Behind the keys, of acquires: lease and retention; of releases: the command that publishes.
+    let (sent, ours) = same(&acquire, acquires, 3 * acquires + 2);
+    assert_eq!(sent, ours.acquire, "acquires are not joined as the library joins them");
+    let (sent, ours) = same(&release, releases, releases + 1);
+    assert_eq!(sent, ours.release, "releases are not joined as the library joins them");
 }
 
 /// Lets the library and the raw socket lock and unlock the same name, and compares what the server
@@ -258,6 +335,11 @@ mod tests {
     #[test]
     fn raw_socket_renews_as_the_library_does() {
         check_renewals(Server::start().port);
+    }
+
+    #[test]
+    fn joined_requests_are_those_of_the_library() {
+        check_joined(Server::start().port);
     }
 
     #[test]

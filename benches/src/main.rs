@@ -100,6 +100,7 @@ fn main() {
         Task::Check => {
             let server = Server::start();
             let (words, most) = (learn::check(server.port), learn::check_renewals(server.port));
+            learn::check_joined(server.port);
             println!("{words}\nand renewals, of {most} locks at a time");
         }
         Task::Instructions { check: true, place } => instructions::check(&place.docs),
@@ -134,6 +135,7 @@ fn measure(options: &Options, wanted: impl Fn(&Work) -> bool, trials: &[String])
     }
     learn::check(server.port);
     learn::check_renewals(server.port);
+    learn::check_joined(server.port);
     let path = build_directory().join("samples.jsonl");
     let mut samples = BufWriter::new(File::create(&path).expect("the build directory is ours"));
     let works = if trials.is_empty() {

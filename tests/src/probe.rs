@@ -154,11 +154,20 @@ impl Probe {
 
     /// How often the server has run this command (lower case), inside scripts too.
     pub fn command_calls(&mut self, command: &str) -> u64 {
+        self.command_stats(command, "calls=")
+    }
+
+    /// How often this command was refused before it was run.
+    pub fn rejected_calls(&mut self, command: &str) -> u64 {
+        self.command_stats(command, "rejected_calls=")
+    }
+
+    fn command_stats(&mut self, command: &str, what: &str) -> u64 {
         let Some(stats) = self.info_field("commandstats", &format!("cmdstat_{command}")) else {
             return 0;
         };
-        let calls = stats.split(',').find_map(|part| part.strip_prefix("calls="));
-        calls.and_then(|calls| calls.parse().ok()).expect("the stats of a command say its calls")
+        let count = stats.split(',').find_map(|part| part.strip_prefix(what));
+        count.and_then(|count| count.parse().ok()).expect("the stats of a command say its calls")
     }
 
     /// How often every command was run, this probe's own included.

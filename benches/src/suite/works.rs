@@ -216,7 +216,10 @@ impl Maker<'_> {
         let options = [("threads", threads)];
         let mut columns = self.columns("cycles", &[&OWN[..], &["pipeline"]].concat(), &options);
         columns.extend(self.peers("cycles", &options));
-        let title = format!("{threads} threads, each with its own lock");
+        let title = match threads {
+            1 => "One thread with its own lock".to_owned(),
+            _ => format!("{threads} threads, each with its own lock"),
+        };
         self.work(&format!("own-{threads}"), &title, columns, CYCLES)
     }
 

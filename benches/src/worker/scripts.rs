@@ -2,7 +2,7 @@
 //! for little, and the server's processor time before and after.
 
 use super::{Task, lean, redisson, serve};
-use crate::learn::{Requests, load};
+use crate::learn::{Requests, load, load_joined};
 use crate::raw::{Raw, Reply, request};
 use crate::server::Counters;
 use serde_json::{Value, json};
@@ -10,27 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Names that take turns.
 const NAMES: usize = 1000;
-/// What the library sends for several locks at once.
-const JOINED: [&str; 2] = [
-    concat!(
-        include_str!("../../../lock-redis/src/lua/redisson/look.lua"),
-        include_str!("../../../lock-redis/src/lua/redisson/take.lua"),
-        include_str!("../../../lock-redis/src/lua/redisson/tells.lua"),
-        include_str!("../../../lock-redis/src/lua/grant.lua"),
-        include_str!("../../../lock-redis/src/lua/attempt.lua"),
-        include_str!("../../../lock-redis/src/lua/acquire_many.lua"),
-    ),
-    concat!(
-        include_str!("../../../lock-redis/src/lua/redisson/look.lua"),
-        include_str!("../../../lock-redis/src/lua/redisson/gone.lua"),
-        include_str!("../../../lock-redis/src/lua/release_many.lua"),
-    ),
-];
-
-/// Requests of one pipeline, half of them acquires.
+/// Acquires in one pipeline, each with its release; both may be for several locks.
 const DEPTH: usize = 50;
-/// Cycles between two looks at the server's clock, which cost something themselves.
-const BLOCK: usize = NAMES;
 
 pub(super) fn run(task: &Task) {
     let mut raw = Raw::connect(task.port);
@@ -53,7 +34,7 @@ fn cycles(task: &Task, raw: &mut Raw) -> (Vec<Requests>, Vec<u8>) {
     let mut pair = task.learn();
     if let Some(count) = task.who.strip_prefix("ours-joined-") {
         let count = count.parse().expect("how many are joined");
-        let hashes = JOINED.map(|script| load(raw, script));
+        let hashes = load_joined(raw);
         let locks: Vec<_> = (0..NAMES).map(|index| (name(index), index)).collect();
         return (locks.chunks(count).map(|some| pair.joined(&hashes, some)).collect(), cleanup);
     }
@@ -126,11 +107,8 @@ fn turn(raw: &mut Raw, cycles: &[Requests], cleanup: &[u8], time: Duration) -> V
         .collect();
     let (start, mut done, mut cpu, mut script) = (Instant::now(), 0, 0.0, 0.0);
     while start.elapsed() < time {
-        // Redisson's latches, and what makes a name of ours known, must be gone before it comes
-        // again.
-        let rounds = if cleanup.is_empty() { BLOCK / NAMES } else { 1 };
         let before = Counters::of(raw);
-        for (count, pipeline) in pipelines.iter().cycle().take(rounds * pipelines.len()) {
+        for (count, pipeline) in &pipelines {
             raw.send(pipeline);
             for answer in 0..2 * count {
                 let reply = raw.read().expect("an answer");
@@ -139,7 +117,9 @@ fn turn(raw: &mut Raw, cycles: &[Requests], cleanup: &[u8], time: Duration) -> V
         }
         let after = Counters::of(raw);
         (cpu, script) = (cpu + after.cpu - before.cpu, script + after.script_us - before.script_us);
-        done += rounds * NAMES;
+        done += NAMES;
+        // Redisson's latches, and what makes a name of ours known, must be gone before it comes
+        // again.
         if !cleanup.is_empty() {
             raw.call(cleanup);
         }

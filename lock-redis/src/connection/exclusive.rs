@@ -26,8 +26,9 @@ pub(crate) struct Connection {
     sent_scripts: u64,
     /// Which of the endpoint's servers it leads to.
     pub(super) generation: ServerGeneration,
-    /// Whether that server has said which one it is.
-    pub(super) identified: bool,
+    /// Whether that server has said which one it is, and that it is no part of a cluster. Another
+    /// may be a proxy that sends each script to the server of its first key.
+    pub(super) is_standalone: bool,
 }
 
 /// What an open connection has.
@@ -94,7 +95,7 @@ impl Connection {
             reports_to: 0,
             sent_scripts: 0,
             generation: ServerGeneration::default(),
-            identified: false,
+            is_standalone: false,
         }
     }
 

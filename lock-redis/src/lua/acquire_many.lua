@@ -16,11 +16,11 @@
 local n = #KEYS / 3
 local answers = {}
 
--- By another name: what is written as a call is taken for one of a command.
+-- By another name: the library takes the first argument of every "call" for a command.
 local try = pcall
 
-local function answer(i, take, ...)
-  local done, reply = try(take, ...)
+local function answer(i, run, ...)
+  local done, reply = try(run, ...)
   if not done then
     -- Before Redis 7 an error is a text.
     reply = {err = type(reply) == 'table' and reply.err or tostring(reply)}
@@ -40,7 +40,8 @@ for i = 1, n do
     others[#others + 1] = i
   end
 end
--- Last, because a full server refuses memory only to the first write of a script.
+-- Last: what these write for an owner that has its lock already a full server allows, and after
+-- one write it refuses no further one.
 for _, i in ipairs(others) do
   answer(i, attempt, KEYS[i], KEYS[2 * n + i], KEYS[n + i], ARGV[1], ARGV[2 + i], ARGV[2])
 end

@@ -9,7 +9,8 @@ use super::Script;
 pub(crate) struct Join {
     pub(crate) one: &'static Script,
     pub(crate) many: Script,
-    /// The keys, in the order in which they come: first this one of all, then the next one of all.
+    /// Which words are keys. The joined request has the first of these of every request, then the
+    /// second of every request, and so on.
     pub(crate) keys: &'static [usize],
     /// The arguments that are given once, and so must be the same; they come next.
     pub(crate) common: &'static [usize],

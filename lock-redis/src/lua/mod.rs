@@ -19,7 +19,8 @@
 //!
 //! Each script has a number, its bit in a connection's set of scripts that were sent. A format
 //! takes seven from its first on. Kinds of locks have theirs from 31 to 49, scripts for several
-//! locks from 50 to 53; the first that is free is 54, the last 63.
+//! locks from 50 to 53, which are not marked in the set: a connection knows which of those the
+//! server has run. The first number that is free is 54, the last 63.
 
 pub(crate) mod foreign_client;
 pub(crate) mod join;

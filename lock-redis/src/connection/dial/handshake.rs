@@ -117,7 +117,10 @@ impl Dialer {
             );
             return Err(Failure::NotSent(Error::unavailable(message)));
         }
-        connection.identified = found.is_some();
+        // Valkey calls it `server_mode`. Envoy, which answers for the servers behind it, is a
+        // cluster.
+        let mode = ["redis_mode", "server_mode"].iter().find_map(|name| info_field(&text, name));
+        connection.is_standalone = found.is_some() && mode.map(str::trim) == Some("standalone");
         let generation = identity.admit(&self.server, found, self.clock.now());
         connection.generation = generation.map_err(Failure::NotSent)?;
         Ok(())

@@ -64,7 +64,7 @@ impl MultiplexedConnection {
     pub(super) fn run_callback(&self, callback: CallbackRequest, outcome: CallResult) {
         let is_unsent = !callback.by_hash.is_empty();
         let outcome = outcome.and_then(|reply| match reply.is_noscript() && is_unsent {
-            true => Err(self.too_late(MayHaveLeft(false))), // to be sent again
+            true => Err(MayHaveLeft(false).timed_out(&self.server)), // to be sent again
             false => Ok(reply),
         });
         let result = outcome.map_err(Into::into);

@@ -123,7 +123,7 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
         // It may be a later request of several: the deadline may have come.
         let now = self.clock.now();
         if now >= by {
-            return Err(self.too_late(MayHaveLeft(false)));
+            return Err(MayHaveLeft(false).timed_out(&self.server));
         }
         let slot = SLOT.try_with(Cell::take).ok().flatten().unwrap_or_default();
         let bytes = EncodedRequest::new(request);
@@ -151,7 +151,7 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
         by: Moment,
     ) -> (Vec<Reply>, Result<(), CallError>) {
         if self.clock.now() >= by {
-            return (Vec::new(), Err(self.too_late(MayHaveLeft(false))));
+            return (Vec::new(), Err(MayHaveLeft(false).timed_out(&self.server)));
         }
         let (mut queued, signal) = (Vec::with_capacity(requests.len()), Arc::default());
         let mut pending = self.pending.lock();
@@ -257,10 +257,10 @@ impl MultiplexedConnection {
                 return outcome;
             }
             if now >= by
-                && let Some(left) = pending.abandon(id)
+                && let Some(may_have_left) = pending.abandon(id)
             {
                 self.leave(pending, id);
-                return Err(self.too_late(left));
+                return Err(may_have_left.timed_out(&self.server));
             }
             if pending.reader.is_none() {
                 pending.reader = Some(id);
@@ -441,15 +441,6 @@ impl MultiplexedConnection {
             self.run_callback(callback, outcome);
         }
         self.pending.lock()
-    }
-
-    fn too_late(&self, MayHaveLeft(left): MayHaveLeft) -> CallError {
-        let error = |what| self.server.io_error(what, ErrorKind::TimedOut.into());
-        if left {
-            CallError::Unknown(error("answer"))
-        } else {
-            CallError::NotSent(error("take a request"))
-        }
     }
 
     /// Whether a new request may be put on it.

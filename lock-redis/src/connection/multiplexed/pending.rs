@@ -81,14 +81,18 @@ pub(super) struct CallerRequest {
     by: Moment,
     owner: ReplyOwner,
     joining: Joining,
+    /// Whether a joined script that was to carry it out failed, and may have done so before: then
+    /// its outcome is unknown until it has a reply.
+    may_have_run: bool,
 }
 
 /// Whether a request may leave as one with others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Joining {
     Free,
-    /// It was, and was not carried out; or it is one of several of a thread, which waits for them
-    /// in their order.
+    /// It was joined, and is sent again alone. Or it is one of several of a thread, which waits for
+    /// them in their order: sent again, it would stand behind a later one, which could get the role
+    /// of the reader while the thread still waits for this one.
     Never,
 }
 
@@ -186,7 +190,8 @@ pub(super) struct PendingRequests {
     joiner: Joiner,
     /// An empty buffer, exchanged for `unsent` while requests are joined.
     spare: Vec<u8>,
-    /// How many bytes were ever added, without those that were taken back.
+    /// Where the last pending byte ends on the stream. Moves back when requests are taken back or
+    /// joined.
     end: u64,
     requests: VecDeque<PendingRequest>,
     last_id: RequestId,
@@ -269,7 +274,7 @@ impl PendingRequests {
     fn add(&mut self, bytes: &[u8], by: Moment, owner: ReplyOwner, joining: Joining) -> RequestId {
         self.last_id += 1;
         let id = self.last_id;
-        self.enqueue(bytes, CallerRequest { id, by, owner, joining });
+        self.enqueue(bytes, CallerRequest { id, by, owner, joining, may_have_run: false });
         id
     }
 
@@ -407,24 +412,25 @@ impl PendingRequests {
             return Err(UNEXPECTED);
         }
         match self.requests.pop_front().expect("the front was looked at").content {
-            Content::One(request) => self.reply(request, reply, mine, wakeups),
+            Content::One(request) => self.deliver(request, Ok(reply), mine, wakeups),
             Content::Joined(joined) => self.distribute(*joined, reply, mine, wakeups),
         }
         Ok(())
     }
 
-    fn reply(
+    /// The same as [`settle`](Self::settle), for the thread that reads: it is not woken for its own.
+    fn deliver(
         &mut self,
         request: CallerRequest,
-        reply: Reply,
+        outcome: CallResult,
         mine: Option<&Arc<ReplySlot>>,
         wakeups: &mut DeferredWakeups,
     ) {
         match (&request.owner, mine) {
             (ReplyOwner::Caller(slot), Some(mine)) if Arc::ptr_eq(slot, mine) => {
-                *slot.reply.lock() = Some(Ok(reply));
+                *slot.reply.lock() = Some(outcome);
             }
-            _ => self.settle(request, Ok(reply), wakeups),
+            _ => self.settle(request, outcome, wakeups),
         }
     }
 
@@ -461,30 +467,32 @@ impl PendingRequests {
     /// or may yet leave as one of several; one that has not, and will not, is removed.
     pub(super) fn abandon(&mut self, id: RequestId) -> Option<MayHaveLeft> {
         let is_it = |request: &CallerRequest| request.id == id;
-        let place = |request: &PendingRequest| request.each().iter().position(is_it);
+        let member = |request: &PendingRequest| request.each().iter().position(is_it);
         let mut requests = self.requests.iter().enumerate();
-        let (at, place) = requests.find_map(|(at, request)| Some((at, place(request)?)))?;
-        Some(self.abandon_at(at, place).1)
+        let (index, member) =
+            requests.find_map(|(index, request)| Some((index, member(request)?)))?;
+        Some(self.abandon_member(index, member).1)
     }
 
-    /// The same for one of those at `at`.
-    fn abandon_at(&mut self, at: usize, place: usize) -> (ReplyOwner, MayHaveLeft) {
+    /// Abandons what one caller has asked in the pending request at `index`.
+    fn abandon_member(&mut self, index: usize, member: usize) -> (ReplyOwner, MayHaveLeft) {
         let sent = self.sent();
-        let pending = &mut self.requests[at];
-        let request = &mut pending.each_mut()[place];
+        let pending = &mut self.requests[index];
+        let request = &mut pending.each_mut()[member];
         let owner = mem::replace(&mut request.owner, ReplyOwner::Abandoned);
+        let may_have_run = request.may_have_run;
         if pending.start < sent || matches!(pending.content, Content::Joined(_)) {
             return (owner, MayHaveLeft(true));
         }
         let (range, length) = (pending.range(sent), pending.end - pending.start);
-        self.requests.remove(at);
+        self.requests.remove(index);
         self.unsent.drain(range);
         self.end -= length;
-        for later in self.requests.range_mut(at..) {
+        for later in self.requests.range_mut(index..) {
             later.start -= length;
             later.end -= length;
         }
-        (owner, MayHaveLeft(false))
+        (owner, MayHaveLeft(may_have_run))
     }
 
     /// Fails the callbacks whose deadline has come.
@@ -497,18 +505,16 @@ impl PendingRequests {
         let is_late = |request: &CallerRequest| {
             request.by <= now && matches!(request.owner, ReplyOwner::Callback(_))
         };
-        let mut at = 0;
-        while at < self.requests.len() {
-            let Some(place) = self.requests[at].each().iter().position(is_late) else {
-                at += 1;
+        let mut index = 0;
+        while index < self.requests.len() {
+            let Some(member) = self.requests[index].each().iter().position(is_late) else {
+                index += 1;
                 continue;
             };
-            let (owner, MayHaveLeft(left)) = self.abandon_at(at, place);
-            let error = server.io_error("answer", io::ErrorKind::TimedOut.into());
-            let error = if left { CallError::Unknown(error) } else { CallError::NotSent(error) };
+            let (owner, may_have_left) = self.abandon_member(index, member);
             if let ReplyOwner::Callback(callback) = owner {
                 self.callbacks -= 1;
-                wakeups.callbacks.push((callback, Err(error)));
+                wakeups.callbacks.push((callback, Err(may_have_left.timed_out(server))));
             }
         }
     }
@@ -545,14 +551,10 @@ impl PendingRequests {
         self.failure = Some(error.clone());
         let sent = self.sent();
         for request in mem::take(&mut self.requests) {
-            let left = request.start < sent;
+            let has_left = request.start < sent;
             for request in request.into_each() {
-                let outcome = if left {
-                    CallError::Unknown(error.clone())
-                } else {
-                    CallError::NotSent(error.clone())
-                };
-                self.settle(request, Err(outcome), wakeups);
+                let may_have_left = MayHaveLeft(has_left || request.may_have_run);
+                self.settle(request, Err(may_have_left.failure(error.clone())), wakeups);
             }
         }
         self.unsent.clear();
@@ -565,3 +567,19 @@ impl PendingRequests {
 /// Whether bytes of a request may have reached the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct MayHaveLeft(pub(super) bool);
+
+impl MayHaveLeft {
+    /// The failure of a request that will have no reply.
+    fn failure(self, error: Error) -> CallError {
+        match self {
+            Self(true) => CallError::Unknown(error),
+            Self(false) => CallError::NotSent(error),
+        }
+    }
+
+    /// The failure of a request whose deadline has come.
+    pub(super) fn timed_out(self, server: &Server) -> CallError {
+        let what = if self.0 { "answer" } else { "take a request" };
+        self.failure(server.io_error(what, io::ErrorKind::TimedOut.into()))
+    }
+}

@@ -37,11 +37,6 @@ impl Reply {
         matches!(self, Self::Error(error) if error.code == "NOSCRIPT")
     }
 
-    /// What a server says that has not run a script because it does not know it.
-    pub(crate) fn noscript() -> Self {
-        Self::Error(ServerError::parse("NOSCRIPT"))
-    }
-
     /// The bytes of a string.
     pub(crate) fn as_bytes(&self) -> Option<&[u8]> {
         match self {

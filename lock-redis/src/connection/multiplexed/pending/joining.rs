@@ -5,8 +5,10 @@ use super::{
     CallerRequest, Content, DeferredWakeups, JoinedRequests, Joining, PendingRequests, ReplyOwner,
     ReplySlot,
 };
-use crate::connection::Reply;
-use crate::connection::multiplexed::joined::{JoinKind, MAX_REQUESTS, MIN_REQUESTS, Words, encode};
+use crate::connection::multiplexed::joined::{
+    JoinKind, MAX_REQUESTS, MIN_REQUESTS, Outcome, Words, encode,
+};
+use crate::connection::{CallError, Reply};
 use std::sync::Arc;
 use std::{mem, vec};
 
@@ -22,7 +24,8 @@ impl PendingRequests {
     /// Whether so many requests are unsent that some may be joined.
     pub(super) fn may_join(&self) -> bool {
         let first = self.requests.len().checked_sub(MIN_REQUESTS).map(|at| &self.requests[at]);
-        // The time of the last reply will do.
+        // As of the last reply, without reading the clock: on a connection that was idle a pause
+        // lasts until the next reply.
         first.is_some_and(|it| it.start >= self.sent()) && self.joiner.is_on(self.last_received)
     }
 
@@ -88,15 +91,14 @@ impl PendingRequests {
             words.push(joinable.words);
             requests.push(joinable.request);
         }
-        let (join, by_text) = self.joiner.script(kind);
+        let script = self.joiner.script(kind);
         let joined = Box::new(JoinedRequests { kind, requests, bytes, ends });
         self.enqueue_content(Content::Joined(joined), |unsent| {
-            encode(join, by_text, &words, unsent);
+            encode(script, &words, unsent);
         });
     }
 
-    /// Gives each of the joined requests its part of the reply. One that was not carried out is
-    /// sent again alone, so that the server says of itself why not.
+    /// Gives each of the joined requests its part of the reply, or sends it again alone.
     pub(super) fn distribute(
         &mut self,
         joined: JoinedRequests,
@@ -106,22 +108,20 @@ impl PendingRequests {
     ) {
         let JoinedRequests { kind, requests, bytes, ends } = joined;
         self.joiner.replied(kind, &reply, self.last_received);
-        let (answers, repeats) = match reply {
-            Reply::Array(answers) => (answers, true),
-            error => (vec![error.clone(); requests.len()], self.joiner.repeats(kind, &error)),
-        };
+        let outcomes = self.joiner.outcomes(kind, reply, requests.len());
         let mut start = 0;
-        for ((mut request, end), answer) in requests.into_iter().zip(ends).zip(answers) {
-            let is_abandoned = matches!(request.owner, ReplyOwner::Abandoned);
-            if !repeats || is_abandoned || !matches!(answer, Reply::Error(_)) {
-                self.reply(request, answer, mine, wakeups);
-            } else if request.by <= self.last_received {
-                // Too late to send it, which is not the server's refusal: the caller will find that
-                // it has no time left to send it by its text.
-                self.reply(request, Reply::noscript(), mine, wakeups);
-            } else {
-                request.joining = Joining::Never;
-                self.enqueue(&bytes[start..end], request);
+        for ((mut request, end), outcome) in requests.into_iter().zip(ends).zip(outcomes) {
+            match outcome {
+                Outcome::Reply(reply) => self.deliver(request, Ok(reply), mine, wakeups),
+                Outcome::Unknown(error) => {
+                    self.deliver(request, Err(CallError::Unknown(error)), mine, wakeups);
+                }
+                Outcome::Repeat { .. } if matches!(request.owner, ReplyOwner::Abandoned) => {}
+                Outcome::Repeat { may_have_run } => {
+                    request.joining = Joining::Never;
+                    request.may_have_run = may_have_run;
+                    self.enqueue(&bytes[start..end], request);
+                }
             }
             start = end;
         }

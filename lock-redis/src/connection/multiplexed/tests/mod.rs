@@ -22,13 +22,21 @@ fn pair() -> (Arc<MultiplexedConnection>, TcpStream) {
 
 /// A connection with this grace, and its peer.
 fn pair_with(grace: Duration) -> (Arc<MultiplexedConnection>, TcpStream) {
+    pair_joining(grace, &[])
+}
+
+/// The same where requests are joined.
+fn pair_joining(
+    grace: Duration,
+    joins: &'static [Join],
+) -> (Arc<MultiplexedConnection>, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (theirs, _) = listener.accept().unwrap();
     let server = Arc::new(Server::new(Endpoint::tcp("test", 1), None));
     let transport = Arc::new(Transport::new(ours, None).unwrap());
     let connection = Connection::new(transport, server, Arc::new(SystemClock));
-    (Arc::new(MultiplexedConnection::new(connection, 0, grace, &[]).unwrap()), theirs)
+    (Arc::new(MultiplexedConnection::new(connection, 0, grace, joins).unwrap()), theirs)
 }
 
 fn within(millis: u64) -> Moment {
