@@ -1,8 +1,8 @@
 //! Requests that are ready at the same time, usually each for another lock, sent as one.
 //!
-//! A script for 16 locks takes the server less than two thirds of the time of 16 scripts. No request
-//! waits to be joined: only what leaves in one write anyway is. What was not carried out, because
-//! the server refused the script or answered for one lock with an error, is sent again alone.
+//! A script for 16 locks takes the server three fifths of the time of 16 scripts. No request waits
+//! to be joined: only what leaves in one write anyway is. What was not carried out, because the
+//! server refused the script or answered for one lock with an error, is sent again alone.
 
 use crate::connection::{Reply, ServerError, encoded_words, write_count, write_word};
 use crate::lua::join::Join;

@@ -418,7 +418,7 @@ impl PendingRequests {
         Ok(())
     }
 
-    /// The same as [`settle`](Self::settle), for the thread that reads: it is not woken for its own.
+    /// As [`settle`](Self::settle), but the thread that reads is not woken for its own.
     fn deliver(
         &mut self,
         request: CallerRequest,
