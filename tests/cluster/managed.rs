@@ -2,11 +2,10 @@
 
 use crate::scene::{SETTINGS, client, client_with, take, turn};
 use distlock::DistLock;
-use distlock_tests::cluster::{Cluster, Failover};
+use distlock_tests::cluster::{Cluster, Failover, serve_all_slots};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::Proxy;
 use distlock_tests::rights::LOGIN;
-use distlock_tests::time::eventually;
 use std::time::Duration;
 
 fn endpoint(proxy: &Proxy) -> String {
@@ -50,14 +49,7 @@ fn single_shard_without_wait_and_config_keeps_locks() {
     let renamed = withheld.iter().flat_map(|command| ["--rename-command", command, ""]);
     let arguments: Vec<_> = ["--cluster-enabled", "yes"].into_iter().chain(renamed).collect();
     let server = RedisServer::start_cluster_node(&arguments);
-    let mut probe = server.probe();
-    let slots: Vec<_> = (0..16_384).map(|slot| slot.to_string()).collect();
-    let words: Vec<_> =
-        ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
-    assert_eq!(probe.command(&words).text(), "OK");
-    eventually("the cluster is up", Duration::from_secs(60), || {
-        probe.command(&["CLUSTER", "INFO"]).text().contains("cluster_state:ok")
-    });
+    serve_all_slots(&server);
     let url = format!("redis+cluster://{LOGIN}@127.0.0.1:{}", server.port());
     let [one, other] = [(); 2].map(|()| client(&url));
     let held = take(&one, "it");

@@ -148,12 +148,9 @@ impl Cluster {
             let mut probe = node.probe();
             ok(&mut probe, &["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
             if number < MASTERS {
-                let slots: Vec<_> = (0..SLOTS)
-                    .filter(|slot| usize::from(*slot) * MASTERS / usize::from(SLOTS) == number)
-                    .map(|slot| slot.to_string())
-                    .collect();
-                let words: Vec<_> = slots.iter().map(String::as_str).collect();
-                ok(&mut probe, &[&["CLUSTER", "ADDSLOTS"], &words[..]].concat());
+                let is_own =
+                    |slot: &u16| usize::from(*slot) * MASTERS / usize::from(SLOTS) == number;
+                add_slots(&mut probe, (0..SLOTS).filter(is_own));
             }
         }
         self.nodes.iter().skip(1).for_each(|node| self.introduce(node));
@@ -563,6 +560,21 @@ fn info(probe: &mut Probe, field: &str) -> Option<String> {
 }
 
 #[track_caller]
+/// Makes a cluster of this node alone, and waits until it serves all slots.
+pub fn serve_all_slots(node: &RedisServer) {
+    let mut probe = node.probe();
+    add_slots(&mut probe, 0..SLOTS);
+    eventually("the cluster is up", Duration::from_secs(60), || {
+        probe.command(&["CLUSTER", "INFO"]).text().contains("cluster_state:ok")
+    });
+}
+
+fn add_slots(probe: &mut Probe, slots: impl Iterator<Item = u16>) {
+    let slots: Vec<_> = slots.map(|slot| slot.to_string()).collect();
+    let words: Vec<_> = slots.iter().map(String::as_str).collect();
+    ok(probe, &[&["CLUSTER", "ADDSLOTS"], &words[..]].concat());
+}
+
 fn ok(probe: &mut Probe, words: &[&str]) {
     let answer = probe.command(words);
     let shown = words.iter().take(5).copied().collect::<Vec<_>>().join(" ");

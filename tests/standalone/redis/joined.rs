@@ -2,6 +2,7 @@
 //! had been sent alone.
 
 use distlock::{Client, DistLock, Error};
+use distlock_tests::cluster::serve_all_slots;
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy, Sometimes, Turn};
@@ -107,9 +108,11 @@ impl Cycles {
         eventually("many are joined", LONG, || scripts(server).iter().all(saves));
     }
 
-    fn must_have_no_errors(&self) {
+    /// Without errors, and with no lock left.
+    fn must_end_well(&self, server: &RedisServer, clients: &[Client]) {
         let errors = self.errors.lock();
         assert!(errors.is_empty(), "{} errors: {:?}", errors.len(), &errors[0]);
+        must_be_free(server, clients);
     }
 }
 
@@ -141,12 +144,10 @@ fn many_locks_at_once_are_exclusive_and_numbered() {
         let server = RedisServer::start();
         let clients = clients(&server, options);
         let cycles = Cycles::run(&clients, SOME_SHARED, |cycles| cycles.pass(5_000));
-        cycles.must_have_no_errors();
-        must_be_free(&server, &clients);
+        cycles.must_end_well(&server, &clients);
         server.probe().reset_stats();
         let cycles = Cycles::run(&clients, NONE_SHARED, |cycles| cycles.join_many(&server));
-        cycles.must_have_no_errors();
-        must_be_free(&server, &clients);
+        cycles.must_end_well(&server, &clients);
         println!("`{options}`: {:?} scripts for {} grants", scripts(&server), cycles.grants());
     }
 }
@@ -157,18 +158,13 @@ fn many_locks_at_once_are_exclusive_and_numbered() {
 fn server_without_identity_gets_no_joined_scripts() {
     let silent = RedisServer::start();
     let node = RedisServer::start_cluster_node(&["--cluster-enabled", "yes"]);
-    let slots: Vec<_> = (0..16_384).map(|slot| slot.to_string()).collect();
-    let slots = slots.iter().map(String::as_str);
-    node.probe().command(&["CLUSTER", "ADDSLOTS"].into_iter().chain(slots).collect::<Vec<_>>());
-    let has_slots = |it: Value| matches!(it, Value::Text(it) if it.contains("cluster_state:ok"));
-    eventually("it serves", LONG, || has_slots(node.probe().command(&["CLUSTER", "INFO"])));
+    serve_all_slots(&node);
     for (server, right) in [(silent, "-info"), (node, "+info")] {
         let user = ["ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", right];
         server.probe().command(&user);
         let clients = [distlock::connect(&server.url_as("me:x")).unwrap()];
         let cycles = Cycles::run(&clients, NONE_SHARED, |cycles| cycles.pass(2_000));
-        cycles.must_have_no_errors();
-        must_be_free(&server, &clients);
+        cycles.must_end_well(&server, &clients);
         let (scripts, grants) = (scripts(&server), cycles.grants());
         assert!(scripts.iter().all(|it| *it >= grants), "{scripts:?} scripts for {grants} grants");
         // The node would have refused joined ones, whose locks are in different slots.
@@ -189,8 +185,7 @@ fn script_that_is_forgotten_again_and_again_costs_no_lock() {
             probe.command(&["SCRIPT", "FLUSH"]);
         }
     });
-    cycles.must_have_no_errors();
-    must_be_free(&server, &clients);
+    cycles.must_end_well(&server, &clients);
 }
 
 /// A lock that is refused fails no other one, and its error reads as if it had been sent alone.
@@ -229,8 +224,7 @@ fn refused_lock_spoils_no_other_one() {
                 _ => cycles.join_many(&server),
             }
         });
-        cycles.must_have_no_errors();
-        must_be_free(&server, &clients);
+        cycles.must_end_well(&server, &clients);
         println!("case {case}: {:?} scripts, {} grants", scripts(&server), cycles.grants());
     }
 }
@@ -252,8 +246,7 @@ fn full_server_grants_none_until_there_is_room() {
             probe.command(&["CONFIG", "SET", "maxmemory", "0"]);
         }
     });
-    cycles.must_have_no_errors();
-    must_be_free(&server, &clients);
+    cycles.must_end_well(&server, &clients);
 }
 
 /// For scripts for several locks only.
