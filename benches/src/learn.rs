@@ -144,6 +144,17 @@ impl Renewals {
     }
 }
 
+/// Compares all that the library sends with what is sent here. Returns what was sent for one lock,
+/// and how many were renewed at most at a time.
+///
+/// # Panics
+///
+/// If they differ.
+pub(crate) fn check_all(port: u16) -> (String, usize) {
+    check_joined(port);
+    (check(port), check_renewals(port))
+}
+
 /// Lets the library hold some locks until each was renewed, and compares what the server saw with
 /// what the raw socket would send for the same locks. Returns how many were renewed at most at a
 /// time.
@@ -151,7 +162,7 @@ impl Renewals {
 /// # Panics
 ///
 /// If they differ, if more went out at a time than the raw socket sends, or if not even two did.
-pub(crate) fn check_renewals(port: u16) -> usize {
+fn check_renewals(port: u16) -> usize {
     const LOCKS: usize = 300;
     let lease = Duration::from_secs(3);
     let script = Renewals::load(&mut Raw::connect(port), lease);
@@ -189,7 +200,7 @@ pub(crate) fn check_renewals(port: u16) -> usize {
 /// # Panics
 ///
 /// If they differ, or none are joined.
-pub(crate) fn check_joined(port: u16) {
+fn check_joined(port: u16) {
     const THREADS: usize = 32;
     const MOST_REQUESTS: usize = 50_000;
     let pair = Pair::learn(port, Duration::from_secs(30));
@@ -245,7 +256,7 @@ pub(crate) fn check_joined(port: u16) {
 /// # Panics
 ///
 /// If they differ in anything but the owner.
-pub(crate) fn check(port: u16) -> String {
+fn check(port: u16) -> String {
     let pair = Pair::learn(port, Duration::from_secs(30));
     let client = distlock::connect(&url(port)).expect("a URL of ours");
     let lock = client.mutex("check").expect("a name");

@@ -99,8 +99,7 @@ fn main() {
         Task::Worker(task) => worker::run(&task),
         Task::Check => {
             let server = Server::start();
-            let (words, most) = (learn::check(server.port), learn::check_renewals(server.port));
-            learn::check_joined(server.port);
+            let (words, most) = learn::check_all(server.port);
             println!("{words}\nand renewals, of {most} locks at a time");
         }
         Task::Instructions { check: true, place } => instructions::check(&place.docs),
@@ -133,9 +132,7 @@ fn measure(options: &Options, wanted: impl Fn(&Work) -> bool, trials: &[String])
     if options.first {
         server.go_first();
     }
-    learn::check(server.port);
-    learn::check_renewals(server.port);
-    learn::check_joined(server.port);
+    learn::check_all(server.port);
     let path = build_directory().join("samples.jsonl");
     let mut samples = BufWriter::new(File::create(&path).expect("the build directory is ours"));
     let works = if trials.is_empty() {

@@ -131,14 +131,14 @@ impl Joiner {
         };
         match reply {
             Reply::Array(answers) => answers.into_iter().map(of_one).collect(),
-            // Each is sent by its own text then, in the place that it had.
-            reply if reply.is_noscript() => vec![Outcome::Reply(reply); count],
             reply => vec![self.after_failure(kind, reply); count],
         }
     }
 
     fn after_failure(&self, kind: JoinKind, reply: Reply) -> Outcome {
         match reply {
+            // Each is sent by its own text then, in the place that it had.
+            reply if reply.is_noscript() => Outcome::Reply(reply),
             Reply::Error(error) if did_not_run(&error) => Outcome::Repeat { may_have_run: false },
             Reply::Error(_) if self.kinds[kind.0].join.is_repeatable => {
                 Outcome::Repeat { may_have_run: true }
