@@ -191,6 +191,18 @@ const GOALS: &[Goal] = &[
         AtMost(0.2),
     ),
     goal(
+        "8 processes of one thread on one lock, longest wait, in rounds",
+        ["order", "ours", "longest_wait"],
+        None,
+        AtMost(10.0),
+    ),
+    goal(
+        "8 processes of one thread, `order=fair`, longest wait, in rounds",
+        ["order", "ours-fair", "longest_wait"],
+        None,
+        AtMost(10.0),
+    ),
+    goal(
         "from one process to another, p50, of a direct grant",
         ["handoff", "ours", "handoff_p50_us"],
         Some("direct-grant"),

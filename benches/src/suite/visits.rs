@@ -41,6 +41,7 @@ pub(super) fn add(sample: &mut Sample, logs: &[&Path]) {
         "overtaken": overtaken(&visits),
         "handoff_p50_us": at(0.5),
         "handoff_p99_us": at(0.99),
+        "longest_wait": longest_wait(&visits, threads),
         "thread_share": shares(&visits, threads, |visit| (visit.process, visit.thread)),
         "process_share": shares(&visits, logs.len(), |visit| (visit.process, 0)),
     });
@@ -63,6 +64,23 @@ fn overtaken(visits: &[Visit]) -> f64 {
         count += 1;
     }
     overtakes as f64 / count.max(1) as f64
+}
+
+/// The longest that one of so many had to wait, or waited in vain at the end, in rounds: the time
+/// in which each would have its turn. Who leaves is taken to ask again at once.
+fn longest_wait(visits: &[Visit], contenders: usize) -> f64 {
+    let (Some(first), Some(end)) = (visits.first(), visits.last()) else { return 0.0 };
+    let round = (end.entered - first.entered) as f64 / visits.len() as f64 * contenders as f64;
+    let mut last = BTreeMap::new();
+    let mut longest = 0;
+    for visit in visits {
+        let asked = last.insert((visit.process, visit.thread), visit.left);
+        longest = longest.max(visit.entered.saturating_sub(asked.unwrap_or(first.entered)));
+    }
+    // Who never came in waited for all of it.
+    let in_vain = if last.len() < contenders { Some(&first.entered) } else { last.values().min() };
+    let longest = longest.max(in_vain.map_or(0, |since| end.entered.saturating_sub(*since)));
+    longest as f64 / round.max(1.0)
 }
 
 fn read(process: usize, log: &Path) -> Vec<Visit> {
@@ -98,4 +116,35 @@ fn shares(visits: &[Visit], contenders: usize, who: impl Fn(&Visit) -> (usize, u
     let worst = counts.values().map(|&count| (count as f64 / fair - 1.0).abs()).fold(0.0, f64::max);
     // Who never came in is not in the log.
     if counts.len() < contenders { worst.max(1.0) } else { worst }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One visit each microsecond, by the process that is named.
+    fn visits(processes: &[usize]) -> Vec<Visit> {
+        let visit = |(&process, at): (&usize, u64)| Visit {
+            entered: at * 1_000,
+            left: at * 1_000,
+            process,
+            thread: 0,
+        };
+        processes.iter().zip(1..).map(visit).collect()
+    }
+
+    #[test]
+    fn longest_wait_is_counted_in_rounds() {
+        let in_turn: Vec<usize> = (0..8).cycle().take(800).collect();
+        let is_near = |rounds: f64, expected: f64| (rounds / expected - 1.0).abs() < 0.05;
+        assert!(is_near(longest_wait(&visits(&in_turn), 8), 1.0));
+        // For fifty rounds the eighth does not come in: in the middle, at the end, or ever.
+        let absent = |from: usize, to: usize| {
+            let others: Vec<usize> = (0..7).cycle().take(400).collect();
+            [&in_turn[..from], &others, &in_turn[to..]].concat()
+        };
+        assert!(is_near(longest_wait(&visits(&absent(200, 600)), 8), 50.0));
+        assert!(is_near(longest_wait(&visits(&absent(400, 800)), 8), 50.0));
+        assert!(is_near(longest_wait(&visits(&absent(0, 800)), 8), 50.0));
+    }
 }
