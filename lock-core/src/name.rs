@@ -34,7 +34,7 @@ pub struct LockName(Arc<NameData>);
 /// Behind one pointer: each held lock has its name in several places.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct NameData {
-    text: Arc<str>,
+    text: Box<str>,
     kind: LockKind,
     /// That of the text, made once: a name is looked up several times for each lock.
     hash: u64,
@@ -143,7 +143,7 @@ impl LockName {
             return self.clone();
         }
         let NameData { text, hash, .. } = &*self.0;
-        Self(Arc::new(NameData { text: Arc::clone(text), kind, hash: *hash }))
+        Self(Arc::new(NameData { text: text.clone(), kind, hash: *hash }))
     }
 }
 

@@ -22,10 +22,11 @@ impl OnDemandThread {
     /// If the system has no thread left.
     pub(crate) fn start(
         &mut self,
-        name: String,
+        name: impl FnOnce() -> String,
         run: impl FnOnce() + Send + 'static,
     ) -> Result<(), Error> {
         if !self.running {
+            let name = name();
             let attempt = format!("could not start the thread {name}");
             let spawned = thread::Builder::new().name(name).spawn(run);
             spawned.map_err(|failure| no_thread(&attempt, failure))?;

@@ -64,7 +64,7 @@ impl SingleLock {
         engine.refuse_if_forked().map_err(|error| error.on(name))?;
         let local = match name.kind().is_apart() {
             true => None,
-            false => Some(engine.local_lock(name, Scope::Client)?),
+            false => Some(engine.local_lock(name, Scope::CLIENT)?),
         };
         Ok(Self { engine, name: name.clone(), local })
     }
@@ -76,7 +76,7 @@ impl SingleLock {
     /// What the client knows of a lock for which each thread asks: for `thread`, or a guard of its
     /// own.
     fn apart(&self, thread: Option<u64>) -> Result<Arc<LocalLock>, Error> {
-        let scope = thread.map_or_else(|| self.engine.new_scope(), Scope::Thread);
+        let scope = thread.map_or_else(|| self.engine.new_scope(), Scope::thread);
         self.engine.local_lock(&self.name, scope)
     }
 
@@ -85,7 +85,7 @@ impl SingleLock {
         match &self.local {
             Some(local) => Some(Cow::Borrowed(local)),
             None => {
-                let scope = Scope::Thread(thread_id());
+                let scope = Scope::thread(thread_id());
                 self.engine.find_local_lock(&self.name, scope).map(Cow::Owned)
             }
         }

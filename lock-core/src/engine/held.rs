@@ -53,7 +53,7 @@ impl Engine {
 
     /// What this thread holds of this lock and may still trust.
     pub(super) fn held_by(&self, name: &LockName, thread: u64) -> Option<Arc<Acquisition>> {
-        let scope = if name.kind().is_apart() { Scope::Thread(thread) } else { Scope::Client };
+        let scope = if name.kind().is_apart() { Scope::thread(thread) } else { Scope::CLIENT };
         let (holds, acquisition) = self.find_local_lock(name, scope)?.holds_of(thread)?;
         (holds > 0 && self.is_valid(&acquisition)).then_some(acquisition)
     }

@@ -233,7 +233,7 @@ impl Engine {
         let kinds = [LockKind::Mutex, LockKind::Write];
         let kinds = &kinds[..if self.uses_kinds() { 2 } else { 1 }];
         let all = names.iter().flat_map(|name| kinds.iter().map(|kind| name.of_kind(*kind)));
-        all.filter_map(|name| self.registry.find(&name, Scope::Client)).collect()
+        all.filter_map(|name| self.registry.find(&name, Scope::CLIENT)).collect()
     }
 
     /// Whether there was ever a lock that is no mutex: quick locks look for none then.
@@ -248,7 +248,7 @@ impl Engine {
 
     /// The scope of one guard that no other shares.
     pub(crate) fn new_scope(&self) -> Scope {
-        Scope::Guard(self.next_scope.fetch_add(1, Ordering::Relaxed))
+        Scope::guard(self.next_scope.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Verifies or renews what is held whenever the backend asks for it.
@@ -328,7 +328,7 @@ impl Engine {
     /// How many threads queue for this name.
     pub(crate) fn waiting(&self, name: &LockName) -> usize {
         if !name.kind().is_apart() {
-            return self.registry.find(name, Scope::Client).map_or(0, |lock| lock.waiting());
+            return self.registry.find(name, Scope::CLIENT).map_or(0, |lock| lock.waiting());
         }
         let locks = self.registry.all().into_iter().filter(|lock| lock.name == *name);
         locks.map(|lock| lock.waiting()).sum()

@@ -17,7 +17,7 @@
 use super::Engine;
 use super::acquisition::Acquisition;
 use super::held::tell_lost;
-use super::local_queue::{LocalLock, ReleaseTiming, Scope};
+use super::local_queue::{LocalLock, ReleaseTiming};
 use super::renewal::{PendingCleanup, Workers};
 use crate::backend::{AcquisitionId, Failure, NodeId, Release, ReleaseOptions, call_backend};
 use crate::clock::{Clock, Moment, Signal};
@@ -128,7 +128,7 @@ impl Engine {
             self.declare_lost(lock, acquisition, LossCause::Expired);
             return Err(acquisition.lost_error());
         };
-        if let Scope::Guard(_) = lock.scope {
+        if lock.scope.is_guard() {
             self.timer.disarm(lock); // no other acquisition will find it there
         }
         Ok(Some(ended))

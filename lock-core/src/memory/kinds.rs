@@ -253,6 +253,9 @@ impl State {
     /// An owner does not wait any more; or a writer has released, and readers may compete. Whether
     /// that lets others in.
     pub(super) fn stop_waiting(&mut self, name: &LockName, owner: OwnerId, now: Moment) -> bool {
+        if self.shares.is_empty() {
+            return false;
+        }
         let is_holder = self.is_owned(name, owner, now);
         let is_free = self.holder(name, now).is_none();
         match (name.kind(), self.shares.get_mut(&name.of_kind(LockKind::Mutex))) {

@@ -19,7 +19,7 @@ impl Wait<'_> {
         holder: &Holder,
     ) -> Result<Option<Granted>, Error> {
         let (engine, name) = (self.engine, &self.lock.name);
-        let line = engine.find_local_lock(name, Scope::Client);
+        let line = engine.find_local_lock(name, Scope::CLIENT);
         if line.is_none_or(|line| line.waiting() == 0) {
             self.asks_once = true;
             let granted = self.contend(waiter)?;
@@ -28,7 +28,7 @@ impl Wait<'_> {
                 return Ok(granted);
             }
         }
-        let line = engine.local_lock(name, Scope::Client)?;
+        let line = engine.local_lock(name, Scope::CLIENT)?;
         let request = || self.plan.request(holder, self.signal);
         let Entered::Queued(mut place) = line.enter(engine, None, true, request)? else {
             return Ok(None);

@@ -27,7 +27,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// A client that seems to be alone leaves the lock free for this part of its time.
 const PART_OF_TIME: u32 = 100;
 /// So many clients at most are kept in order. Those that have gone are waited for no longer.
-const MOST_CLIENTS: u32 = 64;
+const MOST_CLIENTS: u16 = 64;
 /// For how long a client that had the lock counts as one that wants it.
 const MEMORY: Duration = Duration::from_secs(5);
 
@@ -41,7 +41,7 @@ pub(crate) struct ReleaseTiming {
     pub(crate) told: Option<u32>,
 }
 
-/// Written and read under the local lock's mutex.
+/// Written and read under the local lock's mutex. With small numbers: each held lock has one.
 #[derive(Default)]
 pub(super) struct FairnessPolicy {
     /// Since when this client has had the lock without giving other clients a turn.
@@ -51,15 +51,15 @@ pub(super) struct FairnessPolicy {
     /// Until when the head leaves the lock to other clients.
     stand_back: Option<Moment>,
     /// How many releases were heard of since this client had its last turn; its own counts, too.
-    heard: u32,
+    heard: u16,
     /// How many it usually hears of before it has its turn, in quarters.
-    usual: u32,
+    usual: u16,
     /// How many clients wait for the lock, this one included, as the store said last.
-    waiting: Option<u32>,
+    waiting: Option<u16>,
     /// When another client was last seen to have the lock.
     others_seen: Option<Moment>,
-    /// What the last request took.
-    pace: Duration,
+    /// What the last request took, in microseconds.
+    pace: u32,
     /// When this client gave it back last.
     returned: Option<Moment>,
 }
@@ -80,7 +80,7 @@ impl FairnessPolicy {
         // From when we know of it: on a busy machine the thread that asked may run late.
         self.stretch.get_or_insert(now);
         self.undisturbed.get_or_insert(now);
-        self.pace = now.since(sent);
+        self.set_pace(now.since(sent));
         if self.heard > 0 {
             self.usual = self.usual - self.usual / 4 + self.heard;
         }
@@ -106,7 +106,7 @@ impl FairnessPolicy {
 
     /// So many clients wait for the lock, this one included.
     pub(super) fn waiting(&mut self, clients: u32) {
-        self.waiting = Some(clients);
+        self.waiting = Some(u16::try_from(clients).unwrap_or(u16::MAX));
     }
 
     /// Whether no other client is known to want the lock.
@@ -126,11 +126,11 @@ impl FairnessPolicy {
         budget: Duration,
         counts_waiters: bool,
     ) {
-        self.pace = took.unwrap_or(self.pace);
+        took.into_iter().for_each(|took| self.set_pace(took));
         self.returned = Some(now);
         // To take it again takes a request: far from the store that is as good as a change of
         // holder.
-        if budget.is_zero() || !self.is_over(now + self.pace, budget) {
+        if budget.is_zero() || !self.is_over(now + self.pace(), budget) {
             return;
         }
         self.stretch = None;
@@ -144,7 +144,7 @@ impl FairnessPolicy {
         }
         self.undisturbed = None;
         // A release whose answer is not waited for has just left.
-        let on_its_way = took.map_or(self.pace.min(LONGEST_PAUSE), |_| Duration::ZERO);
+        let on_its_way = took.map_or(self.pace().min(LONGEST_PAUSE), |_| Duration::ZERO);
         self.stand_back = Some(now + on_its_way + pause);
     }
 
@@ -167,7 +167,7 @@ impl FairnessPolicy {
 
     /// How long a client that hears of a release waits, because others have waited for longer.
     pub(super) fn delay(&self) -> Duration {
-        (self.step() * self.before_us()).min(LONGEST_PAUSE)
+        (self.step() * u32::from(self.before_us())).min(LONGEST_PAUSE)
     }
 
     /// Whether several clients have waited for longer. Far from the store, our request would come
@@ -177,18 +177,26 @@ impl FairnessPolicy {
     }
 
     /// How many releases were heard of since the last turn.
-    pub(super) fn releases(&self) -> u32 {
+    pub(super) fn releases(&self) -> u16 {
         self.heard
     }
 
     /// How many clients have waited for longer.
-    fn before_us(&self) -> u32 {
+    fn before_us(&self) -> u16 {
         let clients = self.waiting.unwrap_or(self.usual / 4).min(MOST_CLIENTS);
         clients.saturating_sub(self.heard.max(1))
     }
 
     fn step(&self) -> Duration {
-        (self.pace * 2).clamp(SHORTEST_STEP, LONGEST_STEP)
+        (self.pace() * 2).clamp(SHORTEST_STEP, LONGEST_STEP)
+    }
+
+    fn pace(&self) -> Duration {
+        Duration::from_micros(self.pace.into())
+    }
+
+    fn set_pace(&mut self, took: Duration) {
+        self.pace = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
     }
 }
 

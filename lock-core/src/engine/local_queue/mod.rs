@@ -17,12 +17,13 @@ use crate::clock::{Clock, Moment, Signal};
 use crate::error::Error;
 use crate::holder::Holder;
 use crate::lease::LeaseTime;
-use crate::name::{LockKind, LockName};
+use crate::name::{LockKind, LockName, NameHasher};
 use crate::replication::Replication;
 use crate::sync::mutant;
 use crate::sync::{Mutex, MutexGuard};
 use fairness::FairnessPolicy;
 use queue::WaitQueue;
+use std::hash::{BuildHasher, BuildHasherDefault};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,10 +58,6 @@ pub(crate) struct LocalLock {
     pub(crate) name: LockName,
     pub(crate) scope: Scope,
     registry: Arc<Registry>,
-    /// How much earlier the first renewal is due, in 256ths of a [`SPREAD`]. Random, so that locks
-    /// taken together are not renewed together for ever; and constant for a name, so that the timer
-    /// of one that is taken again and again is where it was.
-    phase: u8,
     state: Mutex<LocalLockState>,
 }
 
@@ -133,26 +130,27 @@ pub(crate) enum Entered<'a> {
 
 impl LocalLock {
     fn new(name: LockName, scope: Scope, registry: Arc<Registry>) -> Self {
-        Self { name, scope, registry, phase: Self::phase(), state: Mutex::default() }
+        Self { name, scope, registry, state: Mutex::default() }
     }
 
     fn sharing(&self) -> Sharing {
         let sharing = self.registry.sharing;
-        match self.scope {
-            Scope::Client => sharing,
+        match self.scope == Scope::CLIENT {
+            true => sharing,
             // There is no other thread to hand it to, and the store alone says who is next.
-            Scope::Thread(_) | Scope::Guard(_) => Sharing { hand_off: Duration::ZERO, ..sharing },
+            false => Sharing { hand_off: Duration::ZERO, ..sharing },
         }
     }
 
-    /// None in this crate's own tests: they say to the millisecond when what happens.
-    fn phase() -> u8 {
-        if cfg!(test) { 0 } else { fastrand::u8(..) }
-    }
-
-    /// How much earlier the first renewal with this lease is due.
+    /// How much earlier the first renewal with this lease is due. As good as random, so that locks
+    /// taken together are not renewed together for ever; and constant for a name, so that the timer
+    /// of one that is taken again and again is where it was.
+    ///
+    /// Nothing in this crate's own tests: they say to the millisecond when what happens.
     pub(crate) fn earlier(&self, lease: LeaseTime) -> Duration {
-        lease.duration() / SPREAD * u32::from(self.phase) / (u32::from(u8::MAX) + 1)
+        let hash = BuildHasherDefault::<NameHasher>::default().hash_one((&self.name, self.scope));
+        let part = if cfg!(test) { 0 } else { (hash >> 56) as u32 }; // in 256ths
+        lease.duration() / SPREAD * part / 256
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, LocalLockState> {
@@ -245,7 +243,7 @@ impl LocalLock {
     /// Whether the client's fairness policy is for it: where threads ask for themselves, the store
     /// orders them, or there is room for several.
     fn leaves_turns(&self) -> bool {
-        self.scope == Scope::Client && !self.name.kind().is_apart()
+        self.scope == Scope::CLIENT && !self.name.kind().is_apart()
     }
 
     /// How many threads queue, the head included.
@@ -357,7 +355,7 @@ mod tests {
         let registry = Arc::new(Registry::new(Arc::new(Origin::here()), sharing));
         for (kind, gives_way) in [(LockKind::Mutex, true), (LockKind::Write, false)] {
             let name = LockName::new("x").unwrap().of_kind(kind);
-            let lock = LocalLock::new(name, Scope::Client, Arc::clone(&registry));
+            let lock = LocalLock::new(name, Scope::CLIENT, Arc::clone(&registry));
             lock.told(8);
             assert_eq!(!lock.lock().fairness.delay().is_zero(), gives_way, "{kind:?}");
         }

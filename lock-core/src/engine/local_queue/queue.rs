@@ -13,10 +13,16 @@ use std::sync::Arc;
 /// stand in front, and the first without one is the head.
 #[derive(Default)]
 pub(super) struct WaitQueue {
-    waiters: VecDeque<Waiter>,
+    /// Apart, and freed while a lock is held for long: a client may hold very many.
+    waiters: Option<Box<Waiters>>,
+    next_ticket: u64,
+}
+
+#[derive(Default)]
+struct Waiters {
+    all: VecDeque<Waiter>,
     /// How many of them have a grant.
     granted: usize,
-    next_ticket: u64,
 }
 
 /// A thread in the queue.
@@ -50,29 +56,27 @@ impl WaitQueue {
 
     /// How many threads wait without a grant.
     pub(super) fn len(&self) -> usize {
-        self.waiters.len() - self.granted
+        self.waiters.as_ref().map_or(0, |waiters| waiters.all.len() - waiters.granted)
     }
 
     pub(super) fn head(&self) -> Option<&Waiter> {
-        self.waiters.get(self.granted)
+        let waiters = self.waiters.as_ref()?;
+        waiters.all.get(waiters.granted)
     }
 
     pub(super) fn head_mut(&mut self) -> Option<&mut Waiter> {
-        self.waiters.get_mut(self.granted)
+        let Waiters { all, granted } = &mut **self.waiters.as_mut()?;
+        all.get_mut(*granted)
     }
 
     /// Those that wait behind the head.
     pub(super) fn behind_head(&self) -> impl Iterator<Item = &Waiter> {
-        self.waiters.iter().skip(self.granted + 1)
+        self.waiters.iter().flat_map(|waiters| waiters.all.iter().skip(waiters.granted + 1))
     }
 
     /// Goes to the end. Returns the waiter's ticket.
     pub(super) fn push(&mut self, request: LockRequest) -> u64 {
-        if self.waiters.capacity() == 0 {
-            // Mostly there is one. A client may hold very many locks.
-            self.waiters.reserve_exact(1);
-        }
-        self.insert(self.waiters.len(), request)
+        self.insert(|waiters| waiters.all.len(), request)
     }
 
     /// Goes to the front. Behind a contending head: otherwise two waiters contend, and one misses
@@ -80,52 +84,62 @@ impl WaitQueue {
     pub(super) fn push_front(&mut self, request: LockRequest) -> u64 {
         let is_contending = self.head().is_some_and(|head| head.contending);
         let is_behind = is_contending && !mutant("goes_before_contending_head");
-        self.insert(self.granted + usize::from(is_behind), request)
+        self.insert(|waiters| waiters.granted + usize::from(is_behind), request)
     }
 
-    fn insert(&mut self, at: usize, request: LockRequest) -> u64 {
+    fn insert(&mut self, at: impl FnOnce(&Waiters) -> usize, request: LockRequest) -> u64 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let (granted, contending) = (None, false);
         let (asks_until, asks_as, direct) = (None, None, None);
         let waiter = Waiter { ticket, request, granted, contending, asks_until, asks_as, direct };
-        self.waiters.insert(at, waiter);
+        let waiters = self.waiters.get_or_insert_default();
+        if waiters.all.capacity() == 0 {
+            waiters.all.reserve_exact(1); // mostly there is one
+        }
+        match at(waiters) {
+            at if at == waiters.all.len() => waiters.all.push_back(waiter), // the quicker way
+            at => waiters.all.insert(at, waiter),
+        }
         ticket
     }
 
     /// Hands this to the head. Returns what wakes it.
     pub(super) fn grant(&mut self, acquisition: Arc<Acquisition>) -> Option<Arc<Signal>> {
-        let head = self.head_mut()?;
+        let Waiters { all, granted } = &mut **self.waiters.as_mut()?;
+        let head = all.get_mut(*granted)?;
         head.granted = Some(acquisition);
-        let signal = Arc::clone(&head.request.signal);
-        self.granted += 1;
-        Some(signal)
+        *granted += 1;
+        Some(Arc::clone(&head.request.signal))
     }
 
     /// What this waiter was handed: then it leaves.
     pub(super) fn take_granted(&mut self, ticket: u64) -> Option<Arc<Acquisition>> {
-        let at = (0..self.granted).find(|at| self.waiters[*at].ticket == ticket)?;
-        self.remove_at(at).granted
+        let waiters = self.waiters.as_mut()?;
+        let at = (0..waiters.granted).find(|at| waiters.all[*at].ticket == ticket)?;
+        waiters.remove_at(at).granted
     }
 
     /// The waiter leaves, if it is still here.
     pub(super) fn remove(&mut self, ticket: u64) -> Departure {
-        let at = self.waiters.iter().position(|waiter| waiter.ticket == ticket);
-        at.map_or_else(Departure::default, |at| self.remove_at(at))
-    }
-
-    fn remove_at(&mut self, at: usize) -> Departure {
-        let was_head = at == self.granted;
-        let granted = self.waiters.remove(at).and_then(|waiter| waiter.granted);
-        self.granted -= usize::from(granted.is_some());
-        Departure { granted, was_head }
+        let Some(waiters) = &mut self.waiters else { return Departure::default() };
+        let at = waiters.all.iter().position(|waiter| waiter.ticket == ticket);
+        at.map_or_else(Departure::default, |at| waiters.remove_at(at))
     }
 
     /// Frees the memory of a queue that no thread is in.
     pub(super) fn free_unused(&mut self) {
-        if self.waiters.is_empty() {
-            self.waiters = VecDeque::new();
-        }
+        self.waiters.take_if(|waiters| waiters.all.is_empty());
+    }
+}
+
+impl Waiters {
+    fn remove_at(&mut self, at: usize) -> Departure {
+        let was_head = at == self.granted;
+        let waiter = if at == 0 { self.all.pop_front() } else { self.all.remove(at) };
+        let granted = waiter.and_then(|waiter| waiter.granted);
+        self.granted -= usize::from(granted.is_some());
+        Departure { granted, was_head }
     }
 }
 

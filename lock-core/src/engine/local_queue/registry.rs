@@ -7,15 +7,29 @@ use crate::sync::mutant;
 use crate::sync::{Mutex, MutexGuard};
 use std::sync::{Arc, Weak};
 
-/// Which acquisitions of a name a local lock has.
+/// Which acquisitions of a name a local lock has. One number, as each name in use has it twice: odd
+/// for a thread, even for a guard.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Scope {
+pub(crate) struct Scope(u64);
+
+impl Scope {
     /// All of the client: its threads queue here, and the head asks the store.
-    Client,
+    pub(crate) const CLIENT: Self = Self(0);
+
     /// Those of this thread, which asks the store for itself.
-    Thread(u64),
-    /// The only one of a guard.
-    Guard(u64),
+    pub(crate) fn thread(id: u64) -> Self {
+        Self(2 * id + 1)
+    }
+
+    /// The only one of a guard, which has a number from 1 on.
+    pub(crate) fn guard(number: u64) -> Self {
+        Self(2 * number)
+    }
+
+    /// Whether it is that of a guard.
+    pub(crate) fn is_guard(self) -> bool {
+        self != Self::CLIENT && self.0.is_multiple_of(2)
+    }
 }
 
 type LocksInUse = NameMap<(LockName, Scope), Weak<LocalLock>>;
@@ -93,10 +107,10 @@ mod tests {
     fn local_lock_dropped_late_leaves_its_successor() {
         let registry = Arc::new(Registry::new(Arc::new(Origin::here()), SHARING));
         let name = LockName::new("x").unwrap();
-        let late = LocalLock::new(name.clone(), Scope::Client, Arc::clone(&registry));
-        let successor = registry.get(&name, Scope::Client).unwrap();
+        let late = LocalLock::new(name.clone(), Scope::CLIENT, Arc::clone(&registry));
+        let successor = registry.get(&name, Scope::CLIENT).unwrap();
         drop(late);
-        let found = registry.find(&name, Scope::Client);
+        let found = registry.find(&name, Scope::CLIENT);
         assert!(found.is_some_and(|found| Arc::ptr_eq(&found, &successor)));
         drop(successor);
         assert_eq!(registry.len(), 0);

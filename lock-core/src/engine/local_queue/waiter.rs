@@ -161,7 +161,7 @@ impl WaiterGuard<'_> {
 
     /// Whether several clients have waited for longer, and how many releases were heard of until
     /// now.
-    pub(crate) fn is_behind(&self) -> (bool, u32) {
+    pub(crate) fn is_behind(&self) -> (bool, u16) {
         let fairness = &self.lock.lock().fairness;
         (fairness.is_behind(), fairness.releases())
     }

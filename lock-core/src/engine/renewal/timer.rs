@@ -82,7 +82,8 @@ impl Timer {
         // The thread first: a timer without one would be taken for an armed one by the next caller.
         if !state.stopping {
             let timer = Arc::clone(self);
-            state.thread.start("distlock-timer".to_owned(), move || timer.run())?;
+            let name = || "distlock-timer".to_owned();
+            state.thread.start(name, move || timer.run())?;
         }
         if let Some((key, _)) = held.timer.take() {
             state.wheel.cancel(key);

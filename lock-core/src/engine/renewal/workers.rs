@@ -167,10 +167,13 @@ impl Workers {
         let queue = Arc::clone(state.queues.entry((node, task)).or_insert_with(new));
         let mut work = queue.work.lock();
         let (workers, ours) = (Arc::clone(self), Arc::clone(&queue));
-        work.thread.start(task.thread_name(node), move || {
-            workers.run(&ours, WorkerId::MAIN);
-            workers.forget(&ours);
-        })?;
+        work.thread.start(
+            || task.thread_name(node),
+            move || {
+                workers.run(&ours, WorkerId::MAIN);
+                workers.forget(&ours);
+            },
+        )?;
         add(&mut work);
         drop((work, state));
         queue.signal.raise();

@@ -103,7 +103,7 @@ fn extension_of_a_lock_lost_meanwhile_reports_the_loss() {
     let gate = store.gate.lock();
     let extends = queued_extension(&store, &client);
     clock.advance(SECOND);
-    let lock_state = client.0.local_lock(&LockName::new("x").unwrap(), Scope::Client).unwrap();
+    let lock_state = client.0.local_lock(&LockName::new("x").unwrap(), Scope::CLIENT).unwrap();
     eventually("the lock is lost", || lock_state.lock().current().is_none());
     drop(gate);
     eventually("the extension returns", || extends.is_finished());

@@ -158,7 +158,7 @@ fn writer_that_goes_on_reading_hands_nothing_off() {
     let (other, client) = (store.client(), store.client());
     let held = other.rw_lock("x").unwrap().write().lock().unwrap();
     let lock = client.rw_lock("x").unwrap();
-    let local = client.0.find_local_lock(lock.write().name(), Scope::Client).unwrap();
+    let local = client.0.find_local_lock(lock.write().name(), Scope::CLIENT).unwrap();
     let (written, is_written) = std::sync::mpsc::channel();
     thread::scope(|scope| {
         let (lock, store, waiting) = (&lock, &store, || local.waiting());
@@ -429,7 +429,7 @@ fn waiter_in_line_is_refused_more_permits_than_there_are() {
     let name =
         || LockName::new("x").unwrap().of_kind(crate::LockKind::Permits { limit: 3, count: 3 });
     let in_line = || {
-        let line = a.0.find_local_lock(&name(), Scope::Client);
+        let line = a.0.find_local_lock(&name(), Scope::CLIENT);
         line.map_or(0, |line| line.waiting())
     };
     let (first, second) = (Interrupt::new(), Interrupt::new());
@@ -679,7 +679,7 @@ impl Line {
     /// Waits until so many threads stand in line.
     fn await_length(&self, length: usize) {
         eventually("they stand in line", || {
-            let line = self.client.0.find_local_lock(self.semaphore.name(), Scope::Client);
+            let line = self.client.0.find_local_lock(self.semaphore.name(), Scope::CLIENT);
             line.map_or(0, |line| line.waiting()) == length
         });
     }

@@ -225,7 +225,7 @@ fn existing_timer_is_kept_by_the_next_acquisition() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
-    let lock_state = client.0.local_lock(lock.name(), Scope::Client).unwrap();
+    let lock_state = client.0.local_lock(lock.name(), Scope::CLIENT).unwrap();
     lock.lock().unwrap().unlock().unwrap();
     let timer = lock_state.lock().timer;
     clock.advance(SECOND);
