@@ -348,6 +348,13 @@ mod tests {
     use super::*;
     use crate::process::Origin;
 
+    /// A client may hold very many locks, and each has one of both.
+    #[test]
+    #[cfg(all(target_pointer_width = "64", not(feature = "metrics")))]
+    fn states_of_a_held_lock_are_small() {
+        assert_eq!((size_of::<LocalLock>(), size_of::<Acquisition>()), (152, 200));
+    }
+
     /// Beside a writer, those that were told are mostly readers.
     #[test]
     fn client_gives_way_to_told_clients_but_for_a_writer() {
