@@ -1,8 +1,9 @@
 //! [`LockName`]: the validated name of a lock, and its [`LockKind`].
 
+use crate::sync::RandomState;
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, LazyLock};
 
 /// The name of a lock, the same for all programs that share it.
@@ -41,7 +42,7 @@ struct NameData {
 }
 
 /// Random for each process, so that no names can be chosen to collide.
-static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::default);
 
 /// A map by names.
 pub(crate) type NameMap<K, V> = HashMap<K, V, BuildHasherDefault<NameHasher>>;

@@ -66,8 +66,8 @@ fn overtaken(visits: &[Visit]) -> f64 {
     overtakes as f64 / count.max(1) as f64
 }
 
-/// The longest that one of so many had to wait, or waited in vain at the end, in rounds: the time
-/// in which each would have its turn. Who leaves is taken to ask again at once.
+/// The longest that one of so many had to wait, or waited in vain at the end, in the time in which
+/// each would come in once. Who leaves is taken to ask again at once.
 fn longest_wait(visits: &[Visit], contenders: usize) -> f64 {
     let (Some(first), Some(end)) = (visits.first(), visits.last()) else { return 0.0 };
     let round = (end.entered - first.entered) as f64 / visits.len() as f64 * contenders as f64;
@@ -134,9 +134,9 @@ mod tests {
     }
 
     #[test]
-    fn longest_wait_is_counted_in_rounds() {
+    fn longest_wait_is_counted_in_times_of_a_visit_each() {
         let in_turn: Vec<usize> = (0..8).cycle().take(800).collect();
-        let is_near = |rounds: f64, expected: f64| (rounds / expected - 1.0).abs() < 0.05;
+        let is_near = |times: f64, expected: f64| (times / expected - 1.0).abs() < 0.05;
         assert!(is_near(longest_wait(&visits(&in_turn), 8), 1.0));
         // For fifty rounds the eighth does not come in: in the middle, at the end, or ever.
         let absent = |from: usize, to: usize| {

@@ -56,7 +56,7 @@ const ORDER: &[(&str, &str)] = &[
     ("process_changes_per_s", "changes of process/s"),
     ("overtaken", "overtaken by, each"),
     ("process_share", "worst process's distance from a fair share"),
-    ("longest_wait", "longest wait, rounds"),
+    ("longest_wait", "longest wait, in times of 8 visits"),
     ("requests_per_process_change", "requests/change of process"),
 ];
 const HANDOFF: &[(&str, &str)] = &[

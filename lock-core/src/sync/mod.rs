@@ -9,6 +9,7 @@
 mod system {
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
     pub(crate) use std::collections::HashMap;
+    pub(crate) use std::hash::RandomState;
     pub(crate) use std::sync::atomic;
     pub(crate) use std::thread;
     pub(crate) use std::thread_local;

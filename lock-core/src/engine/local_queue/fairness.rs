@@ -58,7 +58,9 @@ pub(super) struct FairnessPolicy {
     waiting: Option<u16>,
     /// When another client was last seen to have the lock.
     others_seen: Option<Moment>,
-    /// What the last request took, in microseconds.
+    /// What a request takes, in microseconds: no more than the last one did, and after a longer one
+    /// a quarter of the difference more. A thread that once ran late must not have its client stand
+    /// back for long.
     pace: u32,
     /// When this client gave it back last.
     returned: Option<Moment>,
@@ -126,7 +128,9 @@ impl FairnessPolicy {
         budget: Duration,
         counts_waiters: bool,
     ) {
-        took.into_iter().for_each(|took| self.set_pace(took));
+        if let Some(took) = took {
+            self.set_pace(took);
+        }
         self.returned = Some(now);
         // To take it again takes a request: far from the store that is as good as a change of
         // holder.
@@ -196,7 +200,9 @@ impl FairnessPolicy {
     }
 
     fn set_pace(&mut self, took: Duration) {
-        self.pace = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+        let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+        let longer = took.saturating_sub(self.pace);
+        self.pace = if self.pace == 0 { took } else { took.min(self.pace) + longer / 4 };
     }
 }
 
@@ -265,6 +271,26 @@ mod tests {
         fairness.granted(moment(6_095), moment(6_095));
         fairness.released(released(6_105), budget, false);
         assert!(fairness.stand_back(None).is_some(), "the store does not count all waiters");
+    }
+
+    #[test]
+    fn one_slow_request_makes_the_client_stand_back_for_little_longer() {
+        let stands_back = |requests: &[u64]| {
+            let mut fairness = FairnessPolicy::default();
+            fairness.waiting(8);
+            for micros in requests {
+                fairness.granted(moment(0), Moment::from_nanos(micros * 1_000));
+            }
+            let timing = ReleaseTiming { at: moment(100), took: None, told: None };
+            fairness.released(timing, Duration::from_millis(5), true);
+            fairness.stand_back(None).unwrap().since(moment(100))
+        };
+        let (usual, slow) = (stands_back(&[300; 9]), stands_back(&[2_000; 9]));
+        let once = stands_back(&[300, 300, 2_000]);
+        assert!(usual < once && once < slow / 2, "{usual:?}, {once:?}, {slow:?}");
+        // Where all are slow from now on, soon as if they had always been.
+        assert!(stands_back(&[[300; 10], [2_000; 10]].concat()) > slow * 9 / 10);
+        assert_eq!(stands_back(&[2_000, 300]), usual);
     }
 
     #[test]

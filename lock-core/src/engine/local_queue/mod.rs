@@ -148,7 +148,8 @@ impl LocalLock {
     ///
     /// Nothing in this crate's own tests: they say to the millisecond when what happens.
     pub(crate) fn earlier(&self, lease: LeaseTime) -> Duration {
-        let hash = BuildHasherDefault::<NameHasher>::default().hash_one((&self.name, self.scope));
+        let what = (self.registry.phase, &self.name, self.scope);
+        let hash = BuildHasherDefault::<NameHasher>::default().hash_one(what);
         let part = if cfg!(test) { 0 } else { (hash >> 56) as u32 }; // in 256ths
         lease.duration() / SPREAD * part / 256
     }
@@ -348,11 +349,12 @@ mod tests {
     use super::*;
     use crate::process::Origin;
 
-    /// A client may hold very many locks, and each has one of both.
+    /// A client may hold very many locks, each with these two.
     #[test]
-    #[cfg(all(target_pointer_width = "64", not(feature = "metrics")))]
+    #[cfg(target_pointer_width = "64")]
     fn states_of_a_held_lock_are_small() {
-        assert_eq!((size_of::<LocalLock>(), size_of::<Acquisition>()), (152, 200));
+        assert!(size_of::<LocalLock>() <= 152);
+        assert!(size_of::<Acquisition>() <= 200 + size_of::<crate::metrics::Counted>());
     }
 
     /// Beside a writer, those that were told are mostly readers.

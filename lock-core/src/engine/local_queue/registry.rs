@@ -21,9 +21,9 @@ impl Scope {
         Self(2 * id + 1)
     }
 
-    /// The only one of a guard, which has a number from 1 on.
+    /// The only one of a guard.
     pub(crate) fn guard(number: u64) -> Self {
-        Self(2 * number)
+        Self(2 * number + 2)
     }
 
     /// Whether it is that of a guard.
@@ -41,11 +41,13 @@ pub(crate) struct Registry {
     locks: Mutex<LocksInUse>,
     origin: Arc<Origin>,
     pub(super) sharing: Sharing,
+    /// Random, so that clients do not renew in step.
+    pub(super) phase: u64,
 }
 
 impl Registry {
     pub(crate) fn new(origin: Arc<Origin>, sharing: Sharing) -> Self {
-        Self { locks: Mutex::default(), origin, sharing }
+        Self { locks: Mutex::default(), origin, sharing, phase: fastrand::u64(..) }
     }
 
     /// The map; `None` in a forked child.

@@ -17,8 +17,10 @@ use std::time::Duration;
 pub use shuttle::sync::atomic;
 pub use shuttle::thread_local;
 
+/// Hashes that are the same in every execution.
+pub type RandomState = BuildHasherDefault<DefaultHasher>;
 /// A map whose order is the same in every execution.
-pub type HashMap<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
+pub type HashMap<K, V> = std::collections::HashMap<K, V, RandomState>;
 
 /// `parking_lot::Mutex` over shuttle's, which is unfair: the first task that runs takes it.
 #[derive(Default)]
