@@ -191,13 +191,13 @@ const GOALS: &[Goal] = &[
         AtMost(0.2),
     ),
     goal(
-        "8 processes of one thread on one lock, longest wait in 2 s, in times of 8 visits",
+        "8 processes of one thread on one lock, longest wait, in times of 8 visits",
         ["order", "ours", "longest_wait"],
         None,
         AtMost(10.0),
     ),
     goal(
-        "8 processes of one thread, `order=fair`, longest wait in 2 s, in times of 8 visits",
+        "8 processes of one thread, `order=fair`, longest wait, in times of 8 visits",
         ["order", "ours-fair", "longest_wait"],
         None,
         AtMost(10.0),

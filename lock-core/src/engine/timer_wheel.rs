@@ -176,7 +176,7 @@ impl<T> Slot<T> {
         if self.free == NIL {
             let index = u32::try_from(self.timers.len()).expect("fewer than 2^32 locks are held");
             if self.timers.len() == self.timers.capacity() {
-                // By less than a vector doubles itself: what is not used counts with each held lock.
+                // By less than a vector doubles itself: each held lock pays for what is unused.
                 self.timers.reserve_exact((self.timers.len() / 4).max(4));
             }
             self.timers.push(timer);
