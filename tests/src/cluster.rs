@@ -559,13 +559,12 @@ fn info(probe: &mut Probe, field: &str) -> Option<String> {
     lines.find(|(name, _)| *name == field).map(|(_, value)| value.trim().to_owned())
 }
 
-#[track_caller]
 /// Makes a cluster of this node alone, and waits until it serves all slots.
 pub fn serve_all_slots(node: &RedisServer) {
     let mut probe = node.probe();
     add_slots(&mut probe, 0..SLOTS);
     eventually("the cluster is up", Duration::from_secs(60), || {
-        probe.command(&["CLUSTER", "INFO"]).text().contains("cluster_state:ok")
+        info(&mut probe, "cluster_state").as_deref() == Some("ok")
     });
 }
 
@@ -575,6 +574,7 @@ fn add_slots(probe: &mut Probe, slots: impl Iterator<Item = u16>) {
     ok(probe, &[&["CLUSTER", "ADDSLOTS"], &words[..]].concat());
 }
 
+#[track_caller]
 fn ok(probe: &mut Probe, words: &[&str]) {
     let answer = probe.command(words);
     let shown = words.iter().take(5).copied().collect::<Vec<_>>().join(" ");
