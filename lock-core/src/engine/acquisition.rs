@@ -220,6 +220,12 @@ impl RenewalPlan {
         }
     }
 
+    /// Whether the next renewal is one like all others: not an early one between two of them, and
+    /// not one of a number, with which the time that is left would shrink.
+    pub(crate) fn is_regular(&self) -> bool {
+        self.planned.is_none() && self.left.is_none()
+    }
+
     /// It was renewed by the request that was sent at `sent`.
     pub(crate) fn renewed(&mut self, sent: Moment) {
         self.left = self.left.map(|left| left.saturating_sub(1));

@@ -22,6 +22,11 @@ use std::time::Duration;
 const SHORTEST_RETRY: Duration = Duration::from_millis(10);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
+/// How much before it is due a renewal may join those that are: a thirtieth of the lease, which is
+/// a tenth of the time between two renewals, and at most this. Once they are sent together they are
+/// due together, so in the long run none is early.
+const LONGEST_SLACK: Duration = Duration::from_secs(1);
+
 /// What the timer finds when it checks an acquisition, and when it checks it next.
 #[derive(Clone, Copy)]
 enum CheckResult {
@@ -30,6 +35,7 @@ enum CheckResult {
     },
     Renew {
         lease: LeaseTime,
+        slack: Duration,
         next: Moment,
     },
     UsedUp {
@@ -47,7 +53,7 @@ impl RenewalHandler for Engine {
     }
 
     fn renewal_answered(&self, job: &RenewalJob, sent: Moment, answer: Result<Renewal, Error>) {
-        let RenewalJob { lock, acquisition, lease, extension } = job;
+        let RenewalJob { lock, acquisition, lease, extension, .. } = job;
         let answer = answer.and_then(|it| weigh_renewal(&self.events, acquisition, it));
         let result = match answer {
             Ok(Renewal::Extended | Renewal::Unacknowledged(_) | Renewal::Unreplicated(_)) => {
@@ -96,9 +102,9 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
         return CheckResult::Over(LossCause::HolderEnded);
     }
     match inner.renewal {
-        // A tick early is not too early: a renewal is sent a little after the check that found it
-        // due, so the next check, which was armed by that one, comes as much before the time.
-        Some(plan) if now + TICK <= plan.due => CheckResult::Fine { next: plan.due.min(end) },
+        Some(plan) if now + slack(acquisition, &plan) <= plan.due => {
+            CheckResult::Fine { next: plan.due.min(end) }
+        }
         Some(RenewalPlan { left: Some(0), .. }) => {
             acquisition.give_up_renewing(&mut inner);
             CheckResult::UsedUp { next: end }
@@ -108,10 +114,19 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
             // Armed for the renewal after this one: if this one is answered in time, nothing has to
             // be armed again.
             let next = RenewalPlan::next(now, plan.ttl).min(end);
-            CheckResult::Renew { lease: plan.ttl, next }
+            CheckResult::Renew { lease: plan.ttl, slack: slack(acquisition, &plan), next }
         }
         _ => CheckResult::Fine { next: end },
     }
+}
+
+/// How much before it is due this one may be renewed.
+///
+/// A tick early is never too early: a renewal is sent a little after the check that found it due,
+/// so the next check, which was armed by that one, comes as much before the time.
+fn slack(acquisition: &Acquisition, plan: &RenewalPlan) -> Duration {
+    let is_regular = plan.is_regular() && acquisition.recorded_state() == GuardState::Held;
+    if is_regular { (plan.ttl.duration() / 30).clamp(TICK, LONGEST_SLACK) } else { TICK }
 }
 
 impl Engine {
@@ -145,8 +160,8 @@ impl Engine {
         let _armed = self.timer.arm(&lock, &mut state, now, next);
         drop(state);
         match finding {
-            CheckResult::Renew { lease, .. } => {
-                Some(RenewalJob { lock, acquisition, lease, extension: None })
+            CheckResult::Renew { lease, slack, .. } => {
+                Some(RenewalJob { lock, acquisition, lease, slack, extension: None })
             }
             CheckResult::UsedUp { next: end } => {
                 let left = end.since(self.clock.now());
@@ -287,6 +302,7 @@ impl Engine {
             lock: Arc::clone(lock),
             acquisition: Arc::clone(acquisition),
             lease,
+            slack: Duration::ZERO,
             extension: Some(Arc::clone(&extension)),
         };
         self.workers.renew(&mut vec![job]);

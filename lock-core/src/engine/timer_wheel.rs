@@ -106,9 +106,17 @@ impl<T> Wheel<T> {
         self.cursor = now + 1;
     }
 
-    /// Moves up to `most` of what is due at the next tick into `expired`: a tick early.
-    pub(crate) fn expire_early(&mut self, most: usize, expired: &mut Vec<T>) {
-        self.take_due(slot_of(self.cursor), self.cursor, most, expired);
+    /// Moves up to `most` of what is due after the present tick, by `until`, into `expired`: the
+    /// soonest first.
+    pub(crate) fn expire_early(&mut self, until: Moment, most: usize, expired: &mut Vec<T>) {
+        let enough = expired.len().saturating_add(most);
+        let last = (self.nanos_to(until) / self.tick).min(self.cursor + SLOTS as u64 - 1);
+        for tick in self.cursor..=last {
+            if expired.len() == enough {
+                break;
+            }
+            self.take_due(slot_of(tick), tick, enough - expired.len(), expired);
+        }
     }
 
     /// Until when to sleep: the next tick whose slot is not empty. Its timers may be due rounds
@@ -251,22 +259,27 @@ mod tests {
     }
 
     #[test]
-    fn expire_early_takes_only_timers_of_the_next_tick() {
+    fn expire_early_takes_only_what_is_due_by_then_the_soonest_first() {
         let mut wheel = wheel();
         assert_eq!(expired(&mut wheel, 20), []);
         for item in 0..3 {
             wheel.schedule(at(30), item);
         }
         wheel.schedule(at(30 + 10 * SLOTS as u64), 3); // in the same slot, a round later
-        wheel.schedule(at(40), 4);
+        wheel.schedule(at(50), 4);
+        wheel.schedule(at(60), 5);
         let mut items = Vec::new();
-        wheel.expire_early(2, &mut items);
+        wheel.expire_early(at(55), 2, &mut items);
         assert_eq!(items.len(), 2);
-        wheel.expire_early(2, &mut items);
+        wheel.expire_early(at(55), 1, &mut items);
         items.sort_unstable();
         assert_eq!(items, [0, 1, 2]);
-        assert_eq!(expired(&mut wheel, 30), []);
-        assert_eq!(expired(&mut wheel, 40), [4]);
+        wheel.expire_early(at(55), 9, &mut items);
+        assert_eq!(items, [0, 1, 2, 4]);
+        assert_eq!(expired(&mut wheel, 50), []);
+        assert_eq!(expired(&mut wheel, 60), [5]);
+        wheel.expire_early(at(30 + 5 * SLOTS as u64), 9, &mut items);
+        assert_eq!(items.len(), 4, "not before its own round");
         assert_eq!(expired(&mut wheel, 30 + 10 * SLOTS as u64), [3]);
     }
 

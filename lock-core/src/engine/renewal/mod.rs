@@ -22,6 +22,7 @@ use crate::lease::LeaseTime;
 use crate::name::LockName;
 use crate::sync::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(super) use pending_cleanups::PendingCleanup;
 pub(super) use timer::{TICK, Timer};
@@ -44,6 +45,8 @@ pub(super) struct RenewalJob {
     pub(super) lock: Arc<LocalLock>,
     pub(super) acquisition: Arc<Acquisition>,
     pub(super) lease: LeaseTime,
+    /// How much before they are due others may be sent along, to fill the batch.
+    pub(super) slack: Duration,
     /// The extension that a thread asked for and waits for; `None` if the timer asked.
     pub(super) extension: Option<Arc<PendingExtension>>,
 }

@@ -125,10 +125,6 @@ impl Timer {
             let now = self.clock.now();
             let mut state = self.state.lock();
             state.wheel.expire(now, &mut due);
-            // A batch costs the more, the more it lacks: it is filled up with what is due at the
-            // next tick. So full batches stay together, and the rest of one joins the next.
-            let room = due.len().next_multiple_of(RENEW_BATCH) - due.len();
-            state.wheel.expire_early(room, &mut due);
             if state.stopping {
                 break;
             }
@@ -165,16 +161,31 @@ impl Timer {
     }
 
     /// Checks what is due, the longest overdue first, and sends the renewals in batches.
+    ///
+    /// A batch costs the more, the more it lacks: the last one is filled up with renewals that are
+    /// due soon. So what is sent together stays together, and the rest of a batch joins the next.
     fn check(
         &self,
         handler: &dyn RenewalHandler,
         due: &mut Vec<Arc<LocalLock>>,
         renewals: &mut Vec<RenewalJob>,
     ) {
-        let send = |renewals: &mut Vec<RenewalJob>| {
-            contain(|| self.workers.upgrade().map(|workers| workers.renew(renewals)));
-            renewals.clear();
-        };
+        self.check_each(handler, due, renewals);
+        if let Some(slack) = renewals.iter().map(|job| job.slack).min() {
+            let (until, room) = (self.clock.now() + slack, RENEW_BATCH - renewals.len());
+            self.state.lock().wheel.expire_early(until, room, due);
+            self.check_each(handler, due, renewals);
+        }
+        self.send(renewals);
+    }
+
+    /// Sends all but the last batch, unless that is full.
+    fn check_each(
+        &self,
+        handler: &dyn RenewalHandler,
+        due: &mut Vec<Arc<LocalLock>>,
+        renewals: &mut Vec<RenewalJob>,
+    ) {
         let mut rest = due.drain(..);
         while !rest.as_slice().is_empty() {
             let room = RENEW_BATCH - renewals.len();
@@ -185,9 +196,13 @@ impl Timer {
                 renewals.extend(contain(|| handler.check(lock, now)).flatten());
             }
             if renewals.len() == RENEW_BATCH {
-                send(renewals);
+                self.send(renewals);
             }
         }
-        send(renewals);
+    }
+
+    fn send(&self, renewals: &mut Vec<RenewalJob>) {
+        contain(|| self.workers.upgrade().map(|workers| workers.renew(renewals)));
+        renewals.clear();
     }
 }

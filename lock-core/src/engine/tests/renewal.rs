@@ -97,7 +97,8 @@ fn queued_renewal_of_a_released_lock_is_not_sent() {
     let early = client.mutex("early").unwrap().lock().unwrap();
     // Shorter than the time after which a spare worker sends what queues behind a renewal.
     clock.advance(SECOND / 100);
-    let late = client.mutex("late").unwrap().lock().unwrap();
+    let numbered = LockOptions::new().watched_at_most(30 * SECOND, 9); // never sent along
+    let late = client.mutex("late").unwrap().lock_with(&numbered).unwrap();
     let gate = store.gate.lock();
     store.fail_next("renew", Fault::Hangs);
     clock.advance(10 * SECOND - SECOND / 100);
@@ -110,6 +111,55 @@ fn queued_renewal_of_a_released_lock_is_not_sent() {
     advance(&client, &clock, SECOND);
     assert_eq!(store.count("renew"), 1);
     assert!(early.is_valid());
+}
+
+#[test]
+fn renewals_that_are_due_soon_are_sent_along_and_stay_together() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let guards: Vec<_> = (0..5)
+        .map(|n| {
+            clock.advance(SECOND / 5);
+            client.mutex(format!("n{n}")).unwrap().lock().unwrap()
+        })
+        .collect();
+    // The last one is due when it has been held for 10 s, and is sent along 800 ms before that.
+    advance(&client, &clock, 39 * SECOND);
+    let rounds = store.times("renew").len();
+    assert_eq!(rounds, 3, "one batch in ten seconds: {:?}", store.times("renew"));
+    assert!(guards.iter().all(|guard| guard.remaining() > 19 * SECOND));
+}
+
+#[test]
+fn numbered_failed_and_first_renewals_are_not_sent_along() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let numbered = LockOptions::new().watched_at_most(30 * SECOND, 9);
+    let _guards = [0, 1].map(|n| {
+        clock.advance(SECOND / 5);
+        client.mutex(format!("numbered{n}")).unwrap().lock_with(&numbered).unwrap()
+    });
+    advance(&client, &clock, 11 * SECOND);
+    assert_eq!(store.count("renew"), 2);
+
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let _guards = [0, 1].map(|n| client.mutex(format!("failed{n}")).unwrap().lock().unwrap());
+    store.cut("renew", Fault::NotSent);
+    advance(&client, &clock, 15 * SECOND);
+    // Each is tried again after half a second to a second, and not whenever the other one is.
+    assert!((11..=22).contains(&store.count("renew")), "{:?}", store.times("renew"));
+
+    let (store, clock) = Recorded::new();
+    let store = store.able(store.abilities.first_renewal(Some(SECOND)));
+    let client = store.client();
+    let _guards = [0, 1].map(|n| {
+        clock.advance(SECOND / 5);
+        client.mutex(format!("first{n}")).unwrap().lock().unwrap()
+    });
+    advance(&client, &clock, 2 * SECOND);
+    assert_eq!(store.count("renew"), 2);
+    assert_eq!(store.times("renew")[1].since(store.times("renew")[0]), SECOND / 5);
 }
 
 #[test]

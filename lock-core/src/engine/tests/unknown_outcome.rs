@@ -59,10 +59,9 @@ fn renewal_confirmed_after_the_deadline_leaves_no_lock() {
     // Valid for 30.193 s, which is no multiple of a tick: the timer checks it 7 ms later.
     let guard = lock.lock_with(&LockOptions::new().watched(Duration::from_millis(30_500))).unwrap();
     let (end, losses) = (clock.now() + guard.remaining(), guard.losses());
-    advance(&client, &clock, 10 * SECOND);
     let closed = store.gate.lock();
     store.fail_next("renew", Fault::AnswerHangs);
-    clock.advance(SECOND);
+    clock.advance(11 * SECOND);
     eventually("the renewal is sent", || store.count("renew") == 1);
     // The timer checks the lock once when the next renewal would be due, and then at the first tick
     // after the end of its validity.
