@@ -140,7 +140,7 @@ pub(crate) struct RenewalPlan {
     pub(crate) left: Option<u32>,
     pub(crate) due: Moment,
     /// When it would have been due if the next renewal did not come early: it is still due then, so
-    /// that locks that were taken together are not renewed together.
+    /// that very many locks that were taken together are not renewed together.
     planned: Option<Moment>,
 }
 
@@ -425,10 +425,14 @@ impl Acquisition {
         self.valid_until.compare_exchange(until, new, Ordering::AcqRel, Ordering::Acquire)
     }
 
-    /// Has it renewed at once, if it is renewed without an end.
+    /// Has it renewed at once, if it is renewed without an end; if that is being done, once more
+    /// afterwards. Returns whether it is due now.
     pub(crate) fn make_due(&self, now: Moment) -> bool {
         let mut inner = self.lock();
         inner.changed = inner.renewing;
+        if inner.changed {
+            return false;
+        }
         match &mut inner.renewal {
             Some(plan) if plan.left.is_none() => plan.add(now),
             _ => return false,

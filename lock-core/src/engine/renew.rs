@@ -24,7 +24,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// How much before it is due a renewal may join those that are: a thirtieth of the lease, which is
 /// a tenth of the time between two renewals, and at most this. Once they are sent together they are
-/// due together, so in the long run none is early.
+/// due together, so in the long run few are early.
 const LONGEST_SLACK: Duration = Duration::from_secs(1);
 
 /// What the timer finds when it checks an acquisition, and when it checks it next.
@@ -48,7 +48,11 @@ enum CheckResult {
 
 impl RenewalHandler for Engine {
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
-        lock.lock().timer = None;
+        let fired = lock.lock().timer.take();
+        // One that fired early may be another by now, that a thread has armed since.
+        if let Some((key, _)) = fired.filter(|(_, due)| *due > now) {
+            self.timer.cancel(key);
+        }
         self.renewal_due(lock, now)
     }
 

@@ -140,7 +140,7 @@ impl<T> Wheel<T> {
 
     /// Everything that is scheduled, in no order.
     #[cfg(test)]
-    fn items(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn items(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().flat_map(|slot| &slot.timers).filter_map(|timer| timer.item.as_ref())
     }
 
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn expire_early_takes_only_what_is_due_by_then_the_soonest_first() {
+    fn expire_early_takes_what_is_due_by_then_the_soonest_first() {
         let mut wheel = wheel();
         assert_eq!(expired(&mut wheel, 20), []);
         for item in 0..3 {
@@ -336,6 +336,18 @@ mod tests {
             if random.u8(0..4) == 0 {
                 let (_, item, key) = list.swap_remove(random.usize(0..list.len()));
                 assert_eq!(wheel.cancel(key), Some(item));
+            }
+            if random.u8(0..8) == 0 {
+                let (until, most) = (now + random.u64(0..5_000), random.usize(0..20));
+                let mut early = Vec::new();
+                wheel.expire_early(at(until), most, &mut early);
+                let tick_of = |due: u64| due.div_ceil(10);
+                let taken = list.extract_if(.., |(_, item, _)| early.contains(item));
+                let last = taken.map(|(due, ..)| tick_of(due)).max().unwrap_or(0);
+                assert!(early.len() <= most && last <= until / 10);
+                let next = list.iter().map(|(due, ..)| tick_of(*due)).min();
+                assert!(early.len() == most || next.is_none_or(|next| next > until / 10));
+                assert!(next.is_none_or(|next| next >= last), "the soonest first");
             }
             if random.u8(0..8) == 0 {
                 if let Some(next) = wheel.next() {

@@ -8,7 +8,7 @@ use super::{RenewalHandler, RenewalJob, Workers};
 use crate::backend::RENEW_BATCH;
 use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::engine::local_queue::{LocalLock, LocalLockState};
-use crate::engine::timer_wheel::Wheel;
+use crate::engine::timer_wheel::{TimerKey, Wheel};
 use crate::error::Error;
 use crate::on_demand::OnDemandThread;
 use crate::panics::contain;
@@ -100,6 +100,11 @@ impl Timer {
     /// Does not have `lock` checked any more.
     pub(in crate::engine) fn disarm(&self, lock: &LocalLock) {
         let Some((key, _)) = lock.lock().timer.take() else { return };
+        self.cancel(key);
+    }
+
+    /// Takes this one out of the wheel, if it is there.
+    pub(in crate::engine) fn cancel(&self, key: TimerKey) {
         let ended = self.state.lock().wheel.cancel(key);
         drop(ended); // outside the mutex: dropping a lock takes others
     }
@@ -117,6 +122,12 @@ impl Timer {
     #[cfg(test)]
     pub(in crate::engine) fn threads(&self) -> usize {
         usize::from(self.state.lock().thread.is_running())
+    }
+
+    /// How many timers are armed.
+    #[cfg(test)]
+    pub(in crate::engine) fn timers(&self) -> usize {
+        self.state.lock().wheel.items().count()
     }
 
     fn run(&self) {
@@ -179,7 +190,7 @@ impl Timer {
         self.send(renewals);
     }
 
-    /// Sends all but the last batch, unless that is full.
+    /// Checks these, and sends each batch that is full; the rest stays in `renewals`.
     fn check_each(
         &self,
         handler: &dyn RenewalHandler,

@@ -51,6 +51,33 @@ fn renewal_and_release() {
     });
 }
 
+/// A lock is released, and taken with a shorter lease, about when its renewal goes along with that
+/// of another lock.
+#[test]
+fn renewals_sent_along() {
+    explore("renewals_sent_along", 2_000, |world| {
+        let client = world.client();
+        let long = LockOptions::new().watched(LEASE * 10);
+        let other = client.mutex("other").expect("a lock");
+        let other = take_with(&other, &long);
+        sleep(ms(fastrand::u64(..100)));
+        let lock = client.mutex(NAME).expect("a lock");
+        let guard = take_with(&lock, &long);
+        // The other one is renewed at a third of its lease, or up to a twelfth earlier.
+        let time = LEASE * 10 / 3 - ms(10 * fastrand::u64(..35));
+        assert!(world.stay(&guard, time) || !is_punctual(), "lost although nothing was late");
+        give(guard);
+        let guard = take(&lock);
+        assert!(world.stay(&guard, LEASE * 2) || !is_punctual(), "it was not renewed in time");
+        give(guard);
+        assert!(other.is_valid() || !is_punctual(), "the other one was not renewed");
+        give(other);
+        drop(lock);
+        let time = LEASE * 10 / 3 + ms(20);
+        until("the names are forgotten", time, || client.names_in_use() == 0);
+    });
+}
+
 /// A renewal that fails is tried again in time.
 #[test]
 fn failed_renewal() {
