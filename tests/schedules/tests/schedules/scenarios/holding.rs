@@ -58,8 +58,7 @@ fn renewals_sent_along() {
     explore("renewals_sent_along", 2_000, |world| {
         let client = world.client();
         let long = LockOptions::new().watched(LEASE * 10);
-        let other = client.mutex("other").expect("a lock");
-        let other = take_with(&other, &long);
+        let other = take_with(&client.mutex("other").expect("a lock"), &long);
         sleep(ms(fastrand::u64(..100)));
         let lock = client.mutex(NAME).expect("a lock");
         let guard = take_with(&lock, &long);
