@@ -143,8 +143,8 @@ impl LocalLock {
     }
 
     /// How much earlier the first renewal with this lease is due. As good as random, so that very
-    /// many locks taken together are not renewed together for ever; and constant for a name, so that
-    /// the timer of one that is taken again and again is where it was.
+    /// many locks taken together are not renewed together for ever; and constant for a name, so
+    /// that the timer of one that is taken again and again is where it was.
     ///
     /// Nothing in this crate's own tests: they say to the millisecond when what happens.
     pub(crate) fn earlier(&self, lease: LeaseTime) -> Duration {
