@@ -19,7 +19,7 @@ const PATHS: &[(&str, &[&str])] = &[
     ("lock + unlock, Redis (client only)", &["cycles", "ours"]),
     ("lock + dropped guard, Redis (client only)", &["cycles", "ours-drop"]),
     (
-        "renewal, a hundred in a batch, Redis (client only)",
+        "renewal, with a hundred held locks, Redis (client only)",
         &["hold", "ours", "--locks", "100", "--lease", "6000"],
     ),
     ("raw socket, for comparison (client only)", &["cycles", "raw"]),

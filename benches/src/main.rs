@@ -66,7 +66,7 @@ enum Task {
 
 #[derive(clap::Args)]
 struct Options {
-    /// About five minutes instead of half an hour.
+    /// About five minutes instead of an hour.
     #[arg(long)]
     quick: bool,
     /// Without the columns of other crates, which take a while to build.

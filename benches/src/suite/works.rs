@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(crate) enum Scale {
     /// About five minutes: for a look after a change.
     Quick,
-    /// About half an hour: for the page.
+    /// About an hour: for the page.
     Full,
 }
 
