@@ -412,7 +412,10 @@ impl PendingRequests {
             return Err(UNEXPECTED);
         }
         match self.requests.pop_front().expect("the front was looked at").content {
-            Content::One(request) => self.deliver(request, Ok(reply), mine, wakeups),
+            Content::One(request) => {
+                let outcome = outcome_of(&request, reply);
+                self.deliver(request, outcome, mine, wakeups);
+            }
             Content::Joined(joined) => self.distribute(*joined, reply, mine, wakeups),
         }
         Ok(())
@@ -561,6 +564,20 @@ impl PendingRequests {
         self.backlog = false;
         self.reader = None;
         self.asleep = false;
+    }
+}
+
+/// What this reply means for the request. An error says nothing of the first time, if that may have
+/// been carried out; but what lives under the key is not the lock.
+fn outcome_of(request: &CallerRequest, reply: Reply) -> CallResult {
+    match reply {
+        Reply::Error(error)
+            if request.may_have_run && !matches!(&*error.code, "NOSCRIPT" | "WRONGTYPE") =>
+        {
+            let message = "a request that was sent twice failed, and may have been carried out";
+            Err(CallError::Unknown(Error::unavailable(message).with_source(error)))
+        }
+        reply => Ok(reply),
     }
 }
 

@@ -311,6 +311,17 @@ fn acquire_that_is_sent_again_may_have_been_carried_out() {
         for (_, slot) in asked {
             assert_eq!(is_unknown(&slot.take().unwrap()), may_have_run, "{code}: it has not left");
         }
+        for (answer, says_it_all) in [("upstream", false), ("NOSCRIPT", true), ("WRONGTYPE", true)]
+        {
+            let mut pending = self::pending();
+            let asked = push_all(&mut pending, ["a", "b", "c"]);
+            leaves(&mut pending);
+            assign(&mut pending, error(code));
+            leaves(&mut pending);
+            assign(&mut pending, error(answer));
+            let is_unknown = is_unknown(&asked[0].1.take().unwrap());
+            assert_eq!(is_unknown, may_have_run && !says_it_all, "{code}, then {answer}");
+        }
     }
 }
 
