@@ -105,10 +105,9 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
     if is_kept && acquisition.holder.has_ended() {
         return CheckResult::Over(LossCause::HolderEnded);
     }
+    let slack = inner.renewal.map_or(TICK, |plan| slack(acquisition, &plan));
     match inner.renewal {
-        Some(plan) if now + slack(acquisition, &plan) <= plan.due => {
-            CheckResult::Fine { next: plan.due.min(end) }
-        }
+        Some(plan) if now + slack <= plan.due => CheckResult::Fine { next: plan.due.min(end) },
         Some(RenewalPlan { left: Some(0), .. }) => {
             acquisition.give_up_renewing(&mut inner);
             CheckResult::UsedUp { next: end }
@@ -118,7 +117,7 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
             // Armed for the renewal after this one: if this one is answered in time, nothing has to
             // be armed again.
             let next = RenewalPlan::next(now, plan.ttl).min(end);
-            CheckResult::Renew { lease: plan.ttl, slack: slack(acquisition, &plan), next }
+            CheckResult::Renew { lease: plan.ttl, slack, next }
         }
         _ => CheckResult::Fine { next: end },
     }
