@@ -199,7 +199,8 @@ fn cluster_release_on_unshared_channel_is_found_by_polling(library: &'static Lib
             let (scene, _cluster) = on_cluster(library, settings);
             let lock = scene.ours.mutex("apart");
             let how = Learns::Asks(bound.0);
-            let took = (0..2).map(|_| waking::to_us(&scene.peer, &lock, "apart", how));
+            // In the first one our client connects: on a busy machine that takes half a second.
+            let took = (0..3).map(|_| waking::to_us(&scene.peer, &lock, "apart", how)).skip(1);
             let worst = took.max().expect("some");
             say!("cluster, 3.17 and we on other channels, {settings}: at most {worst:?}");
             timely!(until(bound), worst <= until(bound), "{worst:?}");
