@@ -106,6 +106,7 @@ pub(crate) fn load_joined(raw: &mut Raw) -> [String; 2] {
         include_str!("../../lock-redis/src/lua/redisson/look.lua"),
         include_str!("../../lock-redis/src/lua/redisson/take.lua"),
         include_str!("../../lock-redis/src/lua/redisson/tells.lua"),
+        include_str!("../../lock-redis/src/lua/timestamp.lua"),
         include_str!("../../lock-redis/src/lua/grant.lua"),
         include_str!("../../lock-redis/src/lua/attempt.lua"),
         include_str!("../../lock-redis/src/lua/acquire_many.lua"),

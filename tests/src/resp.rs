@@ -69,7 +69,8 @@ impl Request {
             (Some(3 | 4), 6 | 8) => Kind::Close,
             // Of a reader.
             (Some(3), 4) => Kind::Close,
-            (Some(1 | 2), 3) => Kind::Release,
+            // With the counter and the queue of a fair lock.
+            (Some(1..=3), 3) => Kind::Release,
             _ => Kind::Other,
         }
     }

@@ -470,8 +470,8 @@ fn lost_replies_leave_no_position_and_no_second_holder() {
     let faults = [
         (Kind::Acquire, Fault::CutReply),
         (Kind::Acquire, Fault::Late(Duration::from_millis(300))),
-        (Kind::Close, Fault::CutReply),
-        (Kind::Close, Fault::Cut),
+        (Kind::Release, Fault::CutReply),
+        (Kind::Release, Fault::Cut),
     ];
     for (kind, fault) in faults {
         let plan = Sometimes::new(Some(kind), Turn::Every(3), fault);

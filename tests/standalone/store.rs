@@ -25,7 +25,7 @@ macro_rules! script {
 }
 
 const SCRIPTS: [&str; 6] = [
-    script!("acquire": "look", "take", "tells", "../grant", "../attempt"),
+    script!("acquire": "look", "take", "tells", "../timestamp", "../grant", "../attempt"),
     script!("release": "look", "gone"; "endings/usual"),
     script!("close": "look", "gone", "take", "../pass"; "endings/usual"),
     script!("renew": "look", "gone"),

@@ -337,24 +337,6 @@ impl OwnedFormat {
         }
     }
 
-    /// A release of a kind with a queue of its waiters in the store.
-    pub(super) fn queued_release(
-        &self,
-        script: &'static Script,
-        acquisition: &AcquisitionId,
-        options: ReleaseOptions,
-        queue: String,
-    ) -> ScriptCall {
-        let mut request = self.release_request(acquisition, options);
-        let (key, owner) = (&request.key, &request.owner);
-        request.closing.get_or_insert_with(|| Closing::nothing(key, owner));
-        request.list = Some(queue);
-        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
-        let keys = request.keys(&mut keys).iter().map(|key| String::from_utf8_lossy(key).into());
-        let arguments = request.arguments(&mut arguments).iter().map(|word| word.to_vec());
-        ScriptCall { script, keys: keys.collect(), arguments: arguments.collect() }
-    }
-
     /// Whether grants carry tokens.
     pub(super) fn has_tokens(&self) -> bool {
         self.policy != TokenPolicy::Off
@@ -525,6 +507,27 @@ impl Closing {
 }
 
 impl ReleaseRequest<'_> {
+    /// Whether it only frees the lock.
+    pub(super) fn is_plain(&self) -> bool {
+        self.closing.is_none()
+    }
+
+    /// By this form of close.lua, which is for a kind with a queue of its waiters in the store.
+    pub(super) fn queued(mut self, script: &'static Script, queue: String) -> ScriptCall {
+        let (key, owner) = (&self.key, &self.owner);
+        self.closing.get_or_insert_with(|| Closing::nothing(key, owner));
+        self.list = Some(queue);
+        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
+        let keys = self.keys(&mut keys).iter().map(|key| String::from_utf8_lossy(key).into());
+        let arguments = self.arguments(&mut arguments).iter().map(|word| word.to_vec());
+        ScriptCall { script, keys: keys.collect(), arguments: arguments.collect() }
+    }
+
+    /// The arguments of release.lua.
+    pub(super) fn told(&self) -> [&[u8]; 3] {
+        [self.owner.as_bytes(), self.channel.as_bytes(), self.publish]
+    }
+
     pub(super) fn keys<'a>(&'a self, room: &'a mut [&'a [u8]; 4]) -> &'a [&'a [u8]] {
         let closing =
             self.closing.iter().flat_map(|it| [it.token.as_bytes(), it.tombstone.as_bytes()]);
@@ -541,8 +544,7 @@ impl ReleaseRequest<'_> {
             let kept = it.kept.iter().flatten().map(Text::as_bytes);
             [used, aside, it.lifetime.as_bytes()].into_iter().chain(kept)
         });
-        let told = [self.owner.as_bytes(), self.channel.as_bytes(), self.publish];
-        fill(room, told.into_iter().chain(closing))
+        fill(room, self.told().into_iter().chain(closing))
     }
 }
 

@@ -2,20 +2,6 @@
 -- seventeen digits.
 local LARGEST = 9007199254740991
 
--- The server's time in microseconds, as a text: read once in a run.
-local now
-local function timestamp()
-  if not now then
-    local time = redis.call('TIME')
-    local micros = time[2]
-    if #micros < 6 then
-      micros = string.sub('00000' .. micros, -6)
-    end
-    now = time[1] .. micros
-  end
-  return now
-end
-
 -- Gives a lock to an owner, with tokens of this counter: the first one is returned, as in
 -- acquire.lua, or an error. If it has the lock already (`ours`), it gets the same ones, and its
 -- lease begins anew. `keep` and `reserve` are ARGV[3] and ARGV[4] there; with a `keep` of "" the

@@ -18,9 +18,9 @@
 //! [`join`] says which have another beside them that does the same for several locks.
 //!
 //! Each script has a number, its bit in a connection's set of scripts that were sent. A format
-//! takes seven from its first on. Kinds of locks have theirs from 31 to 49, scripts for several
-//! locks from 50 to 53, which are not marked in the set: a connection knows which of those the
-//! server has run. The first number that is free is 54, the last 63.
+//! takes seven from its first on. Kinds of locks have theirs from 31 to 49, and 54; scripts for
+//! several locks from 50 to 53, which are not marked in the set: a connection knows which of those
+//! the server has run. The first number that is free is 55, the last 63.
 
 pub(crate) mod foreign_client;
 pub(crate) mod join;
@@ -76,7 +76,7 @@ macro_rules! scripts {
                 0,
                 "acquire",
                 words!(
-                    $format: "look", "take", "tells", "../grant", "../attempt"; "acquire"
+                    $format: "look", "take", "tells", "../timestamp", "../grant", "../attempt"; "acquire"
                 ),
             ),
             release: script(
@@ -108,9 +108,9 @@ macro_rules! joins {
         const fn script(number: u32, name: &'static str, source: &'static str) -> Script {
             Script::new($first + number, name, $channel, None, source)
         }
-    const RELEASE: &str = words!($format: "look", "gone"; "release_many");
+        const RELEASE: &str = words!($format: "look", "gone"; "release_many");
         const ACQUIRE: &str = words!(
-            $format: "look", "take", "tells", "../grant", "../attempt"; "acquire_many"
+            $format: "look", "take", "tells", "../timestamp", "../grant", "../attempt"; "acquire_many"
         );
         [
             // Of the words lock, owner, channel, PUBLISH.

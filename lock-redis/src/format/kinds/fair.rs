@@ -20,8 +20,16 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Fair;
 
-static ACQUIRE: Script =
-    script!(47, "acquire": "redisson/look", "redisson/take", "grant", "fair/queue", "fair/acquire");
+static ACQUIRE: Script = script!(
+    47,
+    "acquire":
+    "redisson/look",
+    "redisson/take",
+    "timestamp",
+    "grant",
+    "fair/queue",
+    "fair/acquire"
+);
 static CLOSE: Script = script!(
     48,
     "close":
@@ -29,14 +37,37 @@ static CLOSE: Script = script!(
     "redisson/gone",
     "redisson/take",
     "pass",
+    "timestamp",
     "grant",
     "fair/queue",
-    "fair/close",
+    "fair/gone",
+    "fair/pass",
     "close",
     "endings/fair"
 );
-static FORCE: Script =
-    script!(49, "force": "redisson/holder", "fair/queue", "force", "fair/force", "endings/usual");
+static RELEASE: Script = script!(
+    54,
+    "release":
+    "redisson/look",
+    "redisson/gone",
+    "redisson/take",
+    "timestamp",
+    "grant",
+    "fair/queue",
+    "fair/gone",
+    "release",
+    "endings/fair"
+);
+static FORCE: Script = script!(
+    49,
+    "force":
+    "redisson/holder",
+    "timestamp",
+    "fair/queue",
+    "force",
+    "fair/force",
+    "endings/usual"
+);
 
 /// The queue of a lock's waiters.
 fn queue(key: &str) -> String {
@@ -63,7 +94,7 @@ impl KindFormat for Fair {
     }
 
     fn scripts(&self) -> &'static [&'static Script] {
-        static ALL: [&Script; 3] = [&ACQUIRE, &CLOSE, &FORCE];
+        static ALL: [&Script; 4] = [&ACQUIRE, &RELEASE, &CLOSE, &FORCE];
         &ALL
     }
 
@@ -96,8 +127,13 @@ impl KindFormat for Fair {
         acquisition: &AcquisitionId,
         options: ReleaseOptions,
     ) -> ScriptCall {
-        let queue = queue(&format.keys.lock(&acquisition.name));
-        format.queued_release(&CLOSE, acquisition, options, queue)
+        let request = format.release_request(acquisition, options);
+        let queue = queue(&request.key);
+        if !request.is_plain() {
+            return request.queued(&CLOSE, queue);
+        }
+        let keys = vec![request.key.to_string(), keys::token_counter(&request.key), queue];
+        ScriptCall::new(&RELEASE, keys, &request.told())
     }
 
     fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall {

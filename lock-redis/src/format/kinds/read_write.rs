@@ -50,6 +50,7 @@ static ACQUIRE_WRITE: Script = script!(
     "redisson/take",
     "read_write/take",
     "read_write/tells",
+    "timestamp",
     "grant",
     "attempt",
     "acquire"
@@ -457,7 +458,8 @@ impl KindFormat for Write {
     ) -> ScriptCall {
         let key = format.keys.lock(&acquisition.name);
         let waits = waiting_writer(&key);
-        let mut call = format.queued_release(&RELEASE_WRITE, acquisition, options, waits);
+        let request = format.release_request(acquisition, options);
+        let mut call = request.queued(&RELEASE_WRITE, waits);
         call.arguments[0].extend_from_slice(WRITER.as_bytes());
         call.arguments[1] = self.channel(&key).into_bytes();
         if let Some(kept) = call.arguments.get_mut(6) {

@@ -1,6 +1,7 @@
 -- free, for a fair lock: as ever, and then the owner that is next is granted it, or told.
 --
--- KEYS[4] the queue       see queue.lua
+-- KEYS[2] the counter     see acquire.lua of the mutex
+-- KEYS[#KEYS] the queue   see queue.lua
 
 -- For how long, in milliseconds: as long as an owner counts as waiting.
 local PRESENCE = '3000'
@@ -9,11 +10,10 @@ local PRESENCE = '3000'
 -- the attempt of this number, before now, and so until when it has the lock at least, however late
 -- the message comes.
 local function grant_next(queue, publish)
-  local owner = first(queue, clock())
+  local owner, _, attempt = first(queue, clock())
   if not owner or owner == '' then
     return true
   end
-  local attempt = redis.call('ZSCORE', queue, 'attempt:' .. owner)
   if not attempt then
     return false
   end
@@ -26,11 +26,12 @@ local function grant_next(queue, publish)
   return true
 end
 
+local queue = KEYS[#KEYS]
 local told = redis.pcall(publish, channel, '0')
 redis.call('DEL', KEYS[1])
 -- Others that were told of the release, which are not in the queue, get a chance.
-if told ~= 0 or not grant_next(KEYS[4], publish) then
-  tell_next(KEYS[4], publish)
+if told ~= 0 or not grant_next(queue, publish) then
+  tell_next(queue, publish)
 end
 if type(told) == 'table' then
   return {1, told.err}

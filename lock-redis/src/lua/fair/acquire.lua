@@ -19,17 +19,31 @@
 -- exactly one grant, and a late copy of a request must see the tombstone before it takes the lock
 -- or enters the queue.
 
-if redis.call('EXISTS', KEYS[3]) == 1 then
-  return {0, -2, 1}
+-- One look for both: mostly neither is there.
+local found, pttl = redis.call('EXISTS', KEYS[1], KEYS[3]), -2
+if found > 0 then
+  pttl = redis.call('PTTL', KEYS[1])
+  if found == 2 or pttl == -2 then
+    return {0, -2, 1}
+  end
 end
-local ours = look(redis.call, KEYS[1], ARGV[2]) == 1
+local ours = pttl ~= -2 and look(redis.call, KEYS[1], ARGV[2]) == 1
 if not ours then
   local now = clock()
   local owner, left = first(KEYS[4], now)
-  local pttl = redis.call('PTTL', KEYS[1])
   if pttl ~= -2 or (owner and owner ~= ARGV[2]) then
     if ARGV[3] ~= '0' then
-      wait(KEYS[4], ARGV[2], now, ARGV[3], ARGV[4])
+      -- From now on, or still. The key goes with its last waiter.
+      local queue, ends = KEYS[4], string.format('-%.0f', now + ARGV[3])
+      local last = redis.call('ZREVRANGE', queue, '0', '0', 'WITHSCORES')[2]
+      redis.call('ZADD', queue, 'NX', (last or 0) + 1, ARGV[2])
+      if ARGV[4] == '0' then
+        redis.call('ZADD', queue, ends, 'until:' .. ARGV[2])
+        redis.call('ZREM', queue, 'attempt:' .. ARGV[2])
+      else
+        redis.call('ZADD', queue, ends, 'until:' .. ARGV[2], '-' .. ARGV[4], 'attempt:' .. ARGV[2])
+      end
+      redis.call('PEXPIRE', queue, ARGV[3])
     end
     return {0, pttl == -2 and left or pttl, 1}
   end
