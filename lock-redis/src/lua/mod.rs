@@ -1,7 +1,7 @@
 //! [`Script`]: a piece of Lua that the server runs whole, known to it by the hash of its text.
 //!
 //! Scripts are put together here, and run by [`format`](crate::format). A format with owners is a
-//! folder of five files, each a Lua function that the scripts call:
+//! folder of files, each a Lua function that the scripts call:
 //!
 //! - `look(call, key, owner)`: 1 if this owner holds it, else 0
 //! - `gone(call, key, owner)`: 0, behind a `look` that found another. One of the two must be a
@@ -10,6 +10,8 @@
 //! - `holder(key, takes_many)`: owner and hold count, for `inspect`; a table with an error for
 //!   other data
 //! - `tells(key)`: 1 if the holder publishes its release
+//! - `free(call, key, owner)`: 1 if this owner held it, and it is free now, else 0, behind a read or
+//!   write that a replica refuses
 //!
 //! Commands are called as `call('NAME', ..`, by which [`Script::commands`] finds them. The files in
 //! `endings` end the scripts that free a lock; `attempt.lua` tries to take one, and
@@ -108,7 +110,7 @@ macro_rules! joins {
         const fn script(number: u32, name: &'static str, source: &'static str) -> Script {
             Script::new($first + number, name, $channel, None, source)
         }
-        const RELEASE: &str = words!($format: "look", "gone"; "release_many");
+        const RELEASE: &str = words!($format: "look", "free"; "release_many");
         const ACQUIRE: &str = words!(
             $format: "look", "take", "tells", "../timestamp", "../grant", "../attempt"; "acquire_many"
         );

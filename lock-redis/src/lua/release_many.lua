@@ -12,16 +12,10 @@
 
 local n, publish, answers = #KEYS, ARGV[1], {}
 for i, lock in ipairs(KEYS) do
-  local owner = ARGV[1 + i]
-  local answer = look(redis.pcall, lock, owner)
-  if answer == 0 then
-    answer = gone(redis.pcall, lock, owner)
-  elseif answer == 1 then
+  local answer = free(redis.pcall, lock, ARGV[1 + i])
+  if answer == 1 then
     local told = redis.pcall(publish, ARGV[1 + n + i], '0')
-    answer = redis.pcall('DEL', lock)
-    if type(answer) ~= 'table' then
-      answer = type(told) == 'table' and {1, told.err} or 1 + told
-    end
+    answer = type(told) == 'table' and {1, told.err} or 1 + told
   end
   answers[i] = answer
 end

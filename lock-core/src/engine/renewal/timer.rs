@@ -148,7 +148,8 @@ impl Timer {
                 state = self.state.lock();
             }
             let until = match next {
-                _ if !due.is_empty() => Moment::NEVER,
+                // It does not sleep: it looks at the wheel again.
+                _ if !due.is_empty() => now,
                 Some(next) => next,
                 None => match state.thread.idle(now, IDLE) {
                     Some(end) => end,
