@@ -9,9 +9,9 @@ local LARGEST = 9007199254740991
 local function grant(lock, counter, ours, lease, owner, keep, reserve)
   -- Tokens first: what fails must fail before the lock or its lease is written, and of several
   -- writes in a script only the first is refused when the memory is full.
-  local token = 1
+  local token, since = 1
   if keep then
-    token = timestamp()
+    token, since = timestamp()
     local replaces = not (ours or reserve or keep == '0')
     local stored
     if replaces then
@@ -21,8 +21,7 @@ local function grant(lock, counter, ours, lease, owner, keep, reserve)
     end
     -- Of the same 100 s: the expiry, if there is one, was set in them, and is not to be reckoned
     -- anew each time.
-    local is_recent = stored and #stored == #token
-      and string.sub(stored, 1, -9) == string.sub(token, 1, -9)
+    local is_recent = stored and #stored == #token and stored >= since
     if not (replaces and is_recent and stored < token) then
       local value, wrong = tonumber(stored)
       local first = tonumber(token)

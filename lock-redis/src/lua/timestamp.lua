@@ -1,5 +1,6 @@
--- The server's time in microseconds, as a text: read once in a run.
-local now
+-- The server's time in microseconds, as a text, and since when it has been the same 100 s: read once
+-- in a run.
+local now, since
 local function timestamp()
   if not now then
     local time = redis.call('TIME')
@@ -8,7 +9,8 @@ local function timestamp()
       micros = string.sub('00000' .. micros, -6)
     end
     now = time[1] .. micros
+    since = string.sub(now, 1, -9) .. '00000000'
   end
-  return now
+  return now, since
 end
 
