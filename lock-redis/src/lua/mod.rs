@@ -10,8 +10,8 @@
 //! - `holder(key, takes_many)`: owner and hold count, for `inspect`; a table with an error for
 //!   other data
 //! - `tells(key)`: 1 if the holder publishes its release
-//! - `free(call, key, owner)`: 1 if this owner held it, and it is free now, else 0, behind a read or
-//!   write that a replica refuses
+//! - `free(call, key, owner)`: 1 if this owner held it, and it is free now; else 0, behind what a
+//!   replica refuses
 //!
 //! Commands are called as `call('NAME', ..`, by which [`Script::commands`] finds them. The files in
 //! `endings` end the scripts that free a lock; `attempt.lua` tries to take one, and
@@ -78,7 +78,9 @@ macro_rules! scripts {
                 0,
                 "acquire",
                 words!(
-                    $format: "look", "take", "tells", "../timestamp", "../grant", "../attempt"; "acquire"
+                    $format:
+                    "look", "take", "tells", "../timestamp", "../grant", "../attempt";
+                    "acquire"
                 ),
             ),
             release: script(
@@ -110,9 +112,11 @@ macro_rules! joins {
         const fn script(number: u32, name: &'static str, source: &'static str) -> Script {
             Script::new($first + number, name, $channel, None, source)
         }
-        const RELEASE: &str = words!($format: "look", "free"; "release_many");
+    const RELEASE: &str = words!($format: "look", "free"; "release_many");
         const ACQUIRE: &str = words!(
-            $format: "look", "take", "tells", "../timestamp", "../grant", "../attempt"; "acquire_many"
+            $format:
+            "look", "take", "tells", "../timestamp", "../grant", "../attempt";
+            "acquire_many"
         );
         [
             // Of the words lock, owner, channel, PUBLISH.

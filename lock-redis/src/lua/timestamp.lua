@@ -1,5 +1,4 @@
--- The server's time in microseconds, as a text, and since when it has been the same 100 s: read once
--- in a run.
+-- The server's time in microseconds, as a text, and when its 100 s began: read once in a run.
 local now, since
 local function timestamp()
   if not now then
