@@ -3,8 +3,8 @@
 --
 -- KEYS[1] the lock
 -- KEYS[2] the token counter
--- KEYS[3] the tombstone of this owner; behind it what `free` needs, which stands at the end: by
--- default nothing
+-- KEYS[3] the tombstone of this owner; behind it what the ending needs, and `gone`: by default
+-- nothing
 -- ARGV[1] owner
 -- ARGV[2] channel
 -- ARGV[3] the command that publishes

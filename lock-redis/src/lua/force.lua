@@ -1,6 +1,6 @@
 -- force: frees the lock of any holder, and wakes its waiters.
 --
--- KEYS[1] the lock; behind it what `free` needs, which stands at the end: by default nothing
+-- KEYS[1] the lock; behind it what the ending needs: by default nothing
 -- ARGV[1] channel
 -- ARGV[2] the command that publishes
 -- ARGV[3] anything, if it may be a read-write lock of very many readers; else left out

@@ -10,12 +10,13 @@
 //! - `holder(key, takes_many)`: owner and hold count, for `inspect`; a table with an error for
 //!   other data
 //! - `tells(key)`: 1 if the holder publishes its release
-//! - `free(call, key, owner)`: 1 if this owner held it, and it is free now; else 0, behind what a
+//! - `drop(call, key, owner)`: 1 if this owner held it, and it is free now; else 0, behind what a
 //!   replica refuses
 //!
 //! Commands are called as `call('NAME', ..`, by which [`Script::commands`] finds them. The files in
 //! `endings` end the scripts that free a lock; `attempt.lua` tries to take one, and
-//! `grant.lua` gives it, with tokens where they are asked for.
+//! `grant.lua` gives it, with tokens where they are asked for. That, and the queue of fair locks,
+//! need `timestamp.lua` before them, the server's clock.
 //!
 //! [`join`] says which have another beside them that does the same for several locks.
 //!
@@ -112,7 +113,7 @@ macro_rules! joins {
         const fn script(number: u32, name: &'static str, source: &'static str) -> Script {
             Script::new($first + number, name, $channel, None, source)
         }
-    const RELEASE: &str = words!($format: "look", "free"; "release_many");
+    const RELEASE: &str = words!($format: "look", "drop"; "release_many");
         const ACQUIRE: &str = words!(
             $format:
             "look", "take", "tells", "../timestamp", "../grant", "../attempt";
@@ -248,6 +249,9 @@ mod tests {
             for part in ["-- KEYS[", "-- Returns ", "-- Atomic because "] {
                 assert!(script.source.contains(part), "{} lacks {part}", script.name);
             }
+            let first = |text| script.source.find(text);
+            let defined = first("function timestamp()").map(|at| at + "function ".len());
+            assert_eq!(first("timestamp()"), defined, "{} lacks timestamp.lua", script.name);
         }
     }
 }

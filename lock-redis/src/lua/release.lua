@@ -1,6 +1,6 @@
 -- release: frees the lock if this owner has it, and wakes those who wait.
 --
--- KEYS[1] the lock; behind it what `free` needs, which stands at the end: by default nothing
+-- KEYS[1] the lock; behind it what the ending needs, and `gone`: by default nothing
 -- ARGV[1] owner
 -- ARGV[2] channel
 -- ARGV[3] the command that publishes

@@ -177,8 +177,9 @@ fn proxy_turns_are_kept_and_chances_follow_the_seed() {
 
     assert_eq!(acquire.kind(), Kind::Acquire);
     assert_eq!(acquire.owner().unwrap(), "me:1");
-    let kinds: [(&[&str], Kind); 6] = [
+    let kinds: [(&[&str], Kind); 7] = [
         (&["EVALSHA", "x", "1", "n", "me:1", "channel", "PUBLISH"], Kind::Release),
+        (&["EVALSHA", "x", "3", "n", "t", "q", "me:1", "ch", "PUBLISH"], Kind::Release),
         (&["EVALSHA", "x", "3", "n", "t", "c", "me:1", "ch", "PUBLISH", "", "", "9"], Kind::Close),
         (&["EVALSHA", "x", "2", "n", "m", "900", "me:1", "900", "me:2"], Kind::Renew),
         (&["EVALSHA", "x", "1", "n", "channel", "PUBLISH"], Kind::Other),

@@ -316,7 +316,7 @@ macro_rules! scripts {
             ),
             release: concat!(
                 include_str!(concat!("../../../lock-redis/src/lua/", $format, "/look.lua")),
-                include_str!(concat!("../../../lock-redis/src/lua/", $format, "/free.lua")),
+                include_str!(concat!("../../../lock-redis/src/lua/", $format, "/drop.lua")),
                 include_str!("../../../lock-redis/src/lua/release_many.lua"),
             ),
         }

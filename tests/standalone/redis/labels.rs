@@ -133,7 +133,7 @@ fn short_holds_and_owner_off_write_no_label() {
     for _ in 0..100 {
         quick.lock().unwrap().unlock().unwrap();
     }
-    let (off, renewals) = renewing(&server, "watchdog=300ms", "off");
+    let (off, renewals) = renewing(&server, "watchdog=2s", "off");
     let guard = off.mutex("a").unwrap().lock().unwrap();
     await_renewals(&renewals, 3);
     assert_eq!(text(&off), None);
@@ -148,7 +148,7 @@ fn refused_labels_are_left_out_and_the_lock_is_renewed() {
     let rule =
         "ACL SETUSER me reset on nopass ~a ~redisson_lock_token:* ~distlock_closed:* &* +@all";
     probe.command(&rule.split(' ').collect::<Vec<_>>());
-    let url = format!("redis://me@127.0.0.1:{}?watchdog=300ms", server.port());
+    let url = format!("redis://me@127.0.0.1:{}?watchdog=2s", server.port());
     let renewals = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&renewals);
     let handler = move |event: &Event| {
@@ -169,7 +169,7 @@ fn refused_labels_are_left_out_and_the_lock_is_renewed() {
 fn full_memory_delays_a_label_and_no_renewal() {
     let server = RedisServer::start();
     let mut probe = server.probe();
-    let (client, renewals) = renewing(&server, "watchdog=300ms", "till");
+    let (client, renewals) = renewing(&server, "watchdog=2s", "till");
     let guard = client.mutex("a").unwrap().lock().unwrap();
     eventually("it is renewed", LONG, || probe.exists(KEY));
     probe.command(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -260,14 +260,14 @@ fn owner_off_and_refused_labels_leave_every_kind_without() {
     let rule = "ACL SETUSER me reset on nopass ~rw ~slots ~{rw}:* ~{slots}:* ~redisson_lock_token:* \
                 ~distlock_closed:* ~distlock_writer:* ~distlock_queue:* &* +@all";
     probe.command(&rule.split_whitespace().collect::<Vec<_>>());
-    let (off, of_off) = renewing(&server, "watchdog=300ms", "off");
+    let (off, of_off) = renewing(&server, "watchdog=2s", "off");
     let (renewals, url) = (Arc::new(AtomicU64::new(0)), server.url_as("me:x"));
     let count = Arc::clone(&renewals);
     let handler = move |event: &Event| {
         assert!(!matches!(event, Event::RenewalFailed { .. }), "{event:?}");
         count.fetch_add(u64::from(matches!(event, Event::Renewed { .. })), Ordering::SeqCst);
     };
-    let refused = distlock::builder().url(&format!("{url}?watchdog=300ms")).unwrap();
+    let refused = distlock::builder().url(&format!("{url}?watchdog=2s")).unwrap();
     let refused = refused.events(Arc::new(handler)).connect().unwrap();
     for (client, renewals) in [(off, of_off), (refused, renewals)] {
         let reader = client.rw_lock("rw").unwrap().read().lock().unwrap();

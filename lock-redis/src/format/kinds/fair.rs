@@ -150,7 +150,7 @@ impl KindFormat for Fair {
 
 #[cfg(test)]
 mod tests {
-    use super::CLOSE;
+    use super::{CLOSE, RELEASE};
     use crate::format::Format;
     use lock_core::Config;
     use lock_core::backend::WAITER_PRESENCE;
@@ -158,7 +158,9 @@ mod tests {
     #[test]
     fn release_grants_for_the_presence_of_a_waiter() {
         let presence = format!("PRESENCE = '{}'", WAITER_PRESENCE.as_millis());
-        assert!(CLOSE.source.contains(&presence), "fair.lua lacks {presence}");
+        for script in [&RELEASE, &CLOSE] {
+            assert!(script.source.contains(&presence), "fair.lua lacks {presence}");
+        }
     }
 
     #[test]
