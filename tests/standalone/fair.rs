@@ -486,10 +486,10 @@ fn lost_replies_leave_no_position_and_no_second_holder() {
         (Kind::Close, Fault::Cut),
     ];
     for (kind, fault) in faults {
-        let often = |kind, n| Sometimes::new(Some(kind), Turn::Every(n), fault);
+        let each = |kind, turn| Sometimes::new(Some(kind), turn, fault);
         let plan = match kind {
-            Kind::Close => vec![often(Kind::Release, 3), often(Kind::Close, 2)],
-            _ => vec![often(kind, 3)],
+            Kind::Close => vec![each(Kind::Release, Turn::Every(3)), each(kind, Turn::Only(1))],
+            _ => vec![each(kind, Turn::Every(3))],
         };
         let proxy = Proxy::new(server.port(), Arc::new(Several(plan)));
         let url = format!("{}?command_timeout=500ms", proxy.url());
