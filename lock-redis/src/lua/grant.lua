@@ -2,6 +2,9 @@
 -- seventeen digits.
 local LARGEST = 9007199254740991
 
+-- When the 100 s of the server's time began, as a text: worked out once in a run.
+local since
+
 -- Gives a lock to an owner, with tokens of this counter: the first one is returned, as in
 -- acquire.lua, or an error. If it has the lock already (`ours`), it gets the same ones, and its
 -- lease begins anew. `keep` and `reserve` are ARGV[3] and ARGV[4] there; with a `keep` of "" the
@@ -9,9 +12,10 @@ local LARGEST = 9007199254740991
 local function grant(lock, counter, ours, lease, owner, keep, reserve)
   -- Tokens first: what fails must fail before the lock or its lease is written, and of several
   -- writes in a script only the first is refused when the memory is full.
-  local token, since = 1
+  local token = 1
   if keep then
-    token, since = timestamp()
+    token = timestamp()
+    since = since or string.sub(token, 1, -9) .. '00000000'
     local replaces = not (ours or reserve or keep == '0')
     local stored
     if replaces then

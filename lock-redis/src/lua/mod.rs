@@ -75,15 +75,7 @@ macro_rules! scripts {
             Script::new($first + number, name, $channel, $wakes, source)
         }
         Scripts {
-            acquire: script(
-                0,
-                "acquire",
-                words!(
-                    $format:
-                    "look", "take", "tells", "../timestamp", "../grant", "../attempt";
-                    "acquire"
-                ),
-            ),
+            acquire: script(0, "acquire", words!($format attempts: "acquire")),
             release: script(
                 1,
                 "release",
@@ -113,17 +105,15 @@ macro_rules! joins {
         const fn script(number: u32, name: &'static str, source: &'static str) -> Script {
             Script::new($first + number, name, $channel, None, source)
         }
-    const RELEASE: &str = words!($format: "look", "drop"; "release_many");
-        const ACQUIRE: &str = words!(
-            $format:
-            "look", "take", "tells", "../timestamp", "../grant", "../attempt";
-            "acquire_many"
-        );
         [
             // Of the words lock, owner, channel, PUBLISH.
             Join {
                 one: &$dialect.scripts.release,
-                many: script(0, "release_many", RELEASE),
+                many: script(
+                    0,
+                    "release_many",
+                    words!($format: "look", "drop"; "release_many"),
+                ),
                 keys: &[0],
                 common: &[3],
                 each: &[1, 2],
@@ -132,7 +122,7 @@ macro_rules! joins {
             // Of the words lock, counter, tombstone, lease, owner, keep.
             Join {
                 one: &$dialect.scripts.acquire,
-                many: script(1, "acquire_many", ACQUIRE),
+                many: script(1, "acquire_many", words!($format attempts: "acquire_many")),
                 keys: &[0, 2, 1],
                 common: &[3, 5],
                 each: &[4],
@@ -143,8 +133,14 @@ macro_rules! joins {
 }
 pub(crate) use joins;
 
-/// The text of words of a format, and of files for all formats behind them.
+/// The text of words of a format, and of files for all formats behind them; and of what attempts to
+/// take locks.
 macro_rules! words {
+    ($format:literal attempts: $file:literal) => {
+        $crate::lua::words!(
+            $format: "look", "take", "tells", "../timestamp", "../grant", "../attempt"; $file
+        )
+    };
     ($format:literal: $($word:literal),*; $($folder:literal $($file:literal)?),*) => {
         concat!(
             $(include_str!(concat!("../lua/", $format, "/", $word, ".lua")),)*

@@ -1,5 +1,5 @@
--- The server's time in microseconds, as a text, and when its 100 s began: read once in a run.
-local now, since
+-- The server's time in microseconds, as a text: read once in a run.
+local now
 local function timestamp()
   if not now then
     local time = redis.call('TIME')
@@ -8,8 +8,7 @@ local function timestamp()
       micros = string.sub('00000' .. micros, -6)
     end
     now = time[1] .. micros
-    since = string.sub(now, 1, -9) .. '00000000'
   end
-  return now, since
+  return now
 end
 
