@@ -121,6 +121,14 @@ impl Plan for Sometimes {
     }
 }
 
+/// The first that strikes; those behind it do not see the command.
+impl Plan for Vec<Sometimes> {
+    fn fate(&self, request: &mut Request) -> Fault {
+        let mut fates = self.iter().map(|one| one.fate(request));
+        fates.find(|fate| *fate != Fault::Pass).unwrap_or(Fault::Pass)
+    }
+}
+
 /// Passes everything on.
 struct Plain;
 

@@ -7,10 +7,10 @@ use distlock_tests::child::{Child, Example};
 use distlock_tests::contenders::Contenders;
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
-use distlock_tests::proxy::{Fault, Plan, Proxy, Sometimes, Turn};
+use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::queue::{self, Line};
 use distlock_tests::redis::{client, counted};
-use distlock_tests::resp::{Kind, Request};
+use distlock_tests::resp::Kind;
 use distlock_tests::time::{Stopwatch, eventually, with_tolerance};
 use lock_core::Clock;
 use lock_core::backend::{
@@ -464,15 +464,6 @@ fn many_dead_waiters_are_removed_a_part_at_a_time() {
     assert_eq!(attempts, 2);
 }
 
-struct Several(Vec<Sometimes>);
-
-impl Plan for Several {
-    fn fate(&self, request: &mut Request) -> Fault {
-        let fates = self.0.iter().map(|plan| plan.fate(request));
-        fates.fold(Fault::Pass, |fate, next| if fate == Fault::Pass { next } else { fate })
-    }
-}
-
 #[test]
 fn lost_replies_leave_no_position_and_no_second_holder() {
     let server = RedisServer::start();
@@ -491,7 +482,7 @@ fn lost_replies_leave_no_position_and_no_second_holder() {
             Kind::Close => vec![each(Kind::Release, Turn::Every(3)), each(kind, Turn::Only(1))],
             _ => vec![each(kind, Turn::Every(3))],
         };
-        let proxy = Proxy::new(server.port(), Arc::new(Several(plan)));
+        let proxy = Proxy::new(server.port(), Arc::new(plan));
         let url = format!("{}?command_timeout=500ms", proxy.url());
         let inside = Arc::new(Shared::new(()));
         let threads: Vec<_> = (0..4)

@@ -4,45 +4,34 @@ use super::*;
 use distlock::DistLock;
 use distlock_tests::contenders::read_write::ReadersAndWriters;
 use distlock_tests::process::RedisServer;
-use distlock_tests::proxy::{Fault, Plan, Proxy, Sometimes, Turn};
+use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::redis::client;
 use distlock_tests::replicas::Replicated;
-use distlock_tests::resp::{Kind, Request};
+use distlock_tests::resp::Kind;
 use distlock_tests::time::{eventually, let_pass, ms};
 use lock_core::backend::Failure;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 /// A reply of each kind is lost now and then, and an attempt arrives late.
-struct Storm(Vec<Sometimes>);
-
-impl Storm {
-    fn new() -> Self {
-        let fault = |kind, fault, of_1000, seed| {
-            Sometimes::new(Some(kind), Turn::Chance { of_1000, seed }, fault)
-        };
-        let late = Fault::Late(Duration::from_millis(300));
-        Self(vec![
-            fault(Kind::Acquire, Fault::SwallowReply, 20, 1),
-            fault(Kind::Acquire, late, 20, 2),
-            fault(Kind::Release, Fault::SwallowReply, 20, 3),
-            fault(Kind::Close, Fault::CutReply, 50, 4),
-            fault(Kind::Renew, Fault::CutReply, 200, 5),
-        ])
-    }
-}
-
-impl Plan for Storm {
-    fn fate(&self, request: &mut Request) -> Fault {
-        let mut fates = self.0.iter().map(|one| one.fate(request));
-        fates.find(|fate| *fate != Fault::Pass).unwrap_or(Fault::Pass)
-    }
+fn storm() -> Vec<Sometimes> {
+    let fault = |kind, fault, of_1000, seed| {
+        Sometimes::new(Some(kind), Turn::Chance { of_1000, seed }, fault)
+    };
+    let late = Fault::Late(Duration::from_millis(300));
+    vec![
+        fault(Kind::Acquire, Fault::SwallowReply, 20, 1),
+        fault(Kind::Acquire, late, 20, 2),
+        fault(Kind::Release, Fault::SwallowReply, 20, 3),
+        fault(Kind::Close, Fault::CutReply, 50, 4),
+        fault(Kind::Renew, Fault::CutReply, 200, 5),
+    ]
 }
 
 #[test]
 fn lost_replies_and_late_requests_let_no_two_in() {
     let server = RedisServer::start();
-    let proxy = Proxy::new(server.port(), Arc::new(Storm::new()));
+    let proxy = Proxy::new(server.port(), Arc::new(storm()));
     let url = format!("{}?command_timeout=250ms&watchdog=60s&outage_limit=5m", proxy.url());
     let contenders = ReadersAndWriters::start(&url, 3, 3, 2);
     let lost = |kind, fault| proxy.count(kind, fault);
