@@ -114,6 +114,7 @@ pub(crate) fn load_joined(raw: &mut Raw) -> [String; 2] {
     let release = concat!(
         include_str!("../../lock-redis/src/lua/redisson/look.lua"),
         include_str!("../../lock-redis/src/lua/redisson/drop.lua"),
+        include_str!("../../lock-redis/src/lua/tell.lua"),
         include_str!("../../lock-redis/src/lua/release_many.lua"),
     );
     [acquire, release].map(|script| load(raw, script))

@@ -26,11 +26,11 @@ macro_rules! script {
 
 const SCRIPTS: [&str; 6] = [
     script!("acquire": "look", "take", "tells", "../timestamp", "../grant", "../attempt"),
-    script!("release": "look", "gone"; "endings/usual"),
-    script!("close": "look", "gone", "take", "../pass"; "endings/usual"),
+    script!("release": "look", "gone", "../tell"; "endings/usual"),
+    script!("close": "look", "gone", "take", "../pass", "../tell"; "endings/usual"),
     script!("renew": "look", "gone"),
     script!("inspect": "holder", "gone"),
-    script!("force": "holder"; "endings/usual"),
+    script!("force": "holder", "../tell"; "endings/usual"),
 ];
 
 /// A lock's hash with one holder.

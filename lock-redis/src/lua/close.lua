@@ -48,6 +48,5 @@ if ARGV[7] then
     return refused
   end
   -- Its waiters learn of the new end.
-  local told = redis.pcall(publish, channel, '0')
-  return type(told) == 'table' and {1, told.err} or 1 + told
+  return tell(publish, channel, '0')
 end

@@ -79,16 +79,23 @@ macro_rules! scripts {
             release: script(
                 1,
                 "release",
-                words!($format: "look", "gone"; "release", "endings/" $ending),
+                words!($format: "look", "gone", "../tell"; "release", "endings/" $ending),
             ),
             close: script(
                 2,
                 "close",
-                words!($format: "look", "gone", "take", "../pass"; "close", "endings/" $ending),
+                words!(
+                    $format: "look", "gone", "take", "../pass", "../tell";
+                    "close", "endings/" $ending
+                ),
             ),
             renew: script(3, "renew", words!($format: "look", "gone"; "renew")),
             inspect: script(4, "inspect", words!($format: "holder", "gone"; "inspect")),
-            force: script(5, "force", words!($format: "holder"; "force", "endings/" $ending)),
+            force: script(
+                5,
+                "force",
+                words!($format: "holder", "../tell"; "force", "endings/" $ending),
+            ),
             propose: script(6, "propose", words!($format: "look", "take", "tells"; "propose")),
         }
     }};
@@ -112,7 +119,7 @@ macro_rules! joins {
                 many: script(
                     0,
                     "release_many",
-                    words!($format: "look", "drop"; "release_many"),
+                    words!($format: "look", "drop", "../tell"; "release_many"),
                 ),
                 keys: &[0],
                 common: &[3],

@@ -14,8 +14,7 @@ local n, publish, answers = #KEYS, ARGV[1], {}
 for i, lock in ipairs(KEYS) do
   local answer = drop(redis.pcall, lock, ARGV[1 + i])
   if answer == 1 then
-    local told = redis.pcall(publish, ARGV[1 + n + i], '0')
-    answer = type(told) == 'table' and {1, told.err} or 1 + told
+    answer = tell(publish, ARGV[1 + n + i], '0')
   end
   answers[i] = answer
 end

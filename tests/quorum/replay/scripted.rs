@@ -40,6 +40,7 @@ impl Scripts {
             close: concat!(
                 include_str!("../../../lock-redis/src/lua/redisson/look.lua"),
                 include_str!("../../../lock-redis/src/lua/redisson/gone.lua"),
+                include_str!("../../../lock-redis/src/lua/tell.lua"),
                 include_str!("../../../lock-redis/src/lua/close.lua"),
                 include_str!("../../../lock-redis/src/lua/endings/usual.lua"),
             )

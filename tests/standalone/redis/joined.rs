@@ -317,6 +317,7 @@ macro_rules! scripts {
             release: concat!(
                 include_str!(concat!("../../../lock-redis/src/lua/", $format, "/look.lua")),
                 include_str!(concat!("../../../lock-redis/src/lua/", $format, "/drop.lua")),
+                include_str!("../../../lock-redis/src/lua/tell.lua"),
                 include_str!("../../../lock-redis/src/lua/release_many.lua"),
             ),
         }

@@ -42,6 +42,7 @@ static CLOSE: Script = script!(
     "fair/queue",
     "fair/gone",
     "fair/pass",
+    "tell",
     "close",
     "endings/fair"
 );
@@ -55,6 +56,7 @@ static RELEASE: Script = script!(
     "grant",
     "fair/queue",
     "fair/gone",
+    "tell",
     "release",
     "endings/fair"
 );
@@ -64,6 +66,7 @@ static FORCE: Script = script!(
     "redisson/holder",
     "timestamp",
     "fair/queue",
+    "tell",
     "force",
     "fair/force",
     "endings/usual"

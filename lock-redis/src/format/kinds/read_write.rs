@@ -41,8 +41,9 @@ const MOST_HOLDS: usize = 1_000;
 static ACQUIRE_READ: Script =
     script!(31, "acquire_read": "redisson/take", "read_write/acquire_read");
 static RELEASE_READ: Script =
-    script!(32, "release_read": "read_write/settle", "read_write/release_read");
-static RENEW_READ: Script = script!(33, "renew_read": "read_write/settle", "read_write/renew_read");
+    script!(32, "release_read": "tell", "read_write/settle", "read_write/release_read");
+static RENEW_READ: Script =
+    script!(33, "renew_read": "tell", "read_write/settle", "read_write/renew_read");
 static ACQUIRE_WRITE: Script = script!(
     34,
     "acquire":
@@ -63,11 +64,13 @@ static RELEASE_WRITE: Script = script!(
     "redisson/take",
     "read_write/take",
     "read_write/pass",
+    "tell",
     "close",
     "read_write/free_writer"
 );
-static PURGE: Script = script!(36, "purge": "read_write/settle", "read_write/purge");
-static FORCE: Script = script!(37, "force": "redisson/holder", "force", "read_write/free_all");
+static PURGE: Script = script!(36, "purge": "tell", "read_write/settle", "read_write/purge");
+static FORCE: Script =
+    script!(37, "force": "redisson/holder", "tell", "force", "read_write/free_all");
 static INSPECT: Script =
     script!(38, "inspect_rw": "redisson/holder", "redisson/gone", "read_write/inspect_rw");
 static LEFT: Script = script!(39, "left": "read_write/left");

@@ -9,8 +9,8 @@ local PRESENCE = '3000'
 -- Grants the lock to the owner that is next, if it may be granted so. That owner knows when it sent
 -- the attempt of this number, before now, and so until when it has the lock at least, however late
 -- the message comes.
-local function grant_next(queue, publish)
-  local owner, _, attempt = first(queue, clock())
+local function grant_next()
+  local owner, _, attempt = first(clock())
   if not owner or owner == '' then
     return true
   end
@@ -21,19 +21,15 @@ local function grant_next(queue, publish)
   if not is_done or type(token) == 'table' then
     return false
   end
-  leave(queue, owner)
-  tell(queue, publish, owner, owner .. ' ' .. string.sub(attempt, 2) .. ' ' .. token)
+  leave(owner)
+  tell_owner(publish, owner, owner .. ' ' .. string.sub(attempt, 2) .. ' ' .. token)
   return true
 end
 
-local queue = KEYS[#KEYS]
-local told = redis.pcall(publish, channel, '0')
+local told = tell(publish, channel, '0')
 redis.call('DEL', KEYS[1])
 -- Others that were told of the release, which are not in the queue, get a chance.
-if told ~= 0 or not grant_next(queue, publish) then
-  tell_next(queue, publish)
+if told ~= 1 or not grant_next() then
+  tell_next(publish)
 end
-if type(told) == 'table' then
-  return {1, told.err}
-end
-return 1 + told
+return told

@@ -2,12 +2,7 @@
 -- beside this one do the same for waiters of other libraries, too, and are their formats' in its
 -- place.
 --
--- Told first: no client can act on the message before the script ends. Where it cannot be
--- published, the waiters find out by themselves, and the lock is freed all the same: {freed, the
--- error}.
-local told = redis.pcall(publish, channel, '0')
+-- Told first: no client can act on the message before the script ends.
+local told = tell(publish, channel, '0')
 redis.call('DEL', KEYS[1])
-if type(told) == 'table' then
-  return {1, told.err}
-end
-return 1 + told
+return told

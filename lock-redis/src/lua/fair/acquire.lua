@@ -30,11 +30,11 @@ end
 local ours = pttl ~= -2 and look(redis.call, KEYS[1], ARGV[2]) == 1
 if not ours then
   local now = clock()
-  local owner, left = first(KEYS[4], now)
+  local owner, left = first(now)
   if pttl ~= -2 or (owner and owner ~= ARGV[2]) then
     if ARGV[3] ~= '0' then
       -- From now on, or still. The key goes with its last waiter.
-      local queue, ends = KEYS[4], string.format('-%.0f', now + ARGV[3])
+      local ends = string.format('-%.0f', now + ARGV[3])
       local last = redis.call('ZREVRANGE', queue, '0', '0', 'WITHSCORES')[2]
       redis.call('ZADD', queue, 'NX', (last or 0) + 1, ARGV[2])
       if ARGV[4] == '0' then
@@ -49,7 +49,7 @@ if not ours then
   end
   -- What fails from here on ends the wait.
   if owner then
-    leave(KEYS[4], ARGV[2])
+    leave(ARGV[2])
   end
 end
 return grant(KEYS[1], KEYS[2], ours, ARGV[1], ARGV[2], ARGV[5], ARGV[6])

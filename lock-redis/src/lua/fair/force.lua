@@ -1,5 +1,5 @@
 -- What goes behind force.lua, for a fair lock.
 --
--- KEYS[2] the queue       see queue.lua
-tell_next(KEYS[2], publish)
+-- KEYS[#KEYS] the queue   see queue.lua
+tell_next(publish)
 

@@ -5,8 +5,8 @@
 -- An owner that does not hold the lock waits no longer. It may have been told that it is next.
 local not_ours = gone
 local function gone(call, key, owner)
-  if leave(KEYS[#KEYS], owner) > 0 and redis.call('EXISTS', key) == 0 then
-    tell_next(KEYS[#KEYS], ARGV[3])
+  if leave(owner) > 0 and redis.call('EXISTS', key) == 0 then
+    tell_next(ARGV[3])
   end
   return not_ours(call, key, owner)
 end

@@ -1,23 +1,25 @@
--- The waiters of a fair lock, a sorted set: an owner with its position, and behind words and a
--- colon what else is known of it, with scores below 0, so that positions come last:
+-- The waiters of a fair lock, the last of the KEYS, a sorted set: an owner with its position, and
+-- behind words and a colon what else is known of it, with scores below 0, so that positions come
+-- last:
 --
 -- - `until`: up to when it counts as waiting, in milliseconds of this server's clock
 -- - `attempt`: the number of its last attempt, if a release may grant it the lock
 --
 -- A script removes at most so many dead waiters: each is up to three members of the set.
 local MOST = 100
+local queue = KEYS[#KEYS]
 
 local function clock()
   return math.floor(timestamp() / 1000)
 end
 
-local function leave(queue, owner)
+local function leave(owner)
   return redis.call('ZREM', queue, owner, 'until:' .. owner, 'attempt:' .. owner)
 end
 
 -- The owner that is next, for how long it counts as waiting, and its attempt; nothing if no owner
 -- waits. Behind too many dead ones it is not known yet: an empty text.
-local function first(queue, now)
+local function first(now)
   for _ = 1, MOST do
     local owner = redis.call('ZRANGEBYSCORE', queue, '(0', '+inf', 'LIMIT', '0', '1')[1]
     if not owner then
@@ -28,20 +30,20 @@ local function first(queue, now)
     if left > 0 then
       return owner, left, known[2]
     end
-    leave(queue, owner)
+    leave(owner)
   end
   return '', 1
 end
 
 -- Its client is told this, and no other: the channel is called like the queue and that client.
-local function tell(queue, publish, owner, text)
+local function tell_owner(publish, owner, text)
   redis.pcall(publish, queue .. ':' .. string.match(owner, '^[^:]*'), text)
 end
 
-local function tell_next(queue, publish)
-  local owner = first(queue, clock())
+local function tell_next(publish)
+  local owner = first(clock())
   if owner and owner ~= '' then
-    tell(queue, publish, owner, owner)
+    tell_owner(publish, owner, owner)
   end
 end
 

@@ -2,13 +2,10 @@
 -- other readers may come in.
 redis.call('DEL', KEYS[#KEYS])
 redis.call('HDEL', KEYS[1], ARGV[1])
-local told = redis.pcall(publish, channel, '1')
+local told = tell(publish, channel, '1')
 if redis.call('HLEN', KEYS[1]) > 1 then
   redis.call('HSET', KEYS[1], 'mode', 'read')
 else
   redis.call('DEL', KEYS[1])
 end
-if type(told) == 'table' then
-  return {1, told.err}
-end
-return 1 + told
+return told

@@ -5,11 +5,8 @@ local function settle(key, channel, publish)
     return 1
   end
   -- Only `mode` is left.
-  local told = redis.pcall(publish, channel, '0')
+  local told = tell(publish, channel, '0')
   redis.call('DEL', key)
-  if type(told) == 'table' then
-    return {1, told.err}
-  end
-  return 1 + told
+  return told
 end
 

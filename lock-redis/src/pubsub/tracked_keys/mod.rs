@@ -18,7 +18,8 @@ use std::time::Duration;
 const SPACING: Duration = Duration::from_millis(5);
 
 /// After a message about a lock its key is read so much later: the message has woken the waiters,
-/// and by then one client has the lock.
+/// and by then one client has the lock. The report may come first: Redisson frees a lock before it
+/// tells of that.
 const AFTER_MESSAGE: Duration = Duration::from_millis(20);
 
 /// A key that could not be read is read again after this time.
@@ -180,20 +181,32 @@ impl TrackedKeys {
             self.due.clear();
             return (reads, None);
         }
-        while let Some(Reverse((at, _))) = self.due.peek() {
-            if *at > now {
-                return (reads, Some(*at));
+        while let Some(Reverse((at, key))) = self.due.peek() {
+            let at = *at;
+            if at > now {
+                return (reads, Some(at));
             }
-            // A first read has no report as its cause.
-            if *at != AT_ONCE && !self.budget.take(now) {
-                return (reads, Some(now + ReadBudget::PAUSE));
+            let entry = self.keys.get_mut(key).filter(|it| it.phase == Phase::Due);
+            let Some(entry) = entry else {
+                self.due.pop();
+                continue;
+            };
+            if at != AT_ONCE {
+                if entry.not_before(at) > now {
+                    // A message came behind the report.
+                    self.due.pop();
+                    entry.schedule(at, &mut self.due);
+                    continue;
+                }
+                // A first read has no report as its cause.
+                if !self.budget.take(now) {
+                    return (reads, Some(now + ReadBudget::PAUSE));
+                }
             }
-            let Some(Reverse((_, key))) = self.due.pop() else { break };
-            if let Some(entry) = self.keys.get_mut(&key).filter(|it| it.phase == Phase::Due) {
-                entry.phase = Phase::Sent { changed: false };
-                entry.read = Some(now);
-                reads.push(key);
-            }
+            self.due.pop();
+            entry.phase = Phase::Sent { changed: false };
+            entry.read = Some(now);
+            reads.push(Arc::clone(&entry.key));
         }
         (reads, None)
     }
@@ -250,10 +263,14 @@ impl TrackedKey {
 
     /// Has it read at `at`, or later.
     fn schedule(&mut self, at: Moment, due: &mut DueKeys) {
-        let spaced = self.read.map_or(at, |read| at.max(read + SPACING));
-        let spaced = self.message.map_or(spaced, |told| spaced.max(told + AFTER_MESSAGE));
         self.phase = Phase::Due;
-        due.push(Reverse((spaced, Arc::clone(&self.key))));
+        due.push(Reverse((self.not_before(at), Arc::clone(&self.key))));
+    }
+
+    /// When it may be read that is due at `at`.
+    fn not_before(&self, at: Moment) -> Moment {
+        let spaced = self.read.map_or(at, |read| at.max(read + SPACING));
+        self.message.map_or(spaced, |told| spaced.max(told + AFTER_MESSAGE))
     }
 }
 

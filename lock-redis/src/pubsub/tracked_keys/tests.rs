@@ -57,6 +57,19 @@ fn reads_of_a_key_keep_a_distance() {
 }
 
 #[test]
+fn message_behind_the_report_puts_the_read_off() {
+    let mut keys = tracked();
+    read(&mut keys, KeyState::Held, 1);
+    change(&mut keys, 30);
+    keys.message("k", at(30));
+    assert_eq!(keys.take_due(at(30)), (Vec::new(), Some(at(50))));
+    keys.message("k", at(45));
+    assert_eq!(keys.take_due(at(50)), (Vec::new(), Some(at(65))));
+    assert_eq!(keys.take_due(at(65)).0.len(), 1, "once, however often it was put off");
+    assert_eq!(keys.take_due(at(100)), (Vec::new(), None));
+}
+
+#[test]
 fn change_before_the_reply_leads_to_another_read() {
     let mut keys = tracked();
     let is_ours = keys.changed("k", |_| true, at(0));

@@ -184,6 +184,34 @@ fn published_release_leads_to_one_attempt() {
     assert_eq!(with[2], without[2], "{with:?} {without:?}");
 }
 
+/// A joined release frees the lock before it tells of that, as Redisson's do: then the report comes
+/// first, and nothing need be read for it either.
+#[test]
+fn message_behind_the_report_spares_the_read() {
+    const TELL: &str = "redis.call('PUBLISH', 'redisson_lock__channel:{x}', '0') ";
+    const FREE: &str = "redis.call('DEL', 'x') ";
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let client = client(&server, "");
+    let mut reads = |release: [&str; 2]| {
+        let mut counts = Vec::new();
+        for _ in 0..5 {
+            let mut before = 0;
+            freed_after(&client, &mut probe, &[HASH], |probe| {
+                before = probe.command_calls("pttl");
+                probe.command(&["EVAL", &release.concat(), "0"]);
+            });
+            counts.push(probe.command_calls("pttl") - before);
+        }
+        counts.sort_unstable();
+        counts
+    };
+    for release in [[TELL, FREE], [FREE, TELL]] {
+        let counts = reads(release);
+        assert_eq!(counts[2], 0, "{release:?}: {counts:?}");
+    }
+}
+
 /// The connection that changes are reported on is cut over and over while foreign clients take and
 /// free the lock in silence. Each release is noticed: by a report, or by the look after a
 /// reconnection.
