@@ -2,6 +2,7 @@
 //! it.
 
 use crate::connection::{Cause, Server, ServerError};
+use crate::keys;
 use crate::lua::Script;
 use lock_core::backend::Failure;
 use lock_core::{Error, ErrorKind};
@@ -298,11 +299,15 @@ fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Strin
             Asked::Script(_, key) | Asked::Command(_, key) => *key,
             _ => "*",
         };
-        let signals = asked.list().map_or("", |_| " ~lock-signal:*");
-        (
-            format!("use the key {key:?} or those beside it"),
-            format!("~{key} ~redisson_lock_token:* ~distlock_closed:*{signals}"),
-        )
+        let mut rules = format!("~{key} ~redisson_lock_token:* ~distlock_closed:*");
+        if asked.list().is_some() {
+            rules.push_str(" ~lock-signal:*");
+        }
+        if matches!(asked, Asked::Script(script, _) if script.is_of_a_kind()) {
+            let behind = keys::behind(key, "*");
+            rules.push_str(&format!(" ~{behind} ~distlock_writer:* ~distlock_queue:*"));
+        }
+        (format!("use the key {key:?} or those beside it"), rules)
     } else {
         let commands = missing_commands(&detail, asked);
         let rules: Vec<_> = commands.iter().map(|command| format!("+{command}")).collect();
@@ -374,7 +379,7 @@ fn without_arguments(answer: &ServerError) -> ServerError {
 mod tests {
     use super::*;
     use crate::connection::Endpoint;
-    use crate::format::{PYTHON_REDIS_LOCK, REDISSON, SPRING_INTEGRATION};
+    use crate::format::{PYTHON_REDIS_LOCK, REDISSON, SPRING_INTEGRATION, kinds};
     use crate::lua::Script;
 
     static ACQUIRE: &Script = &REDISSON.scripts.acquire;
@@ -550,6 +555,24 @@ mod tests {
         let text = "ERR The user executing the script can't publish to the channel mentioned";
         let error = explain(&server, &ServerError::parse(text), &release);
         assert!(error.to_string().contains("`ACL SETUSER me &*-channel:*`"), "{error:?}");
+    }
+
+    /// One `ACL SETUSER` is enough, whatever key it was that the user may not use.
+    #[test]
+    fn rights_to_the_keys_of_each_kind_are_named() {
+        let server = Server::new(Endpoint::tcp("h", 1), Some("me"));
+        let refusal = "NOPERM this user has no permissions to access one of the keys used";
+        for kind in kinds::ALL {
+            for script in kind.scripts() {
+                let asked = Asked::Script(script, "lock:a");
+                let error = explain(&server, &ServerError::parse(refusal), &asked).to_string();
+                for name in kind.names_beside("lock:a") {
+                    let named = error.split(' ').filter_map(|word| word.strip_prefix('~'));
+                    let mut begins = named.map(|rule| rule.trim_end_matches(['*', '`']));
+                    assert!(begins.any(|begin| name.starts_with(begin)), "{name}: {error}");
+                }
+            }
+        }
     }
 
     /// Redis before 7 says on which line of the script it was, and not which command.

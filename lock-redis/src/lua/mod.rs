@@ -180,6 +180,11 @@ impl Script {
         self.hash.get_or_init(|| redis::Script::new(self.source).get_hash().to_owned())
     }
 
+    /// Whether it is a script of a kind of locks, which has keys that a mutex has not.
+    pub(crate) const fn is_of_a_kind(&self) -> bool {
+        matches!(self.bit.trailing_zeros(), 31..=49 | 54)
+    }
+
     /// The commands it may run, as an ACL writes them, in the order they stand; `line` (counted
     /// from 1) narrows that to the one that stands there.
     pub(crate) fn commands(&self, line: Option<usize>) -> Vec<String> {
@@ -244,6 +249,8 @@ mod tests {
         let of_formats = DIALECTS.into_iter().flat_map(|it| all(&it.scripts));
         let of_kinds = kinds::ALL.iter().flat_map(|kind| kind.scripts().iter().copied());
         let of_joins = DIALECTS.into_iter().flat_map(|it| it.joins).map(|join| &join.many);
+        assert!(of_kinds.clone().all(Script::is_of_a_kind));
+        assert!(!of_formats.clone().chain(of_joins.clone()).any(Script::is_of_a_kind));
         for script in of_formats.chain(of_kinds).chain(of_joins).chain([&MARK, &COUNT, &CLEAR]) {
             assert_eq!(bits & script.bit, 0, "{}", script.name);
             bits |= script.bit;
