@@ -2,7 +2,6 @@
 //! it.
 
 use crate::connection::{Cause, Server, ServerError};
-use crate::keys;
 use crate::lua::Script;
 use lock_core::backend::Failure;
 use lock_core::{Error, ErrorKind};
@@ -303,9 +302,11 @@ fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Strin
         if asked.list().is_some() {
             rules.push_str(" ~lock-signal:*");
         }
-        if matches!(asked, Asked::Script(script, _) if script.is_of_a_kind()) {
-            let behind = keys::behind(key, "*");
-            rules.push_str(&format!(" ~{behind} ~distlock_writer:* ~distlock_queue:*"));
+        if let Asked::Script(script, _) = asked {
+            for name in (script.names_beside)(key) {
+                rules.push(' ');
+                rules.push_str(&key_rule(&name));
+            }
         }
         (format!("use the key {key:?} or those beside it"), rules)
     } else {
@@ -316,6 +317,12 @@ fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Strin
     format!(
         "the user `{user}` on {server} may not {what}: allow it with `ACL SETUSER {user} {rules}`"
     )
+}
+
+/// What an access control list calls all keys that are called like this one, whatever the lock.
+pub(crate) fn key_rule(key: &str) -> String {
+    let begin = key.split(':').next().unwrap_or_default();
+    format!("~{begin}:*")
 }
 
 /// The command that the error names; failing that, the one that stands on the line it names;

@@ -162,7 +162,8 @@ fn server_without_identity_gets_no_joined_scripts() {
     for (server, right) in [(silent, "-info"), (node, "+info")] {
         let user = ["ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", right];
         server.probe().command(&user);
-        let clients = [distlock::connect(&server.url_as("me:x")).unwrap()];
+        let url = format!("{}?command_timeout=1m", server.url_as("me:x"));
+        let clients = [distlock::connect(&url).unwrap()];
         let cycles = Cycles::run(&clients, NONE_SHARED, |cycles| cycles.pass(2_000));
         cycles.must_end_well(&server, &clients);
         let (scripts, grants) = (scripts(&server), cycles.grants());
@@ -209,6 +210,7 @@ fn refused_lock_spoils_no_other_one() {
         let server = RedisServer::start();
         prepare(&server);
         let url = if case == 2 { server.url_as("me:x") } else { server.url() };
+        let url = format!("{url}?command_timeout=1m");
         let client = distlock::connect(&url).unwrap();
         let alone = distlock::connect(&url).unwrap();
         let expected = alone.mutex("broken").unwrap().lock().unwrap_err().to_string();

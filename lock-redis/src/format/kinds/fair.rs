@@ -77,6 +77,10 @@ fn queue(key: &str) -> String {
     keys::channel("distlock_queue", key)
 }
 
+fn names_beside(key: &str) -> Vec<String> {
+    vec![queue(key)]
+}
+
 impl KindFormat for Fair {
     /// That of the mutex: for all but those in the queue.
     fn channel(&self, key: &str) -> String {
@@ -93,7 +97,7 @@ impl KindFormat for Fair {
     }
 
     fn names_beside(&self, key: &str) -> Vec<String> {
-        vec![queue(key)]
+        names_beside(key)
     }
 
     fn scripts(&self) -> &'static [&'static Script] {

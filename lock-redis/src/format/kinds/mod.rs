@@ -4,7 +4,8 @@
 //! What a request is sent on, what a release means and who is woken is the same for all kinds, and
 //! stands in [`OwnedFormat`]; here stands what differs: the keys, the scripts, and their replies.
 
-/// A script of these files, which tells on the `CHANNEL` of the module that makes it.
+/// A script of these files, which tells on the `CHANNEL` of the module that makes it, and has its
+/// `names_beside`.
 macro_rules! script {
     ($number:literal, $name:literal: $($file:literal),+) => {
         $crate::lua::Script::new(
@@ -14,6 +15,7 @@ macro_rules! script {
             None,
             concat!($(include_str!(concat!("../../lua/", $file, ".lua"))),+),
         )
+        .with_names_beside(names_beside)
     };
 }
 

@@ -28,11 +28,11 @@ pub(super) struct PermitFormat;
 
 static ACQUIRE: Script = script!(
     41, "acquire_permits":
-    "permits/now", "permits/counted", "permits/ids", "permits/tell", "permits/acquire"
+    "permits/now", "permits/counted", "permits/ids", "tell", "permits/offer", "permits/acquire"
 );
 static RELEASE: Script = script!(
     42, "release_permits":
-    "permits/counted", "permits/ids", "permits/tell", "permits/release"
+    "permits/counted", "permits/ids", "tell", "permits/offer", "permits/release"
 );
 static RENEW: Script = script!(43, "renew_permits": "permits/now", "permits/ids", "permits/renew");
 static INSPECT: Script = script!(
@@ -40,8 +40,9 @@ static INSPECT: Script = script!(
     "permits/now", "permits/counted", "permits/ids", "permits/inspect"
 );
 static FORCE: Script =
-    script!(45, "force_permits": "permits/counted", "permits/tell", "permits/force");
-static SET: Script = script!(46, "set_permits": "permits/counted", "permits/tell", "permits/limit");
+    script!(45, "force_permits": "permits/counted", "tell", "permits/offer", "permits/force");
+static SET: Script =
+    script!(46, "set_permits": "permits/counted", "tell", "permits/offer", "permits/limit");
 static SCRIPTS: [&Script; 6] = [&ACQUIRE, &RELEASE, &RENEW, &INSPECT, &FORCE, &SET];
 
 /// What all permits of an acquisition begin with: the client's UUID, the last five bytes changed by
@@ -98,13 +99,17 @@ impl PermitFormat {
     }
 }
 
+fn names_beside(key: &str) -> Vec<String> {
+    vec![keys::permits(key)]
+}
+
 impl KindFormat for PermitFormat {
     fn channel(&self, key: &str) -> String {
         keys::channel(CHANNEL, key)
     }
 
     fn names_beside(&self, key: &str) -> Vec<String> {
-        vec![keys::permits(key)]
+        names_beside(key)
     }
 
     /// The number under the name never goes, and says nothing of one waiter's permits.

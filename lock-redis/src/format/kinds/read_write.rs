@@ -85,6 +85,10 @@ fn hold(key: &str, reader: &str, number: usize) -> String {
     keys::behind(key, &format!("{reader}:rwlock_timeout:{number}"))
 }
 
+fn names_beside(key: &str) -> Vec<String> {
+    vec![hold(key, "0", 1), waiting_writer(key)]
+}
+
 /// A writer as it stands in the lock.
 fn writer(owner: OwnerId) -> String {
     format!("{owner}{WRITER}")
@@ -288,7 +292,7 @@ impl KindFormat for Read {
     }
 
     fn names_beside(&self, key: &str) -> Vec<String> {
-        vec![hold(key, "0", 1), waiting_writer(key)]
+        names_beside(key)
     }
 
     fn scripts(&self) -> &'static [&'static Script] {

@@ -11,9 +11,11 @@ if kind ~= 'none' and kind ~= 'list' then
 end
 -- A full server refuses a push, unless the script has written before it: `look` and `holder` have,
 -- for that is what GETEX is to a server.
-local told = redis.pcall(publish, channel, '0')
-local untold = type(told) == 'table' and told.err
-told = untold and 0 or told
+local told = tell(publish, channel, '0')
+local freed, untold = told, nil
+if type(told) == 'table' then
+  freed, untold = unpack(told)
+end
 local signals = redis.call('LPUSH', list, '1')
 if signals > 1 then
   -- As theirs: never more than one.
@@ -22,11 +24,8 @@ if signals > 1 then
 else
   -- The last signal was taken, or is over: so a waiter may sleep there, which counts as one more
   -- that was told.
-  told = told + 1
+  freed = freed + 1
 end
 redis.call('PEXPIRE', list, 1000)
 redis.call('DEL', KEYS[1])
-if untold then
-  return {1 + told, untold}
-end
-return 1 + told
+return untold and {freed, untold} or freed

@@ -49,7 +49,7 @@ for i = 1, #all do
 end
 if missing > 0 and missing > free then
   if over > 0 then
-    tell(ARGV[6], ARGV[5], free) -- enough for others, perhaps
+    offer(ARGV[6], ARGV[5], free) -- enough for others, perhaps
   end
   local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
   local left = first and math.max(0, tonumber(first) - now) or -2
@@ -70,6 +70,6 @@ if type(added) == 'table' then
   return added
 end
 if over > 0 then
-  tell(ARGV[6], ARGV[5], free)
+  offer(ARGV[6], ARGV[5], free)
 end
 return {1, free + taken + missing}

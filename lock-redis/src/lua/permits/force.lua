@@ -19,4 +19,4 @@ if taken == 0 then
   return 0
 end
 free = free and redis.call('INCRBY', KEYS[1], taken) or taken
-return tell(ARGV[2], ARGV[1], free)
+return offer(ARGV[2], ARGV[1], free)

@@ -23,5 +23,5 @@ else
     return redis.error_reply('WRONGTYPE the number of permits is an empty text')
   end
 end
-tell(ARGV[3], ARGV[2], free)
+offer(ARGV[3], ARGV[2], free)
 return before

@@ -31,5 +31,5 @@ if freed == 0 then
 end
 -- Without a number the next client that asks counts what is taken.
 free = free and redis.call('INCRBY', KEYS[1], freed) or freed
-local told = tell(ARGV[4], ARGV[3], free)
+local told = offer(ARGV[4], ARGV[3], free)
 return freed == tonumber(ARGV[2]) and told or 0

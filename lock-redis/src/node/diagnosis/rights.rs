@@ -4,6 +4,7 @@
 //! each key: a command is missing if it is refused with all of them, a key if all commands are.
 
 use super::{Asking, Examination, StoreKind};
+use crate::connection::error_mapping::key_rule;
 use crate::connection::{Reply, ServerError, Text};
 use crate::format::Format;
 use crate::keys;
@@ -147,10 +148,9 @@ impl Rights {
         let lock = rights.add(format!("~{prefix}*"), key, !terms.has_prefix);
         let mut keys = vec![lock];
         if let Some(owned) = format.0.owned() {
-            keys.extend(owned.names_beside(&name).map(|name| {
-                let begin = name.split_once(':').map_or(&*name, |(begin, _)| begin);
-                rights.add(format!("~{begin}:*"), name, false)
-            }));
+            keys.extend(
+                owned.names_beside(&name).map(|name| rights.add(key_rule(&name), name, false)),
+            );
             if let StoreKind::Quorum { .. } = store {
                 for command in owned.dialect.scripts.propose.commands(None) {
                     if !commands.contains(&command) {
@@ -171,9 +171,8 @@ impl Rights {
             for (names, commands) in owned.kinds_beside(&name) {
                 let mut places = vec![lock];
                 places.extend(names.into_iter().map(|name| {
-                    let begin = name.split_once(':').map_or(&*name, |(begin, _)| begin);
                     let is_any_lock = !terms.has_prefix && name.starts_with(&format!("{{{PROBE}"));
-                    rights.add(format!("~{begin}:*"), name, is_any_lock)
+                    rights.add(key_rule(&name), name, is_any_lock)
                 }));
                 let of_keys = |command: &&String| !matches!(command.as_str(), "time" | "publish");
                 for command in commands.iter().filter(of_keys) {

@@ -195,7 +195,7 @@ impl SubscriptionTable {
             !over
         });
         let was_late = self.keys.is_used_up();
-        let (reads, next_read) = self.keys.take_due(now);
+        let (reads, next_read) = self.keys.take_due(Self::watched(&self.channels), now);
         let reads_too_late = self.keys.is_used_up();
         let mut wakes = DeferredWakeups::default();
         if reads_too_late && !was_late {
@@ -440,14 +440,12 @@ impl SubscriptionTable {
         keys: Option<Vec<String>>,
         now: Moment,
     ) -> Option<Vec<String>> {
-        let channels = &self.channels;
-        let is_watched =
-            |name: &str| channels.get(name).is_some_and(|channel| !channel.watches.is_empty());
+        let is_watched = Self::watched(&self.channels);
         let Some(mut keys) = keys else {
-            self.keys.all_changed(is_watched, now);
+            self.keys.all_changed(&is_watched, now);
             return None;
         };
-        keys.retain(|key| !self.keys.changed(key, is_watched, now));
+        keys.retain(|key| !self.keys.changed(key, &is_watched, now));
         Some(keys)
     }
 
@@ -465,5 +463,10 @@ impl SubscriptionTable {
         self.channels
             .get_mut(&subscription.channel)
             .filter(|channel| channel.number == subscription.number)
+    }
+
+    /// Whether one of these channels has watches.
+    fn watched(channels: &HashMap<Arc<str>, WatchedChannel>) -> impl Fn(&str) -> bool {
+        |name| channels.get(name).is_some_and(|channel| !channel.watches.is_empty())
     }
 }

@@ -75,8 +75,9 @@ struct TrackedKey {
 enum Phase {
     /// Not tracked, and not watched at the moment.
     Idle,
-    /// To be read.
-    Due,
+    /// To be read; whether a message that came behind the report has put that off, which it does
+    /// once: it may have woken the waiters of another kind of lock.
+    Due { is_put_off: bool },
     /// The read was sent; whether a change was reported since.
     Sent { changed: bool },
     /// The server reports the next change.
@@ -173,40 +174,46 @@ impl TrackedKeys {
         }
     }
 
-    /// Takes the keys to read now; and when the next are due.
-    pub(super) fn take_due(&mut self, now: Moment) -> (Vec<Arc<str>>, Option<Moment>) {
+    /// Takes the keys to read now; and when the next are due. `is_watched` says whether a channel
+    /// has watches: without one nothing need be read.
+    pub(super) fn take_due(
+        &mut self,
+        is_watched: impl Fn(&str) -> bool,
+        now: Moment,
+    ) -> (Vec<Arc<str>>, Option<Moment>) {
         let mut reads = Vec::new();
         if self.support == TrackingSupport::None {
             // All of them again on the next connection.
             self.due.clear();
             return (reads, None);
         }
-        while let Some(Reverse((at, key))) = self.due.peek() {
-            let at = *at;
+        while let Some(Reverse((at, key))) = self.due.pop() {
             if at > now {
+                self.due.push(Reverse((at, key)));
                 return (reads, Some(at));
             }
-            let entry = self.keys.get_mut(key).filter(|it| it.phase == Phase::Due);
-            let Some(entry) = entry else {
-                self.due.pop();
-                continue;
-            };
+            let Some(entry) = self.keys.get_mut(&key) else { continue };
+            let Phase::Due { is_put_off } = entry.phase else { continue };
+            // A first read has no report as its cause.
             if at != AT_ONCE {
-                if entry.not_before(at) > now {
-                    // A message came behind the report.
-                    self.due.pop();
-                    entry.schedule(at, &mut self.due);
+                let not_before = entry.not_before(at);
+                if !entry.channels.iter().any(|channel| is_watched(channel)) {
+                    entry.phase = Phase::Idle;
                     continue;
                 }
-                // A first read has no report as its cause.
+                if not_before > now && !is_put_off {
+                    entry.phase = Phase::Due { is_put_off: true };
+                    self.due.push(Reverse((not_before, key)));
+                    continue;
+                }
                 if !self.budget.take(now) {
+                    self.due.push(Reverse((at, key)));
                     return (reads, Some(now + ReadBudget::PAUSE));
                 }
             }
-            self.due.pop();
             entry.phase = Phase::Sent { changed: false };
             entry.read = Some(now);
-            reads.push(Arc::clone(&entry.key));
+            reads.push(key);
         }
         (reads, None)
     }
@@ -256,14 +263,14 @@ impl TrackedKey {
                 // The read may come behind the change, which another connection reports then.
                 return false;
             }
-            Phase::Sent { changed: true } | Phase::Idle | Phase::Due => return false,
+            Phase::Sent { changed: true } | Phase::Idle | Phase::Due { .. } => return false,
         }
         true
     }
 
     /// Has it read at `at`, or later.
     fn schedule(&mut self, at: Moment, due: &mut DueKeys) {
-        self.phase = Phase::Due;
+        self.phase = Phase::Due { is_put_off: false };
         due.push(Reverse((self.not_before(at), Arc::clone(&self.key))));
     }
 
