@@ -229,7 +229,7 @@ impl Maker<'_> {
         let mut columns = self.columns("contend", &["publish-retry", "gate", "ours"], &options);
         columns.extend(self.peers("contend", &options));
         let work = self.work("contended", "One lock, 8 threads of one process", columns, CONTENDED);
-        let (turn, rounds) = (Duration::from_millis(500), self.scale.rounds(6, 20));
+        let (turn, rounds) = (Duration::from_millis(500), self.scale.rounds(6, 40));
         Work { turn, rounds, priority: Priority::Nice, ..work }
     }
 
@@ -256,7 +256,7 @@ impl Maker<'_> {
         columns.iter_mut().for_each(|column| column.processes = 2);
         let title = "From `unlock()` in one process to the end of `lock()` in another";
         let work = self.work("handoff", title, columns, HANDOFF);
-        let (turn, rounds) = (Duration::from_secs(1), self.scale.rounds(4, 15));
+        let (turn, rounds) = (Duration::from_secs(1), self.scale.rounds(4, 40));
         Work { turn, rounds, priority: Priority::Nice, ..work }
     }
 
@@ -285,7 +285,7 @@ impl Maker<'_> {
         }
         let title = "One lock, 8 processes of one thread; Redisson's fair lock";
         let work = self.work("order", title, columns, ORDER);
-        let (turn, rounds) = (Duration::from_secs(2), self.scale.rounds(3, 10));
+        let (turn, rounds) = (Duration::from_secs(2), self.scale.rounds(3, 20));
         Work { turn, rounds, priority: Priority::Nice, ..work }
     }
 

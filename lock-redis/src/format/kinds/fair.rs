@@ -166,7 +166,7 @@ mod tests {
     fn release_grants_for_the_presence_of_a_waiter() {
         let presence = format!("PRESENCE = '{}'", WAITER_PRESENCE.as_millis());
         for script in [&RELEASE, &CLOSE] {
-            assert!(script.source.contains(&presence), "fair.lua lacks {presence}");
+            assert!(script.source.contains(&presence), "endings/fair.lua lacks {presence}");
         }
     }
 

@@ -82,12 +82,11 @@ fn words(command: &str, name: &str) -> Option<Vec<String>> {
         }
         "del" | "exists" | "get" | "getex" | "hkeys" | "hlen" | "incr" | "pttl" | "ssubscribe"
         | "strlen" | "subscribe" | "type" | "zcard" => &[name],
-        "hget" | "incrby" | "spublish" | "zmscore" | "zrem" => &[name, ANY],
         "zadd" | "zcount" | "zrange" | "zrangebyscore" | "zremrangebyrank" | "zrevrange" => {
             &[name, "0", "0"]
         }
-        "expire" | "getset" | "hdel" | "hexists" | "hmget" | "lpush" | "pexpire" | "publish"
-        | "set" | "setnx" => &[name, ANY],
+        "expire" | "getset" | "hdel" | "hexists" | "hget" | "hmget" | "incrby" | "lpush"
+        | "pexpire" | "publish" | "set" | "setnx" | "spublish" | "zmscore" | "zrem" => &[name, ANY],
         "getrange" | "hset" => &[name, ANY, ANY],
         "hrandfield" => &[name, "1"],
         "select" => &["0"],
