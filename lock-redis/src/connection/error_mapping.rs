@@ -291,8 +291,7 @@ fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Strin
             }
             _ => ("use a channel".to_owned(), ""),
         };
-        // The lock's key stands behind the colon.
-        (what, format!("&{}:*", name.split(':').next().unwrap_or_default()))
+        (what, acl_pattern('&', name))
     } else if unquoted.contains("key") {
         let key = match asked {
             Asked::Script(_, key) | Asked::Command(_, key) => *key,
@@ -305,7 +304,7 @@ fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Strin
         if let Asked::Script(script, _) = asked {
             for name in (script.names_beside)(key) {
                 rules.push(' ');
-                rules.push_str(&key_rule(&name));
+                rules.push_str(&acl_pattern('~', &name));
             }
         }
         (format!("use the key {key:?} or those beside it"), rules)
@@ -319,10 +318,11 @@ fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Strin
     )
 }
 
-/// What an access control list calls all keys that are called like this one, whatever the lock.
-pub(crate) fn key_rule(key: &str) -> String {
-    let begin = key.split(':').next().unwrap_or_default();
-    format!("~{begin}:*")
+/// What an access control list calls all keys (`~`) or channels (`&`) that are called like this
+/// one, whatever the lock, whose key stands behind the colon.
+pub(crate) fn acl_pattern(mark: char, name: &str) -> String {
+    let begin = name.split(':').next().unwrap_or_default();
+    format!("{mark}{begin}:*")
 }
 
 /// The command that the error names; failing that, the one that stands on the line it names;

@@ -96,10 +96,6 @@ impl KindFormat for Fair {
         false
     }
 
-    fn names_beside(&self, key: &str) -> Vec<String> {
-        names_beside(key)
-    }
-
     fn scripts(&self) -> &'static [&'static Script] {
         static ALL: [&Script; 4] = [&ACQUIRE, &RELEASE, &CLOSE, &FORCE];
         &ALL

@@ -51,8 +51,8 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
     }
 
     /// The keys that it has beside those of a mutex.
-    fn names_beside(&self, _key: &str) -> Vec<String> {
-        Vec::new()
+    fn names_beside(&self, key: &str) -> Vec<String> {
+        self.scripts().first().map_or_else(Vec::new, |script| (script.names_beside)(key))
     }
 
     /// All that it runs besides those of a mutex.

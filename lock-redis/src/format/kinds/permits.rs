@@ -108,10 +108,6 @@ impl KindFormat for PermitFormat {
         keys::channel(CHANNEL, key)
     }
 
-    fn names_beside(&self, key: &str) -> Vec<String> {
-        names_beside(key)
-    }
-
     /// The number under the name never goes, and says nothing of one waiter's permits.
     fn is_tracked(&self) -> bool {
         false

@@ -291,10 +291,6 @@ impl KindFormat for Read {
         keys::channel(CHANNEL, key)
     }
 
-    fn names_beside(&self, key: &str) -> Vec<String> {
-        names_beside(key)
-    }
-
     fn scripts(&self) -> &'static [&'static Script] {
         static ALL: [&Script; 3] = [&ACQUIRE_READ, &RELEASE_READ, &RENEW_READ];
         &ALL
@@ -408,6 +404,11 @@ impl KindFormat for Read {
 impl KindFormat for Write {
     fn channel(&self, key: &str) -> String {
         Read.channel(key)
+    }
+
+    /// None but those of [`Read`].
+    fn names_beside(&self, _key: &str) -> Vec<String> {
+        Vec::new()
     }
 
     fn scripts(&self) -> &'static [&'static Script] {

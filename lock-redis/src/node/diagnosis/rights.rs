@@ -4,7 +4,7 @@
 //! each key: a command is missing if it is refused with all of them, a key if all commands are.
 
 use super::{Asking, Examination, StoreKind};
-use crate::connection::error_mapping::key_rule;
+use crate::connection::error_mapping::acl_pattern;
 use crate::connection::{Reply, ServerError, Text};
 use crate::format::Format;
 use crate::keys;
@@ -148,7 +148,9 @@ impl Rights {
         let mut keys = vec![lock];
         if let Some(owned) = format.0.owned() {
             keys.extend(
-                owned.names_beside(&name).map(|name| rights.add(key_rule(&name), name, false)),
+                owned
+                    .names_beside(&name)
+                    .map(|name| rights.add(acl_pattern('~', &name), name, false)),
             );
             if let StoreKind::Quorum { .. } = store {
                 for command in owned.dialect.scripts.propose.commands(None) {
@@ -171,7 +173,7 @@ impl Rights {
                 let mut places = vec![lock];
                 places.extend(names.into_iter().map(|name| {
                     let is_any_lock = !terms.has_prefix && name.starts_with(&format!("{{{PROBE}"));
-                    rights.add(key_rule(&name), name, is_any_lock)
+                    rights.add(acl_pattern('~', &name), name, is_any_lock)
                 }));
                 let of_keys = |command: &&String| !matches!(command.as_str(), "time" | "publish");
                 for command in commands.iter().filter(of_keys) {
@@ -186,8 +188,7 @@ impl Rights {
             };
             let inboxes = owned.inboxes(&name, asking.node.inner.client);
             for channel in owned.channels_of_all(&name).into_iter().chain(inboxes) {
-                let begin = channel.split(':').next().unwrap_or_default();
-                let place = rights.add(format!("&{begin}:*"), channel, false);
+                let place = rights.add(acl_pattern('&', &channel), channel, false);
                 // No channel needs to be allowed to be left.
                 for (verb, place) in verbs.into_iter().zip([Some(place), Some(place), None]) {
                     rights.question(verb, place, false);

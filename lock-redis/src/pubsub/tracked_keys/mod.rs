@@ -196,11 +196,11 @@ impl TrackedKeys {
             let Phase::Due { is_put_off } = entry.phase else { continue };
             // A first read has no report as its cause.
             if at != AT_ONCE {
-                let not_before = entry.not_before(at);
-                if !entry.channels.iter().any(|channel| is_watched(channel)) {
+                if !entry.has_watches(&is_watched) {
                     entry.phase = Phase::Idle;
                     continue;
                 }
+                let not_before = entry.not_before(at);
                 if not_before > now && !is_put_off {
                     entry.phase = Phase::Due { is_put_off: true };
                     self.due.push(Reverse((not_before, key)));
@@ -254,7 +254,7 @@ impl TrackedKey {
         due: &mut DueKeys,
     ) -> bool {
         match self.phase {
-            Phase::Tracked if self.channels.iter().any(|channel| is_watched(channel)) => {
+            Phase::Tracked if self.has_watches(is_watched) => {
                 self.schedule(now, due);
             }
             Phase::Tracked => self.phase = Phase::Idle,
@@ -266,6 +266,10 @@ impl TrackedKey {
             Phase::Sent { changed: true } | Phase::Idle | Phase::Due { .. } => return false,
         }
         true
+    }
+
+    fn has_watches(&self, is_watched: impl Fn(&str) -> bool) -> bool {
+        self.channels.iter().any(|channel| is_watched(channel))
     }
 
     /// Has it read at `at`, or later.

@@ -65,13 +65,19 @@ fn reads_of_a_key_keep_a_distance() {
     assert!(keys.is_tracked("k"), "it will be read");
 }
 
-#[test]
-fn message_behind_the_report_puts_the_read_off() {
+/// The same key, changed at 30 ms, whose read a message behind the report has put off to 50 ms.
+fn put_off() -> TrackedKeys {
     let mut keys = tracked();
     read(&mut keys, KeyState::Held, 1);
     change(&mut keys, 30);
     keys.message("k", at(30));
     assert_eq!(keys.take_due(all, at(30)), (Vec::new(), Some(at(50))));
+    keys
+}
+
+#[test]
+fn message_behind_the_report_puts_the_read_off() {
+    let mut keys = put_off();
     // Of another kind of lock, perhaps: the waiters of this one learn of a release by the read.
     keys.message("k", at(45));
     assert_eq!(keys.take_due(all, at(50)).0.len(), 1, "it is put off once");
@@ -80,11 +86,7 @@ fn message_behind_the_report_puts_the_read_off() {
 
 #[test]
 fn key_whose_waiters_have_gone_is_not_read() {
-    let mut keys = tracked();
-    read(&mut keys, KeyState::Held, 1);
-    change(&mut keys, 30);
-    keys.message("k", at(30));
-    assert_eq!(keys.take_due(all, at(30)), (Vec::new(), Some(at(50))));
+    let mut keys = put_off();
     assert_eq!(keys.take_due(|_| false, at(50)), (Vec::new(), None));
     assert!(!keys.is_tracked("k"));
     assert!(keys.watch(&key("k"), &key("c")));
