@@ -20,6 +20,9 @@ mod guarantees;
 // No circle of imports between modules.
 mod modules;
 
+// The tools for servers at a distance and on addresses of their own.
+mod networks;
+
 // The dependencies of a program that uses the crates, and the files that they publish.
 mod packages;
 

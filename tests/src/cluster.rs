@@ -1,5 +1,7 @@
 //! [`Cluster`]: a Redis Cluster of three masters with a replica each.
 
+use super::addresses;
+use super::distance::{Network, Reach};
 use super::probe::{Probe, Value};
 use super::process::RedisServer;
 use super::rights;
@@ -14,6 +16,9 @@ use std::time::Duration;
 pub const SLOTS: u16 = 16_384;
 
 const MASTERS: usize = 3;
+
+/// The loopback address of the first node of a cluster whose nodes have different ones.
+const FIRST_ADDRESS: u8 = 21;
 
 /// How long the nodes may take to agree. Measured: 2 to 4 s until all know each replica.
 const AGREEMENT: Duration = Duration::from_secs(120);
@@ -143,6 +148,20 @@ impl Cluster {
         cluster
     }
 
+    /// Node `n` on the loopback address 127.0.0.(21 + `n`), with more for each of its own. Its URL
+    /// is [`Self::url_at`].
+    pub fn start_apart(mut arguments: impl FnMut(usize) -> Vec<String>) -> Self {
+        Self::start_each(|number| {
+            let apart = addresses::arguments(Self::address(number), "--cluster-announce-ip");
+            [apart, arguments(number)].concat()
+        })
+    }
+
+    /// The number of the loopback address of this node in [`Self::start_apart`].
+    pub fn address(number: usize) -> u8 {
+        FIRST_ADDRESS + u8::try_from(number).expect("a cluster has few nodes")
+    }
+
     fn form(&self) {
         for (number, node) in self.nodes.iter().enumerate() {
             let mut probe = node.probe();
@@ -223,9 +242,26 @@ impl Cluster {
 
     /// The same with these nodes.
     pub fn url_of(&self, nodes: &[usize]) -> String {
-        let hosts: Vec<_> =
-            nodes.iter().map(|node| format!("127.0.0.1:{}", self.nodes[*node].port())).collect();
-        format!("redis+cluster://{}@{}", rights::LOGIN, hosts.join(","))
+        self.url_at(nodes, |_| "127.0.0.1".to_owned())
+    }
+
+    /// The same with these nodes, each at the host that `host` makes of the number of its
+    /// [`address`](Self::address), as [`addresses::loopback`] and [`addresses::name`] do.
+    pub fn url_at(&self, nodes: &[usize], host: impl Fn(u8) -> String) -> String {
+        let place = |&node: &usize| (host(Self::address(node)), self.nodes[node].port());
+        url(nodes.iter().map(place))
+    }
+
+    /// The same over a network whose servers are all nodes, in their order, with the option that
+    /// keeps the client on it, and room for more behind it.
+    pub fn url_over(&self, network: &Network) -> String {
+        let hosts = network.ports().into_iter().map(|port| ("127.0.0.1".to_owned(), port));
+        format!("{}?{}", url(hosts), network.address_map())
+    }
+
+    /// A network to all nodes, the `n`th of which is reached as `reach` says of `n`.
+    pub fn network(&self, reach: impl Fn(usize) -> Reach) -> Network {
+        Network::new(self.nodes.iter().enumerate().map(|(at, node)| (node.port(), reach(at))))
     }
 
     pub fn node(&self, number: usize) -> &RedisServer {
@@ -557,6 +593,12 @@ fn info(probe: &mut Probe, field: &str) -> Option<String> {
     let Value::Text(info) = probe.try_command(&["CLUSTER", "INFO"]).ok()? else { return None };
     let mut lines = info.lines().filter_map(|line| line.split_once(':'));
     lines.find(|(name, _)| *name == field).map(|(_, value)| value.trim().to_owned())
+}
+
+/// `redis+cluster://`, with these hosts, for the user with the least rights.
+fn url(places: impl Iterator<Item = (String, u16)>) -> String {
+    let hosts: Vec<_> = places.map(|(host, port)| format!("{host}:{port}")).collect();
+    format!("redis+cluster://{}@{}", rights::LOGIN, hosts.join(","))
 }
 
 /// Makes a cluster of this node alone, and waits until it serves all slots.

@@ -10,6 +10,7 @@
 #![allow(clippy::new_without_default, reason = "it starts something")]
 #![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "it is not published")]
 
+pub mod addresses;
 pub mod authority;
 pub mod child;
 pub mod claims;

@@ -83,8 +83,13 @@ impl RedisServer {
 
     /// A sentinel, with these lines in its settings.
     pub fn start_sentinel(settings: &str) -> Self {
+        Self::start_sentinel_with(settings, Vec::new())
+    }
+
+    /// The same with more on the command line.
+    pub fn start_sentinel_with(settings: &str, arguments: Vec<String>) -> Self {
         let sentinel = Some(settings.to_owned());
-        Self::launch(Setup { sentinel, without_user: true, ..Setup::default() })
+        Self::launch(Setup { arguments, sentinel, without_user: true, ..Setup::default() })
     }
 
     /// One on a port whose cluster bus, 10,000 above, is below the ports of outgoing connections,

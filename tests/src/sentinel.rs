@@ -1,5 +1,7 @@
 //! [`Group`]: a master with two replicas, and three sentinels that watch them, all of our own.
 
+use super::addresses;
+use super::distance::{Network, Reach};
 use super::probe::{Probe, Value};
 use super::process::RedisServer;
 use super::rights::LOGIN;
@@ -27,10 +29,23 @@ const AT_ONCE: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
 /// From when on where the master stays: on a busy machine it may be silent for a while.
 const STEADY: Duration = Duration::from_secs(30);
 
+/// Where the members of a group announce themselves.
+#[derive(Clone, Copy)]
+enum Hosts {
+    /// All at 127.0.0.1.
+    Same,
+    /// Server `n` at 127.0.0.(31 + `n`), sentinel `n` at 127.0.0.(41 + `n`).
+    Apart,
+}
+
+const FIRST_SERVER: u8 = 31;
+const FIRST_SENTINEL: u8 = 41;
+
 /// Servers and sentinels. The first server begins as master.
 pub struct Group {
     /// What the master is called: see [`fresh_name`].
     name: String,
+    hosts: Hosts,
     pub servers: Vec<RedisServer>,
     pub sentinels: Vec<RedisServer>,
 }
@@ -43,29 +58,36 @@ impl Group {
 
     /// The same for tests in which the master stays.
     pub fn steady() -> Self {
-        Self::launch(2, 3, STEADY)
+        Self::launch(2, 3, STEADY, Hosts::Same)
     }
 
     /// So many replicas and sentinels.
     pub fn start_with(replicas: usize, sentinels: usize) -> Self {
-        Self::launch(replicas, sentinels, DOWN_AFTER)
+        Self::launch(replicas, sentinels, DOWN_AFTER, Hosts::Same)
+    }
+
+    /// The same as [`Self::start`], each on a loopback address of its own: server `n` on
+    /// 127.0.0.(31 + `n`), sentinel `n` on 127.0.0.(41 + `n`), where [`Self::url_at`] has them.
+    pub fn start_apart() -> Self {
+        Self::launch(2, 3, DOWN_AFTER, Hosts::Apart)
     }
 
     /// Steady until it is quiet: else a master that is silent for a moment would be replaced before
     /// the test begins.
-    fn launch(replicas: usize, sentinels: usize, down_after: Duration) -> Self {
+    fn launch(replicas: usize, sentinels: usize, down_after: Duration, hosts: Hosts) -> Self {
         let name = fresh_name();
-        let master = RedisServer::start_with(&AT_ONCE);
+        let host = hosts.server(0);
+        let master = hosts.start_server(0, &AT_ONCE);
         let port = master.port().to_string();
         let mut servers = vec![master];
-        for _ in 0..replicas {
-            let more = [&["--replicaof", "127.0.0.1", &port], &AT_ONCE[..]].concat();
-            servers.push(RedisServer::start_with(&more));
+        for place in 1..=replicas {
+            let more = [&["--replicaof", &host, &port], &AT_ONCE[..]].concat();
+            servers.push(hosts.start_server(place, &more));
         }
-        let settings = settings(&name, servers[0].port(), sentinels, replicas.max(1));
-        let sentinels =
-            (0..sentinels).map(|_| RedisServer::start_sentinel(&settings)).collect::<Vec<_>>();
-        let group = Self { name, servers, sentinels };
+        let settings = settings(&name, &host, servers[0].port(), sentinels, replicas.max(1));
+        let start = |place| hosts.start_sentinel(place, &settings);
+        let sentinels = (0..sentinels).map(start).collect();
+        let group = Self { name, hosts, servers, sentinels };
         group.set_periods(&HASTE);
         group.await_quiet(replicas);
         group.set_down_after(down_after);
@@ -76,11 +98,12 @@ impl Group {
     /// sentinels that have heard of so many failovers.
     pub fn namesake(&self, sentinels: usize, epoch: u64) -> Self {
         let server = RedisServer::start_with(&AT_ONCE);
-        let settings = settings(&self.name, server.port(), sentinels, 1);
+        let settings = settings(&self.name, "127.0.0.1", server.port(), sentinels, 1);
         let settings = format!("{settings}sentinel config-epoch {} {epoch}\n", self.name);
         let start = |_| RedisServer::start_sentinel(&settings);
         let sentinels = (0..sentinels).map(start).collect();
-        let group = Self { name: self.name.clone(), servers: vec![server], sentinels };
+        let (name, hosts) = (self.name.clone(), Hosts::Same);
+        let group = Self { name, hosts, servers: vec![server], sentinels };
         group.set_periods(&HASTE);
         group.await_quiet(0);
         group
@@ -89,10 +112,11 @@ impl Group {
     /// Kills this sentinel, and starts another one in its place, with another ID and on another
     /// port. Returns when it and the others know each other.
     pub fn recreate_sentinel(&mut self, place: usize) {
-        let master = self.servers[self.master()].port();
+        let master = self.master();
+        let (host, port) = (self.hosts.server(master), self.servers[master].port());
         self.sentinels[place].kill();
-        let settings = settings(&self.name, master, self.sentinels.len(), self.servers.len());
-        self.sentinels[place] = RedisServer::start_sentinel(&settings);
+        let settings = settings(&self.name, &host, port, self.sentinels.len(), self.servers.len());
+        self.sentinels[place] = self.hosts.start_sentinel(place, &settings);
         self.set_periods(&HASTE);
         let ids: Vec<_> = (0..self.sentinels.len()).map(|it| self.sentinel_id(it)).collect();
         eventually("the sentinels know each other", BOUND, || {
@@ -160,6 +184,21 @@ impl Group {
     /// The same with the sentinels on these ports.
     pub fn url_of(&self, ports: &[u16]) -> String {
         url(&self.name, ports)
+    }
+
+    /// The same with all sentinels, each at the host that `host` makes of the number of its
+    /// loopback address, as [`addresses::loopback`] and [`addresses::name`] do.
+    pub fn url_at(&self, host: impl Fn(u8) -> String) -> String {
+        let place = |(at, port): (usize, u16)| (host(nth(FIRST_SENTINEL, at)), port);
+        url_with(&self.name, self.sentinel_ports().into_iter().enumerate().map(place))
+    }
+
+    /// A network to all sentinels, the `n`th of which is reached as `reach` says of `n`; its ports
+    /// are for [`Self::url_of`].
+    pub fn network(&self, reach: impl Fn(usize) -> Reach) -> Network {
+        Network::new(
+            self.sentinel_ports().into_iter().enumerate().map(|(at, port)| (port, reach(at))),
+        )
     }
 
     pub fn sentinel_ports(&self) -> Vec<u16> {
@@ -293,12 +332,47 @@ impl Group {
     }
 }
 
+impl Hosts {
+    fn server(self, place: usize) -> String {
+        match self {
+            Self::Same => "127.0.0.1".to_owned(),
+            Self::Apart => addresses::loopback(nth(FIRST_SERVER, place)),
+        }
+    }
+
+    fn start_server(self, place: usize, arguments: &[&str]) -> RedisServer {
+        let apart = match self {
+            Self::Same => Vec::new(),
+            Self::Apart => addresses::arguments(nth(FIRST_SERVER, place), "--replica-announce-ip"),
+        };
+        let apart: Vec<_> = apart.iter().map(String::as_str).collect();
+        RedisServer::start_with(&[arguments, &apart].concat())
+    }
+
+    fn start_sentinel(self, place: usize, settings: &str) -> RedisServer {
+        match self {
+            Self::Same => RedisServer::start_sentinel(settings),
+            Self::Apart => {
+                let address = addresses::loopback(nth(FIRST_SENTINEL, place));
+                let settings = format!("sentinel announce-ip {address}\n{settings}");
+                let bind = ["--bind", "127.0.0.1", &address].map(str::to_owned);
+                RedisServer::start_sentinel_with(&settings, bind.into())
+            }
+        }
+    }
+}
+
+/// The number of the loopback address so far behind the first one.
+fn nth(first: u8, place: usize) -> u8 {
+    first + u8::try_from(place).expect("a group has few members")
+}
+
 /// What stands in the file of a sentinel of so many, of a master with so many replicas.
-fn settings(name: &str, port: u16, sentinels: usize, replicas: usize) -> String {
+fn settings(name: &str, host: &str, port: u16, sentinels: usize, replicas: usize) -> String {
     // More than half of them have to agree that the master is down, and on who replaces it.
     let quorum = sentinels / 2 + 1;
     format!(
-        "sentinel monitor {name} 127.0.0.1 {port} {quorum}\n\
+        "sentinel monitor {name} {host} {port} {quorum}\n\
          sentinel down-after-milliseconds {name} {}\n\
          sentinel failover-timeout {name} 1000\n\
          sentinel parallel-syncs {name} {replicas}\n",
@@ -322,7 +396,11 @@ pub fn fresh_name() -> String {
 
 /// `redis+sentinel://..` with the sentinels on these ports.
 pub fn url(name: &str, ports: &[u16]) -> String {
-    let hosts: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    url_with(name, ports.iter().map(|port| ("127.0.0.1".to_owned(), *port)))
+}
+
+fn url_with(name: &str, places: impl Iterator<Item = (String, u16)>) -> String {
+    let hosts: Vec<_> = places.map(|(host, port)| format!("{host}:{port}")).collect();
     format!("redis+sentinel://{LOGIN}@{}/{name}", hosts.join(","))
 }
 
