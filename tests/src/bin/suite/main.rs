@@ -31,9 +31,10 @@ struct Arguments {
     #[arg(long, value_name = "DURATION")]
     soak: Option<humantime::Duration>,
 
-    /// Only the jobs whose names contain this text.
-    #[arg(long, value_name = "TEXT")]
-    only: Option<String>,
+    /// Only the jobs with these names, or where a job has no such name those whose names contain
+    /// it, as in `cluster,sentinel`.
+    #[arg(long, value_name = "TEXT,..", value_delimiter = ',')]
+    only: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -49,10 +50,10 @@ fn main() -> ExitCode {
         // Each round of a soak tries other schedules.
         let first_seed = (soak > Duration::ZERO).then(|| fastrand::u64(..) >> 16);
         let mut plan = plan::plan(tier, binaries, first_seed);
-        if let Some(text) = &arguments.only
-            && let Err(names) = plan.keep(text)
+        if !arguments.only.is_empty()
+            && let Err(why) = plan.keep(&arguments.only)
         {
-            eprintln!("no job has `{text}` in its name: there are {names}");
+            eprintln!("{why}");
             return ExitCode::FAILURE;
         }
         run(plan, &mut report);

@@ -3,6 +3,7 @@
 use crate::build::Binaries;
 use crate::job::{Job, LOGS};
 use std::collections::HashSet;
+use std::process::{Command, Stdio};
 
 /// How much is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,20 +27,30 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Leaves out all jobs without this text in their names.
+    /// Leaves out all jobs that none of these texts chooses: it is the name of a job, or else a
+    /// part of it.
     ///
     /// # Errors
     ///
-    /// The names of all jobs, if none is left.
-    pub(crate) fn keep(&mut self, text: &str) -> Result<(), String> {
-        let lanes = self.phases.iter_mut().flat_map(|phase| &mut phase.lanes);
-        let mut left_out = Vec::new();
-        let mut is_empty = true;
-        for lane in lanes.chain(&mut self.background) {
-            left_out.extend(lane.extract_if(.., |job| !job.name.contains(text)).map(|it| it.name));
-            is_empty &= lane.is_empty();
+    /// A text that chooses none, and the names of all jobs.
+    pub(crate) fn keep(&mut self, texts: &[String]) -> Result<(), String> {
+        let phases = self.phases.iter().flat_map(|phase| &phase.lanes);
+        let jobs = phases.chain(&self.background).flatten();
+        let names: Vec<_> = jobs.map(|job| job.name.clone()).collect();
+        let mut chosen = HashSet::new();
+        for text in texts {
+            let is_name = names.contains(text);
+            let fits = |name: &&String| if is_name { *name == text } else { name.contains(text) };
+            if !names.iter().any(|name| fits(&name)) {
+                return Err(format!("no job is called `{text}`: there are {}", names.join(", ")));
+            }
+            chosen.extend(names.iter().filter(fits));
         }
-        if is_empty { Err(left_out.join(", ")) } else { Ok(()) }
+        let phases = self.phases.iter_mut().flat_map(|phase| &mut phase.lanes);
+        for lane in phases.chain(&mut self.background) {
+            lane.retain(|job| chosen.contains(&job.name));
+        }
+        Ok(())
     }
 }
 
@@ -51,6 +62,31 @@ pub(crate) fn excuses() -> String {
 
 /// The tests that measure how equal shares of a lock are, which other tests would change.
 const TURNS: &str = "turns::";
+
+/// What `tests/servers.sh` calls a server whose `CLUSTER SHARDS` leaves out the slots of a failed
+/// master, as that of many versions does.
+const OLDER: &str = "redis-7.2";
+
+/// Where its binary is. It is fetched, which takes some ten seconds, once on a machine.
+///
+/// # Errors
+///
+/// Why it cannot be had here.
+fn older_server() -> Result<String, String> {
+    let fetch = ["60", "tests/servers.sh", "--fetch", OLDER];
+    let output = Command::new("timeout").args(fetch).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{}: {error}", fetch[1]))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    // The path, and then the version in brackets.
+    match text(&output.stdout).split_once(" (") {
+        Some((path, _)) if output.status.success() => Ok(path.to_owned()),
+        _ => {
+            let why = text(&output.stderr);
+            let why = why.lines().last().unwrap_or("it took longer than a minute");
+            Err(format!("{OLDER} cannot be fetched: {why}"))
+        }
+    }
+}
 
 /// What runs in this tier.
 pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> Plan {
@@ -68,6 +104,7 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> 
         vec![
             suite.tests("standalone", 10).args(&["--skip", TURNS]),
             suite.tests("cluster", 10),
+            suite.failovers_on_older_server(),
             suite.tests("lock_cluster", 8),
         ],
         vec![
@@ -125,6 +162,19 @@ impl Suite<'_> {
     /// Who has how many turns on a server at a distance.
     fn turns(&self) -> Job {
         self.tests("standalone", 1).named("turns").args(&[TURNS])
+    }
+
+    /// Failovers of a cluster of older servers, or why there are none.
+    fn failovers_on_older_server(&self) -> Job {
+        let name = format!("cluster on {OLDER}");
+        match older_server() {
+            Ok(server) => self
+                .tests("cluster", 10)
+                .named(&name)
+                .args(&["failover::", "failover_safety::"])
+                .env("REDIS_SERVER", &server),
+            Err(why) => Job::new(&name, &["echo", &format!("skipped: {why}")]),
+        }
     }
 
     /// The binaries that are not `planned`. Most have no tests; a new one is run all the same.
