@@ -39,6 +39,9 @@ mod endpoints;
 // Nodes of another cluster.
 mod foreign_nodes;
 
+// Slots that the servers move at once.
+mod moved_at_once;
+
 // Grants that replicas confirm.
 mod replicas;
 

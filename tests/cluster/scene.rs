@@ -1,7 +1,7 @@
 //! What the tests here have in common: clients, and proof that no two were inside.
 
 use distlock::{
-    Backend, Client, ClientId, Config, Context, DistLock, Error, FencingToken, LockGuard,
+    Backend, Client, ClientId, Config, Context, DistLock, Error, FencingToken, LockGuard, Mutex,
     SystemClock,
 };
 use std::sync::Arc;
@@ -101,7 +101,10 @@ impl Load {
     }
 
     pub(crate) fn work(&self, client: &Client, name: &str) {
-        let lock = client.mutex(name).unwrap();
+        self.take_turns(&client.mutex(name).unwrap());
+    }
+
+    pub(crate) fn take_turns(&self, lock: &Mutex) {
         while !self.stop.load(Ordering::SeqCst) {
             match lock.try_lock_for(Duration::from_secs(20)) {
                 Ok(Some(guard)) => {

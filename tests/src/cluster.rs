@@ -1,5 +1,7 @@
 //! [`Cluster`]: a Redis Cluster of three masters with a replica each.
 
+mod moves;
+
 use super::addresses;
 use super::distance::{Network, Reach};
 use super::probe::{Probe, Value};
@@ -464,93 +466,10 @@ impl Cluster {
         new
     }
 
-    /// Waits until the next node of a slot knows the epoch of the present one. It takes a new epoch
-    /// with the slot only if it knows one as new as its own, and no node believes an owner with an
-    /// older epoch than the slot's. The present node's epoch may be new, too: it just got the slot.
-    fn wait_for_epoch(&self, from: usize, to: usize) {
-        let epoch = |node: usize, field| {
-            info(&mut self.nodes[node].probe(), field).and_then(|epoch| epoch.parse::<u64>().ok())
-        };
-        let newest = epoch(from, "cluster_my_epoch");
-        eventually("the next node knows the epoch of the one before", AGREEMENT, || {
-            epoch(to, "cluster_current_epoch") >= newest
-        });
-    }
-
-    /// Begins to move a slot: keys that are not there any more are asked for at its new node.
-    pub fn begin_to_move(&self, slot: u16, from: usize, to: usize) {
-        self.wait_for_epoch(from, to);
-        let (slot, source, target) = (slot.to_string(), self.id(from), self.id(to));
-        ok(&mut self.nodes[to].probe(), &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]);
-        ok(&mut self.nodes[from].probe(), &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]);
-    }
-
-    /// Moves the keys that are in a slot.
-    pub fn move_keys(&self, slot: u16, from: usize, to: usize) {
-        let (mut probe, slot) = (self.nodes[from].probe(), slot.to_string());
-        let port = self.nodes[to].port_for_nodes().to_string();
-        loop {
-            let keys = probe.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]).texts();
-            if keys.is_empty() {
-                return;
-            }
-            let keys: Vec<_> = keys.iter().map(String::as_str).collect();
-            let head = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-            let answer = probe.command(&[&head, &keys[..]].concat());
-            assert!(matches!(answer, Value::Text(_)), "{answer:?}");
-        }
-    }
-
-    /// Tells the nodes that a slot has a new owner: the new and the old owner first.
-    pub fn end_to_move(&self, slot: u16, from: usize, to: usize) {
-        let (slot, target) = (slot.to_string(), self.id(to));
-        let words = ["CLUSTER", "SETSLOT", &slot, "NODE", &target];
-        ok(&mut self.nodes[to].probe(), &words);
-        // A node that has given its last slot away may be a replica by now, and knows the owner.
-        let answer = self.nodes[from].probe().command(&words);
-        let is_replica = matches!(&answer, Value::Error(why) if why.contains("only with masters"));
-        assert!(is_replica || answer == Value::Text("OK".to_owned()), "{answer:?}");
-    }
-
-    /// Moves many slots, each with its keys, one after the other, over the same two connections.
-    pub fn move_slots(&self, slots: &[u16], from: usize, to: usize) {
-        self.wait_for_epoch(from, to);
-        let (source, target) = (self.id(from), self.id(to));
-        let port = self.nodes[to].port_for_nodes().to_string();
-        let (mut left, mut right) = (self.nodes[from].probe(), self.nodes[to].probe());
-        for slot in slots {
-            let slot = slot.to_string();
-            ok(&mut right, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]);
-            ok(&mut left, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]);
-            loop {
-                let keys = left.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]).texts();
-                if keys.is_empty() {
-                    break;
-                }
-                let head = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
-                let keys: Vec<_> = keys.iter().map(String::as_str).collect();
-                let answer = left.command(&[&head, &keys[..]].concat());
-                assert!(matches!(answer, Value::Text(_)), "{answer:?}");
-            }
-            ok(&mut right, &["CLUSTER", "SETSLOT", &slot, "NODE", &target]);
-            ok(&mut left, &["CLUSTER", "SETSLOT", &slot, "NODE", &target]);
-        }
-        // Moved back before all have heard, the two nodes may be in the same epoch, and the slots
-        // be either's.
-        slots.last().into_iter().for_each(|slot| self.wait_for_owner(*slot, to));
-    }
-
     /// The slots that a node serves.
     pub fn slots_of(&self, node: usize) -> Vec<u16> {
         let view = View::of(&mut self.nodes[node].probe()).expect("it knows what it serves");
         view.slots(self.nodes[node].port()).collect()
-    }
-
-    /// Moves a slot with all its keys.
-    pub fn move_slot(&self, slot: u16, from: usize, to: usize) {
-        self.begin_to_move(slot, from, to);
-        self.move_keys(slot, from, to);
-        self.end_to_move(slot, from, to);
     }
 }
 

@@ -36,4 +36,5 @@ pub mod sentinel;
 pub mod subjects;
 pub mod time;
 pub mod time_of_day;
+pub mod version;
 pub mod wall;

@@ -2,8 +2,7 @@
 //! and no others. A test's own connections use the server's default user.
 
 use super::probe::{Probe, Value};
-use std::process::Command;
-use std::sync::LazyLock;
+use super::version::is_before_7;
 
 /// Name and password, as they stand in a URL.
 pub const LOGIN: &str = "locker:SECRET";
@@ -62,15 +61,6 @@ pub(super) fn on_cluster() -> Vec<&'static str> {
     let is_sharded = |word: &str| ["+spublish", "+ssubscribe", "+sunsubscribe"].contains(&word);
     rule.retain(|word| !is_before_7() || !is_sharded(word));
     rule
-}
-
-/// Whether the server that the tests run on is Redis 6.
-fn is_before_7() -> bool {
-    static VERSION: LazyLock<String> = LazyLock::new(|| {
-        let output = Command::new(super::process::binary()).arg("--version").output();
-        output.map_or_else(|_| String::new(), |o| String::from_utf8_lossy(&o.stdout).into_owned())
-    });
-    VERSION.contains(" v=6.")
 }
 
 /// What the server refused to that user, as `ACL LOG` tells it; nothing if it cannot be asked.
