@@ -99,8 +99,15 @@ impl Topology {
                 if to == node.address {
                     return Ok(NextHop::Later);
                 }
-                self.moved(slot, node, &to, by).map(|to| NextHop::To(to, RequestMode::Direct))
+                match self.moved(slot, node, &to, by) {
+                    Ok(to) => Ok(NextHop::To(to, RequestMode::Direct)),
+                    // No other node has heard of it yet.
+                    Err(_) if !to.has_host() => Ok(NextHop::Later),
+                    Err(failure) => Err(failure),
+                }
             }
+            // Until the slot has moved, only the redirect could say where.
+            (Some(Redirect::Ask(to)), _) if !to.has_host() => Ok(NextHop::Later),
             (Some(Redirect::Ask(to)), _) => {
                 let to = self.node(node, &to.said_by(&node.address.host), by)?;
                 Ok(NextHop::To(to, RequestMode::Asking))
@@ -109,13 +116,8 @@ impl Topology {
             (Some(_), _) | (None, Failure::NotSent(_)) => {
                 self.suspect(node);
                 // Another node may have taken over already.
-                self.refreshed(by)?;
-                match self.look(slot) {
-                    Some(owner) if !Arc::ptr_eq(&owner, node) => {
-                        Ok(NextHop::To(owner, RequestMode::Direct))
-                    }
-                    _ => Err(failure),
-                }
+                let successor = self.successor(slot, node, by)?.ok_or(failure)?;
+                Ok(NextHop::To(successor, RequestMode::Direct))
             }
             (None, Failure::Unknown(_)) => {
                 self.suspect(node);

@@ -65,8 +65,10 @@ pub(crate) struct SlotMap {
     replicas: Vec<Address>,
     /// The IDs and addresses of all nodes that known nodes have listed.
     nodes: HashSet<(String, Address)>,
-    /// The epoch of the last reply.
+    /// The epoch of the last reply; 0 if that was of a replica that the others cannot reach.
     epoch: u64,
+    /// Whether the last reply was of a master.
+    is_by_master: bool,
     /// Whether there was a reply.
     known: bool,
     last_number: u64,
@@ -84,6 +86,7 @@ impl SlotMap {
             replicas: Vec::new(),
             nodes: HashSet::new(),
             epoch: 0,
+            is_by_master: false,
             known: false,
             last_number: 0,
         }
@@ -95,6 +98,15 @@ impl SlotMap {
 
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Whether these nodes, most of the masters, may replace this map by one with a smaller epoch:
+    /// none was elected without them. The epoch of a replica proves nothing.
+    pub(crate) fn is_outvoted_by<'a>(&self, ids: impl Iterator<Item = &'a str>) -> bool {
+        let masters = self.masters.iter().filter(|node| node.listed.load(Ordering::Relaxed));
+        let masters: HashSet<_> = masters.filter_map(|node| node.node.identity()).collect();
+        let replied = ids.filter(|id| masters.iter().any(|master| **master == **id));
+        !self.is_by_master && replied.collect::<HashSet<_>>().len() * 2 > masters.len()
     }
 
     /// The owner of a slot.
@@ -266,7 +278,9 @@ impl SlotMap {
         masters.iter().for_each(|node| node.listed.store(true, Ordering::Relaxed));
         let forgotten = std::mem::replace(&mut self.masters, masters);
         self.owners = owners;
-        (self.epoch, self.known) = (told.epoch, true);
+        self.is_by_master = told.is_of_master();
+        self.epoch = if self.is_by_master || told.is_up { told.epoch } else { 0 };
+        self.known = true;
         Ok(RemovedNodes { gone, _forgotten: forgotten })
     }
 }

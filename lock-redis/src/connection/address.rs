@@ -27,13 +27,19 @@ impl Address {
         Some(Self::new(bare.unwrap_or(host), port.parse().ok().filter(|port| *port > 0)?))
     }
 
-    /// The same, with the host of the reporting server where the report has none (empty or `?`).
+    /// The same, with the host of the reporting server where the report has none.
     #[must_use]
     pub fn said_by(mut self, reporter: &str) -> Self {
-        if self.host.is_empty() || self.host == "?" {
+        if self.host.is_empty() {
             reporter.clone_into(&mut self.host);
         }
         self
+    }
+
+    /// Whether the host is known. A cluster node writes `?` for a host name that it was not told.
+    #[must_use]
+    pub fn has_host(&self) -> bool {
+        self.host != "?"
     }
 }
 

@@ -45,6 +45,8 @@ pub struct Deployment {
     pub accounts: Vec<usize>,
     /// How many of the configured servers belong to it.
     pub covered: usize,
+    /// How many of the configured servers answered, or are listed by one that did.
+    pub known: usize,
     /// How many servers are configured.
     pub configured: usize,
 }
@@ -54,6 +56,13 @@ impl Deployment {
     #[must_use]
     pub fn is_majority(&self) -> bool {
         self.covered * 2 > self.configured
+    }
+
+    /// Whether most of the configured servers that anything is known of belong to it. One that does
+    /// not answer is no vote against it, so all must have been asked.
+    #[must_use]
+    pub fn is_majority_of_known(&self) -> bool {
+        self.covered * 2 > self.known
     }
 }
 
@@ -84,18 +93,22 @@ pub fn deployments(configured: &[Address], accounts: &[Account]) -> Vec<Deployme
             None => servers.push((answered.map_or("", |it| &it.id), vec![address])),
         }
     }
+    let covers = |group: &[usize], (id, addresses): &(&str, Vec<&Address>)| {
+        let mut members = group.iter().map(|place| &accounts[*place]);
+        match *id {
+            "" => members.any(|it| addresses.iter().any(|address| it.covers(address))),
+            id => members.any(|it| it.id == id),
+        }
+    };
+    let is_known = |server: &&_| groups.iter().any(|group| covers(group, server));
+    let (known, configured) = (servers.iter().filter(is_known).count(), servers.len());
     let mut deployments: Vec<_> = groups
-        .into_iter()
-        .map(|group| {
-            let covers = |(id, addresses): &&(&str, Vec<&Address>)| {
-                let mut members = group.iter().map(|place| &accounts[*place]);
-                match *id {
-                    "" => members.any(|it| addresses.iter().any(|address| it.covers(address))),
-                    id => members.any(|it| it.id == id),
-                }
-            };
-            let covered = servers.iter().filter(covers).count();
-            Deployment { accounts: group, covered, configured: servers.len() }
+        .iter()
+        .map(|group| Deployment {
+            accounts: group.clone(),
+            covered: servers.iter().filter(|server| covers(group, server)).count(),
+            known,
+            configured,
         })
         .collect();
     deployments.sort_by_key(|deployment| std::cmp::Reverse(deployment.covered));
@@ -157,9 +170,13 @@ mod tests {
         Account { asked_at: at(port), id: id.to_owned(), listed: listed.collect() }
     }
 
-    fn found(configured: &[u16], accounts: &[Account]) -> Vec<(Vec<usize>, usize, usize)> {
+    fn all(configured: &[u16], accounts: &[Account]) -> Vec<Deployment> {
         let configured: Vec<_> = configured.iter().map(|port| at(*port)).collect();
-        let found = deployments(&configured, accounts).into_iter();
+        deployments(&configured, accounts)
+    }
+
+    fn found(configured: &[u16], accounts: &[Account]) -> Vec<(Vec<usize>, usize, usize)> {
+        let found = all(configured, accounts).into_iter();
         found.map(|it| (it.accounts, it.covered, it.configured)).collect()
     }
 
@@ -188,6 +205,22 @@ mod tests {
     fn servers_known_by_other_addresses_form_no_majority() {
         let accounts = [account(1, "a", &[("b", 12)]), account(2, "f", &[("g", 8)])];
         assert_eq!(found(&[1, 2], &accounts), [(vec![0], 1, 2), (vec![1], 1, 2)]);
+    }
+
+    #[test]
+    fn server_that_does_not_answer_is_no_vote_among_the_known() {
+        // One of three answers, and lists no other of them.
+        let accounts = [account(1, "a", &[("b", 12)]), account(2, "f", &[("g", 8)])];
+        let is_majority = |configured: &[u16], accounts: &[Account]| {
+            let found = all(configured, accounts);
+            (found[0].is_majority(), found[0].is_majority_of_known())
+        };
+        assert_eq!(is_majority(&[1, 2, 3], &accounts[..1]), (false, true));
+        assert_eq!(is_majority(&[1, 2, 3], &accounts), (false, false));
+        // A silent one that is listed is a vote.
+        let accounts = [account(1, "a", &[("b", 3)]), account(2, "f", &[("g", 8)])];
+        assert_eq!(is_majority(&[1, 2, 3], &accounts), (true, true));
+        assert_eq!(is_majority(&[1, 2, 3, 4, 5], &accounts), (false, true));
     }
 
     #[test]

@@ -51,6 +51,7 @@ use lock_core::{
     Backend, ClientId, Clock, Error, ErrorKind, Finding, LockName, Moment, Replicas, Replication,
 };
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -205,6 +206,12 @@ impl Node {
     pub fn shards(&self, host: &str, tls: bool, by: Moment) -> Result<Shards, Failure> {
         let port = if tls { Port::Tls } else { Port::Plain };
         cluster::ask(&mut *self.inner.pool.borrow(by)?, host, port, by)
+    }
+
+    /// The IP addresses that the server's host name leads to, by `by`; none where that is unknown.
+    #[must_use]
+    pub fn resolve(&self, by: Moment) -> Vec<SocketAddr> {
+        self.inner.dialer.resolve(by)
     }
 
     /// This server is a master no longer: requests under way fail now, and all connections to it

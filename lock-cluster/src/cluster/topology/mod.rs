@@ -1,13 +1,15 @@
 //! [`Topology`]: the slot map, and the background task that refreshes it.
 //!
-//! The task asks one node at a time: periodically while the cluster is in use, and at once after
-//! a failure, another node than the failed one. Concurrent requests share a refresh. The reply of a
-//! node with a smaller epoch is not used while the node may be isolated.
+//! The task (`refresh`) works periodically while the cluster is in use, and at once after a failure.
+//! Concurrent requests share a refresh. `survey` asks several nodes where the first one does not
+//! answer, and `evidence` decides which of their replies counts.
 //!
 //! A cluster is known by the IDs of its nodes: a reply counts if the last reply listed the ID of
 //! the node, because its address may lead to another cluster by now.
 
+mod evidence;
 mod refresh;
+mod survey;
 #[cfg(test)]
 mod tests;
 
@@ -18,12 +20,12 @@ use lock_core::backend::Failure;
 use lock_core::{Clock, Error, Finding, FindingLevel, LockName, Moment};
 use lock_redis::parts::{Address, Format, Granted, StoreKind, WatchRegistry, compare_clocks};
 use parking_lot::{Mutex, RwLock};
-use refresh::SOURCE_TIMEOUT;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use survey::{HEDGE, Source, Survey, SurveyReply};
 
 /// See the [module's text](self). Shared by the task and the requests.
 pub(crate) struct Topology {
@@ -42,8 +44,8 @@ pub(crate) struct Topology {
     /// Whether there was a request since the last refresh.
     used: AtomicBool,
     pub(crate) watches: WatchRegistry,
-    /// Since when no known node has answered.
-    silent_since: Mutex<Option<Moment>>,
+    /// When a known node answered last.
+    last_answer: Mutex<Option<Moment>>,
     pub(crate) granted: Granted,
     /// The nodes of other clusters that were reported, with their addresses.
     reported: Mutex<HashSet<(String, Address)>>,
@@ -78,7 +80,7 @@ impl Topology {
             refresh_state,
             used: AtomicBool::new(false),
             watches: WatchRegistry::default(),
-            silent_since: Mutex::default(),
+            last_answer: Mutex::default(),
             granted: Granted::default(),
             reported: Mutex::default(),
         })
@@ -124,10 +126,10 @@ impl Topology {
             let began = self.clock.now();
             match self.refreshed(by) {
                 Ok(()) => break,
-                // Slow nodes get more time in the next refresh. Refusals come at once.
+                // Slow nodes are asked again. Refusals come at once.
                 Err(failure) => {
                     let now = self.clock.now();
-                    if now >= by || now.since(began) < SOURCE_TIMEOUT {
+                    if now >= by || now.since(began) < HEDGE {
                         return Err(failure);
                     }
                 }
@@ -140,14 +142,30 @@ impl Topology {
         })
     }
 
-    /// Records a redirect: this node serves the slot now.
+    /// The owner of the slot by a new map, if that is another node than `before`.
+    pub(crate) fn successor(
+        self: &Arc<Self>,
+        slot: u16,
+        before: &ClusterNode,
+        by: Moment,
+    ) -> Result<Option<Arc<ClusterNode>>, Failure> {
+        self.refreshed(by)?;
+        Ok(self.look(slot).filter(|owner| owner.number != before.number))
+    }
+
+    /// Records a redirect: this node serves the slot now. Where the redirect names no host, the
+    /// nodes are asked for that.
     pub(crate) fn moved(
-        &self,
+        self: &Arc<Self>,
         slot: u16,
         from: &ClusterNode,
         to: &Address,
         by: Moment,
     ) -> Result<Arc<ClusterNode>, Failure> {
+        if !to.has_host() {
+            let successor = self.successor(slot, from, by)?;
+            return successor.ok_or_else(|| unnamed(from));
+        }
         self.learn(from, to, by)?;
         let node = self.map.write().moved(slot, to, &self.factory).map_err(Failure::Refused)?;
         self.follow();
@@ -165,6 +183,9 @@ impl Topology {
 
     /// Learns the ID of the node at `to`, from the node that has named it.
     fn learn(&self, from: &ClusterNode, to: &Address, by: Moment) -> Result<(), Failure> {
+        if !to.has_host() {
+            return Err(unnamed(from));
+        }
         if self.map.read().knows_node_at(to) {
             return Ok(());
         }
@@ -211,16 +232,25 @@ impl Topology {
     /// Whether no replica could replace this master: most masters, which would have to agree to its
     /// promotion, list none, not even one that is down.
     pub(crate) fn has_no_replica(&self, of: &ClusterNode, by: Moment) -> bool {
-        let (masters, tls) = (self.map.read().masters().to_vec(), self.factory.settings.is_tls());
-        let agrees = |master: &Arc<ClusterNode>| {
-            let by = by.min(self.clock.now() + SOURCE_TIMEOUT);
-            let told = master.node.shards(&master.address.host, tls, by).ok()?;
-            let is_ours = self.map.read().is_of(&told.account(master.address.clone()));
-            let shard = told.shards.iter().find(|shard| shard.master == of.address)?;
-            Some(is_ours && shard.has_no_replica)
-        };
-        let agreed = masters.iter().filter(|master| agrees(master) == Some(true));
-        agreed.take(masters.len() / 2 + 1).count() > masters.len() / 2
+        let masters = self.map.read().masters().to_vec();
+        let sources = masters.iter().cloned().map(Source::Known).collect();
+        let mut survey = Survey::new(self, sources, by);
+        let (mut agreed, most) = (0, masters.len() / 2);
+        while agreed <= most {
+            let replies = survey.next();
+            if replies.is_empty() {
+                break;
+            }
+            for SurveyReply { node, outcome } in replies {
+                agreed += usize::from(outcome.is_ok_and(|told| {
+                    let is_ours = self.map.read().is_of(&told.account(node.address.clone()));
+                    let shard = told.shards.iter().find(|shard| shard.master == of.address);
+                    is_ours && shard.is_some_and(|shard| shard.has_no_replica)
+                }));
+                survey.ask_next();
+            }
+        }
+        agreed > most
     }
 
     /// What the cluster, and the settings of its masters, mean for locks.
@@ -274,6 +304,15 @@ impl Topology {
     fn is_known(&self) -> bool {
         self.map.read().is_known()
     }
+}
+
+/// The failure of a redirect to a node without a host name, where host names are announced.
+fn unnamed(from: &ClusterNode) -> Failure {
+    Failure::NotSent(Error::unavailable(format!(
+        "{} sends us to a node whose host name it does not know: set `cluster-announce-hostname` \
+         on each node",
+        from.address
+    )))
 }
 
 impl fmt::Debug for Topology {

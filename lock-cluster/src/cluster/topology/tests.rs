@@ -30,7 +30,7 @@ fn suspect_node_is_asked_last_until_it_answers() {
     let topology = topology();
     let node = |port| topology.map.write().node(&at(port), &topology.factory).unwrap();
     let masters: Vec<_> = (1..6).map(node).collect();
-    let last = || topology.topology_sources().last().map(|node| node.number);
+    let last = || topology.known_nodes().last().map(|node| node.number);
     topology.suspect(&masters[2]);
     assert!(topology.is_asked_for(), "and at once, by the others");
     for _ in 0..50 {

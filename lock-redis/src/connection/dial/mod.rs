@@ -190,6 +190,14 @@ impl Dialer {
         Ok(connection)
     }
 
+    /// The addresses of the server; none where they are unknown.
+    pub(crate) fn resolve(&self, by: Moment) -> Vec<SocketAddr> {
+        match &self.route {
+            Route::Tcp(resolver, _) => resolver.resolve(&*self.clock, by).unwrap_or_default(),
+            Route::Unix(_) => Vec::new(),
+        }
+    }
+
     fn connect(&self, by: Moment) -> Result<Transport, Error> {
         let (resolver, tls) = match &self.route {
             Route::Tcp(resolver, tls) => (resolver, tls),

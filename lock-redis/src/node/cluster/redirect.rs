@@ -8,7 +8,8 @@ use std::error::Error as _;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Redirect {
-    /// Another node serves the slot. Its host may be empty: see [`Address::said_by`].
+    /// Another node serves the slot. Its host may be empty ([`Address::said_by`]), or unknown
+    /// ([`Address::has_host`]).
     Moved(Address),
     /// The slot is moving to another node, which has this key or will create it.
     Ask(Address),
@@ -57,6 +58,7 @@ mod tests {
         assert_eq!(read("MOVED 3999 127.0.0.1:7001"), Some(Redirect::Moved(to("127.0.0.1"))));
         assert_eq!(read("MOVED 3999 :7001"), Some(Redirect::Moved(to(""))));
         assert_eq!(read("ASK 1 fe80::2:7001"), Some(Redirect::Ask(to("fe80::2"))));
+        assert_eq!(read("MOVED 1 ?:7001"), Some(Redirect::Moved(to("?"))));
         assert_eq!(read("ASK 1 n1.example:7001"), Some(Redirect::Ask(to("n1.example"))));
         assert_eq!(read("TRYAGAIN Multiple keys request"), Some(Redirect::TryAgain));
         assert_eq!(read("CLUSTERDOWN Hash slot not served"), Some(Redirect::Down));

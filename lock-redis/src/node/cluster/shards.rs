@@ -1,7 +1,8 @@
 //! [`Shards`]: the slots and nodes of a cluster, as one of its nodes lists them.
 //!
-//! `CLUSTER SHARDS` (Redis 7, Valkey) lists loading replicas too, with their health. Older servers,
-//! and replies with two masters of one slot, need `CLUSTER SLOTS`.
+//! `CLUSTER SHARDS` (Redis 7, Valkey) lists all nodes with their health. Where it does not name one
+//! master for each slot, `CLUSTER SLOTS` does: always before Redis 7, and from 7.2.0 to 7.4.1 also
+//! after a failover, until the replaced master is back.
 
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{Address, ConnectionLike, Reply, Request, info_field};
@@ -17,7 +18,8 @@ use std::ops::RangeInclusive;
 pub struct Shards {
     /// The ID of the replying node.
     pub id: String,
-    /// The newest epoch that the node knows. A reply with a larger epoch is newer.
+    /// The newest epoch that the node knows. Of two masters the one with the larger epoch knows
+    /// more; a replica that the others cannot reach increases its own with each election.
     pub epoch: u64,
     /// The masters that serve slots.
     pub shards: Vec<Shard>,
@@ -26,6 +28,9 @@ pub struct Shards {
     pub nodes: Vec<(String, Address)>,
     /// Whether the server supports sharded channels.
     pub sharded_channels: bool,
+    /// Whether the node takes writes. One that the others cannot reach does not, as soon as it has
+    /// noticed, nor does any while slots are missing that the cluster requires.
+    pub is_up: bool,
 }
 
 /// A master, its slots and its replicas.
@@ -53,7 +58,14 @@ impl Shards {
     pub fn new(epoch: u64, shards: Vec<Shard>) -> Self {
         let nodes = shards.iter().map(|shard| (shard.id.clone(), shard.master.clone()));
         let id = shards.first().map(|shard| shard.id.clone()).unwrap_or_default();
-        Self { id, epoch, nodes: nodes.collect(), shards, sharded_channels: true }
+        let nodes = nodes.collect();
+        Self { id, epoch, nodes, shards, sharded_channels: true, is_up: true }
+    }
+
+    /// Whether the replying node is itself a master of slots.
+    #[must_use]
+    pub fn is_of_master(&self) -> bool {
+        self.shards.iter().any(|shard| shard.id == self.id)
     }
 
     /// The account of the node at this address.
@@ -104,15 +116,27 @@ pub(crate) fn ask(
     let id = word(id).ok_or_else(|| no_cluster(link))?;
     let epoch = epoch(info).ok_or_else(|| no_cluster(link))?;
     let sharded_channels = !matches!(shards, Reply::Error(_));
-    if let Some((shards, nodes)) = read_shards(shards, host, port) {
-        return Ok(Shards { id, epoch, shards, nodes, sharded_channels });
-    }
-    let reply = link.call(&Request(&[&[b"CLUSTER", b"SLOTS"]]), by)?;
-    if let Reply::Error(error) = &reply {
-        return Err(error_mapping::refused(link.server(), error, &Asked::Cluster));
-    }
-    let (shards, nodes) = read_slots(&reply, host).ok_or_else(|| no_cluster(link))?;
-    Ok(Shards { id, epoch, shards, nodes, sharded_channels })
+    let reporter = Reporter { host, id: &id, port };
+    let groups = read_shards(shards, &reporter).unwrap_or_default();
+    let slots = if names_all_owners(&groups) {
+        None
+    } else {
+        let reply = link.call(&Request(&[&[CLUSTER, b"SLOTS"]]), by)?;
+        match &reply {
+            // Refused, and not needed.
+            Reply::Error(_) if has_all_slots(&groups) => None,
+            Reply::Error(error) => {
+                return Err(error_mapping::refused(link.server(), error, &Asked::Cluster));
+            }
+            reply => Some(read_slots(reply, &reporter).ok_or_else(|| no_cluster(link))?),
+        }
+    };
+    let (shards, nodes) = match slots {
+        Some(slots) => merge(&groups, slots),
+        None => owners(&groups),
+    };
+    let is_up = is_up(info);
+    Ok(Shards { id, epoch, shards, nodes, sharded_channels, is_up })
 }
 
 fn no_cluster(link: &mut dyn ConnectionLike) -> Failure {
@@ -126,45 +150,161 @@ pub(crate) fn epoch(reply: &Reply) -> Option<u64> {
     info_field(text, "cluster_current_epoch")?.trim().parse().ok()
 }
 
-/// The masters that serve slots, and all listed nodes.
-type Read = (Vec<Shard>, Vec<(String, Address)>);
+/// Whether the reply to `CLUSTER INFO` does not say that the cluster is down.
+fn is_up(info: &Reply) -> bool {
+    let text = info.as_bytes().map(String::from_utf8_lossy).unwrap_or_default();
+    info_field(&text, "cluster_state").is_none_or(|state| state.trim() != "fail")
+}
 
-/// Parses the reply to `CLUSTER SHARDS` of a node on `teller`. `None` if it is invalid, or names
-/// two masters of a slot.
-pub(crate) fn read_shards(reply: &Reply, teller: &str, port: Port) -> Option<Read> {
-    let (mut shards, mut all) = (Vec::new(), Vec::new());
-    for shard in reply.as_array()? {
-        let slots = ranges(field(shard, "slots")?.as_array()?)?;
-        let nodes = field(shard, "nodes")?.as_array()?;
-        let nodes: Vec<_> =
-            nodes.iter().map(|node| Node::read(node, teller, port)).collect::<Option<_>>()?;
-        all.extend(nodes.iter().map(|node| (node.id.clone(), node.address.clone())));
-        if slots.is_empty() {
-            continue;
+/// The masters that serve slots, and all listed nodes.
+type Listed = (Vec<Shard>, Vec<(String, Address)>);
+
+/// The node that lists the others.
+struct Reporter<'a> {
+    /// The host where it was asked.
+    host: &'a str,
+    id: &'a str,
+    port: Port,
+}
+
+impl Reporter<'_> {
+    /// The address of the node `id` that is listed with this endpoint, and perhaps with an IP
+    /// address. An endpoint that is absent or empty is the host that was asked; `?` is a host name
+    /// that the node does not have.
+    fn address(&self, id: &str, endpoint: &Reply, ip: Option<&Reply>, port: u16) -> Address {
+        let text = |reply: &Reply| reply.as_bytes().map(|it| String::from_utf8_lossy(it).into());
+        let endpoint: String = text(endpoint).unwrap_or_default();
+        let address = Address::new(&endpoint, port);
+        if address.has_host() {
+            return address.said_by(self.host);
         }
-        let best = nodes.iter().filter(|node| node.is_master).map(|node| node.is_well).max()?;
-        let mut masters = nodes.iter().filter(|node| node.is_master && node.is_well == best);
-        let (master, None) = (masters.next()?, masters.next()) else { return None };
-        let replicas = |is_well| {
-            let those = nodes.iter().filter(move |it| !it.is_master && it.is_well == is_well);
-            those.map(|node| node.address.clone()).collect()
-        };
-        let (replicas, replicas_down) = (replicas(true), replicas(false));
-        let has_no_replica = nodes.iter().all(|node| node.is_master);
-        let (id, master) = (master.id.clone(), master.address.clone());
-        shards.push(Shard { id, slots, master, replicas, replicas_down, has_no_replica });
+        let ip: String = ip.and_then(text).unwrap_or_default();
+        match Address::new(&ip, port) {
+            address if !ip.is_empty() && address.has_host() => address,
+            _ if id == self.id => Address::new(self.host, port),
+            _ => address,
+        }
     }
-    Some((shards, all))
+}
+
+/// A shard as `CLUSTER SHARDS` lists it.
+#[derive(Debug)]
+struct Group {
+    slots: Vec<RangeInclusive<u16>>,
+    nodes: Vec<Node>,
+}
+
+#[derive(Debug)]
+struct Node {
+    id: String,
+    address: Address,
+    is_master: bool,
+    is_well: bool,
+}
+
+impl Group {
+    /// The only master, or the only one that is well.
+    fn master(&self) -> Option<&Node> {
+        let masters = || self.nodes.iter().filter(|node| node.is_master);
+        let best = masters().map(|node| node.is_well).max()?;
+        let mut masters = masters().filter(|node| node.is_well == best);
+        masters.next().filter(|_| masters.next().is_none())
+    }
+
+    fn node(&self, id: &str) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.id == id)
+    }
+
+    /// Whether its slots have one master, or there are neither slots nor a master that is well.
+    fn is_clear(&self) -> bool {
+        if self.slots.is_empty() {
+            !self.nodes.iter().any(|node| node.is_master && node.is_well)
+        } else {
+            self.master().is_some()
+        }
+    }
+
+    /// The shard of these slots and of the listed node that is their master.
+    fn shard(&self, slots: Vec<RangeInclusive<u16>>, master: &Node) -> Shard {
+        let replicas = |is_well| {
+            let others = self.nodes.iter().filter(|node| !node.is_master && node.id != master.id);
+            let replicas = others.filter(|node| node.is_well == is_well);
+            replicas.map(|node| node.address.clone()).collect()
+        };
+        Shard {
+            id: master.id.clone(),
+            slots,
+            master: master.address.clone(),
+            replicas: replicas(true),
+            replicas_down: replicas(false),
+            has_no_replica: self.nodes.iter().all(|node| node.is_master),
+        }
+    }
+}
+
+/// Parses the reply to `CLUSTER SHARDS`. `None` if it is invalid.
+fn read_shards(reply: &Reply, reporter: &Reporter<'_>) -> Option<Vec<Group>> {
+    let group = |shard: &Reply| {
+        let slots = ranges(field(shard, "slots")?.as_array()?)?;
+        let nodes = field(shard, "nodes")?.as_array()?.iter();
+        let nodes = nodes.map(|node| Node::read(node, reporter)).collect::<Option<_>>()?;
+        Some(Group { slots, nodes })
+    };
+    reply.as_array()?.iter().map(group).collect()
+}
+
+/// Whether every slot has an owner.
+fn has_all_slots(groups: &[Group]) -> bool {
+    let owned = groups.iter().filter(|group| group.master().is_some());
+    let owned: usize = owned.flat_map(|group| &group.slots).map(ExactSizeIterator::len).sum();
+    owned == usize::from(SLOTS)
+}
+
+/// Whether every slot has an owner, and every master that is well has slots.
+fn names_all_owners(groups: &[Group]) -> bool {
+    has_all_slots(groups) && groups.iter().all(Group::is_clear)
+}
+
+/// The owners that `CLUSTER SHARDS` names.
+fn owners(groups: &[Group]) -> Listed {
+    let groups_with_slots = groups.iter().filter(|group| !group.slots.is_empty());
+    let shard = |group: &Group| Some(group.shard(group.slots.clone(), group.master()?));
+    (with_known_masters(groups_with_slots.filter_map(shard)), nodes(groups))
+}
+
+/// The owners that `CLUSTER SLOTS` names, with their replicas by `CLUSTER SHARDS`, which lists those
+/// that are down, too.
+fn merge(groups: &[Group], (shards, mut all): Listed) -> Listed {
+    let merged = |shard: Shard| {
+        let found = groups.iter().find_map(|group| Some((group, group.node(&shard.id)?)));
+        match found {
+            Some((group, master)) => group.shard(shard.slots, master),
+            None => shard,
+        }
+    };
+    let listed = nodes(groups);
+    all.retain(|(id, _)| !listed.iter().any(|(other, _)| other == id));
+    (with_known_masters(shards.into_iter().map(merged)), [listed, all].concat())
+}
+
+/// A master whose address is not known cannot be asked: its slots have no node.
+fn with_known_masters(shards: impl Iterator<Item = Shard>) -> Vec<Shard> {
+    shards.filter(|shard| shard.master.has_host()).collect()
+}
+
+fn nodes(groups: &[Group]) -> Vec<(String, Address)> {
+    let nodes = groups.iter().flat_map(|group| &group.nodes);
+    nodes.map(|node| (node.id.clone(), node.address.clone())).collect()
 }
 
 /// Parses the reply to `CLUSTER SLOTS`, which omits nodes that are down.
-pub(crate) fn read_slots(reply: &Reply, teller: &str) -> Option<Read> {
+fn read_slots(reply: &Reply, reporter: &Reporter<'_>) -> Option<Listed> {
     let (mut shards, mut all): (Vec<Shard>, Vec<_>) = (Vec::new(), Vec::new());
     for range in reply.as_array()? {
         let [from, to, nodes @ ..] = range.as_array()? else { return None };
         let slots = ranges(&[from.clone(), to.clone()])?;
         let nodes: Vec<_> =
-            nodes.iter().map(|node| endpoint(node, teller)).collect::<Option<_>>()?;
+            nodes.iter().map(|node| endpoint(node, reporter)).collect::<Option<_>>()?;
         let [(id, master), replicas @ ..] = &nodes[..] else { return None };
         let (id, master) = (id.clone(), master.clone());
         let replicas = replicas.iter().map(|(_, address)| address.clone()).collect();
@@ -173,7 +313,7 @@ pub(crate) fn read_slots(reply: &Reply, teller: &str) -> Option<Read> {
                 all.push(node);
             }
         }
-        if let Some(known) = shards.iter_mut().find(|shard| shard.master == master) {
+        if let Some(known) = shards.iter_mut().find(|shard| shard.id == id) {
             known.slots.extend(slots);
             continue;
         }
@@ -183,26 +323,20 @@ pub(crate) fn read_slots(reply: &Reply, teller: &str) -> Option<Read> {
     Some((shards, all))
 }
 
-struct Node {
-    id: String,
-    address: Address,
-    is_master: bool,
-    is_well: bool,
-}
-
 impl Node {
-    fn read(reply: &Reply, teller: &str, port: Port) -> Option<Self> {
+    fn read(reply: &Reply, reporter: &Reporter<'_>) -> Option<Self> {
         let word = |name| field(reply, name).and_then(Reply::as_bytes);
-        let host = word("endpoint").map_or("".into(), String::from_utf8_lossy);
-        let port = match port {
+        let port = match reporter.port {
             Port::Plain => field(reply, "port"),
             Port::Tls => field(reply, "tls-port"),
         };
         // A replica without a usable port counts all the same.
         let port = port.map_or(Some(0), number)?;
+        let id = self::word(field(reply, "id")?)?;
+        let endpoint = field(reply, "endpoint").unwrap_or(&Reply::Nil);
         Some(Self {
-            id: self::word(field(reply, "id")?)?,
-            address: Address::new(&host, port).said_by(teller),
+            address: reporter.address(&id, endpoint, field(reply, "ip"), port),
+            id,
             is_master: word("role")? == b"master",
             is_well: !matches!(word("health"), Some(b"fail" | b"failed")),
         })
@@ -223,11 +357,12 @@ fn ranges(numbers: &[Reply]) -> Option<Vec<RangeInclusive<u16>>> {
     Some(ranges)
 }
 
-/// `[endpoint, port, id, ..]`.
-fn endpoint(reply: &Reply, teller: &str) -> Option<(String, Address)> {
-    let [host, port, id, ..] = reply.as_array()? else { return None };
-    let host = host.as_bytes().map_or("".into(), String::from_utf8_lossy);
-    Some((word(id)?, Address::new(&host, number(port)?).said_by(teller)))
+/// `[endpoint, port, id, ..]`, since Redis 7 with a list of names and values behind that.
+fn endpoint(reply: &Reply, reporter: &Reporter<'_>) -> Option<(String, Address)> {
+    let [endpoint, port, id, more @ ..] = reply.as_array()? else { return None };
+    let (id, ip) = (word(id)?, more.first().and_then(|more| field(more, "ip")));
+    let address = reporter.address(&id, endpoint, ip, number(port)?);
+    Some((id, address))
 }
 
 fn word(reply: &Reply) -> Option<String> {
@@ -252,127 +387,4 @@ fn field<'a>(reply: &'a Reply, name: &str) -> Option<&'a Reply> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn bulk(text: &str) -> Reply {
-        Reply::Bulk(text.into())
-    }
-
-    fn list<const N: usize>(items: [Reply; N]) -> Reply {
-        Reply::Array(items.into())
-    }
-
-    fn node(port: i64, endpoint: Reply, role: &str, health: &str) -> Reply {
-        let [id, ip] = [("id", bulk("0123")), ("ip", bulk("10.0.0.9"))].map(|(n, v)| [bulk(n), v]);
-        let pairs = [
-            id,
-            [bulk("port"), Reply::Int(port)],
-            [bulk("tls-port"), Reply::Int(port + 1)],
-            ip,
-            [bulk("endpoint"), endpoint],
-            [bulk("role"), bulk(role)],
-            [bulk("replication-offset"), Reply::Int(7)],
-            [bulk("health"), bulk(health)],
-        ];
-        Reply::Array(pairs.into_iter().flatten().collect())
-    }
-
-    fn shard(slots: &[i64], nodes: Vec<Reply>) -> Reply {
-        let slots = Reply::Array(slots.iter().copied().map(Reply::Int).collect());
-        list([bulk("slots"), slots, bulk("nodes"), Reply::Array(nodes)])
-    }
-
-    #[test]
-    fn shards_list_the_replicas_that_are_not_down() {
-        let reply = list([
-            shard(
-                &[0, 1, 5, 5],
-                vec![
-                    node(2, bulk("b"), "replica", "online"),
-                    node(1, bulk("a"), "master", "online"),
-                    node(3, bulk("c"), "replica", "loading"),
-                    node(4, bulk("d"), "replica", "failed"),
-                ],
-            ),
-            shard(&[], vec![node(5, bulk("e"), "master", "online")]),
-        ]);
-        let (shards, nodes) = read_shards(&reply, "teller", Port::Plain).unwrap();
-        assert_eq!(shards.len(), 1, "a master without slots serves nothing");
-        assert_eq!(nodes.len(), 5, "and is known all the same: {nodes:?}");
-        assert_eq!((shards[0].id.as_str(), &nodes[4].1), ("0123", &Address::new("e", 5)));
-        assert_eq!(shards[0].slots, [0..=1, 5..=5]);
-        assert_eq!(shards[0].master, Address::new("a", 1));
-        assert_eq!(shards[0].replicas, [Address::new("b", 2), Address::new("c", 3)]);
-        assert!(!shards[0].has_no_replica);
-        let lonely = |health| vec![node(1, bulk("a"), "master", health)];
-        let alone = list([shard(&[0, 1], lonely("online"))]);
-        assert!(read_shards(&alone, "x", Port::Plain).unwrap().0[0].has_no_replica);
-        let down = [lonely("online"), vec![node(4, bulk("d"), "replica", "failed")]].concat();
-        let down = list([shard(&[0, 1], down)]);
-        assert!(!read_shards(&down, "x", Port::Plain).unwrap().0[0].has_no_replica);
-        let (tls, _) = read_shards(&reply, "teller", Port::Tls).unwrap();
-        assert_eq!(tls[0].master, Address::new("a", 2));
-    }
-
-    #[test]
-    fn node_without_a_host_is_at_the_address_asked() {
-        for open in [bulk(""), bulk("?"), Reply::Nil] {
-            let reply = list([shard(&[0, 9], vec![node(1, open.clone(), "master", "online")])]);
-            let (shards, _) = read_shards(&reply, "::1", Port::Plain).unwrap();
-            assert_eq!(shards[0].master.to_string(), "[::1]:1");
-            let reply = list([list([
-                Reply::Int(0),
-                Reply::Int(9),
-                list([open, Reply::Int(1), bulk("0123")]),
-            ])]);
-            assert_eq!(read_slots(&reply, "::1").unwrap().0[0].master.to_string(), "[::1]:1");
-        }
-    }
-
-    #[test]
-    fn shard_with_two_healthy_masters_has_no_known_master() {
-        let masters = |health| {
-            let nodes = [("a", health), ("b", "online")];
-            let nodes = nodes.map(|(host, health)| node(1, bulk(host), "master", health));
-            read_shards(&list([shard(&[0, 1], nodes.into())]), "x", Port::Plain)
-        };
-        assert_eq!(masters("fail").unwrap().0[0].master.host, "b");
-        assert_eq!(masters("online"), None);
-    }
-
-    #[test]
-    fn slot_ranges_of_one_master_are_joined() {
-        let at = |host, port| list([bulk(host), Reply::Int(port), bulk("0123"), list([])]);
-        let range = |from, to, master: &Reply, replica: &Reply| {
-            list([Reply::Int(from), Reply::Int(to), master.clone(), replica.clone()])
-        };
-        let (a, b, c) = (at("a", 1), at("b", 2), at("c", 3));
-        let reply = list([range(0, 4, &a, &b), range(5, 5, &c, &b), range(6, 16_383, &a, &b)]);
-        let (shards, nodes) = read_slots(&reply, "x").unwrap();
-        assert_eq!(nodes.len(), 3);
-        assert_eq!(shards.len(), 2);
-        assert_eq!(shards[0].slots, [0..=4, 6..=16_383]);
-        assert_eq!(shards[0].replicas, [Address::new("b", 2)]);
-        assert_eq!(read_slots(&list([range(0, 16_384, &a, &b)]), "x"), None);
-    }
-
-    #[test]
-    fn epoch_is_read_from_cluster_info() {
-        let info = bulk("cluster_state:ok\r\ncluster_current_epoch:12\r\ncluster_my_epoch:3\r\n");
-        assert_eq!(epoch(&info), Some(12));
-        assert_eq!(epoch(&bulk("x")), None);
-    }
-
-    #[test]
-    fn addresses_are_parsed_with_and_without_brackets() {
-        for (text, host) in
-            [("a.example:1", "a.example"), ("[::1]:1", "::1"), ("fe80::2:1", "fe80::2"), (":1", "")]
-        {
-            assert_eq!(Address::parse(text), Some(Address::new(host, 1)), "{text}");
-        }
-        for text in ["a", "a:", "a:0", "a:65536", "a:x"] {
-            assert_eq!(Address::parse(text), None, "{text}");
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,302 @@
+//! Which nodes are asked for the slot map, and which of their replies count.
+//!
+//! Of two masters the one with the larger epoch knows more. A replica repeats what it has heard, and
+//! one that the others cannot reach increases its epoch with each election that it loses: its reply
+//! counts only where no master gives a newer one. A map that a replica gave is replaced by what most
+//! masters in it say, whatever the epochs.
+
+use super::survey::{HostAddresses, Source, Survey, SurveyReply};
+use super::{Channels, Topology};
+use crate::cluster::slot_map::{ClusterNode, listed};
+use lock_core::backend::Failure;
+use lock_core::{Error, Moment};
+use lock_redis::parts::{Account, Address, Deployment, Shards, deployments};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The replies of known nodes, and a failure of others.
+#[derive(Default)]
+struct Evidence {
+    replies: Vec<Shards>,
+    trouble: Option<Failure>,
+}
+
+impl Evidence {
+    /// The newest reply of a master.
+    fn by_master(&self) -> Option<&Shards> {
+        let masters = self.replies.iter().filter(|told| told.is_of_master());
+        masters.max_by_key(|told| told.epoch)
+    }
+
+    /// The newest reply of a node that takes writes, by its own word.
+    fn by_any(&self) -> Option<&Shards> {
+        self.replies.iter().filter(|told| told.is_up).max_by_key(|told| told.epoch)
+    }
+}
+
+impl Topology {
+    /// Asks until a known node gives a reply that counts. If none has answered for a lease, the
+    /// configured addresses are used again.
+    pub(super) fn refresh(&self) -> Result<(), Failure> {
+        if !self.is_known() {
+            let told = self.ask_configured()?;
+            return self.take_over(&told);
+        }
+        let evidence = self.ask_known();
+        let now = self.clock.now();
+        if evidence.replies.is_empty() {
+            let silence = self.last_answer.lock().map(|last| now.since(last));
+            let is_gone = silence.is_none_or(|silence| silence >= self.factory.settings.lease());
+            if is_gone && self.granted.are_over(now) {
+                return self.adopt_new_cluster();
+            }
+            return Err(evidence.trouble.unwrap_or_else(no_slots));
+        }
+        *self.last_answer.lock() = Some(now);
+        match self.newest(&evidence) {
+            Some(told) => self.take_over(told),
+            None => evidence.trouble.map_or(Ok(()), Err),
+        }
+    }
+
+    /// The reply that replaces the map.
+    fn newest<'a>(&self, evidence: &'a Evidence) -> Option<&'a Shards> {
+        if let Some(told) = self.conclusive(evidence) {
+            return Some(told);
+        }
+        // If all could be asked, none has the known epoch.
+        let epoch = self.map.read().epoch();
+        let counts = |told: &&Shards| told.epoch >= epoch || evidence.trouble.is_none();
+        evidence.by_any().filter(counts).or_else(|| evidence.by_master().filter(counts))
+    }
+
+    /// The reply of a master that needs no other replies: it is as new as the map, or the map is a
+    /// replica's, and most of the masters in it have replied.
+    fn conclusive<'a>(&self, evidence: &'a Evidence) -> Option<&'a Shards> {
+        let (map, told) = (self.map.read(), evidence.by_master()?);
+        let repliers = evidence.replies.iter().map(|told| told.id.as_str());
+        (told.epoch >= map.epoch() || map.is_outvoted_by(repliers)).then_some(told)
+    }
+
+    /// Asks known nodes until there is a conclusive reply.
+    fn ask_known(&self) -> Evidence {
+        let mut evidence = Evidence::default();
+        let mut survey = Survey::new(self, self.sources(), Moment::NEVER);
+        loop {
+            let replies = survey.next();
+            if replies.is_empty() {
+                return evidence;
+            }
+            for SurveyReply { node, outcome } in replies {
+                let told = outcome.and_then(|told| {
+                    let is_ours = self.map.read().is_of(&told.account(node.address.clone()));
+                    // A node that has not joined yet lists no slots.
+                    if is_ours || told.shards.is_empty() {
+                        Ok(told)
+                    } else {
+                        Err(self.foreign_node(&node, &told.id))
+                    }
+                });
+                node.set_suspect(told.is_err());
+                match told {
+                    Ok(told) if told.shards.is_empty() => {}
+                    Ok(told) => evidence.replies.push(told),
+                    Err(failure) => evidence.trouble = Some(failure),
+                }
+                if self.conclusive(&evidence).is_some() {
+                    return evidence;
+                }
+                survey.ask_next();
+            }
+        }
+    }
+
+    /// The failure of a node that no known node lists.
+    fn foreign_node(&self, node: &ClusterNode, id: &str) -> Failure {
+        let (address, known) = (&node.address, self.map.read().ids());
+        if self.reported.lock().insert((id.to_owned(), address.clone())) {
+            let notices = self.factory.settings.notices();
+            notices.server_refused(&address.to_string(), &format!("one of {known}"), id);
+        }
+        Failure::NotSent(Error::unavailable(format!(
+            "another cluster's node answers at {address}: {id}, which none of the known nodes \
+             ({known}) lists"
+        )))
+    }
+
+    /// No known node has answered for a lease: the cluster is gone, and its locks with it.
+    fn adopt_new_cluster(&self) -> Result<(), Failure> {
+        let was = self.map.read().ids();
+        let told = self.ask_configured()?;
+        let is = listed(told.nodes.iter().map(|(id, _)| id.as_str()));
+        self.take_over(&told)?;
+        let notices = self.factory.settings.notices();
+        notices.server_changed(&format!("the cluster at {}", self.configured()), &was, &is);
+        Ok(())
+    }
+
+    fn configured(&self) -> String {
+        self.seeds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The reply of the cluster that most configured addresses lead to. Stops when the rest cannot
+    /// change that. An address without an answer is no vote against it.
+    fn ask_configured(&self) -> Result<Shards, Failure> {
+        let (mut told, mut accounts, mut trouble) = (Vec::new(), Vec::new(), None);
+        let mut seeds = self.seeds.clone();
+        fastrand::shuffle(&mut seeds);
+        let sources = seeds.into_iter().map(Source::Configured).collect();
+        let mut survey = Survey::new(self, sources, Moment::NEVER);
+        loop {
+            let replies = survey.next();
+            let is_last = replies.is_empty();
+            for SurveyReply { node, outcome } in replies {
+                match outcome {
+                    Ok(shards) if shards.shards.is_empty() => {}
+                    Ok(shards) => {
+                        accounts.push(shards.account(node.address.clone()));
+                        told.push(shards);
+                    }
+                    Err(failure) => trouble = Some(failure),
+                }
+                survey.ask_next();
+            }
+            let hosts = survey.hosts.lock();
+            let named: Vec<_> = accounts.iter().map(|it| self.with_seeds(it, &hosts)).collect();
+            drop(hosts);
+            let found = deployments(&self.seeds, &named);
+            let first = found.first().map(|first| {
+                let newest = newest_of(first.accounts.iter().map(|place| &told[*place]));
+                (first, newest)
+            });
+            match first {
+                Some((first, newest)) if is_last && first.is_majority_of_known() => {
+                    return Ok(newest.clone());
+                }
+                Some((first, newest)) if !is_last && is_enough(first, newest, &told) => {
+                    return Ok(newest.clone());
+                }
+                _ if !is_last => {}
+                Some(_) => return Err(self.undecided(&accounts)),
+                None => return Err(trouble.unwrap_or_else(no_slots)),
+            }
+        }
+    }
+
+    /// The account with the addresses in the URL that lead to the nodes in it.
+    fn with_seeds(&self, account: &Account, hosts: &HostAddresses) -> Account {
+        let real = |address: &Address| self.factory.addresses.real(address);
+        let leads_to = |seed: &Address, announced: &Address| {
+            let (to, node) = (real(seed), real(announced));
+            let addresses = hosts.get(&seed.host).map_or(&[][..], Vec::as_slice);
+            let is_host = || node.host.parse::<IpAddr>().is_ok_and(|ip| addresses.contains(&ip));
+            to.port == node.port && (to.host == node.host || is_host())
+        };
+        let seeds = |(id, announced): &(String, Address)| {
+            let seeds = self.seeds.iter().filter(|seed| leads_to(seed, announced));
+            seeds.map(|seed| (id.clone(), seed.clone())).collect::<Vec<_>>()
+        };
+        let found: Vec<_> = account.listed.iter().flat_map(seeds).collect();
+        Account { listed: [account.listed.clone(), found].concat(), ..account.clone() }
+    }
+
+    /// The configured addresses lead to several clusters.
+    fn undecided(&self, accounts: &[Account]) -> Failure {
+        let each = accounts.iter().map(|it| format!("{} is the node {}", it.asked_at, it.id));
+        let each = each.collect::<Vec<_>>().join("; ");
+        Failure::NotSent(Error::unavailable(format!(
+            "no one cluster is known to be at most of the addresses in the URL ({}): {each}",
+            self.configured()
+        )))
+    }
+
+    fn take_over(&self, told: &Shards) -> Result<(), Failure> {
+        self.settled.get_or_init(|| {
+            self.format().use_sharded_channels(match self.channels {
+                Channels::Auto => told.sharded_channels,
+                Channels::Plain => false,
+                Channels::Sharded => true,
+            });
+        });
+        let left = self.map.write().take_over(told, &self.factory).map_err(Failure::Refused)?;
+        *self.last_answer.lock() = Some(self.clock.now());
+        self.follow();
+        // Requests to removed nodes fail now, and go to other nodes.
+        left.gone.iter().for_each(|node| node.node.retire());
+        Ok(())
+    }
+
+    /// The nodes to ask, in order: those without a failure first, masters before replicas, and an
+    /// address of the URL behind each.
+    fn sources(&self) -> Vec<Source> {
+        let known = self.known_nodes();
+        let is_known = |seed: &Address| known.iter().any(|node| node.address == *seed);
+        let mut seeds: Vec<_> = self.seeds.iter().filter(|seed| !is_known(seed)).collect();
+        fastrand::shuffle(&mut seeds);
+        let (mut known, mut seeds) = (known.iter().map(Arc::clone), seeds.into_iter().cloned());
+        let mut sources = Vec::new();
+        loop {
+            let before = sources.len();
+            sources.extend(known.next().map(Source::Known));
+            sources.extend(seeds.next().map(Source::Configured));
+            if sources.len() == before {
+                return sources;
+            }
+        }
+    }
+
+    /// The masters and replicas, first those without a failure.
+    pub(super) fn known_nodes(&self) -> Vec<Arc<ClusterNode>> {
+        let map = self.map.read();
+        let (mut known, mut replicas) = (map.masters().to_vec(), map.replicas().to_vec());
+        drop(map);
+        fastrand::shuffle(&mut known);
+        fastrand::shuffle(&mut replicas);
+        replicas.retain(|address| !known.iter().any(|node| node.address == *address));
+        known.extend(self.query_nodes(&replicas));
+        known.sort_by_key(|node| node.is_suspect());
+        known
+    }
+
+    /// The nodes at these addresses, to ask for the slot map only. Others are dropped.
+    fn query_nodes(&self, addresses: &[Address]) -> Vec<Arc<ClusterNode>> {
+        let mut map = self.map.write();
+        let mut query_nodes = self.query_nodes.lock();
+        query_nodes.retain(|node| addresses.contains(&node.address));
+        for address in addresses {
+            let is_there = query_nodes.iter().any(|node| node.address == *address);
+            // An unusable address is skipped.
+            if !is_there && let Some(node) = map.query_node(address, &self.factory) {
+                query_nodes.push(node);
+            }
+        }
+        let at = |address: &Address| query_nodes.iter().find(|node| node.address == *address);
+        addresses.iter().filter_map(at).map(Arc::clone).collect()
+    }
+}
+
+/// The newest of these replies of one cluster; there is one at least.
+fn newest_of<'a>(replies: impl Iterator<Item = &'a Shards>) -> &'a Shards {
+    let replies: Vec<_> = replies.collect();
+    let masters = || replies.iter().copied().filter(|told| told.is_of_master());
+    let newest = masters().max_by_key(|told| told.epoch);
+    newest
+        .filter(|newest| masters().count() * 2 > newest.shards.len())
+        .or_else(|| replies.iter().copied().max_by_key(|told| (told.is_up, told.epoch)))
+        .expect("a deployment has an account")
+}
+
+/// Whether the addresses that have not answered yet cannot change what is known of this cluster. A
+/// single reply may be of a node that was removed from it, and list outdated addresses.
+fn is_enough(first: &Deployment, newest: &Shards, told: &[Shards]) -> bool {
+    let is_newest = |place: &usize| told[*place].epoch == newest.epoch;
+    first.covered == first.configured
+        && first.accounts.len() * 2 > first.configured
+        && (newest.is_of_master() || first.accounts.iter().all(is_newest))
+}
+
+fn no_slots() -> Failure {
+    Failure::NotSent(Error::unavailable(
+        "no node that could be asked knows of any slots: was the cluster set up?",
+    ))
+}

@@ -1,0 +1,155 @@
+//! [`Survey`]: several nodes that are asked for the slot map.
+//!
+//! One node is asked first, which is mostly enough. While it does not answer, more are asked each
+//! [`HEDGE`], and none is given up before its own deadline: a node far away answers late, and a
+//! deleted one never.
+
+use super::Topology;
+use crate::cluster::slot_map::ClusterNode;
+use lock_core::backend::{Failure, contain, no_thread, run_in_background};
+use lock_core::{Error, Moment, Signal};
+use lock_redis::parts::{Address, Shards};
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The time without an answer after which more nodes are asked.
+pub(super) const HEDGE: Duration = Duration::from_millis(100);
+/// How many more are asked then.
+const BATCH: usize = 8;
+/// The most nodes that are asked at a time, each by a thread.
+const MOST_AT_A_TIME: usize = 32;
+
+/// A node that can be asked.
+#[derive(Debug)]
+pub(super) enum Source {
+    Known(Arc<ClusterNode>),
+    /// An address of the URL: its host name is looked up anew, because it may lead elsewhere.
+    Configured(Address),
+}
+
+/// What a node answered.
+pub(super) struct SurveyReply {
+    pub(super) node: Arc<ClusterNode>,
+    pub(super) outcome: Result<Shards, Failure>,
+}
+
+/// What arrives while nodes are asked.
+#[derive(Default)]
+struct Inbox {
+    replies: Mutex<Vec<SurveyReply>>,
+    signal: Arc<Signal>,
+}
+
+/// The IP addresses of the hosts in the URL that were asked.
+pub(super) type HostAddresses = HashMap<String, Vec<IpAddr>>;
+
+/// One round of questions.
+pub(super) struct Survey<'a> {
+    topology: &'a Topology,
+    sources: VecDeque<Source>,
+    inbox: Arc<Inbox>,
+    pub(super) hosts: Arc<Mutex<HostAddresses>>,
+    under_way: usize,
+    /// When more nodes are asked.
+    more: Moment,
+    /// When the answers are not needed any more.
+    by: Moment,
+}
+
+impl<'a> Survey<'a> {
+    /// Asks the first of `sources`.
+    pub(super) fn new(topology: &'a Topology, sources: Vec<Source>, by: Moment) -> Self {
+        let mut survey = Self {
+            topology,
+            sources: sources.into(),
+            inbox: Arc::default(),
+            hosts: Arc::default(),
+            under_way: 0,
+            more: topology.clock.now() + HEDGE,
+            by,
+        };
+        survey.ask_next();
+        survey
+    }
+
+    /// Waits for the next replies. None if each node has replied, the time is over, or the topology
+    /// is closed.
+    pub(super) fn next(&mut self) -> Vec<SurveyReply> {
+        loop {
+            let replies = std::mem::take(&mut *self.inbox.replies.lock());
+            self.under_way -= replies.len();
+            if !replies.is_empty() {
+                return replies;
+            }
+            if self.under_way == 0 {
+                self.ask_next();
+            }
+            let now = self.topology.clock.now();
+            if self.under_way == 0 || now >= self.by || self.topology.refresh_state.is_closed() {
+                return Vec::new();
+            }
+            if now >= self.more {
+                self.more = now + HEDGE;
+                (0..BATCH).for_each(|_| self.ask_next());
+            }
+            // It may be closed meanwhile.
+            self.topology.clock.wait(&self.inbox.signal, self.more.min(self.by));
+        }
+    }
+
+    /// Asks one node more, now that one has not helped.
+    pub(super) fn ask_next(&mut self) {
+        while self.under_way < MOST_AT_A_TIME
+            && let Some(source) = self.sources.pop_front()
+        {
+            // An unusable address is skipped.
+            let node = match &source {
+                Source::Known(node) => Some(Arc::clone(node)),
+                Source::Configured(address) => {
+                    self.topology.map.write().query_node(address, &self.topology.factory)
+                }
+            };
+            if let Some(node) = node {
+                self.under_way += 1;
+                self.ask(node, matches!(source, Source::Configured(_)));
+                return;
+            }
+        }
+    }
+
+    /// Asks in the background: connecting to several cannot be waited for by one thread.
+    fn ask(&self, node: Arc<ClusterNode>, is_configured: bool) {
+        let by = self.by.min(self.topology.clock.now() + self.topology.connect_timeout);
+        let (tls, inbox) = (self.topology.factory.settings.is_tls(), Arc::clone(&self.inbox));
+        let (asked, hosts) = (Arc::clone(&node), Arc::clone(&self.hosts));
+        let ask = move || {
+            let outcome = contain(|| {
+                let host = &asked.address.host;
+                if is_configured {
+                    let addresses = asked.node.resolve(by).iter().map(SocketAddr::ip).collect();
+                    hosts.lock().insert(host.clone(), addresses);
+                }
+                asked.node.shards(host, tls, by)
+            });
+            inbox.put(asked, outcome.unwrap_or_else(|| Err(panicked())));
+        };
+        if let Err(error) = run_in_background(ask) {
+            let error = no_thread("cannot start a thread that asks for the cluster", error);
+            self.inbox.put(node, Err(Failure::NotSent(error)));
+        }
+    }
+}
+
+impl Inbox {
+    fn put(&self, node: Arc<ClusterNode>, outcome: Result<Shards, Failure>) {
+        self.replies.lock().push(SurveyReply { node, outcome });
+        self.signal.raise();
+    }
+}
+
+pub(super) fn panicked() -> Failure {
+    Failure::NotSent(Error::unavailable("asking for the cluster panicked"))
+}
