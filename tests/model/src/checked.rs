@@ -39,7 +39,8 @@ fn plain() -> Quorum {
         is_symmetric: true,
         outsider: Outsider::None,
         replacements: 0,
-        renews: false,
+        renews: 0,
+        votes_again: false,
         has_one_clock: false,
     }
 }
@@ -80,6 +81,11 @@ fn replaced() -> Quorum {
     }
 }
 
+/// Nodes that lost a vote, or never gave it, are asked for it by the renewals.
+fn voting_again() -> Quorum {
+    Quorum { renews: 2, votes_again: true, rounds: 1, latest: 2, skew: 0, ..plain() }
+}
+
 /// Clients may be led to a node of another quorum.
 fn foreign() -> Quorum {
     Quorum { outsider: Outsider::Foreign, replacements: 0, ..replaced() }
@@ -118,6 +124,7 @@ fn finds(model: &Quorum, flaws: &[Flaw]) {
         let checker = checker.finish_when(HasDiscoveries::AnyFailures);
         let (checker, time) = timed(|| checker.spawn_dfs().join());
         println!("{flaw:?}: {} states, {time:.1?}", checker.unique_state_count());
+    if let Some((property, path)) = fault(&checker) {println!("not {property}: {:#?}", path.into_actions());}
         assert!(fault(&checker).is_some(), "{flaw:?} was not found");
     }
 }
@@ -177,7 +184,7 @@ fn two_attempts_and_a_node_that_is_replaced() {
 
 #[test]
 fn two_attempts_and_a_node_that_is_replaced_beside_renewals() {
-    holds("a node that is replaced, renewals", Quorum { renews: true, ..replaced() });
+    holds("a node that is replaced, renewals", Quorum { renews: 1, ..replaced() });
 }
 
 #[test]
@@ -189,7 +196,37 @@ fn two_attempts_and_a_node_of_a_foreign_quorum() {
 fn every_rule_of_the_membership_is_needed() {
     finds(&foreign(), &[Flaw::CountsAddresses, Flaw::CountsStrangers]);
     finds(&replaced(), &[Flaw::Unrecorded]);
-    finds(&Quorum { renews: true, ..replaced() }, &[Flaw::RenewsAnywhere]);
+    finds(&Quorum { renews: 1, ..replaced() }, &[Flaw::RenewsAnywhere]);
+}
+
+#[test]
+fn two_attempts_whose_votes_are_given_again() {
+    holds("votes given again", voting_again());
+}
+
+#[test]
+fn two_attempts_that_release_what_was_voted_again() {
+    holds("votes given again, releases", Quorum { releases: true, renews: 1, ..voting_again() });
+}
+
+#[test]
+fn zz_forgets() {
+    holds("zz forgets", Quorum { renews: 1, votes_again: true, latest: 2, clocks: 2, ..forgetful() });
+}
+
+#[test]
+fn zz_replaced() {
+    holds("zz replaced", Quorum { renews: 1, votes_again: true, latest: 1, ..replaced() });
+}
+
+#[test]
+fn every_rule_of_a_vote_given_again_is_needed() {
+    finds(&voting_again(), &[Flaw::CountsLapsed]);
+    let releasing = Quorum { releases: true, ..voting_again() };
+    finds(&releasing, &[Flaw::AgainClosed]);
+    // One has the lock, another had it since, and a third one comes behind a late vote.
+    let three = Quorum { attempts: 3, renews: 1, ..voting_again() };
+    finds(&three, &[Flaw::AgainLowers]);
 }
 
 #[test]

@@ -54,6 +54,8 @@ pub enum Request {
     /// `propose.lua`. `run` is the start that the client believes to speak to, `view` what it takes
     /// for the node's.
     Propose { owner: u8, first: u8, last: u8, run: u8, view: View },
+    /// `propose.lua` for an owner that has a majority at this token, and no vote here.
+    VoteAgain { owner: u8, first: u8, last: u8, run: u8, view: View },
     /// `close.lua`, with the last token used and the last one set aside.
     Close { owner: u8, tokens: Option<(u8, u8)>, tombstone: bool },
     /// `mark.lua`: records a view. A server without a marker becomes a node if it `is_admitted`,
@@ -130,6 +132,26 @@ pub enum Flaw {
     Unrecorded,
     /// The client counts renewals whatever the views of the nodes are.
     RenewsAnywhere,
+    /// A node that votes again forgets a larger counter.
+    AgainLowers,
+    /// A node votes again for an owner that is closed.
+    AgainClosed,
+    /// The client counts what was voted again when its older votes had lapsed.
+    CountsLapsed,
+}
+
+/// The first and the last token of a proposal, and whether it was granted elsewhere already.
+struct Tokens {
+    first: u8,
+    last: u8,
+    is_again: bool,
+}
+
+impl Flaw {
+    /// Whether a client believes in its lock again when its lease was over.
+    pub(crate) fn revives(self) -> bool {
+        matches!(self, Self::NoLeaseCheck | Self::CountsLapsed)
+    }
 }
 
 impl View {
@@ -157,7 +179,12 @@ impl Node {
     pub fn step(&mut self, rules: &Rules, request: Request) -> Answer {
         match request {
             Request::Propose { owner, first, last, run, view } => {
-                self.propose(rules, owner, first, last, run, view)
+                let tokens = Tokens { first, last, is_again: false };
+                self.propose(rules, owner, tokens, run, view)
+            }
+            Request::VoteAgain { owner, first, last, run, view } => {
+                let tokens = Tokens { first, last, is_again: true };
+                self.propose(rules, owner, tokens, run, view)
             }
             Request::Close { owner, tokens, tombstone } => {
                 self.close(rules, owner, tokens, tombstone)
@@ -190,11 +217,11 @@ impl Node {
         &mut self,
         rules: &Rules,
         owner: u8,
-        first: u8,
-        last: u8,
+        tokens: Tokens,
         run: u8,
         view: View,
     ) -> Answer {
+        let Tokens { first, last, is_again } = tokens;
         let mut floor = self.now.saturating_sub(rules.keep);
         if let Some(longest) = rules.longest {
             if run != self.run {
@@ -220,17 +247,20 @@ impl Node {
             floor = 0;
         }
         let ours = self.disk.lock == Some(owner);
-        if self.disk.closed & 1 << owner != 0 || !ours && self.disk.lock.is_some() {
+        let is_closed = self.disk.closed & 1 << owner != 0;
+        let is_missed = is_again && rules.flaw == Flaw::AgainClosed;
+        if is_closed && !is_missed || !ours && self.disk.lock.is_some() {
             return Answer::Busy;
         }
         let stored = self.stored(rules);
         let value = stored.unwrap_or(0).max(floor);
         let lowest = if rules.flaw == Flaw::GrantsEqual { value } else { value + 1 };
-        if !ours && first < lowest {
+        if !ours && !is_again && first < lowest {
             return Answer::Stale(value);
         }
         let last = if rules.flaw == Flaw::CountsFirst { first } else { last };
-        if stored.is_none_or(|stored| stored < last) || rules.flaw == Flaw::OwnLowers {
+        let lowers = if is_again { Flaw::AgainLowers } else { Flaw::OwnLowers };
+        if stored.is_none_or(|stored| stored < last) || rules.flaw == lowers {
             self.set(last);
         }
         self.disk.lock = Some(owner);

@@ -57,7 +57,7 @@ fn weight(action: &Action) -> u32 {
         Action::Again { .. } | Action::ReleaseArrives { .. } | Action::LetsGo { .. } => 4,
         Action::Tick { .. } => 8,
         Action::IsRenewed { .. } => 8,
-        Action::RenewalArrives { .. } | Action::Records { .. } => 4,
+        Action::RenewalArrives { .. } | Action::VoteArrives { .. } | Action::Records { .. } => 4,
         Action::HandsOn { .. } | Action::IsMarked { .. } => 3,
         Action::Releases { .. } | Action::Saves { .. } | Action::Renews { .. } => 2,
         Action::Begin { .. }

@@ -87,6 +87,9 @@ impl Model for Quorum {
             Property::always("tokens grow", |_, state: &State| {
                 state.fault != Some(Fault::OldToken)
             }),
+            Property::always("released locks stay so", |_, state: &State| {
+                state.fault != Some(Fault::Revived)
+            }),
         ]
     }
 }

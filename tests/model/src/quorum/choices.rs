@@ -1,7 +1,7 @@
 //! What may happen next.
 
 use super::{
-    Action, Cell, Column, MAJORITY, NODES, Outsider, Phase, Protocol, Quorum, Renewal, State,
+    Action, Cell, Column, MAJORITY, NODES, Outsider, Phase, Protocol, Quorum, State,
 };
 use crate::node::{Flaw, Marker, Node, View};
 
@@ -58,15 +58,6 @@ impl Quorum {
         self.is_majority(state, granted, Flaw::CountsStrangers)
     }
 
-    /// Whether the renewal has come to enough nodes.
-    fn is_renewed(&self, state: &State, attempt: usize) -> bool {
-        let extended = |column: &Column| match column.renewals[attempt] {
-            Cell::Granted(view) => Some(view),
-            _ => None,
-        };
-        self.is_majority(state, extended, Flaw::RenewsAnywhere)
-    }
-
     pub(super) fn actions_of_an_attempt(
         &self,
         state: &State,
@@ -96,12 +87,7 @@ impl Quorum {
         if !it.over {
             actions.push(Action::LeaseEnds { attempt });
         }
-        if self.renews && it.is_valid() && it.renewal == Renewal::Unsent {
-            actions.push(Action::Renews { attempt });
-        }
-        if it.renewal == Renewal::Sent && it.is_valid() && self.is_renewed(state, attempt) {
-            actions.push(Action::IsRenewed { attempt });
-        }
+        self.actions_of_renewals(state, attempt, actions);
         if self.releases && matches!(it.phase, Phase::Won | Phase::Asking) {
             actions.push(Action::Releases { attempt });
         }
@@ -110,9 +96,6 @@ impl Quorum {
                 if *cell == Cell::Sent || self.resends && *cell != Cell::Unsent {
                     actions.push(Action::Arrives { attempt, round, node });
                 }
-            }
-            if column.renewals[attempt] == Cell::Sent {
-                actions.push(Action::RenewalArrives { attempt, node });
             }
             if column.closing & 1 << attempt != 0 {
                 actions.push(Action::ReleaseArrives { attempt, node });
@@ -124,10 +107,10 @@ impl Quorum {
         let column = &state.columns[node];
         let Node { now, disk, saved, .. } = column.node;
         let lets_go = |owner: u8| {
-            let (it, renewal) =
-                (state.attempts[usize::from(owner)], column.renewals[usize::from(owner)]);
-            // The lease before the renewal may be over where that did not come.
-            it.over || it.renewal == Renewal::Done && !matches!(renewal, Cell::Granted(_))
+            let attempt = usize::from(owner);
+            // The lease before a renewal may be over where that did not come.
+            let is_short = column.short & 1 << owner != 0 && column.renewed(attempt).is_none();
+            state.attempts[attempt].over || is_short
         };
         if disk.lock.is_some_and(lets_go) {
             actions.push(Action::LetsGo { node });

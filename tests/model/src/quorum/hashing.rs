@@ -7,17 +7,28 @@ use std::hash::{Hash, Hasher};
 
 impl Hash for Column {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        let Self { is_mortal, node, cells, renewals, closing, awaits, renews } = *self;
+        let Self {
+            is_mortal,
+            node,
+            cells,
+            renewals,
+            votes,
+            late_votes,
+            short,
+            closing,
+            awaits,
+            renews,
+        } = *self;
         let Node { now, run, disk, saved } = node;
         let flags = u8::from(is_mortal);
-        hasher.write_u64(u64::from_be_bytes([flags, closing, awaits, renews, now, run, 0, 0]));
+        hasher.write_u64(u64::from_be_bytes([flags, closing, awaits, renews, now, run, late_votes, short]));
         hasher.write_u128(of_a_disk(disk));
         hasher.write_u128(of_a_disk(saved));
         for attempt in 0..MOST_ATTEMPTS {
             let [first, second] = cells[attempt].map(of_a_cell);
-            let renewal = of_a_cell(renewals[attempt]);
-            let [a, b, c] = [first, second, renewal].map(u64::from);
-            hasher.write_u64(a << 32 | b << 16 | c);
+            let [renewal, vote] = [renewals[attempt], votes[attempt]].map(of_a_cell);
+            let [a, b, c, d] = [first, second, renewal, vote].map(u64::from);
+            hasher.write_u64(a << 48 | b << 32 | c << 16 | d);
         }
     }
 }

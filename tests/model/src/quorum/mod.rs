@@ -21,6 +21,7 @@ use crate::node::{Answer, Flaw, Node, Request, Rules, View};
 mod checking;
 mod choices;
 mod hashing;
+mod renewals;
 mod words;
 
 pub const NODES: usize = 3;
@@ -62,8 +63,10 @@ pub struct Quorum {
     pub outsider: Outsider,
     /// How often a server takes a node's place.
     pub replacements: u8,
-    /// Locks are renewed, once each.
-    pub renews: bool,
+    /// How often each lock is renewed.
+    pub renews: u8,
+    /// A renewal that finds a node without the owner asks it for its vote again.
+    pub votes_again: bool,
     /// All clocks go together.
     pub has_one_clock: bool,
 }
@@ -105,6 +108,8 @@ pub struct State {
 enum Fault {
     TwoHolders,
     OldToken,
+    /// A node votes for an owner that it has released.
+    Revived,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -118,6 +123,8 @@ pub struct Attempt {
     /// The last token used.
     used: u8,
     renewal: Renewal,
+    /// How often it was renewed.
+    renewed: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -125,7 +132,6 @@ enum Renewal {
     #[default]
     Unsent,
     Sent,
-    Done,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -144,8 +150,15 @@ pub struct Column {
     is_mortal: bool,
     pub node: Node,
     cells: [[Cell; MOST_ROUNDS]; MOST_ATTEMPTS],
-    /// The renewal of each attempt.
+    /// The last renewal of each attempt.
     renewals: [Cell; MOST_ATTEMPTS],
+    /// What came of the request to vote again, which that renewal led to.
+    votes: [Cell; MOST_ATTEMPTS],
+    /// The attempts with such a request of an earlier renewal under way, each a bit.
+    late_votes: u8,
+    /// The attempts whose last renewal succeeded without this node, each a bit: the lease here may
+    /// end before the client's.
+    short: u8,
     /// The attempts whose release is under way, each a bit.
     closing: u8,
     /// Those that were begun when it was started again. It does not vote before all their leases
@@ -236,6 +249,12 @@ pub enum Action {
         attempt: usize,
         node: usize,
     },
+    /// `late` if it was sent by an earlier renewal.
+    VoteArrives {
+        attempt: usize,
+        node: usize,
+        late: bool,
+    },
     /// The client believes that its lease is longer.
     IsRenewed {
         attempt: usize,
@@ -273,7 +292,8 @@ impl Quorum {
             is_symmetric: false,
             outsider: Outsider::Empty,
             replacements: 2,
-            renews: true,
+            renews: 2,
+            votes_again: true,
             has_one_clock: false,
         }
     }
@@ -290,7 +310,8 @@ impl Quorum {
             saves: false,
             outsider: Outsider::None,
             replacements: 0,
-            renews: false,
+            renews: 0,
+            votes_again: false,
             ..Self::everything()
         }
     }
@@ -421,7 +442,9 @@ impl Quorum {
                 let it = state.attempts[attempt];
                 let first = it.firsts[usize::from(it.round)];
                 let column = &mut state.columns[node];
-                let is_open = column.cells[attempt].contains(&Cell::Sent);
+                let is_open = column.cells[attempt].contains(&Cell::Sent)
+                    || column.votes[attempt] == Cell::Sent
+                    || column.late_votes & 1 << attempt != 0;
                 let request = Request::Close {
                     owner: index(attempt),
                     tokens: (it.used > 0).then_some((it.used, first + self.reserve)),
@@ -481,26 +504,14 @@ impl Quorum {
                 let answer = column.node.step(&self.rules, request);
                 event = Some((node, Event::Asked(request, answer)));
             }
-            Action::Renews { attempt } => {
-                state.attempts[attempt].renewal = Renewal::Sent;
-                for column in &mut state.columns[..self.servers()] {
-                    column.renewals[attempt] = Cell::Sent;
-                    column.renews |= column.awaits & 1 << attempt;
-                }
-            }
+            Action::Renews { attempt } => self.renew(&mut state, attempt),
             Action::RenewalArrives { attempt, node } => {
-                let column = &mut state.columns[node];
-                let is_ours = column.node.disk.lock == Some(index(attempt));
-                // The view is read behind it.
-                column.renewals[attempt] =
-                    if is_ours { Cell::Granted(column.node.view()) } else { Cell::Done };
+                self.renewal_arrives(&mut state, attempt, node);
             }
-            Action::IsRenewed { attempt } => {
-                state.attempts[attempt].renewal = Renewal::Done;
-                for column in &mut state.columns {
-                    column.awaits &= !(column.renews & 1 << attempt);
-                }
+            Action::VoteArrives { attempt, node, late } => {
+                event = Some((node, self.vote_arrives(&mut state, attempt, node, late)));
             }
+            Action::IsRenewed { attempt } => self.is_renewed(&mut state, attempt),
         }
         self.tidy(&mut state);
         (state, event)
@@ -539,13 +550,13 @@ impl Quorum {
                     }
                 }
             }
-            if is_done {
+            if is_done && self.rules.flaw != Flaw::CountsLapsed {
                 it.renewal = Renewal::Unsent;
-                let columns = state.columns.iter_mut();
-                columns.for_each(|column| column.renewals[attempt] = Cell::Unsent);
+                it.renewed = 0;
+                state.columns.iter_mut().for_each(|column| column.forget_renewal(attempt));
             }
             let is_closing = state.columns.iter().any(|column| column.closing & 1 << attempt != 0);
-            if is_done && !is_closing && self.rules.flaw != Flaw::NoLeaseCheck {
+            if is_done && !is_closing && !self.rules.flaw.revives() {
                 if it.phase == Phase::Won && !self.releases {
                     it.phase = Phase::After;
                 }

@@ -38,6 +38,10 @@ impl fmt::Debug for Action {
             Self::RenewalArrives { attempt, node } => {
                 write!(f, "{}'s renewal arrives at node {node}", name(attempt))
             }
+            Self::VoteArrives { attempt, node, late } => {
+                let which = if *late { "earlier request" } else { "request" };
+                write!(f, "{}'s {which} to vote again arrives at node {node}", name(attempt))
+            }
             Self::IsRenewed { attempt } => {
                 write!(f, "{} believes in its longer lease", name(attempt))
             }
