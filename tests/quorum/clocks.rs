@@ -1,6 +1,7 @@
-//! One node's clock is a minute ahead, or a minute behind.
+//! Clocks of a minority that are ahead or behind: by a minute, by more than the longest lease, by
+//! hours.
 
-use distlock::{DistLock, GuardState};
+use distlock::{Client, DistLock, GuardState};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::process::RedisServer;
 use distlock_tests::quorum::{Servers, admit, place, set_up, start, url};
@@ -9,15 +10,41 @@ use distlock_tests::time_of_day::TimeOfDay;
 use std::time::Duration;
 
 const MINUTE: i64 = 60_000;
+const HOUR: i64 = 60 * MINUTE;
+const SOON: Duration = Duration::from_secs(60);
+/// Nothing hangs on how long a busy machine takes.
+const PATIENT: &str = "max_lease=1m&watchdog=9s&node_timeout=5s&command_timeout=10s";
 
 /// Three servers, of which the last has this clock.
 fn quorum(clock: &TimeOfDay, options: &str) -> Servers {
-    let odd = RedisServer::start_on(clock);
-    admit(&odd);
-    let servers = vec![start(), start(), odd];
+    quorum_of(3, clock, options)
+}
+
+/// So many servers, of which the last ones, a minority of all but one, have this clock.
+fn quorum_of(count: usize, clock: &TimeOfDay, options: &str) -> Servers {
+    let wrong = count / 2;
+    let odd = |_| {
+        let odd = RedisServer::start_on(clock);
+        admit(&odd);
+        odd
+    };
+    let servers: Vec<_> = (wrong..count).map(|_| start()).chain((0..wrong).map(odd)).collect();
     let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
     set_up(&places, options);
     Servers { url: url(&places, options), servers }
+}
+
+/// Takes and releases a lock so many times, without one failure, with growing tokens.
+fn lock_and_unlock(client: &Client, name: &str, times: u32) {
+    let lock = client.mutex(name).unwrap();
+    let mut last = None;
+    for turn in 0..times {
+        let guard = lock.try_lock().unwrap_or_else(|error| panic!("turn {turn}: {error}"));
+        let guard = guard.expect("no other client wants it");
+        assert!(guard.fencing_token() > last, "{:?} after {last:?}", guard.fencing_token());
+        last = guard.fencing_token();
+        guard.unlock().unwrap();
+    }
 }
 
 #[test]
@@ -82,4 +109,62 @@ fn node_whose_clock_jumps_past_the_lease_grants_no_majority() {
     await_renewals(&guard);
     assert_eq!(guard.state(), GuardState::Held);
     guard.unlock().unwrap();
+}
+
+/// The first grant was all that a client got: the token of the wrong clock became its next
+/// proposal.
+#[test]
+fn minority_of_clocks_off_by_hours_costs_no_attempt() {
+    for count in [3, 5] {
+        for ahead in [2 * MINUTE, -2 * MINUTE, 3 * HOUR, -3 * HOUR] {
+            let clock = TimeOfDay::new();
+            clock.set(ahead);
+            let quorum = quorum_of(count, &clock, PATIENT);
+            let clients = [quorum.client(), quorum.client()];
+            let held = clients[0].mutex("held").unwrap().lock().unwrap();
+            for client in &clients {
+                lock_and_unlock(client, "a", 20);
+            }
+            // It becomes wrong, and right again, under a lock that is held.
+            clock.set(0);
+            clients.iter().for_each(|client| lock_and_unlock(client, "a", 5));
+            clock.set(ahead);
+            clients.iter().for_each(|client| lock_and_unlock(client, "a", 5));
+            await_renewals(&held);
+            assert_eq!(held.state(), GuardState::Held);
+            held.unlock().unwrap();
+        }
+    }
+}
+
+/// With a good server down, the vote of the wrong clock would be needed.
+#[test]
+fn wrong_clock_is_named_and_leaves_nothing_behind() {
+    for ahead in [2 * HOUR, 3 * HOUR] {
+        let clock = TimeOfDay::new();
+        let mut quorum = quorum(&clock, PATIENT);
+        clock.set(ahead);
+        let client = quorum.client();
+        lock_and_unlock(&client, "a", 5);
+        quorum.servers[0].pause();
+        let lock = client.mutex("a").unwrap();
+        for _ in 0..3 {
+            let error = lock.try_lock().unwrap_err();
+            assert!(error.is_unavailable(), "{error:?}");
+            let its = |at: usize| error.members()[at].error().map(ToString::to_string);
+            let wrong = its(2).expect("its clock is wrong");
+            assert!(wrong.contains("clock") && wrong.contains("ahead"), "{wrong}");
+            assert_eq!(its(1), None, "its clock is right");
+        }
+        // The same client, and the same name.
+        clock.set(0);
+        eventually("its vote counts again", SOON, || {
+            lock.try_lock().ok().flatten().map(|guard| guard.unlock().unwrap())
+        });
+        quorum.servers[0].resume();
+        clock.set(ahead);
+        lock_and_unlock(&client, "a", 5);
+        quorum.servers[2].kill();
+        lock_and_unlock(&client, "a", 5);
+    }
 }

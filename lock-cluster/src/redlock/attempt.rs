@@ -4,6 +4,7 @@
 //! Quorum). Two majorities share a node, which grants in one order, with growing tokens.
 
 use super::attempt_state::{AttemptState, NodeAnswer, Outstanding, QuorumReceipt};
+use super::clocks::{WrongClocks, unix_micros};
 use super::majority::{Decision, RoundTally, free_in, majority};
 use super::node::Vote;
 use super::node_worker::{NodeContext, Queue};
@@ -44,19 +45,23 @@ impl Quorum {
             let tokens = reserve.map_or(Tokens::None, |reserve| Tokens::Propose { first, reserve });
             let decision = self.ask_round(&state, tokens, by);
             let answers = state.answers();
-            let stale = answers.iter().flatten().filter_map(|answer| match answer {
-                NodeAnswer::Stale(token) => Some(*token),
-                _ => None,
-            });
-            let stale = stale.max();
-            stale.inspect(|token| self.proposals.saw(name, *token));
+            let mut wrong_clocks = WrongClocks::none();
             if decision == Decision::Outbid && round < MAX_ROUNDS && self.clock.now() < by {
-                first = FencingToken::new(stale.unwrap_or(first.get()) + 1);
-                continue;
+                let next = self.token_to_outbid(&state, &answers).unwrap_or(first.get()) + 1;
+                match self.refusal_of_token(next + u64::from(reserve.unwrap_or(0)), by) {
+                    Some(wrong) => wrong_clocks = wrong,
+                    None => {
+                        first = FencingToken::new(next);
+                        continue;
+                    }
+                }
             }
             self.update_in_background();
             if decision != Decision::Won {
-                return self.roll_back(&state, &answers);
+                if answers.iter().flatten().any(|it| matches!(it, NodeAnswer::Ahead(_))) {
+                    self.proposals.forget(name);
+                }
+                return self.roll_back(&state, &answers, first, &wrong_clocks);
             }
             let has_token =
                 |answer: &NodeAnswer| matches!(answer, NodeAnswer::Granted { with_tokens: true });
@@ -69,6 +74,25 @@ impl Quorum {
             return Ok(Answer::Granted(Grant::new(tokens).receipt(receipt)));
         }
         unreachable!("the last round is won or lost")
+    }
+
+    /// The smallest token above which a majority can grant: only a majority's tokens count, and a
+    /// server whose clock is far ahead asks for one that the others refuse.
+    fn token_to_outbid(
+        &self,
+        state: &AttemptState,
+        answers: &[Option<NodeAnswer>],
+    ) -> Option<u64> {
+        let stale = answers.iter().flatten().filter_map(|answer| match answer {
+            NodeAnswer::Stale(token) => Some(*token),
+            _ => None,
+        });
+        let mut stale: Vec<_> = stale.collect();
+        stale.sort_unstable();
+        let tally = state.tally(|at| self.workers[at].context().is_suspect());
+        let hopeful = tally.granted + tally.waiting - tally.suspects;
+        let needed = majority(tally.nodes).saturating_sub(hopeful).clamp(1, stale.len().max(1));
+        stale.get(needed - 1).copied()
     }
 
     /// Asks all nodes and waits for a decision.
@@ -119,8 +143,10 @@ impl Quorum {
         &self,
         state: &Arc<AttemptState>,
         answers: &[Option<NodeAnswer>],
+        first: FencingToken,
+        wrong_clocks: &WrongClocks,
     ) -> Result<Answer, Failure> {
-        let cause = self.rollback_cause(state, answers);
+        let cause = self.rollback_cause(state, answers, first, wrong_clocks);
         let outstanding = state.abandon();
         self.roll_back_on_nodes(state, &outstanding);
         match cause {
@@ -161,6 +187,8 @@ impl Quorum {
         &self,
         state: &AttemptState,
         answers: &[Option<NodeAnswer>],
+        first: FencingToken,
+        wrong_clocks: &WrongClocks,
     ) -> RollbackCause {
         let tally = state.tally(|_| false);
         let nodes = self.workers.len();
@@ -172,10 +200,20 @@ impl Quorum {
             let free = tally.granted + tally.stale;
             return RollbackCause::Held(free_in(busy.collect(), nodes, free));
         }
-        if tally.is_contended() || tally.granted + tally.stale >= majority(nodes) {
+        let has_right_clocks = wrong_clocks.servers.is_empty();
+        let can_grant = tally.granted + tally.stale >= majority(nodes);
+        if tally.is_contended() || can_grant && has_right_clocks {
             return RollbackCause::SplitVote;
         }
+        let refusals = answers.iter().flatten().filter(|it| matches!(it, NodeAnswer::Ahead(_)));
+        let most_refuse = refusals.count() >= majority(nodes);
         let outcomes = answers.iter().enumerate().map(|(at, answer)| match answer {
+            Some(NodeAnswer::Stale(_)) if wrong_clocks.error(at).is_some() => {
+                MemberOutcome::Failed(wrong_clocks.error(at).expect("it was looked at"))
+            }
+            Some(NodeAnswer::Ahead(ahead)) => {
+                MemberOutcome::Failed(self.ahead_error(at, *ahead, first, most_refuse))
+            }
             Some(NodeAnswer::Granted { .. } | NodeAnswer::Stale(_)) => MemberOutcome::Done,
             Some(NodeAnswer::Busy(_)) => MemberOutcome::Busy,
             Some(NodeAnswer::Failed(failure)) => MemberOutcome::Failed(failure.error().clone()),
@@ -188,13 +226,39 @@ impl Quorum {
             None => MemberOutcome::Failed(Error::unavailable("no answer in time")),
         });
         let outcomes = outcomes.collect();
-        match self.pause(&tally, answers) {
+        match self.pause(&tally, answers).filter(|_| has_right_clocks) {
             Some((left, why)) => {
                 let why = self.error_of_all(ErrorKind::Unavailable, &why, outcomes);
                 let may_end_sooner = can_win_with_silent_nodes(&tally, answers);
                 RollbackCause::Paused(Pause::new(left, why).may_end_sooner(may_end_sooner))
             }
             None => RollbackCause::Failed(self.unavailable("grant it", outcomes)),
+        }
+    }
+
+    /// The error of a node that refuses a proposal as too far ahead of its clock.
+    fn ahead_error(
+        &self,
+        at: usize,
+        ahead: Duration,
+        first: FencingToken,
+        most_refuse: bool,
+    ) -> Error {
+        let name = self.workers[at].context().node().name();
+        let longest = self.terms.map(|terms| terms.max_lease).unwrap_or_default();
+        let most = format!("max_lease={longest:?} is the most");
+        if first.get() > unix_micros(self.clock.as_ref()) {
+            Error::unavailable(format!(
+                "the last token of this lock is {ahead:.1?} ahead of the clock of {name}, and                  {most}: it was granted by clocks that were ahead"
+            ))
+        } else if most_refuse {
+            Error::configuration(format!(
+                "this machine's clock is {ahead:.1?} ahead of the clock of {name}, and {most}: set                  this machine's clock right"
+            ))
+        } else {
+            Error::configuration(format!(
+                "its clock is behind: this machine's is {ahead:.1?} ahead of it, and {most}: set                  it right"
+            ))
         }
     }
 

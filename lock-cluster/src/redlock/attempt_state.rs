@@ -61,6 +61,8 @@ pub(super) enum NodeAnswer {
     Paused(Duration, Option<Arc<NodeView>>),
     /// The server is no node of any quorum.
     Unmarked,
+    /// The proposal is too far ahead of the node's clock: by this time.
+    Ahead(Duration),
     Failed(Failure),
 }
 
@@ -132,6 +134,7 @@ impl AttemptState {
         let answer = match response.map(|response| response.what) {
             Ok(Vote::Paused(left)) => NodeAnswer::Paused(left, by.clone()),
             Ok(Vote::Unmarked) => NodeAnswer::Unmarked,
+            Ok(Vote::Ahead(ahead)) => NodeAnswer::Ahead(ahead),
             Ok(Vote::Cast(Answer::Granted(grant))) => {
                 node.granted = Some(grant.receipt);
                 NodeAnswer::Granted { with_tokens: grant.tokens.is_some() }
@@ -168,7 +171,12 @@ impl AttemptState {
                 Some(NodeAnswer::Granted { .. }) => tally.granted += 1,
                 Some(NodeAnswer::Busy(_)) => tally.busy += 1,
                 Some(NodeAnswer::Stale(_)) => tally.stale += 1,
-                Some(NodeAnswer::Paused(..) | NodeAnswer::Unmarked | NodeAnswer::Failed(_)) => {}
+                Some(
+                    NodeAnswer::Paused(..)
+                    | NodeAnswer::Unmarked
+                    | NodeAnswer::Ahead(_)
+                    | NodeAnswer::Failed(_),
+                ) => {}
                 None => {
                     tally.waiting += 1;
                     tally.suspects += usize::from(is_suspect(at));

@@ -109,19 +109,7 @@ impl Quorum {
 
     /// The states of all servers, each member once.
     pub(super) fn survey(&self) -> Vec<Option<ServerState>> {
-        let read = |context: &NodeContext, by| match context.node().server() {
-            Some(server) => server.read_state(by),
-            None => Err(Failure::Refused(Error::unavailable("it has no marker"))),
-        };
-        let by = self.by(Moment::NEVER);
-        let responses = self.ask(Queue::Attempts, by, read);
-        responses.wait_for_all(self.clock.as_ref(), by);
-        let states = responses.read(|responses| {
-            let state = |response: &Option<Result<ServerState, _>>| {
-                response.as_ref()?.as_ref().ok().cloned()
-            };
-            responses.iter().map(state).collect()
-        });
+        let states = self.read_states(Moment::NEVER, |_| false);
         distinct(states)
     }
 

@@ -5,7 +5,7 @@
 //! - `backend`: [`QuorumBackend`], the operations on locks; `quorum`: what they ask of all nodes
 //! - `attempt`: one attempt on all nodes; `attempt_state`: its state on each node
 //! - `majority`: the decisions of a majority, without input and output
-//! - `token`: the proposed tokens
+//! - `token`: the proposed tokens; `clocks`: the clocks of the servers
 //! - `watch`: watches, which wake a waiter once per release
 //! - `node`: one node; `node_worker`: its tasks and pending cleanups; `responses`: its answers
 //! - `membership`: which responses count together; `membership_update`: changes of the members
@@ -13,6 +13,7 @@
 mod attempt;
 mod attempt_state;
 mod backend;
+mod clocks;
 mod majority;
 mod membership;
 mod membership_update;

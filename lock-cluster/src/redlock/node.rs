@@ -44,6 +44,8 @@ pub(super) enum Vote {
     Paused(Duration),
     /// The server is no node of any quorum.
     Unmarked,
+    /// The proposal is too far ahead of the node's clock: by this time.
+    Ahead(Duration),
 }
 
 impl QuorumNode {
@@ -289,22 +291,15 @@ impl RedisNode {
                 ProposalReply::Paused(left) => {
                     return Ok(Response { what: Vote::Paused(left), from: Some(view) });
                 }
-                ProposalReply::Ahead(ahead) => return Err(self.ahead(ahead)),
+                ProposalReply::Ahead(ahead) => {
+                    return Ok(Response { what: Vote::Ahead(ahead), from: Some(view) });
+                }
                 ProposalReply::Stranger | ProposalReply::Unmarked | ProposalReply::Outdated => {
                     *self.cached.lock() = CachedView::None;
                 }
             }
         }
         Err(Failure::Refused(self.changed()))
-    }
-
-    fn ahead(&self, ahead: Duration) -> Failure {
-        Failure::Refused(Error::configuration(format!(
-            "this machine's clock, or the tokens that it has seen, are {ahead:.1?} ahead of the \
-             clock of {}, and max_lease={:?} is the most: set the clock that is wrong",
-            self.node.server(),
-            self.terms.max_lease
-        )))
     }
 
     fn changed(&self) -> Error {

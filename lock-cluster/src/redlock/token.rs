@@ -5,7 +5,8 @@ use lock_core::{Clock, FencingToken, LockName, OwnerId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// The tokens that this client has seen. A forgotten one costs a second round: the nodes know it.
+/// The tokens that this client was granted. A token that only a minority knows is not among them,
+/// and a forgotten one costs a second round: the nodes know it.
 #[derive(Default)]
 pub(super) struct TokenProposals(Mutex<State>);
 
@@ -53,8 +54,14 @@ impl TokenProposals {
         self.saw(name, first.get() + u64::from(reserve));
     }
 
-    /// The nodes know a token of this name that is at least as large.
-    pub(super) fn saw(&self, name: &LockName, token: u64) {
+    /// The nodes refuse a proposal above the last token as too far ahead: it was granted by clocks
+    /// that have been set back since, and counts no more for what is proposed first.
+    pub(super) fn forget(&self, name: &LockName) {
+        self.0.lock().seen.remove(name);
+    }
+
+    /// A majority knows a token of this name that is at least as large.
+    fn saw(&self, name: &LockName, token: u64) {
         let mut state = self.0.lock();
         if state.seen.len() >= MAX_ENTRIES && !state.seen.contains_key(name) {
             state.seen.clear();
@@ -98,5 +105,7 @@ mod tests {
         assert_eq!(proposals.first(&name, two, 0, &clock).get(), now + 3);
         proposals.saw(&name, now + 100);
         assert_eq!(proposals.first(&name, one, 5, &clock).get(), now + 101);
+        proposals.forget(&name);
+        assert_eq!(proposals.first(&name, two, 0, &clock).get(), now);
     }
 }

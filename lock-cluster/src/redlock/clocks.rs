@@ -1,0 +1,185 @@
+//! The clocks of the servers: which of them are wrong, and from when a new member may vote.
+
+use super::majority::majority;
+use super::node_worker::{NodeContext, Queue};
+use super::quorum::Quorum;
+use lock_core::{Clock, Error, Moment};
+use lock_redis::parts::ServerState;
+use std::time::Duration;
+
+/// The servers whose clocks differ by more than the longest lease from the middle of all clocks,
+/// that of this machine among them; and by how many microseconds they are ahead of it.
+pub(super) struct WrongClocks {
+    pub(super) servers: Vec<(usize, i64)>,
+    max_lease: Duration,
+}
+
+impl WrongClocks {
+    pub(super) fn none() -> Self {
+        Self { servers: Vec::new(), max_lease: Duration::ZERO }
+    }
+
+    /// `tolerance` is how far right clocks may seem to differ.
+    pub(super) fn among(
+        states: &[Option<ServerState>],
+        own: u64,
+        max_lease: Duration,
+        tolerance: Duration,
+    ) -> Self {
+        let mut clocks: Vec<_> = states.iter().flatten().map(|state| state.time).collect();
+        clocks.push(own);
+        clocks.sort_unstable();
+        let middle = clocks[clocks.len() / 2];
+        let limit = micros(max_lease + tolerance);
+        let wrong = |(at, state): (usize, &Option<ServerState>)| {
+            let time = state.as_ref()?.time;
+            let ahead = i64::try_from(time.abs_diff(middle)).unwrap_or(i64::MAX);
+            let ahead = if time < middle { -ahead } else { ahead };
+            (time.abs_diff(middle) > limit).then_some((at, ahead))
+        };
+        let servers = states.iter().enumerate().filter_map(wrong).collect();
+        Self { servers, max_lease }
+    }
+
+    /// Why this server cannot vote for what the others grant, if its clock is the reason.
+    pub(super) fn error(&self, at: usize) -> Option<Error> {
+        let (_, ahead) = self.servers.iter().find(|(server, _)| *server == at)?;
+        Some(Error::configuration(self.text(*ahead)))
+    }
+
+    pub(super) fn text(&self, ahead: i64) -> String {
+        let by = Duration::from_micros(ahead.unsigned_abs());
+        let way = if ahead < 0 { "behind" } else { "ahead of" };
+        format!(
+            "its clock is {by:.1?} {way} most of the others, and max_lease={:?} is the most: set \
+             it right",
+            self.max_lease
+        )
+    }
+}
+
+pub(super) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+pub(super) fn unix_micros(clock: &dyn Clock) -> u64 {
+    micros(clock.unix_time())
+}
+
+impl Quorum {
+    /// The wrong clocks, if a majority refuses this token because of them; `None` if a majority
+    /// takes it, or it is not far enough ahead of this machine's clock to be refused.
+    ///
+    /// Asked before the proposal: a server with a wrong clock would grant it, and keep its token
+    /// when the clock has been set right.
+    pub(super) fn refusal_of_token(&self, last: u64, by: Moment) -> Option<WrongClocks> {
+        let max_lease = self.terms?.max_lease;
+        let (own, reach) = (unix_micros(self.clock.as_ref()), micros(max_lease));
+        if last <= own.saturating_add(reach) {
+            return None;
+        }
+        let states = self.read_states(by, |at| self.workers[at].context().is_suspect());
+        let takes = |state: &&ServerState| last <= state.time.saturating_add(reach);
+        let takers = states.iter().flatten().filter(takes).count();
+        (takers < majority(self.workers.len()))
+            .then(|| WrongClocks::among(&states, own, max_lease, Duration::ZERO))
+    }
+
+    /// The states of the servers, without those that have not answered by then; none that `is_left`
+    /// is waited for.
+    pub(super) fn read_states(
+        &self,
+        by: Moment,
+        is_left: impl Fn(usize) -> bool,
+    ) -> Vec<Option<ServerState>> {
+        let read = |context: &NodeContext, by| match context.node().server() {
+            Some(server) => server.read_state(by),
+            None => Err(lock_core::backend::Failure::Refused(Error::unavailable("no marker"))),
+        };
+        let by = self.by(by);
+        let responses = self.ask(Queue::Attempts, by, read);
+        let _all = responses.wait(self.clock.as_ref(), by, |responses| {
+            let is_done = |(at, it): (usize, &Option<_>)| it.is_some() || is_left(at);
+            responses.iter().enumerate().all(is_done).then_some(())
+        });
+        responses.read(|responses| {
+            let state = |response: &Option<Result<ServerState, _>>| {
+                response.as_ref()?.as_ref().ok().cloned()
+            };
+            responses.iter().map(state).collect()
+        })
+    }
+}
+
+/// From when the pause of a new member counts at the earliest, in microseconds, and the server
+/// whose clock says so. `recorded` are the members that have recorded it, each with its place.
+///
+/// What a majority of the former members granted, some of these granted, too: at least as many as
+/// the majority is larger than the members that are not among them. Each of those bounds the token
+/// by its clock, so the latest but that many bounds it. With three members that is the latest.
+pub(super) fn not_before(
+    recorded: &[(usize, &ServerState)],
+    members: usize,
+    max_lease: Duration,
+) -> Option<(u64, usize)> {
+    let others = members.saturating_sub(majority(members));
+    let granted = recorded.len().saturating_sub(others).max(1);
+    // A member that took a place itself stands for what its predecessor granted.
+    let bound = |state: &ServerState| {
+        state.time.max(state.votes_from.saturating_sub(micros(max_lease)))
+    };
+    let mut bounds: Vec<_> = recorded.iter().map(|(at, state)| (bound(state), *at)).collect();
+    bounds.sort_unstable_by(|one, other| other.cmp(one));
+    bounds.get(granted - 1).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn states(times: &[u64]) -> Vec<Option<ServerState>> {
+        let state = |time: &u64| Some(ServerState { time: *time, ..ServerState::of("a") });
+        times.iter().map(state).collect()
+    }
+
+    fn bound(times: &[u64], members: usize) -> Option<(u64, usize)> {
+        let states = states(times);
+        let recorded: Vec<_> = states.iter().flatten().enumerate().collect();
+        not_before(&recorded, members, MINUTE)
+    }
+
+    #[test]
+    fn pause_counts_from_the_latest_clock_that_a_majority_needs() {
+        assert_eq!(bound(&[5, 9], 3), Some((9, 1)), "either may have granted with the third");
+        assert_eq!(bound(&[5, 9, 7, 6], 5), Some((7, 2)), "a grant has two of these four");
+        assert_eq!(bound(&[5, 9, 7], 5), Some((9, 1)), "a grant may have one of these");
+        assert_eq!(bound(&[1, 2, 3, 4, 5, 6], 7), Some((4, 3)));
+        assert_eq!(bound(&[5], 3), Some((5, 0)));
+        assert_eq!(bound(&[], 3), None);
+    }
+
+    #[test]
+    fn pause_counts_from_what_a_paused_member_may_have_to_outbid() {
+        let mut states = states(&[5, 9]);
+        let since = 100 + micros(MINUTE);
+        states[0] = states[0].take().map(|state| ServerState { votes_from: since, ..state });
+        let recorded: Vec<_> = states.iter().flatten().enumerate().collect();
+        assert_eq!(not_before(&recorded, 3, MINUTE), Some((100, 0)));
+    }
+
+    #[test]
+    fn clock_is_wrong_if_most_say_otherwise() {
+        let now = 10 * micros(Duration::from_secs(3_600));
+        let hour = micros(Duration::from_secs(3_600));
+        let wrong = |times: &[u64], own| {
+            WrongClocks::among(&states(times), own, MINUTE, Duration::ZERO).servers
+        };
+        let ahead = i64::try_from(hour).unwrap();
+        assert_eq!(wrong(&[now, now + hour], now), [(1, ahead)]);
+        assert_eq!(wrong(&[now - hour, now, now], now), [(0, -ahead)]);
+        assert_eq!(wrong(&[now, now, now], now - hour), [], "this machine's is wrong");
+        assert_eq!(wrong(&[now, now + micros(MINUTE)], now), []);
+    }
+}
