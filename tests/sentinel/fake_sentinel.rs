@@ -21,6 +21,11 @@ struct Says {
     master: Mutex<(u16, u64)>,
     /// The master's `run_id`; empty as long as the sentinel does not know it.
     run_id: Mutex<String>,
+    /// The replicas that it lists: their ports and `run_id`s.
+    replicas: Mutex<Vec<(u16, String)>>,
+    /// Its own ID, and the IDs and ports of the other sentinels that it lists.
+    id: Mutex<String>,
+    others: Mutex<Vec<(String, u16)>>,
     listeners: Mutex<Vec<TcpStream>>,
     /// How often it was asked about a master.
     questions: AtomicU32,
@@ -33,6 +38,9 @@ impl Liar {
         let says = Arc::new(Says {
             master: Mutex::new((master, epoch)),
             run_id: Mutex::default(),
+            replicas: Mutex::default(),
+            id: Mutex::new("liar".to_owned()),
+            others: Mutex::default(),
             listeners: Mutex::default(),
             questions: AtomicU32::new(0),
         });
@@ -65,9 +73,31 @@ impl Liar {
         run_id.clone_into(&mut self.says.run_id.lock());
     }
 
+    /// Lists these replicas from now on, by their ports and `run_id`s.
+    pub(crate) fn list_replicas(&self, replicas: &[(u16, String)]) {
+        replicas.clone_into(&mut self.says.replicas.lock());
+    }
+
+    /// Has this ID, and lists these other sentinels, by their IDs and ports.
+    pub(crate) fn know(&self, id: &str, others: &[(String, u16)]) {
+        id.clone_into(&mut self.says.id.lock());
+        others.clone_into(&mut self.says.others.lock());
+    }
+
     /// Publishes to all subscribers that the master has changed.
     pub(crate) fn tell(&self) {
-        let news = list(&["message", "+switch-master", "it is another one"]);
+        self.publish("it is another one");
+    }
+
+    /// Publishes, as a sentinel does it, that the server on the second port has taken the place of
+    /// the one on the first.
+    pub(crate) fn announce(&self, from: u16, to: u16) {
+        self.publish(&format!("mymaster 127.0.0.1 {from} 127.0.0.1 {to}"));
+    }
+
+    /// Publishes this as the content of `+switch-master`.
+    pub(crate) fn publish(&self, text: &str) {
+        let news = list(&["message", "+switch-master", text]);
         for mut listener in self.says.listeners.lock().iter() {
             listener.write_all(news.as_bytes()).unwrap();
         }
@@ -99,7 +129,26 @@ impl Says {
                     list(&[address, rest].concat())
                 }
                 ("SENTINEL", "GET-MASTER-ADDR-BY-NAME") => list(&["127.0.0.1", &port]),
-                ("SENTINEL", "MYID") => "$4\r\nliar\r\n".to_owned(),
+                ("SENTINEL", "MYID") => bulk(&self.id.lock()),
+                ("SENTINEL", "REPLICAS") => {
+                    let replicas = self.replicas.lock();
+                    let each = replicas.iter().map(|(at, id)| {
+                        let (at, master) = (at.to_string(), port.clone());
+                        list(&[
+                            "ip", "127.0.0.1", "port", &at, "runid", id, "flags", "slave",
+                            "role-reported", "slave", "master-host", "127.0.0.1", "master-port",
+                            &master,
+                        ])
+                    });
+                    format!("*{}\r\n{}", replicas.len(), each.collect::<String>())
+                }
+                ("SENTINEL", "SENTINELS") => {
+                    let others = self.others.lock();
+                    let each = others.iter().map(|(id, at)| {
+                        list(&["ip", "127.0.0.1", "port", &at.to_string(), "runid", id])
+                    });
+                    format!("*{}\r\n{}", others.len(), each.collect::<String>())
+                }
                 ("SENTINEL", _) => "*0\r\n".to_owned(),
                 ("SUBSCRIBE", channel) => {
                     if channel == "+switch-master" {
@@ -116,7 +165,11 @@ impl Says {
     }
 }
 
+fn bulk(word: &str) -> String {
+    format!("${}\r\n{word}\r\n", word.len())
+}
+
 fn list(words: &[&str]) -> String {
-    let words: Vec<_> = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    let words: Vec<_> = words.iter().map(|word| bulk(word)).collect();
     format!("*{}\r\n{}", words.len(), words.concat())
 }

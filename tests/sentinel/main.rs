@@ -12,6 +12,9 @@ mod read_write;
 // Threads and connections of a dropped client.
 mod departure;
 
+// Sentinels at different distances that disagree.
+mod far_sentinels;
+
 // How the master is found.
 mod discovery;
 

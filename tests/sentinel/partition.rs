@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// While it is up, every connection between the sentinels is cut.
 #[derive(Default)]
-struct Wall(AtomicBool);
+pub(crate) struct Wall(pub(crate) AtomicBool);
 
 impl Plan for Wall {
     fn fate(&self, _: &mut Request) -> Fault {

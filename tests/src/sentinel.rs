@@ -306,6 +306,83 @@ impl Group {
         });
     }
 
+    /// Has these sentinels announce themselves on other ports, as behind a network of their own;
+    /// returns when all know each other by them.
+    pub fn announce_at(&self, places: &[(usize, u16)]) {
+        let mut ports = self.sentinel_ports();
+        for (place, port) in places {
+            ports[*place] = *port;
+            let mut probe = self.sentinels[*place].probe();
+            for (name, value) in
+                [("announce-ip", "127.0.0.1"), ("announce-port", &port.to_string())]
+            {
+                let change = ["SENTINEL", "CONFIG", "SET", name, value];
+                assert_eq!(probe.command(&change).text(), "OK");
+            }
+        }
+        eventually("they know each other by the announced ports", BOUND, || {
+            self.sentinels.iter().enumerate().all(|(at, sentinel)| {
+                let others = sentinel.probe().command(&["SENTINEL", "SENTINELS", &self.name]);
+                let known: Vec<_> = each(others).iter().map(|it| it["port"].clone()).collect();
+                (0..ports.len())
+                    .all(|other| other == at || known.contains(&ports[other].to_string()))
+            })
+        });
+        self.await_quiet(self.servers.len() - 1);
+    }
+
+    /// Cuts this sentinel off from what the others publish on the servers, and keeps it from
+    /// changing these. It goes on watching the master that it knows.
+    pub fn isolate(&self, place: usize) {
+        let id = self.sentinel_id(place);
+        let name = format!("sentinel-{}", &id[..8]);
+        for server in &self.servers {
+            let rule = "ACL SETUSER deaf on >deaf ~* &* +@all -subscribe -slaveof -replicaof";
+            server.probe().command(&rule.split(' ').collect::<Vec<_>>());
+        }
+        let mut probe = self.sentinels[place].probe();
+        for (option, value) in [("auth-user", "deaf"), ("auth-pass", "deaf")] {
+            let change = ["SENTINEL", "SET", &self.name, option, value];
+            assert_eq!(probe.command(&change).text(), "OK");
+        }
+        let is_its = |client: &&String| client.contains(&format!("name={name}"));
+        eventually("it is cut off", BOUND, || {
+            self.servers.iter().all(|server| {
+                let mut probe = server.probe();
+                let clients = probe.clients();
+                let its: Vec<_> = clients.iter().filter(is_its).collect();
+                for client in its.iter().filter(|client| !client.contains("user=deaf")) {
+                    let client = client.split(' ').find_map(|it| it.strip_prefix("id="));
+                    probe.command(&["CLIENT", "KILL", "ID", client.expect("it has one")]);
+                }
+                !its.is_empty() && its.iter().all(|client| client.contains("user=deaf"))
+            })
+        });
+    }
+
+    /// Has this sentinel make another server the master, while the old one is well.
+    pub fn fail_over_by(&self, place: usize) {
+        self.set_down_after(STEADY);
+        let old = self.named_by(&self.sentinels[place]);
+        eventually("a failover comes about", BOUND, || {
+            let mut probe = self.sentinels[place].probe();
+            let _under_way = probe.try_command(&["SENTINEL", "FAILOVER", &self.name]);
+            self.named_by(&self.sentinels[place]) != old
+        });
+    }
+
+    /// Waits until these sentinels name one other master than this one; returns its place.
+    pub fn await_named_by(&self, places: &[usize], old: usize) -> usize {
+        eventually("these sentinels name another master", BOUND, || {
+            let named = places.iter().map(|it| self.named_by(&self.sentinels[*it]));
+            let named: Option<Vec<_>> = named.collect();
+            let first = *named.as_ref()?.first()?;
+            let is_one = named?.iter().all(|port| *port == first);
+            let new = self.place_of(first);
+            (is_one && new != old && is_master(&self.servers[new])).then_some(new)
+        })
+    }
+
     /// Has the sentinels make another server the master, while the old one is well. Returns the old
     /// one's place when the first sentinel names the other.
     pub fn fail_over(&self) -> usize {

@@ -33,6 +33,8 @@ pub(super) struct PubSubConnection {
     pending: VecDeque<(PubSubRequest, Moment)>,
     /// What the server said when it switched to RESP3.
     hello: Option<ReportedHere>,
+    /// Whether the texts of messages matter, which are no releases then.
+    reads_text: bool,
     /// When something last arrived.
     pub(super) last_received: Moment,
 }
@@ -59,6 +61,8 @@ pub(super) enum PubSubRequest {
 pub(super) enum PubSubEvent {
     /// On this channel; of a release that names the owner that is next, with that.
     Message(String, Option<NextOwner>),
+    /// On this channel, with this text.
+    Text(String, String),
     Confirmed(Subscription),
     Refused(Subscription, ServerError),
     /// The outcome of a probe.
@@ -78,7 +82,7 @@ pub(super) enum PubSubEvent {
 impl PubSubEvent {
     /// Whether the connection does what it is for, which the end of a handshake does not show.
     pub(super) fn shows_service(&self) -> bool {
-        matches!(self, Self::Message(..) | Self::Confirmed(_) | Self::Ended(_))
+        matches!(self, Self::Message(..) | Self::Text(..) | Self::Confirmed(_) | Self::Ended(_))
     }
 }
 
@@ -121,7 +125,11 @@ impl From<io::Error> for Disconnected {
 
 impl PubSubConnection {
     /// Takes over the transport of a connection after its handshake.
-    pub(super) fn new(connection: Connection, now: Moment) -> Result<Self, Disconnected> {
+    pub(super) fn new(
+        connection: Connection,
+        now: Moment,
+        reads_text: bool,
+    ) -> Result<Self, Disconnected> {
         Ok(Self {
             generation: connection.generation().clone(),
             transport: connection.into_transport().ok_or(Disconnected)?,
@@ -132,6 +140,7 @@ impl PubSubConnection {
             backlog: false,
             pending: VecDeque::new(),
             hello: None,
+            reads_text,
             last_received: now,
         })
     }
@@ -242,6 +251,10 @@ impl PubSubConnection {
             Ok(channel.map_or(PubSubEvent::Ignored, |channel| event(channel.into())))
         };
         match kind {
+            "message" if self.reads_text => {
+                let said = rest.first().and_then(text).unwrap_or_default().to_owned();
+                return named(&move |channel| PubSubEvent::Text(channel, said.clone()));
+            }
             "message" | "smessage" => {
                 // Plain releases say `0`, or whatever a foreign client says.
                 let next = rest.first().and_then(text).filter(|text| text.contains(':'));

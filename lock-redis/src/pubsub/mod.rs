@@ -30,7 +30,7 @@ pub(crate) use connection::REPORTS_SINCE;
 pub(crate) use poll_interval::{PollInterval, UNTRACKED};
 pub use tracking::OPTION as TRACKING;
 pub(crate) use tracking::{NotTracked, Tracking, warn as warn_of_tracking};
-pub(crate) use worker::ChangeListener;
+pub(crate) use worker::{ChangeListener, MessageListener};
 
 use crate::connection::Dialer;
 use lock_core::backend::{Failure, Wake, Watch, no_thread};
@@ -60,6 +60,7 @@ impl Subscriber {
                 table,
                 trouble: OnceLock::new(),
                 on_change: OnceLock::new(),
+                on_message: OnceLock::new(),
                 reports_to: AtomicU64::new(0),
             }),
             tracking,
@@ -163,6 +164,11 @@ impl Subscriber {
     pub(crate) fn lingering(&self) -> impl Fn(&str) -> bool + Send + use<> {
         let shared = Arc::clone(&self.shared);
         move |channel| shared.table.lock().lingers(channel)
+    }
+
+    /// Has the worker call `read` with each message. To be set before the first watch.
+    pub(crate) fn on_message(&self, read: MessageListener) {
+        let _once = self.shared.on_message.set(read);
     }
 
     /// Has the worker call `tell` whenever a connection was lost or could not be made.

@@ -24,9 +24,14 @@ pub(super) struct Shared {
     pub(super) trouble: OnceLock<Trouble>,
     /// Called when keys have changed.
     pub(super) on_change: OnceLock<Arc<dyn ChangeListener>>,
+    /// Called with each message, where its text matters.
+    pub(super) on_message: OnceLock<MessageListener>,
     /// The number of the connection, if changes may be reported to it; otherwise 0.
     pub(super) reports_to: AtomicU64,
 }
+
+/// Called with the channel and the text of a message, before its watches are woken. Must be short.
+pub(crate) type MessageListener = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
 /// See [`Subscriber::on_trouble`](super::Subscriber::on_trouble). Must be short.
 pub(crate) type Trouble = Arc<dyn Fn() + Send + Sync>;
@@ -105,7 +110,10 @@ impl SubscriberWorker {
         match self.shared.dialer.dial(Moment::NEVER) {
             Ok(connection) => {
                 self.shared.table.lock().connected();
-                if let Ok(mut connection) = PubSubConnection::new(connection, self.now()) {
+                let reads_text = self.shared.on_message.get().is_some();
+                if let Ok(mut connection) =
+                    PubSubConnection::new(connection, self.now(), reads_text)
+                {
                     let Disconnected = self.serve(&mut connection)?;
                     self.lost_over_hello += u32::from(connection.awaits_tracking());
                 }
@@ -305,6 +313,14 @@ impl SubscriberWorker {
         }
         match event {
             PubSubEvent::Message(channel, next) => table.message(&channel, next, now),
+            PubSubEvent::Text(channel, text) => {
+                let wakes = table.message(&channel, None, now);
+                drop(table);
+                if let Some(read) = self.shared.on_message.get() {
+                    contain(|| read(&channel, &text));
+                }
+                wakes
+            }
             PubSubEvent::Read(key, state) => table.read(&key, state, now),
             PubSubEvent::Changed(keys) => {
                 let elsewhere = table.changed(keys, now);

@@ -367,7 +367,8 @@ mod tests {
 
     fn agreement(port: u16, epoch: u64, by_majority: bool) -> Agreement {
         let master = Address::new("127.0.0.1", port);
-        Agreement { master, epoch, run_id: None, by_majority, replicas: 0 }
+        let are_others = false;
+        Agreement { master, epoch, run_id: None, by_majority, are_others, replicas: 0 }
     }
 
     fn soon() -> Moment {

@@ -105,6 +105,7 @@ pub(super) fn diagnose(
 mod tests {
     use super::*;
     use crate::node::Account;
+    use lock_core::Moment;
 
     fn report(id: &str, master: &str, others: &[&str]) -> (Address, Option<SentinelReply>) {
         let address = Address::new(id, 1);
@@ -113,6 +114,8 @@ mod tests {
             master: Address::new(master, 6379),
             epoch: 1,
             run_id: None,
+            asked: Moment::from_nanos(0),
+            replica_ids: Vec::new(),
             replicas: Vec::new(),
             replicas_down: Vec::new(),
             quorum: Some(4),

@@ -17,6 +17,7 @@ const RECOUNT: Duration = Duration::from_secs(1);
 impl MasterTracker {
     /// Does what is due, and says when to look again.
     pub(super) fn watch_for_failovers(&self) -> Moment {
+        self.hear_late();
         self.release_again();
         let signal = &self.signal_to_watcher;
         let looks = signal.looks.load(Ordering::SeqCst);

@@ -1,5 +1,6 @@
 //! [`SentinelInstance`]: one sentinel, and what it says about a master.
 
+use super::answers::Answers;
 use super::watcher_signal::WatcherSignal;
 use crate::connection::{
     Address, BorrowedConnection, Connection, ConnectionLike, Dialer, PoolSlot, Reply, Request,
@@ -12,7 +13,6 @@ use lock_core::{Error, Moment};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// What a sentinel says about the master.
@@ -23,8 +23,12 @@ pub(super) struct MasterReport {
     pub(super) epoch: u64,
     /// The `run_id` of the master, if it has heard one there.
     pub(super) run_id: Option<String>,
+    /// When it was asked.
+    pub(super) asked: Moment,
     /// The replicas that it has heard and does not hold for down.
     pub(super) replicas: Vec<Address>,
+    /// The replicas that it knows by their `run_id`, down or not.
+    pub(super) replica_ids: Vec<(Address, String)>,
     /// Those that it holds for down.
     pub(super) replicas_down: Vec<String>,
     /// How many sentinels must hold the master for down.
@@ -54,16 +58,19 @@ pub(super) struct SentinelInstance {
     slot: Mutex<PoolSlot>,
     /// Its ID: the same sentinel may be known by several addresses.
     id: Mutex<Option<String>>,
-    /// Whether it gave no answer the last time.
-    silent: AtomicBool,
+    pub(super) answers: Arc<Answers>,
     subscriber: Subscriber,
     /// What it is listened to for. Empty until that has begun.
     watches: Mutex<Vec<Watch>>,
 }
 
+/// The channel on which a sentinel publishes that the master is another one.
+const SWITCH: &str = "+switch-master";
+
 /// On which of a sentinel's channels it is told that the master is another one, or that the
-/// replicas are others.
-const CHANNELS: [&str; 6] = ["+switch-master", "+sdown", "-sdown", "+slave", "+sentinel", "-odown"];
+/// replicas are others, or were restarted.
+const CHANNELS: [&str; 7] =
+    [SWITCH, "+sdown", "-sdown", "+slave", "+sentinel", "-odown", "+reboot"];
 
 impl SentinelInstance {
     pub(super) fn new(address: Address, is_given: bool, dialer: Dialer) -> Self {
@@ -73,18 +80,26 @@ impl SentinelInstance {
             is_given,
             slot: Mutex::default(),
             id: Mutex::new(None),
-            silent: AtomicBool::new(false),
+            answers: Arc::default(),
             subscriber: Subscriber::new(Arc::clone(&dialer), Tracking::Off),
             watches: Mutex::default(),
             dialer,
         }
     }
 
-    /// Listens to its news from now on: also after each new connection, because some may have been
-    /// missed.
-    pub(super) fn listen(&self, signal_to_watcher: &Arc<WatcherSignal>) {
+    /// Listens to its news of this master from now on: also after each new connection, because
+    /// some may have been missed.
+    pub(super) fn listen(&self, master: &str, signal_to_watcher: &Arc<WatcherSignal>) {
         let mut watches = self.watches.lock();
         if watches.is_empty() {
+            let (answers, signal) = (Arc::clone(&self.answers), Arc::clone(signal_to_watcher));
+            let (master, clock) = (master.to_owned(), Arc::clone(self.dialer.clock()));
+            self.subscriber.on_message(Arc::new(move |channel, text| {
+                if let Some(new) = switched_to(channel, text, &master) {
+                    answers.announce(new, clock.now());
+                    signal.note_announcement();
+                }
+            }));
             // Without a thread for it there is no news, and every request that fails asks all the
             // same.
             let follow = |channel| {
@@ -100,30 +115,31 @@ impl SentinelInstance {
         self.id.lock().clone()
     }
 
-    /// Whether it is not worth waiting for, going by the last time.
-    pub(super) fn is_silent(&self) -> bool {
-        self.silent.load(Ordering::Relaxed)
+    /// Asks for its reports on the master of this name, each time for at most `bound`, until no
+    /// other question follows. Calls `answered` after each. Only after [`Answers::begin`].
+    pub(super) fn ask(&self, master: &str, bound: Duration, answered: impl Fn()) {
+        loop {
+            let asked = self.dialer.clock().now();
+            let reply = self.ask_once(master, asked, asked + bound);
+            let goes_on = self.answers.note(reply, self.dialer.clock().now());
+            answered();
+            if !goes_on {
+                return;
+            }
+        }
     }
 
-    /// Asks for its report on the master of this name.
-    pub(super) fn ask(&self, master: &str, by: Moment) -> SentinelReply {
-        // One that hangs is not asked once more until it has answered, or the deadline of that has
-        // come.
-        let Some(slot) = self.slot.try_lock() else {
-            let message = format!("{} has not answered the question before", self.dialer.server());
-            return SentinelReply::Failed(Failure::NotSent(Error::unavailable(message)));
-        };
-        let link = BorrowedConnection::new(Box::new(slot), &self.dialer, by);
-        let said = link.and_then(|mut link| self.question(&mut link, master, by));
-        let said = said.unwrap_or_else(|failure| SentinelReply::Failed(self.explain(failure)));
-        self.silent.store(matches!(said, SentinelReply::Failed(_)), Ordering::Relaxed);
-        said
+    fn ask_once(&self, master: &str, asked: Moment, by: Moment) -> SentinelReply {
+        let link = BorrowedConnection::new(Box::new(self.slot.lock()), &self.dialer, by);
+        let said = link.and_then(|mut link| self.question(&mut link, master, asked, by));
+        said.unwrap_or_else(|failure| SentinelReply::Failed(self.explain(failure)))
     }
 
     fn question(
         &self,
         link: &mut Connection,
         master: &str,
+        asked: Moment,
         by: Moment,
     ) -> Result<SentinelReply, Failure> {
         const SENTINEL: &[u8] = b"SENTINEL";
@@ -165,7 +181,9 @@ impl SentinelInstance {
                 run_id: run_id(&about, &master),
                 master,
                 epoch,
+                asked,
                 replicas: each(replicas).filter_map(|fields| replica(&fields)).collect(),
+                replica_ids: each(replicas).filter_map(|fields| replica_id(&fields)).collect(),
                 account,
             })),
             _ => Err(self.nonsense(link)),
@@ -236,6 +254,14 @@ fn named(host: Option<&str>, port: Option<&str>) -> Option<Address> {
     Some(Address::new(host, port))
 }
 
+/// The master that a message on this channel names, if it is about the master of this name:
+/// `NAME OLD-IP OLD-PORT NEW-IP NEW-PORT`.
+fn switched_to(channel: &str, text: &str, master: &str) -> Option<Address> {
+    let mut words = text.strip_prefix(master)?.strip_prefix(' ')?.split(' ').skip(2);
+    let new = named(words.next(), words.next())?;
+    (channel == SWITCH && words.next().is_none()).then_some(new)
+}
+
 fn text(reply: &Reply) -> Option<&str> {
     reply.as_bytes().and_then(|bytes| std::str::from_utf8(bytes).ok())
 }
@@ -267,6 +293,16 @@ fn replica(fields: &HashMap<&str, String>) -> Option<Address> {
     let is_down = is_down(fields)?;
     let was_heard = field("master-host") != Some("?");
     named(field("ip"), field("port")).filter(|_| was_heard && !is_down)
+}
+
+/// The address and the `run_id` of a server that says that it is a replica. One that says that it
+/// is a master is another server at a replica's address, or one that was just promoted.
+fn replica_id(fields: &HashMap<&str, String>) -> Option<(Address, String)> {
+    let field = |name| fields.get(name).map(String::as_str);
+    let id = field("runid").filter(|id| !id.is_empty())?;
+    let is_replica = field("role-reported").is_none_or(|role| role == "slave");
+    let address = named(field("ip"), field("port")).filter(|_| is_replica)?;
+    Some((address, id.to_owned()))
 }
 
 /// The address of a replica that is held for down.

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// How long a request that failed waits for the sentinels, where a master is known: it may be that
 /// they are down, and the master is not.
-const PATIENCE: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How soon after the last time requests that fail have the sentinels asked again; it doubles as
 /// long as these say the same.
@@ -58,6 +58,8 @@ pub(super) struct MasterTracker {
     number: AtomicU64,
     /// Concurrent questions to the sentinels share one.
     asking: SingleFlight,
+    /// How many of the messages that named a new master the sentinels were asked about.
+    settled: AtomicU64,
     pub(super) signal_to_watcher: Arc<WatcherSignal>,
     pace: Mutex<Pace>,
     /// When a request last needed the number of replicas, in nanoseconds; 0: never.
@@ -96,6 +98,7 @@ impl MasterTracker {
             state: Mutex::default(),
             number: AtomicU64::new(0),
             asking: SingleFlight::default(),
+            settled: AtomicU64::new(0),
             signal_to_watcher,
             pace: Mutex::new(Pace { asked: Moment::from_nanos(0), pause: Duration::ZERO }),
             counted: AtomicU64::new(0),
@@ -128,17 +131,28 @@ impl MasterTracker {
         self.state.lock().present.clone()
     }
 
-    /// The master. Has the sentinels asked if none is known yet, until `by`.
+    /// The master, if one is known, and no message has named another one since the sentinels were
+    /// asked.
+    fn undisputed(&self) -> Option<Arc<Master>> {
+        let is_settled =
+            self.signal_to_watcher.announcements() == self.settled.load(Ordering::SeqCst);
+        self.known().filter(|_| is_settled)
+    }
+
+    /// The master. Has the sentinels asked, until `by`, if none is known yet, or a message has
+    /// named another one.
     pub(super) fn present(self: &Arc<Self>, by: Moment) -> Result<Arc<Master>, Failure> {
         loop {
-            if let Some(master) = self.known() {
+            if let Some(master) = self.undisputed() {
                 return Ok(master);
             }
             self.start_watcher()?;
             match self.asking.join(&**self.settings.clock(), by) {
                 Flight::Lead(doing) => {
-                    if self.known().is_none() {
-                        self.ask(doing, by)?;
+                    if self.undisputed().is_none() {
+                        let outcome = self.ask(doing, by);
+                        // One that is known stays what it is while no sentinel answers.
+                        outcome.or_else(|failure| self.known().map(drop).ok_or(failure))?;
                     }
                 }
                 Flight::Finished(Outcome::Retry) if self.now() < by => {}
@@ -250,14 +264,10 @@ impl MasterTracker {
     }
 
     fn hear(&self, mut doing: FlightLeader<'_>, by: Moment) -> Result<(), Failure> {
-        let now = self.now();
-        let heard = Moment::from_nanos(self.heard.load(Ordering::Relaxed));
-        let present = PresentMaster {
-            run_id: self.known().and_then(|master| master.node.identity()),
-            is_gone: now.since(heard) >= self.settings.lease() && self.granted.are_over(now),
-        };
-        let agreement = self.sentinel_set.ask(&self.settings, by, &present);
+        let announced = self.signal_to_watcher.announcements();
+        let agreement = self.sentinel_set.ask(&self.settings, by, &self.known_of_present());
         let outcome = agreement.and_then(|agreement| self.adopt(&agreement));
+        self.settled.fetch_max(announced, Ordering::SeqCst);
         if let Err(failure) = &outcome
             && self.now() < by
         {
@@ -265,6 +275,25 @@ impl MasterTracker {
             doing.result = Outcome::Failed(failure.clone());
         }
         outcome
+    }
+
+    /// Follows what was answered after the last question had been judged.
+    pub(super) fn hear_late(&self) {
+        if let Some(agreement) = self.sentinel_set.hear_late(&self.settings, &self.known_of_present())
+        {
+            // Refused only where the next question is, too.
+            let _followed = self.adopt(&agreement);
+        }
+    }
+
+    fn known_of_present(&self) -> PresentMaster {
+        let (now, master) = (self.now(), self.known());
+        let heard = Moment::from_nanos(self.heard.load(Ordering::Relaxed));
+        PresentMaster {
+            is_known: master.is_some(),
+            run_id: master.and_then(|master| master.node.identity()),
+            is_gone: now.since(heard) >= self.settings.lease() && self.granted.are_over(now),
+        }
     }
 
     /// Follows what the sentinels say.
@@ -304,6 +333,8 @@ impl MasterTracker {
         // Only now: a waiter that wakes up finds the new one.
         if let Some(old) = old {
             old.node.retire();
+            // What the new one lacks is lost, and known to be so before the next renewal is due.
+            self.settings.notices().changed(None);
             // It has something to give back there.
             self.signal_to_watcher.nudge();
         }

@@ -5,17 +5,20 @@
 //!   present master
 //! - `master_tracker`: which one that is, and what follows when it is another one
 //! - `sentinel_set`: all sentinels together: which master they name
-//! - `instance`: one sentinel, and what it says
+//! - `round`: a question to all of them: whose answers are waited for, and which came later
+//! - `instance`: one sentinel; `answers`: what it said, and when
 //! - `diagnosis`: what the sentinels mean for locks
 //! - `recent_releases`: what was given back lately, for the next master
 //! - `failover_watcher`: the task that hears of failovers; `watcher_signal`: what rouses it
 
+mod answers;
 mod backend;
 mod diagnosis;
 mod failover_watcher;
 mod instance;
 mod master_tracker;
 mod recent_releases;
+mod round;
 mod sentinel_set;
 mod watcher_signal;
 

@@ -7,24 +7,20 @@
 //! first the deployment is the one that most of the URL's Sentinels belong to.
 
 use super::instance::{MasterReport, SentinelInstance, SentinelReply};
+use super::round::{Rounds, Said};
 use super::watcher_signal::WatcherSignal;
 use crate::connection::{Address, Endpoint};
 use crate::node::{Account, NodeSettings, deployments};
-use lock_core::backend::{Failure, no_thread, run_in_background};
-use lock_core::{Clock, Error, Moment, Signal};
+use lock_core::backend::{Failure, contain, no_thread, run_in_background};
+use lock_core::{Error, Moment};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The most sentinels that are known at a time, those of the URL not counted: each has a
 /// connection.
 const MOST: usize = 7;
-
-/// How long the others have once the first has answered: one that hangs costs no more, and one that
-/// has heard of a failover answers as fast as one that has not.
-const GRACE: Duration = Duration::from_millis(100);
 
 /// How often a survey asks those that have not answered.
 const SURVEYS: usize = 2;
@@ -35,6 +31,7 @@ pub(super) struct SentinelSet {
     members: Mutex<Vec<Arc<SentinelInstance>>>,
     /// Told of everything that the sentinels tell.
     signal_to_watcher: Arc<WatcherSignal>,
+    rounds: Arc<Rounds>,
     ours: Mutex<KnownSentinels>,
 }
 
@@ -52,6 +49,7 @@ struct KnownSentinels {
 /// What is known of the present master.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PresentMaster {
+    pub(super) is_known: bool,
     pub(super) run_id: Option<Arc<str>>,
     /// Whether nothing was heard of it for a lease, and no lock is held there any more that this
     /// client was granted.
@@ -67,16 +65,11 @@ pub(super) struct Agreement {
     pub(super) run_id: Option<String>,
     /// Whether more than half of all known sentinels say so.
     pub(super) by_majority: bool,
+    /// Whether they are of another deployment than those before, which are gone.
+    pub(super) are_others: bool,
     /// How many replicas may be promoted: those that at least one of the sentinels has heard and
     /// does not hold for down.
     pub(super) replicas: u32,
-}
-
-/// Where the answers come in.
-#[derive(Default)]
-struct Replies {
-    said: Mutex<Vec<Option<SentinelReply>>>,
-    signal: Arc<Signal>,
 }
 
 impl SentinelSet {
@@ -90,6 +83,7 @@ impl SentinelSet {
         let sentinel_set = Self {
             master: master.to_owned(),
             members: Mutex::default(),
+            rounds: Arc::new(Rounds::new(Arc::clone(&signal_to_watcher))),
             signal_to_watcher,
             ours: Mutex::default(),
         };
@@ -113,7 +107,7 @@ impl SentinelSet {
     /// Listens to the news of all that are known.
     pub(super) fn listen(&self) {
         for member in self.members() {
-            member.listen(&self.signal_to_watcher);
+            member.listen(&self.master, &self.signal_to_watcher);
         }
     }
 
@@ -121,27 +115,60 @@ impl SentinelSet {
         self.members.lock().clone()
     }
 
-    /// Asks all of them at once, until `by`.
+    /// Asks all of them at once, until `by`. Where no master is known yet and no majority has
+    /// answered, those that are only just learned of are asked, too.
     pub(super) fn ask(
         &self,
         settings: &NodeSettings,
         by: Moment,
         present: &PresentMaster,
     ) -> Result<Agreement, Failure> {
-        let by = by.min(settings.clock().now() + settings.bounds().connect);
-        let members = self.members();
-        let replies = self.send_to_all(&members, by);
-        let are_enough =
-            |said: &[Option<SentinelReply>]| !self.count(&members, said, present).is_empty();
-        let said = replies.wait(&members, &**settings.clock(), by, are_enough);
-        let (counted, are_others) = self.admit(&members, &said, settings, present);
+        let clock = settings.clock();
+        let by = by.min(clock.now() + settings.bounds().connect);
+        loop {
+            let (members, start) = (self.members(), clock.now());
+            self.rounds.begin(start);
+            self.send_to_all(&members, start, settings);
+            let are_enough = |said: &Said| !self.count(&members, said, present).is_empty();
+            self.rounds.wait(&members, (start, by), &**clock, are_enough);
+            self.rounds.end();
+            let agreement = self.agree(&members, start, settings, present)?;
+            let may_be_outvoted = !present.is_known && !agreement.by_majority;
+            let has_learned = self.members().iter().any(|it| !members.iter().any(|m| same(m, it)));
+            if !(may_be_outvoted && has_learned) || clock.now() >= by {
+                return Ok(agreement);
+            }
+        }
+    }
+
+    /// What they say together by the answers that have come since the last round was judged.
+    pub(super) fn hear_late(
+        &self,
+        settings: &NodeSettings,
+        present: &PresentMaster,
+    ) -> Option<Agreement> {
+        let since = self.rounds.take_late()?;
+        self.agree(&self.members(), since, settings, present).ok()
+    }
+
+    /// What they say together in the round that began at `since`.
+    fn agree(
+        &self,
+        members: &[Arc<SentinelInstance>],
+        since: Moment,
+        settings: &NodeSettings,
+        present: &PresentMaster,
+    ) -> Result<Agreement, Failure> {
+        let now = settings.clock().now();
+        let said: Said = members.iter().map(|it| it.answers.said_since(since, now)).collect();
+        let (counted, are_others) = self.admit(members, &said, settings, present);
         if counted.is_empty() {
-            return Err(self.no_agreement(&members, &said));
+            return Err(self.no_agreement(members, &said));
         }
         self.learn(&counted, settings);
-        let agreement = self.judge(&counted);
+        let agreement = self.judge(&counted, since);
         // What the ones before counted does not matter to these.
-        Ok(Agreement { by_majority: agreement.by_majority || are_others, ..agreement })
+        Ok(Agreement { by_majority: agreement.by_majority || are_others, are_others, ..agreement })
     }
 
     /// The reports that count, one for each Sentinel.
@@ -211,7 +238,7 @@ impl SentinelSet {
         (counted, are_others)
     }
 
-    /// What each of them says. One that was just being asked is asked again.
+    /// What each of them says. One that does not answer is asked again.
     pub(super) fn survey(
         &self,
         settings: &NodeSettings,
@@ -219,46 +246,51 @@ impl SentinelSet {
     ) -> Vec<(Address, Option<SentinelReply>)> {
         let clock = settings.clock();
         let members = self.members();
-        let mut all: Vec<_> = members.iter().map(|it| (it.address.clone(), None)).collect();
+        let begin = clock.now();
         for _ in 0..SURVEYS {
-            let by = by.min(clock.now() + settings.bounds().connect);
-            let replies = self.send_to_all(&members, by);
-            let said = replies.wait(&members, &**clock, by, |_| false);
-            for ((_, known), said) in all.iter_mut().zip(said) {
-                if !matches!(known, Some(SentinelReply::MasterReport(_))) {
-                    *known = said;
-                }
-            }
-            let is_report = |said: &Option<_>| matches!(said, Some(SentinelReply::MasterReport(_)));
-            if all.iter().all(|(_, said)| is_report(said)) {
+            let start = clock.now();
+            let by = by.min(start + settings.bounds().connect);
+            self.send_to_all(&members, start, settings);
+            self.rounds.wait(&members, (start, by), &**clock, |_| false);
+            let replies = members.iter().map(|it| it.answers.reply_since(begin));
+            if replies.into_iter().all(|it| matches!(it, Some(SentinelReply::MasterReport(_)))) {
                 break;
             }
         }
-        all
+        members.iter().map(|it| (it.address.clone(), it.answers.reply_since(begin))).collect()
     }
 
     pub(super) fn name(&self) -> String {
         format!("the sentinels of `{}`", self.master.escape_debug())
     }
 
-    fn send_to_all(&self, members: &[Arc<SentinelInstance>], by: Moment) -> Arc<Replies> {
-        let replies = Arc::new(Replies::default());
-        replies.said.lock().resize_with(members.len(), || None);
-        for (at, member) in members.iter().enumerate() {
-            self.send(at, member, &replies, by);
-        }
-        replies
+    fn send_to_all(
+        &self,
+        members: &[Arc<SentinelInstance>],
+        now: Moment,
+        settings: &NodeSettings,
+    ) {
+        members.iter().for_each(|member| self.send(member, now, settings));
     }
 
-    /// Asks one of them, in the background: connecting cannot be waited for together.
-    fn send(&self, at: usize, member: &Arc<SentinelInstance>, replies: &Arc<Replies>, by: Moment) {
-        let (asked, answers) = (Arc::clone(member), Arc::clone(replies));
-        let master = self.master.clone();
-        // If it panics, the wait still ends at the deadline.
-        let ask = move || answers.put(at, asked.ask(&master, by));
+    /// Asks one of them, in the background: connecting cannot be waited for together, and an answer
+    /// counts also after the one who asked has stopped waiting.
+    fn send(&self, member: &Arc<SentinelInstance>, now: Moment, settings: &NodeSettings) {
+        if !member.answers.begin(now) {
+            return;
+        }
+        let (asked, rounds) = (Arc::clone(member), Arc::clone(&self.rounds));
+        let (master, bound) = (self.master.clone(), settings.bounds().connect);
+        let ask = move || {
+            let answered = || rounds.answered();
+            if contain(|| asked.ask(&master, bound, answered)).is_none() {
+                asked.answers.abandon();
+            }
+        };
         if let Err(error) = run_in_background(ask) {
             let error = no_thread("could not start a thread to ask a sentinel", error);
-            replies.put(at, SentinelReply::Failed(Failure::NotSent(error)));
+            member.answers.note(SentinelReply::Failed(Failure::NotSent(error)), now);
+            self.rounds.answered();
         }
     }
 
@@ -297,20 +329,23 @@ impl SentinelSet {
         drop(members);
         let _gone: Vec<_> = gone;
         for member in fresh {
-            member.listen(&self.signal_to_watcher);
+            member.listen(&self.master, &self.signal_to_watcher);
         }
     }
 
     /// What they say together; there is one at least.
-    fn judge(&self, counted: &[&MasterReport]) -> Agreement {
+    ///
+    /// For a majority only those count that were asked in this round: an answer to an earlier
+    /// question may be older than what another one says.
+    fn judge(&self, counted: &[&MasterReport], since: Moment) -> Agreement {
         let epoch = counted.iter().map(|report| report.epoch).max().unwrap_or_default();
         let same = |master: &Address| {
             counted.iter().filter(|it| it.epoch == epoch && it.master == *master).count()
         };
         let of_latest = counted.iter().filter(|report| report.epoch == epoch);
-        let (master, supporters) = of_latest
-            .map(|report| (report.master.clone(), same(&report.master)))
-            .max_by_key(|(_, supporters)| *supporters)
+        let master = of_latest
+            .map(|report| report.master.clone())
+            .max_by_key(|master| same(master))
             .expect("the latest is among them");
         let supporting = || counted.iter().filter(|it| it.epoch == epoch && it.master == master);
         let run_id = most_frequent(supporting().filter_map(|it| it.run_id.as_deref()));
@@ -321,8 +356,10 @@ impl SentinelSet {
             .filter(|replica| **replica != master)
             .collect();
         let replicas = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
+        let supporters = supporting().filter(|report| report.asked >= since).count();
         let by_majority = supporters * 2 > self.ours.lock().ids.len();
-        Agreement { run_id: run_id.map(str::to_owned), master, epoch, by_majority, replicas }
+        let run_id = run_id.map(str::to_owned);
+        Agreement { run_id, master, epoch, by_majority, are_others: false, replicas }
     }
 
     /// None of them names the master: what each says, and what may be done about it. If more than
@@ -478,37 +515,8 @@ fn reports(said: &[Option<SentinelReply>]) -> impl Iterator<Item = &MasterReport
     })
 }
 
-impl Replies {
-    fn put(&self, at: usize, said: SentinelReply) {
-        self.said.lock()[at] = Some(said);
-        self.signal.raise();
-    }
-
-    /// Waits until all have answered; for those that were silent before, only until the others
-    /// have; and for none much longer than for the first.
-    fn wait(
-        &self,
-        members: &[Arc<SentinelInstance>],
-        clock: &dyn Clock,
-        by: Moment,
-        are_enough: impl Fn(&[Option<SentinelReply>]) -> bool,
-    ) -> Vec<Option<SentinelReply>> {
-        let was_silent: Vec<_> = members.iter().map(|member| member.is_silent()).collect();
-        let mut until = by;
-        loop {
-            let said = self.said.lock().clone();
-            let now = clock.now();
-            let is_enough = are_enough(&said);
-            if is_enough {
-                until = until.min(now + GRACE);
-            }
-            let missing = |at: usize| said[at].is_none() && !(is_enough && was_silent[at]);
-            if now >= until || !(0..said.len()).any(missing) {
-                return said;
-            }
-            clock.wait(&self.signal, until);
-        }
-    }
+fn same(one: &Arc<SentinelInstance>, other: &Arc<SentinelInstance>) -> bool {
+    Arc::ptr_eq(one, other)
 }
 
 impl fmt::Debug for SentinelSet {

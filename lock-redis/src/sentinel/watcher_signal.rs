@@ -1,7 +1,7 @@
 //! [`WatcherSignal`]: wakes the failover watcher: a sentinel's news, and requests that failed.
 
 use lock_core::backend::{BackgroundTask, Wake};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How often they are asked after news: not all have heard of a failover at the same moment.
@@ -18,6 +18,8 @@ pub(super) struct WatcherSignal {
     /// How often the sentinels are to be asked yet. Set by each piece of news, counted down by the
     /// watcher.
     pub(super) looks: AtomicU32,
+    /// How many messages have named a new master.
+    announcements: AtomicU64,
     /// Whether a request failed since they were asked.
     pub(super) has_failed_request: AtomicBool,
 }
@@ -28,6 +30,16 @@ impl WatcherSignal {
         if !self.has_failed_request.swap(true, Ordering::SeqCst) {
             self.task.wake();
         }
+    }
+
+    /// A message has named a new master.
+    pub(super) fn note_announcement(&self) {
+        self.announcements.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How many messages have named a new master.
+    pub(super) fn announcements(&self) -> u64 {
+        self.announcements.load(Ordering::SeqCst)
     }
 
     /// The watcher shall see whether it is still needed, and whether there is something new to do.

@@ -1,0 +1,219 @@
+//! [`Answers`]: what one sentinel has said, and when: in reply to questions, and by its messages.
+
+use super::instance::{MasterReport, SentinelReply};
+use crate::connection::Address;
+use lock_core::Moment;
+use parking_lot::Mutex;
+use std::time::Duration;
+
+/// How long a sentinel has once the first has answered, beyond three times its usual time: as long
+/// as a new connection takes.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// How long one has that has never answered: half of the time that is left, at most this.
+const UNKNOWN: Duration = Duration::from_secs(1);
+
+/// For how long a message counts whose sentinel does not answer: for longer than it takes until all
+/// sentinels that reach each other know the same.
+const ANNOUNCED: Duration = Duration::from_secs(10);
+
+/// What one sentinel has said. See the [module's text](self).
+#[derive(Debug, Default)]
+pub(super) struct Answers(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Since when a question is under way, and whether another one is to follow it.
+    asking: Option<Moment>,
+    is_asked_again: bool,
+    last: Option<Answer>,
+    /// Its last report on the master.
+    report: Option<MasterReport>,
+    /// How long its answers take; a single slow one is forgotten after some others.
+    usual: Option<Duration>,
+    /// The master that its last message named, and when, until an answer to a later question.
+    announced: Option<(Moment, Address)>,
+}
+
+#[derive(Debug)]
+struct Answer {
+    asked: Moment,
+    answered: Moment,
+    reply: SentinelReply,
+}
+
+impl Answers {
+    /// Begins a question, unless one is under way: then another one is to follow that.
+    pub(super) fn begin(&self, now: Moment) -> bool {
+        let mut state = self.0.lock();
+        state.is_asked_again = state.asking.is_some();
+        if !state.is_asked_again {
+            state.asking = Some(now);
+        }
+        !state.is_asked_again
+    }
+
+    /// The question was answered, or failed. Returns whether another one follows, which begins
+    /// now; never after a failure.
+    pub(super) fn note(&self, reply: SentinelReply, now: Moment) -> bool {
+        let mut state = self.0.lock();
+        let asked = state.asking.unwrap_or(now);
+        let has_failed = matches!(reply, SentinelReply::Failed(_));
+        if !has_failed {
+            let taken = now.since(asked);
+            let decayed = state.usual.unwrap_or_default() * 7 / 8;
+            state.usual = Some(taken.max(decayed));
+        }
+        if let SentinelReply::MasterReport(report) = &reply {
+            state.report = Some(report.clone());
+            state.announced = state.announced.take().filter(|(at, _)| *at > asked);
+        }
+        state.last = Some(Answer { asked, answered: now, reply });
+        state.is_asked_again = std::mem::take(&mut state.is_asked_again) && !has_failed;
+        state.asking = state.is_asked_again.then_some(now);
+        std::mem::take(&mut state.is_asked_again)
+    }
+
+    /// No question is under way any more.
+    pub(super) fn abandon(&self) {
+        self.0.lock().asking = None;
+    }
+
+    /// A message says that this is the master.
+    pub(super) fn announce(&self, master: Address, now: Moment) {
+        self.0.lock().announced = Some((now, master));
+    }
+
+    /// The reply to a question that began at `since` or later.
+    pub(super) fn reply_since(&self, since: Moment) -> Option<SentinelReply> {
+        let state = self.0.lock();
+        state.last.as_ref().filter(|it| it.asked >= since).map(|it| it.reply.clone())
+    }
+
+    /// What it says since then, whenever it was asked; where it does not answer, what its message
+    /// says: a later failover than the last that it reported.
+    pub(super) fn said_since(&self, since: Moment, now: Moment) -> Option<SentinelReply> {
+        let state = self.0.lock();
+        let announced = state.announced.as_ref().filter(|(at, _)| now.since(*at) < ANNOUNCED);
+        if let (Some((_, master)), Some(report)) = (announced, &state.report) {
+            let (master, epoch) = (master.clone(), report.epoch + 1);
+            let asked = Moment::from_nanos(0);
+            let report = MasterReport { master, epoch, run_id: None, asked, ..report.clone() };
+            return Some(SentinelReply::MasterReport(report));
+        }
+        state.last.as_ref().filter(|it| it.answered >= since).map(|it| it.reply.clone())
+    }
+
+    /// Until when its answer is waited for in a round that began at `start`, once there is one of
+    /// another sentinel, since `first`. One that hangs, or did not answer the last time, is not
+    /// waited for: its answer counts when it comes.
+    pub(super) fn awaited_until(&self, start: Moment, first: Moment, by: Moment) -> Moment {
+        let state = self.0.lock();
+        let has_failed =
+            state.last.as_ref().is_some_and(|it| matches!(it.reply, SentinelReply::Failed(_)));
+        if has_failed && state.announced.is_none() {
+            return start;
+        }
+        let asked = state.asking.unwrap_or(start);
+        let due = match state.usual {
+            Some(usual) => asked + GRACE + usual * 3,
+            None => asked + UNKNOWN.min(by.since(asked) / 2),
+        };
+        if due <= start { start } else { due.max(first + GRACE) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Account;
+    use lock_core::Error;
+    use lock_core::backend::Failure;
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_nanos(1) + Duration::from_millis(millis)
+    }
+
+    fn report(port: u16, epoch: u64, asked: Moment) -> SentinelReply {
+        let master = Address::new("m", port);
+        let account =
+            Account { asked_at: Address::new("s", 1), id: "s".to_owned(), listed: Vec::new() };
+        SentinelReply::MasterReport(MasterReport {
+            master,
+            epoch,
+            asked,
+            run_id: None,
+            replicas: Vec::new(),
+            replica_ids: Vec::new(),
+            replicas_down: Vec::new(),
+            quorum: None,
+            down_after: None,
+            account,
+        })
+    }
+
+    fn failed() -> SentinelReply {
+        SentinelReply::Failed(Failure::NotSent(Error::unavailable("no way")))
+    }
+
+    fn named(reply: Option<SentinelReply>) -> Option<(u16, u64)> {
+        match reply {
+            Some(SentinelReply::MasterReport(report)) => Some((report.master.port, report.epoch)),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn time_for_an_answer_follows_the_usual_time_of_its_sentinel() {
+        let by = at(100_000);
+        let until = |answers: &Answers, start| answers.awaited_until(at(start), at(start), by);
+        let answers = Answers::default();
+        assert!(answers.begin(at(0)));
+        assert_eq!(until(&answers, 0), at(1_000), "it has never answered");
+        assert_eq!(answers.awaited_until(at(0), at(0), at(300)), at(150), "half of the time");
+        assert!(!answers.note(report(1, 1, at(0)), at(250)));
+        assert!(answers.begin(at(1_000)));
+        assert_eq!(until(&answers, 1_000), at(1_000 + 100 + 750));
+        assert_eq!(until(&answers, 1_900), at(1_900), "it hangs");
+        assert!(!answers.note(failed(), at(3_000)));
+        assert!(answers.begin(at(4_000)));
+        assert_eq!(until(&answers, 4_000), at(4_000), "it was silent the last time");
+        assert!(!answers.note(report(1, 1, at(4_000)), at(4_000)));
+        let usual = Duration::from_millis(250) * 7 / 8;
+        assert!(answers.begin(at(5_000)));
+        assert_eq!(until(&answers, 5_000), at(5_100) + usual * 3, "one fast answer is not usual");
+    }
+
+    #[test]
+    fn question_during_another_follows_it_unless_that_fails() {
+        let answers = Answers::default();
+        assert!(answers.begin(at(0)) && !answers.begin(at(10)));
+        assert!(answers.note(report(1, 1, at(0)), at(20)));
+        assert_eq!(named(answers.reply_since(at(10))), None, "it was asked before");
+        assert_eq!(named(answers.said_since(at(10), at(20))), Some((1, 1)), "it counts");
+        assert!(!answers.note(report(2, 2, at(20)), at(30)));
+        assert_eq!(named(answers.reply_since(at(10))), Some((2, 2)));
+        assert!(answers.begin(at(40)) && !answers.begin(at(50)));
+        assert!(!answers.note(failed(), at(60)));
+        assert!(answers.begin(at(70)));
+    }
+
+    #[test]
+    fn message_counts_until_a_later_question_is_answered() {
+        let answers = Answers::default();
+        assert!(answers.begin(at(0)));
+        answers.note(report(1, 7, at(0)), at(1));
+        assert!(answers.begin(at(10)));
+        answers.announce(Address::new("m", 2), at(11));
+        // This one was sent before, and the failing one says nothing.
+        answers.note(report(1, 7, at(10)), at(12));
+        assert_eq!(named(answers.said_since(at(10), at(13))), Some((2, 8)));
+        assert!(answers.begin(at(20)));
+        answers.note(failed(), at(21));
+        assert_eq!(named(answers.said_since(at(20), at(22))), Some((2, 8)));
+        assert_eq!(named(answers.said_since(at(20), at(20_000))), None, "not for ever");
+        assert!(answers.begin(at(30)));
+        answers.note(report(3, 9, at(30)), at(31));
+        assert_eq!(named(answers.said_since(at(30), at(32))), Some((3, 9)));
+    }
+}

@@ -1,0 +1,104 @@
+//! [`Rounds`]: the questions to all sentinels together: how long their answers are waited for, and
+//! which ones came later.
+
+use super::instance::{SentinelInstance, SentinelReply};
+use super::watcher_signal::WatcherSignal;
+use lock_core::{Clock, Moment, Signal};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// What every sentinel says, by its place among the members.
+pub(super) type Said = Vec<Option<SentinelReply>>;
+
+/// See the [module's text](self).
+#[derive(Default)]
+pub(super) struct Rounds {
+    state: Mutex<State>,
+    signal_to_watcher: Arc<WatcherSignal>,
+}
+
+struct State {
+    /// When the last round began that was judged.
+    since: Moment,
+    is_under_way: bool,
+    /// Whether an answer came after the judgement.
+    is_unjudged: bool,
+    waiting: Vec<Arc<Signal>>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        let (since, waiting) = (Moment::from_nanos(0), Vec::new());
+        Self { since, is_under_way: false, is_unjudged: false, waiting }
+    }
+}
+
+impl Rounds {
+    /// Wakes this watcher for answers that come late.
+    pub(super) fn new(signal_to_watcher: Arc<WatcherSignal>) -> Self {
+        Self { signal_to_watcher, state: Mutex::default() }
+    }
+
+    /// Begins a round, whose answers are judged at its end. One at a time.
+    pub(super) fn begin(&self, now: Moment) {
+        let mut state = self.state.lock();
+        (state.since, state.is_under_way) = (now, true);
+    }
+
+    /// Ends the round. What is read from here on is judged; what comes later wakes the watcher.
+    pub(super) fn end(&self) {
+        let mut state = self.state.lock();
+        (state.is_under_way, state.is_unjudged) = (false, false);
+    }
+
+    /// A sentinel has answered.
+    pub(super) fn answered(&self) {
+        let mut state = self.state.lock();
+        state.is_unjudged = true;
+        state.waiting.iter().for_each(|signal| signal.raise());
+        if !state.is_under_way {
+            self.signal_to_watcher.nudge();
+        }
+    }
+
+    /// When the round began whose late answers are to be judged, if there are any.
+    pub(super) fn take_late(&self) -> Option<Moment> {
+        let mut state = self.state.lock();
+        let is_late = state.is_unjudged && !state.is_under_way;
+        state.is_unjudged &= state.is_under_way;
+        is_late.then_some(state.since)
+    }
+
+    /// Waits until all have answered that are worth waiting for: see [`Answers::awaited_until`].
+    ///
+    /// [`Answers::awaited_until`]: super::answers::Answers::awaited_until
+    pub(super) fn wait(
+        &self,
+        members: &[Arc<SentinelInstance>],
+        (start, by): (Moment, Moment),
+        clock: &dyn Clock,
+        are_enough: impl Fn(&Said) -> bool,
+    ) {
+        let signal = Arc::new(Signal::new());
+        self.state.lock().waiting.push(Arc::clone(&signal));
+        let mut first = None;
+        loop {
+            let said: Said = members.iter().map(|it| it.answers.reply_since(start)).collect();
+            let now = clock.now();
+            if first.is_none() && are_enough(&said) {
+                first = Some(now);
+            }
+            let missing = members.iter().zip(&said).filter(|(_, said)| said.is_none());
+            let awaited = missing.map(|(member, _)| match first {
+                Some(first) => member.answers.awaited_until(start, first, by).min(by),
+                None => by,
+            });
+            let until = awaited.max().unwrap_or(start);
+            if now >= until {
+                break;
+            }
+            clock.wait(&signal, until);
+        }
+        self.state.lock().waiting.retain(|other| !Arc::ptr_eq(other, &signal));
+    }
+}
