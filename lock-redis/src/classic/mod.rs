@@ -29,7 +29,10 @@ use lock_core::backend::{
     NodeId, PagePosition, Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
     call_backend,
 };
-use lock_core::{Backend, Clock, Config, Context, Error, ErrorKind, Finding, LockName, Moment};
+use lock_core::{
+    Backend, Clock, Config, Context, Error, ErrorKind, Finding, LeaseTime, LockName, Moment,
+    Replication,
+};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
