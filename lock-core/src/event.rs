@@ -230,6 +230,10 @@ pub enum WarningKind {
     /// The store may evict a held lock when its memory is full. Emitted every few minutes while
     /// that is so.
     Eviction,
+    /// The clock of a replica is ahead of its master's: leases end so much earlier there once it is
+    /// promoted. Locks under a policy for replicas are trusted for as much less; for leases of which
+    /// that is more than a third, the replica does not count.
+    ReplicaClock,
     /// A file of TLS certificates cannot be read any more: connections use its last content.
     TlsFile,
     /// An environment variable has the prefix of this library, but no setting has that name.

@@ -18,6 +18,7 @@ struct Inner {
     events: Events,
     recheck: Mutex<Option<Recheck>>,
     renew: Mutex<Option<RenewNow>>,
+    shorten: Mutex<Option<Recheck>>,
 }
 
 type Recheck = Arc<dyn Fn() + Send + Sync>;
@@ -25,7 +26,7 @@ type RenewNow = Arc<dyn Fn(Option<&[LockName]>) + Send + Sync>;
 
 impl Notices {
     pub(crate) fn to(events: Events) -> Self {
-        Self(Arc::new(Inner { events, recheck: Mutex::default(), renew: Mutex::default() }))
+        Self(Arc::new(Inner { events, ..Inner::default() }))
     }
 
     /// Calls `recheck`, which must not block, whenever held locks are to be verified.
@@ -36,6 +37,11 @@ impl Notices {
     /// Calls `renew`, which must not block, whenever locks are to be renewed at once.
     pub(crate) fn on_change(&self, renew: RenewNow) {
         *self.0.renew.lock() = Some(renew);
+    }
+
+    /// Calls `shorten`, which must not block, whenever replicas are known to end leases earlier.
+    pub(crate) fn on_replica_lead(&self, shorten: Recheck) {
+        *self.0.shorten.lock() = Some(shorten);
     }
 
     /// Reports [`Event::ServerChanged`]: the backend uses another server at this address from now
@@ -77,6 +83,15 @@ impl Notices {
         let renew = self.0.renew.lock().clone();
         if let Some(renew) = renew {
             renew(names);
+        }
+    }
+
+    /// Makes the client trust the locks that it holds under a policy for replicas for less, because
+    /// [`Backend::replica_lead`](crate::Backend::replica_lead) has grown.
+    pub fn replica_lead_grew(&self) {
+        let shorten = self.0.shorten.lock().clone();
+        if let Some(shorten) = shorten {
+            shorten();
         }
     }
 

@@ -24,6 +24,11 @@ use std::time::Duration;
 /// while one is down. A single server does not know how many replicas it should have, so there
 /// `all` is refused.
 ///
+/// A replica whose clock is ahead of its master's ends leases earlier once it is promoted. Where the
+/// clocks can be asked for, a lock is trusted for as much less, and a replica that is more than a
+/// third of the lease ahead does not count: `all` grants nothing then, and a number needs so many
+/// more.
+///
 /// It uses Redis' [`WAIT`](https://redis.io/docs/latest/commands/wait/), which returns how many
 /// replicas have all writes of this connection, in memory and not on disk. That makes the loss of a
 /// lock less likely; it does not make a master and its replicas one consistent store. A release is
@@ -244,19 +249,34 @@ impl fmt::Display for Replicas {
 pub struct InsufficientReplicas {
     acknowledged: Option<u32>,
     needed: u32,
+    ahead: u32,
 }
 
 impl InsufficientReplicas {
     /// `acknowledged` of the `needed` replicas confirmed.
     #[must_use]
     pub fn new(acknowledged: u32, needed: u32) -> Self {
-        Self { acknowledged: Some(acknowledged), needed }
+        Self { acknowledged: Some(acknowledged), needed, ahead: 0 }
     }
 
     /// The store did not report in time how many of the `needed` replicas confirmed.
     #[must_use]
     pub fn unanswered(needed: u32) -> Self {
-        Self { acknowledged: None, needed }
+        Self { acknowledged: None, needed, ahead: 0 }
+    }
+
+    /// Sets how many replicas do not count, because their clocks are too far ahead of the master's.
+    #[must_use]
+    pub fn clocks_ahead(mut self, count: u32) -> Self {
+        self.ahead = count;
+        self
+    }
+
+    /// Returns how many replicas do not count, because their clocks are more than a third of the
+    /// lease ahead of the master's: so many more would have to confirm.
+    #[must_use]
+    pub fn ahead(&self) -> u32 {
+        self.ahead
     }
 
     /// Returns how many confirmed; `None` if the store did not report it in time.
@@ -280,6 +300,14 @@ impl fmt::Display for InsufficientReplicas {
             (None, needed) => {
                 write!(f, "the store did not say in time how many of {needed} have it")
             }
+        }?;
+        match self.ahead {
+            0 => Ok(()),
+            ahead => write!(
+                f,
+                "; {ahead} with a clock more than a third of the lease ahead of the master's do \
+                 not count: set those clocks right"
+            ),
         }
     }
 }
@@ -320,5 +348,7 @@ mod tests {
         assert!(InsufficientReplicas::new(1, 2).to_string().contains("1 of 2"));
         assert!(InsufficientReplicas::unanswered(2).to_string().contains("did not say in time"));
         assert!(InsufficientReplicas::new(0, 0).to_string().contains("none"));
+        let ahead = InsufficientReplicas::new(1, 1).clocks_ahead(1).to_string();
+        assert!(ahead.contains("1 of 1") && ahead.contains("1 with a clock"), "{ahead}");
     }
 }

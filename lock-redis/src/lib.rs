@@ -49,7 +49,8 @@ pub mod parts {
     };
     pub use crate::node::{
         Account, Deployment, Granted, Node, NodeDiagnosis, NodeSettings, RelocatableWatch,
-        RequestMode, ServerClock, StoreKind, WatchRegistry, compare_clocks, deployments,
+        ReplicaAddresses, RequestMode, ServerClock, StoreKind, WatchRegistry, compare_clocks,
+        deployments,
     };
     pub use crate::pubsub::TRACKING;
     pub use crate::standalone::standalone;

@@ -3,10 +3,11 @@
 use super::address_map::AddressMap;
 use lock_core::Error;
 use lock_redis::parts::{Account, Address, Node, NodeSettings, SLOTS, Shards};
+use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A node that is a master, or was one.
 pub(crate) struct ClusterNode {
@@ -15,17 +16,23 @@ pub(crate) struct ClusterNode {
     /// The address that the cluster announces.
     pub(crate) address: Address,
     pub(crate) node: Node,
-    /// The number of listed replicas that are not down.
-    replicas: Arc<AtomicU32>,
+    /// Where the listed replicas that are not down can be reached.
+    replicas: ListedReplicas,
     /// Whether its last request failed: other nodes are asked for the slot map first.
     suspect: AtomicBool,
     /// Whether a node has listed it as a master of slots. Set under the lock of the map.
     listed: AtomicBool,
 }
 
+type ListedReplicas = Arc<Mutex<Vec<Address>>>;
+
+fn count(replicas: &ListedReplicas) -> u32 {
+    u32::try_from(replicas.lock().len()).unwrap_or(u32::MAX)
+}
+
 impl ClusterNode {
     fn replicas(&self) -> u32 {
-        self.replicas.load(Ordering::Relaxed)
+        count(&self.replicas)
     }
 
     pub(crate) fn set_suspect(&self, suspect: bool) {
@@ -191,10 +198,12 @@ impl SlotMap {
         let place =
             place.ok_or_else(|| Error::unavailable("the cluster has more masters than slots"))?;
         let real = factory.addresses.real(address);
-        let replicas = Arc::<AtomicU32>::default();
-        let listed = Arc::clone(&replicas);
-        let count = Arc::new(move || Ok(listed.load(Ordering::Relaxed)));
-        let node = factory.settings.guest_on(&real.host, real.port, id, count)?;
+        let replicas = ListedReplicas::default();
+        let [counted, listed] = [(); 2].map(|()| Arc::clone(&replicas));
+        let count = Arc::new(move || Ok(count(&counted)));
+        // Without a usable port it counts all the same, and cannot be asked for its clock.
+        let addresses = Arc::new(move || listed.lock().clone());
+        let node = factory.settings.guest_on(&real.host, real.port, id, count, addresses)?;
         let node = self.make(address, node, replicas, factory);
         self.masters.push(node);
         Ok(place)
@@ -215,7 +224,7 @@ impl SlotMap {
         &mut self,
         address: &Address,
         node: Node,
-        replicas: Arc<AtomicU32>,
+        replicas: ListedReplicas,
         factory: &NodeFactory,
     ) -> Arc<ClusterNode> {
         node.on_trouble(Arc::clone(&factory.trouble));
@@ -254,8 +263,8 @@ impl SlotMap {
         for (place, shard) in told.shards.iter().enumerate() {
             let place_of_it = self.find_or_make(&shard.master, Some(&shard.id), factory)?;
             let node = Arc::clone(&self.masters[usize::from(place_of_it)]);
-            let replicas = u32::try_from(shard.replicas.len()).unwrap_or(u32::MAX);
-            node.replicas.store(replicas, Ordering::Relaxed);
+            let replicas = shard.replicas.iter().map(|replica| factory.addresses.real(replica));
+            *node.replicas.lock() = replicas.collect();
             masters.push(node);
             for slot in shard.slots.iter().cloned().flatten() {
                 owners[usize::from(slot)] = u16::try_from(place).unwrap_or(NO_OWNER);

@@ -79,10 +79,10 @@ pub use watch::{DirectGrant, FoundBusyBy, NextOwner, Wake, Watch};
 use crate::clock::Moment;
 use crate::diagnosis::Finding;
 use crate::error::{Error, ErrorKind};
+use crate::lease::LeaseTime;
 #[cfg(doc)]
 use crate::name::LockKind;
 use crate::name::LockName;
-#[cfg(doc)]
 use crate::replication::Replication;
 use std::fmt;
 use std::sync::Arc;
@@ -246,6 +246,22 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Returns the node that renews this name *now*. Called for each renewal; must be cheap and not
     /// block. A slow or dead node delays only its own renewals.
     fn renewal_node(&self, name: &LockName) -> NodeId;
+
+    /// Returns by how much earlier than on the server that grants it the lease of this lock may end
+    /// on a replica that counts under this policy, because the clocks of the servers differ: the
+    /// lock is trusted for as much less. Called when it was granted or renewed; must be cheap and
+    /// not block. A store that learns that it has grown calls
+    /// [`Notices::replica_lead_grew`](crate::Notices::replica_lead_grew).
+    ///
+    /// Zero in the default.
+    fn replica_lead(
+        &self,
+        _name: &LockName,
+        _lease: LeaseTime,
+        _replication: Replication,
+    ) -> Duration {
+        Duration::ZERO
+    }
 
     /// Returns what this store supports in its wire format. Must not change while it is open.
     fn abilities(&self) -> Abilities;

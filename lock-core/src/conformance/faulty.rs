@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 /// A backend with simulated network faults.
 #[derive(Debug)]
@@ -190,6 +191,15 @@ impl Backend for FaultyBackend {
 
     fn renewal_node(&self, name: &LockName) -> NodeId {
         self.inner.renewal_node(name)
+    }
+
+    fn replica_lead(
+        &self,
+        name: &LockName,
+        lease: LeaseTime,
+        replication: Replication,
+    ) -> Duration {
+        self.inner.replica_lead(name, lease, replication)
     }
 
     fn abilities(&self) -> Abilities {

@@ -104,6 +104,9 @@ struct RareData {
     kept: Option<(OwnerId, Moment)>,
     loss: Option<Loss>,
     listeners: Vec<Listener>,
+    /// By how much the validity is shorter than the lease would allow, because replicas end that
+    /// earlier.
+    lead: Duration,
 }
 
 /// A callback for a loss, called at most once.
@@ -191,6 +194,16 @@ impl Inner {
         }
     }
 
+    fn lead(&self) -> Duration {
+        self.rare.as_ref().map_or(Duration::ZERO, |rare| rare.lead)
+    }
+
+    fn set_lead(&mut self, lead: Duration) {
+        if !lead.is_zero() || self.rare.is_some() {
+            self.rare().lead = lead;
+        }
+    }
+
     fn kept(&self) -> Option<(OwnerId, Moment)> {
         self.rare.as_ref()?.kept
     }
@@ -255,6 +268,8 @@ pub(crate) struct AcquisitionInit {
     pub(crate) is_lease_asked: bool,
     pub(crate) renewal: Option<RenewalPlan>,
     pub(crate) replication: Replication,
+    /// By how much earlier replicas may end the lease.
+    pub(crate) lead: Duration,
     pub(crate) counted: Counted,
 }
 
@@ -275,6 +290,7 @@ impl AcquisitionInit {
             is_lease_asked: true,
             renewal: None,
             replication: Replication::off(),
+            lead: Duration::ZERO,
             counted: Counted::default(),
         }
     }
@@ -283,7 +299,9 @@ impl AcquisitionInit {
 impl Acquisition {
     pub(crate) fn new(init: AcquisitionInit) -> Self {
         let reserved = init.tokens.map_or(0, |tokens| tokens.reserved());
-        let valid_until = init.sent + init.granted.validity();
+        let valid_until = init.sent + init.granted.validity().saturating_sub(init.lead);
+        let mut inner = Inner::new(init.lease, init.renewal, init.counted);
+        inner.set_lead(init.lead);
         Self {
             name: init.name,
             owner: init.owner,
@@ -298,7 +316,7 @@ impl Acquisition {
             holds: AtomicU32::new(1),
             state: AtomicU8::new(GuardState::Held as u8),
             valid_until: AtomicU64::new(valid_until.as_nanos() & !OVER),
-            inner: Mutex::new(Inner::new(init.lease, init.renewal, init.counted)),
+            inner: Mutex::new(inner),
         }
     }
 
@@ -316,6 +334,8 @@ impl Acquisition {
             Some(token) => (Some(FencingToken::new(token.get() + 1)), reserved.checked_sub(1)?),
             None => (None, 0),
         };
+        let mut next = Inner::new(inner.lease, inner.renewal, inner.counted.another());
+        next.set_lead(inner.lead());
         Some(Self {
             name: self.name.clone(),
             owner: self.owner,
@@ -330,7 +350,7 @@ impl Acquisition {
             holds: AtomicU32::new(1),
             state: AtomicU8::new(GuardState::Held as u8),
             valid_until: AtomicU64::new(self.valid_until().as_nanos()),
-            inner: Mutex::new(Inner::new(inner.lease, inner.renewal, inner.counted.another())),
+            inner: Mutex::new(next),
         })
     }
 
@@ -388,8 +408,11 @@ impl Acquisition {
         if self.name.kind() != LockKind::Fair {
             return None;
         }
-        let ttl = self.lock().renewal?.ttl;
-        let whole = (self.since + ttl.validity()).as_nanos() & !OVER;
+        let (ttl, lead) = {
+            let inner = self.lock();
+            (inner.renewal?.ttl, inner.lead())
+        };
+        let whole = (self.since + ttl.validity().saturating_sub(lead)).as_nanos() & !OVER;
         (self.valid_until().as_nanos() < whole).then_some(ttl)
     }
 
@@ -463,16 +486,47 @@ impl Acquisition {
         is_due
     }
 
-    /// Extends the validity to a full `lease` from `sent`; never shortens it. False if a look has
-    /// found that it was over.
-    pub(crate) fn extended(&self, inner: &mut Inner, sent: Moment, lease: LeaseTime) -> bool {
-        let (old, new) = (self.valid_until(), sent + lease.validity());
-        let new = old.max(new).as_nanos() & !OVER;
+    /// Extends the validity to a full `lease` from `sent`, less the `lead` of the replicas; never
+    /// shortens it. False if a look has found that it was over.
+    pub(crate) fn extended(
+        &self,
+        inner: &mut Inner,
+        sent: Moment,
+        lease: LeaseTime,
+        lead: Duration,
+    ) -> bool {
+        let old = self.valid_until();
+        let end = sent + lease.validity().saturating_sub(lead);
+        let new = old.max(end).as_nanos() & !OVER;
         let is_extended = self.exchange(old.as_nanos(), new).is_ok();
         if is_extended {
             inner.lease = inner.lease.max(lease);
+            if end > old {
+                inner.set_lead(lead);
+            }
         }
         is_extended
+    }
+
+    /// Shortens the validity by as much as the `lead` of the replicas has grown since it was last
+    /// extended. Returns whether it did.
+    pub(crate) fn shortened(&self, inner: &mut Inner, lead: Duration) -> bool {
+        let more = lead.saturating_sub(inner.lead());
+        if more.is_zero() || self.has_ended() {
+            return false;
+        }
+        inner.set_lead(lead);
+        inner.overlong = true;
+        let more = u64::try_from(more.as_nanos()).unwrap_or(u64::MAX);
+        let mut until = self.valid_until.load(Ordering::Acquire);
+        // A look may find meanwhile that it is over, which is final.
+        while until & OVER == 0 {
+            match self.exchange(until, until.saturating_sub(more) & !OVER) {
+                Ok(_) => return true,
+                Err(newer) => until = newer,
+            }
+        }
+        false
     }
 
     /// Held again, or suspended; not if it has ended.
@@ -636,6 +690,40 @@ mod tests {
     }
 
     #[test]
+    fn growing_lead_of_replicas_shortens_once_and_ends_with_a_renewal() {
+        let second = Duration::from_secs(1);
+        let lease = LeaseTime::new(second * 30).unwrap();
+        let sent = Moment::from_nanos(1_000_000_000);
+        let acquisition = Acquisition::new(AcquisitionInit {
+            lead: second,
+            ..AcquisitionInit::of_guard(sent, lease)
+        });
+        let whole = sent + lease.validity();
+        let short_by = |seconds: u32| {
+            let end = acquisition.valid_until() + second * seconds;
+            assert!(whole.since(end) <= Duration::from_nanos(1) && whole >= end, "{seconds} s");
+        };
+        short_by(1);
+        let shortened = |lead| acquisition.shortened(&mut acquisition.lock(), second * lead);
+        assert!(!shortened(0) && !shortened(1));
+        short_by(1);
+        assert!(shortened(5) && !shortened(5));
+        short_by(5);
+        // A renewal that would end earlier changes nothing, and not what is known of the lead.
+        let early =
+            |lead| acquisition.extended(&mut acquisition.lock(), sent, lease, second * lead);
+        assert!(early(9) && !shortened(5) && shortened(6));
+        short_by(6);
+        let renewed = sent + second * 10;
+        assert!(acquisition.extended(&mut acquisition.lock(), renewed, lease, second * 2));
+        assert_eq!(acquisition.valid_until().since(whole), second * 8);
+        assert!(shortened(3));
+        // One that is over stays over.
+        assert!(!acquisition.is_valid_at(renewed + second * 30));
+        assert!(!shortened(20));
+    }
+
+    #[test]
     fn renewal_after_a_look_at_the_deadline_extends_nothing() {
         let lease = LeaseTime::new(Duration::from_millis(300)).unwrap();
         let sent = Moment::from_nanos(1_000_000_000);
@@ -643,7 +731,7 @@ mod tests {
         let end = acquisition.valid_until();
         let renewed = sent + Duration::from_millis(100);
         assert!(
-            acquisition.extended(&mut acquisition.lock(), renewed, lease),
+            acquisition.extended(&mut acquisition.lock(), renewed, lease, Duration::ZERO),
             "no check found the lock over before"
         );
         assert!(acquisition.is_valid_at(end));
@@ -651,7 +739,7 @@ mod tests {
         assert!(!acquisition.is_valid_at(end));
         let renewed = sent + Duration::from_millis(200);
         assert!(
-            !acquisition.extended(&mut acquisition.lock(), renewed, lease),
+            !acquisition.extended(&mut acquisition.lock(), renewed, lease, Duration::ZERO),
             "the check at the deadline is final"
         );
         assert!(!acquisition.is_valid_at(end) && acquisition.valid_until() == end);

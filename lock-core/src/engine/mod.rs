@@ -251,13 +251,19 @@ impl Engine {
         Scope::guard(self.next_scope.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Verifies or renews what is held whenever the backend asks for it.
+    /// Verifies, renews or shortens what is held whenever the backend asks for it.
     pub(crate) fn verify_on(&self, notices: &Notices) {
         Recheck::start_on(notices, self);
         let engine = Weak::clone(&self.this);
         notices.on_change(Arc::new(move |names| {
             if let Some(engine) = engine.upgrade() {
                 engine.renew_now(names);
+            }
+        }));
+        let engine = Weak::clone(&self.this);
+        notices.on_replica_lead(Arc::new(move || {
+            if let Some(engine) = engine.upgrade() {
+                engine.shorten_for_replicas();
             }
         }));
     }

@@ -2,7 +2,7 @@
 //! is in [`renewal`](super::renewal).
 
 use super::Engine;
-use super::acquire::weigh_renewal;
+use super::acquire::{self, weigh_renewal};
 use super::acquisition::{Acquisition, GuardState, RenewalPlan};
 use super::local_queue::LocalLock;
 use super::renewal::{PendingExtension, RenewalHandler, RenewalJob, TICK};
@@ -13,6 +13,7 @@ use crate::event::Event;
 use crate::lease::LeaseTime;
 use crate::loss::LossCause;
 use crate::name::LockName;
+use crate::replication::Replication;
 use crate::sync::mutant;
 use std::slice;
 use std::sync::Arc;
@@ -198,6 +199,46 @@ impl Engine {
         self.workers.renew(&mut jobs);
     }
 
+    /// By how much earlier a lease ends on a replica that may take its master's place.
+    pub(super) fn replica_lead(
+        &self,
+        name: &LockName,
+        lease: LeaseTime,
+        replication: Replication,
+    ) -> Duration {
+        match replication.is_off() {
+            true => Duration::ZERO,
+            false => self.backend.replica_lead(name, lease, replication),
+        }
+    }
+
+    /// Shortens what is held under a policy for replicas, because clocks of replicas are known to
+    /// be further ahead. What is over by that is lost.
+    pub(super) fn shorten_for_replicas(&self) {
+        if self.is_forked() {
+            return;
+        }
+        let mut jobs = Vec::new();
+        for (lock, acquisition) in self.held() {
+            let lease = acquisition.lock().lease;
+            let lead = self.replica_lead(&acquisition.name, lease, acquisition.replication);
+            let mut inner = acquisition.lock();
+            if !acquisition.shortened(&mut inner, lead) {
+                continue;
+            }
+            let now = self.clock.now();
+            if now >= acquisition.valid_until() {
+                inner.set_last_failure(acquire::insufficient_replicas(format!(
+                    "the clock of a replica is {lead:.1?} ahead of its master's, so the lease may \
+                     be over there: set it right, and run chrony or ntpd on every machine"
+                )));
+            }
+            drop(inner);
+            jobs.extend(self.renewal_due(lock, now));
+        }
+        self.workers.renew(&mut jobs);
+    }
+
     fn renewal_succeeded(
         &self,
         lock: &Arc<LocalLock>,
@@ -206,6 +247,7 @@ impl Engine {
         lease: LeaseTime,
         by_timer: bool,
     ) -> Result<(), Error> {
+        let lead = self.replica_lead(&acquisition.name, lease, acquisition.replication);
         let mut state = lock.lock();
         let mut inner = acquisition.lock();
         if by_timer {
@@ -218,7 +260,7 @@ impl Engine {
         }
         let (now, end) = (self.clock.now(), acquisition.valid_until());
         let left = end.since(sent);
-        if now >= end || !acquisition.extended(&mut inner, sent, lease) {
+        if now >= end || !acquisition.extended(&mut inner, sent, lease, lead) {
             // Lost is final: a successor's work may have begun. But the store keeps it for a lease
             // from now on, so it is to be released.
             inner.overlong = true;

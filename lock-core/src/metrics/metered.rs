@@ -8,7 +8,9 @@ use crate::backend::{
 };
 use crate::clock::Moment;
 use crate::diagnosis::Finding;
+use crate::lease::LeaseTime;
 use crate::name::LockName;
+use crate::replication::Replication;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,6 +112,15 @@ impl Backend for Metered {
 
     fn renewal_node(&self, name: &LockName) -> NodeId {
         self.backend.renewal_node(name)
+    }
+
+    fn replica_lead(
+        &self,
+        name: &LockName,
+        lease: LeaseTime,
+        replication: Replication,
+    ) -> Duration {
+        self.backend.replica_lead(name, lease, replication)
     }
 
     fn abilities(&self) -> Abilities {

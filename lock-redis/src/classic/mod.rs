@@ -29,7 +29,10 @@ use lock_core::backend::{
     NodeId, PagePosition, Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
     call_backend,
 };
-use lock_core::{Backend, Clock, Config, Context, Error, ErrorKind, Finding, LockName, Moment};
+use lock_core::{
+    Backend, Clock, Config, Context, Error, ErrorKind, Finding, LeaseTime, LockName, Moment,
+    Replication,
+};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,7 +109,10 @@ impl Backend for ClassicBackend {
         let ask = || call_backend(|| self.store.acquire(attempt, by));
         match self.format.attempt(attempt.owner, ask) {
             Ok(Answer::Granted(Grant { tokens, receipt, .. })) => {
-                let (now, until) = (self.clock.now(), sent + attempt.lease.validity());
+                let lead =
+                    self.store.replica_lead(attempt.name, attempt.lease, attempt.replication);
+                let until = sent + attempt.lease.validity().saturating_sub(lead);
+                let now = self.clock.now();
                 if now >= until {
                     return Err(Failure::Final(came_late(attempt, now.since(sent))));
                 }
@@ -189,6 +195,15 @@ impl Backend for ClassicBackend {
 
     fn renewal_node(&self, name: &LockName) -> NodeId {
         self.store.renewal_node(name)
+    }
+
+    fn replica_lead(
+        &self,
+        name: &LockName,
+        lease: LeaseTime,
+        replication: Replication,
+    ) -> Duration {
+        self.store.replica_lead(name, lease, replication)
     }
 
     fn abilities(&self) -> Abilities {

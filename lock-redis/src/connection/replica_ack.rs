@@ -7,6 +7,7 @@
 
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{CallError, ConnectionLike, Reply, Request, Server, ServerError, Text};
+use crate::node::NeededReplicas;
 use lock_core::backend::Failure;
 use lock_core::{Clock, Error, InsufficientReplicas, Moment};
 use std::sync::Arc;
@@ -54,11 +55,19 @@ impl<'a> AcknowledgedConnection<'a> {
 
     /// Whether the last request, which was carried out, counts for one that needs so many: if not,
     /// what is missing.
-    pub(crate) fn weigh(&self, needed: u32) -> Result<Option<InsufficientReplicas>, Failure> {
+    pub(crate) fn weigh(
+        &self,
+        needed: NeededReplicas,
+    ) -> Result<Option<InsufficientReplicas>, Failure> {
+        let NeededReplicas { count: needed, ahead, .. } = needed;
+        let insufficient = |it: InsufficientReplicas| Ok(Some(it.clocks_ahead(ahead)));
         match &self.heard {
-            Acknowledgement::By(count) if needed > 0 && *count >= needed => Ok(None),
-            Acknowledgement::By(count) => Ok(Some(InsufficientReplicas::new(*count, needed))),
-            Acknowledgement::Late => Ok(Some(InsufficientReplicas::unanswered(needed))),
+            // Which ones have confirmed it is not known: it may be those that do not count.
+            Acknowledgement::By(count) if needed > 0 && *count >= needed.saturating_add(ahead) => {
+                Ok(None)
+            }
+            Acknowledgement::By(count) => insufficient(InsufficientReplicas::new(*count, needed)),
+            Acknowledgement::Late => insufficient(InsufficientReplicas::unanswered(needed)),
             // It was carried out, and is not to be kept like this: the caller must take it for
             // unknown.
             Acknowledgement::Refused(error) => {
@@ -66,6 +75,14 @@ impl<'a> AcknowledgedConnection<'a> {
                 Err(Failure::Unknown(error_mapping::explain(server, error, &Asked::Confirmation)))
             }
             Acknowledgement::Lost(error) => Err(Failure::Unknown(error.clone())),
+        }
+    }
+
+    /// How many replicas have the last request, as far as the server has said.
+    pub(crate) fn confirmed(&self) -> u32 {
+        match self.heard {
+            Acknowledgement::By(count) => count,
+            _ => 0,
         }
     }
 

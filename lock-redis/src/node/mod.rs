@@ -8,6 +8,7 @@
 //! - `connections`: which connection a request goes on
 //! - `renewals`: requests that renew, on connections of their own
 //! - `change_reports`: those connections, and what the server reports of what they renew
+//! - `replica_clocks`: by how much the clocks of its replicas are ahead
 //! - `eviction`: whether the server may evict locks
 //! - `listing`: requests about many locks
 //! - [`cluster`]: the server as a node of a cluster: its slots and its redirects
@@ -25,11 +26,14 @@ pub(crate) mod eviction;
 mod listing;
 pub(crate) mod quorum;
 mod renewals;
+mod replica_clocks;
 mod settings;
 mod watch_registry;
 
 pub use deployment::{Account, Deployment, Granted, deployments};
-pub use diagnosis::{NodeDiagnosis, ServerClock, StoreKind, compare_clocks};
+pub use diagnosis::{NodeDiagnosis, StoreKind, compare_clocks};
+pub(crate) use replica_clocks::NeededReplicas;
+pub use replica_clocks::{ReplicaAddresses, ServerClock};
 pub use settings::NodeSettings;
 pub use watch_registry::{RelocatableWatch, WatchRegistry};
 
@@ -48,8 +52,10 @@ use lock_core::backend::{
     ReplicaSupport, Tombstone, Wake, Watch,
 };
 use lock_core::{
-    Backend, ClientId, Clock, Error, ErrorKind, Finding, LockName, Moment, Replicas, Replication,
+    Backend, ClientId, Clock, Error, ErrorKind, Finding, LeaseTime, LockName, Moment, Replicas,
+    Replication,
 };
+use replica_clocks::ReplicaClocks;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -98,6 +104,7 @@ struct NodeInner {
     eviction: Eviction,
     /// Knows how many replicas there are. Without it the policy "all" is refused.
     replica_count: Option<ReplicaCount>,
+    replica_clocks: ReplicaClocks,
     terms: NodeTerms,
 }
 
@@ -135,12 +142,16 @@ impl Node {
     }
 
     fn acquire_confirmed(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
-        let needed = self.needed(attempt.replication)?;
+        let needed = self.needed(attempt.replication, attempt.lease)?;
+        self.inner.replica_clocks.note_use(attempt.lease);
         let time = attempt.replication.time();
         let mut connection = self.borrow_behind_releases(by)?;
         self.inner.eviction.refuse(connection.get(), by)?;
-        let mut link = AcknowledgedConnection::new(connection.get(), self.clock(), needed, time);
-        Ok(match self.inner.format.0.acquire(&mut link, attempt, &self.tracking(), by)? {
+        let mut link =
+            AcknowledgedConnection::new(connection.get(), self.clock(), needed.awaited, time);
+        let answer = self.inner.format.0.acquire(&mut link, attempt, &self.tracking(), by)?;
+        self.inner.replica_clocks.note_confirmed(link.confirmed());
+        Ok(match answer {
             Answer::Granted(grant) => match link.weigh(needed)? {
                 None => Answer::Granted(grant),
                 Some(insufficient) => Answer::Unacknowledged(grant, insufficient),
@@ -149,19 +160,27 @@ impl Node {
         })
     }
 
-    /// How many replicas must confirm.
-    fn needed(&self, replication: Replication) -> Result<u32, Failure> {
-        match (replication.count(), &self.inner.replica_count) {
-            (Replicas::Off, _) => Ok(0),
-            (Replicas::AtLeast(count), _) => Ok(count),
-            (Replicas::All, Some(count)) => count().map_err(Failure::NotSent),
-            (count, _) => Err(Failure::NotSent(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "replicas={count}: it is not known how many replicas this server should have"
-                ),
-            ))),
-        }
+    /// How many replicas must confirm a lease.
+    fn needed(
+        &self,
+        replication: Replication,
+        lease: LeaseTime,
+    ) -> Result<NeededReplicas, Failure> {
+        let count = match (replication.count(), &self.inner.replica_count) {
+            (Replicas::Off, _) => 0,
+            (Replicas::AtLeast(count), _) => count,
+            (Replicas::All, Some(count)) => count().map_err(Failure::NotSent)?,
+            (count, _) => {
+                return Err(Failure::NotSent(Error::new(
+                    ErrorKind::Unsupported,
+                    format!(
+                        "replicas={count}: it is not known how many replicas this server should \
+                         have"
+                    ),
+                )));
+            }
+        };
+        Ok(self.inner.replica_clocks.needed(count, lease, replication))
     }
 
     /// What stands under a lock's key.
@@ -365,6 +384,10 @@ impl Backend for Node {
     /// One server is one node.
     fn renewal_node(&self, _: &LockName) -> NodeId {
         NodeId::new(0)
+    }
+
+    fn replica_lead(&self, _: &LockName, lease: LeaseTime, replication: Replication) -> Duration {
+        self.inner.replica_clocks.lead(lease, replication)
     }
 
     fn abilities(&self) -> Abilities {

@@ -89,14 +89,17 @@ impl Node {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
-        let needs = batch.iter().map(|one| self.needed(one.replication));
+        let needs = batch.iter().map(|one| self.needed(one.replication, one.acquisition.lease));
         let needs: Vec<_> = needs.collect::<Result<_, _>>()?;
-        let most = needs.iter().copied().max().unwrap_or(0);
+        let most = needs.iter().map(|needed| needed.awaited).max().unwrap_or(0);
+        let clocks = &self.inner.replica_clocks;
+        batch.iter().map(|one| one.acquisition.lease).max().inspect(|it| clocks.note_use(*it));
         let time = batch.iter().map(|one| one.replication.time()).max().unwrap_or_default();
         let mut connection = self.renewal_connection(by)?;
         let clock = self.inner.dialer.clock().as_ref();
         let mut link = AcknowledgedConnection::new(connection.get(), clock, most, time);
         let renewals = self.inner.format.owned(RENEWED)?.renew(&mut link, batch, by)?;
+        clocks.note_confirmed(link.confirmed());
         let weighed = |(renewal, needed)| match renewal {
             Ok(Renewal::Extended) => {
                 Ok(link.weigh(needed)?.map_or(Renewal::Extended, Renewal::Unacknowledged))

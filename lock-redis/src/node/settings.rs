@@ -2,9 +2,10 @@
 
 use super::diagnosis::NodeTerms;
 use super::eviction::{Eviction, OnEviction};
+use super::replica_clocks::{ReplicaAddresses, ReplicaClocks};
 use super::{Node, NodeInner, RequestMode};
 use crate::connection::{
-    ConnectionPool, CredentialsSource, Dialer, Endpoint, Identity, IdentityKind, Login,
+    Address, ConnectionPool, CredentialsSource, Dialer, Endpoint, Identity, IdentityKind, Login,
     PasswordSource, PoolThread, ReplicaCount, Server, SharedConnection, Timeouts, TlsSettings,
 };
 use crate::format::Format;
@@ -21,16 +22,13 @@ pub struct NodeSettings {
     login: Login,
     /// The credentials for the sentinels.
     sentinel_secrets: CredentialsSource,
-    tls: Option<TlsSettings>,
-    bounds: Timeouts,
+    dialers: Dialers,
     pool: u32,
     /// Makes the slots of all pools.
     thread: PoolThread,
-    clock: Arc<dyn Clock>,
     eviction: OnEviction,
     terms: NodeTerms,
     client: ClientId,
-    notices: Notices,
 }
 
 impl NodeSettings {
@@ -64,7 +62,12 @@ impl NodeSettings {
             format,
             login,
             sentinel_secrets,
-            tls: url::tls(config)?,
+            dialers: Dialers {
+                tls: url::tls(config)?,
+                bounds,
+                clock: Arc::clone(&context.clock),
+                notices: context.notices.clone(),
+            },
             eviction: OnEviction::of(config)?,
             terms: NodeTerms {
                 lease: config.lease().unwrap_or_default().max(config.watchdog()),
@@ -73,12 +76,9 @@ impl NodeSettings {
                 has_prefix: !config.prefix().is_empty(),
                 database,
             },
-            bounds,
             pool: config.pool(),
             thread: PoolThread::start()?,
-            clock: Arc::clone(&context.clock),
             client: context.client,
-            notices: context.notices.clone(),
         })
     }
 
@@ -88,12 +88,12 @@ impl NodeSettings {
     ///
     /// [`Error::is_configuration`] if no certificate can be for a host of this name.
     pub fn node_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        self.node(self.dialer(Endpoint::tcp(host, port))?, None)
+        self.node(self.dialer(Endpoint::tcp(host, port))?, None, None)
     }
 
     /// The same for a node of a cluster, which may leave: [`Node::retire`] ends all connections to
     /// it. Each begins with the question which node answers, and is refused unless that is `id`, or
-    /// the first that answered. `replicas` says how many replicas it has.
+    /// the first that answered. `replicas` says how many replicas it has, and `addresses` where.
     ///
     /// # Errors
     ///
@@ -104,10 +104,11 @@ impl NodeSettings {
         port: u16,
         id: Option<&str>,
         replicas: ReplicaCount,
+        addresses: ReplicaAddresses,
     ) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Node, id);
         let dialer = self.dialer(Endpoint::tcp(host, port))?.retirable().identified(identity);
-        self.node(dialer, Some(replicas))
+        self.node(dialer, Some(replicas), Some(addresses))
     }
 
     /// The same for any node of a cluster: it says which one it is where it is asked for the
@@ -117,7 +118,7 @@ impl NodeSettings {
     ///
     /// The same.
     pub fn bystander_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        self.node(self.dialer(Endpoint::tcp(host, port))?.retirable(), None)
+        self.node(self.dialer(Endpoint::tcp(host, port))?.retirable(), None, None)
     }
 
     /// The same, where the server is a master for as long as others hold it for one: each
@@ -137,17 +138,27 @@ impl NodeSettings {
     ) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Run, run_id);
         let dialer = self.dialer(Endpoint::tcp(host, port))?;
-        self.node(dialer.requiring_master().identified(identity), Some(replicas))
+        self.node(dialer.requiring_master().identified(identity), Some(replicas), None)
     }
 
     /// The same for any place, where another server is followed: see [`Identity`].
     pub(crate) fn followed(&self, place: Endpoint) -> Result<Node, Error> {
         let identity = Identity::followed(self.terms.lease);
-        self.node(self.dialer(place)?.identified(identity), None)
+        self.node(self.dialer(place)?.identified(identity), None, None)
     }
 
-    fn node(&self, dialer: Dialer, replica_count: Option<ReplicaCount>) -> Result<Node, Error> {
+    fn node(
+        &self,
+        dialer: Dialer,
+        replica_count: Option<ReplicaCount>,
+        addresses: Option<ReplicaAddresses>,
+    ) -> Result<Node, Error> {
         let (dialer, terms) = (Arc::new(dialer), self.terms);
+        let (master, dialers, login) = (&dialer, self.dialers.clone(), self.login.clone());
+        let to_replica =
+            move |at: &Address| dialers.dialer(Endpoint::tcp(&at.host, at.port), login.clone());
+        let replica_clocks =
+            ReplicaClocks::new(Arc::clone(master), Box::new(to_replica), addresses, terms.lease);
         let inner = NodeInner {
             format: self.format.clone(),
             client: self.client,
@@ -158,6 +169,7 @@ impl NodeSettings {
             eviction: Eviction::new(self.eviction, Arc::clone(&dialer)),
             dialer,
             replica_count,
+            replica_clocks,
             terms,
         };
         Ok(Node { inner: Arc::new(inner), mode: RequestMode::Direct })
@@ -173,7 +185,7 @@ impl NodeSettings {
 
     /// How long making a connection and one request may take.
     pub(crate) fn bounds(&self) -> Timeouts {
-        self.bounds
+        self.dialers.bounds
     }
 
     /// What stands under a lock's key.
@@ -185,13 +197,13 @@ impl NodeSettings {
     /// The clock that all deadlines are on.
     #[must_use]
     pub fn clock(&self) -> &Arc<dyn Clock> {
-        &self.clock
+        &self.dialers.clock
     }
 
     /// Where is told which servers were found.
     #[must_use]
     pub fn notices(&self) -> &Notices {
-        &self.notices
+        &self.dialers.notices
     }
 
     /// The longest lease of locks that are taken without one.
@@ -203,7 +215,7 @@ impl NodeSettings {
     /// Whether it is TLS that is spoken.
     #[must_use]
     pub fn is_tls(&self) -> bool {
-        self.tls.is_some()
+        self.dialers.tls.is_some()
     }
 
     fn dialer(&self, place: Endpoint) -> Result<Dialer, Error> {
@@ -211,6 +223,21 @@ impl NodeSettings {
     }
 
     fn dialer_with(&self, place: Endpoint, login: Login) -> Result<Dialer, Error> {
+        self.dialers.dialer(place, login)
+    }
+}
+
+/// What all dialers of a client have in common.
+#[derive(Clone, Debug)]
+struct Dialers {
+    tls: Option<TlsSettings>,
+    bounds: Timeouts,
+    clock: Arc<dyn Clock>,
+    notices: Notices,
+}
+
+impl Dialers {
+    fn dialer(&self, place: Endpoint, login: Login) -> Result<Dialer, Error> {
         let tls = match (&self.tls, &place) {
             (Some(tls), Endpoint::Tcp { host, .. }) => Some(tls.of(host)?),
             _ => None,

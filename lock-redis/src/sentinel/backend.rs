@@ -13,7 +13,9 @@ use lock_core::backend::{
     LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
     ReplicaSupport, Wake, Watch,
 };
-use lock_core::{Backend, Config, Context, Error, Finding, LockName, Moment};
+use lock_core::{
+    Backend, Config, Context, Error, Finding, LeaseTime, LockName, Moment, Replication,
+};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -278,6 +280,16 @@ impl Backend for SentinelBackend {
     /// One for each master: a master that hangs must not delay what is renewed on the next.
     fn renewal_node(&self, _: &LockName) -> NodeId {
         NodeId::new(self.tracker.number())
+    }
+
+    fn replica_lead(
+        &self,
+        name: &LockName,
+        lease: LeaseTime,
+        replication: Replication,
+    ) -> Duration {
+        let master = self.tracker.known();
+        master.map_or(Duration::ZERO, |it| it.node.replica_lead(name, lease, replication))
     }
 
     fn abilities(&self) -> Abilities {

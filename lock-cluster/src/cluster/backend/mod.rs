@@ -10,7 +10,9 @@ use lock_core::backend::{
     LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
     ReplicaSupport, Wake, Watch,
 };
-use lock_core::{Backend, Config, Context, Error, Finding, LockName, Moment};
+use lock_core::{
+    Backend, Config, Context, Error, Finding, LeaseTime, LockName, Moment, Replication,
+};
 use lock_redis::parts::{Address, Format, Node, NodeSettings, Redirect, RequestMode};
 use std::fmt;
 use std::sync::Arc;
@@ -465,6 +467,16 @@ impl Backend for ClusterBackend {
 
     fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
         self.topology.diagnose(by)
+    }
+
+    fn replica_lead(
+        &self,
+        name: &LockName,
+        lease: LeaseTime,
+        replication: Replication,
+    ) -> Duration {
+        let owner = self.topology.look(self.topology.slot(name));
+        owner.map_or(Duration::ZERO, |it| it.node.replica_lead(name, lease, replication))
     }
 
     fn abilities(&self) -> Abilities {

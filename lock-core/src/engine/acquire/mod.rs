@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) use beside::kept_beside_reads;
-pub(super) use replicas::{refuse_unsupported, weigh_renewal};
+pub(super) use replicas::{insufficient_replicas, refuse_unsupported, weigh_renewal};
 
 crate::sync::thread_local! {
     /// A thread waits for one lock at a time, so it needs one signal. One that is still up from an
@@ -291,6 +291,8 @@ impl Wait<'_> {
         };
         let writer = self.beside.as_ref().filter(is_beside);
         let tokens = writer.map_or(grant.tokens, own);
+        let replication = self.plan.replication;
+        let lead = engine.replica_lead(&lock.name, time, replication);
         let acquisition = Arc::new(Acquisition::new(AcquisitionInit {
             name: lock.name.clone(),
             owner: self.owner,
@@ -303,13 +305,14 @@ impl Wait<'_> {
             lease: time,
             is_lease_asked: self.plan.is_lease_asked,
             renewal,
-            replication: self.plan.replication,
+            replication,
+            lead,
             counted: engine.metrics().held(&lock.name),
         }));
         let now = engine.clock.now();
         if now >= acquisition.valid_until() {
             engine.clean_up(acquisition.to_release());
-            return Err(self.too_late(now.since(sent)));
+            return Err(self.too_late(now.since(sent), lead));
         }
         let due = acquisition.next_check(&acquisition.lock());
         let arm = |state: &mut _| engine.timer.arm(lock, state, now, due);
@@ -329,12 +332,16 @@ impl Wait<'_> {
         Ok(acquisition)
     }
 
-    fn too_late(&self, took: Duration) -> Error {
+    fn too_late(&self, took: Duration, lead: Duration) -> Error {
         let time = self.plan.time;
+        let ahead = match lead.is_zero() {
+            true => String::new(),
+            false => format!(" (the clock of a replica may be {lead:.1?} ahead)"),
+        };
         Error::unavailable(format!(
             "the store granted it, but its answer took {took:.1?}, and a lease of {time} is good \
-             for {:.1?} only: it was given back; ask for a longer lease",
-            time.validity()
+             for {:.1?} only{ahead}: it was given back; ask for a longer lease",
+            time.validity().saturating_sub(lead)
         ))
     }
 

@@ -86,7 +86,7 @@ impl Wait<'_> {
     }
 }
 
-fn insufficient_replicas(message: String) -> Error {
+pub(in crate::engine) fn insufficient_replicas(message: String) -> Error {
     Error::new(ErrorKind::InsufficientReplicas, message)
 }
 

@@ -14,9 +14,10 @@ mod rights;
 mod settings;
 mod timing;
 
-pub use timing::{ServerClock, compare_clocks};
+pub(super) use timing::WRONG;
+pub use timing::compare_clocks;
 
-use super::Node;
+use super::{Node, ServerClock};
 use crate::connection::{Connection, Reply, Request, ServerError};
 use crate::format::Format;
 use crate::pubsub::{NotTracked, Tracking};
@@ -129,6 +130,9 @@ impl Node {
         examination.judge_latency(&timing::round_trips(&mut asking)?);
         let clock = timing::ask_clock(&mut asking)?;
         examination.judge_clock(clock);
+        if matches!(store, StoreKind::Standalone | StoreKind::Sentinel | StoreKind::Cluster) {
+            examination.examine_replica_clocks(by)?;
+        }
         Ok(NodeDiagnosis { findings: examination.findings, clock })
     }
 }

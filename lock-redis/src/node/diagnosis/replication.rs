@@ -1,40 +1,16 @@
 //! Judgements of a server's replicas, and of what it does without them.
 
-use super::facts::Facts;
+use super::timing::{SYNCHRONISE, WRONG};
 use super::{Examination, StoreKind};
+use crate::connection::Address;
+use crate::node::replica_clocks::{Lead, ListedReplica, PART_OF_LEASE};
 use lock_core::FindingLevel::{Danger, Warning};
-use lock_core::Replicas;
+use lock_core::backend::Failure;
+use lock_core::{Finding, FindingLevel, Moment, Replicas};
+use std::time::Duration;
 
 /// A replica acknowledges once a second, so this many seconds are no lag.
 const NO_LAG: u64 = 1;
-
-/// A replica, as its master lists it.
-struct Replica {
-    address: String,
-    is_online: bool,
-    /// For how many seconds it has acknowledged nothing.
-    lag: u64,
-}
-
-impl Replica {
-    /// Reads `ip=10.0.0.2,port=6379,state=online,offset=1,lag=0`.
-    fn read(line: &str) -> Option<Self> {
-        let field = |name: &str| {
-            let mut pairs = line.split(',').filter_map(|pair| pair.split_once('='));
-            pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
-        };
-        Some(Self {
-            address: format!("{}:{}", field("ip")?, field("port")?),
-            is_online: field("state")? == "online",
-            lag: field("lag")?.parse().unwrap_or(u64::MAX),
-        })
-    }
-
-    fn all(facts: &Facts) -> Vec<Self> {
-        let line = |number| facts.field(&format!("slave{number}"));
-        (0..).map_while(line).filter_map(Self::read).collect()
-    }
-}
 
 impl Examination<'_> {
     fn has_failover(&self) -> bool {
@@ -46,9 +22,9 @@ impl Examination<'_> {
         if self.facts.field("role") != Some("master") {
             return;
         }
-        let all = Replica::all(&self.facts);
+        let all = ListedReplica::all(self.facts.info());
         let online = all.iter().filter(|it| it.is_online).count();
-        let late = |it: &&Replica| !it.is_online || it.lag > NO_LAG;
+        let late = |it: &&ListedReplica| !it.is_online || it.lag > NO_LAG;
         let needed = match self.node.inner.terms.replicas {
             Replicas::AtLeast(count) => count as usize,
             _ => 0,
@@ -91,7 +67,7 @@ impl Examination<'_> {
         if self.facts.field("role") != Some("master") {
             return;
         }
-        let replicas = Replica::all(&self.facts);
+        let replicas = ListedReplica::all(self.facts.info());
         let setting = |name| self.facts.setting(name).and_then(|value| value.parse::<u64>().ok());
         // `INFO` counts the good ones only where it is set.
         let good = self.facts.number("min_slaves_good_slaves");
@@ -141,20 +117,50 @@ impl Examination<'_> {
             _ => self.ok(ID, seen),
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    /// The clocks of the replicas: leases are replicated as times of day.
+    pub(super) fn examine_replica_clocks(&mut self, by: Moment) -> Result<(), Failure> {
+        if self.facts.field("role") == Some("master") {
+            for (address, lead) in self.node.inner.replica_clocks.survey(by)? {
+                let finding = self.judge_replica_clock(&address, lead);
+                self.findings.push(finding);
+            }
+        }
+        Ok(())
+    }
 
-    #[test]
-    fn replicas_are_read_as_their_master_lists_them() {
-        let facts = Facts::of(
-            "slave0:ip=::1,port=1,state=online,offset=5,lag=0\r\n\
-             slave1:ip=h,port=2,state=wait_bgsave,offset=0,lag=7\r\n",
+    fn judge_replica_clock(&self, address: &Address, lead: Lead) -> Finding {
+        const ID: &str = "replica_clock";
+        let lead = match lead {
+            Ok(lead) => lead,
+            Err(failure) => {
+                let seen = format!("its clock could not be asked for: {}", failure.error());
+                return Finding::new(FindingLevel::Unknown, ID, address, seen).remedy(
+                    "let this user reach it from here, or make sure that it is synchronised: one \
+                     that is ahead ends leases early after a failover",
+                );
+            }
+        };
+        let time = Duration::from_micros(lead.ahead.unsigned_abs());
+        let seen = match lead.ahead {
+            _ if time <= lead.uncertainty => {
+                format!("within {:.1?} of its master's", lead.at_most())
+            }
+            ..0 => format!("{time:.1?} behind its master's: leases end no earlier there"),
+            _ => format!("{time:.1?} ahead of its master's, give or take {:.1?}", lead.uncertainty),
+        };
+        let (certain, lease) = (lead.at_least(), self.node.inner.terms.lease);
+        let why = format!(
+            "after a failover to it a lease ends so much earlier than its holder knows, and \
+             another client has the lock, too; with `replicas` a lock is trusted for as much less, \
+             and from a third of the lease ({:.1?}) on the replica does not count",
+            lease / PART_OF_LEASE
         );
-        let all = Replica::all(&facts);
-        let read: Vec<_> = all.iter().map(|it| (&*it.address, it.is_online, it.lag)).collect();
-        assert_eq!(read, [("::1:1", true, 0), ("h:2", false, 7)]);
+        let level = match certain {
+            _ if certain > lease / PART_OF_LEASE => Danger,
+            _ if certain > WRONG => Warning,
+            _ => return Finding::ok(ID, address, seen),
+        };
+        Finding::new(level, ID, address, seen).why(why).remedy(SYNCHRONISE)
     }
 }

@@ -1,50 +1,22 @@
 //! The time of a round trip, and the clocks of servers.
 
 use super::{Asking, Examination, StoreKind};
-use crate::connection::Reply;
+use crate::node::replica_clocks::{ServerClock, read_clock};
 use lock_core::FindingLevel::{Danger, Warning};
 use lock_core::backend::Failure;
 use lock_core::{Finding, FindingLevel};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How many round trips are measured, and for how long at most.
 const ROUND_TRIPS: usize = 50;
 const MEASURING: Duration = Duration::from_secs(2);
-/// How often the clock is asked for: the quickest reply says most.
-const CLOCK_READS: usize = 5;
-
 /// From this difference on a clock is wrong.
-const WRONG: Duration = Duration::from_secs(1);
+pub(in crate::node) const WRONG: Duration = Duration::from_secs(1);
 
 /// The part of a limit that a round trip may take before it is a warning, and a danger.
 const PART_OF_TIMEOUT: [u32; 2] = [10, 2];
 const PART_OF_LEASE: [u32; 2] = [30, 10];
-
-/// A server's clock, beside this machine's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "for the crate of the same workspace")]
-pub struct ServerClock {
-    /// By how many microseconds it is ahead.
-    pub ahead: i64,
-    /// How wrong that may be, half a round trip.
-    pub uncertainty: Duration,
-}
-
-impl ServerClock {
-    /// Its clock, asked for between these times of this machine.
-    #[must_use]
-    pub fn read(theirs: Duration, sent: Duration, received: Duration) -> Self {
-        let uncertainty = received.saturating_sub(sent) / 2;
-        let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
-        Self { ahead: micros(theirs) - micros(sent + uncertainty), uncertainty }
-    }
-
-    /// What the difference is at least.
-    #[must_use]
-    pub fn difference(&self) -> Duration {
-        Duration::from_micros(self.ahead.unsigned_abs()).saturating_sub(self.uncertainty)
-    }
-}
 
 impl std::fmt::Display for ServerClock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -60,25 +32,14 @@ impl std::fmt::Display for ServerClock {
     }
 }
 
-/// The quickest of some questions for the clock; nothing if the user may not ask.
+/// The server's clock, beside this machine's; nothing if the user may not ask.
 pub(super) fn ask_clock(asking: &mut Asking<'_>) -> Result<Option<ServerClock>, Failure> {
-    let mut best: Option<ServerClock> = None;
-    for _ in 0..CLOCK_READS {
-        let clock = asking.node.inner.dialer.clock();
-        let (sent, since) = (clock.unix_time(), clock.now());
-        let reply = asking.ask(&[b"TIME"])?;
-        // The round trip by a clock that does not jump.
-        let received = sent + asking.node.inner.dialer.clock().now().since(since);
-        let number = |reply: &Reply| std::str::from_utf8(reply.as_bytes()?).ok()?.parse().ok();
-        let Some([seconds, micros]) = reply.as_array() else { return Ok(None) };
-        let Some((seconds, micros)) = number(seconds).zip(number(micros)) else { return Ok(None) };
-        let theirs = Duration::from_secs(seconds) + Duration::from_micros(micros);
-        let read = ServerClock::read(theirs, sent, received);
-        if best.is_none_or(|best| read.uncertainty < best.uncertainty) {
-            best = Some(read);
-        }
-    }
-    Ok(best)
+    let (clock, by) = (Arc::clone(asking.node.inner.dialer.clock()), asking.deadline());
+    let read = read_clock(&mut asking.link, &*clock, by)?;
+    let (machine, start) = (clock.unix_time(), clock.now());
+    let start = Duration::from_nanos(start.as_nanos());
+    let own = ServerClock::read(machine, start, start);
+    Ok(read.map(|read| read.beside(own)))
 }
 
 /// The times of some round trips, in order of length. There is one at least.
@@ -120,7 +81,8 @@ pub fn compare_clocks(
     Some(Finding::new(level, ID, subject, seen).why(why).remedy(SYNCHRONISE))
 }
 
-const SYNCHRONISE: &str = "set the clock that is wrong, and run chrony or ntpd on every machine";
+pub(super) const SYNCHRONISE: &str =
+    "set the clock that is wrong, and run chrony or ntpd on every machine";
 
 /// What follows from this difference of two clocks.
 fn judge(difference: Duration, store: StoreKind) -> Option<(FindingLevel, &'static str)> {
@@ -189,13 +151,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clock_is_uncertain_by_half_a_round_trip() {
+    fn clock_is_shown_beside_this_machines() {
         let ms = Duration::from_millis;
-        let clock = ServerClock::read(ms(5_000), ms(1_000), ms(3_000));
-        assert_eq!((clock.ahead, clock.uncertainty), (3_000_000, ms(1_000)));
-        assert_eq!(clock.difference(), ms(2_000));
-        assert_eq!(ServerClock::read(ms(1_500), ms(1_000), ms(3_000)).difference(), ms(0));
-        assert!(ServerClock::read(ms(0), ms(1_000), ms(1_000)).to_string().contains("1.0s behind"));
+        let shown = |theirs| ServerClock::read(ms(theirs), ms(1_000), ms(1_000)).to_string();
+        assert!(shown(0).contains("1.0s behind") && shown(3_000).contains("2.0s ahead"));
     }
 
     #[test]

@@ -1,0 +1,282 @@
+//! [`ReplicaClocks`]: by how much the clocks of a master's replicas are ahead of its own.
+//!
+//! Leases are replicated as times of day. A replica whose clock is ahead ends them earlier by as
+//! much once it is promoted, and grants the lock again while its holder still trusts it. So a lock
+//! under a policy is trusted for less by the most that a clock may be ahead, and a replica that is
+//! certainly more than a third of the lease ahead does not count.
+//!
+//! A background task reads the clocks while leases under a policy last. No request waits for it.
+//!
+//! - `known`: what follows from the clocks for a policy and a lease
+//! - `reading`: the clock of one server, and the replicas that a master lists
+
+mod known;
+mod reading;
+
+pub(crate) use known::NeededReplicas;
+pub(super) use known::{PART_OF_LEASE, ReplicaClock};
+pub use reading::ServerClock;
+pub(super) use reading::{ListedReplica, read_clock};
+
+use super::diagnosis::WRONG;
+use crate::connection::{
+    Address, CallError, Cause, Connection, ConnectionLike, Dialer, Request, info_field,
+};
+use known::KnownClocks;
+use lock_core::backend::{BackgroundTask, Failure};
+use lock_core::{Error, LeaseTime, Moment, Replication, WarningKind};
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How often the clocks are read.
+const SAMPLE: Duration = Duration::from_secs(60);
+/// How often the master is asked which replicas it has: a new one is sampled at once.
+const LIST: Duration = Duration::from_secs(5);
+/// How soon it is asked again if more replicas confirm than are known.
+const EARLY_LIST: Duration = Duration::from_secs(1);
+/// How long a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Makes a dialer for a replica, with the master's credentials.
+pub(super) type ReplicaDialer = Box<dyn Fn(&Address) -> Result<Dialer, Error> + Send + Sync>;
+
+/// Says where the replicas can be reached that a node has, from what is known.
+pub type ReplicaAddresses = Arc<dyn Fn() -> Vec<Address> + Send + Sync>;
+
+/// See the [module's text](self). Dropping it ends its task.
+pub(super) struct ReplicaClocks(Arc<Sampler>);
+
+struct Sampler {
+    master: Arc<Dialer>,
+    dialer: ReplicaDialer,
+    /// Where it is known: else the master is asked.
+    addresses: Option<ReplicaAddresses>,
+    /// The longest lease of locks that are taken without one: for warnings.
+    lease: Duration,
+    known: Mutex<KnownClocks>,
+    /// Until when a lease may last that was asked for under a policy, in nanoseconds.
+    used_until: AtomicU64,
+    /// When the replicas were last listed, in nanoseconds.
+    listed: AtomicU64,
+    is_closed: AtomicBool,
+    task: BackgroundTask,
+}
+
+/// What the task keeps from one look to the next.
+#[derive(Default)]
+struct Watched {
+    master: Option<Connection>,
+    sampled: Option<Moment>,
+    addresses: Vec<Address>,
+}
+
+impl ReplicaClocks {
+    pub(super) fn new(
+        master: Arc<Dialer>,
+        dialer: ReplicaDialer,
+        addresses: Option<ReplicaAddresses>,
+        lease: Duration,
+    ) -> Self {
+        Self(Arc::new(Sampler {
+            master,
+            dialer,
+            addresses,
+            lease,
+            known: Mutex::default(),
+            used_until: AtomicU64::new(0),
+            listed: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
+            task: BackgroundTask::default(),
+        }))
+    }
+
+    /// Keeps the clocks fresh while a lease lasts that is asked for now.
+    pub(super) fn note_use(&self, lease: LeaseTime) {
+        let until = self.0.now() + lease.duration();
+        self.0.used_until.fetch_max(until.as_nanos(), Ordering::Relaxed);
+        let (sampler, mut watched) = (Arc::downgrade(&self.0), Watched::default());
+        let turn = move || Weak::upgrade(&sampler)?.turn(&mut watched);
+        // Without a thread nothing is known of the clocks, as where they cannot be asked for.
+        let _started = self.0.task.start(self.0.master.clock(), turn);
+    }
+
+    /// How many replicas must confirm a request of this lease, if the policy asks for `count`.
+    pub(super) fn needed(
+        &self,
+        count: u32,
+        lease: LeaseTime,
+        replication: Replication,
+    ) -> NeededReplicas {
+        self.0.known.lock().needed(count, lease, replication)
+    }
+
+    /// By how much earlier than on the master a lease ends on a replica.
+    pub(super) fn lead(&self, lease: LeaseTime, replication: Replication) -> Duration {
+        self.0.known.lock().lead(lease, replication)
+    }
+
+    /// So many replicas have confirmed a request: if some are not known, they are sampled now.
+    pub(super) fn note_confirmed(&self, count: u32) {
+        let listed = Moment::from_nanos(self.0.listed.load(Ordering::Relaxed));
+        let is_early = self.0.now().since(listed) < EARLY_LIST;
+        if !is_early && count as usize > self.0.known.lock().len() {
+            self.0.task.wake();
+        }
+    }
+
+    /// Reads the clocks now, with the reason where one cannot be asked for.
+    pub(super) fn survey(&self, by: Moment) -> Result<Vec<(Address, Lead)>, Failure> {
+        let mut master = self.0.master.dial(by)?;
+        let listed = self.0.list(&mut master, by)?;
+        let Some(own) = read_clock(&mut master, &**self.0.master.clock(), by)? else {
+            return Ok(Vec::new());
+        };
+        let lead = |address: Address| {
+            let lead = self.0.ask(&address, &listed, own, by);
+            (address, lead)
+        };
+        Ok(listed.addresses.clone().into_iter().map(lead).collect())
+    }
+}
+
+/// The clock of a replica beside its master's, or why it is not known.
+pub(super) type Lead = Result<ServerClock, Failure>;
+
+impl Drop for ReplicaClocks {
+    fn drop(&mut self) {
+        self.0.is_closed.store(true, Ordering::SeqCst);
+        self.0.task.wake();
+    }
+}
+
+/// The replicas of a master, and the history of their data.
+struct Listing {
+    addresses: Vec<Address>,
+    history: Option<String>,
+}
+
+impl Sampler {
+    fn now(&self) -> Moment {
+        self.master.clock().now()
+    }
+
+    fn turn(&self, watched: &mut Watched) -> Option<Moment> {
+        let now = self.now();
+        if self.is_closed.load(Ordering::SeqCst)
+            || now.as_nanos() >= self.used_until.load(Ordering::Relaxed)
+        {
+            *watched = Watched::default();
+            return None;
+        }
+        self.listed.store(now.as_nanos(), Ordering::Relaxed);
+        if self.look(watched).is_err() {
+            // What is known of the replicas stays: the master may be just being replaced by one.
+            watched.master = None;
+        }
+        Some(self.now() + LIST)
+    }
+
+    /// Lists the replicas, and samples their clocks if that is due or one of them is new.
+    fn look(&self, watched: &mut Watched) -> Result<(), Failure> {
+        let by = self.now() + PATIENCE;
+        let master = match &mut watched.master {
+            Some(master) if master.is_open() => master,
+            closed => closed.insert(self.master.dial(by)?),
+        };
+        let mut listing = self.list(master, by)?;
+        listing.addresses.sort_by_cached_key(ToString::to_string);
+        let now = self.now();
+        let is_due = watched.sampled.is_none_or(|sampled| now.since(sampled) >= SAMPLE);
+        if !is_due && listing.addresses == watched.addresses {
+            return Ok(());
+        }
+        let Some(own) = read_clock(master, &**self.master.clock(), by)? else { return Ok(()) };
+        let mut clocks = Vec::new();
+        for address in &listing.addresses {
+            if self.is_closed.load(Ordering::SeqCst) {
+                return Ok(());
+            }
+            let lead = self.ask(address, &listing, own, self.now() + PATIENCE).ok();
+            clocks.push(ReplicaClock { address: address.clone(), lead });
+        }
+        (watched.sampled, watched.addresses) = (Some(now), listing.addresses);
+        let (clocks, has_grown) = self.known.lock().update(clocks);
+        self.report(&clocks);
+        if has_grown {
+            self.master.server().notices().replica_lead_grew();
+        }
+        Ok(())
+    }
+
+    /// The replicas that are in sync; where they are known elsewhere, those.
+    fn list(&self, master: &mut Connection, by: Moment) -> Result<Listing, Failure> {
+        let info = replication(master, by)?;
+        let addresses = match &self.addresses {
+            Some(known) => known(),
+            None => ListedReplica::all(&info)
+                .into_iter()
+                .filter(|replica| replica.is_online)
+                .map(|replica| replica.address)
+                .collect(),
+        };
+        let history = info_field(&info, "master_replid").map(|id| id.trim().to_owned());
+        Ok(Listing { addresses, history })
+    }
+
+    /// Reads the clock of this replica, beside its master's.
+    fn ask(&self, address: &Address, listing: &Listing, own: ServerClock, by: Moment) -> Lead {
+        let by = by.min(self.now() + PATIENCE);
+        let mut link = (self.dialer)(address).map_err(Failure::NotSent)?.dial(by)?;
+        let info = replication(&mut link, by)?;
+        let field = |name| info_field(&info, name).map(str::trim);
+        // The address may lead elsewhere by now, and another server's clock says nothing.
+        let is_another = field("role") == Some("master")
+            || field("master_replid").zip(listing.history.as_deref()).is_some_and(|(a, b)| a != b);
+        let why = match is_another {
+            false => match read_clock(&mut link, &**self.master.clock(), by)? {
+                Some(clock) => return Ok(clock.beside(own)),
+                None => "TIME is refused: allow it with `+time`",
+            },
+            true => "another server answers there, or its data are not the master's",
+        };
+        Err(Failure::NotSent(Error::unavailable(why)))
+    }
+
+    /// Warns of clocks that are ahead, once for each.
+    fn report(&self, clocks: &[ReplicaClock]) {
+        let server = self.master.server();
+        let limit = WRONG.min(self.lease / PART_OF_LEASE);
+        let ahead: Vec<_> =
+            clocks.iter().filter(|it| it.lead.is_some_and(|it| it.at_least() > limit)).collect();
+        if ahead.is_empty() {
+            server.clear_warnings(WarningKind::ReplicaClock);
+        }
+        for ReplicaClock { address, lead } in ahead {
+            let change = format!("the clock of {address}");
+            server.warn_of(WarningKind::ReplicaClock, Cause { change, channel: None }, || {
+                format!(
+                    "the clock of {address}, a replica of {server}, is {:.1?} ahead of it: leases \
+                     end so much earlier there after a failover, so locks with `replicas` are \
+                     trusted for as much less, and it does not count for leases of less than \
+                     three times that; set it right, and run chrony or ntpd on every machine",
+                    lead.unwrap_or_default().at_least()
+                )
+            });
+        }
+    }
+}
+
+/// The reply to `INFO replication`; nothing where it is refused.
+fn replication(link: &mut Connection, by: Moment) -> Result<String, CallError> {
+    let reply = link.call(&Request(&[&[b"INFO", b"replication"]]), by)?;
+    Ok(reply.as_bytes().map(|it| String::from_utf8_lossy(it).into_owned()).unwrap_or_default())
+}
+
+impl fmt::Debug for ReplicaClocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ReplicaClocks").field(&self.0.known.lock()).finish()
+    }
+}
