@@ -5,6 +5,7 @@
 //! - [`ConnectionPool`]: connections to borrow
 //! - [`dial`]: how connections are made
 //! - [`server`], [`identity`]: a server's name and the warnings about it, and which server it is
+//! - [`history`]: whether a server continues the data of the one that was known before
 //! - [`resp`]: requests to bytes, bytes to replies
 //! - [`error_mapping`]: what the errors mean that a server replies with
 //! - [`asking`], [`tracked`], [`replica_ack`]: connections with another command beside each request
@@ -19,6 +20,7 @@ mod dial;
 mod endpoint;
 pub(crate) mod error_mapping;
 mod exclusive;
+pub(crate) mod history;
 mod identity;
 mod io_error;
 mod multiplexed;
