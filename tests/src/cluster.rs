@@ -237,8 +237,9 @@ impl Cluster {
     /// The same for `user:password`, whom every node is made to know, with these rights.
     pub fn url_as(&self, login: &str, rights: &[&str]) -> String {
         let user = login.split(':').next().unwrap_or_default();
+        let rights = rights::known(rights.to_vec());
         for node in self.running() {
-            ok(&mut node.probe(), &[&["ACL", "SETUSER", user], rights].concat());
+            ok(&mut node.probe(), &[&["ACL", "SETUSER", user], &rights[..]].concat());
         }
         self.url().replace(rights::LOGIN, login)
     }
