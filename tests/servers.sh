@@ -164,7 +164,16 @@ version() { "$store/$1" --version | cut -d' ' -f1-3; }
 
 run_on() {
     printf '\n== %s: %s\n' "$1" "$(version "$1")"
-    export REDIS_SERVER="$store/$1"
+    export REDIS_SERVER="$store/$1" DISTLOCK_TEST_SKIP=""
+    # Two are linked statically, so their clocks cannot be moved. Redis 6.2 reports no change of a
+    # held lock, and lacks some commands of tests.
+    static="servers_clock:: clocks:: replay::scripts side_by_side::"
+    case $1 in
+        valkey-9.0) DISTLOCK_TEST_SKIP=$static ;;
+        redis-6.2) DISTLOCK_TEST_SKIP="$static tracking::held:: tracking::refused:: not_tracked
+            locks_taken_at_once_are_not_renewed only_another_channel certificate_files_are_read
+            commands_that_services_withhold" ;;
+    esac
     case $1 in
         redis-2.8 | redis-6.0)
             cargo test --quiet --workspace --all-features --test standalone -- --ignored age:: ;;

@@ -30,7 +30,12 @@ fn lock_on_all_replicas_survives_the_loss_of_its_master() {
     cluster.wait_for_owner(slot, replica);
     eventually("the successor has it", LONG, || held.verify().is_ok());
     let plain = client(&cluster, "off");
-    let answer = eventually("it is told", LONG, || plain.mutex(&name).unwrap().try_lock().ok());
+    let mut trouble = None;
+    let answer = eventually("it is told", LONG, || {
+        let answer = plain.mutex(&name).unwrap().try_lock();
+        // Printed once, to be seen where the test fails.
+        answer.inspect_err(|error| _ = trouble.get_or_insert_with(|| println!("{error}"))).ok()
+    });
     assert!(answer.is_none(), "no other client gets it");
     held.unlock().unwrap();
     thread::scope(|scope| {

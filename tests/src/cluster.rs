@@ -8,6 +8,7 @@ use super::probe::{Probe, Value};
 use super::process::RedisServer;
 use super::rights;
 use super::time::eventually;
+use super::version::is_before_7;
 use lock_core::{Clock, SystemClock};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -236,8 +237,9 @@ impl Cluster {
     /// The same for `user:password`, whom every node is made to know, with these rights.
     pub fn url_as(&self, login: &str, rights: &[&str]) -> String {
         let user = login.split(':').next().unwrap_or_default();
+        let rights = rights::known(rights.to_vec());
         for node in self.running() {
-            ok(&mut node.probe(), &[&["ACL", "SETUSER", user], rights].concat());
+            ok(&mut node.probe(), &[&["ACL", "SETUSER", user], &rights[..]].concat());
         }
         self.url().replace(rights::LOGIN, login)
     }
@@ -518,6 +520,12 @@ fn info(probe: &mut Probe, field: &str) -> Option<String> {
 fn url(places: impl Iterator<Item = (String, u16)>) -> String {
     let hosts: Vec<_> = places.map(|(host, port)| format!("{host}:{port}")).collect();
     format!("redis+cluster://{}@{}", rights::LOGIN, hosts.join(","))
+}
+
+/// How often a node was asked for the slot map; on Redis 6, which counts no parts of commands, how
+/// often for anything of the cluster.
+pub fn map_requests(probe: &mut Probe) -> u64 {
+    probe.command_calls(if is_before_7() { "cluster" } else { "cluster|shards" })
 }
 
 /// Makes a cluster of this node alone, and waits until it serves all slots.

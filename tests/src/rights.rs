@@ -56,8 +56,11 @@ fn of_any_name(rule: Vec<&'static str>) -> Vec<&'static str> {
 /// The same on a node of a cluster.
 pub(super) fn on_cluster() -> Vec<&'static str> {
     let rule = with(LISTS, with(WAKES, with(FORMATS, documented_for_cluster())));
-    let mut rule = of_any_name(rule);
-    // As the document says of servers that do not know them.
+    known(of_any_name(rule))
+}
+
+/// Without what the server does not know, as the document says.
+pub(super) fn known(mut rule: Vec<&str>) -> Vec<&str> {
     let is_sharded = |word: &str| ["+spublish", "+ssubscribe", "+sunsubscribe"].contains(&word);
     rule.retain(|word| !is_before_7() || !is_sharded(word));
     rule

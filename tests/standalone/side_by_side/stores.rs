@@ -1,12 +1,14 @@
 //! The stores that are compared, each with a clock that the test moves.
 
 use distlock::{ClientId, Clock, Context, Moment, Signal, SystemClock, Woken};
+use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::subjects::format::REDISSON;
 use distlock_tests::subjects::memory::MemorySubject;
 use distlock_tests::subjects::store::{Single, Store as RedisStore};
 use distlock_tests::time_of_day::TimeOfDay;
 use lock_core::conformance::{Mutant, Subject};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -53,7 +55,7 @@ impl Clock for Ahead {
 pub(super) struct Store {
     pub(super) subject: Arc<dyn Subject>,
     clients: Arc<Ahead>,
-    server: Option<TimeOfDay>,
+    server: Option<(TimeOfDay, Mutex<Probe>)>,
 }
 
 impl Store {
@@ -69,9 +71,10 @@ impl Store {
         let server = RedisServer::start_on(&clock);
         // A loss is known at the next renewal, as in memory.
         let url = format!("{}?tracking=off", server.url());
+        let probe = Mutex::new(server.probe());
         let server = Arc::new(Single { server, url: url.clone(), _files: None });
         let subject = Arc::new(RedisStore::new(server, &url, REDISSON));
-        Self { subject, clients: Arc::default(), server: Some(clock) }
+        Self { subject, clients: Arc::default(), server: Some((clock, probe)) }
     }
 
     pub(super) fn mutant(mutant: Mutant) -> Self {
@@ -87,9 +90,9 @@ impl Store {
     pub(super) fn advance(&self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).expect("a short time");
         self.clients.nanos.fetch_add(nanos, Ordering::SeqCst);
-        if let Some(server) = &self.server {
+        if let Some((clock, probe)) = &self.server {
             let millis = self.clients.by().as_millis();
-            server.set(i64::try_from(millis).expect("a short time"));
+            clock.set_for(&mut probe.lock(), i64::try_from(millis).expect("a short time"));
         }
     }
 }
