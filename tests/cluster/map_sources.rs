@@ -60,7 +60,7 @@ fn slots_missing_in_shards_are_found_in_slots() {
     for guard in &held {
         eventually("the holder is known", LONG, || guard.verify().is_ok());
     }
-    held.map(|guard| guard.unlock().unwrap());
+    held.into_iter().for_each(|guard| guard.unlock().unwrap());
     all_turn(&client);
     all_turn(&client_of(&ports, SETTINGS));
 }
@@ -176,7 +176,7 @@ fn moved_nodes_are_found_by_the_url_while_all_known_ones_hang() {
         });
         println!("{replicas} silent replicas: found after {:?}", watch.elapsed());
         assert!(held.iter().all(|guard| guard.is_valid()));
-        held.map(|guard| guard.unlock().unwrap());
+        held.into_iter().for_each(|guard| guard.unlock().unwrap());
     }
 }
 
