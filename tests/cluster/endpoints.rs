@@ -1,4 +1,4 @@
-//! Nodes that are reached over TLS, or by IPv6.
+//! Nodes that are reached over TLS, by IPv6, or by names.
 
 use crate::scene::{LONG, client_with, take, turn};
 use distlock::DistLock;
@@ -97,4 +97,35 @@ fn cluster_over_ipv6_keeps_locks() {
     let is_mapped =
         |client: &String| client.contains("name=distlock") && client.contains("laddr=127.0.0.1:");
     assert!(clients.iter().any(is_mapped), "{clients:?}");
+}
+
+/// Each node is at an address of its own, and is called by a name, but for one that was not told
+/// its name.
+#[test]
+fn node_without_a_host_name_is_reached_by_its_ip_address() {
+    let unnamed = 1;
+    let ip = |node: usize| format!("127.0.0.{}", 21 + node);
+    let cluster = Cluster::start_each(|node| {
+        let mut arguments = vec!["--bind".to_owned(), "127.0.0.1".to_owned(), ip(node)];
+        arguments.extend(["--cluster-announce-ip".to_owned(), ip(node)]);
+        arguments.extend(["--cluster-preferred-endpoint-type", "hostname"].map(str::to_owned));
+        if node != unnamed {
+            arguments
+                .extend(["--cluster-announce-hostname".to_owned(), format!("node{node}.test")]);
+        }
+        arguments
+    });
+    let hosts = [0, 2].map(|node| format!("{}:{}", ip(node), cluster.node(node).port()));
+    let url = format!("redis+cluster://{}@{}", rights::LOGIN, hosts.join(","));
+    let map: Vec<_> =
+        (0..cluster.len()).map(|node| format!("node{node}.test={}", ip(node))).collect();
+    let map = format!("&address_map={}", map.join(","));
+    let client = client_with(&url, &format!("watchdog=10s{map}"));
+    let held = take(&client, &cluster.name_on(unnamed, "unnamed"));
+    let ours = format!("laddr={}:", ip(unnamed));
+    let clients = cluster.node(unnamed).probe().clients();
+    let is_ours = |it: &String| it.contains("name=distlock") && it.contains(&ours);
+    assert!(clients.iter().any(is_ours), "{clients:?}");
+    held.unlock().unwrap();
+    locks_live_on(&cluster, &url, &map);
 }

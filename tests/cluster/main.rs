@@ -33,8 +33,17 @@ mod read_write;
 // Changes of keys that the nodes report.
 mod reports;
 
-// However nodes are reached: over TLS, by IPv6.
+// However nodes are reached: over TLS, by IPv6, by names.
 mod endpoints;
+
+// Nodes that say of their cluster what a test wants.
+mod fake_node;
+
+// Which nodes are asked for the slot map, and whose word counts.
+mod map_sources;
+
+// The addresses in the URL.
+mod seeds;
 
 // Nodes of another cluster.
 mod foreign_nodes;

@@ -94,7 +94,7 @@ impl Topology {
     ) -> Result<NextHop, Failure> {
         match (Redirect::of(&failure), &failure) {
             (Some(Redirect::Moved(to)), _) => {
-                let to = to.said_by(&node.address.host);
+                let to = self.destination(node, to);
                 // A node that names itself does not know the address by which it is reached.
                 if to == node.address {
                     return Ok(NextHop::Later);
@@ -106,10 +106,13 @@ impl Topology {
                     Err(failure) => Err(failure),
                 }
             }
-            // Until the slot has moved, only the redirect could say where.
-            (Some(Redirect::Ask(to)), _) if !to.has_host() => Ok(NextHop::Later),
             (Some(Redirect::Ask(to)), _) => {
-                let to = self.node(node, &to.said_by(&node.address.host), by)?;
+                let to = self.destination(node, to);
+                if !to.has_host() {
+                    // Known as soon as the slot has moved.
+                    return Ok(NextHop::Later);
+                }
+                let to = self.node(node, &to, by)?;
                 Ok(NextHop::To(to, RequestMode::Asking))
             }
             (Some(Redirect::TryAgain), _) => Ok(NextHop::Later),

@@ -139,6 +139,13 @@ impl SlotMap {
         }
     }
 
+    /// The address of the only node that is listed on this port.
+    pub(crate) fn only_node_on(&self, port: u16) -> Option<Address> {
+        let on_port = |at: &&Address| at.port == port && at.has_host();
+        let mut found = self.nodes.iter().map(|(_, at)| at).filter(on_port);
+        found.next().filter(|_| found.next().is_none()).cloned()
+    }
+
     /// The number of nodes listed at this address.
     pub(crate) fn ids_at(&self, address: &Address) -> usize {
         self.nodes.iter().filter(|(_, at)| at == address).count()

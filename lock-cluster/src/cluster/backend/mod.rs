@@ -264,7 +264,7 @@ impl Backend for ClusterBackend {
                         outcome = Err(Failure::Unknown(superseded(&group.node)));
                     }
                     let redirect = outcome.as_ref().err().and_then(Redirect::of);
-                    let said = |to: Address| to.said_by(&group.node.address.host);
+                    let said = |to| self.topology.destination(&group.node, to);
                     if matches!(outcome, Ok(Renewal::Unacknowledged(_) | Renewal::Unreplicated(_)))
                     {
                         self.topology.ask();

@@ -153,6 +153,13 @@ impl Topology {
         Ok(self.look(slot).filter(|owner| owner.number != before.number))
     }
 
+    /// Where a redirect of `from` leads. Its host stays unknown if several nodes are on that port.
+    pub(crate) fn destination(&self, from: &ClusterNode, to: Address) -> Address {
+        let to = to.said_by(&from.address.host);
+        let known = if to.has_host() { None } else { self.map.read().only_node_on(to.port) };
+        known.unwrap_or(to)
+    }
+
     /// Records a redirect: this node serves the slot now. Where the redirect names no host, the
     /// nodes are asked for that.
     pub(crate) fn moved(

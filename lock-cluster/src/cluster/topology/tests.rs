@@ -108,3 +108,24 @@ fn address_listed_with_two_ids_is_known_by_the_later_list() {
     map.note(&[("c".to_owned(), at(1)), ("d".to_owned(), at(1))]);
     assert!(!map.knows_node_at(&at(1)), "it is asked for, although there is a node");
 }
+
+/// A redirect to `?` leads where the port is known, and never to the host that was asked.
+#[test]
+fn redirect_without_a_host_leads_to_the_only_node_on_its_port() {
+    let topology = topology();
+    let (from, to) = (Address::new("10.0.0.1", 1), Address::new("?", 2));
+    let from = topology.map.write().node(&from, &topology.factory).unwrap();
+    let leads_to = || topology.destination(&from, to.clone());
+    let note = |id: &str, host| {
+        topology.map.write().note(&[(id.to_owned(), Address::new(host, 2))]);
+    };
+    assert!(!leads_to().has_host());
+    note("a", "?");
+    assert!(!leads_to().has_host());
+    note("b", "10.0.0.2");
+    assert_eq!(leads_to(), Address::new("10.0.0.2", 2));
+    note("c", "10.0.0.3");
+    assert!(!leads_to().has_host(), "it is one of two");
+    let to = topology.destination(&from, Address::new("", 2));
+    assert_eq!(to, Address::new("10.0.0.1", 2), "only that is the host asked");
+}

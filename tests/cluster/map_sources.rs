@@ -1,0 +1,230 @@
+//! Which nodes are asked for the slot map, whose word counts, and how soon: nodes that say what the
+//! test wants.
+
+use crate::fake_node::{FakeNode, Member, Word, client_of, master, replica, thirds};
+use crate::scene::{LONG, take, turn};
+use distlock::{Client, DistLock};
+use distlock_tests::distance::Distance;
+use distlock_tests::process::{RedisServer, free_port};
+use distlock_tests::proxy::Proxy;
+use distlock_tests::time::{Stopwatch, eventually, let_pass, within};
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
+
+/// Names whose slots are in the first, second and third third.
+const NAMES: [&str; 3] = ["lock:{b}", "lock:{c}", "lock:{a}"];
+
+const SETTINGS: &str = "watchdog=30s&command_timeout=3s&connect_timeout=2s";
+
+fn server() -> RedisServer {
+    RedisServer::start_cluster_node(&[])
+}
+
+fn nodes<const N: usize>(server: &RedisServer) -> [FakeNode; N] {
+    std::array::from_fn(|_| FakeNode::before(server))
+}
+
+fn all_turn(client: &Client) {
+    for name in NAMES {
+        turn(client, name);
+    }
+}
+
+/// As Redis 7.2.4 and 7.4.1 answer after a failover, while the replaced master is away: no shard
+/// lists the slots of its successor.
+#[test]
+fn slots_missing_in_shards_are_found_in_slots() {
+    let server = server();
+    let [old, new, second, third] = nodes(&server);
+    let before = thirds(
+        [master("a", old.port()), master("b", second.port()), master("c", third.port())],
+        vec![replica("d", new.port())],
+    );
+    for (node, id) in [(&old, "a"), (&new, "d"), (&second, "b"), (&third, "c")] {
+        node.say(Word::new(id, 4, &before));
+    }
+    let ports = [second.port(), third.port()];
+    let client = client_of(&ports, SETTINGS);
+    let held = NAMES.map(|name| take(&client, name));
+
+    let gone = free_port();
+    let away = Member { health: "fail", ..master("a", gone) };
+    let mut after = before.clone();
+    after[0].1 = vec![away.clone(), master("d", new.port())];
+    for (node, id) in [(&new, "d"), (&second, "b"), (&third, "c")] {
+        let mut word = Word::new(id, 5, &after);
+        word.shards[0].0.clear();
+        node.say(word);
+    }
+    let _dead = old.hang();
+    for guard in &held {
+        eventually("the holder is known", LONG, || guard.verify().is_ok());
+    }
+    held.into_iter().for_each(|guard| guard.unlock().unwrap());
+    all_turn(&client);
+    all_turn(&client_of(&ports, SETTINGS));
+}
+
+/// A replica that the others cannot reach begins one election after the other, each with a larger
+/// epoch, and never hears that there is a new master.
+#[test]
+fn epoch_of_an_isolated_replica_outvotes_no_master() {
+    let server = server();
+    let [new, second, third, isolated] = nodes(&server);
+    let gone = free_port();
+    let others = |first| [first, master("b", second.port()), master("c", third.port())];
+    let after = thirds(others(master("d", new.port())), vec![]);
+    let before = thirds(others(master("a", gone)), vec![replica("e", isolated.port())]);
+    for (node, id) in [(&new, "d"), (&second, "b"), (&third, "c")] {
+        node.say(Word::new(id, 7, &after));
+    }
+    // It may not have noticed yet that it is alone.
+    for is_up in [false, true] {
+        isolated.say(Word { is_up, ..Word::new("e", 50, &before) });
+        let (alone, two) = (isolated.port(), [second.port(), third.port()]);
+        for ports in [&[alone, two[0], two[1]][..], &[alone, two[0]], &[alone]] {
+            let client = client_of(ports, SETTINGS);
+            for name in NAMES {
+                eventually("it is granted", Duration::from_secs(20), || {
+                    client.mutex(name).unwrap().try_lock().is_ok_and(|guard| guard.is_some())
+                });
+            }
+        }
+    }
+}
+
+/// The same where the isolated one is near, and the others are 250 ms away.
+#[test]
+fn near_isolated_replica_outvotes_no_distant_master() {
+    let server = server();
+    let [new, second, third, isolated] = nodes(&server);
+    let gone = free_port();
+    let far =
+        [&new, &second, &third].map(|it| Distance::new(it.port(), Duration::from_millis(250)));
+    let [to_new, to_second, to_third] = far.each_ref().map(Distance::port);
+    let others = |first| [first, master("b", to_second), master("c", to_third)];
+    let after = thirds(others(master("d", to_new)), vec![]);
+    let before = thirds(others(master("a", gone)), vec![replica("e", isolated.port())]);
+    for (node, id) in [(&new, "d"), (&second, "b"), (&third, "c")] {
+        node.say(Word::new(id, 7, &after));
+    }
+    isolated.say(Word { is_up: false, ..Word::new("e", 50, &before) });
+    let client = client_of(&[isolated.port(), to_second, to_third], SETTINGS);
+    for name in NAMES {
+        eventually("it is granted", Duration::from_secs(30), || {
+            client.mutex(name).unwrap().try_lock().is_ok_and(|guard| guard.is_some())
+        });
+    }
+}
+
+/// A question to a node far away is not given up: its answer counts when it comes, although a near
+/// replica, which has not heard yet, has answered long before.
+#[test]
+fn distant_master_is_heard_while_another_is_cut_off() {
+    let server = server();
+    let [new, near, distant] = nodes(&server);
+    let gone = free_port();
+    let far = Distance::new(distant.port(), Duration::from_millis(250));
+    let others = |first| [first, master("b", near.port()), master("c", far.port())];
+    let before = thirds(others(master("a", gone)), vec![replica("d", new.port())]);
+    let after = thirds(others(master("d", new.port())), vec![]);
+    near.say(Word::new("b", 4, &before));
+    distant.say(Word::new("c", 5, &after));
+    // The successor has not heard yet that it was elected.
+    new.say(Word::new("d", 4, &before));
+    let client = client_of(&[near.port()], SETTINGS);
+    turn(&client, NAMES[1]);
+    let _cut_off = near.hang();
+    let watch = Stopwatch::start();
+    eventually("the successor is found", Duration::from_secs(20), || {
+        client.mutex(NAMES[0]).unwrap().try_lock().is_ok_and(|guard| guard.is_some())
+    });
+    println!("found after {:?}, {} questions", watch.elapsed(), distant.questions());
+}
+
+/// The nodes are deleted: their addresses are silent, and the name in the URL leads to the same
+/// nodes at new ones.
+#[test]
+fn moved_nodes_are_found_by_the_url_while_all_known_ones_hang() {
+    const LEASE: Duration = Duration::from_secs(15);
+    for replicas in [0, 27] {
+        let server = server();
+        let (old, new): ([FakeNode; 3], [FakeNode; 3]) = (nodes(&server), nodes(&server));
+        // They are connected to, and never answer.
+        let silent: Vec<_> =
+            (0..replicas).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
+        let silent = silent.iter().map(|it| replica("r", it.local_addr().unwrap().port()));
+        let silent: Vec<_> = silent.collect();
+        let ids = ["a", "b", "c"];
+        for (nodes, replicas) in [(&old, silent), (&new, vec![])] {
+            let masters = [0, 1, 2].map(|at| master(ids[at], nodes[at].port()));
+            let shards = thirds(masters, replicas);
+            nodes.iter().zip(ids).for_each(|(node, id)| node.say(Word::new(id, 4, &shards)));
+        }
+        let endpoint = Proxy::plain(old[0].port());
+        let settings = "watchdog=15s&command_timeout=500ms&connect_timeout=2s";
+        let client = client_of(&[endpoint.port()], settings);
+        let held = NAMES.map(|name| take(&client, name));
+        let _hang = old.each_ref().map(FakeNode::hang);
+        // What is connected stays so, and hangs.
+        endpoint.lead_to(new[1].port());
+        let watch = Stopwatch::start();
+        within(LEASE / 3, || {
+            for guard in &held {
+                eventually("it is found", LEASE, || guard.verify().is_ok());
+            }
+        });
+        println!("{replicas} silent replicas: found after {:?}", watch.elapsed());
+        assert!(held.iter().all(|guard| guard.is_valid()));
+        held.into_iter().for_each(|guard| guard.unlock().unwrap());
+    }
+}
+
+/// A client that was idle while the cluster was replaced need not wait for leases that are over.
+#[test]
+fn idle_client_follows_a_replaced_cluster_at_once() {
+    const LEASE: Duration = Duration::from_secs(8);
+    let server = server();
+    let nodes: [FakeNode; 3] = nodes(&server);
+    let say = |ids: [&'static str; 3]| {
+        let masters = [0, 1, 2].map(|at| master(ids[at], nodes[at].port()));
+        let shards = thirds(masters, vec![]);
+        nodes.iter().zip(ids).for_each(|(node, id)| node.say(Word::new(id, 4, &shards)));
+    };
+    say(["a", "b", "c"]);
+    let endpoint = Proxy::plain(nodes[0].port());
+    let settings = "watchdog=8s&command_timeout=1s&connect_timeout=1s";
+    let client = client_of(&[endpoint.port()], settings);
+    all_turn(&client);
+    // The nodes are asked once more, and then for as long as a lease no more.
+    let_pass(LEASE * 2);
+    say(["x", "y", "z"]);
+    endpoint.switch_to(nodes[0].port());
+    for name in NAMES {
+        let guard = client.mutex(name).unwrap().try_lock_for(LEASE / 2).unwrap();
+        guard.expect("it is free").unlock().unwrap();
+    }
+}
+
+/// One that was in use waits for a lease from the last answer: others may hold locks until then.
+#[test]
+fn busy_client_follows_a_replaced_cluster_a_lease_later() {
+    const LEASE: Duration = Duration::from_secs(3);
+    let server = server();
+    let nodes: [FakeNode; 3] = nodes(&server);
+    let say = |ids: [&'static str; 3]| {
+        let masters = [0, 1, 2].map(|at| master(ids[at], nodes[at].port()));
+        let shards = thirds(masters, vec![]);
+        nodes.iter().zip(ids).for_each(|(node, id)| node.say(Word::new(id, 4, &shards)));
+    };
+    say(["a", "b", "c"]);
+    let settings = "watchdog=3s&command_timeout=1s&connect_timeout=1s";
+    let client = client_of(&[nodes[0].port(), nodes[1].port()], settings);
+    all_turn(&client);
+    let watch = Stopwatch::start();
+    say(["x", "y", "z"]);
+    eventually("it is followed", LONG, || {
+        client.mutex(NAMES[0]).unwrap().try_lock().is_ok_and(|guard| guard.is_some())
+    });
+    assert!(watch.elapsed() >= LEASE, "{:?}", watch.elapsed());
+}
