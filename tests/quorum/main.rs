@@ -34,6 +34,9 @@ mod node_failures;
 // Changes of keys that the servers report.
 mod reports;
 
+// Votes that are given again, and holds that survive one failure after another.
+mod votes;
+
 // The rules that every node keeps, in memory and as a script.
 mod token_rules;
 

@@ -102,7 +102,7 @@ impl Quorum {
         tokens: Tokens,
         by: Moment,
     ) -> Decision {
-        let round = state.begin_round();
+        let round = state.begin_round(tokens);
         for worker in &self.workers {
             let quorum = Arc::downgrade(self);
             let (state, asked) = (Arc::clone(state), state.acquisition_on(worker.number()));
@@ -159,7 +159,7 @@ impl Quorum {
 
     /// Waits until the grants are rolled back, so that a busy attempt blocks no rival; but not for
     /// nodes that do not answer.
-    fn roll_back_on_nodes(&self, state: &Arc<AttemptState>, outstanding: &Outstanding) {
+    pub(super) fn roll_back_on_nodes(&self, state: &Arc<AttemptState>, outstanding: &Outstanding) {
         let by = self.by(Moment::NEVER);
         let Outstanding { granted, unknown, .. } = outstanding;
         let responses = Responses::of(granted.len());

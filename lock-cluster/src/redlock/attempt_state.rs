@@ -5,8 +5,9 @@ use super::majority::RoundTally;
 use super::membership::Membership;
 use super::node::Vote;
 use super::node_worker::NodeContext;
+use super::votes::{NodeRenewal, Votes};
 use lock_core::backend::{
-    AcquisitionId, Answer, Attempt, Failure, Receipt, Release, ReleaseOptions, Tombstone,
+    AcquisitionId, Answer, Attempt, Failure, Receipt, Release, ReleaseOptions, Tokens, Tombstone,
 };
 use lock_core::{Clock, Error, Moment, Signal};
 use lock_redis::parts::{NodeView, Response};
@@ -31,7 +32,11 @@ struct State {
     /// Grants are rolled back: the attempt has failed, or is released.
     is_abandoned: bool,
     round: u32,
+    /// When the round began, and the tokens that it asks for.
+    began: Moment,
+    tokens: Tokens,
     nodes: Vec<NodeProgress>,
+    votes: Votes,
 }
 
 /// The state on one node.
@@ -90,8 +95,10 @@ impl AttemptState {
     ) -> Arc<Self> {
         let (name, receipt) = (attempt.name.clone(), Receipt::default());
         let acquisition = AcquisitionId::new(name, attempt.owner, attempt.lease, receipt);
+        let (began, tokens, votes) = (clock.now(), attempt.tokens, Votes::of(nodes));
         let nodes = (0..nodes).map(|_| NodeProgress::default()).collect();
-        let state = Mutex::new(State { is_abandoned: false, round: 0, nodes });
+        let state = State { is_abandoned: false, round: 0, began, tokens, nodes, votes };
+        let state = Mutex::new(state);
         Arc::new(Self { acquisition, state, signal: Arc::default(), membership, clock })
     }
 
@@ -111,10 +118,11 @@ impl AttemptState {
         self.state.lock().nodes[at].granted.clone().unwrap_or_default()
     }
 
-    /// Begins a round of requests to all nodes. Returns its number.
-    pub(super) fn begin_round(&self) -> u32 {
+    /// Begins a round of requests to all nodes for these tokens. Returns its number.
+    pub(super) fn begin_round(&self, tokens: Tokens) -> u32 {
         let mut state = self.state.lock();
         state.round += 1;
+        (state.began, state.tokens) = (self.clock.now(), tokens);
         state.nodes.iter_mut().for_each(|node| node.pending += 1);
         state.round
     }
@@ -128,7 +136,9 @@ impl AttemptState {
     ) -> bool {
         let mut state = self.state.lock();
         let is_abandoned = state.is_abandoned;
-        let node = &mut state.nodes[at];
+        let until = state.began + self.acquisition.lease.validity();
+        let State { nodes, votes, .. } = &mut *state;
+        let node = &mut nodes[at];
         node.pending -= 1;
         let by = response.as_ref().ok().and_then(|response| response.from.clone());
         let answer = match response.map(|response| response.what) {
@@ -137,6 +147,10 @@ impl AttemptState {
             Ok(Vote::Ahead(ahead)) => NodeAnswer::Ahead(ahead),
             Ok(Vote::Cast(Answer::Granted(grant))) => {
                 node.granted = Some(grant.receipt);
+                // A late one may be of an earlier round.
+                if node.pending == 0 {
+                    votes.granted(at, by.clone(), until);
+                }
                 NodeAnswer::Granted { with_tokens: grant.tokens.is_some() }
             }
             Ok(Vote::Cast(Answer::Busy(left) | Answer::BusyWithoutExpiry(left))) => {
@@ -160,6 +174,81 @@ impl AttemptState {
         drop(state);
         self.signal.raise();
         is_abandoned && is_left
+    }
+
+    /// Begins a renewal, or ends one: the new votes count if the older ones are a majority.
+    pub(super) fn count_votes(&self) {
+        let quorum = self.membership.known_quorum();
+        self.state.lock().votes.count_new(quorum.as_deref(), self.clock.now());
+    }
+
+    /// Whether the votes that count are those of a majority now.
+    pub(super) fn stands(&self) -> bool {
+        let quorum = self.membership.known_quorum();
+        self.state.lock().votes.stand(quorum.as_deref(), self.clock.now())
+    }
+
+    /// A node has extended the lease until this moment.
+    pub(super) fn note_extended(
+        &self,
+        at: usize,
+        by: Option<Arc<NodeView>>,
+        until: Moment,
+    ) -> NodeRenewal {
+        let mut state = self.state.lock();
+        state.nodes[at].granted.get_or_insert_default();
+        state.votes.extended(at, by, until, self.clock.now())
+    }
+
+    /// A node has no vote for this owner. Returns the request to vote again, if it may be asked: the
+    /// answer must be [noted](Self::note_vote).
+    pub(super) fn plan_vote(
+        &self,
+        at: usize,
+        by: Option<&NodeView>,
+        is_durable: bool,
+    ) -> Option<Tokens> {
+        let (quorum, now) = (self.membership.known_quorum(), self.clock.now());
+        let mut state = self.state.lock();
+        let is_ours = |by: &NodeView| {
+            by.members.contain(&by.node) && quorum.as_ref().is_none_or(|it| *it == by.quorum)
+        };
+        let may_vote = state.votes.missing(at, by, is_durable, now)
+            && !state.is_abandoned
+            && state.nodes[at].pending == 0
+            && by.is_none_or(is_ours)
+            && state.votes.stand(quorum.as_deref(), now);
+        let tokens = match state.tokens {
+            Tokens::Propose { first, reserve } => Tokens::Granted { first, reserve },
+            tokens => tokens,
+        };
+        may_vote.then(|| {
+            state.nodes[at].pending += 1;
+            tokens
+        })
+    }
+
+    /// Notes the answer of a node to the request to vote again: the receipt of its vote, which lasts
+    /// until this moment. Returns whether it must be rolled back: the lock is released.
+    pub(super) fn note_vote(
+        &self,
+        at: usize,
+        by: Option<Arc<NodeView>>,
+        until: Moment,
+        vote: &Result<Option<Receipt>, Failure>,
+    ) -> bool {
+        let mut state = self.state.lock();
+        let node = &mut state.nodes[at];
+        node.pending -= 1;
+        match vote {
+            Ok(None) | Err(Failure::Refused(_) | Failure::NotSent(_)) => return false,
+            Ok(Some(receipt)) => {
+                node.granted = Some(receipt.clone());
+                state.votes.voted(at, by, until);
+            }
+            Err(_) => node.is_unknown = true,
+        }
+        state.is_abandoned
     }
 
     /// The responses of the present round, counted. `is_suspect` tells which nodes seem dead.

@@ -1,5 +1,6 @@
 //! The decisions of a majority, as functions of the responses.
 
+use super::votes::NodeRenewal;
 use lock_core::OwnerText;
 use lock_core::backend::{HolderInfo, LockInfo, Release, Renewal};
 use std::time::Duration;
@@ -101,9 +102,28 @@ pub(super) fn released(answers: &[Option<Release>]) -> Option<Release> {
     }
 }
 
-/// The outcome of a renewal: extended if a majority extended it; `None` if undecided.
-pub(super) fn renewed(answers: &[Option<Renewal>]) -> Option<Renewal> {
-    decided(answers, Renewal::Extended, Renewal::Gone)
+/// The outcome of a renewal; `None` if undecided.
+///
+/// It is extended if a majority of the older votes was extended. If the older votes stand, new ones
+/// count as well, but only when the others `are_known`: one that was removed changes that. It is
+/// gone if they do not stand, and no majority of nodes may have it.
+pub(super) fn renewed(
+    answers: &[Option<NodeRenewal>],
+    stands: impl FnOnce() -> bool,
+    are_known: bool,
+) -> Option<Renewal> {
+    let count = |which| answers.iter().filter(|answer| **answer == Some(which)).count();
+    let needed = majority(answers.len());
+    let (extended, new) = (count(NodeRenewal::Extended), count(NodeRenewal::Voted));
+    let lacking = count(NodeRenewal::Missing) + new;
+    if extended >= needed {
+        return Some(Renewal::Extended);
+    }
+    let (is_enough, is_too_few) = (extended + new >= needed, answers.len() - lacking < needed);
+    match (is_enough && are_known || is_too_few) && stands() {
+        true => (is_enough && are_known).then_some(Renewal::Extended),
+        false => is_too_few.then_some(Renewal::Gone),
+    }
 }
 
 /// Whether a lock that was freed by force had been held on a majority; `None` if undecided.
@@ -220,6 +240,23 @@ mod tests {
         assert_eq!(released(&[FREED, GONE, None]), None);
         assert_eq!(released(&[FREED, FREED, GONE, None, None]), None);
         assert_eq!(released(&[FREED, GONE, GONE, GONE, None]), Some(Release::Gone));
+    }
+
+    #[test]
+    fn renewal_counts_new_votes_only_while_the_older_ones_stand() {
+        use NodeRenewal::{Extended, Missing, Voted};
+        let of = |answers: [NodeRenewal; 2], third, stands, are_known| {
+            renewed(&[Some(answers[0]), Some(answers[1]), third], || stands, are_known)
+        };
+        let (extended, gone) = (Some(Renewal::Extended), Some(Renewal::Gone));
+        assert_eq!(of([Extended; 2], None, true, false), extended);
+        assert_eq!(of([Extended, Voted], None, true, false), None, "the third may be removed");
+        assert_eq!(of([Extended, Voted], None, true, true), extended);
+        assert_eq!(of([Extended, Voted], Some(Missing), false, true), gone);
+        assert_eq!(of([Extended, Voted], None, false, true), None);
+        assert_eq!(of([Missing; 2], Some(Extended), true, true), None, "until their lease ends");
+        assert_eq!(of([Missing; 2], None, false, false), gone);
+        assert_eq!(of([Voted; 2], Some(Voted), false, true), gone);
     }
 
     #[test]

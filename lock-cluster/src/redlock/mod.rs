@@ -6,6 +6,7 @@
 //! - `attempt`: one attempt on all nodes; `attempt_state`: its state on each node
 //! - `majority`: the decisions of a majority, without input and output
 //! - `token`: the proposed tokens; `clocks`: the clocks of the servers
+//! - `votes`: the nodes that hold an acquisition; `renewal`: renewals, which have lost votes given again
 //! - `watch`: watches, which wake a waiter once per release
 //! - `node`: one node; `node_worker`: its tasks and pending cleanups; `responses`: its answers
 //! - `membership`: which responses count together; `membership_update`: changes of the members
@@ -20,11 +21,13 @@ mod membership_update;
 mod node;
 mod node_worker;
 mod quorum;
+mod renewal;
 mod responses;
 mod scheme;
 mod setup;
 mod status;
 mod token;
+mod votes;
 mod watch;
 
 pub use backend::QuorumBackend;

@@ -1,8 +1,8 @@
 //! [`QuorumNode`]: one store of a quorum.
 
 use lock_core::backend::{
-    Abilities, Answer, Attempt, Backend, Failure, LockInfo, NodeId, Renewal, RenewalRequest,
-    ReplicaSupport,
+    Abilities, Answer, Attempt, Backend, Failure, LockInfo, NodeId, Receipt, Renewal,
+    RenewalRequest, ReplicaSupport,
 };
 use lock_core::{Error, LockName, Moment};
 use lock_redis::parts::{
@@ -104,6 +104,31 @@ impl QuorumNode {
             }
             Some(server) => server.node.renew_with_view(batch, by),
         }
+    }
+
+    /// Asks for its votes for locks that a majority of others has granted at these tokens; `view` is
+    /// what its marker said just now. The receipt of each vote; `None` if it does not vote now.
+    pub(super) fn vote_again(
+        &self,
+        attempts: &[Attempt<'_>],
+        view: Option<&NodeView>,
+        by: Moment,
+    ) -> Vec<Result<Option<Receipt>, Failure>> {
+        let votes = match (&self.server, view) {
+            (None, _) => attempts.iter().map(|attempt| self.store.acquire(attempt, by)).collect(),
+            (Some(server), Some(view)) => server.vote_again(attempts, view, by),
+            (Some(_), None) => return vec![Ok(None); attempts.len()],
+        };
+        let receipt = |answer| match answer {
+            Answer::Granted(grant) => Some(grant.receipt),
+            _ => None,
+        };
+        votes.into_iter().map(|vote| vote.map(receipt)).collect()
+    }
+
+    /// Whether the operator declares that it loses no write.
+    pub(super) fn is_durable(&self) -> bool {
+        self.server.as_ref().is_none_or(|server| server.terms.durable)
     }
 
     pub(super) fn inspect(
@@ -300,6 +325,33 @@ impl RedisNode {
             }
         }
         Err(Failure::Refused(self.changed()))
+    }
+
+    fn vote_again(
+        &self,
+        attempts: &[Attempt<'_>],
+        view: &NodeView,
+        by: Moment,
+    ) -> Vec<Result<Answer, Failure>> {
+        let QuorumTerms { max_lease, durable, .. } = self.terms;
+        let terms = VoteTerms { max_lease, durable, view };
+        let answer = |reply| match reply {
+            ProposalReply::Answer(answer) => Ok(answer),
+            // The next renewal asks again.
+            ProposalReply::Ahead(ahead) => Err(self.behind(ahead)),
+            _ => Err(Failure::Refused(self.changed())),
+        };
+        let votes = self.node.vote_again(attempts, &terms, by).into_iter();
+        votes.map(|vote| vote.and_then(answer)).collect()
+    }
+
+    fn behind(&self, time: Duration) -> Failure {
+        Failure::Refused(Error::configuration(format!(
+            "the clock of {} is {time:.1?} behind the token of the lock, and max_lease={:?} is the \
+             most: set the clock that is wrong",
+            self.node.server(),
+            self.terms.max_lease
+        )))
     }
 
     fn changed(&self) -> Error {

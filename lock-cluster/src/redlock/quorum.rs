@@ -1,15 +1,13 @@
 //! [`Quorum`]: the nodes of a quorum, and what is asked of all of them.
 
 use super::attempt_state::{AttemptState, QuorumReceipt};
-use super::majority;
 use super::membership::Membership;
 use super::node::{QuorumNode, QuorumTerms, RedisNode};
-use super::node_worker::{NodeContext, NodeWorker, Queue, is_unavailable};
+use super::node_worker::{NodeContext, NodeWorker, Queue};
 use super::responses::Responses;
 use super::token::TokenProposals;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Backoff, Failure, Receipt, Release, ReleaseOptions, Renewal,
-    RenewalRequest, Tombstone,
+    Abilities, AcquisitionId, Backoff, Failure, Receipt, Release, ReleaseOptions, Tombstone,
 };
 use lock_core::{Clock, Error, LeaseTime, MemberOutcome, Moment};
 use lock_redis::parts::Response;
@@ -42,9 +40,6 @@ pub(super) struct UpdateState {
     /// For updates in a row without a change.
     pub(super) backoff: Backoff,
 }
-
-/// The responses of one node to a batch of renewals.
-type Batch = Result<Vec<Result<Response<Renewal>, Failure>>, Failure>;
 
 impl Quorum {
     /// Nodes that [can be](super::backend) of a quorum, each of which has `node_timeout` for every
@@ -194,72 +189,6 @@ impl Quorum {
                 each(context.number(), outcome);
             });
         }
-    }
-
-    /// Renews these. A lease beyond the terms is refused before it is sent: a node would keep it.
-    pub(super) fn renew(
-        &self,
-        batch: &[RenewalRequest],
-        by: Moment,
-    ) -> Vec<Result<Renewal, Failure>> {
-        let refusals: Vec<_> =
-            batch.iter().map(|one| self.check_lease(one.acquisition.lease).err()).collect();
-        let allowed = batch.iter().zip(&refusals).filter(|(_, refusal)| refusal.is_none());
-        let mut renewals =
-            self.renew_allowed(allowed.map(|(one, _)| one.clone()).collect(), by).into_iter();
-        let outcome = |refusal| match refusal {
-            Some(refusal) => Err(Failure::Refused(refusal)),
-            None => renewals.next().expect("one for each that was allowed"),
-        };
-        refusals.into_iter().map(outcome).collect()
-    }
-
-    fn renew_allowed(
-        &self,
-        batch: Vec<RenewalRequest>,
-        by: Moment,
-    ) -> Vec<Result<Renewal, Failure>> {
-        if batch.is_empty() {
-            return Vec::new();
-        }
-        let (count, by) = (batch.len(), self.by(by));
-        let batch: Arc<[_]> = batch.into();
-        let request = move |context: &NodeContext, by| {
-            let on_node = |one: &RenewalRequest| {
-                let mut one = one.clone();
-                let state = one.acquisition.receipt.get::<QuorumReceipt>();
-                let receipt = state.map(|receipt| receipt.0.receipt(context.number()));
-                one.acquisition.receipt = receipt.unwrap_or_default();
-                one
-            };
-            let batch: Vec<_> = batch.iter().map(on_node).collect();
-            let renewals = context.node().renew(&batch, by);
-            match renewals.first() {
-                // A node that answered none of them is silent.
-                Some(Err(failure)) if renewals.iter().all(is_unavailable) => Err(failure.clone()),
-                _ => Ok(renewals),
-            }
-        };
-        let responses = self.ask(Queue::Renewals, by, request);
-        let counted = |responses: &[Option<Batch>], at: usize| {
-            let one = |response: &Option<Batch>| match response.as_ref()? {
-                Ok(renewals) => renewals.get(at).cloned(),
-                Err(failure) => Some(Err(failure.clone())),
-            };
-            self.counted(&responses.iter().map(one).collect::<Vec<_>>())
-        };
-        let renewed = |answers: &[_]| majority::renewed(&answered(answers));
-        let all_decided = |responses: &[Option<Batch>]| {
-            (0..count).all(|at| renewed(&counted(responses, at)).is_some()).then_some(())
-        };
-        let _all_decided = responses.wait(self.clock.as_ref(), by, all_decided);
-        responses.read(|responses| {
-            let renewal = |at: usize| {
-                let answers = counted(responses, at);
-                renewed(&answers).ok_or_else(|| self.undecided("renewed it", &answers))
-            };
-            (0..count).map(renewal).collect()
-        })
     }
 }
 

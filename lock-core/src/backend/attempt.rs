@@ -122,6 +122,17 @@ pub enum Tokens {
         /// How many tokens beyond it.
         reserve: u32,
     },
+    /// The caller has these tokens: a majority of a quorum granted them at this proposal, and this
+    /// node is to vote for it as well.
+    ///
+    /// Like [`Propose`](Self::Propose), but a greater stored token is no reason to refuse: the lock
+    /// is granted if it is free, and the stored token stays the greater of both.
+    Granted {
+        /// The token.
+        first: FencingToken,
+        /// How many tokens beyond it.
+        reserve: u32,
+    },
 }
 
 /// The outcome of an attempt.

@@ -300,7 +300,9 @@ impl Backend for MemoryBackend {
                 })
             }
             Tokens::Assign { reserve } => state.next_tokens(name, reserve, now, unix),
-            Tokens::Propose { first, reserve } => state.grant_proposed(name, first, reserve, now),
+            Tokens::Propose { first, reserve } | Tokens::Granted { first, reserve } => {
+                state.grant_proposed(name, first, reserve, now)
+            }
         };
         Ok(Answer::Granted(Grant::new(range)))
     }

@@ -67,7 +67,7 @@ impl WireFormat for OwnedFormat {
         if let Some(kind) = self.kind_format(attempt.name)? {
             return kind.acquire(self, link, attempt, is_tracked, by);
         }
-        if let Tokens::Propose { .. } = attempt.tokens {
+        if let Tokens::Propose { .. } | Tokens::Granted { .. } = attempt.tokens {
             return self.propose(link, attempt, None, is_tracked, by)?.into_answer(link.server());
         }
         let key = self.keys.lock(attempt.name);

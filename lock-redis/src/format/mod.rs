@@ -39,7 +39,7 @@ pub(crate) use foreign_value::{LONGEST_TEXT, with_found_value};
 pub use listing::NodePage;
 pub(crate) use owned::{OwnedFormat, granted};
 pub(crate) use redisson::REDISSON;
-pub(crate) use run::run;
+pub(crate) use run::{NONE, Run, run, run_many};
 pub(crate) use settings::Settings;
 pub(crate) use token::TOKEN;
 #[cfg(test)]

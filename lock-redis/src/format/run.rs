@@ -16,13 +16,13 @@ use std::iter::once;
 
 /// What a script is run on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run<'a> {
-    pub(super) keys: &'a [&'a [u8]],
-    pub(super) arguments: &'a [&'a [u8]],
+pub(crate) struct Run<'a> {
+    pub(crate) keys: &'a [&'a [u8]],
+    pub(crate) arguments: &'a [&'a [u8]],
 }
 
 /// Of the commands behind a script: none.
-pub(super) const NONE: &[[&[u8]; 0]] = &[];
+pub(crate) const NONE: &[[&[u8]; 0]] = &[];
 
 /// The words of each command as the only group of a [`Request`].
 fn in_groups<'a, const N: usize>(commands: &'a [[&'a [u8]; N]]) -> Vec<[&'a [&'a [u8]]; 1]> {
@@ -127,7 +127,7 @@ fn not_refused(
 /// Runs a script several times in one go, each time with keys and arguments of its own, and with
 /// other commands behind all of them. The answers are in the same order; fewer, and why, if not all
 /// came.
-pub(super) fn run_many<const N: usize>(
+pub(crate) fn run_many<const N: usize>(
     script: &'static Script,
     link: &mut dyn ConnectionLike,
     runs: &[Run<'_>],

@@ -18,6 +18,8 @@
 -- ARGV[10] "1" if the operator declares that no write is ever lost
 -- ARGV[11] the quorum, ARGV[12] the epoch of its members, and ARGV[13] the node, as the client
 -- knows them
+-- ARGV[14] "1" if a majority has granted the lock at this token, and this node is asked to vote for
+-- it, too: then a larger token here is no reason to refuse. "0" for an attempt
 --
 -- Returns {1} granted; {0, pttl, told} another owner has it (-1: for ever), or this one is closed
 -- (-2), and its release will be told of (1) or not (0); {2, token} free, and this is the token to
@@ -101,7 +103,7 @@ if ARGV[3] ~= '0' then
   if value > LARGEST or last > LARGEST then
     return redis.error_reply('WRONGTYPE the token counter has come to its end at 2^53')
   end
-  if not ours and tonumber(ARGV[5]) <= value then
+  if not ours and ARGV[14] ~= '1' and tonumber(ARGV[5]) <= value then
     return {2, value}
   end
   if not stored or tonumber(stored) < last then

@@ -124,7 +124,9 @@ fn finds(model: &Quorum, flaws: &[Flaw]) {
         let checker = checker.finish_when(HasDiscoveries::AnyFailures);
         let (checker, time) = timed(|| checker.spawn_dfs().join());
         println!("{flaw:?}: {} states, {time:.1?}", checker.unique_state_count());
-    if let Some((property, path)) = fault(&checker) {println!("not {property}: {:#?}", path.into_actions());}
+        if let Some((property, path)) = fault(&checker) {
+            println!("not {property}: {:#?}", path.into_actions());
+        }
         assert!(fault(&checker).is_some(), "{flaw:?} was not found");
     }
 }
@@ -211,7 +213,10 @@ fn two_attempts_that_release_what_was_voted_again() {
 
 #[test]
 fn zz_forgets() {
-    holds("zz forgets", Quorum { renews: 1, votes_again: true, latest: 2, clocks: 2, ..forgetful() });
+    holds(
+        "zz forgets",
+        Quorum { renews: 1, votes_again: true, latest: 2, clocks: 2, ..forgetful() },
+    );
 }
 
 #[test]

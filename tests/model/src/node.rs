@@ -213,14 +213,7 @@ impl Node {
         self.disk.counter = Some(Counter { value, stands_for: value });
     }
 
-    fn propose(
-        &mut self,
-        rules: &Rules,
-        owner: u8,
-        tokens: Tokens,
-        run: u8,
-        view: View,
-    ) -> Answer {
+    fn propose(&mut self, rules: &Rules, owner: u8, tokens: Tokens, run: u8, view: View) -> Answer {
         let Tokens { first, last, is_again } = tokens;
         let mut floor = self.now.saturating_sub(rules.keep);
         if let Some(longest) = rules.longest {

@@ -186,6 +186,8 @@ const WRONG: &[(&str, &str)] = &[
     ("if server ~= ARGV[8] then", "if false then"),
     ("if marker[1] ~= server then", "if false then"),
     ("marker[3] = now + marker[2] * 1000", "marker[3] = now"),
+    ("ARGV[14] ~= '1' and", ""),
+    ("ARGV[14] ~= '1' and", "false and"),
     ("look(redis.call, KEYS[1], ARGV[2]) == 0", "look(redis.call, KEYS[1], ARGV[2]) == 2"),
     ("marker[5] ~= ARGV[11]", "false"),
     ("marker[6] ~= ARGV[12]", "false"),

@@ -110,7 +110,15 @@ impl Scripted {
         answer
     }
 
-    fn propose(&mut self, owner: u8, first: u8, last: u8, run: u8, view: View) -> Answer {
+    fn propose(
+        &mut self,
+        owner: u8,
+        first: u8,
+        last: u8,
+        run: u8,
+        view: View,
+        is_again: &str,
+    ) -> Answer {
         let (first, last, longest) = (self.token(first), self.token(last), self.longest());
         let (keep, run) = (KEEP_MILLIS.to_string(), self.run(run));
         let lease = (i64::from(self.rules.longest.unwrap_or(1)) * self.unit()).to_string();
@@ -121,7 +129,7 @@ impl Scripted {
         let node = if let Value::Nil = node { String::new() } else { node.text() };
         let told = [
             &lease, &owner, "1", &keep, &first, &last, &longest, &run, "1", "0", &quorum, &epoch,
-            &node,
+            &node, is_again,
         ];
         let script = self.scripts.propose.clone();
         let numbers = match self.script(&script, &keys, &told) {
@@ -181,7 +189,10 @@ impl Real for Scripted {
     fn ask(&mut self, request: Request) -> Answer {
         match request {
             Request::Propose { owner, first, last, run, view } => {
-                self.propose(owner, first, last, run, view)
+                self.propose(owner, first, last, run, view, "0")
+            }
+            Request::VoteAgain { owner, first, last, run, view } => {
+                self.propose(owner, first, last, run, view, "1")
             }
             Request::Close { owner, tokens, tombstone: is_left } => {
                 let (used, end) = match tokens {

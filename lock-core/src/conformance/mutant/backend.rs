@@ -80,7 +80,9 @@ impl MutantBackend {
         asked: Tokens,
     ) -> Option<TokenRange> {
         let reserve = match asked {
-            Tokens::Assign { reserve } | Tokens::Propose { reserve, .. } => reserve,
+            Tokens::Assign { reserve }
+            | Tokens::Propose { reserve, .. }
+            | Tokens::Granted { reserve, .. } => reserve,
             Tokens::None if self.has(Mutation::TokensUnasked) => 0,
             Tokens::None => return None,
         };

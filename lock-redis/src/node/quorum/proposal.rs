@@ -4,11 +4,14 @@
 
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{ConnectionLike, Reply, Request, Server, Text, info_field};
-use crate::format::{OwnedFormat, granted, remaining, run, token_range, unexpected};
+use crate::format::{
+    NONE, OwnedFormat, Run, granted, refused, remaining, run, run_many, token_range, unexpected,
+};
 use crate::keys;
 use crate::node::quorum::NodeView;
 use lock_core::backend::{Answer, Attempt, Failure, Tokens};
 use lock_core::{Error, ErrorKind, FencingToken, Moment, TokenPolicy};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +28,7 @@ pub struct VoteTerms<'a> {
 }
 
 /// The reply to a proposal.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[allow(clippy::exhaustive_enums, reason = "made by the crate of the same workspace")]
 pub enum ProposalReply {
     /// The vote.
@@ -79,58 +82,66 @@ impl OwnedFormat {
         is_tracked: &dyn Fn(&str) -> bool,
         by: Moment,
     ) -> Result<ProposalReply, Failure> {
-        let (mode, first, reserve) = match (self.policy, attempt.tokens) {
-            (TokenPolicy::Off, _) | (_, Tokens::None) => (b"0", 0, 0),
-            (TokenPolicy::Keep, Tokens::Propose { first, reserve }) => (b"2", first.get(), reserve),
-            (_, Tokens::Propose { first, reserve }) => (b"1", first.get(), reserve),
-            (_, tokens) => {
-                return Err(Failure::NotSent(Error::new(
-                    ErrorKind::Unsupported,
-                    format!("a node of a quorum cannot make {tokens:?}: they are proposed to it"),
-                )));
-            }
+        let proposal = Proposal::new(self, attempt, terms)?;
+        let is_verified = link.is_verified();
+        let (keys, arguments) = (proposal.keys(), proposal.arguments(is_verified));
+        let reply = run(&self.dialect.scripts.propose, link, &keys, &arguments, by)?;
+        self.vote(link, &proposal, &reply, is_tracked)
+    }
+
+    /// Sends several proposals in one write. Returns an answer for each, in the same order.
+    pub(crate) fn propose_all(
+        &self,
+        link: &mut dyn ConnectionLike,
+        attempts: &[Attempt<'_>],
+        terms: &VoteTerms<'_>,
+        by: Moment,
+    ) -> Vec<Result<ProposalReply, Failure>> {
+        let script = &self.dialect.scripts.propose;
+        let proposals = attempts.iter().map(|attempt| Proposal::new(self, attempt, Some(terms)));
+        let proposals: Vec<_> = match proposals.collect::<Result<_, _>>() {
+            Ok(proposals) => proposals,
+            Err(failure) => return vec![Err(failure); attempts.len()],
         };
-        let key = self.keys.lock(attempt.name);
-        let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::owner(attempt.owner));
-        let (token, tombstone) = (keys::token_counter(&key), keys::tombstone(&key, &owner));
-        let marker = self.keys.marker();
-        let (keep, first_text) = (Text::millis(self.keep()), Text::number(first));
-        let last = Text::number(first + u64::from(reserve));
-        let longest = terms.map(|terms| Text::millis(terms.max_lease));
-        let flag = |is_set| if is_set { &b"1"[..] } else { b"0" };
-        let is_to_be_asked = flag(!link.is_verified());
-        let epoch = terms.map(|terms| Text::number(terms.view.epoch));
-        let known = |part: fn(&NodeView) -> &Arc<str>| {
-            terms.map_or(&b""[..], |terms| part(terms.view).as_bytes())
-        };
-        let reply = run(
-            &self.dialect.scripts.propose,
-            link,
-            &[key.as_bytes(), token.as_bytes(), tombstone.as_bytes(), marker.as_bytes()],
-            &[
-                lease.as_bytes(),
-                owner.as_bytes(),
-                mode,
-                keep.as_bytes(),
-                first_text.as_bytes(),
-                last.as_bytes(),
-                longest.as_ref().map_or(b"", Text::as_bytes),
-                known(|view| &view.run_id),
-                is_to_be_asked,
-                flag(terms.is_some_and(|terms| terms.durable)),
-                known(|view| &view.quorum),
-                epoch.as_ref().map_or(b"", Text::as_bytes),
-                known(|view| &view.node),
-            ],
-            by,
-        )?;
-        let vote = match *numbers(&reply) {
+        let is_verified = link.is_verified();
+        let words = proposals.iter().map(|it| (it.keys(), it.arguments(is_verified)));
+        let words: Vec<_> = words.collect();
+        let runs: Vec<_> = words.iter().map(|(keys, arguments)| Run { keys, arguments }).collect();
+        let (replies, outcome) = run_many(script, link, &runs, NONE, by);
+        let mut votes: Vec<_> = replies
+            .iter()
+            .zip(&proposals)
+            .map(|(reply, proposal)| match reply {
+                Reply::Error(error) => {
+                    Err(refused(link, error, &Asked::Script(script, &proposal.key)))
+                }
+                reply => self.vote(link, proposal, reply, &|_| false),
+            })
+            .collect();
+        if let Err(error) = outcome {
+            votes.resize(attempts.len(), Err(Failure::from(error)));
+        }
+        votes
+    }
+
+    /// What the script answers to a proposal.
+    fn vote(
+        &self,
+        link: &mut dyn ConnectionLike,
+        proposal: &Proposal<'_>,
+        reply: &Reply,
+        is_tracked: &dyn Fn(&str) -> bool,
+    ) -> Result<ProposalReply, Failure> {
+        let vote = match *numbers(reply) {
             [1] => {
-                let first = i64::try_from(first).ok().filter(|_| mode != b"0");
+                let Proposal { first, reserve, .. } = *proposal;
+                let first = i64::try_from(first).ok().filter(|_| proposal.mode != b"0");
                 let tokens = first.and_then(|first| token_range(first, reserve));
                 ProposalReply::Answer(Answer::Granted(granted(tokens, reserve)))
             }
-            [0, pttl, told] => ProposalReply::Answer(self.busy(pttl, told == 1, is_tracked(&key))),
+            [0, pttl, told] => {
+                ProposalReply::Answer(self.busy(pttl, told == 1, is_tracked(&proposal.key)))
+            }
             [2, stored] => {
                 ProposalReply::Answer(Answer::Stale(FencingToken::new(stored.unsigned_abs())))
             }
@@ -144,6 +155,116 @@ impl OwnedFormat {
         // All of these are replies of the expected server.
         link.mark_verified();
         Ok(vote)
+    }
+}
+
+/// The request of a proposal.
+struct Proposal<'a> {
+    key: Cow<'a, str>,
+    counter: String,
+    tombstone: String,
+    marker: String,
+    lease: Text,
+    owner: Text,
+    /// What is done with the counter.
+    mode: &'static [u8],
+    first: u64,
+    reserve: u32,
+    /// How long the counter is kept, the first and the last token, as they are sent.
+    numbers: [Text; 3],
+    /// Whether a majority has granted it already.
+    is_granted: bool,
+    terms: Option<SentTerms<'a>>,
+}
+
+/// The terms of a vote, as they are sent.
+struct SentTerms<'a> {
+    longest: Text,
+    epoch: Text,
+    durable: bool,
+    view: &'a NodeView,
+}
+
+impl<'a> Proposal<'a> {
+    fn new(
+        format: &'a OwnedFormat,
+        attempt: &Attempt<'a>,
+        terms: Option<&VoteTerms<'a>>,
+    ) -> Result<Self, Failure> {
+        let (first, reserve, is_granted) = match attempt.tokens {
+            Tokens::Propose { first, reserve } => (first.get(), reserve, false),
+            Tokens::Granted { first, reserve } => (first.get(), reserve, true),
+            Tokens::None => (0, 0, false),
+            tokens => {
+                return Err(Failure::NotSent(Error::new(
+                    ErrorKind::Unsupported,
+                    format!("a node of a quorum cannot make {tokens:?}: they are proposed to it"),
+                )));
+            }
+        };
+        let mode: &[u8] = match format.policy {
+            _ if attempt.tokens == Tokens::None => b"0",
+            TokenPolicy::Off => b"0",
+            TokenPolicy::Keep => b"2",
+            _ => b"1",
+        };
+        let (first, reserve) = if mode == b"0" { (0, 0) } else { (first, reserve) };
+        let key = format.keys.lock(attempt.name);
+        let owner = Text::owner(attempt.owner);
+        let sent = |terms: &VoteTerms<'a>| SentTerms {
+            longest: Text::millis(terms.max_lease),
+            epoch: Text::number(terms.view.epoch),
+            durable: terms.durable,
+            view: terms.view,
+        };
+        Ok(Self {
+            counter: keys::token_counter(&key),
+            tombstone: keys::tombstone(&key, &owner),
+            marker: format.keys.marker(),
+            key,
+            lease: Text::number(attempt.lease.as_millis()),
+            owner,
+            mode,
+            first,
+            reserve,
+            numbers: [
+                Text::millis(format.keep()),
+                Text::number(first),
+                Text::number(first + u64::from(reserve)),
+            ],
+            is_granted,
+            terms: terms.map(sent),
+        })
+    }
+
+    fn keys(&self) -> [&[u8]; 4] {
+        [&*self.key, &self.counter, &self.tombstone, &self.marker].map(str::as_bytes)
+    }
+
+    /// The arguments; the first request on a connection asks the server who it is.
+    fn arguments(&self, is_verified: bool) -> [&[u8]; 14] {
+        let flag = |is_set| if is_set { &b"1"[..] } else { b"0" };
+        let [keep, first, last] = self.numbers.each_ref().map(Text::as_bytes);
+        let terms = self.terms.as_ref();
+        let known = |part: fn(&NodeView) -> &Arc<str>| {
+            terms.map_or(&b""[..], |it| part(it.view).as_bytes())
+        };
+        [
+            self.lease.as_bytes(),
+            self.owner.as_bytes(),
+            self.mode,
+            keep,
+            first,
+            last,
+            terms.map_or(b"", |it| it.longest.as_bytes()),
+            known(|view| &view.run_id),
+            flag(!is_verified),
+            flag(terms.is_some_and(|it| it.durable)),
+            known(|view| &view.quorum),
+            terms.map_or(b"", |it| it.epoch.as_bytes()),
+            known(|view| &view.node),
+            flag(self.is_granted),
+        ]
     }
 }
 

@@ -5,6 +5,8 @@ use super::{MarkerRequest, NodeView, ProposalReply, ServerInfo, ServerState, Vot
 use crate::connection::ConnectionLike;
 use crate::node::renewals::AnswerWeight;
 use crate::node::{Node, QUORUM, RENEWED, on};
+#[cfg(doc)]
+use lock_core::backend::Tokens;
 use lock_core::backend::{Attempt, Failure, LockInfo, Renewal, RenewalRequest};
 use lock_core::{LockName, Moment};
 use std::sync::Arc;
@@ -43,6 +45,22 @@ impl Node {
             owned.propose(link, attempt, Some(terms), &self.tracking(), by)
         });
         vote.map_err(on(attempt.name))
+    }
+
+    /// Asks for the votes at tokens that a majority has [granted](Tokens::Granted), all in one
+    /// write. Returns an answer for each, in the same order.
+    pub fn vote_again(
+        &self,
+        attempts: &[Attempt<'_>],
+        terms: &VoteTerms<'_>,
+        by: Moment,
+    ) -> Vec<Result<ProposalReply, Failure>> {
+        // The connection of attempts and releases: a release does not overtake what was voted.
+        let votes = self.inner.format.owned(QUORUM).and_then(|owned| {
+            Ok(owned.propose_all(&mut self.inner.link.connection(by)?, attempts, terms, by))
+        });
+        let votes = votes.unwrap_or_else(|failure| vec![Err(failure); attempts.len()]);
+        votes.into_iter().zip(attempts).map(|(it, one)| it.map_err(on(one.name))).collect()
     }
 
     /// What the server is: its `run_id`, role and settings.

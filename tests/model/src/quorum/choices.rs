@@ -1,8 +1,6 @@
 //! What may happen next.
 
-use super::{
-    Action, Cell, Column, MAJORITY, NODES, Outsider, Phase, Protocol, Quorum, State,
-};
+use super::{Action, Cell, Column, MAJORITY, NODES, Outsider, Phase, Protocol, Quorum, State};
 use crate::node::{Flaw, Marker, Node, View};
 
 impl Quorum {

@@ -21,7 +21,9 @@ impl Hash for Column {
         } = *self;
         let Node { now, run, disk, saved } = node;
         let flags = u8::from(is_mortal);
-        hasher.write_u64(u64::from_be_bytes([flags, closing, awaits, renews, now, run, late_votes, short]));
+        hasher.write_u64(u64::from_be_bytes([
+            flags, closing, awaits, renews, now, run, late_votes, short,
+        ]));
         hasher.write_u128(of_a_disk(disk));
         hasher.write_u128(of_a_disk(saved));
         for attempt in 0..MOST_ATTEMPTS {

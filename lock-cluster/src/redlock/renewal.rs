@@ -1,0 +1,202 @@
+//! Renewals on all nodes. One that finds a node without the owner has it vote again.
+
+use super::attempt_state::{AttemptState, Outstanding, QuorumReceipt};
+use super::majority;
+use super::node_worker::{NodeContext, Queue, is_unavailable};
+use super::quorum::{Quorum, answered};
+use super::votes::NodeRenewal;
+use lock_core::backend::{
+    AcquisitionId, Attempt, Failure, Renewal, RenewalRequest, Tokens, contain,
+};
+use lock_core::{Error, Moment};
+use lock_redis::parts::Response;
+use std::sync::Arc;
+
+/// What one node has answered to one renewal.
+type NodeOutcome = Result<Response<NodeRenewal>, Failure>;
+
+/// The responses of one node to a batch of renewals.
+type Batch = Result<Vec<NodeOutcome>, Failure>;
+
+impl Quorum {
+    /// Renews these. A lease beyond the terms is refused before it is sent: a node would keep it.
+    pub(super) fn renew(
+        &self,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        let refusals: Vec<_> =
+            batch.iter().map(|one| self.check_lease(one.acquisition.lease).err()).collect();
+        let allowed = batch.iter().zip(&refusals).filter(|(_, refusal)| refusal.is_none());
+        let mut renewals =
+            self.renew_allowed(allowed.map(|(one, _)| one.clone()).collect(), by).into_iter();
+        let outcome = |refusal| match refusal {
+            Some(refusal) => Err(Failure::Refused(refusal)),
+            None => renewals.next().expect("one for each that was allowed"),
+        };
+        refusals.into_iter().map(outcome).collect()
+    }
+
+    fn renew_allowed(
+        &self,
+        batch: Vec<RenewalRequest>,
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        if batch.is_empty() {
+            return Vec::new();
+        }
+        let (sent, by) = (self.clock.now(), self.by(by));
+        // Those that came after the end of the last renewal.
+        batch.iter().filter_map(state_of).for_each(|state| state.count_votes());
+        let batch: Arc<[_]> = batch.into();
+        let requested = Arc::clone(&batch);
+        let request = move |context: &NodeContext, by| renew_on(context, &requested, sent, by);
+        let responses = self.ask(Queue::Renewals, by, request);
+        let counted = |responses: &[Option<Batch>], at: usize| {
+            let one = |response: &Option<Batch>| match response.as_ref()? {
+                Ok(renewals) => renewals.get(at).cloned(),
+                Err(failure) => Some(Err(failure.clone())),
+            };
+            self.counted(&responses.iter().map(one).collect::<Vec<_>>())
+        };
+        let stands = |at: usize| stands(&batch[at]);
+        let all_decided = |responses: &[Option<Batch>]| {
+            let is_decided = |at| {
+                let answers = answered(&counted(responses, at));
+                majority::renewed(&answers, || stands(at), false).is_some()
+            };
+            (0..batch.len()).all(is_decided).then_some(())
+        };
+        let _all_decided = responses.wait(self.clock.as_ref(), by, all_decided);
+        let outcomes = responses.read(|responses| {
+            (0..batch.len()).map(|at| counted(responses, at)).collect::<Vec<_>>()
+        });
+        batch.iter().zip(outcomes).map(|(one, outcomes)| self.decide(one, &outcomes)).collect()
+    }
+
+    /// The outcome of a renewal by those of the nodes.
+    fn decide(
+        &self,
+        one: &RenewalRequest,
+        outcomes: &[Option<Result<NodeRenewal, Failure>>],
+    ) -> Result<Renewal, Failure> {
+        let state = state_of(one);
+        let decided = majority::renewed(&answered(outcomes), || stands(one), true);
+        state.inspect(|state| state.count_votes());
+        if let (Some(Renewal::Gone), Some(state)) = (decided, state) {
+            self.release_rest(state);
+        }
+        decided.ok_or_else(|| {
+            let has_none = |outcome: &Option<_>| match outcome {
+                Some(Ok(NodeRenewal::Missing)) => Some(Err(Failure::Refused(no_vote()))),
+                outcome => outcome.clone(),
+            };
+            self.undecided("renewed it", &outcomes.iter().map(has_none).collect::<Vec<_>>())
+        })
+    }
+
+    /// Releases a lost lock where it is left: a vote that was given again, too.
+    fn release_rest(&self, state: &Arc<AttemptState>) {
+        let Outstanding { granted, unknown, .. } = state.abandon();
+        let rest = [granted, unknown].concat();
+        // None is waited for.
+        self.roll_back_on_nodes(state, &Outstanding { unknown: rest, ..Outstanding::default() });
+    }
+}
+
+fn state_of(one: &RenewalRequest) -> Option<&Arc<AttemptState>> {
+    one.acquisition.receipt.get::<QuorumReceipt>().map(|receipt| &receipt.0)
+}
+
+fn stands(one: &RenewalRequest) -> bool {
+    state_of(one).is_some_and(|state| state.stands())
+}
+
+fn no_vote() -> Error {
+    Error::unavailable("it does not have the lock, and does not vote for it now")
+}
+
+/// Renews these on one node, and has it vote again for what it does not have.
+fn renew_on(context: &NodeContext, batch: &[RenewalRequest], sent: Moment, by: Moment) -> Batch {
+    let at = context.number();
+    let on_node = |one: &RenewalRequest| {
+        let mut one = one.clone();
+        one.acquisition.receipt = state_of(&one).map(|state| state.receipt(at)).unwrap_or_default();
+        one
+    };
+    let renewals = context.node().renew(&batch.iter().map(on_node).collect::<Vec<_>>(), by);
+    // A node that answered none of them is silent.
+    if let Some(Err(failure)) = renewals.first()
+        && renewals.iter().all(is_unavailable)
+    {
+        return Err(failure.clone());
+    }
+    let mut missing = Vec::new();
+    let mut outcome = |(place, renewal): (usize, Result<Response<Renewal>, Failure>)| {
+        let Response { what, from } = renewal?;
+        let (one, state) = (&batch[place], state_of(&batch[place]));
+        let what = match (what, state) {
+            (Renewal::Gone, Some(state)) => {
+                let is_durable = context.node().is_durable();
+                if let Some(tokens) = state.plan_vote(at, from.as_deref(), is_durable) {
+                    missing.push(MissingVote { place, one, state, tokens });
+                }
+                NodeRenewal::Missing
+            }
+            (Renewal::Gone, None) => NodeRenewal::Missing,
+            (_, Some(state)) => {
+                let until = sent + one.acquisition.lease.validity();
+                state.note_extended(at, from.clone(), until)
+            }
+            (_, None) => NodeRenewal::Extended,
+        };
+        Ok(Response { what, from })
+    };
+    let mut outcomes: Vec<_> = renewals.into_iter().enumerate().map(&mut outcome).collect();
+    if !missing.is_empty() {
+        vote_again(context, &missing, &mut outcomes, by);
+    }
+    Ok(outcomes)
+}
+
+/// A lock that a node has no vote for.
+struct MissingVote<'a> {
+    /// Its place in the batch.
+    place: usize,
+    one: &'a RenewalRequest,
+    state: &'a Arc<AttemptState>,
+    tokens: Tokens,
+}
+
+/// Has the node vote again for these, which changes their `outcomes`.
+fn vote_again(
+    context: &NodeContext,
+    missing: &[MissingVote<'_>],
+    outcomes: &mut [NodeOutcome],
+    by: Moment,
+) {
+    let (at, sent) = (context.number(), context.now());
+    let attempts: Vec<_> = missing.iter().map(MissingVote::attempt).collect();
+    // They are of one node, which has answered just now.
+    let view = outcomes[missing[0].place].as_ref().ok().and_then(|outcome| outcome.from.clone());
+    // What it has extended must be in time if it does not answer any more.
+    let by = sent + by.since(sent) / 2;
+    let votes = contain(|| context.node().vote_again(&attempts, view.as_deref(), by));
+    let mut votes = votes.unwrap_or_default();
+    votes.resize_with(missing.len(), || Err(Failure::Unknown(no_vote())));
+    for (it, vote) in missing.iter().zip(votes) {
+        let until = sent + it.one.acquisition.lease.validity();
+        if it.state.note_vote(at, view.clone(), until, &vote) {
+            it.state.roll_back_on(context);
+        } else if let (Ok(Some(_)), Ok(outcome)) = (vote, &mut outcomes[it.place]) {
+            outcome.what = NodeRenewal::Voted;
+        }
+    }
+}
+
+impl MissingVote<'_> {
+    fn attempt(&self) -> Attempt<'_> {
+        let AcquisitionId { name, owner, lease, .. } = &self.one.acquisition;
+        Attempt::new(name, *owner, *lease).tokens(self.tokens)
+    }
+}

@@ -1,0 +1,250 @@
+//! [`Votes`]: which nodes have a lock for its owner, and until when, as its client knows it.
+
+use super::majority::majority;
+use lock_core::Moment;
+use lock_redis::parts::NodeView;
+use std::sync::Arc;
+
+/// The votes of one acquisition, by node number.
+///
+/// A renewal may find nodes that have no vote for it, or have lost it, and ask them again. A new
+/// vote counts only if the older ones are a majority when it is noted: then no other owner can have
+/// had the lock since, with a larger token.
+pub(super) struct Votes(Vec<Option<Vote>>);
+
+struct Vote {
+    /// The node; `None` for a store without a marker.
+    by: Option<Arc<NodeView>>,
+    /// The end of the lease that it has confirmed.
+    until: Moment,
+    weight: Weight,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Weight {
+    Counted,
+    /// It counts when the older votes were found to be a majority.
+    New,
+    /// The node does not have it any more, although its lease is not over: some other client
+    /// deleted it, and may mean to do so on all nodes. It is not asked again until then.
+    Removed,
+}
+
+/// What a node has answered to a renewal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NodeRenewal {
+    /// It has extended an older vote.
+    Extended,
+    /// It has given its vote again, or extended one that did not count before.
+    Voted,
+    /// It has no vote for the owner.
+    Missing,
+}
+
+impl Votes {
+    pub(super) fn of(nodes: usize) -> Self {
+        Self((0..nodes).map(|_| None).collect())
+    }
+
+    /// The node has granted the attempt.
+    pub(super) fn granted(&mut self, at: usize, by: Option<Arc<NodeView>>, until: Moment) {
+        self.0[at] = Some(Vote { by, until, weight: Weight::Counted });
+    }
+
+    /// The node has given its vote again.
+    pub(super) fn voted(&mut self, at: usize, by: Option<Arc<NodeView>>, until: Moment) {
+        self.0[at] = Some(Vote { by, until, weight: Weight::New });
+    }
+
+    /// The node has extended the lease.
+    pub(super) fn extended(
+        &mut self,
+        at: usize,
+        by: Option<Arc<NodeView>>,
+        until: Moment,
+        now: Moment,
+    ) -> NodeRenewal {
+        match &mut self.0[at] {
+            Some(vote) if vote.counts(now) && is_same_node(&vote.by, &by) => {
+                (vote.by, vote.until) = (by, until.max(vote.until));
+                NodeRenewal::Extended
+            }
+            _ => {
+                self.voted(at, by, until);
+                NodeRenewal::Voted
+            }
+        }
+    }
+
+    /// The node has no vote. Returns whether it may be asked for it again.
+    pub(super) fn missing(
+        &mut self,
+        at: usize,
+        by: Option<&NodeView>,
+        is_durable: bool,
+        now: Moment,
+    ) -> bool {
+        let Some(vote) = self.0[at].as_mut().filter(|vote| now < vote.until) else {
+            self.0[at] = None;
+            return true;
+        };
+        // A server that has lost its data grants nothing until the lease is over: to the others it
+        // is as if it had the vote.
+        let has_forgotten = !is_durable && !is_same_run(vote.by.as_deref(), by);
+        if !has_forgotten {
+            vote.weight = Weight::Removed;
+        }
+        has_forgotten
+    }
+
+    /// Whether the votes that count are those of a majority. `quorum` is the client's.
+    pub(super) fn stand(&self, quorum: Option<&str>, now: Moment) -> bool {
+        let is_ours = |by: &NodeView| quorum.is_none_or(|quorum| *by.quorum == *quorum);
+        let lasting = || self.0.iter().flatten().filter(|vote| now < vote.until);
+        let views = lasting().filter_map(|vote| vote.by.as_deref()).filter(|by| is_ours(by));
+        let newest = views.max_by_key(|view| view.epoch);
+        let mut nodes: Vec<&str> = Vec::new();
+        let is_member = |by: &Arc<NodeView>| {
+            is_ours(by) && newest.is_some_and(|view| view.members.contain(&by.node))
+        };
+        let counted = lasting().filter(|vote| vote.weight == Weight::Counted);
+        let counted = counted.filter(|vote| match &vote.by {
+            None => true,
+            // Two addresses may lead to one server.
+            Some(by) => {
+                let is_first = !nodes.contains(&&*by.node);
+                nodes.push(&by.node);
+                is_first && is_member(by)
+            }
+        });
+        counted.count() >= majority(self.0.len())
+    }
+
+    /// Counts the new votes if the older ones are a majority.
+    pub(super) fn count_new(&mut self, quorum: Option<&str>, now: Moment) {
+        let is_new = |vote: &Vote| vote.weight == Weight::New && now < vote.until;
+        if self.0.iter().flatten().any(is_new) && self.stand(quorum, now) {
+            let new = self.0.iter_mut().flatten().filter(|vote| is_new(vote));
+            new.for_each(|vote| vote.weight = Weight::Counted);
+        }
+    }
+}
+
+impl Vote {
+    fn counts(&self, now: Moment) -> bool {
+        self.weight == Weight::Counted && now < self.until
+    }
+}
+
+fn is_same_node(one: &Option<Arc<NodeView>>, other: &Option<Arc<NodeView>>) -> bool {
+    one.as_ref().map(|view| &view.node) == other.as_ref().map(|view| &view.node)
+}
+
+/// Whether the server was not started again in between, and is the same one.
+fn is_same_run(one: Option<&NodeView>, other: Option<&NodeView>) -> bool {
+    one.map(|view| &view.run_id) == other.map(|view| &view.run_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lock_redis::parts::Member;
+    use std::time::Duration;
+
+    const QUORUM: Option<&str> = Some("q");
+
+    fn at(seconds: u64) -> Moment {
+        Moment::from_nanos(0) + Duration::from_secs(seconds)
+    }
+
+    fn view(node: &str, run_id: &str, epoch: u64, members: [&str; 3]) -> Option<Arc<NodeView>> {
+        let member = |id: &str| Member { id: Some(id.into()), address: "h:1".into() };
+        Some(Arc::new(NodeView {
+            quorum: "q".into(),
+            epoch,
+            members: members.map(member).into_iter().collect(),
+            node: node.into(),
+            run_id: run_id.into(),
+        }))
+    }
+
+    const FIRST: [&str; 3] = ["a", "b", "c"];
+
+    fn node(id: &str) -> Option<Arc<NodeView>> {
+        view(id, id, 1, FIRST)
+    }
+
+    /// Granted by `a` and `b` until ten.
+    fn of_two() -> Votes {
+        let mut votes = Votes::of(3);
+        votes.granted(0, node("a"), at(10));
+        votes.granted(1, node("b"), at(10));
+        votes
+    }
+
+    /// Whether the new vote of `c` counts now.
+    fn count_third(votes: &mut Votes, seconds: u64) -> bool {
+        votes.count_new(QUORUM, at(seconds));
+        votes.0[2].as_ref().unwrap().counts(at(seconds))
+    }
+
+    #[test]
+    fn new_vote_counts_while_the_older_ones_are_a_majority() {
+        let mut votes = of_two();
+        assert!(votes.missing(2, node("c").as_deref(), false, at(3)));
+        votes.voted(2, node("c"), at(13));
+        assert!(count_third(&mut votes, 4));
+        assert_eq!(votes.extended(0, node("a"), at(14), at(4)), NodeRenewal::Extended);
+        // The lease of `b` is over: `a` and `c` are enough.
+        assert!(votes.stand(QUORUM, at(11)));
+        assert!(votes.missing(1, node("b").as_deref(), false, at(11)), "it is asked again");
+        assert!(!votes.stand(QUORUM, at(13)));
+    }
+
+    #[test]
+    fn new_vote_does_not_count_when_the_older_ones_had_lapsed() {
+        let mut votes = of_two();
+        votes.voted(2, node("c"), at(19));
+        assert!(!count_third(&mut votes, 10));
+        assert_eq!(
+            votes.extended(0, node("a"), at(20), at(10)),
+            NodeRenewal::Voted,
+            "it had ended"
+        );
+        assert_eq!(votes.extended(2, node("c"), at(20), at(11)), NodeRenewal::Voted);
+        assert!(!count_third(&mut votes, 11));
+    }
+
+    #[test]
+    fn vote_that_was_removed_does_not_stand_and_comes_back_after_its_lease() {
+        let mut votes = of_two();
+        votes.granted(2, node("c"), at(10));
+        assert!(!votes.missing(1, node("b").as_deref(), false, at(3)));
+        assert!(votes.stand(QUORUM, at(3)), "two are left");
+        votes.voted(2, node("c"), at(12));
+        assert!(!count_third(&mut votes, 3), "only one of the older ones is left");
+        assert!(votes.missing(1, node("b").as_deref(), false, at(10)));
+    }
+
+    #[test]
+    fn vote_of_a_server_that_lost_its_data_stands_until_its_lease_ends() {
+        let started_again = view("b", "b2", 1, FIRST);
+        let mut votes = of_two();
+        assert!(votes.missing(1, started_again.as_deref(), false, at(3)));
+        votes.voted(2, node("c"), at(12));
+        assert!(count_third(&mut votes, 4), "`b` grants nothing yet");
+        assert!(!of_two().missing(1, started_again.as_deref(), true, at(3)), "it keeps all writes");
+    }
+
+    #[test]
+    fn votes_of_one_server_or_of_no_member_are_not_added_up() {
+        let mut votes = of_two();
+        votes.granted(1, node("a"), at(10));
+        assert!(!votes.stand(QUORUM, at(1)), "one server, by two addresses");
+        let mut votes = of_two();
+        votes.granted(0, view("a", "a", 2, ["a", "d", "c"]), at(10));
+        assert!(!votes.stand(QUORUM, at(1)), "`b` was replaced");
+        assert!(!of_two().stand(Some("other"), at(1)));
+        assert!(of_two().stand(None, at(1)));
+    }
+}
