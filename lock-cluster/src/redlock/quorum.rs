@@ -5,13 +5,14 @@ use super::majority;
 use super::membership::Membership;
 use super::node::{QuorumNode, QuorumTerms, RedisNode};
 use super::node_worker::{NodeContext, NodeWorker, Queue, is_unavailable};
+use super::reports::QuorumReports;
 use super::responses::Responses;
 use super::token::TokenProposals;
 use lock_core::backend::{
     Abilities, AcquisitionId, Backoff, Failure, Receipt, Release, ReleaseOptions, Renewal,
     RenewalRequest, Tombstone,
 };
-use lock_core::{Clock, Error, LeaseTime, MemberOutcome, Moment};
+use lock_core::{Clock, Context, Error, LeaseTime, MemberOutcome, Moment, Signal};
 use lock_redis::parts::Response;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -33,14 +34,22 @@ pub(super) struct Quorum {
     /// Since when all servers have no marker.
     pub(super) starting: Mutex<Option<Moment>>,
     pub(super) update: Mutex<UpdateState>,
+    /// Raised when a background update ends.
+    pub(super) update_ended: Arc<Signal>,
+    /// The ID of this client, by which it notes missing members.
+    pub(super) client: Arc<str>,
+    pub(super) reports: QuorumReports,
 }
 
 /// The state of the background update of the members.
 pub(super) struct UpdateState {
-    /// The earliest start of the next update; `NEVER` while one runs.
+    pub(super) is_running: bool,
+    /// The earliest start of the next requested update.
     pub(super) not_before: Moment,
-    /// For updates in a row without a change.
+    /// For requested updates in a row without a change.
     pub(super) backoff: Backoff,
+    /// When the servers are read anyway; `None` before the first use.
+    pub(super) next_survey: Option<Moment>,
 }
 
 /// The responses of one node to a batch of renewals.
@@ -49,11 +58,8 @@ type Batch = Result<Vec<Result<Response<Renewal>, Failure>>, Failure>;
 impl Quorum {
     /// Nodes that [can be](super::backend) of a quorum, each of which has `node_timeout` for every
     /// answer.
-    pub(super) fn new(
-        nodes: Vec<QuorumNode>,
-        node_timeout: Duration,
-        clock: &Arc<dyn Clock>,
-    ) -> Self {
+    pub(super) fn new(nodes: Vec<QuorumNode>, node_timeout: Duration, context: &Context) -> Self {
+        let clock = &context.clock;
         let abilities = || nodes.iter().map(QuorumNode::abilities);
         let tokens = abilities().all(|abilities| abilities.tokens);
         let first_renewal = abilities().filter_map(|it| it.first_renewal).min();
@@ -78,9 +84,14 @@ impl Quorum {
             terms,
             starting: Mutex::new(None),
             update: Mutex::new(UpdateState {
+                is_running: false,
                 not_before: Moment::from_nanos(0),
                 backoff: BETWEEN_UPDATES,
+                next_survey: None,
             }),
+            update_ended: Arc::default(),
+            client: context.client.to_string().into(),
+            reports: QuorumReports::new(context.notices.clone()),
         }
     }
 
