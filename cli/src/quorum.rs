@@ -29,7 +29,8 @@ pub(crate) fn init(arguments: &QuorumInitArguments) -> Result<u8, Failure> {
         before.vote.counts() && after.vote.counts() && before.epoch == after.epoch
     };
     let votes = after.iter().filter(|node| node.vote.counts()).count();
-    let (all, pausing) = (after.len(), after.len() - votes);
+    let named = after.iter().filter(|node| !matches!(node.vote, QuorumVote::Unlisted)).count();
+    let (all, pausing) = (named, named - votes);
     output::line(&if before.iter().zip(&after).all(is_same) {
         format!("nothing to do: all {all} servers vote already")
     } else if pausing == 0 {
@@ -47,12 +48,13 @@ pub(crate) fn status(arguments: &QuorumStatusArguments) -> Result<u8, Failure> {
         output::line(&json!({ "nodes": nodes.iter().map(json).collect::<Vec<_>>() }).to_string())?;
     } else {
         output::line(&table(&nodes))?;
-        for (node, why) in nodes.iter().filter_map(|node| Some((node, reason(&node.vote)?))) {
+        for (node, why) in nodes.iter().filter_map(|node| Some((node, reason(node)?))) {
             output::line(&format!("{}: {why}", node.address))?;
         }
     }
     let votes = nodes.iter().filter(|node| node.vote.counts()).count();
-    Ok(if votes * 2 > nodes.len() { 0 } else { exit::CONFLICT })
+    let named = nodes.iter().filter(|node| !matches!(node.vote, QuorumVote::Unlisted)).count();
+    Ok(if votes * 2 > named { 0 } else { exit::CONFLICT })
 }
 
 /// The settings of a quorum, by its URL or the name of its backend.
@@ -85,20 +87,35 @@ fn shown(vote: &QuorumVote) -> (&'static str, String) {
         QuorumVote::Excluded(_) => ("excluded", none()),
         QuorumVote::Refused(_) => ("refused", none()),
         QuorumVote::Unreachable(_) => ("unreachable", none()),
+        QuorumVote::Unlisted => ("not in the URL", none()),
         _ => ("unknown", none()),
     }
 }
 
-/// Why it does not vote.
-fn reason(vote: &QuorumVote) -> Option<String> {
-    match vote {
+/// Why it does not vote, or since when its member is missing.
+fn reason(node: &QuorumNodeStatus) -> Option<String> {
+    let missing = node.missing_for.map(|time| {
+        format!("clients have missed the member of this address for {}", rounded(time))
+    });
+    let why = match &node.vote {
         QuorumVote::Excluded(error) | QuorumVote::Refused(error) => Some(exit::with_sources(error)),
         QuorumVote::Unreachable(error) => Some(exit::with_sources(error)),
-        QuorumVote::Unmarked => {
-            Some("it has no marker: `distlock quorum init` makes it a member".to_owned())
+        QuorumVote::Unmarked => Some(
+            "it has no marker that counts: `distlock quorum init` makes it a member".to_owned(),
+        ),
+        QuorumVote::Unlisted => {
+            Some("it is a member of the quorum, and the URL does not name it".to_owned())
         }
+        QuorumVote::Paused(_) => node.waits_for_clock_of.as_ref().map(|clock| {
+            format!(
+                "it waits for the clock of {clock}, which was ahead when it became a member: set \
+                 that right, and `distlock quorum init` shortens the wait"
+            )
+        }),
         _ => None,
-    }
+    };
+    let said: Vec<_> = why.into_iter().chain(missing).collect();
+    (!said.is_empty()).then(|| said.join("; "))
 }
 
 fn table(nodes: &[QuorumNodeStatus]) -> String {
@@ -141,6 +158,8 @@ fn json(node: &QuorumNodeStatus) -> Json {
         "epoch": node.epoch,
         "reachable": !matches!(node.vote, QuorumVote::Unreachable(_)),
         "clock_ahead_us": node.clock_ahead,
-        "why": reason(&node.vote),
+        "waits_for_clock_of": node.waits_for_clock_of,
+        "missing_for_ms": node.missing_for.and_then(millis),
+        "why": reason(node),
     })
 }

@@ -238,6 +238,11 @@ pub enum WarningKind {
     TlsFile,
     /// An environment variable has the prefix of this library, but no setting has that name.
     UnknownVariable,
+    /// A quorum has other members than this client knew, or one that its URL does not name.
+    QuorumMembers,
+    /// The clock of a quorum's server is wrong by more than `max_lease`, so its vote does not
+    /// count; or a server waits for a clock that was ahead.
+    QuorumClock,
 }
 
 /// The callback for events.

@@ -44,8 +44,8 @@ pub mod parts {
     pub use crate::node::cluster::{Redirect, Shard, Shards};
     pub use crate::node::eviction::OPTION as EVICTION;
     pub use crate::node::quorum::{
-        Admission, Agreement, MarkerRequest, Member, Members, NodeView, ProposalReply, Response,
-        ServerInfo, ServerState, VoteTerms,
+        Admission, Agreement, MarkerRequest, Member, Members, MissingMember, NodeView,
+        ProposalReply, Response, ServerInfo, ServerState, VoteTerms,
     };
     pub use crate::node::{
         Account, Deployment, Granted, Node, NodeDiagnosis, NodeSettings, RelocatableWatch,

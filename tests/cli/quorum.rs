@@ -123,3 +123,20 @@ fn what_is_no_quorum_is_refused_with_the_reason() {
     let (status, said) = ask(&["init", "-y", &url]);
     assert!(status == 69 && said.contains("Connection refused"), "{status}: {said}");
 }
+
+/// Each run lives for much less than a longest lease.
+#[test]
+fn short_runs_get_an_emptied_server_back() {
+    let mut quorum = Servers::with(3, 0, "max_lease=5s&watchdog=3s&node_timeout=500ms");
+    quorum.restart(0);
+    let marker = |quorum: &Servers| quorum.servers[0].probe().hgetall("distlock_quorum");
+    let mut runs = 0;
+    eventually("it is a member again", SOON, || {
+        let run = ["run", "--url", &quorum.url, "job", "--", "sleep", "0.3"];
+        let mut child = Example::distlock(&run).spawn();
+        assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
+        runs += 1;
+        !marker(&quorum).is_empty()
+    });
+    println!("{runs} runs");
+}

@@ -195,8 +195,10 @@ fn concurrent_clients_begin_one_quorum() {
 #[test]
 fn replacing_server_votes_when_a_majority_has_recorded_it() {
     let mut scene = Scene::new(QUICK);
-    let client = scene.client();
+    // The quorum knows the node by another address, so one client alone is not believed.
+    let (client, second) = (scene.client(), scene.client());
     let lock = client.mutex("a").unwrap();
+    let also = second.mutex("also").unwrap();
     lock.lock().unwrap().unlock().unwrap();
     // The node is still there, and votes for clients that do not know.
     let newcomer = start();
@@ -204,6 +206,7 @@ fn replacing_server_votes_when_a_majority_has_recorded_it() {
     let marker = |server: &RedisServer| server.probe().hgetall("distlock_quorum");
     eventually("it is a node", SOON, || {
         lock.lock().unwrap().unlock().unwrap();
+        also.lock().unwrap().unlock().unwrap();
         // The one in which it was chosen, and one more of the same members.
         [1, 2].iter().all(|at| marker(&scene.quorum.servers[*at])["epoch"] == "3")
             && marker(&newcomer).get("epoch").is_some_and(|epoch| epoch == "3")

@@ -1,11 +1,11 @@
 //! Clocks of a minority that are ahead or behind: by a minute, by more than the longest lease, by
 //! hours.
 
-use distlock::{Client, DistLock, GuardState};
+use distlock::{Client, Config, DistLock, GuardState, QuorumVote, WarningKind};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::process::RedisServer;
-use distlock_tests::quorum::{Servers, admit, place, set_up, start, url};
-use distlock_tests::time::eventually;
+use distlock_tests::quorum::{Servers, Warnings, admit, place, set_up, start, url};
+use distlock_tests::time::{always, eventually, let_pass};
 use distlock_tests::time_of_day::TimeOfDay;
 use std::time::Duration;
 
@@ -166,5 +166,92 @@ fn wrong_clock_is_named_and_leaves_nothing_behind() {
         lock_and_unlock(&client, "a", 5);
         quorum.servers[2].kill();
         lock_and_unlock(&client, "a", 5);
+    }
+}
+
+/// A quorum one of whose servers is emptied while the clock of another one is three hours ahead; and
+/// a client of it, with what it warned of.
+fn replaced_beside_a_wrong_clock(count: usize) -> (Servers, TimeOfDay, Client, Warnings) {
+    let clock = TimeOfDay::new();
+    let odd = RedisServer::start_on(&clock);
+    admit(&odd);
+    let servers: Vec<_> = (1..count).map(|_| start()).chain([odd]).collect();
+    let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
+    let options = "max_lease=2s&watchdog=1500ms&node_timeout=500ms&command_timeout=2s";
+    set_up(&places, options);
+    let mut quorum = Servers { url: url(&places, options), servers };
+    clock.set(3 * HOUR);
+    let (client, warnings) = Warnings::of(&quorum.url);
+    quorum.restart(0);
+    eventually("it is a member again", SOON, || {
+        let _outcome = client.mutex("a").unwrap().try_lock();
+        quorum.servers[0].probe().exists("distlock_quorum")
+    });
+    (quorum, clock, client, warnings)
+}
+
+/// Tokens may have been granted by that clock and the replaced member.
+#[test]
+fn wrong_clock_that_a_replaced_member_waits_for_is_named() {
+    let (quorum, clock, client, warnings) = replaced_beside_a_wrong_clock(3);
+    let wrong = place(quorum.servers[2].port());
+    eventually("it is warned of", SOON, || {
+        let _outcome = client.mutex("a").unwrap().try_lock();
+        warnings.have(WarningKind::QuorumClock, &["votes in", &format!("the clock of {wrong}")])
+    });
+    // The vote of the wrong clock does not count, so that of the replaced member is needed.
+    let lock = client.mutex("a").unwrap();
+    let error = eventually("it is told", SOON, || lock.try_lock().err());
+    let its = error.members()[0].error().expect("it does not vote").to_string();
+    assert!(its.contains(&format!("the clock of {wrong} was ahead")), "{its}");
+    let config = Config::from_url(&quorum.url).unwrap();
+    let status = || distlock::quorum_status(&config).unwrap();
+    assert_eq!(status()[0].waits_for_clock_of.as_deref(), Some(&*wrong), "{:?}", status());
+    // While the clock is wrong nothing can shorten the wait.
+    distlock::set_up_quorum(&config).unwrap();
+    let left = |vote: &QuorumVote| match vote {
+        QuorumVote::Paused(left) => Some(*left),
+        _ => None,
+    };
+    assert!(left(&status()[0].vote).is_some_and(|left| left > SOON), "{:?}", status());
+    clock.set(0);
+    distlock::set_up_quorum(&config).unwrap();
+    assert!(left(&status()[0].vote).is_none_or(|left| left <= SOON), "{:?}", status());
+    eventually("its vote counts", SOON, || lock.try_lock().ok().flatten()).unlock().unwrap();
+}
+
+/// What was granted, two of the others granted: the clock of one does not matter.
+#[test]
+fn one_wrong_clock_of_five_delays_no_replaced_member() {
+    let (quorum, _clock, client, _warnings) = replaced_beside_a_wrong_clock(5);
+    // Two more are gone, and the vote of the wrong clock does not count.
+    quorum.servers[1].pause();
+    let lock = client.mutex("a").unwrap();
+    eventually("its vote counts", SOON, || lock.try_lock().ok().flatten()).unlock().unwrap();
+}
+
+#[test]
+fn wrong_clock_is_warned_of_once_until_it_is_right() {
+    let clock = TimeOfDay::new();
+    let quorum = quorum(&clock, "max_lease=5s&watchdog=3s&node_timeout=500ms&command_timeout=2s");
+    let (client, warnings) = Warnings::of(&quorum.url);
+    let wrong = place(quorum.servers[2].port());
+    let counted = || warnings.count(WarningKind::QuorumClock, &["does not count", &wrong]);
+    let work = || drop(client.mutex("a").unwrap().try_lock());
+    for times in 1..3 {
+        clock.set(3 * HOUR);
+        eventually("it is warned of", SOON, || {
+            work();
+            counted() == times
+        });
+        always("it is not repeated", Duration::from_secs(5), || {
+            work();
+            counted() == times
+        });
+        clock.set(0);
+        // Nothing shows when the client has seen that it is right again.
+        let_pass(Duration::from_secs(5));
+        work();
+        let_pass(Duration::from_secs(2));
     }
 }

@@ -9,6 +9,9 @@ mod addresses;
 // One node's clock is wrong.
 mod clocks;
 
+// Members that are missing for some clients or all.
+mod missing;
+
 // The choice of the members, on the servers.
 mod membership;
 

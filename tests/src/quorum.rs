@@ -7,7 +7,7 @@ use distlock::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, Release, ReleaseOptions,
     Renewal, RenewalRequest, Wake, Watch,
 };
-use distlock::{Backend, Client, Config, Error, LockName, Moment};
+use distlock::{Backend, Client, Config, Error, Event, LockName, Moment, WarningKind};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,6 +41,38 @@ impl Servers {
 
     pub fn client(&self) -> Client {
         distlock::connect(&self.url).unwrap()
+    }
+}
+
+/// The warnings that a client emitted.
+#[derive(Clone, Default)]
+pub struct Warnings(Arc<Mutex<Vec<(WarningKind, String)>>>);
+
+impl Warnings {
+    /// A client of this URL, and what it warns of.
+    pub fn of(url: &str) -> (Client, Self) {
+        let warnings = Self::default();
+        let noted = Arc::clone(&warnings.0);
+        let handler = move |event: &Event| {
+            if let Event::Warning { kind, message, .. } = event {
+                noted.lock().push((*kind, message.clone()));
+            }
+        };
+        let builder = distlock::builder().url(url).unwrap().events(Arc::new(handler));
+        (builder.connect().unwrap(), warnings)
+    }
+
+    /// How many of this kind have all of these parts.
+    pub fn count(&self, kind: WarningKind, parts: &[&str]) -> usize {
+        let warnings = self.0.lock();
+        let is_it = |(its, text): &&(WarningKind, String)| {
+            *its == kind && parts.iter().all(|part| text.contains(part))
+        };
+        warnings.iter().filter(is_it).count()
+    }
+
+    pub fn have(&self, kind: WarningKind, parts: &[&str]) -> bool {
+        self.count(kind, parts) > 0
     }
 }
 

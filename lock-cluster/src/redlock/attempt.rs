@@ -9,6 +9,7 @@ use super::majority::{Decision, RoundTally, free_in, majority};
 use super::node::Vote;
 use super::node_worker::{NodeContext, Queue};
 use super::quorum::Quorum;
+use super::reports::awaited_clock;
 use super::responses::Responses;
 use lock_core::backend::{Answer, Attempt, Failure, Grant, Pause, Receipt, RollbackCause, Tokens};
 use lock_core::{Error, ErrorKind, FencingToken, MemberOutcome, MemberResult, Moment, TokenRange};
@@ -78,11 +79,7 @@ impl Quorum {
 
     /// The smallest token above which a majority can grant: only a majority's tokens count, and a
     /// server whose clock is far ahead asks for one that the others refuse.
-    fn token_to_outbid(
-        &self,
-        state: &AttemptState,
-        answers: &[Option<NodeAnswer>],
-    ) -> Option<u64> {
+    fn token_to_outbid(&self, state: &AttemptState, answers: &[Option<NodeAnswer>]) -> Option<u64> {
         let stale = answers.iter().flatten().filter_map(|answer| match answer {
             NodeAnswer::Stale(token) => Some(*token),
             _ => None,
@@ -218,7 +215,7 @@ impl Quorum {
             Some(NodeAnswer::Busy(_)) => MemberOutcome::Busy,
             Some(NodeAnswer::Failed(failure)) => MemberOutcome::Failed(failure.error().clone()),
             Some(NodeAnswer::Paused(left, node)) => {
-                MemberOutcome::Failed(pause_error(*left, node.as_deref().is_some_and(is_restarted)))
+                MemberOutcome::Failed(self.pause_error(*left, node.as_deref()))
             }
             Some(NodeAnswer::Unmarked) => {
                 MemberOutcome::Failed(self.membership.unmarked_error(at, &state.views()))
@@ -234,6 +231,23 @@ impl Quorum {
             }
             None => RollbackCause::Failed(self.unavailable("grant it", outcomes)),
         }
+    }
+
+    fn pause_error(&self, left: Duration, node: Option<&NodeView>) -> Error {
+        let is_longer = self.terms.is_some_and(|terms| left > terms.max_lease);
+        let why = if node.is_some_and(is_restarted) {
+            "was started again"
+        } else if is_longer {
+            "became a node"
+        } else {
+            "became a node just now"
+        };
+        let clock = match node.and_then(|node| node.clock.as_deref()) {
+            _ if !is_longer => String::new(),
+            Some(clock) => format!(": {}", awaited_clock(clock)),
+            None => ": its clock was set back, and `distlock quorum init` shortens the wait".into(),
+        };
+        Error::unavailable(format!("it {why}, and does not vote for {left:.1?} yet{clock}"))
     }
 
     /// The error of a node that refuses a proposal as too far ahead of its clock.
@@ -352,11 +366,6 @@ fn can_win_with_silent_nodes(tally: &RoundTally, answers: &[Option<NodeAnswer>])
 
 fn is_restarted(node: &NodeView) -> bool {
     node.run_id != node.node
-}
-
-fn pause_error(left: Duration, is_restarted: bool) -> Error {
-    let why = if is_restarted { "was started again" } else { "became a node just now" };
-    Error::unavailable(format!("it {why}, and does not vote for {left:.1?} yet"))
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ impl QuorumBackend {
             )));
         }
         nodes.iter().try_for_each(check)?;
-        Ok(Self(Arc::new(Quorum::new(nodes, node_timeout, &context.clock))))
+        Ok(Self(Arc::new(Quorum::new(nodes, node_timeout, context))))
     }
 }
 
@@ -115,7 +115,9 @@ impl Backend for QuorumBackend {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
-        self.0.renew(batch, by)
+        let renewals = self.0.renew(batch, by);
+        self.0.update_in_background();
+        renewals
     }
 
     fn release(
@@ -324,8 +326,9 @@ impl Backend for QuorumBackend {
         self.0.diagnose(by)
     }
 
-    /// Waits for releases beyond the majority: a vote that is left blocks clients with a bare
-    /// majority until its lease is over.
+    /// Waits for releases beyond the majority, because a vote that is left blocks clients with a
+    /// bare majority until its lease is over; and for a change of the members under way, so that
+    /// clients of a moment make one, too.
     fn leave(&self, until: Moment) {
         let workers = &self.0.workers;
         let responses = Responses::of(workers.len());
@@ -333,7 +336,11 @@ impl Backend for QuorumBackend {
             let (responses, at) = (Arc::clone(&responses), worker.number());
             worker.when_done(move || responses.put(at, ()));
         }
-        responses.wait_for_all(&SystemClock, until.min(SystemClock.now() + SUSPECT_AFTER));
+        let until = until.min(SystemClock.now() + SUSPECT_AFTER);
+        responses.wait_for_all(&SystemClock, until);
+        while self.0.update.lock().is_running && SystemClock.now() < until {
+            SystemClock.wait(&self.0.update_ended, until);
+        }
     }
 }
 

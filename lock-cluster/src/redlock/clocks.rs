@@ -7,6 +7,9 @@ use lock_core::{Clock, Error, Moment};
 use lock_redis::parts::ServerState;
 use std::time::Duration;
 
+/// Clocks that differ by no more are taken for equal.
+pub(super) const CLOCKS_APART: Duration = Duration::from_secs(1);
+
 /// The servers whose clocks differ by more than the longest lease from the middle of all clocks,
 /// that of this machine among them; and by how many microseconds they are ahead of it.
 pub(super) struct WrongClocks {
@@ -125,9 +128,8 @@ pub(super) fn not_before(
     let others = members.saturating_sub(majority(members));
     let granted = recorded.len().saturating_sub(others).max(1);
     // A member that took a place itself stands for what its predecessor granted.
-    let bound = |state: &ServerState| {
-        state.time.max(state.votes_from.saturating_sub(micros(max_lease)))
-    };
+    let bound =
+        |state: &ServerState| state.time.max(state.votes_from.saturating_sub(micros(max_lease)));
     let mut bounds: Vec<_> = recorded.iter().map(|(at, state)| (bound(state), *at)).collect();
     bounds.sort_unstable_by(|one, other| other.cmp(one));
     bounds.get(granted - 1).copied()

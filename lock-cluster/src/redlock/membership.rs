@@ -4,14 +4,14 @@
 use super::majority::majority;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
-use lock_redis::parts::{NodeView, Response, ServerState};
+use lock_redis::parts::{NodeView, Response};
 use parking_lot::Mutex;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The quorum of this client, and the members that it misses.
+/// The quorum of this client.
 pub(super) struct Membership {
     /// The names of the nodes, in their order.
     names: Vec<String>,
@@ -20,8 +20,6 @@ pub(super) struct Membership {
     /// How long the client keeps its quorum without a response of any of its nodes.
     memory: Duration,
     known_quorum: Mutex<Option<KnownQuorum>>,
-    /// The members that the last survey did not find, and since when.
-    missing: Mutex<HashMap<Arc<str>, Moment>>,
     /// Whether a node records fewer epochs than others, or a server could become a node.
     needs_update: AtomicBool,
 }
@@ -40,7 +38,6 @@ impl Membership {
             marker,
             memory,
             known_quorum: Mutex::new(None),
-            missing: Mutex::default(),
             needs_update: AtomicBool::new(false),
         }
     }
@@ -48,29 +45,6 @@ impl Membership {
     /// The quorum of this client, if it is known.
     pub(super) fn known_quorum(&self) -> Option<Arc<str>> {
         self.known_quorum.lock().as_ref().map(|known| Arc::clone(&known.quorum))
-    }
-
-    /// Notes the result of a survey. Returns the members that have been missing for this time.
-    pub(super) fn missing_for(
-        &self,
-        time: Duration,
-        states: &[Option<ServerState>],
-        now: Moment,
-    ) -> HashSet<Arc<str>> {
-        let states = || states.iter().flatten();
-        let markers = || states().filter_map(|state| state.marker.as_ref());
-        let nodes = markers().map(|(_, view)| &view.node);
-        let present: HashSet<_> = nodes.chain(states().map(|state| &state.run_id)).collect();
-        let members = markers().flat_map(|(agreed, _)| agreed.members.iter());
-        let absent: HashSet<_> =
-            members.filter_map(|it| it.id.as_ref()).filter(|id| !present.contains(id)).collect();
-        let mut missing = self.missing.lock();
-        missing.retain(|id, _| absent.contains(id));
-        for id in absent {
-            missing.entry(Arc::clone(id)).or_insert(now);
-        }
-        let long = missing.iter().filter(|(_, since)| now >= **since + time);
-        long.map(|(id, _)| Arc::clone(id)).collect()
     }
 
     /// Requests an update of the membership.
@@ -116,11 +90,6 @@ impl Membership {
         views: &[Option<Arc<NodeView>>],
         now: Moment,
     ) -> Vec<Option<Error>> {
-        let mut missing = self.missing.lock();
-        if !missing.is_empty() {
-            missing.retain(|id, _| !views.iter().flatten().any(|node| node.node == *id));
-        }
-        drop(missing);
         let Some((quorum, view)) = self.view(views, now) else {
             return vec![None; views.len()];
         };
@@ -231,12 +200,13 @@ impl Membership {
         let leftover = nodes.first().filter(|_| nodes.len() < majority(views.len()));
         Error::unavailable(match leftover {
             None => format!(
-                "{name} has no marker: it is new, or was emptied, and does not vote until a \
-                 majority of the others has recorded it, which is when a member has been missing \
-                 for max_lease"
+                "{name} has no marker that counts: it is new, was emptied, or came back from a dump \
+                 or as a promoted replica. It does not vote until a majority of the others has \
+                 recorded it, which is when no client has reached a member for max_lease; two \
+                 clients must miss it if its address is another one"
             ),
             Some((at, node)) => format!(
-                "{name} has no marker, and too few nodes of the quorum {} are here to record it \
+                "{name} has no marker that counts, and too few nodes of the quorum {} are here to record it \
                  ({} is one of them): if that quorum is given up, {}; if not, `set_up_quorum` \
                  begins it anew",
                 node.quorum,
@@ -277,7 +247,7 @@ pub(super) fn preferred_twin(at: usize, identities: &[Option<Identity>]) -> Opti
 mod tests {
     use super::*;
     use lock_core::{Clock, ManualClock};
-    use lock_redis::parts::{Agreement, Member};
+    use lock_redis::parts::Member;
 
     fn node(quorum: &str, epoch: u64, members: [&str; 3], run_id: &str) -> Option<Arc<NodeView>> {
         let member = |id: &str| Member { id: Some(id.into()), address: "h:1".into() };
@@ -287,6 +257,7 @@ mod tests {
             members: members.map(member).into_iter().collect(),
             node: run_id.into(),
             run_id: run_id.into(),
+            clock: None,
         }))
     }
 
@@ -364,32 +335,6 @@ mod tests {
         clock.advance(Duration::from_secs(2));
         assert_eq!(exclusions(&membership, &theirs, clock.now()).concat(), "");
         assert!(!exclusions(&membership, &mixed, clock.now())[2].is_empty());
-    }
-
-    #[test]
-    fn missing_member_is_present_again_when_it_answers() {
-        let (membership, clock) = membership();
-        let [a, c] = ["a", "c"].map(|it| node("q", 1, FIRST, it).unwrap());
-        let state = |node: &Arc<NodeView>| {
-            let members = node.members.clone();
-            let (max_lease, keep) = (Duration::ZERO, Duration::ZERO);
-            let agreed = Agreement { quorum: Arc::clone(&node.quorum), members, max_lease, keep };
-            Some(ServerState::of(&node.run_id).with_marker(agreed, NodeView::clone(node)))
-        };
-        let states = [state(&a), None, state(&c)];
-        let minute = Duration::from_secs(60);
-        let missing = || membership.missing_for(minute, &states, clock.now()).into_iter().collect();
-        let none: Vec<Arc<str>> = Vec::new();
-        assert_eq!(
-            (missing(), membership.missing_for(Duration::ZERO, &states, clock.now()).len()),
-            (none.clone(), 1)
-        );
-        clock.advance(minute / 2);
-        exclusions(&membership, &[None, node("q", 1, FIRST, "b"), None], clock.now());
-        clock.advance(minute / 2);
-        assert_eq!(missing(), none, "it has answered meanwhile");
-        clock.advance(minute);
-        assert_eq!(missing(), [Arc::from("b")]);
     }
 
     #[test]

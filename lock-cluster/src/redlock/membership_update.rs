@@ -3,21 +3,28 @@
 //! The members of an epoch choose those of the next by single-decree Paxos, with the ballots in
 //! their markers. The reasons are in `docs/DESIGN.md`, section Quorum.
 
+use super::clocks::{CLOCKS_APART, WrongClocks, micros, not_before, unix_micros};
 use super::majority::majority;
 use super::membership::{Identity, preferred_twin};
+use super::missing::{Absence, absent};
 use super::node::QuorumTerms;
 use super::node_worker::{NodeContext, Queue};
 use super::quorum::Quorum;
 use super::responses::Responses;
 use lock_core::backend::{Failure, contain, run_in_background};
 use lock_core::{ClientId, Error, Moment};
-use lock_redis::parts::{Admission, Agreement, MarkerRequest, Member, Members, ServerState};
-use std::collections::HashSet;
+use lock_redis::parts::{
+    Admission, Agreement, MarkerRequest, Member, Members, NodeView, ServerState,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The most changes of one update: every server may record an epoch, and become a node.
 const MAX_CHANGES: usize = 32;
+
+/// How often within a longest lease a client in use reads the servers: a member that it reaches is
+/// not replaced by others that miss it.
+const SURVEYS: u32 = 3;
 
 /// One change of the membership.
 #[derive(Clone, PartialEq, Debug)]
@@ -32,27 +39,30 @@ enum Change {
 struct Survey<'a> {
     states: &'a [Option<ServerState>],
     names: &'a [String],
-    /// The members that have been missing for long enough to be replaced.
-    replaceable: &'a HashSet<Arc<str>>,
+    absence: Absence,
     known_quorum: Option<Arc<str>>,
     terms: QuorumTerms,
 }
 
 impl Quorum {
-    /// Updates the membership in the background, if that was requested and is due.
+    /// Updates the membership in the background, if that was requested and is due. Now and then it
+    /// looks unasked: other clients may miss a member that this one reaches.
     pub(super) fn update_in_background(self: &Arc<Self>) {
+        let Some(terms) = self.terms else { return };
+        let (now, interval) = (self.clock.now(), terms.max_lease / SURVEYS);
         let mut update = self.update.lock();
-        if self.clock.now() < update.not_before {
+        let is_due = now >= *update.next_survey.get_or_insert(now + interval);
+        if update.is_running || !is_due && now < update.not_before {
             return;
         }
-        let Some(terms) = self.terms else { return };
-        if !self.membership.take_update_request() {
+        let is_requested = self.membership.take_update_request();
+        if !is_requested && !is_due {
             return;
         }
         let quorum = Arc::clone(self);
         let work = move || {
-            let missing = terms.max_lease;
-            let changes = match contain(|| quorum.update_membership(missing)) {
+            let absence = Absence::Noted(terms.max_lease);
+            let changes = match contain(|| quorum.update_membership(absence)) {
                 Some(Ok(changes)) => changes,
                 // Failed, or panicked.
                 Some(Err(_)) | None => {
@@ -64,27 +74,35 @@ impl Quorum {
             if changes > 0 {
                 update.backoff.reset();
             }
-            update.not_before = quorum.clock.now() + update.backoff.next();
+            let now = quorum.clock.now();
+            if is_requested {
+                update.not_before = now + update.backoff.next();
+            }
+            update.next_survey = Some(now + interval);
+            update.is_running = false;
+            drop(update);
+            quorum.update_ended.raise();
         };
         match run_in_background(work) {
-            Ok(()) => update.not_before = Moment::NEVER,
+            Ok(()) => update.is_running = true,
             Err(_) => self.membership.request_update(),
         }
     }
 
     /// Makes changes until none is left or one fails. Returns their number.
-    ///
-    /// A member is replaced when it has been missing for this time: its address may lead this
-    /// client to another server for a moment.
-    pub(super) fn update_membership(&self, missing: Duration) -> Result<usize, Error> {
+    pub(super) fn update_membership(&self, absence: Absence) -> Result<usize, Error> {
         let Some(terms) = self.terms else { return Ok(0) };
         let names = self.names();
         for changes in 0..MAX_CHANGES {
             let states = self.survey();
-            let replaceable = self.membership.missing_for(missing, &states, self.clock.now());
-            let (known_quorum, replaceable) = (self.membership.known_quorum(), &replaceable);
-            let survey =
-                Survey { states: &states, names: &names, replaceable, known_quorum, terms };
+            let known_quorum = self.membership.known_quorum();
+            let survey = Survey { states: &states, names: &names, absence, known_quorum, terms };
+            let view = survey.latest().map(|(_, view)| view);
+            let noted = view.filter(|_| absence != Absence::Declared).map(|view| {
+                self.report(&states, &names, &view);
+                self.note_missing(&states, &view)
+            });
+            let survey = Survey { states: noted.as_deref().unwrap_or(&states), ..survey };
             match survey.next_change() {
                 None => return Ok(changes),
                 Some(Change::Record { at, epoch, agreed, admission }) => {
@@ -103,6 +121,16 @@ impl Quorum {
         Ok(MAX_CHANGES)
     }
 
+    /// Reports what the survey shows of the members and the clocks.
+    fn report(&self, states: &[Option<ServerState>], names: &[String], view: &NodeView) {
+        let Some(terms) = self.terms else { return };
+        self.reports.members(view, names, states);
+        // They were read within a time-out of each other.
+        let (own, tolerance) = (unix_micros(self.clock.as_ref()), self.node_timeout() * 2);
+        let wrong = WrongClocks::among(states, own, terms.max_lease, tolerance);
+        self.reports.clocks(names, states, &wrong, terms.max_lease);
+    }
+
     pub(super) fn names(&self) -> Vec<String> {
         self.workers.iter().map(|worker| worker.context().node().name().to_owned()).collect()
     }
@@ -115,7 +143,7 @@ impl Quorum {
 
     /// Asks these servers, if they are still those of the survey. Returns the states of those that
     /// did what they were asked, or knew of it.
-    fn ask_nodes(
+    pub(super) fn ask_nodes(
         &self,
         states: &[Option<ServerState>],
         nodes: &[usize],
@@ -192,7 +220,7 @@ impl Quorum {
         let pause = choice.max_lease.max(self.terms.map_or(Duration::ZERO, |it| it.max_lease));
         // The first members become nodes by recording the choice.
         self.ask_nodes(states, &choosers, move |context, run_id, by| {
-            let admission = Admission { pause, not_before: 0, replaces: "".into(), chooses: true };
+            let admission = Admission::at_once(pause, "");
             let is_first = epoch == 0 && choice.members.contain(run_id);
             let admission = is_first.then_some(&admission);
             mark(context, run_id, &MarkerRequest::Record(epoch + 1, &choice, admission), by)
@@ -201,7 +229,7 @@ impl Quorum {
     }
 }
 
-fn mark(
+pub(super) fn mark(
     context: &NodeContext,
     run_id: &str,
     request: &MarkerRequest<'_>,
@@ -265,22 +293,13 @@ impl Survey<'_> {
             let agreed = || new_quorum(self.states, self.names, &self.terms);
             return is_new.then(|| Change::Choose { epoch: 0, agreed: agreed() });
         };
-        let members = markers()
-            .filter(|(agreed, node)| node.quorum == quorum && agreed.members.contain(&node.node));
-        let (agreed, last) = members.max_by_key(|(_, node)| node.epoch)?;
+        let (agreed, last) = self.latest()?;
         if last.members.count() != self.states.len() {
             return None;
         }
-        let (agreed, epoch) = (agreed.clone(), last.epoch);
-        let has_recorded = |state: &&ServerState| {
-            state.marker.as_ref().is_some_and(|(_, node)| {
-                (&node.quorum, node.epoch, &node.members) == (&quorum, epoch, &agreed.members)
-                    && agreed.members.contain(&node.node)
-            })
-        };
-        let recorded: Vec<_> = self.states.iter().flatten().filter(has_recorded).collect();
-        let not_before = recorded.iter().map(|state| state.time).max().unwrap_or_default();
-        let choosers = recorded.iter().filter(|state| state.admitted != epoch).count();
+        let epoch = last.epoch;
+        let recorded = recorded(self.states, &last);
+        let choosers = recorded.iter().filter(|(_, state)| state.admitted != epoch).count();
         let record =
             |at, admission| Some(Change::Record { at, epoch, agreed: agreed.clone(), admission });
         for (at, state) in self.states.iter().enumerate() {
@@ -298,13 +317,11 @@ impl Survey<'_> {
                     let chose = |(_, its): &(u64, Agreement)| epoch == 1 && *its == agreed;
                     let chose = state.accepted.as_ref().is_some_and(chose);
                     if recorded.len() >= needed || chose {
-                        let (pause, replaces) = (self.terms.max_lease, Arc::clone(&state.version));
-                        let admission = Admission { pause, not_before, replaces, chooses: chose };
-                        return record(at, Some(admission));
+                        return record(at, Some(self.admission(state, &recorded, chose)));
                     }
                 }
                 None if choosers >= needed => {
-                    if let Some(place) = self.replaced_place(&agreed.members, at) {
+                    if let Some(place) = self.replaced_place(&agreed.members, at, &recorded) {
                         let id = Some(Arc::clone(&state.run_id));
                         let member = Member { id, address: self.names[at].as_str().into() };
                         let members = agreed.members.with(place, member);
@@ -320,6 +337,26 @@ impl Survey<'_> {
             .then_some(Change::Choose { epoch, agreed })
     }
 
+    /// The last members of the quorum, and a node that knows them.
+    fn latest(&self) -> Option<(Agreement, NodeView)> {
+        let quorum = self.quorum()?;
+        let markers = self.states.iter().flatten().filter_map(|state| state.marker.as_ref());
+        let members = markers
+            .filter(|(agreed, node)| node.quorum == quorum && agreed.members.contain(&node.node));
+        members.max_by_key(|(_, node)| node.epoch).cloned()
+    }
+
+    /// The terms on which a server becomes a node.
+    fn admission(&self, state: &ServerState, recorded: &Recorded<'_>, chooses: bool) -> Admission {
+        let pause = self.terms.max_lease;
+        let bound = not_before(recorded, self.states.len(), pause);
+        let (not_before, whose) = bound.unwrap_or_default();
+        let is_ahead = not_before > state.time.saturating_add(micros(CLOCKS_APART));
+        let clock = if is_ahead { self.names[whose].as_str().into() } else { "".into() };
+        let replaces = Arc::clone(&state.version);
+        Admission { pause, not_before, clock, replaces, chooses }
+    }
+
     /// The known quorum, if one of its nodes is present; for a new client that of most servers.
     fn quorum(&self) -> Option<Arc<str>> {
         let markers = self.states.iter().flatten().filter_map(|state| state.marker.as_ref());
@@ -332,29 +369,53 @@ impl Survey<'_> {
     }
 
     /// The place that a server takes: that of the missing member of its address, or of the only
-    /// missing member.
-    fn replaced_place(&self, members: &Members, at: usize) -> Option<usize> {
-        let is_present = |member: &Member| {
-            self.states.iter().flatten().any(|state| {
-                let id = state.marker.as_ref().map_or(&state.run_id, |(_, node)| &node.node);
-                member.id.as_ref() == Some(id)
-            })
+    /// missing member. Two clients must miss that one: the URL of one may be a mistake.
+    fn replaced_place(
+        &self,
+        members: &Members,
+        at: usize,
+        recorded: &Recorded<'_>,
+    ) -> Option<usize> {
+        let absent = absent(members, self.states);
+        let is_absent = |member: &Member| member.id.as_ref().is_none_or(|id| absent.contains(id));
+        let recorded: Vec<_> = recorded.iter().map(|(_, state)| *state).collect();
+        let is_replaceable = |member: &Member, clients| {
+            member
+                .id
+                .as_ref()
+                .is_none_or(|id| self.absence.is_agreed(id, clients, &recorded, members.count()))
         };
-        let is_replaceable =
-            |member: &Member| member.id.as_ref().is_none_or(|id| self.replaceable.contains(id));
         let missing: Vec<_> =
-            members.iter().enumerate().filter(|(_, member)| !is_present(member)).collect();
+            members.iter().enumerate().filter(|(_, member)| is_absent(member)).collect();
         let at_address = missing.iter().find(|(_, member)| *member.address == *self.names[at]);
         let is_only = missing.len() == 1 && self.states.iter().all(Option::is_some);
-        let replaced = at_address.or(missing.first().filter(|_| is_only));
-        replaced.filter(|(_, member)| is_replaceable(member)).map(|(place, _)| *place)
+        let (replaced, clients) = match at_address {
+            Some(replaced) => (replaced, 1),
+            None => (missing.first().filter(|_| is_only)?, 2),
+        };
+        is_replaceable(replaced.1, clients).then_some(replaced.0)
     }
+}
+
+/// The members that have recorded a view, with their places among the servers.
+type Recorded<'a> = Vec<(usize, &'a ServerState)>;
+
+pub(super) fn recorded<'a>(states: &'a [Option<ServerState>], view: &NodeView) -> Recorded<'a> {
+    let has_recorded = |state: &ServerState| {
+        state.marker.as_ref().is_some_and(|(_, node)| {
+            (&node.quorum, node.epoch, &node.members) == (&view.quorum, view.epoch, &view.members)
+                && view.members.contain(&node.node)
+        })
+    };
+    let present = |(at, state): (usize, &'a Option<ServerState>)| Some((at, state.as_ref()?));
+    let present = states.iter().enumerate().filter_map(present);
+    present.filter(|(_, state)| has_recorded(state)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lock_redis::parts::NodeView;
+    use lock_redis::parts::MissingMember;
 
     const TERMS: QuorumTerms = QuorumTerms {
         max_lease: Duration::from_secs(60),
@@ -387,23 +448,47 @@ mod tests {
             members: agreed.members.clone(),
             node: run_id.into(),
             run_id: run_id.into(),
+            clock: None,
         };
         unmarked(run_id).map(|state| ServerState { marker: Some((agreed, view)), ..state })
     }
 
-    fn change_with(states: &[Option<ServerState>], replaceable: &[&str]) -> Option<Change> {
-        let names: Vec<_> = (1..=states.len()).map(|at| format!("h:{at}")).collect();
-        let replaceable = &replaceable.iter().map(|id| Arc::from(*id)).collect();
-        Survey { states, names: &names, replaceable, known_quorum: None, terms: TERMS }
-            .next_change()
+    fn change_at(
+        states: &[Option<ServerState>],
+        names: &[&str],
+        absence: Absence,
+    ) -> Option<Change> {
+        let names: Vec<_> = names.iter().map(ToString::to_string).collect();
+        Survey { states, names: &names, absence, known_quorum: None, terms: TERMS }.next_change()
     }
 
     fn change(states: &[Option<ServerState>]) -> Option<Change> {
-        change_with(states, &["a", "b", "c"])
+        change_at(states, &["h:1", "h:2", "h:3"], Absence::Declared)
+    }
+
+    /// The same states a longest lease later; these clients miss this member.
+    fn noting(
+        states: &[Option<ServerState>],
+        id: &str,
+        clients: &[&str],
+    ) -> Vec<Option<ServerState>> {
+        let clients: Vec<_> = clients.iter().map(|client| Arc::from(*client)).collect();
+        let note = MissingMember { id: id.into(), since: 5, clients };
+        let noting = |state: &ServerState| ServerState {
+            time: 5 + micros(TERMS.max_lease),
+            missing: vec![note.clone()],
+            ..state.clone()
+        };
+        states.iter().map(|state| state.as_ref().map(noting)).collect()
+    }
+
+    fn noted(states: &[Option<ServerState>], names: &[&str; 3]) -> Option<Change> {
+        change_at(states, names, Absence::Noted(TERMS.max_lease))
     }
 
     fn admission(chooses: bool) -> Admission {
-        Admission { pause: TERMS.max_lease, not_before: 5, replaces: "".into(), chooses }
+        let (not_before, replaces) = (5, "".into());
+        Admission { pause: TERMS.max_lease, not_before, clock: "".into(), replaces, chooses }
     }
 
     const FIRST: [&str; 3] = ["a", "b", "c"];
@@ -483,15 +568,37 @@ mod tests {
         let admitted = node("d", 2, SECOND).map(|state| ServerState { admitted: 2, ..state });
         let states = [node("a", 2, SECOND), admitted.clone(), node("c", 2, SECOND)];
         is_choice(change(&states), 2, "a@h:1 d@h:2 c@h:3");
-        let too_few = [node("a", 2, SECOND), admitted, unmarked("e")];
-        assert_eq!(change_with(&too_few, &["c"]), None);
+        assert_eq!(change(&[node("a", 2, SECOND), admitted, unmarked("e")]), None);
     }
 
     #[test]
     fn member_is_replaced_after_missing_for_a_longest_lease() {
         let states = [node("a", 1, FIRST), unmarked("d"), node("c", 1, FIRST)];
-        assert_eq!(change_with(&states, &["a", "c"]), None);
-        is_choice(change_with(&states, &["b"]), 1, "a@h:1 d@h:2 c@h:3");
+        let names = ["h:1", "h:2", "h:3"];
+        assert_eq!(noted(&states, &names), None);
+        assert_eq!(noted(&noting(&states, "a", &["one"]), &names), None);
+        is_choice(noted(&noting(&states, "b", &["one"]), &names), 1, "a@h:1 d@h:2 c@h:3");
+    }
+
+    #[test]
+    fn member_at_an_address_of_no_server_is_replaced_by_two_clients() {
+        let states = [node("a", 1, FIRST), unmarked("d"), node("c", 1, FIRST)];
+        let names = ["h:1", "h:4", "h:3"];
+        assert_eq!(noted(&noting(&states, "b", &["one"]), &names), None);
+        let change = noted(&noting(&states, "b", &["one", "two"]), &names);
+        is_choice(change, 1, "a@h:1 d@h:4 c@h:3");
+    }
+
+    #[test]
+    fn new_member_is_told_whose_clock_it_waits_for() {
+        let hour = 3_600_000_000;
+        let ahead = node("c", 2, SECOND).map(|state| ServerState { time: hour, ..state });
+        match change(&[node("a", 2, SECOND), unmarked("d"), ahead]) {
+            Some(Change::Record { admission: Some(its), .. }) => {
+                assert_eq!((its.not_before, &*its.clock), (hour, "h:3"));
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

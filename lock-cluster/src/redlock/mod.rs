@@ -10,6 +10,7 @@
 //! - `watch`: watches, which wake a waiter once per release
 //! - `node`: one node; `node_worker`: its tasks and pending cleanups; `responses`: its answers
 //! - `membership`: which responses count together; `membership_update`: changes of the members
+//! - `missing`: members that clients miss; `reports`: what a client reports of members and clocks
 
 mod attempt;
 mod attempt_state;
@@ -18,10 +19,12 @@ mod clocks;
 mod majority;
 mod membership;
 mod membership_update;
+mod missing;
 mod node;
 mod node_worker;
 mod quorum;
 mod renewal;
+mod reports;
 mod responses;
 mod scheme;
 mod setup;

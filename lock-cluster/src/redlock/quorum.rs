@@ -4,12 +4,13 @@ use super::attempt_state::{AttemptState, QuorumReceipt};
 use super::membership::Membership;
 use super::node::{QuorumNode, QuorumTerms, RedisNode};
 use super::node_worker::{NodeContext, NodeWorker, Queue};
+use super::reports::QuorumReports;
 use super::responses::Responses;
 use super::token::TokenProposals;
 use lock_core::backend::{
     Abilities, AcquisitionId, Backoff, Failure, Receipt, Release, ReleaseOptions, Tombstone,
 };
-use lock_core::{Clock, Error, LeaseTime, MemberOutcome, Moment};
+use lock_core::{Clock, Context, Error, LeaseTime, MemberOutcome, Moment, Signal};
 use lock_redis::parts::Response;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -31,24 +32,29 @@ pub(super) struct Quorum {
     /// Since when all servers have no marker.
     pub(super) starting: Mutex<Option<Moment>>,
     pub(super) update: Mutex<UpdateState>,
+    /// Raised when a background update ends.
+    pub(super) update_ended: Arc<Signal>,
+    /// The ID of this client, by which it notes missing members.
+    pub(super) client: Arc<str>,
+    pub(super) reports: QuorumReports,
 }
 
 /// The state of the background update of the members.
 pub(super) struct UpdateState {
-    /// The earliest start of the next update; `NEVER` while one runs.
+    pub(super) is_running: bool,
+    /// The earliest start of the next requested update.
     pub(super) not_before: Moment,
-    /// For updates in a row without a change.
+    /// For requested updates in a row without a change.
     pub(super) backoff: Backoff,
+    /// When the servers are read anyway; `None` before the first use.
+    pub(super) next_survey: Option<Moment>,
 }
 
 impl Quorum {
     /// Nodes that [can be](super::backend) of a quorum, each of which has `node_timeout` for every
     /// answer.
-    pub(super) fn new(
-        nodes: Vec<QuorumNode>,
-        node_timeout: Duration,
-        clock: &Arc<dyn Clock>,
-    ) -> Self {
+    pub(super) fn new(nodes: Vec<QuorumNode>, node_timeout: Duration, context: &Context) -> Self {
+        let clock = &context.clock;
         let abilities = || nodes.iter().map(QuorumNode::abilities);
         let tokens = abilities().all(|abilities| abilities.tokens);
         let first_renewal = abilities().filter_map(|it| it.first_renewal).min();
@@ -73,9 +79,14 @@ impl Quorum {
             terms,
             starting: Mutex::new(None),
             update: Mutex::new(UpdateState {
+                is_running: false,
                 not_before: Moment::from_nanos(0),
                 backoff: BETWEEN_UPDATES,
+                next_survey: None,
             }),
+            update_ended: Arc::default(),
+            client: context.client.to_string().into(),
+            reports: QuorumReports::new(context.notices.clone()),
         }
     }
 

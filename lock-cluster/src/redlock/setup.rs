@@ -1,8 +1,10 @@
 //! [`set_up`]: an operator begins a quorum, or completes one.
 
 use super::backend::QuorumBackend;
+use super::clocks::{micros, not_before};
 use super::majority::majority;
-use super::membership_update::new_quorum;
+use super::membership_update::{new_quorum, recorded};
+use super::missing::Absence;
 use super::node::RedisNode;
 use super::quorum::Quorum;
 use super::scheme::{UrlOptions, nodes};
@@ -22,7 +24,8 @@ const TRIES: u32 = 10;
 /// quorum that a client has begun. Servers that were restarted empty look new, too.
 ///
 /// If some of them vote already, the others become nodes of that quorum, and vote one longest lease
-/// later. If too few of its nodes are left for that, all servers begin anew, with the same pause.
+/// later. So does a server that waits for longer because of a clock that was ahead, if that has been
+/// set right. If too few of its nodes are left for that, all servers begin anew, with the same pause.
 ///
 /// A quorum that was not set up begins with its first use, and votes one `max_lease` later: the
 /// servers cannot tell it from a quorum that has lost its data.
@@ -61,7 +64,7 @@ pub fn set_up(config: &Config) -> Result<(), Error> {
             clock.wait(&Arc::new(Signal::new()), clock.now() + backoff.next());
         }
         // The servers choose the members as they do for a client: one may be doing the same.
-        match quorum.update_membership(Duration::ZERO) {
+        match quorum.update_membership(Absence::Declared) {
             Err(failed) if failed.is_unavailable() => {
                 error = Some(failed);
                 continue;
@@ -69,7 +72,9 @@ pub fn set_up(config: &Config) -> Result<(), Error> {
             outcome => outcome?,
         };
         let states = read()?;
-        let Some(records) = setup.records(&quorum, &states)? else { return Ok(()) };
+        let Some(records) = setup.records(&quorum, &states)? else {
+            return shorten(&quorum, &states);
+        };
         if has_begun.iter().zip(&records).any(|(has_begun, record)| *has_begun && record.is_some())
         {
             return Err(Error::unavailable(
@@ -78,8 +83,7 @@ pub fn set_up(config: &Config) -> Result<(), Error> {
         }
         let is_done = each(&quorum, |at, server| match &records[at] {
             Some(Record { epoch, agreed, pause }) => {
-                let replaces = Arc::clone(&states[at].version);
-                let admission = Admission { pause: *pause, not_before: 0, replaces, chooses: true };
+                let admission = Admission::at_once(*pause, &states[at].version);
                 let request = MarkerRequest::Record(*epoch, agreed, Some(&admission));
                 Ok(server.mark(&states[at].run_id, &request, by())?.is_done)
             }
@@ -94,6 +98,32 @@ pub fn set_up(config: &Config) -> Result<(), Error> {
         ));
     }
     Err(error.expect("each try ends with an error"))
+}
+
+/// Has servers vote one longest lease from now that would vote later, for a clock that has been set
+/// right since.
+fn shorten(quorum: &Quorum, states: &[ServerState]) -> Result<(), Error> {
+    let pause = quorum.terms.expect("its nodes are servers").max_lease;
+    // What the others were to outbid themselves counts no more: the operator says so.
+    let now: Vec<_> =
+        states.iter().map(|state| Some(ServerState { votes_from: 0, ..state.clone() })).collect();
+    let admission = |at: usize| {
+        let (_, view) = states[at].marker.as_ref()?;
+        let mut others = recorded(&now, view);
+        others.retain(|(other, _)| *other != at);
+        let (not_before, _) = not_before(&others, states.len(), pause)?;
+        let votes_from = not_before.max(states[at].time).saturating_add(micros(pause));
+        let admission = Admission::at_once(pause, &states[at].version);
+        (states[at].votes_from > votes_from).then_some(Admission { not_before, ..admission })
+    };
+    let by = || quorum.clock.now() + quorum.node_timeout();
+    each(quorum, |at, server| {
+        if let Some(admission) = admission(at) {
+            server.mark(&states[at].run_id, &MarkerRequest::Shorten(&admission), by())?;
+        }
+        Ok(())
+    })?;
+    Ok(())
 }
 
 /// What is done, by what the servers were at first.

@@ -3,7 +3,9 @@
 
 use super::backend::QuorumBackend;
 use super::majority::majority;
+use super::missing::missing_for;
 use super::quorum::Quorum;
+use super::reports::{self, unlisted};
 use super::scheme::{UrlOptions, nodes};
 use lock_core::backend::Failure;
 use lock_core::{ClientId, Config, Context, Error, Finding, FindingLevel, Moment, SystemClock};
@@ -27,6 +29,11 @@ pub struct QuorumNodeStatus {
     pub clock_ahead: Option<i64>,
     /// How wrong that may be.
     pub clock_uncertainty: Duration,
+    /// The address of the server whose clock was ahead when this one became a node, if this one
+    /// votes later for that: once that clock is set right, [`set_up`](super::set_up) shortens it.
+    pub waits_for_clock_of: Option<String>,
+    /// For how long clients have missed the member of this address.
+    pub missing_for: Option<Duration>,
 }
 
 /// Whether a server votes.
@@ -47,6 +54,8 @@ pub enum QuorumVote {
     Refused(Error),
     /// It could not be asked.
     Unreachable(Error),
+    /// It is a member of the quorum that the URL does not name.
+    Unlisted,
 }
 
 impl QuorumVote {
@@ -76,7 +85,8 @@ pub fn quorum_status(config: &Config) -> Result<Vec<QuorumNodeStatus>, Error> {
 }
 
 impl Quorum {
-    /// What each server is. Stores that are no servers are left out.
+    /// What each server is, and behind them each member that is none of them. Stores that are no
+    /// servers are left out.
     fn status(&self, timeout: Duration, by: Moment) -> Vec<QuorumNodeStatus> {
         let clock = self.clock.as_ref();
         let mut answers = Vec::new();
@@ -97,6 +107,11 @@ impl Quorum {
             .iter()
             .map(|(_, answer)| answer.as_ref().ok().and_then(|(_, state)| state.view()))
             .collect();
+        let states: Vec<_> = answers
+            .iter()
+            .map(|(_, answer)| answer.as_ref().ok().map(|(_, state)| state.clone()))
+            .collect();
+        let latest = views.iter().flatten().max_by_key(|view| view.epoch).cloned();
         let mut exclusions = self.membership.exclusions(&views, clock.now()).into_iter();
         let status = |(address, answer): (String, Result<(ServerClock, ServerState), Failure>)| {
             let excluded = exclusions.next().flatten();
@@ -108,6 +123,8 @@ impl Quorum {
                 epoch: view.as_ref().map(|view| view.epoch),
                 clock_ahead: known.map(|(clock, _)| clock.ahead),
                 clock_uncertainty: known.map_or(Duration::ZERO, |(clock, _)| clock.uncertainty),
+                waits_for_clock_of: known.and_then(|(_, state)| awaited_clock(state)),
+                missing_for: None,
                 vote: match (answer, excluded) {
                     (Err(Failure::Refused(error)), _) => QuorumVote::Refused(error),
                     (Err(failure), _) => QuorumVote::Unreachable(failure.into_error()),
@@ -116,7 +133,30 @@ impl Quorum {
                 },
             }
         };
-        answers.into_iter().map(status).collect()
+        let mut all: Vec<_> = answers.into_iter().map(status).collect();
+        let Some(latest) = latest else { return all };
+        let names: Vec<_> = all.iter().map(|node| node.address.clone()).collect();
+        all.extend(unlisted(&latest, &names, &states).into_iter().map(|member| QuorumNodeStatus {
+            address: member.address.to_string(),
+            vote: QuorumVote::Unlisted,
+            quorum: Some(latest.quorum.to_string()),
+            epoch: Some(latest.epoch),
+            clock_ahead: None,
+            clock_uncertainty: Duration::ZERO,
+            waits_for_clock_of: None,
+            missing_for: None,
+        }));
+        for member in latest.members.iter() {
+            let noted = states
+                .iter()
+                .flatten()
+                .filter_map(|state| Some(missing_for(state, member.id.as_deref()?)?.0));
+            let node = all.iter_mut().find(|node| node.address == *member.address);
+            if let Some(node) = node {
+                node.missing_for = noted.max();
+            }
+        }
+        all
     }
 
     /// Whether a server that answered votes.
@@ -162,12 +202,19 @@ impl Quorum {
     }
 }
 
+/// Whose clock a server waits for, if it does.
+fn awaited_clock(state: &ServerState) -> Option<String> {
+    let clock = state.marker.as_ref()?.1.clock.as_ref()?;
+    (state.votes_from > state.time).then(|| clock.to_string())
+}
+
 /// The findings about the votes.
 fn quorum_findings(all: &[QuorumNodeStatus]) -> Vec<Finding> {
     const SUBJECT: &str = "the quorum";
     const SET_UP: &str = "`distlock quorum init`, if no lock was held there within max_lease";
     let mut findings = Vec::new();
-    let (count, needed) = (all.len(), majority(all.len()));
+    let count = all.iter().filter(|node| !matches!(node.vote, QuorumVote::Unlisted)).count();
+    let needed = majority(count);
     let votes = all.iter().filter(|node| node.vote.counts()).count();
     let seen = format!("{votes} of {count} servers vote, and {needed} are needed");
     let is_new = all.iter().all(|node| matches!(node.vote, QuorumVote::Unmarked));
@@ -193,14 +240,21 @@ fn quorum_findings(all: &[QuorumNodeStatus]) -> Vec<Finding> {
         |address, seen: String| Finding::new(FindingLevel::Warning, "quorum_node", address, seen);
     let failed =
         |address, error| Finding::failed(FindingLevel::Warning, "quorum_node", address, error);
-    for QuorumNodeStatus { address, vote, .. } in all {
+    for QuorumNodeStatus { address, vote, waits_for_clock_of, .. } in all {
         let pause = "it does not vote until every lease that it may have forgotten is over";
         findings.push(match vote {
             QuorumVote::Votes(_) => continue,
             QuorumVote::Unmarked if is_new => continue,
             QuorumVote::Paused(left) => {
-                warning(address, format!("votes in {left:.0?}")).why(pause).remedy("wait")
+                let finding = warning(address, format!("votes in {left:.0?}"));
+                match waits_for_clock_of {
+                    None => finding.why(pause).remedy("wait"),
+                    Some(clock) => finding.why(reports::awaited_clock(clock)).remedy(SET_UP),
+                }
             }
+            QuorumVote::Unlisted => warning(address, "is a member of the quorum".to_owned())
+                .why("the URL does not name it")
+                .remedy("name all members in the URL"),
             QuorumVote::Restarted(left) => {
                 let seen = format!("was restarted: votes {left:.0?} after the next attempt");
                 let remedy = "wait; `durable=yes` avoids it where appendfsync is always";
@@ -208,7 +262,7 @@ fn quorum_findings(all: &[QuorumNodeStatus]) -> Vec<Finding> {
             }
             QuorumVote::Unmarked => {
                 let why = "it does not vote until a majority of the others has recorded it";
-                let seen = "has no marker: it is new, or was emptied".to_owned();
+                let seen = "has no marker that counts: it is new, or was emptied".to_owned();
                 warning(address, seen).why(why).remedy(SET_UP)
             }
             QuorumVote::Excluded(error) | QuorumVote::Refused(error) => failed(address, error)

@@ -23,7 +23,7 @@
 --
 -- Returns {1} granted; {0, pttl, told} another owner has it (-1: for ever), or this one is closed
 -- (-2), and its release will be told of (1) or not (0); {2, token} free, and this is the token to
--- be outbid; {3, milliseconds} this node does not vote for so long (-1: it has no marker); {4} its
+-- be outbid; {3, milliseconds} this node does not vote for so long (-1: it has no marker that counts); {4} its
 -- marker says something else than the client knows; {5} this is another server than the client
 -- knows; {6, microseconds} the token is so far ahead of this node's clock, which is too far.
 --
@@ -58,6 +58,12 @@ if ARGV[7] ~= '' then
     return {4}
   end
   if marker[1] ~= server then
+    local second = string.match(redis.call('INFO', 'replication'), 'master_replid2:(%x+)')
+    if second and string.find(second, '[^0]') then
+      -- A restart from an append-only file has no history: this is one from a dump, or a promoted
+      -- replica, and counts as emptied.
+      return {3, -1}
+    end
     -- It was started again since, perhaps from an old snapshot.
     if ARGV[10] == '1' then
       redis.call('HSET', KEYS[4], 'run_id', server)

@@ -25,6 +25,22 @@ pub struct NodeView {
     pub node: Arc<str>,
     /// The present `run_id` of the server.
     pub run_id: Arc<str>,
+    /// The address of the server whose clock was ahead when this one became a node: this one votes
+    /// when the time on that clock has come.
+    pub clock: Option<Arc<str>>,
+}
+
+/// A member that clients miss, as a server has noted it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same workspace")]
+pub struct MissingMember {
+    /// The ID of the member.
+    pub id: Arc<str>,
+    /// Since when, in microseconds of the clock of the server that noted it. No client has reached
+    /// it since.
+    pub since: u64,
+    /// The first clients that missed it, two at most.
+    pub clients: Vec<Arc<str>>,
 }
 
 /// The members of a quorum.
@@ -154,6 +170,8 @@ pub struct ServerState {
     pub ballot: u64,
     /// The choice of the next members that was accepted last, with its ballot.
     pub accepted: Option<(u64, Agreement)>,
+    /// The members that clients miss.
+    pub missing: Vec<MissingMember>,
 }
 
 impl ServerState {
@@ -173,6 +191,7 @@ impl ServerState {
             is_done: false,
             ballot: 0,
             accepted: None,
+            missing: Vec::new(),
         }
     }
 
@@ -202,6 +221,10 @@ pub enum MarkerRequest<'a> {
     Accept(&'a str, u64, u64, &'a Agreement),
     /// Record these members of this epoch; with an admission, become a node.
     Record(u64, &'a Agreement, Option<&'a Admission>),
+    /// Note that this client misses these members of this quorum and epoch, and no others.
+    Note(&'a str, u64, &'a str, &'a [Arc<str>]),
+    /// Vote earlier than the marker says, on these terms.
+    Shorten(&'a Admission),
 }
 
 /// The terms on which a server becomes a node.
@@ -212,10 +235,21 @@ pub struct Admission {
     pub pause: Duration,
     /// The earliest start of the pause, in microseconds of its clock.
     pub not_before: u64,
+    /// The address of the server whose clock says so, if that is ahead; else "".
+    pub clock: Arc<str>,
     /// The marker to replace: see [`ServerState::version`].
     pub replaces: Arc<str>,
     /// Whether it chooses the next members. Otherwise it does so from the next epoch on.
     pub chooses: bool,
+}
+
+impl Admission {
+    /// Becomes a node that chooses the next members, and votes after this pause.
+    #[must_use]
+    pub fn at_once(pause: Duration, replaces: &str) -> Self {
+        let (clock, replaces) = ("".into(), replaces.into());
+        Self { pause, not_before: 0, clock, replaces, chooses: true }
+    }
 }
 
 impl OwnedFormat {
@@ -245,6 +279,7 @@ impl OwnedFormat {
                     (millis(admission.pause), number(admission.not_before))
                 });
                 let replaces = admission.map_or(String::new(), |it| it.replaces.to_string());
+                let clock = admission.map_or(String::new(), |it| it.clock.to_string());
                 let chooses = admission.is_none_or(|admission| admission.chooses);
                 vec![
                     "record".to_owned(),
@@ -257,7 +292,21 @@ impl OwnedFormat {
                     not_before,
                     replaces,
                     u8::from(!chooses).to_string(),
+                    clock,
                 ]
+            }
+            MarkerRequest::Note(quorum, epoch, client, missing) => {
+                let (epoch, client) = (number(epoch), client.to_owned());
+                vec!["note".to_owned(), quorum.to_owned(), epoch, missing.join(" "), client]
+            }
+            MarkerRequest::Shorten(Admission { pause, not_before, clock, replaces, .. }) => {
+                let mut told = vec![String::new(); 11];
+                told[0] = "shorten".to_owned();
+                told[6] = millis(*pause);
+                told[7] = number(*not_before);
+                told[8] = replaces.to_string();
+                told[10] = clock.to_string();
+                told
             }
         };
         let words: Vec<_> = [run_id]
@@ -289,6 +338,7 @@ fn state(reply: &Reply) -> Option<ServerState> {
         is_done: *done == 1,
         ballot: number(7).unwrap_or(0),
         accepted: number(8).zip(field(9).and_then(|text| Agreement::parse(&text))),
+        missing: field(13).map(|text| missing(&text)).unwrap_or_default(),
         ..ServerState::of(&run_id)
     };
     let Some(quorum) = field(0) else { return Some(state) };
@@ -306,8 +356,20 @@ fn state(reply: &Reply) -> Option<ServerState> {
     state.is_new = node == run_id && number(10).is_some_and(|since| since > time);
     let agreed =
         Agreement { quorum: Arc::clone(&quorum), members: members.clone(), max_lease, keep };
-    state.marker = Some((agreed, NodeView { quorum, epoch, members, node, run_id }));
+    let clock = field(12).map(Arc::from);
+    state.marker = Some((agreed, NodeView { quorum, epoch, members, node, run_id, clock }));
     Some(state)
+}
+
+/// Reads the list of missing members.
+fn missing(text: &str) -> Vec<MissingMember> {
+    let member = |text: &str| {
+        let mut parts = text.splitn(3, '@');
+        let (id, since) = (parts.next()?.into(), parts.next()?.parse().ok()?);
+        let clients = parts.next()?.split(',').map(Arc::from).collect();
+        Some(MissingMember { id, since, clients })
+    };
+    text.split(' ').filter_map(member).collect()
 }
 
 #[cfg(test)]
@@ -318,7 +380,7 @@ mod tests {
         Reply::Bulk(text.as_bytes().to_vec())
     }
 
-    fn seen(run_id: &str, fields: [&str; 12]) -> Option<ServerState> {
+    fn seen<const FIELDS: usize>(run_id: &str, fields: [&str; FIELDS]) -> Option<ServerState> {
         let field = |text: &&str| if text.is_empty() { Reply::Nil } else { bulk(text) };
         let fields = fields.iter().map(field).collect();
         state(&Reply::Array(vec![bulk(run_id), Reply::Int(5), Reply::Array(fields), Reply::Int(0)]))
@@ -350,6 +412,17 @@ mod tests {
         assert_eq!(&*seen("new", fields).unwrap().marker.unwrap().1.run_id, "new");
         let copy = seen("c3", fields).unwrap();
         assert!(copy.is_copy && copy.marker.is_none());
+    }
+
+    #[test]
+    fn missing_members_and_whose_clock_decides_are_parsed() {
+        let noted = "a1@5@one c3@7@one,two";
+        let fields = ["q", "2", MEMBERS, "1", "2", "a1", "a1", "", "", "", "5", "2", "h:3", noted];
+        let state = seen("a1", fields).unwrap();
+        let missing: Vec<_> =
+            state.missing.iter().map(|it| (&*it.id, it.since, it.clients.len())).collect();
+        assert_eq!(missing, [("a1", 5, 1), ("c3", 7, 2)]);
+        assert_eq!(state.view().unwrap().clock.as_deref(), Some("h:3"));
     }
 
     #[test]

@@ -5,7 +5,9 @@ mod marker;
 mod proposal;
 mod requests;
 
-pub use marker::{Admission, Agreement, MarkerRequest, Member, Members, NodeView, ServerState};
+pub use marker::{
+    Admission, Agreement, MarkerRequest, Member, Members, MissingMember, NodeView, ServerState,
+};
 pub use proposal::{ProposalReply, ServerInfo, VoteTerms};
 pub use requests::Response;
 

@@ -1,0 +1,132 @@
+//! Members that clients miss. The markers of the others say since when, so that what one client
+//! began another one continues, and a client that reaches the member ends it.
+
+use super::majority::majority;
+use super::membership_update::mark;
+use super::quorum::Quorum;
+use lock_redis::parts::{MarkerRequest, Members, MissingMember, NodeView, ServerState};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// When a missing member may be replaced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Absence {
+    /// When it has been noted for this time.
+    Noted(Duration),
+    /// At once: an operator declares it.
+    Declared,
+}
+
+impl Absence {
+    /// Whether so many clients agree that a member is missing, as most of the servers noted it
+    /// that have recorded the present members.
+    pub(super) fn is_agreed(
+        self,
+        id: &str,
+        clients: usize,
+        recorded: &[&ServerState],
+        members: usize,
+    ) -> bool {
+        let Self::Noted(time) = self else { return true };
+        let is_long = |state: &&ServerState| {
+            missing_for(state, id).is_some_and(|(missing, _)| missing >= time)
+        };
+        let noted: Vec<_> = recorded.iter().copied().filter(is_long).collect();
+        let names = noted.iter().filter_map(|state| missing_for(state, id));
+        let names: HashSet<_> = names.flat_map(|(_, note)| &note.clients).collect();
+        noted.len() >= majority(members) && names.len() >= clients
+    }
+}
+
+/// For how long a server has noted that a member is missing, and its note.
+pub(super) fn missing_for<'a>(
+    state: &'a ServerState,
+    id: &str,
+) -> Option<(Duration, &'a MissingMember)> {
+    let note = state.missing.iter().find(|note| *note.id == *id)?;
+    Some((Duration::from_micros(state.time.saturating_sub(note.since)), note))
+}
+
+/// The members that none of these servers is.
+pub(super) fn absent(members: &Members, states: &[Option<ServerState>]) -> Vec<Arc<str>> {
+    let states = || states.iter().flatten();
+    let nodes = states().filter_map(|state| Some(&state.marker.as_ref()?.1.node));
+    let present: HashSet<_> = nodes.chain(states().map(|state| &state.run_id)).collect();
+    let ids = members.iter().filter_map(|member| member.id.as_ref());
+    ids.filter(|id| !present.contains(id)).cloned().collect()
+}
+
+impl Quorum {
+    /// Has the servers of this view note which of its members this client misses, where they say
+    /// something else. Returns the states after that.
+    pub(super) fn note_missing(
+        &self,
+        states: &[Option<ServerState>],
+        view: &NodeView,
+    ) -> Vec<Option<ServerState>> {
+        let absent: Arc<[_]> = absent(&view.members, states).into();
+        let is_noted = |state: &ServerState| {
+            let knows = |id: &Arc<str>| {
+                missing_for(state, id).is_some_and(|(_, note)| {
+                    let is_named = note.clients.iter().any(|client| **client == *self.client);
+                    (is_named || note.clients.len() > 1) && note.since <= state.time
+                })
+            };
+            state.missing.len() == absent.len() && absent.iter().all(knows)
+        };
+        let is_to_note = |state: &ServerState| {
+            let is_of_it = state.marker.as_ref().is_some_and(|(_, its)| {
+                (&its.quorum, its.epoch) == (&view.quorum, view.epoch)
+                    && view.members.contain(&its.node)
+            });
+            is_of_it && !is_noted(state)
+        };
+        let nodes = states.iter().enumerate();
+        let nodes: Vec<_> = nodes
+            .filter(|(_, state)| state.as_ref().is_some_and(is_to_note))
+            .map(|(at, _)| at)
+            .collect();
+        if nodes.is_empty() {
+            return states.to_vec();
+        }
+        let (quorum, epoch, client) =
+            (Arc::clone(&view.quorum), view.epoch, Arc::clone(&self.client));
+        let noted = self.ask_nodes(states, &nodes, move |context, run_id, by| {
+            mark(context, run_id, &MarkerRequest::Note(&quorum, epoch, &client, &absent), by)
+        });
+        let after = |before: &Option<ServerState>| {
+            let before = before.as_ref()?;
+            let is_same = |state: &&ServerState| state.run_id == before.run_id;
+            Some(noted.iter().find(is_same).unwrap_or(before).clone())
+        };
+        states.iter().map(after).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noting(since: u64, clients: &[&str]) -> ServerState {
+        let clients = clients.iter().map(|client| Arc::from(*client)).collect();
+        let missing = vec![MissingMember { id: "b".into(), since, clients }];
+        ServerState { time: 70_000_000, missing, ..ServerState::of("a") }
+    }
+
+    #[test]
+    fn member_is_missing_when_a_majority_has_noted_it_for_long_enough() {
+        let minute = Absence::Noted(Duration::from_secs(60));
+        let agreed = |states: &[&ServerState], clients| minute.is_agreed("b", clients, states, 3);
+        let (old, new) = (noting(0, &["one"]), noting(20_000_000, &["one"]));
+        assert!(agreed(&[&old, &old], 1));
+        assert!(!agreed(&[&old, &old], 2), "one client may have the wrong address");
+        assert!(!agreed(&[&old, &new], 1), "a client reached it there since");
+        assert!(!agreed(&[&old], 1));
+        let two = noting(0, &["two"]);
+        assert!(agreed(&[&old, &two], 2));
+        assert!(Absence::Declared.is_agreed("b", 2, &[], 3));
+        let ahead = noting(90_000_000, &["one"]);
+        assert!(!agreed(&[&old, &ahead], 1), "its clock was set back");
+    }
+}
