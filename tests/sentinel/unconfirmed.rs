@@ -10,9 +10,9 @@ use distlock_tests::time::eventually;
 
 const NAME: &str = "unconfirmed";
 
-/// Far longer than the test takes, so that neither a renewal nor the server reports the loss before
-/// its end.
-const LEASE: &str = "watchdog=120s&tracking=off";
+/// Far longer than the test takes, and not renewed: else the renewal that follows a switch, or the
+/// server, would report the loss before the end of the test.
+const LEASE: &str = "lease=120s&tracking=off";
 
 /// Cuts the links of all replicas: those that are not paused reconnect, and no data for the others
 /// waits in a socket.

@@ -145,6 +145,7 @@ mod tests {
             run_id: None,
             replicas: Vec::new(),
             replica_ids: Vec::new(),
+            has_unheard: false,
             replicas_down: Vec::new(),
             quorum: None,
             down_after: None,

@@ -116,6 +116,7 @@ mod tests {
             run_id: None,
             asked: Moment::from_nanos(0),
             replica_ids: Vec::new(),
+            has_unheard: false,
             replicas: Vec::new(),
             replicas_down: Vec::new(),
             quorum: Some(4),

@@ -9,7 +9,7 @@
 use super::instance::{MasterReport, SentinelInstance, SentinelReply};
 use super::round::{Rounds, Said};
 use super::watcher_signal::WatcherSignal;
-use crate::connection::{Address, Endpoint};
+use crate::connection::{Address, AddressMap, Endpoint};
 use crate::node::{Account, NodeSettings, deployments};
 use lock_core::backend::{Failure, contain, no_thread, run_in_background};
 use lock_core::{Error, Moment};
@@ -28,6 +28,7 @@ const SURVEYS: usize = 2;
 /// The sentinels of a master.
 pub(super) struct SentinelSet {
     master: String,
+    addresses: Arc<AddressMap>,
     members: Mutex<Vec<Arc<SentinelInstance>>>,
     /// Told of everything that the sentinels tell.
     signal_to_watcher: Arc<WatcherSignal>,
@@ -70,6 +71,12 @@ pub(super) struct Agreement {
     /// How many replicas may be promoted: those that at least one of the sentinels has heard and
     /// does not hold for down.
     pub(super) replicas: u32,
+    /// The replicas that they know by their `run_id`.
+    pub(super) replica_ids: Vec<(Address, String)>,
+    /// Whether one of them has yet to hear a replica.
+    pub(super) has_unheard: bool,
+    /// One of the sentinels that say so.
+    pub(super) said_by: Address,
 }
 
 impl SentinelSet {
@@ -77,31 +84,54 @@ impl SentinelSet {
     pub(super) fn new(
         master: &str,
         given: impl IntoIterator<Item = Address>,
+        addresses: AddressMap,
         settings: &NodeSettings,
         signal_to_watcher: Arc<WatcherSignal>,
     ) -> Result<Self, Error> {
         let sentinel_set = Self {
             master: master.to_owned(),
+            addresses: Arc::new(addresses),
             members: Mutex::default(),
             rounds: Arc::new(Rounds::new(Arc::clone(&signal_to_watcher))),
             signal_to_watcher,
             ours: Mutex::default(),
         };
         for address in given {
-            let member = sentinel_set.member(address, true, settings)?;
+            let member = sentinel_set.member(address, None, settings)?;
             sentinel_set.members.lock().push(Arc::new(member));
         }
         Ok(sentinel_set)
     }
 
+    /// The sentinel at this address, which this other one announced; `None`: the URL has it.
     fn member(
         &self,
         address: Address,
-        given: bool,
+        announced_by: Option<&Address>,
         settings: &NodeSettings,
     ) -> Result<SentinelInstance, Error> {
         let place = Endpoint::tcp(&address.host, address.port);
-        Ok(SentinelInstance::new(address, given, settings.sentinel_dialer(place)?))
+        let advice = announced_by.map(|by| {
+            format!(
+                "the sentinel at {by} announced this sentinel: if clients reach it at another \
+                 address, set `address_map=ANNOUNCED=REAL` in the URL, or `sentinel announce-ip` \
+                 and `sentinel announce-port` in its configuration"
+            )
+        });
+        let dialer = settings.sentinel_dialer(place, advice)?;
+        let addresses = Arc::clone(&self.addresses);
+        Ok(SentinelInstance::new(address, announced_by.is_none(), dialer, addresses))
+    }
+
+    /// Where this server is reached, and what to say where it is not.
+    pub(super) fn reach(&self, agreement: &Agreement) -> (Address, String) {
+        let Agreement { master, said_by, .. } = agreement;
+        let advice = format!(
+            "the sentinel at {said_by} announced {master} as the master: if clients reach it at \
+             another address, set `address_map={master}=REAL` in the URL, or `replica-announce-ip` \
+             and `replica-announce-port` in its configuration"
+        );
+        (self.addresses.real(master), advice)
     }
 
     /// Listens to the news of all that are known.
@@ -296,8 +326,11 @@ impl SentinelSet {
 
     /// Adds the sentinels that known ones list, and removes silent ones that are listed no more.
     fn learn(&self, counted: &[&MasterReport], settings: &NodeSettings) {
-        let told: Vec<_> =
-            counted.iter().flat_map(|report| report.account.listed.iter().cloned()).collect();
+        let told: Vec<_> = counted
+            .iter()
+            .flat_map(|report| report.account.listed.iter().map(|it| (it, &report.account)))
+            .map(|((id, address), account)| (id.clone(), address.clone(), &account.asked_at))
+            .collect();
         let counts = |member: &SentinelInstance| {
             counted.iter().any(|report| report.account.asked_at == member.address)
         };
@@ -305,13 +338,13 @@ impl SentinelSet {
         let (kept, gone) = std::mem::take(&mut *members).into_iter().partition(
             |member: &Arc<SentinelInstance>| {
                 let has_reported =
-                    told.is_empty() || told.iter().any(|(_, it)| *it == member.address);
+                    told.is_empty() || told.iter().any(|(_, it, _)| *it == member.address);
                 member.is_given || has_reported || counts(member)
             },
         );
         *members = kept;
         let mut fresh = Vec::new();
-        for (id, address) in told {
+        for (id, address, by) in told {
             let is_known = members.iter().any(|member| {
                 member.address == address || member.id().is_some_and(|known| known == id)
             });
@@ -320,7 +353,7 @@ impl SentinelSet {
                 continue;
             }
             // An address that cannot be used is no loss: the sentinel that named it can be asked.
-            if let Ok(member) = self.member(address, false, settings) {
+            if let Ok(member) = self.member(address, Some(by), settings) {
                 let member = Arc::new(member);
                 members.push(Arc::clone(&member));
                 fresh.push(member);
@@ -356,10 +389,26 @@ impl SentinelSet {
             .filter(|replica| **replica != master)
             .collect();
         let replicas = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
+        let replica_ids = supporting().flat_map(|report| report.replica_ids.iter().cloned());
+        let replica_ids = replica_ids.filter(|(address, _)| *address != master).collect();
+        let has_unheard = supporting().any(|report| report.has_unheard);
+        let said_by = supporting().map(|report| report.account.asked_at.clone()).next();
+        let said_by = said_by.expect("the latest is among them");
         let supporters = supporting().filter(|report| report.asked >= since).count();
         let by_majority = supporters * 2 > self.ours.lock().ids.len();
         let run_id = run_id.map(str::to_owned);
-        Agreement { run_id, master, epoch, by_majority, are_others: false, replicas }
+        let are_others = false;
+        Agreement {
+            master,
+            epoch,
+            run_id,
+            by_majority,
+            are_others,
+            replicas,
+            replica_ids,
+            has_unheard,
+            said_by,
+        }
     }
 
     /// None of them names the master: what each says, and what may be done about it. If more than
