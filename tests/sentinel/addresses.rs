@@ -34,7 +34,9 @@ fn unreachable_sentinel_is_reported_with_its_announcer_and_remedies() {
     let sentinel = Liar::naming(server.port(), 1);
     sentinel.know("a", &[("b".to_owned(), dead)]);
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
-    let config = Config::from_url(&sentinel.url()).unwrap();
+    // A user that may ask for all that a diagnosis looks at.
+    let url = format!("redis+sentinel://127.0.0.1:{}/mymaster", sentinel.port());
+    let config = Config::from_url(&url).unwrap();
     let backend = SentinelBackend::new(&config, &context).unwrap();
     let findings = backend.diagnose(SystemClock.now() + Duration::from_secs(10)).unwrap();
     let found = findings.iter().find(|it| it.subject.ends_with(&dead.to_string()));
