@@ -1,6 +1,8 @@
 //! What a URL says of one server, and of a master and its sentinels: addresses, credentials, TLS.
 
-use crate::connection::{AddressMap, CredentialsSource, Endpoint, PasswordSource, TlsOptions, TlsSettings};
+use crate::connection::{
+    AddressMap, CredentialsSource, Endpoint, PasswordSource, TlsOptions, TlsSettings,
+};
 use lock_core::{Config, Error, Secret};
 use std::sync::Arc;
 

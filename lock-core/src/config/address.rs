@@ -192,8 +192,14 @@ mod tests {
     #[test]
     fn credentials_before_a_later_host_are_refused_without_the_secret() {
         for scheme in [
-            "redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster",
-            "rediss+cluster", "redlock", "redlocks",
+            "redis",
+            "rediss",
+            "redis+sentinel",
+            "rediss+sentinel",
+            "redis+cluster",
+            "rediss+cluster",
+            "redlock",
+            "redlocks",
         ] {
             for hosts in [
                 "u:s3cr@a:26379,u:s3cr@b:26379",

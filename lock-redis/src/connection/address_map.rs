@@ -31,7 +31,11 @@ impl AddressMap {
     ///
     /// [`Error::is_configuration`] if it cannot be read.
     pub fn of(config: &Config) -> Result<Self, Error> {
-        config.scheme_option(Self::OPTION).map(Self::read).transpose().map(Option::unwrap_or_default)
+        config
+            .scheme_option(Self::OPTION)
+            .map(Self::read)
+            .transpose()
+            .map(Option::unwrap_or_default)
     }
 
     /// Parses `announced=real`, with commas between pairs; both sides are `host:port`, or both are
@@ -186,9 +190,30 @@ mod tests {
     #[test]
     fn malformed_address_map_is_refused_with_an_example() {
         for text in [
-            "", "a", "a:1", "a:1=b", "a=b:1", "a=", "=b", ":1=b:1", "a:1=b:1,", "a b=c", "a:=b:1",
-            "a:0=b:1", "a:+1=b:1", "a:65536=b:1", "a:1:2=b:1", "[a]=b", "[::1=b", "::1]=b",
-            "[::1]7=b:7", "[]=b", "[10.0.0.1]:7=b:7", "1:2:3=b", "::1:7000:=b:1", "fe80::1%e=b",
+            "",
+            "a",
+            "a:1",
+            "a:1=b",
+            "a=b:1",
+            "a=",
+            "=b",
+            ":1=b:1",
+            "a:1=b:1,",
+            "a b=c",
+            "a:=b:1",
+            "a:0=b:1",
+            "a:+1=b:1",
+            "a:65536=b:1",
+            "a:1:2=b:1",
+            "[a]=b",
+            "[::1=b",
+            "::1]=b",
+            "[::1]7=b:7",
+            "[]=b",
+            "[10.0.0.1]:7=b:7",
+            "1:2:3=b",
+            "::1:7000:=b:1",
+            "fe80::1%e=b",
         ] {
             let error = AddressMap::read(text).unwrap_err();
             assert!(error.is_configuration(), "{text}");

@@ -65,14 +65,13 @@ impl SentinelBackend {
         let settings = NodeSettings::new(config, address.database, context, format)?;
         let signal_to_watcher = Arc::new(WatcherSignal::default());
         let given = address.sentinels.into_iter().map(|(host, port)| Address::new(&host, port));
-        let sentinel_set =
-            SentinelSet::new(
-                &address.master,
-                given,
-                address.addresses,
-                &settings,
-                Arc::clone(&signal_to_watcher),
-            )?;
+        let sentinel_set = SentinelSet::new(
+            &address.master,
+            given,
+            address.addresses,
+            &settings,
+            Arc::clone(&signal_to_watcher),
+        )?;
         Ok(Self { tracker: MasterTracker::new(sentinel_set, settings, signal_to_watcher) })
     }
 
@@ -351,7 +350,7 @@ fn over(master: &Master) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sentinel::sentinel_set::Agreement;
+    use crate::sentinel::agreement::Agreement;
     use lock_core::{ClientId, Clock, SystemClock};
     use std::time::Duration;
 
@@ -382,7 +381,7 @@ mod tests {
             by_majority,
             are_others: false,
             replicas: 0,
-            replica_ids: Vec::new(),
+            replica_ids: None,
             has_unheard: false,
         }
     }
@@ -496,7 +495,7 @@ mod tests {
             let before = backend.tracker.number();
             let run_id = run_id.map(str::to_owned);
             // Known, as the replicas were by which it was replaced.
-            let replica_ids = vec![(Address::new("127.0.0.1", 3), "a".to_owned())];
+            let replica_ids = Some(vec![(Address::new("127.0.0.1", 3), "a".to_owned())]);
             let agreement = Agreement { run_id, replica_ids, ..agreement(port, epoch, false) };
             backend.tracker.adopt(&agreement).unwrap();
             backend.tracker.number() != before

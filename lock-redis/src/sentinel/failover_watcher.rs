@@ -63,9 +63,14 @@ mod tests {
         let format = Format::of(&config).unwrap();
         let settings = NodeSettings::new(&config, 0, &context, format).unwrap();
         let signal_to_watcher = Arc::<WatcherSignal>::default();
-        let sentinel_set =
-            SentinelSet::new("m", [], AddressMap::default(), &settings, Arc::clone(&signal_to_watcher))
-                .unwrap();
+        let sentinel_set = SentinelSet::new(
+            "m",
+            [],
+            AddressMap::default(),
+            &settings,
+            Arc::clone(&signal_to_watcher),
+        )
+        .unwrap();
         let tracker = MasterTracker::new(sentinel_set, settings, Arc::clone(&signal_to_watcher));
         let by = SystemClock.now() + Duration::from_secs(10);
         let wait_while = |is: &dyn Fn() -> bool| {

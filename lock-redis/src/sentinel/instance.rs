@@ -3,8 +3,8 @@
 use super::answers::Answers;
 use super::watcher_signal::WatcherSignal;
 use crate::connection::{
-    Address, AddressMap, BorrowedConnection, Connection, ConnectionLike, Dialer, PoolSlot, Reply, Request,
-    ServerError,
+    Address, AddressMap, BorrowedConnection, Connection, ConnectionLike, Dialer, PoolSlot, Reply,
+    Request, ServerError,
 };
 use crate::node::Account;
 use crate::pubsub::{ChannelKind, Subscriber, Tracking};
@@ -27,8 +27,8 @@ pub(super) struct MasterReport {
     pub(super) asked: Moment,
     /// The replicas that it has heard and does not hold for down.
     pub(super) replicas: Vec<Address>,
-    /// The replicas that it knows by their `run_id`, down or not.
-    pub(super) replica_ids: Vec<(Address, String)>,
+    /// The replicas that it knows by their `run_id`, down or not; `None` where it may not be asked.
+    pub(super) replica_ids: Option<Vec<(Address, String)>>,
     /// Whether it knows replicas that it has not heard yet, and does not hold for down.
     pub(super) has_unheard: bool,
     /// Those that it holds for down.
@@ -44,7 +44,7 @@ pub(super) struct MasterReport {
 /// What came of asking a sentinel.
 #[derive(Clone, Debug)]
 pub(super) enum SentinelReply {
-    MasterReport(MasterReport),
+    MasterReport(Box<MasterReport>),
     /// It watches no master of this name, but these.
     Unknown(Vec<String>),
     Failed(Failure),
@@ -184,21 +184,27 @@ impl SentinelInstance {
                 .collect(),
         };
         match (epoch, master_address(address)) {
-            (Some(epoch), Some(master)) => Ok(SentinelReply::MasterReport(MasterReport {
-                quorum: about.get("quorum").and_then(|quorum| quorum.parse().ok()),
-                down_after: about
-                    .get("down-after-milliseconds")
-                    .and_then(|millis| millis.parse().ok().map(Duration::from_millis)),
-                replicas_down: each(replicas).filter_map(|fields| down_replica(&fields)).collect(),
-                run_id: run_id(&about, &master),
-                master,
-                epoch,
-                asked,
-                replicas: each(replicas).filter_map(|fields| replica(&fields)).collect(),
-                replica_ids: each(replicas).filter_map(|fields| replica_id(&fields)).collect(),
-                has_unheard: each(replicas).any(|fields| is_unheard(&fields)),
-                account,
-            })),
+            (Some(epoch), Some(master)) => {
+                Ok(SentinelReply::MasterReport(Box::new(MasterReport {
+                    quorum: about.get("quorum").and_then(|quorum| quorum.parse().ok()),
+                    down_after: about
+                        .get("down-after-milliseconds")
+                        .and_then(|millis| millis.parse().ok().map(Duration::from_millis)),
+                    replicas_down: each(replicas)
+                        .filter_map(|fields| down_replica(&fields))
+                        .collect(),
+                    run_id: run_id(&about, &master),
+                    master,
+                    epoch,
+                    asked,
+                    replicas: each(replicas).filter_map(|fields| replica(&fields)).collect(),
+                    replica_ids: replicas
+                        .as_array()
+                        .map(|it| it.iter().filter_map(|it| replica_id(&fields(it))).collect()),
+                    has_unheard: each(replicas).any(|fields| is_unheard(&fields)),
+                    account,
+                })))
+            }
             _ => Err(self.nonsense(link)),
         }
     }

@@ -5,9 +5,10 @@
 //! there and woken. What an old master answers is not believed: see
 //! [`SentinelBackend`](super::SentinelBackend).
 
+use super::agreement::Agreement;
 use super::diagnosis;
 use super::recent_releases::RecentReleases;
-use super::sentinel_set::{Agreement, PresentMaster, SentinelSet};
+use super::sentinel_set::{PresentMaster, SentinelSet};
 use super::succession::{Claim, Succession};
 use super::watcher_signal::WatcherSignal;
 use crate::connection::single_flight::{
@@ -292,7 +293,8 @@ impl MasterTracker {
 
     /// Follows what was answered after the last question had been judged.
     pub(super) fn hear_late(&self) {
-        if let Some(agreement) = self.sentinel_set.hear_late(&self.settings, &self.known_of_present())
+        if let Some(agreement) =
+            self.sentinel_set.hear_late(&self.settings, &self.known_of_present())
         {
             // Refused only where the next question is, too.
             let _followed = self.adopt(&agreement);
@@ -342,8 +344,7 @@ impl MasterTracker {
             let unknown = "no sentinel has said how many replicas there are";
             known.ok_or_else(|| Error::unavailable(unknown))
         });
-        let node = 
-            self.settings.master_on(&host, port, run_id.as_deref(), count, advice);
+        let node = self.settings.master_on(&host, port, run_id.as_deref(), count, advice);
         let node = node.map_err(Failure::Refused)?;
         // A waiter asks for nothing that could fail.
         let signal_to_watcher = Arc::clone(&self.signal_to_watcher);
@@ -363,7 +364,7 @@ impl MasterTracker {
         if let Some(old) = old {
             old.node.retire();
             // What the new one lacks is lost, and known to be so before the next renewal is due.
-            self.settings.notices().changed(None);
+            self.settings.notices().verify_held();
             // It has something to give back there.
             self.signal_to_watcher.nudge();
         }
@@ -373,7 +374,12 @@ impl MasterTracker {
 
     /// Whether this server, which no sentinel had listed as a replica, is followed: one lease after
     /// it was named first, and not while a lock may be held on the present master.
-    fn may_follow_stranger(&self, state: &mut State, present: &Master, agreement: &Agreement) -> bool {
+    fn may_follow_stranger(
+        &self,
+        state: &mut State,
+        present: &Master,
+        agreement: &Agreement,
+    ) -> bool {
         let now = self.now();
         let (since, is_news) = state.succession.note_stranger(agreement, now);
         self.has_stranger.store(true, Ordering::SeqCst);

@@ -6,6 +6,7 @@
 //! watches the very master: an address may lead to a Sentinel of another deployment by now. At
 //! first the deployment is the one that most of the URL's Sentinels belong to.
 
+use super::agreement::Agreement;
 use super::instance::{MasterReport, SentinelInstance, SentinelReply};
 use super::round::{Rounds, Said};
 use super::watcher_signal::WatcherSignal;
@@ -55,28 +56,6 @@ pub(super) struct PresentMaster {
     /// Whether nothing was heard of it for a lease, and no lock is held there any more that this
     /// client was granted.
     pub(super) is_gone: bool,
-}
-
-/// What they say together.
-#[derive(Clone, Debug)]
-pub(super) struct Agreement {
-    pub(super) master: Address,
-    pub(super) epoch: u64,
-    /// The `run_id` of the master, as most of them say that say it.
-    pub(super) run_id: Option<String>,
-    /// Whether more than half of all known sentinels say so.
-    pub(super) by_majority: bool,
-    /// Whether they are of another deployment than those before, which are gone.
-    pub(super) are_others: bool,
-    /// How many replicas may be promoted: those that at least one of the sentinels has heard and
-    /// does not hold for down.
-    pub(super) replicas: u32,
-    /// The replicas that they know by their `run_id`.
-    pub(super) replica_ids: Vec<(Address, String)>,
-    /// Whether one of them has yet to hear a replica.
-    pub(super) has_unheard: bool,
-    /// One of the sentinels that say so.
-    pub(super) said_by: Address,
 }
 
 impl SentinelSet {
@@ -196,7 +175,7 @@ impl SentinelSet {
             return Err(self.no_agreement(members, &said));
         }
         self.learn(&counted, settings);
-        let agreement = self.judge(&counted, since);
+        let agreement = Agreement::of(&counted, since, self.ours.lock().ids.len());
         // What the ones before counted does not matter to these.
         Ok(Agreement { by_majority: agreement.by_majority || are_others, are_others, ..agreement })
     }
@@ -294,12 +273,7 @@ impl SentinelSet {
         format!("the sentinels of `{}`", self.master.escape_debug())
     }
 
-    fn send_to_all(
-        &self,
-        members: &[Arc<SentinelInstance>],
-        now: Moment,
-        settings: &NodeSettings,
-    ) {
+    fn send_to_all(&self, members: &[Arc<SentinelInstance>], now: Moment, settings: &NodeSettings) {
         members.iter().for_each(|member| self.send(member, now, settings));
     }
 
@@ -363,51 +337,6 @@ impl SentinelSet {
         let _gone: Vec<_> = gone;
         for member in fresh {
             member.listen(&self.master, &self.signal_to_watcher);
-        }
-    }
-
-    /// What they say together; there is one at least.
-    ///
-    /// For a majority only those count that were asked in this round: an answer to an earlier
-    /// question may be older than what another one says.
-    fn judge(&self, counted: &[&MasterReport], since: Moment) -> Agreement {
-        let epoch = counted.iter().map(|report| report.epoch).max().unwrap_or_default();
-        let same = |master: &Address| {
-            counted.iter().filter(|it| it.epoch == epoch && it.master == *master).count()
-        };
-        let of_latest = counted.iter().filter(|report| report.epoch == epoch);
-        let master = of_latest
-            .map(|report| report.master.clone())
-            .max_by_key(|master| same(master))
-            .expect("the latest is among them");
-        let supporting = || counted.iter().filter(|it| it.epoch == epoch && it.master == master);
-        let run_id = most_frequent(supporting().filter_map(|it| it.run_id.as_deref()));
-        let replicas: HashSet<_> = supporting()
-            .flat_map(|report| &report.replicas)
-            // The leader of the failover names the new one already, and lists it as a replica of
-            // the old one.
-            .filter(|replica| **replica != master)
-            .collect();
-        let replicas = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
-        let replica_ids = supporting().flat_map(|report| report.replica_ids.iter().cloned());
-        let replica_ids = replica_ids.filter(|(address, _)| *address != master).collect();
-        let has_unheard = supporting().any(|report| report.has_unheard);
-        let said_by = supporting().map(|report| report.account.asked_at.clone()).next();
-        let said_by = said_by.expect("the latest is among them");
-        let supporters = supporting().filter(|report| report.asked >= since).count();
-        let by_majority = supporters * 2 > self.ours.lock().ids.len();
-        let run_id = run_id.map(str::to_owned);
-        let are_others = false;
-        Agreement {
-            master,
-            epoch,
-            run_id,
-            by_majority,
-            are_others,
-            replicas,
-            replica_ids,
-            has_unheard,
-            said_by,
         }
     }
 
@@ -548,18 +477,9 @@ fn once<'a>(reports: impl Iterator<Item = &'a MasterReport>) -> Vec<&'a MasterRe
     reports.filter(|report| ids.insert(report.account.id.as_str())).collect()
 }
 
-/// What most of them are; `None` if no one is more frequent than all others.
-fn most_frequent<'a>(all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let mut counts = HashMap::<_, usize>::new();
-    all.for_each(|one| *counts.entry(one).or_default() += 1);
-    let most = counts.values().copied().max()?;
-    let mut first = counts.into_iter().filter(|(_, count)| *count == most);
-    first.next().filter(|_| first.next().is_none()).map(|(one, _)| one)
-}
-
 fn reports(said: &[Option<SentinelReply>]) -> impl Iterator<Item = &MasterReport> {
     said.iter().filter_map(|said| match said {
-        Some(SentinelReply::MasterReport(report)) => Some(report),
+        Some(SentinelReply::MasterReport(report)) => Some(&**report),
         _ => None,
     })
 }

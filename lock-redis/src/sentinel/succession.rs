@@ -4,7 +4,7 @@
 //! their masters by one name merge when an address is reused, and then all of them name a stranger,
 //! which has none of our locks: it is not followed as long as one of these may be held.
 
-use super::sentinel_set::Agreement;
+use super::agreement::Agreement;
 use crate::connection::Address;
 use lock_core::{Error, Moment};
 use std::time::Duration;
@@ -41,17 +41,20 @@ pub(super) enum Claim {
 
 impl Succession {
     /// The sentinels name the present master, or the next one, which is followed.
+    ///
+    /// Where they may not be asked for replicas, or do not say which servers these are, any server
+    /// may be the next.
     pub(super) fn note(&mut self, agreement: &Agreement) {
+        self.stranger = None;
+        let Some(replicas) = &agreement.replica_ids else { return };
         let master = agreement.run_id.iter().map(|id| (&agreement.master, id));
-        let replicas = agreement.replica_ids.iter().map(|(address, id)| (address, id));
-        for (address, id) in replicas.chain(master) {
+        for (address, id) in replicas.iter().map(|(address, id)| (address, id)).chain(master) {
             self.says_ids = true;
             self.known.retain(|(_, known)| known != id);
             self.known.push((address.clone(), id.clone()));
         }
         let surplus = self.known.len().saturating_sub(MOST);
         self.known.drain(..surplus);
-        self.stranger = None;
     }
 
     /// Whether the server that is named may take the place of the master that is known.
@@ -117,7 +120,9 @@ mod tests {
             by_majority: true,
             are_others: false,
             replicas: 0,
-            replica_ids: replicas.iter().map(|(port, id)| (at(*port), (*id).to_owned())).collect(),
+            replica_ids: Some(
+                replicas.iter().map(|(port, id)| (at(*port), (*id).to_owned())).collect(),
+            ),
             has_unheard: false,
             said_by: at(9),
         }
@@ -145,6 +150,9 @@ mod tests {
         // A restarted replica is known once it is listed again.
         succession.note(&agreement(2, Some("b"), &[(3, "d")]));
         assert_eq!(claim(&succession, 3, None), known("d"));
+        let mut unlisted = Succession::default();
+        unlisted.note(&Agreement { replica_ids: None, ..agreement(1, Some("a"), &[]) });
+        assert_eq!(claim(&unlisted, 4, Some("x")), known("x"), "replicas may not be listed");
         let others = Agreement { are_others: true, ..agreement(4, Some("x"), &[]) };
         assert_eq!(succession.claim(&others), known("x"), "the deployment was replaced");
     }
@@ -153,9 +161,8 @@ mod tests {
     fn stranger_is_reported_once_and_counted_from_the_first_word() {
         let mut succession = Succession::default();
         let at = |seconds| Moment::from_nanos(1) + Duration::from_secs(seconds);
-        let mut note = |port, run_id, now| {
-            succession.note_stranger(&agreement(port, run_id, &[]), at(now))
-        };
+        let mut note =
+            |port, run_id, now| succession.note_stranger(&agreement(port, run_id, &[]), at(now));
         assert_eq!(note(4, None, 1), (at(1), true));
         assert_eq!(note(4, Some("x"), 2), (at(1), true), "now it is known which one");
         assert_eq!(note(4, Some("x"), 3), (at(1), false));
