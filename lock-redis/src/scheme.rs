@@ -2,6 +2,7 @@
 //! `redis+sentinel://` and `rediss+sentinel://`.
 
 use crate::classic;
+use crate::connection::AddressMap;
 use crate::format::OPTION as FORMAT;
 use crate::node::eviction::OPTION as EVICTION;
 use crate::pubsub::TRACKING;
@@ -47,7 +48,8 @@ enum Transport {
 /// The hosts are sentinels, as many as are known. Most of them must belong to one deployment: they
 /// answer, or those that answer list them at these addresses. User and password are for the
 /// servers. The sentinels have their own: `sentinel_user` and `sentinel_password`, or
-/// `sentinel_password_file`.
+/// `sentinel_password_file`. `address_map=ANNOUNCED=REAL,..` replaces addresses that the sentinels
+/// announce, of servers and of other sentinels; each side `host:port`, or both hosts.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct SentinelScheme {
@@ -134,6 +136,7 @@ impl Scheme for SentinelScheme {
             FORMAT,
             EVICTION,
             TRACKING,
+            AddressMap::OPTION,
             "db",
             "sentinel_user",
             "sentinel_password",
@@ -143,7 +146,7 @@ impl Scheme for SentinelScheme {
             "tls_key",
             "tls_name",
         ];
-        if self.tls { OPTIONS } else { &OPTIONS[..7] }
+        if self.tls { OPTIONS } else { &OPTIONS[..8] }
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {

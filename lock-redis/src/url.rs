@@ -1,6 +1,8 @@
 //! What a URL says of one server, and of a master and its sentinels: addresses, credentials, TLS.
 
-use crate::connection::{CredentialsSource, Endpoint, PasswordSource, TlsOptions, TlsSettings};
+use crate::connection::{
+    AddressMap, CredentialsSource, Endpoint, PasswordSource, TlsOptions, TlsSettings,
+};
 use lock_core::{Config, Error, Secret};
 use std::sync::Arc;
 
@@ -21,6 +23,8 @@ pub(crate) struct Sentinels {
     pub(crate) master: String,
     pub(crate) sentinels: Vec<(String, u16)>,
     pub(crate) database: u32,
+    /// Where the sentinels and servers are reached that sentinels announce.
+    pub(crate) addresses: AddressMap,
 }
 
 /// The master that a URL names, and the sentinels to ask.
@@ -42,6 +46,7 @@ pub(crate) fn sentinels(config: &Config) -> Result<Sentinels, Error> {
             .map(|host| (host.name.clone(), host.port.unwrap_or(SENTINEL_PORT)))
             .collect(),
         database: database_option(config)?,
+        addresses: AddressMap::of(config)?,
     })
 }
 

@@ -135,8 +135,19 @@ impl Says {
                     let each = replicas.iter().map(|(at, id)| {
                         let (at, master) = (at.to_string(), port.clone());
                         list(&[
-                            "ip", "127.0.0.1", "port", &at, "runid", id, "flags", "slave",
-                            "role-reported", "slave", "master-host", "127.0.0.1", "master-port",
+                            "ip",
+                            "127.0.0.1",
+                            "port",
+                            &at,
+                            "runid",
+                            id,
+                            "flags",
+                            "slave",
+                            "role-reported",
+                            "slave",
+                            "master-host",
+                            "127.0.0.1",
+                            "master-port",
                             &master,
                         ])
                     });

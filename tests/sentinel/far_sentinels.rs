@@ -77,8 +77,7 @@ impl Three {
     /// They know each other by the addresses that clients use.
     fn introduced(self) -> Self {
         let ports = self.ports();
-        let known: Vec<_> =
-            ports.iter().map(|port| (format!("sentinel-{port}"), *port)).collect();
+        let known: Vec<_> = ports.iter().map(|port| (format!("sentinel-{port}"), *port)).collect();
         for (at, liar) in [&self.near, &self.far[0], &self.far[1]].into_iter().enumerate() {
             let mut others = known.clone();
             let (id, _) = others.remove(at);
@@ -187,13 +186,12 @@ fn switch_message_of_unanswering_sentinel_counts() {
     let proxy = Proxy::new(far.port(), Arc::clone(&mute) as _);
     near.know("near", &[("far".to_owned(), proxy.port())]);
     far.know("far", &[("near".to_owned(), near.port())]);
-    let client = connect(&format!("{}?watchdog=60s", url("mymaster", &[near.port(), proxy.port()])));
+    let client =
+        connect(&format!("{}?watchdog=60s", url("mymaster", &[near.port(), proxy.port()])));
     let lock = client.mutex("told").unwrap();
     take(&lock).unlock().unwrap();
     eventually("it listens", SOON, || far.listeners() == 1);
-    always("it asks no more", Duration::from_millis(1_500), || {
-        connections(&new) == 0
-    });
+    always("it asks no more", Duration::from_millis(1_500), || connections(&new) == 0);
     mute.0.store(true, Ordering::SeqCst);
     // Another master of the same sentinel is of no interest.
     far.publish(&format!("other 127.0.0.1 {} 127.0.0.1 {}", old.port(), new.port()));

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 
+// Announced addresses.
+mod addresses;
+
 // Sentinels that cannot reach each other.
 mod partition;
 
@@ -45,8 +48,14 @@ mod reports;
 // Helpers: clients and holders that go through a failover.
 mod scene;
 
+// Failovers and restarts one after the other.
+mod sequence;
+
 // Permits over a failover.
 mod semaphores;
+
+// Servers that are named and were never listed as replicas.
+mod strangers;
 
 // The signs by which a client notices a new master.
 mod switch;

@@ -1,8 +1,9 @@
 //! What a failover loses when too few replicas are waited for: the lock is granted twice. The judge
 //! that detects it is the one that finds no error in `failover_safety`.
 
-use crate::scene::{SOON, client, take};
-use distlock::{Clock, DistLock, LockGuard, LockOptions, SystemClock};
+use crate::fake_sentinel::Liar;
+use crate::scene::{SOON, client, connect, take};
+use distlock::{Client, Clock, DistLock, LockGuard, LockOptions, SystemClock};
 use distlock_tests::claims::{Claim, judge};
 use distlock_tests::contenders::{Contenders, stay};
 use distlock_tests::sentinel::Group;
@@ -13,6 +14,15 @@ const NAME: &str = "unconfirmed";
 /// Far longer than the test takes, so that neither a renewal nor the server reports the loss before
 /// its end.
 const LEASE: &str = "watchdog=120s&tracking=off";
+
+/// A client that does not hear of the failover: else it would find its loss at once. Its sentinel,
+/// which is no other's, lists this replica.
+fn uninformed(group: &Group, replica: usize, options: &str) -> (Liar, Client) {
+    let sentinel = Liar::naming(group.servers[0].port(), 0);
+    sentinel.list_replicas(&[(group.servers[replica].port(), "replica".to_owned())]);
+    let client = connect(&format!("{}?{options}", sentinel.url()));
+    (sentinel, client)
+}
 
 /// Cuts the links of all replicas: those that are not paused reconnect, and no data for the others
 /// waits in a socket.
@@ -43,10 +53,11 @@ fn failover_without_a_replica_policy_grants_twice() {
     let mut group = Group::start();
     group.servers[1..].iter().for_each(|server| server.pause());
     cut_links(&group);
-    let client = client(&group, LEASE);
+    let (sentinel, client) = uninformed(&group, 1, LEASE);
     let guard = take(&client.mutex(NAME).unwrap());
-    let (_, claims) = claims_over_a_kill(&mut group, &guard, "replicas=off");
+    let (new, claims) = claims_over_a_kill(&mut group, &guard, "replicas=off");
     judge(claims).must_show_a_double_grant();
+    sentinel.name(group.servers[new].port(), 1);
     assert!(guard.verify().unwrap_err().is_lost(), "verify reports the loss");
 }
 
@@ -81,7 +92,7 @@ fn group_with_preferred_replica_paused() -> Group {
 #[test]
 fn promotion_of_the_unconfirmed_replica_grants_twice() {
     let mut group = group_with_preferred_replica_paused();
-    let client = client(&group, &format!("{LEASE}&replicas=1"));
+    let (_sentinel, client) = uninformed(&group, 1, &format!("{LEASE}&replicas=1"));
     let guard = take(&client.mutex(NAME).unwrap());
     let (new, claims) = claims_over_a_kill(&mut group, &guard, "replicas=1");
     assert_eq!(new, 2);
@@ -94,7 +105,7 @@ fn replica_marked_down_is_not_awaited_and_may_be_promoted() {
     eventually("it is marked down", SOON, || {
         group.sentinels.iter().all(|sentinel| group.replicas_up(sentinel) == 1)
     });
-    let client = client(&group, &format!("{LEASE}&replicas=all"));
+    let (_sentinel, client) = uninformed(&group, 1, &format!("{LEASE}&replicas=all"));
     let guard = take(&client.mutex(NAME).unwrap());
     let (new, claims) = claims_over_a_kill(&mut group, &guard, "replicas=all");
     assert_eq!(new, 2);

@@ -215,6 +215,11 @@ impl Group {
         self.sentinels.iter().filter_map(|sentinel| self.named_by(sentinel)).collect()
     }
 
+    /// The port of the master that this sentinel names, if it answers.
+    pub fn named_by_sentinel(&self, place: usize) -> Option<u16> {
+        self.named_by(&self.sentinels[place])
+    }
+
     fn named_by(&self, sentinel: &RedisServer) -> Option<u16> {
         let mut probe = Probe::try_connect(sentinel.port()).ok()?;
         let question = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &self.name];

@@ -6,9 +6,7 @@
 //! - `redirect_queue`: asynchronous releases that were redirected
 //! - `topology`: the task that refreshes the slot map
 //! - `slot_map`: the slots and their nodes
-//! - `address_map`: configured addresses that replace the announced ones
 
-mod address_map;
 mod backend;
 mod redirect;
 mod redirect_queue;

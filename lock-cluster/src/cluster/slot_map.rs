@@ -1,8 +1,7 @@
 //! [`SlotMap`]: the slots and the nodes that serve them.
 
-use super::address_map::AddressMap;
 use lock_core::Error;
-use lock_redis::parts::{Account, Address, Node, NodeSettings, SLOTS, Shards};
+use lock_redis::parts::{Account, Address, AddressMap, Node, NodeSettings, SLOTS, Shards};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;

@@ -52,6 +52,7 @@ impl Address {
             Some((userinfo, hosts)) => (Some(userinfo), hosts),
             None => (None, authority),
         };
+        userinfo.map_or(Ok(()), refuse_repeated)?;
         let (user, password) = match userinfo.map(|info| info.split_once(':').unwrap_or((info, "")))
         {
             Some((user, password)) => (decoded("user", user)?, decoded("password", password)?),
@@ -102,6 +103,22 @@ fn refuse_unescaped(rest: &str) -> Result<(), String> {
         );
     }
     Ok(())
+}
+
+/// Refuses user and password before a later host, or before several: the hosts in front of them
+/// would be taken for a part of the password, and be left out.
+fn refuse_repeated(userinfo: &str) -> Result<(), String> {
+    let Some((first, rest)) = userinfo.split_once(',') else { return Ok(()) };
+    let (_, end) = first.split_once(':').unwrap_or((first, ""));
+    // A host without a port, or with one; else it is a password that has a comma.
+    let is_port = end.len() <= 5 && end.bytes().all(|byte| byte.is_ascii_digit());
+    let is_host = is_port || first.starts_with('[');
+    if !first.contains('@') && !rest.contains('@') && !is_host {
+        return Ok(());
+    }
+    Err("the URL has an `@` among its hosts: user and password stand once, before the first host, \
+         and are used for all of them; in a user or password write `@` as %40 and `,` as %2C"
+        .to_owned())
 }
 
 impl Host {
@@ -169,6 +186,49 @@ mod tests {
         let config = Config::from_url("redis://:s3cret@localhost").unwrap();
         assert_eq!((config.user(), config.password().map(Secret::reveal)), (None, Some("s3cret")));
         assert!(!format!("{config:?}").contains("s3cret"));
+    }
+
+    /// In every scheme with several hosts.
+    #[test]
+    fn credentials_before_a_later_host_are_refused_without_the_secret() {
+        for scheme in [
+            "redis",
+            "rediss",
+            "redis+sentinel",
+            "rediss+sentinel",
+            "redis+cluster",
+            "rediss+cluster",
+            "redlock",
+            "redlocks",
+        ] {
+            for hosts in [
+                "u:s3cr@a:26379,u:s3cr@b:26379",
+                "u:s3cr@a,u:s3cr@b,u:s3cr@c",
+                ":s3cr@a:1,:s3cr@b:1",
+                "a:26379,u:s3cr@b:26379",
+                "a,u:s3cr@b",
+                "a,b,u:s3cr@c",
+                "u:s3cr@a:1,b:2,u:s3cr@c:3",
+                "u:s3cr@[::1]:1,u:s3cr@[::2]:1",
+                "[::1]:1,u:s3cr@[::2]:1",
+                "u:s3c@r,s3cr@a",
+            ] {
+                let error = Config::from_url(&format!("{scheme}://{hosts}/m")).unwrap_err();
+                let shown = format!("{error} {error:?}");
+                assert!(error.is_configuration() && shown.contains("`@`"), "{hosts}: {shown}");
+                assert!(!shown.contains("s3c"), "{hosts}: {shown}");
+            }
+            for (hosts, password) in [
+                ("u:p@a:1,b:2", "p"),
+                ("u:p@ss@a", "p@ss"),
+                ("u:p,ss@a,b", "p,ss"),
+                ("u:p%40a%2Cu:q@a,b", "p@a,u:q"),
+                ("u:1%2Cp@a", "1,p"),
+            ] {
+                let config = Config::from_url(&format!("{scheme}://{hosts}/m")).unwrap();
+                assert_eq!(config.password().map(Secret::reveal), Some(password), "{hosts}");
+            }
+        }
     }
 
     #[test]

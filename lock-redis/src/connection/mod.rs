@@ -15,6 +15,7 @@
 //! reply to the next one, and that is how a lock gets granted twice.
 
 mod address;
+mod address_map;
 mod asking;
 mod dial;
 mod endpoint;
@@ -39,6 +40,7 @@ mod tracked;
 mod transport;
 
 pub use address::Address;
+pub use address_map::AddressMap;
 pub use replica_ack::ReplicaCount;
 
 pub(crate) use asking::AskingConnection;

@@ -124,7 +124,7 @@ impl NodeSettings {
     /// The same, where the server is a master for as long as others hold it for one: each
     /// connection begins with the questions which server answers and whether it is a master, and
     /// [`Node::retire`] ends them all. It is refused unless its `run_id` is this one, or that of
-    /// the first that answered.
+    /// the first that answered. Where it cannot be connected to, the error ends with `advice`.
     ///
     /// # Errors
     ///
@@ -135,9 +135,10 @@ impl NodeSettings {
         port: u16,
         run_id: Option<&str>,
         replicas: ReplicaCount,
+        advice: String,
     ) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Run, run_id);
-        let dialer = self.dialer(Endpoint::tcp(host, port))?;
+        let dialer = self.dialer(Endpoint::tcp(host, port))?.advising(advice);
         self.node(dialer.requiring_master().identified(identity), Some(replicas), None)
     }
 
@@ -176,11 +177,19 @@ impl NodeSettings {
     }
 
     /// A dialer for a sentinel: with the sentinels' credentials, and in database 0.
-    pub(crate) fn sentinel_dialer(&self, place: Endpoint) -> Result<Dialer, Error> {
+    pub(crate) fn sentinel_dialer(
+        &self,
+        place: Endpoint,
+        advice: Option<String>,
+    ) -> Result<Dialer, Error> {
         let (secrets, client_name) =
             (self.sentinel_secrets.clone(), self.login.client_name.clone());
         let login = Login { secrets, database: 0, client_name };
-        self.dialer_with(place, login)
+        let dialer = self.dialer_with(place, login)?;
+        Ok(match advice {
+            Some(advice) => dialer.advising(advice),
+            None => dialer,
+        })
     }
 
     /// How long making a connection and one request may take.

@@ -65,7 +65,7 @@ impl Answers {
             state.usual = Some(taken.max(decayed));
         }
         if let SentinelReply::MasterReport(report) = &reply {
-            state.report = Some(report.clone());
+            state.report = Some((**report).clone());
             state.announced = state.announced.take().filter(|(at, _)| *at > asked);
         }
         state.last = Some(Answer { asked, answered: now, reply });
@@ -99,7 +99,7 @@ impl Answers {
             let (master, epoch) = (master.clone(), report.epoch + 1);
             let asked = Moment::from_nanos(0);
             let report = MasterReport { master, epoch, run_id: None, asked, ..report.clone() };
-            return Some(SentinelReply::MasterReport(report));
+            return Some(SentinelReply::MasterReport(Box::new(report)));
         }
         state.last.as_ref().filter(|it| it.answered >= since).map(|it| it.reply.clone())
     }
@@ -138,18 +138,19 @@ mod tests {
         let master = Address::new("m", port);
         let account =
             Account { asked_at: Address::new("s", 1), id: "s".to_owned(), listed: Vec::new() };
-        SentinelReply::MasterReport(MasterReport {
+        SentinelReply::MasterReport(Box::new(MasterReport {
             master,
             epoch,
             asked,
             run_id: None,
             replicas: Vec::new(),
-            replica_ids: Vec::new(),
+            replica_ids: None,
+            has_unheard: false,
             replicas_down: Vec::new(),
             quorum: None,
             down_after: None,
             account,
-        })
+        }))
     }
 
     fn failed() -> SentinelReply {

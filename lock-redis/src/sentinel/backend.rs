@@ -67,8 +67,13 @@ impl SentinelBackend {
         let settings = NodeSettings::new(config, address.database, context, format)?;
         let signal_to_watcher = Arc::new(WatcherSignal::default());
         let given = address.sentinels.into_iter().map(|(host, port)| Address::new(&host, port));
-        let sentinel_set =
-            SentinelSet::new(&address.master, given, &settings, Arc::clone(&signal_to_watcher))?;
+        let sentinel_set = SentinelSet::new(
+            &address.master,
+            given,
+            address.addresses,
+            &settings,
+            Arc::clone(&signal_to_watcher),
+        )?;
         Ok(Self { tracker: MasterTracker::new(sentinel_set, settings, signal_to_watcher) })
     }
 
@@ -140,6 +145,7 @@ impl Backend for SentinelBackend {
             _ => Effect::Something,
         };
         let acquire = |node: &Node| {
+            self.tracker.check_strangers(node)?;
             let sent = self.tracker.now();
             self.tracker.granted.note_attempt(sent, attempt);
             let answer = node.acquire(attempt, by)?;
@@ -356,7 +362,7 @@ fn over(master: &Master) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sentinel::sentinel_set::Agreement;
+    use crate::sentinel::agreement::Agreement;
     use lock_core::{ClientId, Clock, SystemClock};
     use std::time::Duration;
 
@@ -379,8 +385,17 @@ mod tests {
 
     fn agreement(port: u16, epoch: u64, by_majority: bool) -> Agreement {
         let master = Address::new("127.0.0.1", port);
-        let are_others = false;
-        Agreement { master, epoch, run_id: None, by_majority, are_others, replicas: 0 }
+        Agreement {
+            said_by: master.clone(),
+            master,
+            epoch,
+            run_id: None,
+            by_majority,
+            are_others: false,
+            replicas: 0,
+            replica_ids: None,
+            has_unheard: false,
+        }
     }
 
     fn soon() -> Moment {
@@ -491,7 +506,9 @@ mod tests {
         let say = |port, epoch, run_id: Option<&str>| {
             let before = backend.tracker.number();
             let run_id = run_id.map(str::to_owned);
-            let agreement = Agreement { run_id, ..agreement(port, epoch, false) };
+            // Known, as the replicas were by which it was replaced.
+            let replica_ids = Some(vec![(Address::new("127.0.0.1", 3), "a".to_owned())]);
+            let agreement = Agreement { run_id, replica_ids, ..agreement(port, epoch, false) };
             backend.tracker.adopt(&agreement).unwrap();
             backend.tracker.number() != before
         };

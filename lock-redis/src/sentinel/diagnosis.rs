@@ -42,7 +42,7 @@ pub(super) fn diagnose(
     let reports: Vec<&MasterReport> = said
         .iter()
         .filter_map(|(_, said)| match said {
-            Some(SentinelReply::MasterReport(report)) => Some(report),
+            Some(SentinelReply::MasterReport(report)) => Some(&**report),
             _ => None,
         })
         .collect();
@@ -115,14 +115,15 @@ mod tests {
             epoch: 1,
             run_id: None,
             asked: Moment::from_nanos(0),
-            replica_ids: Vec::new(),
+            replica_ids: None,
+            has_unheard: false,
             replicas: Vec::new(),
             replicas_down: Vec::new(),
             quorum: Some(4),
             down_after: Some(Duration::from_secs(30)),
             account: Account { asked_at: address.clone(), id: id.to_owned(), listed },
         };
-        (address, Some(SentinelReply::MasterReport(report)))
+        (address, Some(SentinelReply::MasterReport(Box::new(report))))
     }
 
     /// What no test on real sentinels can hold still.

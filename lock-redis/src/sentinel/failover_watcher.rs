@@ -26,7 +26,7 @@ impl MasterTracker {
             asked + LOOK_AGAIN * (1 << LOOKS.saturating_sub(looks))
         } else if signal.has_failed_request.load(Ordering::SeqCst) {
             self.may_be_asked_at()
-        } else if self.wants_count(now) {
+        } else if self.wants_count(now) || self.wants_replicas() {
             asked + RECOUNT
         } else {
             Moment::NEVER
@@ -47,6 +47,7 @@ impl MasterTracker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::AddressMap;
     use crate::format::Format;
     use crate::node::NodeSettings;
     use crate::sentinel::sentinel_set::SentinelSet;
@@ -62,8 +63,14 @@ mod tests {
         let format = Format::of(&config).unwrap();
         let settings = NodeSettings::new(&config, 0, &context, format).unwrap();
         let signal_to_watcher = Arc::<WatcherSignal>::default();
-        let sentinel_set =
-            SentinelSet::new("m", [], &settings, Arc::clone(&signal_to_watcher)).unwrap();
+        let sentinel_set = SentinelSet::new(
+            "m",
+            [],
+            AddressMap::default(),
+            &settings,
+            Arc::clone(&signal_to_watcher),
+        )
+        .unwrap();
         let tracker = MasterTracker::new(sentinel_set, settings, Arc::clone(&signal_to_watcher));
         let by = SystemClock.now() + Duration::from_secs(10);
         let wait_while = |is: &dyn Fn() -> bool| {

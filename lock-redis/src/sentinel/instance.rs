@@ -3,8 +3,8 @@
 use super::answers::Answers;
 use super::watcher_signal::WatcherSignal;
 use crate::connection::{
-    Address, BorrowedConnection, Connection, ConnectionLike, Dialer, PoolSlot, Reply, Request,
-    ServerError,
+    Address, AddressMap, BorrowedConnection, Connection, ConnectionLike, Dialer, PoolSlot, Reply,
+    Request, ServerError,
 };
 use crate::node::Account;
 use crate::pubsub::{ChannelKind, Subscriber, Tracking};
@@ -27,8 +27,10 @@ pub(super) struct MasterReport {
     pub(super) asked: Moment,
     /// The replicas that it has heard and does not hold for down.
     pub(super) replicas: Vec<Address>,
-    /// The replicas that it knows by their `run_id`, down or not.
-    pub(super) replica_ids: Vec<(Address, String)>,
+    /// The replicas that it knows by their `run_id`, down or not; `None` where it may not be asked.
+    pub(super) replica_ids: Option<Vec<(Address, String)>>,
+    /// Whether it knows replicas that it has not heard yet, and does not hold for down.
+    pub(super) has_unheard: bool,
     /// Those that it holds for down.
     pub(super) replicas_down: Vec<String>,
     /// How many sentinels must hold the master for down.
@@ -42,7 +44,7 @@ pub(super) struct MasterReport {
 /// What came of asking a sentinel.
 #[derive(Clone, Debug)]
 pub(super) enum SentinelReply {
-    MasterReport(MasterReport),
+    MasterReport(Box<MasterReport>),
     /// It watches no master of this name, but these.
     Unknown(Vec<String>),
     Failed(Failure),
@@ -54,6 +56,7 @@ pub(super) struct SentinelInstance {
     /// Whether it stands in the URL.
     pub(super) is_given: bool,
     dialer: Arc<Dialer>,
+    addresses: Arc<AddressMap>,
     /// Locked while a question is under way.
     slot: Mutex<PoolSlot>,
     /// Its ID: the same sentinel may be known by several addresses.
@@ -73,11 +76,17 @@ const CHANNELS: [&str; 7] =
     [SWITCH, "+sdown", "-sdown", "+slave", "+sentinel", "-odown", "+reboot"];
 
 impl SentinelInstance {
-    pub(super) fn new(address: Address, is_given: bool, dialer: Dialer) -> Self {
+    pub(super) fn new(
+        address: Address,
+        is_given: bool,
+        dialer: Dialer,
+        addresses: Arc<AddressMap>,
+    ) -> Self {
         let dialer = Arc::new(dialer);
         Self {
             address,
             is_given,
+            addresses,
             slot: Mutex::default(),
             id: Mutex::new(None),
             answers: Arc::default(),
@@ -169,23 +178,33 @@ impl SentinelInstance {
             asked_at: self.address.clone(),
             // One that may not be asked for it counts as what it is called.
             id: self.id().unwrap_or_else(|| self.address.to_string()),
-            listed: each(others).filter_map(|fields| other(&fields)).collect(),
+            listed: each(others)
+                .filter_map(|fields| other(&fields))
+                .map(|(id, announced)| (id, self.addresses.real(&announced)))
+                .collect(),
         };
         match (epoch, master_address(address)) {
-            (Some(epoch), Some(master)) => Ok(SentinelReply::MasterReport(MasterReport {
-                quorum: about.get("quorum").and_then(|quorum| quorum.parse().ok()),
-                down_after: about
-                    .get("down-after-milliseconds")
-                    .and_then(|millis| millis.parse().ok().map(Duration::from_millis)),
-                replicas_down: each(replicas).filter_map(|fields| down_replica(&fields)).collect(),
-                run_id: run_id(&about, &master),
-                master,
-                epoch,
-                asked,
-                replicas: each(replicas).filter_map(|fields| replica(&fields)).collect(),
-                replica_ids: each(replicas).filter_map(|fields| replica_id(&fields)).collect(),
-                account,
-            })),
+            (Some(epoch), Some(master)) => {
+                Ok(SentinelReply::MasterReport(Box::new(MasterReport {
+                    quorum: about.get("quorum").and_then(|quorum| quorum.parse().ok()),
+                    down_after: about
+                        .get("down-after-milliseconds")
+                        .and_then(|millis| millis.parse().ok().map(Duration::from_millis)),
+                    replicas_down: each(replicas)
+                        .filter_map(|fields| down_replica(&fields))
+                        .collect(),
+                    run_id: run_id(&about, &master),
+                    master,
+                    epoch,
+                    asked,
+                    replicas: each(replicas).filter_map(|fields| replica(&fields)).collect(),
+                    replica_ids: replicas
+                        .as_array()
+                        .map(|it| it.iter().filter_map(|it| replica_id(&fields(it))).collect()),
+                    has_unheard: each(replicas).any(|fields| is_unheard(&fields)),
+                    account,
+                })))
+            }
             _ => Err(self.nonsense(link)),
         }
     }
@@ -303,6 +322,10 @@ fn replica_id(fields: &HashMap<&str, String>) -> Option<(Address, String)> {
     let is_replica = field("role-reported").is_none_or(|role| role == "slave");
     let address = named(field("ip"), field("port")).filter(|_| is_replica)?;
     Some((address, id.to_owned()))
+}
+
+fn is_unheard(fields: &HashMap<&str, String>) -> bool {
+    fields.get("runid").is_some_and(String::is_empty) && is_down(fields) == Some(false)
 }
 
 /// The address of a replica that is held for down.

@@ -5,9 +5,11 @@
 //! there and woken. What an old master answers is not believed: see
 //! [`SentinelBackend`](super::SentinelBackend).
 
+use super::agreement::Agreement;
 use super::diagnosis;
 use super::recent_releases::RecentReleases;
-use super::sentinel_set::{Agreement, PresentMaster, SentinelSet};
+use super::sentinel_set::{PresentMaster, SentinelSet};
+use super::succession::{Claim, Succession};
 use super::watcher_signal::WatcherSignal;
 use crate::connection::single_flight::{
     Flight, FlightLeader, FlightResult as Outcome, SingleFlight,
@@ -18,7 +20,7 @@ use lock_core::backend::{AcquisitionId, Failure, ReleaseOptions, no_thread};
 use lock_core::{Backend, Error, Finding, Moment};
 use parking_lot::Mutex;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -67,6 +69,8 @@ pub(super) struct MasterTracker {
     /// When a master last answered, in nanoseconds.
     heard: AtomicU64,
     pub(super) granted: Granted,
+    /// Whether a server is named that is not followed yet. Written under the lock of the state.
+    has_stranger: AtomicBool,
 }
 
 /// When the sentinels were last asked, and how long they are then left alone.
@@ -80,6 +84,9 @@ struct Pace {
 struct State {
     present: Option<Arc<Master>>,
     replicas: Option<u32>,
+    /// Whether the sentinels have yet to hear a replica.
+    has_unheard: bool,
+    succession: Succession,
 }
 
 impl MasterTracker {
@@ -104,6 +111,7 @@ impl MasterTracker {
             counted: AtomicU64::new(0),
             heard: AtomicU64::new(0),
             granted: Granted::default(),
+            has_stranger: AtomicBool::new(false),
         })
     }
 
@@ -256,6 +264,12 @@ impl MasterTracker {
         counted != 0 && now.since(Moment::from_nanos(counted)) < COUNTED
     }
 
+    /// Whether the sentinels are asked again until they have heard all replicas: a replica that is
+    /// not known by its `run_id` could not take the master's place at once.
+    pub(super) fn wants_replicas(&self) -> bool {
+        self.state.lock().has_unheard
+    }
+
     fn ask(&self, doing: FlightLeader<'_>, by: Moment) -> Result<(), Failure> {
         let number = self.number();
         let outcome = self.hear(doing, by);
@@ -279,7 +293,8 @@ impl MasterTracker {
 
     /// Follows what was answered after the last question had been judged.
     pub(super) fn hear_late(&self) {
-        if let Some(agreement) = self.sentinel_set.hear_late(&self.settings, &self.known_of_present())
+        if let Some(agreement) =
+            self.sentinel_set.hear_late(&self.settings, &self.known_of_present())
         {
             // Refused only where the next question is, too.
             let _followed = self.adopt(&agreement);
@@ -299,24 +314,38 @@ impl MasterTracker {
     /// Follows what the sentinels say.
     pub(super) fn adopt(&self, agreement: &Agreement) -> Result<(), Failure> {
         let mut state = self.state.lock();
-        if let Some(present) = &state.present
-            && !present.is_followed_by(agreement)
-        {
-            // Not by one that was cut off before the last failover: it counts what was.
-            if present.is_of(agreement) {
-                state.replicas = Some(agreement.replicas);
+        let run_id = match &state.present {
+            Some(present) if !present.is_followed_by(agreement) => {
+                // Not by one that was cut off before the last failover: it counts what was.
+                if present.is_of(agreement) {
+                    state.note(agreement);
+                    self.has_stranger.store(false, Ordering::SeqCst);
+                }
+                return Ok(());
             }
-            return Ok(());
-        }
-        let Address { host, port } = &agreement.master;
-        let run_id = agreement.run_id.as_deref();
+            // Restarted: what it has is not known, and the sentinels say which one it is.
+            Some(present) if present.is_at(agreement) => agreement.run_id.clone(),
+            Some(present) => match state.succession.claim(agreement) {
+                Claim::Known(run_id) => run_id,
+                Claim::Unknown => {
+                    let present = Arc::clone(present);
+                    if !self.may_follow_stranger(&mut state, &present, agreement) {
+                        return Ok(());
+                    }
+                    agreement.run_id.clone()
+                }
+            },
+            None => agreement.run_id.clone(),
+        };
+        let (Address { host, port }, advice) = self.sentinel_set.reach(agreement);
         let tracker = Weak::clone(&self.this);
         let count: ReplicaCount = Arc::new(move || {
             let known = tracker.upgrade().and_then(|tracker| tracker.replicas());
             let unknown = "no sentinel has said how many replicas there are";
             known.ok_or_else(|| Error::unavailable(unknown))
         });
-        let node = self.settings.master_on(host, *port, run_id, count).map_err(Failure::Refused)?;
+        let node = self.settings.master_on(&host, port, run_id.as_deref(), count, advice);
+        let node = node.map_err(Failure::Refused)?;
         // A waiter asks for nothing that could fail.
         let signal_to_watcher = Arc::clone(&self.signal_to_watcher);
         node.on_trouble(Arc::new(move || signal_to_watcher.report_failure()));
@@ -327,19 +356,57 @@ impl MasterTracker {
             epoch: agreement.epoch,
         });
         let old = state.present.replace(Arc::clone(&master));
-        state.replicas = Some(agreement.replicas);
+        state.note(agreement);
+        self.has_stranger.store(false, Ordering::SeqCst);
         self.number.store(master.number, Ordering::SeqCst);
         drop(state);
         // Only now: a waiter that wakes up finds the new one.
         if let Some(old) = old {
             old.node.retire();
             // What the new one lacks is lost, and known to be so before the next renewal is due.
-            self.settings.notices().changed(None);
+            self.settings.notices().verify_held();
             // It has something to give back there.
             self.signal_to_watcher.nudge();
         }
         self.watches.relocate(|_| self.known().map(|it| it.node.clone()));
         Ok(())
+    }
+
+    /// Whether this server, which no sentinel had listed as a replica, is followed: one lease after
+    /// it was named first, and not while a lock may be held on the present master.
+    fn may_follow_stranger(
+        &self,
+        state: &mut State,
+        present: &Master,
+        agreement: &Agreement,
+    ) -> bool {
+        let now = self.now();
+        let (since, is_news) = state.succession.note_stranger(agreement, now);
+        self.has_stranger.store(true, Ordering::SeqCst);
+        let is_over = now.since(since) >= self.settings.lease() && self.granted.are_over(now);
+        let (address, unknown) = (agreement.master.to_string(), "unknown");
+        let (was, is) = (present.node.identity(), agreement.run_id.as_deref());
+        let (was, is) = (was.as_deref().unwrap_or(unknown), is.unwrap_or(unknown));
+        if is_over {
+            self.settings.notices().server_changed(&address, was, is);
+        } else if is_news {
+            self.settings.notices().server_refused(&address, was, is);
+        }
+        is_over
+    }
+
+    /// Refuses to grant anything while the sentinels name a server that is not followed yet: what
+    /// the former master grants may be granted there, too.
+    pub(super) fn check_strangers(&self, node: &Node) -> Result<(), Failure> {
+        if !self.has_stranger.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        // They may name another one by now, or it may be followed.
+        self.report_failure();
+        let state = self.state.lock();
+        let Some(stranger) = state.succession.stranger() else { return Ok(()) };
+        let present = node.server().to_string();
+        Err(Failure::NotSent(stranger.refusal(&present, self.settings.lease(), self.now())))
     }
 
     /// This was given back: it was asked for when the present master had this `number`.
@@ -399,6 +466,15 @@ impl MasterTracker {
 impl Drop for MasterTracker {
     fn drop(&mut self) {
         self.signal_to_watcher.nudge();
+    }
+}
+
+impl State {
+    /// The sentinels name the present master.
+    fn note(&mut self, agreement: &Agreement) {
+        self.replicas = Some(agreement.replicas);
+        self.has_unheard = agreement.has_unheard;
+        self.succession.note(agreement);
     }
 }
 

@@ -6,10 +6,11 @@
 //! watches the very master: an address may lead to a Sentinel of another deployment by now. At
 //! first the deployment is the one that most of the URL's Sentinels belong to.
 
+use super::agreement::Agreement;
 use super::instance::{MasterReport, SentinelInstance, SentinelReply};
 use super::round::{Rounds, Said};
 use super::watcher_signal::WatcherSignal;
-use crate::connection::{Address, Endpoint};
+use crate::connection::{Address, AddressMap, Endpoint};
 use crate::node::{Account, NodeSettings, deployments};
 use lock_core::backend::{Failure, contain, no_thread, run_in_background};
 use lock_core::{Error, Moment};
@@ -28,6 +29,7 @@ const SURVEYS: usize = 2;
 /// The sentinels of a master.
 pub(super) struct SentinelSet {
     master: String,
+    addresses: Arc<AddressMap>,
     members: Mutex<Vec<Arc<SentinelInstance>>>,
     /// Told of everything that the sentinels tell.
     signal_to_watcher: Arc<WatcherSignal>,
@@ -56,52 +58,59 @@ pub(super) struct PresentMaster {
     pub(super) is_gone: bool,
 }
 
-/// What they say together.
-#[derive(Clone, Debug)]
-pub(super) struct Agreement {
-    pub(super) master: Address,
-    pub(super) epoch: u64,
-    /// The `run_id` of the master, as most of them say that say it.
-    pub(super) run_id: Option<String>,
-    /// Whether more than half of all known sentinels say so.
-    pub(super) by_majority: bool,
-    /// Whether they are of another deployment than those before, which are gone.
-    pub(super) are_others: bool,
-    /// How many replicas may be promoted: those that at least one of the sentinels has heard and
-    /// does not hold for down.
-    pub(super) replicas: u32,
-}
-
 impl SentinelSet {
     /// The sentinels at these addresses. Does not talk to them.
     pub(super) fn new(
         master: &str,
         given: impl IntoIterator<Item = Address>,
+        addresses: AddressMap,
         settings: &NodeSettings,
         signal_to_watcher: Arc<WatcherSignal>,
     ) -> Result<Self, Error> {
         let sentinel_set = Self {
             master: master.to_owned(),
+            addresses: Arc::new(addresses),
             members: Mutex::default(),
             rounds: Arc::new(Rounds::new(Arc::clone(&signal_to_watcher))),
             signal_to_watcher,
             ours: Mutex::default(),
         };
         for address in given {
-            let member = sentinel_set.member(address, true, settings)?;
+            let member = sentinel_set.member(address, None, settings)?;
             sentinel_set.members.lock().push(Arc::new(member));
         }
         Ok(sentinel_set)
     }
 
+    /// The sentinel at this address, which this other one announced; `None`: the URL has it.
     fn member(
         &self,
         address: Address,
-        given: bool,
+        announced_by: Option<&Address>,
         settings: &NodeSettings,
     ) -> Result<SentinelInstance, Error> {
         let place = Endpoint::tcp(&address.host, address.port);
-        Ok(SentinelInstance::new(address, given, settings.sentinel_dialer(place)?))
+        let advice = announced_by.map(|by| {
+            format!(
+                "the sentinel at {by} announced this sentinel: if clients reach it at another \
+                 address, set `address_map=ANNOUNCED=REAL` in the URL, or `sentinel announce-ip` \
+                 and `sentinel announce-port` in its configuration"
+            )
+        });
+        let dialer = settings.sentinel_dialer(place, advice)?;
+        let addresses = Arc::clone(&self.addresses);
+        Ok(SentinelInstance::new(address, announced_by.is_none(), dialer, addresses))
+    }
+
+    /// Where this server is reached, and what to say where it is not.
+    pub(super) fn reach(&self, agreement: &Agreement) -> (Address, String) {
+        let Agreement { master, said_by, .. } = agreement;
+        let advice = format!(
+            "the sentinel at {said_by} announced {master} as the master: if clients reach it at \
+             another address, set `address_map={master}=REAL` in the URL, or `replica-announce-ip` \
+             and `replica-announce-port` in its configuration"
+        );
+        (self.addresses.real(master), advice)
     }
 
     /// Listens to the news of all that are known.
@@ -166,7 +175,7 @@ impl SentinelSet {
             return Err(self.no_agreement(members, &said));
         }
         self.learn(&counted, settings);
-        let agreement = self.judge(&counted, since);
+        let agreement = Agreement::of(&counted, since, self.ours.lock().ids.len());
         // What the ones before counted does not matter to these.
         Ok(Agreement { by_majority: agreement.by_majority || are_others, are_others, ..agreement })
     }
@@ -264,12 +273,7 @@ impl SentinelSet {
         format!("the sentinels of `{}`", self.master.escape_debug())
     }
 
-    fn send_to_all(
-        &self,
-        members: &[Arc<SentinelInstance>],
-        now: Moment,
-        settings: &NodeSettings,
-    ) {
+    fn send_to_all(&self, members: &[Arc<SentinelInstance>], now: Moment, settings: &NodeSettings) {
         members.iter().for_each(|member| self.send(member, now, settings));
     }
 
@@ -296,8 +300,11 @@ impl SentinelSet {
 
     /// Adds the sentinels that known ones list, and removes silent ones that are listed no more.
     fn learn(&self, counted: &[&MasterReport], settings: &NodeSettings) {
-        let told: Vec<_> =
-            counted.iter().flat_map(|report| report.account.listed.iter().cloned()).collect();
+        let told: Vec<_> = counted
+            .iter()
+            .flat_map(|report| report.account.listed.iter().map(|it| (it, &report.account)))
+            .map(|((id, address), account)| (id.clone(), address.clone(), &account.asked_at))
+            .collect();
         let counts = |member: &SentinelInstance| {
             counted.iter().any(|report| report.account.asked_at == member.address)
         };
@@ -305,13 +312,13 @@ impl SentinelSet {
         let (kept, gone) = std::mem::take(&mut *members).into_iter().partition(
             |member: &Arc<SentinelInstance>| {
                 let has_reported =
-                    told.is_empty() || told.iter().any(|(_, it)| *it == member.address);
+                    told.is_empty() || told.iter().any(|(_, it, _)| *it == member.address);
                 member.is_given || has_reported || counts(member)
             },
         );
         *members = kept;
         let mut fresh = Vec::new();
-        for (id, address) in told {
+        for (id, address, by) in told {
             let is_known = members.iter().any(|member| {
                 member.address == address || member.id().is_some_and(|known| known == id)
             });
@@ -320,7 +327,7 @@ impl SentinelSet {
                 continue;
             }
             // An address that cannot be used is no loss: the sentinel that named it can be asked.
-            if let Ok(member) = self.member(address, false, settings) {
+            if let Ok(member) = self.member(address, Some(by), settings) {
                 let member = Arc::new(member);
                 members.push(Arc::clone(&member));
                 fresh.push(member);
@@ -331,35 +338,6 @@ impl SentinelSet {
         for member in fresh {
             member.listen(&self.master, &self.signal_to_watcher);
         }
-    }
-
-    /// What they say together; there is one at least.
-    ///
-    /// For a majority only those count that were asked in this round: an answer to an earlier
-    /// question may be older than what another one says.
-    fn judge(&self, counted: &[&MasterReport], since: Moment) -> Agreement {
-        let epoch = counted.iter().map(|report| report.epoch).max().unwrap_or_default();
-        let same = |master: &Address| {
-            counted.iter().filter(|it| it.epoch == epoch && it.master == *master).count()
-        };
-        let of_latest = counted.iter().filter(|report| report.epoch == epoch);
-        let master = of_latest
-            .map(|report| report.master.clone())
-            .max_by_key(|master| same(master))
-            .expect("the latest is among them");
-        let supporting = || counted.iter().filter(|it| it.epoch == epoch && it.master == master);
-        let run_id = most_frequent(supporting().filter_map(|it| it.run_id.as_deref()));
-        let replicas: HashSet<_> = supporting()
-            .flat_map(|report| &report.replicas)
-            // The leader of the failover names the new one already, and lists it as a replica of
-            // the old one.
-            .filter(|replica| **replica != master)
-            .collect();
-        let replicas = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
-        let supporters = supporting().filter(|report| report.asked >= since).count();
-        let by_majority = supporters * 2 > self.ours.lock().ids.len();
-        let run_id = run_id.map(str::to_owned);
-        Agreement { run_id, master, epoch, by_majority, are_others: false, replicas }
     }
 
     /// None of them names the master: what each says, and what may be done about it. If more than
@@ -499,18 +477,9 @@ fn once<'a>(reports: impl Iterator<Item = &'a MasterReport>) -> Vec<&'a MasterRe
     reports.filter(|report| ids.insert(report.account.id.as_str())).collect()
 }
 
-/// What most of them are; `None` if no one is more frequent than all others.
-fn most_frequent<'a>(all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let mut counts = HashMap::<_, usize>::new();
-    all.for_each(|one| *counts.entry(one).or_default() += 1);
-    let most = counts.values().copied().max()?;
-    let mut first = counts.into_iter().filter(|(_, count)| *count == most);
-    first.next().filter(|_| first.next().is_none()).map(|(one, _)| one)
-}
-
 fn reports(said: &[Option<SentinelReply>]) -> impl Iterator<Item = &MasterReport> {
     said.iter().filter_map(|said| match said {
-        Some(SentinelReply::MasterReport(report)) => Some(report),
+        Some(SentinelReply::MasterReport(report)) => Some(&**report),
         _ => None,
     })
 }

@@ -1,6 +1,5 @@
 //! [`ClusterBackend`]: a Redis Cluster as a store of locks.
 
-use super::address_map::AddressMap;
 use super::redirect::superseded;
 use super::redirect_queue::{RedirectQueue, RedirectedRelease};
 use super::slot_map::{ClusterNode, NodeFactory};
@@ -13,7 +12,7 @@ use lock_core::backend::{
 use lock_core::{
     Backend, Config, Context, Error, Finding, LeaseTime, LockName, Moment, Replication,
 };
-use lock_redis::parts::{Address, Format, Node, NodeSettings, Redirect, RequestMode};
+use lock_redis::parts::{Address, AddressMap, Format, Node, NodeSettings, Redirect, RequestMode};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,8 +66,7 @@ impl ClusterBackend {
         let words =
             [("auto", Channels::Auto), ("plain", Channels::Plain), ("sharded", Channels::Sharded)];
         let channels = config.scheme_word("channels", &words, Channels::Auto)?;
-        let map = config.scheme_option("address_map");
-        let addresses = map.map(AddressMap::read).transpose()?.unwrap_or_default();
+        let addresses = AddressMap::of(config)?;
         let refresh_state = Arc::<RefreshState>::default();
         let trouble = Arc::clone(&refresh_state);
         let factory = NodeFactory {

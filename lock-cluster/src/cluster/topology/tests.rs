@@ -1,9 +1,8 @@
 //! What needs no cluster.
 
 use super::*;
-use crate::cluster::address_map::AddressMap;
 use lock_core::{ClientId, Config, Context, SystemClock};
-use lock_redis::parts::{Account, Shards};
+use lock_redis::parts::{Account, AddressMap, Shards};
 use lock_redis::parts::{NodeSettings, Shard};
 
 /// A topology without a reply, which connects to no server.

@@ -48,6 +48,8 @@ pub(crate) struct Dialer {
     must_be_master: bool,
     /// Which server belongs there, where each connection begins by asking for it.
     identity: Option<Identity>,
+    /// What to do where it cannot be connected to, as far as it depends on the topology.
+    advice: Option<String>,
     /// How many connections have failed. After the first, users look at theirs before they trust
     /// it: a restart of the server costs one request, and not one for each connection.
     failures: AtomicU64,
@@ -83,6 +85,7 @@ impl Dialer {
             shutdown: None,
             must_be_master: false,
             identity: None,
+            advice: None,
             failures,
         }
     }
@@ -111,6 +114,11 @@ impl Dialer {
     /// The same, where each connection begins by asking which server it leads to.
     pub(crate) fn identified(self, identity: Identity) -> Self {
         Self { identity: Some(identity), ..self }
+    }
+
+    /// The same, with this advice in the errors where no connection can be made.
+    pub(crate) fn advising(self, advice: String) -> Self {
+        Self { advice: Some(advice), ..self }
     }
 
     /// Which server belongs there, where that is asked.
@@ -223,19 +231,29 @@ impl Dialer {
             LookUpError::NoThread(failure) => no_thread(&attempt, failure),
             LookUpError::Failed(failure) => {
                 let mend = no_descriptor(&failure).unwrap_or("is the host name right?");
-                Error::unavailable(format!("{attempt}: {mend}")).with_source(failure)
+                let advice = self.advice();
+                Error::unavailable(format!("{attempt}: {mend}{advice}")).with_source(failure)
             }
         }
+    }
+
+    /// The advice, as the end of a message.
+    fn advice(&self) -> String {
+        self.advice.as_ref().map_or_else(String::new, |advice| format!(" ({advice})"))
     }
 
     pub(super) fn cannot_connect(&self, error: io::Error) -> Error {
         let server = &self.server;
         let message = match (no_descriptor(&error), error.kind()) {
             (Some(mend), _) => format!("cannot connect to {server}: {mend}"),
-            (None, ErrorKind::TimedOut) => {
-                format!("no connection to {server} in time: is it up, and no firewall between?")
-            }
-            (None, _) => format!("cannot connect to {server}: is a Redis server running there?"),
+            (None, ErrorKind::TimedOut) => format!(
+                "no connection to {server} in time: is it up, and no firewall between?{}",
+                self.advice()
+            ),
+            (None, _) => format!(
+                "cannot connect to {server}: is a Redis server running there?{}",
+                self.advice()
+            ),
         };
         Error::unavailable(message).with_source(error)
     }

@@ -1,0 +1,90 @@
+//! Addresses that sentinels announce, and that clients reach elsewhere or not at all.
+
+use crate::fake_sentinel::Liar;
+use crate::scene::{await_move, connect, take};
+use distlock::{Backend, ClientId, Clock, Config, Context, DistLock, SystemClock};
+use distlock_tests::process::{RedisServer, free_port};
+use distlock_tests::proxy::Proxy;
+use distlock_tests::sentinel::{Group, url};
+use lock_redis::SentinelBackend;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[test]
+fn unreachable_master_is_reported_with_its_announcer_and_remedies() {
+    let dead = free_port();
+    let sentinel = Liar::naming(dead, 1);
+    let lock = connect(&sentinel.url()).mutex("x").unwrap();
+    let error = lock.try_lock().unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+    let text = error.to_string();
+    for part in [
+        &format!("127.0.0.1:{}", sentinel.port()),
+        &format!("announced 127.0.0.1:{dead} as the master"),
+        &format!("`address_map=127.0.0.1:{dead}="),
+        "`replica-announce-ip`",
+    ] {
+        assert!(text.contains(part), "{text} lacks {part}");
+    }
+}
+
+#[test]
+fn unreachable_sentinel_is_reported_with_its_announcer_and_remedies() {
+    let (server, dead) = (RedisServer::start(), free_port());
+    let sentinel = Liar::naming(server.port(), 1);
+    sentinel.know("a", &[("b".to_owned(), dead)]);
+    let context = Context::new(Arc::new(SystemClock), ClientId::random());
+    // A user that may ask for all that a diagnosis looks at.
+    let url = format!("redis+sentinel://127.0.0.1:{}/mymaster", sentinel.port());
+    let config = Config::from_url(&url).unwrap();
+    let backend = SentinelBackend::new(&config, &context).unwrap();
+    let findings = backend.diagnose(SystemClock.now() + Duration::from_secs(10)).unwrap();
+    let found = findings.iter().find(|it| it.subject.ends_with(&dead.to_string()));
+    let text = format!("{:?}", found.expect("the one that is dead is reported"));
+    for part in [
+        &format!("sentinel at 127.0.0.1:{} announced", sentinel.port()),
+        "`address_map=",
+        "`sentinel announce-ip`",
+    ] {
+        assert!(text.contains(part), "{text} lacks {part}");
+    }
+}
+
+#[test]
+fn announced_master_is_reached_through_the_map() {
+    let (server, dead) = (RedisServer::start(), free_port());
+    let sentinel = Liar::naming(dead, 1);
+    let port = server.port();
+    for map in [
+        format!("127.0.0.1:{dead}=127.0.0.1:{port}"),
+        format!("127.0.0.1:{dead}=localhost:{port},10.0.0.1=gateway"),
+    ] {
+        let lock = connect(&format!("{}?address_map={map}", sentinel.url())).mutex("x").unwrap();
+        take(&lock).unlock().unwrap();
+    }
+}
+
+/// As from outside a network of containers: nothing is reached at the addresses that the sentinels
+/// announce, neither the servers nor the sentinels.
+#[test]
+fn failover_is_followed_through_a_map_of_all_addresses() {
+    let mut group = Group::start();
+    let announced: Vec<_> =
+        group.servers.iter().chain(&group.sentinels).map(RedisServer::port).collect();
+    let proxies: Vec<_> = announced.iter().map(|port| Proxy::plain(*port)).collect();
+    let pairs = announced.iter().zip(&proxies);
+    let pairs: Vec<_> =
+        pairs.map(|(port, way)| format!("127.0.0.1:{port}=127.0.0.1:{}", way.port())).collect();
+    // One sentinel of the URL is enough: the map leads to the others, which it lists.
+    let url = url(group.name(), &[proxies[3].port()]);
+    let client = connect(&format!("{url}?watchdog=16s&address_map={}", pairs.join(",")));
+    let lock = client.mutex("mapped").unwrap();
+    take(&lock).unlock().unwrap();
+    group.sentinels[0].kill();
+    group.servers[0].kill();
+    let new = group.await_other_than(0);
+    await_move(&lock, &group.servers[new]);
+    // Without the way through the map nothing is reached.
+    drop(proxies);
+    assert!(lock.try_lock().unwrap_err().is_unavailable());
+}

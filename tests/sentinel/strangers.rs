@@ -1,0 +1,191 @@
+//! A server that the sentinels name, and that none of them had listed as a replica before.
+
+use crate::fake_sentinel::Liar;
+use crate::scene::{SOON, await_move, await_usable, builder, take};
+use distlock::{Client, DistLock, Event};
+use distlock_tests::process::RedisServer;
+use distlock_tests::sentinel::{Group, is_master, keep_a_master};
+use distlock_tests::time::{Stopwatch, always, eventually};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+
+const LEASE: Duration = Duration::from_secs(2);
+
+/// More failovers than the group has had.
+const LATER: u64 = 100;
+
+/// The events about servers: `true` if one is used from now on, and its `run_id`.
+type Told = Arc<Mutex<Vec<(bool, String)>>>;
+
+fn client(url: &str) -> (Client, Told) {
+    let told = Told::default();
+    let heard = Arc::clone(&told);
+    let handler = move |event: &Event| match event {
+        Event::ServerRefused { found, .. } => heard.lock().push((false, found.clone())),
+        Event::ServerChanged { is, .. } => heard.lock().push((true, is.clone())),
+        _ => {}
+    };
+    let url = format!("{url}?watchdog={}s", LEASE.as_secs());
+    (builder(&url).events(Arc::new(handler)).connect().unwrap(), told)
+}
+
+fn run_id(server: &RedisServer) -> String {
+    server.probe().info_field("server", "run_id").unwrap()
+}
+
+fn has_clients(server: &RedisServer) -> bool {
+    server.probe().clients().iter().any(|client| client.contains("name=distlock"))
+}
+
+/// How the sentinel says that the master is another one.
+#[derive(Clone, Copy, Debug)]
+enum Word {
+    /// With the `run_id` of the new one, or before it has asked for that.
+    Identified,
+    NotYet,
+}
+
+/// The replica that the sentinel has listed before, if any.
+#[derive(Clone, Copy, Debug)]
+enum Listed {
+    Successor,
+    /// Another server at the address of the successor.
+    Other,
+    Nobody,
+}
+
+#[test]
+fn only_a_listed_replica_takes_the_masters_place_at_once() {
+    for (listed, word) in [
+        (Listed::Successor, Word::Identified),
+        (Listed::Successor, Word::NotYet),
+        (Listed::Other, Word::Identified),
+        (Listed::Other, Word::NotYet),
+        (Listed::Nobody, Word::Identified),
+        (Listed::Nobody, Word::NotYet),
+    ] {
+        let what = format!("{listed:?}, {word:?}");
+        let [old, new] = [(); 2].map(|()| RedisServer::start());
+        let sentinel = Liar::naming(old.port(), 1);
+        sentinel.identify(&run_id(&old));
+        let replica = match listed {
+            Listed::Successor => Some(run_id(&new)),
+            Listed::Other => Some(run_id(&new).chars().rev().collect()),
+            Listed::Nobody => None,
+        };
+        sentinel.list_replicas(&replica.map(|id| (new.port(), id)).into_iter().collect::<Vec<_>>());
+        let (client, told) = client(&sentinel.url());
+        let lock = client.mutex("named").unwrap();
+        take(&lock).unlock().unwrap();
+        eventually("it listens", SOON, || sentinel.listeners() == 1);
+        sentinel.name(new.port(), 2);
+        sentinel.identify(&match word {
+            Word::Identified => run_id(&new),
+            Word::NotYet => String::new(),
+        });
+        let named = Stopwatch::start();
+        sentinel.announce(old.port(), new.port());
+        match (listed, word) {
+            (Listed::Successor, _) => {
+                await_move(&lock, &new);
+                assert!(told.lock().is_empty(), "{what}: {told:?}");
+            }
+            // The server itself says that it is not the listed one.
+            (Listed::Other, Word::NotYet) => {
+                eventually(&what, SOON, || told.lock().contains(&(false, run_id(&new))));
+                assert!(lock.try_lock().unwrap_err().is_unavailable());
+                assert!(!new.probe().exists("named"));
+            }
+            _ => {
+                eventually(&what, SOON, || told.lock().len() == 1);
+                let error = lock.try_lock().unwrap_err();
+                assert!(error.is_unavailable() && named.elapsed() < LEASE, "{what}: {error:?}");
+                let text = error.to_string();
+                assert!(text.contains(&format!("127.0.0.1:{}", new.port())), "{what}: {text}");
+                assert!(text.contains("listed as a replica"), "{what}: {text}");
+                assert!(!has_clients(&new), "{what}");
+                await_move(&lock, &new);
+                assert!(named.elapsed() >= LEASE, "{what}: {:?}", named.elapsed());
+                let told = told.lock().clone();
+                assert!(told.iter().map(|(used, _)| *used).eq([false, true]), "{what}: {told:?}");
+            }
+        }
+    }
+}
+
+/// Held on the former master, which is well, a lock keeps the stranger from being followed.
+#[test]
+fn stranger_is_not_followed_while_a_lock_is_held() {
+    let [old, new] = [(); 2].map(|()| RedisServer::start());
+    let sentinel = Liar::naming(old.port(), 1);
+    sentinel.identify(&run_id(&old));
+    let (client, told) = client(&sentinel.url());
+    let held = take(&client.mutex("held").unwrap());
+    let lock = client.mutex("other").unwrap();
+    eventually("it listens", SOON, || sentinel.listeners() == 1);
+    sentinel.name(new.port(), 2);
+    sentinel.identify(&run_id(&new));
+    sentinel.announce(old.port(), new.port());
+    eventually("the stranger is reported", SOON, || told.lock().len() == 1);
+    always("it is not used, and nothing else is granted", LEASE * 3, || {
+        assert!(lock.try_lock().is_err_and(|error| error.is_unavailable()));
+        held.is_valid() && !has_clients(&new)
+    });
+    assert_eq!(told.lock().len(), 1, "reported once");
+    held.unlock().unwrap();
+    await_usable(&lock);
+    assert!(has_clients(&new) && told.lock().len() == 2);
+    // Named again, the known one would be followed at once; and a stranger is forgotten with it.
+    let _held = take(&lock);
+    assert!(new.probe().exists("other") && !old.probe().exists("other"));
+}
+
+/// Plain servers: a server of another deployment has the address of a replica. Its sentinel
+/// publishes its master there, whose name is the same, and all sentinels follow.
+#[test]
+fn merged_sentinels_lead_no_client_to_the_other_deployment_at_once() {
+    let mut group = Group::steady();
+    let foreign = group.namesake(1, LATER);
+    let (client, told) = client(&group.url());
+    let lock = client.mutex("merged").unwrap();
+    let held = take(&client.mutex("held").unwrap());
+    take(&lock).unlock().unwrap();
+    let old = group.master();
+    // Else the sentinels make it a replica of the other one, and what it has is gone.
+    keep_a_master(&group.servers[old]);
+    let (id, other) = (run_id(&foreign.servers[0]), foreign.servers[0].port());
+    let reused = (old + 1) % group.servers.len();
+    group.servers[reused].restart_as_replica_of(other);
+    eventually("all sentinels name the other master", SOON, || {
+        (0..3).all(|it| group.named_by_sentinel(it) == Some(other))
+    });
+    eventually("it is reported", SOON, || told.lock().contains(&(false, id.clone())));
+    always("it is not used", LEASE * 2, || {
+        assert!(lock.try_lock().is_err_and(|error| error.is_unavailable()));
+        held.is_valid() && !has_clients(&foreign.servers[0])
+    });
+    assert!(is_master(&group.servers[old]) && group.servers[old].probe().exists("held"));
+    held.unlock().unwrap();
+    await_usable(&lock);
+    assert!(told.lock().contains(&(true, id)));
+}
+
+/// A replica that was started after the client, and one that was restarted, are known by then.
+#[test]
+fn restarted_replica_takes_the_masters_place_at_once() {
+    let mut group = Group::start();
+    let (client, told) = client(&group.url());
+    let lock = client.mutex("restarted").unwrap();
+    take(&lock).unlock().unwrap();
+    let old = group.master();
+    let chosen = (old + 1) % group.servers.len();
+    let port = group.servers[old].port();
+    group.servers[chosen].restart_as_replica_of(port);
+    group.await_quiet(2);
+    group.prefer(chosen);
+    group.fail_over();
+    assert_eq!(group.await_other_than(old), chosen);
+    await_move(&lock, &group.servers[chosen]);
+    assert!(told.lock().is_empty(), "{told:?}");
+}
