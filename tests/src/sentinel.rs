@@ -4,6 +4,7 @@ use super::probe::{Probe, Value};
 use super::process::RedisServer;
 use super::rights::LOGIN;
 use super::time::eventually;
+use super::time_of_day::TimeOfDay;
 use distlock::{DistLock, Mutex};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,24 +44,34 @@ impl Group {
 
     /// The same for tests in which the master stays.
     pub fn steady() -> Self {
-        Self::launch(2, 3, STEADY)
+        Self::launch(2, 3, STEADY, &[])
     }
 
     /// So many replicas and sentinels.
     pub fn start_with(replicas: usize, sentinels: usize) -> Self {
-        Self::launch(replicas, sentinels, DOWN_AFTER)
+        Self::launch(replicas, sentinels, DOWN_AFTER, &[])
+    }
+
+    /// A master, a replica on each of these clocks, and three sentinels.
+    pub fn start_on(clocks: &[&TimeOfDay]) -> Self {
+        Self::launch(clocks.len(), 3, DOWN_AFTER, clocks)
     }
 
     /// Steady until it is quiet: else a master that is silent for a moment would be replaced before
     /// the test begins.
-    fn launch(replicas: usize, sentinels: usize, down_after: Duration) -> Self {
+    fn launch(
+        replicas: usize,
+        sentinels: usize,
+        down_after: Duration,
+        clocks: &[&TimeOfDay],
+    ) -> Self {
         let name = fresh_name();
         let master = RedisServer::start_with(&AT_ONCE);
         let port = master.port().to_string();
         let mut servers = vec![master];
-        for _ in 0..replicas {
+        for place in 0..replicas {
             let more = [&["--replicaof", "127.0.0.1", &port], &AT_ONCE[..]].concat();
-            servers.push(RedisServer::start_with(&more));
+            servers.push(RedisServer::start_with_clock(&more, clocks.get(place).copied()));
         }
         let settings = settings(&name, servers[0].port(), sentinels, replicas.max(1));
         let sentinels =
