@@ -42,6 +42,9 @@ mod reports;
 // Helpers: clients and holders that go through a failover.
 mod scene;
 
+// Servers whose clocks differ.
+mod servers_clocks;
+
 // Permits over a failover.
 mod semaphores;
 

@@ -13,10 +13,10 @@ const LONG: Duration = Duration::from_secs(60);
 /// How often a client asks a server for its clock each time.
 const READS: u64 = 5;
 
-/// Has the client use replicas, and waits until it has read their clocks.
-pub fn await_sample(client: &Client, replicas: &[&RedisServer]) {
+/// Has the client use the replicas of this lock's master, and waits until it has read their clocks.
+pub fn await_sample(client: &Client, name: &str, replicas: &[&RedisServer]) {
     // It may be refused: one that does not count is sampled like the others.
-    let _granted = client.mutex("sampled").unwrap().try_lock();
+    let _granted = client.mutex(name).unwrap().try_lock();
     for replica in replicas {
         let mut probe = replica.probe();
         eventually("the clock of a replica is read", LONG, || probe.command_calls("time") >= READS);
