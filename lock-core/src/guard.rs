@@ -120,9 +120,11 @@ impl Hold {
             return Ok(());
         }
         // At least `time` must be left when this returns, so the lease is a little longer.
+        let Acquisition { name, replication, .. } = &**self.acquisition();
         let lease = time.saturating_add(time / 50).saturating_add(Duration::from_millis(10));
-        let lease = LeaseTime::new(lease).map_err(|error| error.on(&self.acquisition().name))?;
-        self.restart_lease(lease)
+        let at_least = |lease| LeaseTime::new(lease).map_err(|error| error.on(name));
+        let lead = self.engine.replica_lead(name, at_least(lease)?, *replication);
+        self.restart_lease(at_least(lease.saturating_add(lead))?)
     }
 
     /// Begins the lease that was asked for, if a release granted the lock for less.

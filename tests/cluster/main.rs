@@ -60,6 +60,9 @@ mod routing;
 // The examples, and many locks at once.
 mod programs;
 
+// Servers whose clocks differ.
+mod servers_clocks;
+
 // Permits whose slot moves.
 mod semaphores;
 

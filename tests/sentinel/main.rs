@@ -50,6 +50,8 @@ mod scene;
 
 // Failovers and restarts one after the other.
 mod sequence;
+// Servers whose clocks differ.
+mod servers_clocks;
 
 // Permits over a failover.
 mod semaphores;

@@ -9,6 +9,7 @@ use super::process::RedisServer;
 use super::rights;
 use super::time::eventually;
 use super::version::is_before_7;
+use super::time_of_day::TimeOfDay;
 use lock_core::{Clock, SystemClock};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -129,8 +130,21 @@ impl Cluster {
         REPLACES
     }
 
+    /// The same as [`Self::start`] with the nodes `n` and up on these clocks.
+    pub fn start_on(n: usize, clocks: &[&TimeOfDay]) -> Self {
+        let clock = |number: usize| clocks.get(number.checked_sub(n)?).copied();
+        Self::launch(|_| REPLACES.map(str::to_owned).to_vec(), clock)
+    }
+
     /// The same with more for each node of its own.
-    pub fn start_each(mut arguments: impl FnMut(usize) -> Vec<String>) -> Self {
+    pub fn start_each(arguments: impl FnMut(usize) -> Vec<String>) -> Self {
+        Self::launch(arguments, |_| None)
+    }
+
+    fn launch<'a>(
+        mut arguments: impl FnMut(usize) -> Vec<String>,
+        clock: impl Fn(usize) -> Option<&'a TimeOfDay>,
+    ) -> Self {
         let mut settings = SETTINGS.to_vec();
         // A replica is good for its master's place however long it has not heard of it: on a busy
         // machine that is long.
@@ -140,7 +154,7 @@ impl Cluster {
             let own = arguments(number);
             let all: Vec<_> =
                 settings.iter().copied().chain(own.iter().map(String::as_str)).collect();
-            RedisServer::start_cluster_node(&all)
+            RedisServer::start_cluster_node_on(&all, clock(number))
         };
         let cluster = Self { nodes: (0..2 * MASTERS).map(start).collect() };
         let own: Vec<_> = cluster.nodes.iter().map(|node| node.configure(FORMING)).collect();

@@ -28,6 +28,7 @@ pub mod proxy;
 pub mod queue;
 pub mod quorum;
 pub mod redis;
+pub mod replica_clocks;
 pub mod replicas;
 pub mod reports;
 pub mod resp;

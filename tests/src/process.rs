@@ -52,6 +52,14 @@ struct Setup {
     on_cluster: bool,
 }
 
+impl Setup {
+    fn of(arguments: &[&str], clock: Option<&TimeOfDay>) -> Self {
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let environment = clock.map(TimeOfDay::environment).unwrap_or_default();
+        Self { arguments, environment, ..Self::default() }
+    }
+}
+
 struct Running {
     // In this order: the line goes before the process is reaped.
     line: LifeLine,
@@ -67,8 +75,7 @@ impl RedisServer {
     /// The same with more on the command line, as in `["--maxclients", "20"]`; it wins over our own
     /// settings.
     pub fn start_with(arguments: &[&str]) -> Self {
-        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        Self::launch(Setup { arguments, ..Setup::default() })
+        Self::start_with_clock(arguments, None)
     }
 
     /// One that knows no user but its default one.
@@ -78,7 +85,12 @@ impl RedisServer {
 
     /// One that looks at this clock for the time of day.
     pub fn start_on(clock: &TimeOfDay) -> Self {
-        Self::launch(Setup { environment: clock.environment(), ..Setup::default() })
+        Self::start_with_clock(&[], Some(clock))
+    }
+
+    /// The same with more on the command line; `None` is the machine's clock.
+    pub fn start_with_clock(arguments: &[&str], clock: Option<&TimeOfDay>) -> Self {
+        Self::launch(Setup::of(arguments, clock))
     }
 
     /// A sentinel, with these lines in its settings.
@@ -95,8 +107,12 @@ impl RedisServer {
     /// One on a port whose cluster bus, 10,000 above, is below the ports of outgoing connections,
     /// too. Its user has the rights that are needed on a cluster.
     pub fn start_cluster_node(arguments: &[&str]) -> Self {
-        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        Self::launch(Setup { arguments, on_cluster: true, ..Setup::default() })
+        Self::start_cluster_node_on(arguments, None)
+    }
+
+    /// The same that looks at this clock for the time of day.
+    pub fn start_cluster_node_on(arguments: &[&str], clock: Option<&TimeOfDay>) -> Self {
+        Self::launch(Setup { on_cluster: true, ..Setup::of(arguments, clock) })
     }
 
     fn launch(setup: Setup) -> Self {

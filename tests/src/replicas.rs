@@ -3,6 +3,7 @@
 use super::probe::Probe;
 use super::process::RedisServer;
 use super::time::eventually;
+use super::time_of_day::TimeOfDay;
 use std::time::Duration;
 
 /// How long replicas may take until they have everything. Measured: some 100 ms from the start.
@@ -17,9 +18,15 @@ pub struct Replicated {
 impl Replicated {
     /// Starts a master and this many replicas.
     pub fn start(count: usize) -> Self {
+        Self::start_on(&vec![None; count])
+    }
+
+    /// Starts a master and a replica on each of these clocks.
+    pub fn start_on(clocks: &[Option<&TimeOfDay>]) -> Self {
         let master = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
         let of_master = ["--replicaof", "127.0.0.1", &master.port().to_string()];
-        let replicas = (0..count).map(|_| RedisServer::start_with(&of_master)).collect();
+        let start = |clock: &Option<_>| RedisServer::start_with_clock(&of_master, *clock);
+        let replicas = clocks.iter().map(start).collect();
         let replicated = Self { master, replicas };
         replicated.must_be_in_sync();
         replicated

@@ -6,6 +6,7 @@ use super::probe::{Probe, Value};
 use super::process::RedisServer;
 use super::rights::LOGIN;
 use super::time::eventually;
+use super::time_of_day::TimeOfDay;
 use distlock::{DistLock, Mutex};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -58,31 +59,42 @@ impl Group {
 
     /// The same for tests in which the master stays.
     pub fn steady() -> Self {
-        Self::launch(2, 3, STEADY, Hosts::Same)
+        Self::launch(2, 3, STEADY, Hosts::Same, &[])
     }
 
     /// So many replicas and sentinels.
     pub fn start_with(replicas: usize, sentinels: usize) -> Self {
-        Self::launch(replicas, sentinels, DOWN_AFTER, Hosts::Same)
+        Self::launch(replicas, sentinels, DOWN_AFTER, Hosts::Same, &[])
     }
 
     /// The same as [`Self::start`], each on a loopback address of its own: server `n` on
     /// 127.0.0.(31 + `n`), sentinel `n` on 127.0.0.(41 + `n`), where [`Self::url_at`] has them.
     pub fn start_apart() -> Self {
-        Self::launch(2, 3, DOWN_AFTER, Hosts::Apart)
+        Self::launch(2, 3, DOWN_AFTER, Hosts::Apart, &[])
+    }
+
+    /// A master, a replica on each of these clocks, and three sentinels.
+    pub fn start_on(clocks: &[&TimeOfDay]) -> Self {
+        Self::launch(clocks.len(), 3, DOWN_AFTER, Hosts::Same, clocks)
     }
 
     /// Steady until it is quiet: else a master that is silent for a moment would be replaced before
     /// the test begins.
-    fn launch(replicas: usize, sentinels: usize, down_after: Duration, hosts: Hosts) -> Self {
+    fn launch(
+        replicas: usize,
+        sentinels: usize,
+        down_after: Duration,
+        hosts: Hosts,
+        clocks: &[&TimeOfDay],
+    ) -> Self {
         let name = fresh_name();
         let host = hosts.server(0);
-        let master = hosts.start_server(0, &AT_ONCE);
+        let master = hosts.start_server(0, &AT_ONCE, None);
         let port = master.port().to_string();
         let mut servers = vec![master];
         for place in 1..=replicas {
             let more = [&["--replicaof", &host, &port], &AT_ONCE[..]].concat();
-            servers.push(hosts.start_server(place, &more));
+            servers.push(hosts.start_server(place, &more, clocks.get(place - 1).copied()));
         }
         let settings = settings(&name, &host, servers[0].port(), sentinels, replicas.max(1));
         let start = |place| hosts.start_sentinel(place, &settings);
@@ -422,13 +434,18 @@ impl Hosts {
         }
     }
 
-    fn start_server(self, place: usize, arguments: &[&str]) -> RedisServer {
+    fn start_server(
+        self,
+        place: usize,
+        arguments: &[&str],
+        clock: Option<&TimeOfDay>,
+    ) -> RedisServer {
         let apart = match self {
             Self::Same => Vec::new(),
             Self::Apart => addresses::arguments(nth(FIRST_SERVER, place), "--replica-announce-ip"),
         };
         let apart: Vec<_> = apart.iter().map(String::as_str).collect();
-        RedisServer::start_with(&[arguments, &apart].concat())
+        RedisServer::start_with_clock(&[arguments, &apart].concat(), clock)
     }
 
     fn start_sentinel(self, place: usize, settings: &str) -> RedisServer {

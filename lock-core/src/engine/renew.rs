@@ -200,7 +200,7 @@ impl Engine {
     }
 
     /// By how much earlier a lease ends on a replica that may take its master's place.
-    pub(super) fn replica_lead(
+    pub(crate) fn replica_lead(
         &self,
         name: &LockName,
         lease: LeaseTime,

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How often the clocks are read.
+/// How often the clocks are read; as often as the replicas are listed while one is ahead.
 const SAMPLE: Duration = Duration::from_secs(60);
 /// How often the master is asked which replicas it has: a new one is sampled at once.
 const LIST: Duration = Duration::from_secs(5);
@@ -70,6 +70,8 @@ struct Sampler {
 struct Watched {
     master: Option<Connection>,
     sampled: Option<Moment>,
+    /// When they are sampled again, if no other replica is there.
+    pause: Duration,
     addresses: Vec<Address>,
 }
 
@@ -189,7 +191,7 @@ impl Sampler {
         let mut listing = self.list(master, by)?;
         listing.addresses.sort_by_cached_key(ToString::to_string);
         let now = self.now();
-        let is_due = watched.sampled.is_none_or(|sampled| now.since(sampled) >= SAMPLE);
+        let is_due = watched.sampled.is_none_or(|sampled| now.since(sampled) >= watched.pause);
         if !is_due && listing.addresses == watched.addresses {
             return Ok(());
         }
@@ -204,7 +206,7 @@ impl Sampler {
         }
         (watched.sampled, watched.addresses) = (Some(now), listing.addresses);
         let (clocks, has_grown) = self.known.lock().update(clocks);
-        self.report(&clocks);
+        watched.pause = if self.report(&clocks) { LIST } else { SAMPLE };
         if has_grown {
             self.master.server().notices().replica_lead_grew();
         }
@@ -245,8 +247,8 @@ impl Sampler {
         Err(Failure::NotSent(Error::unavailable(why)))
     }
 
-    /// Warns of clocks that are ahead, once for each.
-    fn report(&self, clocks: &[ReplicaClock]) {
+    /// Warns of clocks that are ahead, once for each. Returns whether there are any.
+    fn report(&self, clocks: &[ReplicaClock]) -> bool {
         let server = self.master.server();
         let limit = WRONG.min(self.lease / PART_OF_LEASE);
         let ahead: Vec<_> =
@@ -254,7 +256,7 @@ impl Sampler {
         if ahead.is_empty() {
             server.clear_warnings(WarningKind::ReplicaClock);
         }
-        for ReplicaClock { address, lead } in ahead {
+        for ReplicaClock { address, lead } in &ahead {
             let change = format!("the clock of {address}");
             server.warn_of(WarningKind::ReplicaClock, Cause { change, channel: None }, || {
                 format!(
@@ -266,6 +268,7 @@ impl Sampler {
                 )
             });
         }
+        !ahead.is_empty()
     }
 }
 

@@ -4,6 +4,7 @@ mod answers;
 mod insufficient_replicas;
 mod renewals;
 mod requests;
+mod servers_clocks;
 
 use distlock::{Client, ClientBuilder, Error};
 use distlock_tests::replicas::Replicated;

@@ -1,0 +1,55 @@
+//! A holder, a failover to a replica with another clock, and the next holder.
+
+use super::claims::{Claim, Verdict, judge};
+use super::contenders::stay;
+use super::process::RedisServer;
+use super::time::eventually;
+use distlock::{Client, Clock, DistLock, LockOptions, SystemClock};
+use std::thread;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// How often a client asks a server for its clock each time.
+const READS: u64 = 5;
+
+/// Has the client use the replicas of this lock's master, and waits until it has read their clocks.
+pub fn await_sample(client: &Client, name: &str, replicas: &[&RedisServer]) {
+    // It may be refused: one that does not count is sampled like the others.
+    let _granted = client.mutex(name).unwrap().try_lock();
+    for replica in replicas {
+        let mut probe = replica.probe();
+        eventually("the clock of a replica is read", LONG, || probe.command_calls("time") >= READS);
+    }
+}
+
+/// One client takes a lock with a fixed lease, another server takes the master's place, and the
+/// next client takes the lock as soon as it can. When each of them had it; the first one by its
+/// guard, whether it is given back or not.
+pub fn over_a_failover(
+    first: &Client,
+    name: &str,
+    lease: Duration,
+    fail_over: impl FnOnce() -> Client + Send,
+) -> Verdict {
+    let asked = SystemClock.now();
+    let options = LockOptions::new().lease(lease);
+    let held = first.mutex(name).unwrap().lock_with(&options).unwrap();
+    let claims = thread::scope(|scope| {
+        let next = scope.spawn(|| {
+            let next = fail_over();
+            let asked = SystemClock.now();
+            let lock = next.mutex(name).unwrap();
+            let guard = eventually("the next client has it", LONG, || {
+                lock.try_lock_for(LONG).ok().flatten()
+            });
+            stay(&guard, "next", asked, || true).expect("it has just been granted")
+        });
+        let claim = stay(&held, "test", asked, || false);
+        let claims: Vec<Claim> = claim.into_iter().chain(next.join().ok()).collect();
+        claims
+    });
+    assert_eq!(claims.len(), 2, "{claims:?}");
+    println!("the next one {:?} after the first", claims[1].from.since(claims[0].to));
+    judge(claims)
+}
