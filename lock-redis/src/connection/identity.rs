@@ -267,10 +267,8 @@ impl State {
 
     fn judge(&self, Introduction { shown, asked, answered }: &Introduction) -> Judgement {
         let Some((noted, at)) = &self.noted else { return Judgement::NotShown };
-        let is_same =
-            shown.run_id.as_ref() == Some(&noted.run_id) && shown.id.as_ref() == Some(&noted.id);
-        if is_same && asked < at {
-            // Two answers that crossed: the larger offset may have been noted first.
+        if shown.run_id.as_ref() == Some(&noted.run_id) && asked < at {
+            // Two answers that crossed: the later one was judged already.
             return Judgement::Same;
         }
         judge(noted, shown, answered.since(*at))
@@ -281,8 +279,9 @@ impl State {
         let was = self.noted_process().unwrap_or_default().to_owned();
         let is = shown.run_id.clone().unwrap_or_default();
         match judgement {
-            Judgement::NotShown | Judgement::Same => Report::Nothing,
-            Judgement::Loading | Judgement::Replica => Report::Nothing,
+            Judgement::NotShown | Judgement::Same | Judgement::Loading | Judgement::Replica => {
+                Report::Nothing
+            }
             Judgement::Continued | Judgement::Unknown(_) if was == is => Report::Verify,
             Judgement::Continued | Judgement::Unknown(_) | Judgement::Cut => {
                 Report::Changed { was, is, data: judgement.data() }
@@ -291,12 +290,14 @@ impl State {
     }
 
     fn note(&mut self, Introduction { shown, asked, answered }: &Introduction) {
-        if let Some((run_id, uptime)) = shown.run_id.as_ref().zip(shown.uptime)
+        if let Some(run_id) = &shown.run_id
             && self.running.as_ref().is_none_or(|running| running.run_id != *run_id)
         {
-            // Both ends are whole seconds: it may be one less.
-            let uptime = Duration::from_secs(u64::try_from(uptime - 1).unwrap_or(0));
-            self.running = Some(Running { run_id: run_id.clone(), at: *asked, uptime });
+            self.running = shown.uptime.map(|uptime| {
+                // Both ends are whole seconds: it may be one less.
+                let uptime = Duration::from_secs(u64::try_from(uptime - 1).unwrap_or(0));
+                Running { run_id: run_id.clone(), at: *asked, uptime }
+            });
         }
         let is_older = self.noted.as_ref().is_some_and(|(_, at)| asked < at);
         if let Some(noted) = shown.noted().filter(|_| !is_older) {

@@ -18,7 +18,8 @@ const INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Heartbeat {
     dialer: Arc<Dialer>,
-    /// When the next look is due, in nanoseconds.
+    /// When the next look is due, in nanoseconds; 0 before the first request, whose connection has
+    /// just been judged.
     next: AtomicU64,
 }
 
@@ -66,5 +67,6 @@ impl Heartbeat {
         let later = (by + INTERVAL).as_nanos();
         now >= next
             && self.next.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && next > 0
     }
 }
