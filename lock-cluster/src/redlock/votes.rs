@@ -165,6 +165,7 @@ mod tests {
             members: members.map(member).into_iter().collect(),
             node: node.into(),
             run_id: run_id.into(),
+            clock: None,
         }))
     }
 

@@ -3,8 +3,6 @@
 //! A `run_id` changes with every restart and says nothing of data. The replication ID and the
 //! offset do: see `Judgement of a server` in `docs/DESIGN.md`.
 
-#![cfg_attr(not(test), expect(dead_code, reason = "no connection is judged by it yet"))]
-
 use crate::connection::info_field;
 use std::time::Duration;
 
@@ -25,6 +23,8 @@ pub(crate) struct Shown {
     pub(crate) is_master: Option<bool>,
     /// The address of its master, if it is a replica.
     pub(crate) master: Option<String>,
+    /// Whether its link to that stands.
+    pub(crate) has_master_link: Option<bool>,
     pub(crate) is_loading: Option<bool>,
     pub(crate) id: Option<String>,
     pub(crate) offset: Option<i64>,
@@ -83,6 +83,7 @@ impl Shown {
             run_id: owned("run_id"),
             is_master: text("role").map(|role| role == "master"),
             master: master.map(|(host, port)| format!("{host}:{port}")),
+            has_master_link: text("master_link_status").map(|status| status == "up"),
             is_loading: flag("loading"),
             id: owned("master_replid"),
             offset: number("master_repl_offset"),

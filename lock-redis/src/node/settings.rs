@@ -2,7 +2,9 @@
 
 use super::diagnosis::NodeTerms;
 use super::eviction::{Eviction, OnEviction};
+use super::heartbeat::Heartbeat;
 use super::replica_clocks::{ReplicaAddresses, ReplicaClocks};
+use super::restart_grace::RestartGrace;
 use super::{Node, NodeInner, RequestMode};
 use crate::connection::{
     Address, ConnectionPool, CredentialsSource, Dialer, Endpoint, Identity, IdentityKind, Login,
@@ -75,6 +77,7 @@ impl NodeSettings {
                 tracking: Tracking::of(config)?,
                 has_prefix: !config.prefix().is_empty(),
                 database,
+                restart_grace: config.restart_grace(),
             },
             pool: config.pool(),
             thread: PoolThread::start()?,
@@ -139,7 +142,7 @@ impl NodeSettings {
     ) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Run, run_id);
         let dialer = self.dialer(Endpoint::tcp(host, port))?.advising(advice);
-        self.node(dialer.requiring_master().identified(identity), Some(replicas), None)
+        self.node(dialer.retirable().identified(identity), Some(replicas), None)
     }
 
     /// The same for any place, where another server is followed: see [`Identity`].
@@ -168,6 +171,8 @@ impl NodeSettings {
             renewals: Arc::default(),
             subscriber: Subscriber::new(Arc::clone(&dialer), terms.tracking),
             eviction: Eviction::new(self.eviction, Arc::clone(&dialer)),
+            heartbeat: Heartbeat::new(Arc::clone(&dialer)),
+            restart_grace: RestartGrace::new(terms.restart_grace, Arc::clone(&dialer)),
             dialer,
             replica_count,
             replica_clocks,
