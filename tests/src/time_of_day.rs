@@ -41,8 +41,8 @@ impl TimeOfDay {
         fs::rename(self.file("new"), self.file("ahead")).unwrap();
     }
 
-    /// Does the same, and waits until the scripts of the server of this probe see it: Valkey 9 reads
-    /// the time anew only when some has passed.
+    /// Does the same, and waits until the scripts of the server of this probe see it: Valkey 9
+    /// reads the time anew only when some has passed.
     pub fn set_for(&self, probe: &mut Probe, ahead: i64) {
         const TIME: &str = "local time = redis.call('TIME') return time[1] * 1000";
         let mut time = || probe.command(&["EVAL", TIME, "0"]).int();

@@ -210,7 +210,7 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
             "{server} has no database with this number: see `databases` in its configuration \
              (Redis Cluster has only 0)"
         )
-    } else if begins(&["unknown command", "Unknown Redis command"]) {
+    } else if begins(&["unknown command", "Unknown Redis command", "Unknown command"]) {
         match detail.get(17..23) {
             _ if matches!(asked, Asked::Confirmation) => format!(
                 "{server} does not know WAIT, as some managed services: leave `replicas` out"
@@ -517,6 +517,8 @@ mod tests {
             ("ASK 1 h:2", Configuration, "Redis Cluster"),
             ("ERR DB index is out of range", Configuration, "database"),
             ("ERR unknown command 'EVALSHA', with args beginning with: 'x' ", Configuration, "6.2"),
+            ("ERR Unknown Redis command called from script", Configuration, "renamed or disabled"),
+            ("ERR Unknown command called from script", Configuration, "renamed or disabled"),
             ("ERR max number of clients reached", Unavailable, "maxclients"),
             ("LOADING Redis is loading the dataset in memory", Unavailable, "reading its data"),
             ("MASTERDOWN Link with MASTER is down", Unavailable, "master"),
