@@ -3,7 +3,7 @@
 
 use crate::fake_node::{FakeNode, Member, Word, client_of, master, replica, thirds};
 use crate::scene::{LONG, take, turn};
-use distlock::{Client, DistLock};
+use distlock::{Client, DistLock, LockOptions};
 use distlock_tests::distance::Distance;
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::proxy::Proxy;
@@ -220,7 +220,10 @@ fn busy_client_follows_a_replaced_cluster_a_lease_later() {
     say(["a", "b", "c"]);
     let settings = "watchdog=3s&command_timeout=1s&connect_timeout=1s";
     let client = client_of(&[nodes[0].port(), nodes[1].port()], settings);
-    all_turn(&client);
+    // Its own lease is over at once.
+    let lock = client.mutex(NAMES[0]).unwrap();
+    let guard = lock.try_lock_with(&LockOptions::new().lease(Duration::from_millis(200)));
+    drop(guard.unwrap().expect("it is free"));
     let watch = Stopwatch::start();
     say(["x", "y", "z"]);
     eventually("it is followed", LONG, || {

@@ -1,9 +1,9 @@
 //! Which nodes are asked for the slot map, and which of their replies count.
 //!
-//! Of two masters the one with the larger epoch knows more. A replica repeats what it has heard, and
-//! one that the others cannot reach increases its epoch with each election that it loses: its reply
-//! counts only where no master gives a newer one. A map that a replica gave is replaced by what most
-//! masters in it say, whatever the epochs.
+//! Of two masters the one with the larger epoch knows more. A replica repeats what it was sent, and
+//! one that the others cannot reach increases its epoch with each election that it loses. So its
+//! reply counts only where no master gives a newer one, and the map that it gave is replaced by
+//! what most masters in it say, whatever the epochs.
 
 use super::survey::{HostAddresses, Source, Survey, SurveyReply};
 use super::{Channels, Topology};
