@@ -124,8 +124,8 @@ impl Topology {
         )))
     }
 
-    /// No known node has answered for a lease: the cluster is gone, and its locks with it. Unless it
-    /// is only cut off: so an address that is silent is a vote against any other.
+    /// No known node has answered for a lease: the cluster is gone, and its locks with it. It may
+    /// only be cut off, so an address that is silent is a vote against any other cluster.
     fn adopt_new_cluster(&self) -> Result<(), Failure> {
         let was = self.map.read().ids();
         let told = self.ask_configured(Deployment::is_majority)?;
