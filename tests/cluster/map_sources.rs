@@ -3,11 +3,11 @@
 
 use crate::fake_node::{FakeNode, Member, Word, client_of, master, replica, thirds};
 use crate::scene::{LONG, take, turn};
-use distlock::{Client, DistLock};
+use distlock::{Client, DistLock, LockOptions};
 use distlock_tests::distance::Distance;
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::proxy::Proxy;
-use distlock_tests::time::{Stopwatch, eventually, let_pass, within};
+use distlock_tests::time::{Stopwatch, always, eventually, let_pass, within};
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
@@ -220,11 +220,37 @@ fn busy_client_follows_a_replaced_cluster_a_lease_later() {
     say(["a", "b", "c"]);
     let settings = "watchdog=3s&command_timeout=1s&connect_timeout=1s";
     let client = client_of(&[nodes[0].port(), nodes[1].port()], settings);
-    all_turn(&client);
+    // Its own lease is over at once.
+    let lock = client.mutex(NAMES[0]).unwrap();
+    let guard = lock.try_lock_with(&LockOptions::new().lease(Duration::from_millis(200)));
+    drop(guard.unwrap().expect("it is free"));
     let watch = Stopwatch::start();
     say(["x", "y", "z"]);
     eventually("it is followed", LONG, || {
         client.mutex(NAMES[0]).unwrap().try_lock().is_ok_and(|guard| guard.is_some())
     });
     assert!(watch.elapsed() >= LEASE, "{:?}", watch.elapsed());
+}
+
+/// One node of another cluster at one of three addresses, while the others are silent, is not
+/// followed: they may only be cut off from this client, and others hold locks there.
+#[test]
+fn foreign_node_is_not_followed_while_most_addresses_are_silent() {
+    const LEASE: Duration = Duration::from_secs(1);
+    let server = server();
+    let nodes: [FakeNode; 3] = nodes(&server);
+    let ports = [0, 1, 2].map(|at| nodes[at].port());
+    let ids = ["a", "b", "c"];
+    let shards = thirds([0, 1, 2].map(|at| master(ids[at], ports[at])), vec![]);
+    nodes.iter().zip(ids).for_each(|(node, id)| node.say(Word::new(id, 4, &shards)));
+    let client = client_of(&ports, "watchdog=1s&command_timeout=500ms&connect_timeout=500ms");
+    all_turn(&client);
+    let _silent = [nodes[0].hang(), nodes[1].hang()];
+    let whole = vec![(vec![[0, 16_383]], vec![master("x", ports[2])])];
+    nodes[2].say(Word::new("x", 9, &whole));
+    always("no lock is granted", LEASE * 6, || {
+        NAMES.iter().all(|name| client.mutex(*name).unwrap().try_lock().is_err())
+    });
+    // A client that starts now knows nothing of the silent ones.
+    turn(&client_of(&ports, SETTINGS), NAMES[0]);
 }

@@ -1,9 +1,9 @@
 //! Which nodes are asked for the slot map, and which of their replies count.
 //!
-//! Of two masters the one with the larger epoch knows more. A replica repeats what it has heard, and
-//! one that the others cannot reach increases its epoch with each election that it loses: its reply
-//! counts only where no master gives a newer one. A map that a replica gave is replaced by what most
-//! masters in it say, whatever the epochs.
+//! Of two masters the one with the larger epoch knows more. A replica repeats what it was sent, and
+//! one that the others cannot reach increases its epoch with each election that it loses. So its
+//! reply counts only where no master gives a newer one, and the map that it gave is replaced by
+//! what most masters in it say, whatever the epochs.
 
 use super::survey::{HostAddresses, Source, Survey, SurveyReply};
 use super::{Channels, Topology};
@@ -39,7 +39,7 @@ impl Topology {
     /// configured addresses are used again.
     pub(super) fn refresh(&self) -> Result<(), Failure> {
         if !self.is_known() {
-            let told = self.ask_configured()?;
+            let told = self.ask_configured(Deployment::is_majority_of_known)?;
             return self.take_over(&told);
         }
         let evidence = self.ask_known();
@@ -124,10 +124,11 @@ impl Topology {
         )))
     }
 
-    /// No known node has answered for a lease: the cluster is gone, and its locks with it.
+    /// No known node has answered for a lease: the cluster is gone, and its locks with it. It may
+    /// only be cut off, so an address that is silent is a vote against any other cluster.
     fn adopt_new_cluster(&self) -> Result<(), Failure> {
         let was = self.map.read().ids();
-        let told = self.ask_configured()?;
+        let told = self.ask_configured(Deployment::is_majority)?;
         let is = listed(told.nodes.iter().map(|(id, _)| id.as_str()));
         self.take_over(&told)?;
         let notices = self.factory.settings.notices();
@@ -140,8 +141,8 @@ impl Topology {
     }
 
     /// The reply of the cluster that most configured addresses lead to. Stops when the rest cannot
-    /// change that. An address without an answer is no vote against it.
-    fn ask_configured(&self) -> Result<Shards, Failure> {
+    /// change that.
+    fn ask_configured(&self, is_majority: fn(&Deployment) -> bool) -> Result<Shards, Failure> {
         let (mut told, mut accounts, mut trouble) = (Vec::new(), Vec::new(), None);
         let mut seeds = self.seeds.clone();
         fastrand::shuffle(&mut seeds);
@@ -170,7 +171,7 @@ impl Topology {
                 (first, newest)
             });
             match first {
-                Some((first, newest)) if is_last && first.is_majority_of_known() => {
+                Some((first, newest)) if is_last && is_majority(first) => {
                     return Ok(newest.clone());
                 }
                 Some((first, newest)) if !is_last && is_enough(first, newest, &told) => {

@@ -1,8 +1,8 @@
 //! [`Topology`]: the slot map, and the background task that refreshes it.
 //!
-//! The task (`refresh`) works periodically while the cluster is in use, and at once after a failure.
-//! Concurrent requests share a refresh. `survey` asks several nodes where the first one does not
-//! answer, and `evidence` decides which of their replies counts.
+//! The task (`refresh`) works periodically while the cluster is in use, and at once after a
+//! failure. Concurrent requests share a refresh. `survey` asks several nodes where the first one
+//! does not answer, and `evidence` decides which of their replies counts.
 //!
 //! A cluster is known by the IDs of its nodes: a reply counts if the last reply listed the ID of
 //! the node, because its address may lead to another cluster by now.

@@ -272,8 +272,8 @@ fn owners(groups: &[Group]) -> Listed {
     (with_known_masters(groups_with_slots.filter_map(shard)), nodes(groups))
 }
 
-/// The owners that `CLUSTER SLOTS` names, with their replicas by `CLUSTER SHARDS`, which lists those
-/// that are down, too.
+/// The owners that `CLUSTER SLOTS` names, with their replicas by `CLUSTER SHARDS`, which also lists
+/// those that are down.
 fn merge(groups: &[Group], (shards, mut all): Listed) -> Listed {
     let merged = |shard: Shard| {
         let found = groups.iter().find_map(|group| Some((group, group.node(&shard.id)?)));
