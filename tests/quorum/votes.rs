@@ -19,6 +19,9 @@ const SOON: Duration = Duration::from_secs(60);
 /// A lease that a busy machine renews in time, and a pause of a restarted node that is no longer.
 const SETTINGS: &str =
     "max_lease=6s&node_timeout=1s&watchdog=6s&command_timeout=2s&outage_limit=500ms";
+/// Where an answer takes long, and a connection several answers.
+const FAR: &str =
+    "max_lease=15s&node_timeout=4s&watchdog=15s&command_timeout=8s&outage_limit=500ms";
 /// The same with a lease that ends nothing during a test.
 const STEADY: &str =
     "max_lease=10m&node_timeout=1s&watchdog=5m&command_timeout=3s&outage_limit=500ms";
@@ -196,18 +199,29 @@ fn vote_without_an_answer_is_closed_by_the_release() {
 /// One member is far away, and one is cut off.
 #[test]
 fn far_node_votes_again_beside_one_that_is_cut_off() {
-    let mut quorum = Servers::with(3, 0, SETTINGS);
+    let mut quorum = Servers::with(3, 0, FAR);
     let far = Distance::new(quorum.servers[2].port(), ms(250));
     let places = [quorum.servers[0].port(), quorum.servers[1].port(), far.port()].map(place);
-    let client = distlock::connect(&url(&places, SETTINGS)).unwrap();
+    let client = distlock::connect(&url(&places, FAR)).unwrap();
     let guard = held_without_the_last(&quorum, &client);
     quorum.servers[0].kill();
     quorum.servers[2].probe().command(&["DEL", "a"]);
     // The near one and the far one are the majority from here on.
     await_renewals(&guard);
     assert_eq!(owner(&quorum.servers[2]), owner(&quorum.servers[1]));
-    let rival = distlock::connect(&url(&places, SETTINGS)).unwrap();
-    assert!(rival.mutex("a").unwrap().try_lock().unwrap().is_none());
+    let rival = distlock::connect(&url(&places, FAR)).unwrap();
+    let wanted = rival.mutex("a").unwrap();
+    // Its first request may take longer than a node's time: it has no connection yet.
+    eventually("the rival is told that it is held", SOON, || match wanted.try_lock() {
+        Ok(taken) => {
+            assert!(taken.is_none(), "two holders");
+            true
+        }
+        Err(error) => {
+            assert!(error.is_unavailable(), "{error:?}");
+            false
+        }
+    });
     await_renewals(&guard);
     guard.unlock().unwrap();
     let next = rival.mutex("a").unwrap().try_lock_for(scaled(SOON)).unwrap();
@@ -230,8 +244,11 @@ fn long_sequence(rounds: usize, settings: &str, pause: Duration) {
         scope.spawn(|| {
             let (lock, other) = (rival.mutex("a").unwrap(), rival.mutex("b").unwrap());
             while !ended.load(Ordering::SeqCst) {
-                let taken = lock.try_lock().ok().flatten();
-                assert!(taken.is_none() || ended.load(Ordering::SeqCst), "two holders");
+                if let Some(taken) = lock.try_lock().ok().flatten() {
+                    let loss = guard.loss();
+                    assert!(!taken.is_valid() || !guard.is_valid(), "two holders");
+                    assert!(ended.load(Ordering::SeqCst), "the first one has lost it: {loss:?}");
+                }
                 drop(other.try_lock());
                 let_pass(ms(50));
             }

@@ -63,7 +63,7 @@ impl Request {
             // Also with the queue of a fair lock and the time of a waiter's presence, and for
             // readers.
             (Some(3), 2..=4) | (Some(4 | 5), 2..=5) if self.begins_with_a_lease() => Kind::Acquire,
-            (Some(4), 13) => Kind::Acquire,
+            (Some(4), 14) => Kind::Acquire,
             // With one key more where a list is pushed to, too.
             // And two arguments more where the lock is kept.
             (Some(3 | 4), 6 | 8) => Kind::Close,

@@ -200,8 +200,8 @@ impl AttemptState {
         state.votes.extended(at, by, until, self.clock.now())
     }
 
-    /// A node has no vote for this owner. Returns the request to vote again, if it may be asked: the
-    /// answer must be [noted](Self::note_vote).
+    /// A node has no vote for this owner. Returns the tokens to vote for again, if it may be asked:
+    /// the answer must be [noted](Self::note_vote).
     pub(super) fn plan_vote(
         &self,
         at: usize,
@@ -228,8 +228,8 @@ impl AttemptState {
         })
     }
 
-    /// Notes the answer of a node to the request to vote again: the receipt of its vote, which lasts
-    /// until this moment. Returns whether it must be rolled back: the lock is released.
+    /// Notes the answer of a node to the request to vote again: the receipt of its vote, which
+    /// lasts until this moment. Returns whether it must be rolled back: the lock is released.
     pub(super) fn note_vote(
         &self,
         at: usize,

@@ -27,9 +27,9 @@ const LONG_SPLIT: Duration = Duration::from_millis(100);
 /// An attempt asks all nodes at once, each on a thread of its own, and wins with a majority of
 /// grants at the same token. Other grants are rolled back before the attempt returns, and late
 /// grants when they arrive; a node that does not answer gets a tombstone when it does. Releases and
-/// renewals go to every node, and return with a majority. So a minority of nodes may be dead,
-/// frozen or slow without delay, except that dropping the last handle waits up to 100 ms for their
-/// releases.
+/// renewals go to every node, and return with a majority; a renewal has nodes without a vote for
+/// the lock vote again. So a minority of nodes may be dead, frozen or slow without delay, except
+/// that dropping the last handle waits up to 100 ms for their releases.
 ///
 /// The outcome of a release:
 ///

@@ -6,7 +6,7 @@
 //! - `attempt`: one attempt on all nodes; `attempt_state`: its state on each node
 //! - `majority`: the decisions of a majority, without input and output
 //! - `token`: the proposed tokens; `clocks`: the clocks of the servers
-//! - `votes`: the nodes that hold an acquisition; `renewal`: renewals, which have lost votes given again
+//! - `votes`: the nodes that hold an acquisition; `renewal`: renewals, which have votes given again
 //! - `watch`: watches, which wake a waiter once per release
 //! - `node`: one node; `node_worker`: its tasks and pending cleanups; `responses`: its answers
 //! - `membership`: which responses count together; `membership_update`: changes of the members

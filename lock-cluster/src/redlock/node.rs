@@ -106,8 +106,8 @@ impl QuorumNode {
         }
     }
 
-    /// Asks for its votes for locks that a majority of others has granted at these tokens; `view` is
-    /// what its marker said just now. The receipt of each vote; `None` if it does not vote now.
+    /// Asks for its votes for locks that a majority of others has granted at these tokens; `view`
+    /// is what its marker said just now. The receipt of each vote; `None` if it does not vote now.
     pub(super) fn vote_again(
         &self,
         attempts: &[Attempt<'_>],

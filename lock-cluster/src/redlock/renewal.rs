@@ -4,6 +4,7 @@ use super::attempt_state::{AttemptState, Outstanding, QuorumReceipt};
 use super::majority;
 use super::node_worker::{NodeContext, Queue, is_unavailable};
 use super::quorum::{Quorum, answered};
+use super::responses::Responses;
 use super::votes::NodeRenewal;
 use lock_core::backend::{
     AcquisitionId, Attempt, Failure, Renewal, RenewalRequest, Tokens, contain,
@@ -49,9 +50,22 @@ impl Quorum {
         // Those that came after the end of the last renewal.
         batch.iter().filter_map(state_of).for_each(|state| state.count_votes());
         let batch: Arc<[_]> = batch.into();
-        let requested = Arc::clone(&batch);
-        let request = move |context: &NodeContext, by| renew_on(context, &requested, sent, by);
-        let responses = self.ask(Queue::Renewals, by, request);
+        let responses = Responses::of(self.workers.len());
+        for worker in &self.workers {
+            let (batch, requested, responses) =
+                (Arc::clone(&batch), Arc::clone(&responses), Arc::clone(&responses));
+            let request = move |context: &NodeContext, by| {
+                let (outcomes, missing) = renew_on(context, &batch, sent, by)?;
+                if missing.is_empty() {
+                    return Ok(outcomes);
+                }
+                let votes = || Ok(vote_again(context, &missing, outcomes.clone()));
+                requested.put_preliminary(context.number(), Ok(outcomes.clone()), votes)
+            };
+            worker.ask(Queue::Renewals, by, request, move |context, response| {
+                responses.put(context.number(), response);
+            });
+        }
         let counted = |responses: &[Option<Batch>], at: usize| {
             let one = |response: &Option<Batch>| match response.as_ref()? {
                 Ok(renewals) => renewals.get(at).cloned(),
@@ -116,8 +130,13 @@ fn no_vote() -> Error {
     Error::unavailable("it does not have the lock, and does not vote for it now")
 }
 
-/// Renews these on one node, and has it vote again for what it does not have.
-fn renew_on(context: &NodeContext, batch: &[RenewalRequest], sent: Moment, by: Moment) -> Batch {
+/// Renews these on one node. Returns what it does not have and may be asked to vote for again, too.
+fn renew_on<'a>(
+    context: &NodeContext,
+    batch: &'a [RenewalRequest],
+    sent: Moment,
+    by: Moment,
+) -> Result<(Vec<NodeOutcome>, Vec<MissingVote<'a>>), Failure> {
     let at = context.number();
     let on_node = |one: &RenewalRequest| {
         let mut one = one.clone();
@@ -132,10 +151,10 @@ fn renew_on(context: &NodeContext, batch: &[RenewalRequest], sent: Moment, by: M
         return Err(failure.clone());
     }
     let mut missing = Vec::new();
-    let mut outcome = |(place, renewal): (usize, Result<Response<Renewal>, Failure>)| {
+    let outcome = |(place, renewal): (usize, Result<Response<Renewal>, Failure>)| {
         let Response { what, from } = renewal?;
-        let (one, state) = (&batch[place], state_of(&batch[place]));
-        let what = match (what, state) {
+        let one = &batch[place];
+        let what = match (what, state_of(one)) {
             (Renewal::Gone, Some(state)) => {
                 let is_durable = context.node().is_durable();
                 if let Some(tokens) = state.plan_vote(at, from.as_deref(), is_durable) {
@@ -152,11 +171,8 @@ fn renew_on(context: &NodeContext, batch: &[RenewalRequest], sent: Moment, by: M
         };
         Ok(Response { what, from })
     };
-    let mut outcomes: Vec<_> = renewals.into_iter().enumerate().map(&mut outcome).collect();
-    if !missing.is_empty() {
-        vote_again(context, &missing, &mut outcomes, by);
-    }
-    Ok(outcomes)
+    let outcomes = renewals.into_iter().enumerate().map(outcome).collect();
+    Ok((outcomes, missing))
 }
 
 /// A lock that a node has no vote for.
@@ -168,20 +184,19 @@ struct MissingVote<'a> {
     tokens: Tokens,
 }
 
-/// Has the node vote again for these, which changes their `outcomes`.
+/// Has the node vote again for these. Returns the outcomes with those votes.
 fn vote_again(
     context: &NodeContext,
     missing: &[MissingVote<'_>],
-    outcomes: &mut [NodeOutcome],
-    by: Moment,
-) {
+    mut outcomes: Vec<NodeOutcome>,
+) -> Vec<NodeOutcome> {
     let (at, sent) = (context.number(), context.now());
     let attempts: Vec<_> = missing.iter().map(MissingVote::attempt).collect();
     // They are of one node, which has answered just now.
     let view = outcomes[missing[0].place].as_ref().ok().and_then(|outcome| outcome.from.clone());
-    // What it has extended must be in time if it does not answer any more.
-    let by = sent + by.since(sent) / 2;
-    let votes = contain(|| context.node().vote_again(&attempts, view.as_deref(), by));
+    // It has a node's whole time: a vote that comes after the end of this renewal counts in the
+    // next one.
+    let votes = contain(|| context.node().vote_again(&attempts, view.as_deref(), context.by()));
     let mut votes = votes.unwrap_or_default();
     votes.resize_with(missing.len(), || Err(Failure::Unknown(no_vote())));
     for (it, vote) in missing.iter().zip(votes) {
@@ -192,6 +207,7 @@ fn vote_again(
             outcome.what = NodeRenewal::Voted;
         }
     }
+    outcomes
 }
 
 impl MissingVote<'_> {

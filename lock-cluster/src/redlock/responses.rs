@@ -1,25 +1,44 @@
 //! [`Responses`]: the responses of all nodes to one request, for a thread that waits for a
 //! decision.
 
+use lock_core::backend::contain;
 use lock_core::{Clock, Moment, Signal};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The responses by node number. Late responses are stored too, and not read.
 pub(super) struct Responses<T> {
     values: Mutex<Vec<Option<T>>>,
+    /// The number of nodes whose response is preliminary.
+    open: AtomicUsize,
     signal: Arc<Signal>,
 }
 
 impl<T> Responses<T> {
     pub(super) fn of(nodes: usize) -> Arc<Self> {
         let values = (0..nodes).map(|_| None).collect();
-        Arc::new(Self { values: Mutex::new(values), signal: Arc::default() })
+        let (values, open) = (Mutex::new(values), AtomicUsize::new(0));
+        Arc::new(Self { values, open, signal: Arc::default() })
     }
 
     pub(super) fn put(&self, node: usize, value: T) {
         self.values.lock()[node] = Some(value);
         self.signal.raise();
+    }
+
+    /// Puts a response that another one replaces: it counts until then, and the other one is waited
+    /// for. It is this one again if `replace` does not make one.
+    pub(super) fn put_preliminary(&self, node: usize, value: T, replace: impl FnOnce() -> T) -> T
+    where
+        T: Clone,
+    {
+        self.open.fetch_add(1, Ordering::AcqRel);
+        self.put(node, value.clone());
+        let value = contain(replace).unwrap_or(value);
+        self.put(node, value.clone());
+        self.open.fetch_sub(1, Ordering::AcqRel);
+        value
     }
 
     /// Waits until `decide` returns a decision, all responses are there, or `by` has come.
@@ -32,7 +51,8 @@ impl<T> Responses<T> {
         loop {
             let values = self.values.lock();
             let decision = decide(&values);
-            let is_complete = values.iter().all(Option::is_some);
+            let has_open = self.open.load(Ordering::Acquire) > 0;
+            let is_complete = !has_open && values.iter().all(Option::is_some);
             drop(values);
             if decision.is_some() || is_complete || clock.now() >= by {
                 return decision;
