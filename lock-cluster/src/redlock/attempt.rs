@@ -45,12 +45,16 @@ impl Quorum {
         for round in 1.. {
             let tokens = reserve.map_or(Tokens::None, |reserve| Tokens::Propose { first, reserve });
             let decision = self.ask_round(&state, tokens, by);
-            let answers = state.answers();
+            let mut answers = state.answers();
             let mut wrong_clocks = WrongClocks::none();
             if decision == Decision::Outbid && round < MAX_ROUNDS && self.clock.now() < by {
                 let next = self.token_to_outbid(&state, &answers).unwrap_or(first.get()) + 1;
                 match self.refusal_of_token(next + u64::from(reserve.unwrap_or(0)), by) {
-                    Some(wrong) => wrong_clocks = wrong,
+                    Some(wrong) => {
+                        // A server that was read for it has answered the attempt before.
+                        answers = state.answers();
+                        wrong_clocks = wrong;
+                    }
                     None => {
                         first = FencingToken::new(next);
                         continue;
