@@ -130,6 +130,8 @@ pub enum Flaw {
     Unrecorded,
     /// The client counts renewals whatever the views of the nodes are.
     RenewsAnywhere,
+    /// The pause of a newcomer counts from the earliest clock of those that recorded it.
+    EarliestClock,
 }
 
 impl View {
