@@ -517,7 +517,8 @@ impl Quorum {
         let has_clock = |column: &&Column| column.is_mortal || self.mortals == 0;
         let recorded = state.columns.iter().filter(|column| column.node.view() == view);
         let clocks = recorded.filter(has_clock).map(|column| column.node.now);
-        let bound = if self.rules.flaw == Flaw::EarliestClock { clocks.min() } else { clocks.max() };
+        let bound =
+            if self.rules.flaw == Flaw::EarliestClock { clocks.min() } else { clocks.max() };
         bound.unwrap_or_default()
     }
 
