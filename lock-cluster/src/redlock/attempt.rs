@@ -249,7 +249,9 @@ impl Quorum {
         let clock = match node.and_then(|node| node.clock.as_deref()) {
             _ if !is_longer => String::new(),
             Some(clock) => format!(": {}", awaited_clock(clock)),
-            None => ": its clock was set back, and `distlock quorum init` shortens the wait".into(),
+            None => {
+                ": its clock was set back, and `distlock quorum init` shortens the wait".to_owned()
+            }
         };
         Error::unavailable(format!("it {why}, and does not vote for {left:.1?} yet{clock}"))
     }
