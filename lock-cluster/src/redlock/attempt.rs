@@ -45,12 +45,16 @@ impl Quorum {
         for round in 1.. {
             let tokens = reserve.map_or(Tokens::None, |reserve| Tokens::Propose { first, reserve });
             let decision = self.ask_round(&state, tokens, by);
-            let answers = state.answers();
+            let mut answers = state.answers();
             let mut wrong_clocks = WrongClocks::none();
             if decision == Decision::Outbid && round < MAX_ROUNDS && self.clock.now() < by {
                 let next = self.token_to_outbid(&state, &answers).unwrap_or(first.get()) + 1;
                 match self.refusal_of_token(next + u64::from(reserve.unwrap_or(0)), by) {
-                    Some(wrong) => wrong_clocks = wrong,
+                    Some(wrong) => {
+                        // A server that was read for it has answered the attempt before.
+                        answers = state.answers();
+                        wrong_clocks = wrong;
+                    }
                     None => {
                         first = FencingToken::new(next);
                         continue;
@@ -245,7 +249,9 @@ impl Quorum {
         let clock = match node.and_then(|node| node.clock.as_deref()) {
             _ if !is_longer => String::new(),
             Some(clock) => format!(": {}", awaited_clock(clock)),
-            None => ": its clock was set back, and `distlock quorum init` shortens the wait".into(),
+            None => {
+                ": its clock was set back, and `distlock quorum init` shortens the wait".to_owned()
+            }
         };
         Error::unavailable(format!("it {why}, and does not vote for {left:.1?} yet{clock}"))
     }

@@ -9,7 +9,8 @@
 //! - `votes`: the nodes that hold an acquisition; `renewal`: renewals, which have votes given again
 //! - `watch`: watches, which wake a waiter once per release
 //! - `node`: one node; `node_worker`: its tasks and pending cleanups; `responses`: its answers
-//! - `membership`: which responses count together; `membership_update`: changes of the members
+//! - `membership`: which responses count together; `membership_update`: changes of the members;
+//!   `survey`: which is the next one
 //! - `missing`: members that clients miss; `reports`: what a client reports of members and clocks
 
 mod attempt;
@@ -29,6 +30,7 @@ mod responses;
 mod scheme;
 mod setup;
 mod status;
+mod survey;
 mod token;
 mod votes;
 mod watch;

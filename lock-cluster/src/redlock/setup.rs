@@ -3,11 +3,11 @@
 use super::backend::QuorumBackend;
 use super::clocks::{micros, not_before};
 use super::majority::majority;
-use super::membership_update::{new_quorum, recorded};
 use super::missing::Absence;
 use super::node::RedisNode;
 use super::quorum::Quorum;
 use super::scheme::{UrlOptions, nodes};
+use super::survey::{new_quorum, recorded};
 use lock_core::backend::{Backoff, Failure};
 use lock_core::{
     ClientId, Clock, Config, Context, Error, MemberOutcome, MemberResult, Signal, SystemClock,

@@ -42,6 +42,7 @@ fn plain() -> Quorum {
         renews: 0,
         votes_again: false,
         has_one_clock: false,
+        ahead: 0,
     }
 }
 
@@ -84,6 +85,12 @@ fn replaced() -> Quorum {
 /// Nodes that lost a vote, or never gave it, are asked for it by the renewals.
 fn voting_again() -> Quorum {
     Quorum { renews: 2, votes_again: true, rounds: 1, latest: 2, skew: 0, ..plain() }
+}
+
+/// The clocks of two nodes are ahead, by more than the longest lease. One of them is replaced, and
+/// what the other one granted with it lies beyond what the third would grant.
+fn ahead() -> Quorum {
+    Quorum { ahead: 2, clocks: 4, latest: 3, ..replaced() }
 }
 
 /// Clients may be led to a node of another quorum.
@@ -187,6 +194,16 @@ fn two_attempts_and_a_node_that_is_replaced_beside_renewals() {
 }
 
 #[test]
+fn two_attempts_and_a_node_that_is_replaced_beside_clocks_that_are_ahead() {
+    holds("a node that is replaced, clocks ahead", ahead());
+}
+
+#[test]
+fn two_attempts_and_nodes_whose_clocks_are_ahead() {
+    holds("clocks ahead", Quorum { skew: 0, clocks: 3, latest: 4, ahead: 2, ..expiring() });
+}
+
+#[test]
 fn two_attempts_and_a_node_of_a_foreign_quorum() {
     holds("a node of another quorum", foreign());
 }
@@ -196,6 +213,7 @@ fn every_rule_of_the_membership_is_needed() {
     finds(&foreign(), &[Flaw::CountsAddresses, Flaw::CountsStrangers]);
     finds(&replaced(), &[Flaw::Unrecorded]);
     finds(&Quorum { renews: 1, ..replaced() }, &[Flaw::RenewsAnywhere]);
+    finds(&ahead(), &[Flaw::EarliestClock]);
 }
 
 #[test]

@@ -132,6 +132,8 @@ pub enum Flaw {
     Unrecorded,
     /// The client counts renewals whatever the views of the nodes are.
     RenewsAnywhere,
+    /// The pause of a newcomer counts from the earliest clock of those that recorded it.
+    EarliestClock,
     /// A node that votes again forgets a larger counter.
     AgainLowers,
     /// A node votes again for an owner that is closed.

@@ -28,7 +28,8 @@ impl Model for Quorum {
                         });
                         // Those that are never started again take every proposal.
                         let is_timeless = self.mortals > 0 && !column.is_mortal;
-                        column.node.now = if is_timeless { u8::MAX / 2 } else { 0 };
+                        let ahead = if at < 2 { self.ahead } else { 0 };
+                        column.node.now = if is_timeless { u8::MAX / 2 } else { ahead };
                     }
                     let beside = &mut columns[NODES];
                     // Where one node's clock goes, that of the server which may take its place

@@ -69,6 +69,8 @@ pub struct Quorum {
     pub votes_again: bool,
     /// All clocks go together.
     pub has_one_clock: bool,
+    /// By how much the clocks of the first two nodes are ahead.
+    pub ahead: u8,
 }
 
 /// What the server beside the nodes is.
@@ -295,6 +297,7 @@ impl Quorum {
             renews: 2,
             votes_again: true,
             has_one_clock: false,
+            ahead: 0,
         }
     }
 
@@ -524,7 +527,10 @@ impl Quorum {
         let view = self.last_view(state);
         let has_clock = |column: &&Column| column.is_mortal || self.mortals == 0;
         let recorded = state.columns.iter().filter(|column| column.node.view() == view);
-        recorded.filter(has_clock).map(|column| column.node.now).max().unwrap_or_default()
+        let clocks = recorded.filter(has_clock).map(|column| column.node.now);
+        let bound =
+            if self.rules.flaw == Flaw::EarliestClock { clocks.min() } else { clocks.max() };
+        bound.unwrap_or_default()
     }
 
     /// Forgets what makes no difference any more, so that states that are the same look the same.
