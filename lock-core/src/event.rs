@@ -249,8 +249,8 @@ pub enum WarningKind {
     /// that is so.
     Eviction,
     /// The clock of a replica is ahead of its master's: leases end so much earlier there once it is
-    /// promoted. Locks under a policy for replicas are trusted for as much less; for leases of which
-    /// that is more than a third, the replica does not count.
+    /// promoted. Locks under a policy for replicas are trusted for as much less; for leases of
+    /// which that is more than a third, the replica does not count.
     ReplicaClock,
     /// A file of TLS certificates cannot be read any more: connections use its last content.
     TlsFile,

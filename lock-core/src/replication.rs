@@ -24,9 +24,9 @@ use std::time::Duration;
 /// while one is down. A single server does not know how many replicas it should have, so there
 /// `all` is refused.
 ///
-/// A replica whose clock is ahead of its master's ends leases earlier once it is promoted. Where the
-/// clocks can be asked for, a lock is trusted for as much less, and a replica that is more than a
-/// third of the lease ahead does not count: `all` grants nothing then, and a number needs so many
+/// A replica whose clock is ahead of its master's ends leases earlier once it is promoted. Where
+/// the clocks can be asked for, a lock is trusted for as much less, and a replica that is more than
+/// a third of the lease ahead does not count: `all` grants nothing then, and a number needs so many
 /// more.
 ///
 /// It uses Redis' [`WAIT`](https://redis.io/docs/latest/commands/wait/), which returns how many

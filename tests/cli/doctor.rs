@@ -538,3 +538,42 @@ fn backend_that_fails_does_not_hide_findings_of_others() {
     assert!(!json["findings"].as_array().expect("a list").is_empty());
     assert!(only_error(&child).contains("check that the store is up"), "{}", child.errors());
 }
+
+#[test]
+fn clock_of_a_replica_that_is_ahead_is_a_danger() {
+    let clock = TimeOfDay::new();
+    let servers = Replicated::start_on(&[Some(&clock)]);
+    let url = url(&servers.master, "replicas=1&watchdog=30s");
+    Examined::at(&url).must_say("replica_clock", "ok", &["of its master's"]);
+    let place = format!("127.0.0.1:{}", servers.replicas[0].port());
+    for (ahead, level, seen) in [
+        (40_000, "danger", "40.0s ahead of its master's"),
+        (5_000, "warning", "5.0s ahead of its master's"),
+        (-40_000, "ok", "40.0s behind its master's"),
+    ] {
+        clock.set(ahead);
+        let said = Examined::at(&url);
+        said.must_say("replica_clock", level, &[seen]);
+        let found = said.findings.iter().find(|it| it["id"] == "replica_clock").expect("one");
+        assert_eq!(found["subject"], place);
+    }
+    clock.set(40_000);
+    let said = Examined::at(&url);
+    said.must_say("replica_clock", "danger", &["another client", "10.0s", "chrony"]);
+    servers.replicas[0].probe().command(&["ACL", "SETUSER", "default", "-time"]);
+    let said = Examined::at(&url);
+    said.must_say("replica_clock", "unknown", &["TIME is refused", "synchronised"]);
+    servers.replicas[0].probe().command(&["ACL", "LOG", "RESET"]);
+}
+
+#[test]
+fn clock_of_a_replica_out_of_reach_is_unknown() {
+    let announced = ["--replica-announce-ip", "127.0.0.1", "--replica-announce-port", "1"];
+    let master = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
+    let of = ["--replicaof", "127.0.0.1", &master.port().to_string()];
+    let replicas = vec![RedisServer::start_with(&[&of[..], &announced].concat())];
+    let servers = Replicated { master, replicas };
+    servers.must_be_in_sync();
+    let said = Examined::at(&url(&servers.master, "replicas=1"));
+    said.must_say("replica_clock", "unknown", &["could not be asked", "127.0.0.1:1"]);
+}

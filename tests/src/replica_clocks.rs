@@ -50,6 +50,11 @@ pub fn over_a_failover(
         claims
     });
     assert_eq!(claims.len(), 2, "{claims:?}");
-    println!("the next one {:?} after the first", claims[1].from.since(claims[0].to));
+    let [to, from] = [claims[0].to, claims[1].from];
+    println!(
+        "the next one {:?} after the first, {:?} before its end",
+        from.since(to),
+        to.since(from)
+    );
     judge(claims)
 }

@@ -34,8 +34,10 @@ impl std::fmt::Display for ServerClock {
 
 /// The server's clock, beside this machine's; nothing if the user may not ask.
 pub(super) fn ask_clock(asking: &mut Asking<'_>) -> Result<Option<ServerClock>, Failure> {
-    let (clock, by) = (Arc::clone(asking.node.inner.dialer.clock()), asking.deadline());
-    let read = read_clock(&mut asking.link, &*clock, by)?;
+    let Asking { node, link, by } = asking;
+    let (clock, timeout) =
+        (Arc::clone(node.inner.dialer.clock()), node.inner.dialer.command_timeout());
+    let read = read_clock(link, &*clock, || (*by).min(clock.now() + timeout))?;
     let (machine, start) = (clock.unix_time(), clock.now());
     let start = Duration::from_nanos(start.as_nanos());
     let own = ServerClock::read(machine, start, start);

@@ -133,7 +133,8 @@ impl ReplicaClocks {
     pub(super) fn survey(&self, by: Moment) -> Result<Vec<(Address, Lead)>, Failure> {
         let mut master = self.0.master.dial(by)?;
         let listed = self.0.list(&mut master, by)?;
-        let Some(own) = read_clock(&mut master, &**self.0.master.clock(), by)? else {
+        let Some(own) = read_clock(&mut master, &**self.0.master.clock(), || self.0.patience(by))?
+        else {
             return Ok(Vec::new());
         };
         let lead = |address: Address| {
@@ -163,6 +164,11 @@ struct Listing {
 impl Sampler {
     fn now(&self) -> Moment {
         self.master.clock().now()
+    }
+
+    /// Until when a question that is sent now may be answered, where all may take until `by`.
+    fn patience(&self, by: Moment) -> Moment {
+        by.min(self.now() + PATIENCE)
     }
 
     fn turn(&self, watched: &mut Watched) -> Option<Moment> {
@@ -195,13 +201,17 @@ impl Sampler {
         if !is_due && listing.addresses == watched.addresses {
             return Ok(());
         }
-        let Some(own) = read_clock(master, &**self.master.clock(), by)? else { return Ok(()) };
+        let Some(own) =
+            read_clock(master, &**self.master.clock(), || self.patience(Moment::NEVER))?
+        else {
+            return Ok(());
+        };
         let mut clocks = Vec::new();
         for address in &listing.addresses {
             if self.is_closed.load(Ordering::SeqCst) {
                 return Ok(());
             }
-            let lead = self.ask(address, &listing, own, self.now() + PATIENCE).ok();
+            let lead = self.ask(address, &listing, own, Moment::NEVER).ok();
             clocks.push(ReplicaClock { address: address.clone(), lead });
         }
         (watched.sampled, watched.addresses) = (Some(now), listing.addresses);
@@ -230,15 +240,15 @@ impl Sampler {
 
     /// Reads the clock of this replica, beside its master's.
     fn ask(&self, address: &Address, listing: &Listing, own: ServerClock, by: Moment) -> Lead {
-        let by = by.min(self.now() + PATIENCE);
-        let mut link = (self.dialer)(address).map_err(Failure::NotSent)?.dial(by)?;
-        let info = replication(&mut link, by)?;
+        let dialer = (self.dialer)(address).map_err(Failure::NotSent)?;
+        let mut link = dialer.dial(self.patience(by))?;
+        let info = replication(&mut link, self.patience(by))?;
         let field = |name| info_field(&info, name).map(str::trim);
         // The address may lead elsewhere by now, and another server's clock says nothing.
         let is_another = field("role") == Some("master")
             || field("master_replid").zip(listing.history.as_deref()).is_some_and(|(a, b)| a != b);
         let why = match is_another {
-            false => match read_clock(&mut link, &**self.master.clock(), by)? {
+            false => match read_clock(&mut link, &**self.master.clock(), || self.patience(by))? {
                 Some(clock) => return Ok(clock.beside(own)),
                 None => "TIME is refused: allow it with `+time`",
             },

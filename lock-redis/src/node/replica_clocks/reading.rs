@@ -58,17 +58,17 @@ impl ServerClock {
 }
 
 /// The quickest of some questions for the clock, beside one that does not jump; nothing if the user
-/// may not ask.
+/// may not ask. `by` says until when a question that is sent now may be answered.
 pub(in crate::node) fn read_clock(
     link: &mut Connection,
     clock: &dyn Clock,
-    by: Moment,
+    by: impl Fn() -> Moment,
 ) -> Result<Option<ServerClock>, CallError> {
     let since_start = |moment: Moment| Duration::from_nanos(moment.as_nanos());
     let mut best: Option<ServerClock> = None;
     for _ in 0..CLOCK_READS {
         let sent = clock.now();
-        let reply = link.call(&Request(&[&[b"TIME"]]), by)?;
+        let reply = link.call(&Request(&[&[b"TIME"]]), by())?;
         let received = clock.now();
         let number = |reply: &Reply| std::str::from_utf8(reply.as_bytes()?).ok()?.parse().ok();
         let Some([seconds, micros]) = reply.as_array() else { return Ok(None) };
