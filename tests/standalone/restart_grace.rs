@@ -41,7 +41,6 @@ fn restarted_server_grants_nothing_until_its_grace_is_over() {
     let new = client(&server).mutex("a").unwrap();
     let error = new.try_lock().unwrap_err();
     assert!(error.is_unavailable() && error.to_string().contains("restart_grace"), "{error}");
-    assert!(held.is_valid() || since.elapsed() > GRACE / 2);
     let guard = new.try_lock_for(LONG).unwrap().expect("it is free by then");
     // A second of rounding, and what the start took before the stopwatch.
     assert!(since.elapsed() + Duration::from_secs(2) > GRACE, "{:?}", since.elapsed());

@@ -198,7 +198,7 @@ impl Dialer {
             match self.dial_once(Requirement::Usable, by) {
                 Ok(connection) => return Ok(connection),
                 Err(NotDialed::Elsewhere(_)) if dials < DIALS && self.clock.now() < by => {
-                    dials += 1
+                    dials += 1;
                 }
                 Err(NotDialed::Elsewhere(failure) | NotDialed::Failed(failure)) => {
                     return Err(failure);
