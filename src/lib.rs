@@ -43,8 +43,8 @@ pub use lock_core::{
     LossCause, MajorityLock, ManualClock, MemberOutcome, MemberResult, MemoryBackend, MemoryScheme,
     Moment, MultiLock, Mutex, Notices, Notification, OnInsufficientReplicas, OpenConnection,
     OwnedGuard, OwnedMutex, OwnerId, OwnerLabel, OwnerText, ReadLock, Replicas, Replication,
-    RwLock, Scheme, Schemes, Secret, Semaphore, Setting, Signal, SystemClock, TokenPolicy,
-    TokenRange, WarningKind, Woken, WriteLock, WriterPriority,
+    RwLock, Scheme, Schemes, Secret, Semaphore, ServerData, Setting, Signal, SystemClock,
+    TokenPolicy, TokenRange, WarningKind, Woken, WriteLock, WriterPriority,
 };
 #[cfg(feature = "toml")]
 pub use lock_core::{ClientSet, ConfigSet};

@@ -182,7 +182,8 @@ pub enum Event {
         message: String,
     },
     /// Another server than before answers at an address, and the client uses it from now on: the
-    /// old one was restarted or replaced. Locks held on a single Redis server are verified at once.
+    /// old one was restarted or replaced, or has lost a part of its data. Locks held on Redis
+    /// servers are verified at once.
     /// Another Sentinel deployment or cluster is used only after the locks held in the old one have
     /// ended.
     #[non_exhaustive]
@@ -193,6 +194,8 @@ pub enum Event {
         was: String,
         /// The identity from now on.
         is: String,
+        /// What it has of the data of the one before.
+        data: ServerData,
     },
     /// Another server than expected answers at an address, and the client does not use it. Emitted
     /// once for each identity that is found there.
@@ -211,6 +214,21 @@ pub enum Event {
         /// How many.
         count: u64,
     },
+}
+
+/// What a server has of the data of the one that it [replaces](Event::ServerChanged), by the history
+/// that it shows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum ServerData {
+    /// All that the client knows to have been there: it is a replica that was promoted, or the same
+    /// server with the data that it saved.
+    Continued,
+    /// Not the last writes that were answered: it is a replica that was behind, or was restarted
+    /// with older data. Locks that were granted last may be lost, and granted again.
+    Cut,
+    /// It does not show that: most restarts, and any other server, look the same.
+    Unknown,
 }
 
 /// What an [`Event::Warning`] is about.

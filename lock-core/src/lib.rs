@@ -88,7 +88,7 @@ pub use diagnosis::{Finding, FindingLevel};
 pub use election::{Election, LeadershipChange};
 pub use engine::acquisition::GuardState;
 pub use error::{Error, ErrorKind, MemberOutcome, MemberResult};
-pub use event::{Event, EventHandler, WarningKind};
+pub use event::{Event, EventHandler, ServerData, WarningKind};
 pub use guard::{LockGuard, OwnedGuard};
 pub use interrupt::Interrupt;
 pub use lease::{Lease, LeaseTime};

@@ -1,6 +1,6 @@
 //! [`Notices`]: what a backend reports to its client besides replies to requests.
 
-use crate::event::{Event, WarningKind};
+use crate::event::{Event, ServerData, WarningKind};
 use crate::event_queue::Events;
 use crate::metrics::Counted;
 use crate::name::LockName;
@@ -39,12 +39,18 @@ impl Notices {
     }
 
     /// Reports [`Event::ServerChanged`]: the backend uses another server at this address from now
-    /// on.
+    /// on, and does not know what data it has.
     pub fn server_changed(&self, server: &str, was: &str, is: &str) {
+        self.server_replaced(server, was, is, ServerData::Unknown);
+    }
+
+    /// Reports [`Event::ServerChanged`], with what the server has of the data of the one before.
+    pub fn server_replaced(&self, server: &str, was: &str, is: &str, data: ServerData) {
         self.0.events.emit(|| Event::ServerChanged {
             server: server.to_owned(),
             was: was.to_owned(),
             is: is.to_owned(),
+            data,
         });
     }
 

@@ -228,8 +228,8 @@ fn record(event: &Event) {
         Event::Warning { kind, message } => {
             warn!(target: "distlock", ?kind, "{message}");
         }
-        Event::ServerChanged { server, was, is } => {
-            warn!(target: "distlock", %server, %was, %is, "another server is used at this address");
+        Event::ServerChanged { server, was, is, data } => {
+            warn!(target: "distlock", %server, %was, %is, ?data, "another server is used at this address");
         }
         Event::ServerRefused { server, expected, found } => {
             warn!(target: "distlock", %server, %expected, %found, "another server answers, and is not used");

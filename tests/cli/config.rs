@@ -73,6 +73,7 @@ lock \"orders:7\": [locks.\"orders:*\"], on [backends.main]
   replication_timeout       1s                                   default
   on_insufficient_replicas  retry                                default
   unconfirmed_renewals      refuse                               default
+  restart_grace             0s                                   default
   format                    token                                line 12";
     let file = file(FILE);
     let seven = [("DISTLOCK_WATCHDOG", "7s")];

@@ -99,7 +99,10 @@ fn server_that_evicts_locks_is_a_danger() {
 fn server_that_forgets_locks_is_a_danger() {
     let server = RedisServer::start();
     let said = Examined::at(&url(&server, ""));
-    said.must_say("persistence", "danger", &["no snapshots", "`CONFIG SET appendonly yes`"]);
+    let remedies = ["no snapshots", "`CONFIG SET appendonly yes`", "`restart_grace=30s`"];
+    said.must_say("persistence", "danger", &remedies);
+    let said = Examined::at(&url(&server, "restart_grace=30s"));
+    said.must_say("persistence", "warning", &["restart_grace is 30s", "held locks are lost"]);
     server.configure([["save", "60 1000"]]);
     Examined::at(&url(&server, "")).must_say("persistence", "danger", &["snapshots only"]);
     server.configure([["appendonly", "yes"]]);

@@ -1,7 +1,8 @@
 //! A server that the sentinels name, and that none of them had listed as a replica before.
 
 use crate::fake_sentinel::Liar;
-use crate::scene::{SOON, await_move, await_usable, builder, take};
+use crate::scene::{SOON, await_move, await_usable, builder, connect, take};
+use crate::switch::follow;
 use distlock::{Client, DistLock, Event};
 use distlock_tests::process::RedisServer;
 use distlock_tests::sentinel::{Group, is_master, keep_a_master};
@@ -112,6 +113,33 @@ fn only_a_listed_replica_takes_the_masters_place_at_once() {
             }
         }
     }
+}
+
+/// Not listed: promoted before the sentinel had heard of it. The server itself shows that it
+/// continues the data; and so does the former one, when that is the master again.
+#[test]
+fn successor_that_continues_the_data_is_followed_at_once() {
+    let [old, new] =
+        [(); 2].map(|()| RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]));
+    follow(&new, Some(&old));
+    let sentinel = Liar::naming(old.port(), 1);
+    sentinel.identify(&run_id(&old));
+    // A lease that is far longer than the test.
+    let client = connect(&format!("{}?watchdog=5m", sentinel.url()));
+    let held = take(&client.mutex("held").unwrap());
+    eventually("it listens", SOON, || sentinel.listeners() == 1);
+    for (epoch, from, to) in [(2, &old, &new), (3, &new, &old)] {
+        let replicated = || to.probe().exists("held");
+        eventually("the replica has the lock", SOON, replicated);
+        follow(to, None);
+        sentinel.name(to.port(), epoch);
+        sentinel.identify(&run_id(to));
+        sentinel.announce(from.port(), to.port());
+        await_move(&client.mutex("moved").unwrap(), to);
+        held.verify().unwrap();
+        follow(from, Some(to));
+    }
+    held.unlock().unwrap();
 }
 
 /// Held on the former master, which is well, a lock keeps the stranger from being followed.

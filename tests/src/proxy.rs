@@ -6,11 +6,10 @@ use super::resp::{Kind, Request, is_unasked, read_reply};
 use super::rights::LOGIN;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, BufReader, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -149,7 +148,8 @@ pub struct Proxy {
 
 struct Inner {
     plan: Arc<dyn Plan>,
-    server: AtomicU16,
+    /// The servers that new connections lead to, in turn.
+    servers: Mutex<VecDeque<u16>>,
     ended: Receiver<()>,
     counts: Mutex<BTreeMap<(Kind, &'static str), u64>>,
     open: Mutex<Vec<TcpStream>>,
@@ -162,8 +162,8 @@ impl Proxy {
         let port = listener.local_addr().expect("it is bound").port();
         let (running, ended) = bounded(0);
         let (counts, open) = (Mutex::default(), Mutex::default());
-        let server = AtomicU16::new(server);
-        let inner = Arc::new(Inner { plan, server, ended, counts, open });
+        let servers = Mutex::new(VecDeque::from([server]));
+        let inner = Arc::new(Inner { plan, servers, ended, counts, open });
         let accepting = Arc::clone(&inner);
         thread::spawn(move || {
             for client in listener.incoming() {
@@ -189,7 +189,13 @@ impl Proxy {
 
     /// New connections lead to the server on this port. Those that stand stay.
     pub fn lead_to(&self, server: u16) {
-        self.inner.server.store(server, Ordering::SeqCst);
+        self.balance_over(&[server]);
+    }
+
+    /// New connections lead to these servers in turn, as a balancer of connections does it. Those
+    /// that stand stay.
+    pub fn balance_over(&self, servers: &[u16]) {
+        *self.inner.servers.lock() = servers.iter().copied().collect();
     }
 
     /// All connections lead to the server on this port: open ones are cut.
@@ -256,7 +262,11 @@ impl Inner {
     }
 
     fn dial(&self) -> io::Result<TcpStream> {
-        let server = TcpStream::connect((Ipv4Addr::LOCALHOST, self.server.load(Ordering::SeqCst)))?;
+        let mut servers = self.servers.lock();
+        servers.rotate_left(1);
+        let next = *servers.back().expect("it leads to at least one");
+        drop(servers);
+        let server = TcpStream::connect((Ipv4Addr::LOCALHOST, next))?;
         server.set_nodelay(true)?;
         Ok(server)
     }

@@ -26,9 +26,12 @@ fn connections(server: &RedisServer) -> Vec<String> {
     clients.iter().map(id).collect()
 }
 
+/// By a refusal, or before anything was sent: a new connection is not used.
 fn is_told<T: std::fmt::Debug>(outcome: Result<T, Failure>) {
     let failure = outcome.unwrap_err();
-    let Failure::Refused(error) = &failure else { panic!("{failure:?}") };
+    let (Failure::Refused(error) | Failure::NotSent(error)) = &failure else {
+        panic!("{failure:?}")
+    };
     assert!(error.is_unavailable() && error.to_string().contains("is a replica"), "{error:?}");
 }
 

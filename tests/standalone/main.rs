@@ -27,6 +27,9 @@ mod unawaited_releases;
 // Acquisition, wait, renewal and release of a lock.
 mod life;
 
+// What servers show of their data's history.
+mod history;
+
 // What managed services withhold.
 mod managed;
 
@@ -38,6 +41,9 @@ mod ping;
 
 // Addresses that lead to another server.
 mod replaced_server;
+
+// No grants on servers that were started a moment ago.
+mod restart_grace;
 
 // Scripted servers.
 mod peer;

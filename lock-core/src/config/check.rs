@@ -40,6 +40,10 @@ impl Config {
             "hand_off" => (self.hand_off > Self::LONGEST_HAND_OFF).then(|| {
                 format!("hand_off {:?} is longer than {:?}", self.hand_off, Self::LONGEST_HAND_OFF)
             }),
+            "restart_grace" => (self.restart_grace > Self::LONGEST_RESTART_GRACE).then(|| {
+                let longest = Self::LONGEST_RESTART_GRACE;
+                format!("restart_grace {:?} is longer than {longest:?}", self.restart_grace)
+            }),
             "token_retention" => {
                 let good = Self::SHORTEST_TOKEN_RETENTION..=Self::LONGEST_TOKEN_RETENTION;
                 (!good.contains(&self.token_retention)

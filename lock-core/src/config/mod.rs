@@ -82,6 +82,7 @@ pub struct Config {
     lease: Option<Duration>,
     outage_limit: Option<Duration>,
     hand_off: Duration,
+    restart_grace: Duration,
     order: LockOrder,
     connect_timeout: Duration,
     command_timeout: Duration,
@@ -153,6 +154,8 @@ impl Config {
     pub const DEFAULT_HAND_OFF: Duration = Duration::from_millis(5);
     /// The longest time of hand-offs: other clients cannot get the lock meanwhile.
     pub const LONGEST_HAND_OFF: Duration = Duration::from_secs(1);
+    /// The longest time without grants after a server's start.
+    pub const LONGEST_RESTART_GRACE: Duration = Duration::from_secs(24 * 60 * 60);
     /// The longest timeout.
     pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(60 * 60);
     /// The default number of exclusive connections.
@@ -283,6 +286,16 @@ impl Config {
     #[must_use]
     pub fn with_hand_off(mut self, stretch: Duration) -> Self {
         self.hand_off = stretch;
+        self
+    }
+
+    /// Sets how long after its start a Redis server is asked for no new locks, because it may have
+    /// forgotten what it granted before; at least the longest lease of all clients, all of which
+    /// need it. Held locks are renewed and released. Zero, the default, turns it off. Memory and
+    /// quorums need none.
+    #[must_use]
+    pub fn with_restart_grace(mut self, grace: Duration) -> Self {
+        self.restart_grace = grace;
         self
     }
 
@@ -457,6 +470,12 @@ impl Config {
         self.hand_off
     }
 
+    /// See [`with_restart_grace`](Self::with_restart_grace).
+    #[must_use]
+    pub fn restart_grace(&self) -> Duration {
+        self.restart_grace
+    }
+
     /// See [`with_order`](Self::with_order).
     #[must_use]
     pub fn order(&self) -> LockOrder {
@@ -538,6 +557,7 @@ impl Default for Config {
             lease: None,
             outage_limit: None,
             hand_off: Self::DEFAULT_HAND_OFF,
+            restart_grace: Duration::ZERO,
             order: LockOrder::default(),
             token_retention: Self::DEFAULT_TOKEN_RETENTION,
             connect_timeout: Self::DEFAULT_CONNECT_TIMEOUT,

@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(super) const PREFIX: &str = "DISTLOCK_";
 
 /// The settings of [`Config`]; any other option is the scheme's, or unknown.
-pub(super) const SETTINGS: [&str; 19] = [
+pub(super) const SETTINGS: [&str; 20] = [
     "password_file",
     "watchdog",
     "lease",
@@ -32,6 +32,7 @@ pub(super) const SETTINGS: [&str; 19] = [
     "replication_timeout",
     "on_insufficient_replicas",
     "unconfirmed_renewals",
+    "restart_grace",
 ];
 
 /// The words of an option, each with what it means.
@@ -129,6 +130,7 @@ impl Config {
             "lease" => self.lease = Some(duration(option, value)?),
             "outage_limit" => self.outage_limit = Some(duration(option, value)?),
             "hand_off" => self.hand_off = duration(option, value)?,
+            "restart_grace" => self.restart_grace = duration(option, value)?,
             "order" => self.order = meaning(option, value, ORDERS)?,
             "connect_timeout" => self.connect_timeout = duration(option, value)?,
             "command_timeout" => self.command_timeout = duration(option, value)?,
@@ -177,6 +179,7 @@ impl Config {
             "lease" => duration(self.lease()?),
             "outage_limit" => duration(self.outage_limit()),
             "hand_off" => duration(self.hand_off()),
+            "restart_grace" => duration(self.restart_grace()),
             "order" => word(self.order(), ORDERS),
             "connect_timeout" => duration(self.connect_timeout()),
             "command_timeout" => duration(self.command_timeout()),

@@ -31,6 +31,7 @@ fn invalid_value_is_refused_by_name() {
     assert!(refusal("memory://?command_timeout=0s").contains("command_timeout 0ns"));
     assert!(refusal("memory://?connect_timeout=2h").contains("3600s"));
     assert!(refusal("memory://?hand_off=2s").contains("hand_off 2s"));
+    assert!(refusal("memory://?restart_grace=2days").contains("restart_grace 172800s"));
     assert!(refusal("memory://?token_retention=10s").contains("token_retention 10s"));
     assert!(refusal("memory://?pool=many").contains("many"));
     assert!(refusal("memory://?pool=0").contains("pool 0"));
@@ -46,13 +47,14 @@ fn options_are_set_alike_by_url_and_by_setter() {
     let by_url = Config::from_url(
         "memory://?watchdog=10s&outage_limit=11s&hand_off=8ms&connect_timeout=12s\
          &command_timeout=13s&pool=14&client_name=me&owner=till%207&prefix=p:\
-         &tokens=off&token_retention=15m&writers=equal",
+         &tokens=off&token_retention=15m&writers=equal&restart_grace=16s",
     )
     .unwrap();
     let by_setter = Config::default()
         .with_watchdog(Duration::from_secs(10))
         .with_outage_limit(Duration::from_secs(11))
         .with_hand_off(Duration::from_millis(8))
+        .with_restart_grace(Duration::from_secs(16))
         .with_connect_timeout(Duration::from_secs(12))
         .with_command_timeout(Duration::from_secs(13))
         .with_pool(14)
@@ -70,8 +72,9 @@ fn options_are_set_alike_by_url_and_by_setter() {
             config.connect_timeout(),
             config.command_timeout(),
             config.token_retention(),
+            config.restart_grace(),
         ];
-        assert_eq!(durations.map(|duration| duration.as_secs()), [10, 11, 12, 13, 15 * 60]);
+        assert_eq!(durations.map(|duration| duration.as_secs()), [10, 11, 12, 13, 15 * 60, 16]);
         assert_eq!(config.hand_off(), Duration::from_millis(8));
         assert_eq!((config.pool(), &*config.client_name()), (14, "me"));
         assert_eq!(config.owner().as_deref(), Some("till 7"));
@@ -174,6 +177,7 @@ fn option_is_what_a_url_says() {
         ("replication_timeout", "9s"),
         ("on_insufficient_replicas", "accept"),
         ("unconfirmed_renewals", "keep"),
+        ("restart_grace", "40s"),
     ];
     assert_eq!(changed.map(|(option, _)| option), option::SETTINGS);
     for (option, value) in changed {

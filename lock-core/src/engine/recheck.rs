@@ -1,5 +1,6 @@
 //! [`Recheck`]: verifies everything that is held, because the backend says that the store may have
-//! lost it.
+//! lost it. All that is renewed is renewed at once, in batches, which settles it as well; the rest
+//! is verified one by one, and so is what the renewals have not come to.
 
 use super::Engine;
 use super::acquisition::Acquisition;
@@ -25,7 +26,15 @@ pub(super) struct Recheck {
     is_asked: AtomicBool,
 }
 
-type Held = Vec<(Arc<LocalLock>, Arc<Acquisition>)>;
+/// What is left to be verified.
+type Unsettled = Vec<Held>;
+
+struct Held {
+    lock: Arc<LocalLock>,
+    acquisition: Arc<Acquisition>,
+    /// Until when it was valid when that was asked for: a renewal since then settles it.
+    valid_until: Moment,
+}
 
 impl Recheck {
     /// Verifies what `engine` holds whenever the backend asks for it.
@@ -39,13 +48,13 @@ impl Recheck {
     fn start(self: &Arc<Self>) {
         self.is_asked.store(true, Ordering::SeqCst);
         self.task.wake();
-        let (ours, mut left) = (Arc::clone(self), Held::new());
+        let (ours, mut left) = (Arc::clone(self), Unsettled::new());
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         // Without a thread the next renewal tells, as it does without a notice.
         let _started = self.task.start(&self.clock, move || ours.turn(&mut left, &mut backoff));
     }
 
-    fn turn(&self, left: &mut Held, backoff: &mut Backoff) -> Option<Moment> {
+    fn turn(&self, left: &mut Unsettled, backoff: &mut Backoff) -> Option<Moment> {
         if self.is_asked.swap(false, Ordering::SeqCst) {
             *left = self.held();
             backoff.reset();
@@ -55,15 +64,22 @@ impl Recheck {
         (!left.is_empty()).then(|| self.clock.now() + backoff.next())
     }
 
-    fn held(&self) -> Held {
+    fn held(&self) -> Unsettled {
         let engine = self.engine.upgrade();
-        let engine = engine.filter(|it| !it.is_forked());
-        engine.map_or_else(Vec::new, |engine| engine.held())
+        let Some(engine) = engine.filter(|it| !it.is_forked()) else { return Unsettled::new() };
+        let held = engine.held().into_iter().map(|(lock, acquisition)| {
+            let valid_until = acquisition.valid_until();
+            Held { lock, acquisition, valid_until }
+        });
+        let held = held.collect();
+        engine.renew_now(None);
+        held
     }
 
     /// Verifies it; whether that is to be tried again, because the store could not be asked.
-    fn is_left(&self, (lock, acquisition): &(Arc<LocalLock>, Arc<Acquisition>)) -> bool {
-        let engine = self.engine.upgrade().filter(|_| !acquisition.has_ended());
+    fn is_left(&self, Held { lock, acquisition, valid_until }: &Held) -> bool {
+        let is_settled = acquisition.has_ended() || acquisition.valid_until() != *valid_until;
+        let engine = self.engine.upgrade().filter(|_| !is_settled);
         let outcome = engine.map(|engine| engine.verify(lock, acquisition));
         outcome.is_some_and(|it| it.is_err_and(|error| error.is_unavailable()))
     }

@@ -1,6 +1,7 @@
 //! What a server's errors mean. The one place that turns them into ours, each with what to do about
 //! it.
 
+use crate::connection::history::Shown;
 use crate::connection::{Cause, Server, ServerError};
 use crate::lua::Script;
 use lock_core::backend::Failure;
@@ -47,6 +48,28 @@ pub(crate) fn refused(server: &Server, answer: &ServerError, asked: &Asked<'_>) 
 pub(crate) fn is_by_a_replica(error: &Error) -> bool {
     ServerError::behind(error)
         .is_some_and(|answer| matches!(answer.code.as_str(), "READONLY" | "MASTERDOWN"))
+}
+
+/// The error of a server that grants no locks now, by what it shows of itself: what it would answer
+/// to a write.
+pub(crate) fn unready(server: &Server, shown: &Shown) -> Option<Error> {
+    let (code, message) = match (shown.is_loading, shown.is_master) {
+        (Some(true), _) => ("LOADING", passing(server, "LOADING")),
+        (_, Some(false)) => {
+            let master = shown.master.as_deref().unwrap_or("another server");
+            let lost = match shown.has_master_link {
+                Some(false) => ", has lost its master",
+                _ => "",
+            };
+            let message = format!(
+                "{server} is a replica of {master}{lost} and takes no writes: connect to its master"
+            );
+            ("READONLY", message)
+        }
+        _ => return None,
+    };
+    let detail = "by what INFO says".to_owned();
+    Some(Error::unavailable(message).with_source(ServerError { code: code.to_owned(), detail }))
 }
 
 /// Whether the server, or what stands before it, will not carry out this command, now or later: it

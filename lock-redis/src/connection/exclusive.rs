@@ -67,6 +67,10 @@ impl ConnectionLike for Connection {
         is_first_use
     }
 
+    fn history(&self) -> Option<&ServerGeneration> {
+        Some(&self.generation).filter(|generation| generation.shows_history)
+    }
+
     fn server(&self) -> &Arc<Server> {
         &self.server
     }

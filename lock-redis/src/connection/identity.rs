@@ -1,9 +1,12 @@
-//! [`Identity`]: which server answers at an endpoint.
+//! [`Identity`]: which server answers at an endpoint, and what it has of the data that were there.
 //!
-//! Every new connection is compared with it before the first request on that connection is sent.
+//! Every new connection is compared with it before the first request on that connection is sent,
+//! and what a server shows on a standing one, too: that outlives a change of roles.
 
 use crate::connection::Server;
-use lock_core::{Error, Moment};
+use crate::connection::error_mapping;
+use crate::connection::history::{Judgement, Noted, Shown, judge};
+use lock_core::{Error, Moment, ServerData};
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +27,8 @@ pub(crate) enum IdentityKind {
 enum IdentityPolicy {
     /// Connections to it are refused.
     Keep,
-    /// It is used from now on. The server before it is not used again for so long.
+    /// It is used from now on. The server before it is not used again for so long, unless it is
+    /// proven to continue the data.
     Follow(Duration),
 }
 
@@ -34,8 +38,8 @@ pub(crate) struct Identity {
     kind: IdentityKind,
     policy: IdentityPolicy,
     state: Mutex<State>,
-    /// Counts the servers that were followed. Written under the lock of the state, read by every
-    /// connection.
+    /// Counts the servers that were followed, and how often one lost its role. Written under the
+    /// lock of the state, read by every connection.
     latest: Arc<AtomicU64>,
 }
 
@@ -46,6 +50,17 @@ struct State {
     left: Vec<(Arc<str>, Moment)>,
     /// The last server that was refused.
     refused: Option<String>,
+    /// What was last shown, and when that arrived.
+    noted: Option<(Noted, Moment)>,
+    running: Option<Running>,
+}
+
+/// For how long a process had run when it was first met: its clock may be set later.
+#[derive(Debug)]
+struct Running {
+    run_id: String,
+    at: Moment,
+    uptime: Duration,
 }
 
 /// To which of the servers that were followed a connection leads.
@@ -53,11 +68,34 @@ struct State {
 pub(crate) struct ServerGeneration {
     own: u64,
     latest: Option<Arc<AtomicU64>>,
+    /// Whether the server shows its data's history.
+    pub(crate) shows_history: bool,
+}
+
+/// What a server showed of itself, and when it was asked and had answered.
+#[derive(Debug)]
+pub(crate) struct Introduction {
+    pub(crate) shown: Shown,
+    pub(crate) asked: Moment,
+    pub(crate) answered: Moment,
+}
+
+/// What is reported when the state is unlocked.
+enum Report {
+    Nothing,
+    /// Held locks are verified.
+    Verify,
+    /// Held locks are verified, and an event reports the change.
+    Changed {
+        was: String,
+        is: String,
+        data: ServerData,
+    },
 }
 
 impl ServerGeneration {
-    /// Whether another server was followed since: what this connection's server says does not count
-    /// any more.
+    /// Whether another server was followed since, or this one lost its role: what this connection's
+    /// server says does not count any more.
     pub(crate) fn is_over(&self) -> bool {
         self.latest.as_ref().is_some_and(|latest| latest.load(Ordering::SeqCst) != self.own)
     }
@@ -72,7 +110,7 @@ impl Identity {
     }
 
     /// An endpoint whose server may be another one, which is followed then, and not back to the one
-    /// before for `rest`.
+    /// before for `rest` without a proof.
     pub(crate) fn followed(rest: Duration) -> Self {
         Self::new(IdentityKind::Run, IdentityPolicy::Follow(rest), State::default())
     }
@@ -90,6 +128,11 @@ impl Identity {
         self.state.lock().known.clone()
     }
 
+    /// What the server last showed, and when that arrived.
+    pub(super) fn noted(&self) -> Option<(Noted, Moment)> {
+        self.state.lock().noted.clone()
+    }
+
     /// How often another server was followed.
     pub(super) fn changes(&self) -> u64 {
         self.latest.load(Ordering::SeqCst)
@@ -100,52 +143,79 @@ impl Identity {
         matches!(self.policy, IdentityPolicy::Follow(_)) || self.known().is_none()
     }
 
-    fn generation(&self) -> ServerGeneration {
-        let own = self.latest.load(Ordering::SeqCst);
-        ServerGeneration { own, latest: Some(Arc::clone(&self.latest)) }
+    /// For how long the server has run at least, if it says that.
+    pub(crate) fn age(&self, now: Moment) -> Option<Duration> {
+        let state = self.state.lock();
+        let Running { at, uptime, .. } = state.running.as_ref()?;
+        Some(*uptime + now.since(*at))
     }
 
-    /// A new connection has found this server at the endpoint.
+    fn generation(&self, shown: &Shown) -> ServerGeneration {
+        let own = self.latest.load(Ordering::SeqCst);
+        let shows_history = shown.noted().is_some();
+        ServerGeneration { own, latest: Some(Arc::clone(&self.latest)), shows_history }
+    }
+
+    /// A new connection has found the server `found` at the endpoint, which shows this.
     ///
     /// # Errors
     ///
-    /// If it is not the one that belongs there.
+    /// If it is not the one that belongs there, or cannot grant locks now.
     pub(super) fn admit(
         &self,
         server: &Server,
         found: Option<&str>,
-        now: Moment,
-    ) -> Result<ServerGeneration, Error> {
+        introduction: &Introduction,
+    ) -> Result<ServerGeneration, Refusal> {
+        let Introduction { shown, answered: now, .. } = introduction;
         let mut state = self.state.lock();
+        // As it would refuse a write. A node of a cluster says so itself, and who is asked instead.
+        if let Some(error) = error_mapping::unready(server, shown)
+            && self.kind == IdentityKind::Run
+        {
+            let is_known = found.is_some() && state.known.as_deref() == found;
+            return Err(if is_known { Refusal::Here(error) } else { Refusal::Elsewhere(error) });
+        }
+        let judgement = state.judge(introduction);
         let (found, known) = match (found, state.known.clone()) {
-            (None, _) => return Ok(self.generation()),
+            (None, _) => return Ok(self.generation(shown)),
             (Some(found), None) => {
                 state.known = Some(found.into());
-                return Ok(self.generation());
+                state.note(introduction);
+                return Ok(self.generation(shown));
             }
             (Some(found), Some(known)) => (found, known),
         };
         if *known == *found {
-            return Ok(self.generation());
+            let report = state.report(judgement, shown);
+            state.note(introduction);
+            drop(state);
+            report.send(server);
+            return Ok(self.generation(shown));
         }
-        let is_back =
-            |rest| state.left.iter().any(|(left, at)| **left == *found && now.since(*at) < rest);
+        let is_proven = judgement == Judgement::Continued;
+        let is_back = |rest| {
+            let is_it = |(left, at): &(Arc<str>, Moment)| **left == *found && now.since(*at) < rest;
+            !is_proven && state.left.iter().any(is_it)
+        };
         let error = match self.policy {
             IdentityPolicy::Follow(rest) if !is_back(rest) => {
-                state.left.retain(|(_, at)| now.since(*at) < rest);
-                state.left.push((Arc::clone(&known), now));
+                state.left.retain(|(left, at)| now.since(*at) < rest && **left != *found);
+                state.left.push((Arc::clone(&known), *now));
                 state.known = Some(found.into());
+                state.noted = None;
+                state.note(introduction);
                 self.latest.fetch_add(1, Ordering::SeqCst);
-                let generation = self.generation();
+                let generation = self.generation(shown);
                 drop(state);
-                server.notices.server_changed(&server.to_string(), &known, found);
-                server.notices.verify_held();
+                let (was, is) = (known.to_string(), found.to_owned());
+                Report::Changed { was, is, data: judgement.data() }.send(server);
                 return Ok(generation);
             }
             IdentityPolicy::Follow(rest) => Error::unavailable(format!(
                 "{server} leads to the {kind} {known} now, and a new connection to {found}, which \
-                 was left less than {rest:.0?} ago: does something balance connections over \
-                 several servers there? A lock needs one",
+                 was left less than {rest:.0?} ago and does not continue its data: does something \
+                 balance connections over several servers there? A lock needs one",
                 kind = self.kind,
             )),
             IdentityPolicy::Keep => Error::unavailable(format!(
@@ -162,8 +232,118 @@ impl Identity {
         if is_news {
             server.notices.server_refused(&server.to_string(), &known, found);
         }
-        Err(error)
+        Err(Refusal::Here(error))
     }
+
+    /// The server of a standing connection shows this. It is judged as at a new connection; one
+    /// that is no master any more loses its connections, so that new ones find out what is there.
+    pub(crate) fn note(
+        &self,
+        server: &Server,
+        generation: &ServerGeneration,
+        mut introduction: Introduction,
+    ) {
+        let mut state = self.state.lock();
+        if generation.is_over() {
+            return;
+        }
+        let shown = &mut introduction.shown;
+        // The connection is the same one, and so is the process.
+        shown.run_id = shown.run_id.take().or_else(|| state.noted_process().map(str::to_owned));
+        let is_master = shown.is_master != Some(false);
+        if !is_master && self.kind == IdentityKind::Run {
+            self.latest.fetch_add(1, Ordering::SeqCst);
+            return;
+        }
+        let judgement = state.judge(&introduction);
+        let report = state.report(judgement, &introduction.shown);
+        if is_master {
+            state.note(&introduction);
+        }
+        drop(state);
+        report.send(server);
+    }
+}
+
+impl State {
+    fn noted_process(&self) -> Option<&str> {
+        self.noted.as_ref().map(|(noted, _)| noted.run_id.as_str())
+    }
+
+    fn judge(&self, Introduction { shown, asked, answered }: &Introduction) -> Judgement {
+        let Some((noted, at)) = &self.noted else { return Judgement::NotShown };
+        if shown.run_id.as_ref() == Some(&noted.run_id) && asked < at {
+            // Two answers that crossed: the later one was judged already.
+            return Judgement::Same;
+        }
+        judge(noted, shown, answered.since(*at))
+    }
+
+    /// What the judgement of a server that is still used means.
+    fn report(&self, judgement: Judgement, shown: &Shown) -> Report {
+        let was = self.noted_process().unwrap_or_default().to_owned();
+        let is = shown.run_id.clone().unwrap_or_default();
+        match judgement {
+            Judgement::NotShown | Judgement::Same | Judgement::Loading | Judgement::Replica => {
+                Report::Nothing
+            }
+            Judgement::Continued | Judgement::Unknown(_) if was == is => Report::Verify,
+            Judgement::Continued | Judgement::Unknown(_) | Judgement::Cut => {
+                Report::Changed { was, is, data: judgement.data() }
+            }
+        }
+    }
+
+    fn note(&mut self, Introduction { shown, asked, answered }: &Introduction) {
+        if let Some(run_id) = &shown.run_id
+            && self.running.as_ref().is_none_or(|running| running.run_id != *run_id)
+        {
+            self.running = shown.uptime.map(|uptime| {
+                // Both ends are whole seconds: it may be one less.
+                let uptime = Duration::from_secs(u64::try_from(uptime - 1).unwrap_or(0));
+                Running { run_id: run_id.clone(), at: *asked, uptime }
+            });
+        }
+        let is_older = self.noted.as_ref().is_some_and(|(_, at)| asked < at);
+        if let Some(noted) = shown.noted().filter(|_| !is_older) {
+            self.noted = Some((noted, *answered));
+        }
+    }
+}
+
+impl Report {
+    fn send(self, server: &Server) {
+        match self {
+            Self::Nothing => {}
+            Self::Verify => server.notices.verify_held(),
+            Self::Changed { was, is, data } => {
+                server.notices.server_replaced(&server.to_string(), &was, &is, data);
+                server.notices.verify_held();
+            }
+        }
+    }
+}
+
+impl Judgement {
+    /// The same for the event.
+    fn data(self) -> ServerData {
+        match self {
+            Self::Same | Self::Continued => ServerData::Continued,
+            Self::Cut => ServerData::Cut,
+            Self::NotShown | Self::Loading | Self::Replica | Self::Unknown(_) => {
+                ServerData::Unknown
+            }
+        }
+    }
+}
+
+/// Why a new connection is not used.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// The server cannot grant locks now, and is not the one that is known: a new connection may
+    /// lead to that.
+    Elsewhere(Error),
+    Here(Error),
 }
 
 impl fmt::Display for IdentityKind {
@@ -190,8 +370,13 @@ mod tests {
         Moment::from_nanos(1) + Duration::from_secs(seconds)
     }
 
+    /// A server that shows nothing but its ID.
     fn admit(identity: &Identity, found: &str, seconds: u64) -> Result<ServerGeneration, Error> {
-        identity.admit(&server(), Some(found), at(seconds))
+        let (asked, answered) = (at(seconds), at(seconds));
+        let introduction = Introduction { shown: Shown::default(), asked, answered };
+        identity.admit(&server(), Some(found), &introduction).map_err(|refusal| match refusal {
+            Refusal::Elsewhere(error) | Refusal::Here(error) => error,
+        })
     }
 
     #[test]
@@ -227,5 +412,132 @@ mod tests {
         assert!(told.contains("aaa") && told.contains("bbb") && told.contains("balance"), "{told}");
         assert!(!second.is_over());
         assert!(!admit(&identity, "aaa", 31).unwrap().is_over() && second.is_over());
+    }
+
+    /// A master with these IDs and offsets, whose connection took no time.
+    fn master(
+        run_id: &str,
+        id: &str,
+        offset: i64,
+        former: (&str, i64),
+        at: Moment,
+    ) -> Introduction {
+        let shown = Shown {
+            run_id: Some(run_id.to_owned()),
+            is_master: Some(true),
+            id: Some(id.to_owned()),
+            offset: Some(offset),
+            former_id: Some(former.0.to_owned()),
+            former_end: Some(former.1),
+            has_backlog: Some(true),
+            ..Shown::default()
+        };
+        Introduction { shown, asked: at, answered: at }
+    }
+
+    const NONE: (&str, i64) = ("0000000000000000000000000000000000000000", -1);
+
+    fn meet(identity: &Identity, introduction: &Introduction) -> Result<ServerGeneration, Refusal> {
+        identity.admit(&server(), introduction.shown.run_id.as_deref(), introduction)
+    }
+
+    #[test]
+    fn former_server_is_followed_at_once_if_it_continues_the_data() {
+        for (former, follows) in [(("Y", 301), true), (("Y", 300), false), (NONE, false)] {
+            let identity = Identity::followed(REST);
+            meet(&identity, &master("aaa", "X", 100, NONE, at(0))).unwrap();
+            meet(&identity, &master("bbb", "Y", 200, ("X", 101), at(1))).unwrap();
+            let generation = meet(&identity, &master("bbb", "Y", 300, ("X", 101), at(2))).unwrap();
+            let back = meet(&identity, &master("aaa", "Z", 400, former, at(3)));
+            assert_eq!(back.is_ok(), follows, "{former:?}");
+            assert_eq!(generation.is_over(), follows);
+        }
+    }
+
+    #[test]
+    fn unready_server_is_refused_and_known_to_be_elsewhere() {
+        for kind in [IdentityKind::Run, IdentityKind::Node] {
+            let identity = Identity::new(kind, IdentityPolicy::Follow(REST), State::default());
+            let replica = |run_id: &str| {
+                let mut introduction = master(run_id, "X", 100, NONE, at(1));
+                introduction.shown.is_master = Some(false);
+                introduction.shown.master = Some("10.0.0.7:6379".to_owned());
+                introduction
+            };
+            let mut loading = replica("aaa");
+            loading.shown.is_loading = Some(true);
+            for (unready, says) in [(replica("aaa"), "of 10.0.0.7:6379"), (loading, "reading")] {
+                let met = meet(&identity, &unready);
+                if kind == IdentityKind::Node {
+                    // It redirects to its master itself.
+                    met.unwrap();
+                    continue;
+                }
+                let Err(Refusal::Elsewhere(error)) = met else { panic!("{met:?}") };
+                assert!(error.is_unavailable() && error.to_string().contains(says), "{error}");
+                assert_eq!(identity.known(), None);
+            }
+            if kind == IdentityKind::Run {
+                meet(&identity, &master("aaa", "X", 100, NONE, at(2))).unwrap();
+                assert!(matches!(meet(&identity, &replica("aaa")), Err(Refusal::Here(_))));
+                assert!(matches!(meet(&identity, &replica("bbb")), Err(Refusal::Elsewhere(_))));
+                assert_eq!(identity.known().as_deref(), Some("aaa"));
+            }
+        }
+    }
+
+    #[test]
+    fn standing_connections_end_when_their_server_becomes_a_replica() {
+        let identity = Identity::followed(REST);
+        let first = meet(&identity, &master("aaa", "X", 100, NONE, at(0))).unwrap();
+        let mut replica = master("aaa", "Y", 100, NONE, at(1));
+        replica.shown.is_master = Some(false);
+        identity.note(&server(), &first, replica);
+        assert!(first.is_over());
+        // What is heard on the old ones afterwards ends no new one.
+        let second = meet(&identity, &master("aaa", "Z", 100, ("Y", 101), at(2))).unwrap();
+        let mut late = master("aaa", "Y", 100, NONE, at(2));
+        late.shown.is_master = Some(false);
+        identity.note(&server(), &first, late);
+        assert!(!second.is_over());
+    }
+
+    #[test]
+    fn answers_that_cross_are_no_loss() {
+        let identity = Identity::followed(REST);
+        let generation = meet(&identity, &master("aaa", "X", 100, NONE, at(0))).unwrap();
+        identity.note(&server(), &generation, master("aaa", "X", 200, NONE, at(5)));
+        let mut older = master("aaa", "X", 150, NONE, at(6));
+        older.asked = at(4);
+        assert_eq!(identity.state.lock().judge(&older), Judgement::Same);
+        identity.note(&server(), &generation, older);
+        let noted = identity.state.lock().noted.as_ref().map(|(noted, _)| noted.offset);
+        assert_eq!(noted, Some(200));
+        // Asked for later, it is one.
+        let later = master("aaa", "X", 150, NONE, at(6));
+        assert_eq!(identity.state.lock().judge(&later), Judgement::Cut);
+    }
+
+    #[test]
+    fn age_is_counted_from_the_first_meeting() {
+        let identity = Identity::followed(REST);
+        assert_eq!(identity.age(at(0)), None);
+        let running = |run_id: &str, uptime: i64, when: u64| {
+            let mut introduction = master(run_id, "X", 100, NONE, at(when));
+            introduction.shown.uptime = Some(uptime);
+            meet(&identity, &introduction).unwrap();
+        };
+        for (run_id, uptime, when, age) in [
+            ("aaa", 5, 10, 4),
+            ("aaa", 16, 20, 14),
+            // Its clock was set forwards, and backwards.
+            ("aaa", 116, 21, 15),
+            ("aaa", -80, 22, 16),
+            ("bbb", -80, 60, 0),
+            ("bbb", 0, 61, 1),
+        ] {
+            running(run_id, uptime, when);
+            assert_eq!(identity.age(at(when)), Some(Duration::from_secs(age)), "at {when}");
+        }
     }
 }

@@ -5,9 +5,11 @@
 //! - [`ConnectionPool`]: connections to borrow
 //! - [`dial`]: how connections are made
 //! - [`server`], [`identity`]: a server's name and the warnings about it, and which server it is
+//! - [`history`]: whether a server continues the data of the one that was known before
 //! - [`resp`]: requests to bytes, bytes to replies
 //! - [`error_mapping`]: what the errors mean that a server replies with
-//! - [`asking`], [`tracked`], [`replica_ack`]: connections with another command beside each request
+//! - [`asking`], [`tracked`], [`replica_ack`], [`noting`]: connections with another command beside
+//!   each request
 //! - [`server_kind`]: what a server is that does not know a command
 //!
 //! A connection that failed once is closed. A late reply to an older request would be taken for the
@@ -20,9 +22,11 @@ mod dial;
 mod endpoint;
 pub(crate) mod error_mapping;
 mod exclusive;
+pub(crate) mod history;
 mod identity;
 mod io_error;
 mod multiplexed;
+mod noting;
 mod pool;
 mod replica_ack;
 mod resp;
@@ -45,8 +49,9 @@ pub(crate) use asking::AskingConnection;
 pub(crate) use dial::{CredentialsSource, Dialer, Login, PasswordSource, Timeouts};
 pub(crate) use endpoint::Endpoint;
 pub(crate) use exclusive::Connection;
-pub(crate) use identity::{Identity, IdentityKind, ServerGeneration};
+pub(crate) use identity::{Identity, IdentityKind, Introduction, ServerGeneration};
 pub(crate) use multiplexed::{CallbackRequest, MultiplexedConnection, ReplyCheck};
+pub(crate) use noting::{HISTORY, NotingConnection};
 pub(crate) use pool::{BorrowedConnection, ConnectionPool, PoolSlot, PoolThread};
 pub(crate) use replica_ack::AcknowledgedConnection;
 pub(crate) use resp::{
@@ -122,6 +127,12 @@ pub(crate) trait ConnectionLike {
     /// Whether the scripts that follow renew, and changes of their keys are to be reported, where
     /// this is a connection that has them reported. Not before the first call.
     fn report_changes_of_keys(&mut self, _are_reported: bool) {}
+
+    /// To which of the endpoint's servers it leads, if that shows its data's history and may be
+    /// asked for it behind any request.
+    fn history(&self) -> Option<&ServerGeneration> {
+        None
+    }
 
     /// The server at the other end.
     fn server(&self) -> &Arc<Server>;

@@ -141,10 +141,11 @@ impl Server {
         }
     }
 
-    /// Another server is used at this address since a request left.
+    /// Another server is used at this address since a request left, or it is no master any more.
     pub(super) fn superseded(&self) -> Error {
         Error::unavailable(format!(
-            "another server answers at {self} since, and what the one before it says does not count"
+            "another server answers at {self} since, or that is no master any more: what it said \
+             does not count"
         ))
     }
 

@@ -1,7 +1,9 @@
 //! [`SharedConnection`]: the connection to a server that all threads share, replaced when it fails.
 
 use super::multiplexed::{EncodedRequest, MultiplexedConnection, ReplyPoller, RequestId};
-use super::{CallError, CallbackRequest, ConnectionLike, Dialer, Request, Server};
+use super::{
+    CallError, CallbackRequest, ConnectionLike, Dialer, Request, Server, ServerGeneration,
+};
 use crate::connection::single_flight::{Flight, FlightLeader, FlightResult, SingleFlight};
 use crate::lua::join::Join;
 use lock_core::backend::Failure;
@@ -110,6 +112,12 @@ impl SharedConnection {
                 }
             }
         }
+    }
+
+    /// To which server the connection leads, if there is one that can be used and shows its data's
+    /// history.
+    pub(crate) fn history(&self) -> Option<ServerGeneration> {
+        self.usable(self.dialer.clock().now())?.history().cloned()
     }
 
     /// Whether there is a connection that can be used.

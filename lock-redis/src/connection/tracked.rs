@@ -1,7 +1,9 @@
 //! [`TrackedConnection`]: a connection that reads the keys of each renewal after it, so that the
 //! server reports their next change.
 
-use super::{BorrowedConnection, CallError, Connection, ConnectionLike, Request, Server};
+use super::{
+    BorrowedConnection, CallError, Connection, ConnectionLike, Request, Server, ServerGeneration,
+};
 use crate::connection::{Reply, ServerError, Text};
 use lock_core::{Error, Moment};
 use std::sync::Arc;
@@ -120,6 +122,10 @@ impl ConnectionLike for TrackedConnection<'_> {
 
     fn report_changes_of_keys(&mut self, are_reported: bool) {
         self.is_reading = are_reported;
+    }
+
+    fn history(&self) -> Option<&ServerGeneration> {
+        self.connection.history()
     }
 
     fn server(&self) -> &Arc<Server> {

@@ -9,7 +9,9 @@
 //! - `renewals`: requests that renew, on connections of their own
 //! - `change_reports`: those connections, and what the server reports of what they renew
 //! - `eviction`: whether the server may evict locks
+//! - `heartbeat`: whether it is still the same, with the same data, and a master
 //! - `listing`: requests about many locks
+//! - `restart_grace`: no grants on a server that was started a moment ago
 //! - [`cluster`]: the server as a node of a cluster: its slots and its redirects
 //! - [`quorum`]: the server as a node of a quorum: its marker and its votes
 //! - `diagnosis`: what the server's settings and state mean for locks
@@ -22,9 +24,11 @@ mod connections;
 mod deployment;
 pub(crate) mod diagnosis;
 pub(crate) mod eviction;
+mod heartbeat;
 mod listing;
 pub(crate) mod quorum;
 mod renewals;
+mod restart_grace;
 mod settings;
 mod watch_registry;
 
@@ -42,14 +46,16 @@ use change_reports::RenewalSlots;
 use cluster::{Port, Shards};
 use diagnosis::NodeTerms;
 use eviction::Eviction;
+use heartbeat::Heartbeat;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
     LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
-    ReplicaSupport, Tombstone, Wake, Watch,
+    ReplicaSupport, RollbackCause, Tombstone, Wake, Watch,
 };
 use lock_core::{
     Backend, ClientId, Clock, Error, ErrorKind, Finding, LockName, Moment, Replicas, Replication,
 };
+use restart_grace::RestartGrace;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -95,6 +101,8 @@ struct NodeInner {
     subscriber: Subscriber,
     /// Whether it may evict locks.
     eviction: Eviction,
+    heartbeat: Heartbeat,
+    restart_grace: RestartGrace,
     /// Knows how many replicas there are. Without it the policy "all" is refused.
     replica_count: Option<ReplicaCount>,
     terms: NodeTerms,
@@ -127,10 +135,12 @@ impl Node {
         WeakNode(Arc::downgrade(&self.inner))
     }
 
-    /// Whether the server may evict locks is asked from time to time: behind what was sent to it.
-    fn look_for_eviction(&self) {
+    /// From time to time the server is asked whether it may evict locks, and whether it is still
+    /// the same: behind what was sent to it.
+    fn look_behind(&self) {
         let by = self.clock().now() + self.inner.dialer.command_timeout();
         self.inner.eviction.look_behind(&self.inner.link, by);
+        self.inner.heartbeat.look_behind(&self.inner.link, by);
     }
 
     fn acquire_confirmed(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
@@ -138,6 +148,9 @@ impl Node {
         let time = attempt.replication.time();
         let mut connection = self.borrow_behind_releases(by)?;
         self.inner.eviction.refuse(connection.get(), by)?;
+        if let Some(pause) = self.inner.restart_grace.pause()? {
+            return Ok(Answer::RolledBack(RollbackCause::Paused(pause)));
+        }
         let mut link = AcknowledgedConnection::new(connection.get(), self.clock(), needed, time);
         Ok(match self.inner.format.0.acquire(&mut link, attempt, &self.tracking(), by)? {
             Answer::Granted(grant) => match link.weigh(needed)? {
@@ -220,6 +233,11 @@ impl Node {
         self.inner.dialer.identity()?.known()
     }
 
+    /// Whether this server is proven to continue the data of the one of `former`, until `by`.
+    pub(crate) fn continues(&self, former: &Self, by: Moment) -> bool {
+        self.inner.dialer.continues(&former.inner.dialer, by)
+    }
+
     /// The server, as it is called in messages.
     pub fn server(&self) -> impl fmt::Display {
         Arc::clone(self.inner.dialer.server())
@@ -230,12 +248,15 @@ impl Node {
 /// that of a standalone server. A watch is the same however the node is asked.
 impl Backend for Node {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
-        let NodeInner { format, eviction, .. } = &*self.inner;
+        let NodeInner { format, eviction, restart_grace, .. } = &*self.inner;
         let outcome = if attempt.replication.is_off() {
             let is_apart = format.0.needs_own_link();
             let connection = if is_apart { self.borrow(by) } else { self.connection(by) };
             connection.and_then(|mut link| {
                 eviction.refuse(link.get(), by)?;
+                if let Some(pause) = restart_grace.pause()? {
+                    return Ok(Answer::RolledBack(RollbackCause::Paused(pause)));
+                }
                 format.0.acquire(link.get(), attempt, &self.tracking(), by)
             })
         } else {
@@ -259,7 +280,7 @@ impl Backend for Node {
         options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        let NodeInner { format, eviction, subscriber, .. } = &*self.inner;
+        let NodeInner { format, eviction, heartbeat, subscriber, .. } = &*self.inner;
         // A clean-up must not wait behind the request without an answer that it cleans up after. It
         // may overtake that one: the tombstone refuses what comes later.
         let cleans_up = options.tombstone != Tombstone::None;
@@ -268,6 +289,7 @@ impl Backend for Node {
             let release = format.0.release(link.get(), acquisition, options, by)?;
             if !cleans_up {
                 eviction.look(link.get(), by);
+                heartbeat.look(link.get(), by);
             }
             Ok(release)
         });
@@ -293,7 +315,7 @@ impl Backend for Node {
         let done = move |outcome: Result<_, _>| done(outcome.map_err(on(&name)));
         let lingers = self.inner.subscriber.lingering();
         owned.submit_release(&self.inner.link, acquisition, options, by, lingers, done);
-        self.look_for_eviction();
+        self.look_behind();
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {

@@ -3,7 +3,7 @@
 
 use super::connections::NodeConnection;
 use super::{Node, RENEWED, RequestMode, on};
-use crate::connection::{AcknowledgedConnection, ConnectionLike};
+use crate::connection::{AcknowledgedConnection, ConnectionLike, NotingConnection};
 use lock_core::Moment;
 use lock_core::backend::{Failure, Renewal, RenewalRequest};
 
@@ -41,7 +41,7 @@ impl Node {
             batch.iter().map(next).map(|answer| answer.expect("an answer for each")).collect()
         };
         if renewals.iter().any(Result::is_ok) {
-            self.look_for_eviction();
+            self.look_behind();
         }
         renewals
     }
@@ -65,7 +65,8 @@ impl Node {
         let first_by = if stands { now + by.since(now) / 2 } else { by };
         let renewals = match self.renewal_connection(first_by) {
             Ok(mut connection) => {
-                let renewals = renew(connection.get());
+                let dialer = &self.inner.dialer;
+                let renewals = renew(&mut NotingConnection::new(connection.get(), dialer));
                 self.check_reports(&connection, batch, weight);
                 renewals
             }
@@ -95,7 +96,8 @@ impl Node {
         let time = batch.iter().map(|one| one.replication.time()).max().unwrap_or_default();
         let mut connection = self.renewal_connection(by)?;
         let clock = self.inner.dialer.clock().as_ref();
-        let mut link = AcknowledgedConnection::new(connection.get(), clock, most, time);
+        let mut link = NotingConnection::new(connection.get(), &self.inner.dialer);
+        let mut link = AcknowledgedConnection::new(&mut link, clock, most, time);
         let renewals = self.inner.format.owned(RENEWED)?.renew(&mut link, batch, by)?;
         let weighed = |(renewal, needed)| match renewal {
             Ok(Renewal::Extended) => {

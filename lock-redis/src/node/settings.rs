@@ -2,6 +2,8 @@
 
 use super::diagnosis::NodeTerms;
 use super::eviction::{Eviction, OnEviction};
+use super::heartbeat::Heartbeat;
+use super::restart_grace::RestartGrace;
 use super::{Node, NodeInner, RequestMode};
 use crate::connection::{
     ConnectionPool, CredentialsSource, Dialer, Endpoint, Identity, IdentityKind, Login,
@@ -72,6 +74,7 @@ impl NodeSettings {
                 tracking: Tracking::of(config)?,
                 has_prefix: !config.prefix().is_empty(),
                 database,
+                restart_grace: config.restart_grace(),
             },
             bounds,
             pool: config.pool(),
@@ -138,7 +141,7 @@ impl NodeSettings {
     ) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Run, run_id);
         let dialer = self.dialer(Endpoint::tcp(host, port))?.advising(advice);
-        self.node(dialer.requiring_master().identified(identity), Some(replicas))
+        self.node(dialer.retirable().identified(identity), Some(replicas))
     }
 
     /// The same for any place, where another server is followed: see [`Identity`].
@@ -157,6 +160,8 @@ impl NodeSettings {
             renewals: Arc::default(),
             subscriber: Subscriber::new(Arc::clone(&dialer), terms.tracking),
             eviction: Eviction::new(self.eviction, Arc::clone(&dialer)),
+            heartbeat: Heartbeat::new(Arc::clone(&dialer)),
+            restart_grace: RestartGrace::new(terms.restart_grace, Arc::clone(&dialer)),
             dialer,
             replica_count,
             terms,

@@ -11,7 +11,7 @@ use crate::url;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
     LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
-    ReplicaSupport, Wake, Watch,
+    ReplicaSupport, RollbackCause, Wake, Watch,
 };
 use lock_core::{Backend, Config, Context, Error, Finding, LockName, Moment};
 use std::fmt;
@@ -139,7 +139,9 @@ impl SentinelBackend {
 impl Backend for SentinelBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let effect = |answer: &Answer| match answer {
-            Answer::Busy(_) | Answer::BusyWithoutExpiry(_) => Effect::Nothing,
+            Answer::Busy(_)
+            | Answer::BusyWithoutExpiry(_)
+            | Answer::RolledBack(RollbackCause::Paused(_)) => Effect::Nothing,
             _ => Effect::Something,
         };
         let acquire = |node: &Node| {
@@ -380,6 +382,7 @@ mod tests {
             run_id: None,
             by_majority,
             are_others: false,
+            is_proven: false,
             replicas: 0,
             replica_ids: None,
             has_unheard: false,

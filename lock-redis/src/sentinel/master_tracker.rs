@@ -280,7 +280,7 @@ impl MasterTracker {
     fn hear(&self, mut doing: FlightLeader<'_>, by: Moment) -> Result<(), Failure> {
         let announced = self.signal_to_watcher.announcements();
         let agreement = self.sentinel_set.ask(&self.settings, by, &self.known_of_present());
-        let outcome = agreement.and_then(|agreement| self.adopt(&agreement));
+        let outcome = agreement.and_then(|agreement| self.adopt(&self.examine(agreement, by)));
         self.settled.fetch_max(announced, Ordering::SeqCst);
         if let Err(failure) = &outcome
             && self.now() < by
@@ -297,8 +297,32 @@ impl MasterTracker {
             self.sentinel_set.hear_late(&self.settings, &self.known_of_present())
         {
             // Refused only where the next question is, too.
-            let _followed = self.adopt(&agreement);
+            let by = self.now() + self.settings.bounds().connect;
+            let _followed = self.adopt(&self.examine(agreement, by));
         }
+    }
+
+    /// Finds out whether a server that no sentinel has listed as a replica continues the data of the
+    /// known master, by what it shows itself.
+    fn examine(&self, agreement: Agreement, by: Moment) -> Agreement {
+        let state = self.state.lock();
+        let present = state.present.clone().filter(|it| {
+            it.is_followed_by(&agreement)
+                && !it.is_at(&agreement)
+                && state.succession.claim(&agreement) == Claim::Unknown
+        });
+        drop(state);
+        let Some(present) = present else { return agreement };
+        let (Address { host, port }, advice) = self.sentinel_set.reach(&agreement);
+        let unused: ReplicaCount = Arc::new(|| Ok(0));
+        let run_id = agreement.run_id.as_deref();
+        let Ok(found) = self.settings.master_on(&host, port, run_id, unused, advice) else {
+            return agreement;
+        };
+        let is_proven = found.continues(&present.node, by);
+        let identity = found.identity().map(|id| id.to_string()).filter(|_| is_proven);
+        found.retire();
+        Agreement { is_proven, run_id: identity.or(agreement.run_id), ..agreement }
     }
 
     fn known_of_present(&self) -> PresentMaster {

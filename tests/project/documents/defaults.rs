@@ -16,6 +16,8 @@ fn value(config: &Config, setting: &str) -> String {
         "outage_limit" if config.outage_limit() == config.watchdog() => "one `watchdog`".to_owned(),
         "outage_limit" => duration(config.outage_limit()),
         "hand_off" => duration(config.hand_off()),
+        "restart_grace" if config.restart_grace().is_zero() => "nothing (off)".to_owned(),
+        "restart_grace" => duration(config.restart_grace()),
         "order" => format!("`{:?}`", config.order()).to_lowercase(),
         "connect_timeout" => duration(config.connect_timeout()),
         "command_timeout" => duration(config.command_timeout()),

@@ -1,11 +1,13 @@
 //! The handshake of a connection: credentials, database, name, and whether it is the right server.
 
 use super::credentials::{CredentialsSource, ResolvedCredentials};
-use super::{Dialer, Route, not_connected};
+use super::{Dialer, NotDialed, Route, not_connected};
 use crate::connection::error_mapping::{self, Asked};
+use crate::connection::history::Shown;
+use crate::connection::identity::Refusal;
 use crate::connection::{
-    CallError, Connection, ConnectionLike, Identity, IdentityKind, Reply, Request, ServerError,
-    Text, info_field, with_server_kind,
+    CallError, Connection, ConnectionLike, Identity, IdentityKind, Introduction, Reply, Request,
+    ServerError, Text, info_field, with_server_kind,
 };
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment, Secret};
@@ -26,8 +28,17 @@ enum Step {
     Login,
     Database,
     Name,
-    Identity,
-    Role,
+    Node,
+    Info,
+}
+
+/// What must be true of the server of a new connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Requirement {
+    /// It is the one that belongs there, and grants locks.
+    Usable,
+    /// Nothing: it is only asked what it is.
+    Nothing,
 }
 
 impl Dialer {
@@ -36,8 +47,9 @@ impl Dialer {
         &self,
         connection: &mut Connection,
         credentials: &ResolvedCredentials,
+        requirement: Requirement,
         by: Moment,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), NotDialed> {
         let login = &self.login;
         let password = credentials.password.as_ref().map_or("", Secret::reveal).as_bytes();
         let database = Text::of(login.database);
@@ -51,24 +63,31 @@ impl Dialer {
         };
         let select: &[&[u8]] = &[b"SELECT", database.as_bytes()];
         let name: &[&[u8]] = &[b"CLIENT", b"SETNAME", login.client_name.as_bytes()];
-        let who: &[&[u8]] = match self.identity.as_ref().map(Identity::kind) {
-            Some(IdentityKind::Node) => &[b"CLUSTER", b"MYID"],
-            _ => &[b"INFO", b"server"],
-        };
+        let identity = self.identity.as_ref().filter(|_| requirement == Requirement::Usable);
+        let is_node = identity.is_some_and(|identity| identity.kind() == IdentityKind::Node);
         let steps = [
             (credentials.user.is_some() || credentials.password.is_some(), Step::Login, [auth]),
             (login.database != 0, Step::Database, [select]),
             (true, Step::Name, [name]),
-            (self.identity.is_some(), Step::Identity, [who]),
-            (self.must_be_master, Step::Role, [&[b"ROLE"]]),
+            (is_node, Step::Node, [&[b"CLUSTER", b"MYID"]]),
+            // All sections in one: Redis 6.2 takes no several.
+            (identity.is_some(), Step::Info, [&[b"INFO"]]),
         ];
         let taken: Vec<_> = steps.iter().filter(|(taken, ..)| *taken).collect();
         let requests: Vec<_> = taken.iter().map(|(_, _, words)| Request(words)).collect();
+        let asked = self.clock.now();
         let (replies, outcome) = connection.call_many(&requests, by);
+        let (mut node, mut info) = (None, None);
         // First the replies: a server that is full says so to the first request, and closes.
         for ((_, step, _), reply) in taken.iter().zip(&replies) {
-            let checked = self.check(connection, *step, reply);
+            let checked = self.check(*step, reply);
             checked.map_err(|failure| with_server_kind(connection, failure, by))?;
+            let text = || reply.as_bytes().map(String::from_utf8_lossy);
+            match step {
+                Step::Node => node = text(),
+                Step::Info => info = text(),
+                Step::Login | Step::Database | Step::Name => {}
+            }
         }
         outcome.map_err(|error| match error {
             // No request of the caller's has left yet.
@@ -76,17 +95,19 @@ impl Dialer {
                 not_connected(self.hung_up_on(error))
             }
             CallError::NotSent(error) | CallError::Unknown(error) => not_connected(error),
-        })
-    }
-
-    /// Checks the reply to `ROLE`: a replica refuses writes, and its reads are late.
-    fn must_be_master(&self, reply: &Reply) -> Result<(), Failure> {
-        let role = reply.as_array().and_then(|parts| parts.first()).and_then(Reply::as_bytes);
-        if role == Some(b"master") {
-            return Ok(());
-        }
-        let message = format!("{} was to be the master, and says that it is none", self.server);
-        Err(Failure::NotSent(Error::unavailable(message)))
+        })?;
+        let Some(identity) = identity else { return Ok(()) };
+        let info = info.unwrap_or_default();
+        let introduction =
+            Introduction { shown: Shown::read(&info), asked, answered: self.clock.now() };
+        let found = if is_node { node.as_deref() } else { introduction.shown.run_id.as_deref() };
+        let found = found.map(str::trim).filter(|id| !id.is_empty());
+        self.identify(connection, identity, found, &introduction)?;
+        // Valkey calls it `server_mode`. Envoy, which answers for the servers behind it, is a
+        // cluster.
+        let mode = ["redis_mode", "server_mode"].iter().find_map(|name| info_field(&info, name));
+        connection.is_standalone = found.is_some() && mode.map(str::trim) == Some("standalone");
+        Ok(())
     }
 
     /// Adds the hint that a port for TLS closes connections without TLS.
@@ -101,41 +122,33 @@ impl Dialer {
     }
 
     /// Compares the server's identity with the expected one.
-    fn identify(&self, connection: &mut Connection, reply: &Reply) -> Result<(), Failure> {
-        let Some(identity) = &self.identity else { return Ok(()) };
-        let text = reply.as_bytes().map(String::from_utf8_lossy).unwrap_or_default();
-        let found = match identity.kind() {
-            IdentityKind::Run => info_field(&text, "run_id"),
-            IdentityKind::Node => Some(&*text),
-        };
-        let found = found.map(str::trim).filter(|id| !id.is_empty());
+    fn identify(
+        &self,
+        connection: &mut Connection,
+        identity: &Identity,
+        found: Option<&str>,
+        introduction: &Introduction,
+    ) -> Result<(), NotDialed> {
         if found.is_none() && !identity.is_optional() {
             let message = format!(
                 "{} does not say which server it is, and {} belongs there",
                 self.server,
                 identity.known().unwrap_or_default()
             );
-            return Err(Failure::NotSent(Error::unavailable(message)));
+            return Err(Failure::NotSent(Error::unavailable(message)).into());
         }
-        // Valkey calls it `server_mode`. Envoy, which answers for the servers behind it, is a
-        // cluster.
-        let mode = ["redis_mode", "server_mode"].iter().find_map(|name| info_field(&text, name));
-        connection.is_standalone = found.is_some() && mode.map(str::trim) == Some("standalone");
-        let generation = identity.admit(&self.server, found, self.clock.now());
-        connection.generation = generation.map_err(Failure::NotSent)?;
+        let admitted = identity.admit(&self.server, found, introduction);
+        connection.generation = admitted.map_err(|refusal| match refusal {
+            Refusal::Elsewhere(error) => NotDialed::Elsewhere(Failure::NotSent(error)),
+            Refusal::Here(error) => Failure::NotSent(error).into(),
+        })?;
         Ok(())
     }
 
-    fn check(&self, connection: &mut Connection, step: Step, reply: &Reply) -> Result<(), Failure> {
-        let Reply::Error(answer) = reply else {
-            return match step {
-                Step::Role => self.must_be_master(reply),
-                Step::Identity => self.identify(connection, reply),
-                Step::Login | Step::Database | Step::Name => Ok(()),
-            };
-        };
-        if let (Step::Identity, Some(identity)) = (step, &self.identity) {
-            return self.unidentified(identity, answer);
+    fn check(&self, step: Step, reply: &Reply) -> Result<(), Failure> {
+        let Reply::Error(answer) = reply else { return Ok(()) };
+        if let (Step::Node | Step::Info, Some(identity)) = (step, &self.identity) {
+            return self.unidentified(identity, step, answer);
         }
         let nicety = matches!(step, Step::Name)
             && (answer.code == "NOPERM" || answer.detail.starts_with("unknown command"));
@@ -148,13 +161,21 @@ impl Dialer {
     }
 
     /// The server refused to say which server it is.
-    fn unidentified(&self, identity: &Identity, answer: &ServerError) -> Result<(), Failure> {
-        let asked = match identity.kind() {
-            IdentityKind::Run => Asked::Introduction,
-            IdentityKind::Node => Asked::Cluster,
+    fn unidentified(
+        &self,
+        identity: &Identity,
+        step: Step,
+        answer: &ServerError,
+    ) -> Result<(), Failure> {
+        let asked = match step {
+            Step::Node => Asked::Cluster,
+            _ => Asked::Introduction,
         };
         let may_not = answer.code == "NOPERM" || answer.detail.starts_with("unknown command");
-        if may_not && identity.kind() == IdentityKind::Run && identity.is_optional() {
+        // A node of a cluster is known by its ID.
+        let is_addition = matches!(step, Step::Info) && identity.kind() == IdentityKind::Node;
+        let is_optional = identity.kind() == IdentityKind::Run && identity.is_optional();
+        if is_addition || may_not && is_optional {
             return Ok(());
         }
         let error = error_mapping::explain(&self.server, answer, &asked);

@@ -7,12 +7,16 @@ mod resolve;
 
 use credentials::ProviderCalls;
 pub(crate) use credentials::{CredentialsSource, PasswordSource};
-pub(crate) use handshake::Login;
+pub(crate) use handshake::{Login, Requirement};
 
 use super::endpoint::{Endpoint, connect_to_socket};
+use super::history::{Judgement, Shown, judge};
 use super::shutdown::ShutdownRegistry;
 use super::tls::{self, Tls};
-use super::{Connection, Identity, Server, Transport};
+use super::{
+    Connection, ConnectionLike, HISTORY, Identity, Introduction, Server, ServerGeneration,
+    Transport,
+};
 use lock_core::backend::{Failure, no_descriptor, no_thread};
 use lock_core::{Clock, Error, Moment};
 use resolve::{LookUpError, Resolver};
@@ -44,8 +48,6 @@ pub(crate) struct Dialer {
     route: Route,
     /// For a server that may be [retired](Self::retire).
     shutdown: Option<ShutdownRegistry>,
-    /// Whether each connection begins by asking whether the server is a master.
-    must_be_master: bool,
     /// Which server belongs there, where each connection begins by asking for it.
     identity: Option<Identity>,
     /// What to do where it cannot be connected to, as far as it depends on the topology.
@@ -53,6 +55,24 @@ pub(crate) struct Dialer {
     /// How many connections have failed. After the first, users look at theirs before they trust
     /// it: a restart of the server costs one request, and not one for each connection.
     failures: AtomicU64,
+}
+
+/// How often a connection is made anew where it leads to a replica, or to a server that reads its
+/// data: behind something that balances connections over a master and its replicas, the next one
+/// may lead to the master.
+const DIALS: usize = 16;
+
+/// Why there is no connection.
+enum NotDialed {
+    /// The next one may lead to another server.
+    Elsewhere(Failure),
+    Failed(Failure),
+}
+
+impl From<Failure> for NotDialed {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
 }
 
 /// How the server is reached.
@@ -83,7 +103,6 @@ impl Dialer {
             clock,
             route,
             shutdown: None,
-            must_be_master: false,
             identity: None,
             advice: None,
             failures,
@@ -100,11 +119,6 @@ impl Dialer {
         Self::new(server, None, login, timeouts, Arc::new(lock_core::SystemClock))
     }
 
-    /// The same to a server that must be a master, and may be [retired](Self::retire).
-    pub(crate) fn requiring_master(self) -> Self {
-        Self { must_be_master: true, ..self.retirable() }
-    }
-
     /// The same to a server that may be [retired](Self::retire).
     pub(crate) fn retirable(mut self) -> Self {
         self.shutdown = Some(ShutdownRegistry::default());
@@ -114,6 +128,24 @@ impl Dialer {
     /// The same, where each connection begins by asking which server it leads to.
     pub(crate) fn identified(self, identity: Identity) -> Self {
         Self { identity: Some(identity), ..self }
+    }
+
+    /// Whether the server is proven to continue the data of this former one, as far as that has
+    /// shown them, by a connection that is made until `by`.
+    pub(crate) fn continues(&self, former: &Self, by: Moment) -> bool {
+        let noted = former.identity.as_ref().and_then(Identity::noted);
+        let shown = noted.is_some().then(|| self.show(by)).flatten();
+        let (Some((noted, at)), Some(shown)) = (noted, shown) else { return false };
+        let judgement = judge(&noted, &shown, self.clock.now().since(at));
+        matches!(judgement, Judgement::Same | Judgement::Continued)
+    }
+
+    fn show(&self, by: Moment) -> Option<Shown> {
+        let mut connection = self.dial(by).ok()?;
+        let reply = connection.call(&HISTORY, by).ok()?;
+        let run_id = self.identity.as_ref().and_then(Identity::known)?.to_string();
+        let shown = Shown::read(&String::from_utf8_lossy(reply.as_bytes()?));
+        Some(Shown { run_id: Some(run_id), ..shown })
     }
 
     /// The same, with this advice in the errors where no connection can be made.
@@ -129,6 +161,13 @@ impl Dialer {
     /// How often another server has taken the place of the one before.
     pub(crate) fn changes(&self) -> u64 {
         self.identity.as_ref().map_or(0, Identity::changes)
+    }
+
+    /// The server of a standing connection shows this of itself.
+    pub(crate) fn note(&self, generation: &ServerGeneration, introduction: Introduction) {
+        if let Some(identity) = &self.identity {
+            identity.note(&self.server, generation, introduction);
+        }
     }
 
     /// Ends the exclusive connections, on which no caller waits any longer, and makes no new ones.
@@ -176,6 +215,29 @@ impl Dialer {
     /// with [`Failure::NotSent`] otherwise.
     pub(crate) fn dial(&self, by: Moment) -> Result<Connection, Failure> {
         let by = by.min(self.clock.now() + self.timeouts.connect);
+        let mut dials = 1;
+        loop {
+            match self.dial_once(Requirement::Usable, by) {
+                Ok(connection) => return Ok(connection),
+                Err(NotDialed::Elsewhere(_)) if dials < DIALS && self.clock.now() < by => {
+                    dials += 1
+                }
+                Err(NotDialed::Elsewhere(failure) | NotDialed::Failed(failure)) => {
+                    return Err(failure);
+                }
+            }
+        }
+    }
+
+    /// The same to whatever server is there: to ask what it is, and for nothing else.
+    pub(crate) fn dial_any(&self, by: Moment) -> Result<Connection, Failure> {
+        let by = by.min(self.clock.now() + self.timeouts.connect);
+        self.dial_once(Requirement::Nothing, by).map_err(|not_dialed| match not_dialed {
+            NotDialed::Elsewhere(failure) | NotDialed::Failed(failure) => failure,
+        })
+    }
+
+    fn dial_once(&self, requirement: Requirement, by: Moment) -> Result<Connection, NotDialed> {
         // First: the time it takes must not count as silence on the connection.
         let credentials =
             self.login.secrets.resolve(&self.provider_calls, &self.server, &*self.clock, by);
@@ -184,7 +246,7 @@ impl Dialer {
         let transport = self.connect(by).map_err(not_connected)?;
         let transport = Arc::new(transport.counted(self.server.notices.connected()));
         if self.shutdown.as_ref().is_some_and(|shutdown| !shutdown.register(&transport)) {
-            return Err(Failure::NotSent(self.retired()));
+            return Err(Failure::NotSent(self.retired()).into());
         }
         let (server, clock) = (Arc::clone(&self.server), Arc::clone(&self.clock));
         let mut connection = Connection::new(transport, server, clock);
@@ -194,7 +256,7 @@ impl Dialer {
             }
             not_connected(tls::unfinished(&self.server, error))
         })?;
-        self.handshake(&mut connection, &credentials, by)?;
+        self.handshake(&mut connection, &credentials, requirement, by)?;
         Ok(connection)
     }
 

@@ -182,6 +182,10 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
         (replies, outcome)
     }
 
+    fn history(&self) -> Option<&ServerGeneration> {
+        Some(&self.generation).filter(|generation| generation.shows_history)
+    }
+
     fn server(&self) -> &Arc<Server> {
         &self.server
     }

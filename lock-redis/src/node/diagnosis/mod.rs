@@ -55,6 +55,8 @@ pub(crate) struct NodeTerms {
     pub(crate) tracking: Tracking,
     pub(crate) has_prefix: bool,
     pub(crate) database: u32,
+    /// How long after its start a server is asked for no grants.
+    pub(crate) restart_grace: Duration,
 }
 
 /// What was found at one server.
@@ -85,7 +87,7 @@ struct Asking<'a> {
 
 impl Asking<'_> {
     fn new(node: &Node, by: Moment) -> Result<Asking<'_>, Failure> {
-        Ok(Asking { node, link: node.inner.dialer.dial(by)?, by })
+        Ok(Asking { node, link: node.inner.dialer.dial_any(by)?, by })
     }
 
     /// The deadline of a request that is sent now.

@@ -210,8 +210,7 @@ impl Rights {
         }
         let of_topology: &[&str] = match store {
             StoreKind::Standalone => &[],
-            StoreKind::Sentinel => &["role"],
-            StoreKind::Quorum { .. } => &["info"],
+            StoreKind::Sentinel | StoreKind::Quorum { .. } => &["info"],
             StoreKind::Cluster => {
                 &["cluster|myid", "cluster|info", "cluster|shards", "cluster|slots", "asking"]
             }

@@ -1,6 +1,6 @@
 //! Judgements of what a server is set to: role, version, eviction, memory, persistence.
 
-use super::{Examination, StoreKind};
+use super::{Examination, NodeTerms, StoreKind};
 use crate::connection::error_mapping::OLDEST;
 use crate::node::eviction::Memory;
 use crate::pubsub::REPORTS_SINCE;
@@ -151,6 +151,19 @@ impl Examination<'_> {
                     None => "appendonly is no".to_owned(),
                 };
                 let remedy = self.config_set("appendonly yes");
+                let NodeTerms { lease, restart_grace, .. } = self.node.inner.terms;
+                if matches!(self.store, StoreKind::Quorum { .. }) {
+                    return self.bad(Danger, ID, seen, restarted, remedy);
+                }
+                if restart_grace >= lease {
+                    let seen = format!("{seen}; restart_grace is {restart_grace:?}");
+                    let why = "held locks are lost with a restart, and granted again after that";
+                    return self.bad(Warning, ID, seen, why, remedy);
+                }
+                let remedy = format!(
+                    "{remedy}; or give all clients `restart_grace={lease:?}`, the longest lease of \
+                     any"
+                );
                 self.bad(Danger, ID, seen, restarted, remedy);
             }
             Some(_) if self.facts.field("aof_last_write_status") == Some("err") => {

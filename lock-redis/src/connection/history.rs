@@ -1,0 +1,250 @@
+//! [`judge`]: whether a server continues the data of the one that was known before.
+//!
+//! A `run_id` changes with every restart and says nothing of data. The replication ID and the
+//! offset do: see `Judgement of a server` in `docs/DESIGN.md`.
+
+use crate::connection::info_field;
+use std::time::Duration;
+
+/// What a server showed of its data's history after a write of ours was answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Noted {
+    /// The process.
+    pub(crate) run_id: String,
+    /// Its replication ID, from the same reply as the offset.
+    pub(crate) id: String,
+    pub(crate) offset: i64,
+}
+
+/// What a server shows of itself in reply to `INFO`. A field that it leaves out is `None`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Shown {
+    pub(crate) run_id: Option<String>,
+    pub(crate) is_master: Option<bool>,
+    /// The address of its master, if it is a replica.
+    pub(crate) master: Option<String>,
+    /// Whether its link to that stands.
+    pub(crate) has_master_link: Option<bool>,
+    pub(crate) is_loading: Option<bool>,
+    pub(crate) id: Option<String>,
+    pub(crate) offset: Option<i64>,
+    /// Its replication ID before the present one, and the first offset that it did not apply of it.
+    pub(crate) former_id: Option<String>,
+    pub(crate) former_end: Option<i64>,
+    pub(crate) has_backlog: Option<bool>,
+    /// In seconds. Follows the server's time of day: negative where that was set back.
+    pub(crate) uptime: Option<i64>,
+}
+
+/// What a server that was met is to one that was known. See [`judge`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Judgement {
+    /// It does not show enough.
+    NotShown,
+    /// It is reading its data: its IDs are not final.
+    Loading,
+    /// It is a replica.
+    Replica,
+    /// The same process, which was master all the time: it has what was noted.
+    Same,
+    /// Another process, or the same one after a while as a replica, that has what was noted.
+    Continued,
+    /// It has a part of the same history that ends before what was noted.
+    Cut,
+    Unknown(Doubt),
+}
+
+/// Why a server may have the noted data or not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Doubt {
+    /// It continued the history, and may have been emptied by a resynchronisation that failed.
+    NoBacklog,
+    /// The same process with a new ID and no former one: its first replica was attached.
+    Renewed,
+    /// The same process, which was a replica of another server meanwhile.
+    Demoted,
+    /// The same ID, and another process.
+    SameId,
+    /// It was started since: the known server, restarted, or a new one.
+    StartedSince,
+    /// Another server, or the known data two failovers later.
+    Stranger,
+}
+
+impl Shown {
+    /// Reads replies to `INFO`, of whatever sections.
+    pub(crate) fn read(info: &str) -> Self {
+        let text = |name| info_field(info, name).map(str::trim).filter(|text| !text.is_empty());
+        let owned = |name| text(name).map(str::to_owned);
+        let number = |name| text(name).and_then(|text| text.parse::<i64>().ok());
+        let flag = |name| number(name).map(|number| number != 0);
+        let master = text("master_host").zip(text("master_port"));
+        Self {
+            run_id: owned("run_id"),
+            is_master: text("role").map(|role| role == "master"),
+            master: master.map(|(host, port)| format!("{host}:{port}")),
+            has_master_link: text("master_link_status").map(|status| status == "up"),
+            is_loading: flag("loading"),
+            id: owned("master_replid"),
+            offset: number("master_repl_offset"),
+            former_id: owned("master_replid2"),
+            former_end: number("second_repl_offset"),
+            has_backlog: flag("repl_backlog_active"),
+            uptime: number("uptime_in_seconds"),
+        }
+    }
+
+    /// What is to be noted of it, if it shows that.
+    pub(crate) fn noted(&self) -> Option<Noted> {
+        let (run_id, id) = (self.run_id.clone()?, self.id.clone()?);
+        Some(Noted { run_id, id, offset: self.offset? })
+    }
+}
+
+/// Judges a server by what it shows; `silence` is the time since `noted` was shown.
+///
+/// [`Same`](Judgement::Same) and [`Continued`](Judgement::Continued) are proofs,
+/// [`Cut`](Judgement::Cut) is one if the offset was read right after the write. The rest proves
+/// nothing: what was held is settled by its keys.
+pub(crate) fn judge(noted: &Noted, shown: &Shown, silence: Duration) -> Judgement {
+    let Shown { is_master: Some(is_master), is_loading, .. } = shown else {
+        return Judgement::NotShown;
+    };
+    if *is_loading == Some(true) {
+        return Judgement::Loading;
+    }
+    if !is_master {
+        return Judgement::Replica;
+    }
+    let (Some(run_id), Some(id), Some(offset), Some(former_id), Some(former_end), Some(backlog)) = (
+        &shown.run_id,
+        &shown.id,
+        shown.offset,
+        &shown.former_id,
+        shown.former_end,
+        shown.has_backlog,
+    ) else {
+        return Judgement::NotShown;
+    };
+    let is_same_process = *run_id == noted.run_id;
+    if is_same_process && *id == noted.id {
+        return if offset >= noted.offset { Judgement::Same } else { Judgement::Cut };
+    }
+    if *former_id == noted.id {
+        return match (former_end > noted.offset, backlog) {
+            (true, true) => Judgement::Continued,
+            (true, false) => Judgement::Unknown(Doubt::NoBacklog),
+            (false, _) => Judgement::Cut,
+        };
+    }
+    let has_former = former_id.bytes().any(|byte| byte != b'0');
+    let started_since = || {
+        let uptime = shown.uptime.map(|uptime| u64::try_from(uptime).unwrap_or(0));
+        uptime.is_some_and(|uptime| Duration::from_secs(uptime) < silence)
+    };
+    Judgement::Unknown(match (is_same_process, has_former) {
+        (true, false) => Doubt::Renewed,
+        (true, true) => Doubt::Demoted,
+        (false, _) if *id == noted.id => Doubt::SameId,
+        (false, _) if started_since() => Doubt::StartedSince,
+        (false, _) => Doubt::Stranger,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ZEROS: &str = "0000000000000000000000000000000000000000";
+    const SILENCE: Duration = Duration::from_secs(10);
+
+    fn noted() -> Noted {
+        Noted { run_id: "run".to_owned(), id: "X".to_owned(), offset: 100 }
+    }
+
+    /// What a master shows that has these IDs and offsets, and runs for an hour.
+    fn shown(run_id: &str, id: &str, offset: i64, former: (&str, i64), backlog: i64) -> String {
+        format!(
+            "# Server\r\nrun_id:{run_id}\r\nuptime_in_seconds:3600\r\n# Persistence\r\n\
+             loading:0\r\n# Replication\r\nrole:master\r\nmaster_replid:{id}\r\n\
+             master_replid2:{}\r\nmaster_repl_offset:{offset}\r\nsecond_repl_offset:{}\r\n\
+             repl_backlog_active:{backlog}\r\n",
+            former.0, former.1
+        )
+    }
+
+    fn judged(info: &str) -> Judgement {
+        judge(&noted(), &Shown::read(info), SILENCE)
+    }
+
+    /// Row by row, the first that fits.
+    #[test]
+    fn each_row_of_the_table_has_its_judgement() {
+        use Doubt::{Demoted, NoBacklog, Renewed, SameId, StartedSince, Stranger};
+        use Judgement::{Continued, Cut, Loading, NotShown, Replica, Same, Unknown};
+        let same = shown("run", "X", 100, (ZEROS, -1), 1);
+        let other = shown("other", "Y", 500, (ZEROS, -1), 0);
+        let with_uptime = |seconds: &str| other.replace("3600", seconds);
+        for (row, info, expected) in [
+            // The role decides before the IDs, and before it, whether they are final.
+            (2, same.replace("loading:0", "loading:1"), Loading),
+            (2, same.replace("loading:0", "loading:1").replace("master\r\n", "slave\r\n"), Loading),
+            (3, same.replace("role:master", "role:slave"), Replica),
+            (3, shown("b", "Y", 9, ("X", 101), 1).replace("role:master", "role:slave"), Replica),
+            (4, same.clone(), Same),
+            (4, shown("run", "X", 101, (ZEROS, -1), 0), Same),
+            (4, shown("run", "X", 100, ("W", 7), 1), Same),
+            (5, shown("run", "X", 99, (ZEROS, -1), 1), Cut),
+            (6, shown("other", "Y", 500, ("X", 101), 1), Continued),
+            (6, shown("run", "Y", 500, ("X", 101), 1), Continued),
+            (7, shown("other", "Y", 500, ("X", 100), 1), Cut),
+            (7, shown("other", "Y", 500, ("X", 74), 0), Cut),
+            (8, shown("other", "Y", 500, ("X", 101), 0), Unknown(NoBacklog)),
+            (9, shown("run", "Y", 500, (ZEROS, -1), 1), Unknown(Renewed)),
+            (10, shown("run", "Y", 500, ("Z", 600), 1), Unknown(Demoted)),
+            (11, shown("other", "X", 500, (ZEROS, -1), 1), Unknown(SameId)),
+            (12, with_uptime("9"), Unknown(StartedSince)),
+            (12, with_uptime("-98"), Unknown(StartedSince)),
+            (13, with_uptime("10"), Unknown(Stranger)),
+            (13, other.clone(), Unknown(Stranger)),
+            (13, shown("other", "Y", 500, ("Z", 600), 1), Unknown(Stranger)),
+            (13, other.replace("uptime_in_seconds", "uptime"), Unknown(Stranger)),
+            // An address that no service shows: a proxy, an own implementation.
+            (1, String::new(), NotShown),
+            (1, "# Replication\r\n".to_owned(), NotShown),
+        ] {
+            assert_eq!(judged(&info), expected, "row {row}: {info}");
+        }
+    }
+
+    #[test]
+    fn server_that_leaves_a_field_out_is_not_judged() {
+        let whole = shown("other", "Y", 500, ("X", 101), 1);
+        for field in [
+            "run_id:",
+            "role:",
+            "master_replid:",
+            "master_replid2:",
+            "master_repl_offset:",
+            "second_repl_offset:",
+            "repl_backlog_active:",
+        ] {
+            let rest: Vec<_> = whole.lines().filter(|line| !line.starts_with(field)).collect();
+            assert_eq!(judged(&rest.join("\r\n")), Judgement::NotShown, "without {field}");
+        }
+        // Of a service that hides what it does on its disk the rest is good enough.
+        let without_loading = whole.replace("loading:0\r\n", "");
+        assert_eq!(judged(&without_loading), Judgement::Continued);
+        // A replica is none to be followed, whatever else it leaves out.
+        let replica = "role:slave\r\nmaster_host:10.0.0.7\r\nmaster_port:6380\r\n";
+        assert_eq!(judged(replica), Judgement::Replica);
+        assert_eq!(Shown::read(replica).master.as_deref(), Some("10.0.0.7:6380"));
+    }
+
+    #[test]
+    fn what_is_noted_is_judged_as_the_same_server() {
+        let info = shown("run", "X", 100, (ZEROS, -1), 1);
+        assert_eq!(Shown::read(&info).noted(), Some(noted()));
+        assert_eq!(Shown::read(&info.replace("master_repl_offset", "offset")).noted(), None);
+    }
+}

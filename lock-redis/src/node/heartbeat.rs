@@ -1,0 +1,72 @@
+//! [`Heartbeat`]: a look now and then at the history of a server's data, while it is used: which it
+//! is, and whether it is still a master. Renewals look each time, and on their own connections.
+
+use crate::connection::{
+    CallbackRequest, ConnectionLike, Dialer, HISTORY, Introduction, Reply, ReplyCheck,
+    SharedConnection,
+};
+use lock_core::Moment;
+use lock_core::backend::Failure;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How often a server is looked at that is used.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// See the [module's text](self).
+#[derive(Debug)]
+pub(super) struct Heartbeat {
+    dialer: Arc<Dialer>,
+    /// When the next look is due, in nanoseconds; 0 before the first request, whose connection has
+    /// just been judged.
+    next: AtomicU64,
+}
+
+impl Heartbeat {
+    pub(super) fn new(dialer: Arc<Dialer>) -> Self {
+        Self { dialer, next: AtomicU64::new(0) }
+    }
+
+    /// Looks behind an answer, if it is time for that.
+    pub(super) fn look(&self, link: &mut dyn ConnectionLike, by: Moment) {
+        let Some(generation) = link.history().cloned().filter(|_| self.is_due(by)) else { return };
+        let asked = self.dialer.clock().now();
+        if let Ok(reply) = link.call(&HISTORY, by) {
+            let answered = self.dialer.clock().now();
+            if let Some(introduction) = Introduction::of(&reply, asked, answered) {
+                self.dialer.note(&generation, introduction);
+            }
+        }
+    }
+
+    /// The same without waiting for the answer, behind what was sent there.
+    pub(super) fn look_behind(&self, link: &SharedConnection, by: Moment) {
+        if !self.is_due(by) {
+            return;
+        }
+        let Some(generation) = link.history() else { return };
+        let (dialer, asked) = (Arc::clone(&self.dialer), self.dialer.clock().now());
+        let done = move |answer: Result<Reply, Failure>| {
+            let answered = dialer.clock().now();
+            if let Some(introduction) =
+                answer.ok().and_then(|reply| Introduction::of(&reply, asked, answered))
+            {
+                dialer.note(&generation, introduction);
+            }
+            ReplyCheck::Expected
+        };
+        let callback = CallbackRequest { by_hash: Vec::new(), text: "", done: Box::new(done) };
+        link.submit(&HISTORY, None, by, callback);
+    }
+
+    /// Whether it is time to look. If so, it is not again for a while. `by` stands for the time: it
+    /// is a command timeout ahead at most, and costs no look at the clock.
+    fn is_due(&self, by: Moment) -> bool {
+        let (now, next) = (by.as_nanos(), self.next.load(Ordering::Relaxed));
+        let later = (by + INTERVAL).as_nanos();
+        now >= next
+            && self.next.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && next > 0
+    }
+}

@@ -1,0 +1,51 @@
+//! [`RestartGrace`]: no lock is granted on a server that was started a moment ago, so that what it
+//! granted before and may have forgotten is over by then.
+
+use crate::connection::{Dialer, Identity};
+use lock_core::Error;
+use lock_core::backend::{Failure, Pause};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// See the [module's text](self).
+#[derive(Debug)]
+pub(super) struct RestartGrace {
+    /// Zero: off.
+    time: Duration,
+    dialer: Arc<Dialer>,
+}
+
+impl RestartGrace {
+    pub(super) fn new(time: Duration, dialer: Arc<Dialer>) -> Self {
+        Self { time, dialer }
+    }
+
+    /// How long the server to which a connection was made grants nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Refused`] if it does not say since when it runs.
+    pub(super) fn pause(&self) -> Result<Option<Pause>, Failure> {
+        if self.time.is_zero() {
+            return Ok(None);
+        }
+        let server = self.dialer.server();
+        let now = self.dialer.clock().now();
+        let Some(age) = self.dialer.identity().and_then(|identity| Identity::age(identity, now))
+        else {
+            return Err(Failure::Refused(Error::configuration(format!(
+                "{server} does not say since when it runs, which `restart_grace` needs to know: \
+                 allow `INFO` there (`+info`), or leave that setting out"
+            ))));
+        };
+        let left = self.time.saturating_sub(age);
+        Ok((!left.is_zero()).then(|| {
+            let why = format!(
+                "{server} was started {age:.0?} ago, and grants locks in {left:.0?} \
+                 (`restart_grace={:?}`): what it granted before may be held still",
+                self.time
+            );
+            Pause::new(left, Error::unavailable(why))
+        }))
+    }
+}
