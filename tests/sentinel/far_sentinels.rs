@@ -106,7 +106,9 @@ fn client_starts_on_the_master_that_far_sentinels_name() {
     for (distance, is_one_cut) in scenes() {
         let three = Three::start(distance, is_one_cut);
         three.fail_over();
-        let guard = take(&three.client("watchdog=60s").mutex("first").unwrap());
+        // Time enough for the first answers on a machine that is slow.
+        let settings = "watchdog=60s&connect_timeout=20s&command_timeout=20s";
+        let guard = take(&three.client(settings).mutex("first").unwrap());
         let there = [&three.old, &three.new].map(|server| server.probe().exists("first"));
         assert_eq!(there, [false, true], "{distance:?}, one cut off: {is_one_cut}");
         guard.unlock().unwrap();
