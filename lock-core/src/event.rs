@@ -216,8 +216,8 @@ pub enum Event {
     },
 }
 
-/// What a server has of the data of the one that it [replaces](Event::ServerChanged), by the history
-/// that it shows.
+/// What a server has of the data of the one that it [replaces](Event::ServerChanged), by its
+/// replication IDs and offsets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ServerData {

@@ -284,6 +284,7 @@ mod tests {
             ("DISTLOCK_REPLICATION_TIMEOUT", "9s"),
             ("DISTLOCK_ON_INSUFFICIENT_REPLICAS", "fail"),
             ("DISTLOCK_UNCONFIRMED_RENEWALS", "keep"),
+            ("DISTLOCK_RESTART_GRACE", "30s"),
         ];
         assert_eq!(set.len(), SETTINGS.len());
         for one in set {
