@@ -222,7 +222,7 @@ fn isolated_near_sentinel_misleads_no_client_of_far_ones() {
         let door = Proxy::new(group.sentinels[0].port(), Arc::clone(&wall) as _);
         group.announce_at(&[(0, door.port()), (1, ways[0].port()), (2, ways[1].port())]);
         let ports = [group.sentinels[0].port(), ways[0].port(), ways[1].port()];
-        let options = "watchdog=60s";
+        let options = "watchdog=60s&connect_timeout=20s&command_timeout=20s";
         let near = connect(&format!("{}?{options}", group.url_of(&ports)));
         let lock = near.mutex("contended").unwrap();
         take(&lock).unlock().unwrap();

@@ -105,7 +105,7 @@ fn only_a_listed_replica_takes_the_masters_place_at_once() {
                 let text = error.to_string();
                 assert!(text.contains(&format!("127.0.0.1:{}", new.port())), "{what}: {text}");
                 assert!(text.contains("listed as a replica"), "{what}: {text}");
-                assert!(!has_clients(&new), "{what}");
+                assert!(!new.probe().exists("named"), "{what}");
                 await_move(&lock, &new);
                 assert!(named.elapsed() >= LEASE, "{what}: {:?}", named.elapsed());
                 let told = told.lock().clone();
@@ -158,7 +158,7 @@ fn stranger_is_not_followed_while_a_lock_is_held() {
     eventually("the stranger is reported", SOON, || told.lock().len() == 1);
     always("it is not used, and nothing else is granted", LEASE * 3, || {
         assert!(lock.try_lock().is_err_and(|error| error.is_unavailable()));
-        held.is_valid() && !has_clients(&new)
+        held.is_valid() && !new.probe().exists("other")
     });
     assert_eq!(told.lock().len(), 1, "reported once");
     held.unlock().unwrap();
@@ -191,7 +191,7 @@ fn merged_sentinels_lead_no_client_to_the_other_deployment_at_once() {
     eventually("it is reported", SOON, || told.lock().contains(&(false, id.clone())));
     always("it is not used", LEASE * 2, || {
         assert!(lock.try_lock().is_err_and(|error| error.is_unavailable()));
-        held.is_valid() && !has_clients(&foreign.servers[0])
+        held.is_valid() && !foreign.servers[0].probe().exists("merged")
     });
     assert!(is_master(&group.servers[old]) && group.servers[old].probe().exists("held"));
     held.unlock().unwrap();

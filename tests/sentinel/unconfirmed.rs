@@ -16,10 +16,10 @@ const NAME: &str = "unconfirmed";
 const LEASE: &str = "watchdog=120s&tracking=off";
 
 /// A client that does not hear of the failover: else it would find its loss at once. Its sentinel,
-/// which is no other's, lists this replica.
+/// which is no other's, lists this replica, and knows no `run_id`.
 fn uninformed(group: &Group, replica: usize, options: &str) -> (Liar, Client) {
     let sentinel = Liar::naming(group.servers[0].port(), 0);
-    sentinel.list_replicas(&[(group.servers[replica].port(), "replica".to_owned())]);
+    sentinel.list_replicas(&[(group.servers[replica].port(), String::new())]);
     let client = connect(&format!("{}?{options}", sentinel.url()));
     (sentinel, client)
 }
