@@ -302,8 +302,8 @@ impl MasterTracker {
         }
     }
 
-    /// Finds out whether a server that no sentinel has listed as a replica continues the data of the
-    /// known master, by what it shows itself.
+    /// Finds out whether a server that no sentinel has listed as a replica continues the data of
+    /// the known master, by what it shows itself.
     fn examine(&self, agreement: Agreement, by: Moment) -> Agreement {
         let state = self.state.lock();
         let present = state.present.clone().filter(|it| {
