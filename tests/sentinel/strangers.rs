@@ -80,11 +80,11 @@ fn only_a_listed_replica_takes_the_masters_place_at_once() {
         let lock = client.mutex("named").unwrap();
         take(&lock).unlock().unwrap();
         eventually("it listens", SOON, || sentinel.listeners() == 1);
-        sentinel.name(new.port(), 2);
-        sentinel.identify(&match word {
+        let id = match word {
             Word::Identified => run_id(&new),
             Word::NotYet => String::new(),
-        });
+        };
+        sentinel.name_as(new.port(), 2, &id);
         let named = Stopwatch::start();
         sentinel.announce(old.port(), new.port());
         match (listed, word) {
@@ -96,7 +96,11 @@ fn only_a_listed_replica_takes_the_masters_place_at_once() {
             (Listed::Other, Word::NotYet) => {
                 eventually(&what, SOON, || told.lock().contains(&(false, run_id(&new))));
                 assert!(lock.try_lock().unwrap_err().is_unavailable());
-                assert!(!new.probe().exists("named"));
+                // Now the sentinel knows which one it is: that makes it no restarted master.
+                sentinel.identify(&run_id(&new));
+                let identified = Stopwatch::start();
+                await_move(&lock, &new);
+                assert!(identified.elapsed() >= LEASE, "{what}: {:?}", identified.elapsed());
             }
             _ => {
                 eventually(&what, SOON, || told.lock().len() == 1);
@@ -132,8 +136,7 @@ fn successor_that_continues_the_data_is_followed_at_once() {
         let replicated = || to.probe().exists("held");
         eventually("the replica has the lock", SOON, replicated);
         follow(to, None);
-        sentinel.name(to.port(), epoch);
-        sentinel.identify(&run_id(to));
+        sentinel.name_as(to.port(), epoch, &run_id(to));
         sentinel.announce(from.port(), to.port());
         await_move(&client.mutex("moved").unwrap(), to);
         held.verify().unwrap();
@@ -152,8 +155,7 @@ fn stranger_is_not_followed_while_a_lock_is_held() {
     let held = take(&client.mutex("held").unwrap());
     let lock = client.mutex("other").unwrap();
     eventually("it listens", SOON, || sentinel.listeners() == 1);
-    sentinel.name(new.port(), 2);
-    sentinel.identify(&run_id(&new));
+    sentinel.name_as(new.port(), 2, &run_id(&new));
     sentinel.announce(old.port(), new.port());
     eventually("the stranger is reported", SOON, || told.lock().len() == 1);
     always("it is not used, and nothing else is granted", LEASE * 3, || {

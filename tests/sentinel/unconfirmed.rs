@@ -58,7 +58,9 @@ fn failover_without_a_replica_policy_grants_twice() {
     let (new, claims) = claims_over_a_kill(&mut group, &guard, "replicas=off");
     judge(claims).must_show_a_double_grant();
     sentinel.name(group.servers[new].port(), 1);
-    assert!(guard.verify().unwrap_err().is_lost(), "verify reports the loss");
+    eventually("verify reports the loss", SOON, || {
+        guard.verify().is_err_and(|error| error.is_lost())
+    });
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl SentinelBackend {
         for _ in 0..=Self::MOVES {
             let outcome = request(&master.node);
             if outcome.is_ok() {
-                self.tracker.note_heard();
+                self.tracker.note_heard(&master);
             }
             let is_present = self.tracker.is_present(&master);
             match outcome {
@@ -176,7 +176,7 @@ impl Backend for SentinelBackend {
         let renewals = master.node.renew_batch(batch, by).into_iter();
         let noted = renewals.zip(batch).map(|(renewal, one)| {
             if renewal.is_ok() {
-                self.tracker.note_heard();
+                self.tracker.note_heard(&master);
                 self.tracker.granted.note(sent, one.acquisition.lease);
             }
             believe(&self.tracker, &master, renewal)

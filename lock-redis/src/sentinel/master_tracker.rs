@@ -42,6 +42,8 @@ pub(super) struct Master {
     pub(super) node: Node,
     address: Address,
     epoch: u64,
+    /// Whether it has ever answered.
+    has_answered: AtomicBool,
 }
 
 /// See the [module's text](self).
@@ -120,7 +122,8 @@ impl MasterTracker {
     }
 
     /// The master has answered.
-    pub(super) fn note_heard(&self) {
+    pub(super) fn note_heard(&self, master: &Master) {
+        master.has_answered.store(true, Ordering::Relaxed);
         self.heard.fetch_max(self.now().as_nanos(), Ordering::Relaxed);
     }
 
@@ -308,7 +311,7 @@ impl MasterTracker {
         let state = self.state.lock();
         let present = state.present.clone().filter(|it| {
             it.is_followed_by(&agreement)
-                && !it.is_at(&agreement)
+                && !it.is_restarted(&agreement)
                 && state.succession.claim(&agreement) == Claim::Unknown
         });
         drop(state);
@@ -347,8 +350,8 @@ impl MasterTracker {
                 }
                 return Ok(());
             }
-            // Restarted: what it has is not known, and the sentinels say which one it is.
-            Some(present) if present.is_at(agreement) => agreement.run_id.clone(),
+            // What it has is not known, and the sentinels say which one it is.
+            Some(present) if present.is_restarted(agreement) => agreement.run_id.clone(),
             Some(present) => match state.succession.claim(agreement) {
                 Claim::Known(run_id) => run_id,
                 Claim::Unknown => {
@@ -378,6 +381,7 @@ impl MasterTracker {
             node,
             address: agreement.master.clone(),
             epoch: agreement.epoch,
+            has_answered: AtomicBool::new(false),
         });
         let old = state.present.replace(Arc::clone(&master));
         state.note(agreement);
@@ -536,6 +540,13 @@ impl Master {
         let identity = self.node.identity();
         let is_another = |run_id: &String| identity.as_deref().is_some_and(|it| it != run_id);
         self.is_at(agreement) && !agreement.run_id.as_ref().is_some_and(is_another)
+    }
+
+    /// Whether the other `run_id` is that of the same server after a restart. Where a successor
+    /// never answered, its address may be another server's by now, which was never listed.
+    fn is_restarted(&self, agreement: &Agreement) -> bool {
+        let was_there = self.has_answered.load(Ordering::Relaxed) || self.number == 1;
+        was_there && self.is_at(agreement)
     }
 
     /// Whether it is at that address, by that failover.
