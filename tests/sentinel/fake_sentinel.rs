@@ -17,10 +17,8 @@ pub(crate) struct Liar {
 
 /// Its answers, and its subscribers.
 struct Says {
-    /// The master's port, and the epoch.
-    master: Mutex<(u16, u64)>,
-    /// The master's `run_id`; empty as long as the sentinel does not know it.
-    run_id: Mutex<String>,
+    /// The master's port, the epoch, and its `run_id`, empty as long as that is not known.
+    master: Mutex<(u16, u64, String)>,
     /// The replicas that it lists: their ports and `run_id`s.
     replicas: Mutex<Vec<(u16, String)>>,
     /// Its own ID, and the IDs and ports of the other sentinels that it lists.
@@ -36,8 +34,7 @@ impl Liar {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let says = Arc::new(Says {
-            master: Mutex::new((master, epoch)),
-            run_id: Mutex::default(),
+            master: Mutex::new((master, epoch, String::new())),
             replicas: Mutex::default(),
             id: Mutex::new("liar".to_owned()),
             others: Mutex::default(),
@@ -65,12 +62,18 @@ impl Liar {
 
     /// Names another master from now on, without a message: a client has to ask.
     pub(crate) fn name(&self, master: u16, epoch: u64) {
-        *self.says.master.lock() = (master, epoch);
+        let mut said = self.says.master.lock();
+        (said.0, said.1) = (master, epoch);
+    }
+
+    /// The same, and what its `run_id` is, at once.
+    pub(crate) fn name_as(&self, master: u16, epoch: u64, run_id: &str) {
+        *self.says.master.lock() = (master, epoch, run_id.to_owned());
     }
 
     /// Says from now on that the master has this `run_id`.
     pub(crate) fn identify(&self, run_id: &str) {
-        run_id.clone_into(&mut self.says.run_id.lock());
+        run_id.clone_into(&mut self.says.master.lock().2);
     }
 
     /// Lists these replicas from now on, by their ports and `run_id`s.
@@ -118,12 +121,11 @@ impl Says {
     fn serve(&self, mut stream: TcpStream) -> Option<()> {
         let mut requests = BufReader::new(stream.try_clone().ok()?);
         while let Some(request) = Request::read(&mut requests).ok()? {
-            let (port, epoch) = *self.master.lock();
+            let (port, epoch, run_id) = self.master.lock().clone();
             let (port, epoch_text) = (port.to_string(), epoch.to_string());
             let answer = match (request.word(0).as_str(), request.word(1).as_str()) {
                 ("SENTINEL", "MASTER") => {
                     self.questions.fetch_add(1, Ordering::SeqCst);
-                    let run_id = self.run_id.lock().clone();
                     let address = ["ip", "127.0.0.1", "port", &port];
                     let rest = ["runid", &run_id, "config-epoch", &epoch_text];
                     list(&[address, rest].concat())

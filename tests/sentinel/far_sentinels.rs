@@ -106,7 +106,9 @@ fn client_starts_on_the_master_that_far_sentinels_name() {
     for (distance, is_one_cut) in scenes() {
         let three = Three::start(distance, is_one_cut);
         three.fail_over();
-        let guard = take(&three.client("watchdog=60s").mutex("first").unwrap());
+        // Time enough for the first answers on a machine that is slow.
+        let settings = "watchdog=60s&connect_timeout=20s&command_timeout=20s";
+        let guard = take(&three.client(settings).mutex("first").unwrap());
         let there = [&three.old, &three.new].map(|server| server.probe().exists("first"));
         assert_eq!(there, [false, true], "{distance:?}, one cut off: {is_one_cut}");
         guard.unlock().unwrap();
@@ -220,7 +222,7 @@ fn isolated_near_sentinel_misleads_no_client_of_far_ones() {
         let door = Proxy::new(group.sentinels[0].port(), Arc::clone(&wall) as _);
         group.announce_at(&[(0, door.port()), (1, ways[0].port()), (2, ways[1].port())]);
         let ports = [group.sentinels[0].port(), ways[0].port(), ways[1].port()];
-        let options = "watchdog=60s";
+        let options = "watchdog=60s&connect_timeout=20s&command_timeout=20s";
         let near = connect(&format!("{}?{options}", group.url_of(&ports)));
         let lock = near.mutex("contended").unwrap();
         take(&lock).unlock().unwrap();

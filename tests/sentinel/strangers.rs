@@ -1,7 +1,8 @@
 //! A server that the sentinels name, and that none of them had listed as a replica before.
 
 use crate::fake_sentinel::Liar;
-use crate::scene::{SOON, await_move, await_usable, builder, take};
+use crate::scene::{SOON, await_move, await_usable, builder, connect, take};
+use crate::switch::follow;
 use distlock::{Client, DistLock, Event};
 use distlock_tests::process::RedisServer;
 use distlock_tests::sentinel::{Group, is_master, keep_a_master};
@@ -79,11 +80,11 @@ fn only_a_listed_replica_takes_the_masters_place_at_once() {
         let lock = client.mutex("named").unwrap();
         take(&lock).unlock().unwrap();
         eventually("it listens", SOON, || sentinel.listeners() == 1);
-        sentinel.name(new.port(), 2);
-        sentinel.identify(&match word {
+        let id = match word {
             Word::Identified => run_id(&new),
             Word::NotYet => String::new(),
-        });
+        };
+        sentinel.name_as(new.port(), 2, &id);
         let named = Stopwatch::start();
         sentinel.announce(old.port(), new.port());
         match (listed, word) {
@@ -95,23 +96,56 @@ fn only_a_listed_replica_takes_the_masters_place_at_once() {
             (Listed::Other, Word::NotYet) => {
                 eventually(&what, SOON, || told.lock().contains(&(false, run_id(&new))));
                 assert!(lock.try_lock().unwrap_err().is_unavailable());
-                assert!(!new.probe().exists("named"));
+                // Now the sentinel knows which one it is: that makes it no restarted master.
+                sentinel.identify(&run_id(&new));
+                let identified = Stopwatch::start();
+                await_move(&lock, &new);
+                assert!(identified.elapsed() >= LEASE, "{what}: {:?}", identified.elapsed());
             }
             _ => {
-                eventually(&what, SOON, || told.lock().len() == 1);
+                eventually(&what, SOON, || !told.lock().is_empty());
                 let error = lock.try_lock().unwrap_err();
                 assert!(error.is_unavailable() && named.elapsed() < LEASE, "{what}: {error:?}");
                 let text = error.to_string();
                 assert!(text.contains(&format!("127.0.0.1:{}", new.port())), "{what}: {text}");
                 assert!(text.contains("listed as a replica"), "{what}: {text}");
-                assert!(!has_clients(&new), "{what}");
+                assert!(!new.probe().exists("named"), "{what}");
                 await_move(&lock, &new);
                 assert!(named.elapsed() >= LEASE, "{what}: {:?}", named.elapsed());
-                let told = told.lock().clone();
-                assert!(told.iter().map(|(used, _)| *used).eq([false, true]), "{what}: {told:?}");
+                // Once more when the `run_id` is known, if the message came first.
+                let mut told = told.lock().clone();
+                told.dedup_by_key(|(is_used, _)| *is_used);
+                let used: Vec<_> = told.iter().map(|(is_used, _)| *is_used).collect();
+                assert_eq!(used, [false, true], "{what}: {told:?}");
             }
         }
     }
+}
+
+/// Not listed: promoted before the sentinel had heard of it. The server itself shows that it
+/// continues the data; and so does the former one, when that is the master again.
+#[test]
+fn successor_that_continues_the_data_is_followed_at_once() {
+    let [old, new] =
+        [(); 2].map(|()| RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]));
+    follow(&new, Some(&old));
+    let sentinel = Liar::naming(old.port(), 1);
+    sentinel.identify(&run_id(&old));
+    // A lease that is far longer than the test.
+    let client = connect(&format!("{}?watchdog=5m", sentinel.url()));
+    let held = take(&client.mutex("held").unwrap());
+    eventually("it listens", SOON, || sentinel.listeners() == 1);
+    for (epoch, from, to) in [(2, &old, &new), (3, &new, &old)] {
+        let replicated = || to.probe().exists("held");
+        eventually("the replica has the lock", SOON, replicated);
+        follow(to, None);
+        sentinel.name_as(to.port(), epoch, &run_id(to));
+        sentinel.announce(from.port(), to.port());
+        await_move(&client.mutex("moved").unwrap(), to);
+        held.verify().unwrap();
+        follow(from, Some(to));
+    }
+    held.unlock().unwrap();
 }
 
 /// Held on the former master, which is well, a lock keeps the stranger from being followed.
@@ -124,18 +158,19 @@ fn stranger_is_not_followed_while_a_lock_is_held() {
     let held = take(&client.mutex("held").unwrap());
     let lock = client.mutex("other").unwrap();
     eventually("it listens", SOON, || sentinel.listeners() == 1);
-    sentinel.name(new.port(), 2);
-    sentinel.identify(&run_id(&new));
+    sentinel.name_as(new.port(), 2, &run_id(&new));
     sentinel.announce(old.port(), new.port());
-    eventually("the stranger is reported", SOON, || told.lock().len() == 1);
+    let report = (false, run_id(&new));
+    eventually("the stranger is reported", SOON, || told.lock().contains(&report));
     always("it is not used, and nothing else is granted", LEASE * 3, || {
         assert!(lock.try_lock().is_err_and(|error| error.is_unavailable()));
-        held.is_valid() && !has_clients(&new)
+        held.is_valid() && !new.probe().exists("other")
     });
-    assert_eq!(told.lock().len(), 1, "reported once");
+    let reports = told.lock().iter().filter(|it| **it == report).count();
+    assert_eq!(reports, 1, "reported once");
     held.unlock().unwrap();
     await_usable(&lock);
-    assert!(has_clients(&new) && told.lock().len() == 2);
+    assert!(has_clients(&new) && told.lock().contains(&(true, run_id(&new))));
     // Named again, the known one would be followed at once; and a stranger is forgotten with it.
     let _held = take(&lock);
     assert!(new.probe().exists("other") && !old.probe().exists("other"));
@@ -163,7 +198,7 @@ fn merged_sentinels_lead_no_client_to_the_other_deployment_at_once() {
     eventually("it is reported", SOON, || told.lock().contains(&(false, id.clone())));
     always("it is not used", LEASE * 2, || {
         assert!(lock.try_lock().is_err_and(|error| error.is_unavailable()));
-        held.is_valid() && !has_clients(&foreign.servers[0])
+        held.is_valid() && !foreign.servers[0].probe().exists("merged")
     });
     assert!(is_master(&group.servers[old]) && group.servers[old].probe().exists("held"));
     held.unlock().unwrap();

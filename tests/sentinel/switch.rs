@@ -58,7 +58,8 @@ fn server() -> RedisServer {
     RedisServer::start_with(&["--repl-diskless-sync-delay", "0"])
 }
 
-fn follow(server: &RedisServer, master: Option<&RedisServer>) {
+/// Makes this server a replica of that one, or a master.
+pub(crate) fn follow(server: &RedisServer, master: Option<&RedisServer>) {
     let port = master.map(|master| master.port().to_string());
     let (host, port) = port.as_deref().map_or(("NO", "ONE"), |port| ("127.0.0.1", port));
     server.probe().command(&["REPLICAOF", host, port]);

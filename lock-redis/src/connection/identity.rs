@@ -128,6 +128,11 @@ impl Identity {
         self.state.lock().known.clone()
     }
 
+    /// What the server last showed, and when that arrived.
+    pub(super) fn noted(&self) -> Option<(Noted, Moment)> {
+        self.state.lock().noted.clone()
+    }
+
     /// How often another server was followed.
     pub(super) fn changes(&self) -> u64 {
         self.latest.load(Ordering::SeqCst)

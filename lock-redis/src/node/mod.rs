@@ -259,6 +259,11 @@ impl Node {
         self.inner.dialer.identity()?.known()
     }
 
+    /// Whether this server is proven to continue the data of the one of `former`, until `by`.
+    pub(crate) fn continues(&self, former: &Self, by: Moment) -> bool {
+        self.inner.dialer.continues(&former.inner.dialer, by)
+    }
+
     /// The server, as it is called in messages.
     pub fn server(&self) -> impl fmt::Display {
         Arc::clone(self.inner.dialer.server())

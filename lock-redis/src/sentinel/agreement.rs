@@ -16,6 +16,8 @@ pub(super) struct Agreement {
     pub(super) by_majority: bool,
     /// Whether they are of another deployment than those before, which are gone.
     pub(super) are_others: bool,
+    /// Whether the server itself was found to continue the data of the known master.
+    pub(super) is_proven: bool,
     /// How many replicas may be promoted: those that at least one of the sentinels has heard and
     /// does not hold for down.
     pub(super) replicas: u32,
@@ -59,13 +61,14 @@ impl Agreement {
         let supporters = supporting().filter(|report| report.asked >= since).count();
         let by_majority = supporters * 2 > sentinels;
         let run_id = run_id.map(str::to_owned);
-        let are_others = false;
+        let (are_others, is_proven) = (false, false);
         Self {
             master,
             epoch,
             run_id,
             by_majority,
             are_others,
+            is_proven,
             replicas,
             replica_ids,
             has_unheard,

@@ -10,7 +10,8 @@ use std::time::Duration;
 /// as a new connection takes.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// How long one has that has never answered: half of the time that is left, at most this.
+/// How long one has that has never answered: half of the time that is left, and at most this once a
+/// majority has answered.
 const UNKNOWN: Duration = Duration::from_secs(1);
 
 /// For how long a message counts whose sentinel does not answer: for longer than it takes until all
@@ -107,7 +108,12 @@ impl Answers {
     /// Until when its answer is waited for in a round that began at `start`, once there is one of
     /// another sentinel, since `first`. One that hangs, or did not answer the last time, is not
     /// waited for: its answer counts when it comes.
-    pub(super) fn awaited_until(&self, start: Moment, first: Moment, by: Moment) -> Moment {
+    pub(super) fn awaited_until(
+        &self,
+        (start, by): (Moment, Moment),
+        first: Moment,
+        are_most: bool,
+    ) -> Moment {
         let state = self.0.lock();
         let has_failed =
             state.last.as_ref().is_some_and(|it| matches!(it.reply, SentinelReply::Failed(_)));
@@ -117,7 +123,8 @@ impl Answers {
         let asked = state.asking.unwrap_or(start);
         let due = match state.usual {
             Some(usual) => asked + GRACE + usual * 3,
-            None => asked + UNKNOWN.min(by.since(asked) / 2),
+            None if are_most => asked + UNKNOWN.min(by.since(asked) / 2),
+            None => asked + by.since(asked) / 2,
         };
         if due <= start { start } else { due.max(first + GRACE) }
     }
@@ -167,11 +174,15 @@ mod tests {
     #[test]
     fn time_for_an_answer_follows_the_usual_time_of_its_sentinel() {
         let by = at(100_000);
-        let until = |answers: &Answers, start| answers.awaited_until(at(start), at(start), by);
+        let until =
+            |answers: &Answers, start| answers.awaited_until((at(start), by), at(start), true);
         let answers = Answers::default();
         assert!(answers.begin(at(0)));
         assert_eq!(until(&answers, 0), at(1_000), "it has never answered");
-        assert_eq!(answers.awaited_until(at(0), at(0), at(300)), at(150), "half of the time");
+        let little = (at(0), at(300));
+        assert_eq!(answers.awaited_until(little, at(0), true), at(150), "half of the time");
+        let alone = answers.awaited_until((at(0), by), at(0), false);
+        assert_eq!(alone, at(50_000), "the others may all know better");
         assert!(!answers.note(report(1, 1, at(0)), at(250)));
         assert!(answers.begin(at(1_000)));
         assert_eq!(until(&answers, 1_000), at(1_000 + 100 + 750));

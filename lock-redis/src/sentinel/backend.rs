@@ -99,7 +99,7 @@ impl SentinelBackend {
         for _ in 0..=Self::MOVES {
             let outcome = request(&master.node);
             if outcome.is_ok() {
-                self.tracker.note_heard();
+                self.tracker.note_heard(&master);
             }
             let is_present = self.tracker.is_present(&master);
             match outcome {
@@ -178,7 +178,7 @@ impl Backend for SentinelBackend {
         let renewals = master.node.renew_batch(batch, by).into_iter();
         let noted = renewals.zip(batch).map(|(renewal, one)| {
             if renewal.is_ok() {
-                self.tracker.note_heard();
+                self.tracker.note_heard(&master);
                 self.tracker.granted.note(sent, one.acquisition.lease);
             }
             believe(&self.tracker, &master, renewal)
@@ -394,6 +394,7 @@ mod tests {
             run_id: None,
             by_majority,
             are_others: false,
+            is_proven: false,
             replicas: 0,
             replica_ids: None,
             has_unheard: false,

@@ -42,6 +42,8 @@ pub(super) struct Master {
     pub(super) node: Node,
     address: Address,
     epoch: u64,
+    /// Whether it has ever answered.
+    has_answered: AtomicBool,
 }
 
 /// See the [module's text](self).
@@ -120,7 +122,8 @@ impl MasterTracker {
     }
 
     /// The master has answered.
-    pub(super) fn note_heard(&self) {
+    pub(super) fn note_heard(&self, master: &Master) {
+        master.has_answered.store(true, Ordering::Relaxed);
         self.heard.fetch_max(self.now().as_nanos(), Ordering::Relaxed);
     }
 
@@ -280,7 +283,7 @@ impl MasterTracker {
     fn hear(&self, mut doing: FlightLeader<'_>, by: Moment) -> Result<(), Failure> {
         let announced = self.signal_to_watcher.announcements();
         let agreement = self.sentinel_set.ask(&self.settings, by, &self.known_of_present());
-        let outcome = agreement.and_then(|agreement| self.adopt(&agreement));
+        let outcome = agreement.and_then(|agreement| self.adopt(&self.examine(agreement, by)));
         self.settled.fetch_max(announced, Ordering::SeqCst);
         if let Err(failure) = &outcome
             && self.now() < by
@@ -297,8 +300,32 @@ impl MasterTracker {
             self.sentinel_set.hear_late(&self.settings, &self.known_of_present())
         {
             // Refused only where the next question is, too.
-            let _followed = self.adopt(&agreement);
+            let by = self.now() + self.settings.bounds().connect;
+            let _followed = self.adopt(&self.examine(agreement, by));
         }
+    }
+
+    /// Finds out whether a server that no sentinel has listed as a replica continues the data of
+    /// the known master, by what it shows itself.
+    fn examine(&self, agreement: Agreement, by: Moment) -> Agreement {
+        let state = self.state.lock();
+        let present = state.present.clone().filter(|it| {
+            it.is_followed_by(&agreement)
+                && !it.is_restarted(&agreement)
+                && state.succession.claim(&agreement) == Claim::Unknown
+        });
+        drop(state);
+        let Some(present) = present else { return agreement };
+        let (Address { host, port }, advice) = self.sentinel_set.reach(&agreement);
+        let unused: ReplicaCount = Arc::new(|| Ok(0));
+        let run_id = agreement.run_id.as_deref();
+        let Ok(found) = self.settings.master_on(&host, port, run_id, unused, advice) else {
+            return agreement;
+        };
+        let is_proven = found.continues(&present.node, by);
+        let identity = found.identity().map(|id| id.to_string()).filter(|_| is_proven);
+        found.retire();
+        Agreement { is_proven, run_id: identity.or(agreement.run_id), ..agreement }
     }
 
     fn known_of_present(&self) -> PresentMaster {
@@ -323,8 +350,8 @@ impl MasterTracker {
                 }
                 return Ok(());
             }
-            // Restarted: what it has is not known, and the sentinels say which one it is.
-            Some(present) if present.is_at(agreement) => agreement.run_id.clone(),
+            // What it has is not known, and the sentinels say which one it is.
+            Some(present) if present.is_restarted(agreement) => agreement.run_id.clone(),
             Some(present) => match state.succession.claim(agreement) {
                 Claim::Known(run_id) => run_id,
                 Claim::Unknown => {
@@ -354,6 +381,7 @@ impl MasterTracker {
             node,
             address: agreement.master.clone(),
             epoch: agreement.epoch,
+            has_answered: AtomicBool::new(false),
         });
         let old = state.present.replace(Arc::clone(&master));
         state.note(agreement);
@@ -512,6 +540,13 @@ impl Master {
         let identity = self.node.identity();
         let is_another = |run_id: &String| identity.as_deref().is_some_and(|it| it != run_id);
         self.is_at(agreement) && !agreement.run_id.as_ref().is_some_and(is_another)
+    }
+
+    /// Whether the other `run_id` is that of the same server after a restart. Where a successor
+    /// never answered, its address may be another server's by now, which was never listed.
+    fn is_restarted(&self, agreement: &Agreement) -> bool {
+        let was_there = self.has_answered.load(Ordering::Relaxed) || self.number == 1;
+        was_there && self.is_at(agreement)
     }
 
     /// Whether it is at that address, by that failover.

@@ -10,6 +10,14 @@ use std::sync::Arc;
 /// What every sentinel says, by its place among the members.
 pub(super) type Said = Vec<Option<SentinelReply>>;
 
+/// How many of the sentinels have answered so far that count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Answered {
+    None,
+    Some,
+    Most,
+}
+
 /// See the [module's text](self).
 #[derive(Default)]
 pub(super) struct Rounds {
@@ -77,7 +85,7 @@ impl Rounds {
         members: &[Arc<SentinelInstance>],
         (start, by): (Moment, Moment),
         clock: &dyn Clock,
-        are_enough: impl Fn(&Said) -> bool,
+        answered: impl Fn(&Said) -> Answered,
     ) {
         let signal = Arc::new(Signal::new());
         self.state.lock().waiting.push(Arc::clone(&signal));
@@ -85,12 +93,14 @@ impl Rounds {
         loop {
             let said: Said = members.iter().map(|it| it.answers.reply_since(start)).collect();
             let now = clock.now();
-            if first.is_none() && are_enough(&said) {
+            let counted = answered(&said);
+            if first.is_none() && counted != Answered::None {
                 first = Some(now);
             }
+            let are_most = counted == Answered::Most;
             let missing = members.iter().zip(&said).filter(|(_, said)| said.is_none());
             let awaited = missing.map(|(member, _)| match first {
-                Some(first) => member.answers.awaited_until(start, first, by).min(by),
+                Some(first) => member.answers.awaited_until((start, by), first, are_most).min(by),
                 None => by,
             });
             let until = awaited.max().unwrap_or(start);

@@ -8,7 +8,7 @@
 
 use super::agreement::Agreement;
 use super::instance::{MasterReport, SentinelInstance, SentinelReply};
-use super::round::{Rounds, Said};
+use super::round::{Answered, Rounds, Said};
 use super::watcher_signal::WatcherSignal;
 use crate::connection::{Address, AddressMap, Endpoint};
 use crate::node::{Account, NodeSettings, deployments};
@@ -138,8 +138,16 @@ impl SentinelSet {
             let (members, start) = (self.members(), clock.now());
             self.rounds.begin(start);
             self.send_to_all(&members, start, settings);
-            let are_enough = |said: &Said| !self.count(&members, said, present).is_empty();
-            self.rounds.wait(&members, (start, by), &**clock, are_enough);
+            let answered = |said: &Said| {
+                let counted = self.count(&members, said, present);
+                let all: HashSet<_> = counted.iter().flat_map(|it| it.account.ids()).collect();
+                match counted.len() {
+                    0 => Answered::None,
+                    some if some * 2 > all.len() => Answered::Most,
+                    _ => Answered::Some,
+                }
+            };
+            self.rounds.wait(&members, (start, by), &**clock, answered);
             self.rounds.end();
             let agreement = self.agree(&members, start, settings, present)?;
             let may_be_outvoted = !present.is_known && !agreement.by_majority;
@@ -260,7 +268,7 @@ impl SentinelSet {
             let start = clock.now();
             let by = by.min(start + settings.bounds().connect);
             self.send_to_all(&members, start, settings);
-            self.rounds.wait(&members, (start, by), &**clock, |_| false);
+            self.rounds.wait(&members, (start, by), &**clock, |_| Answered::None);
             let replies = members.iter().map(|it| it.answers.reply_since(begin));
             if replies.into_iter().all(|it| matches!(it, Some(SentinelReply::MasterReport(_)))) {
                 break;

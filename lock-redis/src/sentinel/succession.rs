@@ -62,7 +62,9 @@ impl Succession {
         let run_id = agreement.run_id.clone();
         let is_known = |id: &String| self.known.iter().any(|(_, known)| known == id);
         match run_id {
-            _ if !self.says_ids || agreement.are_others => Claim::Known(run_id),
+            _ if !self.says_ids || agreement.are_others || agreement.is_proven => {
+                Claim::Known(run_id)
+            }
             Some(id) if is_known(&id) => Claim::Known(Some(id)),
             Some(_) => Claim::Unknown,
             // Right after a failover the sentinels have not asked the new master for it yet.
@@ -119,6 +121,7 @@ mod tests {
             run_id: run_id.map(str::to_owned),
             by_majority: true,
             are_others: false,
+            is_proven: false,
             replicas: 0,
             replica_ids: Some(
                 replicas.iter().map(|(port, id)| (at(*port), (*id).to_owned())).collect(),
@@ -153,6 +156,8 @@ mod tests {
         let mut unlisted = Succession::default();
         unlisted.note(&Agreement { replica_ids: None, ..agreement(1, Some("a"), &[]) });
         assert_eq!(claim(&unlisted, 4, Some("x")), known("x"), "replicas may not be listed");
+        let proven = Agreement { is_proven: true, ..agreement(4, Some("x"), &[]) };
+        assert_eq!(succession.claim(&proven), known("x"), "it continues the data");
         let others = Agreement { are_others: true, ..agreement(4, Some("x"), &[]) };
         assert_eq!(succession.claim(&others), known("x"), "the deployment was replaced");
     }

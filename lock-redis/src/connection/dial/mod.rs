@@ -10,9 +10,13 @@ pub(crate) use credentials::{CredentialsSource, PasswordSource};
 pub(crate) use handshake::{Login, Requirement};
 
 use super::endpoint::{Endpoint, connect_to_socket};
+use super::history::{Judgement, Shown, judge};
 use super::shutdown::ShutdownRegistry;
 use super::tls::{self, Tls};
-use super::{Connection, Identity, Introduction, Server, ServerGeneration, Transport};
+use super::{
+    Connection, ConnectionLike, HISTORY, Identity, Introduction, Server, ServerGeneration,
+    Transport,
+};
 use lock_core::backend::{Failure, no_descriptor, no_thread};
 use lock_core::{Clock, Error, Moment};
 use resolve::{LookUpError, Resolver};
@@ -124,6 +128,24 @@ impl Dialer {
     /// The same, where each connection begins by asking which server it leads to.
     pub(crate) fn identified(self, identity: Identity) -> Self {
         Self { identity: Some(identity), ..self }
+    }
+
+    /// Whether the server is proven to continue the data of this former one, as far as that has
+    /// shown them, by a connection that is made until `by`.
+    pub(crate) fn continues(&self, former: &Self, by: Moment) -> bool {
+        let noted = former.identity.as_ref().and_then(Identity::noted);
+        let shown = noted.is_some().then(|| self.show(by)).flatten();
+        let (Some((noted, at)), Some(shown)) = (noted, shown) else { return false };
+        let judgement = judge(&noted, &shown, self.clock.now().since(at));
+        matches!(judgement, Judgement::Same | Judgement::Continued)
+    }
+
+    fn show(&self, by: Moment) -> Option<Shown> {
+        let mut connection = self.dial(by).ok()?;
+        let reply = connection.call(&HISTORY, by).ok()?;
+        let run_id = self.identity.as_ref().and_then(Identity::known)?.to_string();
+        let shown = Shown::read(&String::from_utf8_lossy(reply.as_bytes()?));
+        Some(Shown { run_id: Some(run_id), ..shown })
     }
 
     /// The same, with this advice in the errors where no connection can be made.
