@@ -169,7 +169,7 @@ fn wrong_clock_is_named_and_leaves_nothing_behind() {
     }
 }
 
-/// A quorum one of whose servers is emptied while the clock of another one is three hours ahead; and
+/// A quorum one of whose servers is emptied while the clock of another is three hours ahead; and
 /// a client of it, with what it warned of.
 fn replaced_beside_a_wrong_clock(count: usize) -> (Servers, TimeOfDay, Client, Warnings) {
     let clock = TimeOfDay::new();

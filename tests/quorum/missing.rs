@@ -139,7 +139,7 @@ fn two_clients_replace_a_member_that_their_urls_do_not_name() {
     });
 }
 
-/// A replica that was promoted at a node's address, and a restart from the dump of a node that had a
+/// A replica promoted at a node's address, and a restart from the dump of a node that had a
 /// replica, have another past than an append-only file would give them.
 #[test]
 fn server_with_a_replicated_past_counts_as_emptied_although_durable() {

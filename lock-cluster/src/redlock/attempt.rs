@@ -269,15 +269,18 @@ impl Quorum {
         let most = format!("max_lease={longest:?} is the most");
         if first.get() > unix_micros(self.clock.as_ref()) {
             Error::unavailable(format!(
-                "the last token of this lock is {ahead:.1?} ahead of the clock of {name}, and                  {most}: it was granted by clocks that were ahead"
+                "the last token of this lock is {ahead:.1?} ahead of the clock of {name}, and \
+                 {most}: it was granted by clocks that were ahead"
             ))
         } else if most_refuse {
             Error::configuration(format!(
-                "this machine's clock is {ahead:.1?} ahead of the clock of {name}, and {most}: set                  this machine's clock right"
+                "this machine's clock is {ahead:.1?} ahead of the clock of {name}, and {most}: set \
+                 this machine's clock right"
             ))
         } else {
             Error::configuration(format!(
-                "its clock is behind: this machine's is {ahead:.1?} ahead of it, and {most}: set                  it right"
+                "its clock is behind: this machine's is {ahead:.1?} ahead of it, and {most}: set \
+                 it right"
             ))
         }
     }

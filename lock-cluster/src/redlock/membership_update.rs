@@ -5,7 +5,7 @@
 
 use super::clocks::{WrongClocks, unix_micros};
 use super::majority::majority;
-use super::missing::Absence;
+use super::missing::{Absence, mark, other_choice};
 use super::node_worker::{NodeContext, Queue};
 use super::quorum::Quorum;
 use super::responses::Responses;
@@ -208,22 +208,6 @@ impl Quorum {
     }
 }
 
-pub(super) fn mark(
-    context: &NodeContext,
-    run_id: &str,
-    request: &MarkerRequest<'_>,
-    by: Moment,
-) -> Result<ServerState, Failure> {
-    match context.node().server() {
-        Some(server) => server.mark(run_id, request, by),
-        None => Err(other_choice()),
-    }
-}
-
 fn done(state: ServerState) -> Result<ServerState, Failure> {
     if state.is_done { Ok(state) } else { Err(other_choice()) }
-}
-
-fn other_choice() -> Failure {
-    Failure::Refused(Error::unavailable("it knows of another choice"))
 }

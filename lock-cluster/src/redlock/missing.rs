@@ -2,8 +2,10 @@
 //! began another one continues, and a client that reaches the member ends it.
 
 use super::majority::majority;
-use super::membership_update::mark;
+use super::node_worker::NodeContext;
 use super::quorum::Quorum;
+use lock_core::backend::Failure;
+use lock_core::{Error, Moment};
 use lock_redis::parts::{MarkerRequest, Members, MissingMember, NodeView, ServerState};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -102,6 +104,23 @@ impl Quorum {
         };
         states.iter().map(after).collect()
     }
+}
+
+/// Reads or changes the marker of a server, if it is still the one of this `run_id`.
+pub(super) fn mark(
+    context: &NodeContext,
+    run_id: &str,
+    request: &MarkerRequest<'_>,
+    by: Moment,
+) -> Result<ServerState, Failure> {
+    match context.node().server() {
+        Some(server) => server.mark(run_id, request, by),
+        None => Err(other_choice()),
+    }
+}
+
+pub(super) fn other_choice() -> Failure {
+    Failure::Refused(Error::unavailable("it knows of another choice"))
 }
 
 #[cfg(test)]

@@ -95,14 +95,6 @@ if ARGV[2] == 'note' then
   end
   return state(done)
 end
-if ARGV[2] == 'shorten' then
-  local votes_from = math.max(now, tonumber(ARGV[9])) + ARGV[8] * 1000
-  if version == ARGV[10] and votes_from < tonumber(since) then
-    redis.call('HSET', KEYS[1], 'since', votes_from, 'clock', ARGV[12])
-    done = 1
-  end
-  return state(done)
-end
 if ARGV[2] == 'record' then
   -- A request that arrives late finds another marker than the client saw, and replaces nothing.
   if ARGV[8] ~= '' and version == ARGV[10] then
@@ -116,6 +108,14 @@ if ARGV[2] == 'record' then
   elseif quorum == ARGV[3] and tonumber(ARGV[4]) > tonumber(epoch) then
     redis.call('HSET', KEYS[1], 'epoch', ARGV[4], 'members', ARGV[5],
       'ballot', '', 'accepted', '', 'next', '')
+    done = 1
+  end
+  return state(done)
+end
+if ARGV[2] == 'shorten' then
+  local votes_from = math.max(now, tonumber(ARGV[9])) + ARGV[8] * 1000
+  if version == ARGV[10] and votes_from < tonumber(since) then
+    redis.call('HSET', KEYS[1], 'since', votes_from, 'clock', ARGV[12])
     done = 1
   end
   return state(done)

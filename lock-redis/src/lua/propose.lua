@@ -23,7 +23,7 @@
 --
 -- Returns {1} granted; {0, pttl, told} another owner has it (-1: for ever), or this one is closed
 -- (-2), and its release will be told of (1) or not (0); {2, token} free, and this is the token to
--- be outbid; {3, milliseconds} this node does not vote for so long (-1: it has no marker that counts); {4} its
+-- be outbid; {3, milliseconds} this node does not vote for so long (-1: it has no marker); {4} its
 -- marker says something else than the client knows; {5} this is another server than the client
 -- knows; {6, microseconds} the token is so far ahead of this node's clock, which is too far.
 --

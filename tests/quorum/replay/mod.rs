@@ -197,7 +197,7 @@ const WRONG: &[(&str, &str)] = &[
     ("math.max(now, tonumber(ARGV[9]))", "now"),
     ("tonumber(ARGV[4]) > tonumber(epoch)", "true"),
     ("quorum == ARGV[3] and tonumber", "tonumber"),
-    ("present == ARGV[10]", "true"),
+    ("and version == ARGV[10]", ""),
     ("ARGV[8] ~= '' and", ""),
     // close.lua
     ("if ARGV[6] ~= '0' then", "if false then"),
