@@ -58,7 +58,7 @@ pub(super) enum PubSubRequest {
 #[derive(Debug)]
 pub(super) enum PubSubEvent {
     /// On this channel; of a release that names the owner that is next, with that.
-    Message(String, Option<NextOwner>),
+    Message(String, Option<NamedOwner>),
     Confirmed(Subscription),
     Refused(Subscription, ServerError),
     /// The outcome of a probe.
@@ -245,7 +245,7 @@ impl PubSubConnection {
             "message" | "smessage" => {
                 // Plain releases say `0`, or whatever a foreign client says.
                 let next = rest.first().and_then(text).filter(|text| text.contains(':'));
-                let next = next.map(next_owner);
+                let next = next.map(NamedOwner::read);
                 return named(&move |channel| PubSubEvent::Message(channel, next.clone()));
             }
             "sunsubscribe" if !self.is_unsubscribing(channel) => return named(&PubSubEvent::Ended),
@@ -325,14 +325,32 @@ impl PubSubConnection {
 const ABSENT: i64 = -2;
 
 /// What a release of a fair lock says: the owner that is next, and behind it the number of its
-/// attempt and the token if it was granted the lock.
-fn next_owner(message: &str) -> NextOwner {
-    let mut words = message.split(' ');
-    let next = NextOwner::new(OwnerText::new(words.next().unwrap_or_default()));
-    let [attempt, token] = [(); 2].map(|()| words.next().unwrap_or_default());
-    match (attempt.parse(), token.parse().map(FencingToken::new)) {
-        (Ok(attempt), Ok(token)) => next.granted(DirectGrant { attempt, token }),
-        _ => next,
+/// attempt, the token and the lock if it was granted that.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct NamedOwner {
+    owner: OwnerText,
+    granted: Option<(String, DirectGrant)>,
+}
+
+impl NamedOwner {
+    pub(super) fn read(message: &str) -> Self {
+        let mut words = message.splitn(4, ' ');
+        let [owner, attempt, token, lock] = [(); 4].map(|()| words.next().unwrap_or_default());
+        let granted = match (attempt.parse(), token.parse().map(FencingToken::new)) {
+            (Ok(attempt), Ok(token)) => Some((lock.to_owned(), DirectGrant { attempt, token })),
+            _ => None,
+        };
+        Self { owner: OwnerText::new(owner), granted }
+    }
+
+    /// To the waiters of the lock of this key, a grant of which is none if it names another, or
+    /// none: their next attempt finds out.
+    pub(super) fn of_lock(self, key: Option<&str>) -> NextOwner {
+        let next = NextOwner::new(self.owner);
+        match self.granted {
+            Some((lock, grant)) if key == Some(lock.as_str()) => next.granted(grant),
+            _ => next,
+        }
     }
 }
 

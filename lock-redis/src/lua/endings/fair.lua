@@ -22,7 +22,8 @@ local function grant_next()
     return false
   end
   leave(owner)
-  tell_owner(publish, owner, owner .. ' ' .. string.sub(attempt, 2) .. ' ' .. token)
+  local granted = string.sub(attempt, 2) .. ' ' .. token .. ' ' .. KEYS[1]
+  tell_owner(publish, owner, owner .. ' ' .. granted)
   return true
 end
 
