@@ -11,8 +11,8 @@ pub(super) use tasks::{DeferredWakeups, Subscription, WorkerTasks};
 pub(super) use watched_channel::Confirmation;
 
 use super::channel::{ChannelKind, ReleaseChannel};
-use super::tracked_keys::{KeyState, TrackedKeys, TrackingSupport};
 use super::connection::NamedOwner;
+use super::tracked_keys::{KeyState, TrackedKeys, TrackingSupport};
 use super::waker::Waker;
 use lock_core::backend::{Failure, Wake};
 use lock_core::{Error, Moment};
