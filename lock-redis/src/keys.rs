@@ -4,8 +4,8 @@
 //! there is a brace in the name, so that on a cluster all of it lives in one hash slot.
 //! [`LockName`] lets no name through for which that would not hold.
 //!
-//! By that rule `x` and `{x}` share what Redisson has of them. What is ours alone they do not share:
-//! in those keys and channels a name that is one hash tag has one colon more before it.
+//! By that rule `x` and `{x}` share what Redisson has of them. What is ours alone they do not
+//! share: in those keys and channels a name that is one hash tag has one colon more before it.
 
 use crate::connection::Text;
 use lock_core::LockName;

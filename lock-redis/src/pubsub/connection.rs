@@ -4,14 +4,14 @@
 //! subscriptions, and changes of keys reported.
 
 use super::channel::ChannelKind;
+use super::named_owner::NamedOwner;
 use super::table::Subscription;
 use super::tracked_keys::KeyState;
 use crate::connection::{
     Connection, ReadBuffer, Reply, ReplyReader, Request, ServerError, ServerGeneration, Transport,
     WriteBuffer,
 };
-use lock_core::backend::{DirectGrant, NextOwner};
-use lock_core::{FencingToken, Moment, OwnerText};
+use lock_core::Moment;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -323,36 +323,6 @@ impl PubSubConnection {
 
 /// What PTTL replies for a key that does not exist.
 const ABSENT: i64 = -2;
-
-/// What a release of a fair lock says: the owner that is next, and behind it the number of its
-/// attempt, the token and the lock if it was granted that.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct NamedOwner {
-    owner: OwnerText,
-    granted: Option<(String, DirectGrant)>,
-}
-
-impl NamedOwner {
-    pub(super) fn read(message: &str) -> Self {
-        let mut words = message.splitn(4, ' ');
-        let [owner, attempt, token, lock] = [(); 4].map(|()| words.next().unwrap_or_default());
-        let granted = match (attempt.parse(), token.parse().map(FencingToken::new)) {
-            (Ok(attempt), Ok(token)) => Some((lock.to_owned(), DirectGrant { attempt, token })),
-            _ => None,
-        };
-        Self { owner: OwnerText::new(owner), granted }
-    }
-
-    /// To the waiters of the lock of this key, a grant of which is none if it names another, or
-    /// none: their next attempt finds out.
-    pub(super) fn of_lock(self, key: Option<&str>) -> NextOwner {
-        let next = NextOwner::new(self.owner);
-        match self.granted {
-            Some((lock, grant)) if key == Some(lock.as_str()) => next.granted(grant),
-            _ => next,
-        }
-    }
-}
 
 fn text(reply: &Reply) -> Option<&str> {
     reply.as_bytes().and_then(|bytes| std::str::from_utf8(bytes).ok())

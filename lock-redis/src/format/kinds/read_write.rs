@@ -45,9 +45,12 @@ static ACQUIRE_READ: Script = script!(
     31, "acquire_read":
     "redisson/take", "read_write/waiting", "read_write/sweep", "read_write/acquire_read"
 );
-static RELEASE_READ: Script = script!(
-    32, "release_read":
-    "tell", "read_write/settle", "read_write/sweep", "read_write/release_read"
+static RELEASE_READ: Script =
+    script!(32, "release_read": "tell", "read_write/settle", "read_write/release_read");
+/// Of a store without slots.
+static RELEASE_READ_SWEEPING: Script = script!(
+    55, "release_read":
+    "tell", "read_write/settle", "read_write/sweep", "read_write/swept", "read_write/release_read"
 );
 static RENEW_READ: Script =
     script!(33, "renew_read": "tell", "read_write/settle", "read_write/renew_read");
@@ -312,7 +315,8 @@ impl KindFormat for Read {
     }
 
     fn scripts(&self) -> &'static [&'static Script] {
-        static ALL: [&Script; 3] = [&ACQUIRE_READ, &RELEASE_READ, &RENEW_READ];
+        static ALL: [&Script; 4] =
+            [&ACQUIRE_READ, &RELEASE_READ, &RELEASE_READ_SWEEPING, &RENEW_READ];
         &ALL
     }
 
@@ -374,10 +378,10 @@ impl KindFormat for Read {
         let mut keys = vec![key.to_string(), hold(&key, owner.as_str(), 1)];
         keys.extend(lifetime.is_some().then(|| keys::tombstone(&key, &owner)));
         let channel = self.channel(&key);
-        let swept = if format.has_slots() { b"0" } else { b"2" };
-        let mut words = vec![owner.as_bytes(), channel.as_bytes(), format.publish(), swept];
+        let mut words = vec![owner.as_bytes(), channel.as_bytes(), format.publish()];
         words.extend(lifetime.as_ref().map(Text::as_bytes));
-        ScriptCall::new(&RELEASE_READ, keys, &words)
+        let script = if format.has_slots() { &RELEASE_READ } else { &RELEASE_READ_SWEEPING };
+        ScriptCall::new(script, keys, &words)
     }
 
     fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall {

@@ -6,8 +6,7 @@
 -- ARGV[1] owner
 -- ARGV[2] channel
 -- ARGV[3] the command that publishes
--- ARGV[4] how many other readers are looked at, whether they are dead
--- ARGV[5] how long the tombstone stays, in milliseconds
+-- ARGV[4] how long the tombstone stays, in milliseconds
 --
 -- Returns 0 it was not this owner's; ended: 1 more than clients were told, or {1, why none was}.
 --
@@ -18,15 +17,12 @@ if KEYS[3] then
   -- A full server refuses what takes memory as a script's first write, and behind a write that
   -- takes none it does not.
   redis.call('DEL', KEYS[3])
-  redis.call('SET', KEYS[3], '1', 'PX', ARGV[5])
+  redis.call('SET', KEYS[3], '1', 'PX', ARGV[4])
 end
 local is_alive = redis.call('DEL', KEYS[2]) == 1
 -- A replica refuses it: what that lacks, its master may have.
 if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then
   return 0
-end
-if ARGV[4] ~= '0' then
-  sweep(KEYS[1], ARGV[1], ARGV[4])
 end
 local told = settle(KEYS[1], ARGV[2], ARGV[3])
 return is_alive and told or 0

@@ -11,7 +11,7 @@ pub(super) use tasks::{DeferredWakeups, Subscription, WorkerTasks};
 pub(super) use watched_channel::Confirmation;
 
 use super::channel::{ChannelKind, ReleaseChannel};
-use super::connection::NamedOwner;
+use super::named_owner::NamedOwner;
 use super::tracked_keys::{KeyState, TrackedKeys, TrackingSupport};
 use super::waker::Waker;
 use lock_core::backend::{Failure, Wake};
