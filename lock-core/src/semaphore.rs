@@ -49,7 +49,8 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    /// The largest limit, which is also the most permits of one acquisition.
+    /// The largest limit. A store may allow fewer permits of one acquisition: Redis takes 1,000 at
+    /// most, because it serves no other client meanwhile.
     pub const MAX_LIMIT: u32 = 1_000_000;
 
     pub(crate) fn new(

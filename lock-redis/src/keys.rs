@@ -3,6 +3,9 @@
 //! Redisson's rule: what belongs to the key `name` is called `prefix:{name}`, or `prefix:name` if
 //! there is a brace in the name, so that on a cluster all of it lives in one hash slot.
 //! [`LockName`] lets no name through for which that would not hold.
+//!
+//! By that rule `x` and `{x}` share what Redisson has of them. What is ours alone they do not
+//! share: in those keys and channels a name that is one hash tag has one colon more before it.
 
 use crate::connection::Text;
 use lock_core::LockName;
@@ -125,12 +128,25 @@ pub(crate) fn behind(key: &str, part: &str) -> String {
     if key.contains('{') { [key, ":", part].concat() } else { ["{", key, "}:", part].concat() }
 }
 
+/// What the keys and channels begin with that this library alone has.
+const OURS: &str = "distlock_";
+
+/// Whether the key is one hash tag and nothing else.
+pub(crate) fn is_one_tag(key: &str) -> bool {
+    let inside = key.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    inside.is_some_and(|tag| !tag.contains(['{', '}']))
+}
+
 /// In one string of the right size: each acquire and each release needs some.
 fn beside(prefix: &str, key: &str, owner: &str) -> String {
     let is_braced = key.contains('{');
-    let mut text = String::with_capacity(prefix.len() + key.len() + owner.len() + 4);
+    let mut text = String::with_capacity(prefix.len() + key.len() + owner.len() + 5);
     text.push_str(prefix);
     text.push_str(if is_braced { ":" } else { ":{" });
+    // `{x}` would be called as `x` is, and `:{x}` as `{x}` then.
+    if is_braced && prefix.starts_with(OURS) && is_one_tag(key.trim_start_matches(':')) {
+        text.push(':');
+    }
     text.push_str(key);
     if !is_braced {
         text.push('}');
@@ -196,7 +212,10 @@ mod tests {
         assert_eq!(permits("a:b"), "{a:b}:timeout");
         assert_eq!(permits("a:{b}"), "a:{b}:timeout");
         assert_eq!(tombstone("a", &Text::owner(owner)), format!("distlock_closed:{{a}}:{owner}"));
-        assert_eq!(tombstone("{a}", &Text::owner(owner)), format!("distlock_closed:{{a}}:{owner}"));
+        assert_eq!(
+            tombstone("{a}", &Text::owner(owner)),
+            format!("distlock_closed::{{a}}:{owner}")
+        );
         assert_eq!(label("a:b"), "distlock_owner:{a:b}");
         let name = LockName::new("a").unwrap();
         assert_eq!(Keys::new("app:").lock(&name), "app:a");

@@ -464,6 +464,43 @@ fn many_dead_waiters_are_removed_a_part_at_a_time() {
     assert_eq!(attempts, 2);
 }
 
+/// Otherwise an operator could do nothing about a queue whose head never asks.
+#[test]
+fn forced_release_of_a_free_lock_removes_the_head_of_the_queue() {
+    let server = RedisServer::start();
+    let (lock, mut probe) = (fair(&client(&server, "")), server.probe());
+    let time = probe.command(&["TIME"]).texts();
+    let until = format!("-{}", (time[0].parse::<u64>().unwrap() + 2) * 1_000);
+    probe.command(&["ZADD", QUEUE, "1", "a:1", "2", "a:2", &until, "until:a:1"]);
+    probe.command(&["ZADD", QUEUE, &until, "until:a:2", "-1", "attempt:a:1"]);
+    assert!(!lock.force_unlock().unwrap(), "it is free");
+    let left = probe.command(&["ZRANGE", QUEUE, "0", "-1"]).texts();
+    assert!(left == ["until:a:2", "a:2"] || left.is_empty(), "{left:?}, where both may be over");
+    assert!(!lock.force_unlock().unwrap());
+    assert!(!probe.exists(QUEUE));
+    assert!(lock.try_lock().unwrap().is_some());
+}
+
+#[test]
+fn other_data_under_the_queues_key_makes_no_release_fail() {
+    let server = RedisServer::start();
+    let (lock, mut probe) = (fair(&client(&server, "")), server.probe());
+    for forced in [false, true] {
+        let guard = lock.lock().unwrap();
+        probe.command(&["SET", QUEUE, "a text"]);
+        if forced {
+            assert!(lock.force_unlock().unwrap());
+            assert!(guard.unlock().unwrap_err().is_lost());
+        } else {
+            guard.unlock().unwrap();
+        }
+        assert!(!probe.exists("x"));
+        assert_eq!(probe.get(QUEUE).as_deref(), Some("a text"));
+        assert!(lock.try_lock().unwrap_err().is_foreign_format());
+        probe.command(&["DEL", QUEUE]);
+    }
+}
+
 #[test]
 fn lost_replies_leave_no_position_and_no_second_holder() {
     let server = RedisServer::start();

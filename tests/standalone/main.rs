@@ -36,6 +36,9 @@ mod managed;
 // What is recorded as metrics.
 mod metrics;
 
+// Names that differ by braces only.
+mod names;
+
 // Whether the store can be asked.
 mod ping;
 

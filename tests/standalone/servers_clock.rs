@@ -1,12 +1,15 @@
 //! Jumps of the server's time of day, by which it ends leases and makes tokens: what happens to
 //! holders, waiters and tokens.
 
+use crate::bench::{Bench, lease as millis, name, soon};
+use distlock::LockKind;
 use distlock::{DistLock, GuardState, LockOptions, LossCause};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
 use distlock_tests::time::{Stopwatch, eventually, scaled, within};
 use distlock_tests::time_of_day::TimeOfDay;
+use lock_core::backend::{AcquisitionId, Attempt, Receipt, ReleaseOptions};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -100,4 +103,30 @@ fn emptied_server_with_clock_set_back_gives_smaller_tokens() {
     clock.set(-HOUR);
     server.probe().command(&["FLUSHALL"]);
     assert!(lock.lock().unwrap().fencing_token().unwrap() < token);
+}
+
+/// A waiter that dies before the clock is set back: its presence lies as far ahead of the clock.
+#[test]
+fn dead_waiter_keeps_no_one_out_after_the_clock_was_set_back() {
+    for (held, waits) in [(LockKind::Fair, LockKind::Fair), (LockKind::Read, LockKind::Write)] {
+        let (server, clock) = started();
+        clock.set(HOUR);
+        let bench = Bench::on(&server);
+        let [holder, dead] = [(); 2].map(|()| bench.owner());
+        let (held, waits) = (name("x").of_kind(held), name("x").of_kind(waits));
+        let attempt = |name, owner| {
+            bench.backend.acquire(&Attempt::new(name, owner, millis(30_000)), soon()).unwrap()
+        };
+        assert!(!attempt(&held, holder).is_busy());
+        assert!(attempt(&waits, dead).is_busy());
+        clock.set(0);
+        let id = AcquisitionId::new(held.clone(), holder, millis(30_000), Receipt::default());
+        bench.backend.release(&id, ReleaseOptions::WITHOUT_TOMBSTONE, soon()).unwrap();
+        let client = client(&server, "");
+        let granted = match held.kind() {
+            LockKind::Fair => client.fair_mutex("x").unwrap().try_lock_for(LONG).unwrap(),
+            _ => client.rw_lock("x").unwrap().read().try_lock_for(LONG).unwrap(),
+        };
+        assert!(granted.is_some(), "{waits:?} of a dead waiter");
+    }
 }

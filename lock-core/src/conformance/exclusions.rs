@@ -143,6 +143,7 @@ pub const NEEDS_ALL_KINDS: &[(&str, &str)] = &[
     ("repeated_requests_for_permits_count_once", MUTEXES_ONLY),
     ("stored_limit_counts_until_it_is_changed", MUTEXES_ONLY),
     ("force_release_ends_all_shares", MUTEXES_ONLY),
+    ("force_release_of_readers_leaves_the_writer", MUTEXES_ONLY),
     ("verify_is_about_the_owners_share", MUTEXES_ONLY),
     ("fair_lock_is_granted_in_order", MUTEXES_ONLY),
     ("fair_waiter_that_is_gone_is_skipped", MUTEXES_ONLY),

@@ -175,6 +175,7 @@ macro_rules! __conformance_table {
                 repeated_requests_for_permits_count_once: PermitResendCounts core,
                 stored_limit_counts_until_it_is_changed: LimitOfEachClient core,
                 force_release_ends_all_shares: ForceKeepsShares core,
+                force_release_of_readers_leaves_the_writer: ForceOfReadersEndsWriter core,
                 verify_is_about_the_owners_share: VerifiesAnyShare core,
                 fair_lock_is_granted_in_order: QueueIgnored core,
                 fair_waiter_that_is_gone_is_skipped: DeadWaiterStays core,

@@ -447,13 +447,18 @@ impl Backend for MemoryBackend {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
         state.refuse_other_use(name, now)?;
-        let mut was_held = !state.shares.is_empty() && state.force_shares(name, now);
-        if !matches!(name.kind(), LockKind::Permits { .. }) {
-            was_held |= state.holder(name, now).is_some();
+        let is_free = state.holder(name, now).is_none();
+        // Of a reader beside the writer that ends with it; other kinds leave the writer alone.
+        let ends_shares = is_free || name.kind() != LockKind::Read;
+        let is_shared = !state.shares.is_empty() && ends_shares;
+        let mut was_held = is_shared && state.force_shares(name, now);
+        let ended_wait = state.force_wait(name, is_free && !was_held, now);
+        if !matches!(name.kind(), LockKind::Permits { .. } | LockKind::Read) {
+            was_held |= !is_free;
             state.locks.remove(&*plain(name));
         }
         drop(state);
-        if was_held {
+        if was_held || ended_wait {
             self.wake(name);
         }
         Ok(was_held)

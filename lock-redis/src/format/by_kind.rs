@@ -194,13 +194,14 @@ impl OwnedFormat {
     ///
     /// # Errors
     ///
-    /// Where there is none beside this one.
+    /// Where there is none beside this one, or the name would share another lock's state.
     fn kind_format(&self, name: &LockName) -> Result<Option<&'static dyn KindFormat>, Failure> {
-        let kind = kinds::format_of(name.kind());
-        if kind.is_none() || self.dialect.has_all_kinds {
-            return Ok(kind);
+        let Some(kind) = kinds::format_of(name.kind()) else { return Ok(None) };
+        if !self.dialect.has_all_kinds {
+            return Err(mutexes_only(self.dialect.name));
         }
-        Err(mutexes_only(self.dialect.name))
+        kind.refuse_shared_state(&self.keys.lock(name))?;
+        Ok(Some(kind))
     }
 
     /// The formats of the other kinds beside this one.
@@ -232,6 +233,7 @@ impl OwnedFormat {
         ReleaseChannel {
             kind: self.channels(),
             name: inbox.unwrap_or_else(|| self.channel(name)),
+            grants: kind.and_then(|kind| kind.queue(&key)).map(|_| key.to_string()),
             key: is_tracked.then(|| key.into_owned()),
             polls: self.polls.unwrap_or_default(),
         }
@@ -428,4 +430,133 @@ impl OwnedFormat {
 /// Where a client is told which of its owners in a queue is next.
 fn inbox(queue: &str, client: ClientId) -> String {
     format!("{queue}:{client}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::Text;
+    use crate::format::{DIALECTS, settings};
+    use crate::keys;
+    use lock_core::{Config, LockKind, OwnerId};
+    use std::collections::{HashMap, HashSet};
+
+    const PREFIXES: [&str; 5] = ["", "x", ":", "lock:", "lock::"];
+
+    /// Names with braces at each place of a text, none, and empty tags.
+    fn names() -> Vec<LockName> {
+        let texts = ["x", "xy", ":x", "::x", "x:", "lock:x", "x:timeout"].map(String::from);
+        let mut all: HashSet<String> = texts.iter().cloned().collect();
+        for text in &texts {
+            for open in 0..=text.len() {
+                for close in open..=text.len() {
+                    let (before, inside, behind) =
+                        (&text[..open], &text[open..close], &text[close..]);
+                    all.insert(format!("{before}{{{inside}}}{behind}"));
+                    all.insert(format!("{before}{{{inside}}}{behind}{{}}"));
+                    all.insert(format!("{before}{{{{{inside}}}}}{behind}"));
+                    all.insert(format!("{before}{{{inside}}}{{{behind}}}"));
+                }
+            }
+        }
+        all.iter().filter_map(|text| LockName::new(text).ok()).collect()
+    }
+
+    /// What Redisson's format prescribes, and so two locks may share.
+    fn is_prescribed(name: &str) -> bool {
+        let is_part = name.ends_with(":timeout") || name.contains(":rwlock_timeout:");
+        name.starts_with("redisson_") || is_part && !name.starts_with("distlock_")
+    }
+
+    /// All keys, channels and inboxes of a lock but its own key; with the keys of an owner.
+    fn derived(format: &OwnedFormat, name: &LockName, owner: OwnerId) -> Vec<String> {
+        let key = format.keys.lock(name);
+        let text = Text::owner(owner);
+        let mut all: Vec<_> = format.names_beside(name).collect();
+        all.extend(format.kinds_beside(name).flat_map(|(names, _)| names));
+        all.extend(format.channels_of_all(name));
+        all.extend(format.inboxes(name, owner.client()));
+        all.extend([keys::tombstone(&key, &text), keys::label(&key)]);
+        all.push(keys::label_of(&key, text.as_str()));
+        all
+    }
+
+    /// Formats of all dialects, each with all prefixes that it can have.
+    fn formats() -> Vec<OwnedFormat> {
+        let words = [
+            "redisson",
+            "token",
+            "token,wakes=python-redis-lock",
+            "token,wakes=spring-integration",
+        ];
+        assert_eq!(words.len(), DIALECTS.len(), "all of them");
+        let urls = words.into_iter().flat_map(|format| {
+            PREFIXES.map(|prefix| format!("redis://h?prefix={prefix}&format={format}"))
+        });
+        let configs = urls.map(|url| Config::from_url(&url).unwrap());
+        configs.filter_map(|config| settings::read_owned_format(&config).ok()).collect()
+    }
+
+    #[test]
+    fn different_locks_share_no_key_channel_or_inbox_of_ours() {
+        let (names, owner) = (names(), OwnerId::new(ClientId::random(), 7));
+        assert!(names.len() > 100, "{}", names.len());
+        let mut pairs = 0;
+        // Of all formats together: clients with other settings use the same server.
+        let mut found: HashMap<(String, bool), String> = HashMap::new();
+        for format in &formats() {
+            let is_spring = format.dialect.wakes().is_some();
+            for name in &names {
+                let key = format.keys.lock(name).into_owned();
+                for derived in derived(format, name, owner) {
+                    if is_prescribed(&derived) {
+                        continue;
+                    }
+                    let is_near = keys::slot(&derived) == keys::slot(&key);
+                    assert!(is_near || !derived.starts_with("distlock_"), "{derived} of {key}");
+                    let place = (derived, is_spring);
+                    let before = found.entry(place).or_insert_with(|| key.clone());
+                    assert_eq!(*before, key, "both have a key that is called the same");
+                    pairs += 1;
+                }
+            }
+        }
+        assert!(pairs > 10_000, "{pairs}");
+    }
+
+    #[test]
+    fn different_semaphores_share_no_permits() {
+        let kind = LockKind::Permits { limit: 2, count: 1 };
+        let mut found: HashMap<String, String> = HashMap::new();
+        let mut refused = 0;
+        for format in formats().iter().filter(|it| it.dialect.has_all_kinds) {
+            for name in names() {
+                let key = format.keys.lock(&name).into_owned();
+                match format.kind_format(&name.of_kind(kind)) {
+                    Ok(_) => {
+                        let permits = keys::permits(&key);
+                        let before = found.entry(permits).or_insert_with(|| key.clone());
+                        assert_eq!(*before, key, "both have these permits");
+                    }
+                    Err(failure) => {
+                        assert!(failure.error().is_misuse(), "{failure:?}");
+                        assert!(keys::is_one_tag(&key), "{key}");
+                        refused += 1;
+                    }
+                }
+            }
+        }
+        assert!(refused > 0);
+    }
+
+    /// What a message grants to the waiters of a lock is of that lock.
+    #[test]
+    fn only_the_lock_of_an_inbox_is_granted_there() {
+        let config = Config::from_url("redis://h?prefix=app:").unwrap();
+        let format = settings::read_owned_format(&config).unwrap();
+        let name = LockName::new("a b").unwrap();
+        let of_kind = |kind| format.watched_channel(&name.of_kind(kind), ClientId::random());
+        assert_eq!(of_kind(LockKind::Fair).grants.as_deref(), Some("app:a b"));
+        assert_eq!(of_kind(LockKind::Mutex).grants, None);
+    }
 }

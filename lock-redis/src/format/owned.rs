@@ -141,7 +141,7 @@ impl OwnedFormat {
         if self.has_slots() { &[] } else { self.dialect.joins }
     }
 
-    fn has_slots(&self) -> bool {
+    pub(super) fn has_slots(&self) -> bool {
         self.has_slots.load(Ordering::Relaxed)
     }
 

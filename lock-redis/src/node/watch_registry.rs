@@ -4,11 +4,12 @@
 //! A watch is subscribed where its lock lives, and wakes its waiter each time the lock has moved.
 
 use crate::node::{Node, WeakNode};
-use lock_core::backend::{Failure, Wake, Watch, contain};
+use lock_core::backend::{Failure, NextOwner, Wake, Watch, contain};
 use lock_core::{Backend, LockName, Moment};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The watches of a client.
 #[derive(Default)]
@@ -30,7 +31,35 @@ struct WatchEntry {
 /// Where a watch is subscribed. Does not keep the node alive.
 struct SubscribedOn {
     node: WeakNode,
+    wake: Arc<WakeFromNode>,
     _watch: Watch,
+}
+
+/// Wakes the waiter for messages of one node. What a node granted counts no more once the watch has
+/// left it, as a reply that comes then.
+struct WakeFromNode {
+    wake: Arc<dyn Wake>,
+    has_left: AtomicBool,
+}
+
+impl WakeFromNode {
+    fn new(wake: &Arc<dyn Wake>) -> Arc<Self> {
+        Arc::new(Self { wake: Arc::clone(wake), has_left: AtomicBool::new(false) })
+    }
+}
+
+impl Wake for WakeFromNode {
+    fn wake(&self) {
+        self.wake.wake();
+    }
+
+    fn wake_next(&self, next: &NextOwner) {
+        if self.has_left.load(Ordering::SeqCst) {
+            self.wake.wake();
+        } else {
+            self.wake.wake_next(next);
+        }
+    }
 }
 
 /// One watch, on whichever node it is subscribed; ends when dropped.
@@ -102,8 +131,9 @@ impl WatchEntry {
             return None;
         }
         // Where it fails, the waiter looks for itself after a bounded wait.
-        let watch = node.follow(&self.name, Arc::clone(&self.wake)).ok();
-        let subscribed = watch.map(|watch| SubscribedOn::new(node, watch));
+        let wake = WakeFromNode::new(&self.wake);
+        let watch = node.follow(&self.name, Arc::clone(&wake) as _).ok();
+        let subscribed = watch.map(|watch| SubscribedOn::new(node, wake, watch));
         let subscribed = std::mem::replace(&mut self.subscribed, subscribed);
         Some(Left { subscribed, wake: Arc::clone(&self.wake) })
     }
@@ -114,8 +144,14 @@ impl WatchEntry {
 }
 
 impl SubscribedOn {
-    fn new(node: &Node, watch: Watch) -> Self {
-        Self { node: node.downgrade(), _watch: watch }
+    fn new(node: &Node, wake: Arc<WakeFromNode>, watch: Watch) -> Self {
+        Self { node: node.downgrade(), wake, _watch: watch }
+    }
+}
+
+impl Drop for SubscribedOn {
+    fn drop(&mut self) {
+        self.wake.has_left.store(true, Ordering::SeqCst);
     }
 }
 
@@ -128,11 +164,12 @@ impl RelocatableWatch {
     ///
     /// See [`Failure`].
     pub fn subscribe_on(&self, node: &Node, by: Moment) -> Result<(), Failure> {
-        let watch = node.watch(&self.name, Arc::clone(&self.wake), by)?;
+        let wake = WakeFromNode::new(&self.wake);
+        let watch = node.watch(&self.name, Arc::clone(&wake) as _, by)?;
         let mut registry = self.registry.lock();
         let entry =
             registry.entries.get_mut(&self.number).expect("the entry lives as long as the watch");
-        let left = entry.subscribed.replace(SubscribedOn::new(node, watch));
+        let left = entry.subscribed.replace(SubscribedOn::new(node, wake, watch));
         drop(registry);
         drop(left);
         Ok(())
@@ -167,8 +204,22 @@ mod tests {
     use super::*;
     use crate::format::Format;
     use crate::node::NodeSettings;
-    use lock_core::{ClientId, Config, Context, SystemClock};
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use lock_core::{ClientId, Config, Context, OwnerText, SystemClock};
+    use std::sync::atomic::AtomicU32;
+
+    /// Counts what it is told, and what names an owner.
+    #[derive(Default)]
+    struct Told(AtomicU32, AtomicU32);
+
+    impl Wake for Told {
+        fn wake(&self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+
+        fn wake_next(&self, _next: &NextOwner) {
+            self.1.fetch_add(1, Ordering::SeqCst);
+        }
+    }
 
     #[derive(Default)]
     struct Calls(AtomicU32);
@@ -179,16 +230,48 @@ mod tests {
         }
     }
 
-    /// Nodes that do not answer: the waiter is woken without a confirmation of its new watch.
-    #[test]
-    fn waiter_is_woken_whenever_its_lock_has_moved() {
-        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    /// Nodes that do not answer.
+    fn silent_nodes(silent: &std::net::TcpListener) -> [Node; 2] {
         let port = silent.local_addr().unwrap().port();
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
         let config = Config::from_url("redis://127.0.0.1").unwrap();
         let format = Format::of(&config).unwrap();
         let settings = NodeSettings::new(&config, 0, &context, format).unwrap();
-        let nodes = [(); 2].map(|()| settings.bystander_on("127.0.0.1", port).unwrap());
+        [(); 2].map(|()| settings.bystander_on("127.0.0.1", port).unwrap())
+    }
+
+    /// A message of the former master that comes late grants nothing: the next one may have granted
+    /// the lock to another owner.
+    #[test]
+    fn message_of_a_node_that_was_left_names_no_owner() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let nodes = silent_nodes(&silent);
+        let watches = WatchRegistry::default();
+        let (name, told) = (LockName::new("a").unwrap(), Arc::<Told>::default());
+        let moving = watches.register(&name, Arc::clone(&told) as _);
+        moving.follow(&nodes[0]);
+        let entry = |watches: &WatchRegistry| {
+            let registry = watches.0.lock();
+            let entry = registry.entries.values().next().unwrap();
+            Arc::clone(&entry.subscribed.as_ref().unwrap().wake)
+        };
+        let former = entry(&watches);
+        let next = NextOwner::new(OwnerText::new("a:1"));
+        former.wake_next(&next);
+        watches.relocate(|_| Some(nodes[1].clone()));
+        let [woken, named] = [&told.0, &told.1].map(|count| count.load(Ordering::SeqCst));
+        assert_eq!((woken, named), (2, 1), "for each move, and by the message");
+        former.wake_next(&next);
+        entry(&watches).wake_next(&next);
+        let [woken, named] = [&told.0, &told.1].map(|count| count.load(Ordering::SeqCst));
+        assert_eq!((woken, named), (3, 2), "the former node's wakes only");
+    }
+
+    /// Nodes that do not answer: the waiter is woken without a confirmation of its new watch.
+    #[test]
+    fn waiter_is_woken_whenever_its_lock_has_moved() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let nodes = silent_nodes(&silent);
         let watches = WatchRegistry::default();
         let (name, calls) = (LockName::new("a").unwrap(), Arc::<Calls>::default());
         let _moving = watches.register(&name, Arc::clone(&calls) as _);

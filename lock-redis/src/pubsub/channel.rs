@@ -32,6 +32,8 @@ pub(crate) struct ReleaseChannel {
     pub(crate) name: String,
     /// The key that is gone once the lock is free; `None` where its changes are of no interest.
     pub(crate) key: Option<String>,
+    /// The key of the lock that a message there may grant, if messages grant any.
+    pub(crate) grants: Option<String>,
     /// How often a waiter asks again where neither the channel nor the key can be watched.
     pub(crate) polls: PollInterval,
 }

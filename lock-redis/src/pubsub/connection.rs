@@ -4,14 +4,14 @@
 //! subscriptions, and changes of keys reported.
 
 use super::channel::ChannelKind;
+use super::named_owner::NamedOwner;
 use super::table::Subscription;
 use super::tracked_keys::KeyState;
 use crate::connection::{
     Connection, ReadBuffer, Reply, ReplyReader, Request, ServerError, ServerGeneration, Transport,
     WriteBuffer,
 };
-use lock_core::backend::{DirectGrant, NextOwner};
-use lock_core::{FencingToken, Moment, OwnerText};
+use lock_core::Moment;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -60,7 +60,7 @@ pub(super) enum PubSubRequest {
 #[derive(Debug)]
 pub(super) enum PubSubEvent {
     /// On this channel; of a release that names the owner that is next, with that.
-    Message(String, Option<NextOwner>),
+    Message(String, Option<NamedOwner>),
     /// On this channel, with this text.
     Text(String, String),
     Confirmed(Subscription),
@@ -258,7 +258,7 @@ impl PubSubConnection {
             "message" | "smessage" => {
                 // Plain releases say `0`, or whatever a foreign client says.
                 let next = rest.first().and_then(text).filter(|text| text.contains(':'));
-                let next = next.map(next_owner);
+                let next = next.map(NamedOwner::read);
                 return named(&move |channel| PubSubEvent::Message(channel, next.clone()));
             }
             "sunsubscribe" if !self.is_unsubscribing(channel) => return named(&PubSubEvent::Ended),
@@ -336,18 +336,6 @@ impl PubSubConnection {
 
 /// What PTTL replies for a key that does not exist.
 const ABSENT: i64 = -2;
-
-/// What a release of a fair lock says: the owner that is next, and behind it the number of its
-/// attempt and the token if it was granted the lock.
-fn next_owner(message: &str) -> NextOwner {
-    let mut words = message.split(' ');
-    let next = NextOwner::new(OwnerText::new(words.next().unwrap_or_default()));
-    let [attempt, token] = [(); 2].map(|()| words.next().unwrap_or_default());
-    match (attempt.parse(), token.parse().map(FencingToken::new)) {
-        (Ok(attempt), Ok(token)) => next.granted(DirectGrant { attempt, token }),
-        _ => next,
-    }
-}
 
 fn text(reply: &Reply) -> Option<&str> {
     reply.as_bytes().and_then(|bytes| std::str::from_utf8(bytes).ok())

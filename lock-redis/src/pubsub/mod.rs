@@ -13,11 +13,13 @@
 //! - `channel`: where releases are published
 //! - `worker`: the thread, one connection after the other
 //! - `connection`: one connection in subscriber mode
+//! - `named_owner`: what a release of a fair lock says
 //! - `waker`: the socket pair
 //! - `poll_interval`: how often a waiter asks again where releases are not published
 
 mod channel;
 mod connection;
+mod named_owner;
 mod poll_interval;
 mod table;
 mod tracked_keys;

@@ -114,12 +114,7 @@ fn reader_lives_while_any_of_its_holds_does() {
 fn lock_whose_readers_are_all_dead_counts_as_free() {
     let server = RedisServer::start();
     let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
-    let mut die = |count| {
-        for _ in 0..count {
-            let (dead, _) = asked.take(&read(), 30_000);
-            probe.command(&["DEL", &hold(dead)]);
-        }
-    };
+    let mut die = |count| die(&asked, &mut probe, count);
     let store = &asked.0.backend;
     die(100);
     for name in [read(), write()] {
@@ -156,6 +151,106 @@ fn dead_readers_beyond_the_first_hundred_are_purged_too() {
     assert_eq!((info.holders, info.readers.unwrap().known.len()), (1_100, 100));
     assert!(asked.0.backend.force_release(&many, soon()).unwrap());
     asked.take(&many.of_kind(LockKind::Write), 30_000);
+}
+
+/// Readers that died, which the lock's hash has yet.
+fn die(asked: &Asked, probe: &mut Probe, count: usize) {
+    let mut words: Vec<_> = ["HSET", "x", "mode", "read"].map(str::to_owned).into();
+    for _ in 0..count {
+        words.extend([asked.0.owner().to_string(), "1".to_owned()]);
+    }
+    probe.command(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    probe.command(&["PEXPIRE", "x", "30000"]);
+}
+
+#[test]
+fn a_thousand_dead_readers_end_in_one_attempt() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    die(&asked, &mut probe, 1_000);
+    assert!(!asked.is_busy(&write()), "all of them are dead");
+    // With one among them that lives.
+    probe.command(&["DEL", "x"]);
+    let (reader, _) = asked.take(&read(), 30_000);
+    die(&asked, &mut probe, 1_000);
+    assert!(asked.is_busy(&write()));
+    assert!(probe.command(&["HLEN", "x"]).int() < 100, "and the dead ones are gone");
+    asked.release(&read(), reader);
+    assert!(!asked.is_busy(&write()));
+}
+
+#[test]
+fn dead_readers_do_not_pile_up_beside_a_live_one() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let (alive, _) = asked.take(&read(), 30_000);
+    for _ in 0..500 {
+        let (dead, _) = asked.take(&read(), 30_000);
+        probe.command(&["DEL", &hold(dead)]);
+    }
+    let fields = probe.command(&["HLEN", "x"]).int();
+    assert!(fields < 50, "{fields} fields of one reader that lives");
+    assert!(asked.verifies(&read(), alive));
+    asked.release(&read(), alive);
+    for _ in 0..50 {
+        let (reader, _) = asked.take(&read(), 30_000);
+        asked.release(&read(), reader);
+    }
+    assert!(!probe.exists("x"), "the last one has released");
+}
+
+/// Of a reader of Redisson's that holds it several times, one hold is enough.
+#[test]
+fn reader_with_a_live_hold_is_taken_for_no_dead_one() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let [several, endless] = [(); 2].map(|()| asked.0.owner().to_string());
+    probe.command(&["HSET", "x", "mode", "read", &several, "3", &endless, "1"]);
+    probe.command(&["PEXPIRE", "x", "30000"]);
+    probe.command(&["SET", &format!("{{x}}:{several}:rwlock_timeout:3"), "1", "PX", "30000"]);
+    probe.command(&["SET", &format!("{{x}}:{endless}:rwlock_timeout:1"), "1"]);
+    for _ in 0..20 {
+        let (reader, _) = asked.take(&read(), 30_000);
+        asked.release(&read(), reader);
+    }
+    assert_eq!(probe.command(&["HLEN", "x"]).int(), 3);
+}
+
+#[test]
+fn forced_release_of_readers_leaves_the_writer_and_a_mutex() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    let force = |kind| asked.0.backend.force_release(&name("x").of_kind(kind), soon()).unwrap();
+    for kind in [LockKind::Write, LockKind::Mutex] {
+        let held = name("x").of_kind(kind);
+        let (owner, _) = asked.take(&held, 30_000);
+        assert!(!force(LockKind::Read), "{kind:?}");
+        assert!(asked.verifies(&held, owner), "{kind:?}");
+        assert!(force(LockKind::Write) && !probe.exists("x"), "{kind:?}");
+    }
+    // A reader beside the writer is its own, and ends with it.
+    let (writer, _) = asked.take(&write(), 30_000);
+    let (name, reader) = (read(), asked.0.owner());
+    let beside = Attempt::new(&name, reader, lease(30_000)).beside(Some(writer));
+    granted(asked.0.backend.acquire(&beside, soon()).unwrap());
+    assert!(!force(LockKind::Read) && asked.verifies(&read(), reader));
+    assert!(force(LockKind::Write) && !asked.verifies(&read(), reader));
+}
+
+#[test]
+fn forced_release_ends_the_wait_of_a_writer() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    for holds in [false, true] {
+        if holds {
+            asked.take(&read(), 30_000);
+        }
+        probe.command(&["SET", "distlock_writer:{x}", "dead:write", "PX", "60000"]);
+        assert_eq!(asked.0.backend.force_release(&write(), soon()).unwrap(), holds);
+        assert!(!probe.exists("distlock_writer:{x}"));
+        assert!(!asked.is_busy(&read()));
+        probe.command(&["FLUSHALL"]);
+    }
 }
 
 #[test]
@@ -315,7 +410,7 @@ fn forced_release_ends_all_holds_and_frees_the_name() {
         let info = asked.0.backend.inspect(&write(), soon()).unwrap();
         assert!(writer.matches(&info.holder.unwrap().owner) && info.holders == 1);
         assert!(asked.0.backend.inspect(&read(), soon()).unwrap().holder.is_none());
-        assert!(force(&by));
+        assert!(force(&write()));
         assert_eq!(asked.renew(&write(), writer, 30_000), Renewal::Gone);
         assert_eq!(asked.release(&write(), writer), Release::Gone);
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn set(server: &RedisServer, setting: &str, value: &str) {
+pub(super) fn set(server: &RedisServer, setting: &str, value: &str) {
     let told = server.probe().command(&["CONFIG", "SET", setting, value]);
     assert_eq!(told, Value::Text("OK".to_owned()));
 }

@@ -10,6 +10,7 @@ mod foreign_data;
 mod foreign_signals;
 mod formats;
 mod full_memory;
+mod full_scripts;
 mod handoff;
 mod joined;
 mod labels;

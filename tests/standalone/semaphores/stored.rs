@@ -382,6 +382,8 @@ fn foreign_data_under_a_semaphores_keys_is_left_alone() {
         (&["SET", NAME, "1.5"], "no whole number"),
         (&["SET", NAME, "123456789012"], "no whole number"),
         (&["SET", NAME, ""], "no whole number"),
+        (&["SET", NAME, "007"], "no whole number"),
+        (&["SET", NAME, "-0"], "no whole number"),
         (&["RPUSH", TAKEN, "a"], "no set of permits"),
     ] {
         probe.command(command);

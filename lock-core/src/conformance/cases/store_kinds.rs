@@ -335,6 +335,18 @@ pub(crate) fn force_release_ends_all_shares(subject: &dyn Subject) {
     assert_eq!(free_of(&direct, &semaphore), (2, 2));
 }
 
+/// A forced release of readers leaves a writer alone, and one that waits its turn.
+pub(crate) fn force_release_of_readers_leaves_the_writer(subject: &dyn Subject) {
+    let direct = DirectBackend::open(subject);
+    let (read, write) = read_write();
+    let writer = direct.hold(&write, long());
+    assert!(!direct.force_release(&read), "there is no reader");
+    assert_eq!(direct.renew(&write, writer, long()), Renewal::Extended);
+    assert!(direct.is_busy(&read));
+    assert!(direct.force_release(&write));
+    assert_eq!(direct.renew(&write, writer, long()), Renewal::Gone);
+}
+
 /// `verify` is about the share of this owner, not of any.
 pub(crate) fn verify_is_about_the_owners_share(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);

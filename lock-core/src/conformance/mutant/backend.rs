@@ -418,7 +418,8 @@ impl Backend for MutantBackend {
     }
 
     fn force_release(&self, name: &LockName, _by: Moment) -> Result<bool, Failure> {
-        if name.kind().is_shared() {
+        let ends_writer = self.has(Mutation::ForceOfReadersEndsWriter);
+        if name.kind().is_shared() && !ends_writer {
             return Ok(self.force_shares(name));
         }
         let key = self.key(name);

@@ -173,6 +173,8 @@ mutations! {
         LimitOfEachClient,
         /// Reports a forced release of shares, and keeps them.
         ForceKeepsShares,
+        /// Ends the hold of a writer by a forced release of readers.
+        ForceOfReadersEndsWriter,
         /// Verifies a share if there is any.
         VerifiesAnyShare,
         /// Grants a fair lock to the first that asks when it is free.

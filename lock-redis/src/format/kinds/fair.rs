@@ -67,8 +67,8 @@ static FORCE: Script = script!(
     "timestamp",
     "fair/queue",
     "tell",
-    "force",
     "fair/force",
+    "force",
     "endings/usual"
 );
 
@@ -153,7 +153,7 @@ impl KindFormat for Fair {
 
 #[cfg(test)]
 mod tests {
-    use super::{CLOSE, RELEASE};
+    use super::{ACQUIRE, CLOSE, FORCE, RELEASE};
     use crate::format::Format;
     use lock_core::Config;
     use lock_core::backend::WAITER_PRESENCE;
@@ -161,8 +161,8 @@ mod tests {
     #[test]
     fn release_grants_for_the_presence_of_a_waiter() {
         let presence = format!("PRESENCE = '{}'", WAITER_PRESENCE.as_millis());
-        for script in [&RELEASE, &CLOSE] {
-            assert!(script.source.contains(&presence), "endings/fair.lua lacks {presence}");
+        for script in [&ACQUIRE, &RELEASE, &CLOSE, &FORCE] {
+            assert!(script.source.contains(&presence), "queue.lua lacks {presence}");
         }
     }
 

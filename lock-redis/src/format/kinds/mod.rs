@@ -39,6 +39,11 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
     /// Where its releases are published.
     fn channel(&self, key: &str) -> String;
 
+    /// Refuses a key whose lock would share another's state, as the format names it.
+    fn refuse_shared_state(&self, _key: &str) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// The queue of its waiters in the store, where there is one: each client is told which of its
     /// own is next, and of no releases.
     fn queue(&self, _key: &str) -> Option<String> {

@@ -108,6 +108,20 @@ impl KindFormat for PermitFormat {
         keys::channel(CHANNEL, key)
     }
 
+    /// Permits of `{x}` that expire would come back to `x`, and the other way round.
+    fn refuse_shared_state(&self, key: &str) -> Result<(), Failure> {
+        if !keys::is_one_tag(key) {
+            return Ok(());
+        }
+        let plain = &key[1..key.len() - 1];
+        Err(Failure::NotSent(Error::misuse(format!(
+            "a semaphore cannot have the key {key:?}: Redisson's format keeps its permits and those \
+             of {plain:?} under `{}`; name it `{plain}`, or add something to the hash tag, as in \
+             `{key}:permits`, or use a prefix",
+            keys::permits(key)
+        ))))
+    }
+
     /// The number under the name never goes, and says nothing of one waiter's permits.
     fn is_tracked(&self) -> bool {
         false

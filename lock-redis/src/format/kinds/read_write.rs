@@ -38,10 +38,20 @@ const WRITER: &str = ":write";
 const MOST_READERS: usize = 100;
 const MOST_HOLDS: usize = 1_000;
 
-static ACQUIRE_READ: Script =
-    script!(31, "acquire_read": "redisson/take", "read_write/acquire_read");
+/// How often one attempt of a writer ends holds of dead readers.
+const MOST_PURGES: usize = 16;
+
+static ACQUIRE_READ: Script = script!(
+    31, "acquire_read":
+    "redisson/take", "read_write/waiting", "read_write/sweep", "read_write/acquire_read"
+);
 static RELEASE_READ: Script =
     script!(32, "release_read": "tell", "read_write/settle", "read_write/release_read");
+/// Of a store without slots.
+static RELEASE_READ_SWEEPING: Script = script!(
+    55, "release_read":
+    "tell", "read_write/settle", "read_write/sweep", "read_write/swept", "read_write/release_read"
+);
 static RENEW_READ: Script =
     script!(33, "renew_read": "tell", "read_write/settle", "read_write/renew_read");
 static ACQUIRE_WRITE: Script = script!(
@@ -50,6 +60,7 @@ static ACQUIRE_WRITE: Script = script!(
     "redisson/look",
     "redisson/take",
     "read_write/take",
+    "read_write/waiting",
     "read_write/tells",
     "timestamp",
     "grant",
@@ -69,10 +80,14 @@ static RELEASE_WRITE: Script = script!(
     "read_write/free_writer"
 );
 static PURGE: Script = script!(36, "purge": "tell", "read_write/settle", "read_write/purge");
-static FORCE: Script =
-    script!(37, "force": "redisson/holder", "tell", "force", "read_write/free_all");
-static INSPECT: Script =
-    script!(38, "inspect_rw": "redisson/holder", "redisson/gone", "read_write/inspect_rw");
+static FORCE: Script = script!(
+    37, "force":
+    "redisson/holder", "tell", "read_write/force", "force", "read_write/free_all"
+);
+static INSPECT: Script = script!(
+    38, "inspect_rw":
+    "redisson/holder", "redisson/gone", "read_write/waiting", "read_write/inspect_rw"
+);
 static LEFT: Script = script!(39, "left": "read_write/left");
 
 /// The key that says that a writer waits.
@@ -151,6 +166,14 @@ impl Holds {
     }
 }
 
+/// What is known behind the end of dead readers' holds.
+struct Purged {
+    /// Whether it is free, or there are more readers, which may be dead as well.
+    may_be_free: bool,
+    /// How long the last of the others lasts, if that is known.
+    last: Option<i64>,
+}
+
 impl OwnedFormat {
     /// The lock is busy for this long by its TTL, or for ever: is it one of ours at all?
     fn busy_kind(
@@ -167,15 +190,14 @@ impl OwnedFormat {
         Ok(self.busy(pttl, true, is_tracked(&self.keys.lock(name))))
     }
 
-    /// Ends the holds of readers whose leases are over. `true`: the lock is free; and how long the
-    /// last of the others lasts, if that is known.
+    /// Ends the holds of readers whose leases are over.
     fn purge(
         &self,
         link: &mut dyn ConnectionLike,
         key: &str,
         fields: Vec<Field>,
         by: Moment,
-    ) -> Result<(bool, Option<i64>), Failure> {
+    ) -> Result<Purged, Failure> {
         let readers = Holds::new(key, fields);
         let channel = keys::channel(CHANNEL, key);
         let counts: Vec<_> = readers.fields.iter().map(|it| it.0.holds.to_string()).collect();
@@ -184,9 +206,10 @@ impl OwnedFormat {
         let words: Vec<_> = [channel.as_bytes(), self.publish()].into_iter().chain(pairs).collect();
         let reply = ScriptCall::new(&PURGE, readers.keys(key), &words).run(link, by)?;
         match reply.as_array() {
-            Some([Reply::Int(free), Reply::Int(last)]) => {
-                Ok((*free == 1, Some(*last).filter(|last| readers.is_all && *last >= 0)))
-            }
+            Some([Reply::Int(free), Reply::Int(last), Reply::Int(ended)]) => Ok(Purged {
+                may_be_free: *free == 1 || (*ended == 1 && !readers.is_all),
+                last: Some(*last).filter(|last| readers.is_all && *last >= 0),
+            }),
             _ => Err(unexpected(link, &PURGE)),
         }
     }
@@ -292,7 +315,8 @@ impl KindFormat for Read {
     }
 
     fn scripts(&self) -> &'static [&'static Script] {
-        static ALL: [&Script; 3] = [&ACQUIRE_READ, &RELEASE_READ, &RENEW_READ];
+        static ALL: [&Script; 4] =
+            [&ACQUIRE_READ, &RELEASE_READ, &RELEASE_READ_SWEEPING, &RENEW_READ];
         &ALL
     }
 
@@ -356,7 +380,8 @@ impl KindFormat for Read {
         let channel = self.channel(&key);
         let mut words = vec![owner.as_bytes(), channel.as_bytes(), format.publish()];
         words.extend(lifetime.as_ref().map(Text::as_bytes));
-        ScriptCall::new(&RELEASE_READ, keys, &words)
+        let script = if format.has_slots() { &RELEASE_READ } else { &RELEASE_READ_SWEEPING };
+        ScriptCall::new(script, keys, &words)
     }
 
     fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall {
@@ -394,11 +419,17 @@ impl KindFormat for Read {
     }
 
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
-        let key = format.keys.lock(name);
-        let channel = self.channel(&key);
-        let words = [channel.as_bytes(), format.publish(), b"many"];
-        ScriptCall::new(&FORCE, vec![key.into_owned()], &words)
+        force(format, name, None)
     }
+}
+
+/// What ends all holds; without the key of the waiting writer only those of readers.
+fn force(format: &OwnedFormat, name: &LockName, waiting_writer: Option<String>) -> ScriptCall {
+    let key = format.keys.lock(name);
+    let channel = keys::channel(CHANNEL, &key);
+    let words = [channel.as_bytes(), format.publish(), b"many"];
+    let keys = std::iter::once(key.into_owned()).chain(waiting_writer);
+    ScriptCall::new(&FORCE, keys.collect(), &words)
 }
 
 impl KindFormat for Write {
@@ -433,7 +464,7 @@ impl KindFormat for Write {
         keys.extend(shows.then_some(waits.as_bytes()));
         let mut words: Vec<_> = request.arguments().collect();
         words[1] = owner.as_bytes();
-        for is_last in [false, true] {
+        for round in 0.. {
             let reply = run(&ACQUIRE_WRITE, link, &keys, &words, by)?;
             let (pttl, readers) = match reply.as_array() {
                 Some([Reply::Int(0), Reply::Int(pttl), Reply::Array(readers)]) => (*pttl, readers),
@@ -448,14 +479,18 @@ impl KindFormat for Write {
             let mut left = pttl;
             if !fields.is_empty() {
                 match format.purge(link, &key, fields, by)? {
-                    (true, _) if !is_last => continue,
-                    (_, Some(last)) => left = if pttl < 0 { last } else { last.min(pttl) },
-                    _ => {}
+                    Purged { may_be_free: true, .. } if round < MOST_PURGES => continue,
+                    // A waiter goes on at once.
+                    Purged { may_be_free: true, .. } => left = 0,
+                    Purged { last: Some(last), .. } => {
+                        left = if pttl < 0 { last } else { last.min(pttl) };
+                    }
+                    Purged { .. } => {}
                 }
             }
             return format.busy_kind(link, attempt.name, left, is_tracked, by);
         }
-        unreachable!("the second turn returns")
+        unreachable!("the last round returns")
     }
 
     fn release(
@@ -505,7 +540,7 @@ impl KindFormat for Write {
     }
 
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
-        Read.force(format, name)
+        force(format, name, Some(waiting_writer(&format.keys.lock(name))))
     }
 }
 
@@ -515,14 +550,17 @@ mod tests {
 
     #[test]
     fn script_keeps_readers_out_for_the_presence_of_a_waiter() {
-        let presence = format!("'PX', {})", WAITER_PRESENCE.as_millis());
-        assert!(ACQUIRE_WRITE.source.contains(&presence), "tells.lua lacks {presence}");
+        let presence = format!("PRESENCE = {}\n", WAITER_PRESENCE.as_millis());
+        for script in [&ACQUIRE_READ, &ACQUIRE_WRITE, &INSPECT] {
+            assert!(script.source.contains(&presence), "waiting.lua lacks {presence}");
+        }
     }
 
     #[test]
     fn scripts_name_one_reader_more_than_are_looked_at() {
+        // And one field is `mode`.
         for script in [&ACQUIRE_WRITE, &INSPECT] {
-            let count = format!("'HRANDFIELD', key, {}, ", MOST_READERS + 1);
+            let count = format!("'HRANDFIELD', key, {}, ", MOST_READERS + 2);
             let count = [count.replace("key", "KEYS[1]"), count];
             assert!(count.iter().any(|it| script.source.contains(it)), "{}", script.name);
         }

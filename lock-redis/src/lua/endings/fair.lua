@@ -3,9 +3,6 @@
 -- KEYS[2] the counter     see acquire.lua of the mutex
 -- KEYS[#KEYS] the queue   see queue.lua
 
--- For how long, in milliseconds: as long as an owner counts as waiting.
-local PRESENCE = '3000'
-
 -- Grants the lock to the owner that is next, if it may be granted so. That owner knows when it sent
 -- the attempt of this number, before now, and so until when it has the lock at least, however late
 -- the message comes.
@@ -22,14 +19,20 @@ local function grant_next()
     return false
   end
   leave(owner)
-  tell_owner(publish, owner, owner .. ' ' .. string.sub(attempt, 2) .. ' ' .. token)
+  local granted = string.sub(attempt, 2) .. ' ' .. token .. ' ' .. KEYS[1]
+  tell_owner(publish, owner, owner .. ' ' .. granted)
   return true
 end
 
 local told = tell(publish, channel, '0')
 redis.call('DEL', KEYS[1])
--- Others that were told of the release, which are not in the queue, get a chance.
-if told ~= 1 or not grant_next() then
-  tell_next(publish)
+-- Others that were told of the release, which are not in the queue, get a chance. The lock is free,
+-- also if there is other data under the queue's key.
+local is_done, is_granted
+if told == 1 then
+  is_done, is_granted = pcall(grant_next)
+end
+if not (is_done and is_granted) then
+  pcall(tell_next, publish)
 end
 return told

@@ -19,6 +19,23 @@
 -- exactly one grant, and a late copy of a request must see the tombstone before it takes the lock
 -- or enters the queue.
 
+-- The owner waits from now on, or still. The key goes with its last waiter.
+local function enter(now, owner, presence, attempt)
+  local words = {string.format('-%.0f', now + presence), 'until:' .. owner}
+  if redis.call('ZMSCORE', queue, owner)[1] then
+    -- First: a full server refuses what takes memory as a script's first write, and so new waiters.
+    redis.call('ZREM', queue, 'attempt:' .. owner)
+  else
+    local last = redis.call('ZREVRANGE', queue, '0', '0', 'WITHSCORES')[2]
+    words[3], words[4] = (last or 0) + 1, owner
+  end
+  if attempt ~= '0' then
+    words[#words + 1], words[#words + 2] = '-' .. attempt, 'attempt:' .. owner
+  end
+  redis.call('ZADD', queue, unpack(words))
+  redis.call('PEXPIRE', queue, presence)
+end
+
 -- One look for both: mostly neither is there.
 local found, pttl = redis.call('EXISTS', KEYS[1], KEYS[3]), -2
 if found > 0 then
@@ -33,17 +50,7 @@ if not ours then
   local owner, left = first(now)
   if pttl ~= -2 or (owner and owner ~= ARGV[2]) then
     if ARGV[3] ~= '0' then
-      -- From now on, or still. The key goes with its last waiter.
-      local ends = string.format('-%.0f', now + ARGV[3])
-      local last = redis.call('ZREVRANGE', queue, '0', '0', 'WITHSCORES')[2]
-      redis.call('ZADD', queue, 'NX', (last or 0) + 1, ARGV[2])
-      if ARGV[4] == '0' then
-        redis.call('ZADD', queue, ends, 'until:' .. ARGV[2])
-        redis.call('ZREM', queue, 'attempt:' .. ARGV[2])
-      else
-        redis.call('ZADD', queue, ends, 'until:' .. ARGV[2], '-' .. ARGV[4], 'attempt:' .. ARGV[2])
-      end
-      redis.call('PEXPIRE', queue, ARGV[3])
+      enter(now, ARGV[2], ARGV[3], ARGV[4])
     end
     return {0, pttl == -2 and left or pttl, 1}
   end

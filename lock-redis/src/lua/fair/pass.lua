@@ -6,7 +6,7 @@
 local pass_on = pass
 local function pass(key, owner, next, lease)
   local refused = pass_on(key, owner, next, lease)
-  tell_next(ARGV[3])
+  pcall(tell_next, ARGV[3])
   return refused
 end
 

@@ -9,6 +9,9 @@
 local MOST = 100
 local queue = KEYS[#KEYS]
 
+-- For how long, in milliseconds, an owner counts as waiting.
+local PRESENCE = '3000'
+
 local function clock()
   return math.floor(timestamp() / 1000)
 end
@@ -17,6 +20,8 @@ local function leave(owner)
   return redis.call('ZREM', queue, owner, 'until:' .. owner, 'attempt:' .. owner)
 end
 
+-- Its presence is no longer than a waiter's: one that lies further ahead began before the clock was
+-- set back, and its owner may be dead.
 -- The owner that is next, for how long it counts as waiting, and its attempt; nothing if no owner
 -- waits. Behind too many dead ones it is not known yet: an empty text.
 local function first(now)
@@ -27,7 +32,7 @@ local function first(now)
     end
     local known = redis.call('ZMSCORE', queue, 'until:' .. owner, 'attempt:' .. owner)
     local left = -(known[1] or 0) - now
-    if left > 0 then
+    if left > 0 and left <= tonumber(PRESENCE) then
       return owner, left, known[2]
     end
     leave(owner)

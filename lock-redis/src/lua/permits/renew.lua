@@ -10,13 +10,14 @@
 -- Atomic because between the look and the ZADD a permit may be removed, which would be taken again
 -- without being counted. Never shortens a lease and never adds a permit.
 
+-- A write that changes nothing. A full server refuses what takes memory as a script's first write;
+-- and a replica refuses it, which may lack what its master has.
+redis.call('ZREM', KEYS[1], '')
 local all, words = ids(ARGV[1], ARGV[2]), {}
 local expiries = redis.call('ZMSCORE', KEYS[1], unpack(all))
 for i = 1, #all do
   local expiry = tonumber(expiries[i] or 0)
   if expiry <= now then
-    -- A write that changes nothing: a replica refuses it, and what that lacks its master may have.
-    redis.call('ZREM', KEYS[1], '')
     return 0
   end
   -- Later by a millisecond at least: since 7.2 WAIT looks only at what its own connection wrote,

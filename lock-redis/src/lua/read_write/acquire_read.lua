@@ -29,8 +29,8 @@ if not ours then
   if not is_free and not is_beside then
     return {0, redis.call('PTTL', KEYS[1])}
   end
-  local waits = is_free and KEYS[5] and redis.call('PTTL', KEYS[5]) or -2
-  if waits >= 0 then
+  local waits = is_free and KEYS[5] and writer_waits(redis.call, KEYS[5])
+  if waits then
     return {0, waits}
   end
 end
@@ -40,6 +40,8 @@ local token = redis.call('GET', KEYS[4])
 local lease = math.max(ours and left or 0, tonumber(ARGV[1]))
 redis.call('SET', KEYS[2], '1', 'PX', lease)
 if mode then
+  -- In a slot that is moving here the script is not run: there is no tombstone.
+  sweep(KEYS[1], ARGV[2], 2)
   redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), lease))
   redis.call('HSET', KEYS[1], ARGV[2], '1')
 else

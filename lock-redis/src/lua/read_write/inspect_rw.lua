@@ -17,10 +17,10 @@ local mode = redis.call('HGET', KEYS[1], 'mode')
 -- No owner is called that; but a replica, which may have an old lock or none yet, refuses.
 gone(redis.call, KEYS[1], 'distlock:no-owner')
 local answer = {redis.call('PTTL', KEYS[1]), redis.call('HLEN', KEYS[1]), mode or ''}
-answer[4] = KEYS[2] and redis.call('EXISTS', KEYS[2]) or 0
+answer[4] = KEYS[2] and writer_waits(redis.call, KEYS[2]) and 1 or 0
 if mode then
   answer[2] = answer[2] - 1
-  found = redis.call('HRANDFIELD', KEYS[1], 101, 'WITHVALUES')
+  found = redis.call('HRANDFIELD', KEYS[1], 102, 'WITHVALUES')
   for i = 1, #found, 2 do
     if not is_field(found[i], true) then
       return foreign(found[i])

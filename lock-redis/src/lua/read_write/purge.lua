@@ -7,12 +7,13 @@
 -- ARGV[2i+1]   a reader
 -- ARGV[2i+2]   how many holds it counts
 --
--- Returns {1 if the lock is free, how long the last of these holds lasts}; -2 for none.
+-- Returns {1 if the lock is free, how long the last of these holds lasts (-2 for none), 1 if some
+-- were ended}.
 --
 -- Atomic because a reader may come back between the look at its holds and the HDEL.
 
 if redis.call('HGET', KEYS[1], 'mode') ~= 'read' then
-  return {1 - redis.call('EXISTS', KEYS[1]), -2}
+  return {1 - redis.call('EXISTS', KEYS[1]), -2, 0}
 end
 local at, last, are_ended = 2, -2, false
 for i = 3, #ARGV, 2 do
@@ -32,4 +33,4 @@ end
 if are_ended then
   settle(KEYS[1], ARGV[1], ARGV[2])
 end
-return {1 - redis.call('EXISTS', KEYS[1]), last}
+return {1 - redis.call('EXISTS', KEYS[1]), last, are_ended and 1 or 0}

@@ -11,9 +11,10 @@ pub(super) use tasks::{DeferredWakeups, Subscription, WorkerTasks};
 pub(super) use watched_channel::Confirmation;
 
 use super::channel::{ChannelKind, ReleaseChannel};
+use super::named_owner::NamedOwner;
 use super::tracked_keys::{KeyState, TrackedKeys, TrackingSupport};
 use super::waker::Waker;
-use lock_core::backend::{Failure, NextOwner, Wake};
+use lock_core::backend::{Failure, Wake};
 use lock_core::{Error, Moment};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -111,6 +112,7 @@ impl SubscriptionTable {
         let channel = self.channels.get_mut(&id.0).expect("it was found or put in just now");
         let of = channel.releases.get_or_insert_with(|| ReleasesOf {
             key: releases.key.as_deref().map(Arc::from),
+            grants: releases.grants.as_deref().map(Arc::from),
             polls: releases.polls,
         });
         if of.key.as_ref().is_some_and(|key| self.keys.watch(key, &id.0)) {
@@ -413,13 +415,15 @@ impl SubscriptionTable {
     pub(super) fn message(
         &mut self,
         channel: &str,
-        next: Option<NextOwner>,
+        next: Option<NamedOwner>,
         now: Moment,
     ) -> DeferredWakeups {
         let Some(channel) = self.channels.get(channel) else { return DeferredWakeups::default() };
         if let Some(key) = channel.key() {
             self.keys.message(key, now);
         }
+        let grants = channel.releases.as_ref().and_then(|it| it.grants.as_deref());
+        let next = next.map(|next| next.of_lock(grants));
         DeferredWakeups { watches: channel.watchers(), next, confirmations: Vec::new() }
     }
 

@@ -22,6 +22,7 @@ fn add_on(table: &mut SubscriptionTable, channel: &str) -> (WatchId, Option<Arc<
         kind: ChannelKind::Plain,
         name: channel.to_owned(),
         key: Some("k".to_owned()),
+        grants: Some("k".to_owned()),
         polls: PollInterval::default(),
     };
     let (id, standing) = table.add_waiter(&releases, Arc::new(NoWaiter));
@@ -240,4 +241,23 @@ fn waiters_look_once_when_no_connection_comes_back() {
     table.stands();
     let mut woken = |now| table.failed(&failure, at(now)).watches.len();
     assert_eq!([70_000, 73_000, 74_000].map(&mut woken), [0, 1, 0]);
+}
+
+#[test]
+fn grant_counts_for_the_lock_that_it_names() {
+    let mut table = SubscriptionTable::default();
+    add(&mut table);
+    let owner = "8b1e7c1a-0000-4000-8000-000000000000:3";
+    for (says, is_granted) in [
+        (format!("{owner} 7 42 k"), true),
+        (format!("{owner} 7 42 {{k}}"), false),
+        (format!("{owner} 7 42 k "), false),
+        (format!("{owner} 7 42"), false),
+        (format!("{owner} 0 42 k"), false),
+        (owner.to_owned(), false),
+    ] {
+        let next = table.message("c", Some(NamedOwner::read(&says)), at(0)).next.unwrap();
+        assert_eq!(next.owner.as_str(), owner);
+        assert_eq!(next.granted.map(|it| it.token.get()), is_granted.then_some(42), "{says}");
+    }
 }

@@ -31,6 +31,8 @@ pub(super) struct WatchedChannel {
 pub(super) struct ReleasesOf {
     /// `None`: its changes are of no interest.
     pub(super) key: Option<Arc<str>>,
+    /// The key of the lock that a message may grant.
+    pub(super) grants: Option<Arc<str>>,
     /// How often waiters are woken where the server refuses to subscribe.
     pub(super) polls: PollInterval,
 }

@@ -1,0 +1,261 @@
+//! What a full server refuses: no renewal, no release, and no place in a queue, whatever the format
+//! and the kind of lock. A table of all scripts says which of them may be refused.
+
+use super::full_memory::set;
+use crate::bench::{Bench, lease, name, soon};
+use distlock::{DistLock, LockKind, LockName, LockOptions};
+use distlock_tests::probe::{Probe, Value};
+use distlock_tests::process::RedisServer;
+use lock_core::backend::{
+    AcquisitionId, Answer, Attempt, KeptLock, Receipt, Release, ReleaseOptions, Renewal,
+    RenewalRequest, Tokens, WAITER_PRESENCE,
+};
+use lock_core::{FencingToken, LeaseTime, OwnerId};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a full server must do with a script.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Full {
+    /// Run it: here it does.
+    Runs,
+    /// Refuse it, perhaps: it takes a lock, or more memory.
+    Refuses,
+    /// Run it, as the tests of joined requests show.
+    Joined,
+}
+
+/// All scripts, by their files.
+const SCRIPTS: [(&str, Full); 26] = [
+    ("acquire.lua", Full::Refuses),
+    ("acquire_many.lua", Full::Refuses),
+    ("clear.lua", Full::Runs),
+    ("close.lua", Full::Runs),
+    ("count.lua", Full::Refuses),
+    ("fair/acquire.lua", Full::Runs), // of an owner that waits
+    ("force.lua", Full::Runs),
+    ("inspect.lua", Full::Runs),
+    ("mark.lua", Full::Refuses),
+    ("permits/acquire.lua", Full::Refuses),
+    ("permits/force.lua", Full::Runs),
+    ("permits/inspect.lua", Full::Runs),
+    ("permits/limit.lua", Full::Refuses),
+    ("permits/release.lua", Full::Runs),
+    ("permits/renew.lua", Full::Runs),
+    ("propose.lua", Full::Refuses),
+    ("read_write/acquire_read.lua", Full::Refuses),
+    ("read_write/inspect_rw.lua", Full::Runs),
+    ("read_write/left.lua", Full::Runs),
+    ("read_write/purge.lua", Full::Runs),
+    ("read_write/release_read.lua", Full::Runs),
+    ("read_write/renew_read.lua", Full::Runs),
+    ("release.lua", Full::Runs),
+    ("release_many.lua", Full::Joined),
+    ("renew.lua", Full::Runs),
+    ("rights.lua", Full::Refuses),
+];
+
+/// The first lines of all scripts, by their files: what has a head is one.
+fn heads() -> Vec<(String, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lock-redis/src/lua");
+    let (mut folders, mut heads) = (vec![folder.clone()], Vec::new());
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(next).expect("the sources") {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|it| it == "lua") {
+                let text = fs::read_to_string(&path).unwrap();
+                let first = text.lines().next().unwrap_or_default().to_owned();
+                let file = path.strip_prefix(&folder).unwrap().to_str().unwrap().to_owned();
+                if text.contains("\n-- Returns ") {
+                    heads.push((file, first));
+                }
+            }
+        }
+    }
+    heads
+}
+
+/// A server that is made full for a while, and that says which scripts it was sent meanwhile.
+struct Scene {
+    server: RedisServer,
+    bench: Bench,
+    monitor: Probe,
+}
+
+impl Scene {
+    fn new(options: &str) -> Self {
+        let server = RedisServer::start();
+        let bench = Bench::new(&format!("{}?{options}", server.url()));
+        let mut monitor = server.probe();
+        assert_eq!(monitor.command(&["MONITOR"]).text(), "OK");
+        Self { server, bench, monitor }
+    }
+
+    /// On a full server, which has forgotten all scripts.
+    fn full<T>(&self, call: impl FnOnce() -> T) -> T {
+        set(&self.server, "maxmemory", "1");
+        let mut probe = self.server.probe();
+        probe.command(&["SCRIPT", "FLUSH"]);
+        // The monitor does not show CONFIG.
+        probe.command(&["ECHO", "full"]);
+        let outcome = call();
+        probe.command(&["ECHO", "no more"]);
+        set(&self.server, "maxmemory", "0");
+        outcome
+    }
+
+    fn acquire(&self, name: &LockName, owner: OwnerId) -> Answer {
+        let attempt = Attempt::new(name, owner, long()).tokens(Tokens::Assign { reserve: 5 });
+        self.bench.backend.acquire(&attempt, soon()).unwrap()
+    }
+
+    /// Takes a lock of this kind, under a name of its own.
+    fn take(&self, kind: LockKind) -> AcquisitionId {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = name(&format!("{}", NEXT.fetch_add(1, Ordering::Relaxed))).of_kind(kind);
+        let owner = self.bench.owner();
+        let Answer::Granted(grant) = self.acquire(&name, owner) else { panic!("it is free") };
+        AcquisitionId::new(name, owner, long(), grant.receipt)
+    }
+
+    #[track_caller]
+    fn must_release(&self, held: &AcquisitionId, options: ReleaseOptions) {
+        let released = self.full(|| self.bench.backend.release(held, options, soon()));
+        let kind = held.name.kind();
+        assert!(matches!(released, Ok(Release::FreedFor(_))), "{kind:?} {options:?}: {released:?}");
+    }
+
+    /// The files of all scripts that a full server was sent.
+    fn sent(mut self, heads: &[(String, String)]) -> BTreeSet<String> {
+        self.server.probe().command(&["ECHO", "the end"]);
+        let (mut sent, mut is_full) = (BTreeSet::new(), false);
+        loop {
+            let Value::Text(line) = self.monitor.read_value().unwrap() else { panic!("no line") };
+            if line.ends_with("\"ECHO\" \"the end\"") {
+                return sent;
+            }
+            if line.contains("\"ECHO\"") {
+                is_full = line.ends_with("\"full\"");
+            }
+            let found = heads.iter().filter(|(_, head)| is_full && line.contains(head.as_str()));
+            sent.extend(found.map(|(file, _)| file.clone()));
+        }
+    }
+}
+
+fn long() -> LeaseTime {
+    lease(30_000)
+}
+
+fn acquisition_of(name: &LockName, owner: OwnerId) -> AcquisitionId {
+    AcquisitionId::new(name.clone(), owner, long(), Receipt::default())
+}
+
+/// Whatever ends a hold, or keeps it.
+fn holds_last_and_end(scene: &Scene, kind: LockKind) {
+    let held = scene.take(kind);
+    let request = [RenewalRequest::new(held.clone())];
+    let renewed = scene.full(|| scene.bench.renew(&request)).remove(0);
+    assert!(matches!(renewed, Ok(Renewal::Extended)), "{kind:?}: {renewed:?}");
+    let verified = scene.full(|| scene.bench.backend.verify(&held, soon()));
+    assert!(verified.unwrap().is_some(), "{kind:?}");
+    assert!(scene.full(|| scene.bench.backend.inspect(&held.name, soon())).is_ok(), "{kind:?}");
+    scene.must_release(&held, ReleaseOptions::WITHOUT_TOMBSTONE);
+    scene.must_release(&scene.take(kind), ReleaseOptions::WITH_TOMBSTONE);
+    if !kind.is_shared() {
+        let unused = ReleaseOptions::WITHOUT_TOMBSTONE.last_used(FencingToken::new(1));
+        scene.must_release(&scene.take(kind), unused);
+        let kept = KeptLock::new(scene.bench.owner(), long());
+        scene.must_release(&scene.take(kind), ReleaseOptions::WITHOUT_TOMBSTONE.kept(Some(kept)));
+    }
+    let held = scene.take(kind);
+    let forced = scene.full(|| scene.bench.backend.force_release(&held.name, soon()));
+    assert!(forced.unwrap(), "{kind:?}");
+}
+
+/// A waiter keeps its place, and can give it up.
+fn waiters_stay_and_leave(scene: &Scene) {
+    let mut probe = scene.server.probe();
+    for (kind, key) in [(LockKind::Fair, "distlock_queue"), (LockKind::Write, "distlock_writer")] {
+        let held = scene.take(kind);
+        let waits = scene.bench.owner();
+        assert!(scene.acquire(&held.name, waits).is_busy());
+        let key = format!("{key}:{{{}}}", held.name);
+        assert_eq!(probe.command(&["PEXPIRE", &key, "60000"]).int(), 1);
+        let busy = scene.full(|| {
+            let attempt = Attempt::new(&held.name, waits, long());
+            scene.bench.backend.acquire(&attempt, soon())
+        });
+        assert!(matches!(busy, Ok(Answer::Busy(_))), "{kind:?}: {busy:?}");
+        let left = probe.pttl(&key).expect("it waits");
+        assert!(left <= WAITER_PRESENCE, "its presence begins anew: {left:?}");
+        let gone = scene.full(|| {
+            let waiting = acquisition_of(&held.name, waits);
+            scene.bench.backend.release(&waiting, ReleaseOptions::WITH_TOMBSTONE, soon())
+        });
+        assert!(matches!(gone, Ok(Release::Gone)), "{kind:?}: {gone:?}");
+        assert!(!probe.exists(&key), "{kind:?}");
+    }
+}
+
+/// Readers that died end, and let a writer in when there is room.
+fn dead_readers_end(scene: &Scene) {
+    let mut probe = scene.server.probe();
+    let held = scene.take(LockKind::Read);
+    let hold = format!("{{{}}}:{}:rwlock_timeout:1", held.name, held.owner);
+    assert_eq!(probe.command(&["DEL", &hold]).int(), 1);
+    let write = held.name.of_kind(LockKind::Write);
+    let attempt = Attempt::new(&write, scene.bench.owner(), long()).waits(false);
+    let refused = scene.full(|| scene.bench.backend.acquire(&attempt, soon()));
+    assert!(refused.is_err(), "{refused:?}");
+    assert!(!probe.exists(held.name.as_str()), "the lock of dead readers is free");
+}
+
+#[test]
+fn full_server_keeps_holders_and_waiters_of_every_kind() {
+    let heads = heads();
+    let files: BTreeSet<_> = heads.iter().map(|(file, _)| file.as_str()).collect();
+    let listed: BTreeSet<_> = SCRIPTS.iter().map(|(file, _)| *file).collect();
+    assert_eq!(files, listed, "each script is in the table");
+    let mut sent = BTreeSet::new();
+    for (options, all_kinds) in [
+        ("", true),
+        ("tokens=off", true),
+        ("writers=equal", true),
+        ("format=token", false),
+        ("format=token&tokens=off", false),
+        ("prefix=lock:&format=token,wakes=python-redis-lock", false),
+        ("prefix=registry:&format=token,wakes=spring-integration", false),
+    ] {
+        let scene = Scene::new(options);
+        let of_kinds = [
+            LockKind::Fair,
+            LockKind::Read,
+            LockKind::Write,
+            LockKind::Permits { limit: 9, count: 1 },
+            LockKind::Permits { limit: 9, count: 7 },
+        ];
+        let kinds = of_kinds.into_iter().filter(|_| all_kinds);
+        kinds.chain([LockKind::Mutex]).for_each(|kind| holds_last_and_end(&scene, kind));
+        if all_kinds {
+            dead_readers_end(&scene);
+        }
+        if options.is_empty() {
+            waiters_stay_and_leave(&scene);
+        }
+        sent.extend(scene.sent(&heads));
+    }
+    let scene = Scene::new("");
+    let classic = format!("{}?format=timestamp,release=compare", scene.server.url());
+    let lock = distlock::connect(&classic).unwrap().mutex("x").unwrap();
+    let guard = lock.lock_with(&LockOptions::new().lease(long().duration())).unwrap();
+    scene.full(|| guard.unlock().unwrap());
+    sent.extend(scene.sent(&heads));
+    for (file, full) in SCRIPTS {
+        assert!(full != Full::Runs || sent.contains(file), "{file} was not tried");
+    }
+}
