@@ -24,8 +24,8 @@ const TRIES: u32 = 10;
 /// quorum that a client has begun. Servers that were restarted empty look new, too.
 ///
 /// If some of them vote already, the others become nodes of that quorum, and vote one longest lease
-/// later. So does a server that waits longer for a clock that was ahead, if that has been set right.
-/// If too few of its nodes are left for that, all servers begin anew, with the same pause.
+/// later. So does a server that waits longer for a clock that was ahead, if that has been set
+/// right. If too few of its nodes are left for that, all servers begin anew, with the same pause.
 ///
 /// A quorum that was not set up begins with its first use, and votes one `max_lease` later: the
 /// servers cannot tell it from a quorum that has lost its data.
