@@ -135,7 +135,7 @@ fn frozen_master_is_replaced_and_returns_as_a_replica() {
     let (held, elsewhere) = (take(&client, &mine), take(&client, &others));
     cluster.wait_for_replicas(frozen);
     let replica = cluster.replica_of(frozen);
-    let operator = client_with(&cluster.url(), "command_timeout=1s");
+    let operator = client_with(&cluster.url(), "command_timeout=2s");
     let both = [&mine, &others].map(|name| LockName::new(name).unwrap());
     assert!(operator.inspect_all(&both).iter().all(Result::is_ok));
     cluster.node(frozen).pause();

@@ -220,9 +220,9 @@ fn busy_client_follows_a_replaced_cluster_a_lease_later() {
     say(["a", "b", "c"]);
     let settings = "watchdog=3s&command_timeout=1s&connect_timeout=1s";
     let client = client_of(&[nodes[0].port(), nodes[1].port()], settings);
-    // Its own lease is over at once.
+    // Its own lease is over before that.
     let lock = client.mutex(NAMES[0]).unwrap();
-    let guard = lock.try_lock_with(&LockOptions::new().lease(Duration::from_millis(200)));
+    let guard = lock.try_lock_with(&LockOptions::new().lease(Duration::from_secs(2)));
     drop(guard.unwrap().expect("it is free"));
     let watch = Stopwatch::start();
     say(["x", "y", "z"]);

@@ -1,11 +1,12 @@
 //! [`AttemptState`]: what is known of one owner on each node, from the first request to the
 //! release.
 
+use super::majority::NodeRenewal;
 use super::majority::RoundTally;
 use super::membership::Membership;
 use super::node::Vote;
 use super::node_worker::NodeContext;
-use super::votes::{NodeRenewal, Votes};
+use super::votes::Votes;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Receipt, Release, ReleaseOptions, Tokens, Tombstone,
 };

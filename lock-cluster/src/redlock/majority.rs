@@ -1,9 +1,19 @@
 //! The decisions of a majority, as functions of the responses.
 
-use super::votes::NodeRenewal;
 use lock_core::OwnerText;
 use lock_core::backend::{HolderInfo, LockInfo, Release, Renewal};
 use std::time::Duration;
+
+/// What a node has answered to a renewal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NodeRenewal {
+    /// It has extended an older vote.
+    Extended,
+    /// It has given its vote again, or extended one that did not count before.
+    Voted,
+    /// It has no vote for the owner.
+    Missing,
+}
 
 /// The size of a majority of this many nodes.
 pub(super) fn majority(nodes: usize) -> usize {

@@ -1,11 +1,10 @@
 //! Renewals on all nodes. One that finds a node without the owner has it vote again.
 
 use super::attempt_state::{AttemptState, Outstanding, QuorumReceipt};
-use super::majority;
+use super::majority::{self, NodeRenewal};
 use super::node_worker::{NodeContext, Queue, is_unavailable};
 use super::quorum::{Quorum, answered};
 use super::responses::Responses;
-use super::votes::NodeRenewal;
 use lock_core::backend::{
     AcquisitionId, Attempt, Failure, Renewal, RenewalRequest, Tokens, contain,
 };

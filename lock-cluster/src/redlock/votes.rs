@@ -1,6 +1,6 @@
 //! [`Votes`]: which nodes have a lock for its owner, and until when, as its client knows it.
 
-use super::majority::majority;
+use super::majority::{NodeRenewal, majority};
 use lock_core::Moment;
 use lock_redis::parts::NodeView;
 use std::sync::Arc;
@@ -28,17 +28,6 @@ enum Weight {
     /// The node does not have it any more, although its lease is not over: some other client
     /// deleted it, and may mean to do so on all nodes. It is not asked again until then.
     Removed,
-}
-
-/// What a node has answered to a renewal.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum NodeRenewal {
-    /// It has extended an older vote.
-    Extended,
-    /// It has given its vote again, or extended one that did not count before.
-    Voted,
-    /// It has no vote for the owner.
-    Missing,
 }
 
 impl Votes {

@@ -3,8 +3,11 @@
 //! A `run_id` changes with every restart and says nothing of data. The replication ID and the
 //! offset do: see `Judgement of a server` in `docs/DESIGN.md`.
 
-use crate::connection::info_field;
+use crate::connection::{Request, info_field};
 use std::time::Duration;
+
+/// Has a server show its replication IDs and offsets.
+pub(crate) const HISTORY: Request<'static> = Request(&[&[b"INFO", b"replication"]]);
 
 /// What a server showed of its data's history after a write of ours was answered.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -49,11 +49,12 @@ pub(crate) use asking::AskingConnection;
 pub(crate) use dial::{CredentialsSource, Dialer, Login, PasswordSource, Timeouts};
 pub(crate) use endpoint::Endpoint;
 pub(crate) use exclusive::Connection;
+pub(crate) use history::HISTORY;
 pub(crate) use identity::{Identity, IdentityKind, Introduction, ServerGeneration};
 pub(crate) use multiplexed::{CallbackRequest, MultiplexedConnection, ReplyCheck};
-pub(crate) use noting::{HISTORY, NotingConnection};
+pub(crate) use noting::NotingConnection;
 pub(crate) use pool::{BorrowedConnection, ConnectionPool, PoolSlot, PoolThread};
-pub(crate) use replica_ack::AcknowledgedConnection;
+pub(crate) use replica_ack::{AcknowledgedConnection, NeededReplicas};
 pub(crate) use resp::{
     Reply, ReplyReader, Request, ServerError, Text, encoded_words, info_field, with_text,
     write_count, write_word,

@@ -5,12 +5,9 @@
 //! write.
 
 use super::{CallError, ConnectionLike, Dialer, Introduction, Reply, Request, Server};
-use crate::connection::history::Shown;
+use crate::connection::history::{HISTORY, Shown};
 use lock_core::{Error, Moment};
 use std::sync::Arc;
-
-/// Shows the replication ID and the offset.
-pub(crate) const HISTORY: Request<'static> = Request(&[&[b"INFO", b"replication"]]);
 
 /// A link with `INFO replication` behind all requests of a write, where the server answers that.
 pub(crate) struct NotingConnection<'a> {

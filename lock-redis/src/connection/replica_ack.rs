@@ -7,7 +7,6 @@
 
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::{CallError, ConnectionLike, Reply, Request, Server, ServerError, Text};
-use crate::node::NeededReplicas;
 use lock_core::backend::Failure;
 use lock_core::{Clock, Error, InsufficientReplicas, Moment};
 use std::sync::Arc;
@@ -19,6 +18,17 @@ use std::time::Duration;
 /// Asked at every attempt and every batch of renewals under that policy, so it answers from what it
 /// knows.
 pub type ReplicaCount = Arc<dyn Fn() -> Result<u32, Error> + Send + Sync>;
+
+/// How many replicas must confirm a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct NeededReplicas {
+    /// By the policy.
+    pub(crate) count: u32,
+    /// How many do not count: so many more must confirm.
+    pub(crate) ahead: u32,
+    /// How many are waited for: no more than there are.
+    pub(crate) awaited: u32,
+}
 
 /// A link with `WAIT` after each request.
 pub(crate) struct AcknowledgedConnection<'a> {

@@ -36,13 +36,12 @@ mod watch_registry;
 
 pub use deployment::{Account, Deployment, Granted, deployments};
 pub use diagnosis::{NodeDiagnosis, StoreKind, compare_clocks};
-pub(crate) use replica_clocks::NeededReplicas;
 pub use replica_clocks::{ReplicaAddresses, ServerClock};
 pub use settings::NodeSettings;
 pub use watch_registry::{RelocatableWatch, WatchRegistry};
 
 use crate::connection::{
-    AcknowledgedConnection, ConnectionPool, Dialer, ReplicaCount, SharedConnection,
+    AcknowledgedConnection, ConnectionPool, Dialer, NeededReplicas, ReplicaCount, SharedConnection,
 };
 use crate::format::{Format, without_own_subscription};
 use crate::pubsub::Subscriber;

@@ -1,6 +1,6 @@
 //! [`Agreement`]: what the sentinels say together.
 
-use super::instance::MasterReport;
+use super::report::MasterReport;
 use crate::connection::Address;
 use lock_core::Moment;
 use std::collections::{HashMap, HashSet};

@@ -1,6 +1,6 @@
 //! [`Answers`]: what one sentinel has said, and when: in reply to questions, and by its messages.
 
-use super::instance::{MasterReport, SentinelReply};
+use super::report::{MasterReport, SentinelReply};
 use crate::connection::Address;
 use lock_core::Moment;
 use parking_lot::Mutex;

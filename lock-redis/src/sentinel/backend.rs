@@ -518,6 +518,7 @@ mod tests {
         assert!(!say(2, 5, Some("a")), "no connection has found another `run_id` yet");
         assert!(say(3, 6, Some("a")));
         assert!(!say(3, 6, Some("a")) && !say(3, 6, None));
+        backend.tracker.note_heard(&backend.tracker.known().unwrap());
         // A restarted or another server: its data are unknown.
         assert!(say(3, 6, Some("b")));
         assert!(!say(3, 5, Some("c")), "an outdated sentinel is not followed");

@@ -1,6 +1,6 @@
 //! What the sentinels of a master, and what they say, mean for locks.
 
-use super::instance::{MasterReport, SentinelReply};
+use super::report::{MasterReport, SentinelReply};
 use crate::connection::Address;
 use lock_core::{Finding, FindingLevel};
 use std::collections::BTreeSet;

@@ -1,6 +1,7 @@
 //! [`SentinelInstance`]: one sentinel, and what it says about a master.
 
 use super::answers::Answers;
+use super::report::{MasterReport, SentinelReply};
 use super::watcher_signal::WatcherSignal;
 use crate::connection::{
     Address, AddressMap, BorrowedConnection, Connection, ConnectionLike, Dialer, PoolSlot, Reply,
@@ -14,41 +15,6 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// What a sentinel says about the master.
-#[derive(Clone, Debug)]
-pub(super) struct MasterReport {
-    pub(super) master: Address,
-    /// Counts the failovers. The larger number belongs to the later one.
-    pub(super) epoch: u64,
-    /// The `run_id` of the master, if it has heard one there.
-    pub(super) run_id: Option<String>,
-    /// When it was asked.
-    pub(super) asked: Moment,
-    /// The replicas that it has heard and does not hold for down.
-    pub(super) replicas: Vec<Address>,
-    /// The replicas that it knows by their `run_id`, down or not; `None` where it may not be asked.
-    pub(super) replica_ids: Option<Vec<(Address, String)>>,
-    /// Whether it knows replicas that it has not heard yet, and does not hold for down.
-    pub(super) has_unheard: bool,
-    /// Those that it holds for down.
-    pub(super) replicas_down: Vec<String>,
-    /// How many sentinels must hold the master for down.
-    pub(super) quorum: Option<u64>,
-    /// How long the master may be silent.
-    pub(super) down_after: Option<Duration>,
-    /// Which Sentinel it is, and which others it knows.
-    pub(super) account: Account,
-}
-
-/// What came of asking a sentinel.
-#[derive(Clone, Debug)]
-pub(super) enum SentinelReply {
-    MasterReport(Box<MasterReport>),
-    /// It watches no master of this name, but these.
-    Unknown(Vec<String>),
-    Failed(Failure),
-}
 
 /// One sentinel.
 pub(super) struct SentinelInstance {

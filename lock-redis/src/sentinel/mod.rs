@@ -8,7 +8,7 @@
 //! - `agreement`: what their answers mean together
 //! - `round`: a question to all of them: whose answers are waited for, and which came later
 //! - `succession`: whether another server may take the master's place at once
-//! - `instance`: one sentinel; `answers`: what it said, and when
+//! - `instance`: one sentinel; `report`: what it says; `answers`: what it said, and when
 //! - `diagnosis`: what the sentinels mean for locks
 //! - `recent_releases`: what was given back lately, for the next master
 //! - `failover_watcher`: the task that hears of failovers; `watcher_signal`: what rouses it
@@ -21,6 +21,7 @@ mod failover_watcher;
 mod instance;
 mod master_tracker;
 mod recent_releases;
+mod report;
 mod round;
 mod sentinel_set;
 mod succession;

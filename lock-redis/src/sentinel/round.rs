@@ -1,7 +1,8 @@
 //! [`Rounds`]: the questions to all sentinels together: how long their answers are waited for, and
 //! which ones came later.
 
-use super::instance::{SentinelInstance, SentinelReply};
+use super::instance::SentinelInstance;
+use super::report::SentinelReply;
 use super::watcher_signal::WatcherSignal;
 use lock_core::{Clock, Moment, Signal};
 use parking_lot::Mutex;

@@ -7,7 +7,8 @@
 //! first the deployment is the one that most of the URL's Sentinels belong to.
 
 use super::agreement::Agreement;
-use super::instance::{MasterReport, SentinelInstance, SentinelReply};
+use super::instance::SentinelInstance;
+use super::report::{MasterReport, SentinelReply};
 use super::round::{Answered, Rounds, Said};
 use super::watcher_signal::WatcherSignal;
 use crate::connection::{Address, AddressMap, Endpoint};

@@ -124,7 +124,8 @@ fn new_watch_wakes_no_other_waiter() {
             let (mut stream, _) = node.accept().unwrap();
             let channel = "$29\r\nredisson_lock__channel:{mine}";
             let subscribed = format!(":0\r\n*3\r\n$9\r\nsubscribe\r\n{channel}\r\n:1\r\n");
-            let greeting = format!("+OK\r\n$40\r\n{}\r\n", "a".repeat(40));
+            // It says which node it is, and may not say more.
+            let greeting = format!("+OK\r\n$40\r\n{}\r\n-NOPERM no\r\n", "a".repeat(40));
             for answer in [greeting, subscribed] {
                 assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
                 stream.write_all(answer.as_bytes()).unwrap();

@@ -14,7 +14,6 @@ mod rights;
 mod settings;
 mod timing;
 
-pub(super) use timing::WRONG;
 pub use timing::compare_clocks;
 
 use super::{Node, ServerClock};

@@ -1,9 +1,9 @@
 //! Judgements of a server's replicas, and of what it does without them.
 
-use super::timing::{SYNCHRONISE, WRONG};
+use super::timing::SYNCHRONISE;
 use super::{Examination, StoreKind};
 use crate::connection::Address;
-use crate::node::replica_clocks::{Lead, ListedReplica, PART_OF_LEASE};
+use crate::node::replica_clocks::{Lead, ListedReplica, PART_OF_LEASE, WRONG};
 use lock_core::FindingLevel::{Danger, Warning};
 use lock_core::backend::Failure;
 use lock_core::{Finding, FindingLevel, Moment, Replicas};

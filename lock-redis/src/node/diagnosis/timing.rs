@@ -1,7 +1,7 @@
 //! The time of a round trip, and the clocks of servers.
 
 use super::{Asking, Examination, StoreKind};
-use crate::node::replica_clocks::{ServerClock, read_clock};
+use crate::node::replica_clocks::{ServerClock, WRONG, read_clock};
 use lock_core::FindingLevel::{Danger, Warning};
 use lock_core::backend::Failure;
 use lock_core::{Finding, FindingLevel};
@@ -11,9 +11,6 @@ use std::time::Duration;
 /// How many round trips are measured, and for how long at most.
 const ROUND_TRIPS: usize = 50;
 const MEASURING: Duration = Duration::from_secs(2);
-/// From this difference on a clock is wrong.
-pub(in crate::node) const WRONG: Duration = Duration::from_secs(1);
-
 /// The part of a limit that a round trip may take before it is a warning, and a danger.
 const PART_OF_TIMEOUT: [u32; 2] = [10, 2];
 const PART_OF_LEASE: [u32; 2] = [30, 10];

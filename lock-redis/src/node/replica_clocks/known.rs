@@ -1,7 +1,7 @@
 //! [`KnownClocks`]: what the clocks of the replicas mean for a policy and a lease.
 
 use super::ServerClock;
-use crate::connection::Address;
+use crate::connection::{Address, NeededReplicas};
 use lock_core::{LeaseTime, OnInsufficientReplicas, Replicas, Replication};
 use std::time::Duration;
 
@@ -25,17 +25,6 @@ impl ReplicaClock {
     fn may_lead_by(&self) -> Duration {
         self.lead.map_or(Duration::ZERO, |lead| lead.at_most())
     }
-}
-
-/// How many replicas must confirm a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct NeededReplicas {
-    /// By the policy.
-    pub(crate) count: u32,
-    /// How many do not count: so many more must confirm.
-    pub(crate) ahead: u32,
-    /// How many are waited for: no more than there are.
-    pub(crate) awaited: u32,
 }
 
 /// The replicas of a master, as the last look found them.

@@ -13,14 +13,13 @@
 mod known;
 mod reading;
 
-pub(crate) use known::NeededReplicas;
 pub(super) use known::{PART_OF_LEASE, ReplicaClock};
 pub use reading::ServerClock;
-pub(super) use reading::{ListedReplica, read_clock};
+pub(super) use reading::{ListedReplica, WRONG, read_clock};
 
-use super::diagnosis::WRONG;
 use crate::connection::{
-    Address, CallError, Cause, Connection, ConnectionLike, Dialer, Request, info_field,
+    Address, CallError, Cause, Connection, ConnectionLike, Dialer, NeededReplicas, Request,
+    info_field,
 };
 use known::KnownClocks;
 use lock_core::backend::{BackgroundTask, Failure};
