@@ -1,9 +1,7 @@
 //! The clocks of the servers: which of them are wrong, and from when a new member may vote.
 
 use super::majority::majority;
-use super::node_worker::{NodeContext, Queue};
-use super::quorum::Quorum;
-use lock_core::{Clock, Error, Moment};
+use lock_core::{Clock, Error};
 use lock_redis::parts::ServerState;
 use std::time::Duration;
 
@@ -67,51 +65,6 @@ pub(super) fn micros(time: Duration) -> u64 {
 
 pub(super) fn unix_micros(clock: &dyn Clock) -> u64 {
     micros(clock.unix_time())
-}
-
-impl Quorum {
-    /// The wrong clocks, if a majority refuses this token because of them; `None` if a majority
-    /// takes it, or it is not far enough ahead of this machine's clock to be refused.
-    ///
-    /// Asked before the proposal: a server with a wrong clock would grant it, and keep its token
-    /// when the clock has been set right.
-    pub(super) fn refusal_of_token(&self, last: u64, by: Moment) -> Option<WrongClocks> {
-        let max_lease = self.terms?.max_lease;
-        let (own, reach) = (unix_micros(self.clock.as_ref()), micros(max_lease));
-        if last <= own.saturating_add(reach) {
-            return None;
-        }
-        let states = self.read_states(by, |at| self.workers[at].context().is_suspect());
-        let takes = |state: &&ServerState| last <= state.time.saturating_add(reach);
-        let takers = states.iter().flatten().filter(takes).count();
-        (takers < majority(self.workers.len()))
-            .then(|| WrongClocks::among(&states, own, max_lease, Duration::ZERO))
-    }
-
-    /// The states of the servers, without those that have not answered by then; none that `is_left`
-    /// is waited for.
-    pub(super) fn read_states(
-        &self,
-        by: Moment,
-        is_left: impl Fn(usize) -> bool,
-    ) -> Vec<Option<ServerState>> {
-        let read = |context: &NodeContext, by| match context.node().server() {
-            Some(server) => server.read_state(by),
-            None => Err(lock_core::backend::Failure::Refused(Error::unavailable("no marker"))),
-        };
-        let by = self.by(by);
-        let responses = self.ask(Queue::Attempts, by, read);
-        let _all = responses.wait(self.clock.as_ref(), by, |responses| {
-            let is_done = |(at, it): (usize, &Option<_>)| it.is_some() || is_left(at);
-            responses.iter().enumerate().all(is_done).then_some(())
-        });
-        responses.read(|responses| {
-            let state = |response: &Option<Result<ServerState, _>>| {
-                response.as_ref()?.as_ref().ok().cloned()
-            };
-            responses.iter().map(state).collect()
-        })
-    }
 }
 
 /// From when the pause of a new member counts at the earliest, in microseconds, and the server

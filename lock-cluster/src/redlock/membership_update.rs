@@ -5,10 +5,11 @@
 
 use super::clocks::{WrongClocks, unix_micros};
 use super::majority::majority;
-use super::missing::{Absence, mark, other_choice};
+use super::missing::Absence;
 use super::node_worker::{NodeContext, Queue};
 use super::quorum::Quorum;
 use super::responses::Responses;
+use super::states::{mark, other_choice};
 use super::survey::{Change, Survey, distinct};
 use lock_core::backend::{Failure, contain, run_in_background};
 use lock_core::{Error, Moment};

@@ -2,11 +2,7 @@
 //! began another one continues, and a client that reaches the member ends it.
 
 use super::majority::majority;
-use super::node_worker::NodeContext;
-use super::quorum::Quorum;
-use lock_core::backend::Failure;
-use lock_core::{Error, Moment};
-use lock_redis::parts::{MarkerRequest, Members, MissingMember, NodeView, ServerState};
+use lock_redis::parts::{Members, MissingMember, ServerState};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,70 +53,6 @@ pub(super) fn absent(members: &Members, states: &[Option<ServerState>]) -> Vec<A
     let present: HashSet<_> = nodes.chain(states().map(|state| &state.run_id)).collect();
     let ids = members.iter().filter_map(|member| member.id.as_ref());
     ids.filter(|id| !present.contains(id)).cloned().collect()
-}
-
-impl Quorum {
-    /// Has the servers of this view note which of its members this client misses, where they say
-    /// something else. Returns the states after that.
-    pub(super) fn note_missing(
-        &self,
-        states: &[Option<ServerState>],
-        view: &NodeView,
-    ) -> Vec<Option<ServerState>> {
-        let absent: Arc<[_]> = absent(&view.members, states).into();
-        let is_noted = |state: &ServerState| {
-            let knows = |id: &Arc<str>| {
-                missing_for(state, id).is_some_and(|(_, note)| {
-                    let is_named = note.clients.iter().any(|client| **client == *self.client);
-                    (is_named || note.clients.len() > 1) && note.since <= state.time
-                })
-            };
-            state.missing.len() == absent.len() && absent.iter().all(knows)
-        };
-        let is_to_note = |state: &ServerState| {
-            let is_of_it = state.marker.as_ref().is_some_and(|(_, its)| {
-                (&its.quorum, its.epoch) == (&view.quorum, view.epoch)
-                    && view.members.contain(&its.node)
-            });
-            is_of_it && !is_noted(state)
-        };
-        let nodes = states.iter().enumerate();
-        let nodes: Vec<_> = nodes
-            .filter(|(_, state)| state.as_ref().is_some_and(is_to_note))
-            .map(|(at, _)| at)
-            .collect();
-        if nodes.is_empty() {
-            return states.to_vec();
-        }
-        let (quorum, epoch, client) =
-            (Arc::clone(&view.quorum), view.epoch, Arc::clone(&self.client));
-        let noted = self.ask_nodes(states, &nodes, move |context, run_id, by| {
-            mark(context, run_id, &MarkerRequest::Note(&quorum, epoch, &client, &absent), by)
-        });
-        let after = |before: &Option<ServerState>| {
-            let before = before.as_ref()?;
-            let is_same = |state: &&ServerState| state.run_id == before.run_id;
-            Some(noted.iter().find(is_same).unwrap_or(before).clone())
-        };
-        states.iter().map(after).collect()
-    }
-}
-
-/// Reads or changes the marker of a server, if it is still the one of this `run_id`.
-pub(super) fn mark(
-    context: &NodeContext,
-    run_id: &str,
-    request: &MarkerRequest<'_>,
-    by: Moment,
-) -> Result<ServerState, Failure> {
-    match context.node().server() {
-        Some(server) => server.mark(run_id, request, by),
-        None => Err(other_choice()),
-    }
-}
-
-pub(super) fn other_choice() -> Failure {
-    Failure::Refused(Error::unavailable("it knows of another choice"))
 }
 
 #[cfg(test)]

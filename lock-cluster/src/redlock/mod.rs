@@ -11,6 +11,7 @@
 //! - `node`: one node; `node_worker`: its tasks and pending cleanups; `responses`: its answers
 //! - `membership`: which responses count together; `membership_update`: changes of the members;
 //!   `survey`: which is the next one
+//! - `states`: reads and writes the markers of all servers
 //! - `missing`: members that clients miss; `reports`: what a client reports of members and clocks
 
 mod attempt;
@@ -29,6 +30,7 @@ mod reports;
 mod responses;
 mod scheme;
 mod setup;
+mod states;
 mod status;
 mod survey;
 mod token;
