@@ -299,9 +299,11 @@ impl State {
             && self.running.as_ref().is_none_or(|running| running.run_id != *run_id)
         {
             self.running = shown.uptime.map(|uptime| {
-                // Both ends are whole seconds: it may be one less.
-                let uptime = Duration::from_secs(u64::try_from(uptime - 1).unwrap_or(0));
-                Running { run_id: run_id.clone(), at: *asked, uptime }
+                // Both ends are whole seconds: it may be one less. It may have been read at the very
+                // end of the time that the answer took.
+                let uptime = u64::try_from(uptime.saturating_sub(1)).unwrap_or(0);
+                let uptime = Duration::from_secs(uptime);
+                Running { run_id: run_id.clone(), at: *answered, uptime }
             });
         }
         let is_older = self.noted.as_ref().is_some_and(|(_, at)| asked < at);
@@ -539,5 +541,14 @@ mod tests {
             running(run_id, uptime, when);
             assert_eq!(identity.age(at(when)), Some(Duration::from_secs(age)), "at {when}");
         }
+    }
+
+    #[test]
+    fn slow_answer_makes_no_server_older() {
+        let identity = Identity::followed(REST);
+        let mut introduction = master("aaa", "X", 100, NONE, at(20));
+        (introduction.asked, introduction.shown.uptime) = (at(10), Some(i64::MIN));
+        meet(&identity, &introduction).unwrap();
+        assert_eq!(identity.age(at(21)), Some(Duration::from_secs(1)));
     }
 }
