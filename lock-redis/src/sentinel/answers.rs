@@ -66,8 +66,11 @@ impl Answers {
             state.usual = Some(taken.max(decayed));
         }
         if let SentinelReply::MasterReport(report) = &reply {
+            // It may have been asked before the message, and have answered behind the failover.
+            let is_open =
+                |(at, master): &(Moment, Address)| *at > asked && *master != report.master;
+            state.announced = state.announced.take().filter(is_open);
             state.report = Some((**report).clone());
-            state.announced = state.announced.take().filter(|(at, _)| *at > asked);
         }
         state.last = Some(Answer { asked, answered: now, reply });
         state.is_asked_again = std::mem::take(&mut state.is_asked_again) && !has_failed;
@@ -80,9 +83,14 @@ impl Answers {
         self.0.lock().asking = None;
     }
 
-    /// A message says that this is the master.
+    /// A message says that this is the master. Says nothing new if the last report has named it
+    /// already, and no message another one since.
     pub(super) fn announce(&self, master: Address, now: Moment) {
-        self.0.lock().announced = Some((now, master));
+        let mut state = self.0.lock();
+        let is_reported = state.report.as_ref().is_some_and(|report| report.master == master);
+        if state.announced.is_some() || !is_reported {
+            state.announced = Some((now, master));
+        }
     }
 
     /// The reply to a question that began at `since` or later.
@@ -208,6 +216,30 @@ mod tests {
         assert!(answers.begin(at(40)) && !answers.begin(at(50)));
         assert!(!answers.note(failed(), at(60)));
         assert!(answers.begin(at(70)));
+    }
+
+    /// Otherwise the report would count as that of a failover that never was, and be left again.
+    #[test]
+    fn message_that_crosses_its_own_report_is_no_other_failover() {
+        let master = |port| Address::new("m", port);
+        for is_message_first in [true, false] {
+            let answers = Answers::default();
+            assert!(answers.begin(at(0)));
+            answers.note(report(1, 7, at(0)), at(1));
+            assert!(answers.begin(at(10)));
+            if is_message_first {
+                answers.announce(master(2), at(11));
+            }
+            answers.note(report(2, 8, at(10)), at(12));
+            if !is_message_first {
+                answers.announce(master(2), at(13));
+            }
+            assert_eq!(named(answers.said_since(at(10), at(14))), Some((2, 8)));
+            // Back again, by two messages without a report.
+            answers.announce(master(1), at(20));
+            answers.announce(master(2), at(21));
+            assert_eq!(named(answers.said_since(at(10), at(22))), Some((2, 9)));
+        }
     }
 
     #[test]
