@@ -364,6 +364,7 @@ fn over(master: &Master) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::single_flight::{Flight, FlightResult};
     use crate::sentinel::agreement::Agreement;
     use lock_core::{ClientId, Clock, SystemClock};
     use std::time::Duration;
@@ -450,6 +451,25 @@ mod tests {
         }
     }
 
+    /// A message named another master, and no sentinel answers.
+    #[test]
+    fn followers_of_a_failed_question_keep_the_known_master() {
+        let backend = named(2, 1);
+        let tracker = &backend.tracker;
+        tracker.signal_to_watcher.note_announcement();
+        let Flight::Lead(mut leader) = tracker.asking.join(&SystemClock, soon()) else {
+            panic!("there is a question already")
+        };
+        std::thread::scope(|scope| {
+            let follower = scope.spawn(|| tracker.present(soon()).map(|it| it.number));
+            // One that comes later asks itself, and passes as well.
+            std::thread::sleep(Duration::from_millis(100));
+            leader.result = FlightResult::Failed(refused());
+            drop(leader);
+            assert_eq!(follower.join().unwrap().unwrap(), 1);
+        });
+    }
+
     #[test]
     fn replies_of_a_replaced_master_have_unknown_outcome() {
         let backend = named(2, 1);
@@ -518,8 +538,9 @@ mod tests {
         assert!(!say(2, 5, Some("a")), "no connection has found another `run_id` yet");
         assert!(say(3, 6, Some("a")));
         assert!(!say(3, 6, Some("a")) && !say(3, 6, None));
-        backend.tracker.note_heard(&backend.tracker.known().unwrap());
+        assert!(!say(3, 6, Some("b")), "a successor that has never answered, at a reused address");
         // A restarted or another server: its data are unknown.
+        backend.tracker.note_heard(&backend.tracker.known().unwrap());
         assert!(say(3, 6, Some("b")));
         assert!(!say(3, 5, Some("c")), "an outdated sentinel is not followed");
     }

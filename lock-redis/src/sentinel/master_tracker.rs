@@ -61,7 +61,7 @@ pub(super) struct MasterTracker {
     /// state, read by all.
     number: AtomicU64,
     /// Concurrent questions to the sentinels share one.
-    asking: SingleFlight,
+    pub(super) asking: SingleFlight,
     /// How many of the messages that named a new master the sentinels were asked about.
     settled: AtomicU64,
     pub(super) signal_to_watcher: Arc<WatcherSignal>,
@@ -167,7 +167,10 @@ impl MasterTracker {
                     }
                 }
                 Flight::Finished(Outcome::Retry) if self.now() < by => {}
-                Flight::Finished(Outcome::Failed(failure)) => return Err(failure),
+                Flight::Finished(Outcome::Failed(failure)) => {
+                    // As for the leader.
+                    self.known().map(drop).ok_or(failure)?;
+                }
                 Flight::Finished(Outcome::Retry) | Flight::TimedOut => {
                     let message =
                         format!("{:?} have not said in time who is master", self.sentinel_set);
