@@ -5,6 +5,7 @@ use crate::scene::{await_move, connect, take};
 use distlock::{Backend, ClientId, Clock, Config, Context, DistLock, SystemClock};
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::proxy::Proxy;
+use distlock_tests::replica_clocks::await_sample;
 use distlock_tests::sentinel::{Group, url};
 use lock_redis::SentinelBackend;
 use std::sync::Arc;
@@ -62,6 +63,17 @@ fn announced_master_is_reached_through_the_map() {
         let lock = connect(&format!("{}?address_map={map}", sentinel.url())).mutex("x").unwrap();
         take(&lock).unlock().unwrap();
     }
+}
+
+#[test]
+fn replica_is_asked_for_its_clock_through_the_map() {
+    let (master, announced) = (RedisServer::start(), free_port());
+    let (of, at) = (format!("127.0.0.1 {}", master.port()), announced.to_string());
+    let replica = RedisServer::start_with(&["--replicaof", &of, "--replica-announce-port", &at]);
+    let sentinel = Liar::naming(master.port(), 1);
+    let map = format!("127.0.0.1:{announced}=127.0.0.1:{}", replica.port());
+    let client = connect(&format!("{}?replicas=1&address_map={map}", sentinel.url()));
+    await_sample(&client, "sampled", &[&replica]);
 }
 
 /// As from outside a network of containers: nothing is reached at the addresses that the sentinels

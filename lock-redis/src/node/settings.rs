@@ -7,8 +7,9 @@ use super::replica_clocks::{ReplicaAddresses, ReplicaClocks};
 use super::restart_grace::RestartGrace;
 use super::{Node, NodeInner, RequestMode};
 use crate::connection::{
-    Address, ConnectionPool, CredentialsSource, Dialer, Endpoint, Identity, IdentityKind, Login,
-    PasswordSource, PoolThread, ReplicaCount, Server, SharedConnection, Timeouts, TlsSettings,
+    Address, AddressMap, ConnectionPool, CredentialsSource, Dialer, Endpoint, Identity,
+    IdentityKind, Login, PasswordSource, PoolThread, ReplicaCount, Server, SharedConnection,
+    Timeouts, TlsSettings,
 };
 use crate::format::Format;
 use crate::pubsub::{Subscriber, Tracking};
@@ -91,7 +92,7 @@ impl NodeSettings {
     ///
     /// [`Error::is_configuration`] if no certificate can be for a host of this name.
     pub fn node_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        self.node(self.dialer(Endpoint::tcp(host, port))?, None, None)
+        self.node(self.dialer(Endpoint::tcp(host, port))?, None, None, Arc::default())
     }
 
     /// The same for a node of a cluster, which may leave: [`Node::retire`] ends all connections to
@@ -111,7 +112,8 @@ impl NodeSettings {
     ) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Node, id);
         let dialer = self.dialer(Endpoint::tcp(host, port))?.retirable().identified(identity);
-        self.node(dialer, Some(replicas), Some(addresses))
+        // They are mapped.
+        self.node(dialer, Some(replicas), Some(addresses), Arc::default())
     }
 
     /// The same for any node of a cluster: it says which one it is where it is asked for the
@@ -121,13 +123,15 @@ impl NodeSettings {
     ///
     /// The same.
     pub fn bystander_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        self.node(self.dialer(Endpoint::tcp(host, port))?.retirable(), None, None)
+        let dialer = self.dialer(Endpoint::tcp(host, port))?.retirable();
+        self.node(dialer, None, None, Arc::default())
     }
 
     /// The same, where the server is a master for as long as others hold it for one: each
     /// connection begins with the questions which server answers and whether it is a master, and
     /// [`Node::retire`] ends them all. It is refused unless its `run_id` is this one, or that of
-    /// the first that answered. Where it cannot be connected to, the error ends with `advice`.
+    /// the first that answered. Its replicas are reached through `map`. Where it cannot be connected
+    /// to, the error ends with `advice`.
     ///
     /// # Errors
     ///
@@ -138,17 +142,18 @@ impl NodeSettings {
         port: u16,
         run_id: Option<&str>,
         replicas: ReplicaCount,
+        map: Arc<AddressMap>,
         advice: String,
     ) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Run, run_id);
         let dialer = self.dialer(Endpoint::tcp(host, port))?.advising(advice);
-        self.node(dialer.retirable().identified(identity), Some(replicas), None)
+        self.node(dialer.retirable().identified(identity), Some(replicas), None, map)
     }
 
     /// The same for any place, where another server is followed: see [`Identity`].
     pub(crate) fn followed(&self, place: Endpoint) -> Result<Node, Error> {
         let identity = Identity::followed(self.terms.lease);
-        self.node(self.dialer(place)?.identified(identity), None, None)
+        self.node(self.dialer(place)?.identified(identity), None, None, Arc::default())
     }
 
     fn node(
@@ -156,11 +161,14 @@ impl NodeSettings {
         dialer: Dialer,
         replica_count: Option<ReplicaCount>,
         addresses: Option<ReplicaAddresses>,
+        map: Arc<AddressMap>,
     ) -> Result<Node, Error> {
         let (dialer, terms) = (Arc::new(dialer), self.terms);
         let (master, dialers, login) = (&dialer, self.dialers.clone(), self.login.clone());
-        let to_replica =
-            move |at: &Address| dialers.dialer(Endpoint::tcp(&at.host, at.port), login.clone());
+        let to_replica = move |announced: &Address| {
+            let Address { host, port } = map.real(announced);
+            dialers.dialer(Endpoint::tcp(&host, port), login.clone())
+        };
         let replica_clocks =
             ReplicaClocks::new(Arc::clone(master), Box::new(to_replica), addresses, terms.lease);
         let inner = NodeInner {

@@ -322,7 +322,8 @@ impl MasterTracker {
         let (Address { host, port }, advice) = self.sentinel_set.reach(&agreement);
         let unused: ReplicaCount = Arc::new(|| Ok(0));
         let run_id = agreement.run_id.as_deref();
-        let Ok(found) = self.settings.master_on(&host, port, run_id, unused, advice) else {
+        let map = self.sentinel_set.addresses();
+        let Ok(found) = self.settings.master_on(&host, port, run_id, unused, map, advice) else {
             return agreement;
         };
         let is_proven = found.continues(&present.node, by);
@@ -374,7 +375,8 @@ impl MasterTracker {
             let unknown = "no sentinel has said how many replicas there are";
             known.ok_or_else(|| Error::unavailable(unknown))
         });
-        let node = self.settings.master_on(&host, port, run_id.as_deref(), count, advice);
+        let (run_id, map) = (run_id.as_deref(), self.sentinel_set.addresses());
+        let node = self.settings.master_on(&host, port, run_id, count, map, advice);
         let node = node.map_err(Failure::Refused)?;
         // A waiter asks for nothing that could fail.
         let signal_to_watcher = Arc::clone(&self.signal_to_watcher);

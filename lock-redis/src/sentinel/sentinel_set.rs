@@ -114,6 +114,11 @@ impl SentinelSet {
         (self.addresses.real(master), advice)
     }
 
+    /// Where servers are reached that are announced elsewhere.
+    pub(super) fn addresses(&self) -> Arc<AddressMap> {
+        Arc::clone(&self.addresses)
+    }
+
     /// Listens to the news of all that are known.
     pub(super) fn listen(&self) {
         for member in self.members() {
