@@ -212,6 +212,20 @@ impl Engine {
         }
     }
 
+    /// Shortens what is held if the lead of the replicas is larger than `lead`, by which the
+    /// validity of this acquisition was computed. If it grew before that validity was stored, the
+    /// notice has missed this acquisition.
+    pub(super) fn shorten_if_lead_grew(
+        &self,
+        acquisition: &Acquisition,
+        lease: LeaseTime,
+        lead: Duration,
+    ) {
+        if self.replica_lead(&acquisition.name, lease, acquisition.replication) > lead {
+            self.shorten_for_replicas();
+        }
+    }
+
     /// Shortens what is held under a policy for replicas, because clocks of replicas are known to
     /// be further ahead. What is over by that is lost.
     pub(super) fn shorten_for_replicas(&self) {
@@ -285,6 +299,7 @@ impl Engine {
         drop(inner);
         let _armed = self.timer.arm(lock, &mut state, now, next);
         drop(state);
+        self.shorten_if_lead_grew(acquisition, lease, lead);
         if changed {
             self.renew_now(Some(slice::from_ref(&acquisition.name)));
         }

@@ -322,6 +322,7 @@ impl Wait<'_> {
             lock.released(&acquisition, ReleaseTiming { at: now, took: None, told: None });
             return Err(error);
         }
+        engine.shorten_if_lead_grew(&acquisition, time, lead);
         engine.tell_acquired(&acquisition, self.plan.start);
         if let (LockKind::Permits { limit: asked, .. }, Some(stored)) =
             (lock.name.kind(), grant_limit)

@@ -324,6 +324,31 @@ fn token_after_a_grant_that_was_given_back_is_larger() {
     assert!(token() > seen);
 }
 
+/// The store learns of it between the grant, or the renewal, and the end of the call.
+#[test]
+fn lead_that_grows_during_a_request_shortens_the_validity() {
+    let (store, _clock) = replicated();
+    let client = client(&store, Replication::all());
+    let lock = client.mutex("x").unwrap();
+    let options = LockOptions::new().lease(30 * SECOND);
+    let set_leads = |leads: &[u32]| {
+        *store.leads.lock() = leads.iter().map(|lead| *lead * SECOND).collect();
+    };
+    let granted = || lock.lock_with(&options).unwrap().remaining();
+    let whole = granted();
+    set_leads(&[0, 5]);
+    assert_eq!(granted(), whole - 5 * SECOND);
+    set_leads(&[0]);
+    let guard = lock.lock_with(&options).unwrap();
+    guard.extend(40 * SECOND).unwrap();
+    let whole = guard.remaining();
+    // Asked for a longer lease, which is counted before the request.
+    set_leads(&[0, 0, 5]);
+    guard.extend(50 * SECOND).unwrap();
+    let shortened = guard.remaining();
+    assert!(shortened > whole && shortened < 46 * SECOND, "{shortened:?}, and {whole:?} before");
+}
+
 #[test]
 fn hand_off_requires_the_same_replication() {
     let (store, _clock) = replicated();

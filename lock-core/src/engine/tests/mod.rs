@@ -7,9 +7,9 @@ use crate::backend::{
 };
 use crate::error::ErrorKind;
 use crate::{
-    Client, Clock, DistLock, Error, Event, GuardState, InsufficientReplicas, Interrupt, LockName,
-    LockOptions, LossCause, ManualClock, MemoryBackend, Moment, OnInsufficientReplicas, Replicas,
-    Replication,
+    Client, Clock, DistLock, Error, Event, GuardState, InsufficientReplicas, Interrupt, LeaseTime,
+    LockName, LockOptions, LossCause, ManualClock, MemoryBackend, Moment, OnInsufficientReplicas,
+    Replicas, Replication,
 };
 use parking_lot::Mutex;
 use std::collections::VecDeque;

@@ -27,6 +27,8 @@ pub(crate) struct Recorded {
     pub(crate) replicas: Arc<Mutex<Option<u32>>>,
     /// Whether the store reports that it has no replica that could take over.
     pub(crate) unreplicated: Arc<AtomicBool>,
+    /// By how much replicas end leases earlier, one for each question; the last one stays.
+    pub(crate) leads: Arc<Mutex<VecDeque<Duration>>>,
 }
 
 /// How many replicas the store has.
@@ -101,6 +103,7 @@ impl Recorded {
             unread: Arc::default(),
             replicas: Arc::new(Mutex::new(Some(REPLICAS))),
             unreplicated: Arc::default(),
+            leads: Arc::default(),
         }
     }
 
@@ -350,6 +353,14 @@ impl Backend for Recorded {
         assert!(!self.node_panics.load(Ordering::SeqCst), "on purpose");
         let _asked = self.asked("node", Moment::NEVER, || Ok(()));
         self.store.renewal_node(name)
+    }
+    fn replica_lead(&self, _: &LockName, _: LeaseTime, _: Replication) -> Duration {
+        let mut leads = self.leads.lock();
+        let next = leads.front().copied();
+        if leads.len() > 1 {
+            leads.pop_front();
+        }
+        next.unwrap_or_default()
     }
     fn abilities(&self) -> Abilities {
         self.abilities
