@@ -523,6 +523,21 @@ mod tests {
         }
     }
 
+    /// A late answer and a question are judged by two threads.
+    #[test]
+    fn majority_of_before_a_followed_failover_leads_no_client_back() {
+        let backend = named(2, 5);
+        let number = backend.tracker.number();
+        name(&backend, 3, 6);
+        let outdated = agreement(2, 5, true);
+        backend.tracker.adopt_unless_outdated(number, &outdated).unwrap();
+        assert_eq!(backend.tracker.number(), number + 1);
+        backend.tracker.adopt_unless_outdated(number, &agreement(4, 7, false)).unwrap();
+        assert_eq!(backend.tracker.number(), number + 2, "a later one is followed all the same");
+        backend.tracker.adopt(&outdated).unwrap();
+        assert_eq!(backend.tracker.number(), number + 3, "they were set up anew");
+    }
+
     #[test]
     fn new_run_id_at_the_same_address_is_a_new_master() {
         let backend = named(2, 5);

@@ -284,9 +284,10 @@ impl MasterTracker {
     }
 
     fn hear(&self, mut doing: FlightLeader<'_>, by: Moment) -> Result<(), Failure> {
-        let announced = self.signal_to_watcher.announcements();
+        let (announced, number) = (self.signal_to_watcher.announcements(), self.number());
         let agreement = self.sentinel_set.ask(&self.settings, by, &self.known_of_present());
-        let outcome = agreement.and_then(|agreement| self.adopt(&self.examine(agreement, by)));
+        let outcome = agreement
+            .and_then(|agreement| self.adopt_unless_outdated(number, &self.examine(agreement, by)));
         self.settled.fetch_max(announced, Ordering::SeqCst);
         if let Err(failure) = &outcome
             && self.now() < by
@@ -299,12 +300,13 @@ impl MasterTracker {
 
     /// Follows what was answered after the last question had been judged.
     pub(super) fn hear_late(&self) {
+        let number = self.number();
         if let Some(agreement) =
             self.sentinel_set.hear_late(&self.settings, &self.known_of_present())
         {
             // Refused only where the next question is, too.
             let by = self.now() + self.settings.bounds().connect;
-            let _followed = self.adopt(&self.examine(agreement, by));
+            let _followed = self.adopt_unless_outdated(number, &self.examine(agreement, by));
         }
     }
 
@@ -342,10 +344,25 @@ impl MasterTracker {
         }
     }
 
-    /// Follows what the sentinels say.
+    /// Follows what the sentinels say now.
+    #[cfg(test)]
     pub(super) fn adopt(&self, agreement: &Agreement) -> Result<(), Failure> {
+        self.adopt_unless_outdated(self.number(), agreement)
+    }
+
+    /// Follows what the sentinels say. The answers were judged when the present master had this
+    /// `number`: if a later one is followed since, a majority that has not heard of it leads no one
+    /// back.
+    pub(super) fn adopt_unless_outdated(
+        &self,
+        number: u64,
+        agreement: &Agreement,
+    ) -> Result<(), Failure> {
         let mut state = self.state.lock();
         let run_id = match &state.present {
+            Some(present) if present.number != number && agreement.epoch < present.epoch => {
+                return Ok(());
+            }
             Some(present) if !present.is_followed_by(agreement) => {
                 // Not by one that was cut off before the last failover: it counts what was.
                 if present.is_of(agreement) {
