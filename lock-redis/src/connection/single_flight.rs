@@ -66,6 +66,12 @@ impl SingleFlight {
         let told = waiting.result.lock().take();
         told.map_or(Flight::TimedOut, Flight::Finished)
     }
+
+    /// How many wait for the leader.
+    #[cfg(test)]
+    pub(crate) fn followers(&self) -> usize {
+        self.0.lock().waiting.len()
+    }
 }
 
 impl Drop for FlightLeader<'_> {

@@ -462,8 +462,11 @@ mod tests {
         };
         std::thread::scope(|scope| {
             let follower = scope.spawn(|| tracker.present(soon()).map(|it| it.number));
-            // One that comes later asks itself, and passes as well.
-            std::thread::sleep(Duration::from_millis(100));
+            let by = soon();
+            while tracker.asking.followers() == 0 {
+                assert!(SystemClock.now() < by, "it has not asked");
+                std::thread::yield_now();
+            }
             leader.result = FlightResult::Failed(refused());
             drop(leader);
             assert_eq!(follower.join().unwrap().unwrap(), 1);

@@ -20,10 +20,9 @@ local function leave(owner)
   return redis.call('ZREM', queue, owner, 'until:' .. owner, 'attempt:' .. owner)
 end
 
--- Its presence is no longer than a waiter's: one that lies further ahead began before the clock was
--- set back, and its owner may be dead.
 -- The owner that is next, for how long it counts as waiting, and its attempt; nothing if no owner
--- waits. Behind too many dead ones it is not known yet: an empty text.
+-- waits. Behind too many dead ones it is not known yet: an empty text. A presence that is longer
+-- than any began before the clock was set back, and its owner may be dead.
 local function first(now)
   for _ = 1, MOST do
     local owner = redis.call('ZRANGEBYSCORE', queue, '(0', '+inf', 'LIMIT', '0', '1')[1]
