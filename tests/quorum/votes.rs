@@ -129,6 +129,27 @@ fn failure_before_the_vote_was_given_again_is_survived() {
     guard.unlock().unwrap();
 }
 
+/// A server that is emptied while it runs keeps its `run_id`, and another client has it become a
+/// node again before the holder asks.
+#[test]
+fn vote_of_a_server_that_was_emptied_while_it_ran_counts() {
+    let quorum = Servers::with(3, 0, SETTINGS);
+    let (client, rival) = (quorum.client(), quorum.client());
+    let guard = held_without_the_last(&quorum, &client);
+    let mut emptied = quorum.servers[1].probe();
+    emptied.command(&["FLUSHALL"]);
+    let other = rival.mutex("b").unwrap();
+    eventually("it is a node again", SOON, || {
+        drop(other.try_lock());
+        emptied.exists("distlock_quorum")
+    });
+    quorum.servers[2].probe().command(&["DEL", "a"]);
+    await_renewals(&guard);
+    until_all_have_it(quorum.servers.iter());
+    await_renewals(&guard);
+    guard.unlock().unwrap();
+}
+
 /// The lease of a server that is frozen ends there, and the lock does not.
 #[test]
 fn vote_of_a_server_that_was_frozen_is_given_again() {

@@ -258,6 +258,7 @@ mod tests {
             node: run_id.into(),
             run_id: run_id.into(),
             clock: None,
+            is_paused: false,
         }))
     }
 

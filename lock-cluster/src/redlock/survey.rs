@@ -232,6 +232,7 @@ mod tests {
             node: run_id.into(),
             run_id: run_id.into(),
             clock: None,
+            is_paused: false,
         };
         unmarked(run_id).map(|state| ServerState { marker: Some((agreed, view)), ..state })
     }

@@ -78,8 +78,9 @@ impl Votes {
             return true;
         };
         // A server that has lost its data grants nothing until the lease is over: to the others it
-        // is as if it had the vote.
-        let has_forgotten = !is_durable && !is_same_run(vote.by.as_deref(), by);
+        // is as if it had the vote. So is one that was emptied while it ran, and is a node again.
+        let is_paused = by.is_some_and(|view| view.is_paused);
+        let has_forgotten = is_paused || !is_durable && !is_same_run(vote.by.as_deref(), by);
         if !has_forgotten {
             vote.weight = Weight::Removed;
         }
@@ -155,6 +156,7 @@ mod tests {
             node: node.into(),
             run_id: run_id.into(),
             clock: None,
+            is_paused: false,
         }))
     }
 
@@ -224,6 +226,14 @@ mod tests {
         votes.voted(2, node("c"), at(12));
         assert!(count_third(&mut votes, 4), "`b` grants nothing yet");
         assert!(!of_two().missing(1, started_again.as_deref(), true, at(3)), "it keeps all writes");
+    }
+
+    #[test]
+    fn vote_of_a_server_that_was_emptied_while_it_ran_stands_until_its_lease_ends() {
+        let again = NodeView { is_paused: true, ..NodeView::clone(node("b").as_ref().unwrap()) };
+        let mut votes = of_two();
+        assert!(votes.missing(1, Some(&again), true, at(3)));
+        assert!(votes.stand(QUORUM, at(4)) && !votes.stand(QUORUM, at(10)));
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub struct NodeView {
     /// The address of the server whose clock was ahead when this one became a node: this one votes
     /// when the time on that clock has come.
     pub clock: Option<Arc<str>>,
+    /// Whether it did not vote yet when the marker was read.
+    pub is_paused: bool,
 }
 
 /// A member that clients miss, as a server has noted it.
@@ -353,11 +355,13 @@ fn state(reply: &Reply) -> Option<ServerState> {
         state.accepted = None;
         return Some(state);
     }
-    state.is_new = node == run_id && number(10).is_some_and(|since| since > time);
+    let is_paused = state.votes_from > time;
+    state.is_new = node == run_id && is_paused;
     let agreed =
         Agreement { quorum: Arc::clone(&quorum), members: members.clone(), max_lease, keep };
     let clock = field(12).map(Arc::from);
-    state.marker = Some((agreed, NodeView { quorum, epoch, members, node, run_id, clock }));
+    let view = NodeView { quorum, epoch, members, node, run_id, clock, is_paused };
+    state.marker = Some((agreed, view));
     Some(state)
 }
 
