@@ -224,3 +224,23 @@ fn restarted_replica_takes_the_masters_place_at_once() {
     await_move(&lock, &group.servers[chosen]);
     assert!(told.lock().is_empty(), "{told:?}");
 }
+
+/// The sentinels list its `run_id` from before the restart, and name the new master without one for
+/// seconds. The old one is well, and its history goes on after the promotion.
+#[test]
+fn replica_restarted_before_the_sentinels_looked_is_followed() {
+    let mut group = Group::start_with(1, 3);
+    group.look_seldom();
+    let (client, told) = client(&group.url());
+    let held = take(&client.mutex("held").unwrap());
+    let old = group.master();
+    let port = group.servers[old].port();
+    let new = 1 - old;
+    group.servers[new].restart_as_replica_of(port);
+    eventually("it is filled", SOON, || group.servers[new].probe().exists("held"));
+    group.fail_over();
+    assert_eq!(group.await_other_than(old), new);
+    await_move(&client.mutex("free").unwrap(), &group.servers[new]);
+    held.verify().unwrap();
+    assert!(told.lock().is_empty(), "{told:?}");
+}

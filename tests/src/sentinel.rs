@@ -299,6 +299,11 @@ impl Group {
         }
     }
 
+    /// From now on they ask a server every ten seconds only which one it is, as by default.
+    pub fn look_seldom(&self) {
+        self.set_periods(&["info-period", "10000"]);
+    }
+
     fn set_down_after(&self, time: Duration) {
         let millis = time.as_millis().to_string();
         for sentinel in &self.sentinels {

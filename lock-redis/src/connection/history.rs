@@ -74,6 +74,15 @@ pub(crate) enum Doubt {
     Stranger,
 }
 
+impl Judgement {
+    /// Whether the server has a part of the same history at least: it was a replica of the known
+    /// one, or is that one. A master that lives on while it is replaced goes on with its history,
+    /// so its successor's mostly ends before what was noted.
+    pub(crate) fn is_of_same_history(self) -> bool {
+        matches!(self, Self::Same | Self::Continued | Self::Cut)
+    }
+}
+
 impl Shown {
     /// Reads replies to `INFO`, of whatever sections.
     pub(crate) fn read(info: &str) -> Self {

@@ -37,6 +37,9 @@ enum IdentityPolicy {
 pub(crate) struct Identity {
     kind: IdentityKind,
     policy: IdentityPolicy,
+    /// What the server before it showed last: as long as none was met, one that was its replica
+    /// belongs there, too.
+    former: Option<(Noted, Moment)>,
     state: Mutex<State>,
     /// Counts the servers that were followed, and how often one lost its role. Written under the
     /// lock of the state, read by every connection.
@@ -116,7 +119,13 @@ impl Identity {
     }
 
     fn new(kind: IdentityKind, policy: IdentityPolicy, state: State) -> Self {
-        Self { kind, policy, state: Mutex::new(state), latest: Arc::default() }
+        Self { kind, policy, former: None, state: Mutex::new(state), latest: Arc::default() }
+    }
+
+    /// The same where a server that has shown this, at that time, was replaced by one that was
+    /// perhaps restarted since its ID was said.
+    pub(crate) fn after(self, former: Option<(Noted, Moment)>) -> Self {
+        Self { former, ..self }
     }
 
     pub(crate) fn kind(&self) -> IdentityKind {
@@ -129,7 +138,7 @@ impl Identity {
     }
 
     /// What the server last showed, and when that arrived.
-    pub(super) fn noted(&self) -> Option<(Noted, Moment)> {
+    pub(crate) fn noted(&self) -> Option<(Noted, Moment)> {
         self.state.lock().noted.clone()
     }
 
@@ -148,6 +157,11 @@ impl Identity {
         let state = self.state.lock();
         let Running { at, uptime, .. } = state.running.as_ref()?;
         Some(*uptime + now.since(*at))
+    }
+
+    fn is_succeeded_by(&self, Introduction { shown, answered, .. }: &Introduction) -> bool {
+        let Some((noted, at)) = &self.former else { return false };
+        judge(noted, shown, answered.since(*at)).is_of_same_history()
     }
 
     fn generation(&self, shown: &Shown) -> ServerGeneration {
@@ -191,6 +205,11 @@ impl Identity {
             state.note(introduction);
             drop(state);
             report.send(server);
+            return Ok(self.generation(shown));
+        }
+        if state.noted.is_none() && self.is_succeeded_by(introduction) {
+            state.known = Some(found.into());
+            state.note(introduction);
             return Ok(self.generation(shown));
         }
         let is_proven = judgement == Judgement::Continued;
@@ -441,6 +460,22 @@ mod tests {
 
     fn meet(identity: &Identity, introduction: &Introduction) -> Result<ServerGeneration, Refusal> {
         identity.admit(&server(), introduction.shown.run_id.as_deref(), introduction)
+    }
+
+    #[test]
+    fn expected_server_may_be_another_replica_of_the_one_before() {
+        // Its history ends before or after what was noted; it is another one.
+        for (history, is_met) in [(("X", 101), true), (("X", 74), true), (("W", 101), false)] {
+            let noted = (master("old", "X", 100, NONE, at(0)).shown.noted().unwrap(), at(0));
+            let identity = Identity::of(IdentityKind::Run, Some("listed")).after(Some(noted));
+            let met = meet(&identity, &master("found", "Y", 200, history, at(1)));
+            assert_eq!(met.is_ok(), is_met, "{history:?}");
+            let belongs = if is_met { "found" } else { "listed" };
+            assert_eq!(identity.known().as_deref(), Some(belongs));
+            // From then on it is the only one.
+            let other = meet(&identity, &master("third", "Z", 200, ("X", 101), at(2)));
+            assert_eq!(other.is_err(), is_met, "{history:?}");
+        }
     }
 
     #[test]

@@ -40,8 +40,10 @@ pub use replica_clocks::{ReplicaAddresses, ServerClock};
 pub use settings::NodeSettings;
 pub use watch_registry::{RelocatableWatch, WatchRegistry};
 
+use crate::connection::history::Noted;
 use crate::connection::{
-    AcknowledgedConnection, ConnectionPool, Dialer, NeededReplicas, ReplicaCount, SharedConnection,
+    AcknowledgedConnection, ConnectionPool, Dialer, Identity, NeededReplicas, ReplicaCount,
+    SharedConnection,
 };
 use crate::format::{Format, without_own_subscription};
 use crate::pubsub::Subscriber;
@@ -258,9 +260,14 @@ impl Node {
         self.inner.dialer.identity()?.known()
     }
 
-    /// Whether this server is proven to continue the data of the one of `former`, until `by`.
-    pub(crate) fn continues(&self, former: &Self, by: Moment) -> bool {
-        self.inner.dialer.continues(&former.inner.dialer, by)
+    /// What the server last showed of its data's history, and when.
+    pub(crate) fn noted(&self) -> Option<(Noted, Moment)> {
+        self.inner.dialer.identity().and_then(Identity::noted)
+    }
+
+    /// Whether this server shows until `by` that it was a replica of the one that has shown this.
+    pub(crate) fn succeeds(&self, noted: &(Noted, Moment), by: Moment) -> bool {
+        self.inner.dialer.succeeds(noted, by)
     }
 
     /// The server, as it is called in messages.

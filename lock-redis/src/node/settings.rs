@@ -6,6 +6,7 @@ use super::heartbeat::Heartbeat;
 use super::replica_clocks::{ReplicaAddresses, ReplicaClocks};
 use super::restart_grace::RestartGrace;
 use super::{Node, NodeInner, RequestMode};
+use crate::connection::history::Noted;
 use crate::connection::{
     Address, AddressMap, ConnectionPool, CredentialsSource, Dialer, Endpoint, Identity,
     IdentityKind, Login, PasswordSource, PoolThread, ReplicaCount, Server, SharedConnection,
@@ -14,7 +15,7 @@ use crate::connection::{
 use crate::format::Format;
 use crate::pubsub::{Subscriber, Tracking};
 use crate::url;
-use lock_core::{ClientId, Clock, Config, Context, Error, Notices};
+use lock_core::{ClientId, Clock, Config, Context, Error, Moment, Notices};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -130,23 +131,23 @@ impl NodeSettings {
     /// The same, where the server is a master for as long as others hold it for one: each
     /// connection begins with the questions which server answers and whether it is a master, and
     /// [`Node::retire`] ends them all. It is refused unless its `run_id` is this one, or that of
-    /// the first that answered. Its replicas are reached through `map`. Where it cannot be connected
-    /// to, the error ends with `advice`.
+    /// the first that answered, or it was a replica of the one that has shown `former`. Its replicas
+    /// are reached through `map`. Where it cannot be connected to, the error ends with `advice`.
     ///
     /// # Errors
     ///
     /// The same.
-    pub fn master_on(
+    pub(crate) fn master_on(
         &self,
-        host: &str,
-        port: u16,
+        at: &Address,
         run_id: Option<&str>,
+        former: Option<(Noted, Moment)>,
         replicas: ReplicaCount,
         map: Arc<AddressMap>,
         advice: String,
     ) -> Result<Node, Error> {
-        let identity = Identity::of(IdentityKind::Run, run_id);
-        let dialer = self.dialer(Endpoint::tcp(host, port))?.advising(advice);
+        let identity = Identity::of(IdentityKind::Run, run_id).after(former);
+        let dialer = self.dialer(Endpoint::tcp(&at.host, at.port))?.advising(advice);
         self.node(dialer.retirable().identified(identity), Some(replicas), None, map)
     }
 

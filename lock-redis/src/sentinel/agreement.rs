@@ -16,7 +16,7 @@ pub(super) struct Agreement {
     pub(super) by_majority: bool,
     /// Whether they are of another deployment than those before, which are gone.
     pub(super) are_others: bool,
-    /// Whether the server itself was found to continue the data of the known master.
+    /// Whether the server itself showed that it was a replica of the known master.
     pub(super) is_proven: bool,
     /// How many replicas may be promoted: those that at least one of the sentinels has heard and
     /// does not hold for down.

@@ -11,6 +11,7 @@ use super::recent_releases::RecentReleases;
 use super::sentinel_set::{PresentMaster, SentinelSet};
 use super::succession::{Claim, Succession};
 use super::watcher_signal::WatcherSignal;
+use crate::connection::history::Noted;
 use crate::connection::single_flight::{
     Flight, FlightLeader, FlightResult as Outcome, SingleFlight,
 };
@@ -85,6 +86,8 @@ struct Pace {
 #[derive(Default)]
 struct State {
     present: Option<Arc<Master>>,
+    /// What the last master before it showed that was met.
+    former: Option<(Noted, Moment)>,
     replicas: Option<u32>,
     /// Whether the sentinels have yet to hear a replica.
     has_unheard: bool,
@@ -310,8 +313,8 @@ impl MasterTracker {
         }
     }
 
-    /// Finds out whether a server that no sentinel has listed as a replica continues the data of
-    /// the known master, by what it shows itself.
+    /// Finds out whether a server that no sentinel has listed as a replica was one of the known
+    /// master, or, where that was never met, of the one before it, by what it shows itself.
     fn examine(&self, agreement: Agreement, by: Moment) -> Agreement {
         let state = self.state.lock();
         let present = state.present.clone().filter(|it| {
@@ -319,16 +322,17 @@ impl MasterTracker {
                 && !it.is_restarted(&agreement)
                 && state.succession.claim(&agreement) == Claim::Unknown
         });
+        let noted = present.and_then(|it| it.node.noted().or_else(|| state.former.clone()));
         drop(state);
-        let Some(present) = present else { return agreement };
-        let (Address { host, port }, advice) = self.sentinel_set.reach(&agreement);
+        let Some(noted) = noted else { return agreement };
+        let (at, advice) = self.sentinel_set.reach(&agreement);
         let unused: ReplicaCount = Arc::new(|| Ok(0));
         let run_id = agreement.run_id.as_deref();
         let map = self.sentinel_set.addresses();
-        let Ok(found) = self.settings.master_on(&host, port, run_id, unused, map, advice) else {
+        let Ok(found) = self.settings.master_on(&at, run_id, None, unused, map, advice) else {
             return agreement;
         };
-        let is_proven = found.continues(&present.node, by);
+        let is_proven = found.succeeds(&noted, by);
         let identity = found.identity().map(|id| id.to_string()).filter(|_| is_proven);
         found.retire();
         Agreement { is_proven, run_id: identity.or(agreement.run_id), ..agreement }
@@ -385,15 +389,18 @@ impl MasterTracker {
             },
             None => agreement.run_id.clone(),
         };
-        let (Address { host, port }, advice) = self.sentinel_set.reach(agreement);
+        let (at, advice) = self.sentinel_set.reach(agreement);
         let tracker = Weak::clone(&self.this);
         let count: ReplicaCount = Arc::new(move || {
             let known = tracker.upgrade().and_then(|tracker| tracker.replicas());
             let unknown = "no sentinel has said how many replicas there are";
             known.ok_or_else(|| Error::unavailable(unknown))
         });
-        let (run_id, map) = (run_id.as_deref(), self.sentinel_set.addresses());
-        let node = self.settings.master_on(&host, port, run_id, count, map, advice);
+        let noted = state.present.as_ref().and_then(|present| present.node.noted());
+        state.former = noted.or_else(|| state.former.take());
+        let (run_id, former) = (run_id.as_deref(), state.former.clone());
+        let map = self.sentinel_set.addresses();
+        let node = self.settings.master_on(&at, run_id, former, count, map, advice);
         let node = node.map_err(Failure::Refused)?;
         // A waiter asks for nothing that could fail.
         let signal_to_watcher = Arc::clone(&self.signal_to_watcher);

@@ -10,7 +10,7 @@ pub(crate) use credentials::{CredentialsSource, PasswordSource};
 pub(crate) use handshake::{Login, Requirement};
 
 use super::endpoint::{Endpoint, connect_to_socket};
-use super::history::{Judgement, Shown, judge};
+use super::history::{Noted, Shown, judge};
 use super::shutdown::ShutdownRegistry;
 use super::tls::{self, Tls};
 use super::{
@@ -130,14 +130,11 @@ impl Dialer {
         Self { identity: Some(identity), ..self }
     }
 
-    /// Whether the server is proven to continue the data of this former one, as far as that has
-    /// shown them, by a connection that is made until `by`.
-    pub(crate) fn continues(&self, former: &Self, by: Moment) -> bool {
-        let noted = former.identity.as_ref().and_then(Identity::noted);
-        let shown = noted.is_some().then(|| self.show(by)).flatten();
-        let (Some((noted, at)), Some(shown)) = (noted, shown) else { return false };
-        let judgement = judge(&noted, &shown, self.clock.now().since(at));
-        matches!(judgement, Judgement::Same | Judgement::Continued)
+    /// Whether the server shows that it belongs to the one that has shown this at that time, by a
+    /// connection that is made until `by`: see [`Judgement::is_of_same_history`].
+    pub(crate) fn succeeds(&self, (noted, at): &(Noted, Moment), by: Moment) -> bool {
+        let Some(shown) = self.show(by) else { return false };
+        judge(noted, &shown, self.clock.now().since(*at)).is_of_same_history()
     }
 
     fn show(&self, by: Moment) -> Option<Shown> {
