@@ -94,8 +94,9 @@ impl Quorum {
         outcomes: &[Option<Result<NodeRenewal, Failure>>],
     ) -> Result<Renewal, Failure> {
         let state = state_of(one);
-        let decided = majority::renewed(&answered(outcomes), || stands(one), true);
+        // First: an older vote that ends in between must not leave the new ones uncounted.
         state.inspect(|state| state.count_votes());
+        let decided = majority::renewed(&answered(outcomes), || stands(one), true);
         if let (Some(Renewal::Gone), Some(state)) = (decided, state) {
             self.release_rest(state);
         }

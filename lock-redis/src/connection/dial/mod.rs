@@ -17,7 +17,7 @@ use super::{
     Connection, ConnectionLike, HISTORY, Identity, Introduction, Server, ServerGeneration,
     Transport,
 };
-use lock_core::backend::{Failure, no_descriptor, no_thread};
+use lock_core::backend::{Backoff, Failure, no_descriptor, no_thread};
 use lock_core::{Clock, Error, Moment};
 use resolve::{LookUpError, Resolver};
 use socket2::{SockRef, TcpKeepalive};
@@ -60,7 +60,11 @@ pub(crate) struct Dialer {
 /// How often a connection is made anew where it leads to a replica, or to a server that reads its
 /// data: behind something that balances connections over a master and its replicas, the next one
 /// may lead to the master.
-const DIALS: usize = 16;
+const DIALS: u32 = 16;
+/// How many of them are made at once; the others after pauses, which double.
+const DIALS_AT_ONCE: u32 = 8;
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 
 /// Why there is no connection.
 enum NotDialed {
@@ -212,12 +216,15 @@ impl Dialer {
     /// with [`Failure::NotSent`] otherwise.
     pub(crate) fn dial(&self, by: Moment) -> Result<Connection, Failure> {
         let by = by.min(self.clock.now() + self.timeouts.connect);
-        let mut dials = 1;
+        let (mut dials, mut pauses) = (1, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
         loop {
             match self.dial_once(Requirement::Usable, by) {
                 Ok(connection) => return Ok(connection),
                 Err(NotDialed::Elsewhere(_)) if dials < DIALS && self.clock.now() < by => {
                     dials += 1;
+                    if dials > DIALS_AT_ONCE {
+                        self.clock.wait(&Arc::default(), by.min(self.clock.now() + pauses.next()));
+                    }
                 }
                 Err(NotDialed::Elsewhere(failure) | NotDialed::Failed(failure)) => {
                     return Err(failure);

@@ -7,7 +7,11 @@ use crate::node::replica_clocks::{Lead, ListedReplica, PART_OF_LEASE, WRONG};
 use lock_core::FindingLevel::{Danger, Warning};
 use lock_core::backend::Failure;
 use lock_core::{Finding, FindingLevel, Moment, Replicas};
+use std::fmt;
 use std::time::Duration;
+
+/// The finding about the clock of a replica.
+const REPLICA_CLOCK: &str = "replica_clock";
 
 /// A replica acknowledges once a second, so this many seconds are no lag.
 const NO_LAG: u64 = 1;
@@ -119,27 +123,34 @@ impl Examination<'_> {
     }
 
     /// The clocks of the replicas: leases are replicated as times of day.
-    pub(super) fn examine_replica_clocks(&mut self, by: Moment) -> Result<(), Failure> {
-        if self.facts.field("role") == Some("master") {
-            for (address, lead) in self.node.inner.replica_clocks.survey(by)? {
-                let finding = self.judge_replica_clock(&address, lead);
-                self.findings.push(finding);
-            }
+    pub(super) fn examine_replica_clocks(&mut self, by: Moment) {
+        if self.facts.field("role") != Some("master") {
+            return;
         }
-        Ok(())
+        let leads = self.node.inner.replica_clocks.survey(by).unwrap_or_else(|failure| {
+            let server = self.node.server().to_string();
+            let unknown = Self::unknown_replica_clock(&server, &failure);
+            self.findings.push(unknown);
+            Vec::new()
+        });
+        for (address, lead) in leads {
+            let finding = self.judge_replica_clock(&address, lead);
+            self.findings.push(finding);
+        }
+    }
+
+    fn unknown_replica_clock(subject: impl fmt::Display, failure: &Failure) -> Finding {
+        let seen = format!("its clock could not be asked for: {}", failure.error());
+        Finding::new(FindingLevel::Unknown, REPLICA_CLOCK, subject, seen).remedy(
+            "let this user reach it from here, or make sure that it is synchronised: one that is \
+             ahead ends leases early after a failover",
+        )
     }
 
     fn judge_replica_clock(&self, address: &Address, lead: Lead) -> Finding {
-        const ID: &str = "replica_clock";
         let lead = match lead {
             Ok(lead) => lead,
-            Err(failure) => {
-                let seen = format!("its clock could not be asked for: {}", failure.error());
-                return Finding::new(FindingLevel::Unknown, ID, address, seen).remedy(
-                    "let this user reach it from here, or make sure that it is synchronised: one \
-                     that is ahead ends leases early after a failover",
-                );
-            }
+            Err(failure) => return Self::unknown_replica_clock(address, &failure),
         };
         let time = Duration::from_micros(lead.ahead.unsigned_abs());
         let seen = match lead.ahead {
@@ -159,8 +170,8 @@ impl Examination<'_> {
         let level = match certain {
             _ if certain > lease / PART_OF_LEASE => Danger,
             _ if certain > WRONG => Warning,
-            _ => return Finding::ok(ID, address, seen),
+            _ => return Finding::ok(REPLICA_CLOCK, address, seen),
         };
-        Finding::new(level, ID, address, seen).why(why).remedy(SYNCHRONISE)
+        Finding::new(level, REPLICA_CLOCK, address, seen).why(why).remedy(SYNCHRONISE)
     }
 }
