@@ -318,8 +318,8 @@ impl State {
             && self.running.as_ref().is_none_or(|running| running.run_id != *run_id)
         {
             self.running = shown.uptime.map(|uptime| {
-                // Both ends are whole seconds: it may be one less. It may have been read at the very
-                // end of the time that the answer took.
+                // Both ends are whole seconds: it may be one less. It may have been read at the end
+                // of the time that the answer took.
                 let uptime = u64::try_from(uptime.saturating_sub(1)).unwrap_or(0);
                 let uptime = Duration::from_secs(uptime);
                 Running { run_id: run_id.clone(), at: *answered, uptime }

@@ -131,8 +131,9 @@ impl NodeSettings {
     /// The same, where the server is a master for as long as others hold it for one: each
     /// connection begins with the questions which server answers and whether it is a master, and
     /// [`Node::retire`] ends them all. It is refused unless its `run_id` is this one, or that of
-    /// the first that answered, or it was a replica of the one that has shown `former`. Its replicas
-    /// are reached through `map`. Where it cannot be connected to, the error ends with `advice`.
+    /// the first that answered, or it was a replica of the one that has shown `former`. Its
+    /// replicas are reached through `map`. Where it cannot be connected to, the error ends with
+    /// `advice`.
     ///
     /// # Errors
     ///
