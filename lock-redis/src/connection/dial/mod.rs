@@ -217,17 +217,27 @@ impl Dialer {
     pub(crate) fn dial(&self, by: Moment) -> Result<Connection, Failure> {
         let by = by.min(self.clock.now() + self.timeouts.connect);
         let (mut dials, mut pauses) = (1, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
+        let mut refusal = None;
         loop {
             match self.dial_once(Requirement::Usable, by) {
                 Ok(connection) => return Ok(connection),
-                Err(NotDialed::Elsewhere(_)) if dials < DIALS && self.clock.now() < by => {
+                Err(NotDialed::Elsewhere(failure)) => {
                     dials += 1;
-                    if dials > DIALS_AT_ONCE {
-                        self.clock.wait(&Arc::default(), by.min(self.clock.now() + pauses.next()));
+                    let is_paced = dials > DIALS_AT_ONCE;
+                    let pause = if is_paced { pauses.next() } else { Duration::ZERO };
+                    let next = self.clock.now() + pause;
+                    if dials > DIALS || next >= by {
+                        return Err(failure);
                     }
+                    if is_paced {
+                        self.clock.wait(&Arc::default(), next);
+                    }
+                    refusal = Some(failure);
                 }
-                Err(NotDialed::Elsewhere(failure) | NotDialed::Failed(failure)) => {
-                    return Err(failure);
+                Err(NotDialed::Failed(failure)) => {
+                    // What a server has said says more than a time-out does.
+                    let is_late = self.clock.now() >= by;
+                    return Err(refusal.filter(|_| is_late).unwrap_or(failure));
                 }
             }
         }
