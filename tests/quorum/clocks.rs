@@ -163,6 +163,10 @@ fn wrong_clock_is_named_and_leaves_nothing_behind() {
         });
         quorum.servers[0].resume();
         clock.set(ahead);
+        // Until it answers again it seems dead, and its vote is not waited for.
+        eventually("the first server is back", SOON, || {
+            lock.try_lock().ok().flatten().map(|guard| guard.unlock().unwrap())
+        });
         lock_and_unlock(&client, "a", 5);
         quorum.servers[2].kill();
         lock_and_unlock(&client, "a", 5);
