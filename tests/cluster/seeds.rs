@@ -75,7 +75,7 @@ fn dead_address_votes_for_the_cluster_that_its_name_leads_to() {
         let error = client(free_port()).mutex("lock:{c}").unwrap().try_lock().unwrap_err();
         assert!(error.to_string().contains("is the node x"), "{error}");
     }
-    // A cluster alone is followed, whoever does not answer.
+    // A cluster alone is followed, whichever addresses do not answer.
     let alone = client_of(&[free_port(), dead, other.port()], SETTINGS);
     turn(&alone, "lock:{a}");
 }

@@ -201,7 +201,7 @@ fn switch_message_of_unanswering_sentinel_counts() {
     assert_eq!(connections(&new), 0);
     far.announce(old.port(), new.port());
     await_move(&lock, &new);
-    // A sentinel that has not heard of the failover leads nobody back.
+    // A sentinel that has not heard of the failover leads no client back.
     near.announce(new.port(), old.port());
     near.tell();
     always("it stays there", Duration::from_secs(1), || {

@@ -53,7 +53,7 @@ enum Listed {
     Successor,
     /// Another server at the address of the successor.
     Other,
-    Nobody,
+    NoServer,
 }
 
 #[test]
@@ -63,8 +63,8 @@ fn only_a_listed_replica_takes_the_masters_place_at_once() {
         (Listed::Successor, Word::NotYet),
         (Listed::Other, Word::Identified),
         (Listed::Other, Word::NotYet),
-        (Listed::Nobody, Word::Identified),
-        (Listed::Nobody, Word::NotYet),
+        (Listed::NoServer, Word::Identified),
+        (Listed::NoServer, Word::NotYet),
     ] {
         let what = format!("{listed:?}, {word:?}");
         let [old, new] = [(); 2].map(|()| RedisServer::start());
@@ -73,7 +73,7 @@ fn only_a_listed_replica_takes_the_masters_place_at_once() {
         let replica = match listed {
             Listed::Successor => Some(run_id(&new)),
             Listed::Other => Some(run_id(&new).chars().rev().collect()),
-            Listed::Nobody => None,
+            Listed::NoServer => None,
         };
         sentinel.list_replicas(&replica.map(|id| (new.port(), id)).into_iter().collect::<Vec<_>>());
         let (client, told) = client(&sentinel.url());
