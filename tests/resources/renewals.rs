@@ -136,9 +136,11 @@ fn ten_thousand_locks_stay_held(leases: u32) {
     assert!(guards.iter().all(|guard| guard.state() == GuardState::Held));
     assert_eq!(threads.iter().filter(|name| name.contains("timer")).count(), 1, "{threads:?}");
     assert_eq!(threads.iter().filter(|name| name.contains("renew")).count(), 1, "{threads:?}");
-    // Where an answer takes more than 20 ms, up to three spare workers renew meanwhile.
-    let spares = threads.iter().filter(|name| name.contains("spare")).count();
-    assert!(spares <= 3 && threads.len() - spares <= 5, "{threads:?}");
+    // Where an answer takes more than 20 ms, up to three spare workers renew meanwhile, and a
+    // passing task reads late replies.
+    let count = |part| threads.iter().filter(|name| name.contains(part)).count();
+    let (spares, tasks) = (count("spare"), count("-task"));
+    assert!(spares <= 3 && tasks <= 1 && threads.len() - spares - tasks <= 5, "{threads:?}");
     drop(guards); // which does not wait for the answers
     client.wait_for_cleanup(scaled(Duration::from_secs(10))).unwrap();
     assert_eq!(probe.keys("many:*"), Vec::<String>::new());
