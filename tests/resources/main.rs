@@ -10,6 +10,9 @@ mod backend_drop;
 // The intervals of renewals, many locks at once, and the cost of the watchdog.
 mod renewals;
 
+// Losses among a hundred thousand held locks.
+mod many_losses;
+
 // Threads and connections of a dropped client.
 mod client_threads;
 

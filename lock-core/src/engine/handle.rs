@@ -40,7 +40,7 @@ impl EngineHandle {
     fn end(&self) {
         // What was detached and never unlocked cannot be reached any more.
         let detached = std::mem::take(&mut *self.detached.lock());
-        for Detached { acquisition, .. } in detached {
+        for Detached { acquisition, .. } in detached.into_values().flatten() {
             if !mutant("end_forgets_detached")
                 && let Some(now) = self.mark_released(&acquisition)
             {

@@ -123,11 +123,11 @@ impl Engine {
         let is_left_over =
             cause != LossCause::Gone && (may_be_there || cause == LossCause::HolderEnded);
         drop(inner);
-        state.set_lost(acquisition);
+        lock.set_lost(&mut state, acquisition);
         self.arm_for_lost(lock, &mut state, self.clock.now());
         drop(state);
         if acquisition.holder.has_ended() {
-            self.drop_detached(slice::from_ref(acquisition));
+            self.drop_detached(lock, slice::from_ref(acquisition));
         }
         // Also if the store says that it is gone: a copy of the first request may be under way.
         // A writer may be kept by the reads of its thread, and of several permits some may be left.

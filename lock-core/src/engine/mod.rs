@@ -56,6 +56,7 @@ use local_queue::{LocalLock, Registry, Scope, Sharing};
 use recheck::Recheck;
 use renewal::{RenewalHandler, Timer, Workers};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -73,12 +74,10 @@ pub(crate) struct Engine {
     next_scope: AtomicU64,
     /// Whether there was ever a lock that is no mutex.
     uses_kinds: AtomicBool,
-    /// Whether there was ever a fair one.
-    uses_fair: AtomicBool,
     registry: Arc<Registry>,
-    /// Holds without a guard, oldest first. They keep their lock alive until their thread ends
-    /// them.
-    detached: Mutex<Vec<Detached>>,
+    /// Holds without a guard, by their lock, oldest first. They keep that alive until their thread
+    /// ends them.
+    detached: Mutex<DetachedHolds>,
     timer: Arc<Timer>,
     workers: Arc<Workers>,
     this: Weak<Self>,
@@ -92,6 +91,13 @@ pub(crate) struct Engine {
 
 /// Of how many numbers of permits a client remembers that it told of them.
 const OTHER_LIMITS: usize = 1_000;
+
+/// By the address of the lock, which each of them keeps alive.
+type DetachedHolds = HashMap<usize, Vec<Detached>>;
+
+fn address_of(lock: &Arc<LocalLock>) -> usize {
+    Arc::as_ptr(lock).addr()
+}
 
 /// A hold without a guard, and the thread that may end it.
 struct Detached {
@@ -178,7 +184,6 @@ impl Engine {
                 next_owner: AtomicU64::new(1),
                 next_scope: AtomicU64::new(1),
                 uses_kinds: AtomicBool::new(false),
-                uses_fair: AtomicBool::new(false),
                 registry: Arc::new(Registry::new(Arc::clone(&origin), sharing)),
                 detached: Mutex::default(),
                 timer: Arc::new(timer),
@@ -213,27 +218,7 @@ impl Engine {
         if name.kind() != LockKind::Mutex {
             self.uses_kinds.store(true, Ordering::Relaxed);
         }
-        if name.kind() == LockKind::Fair {
-            self.uses_fair.store(true, Ordering::Relaxed);
-        }
         self.registry.get(name, scope).ok_or_else(|| forked().on(name))
-    }
-
-    /// What several holders do not share, under these names.
-    fn unshared_locks(&self, names: &[LockName]) -> Vec<Arc<LocalLock>> {
-        // Of a fair lock each thread has its own, which only a look at all finds.
-        if self.uses_fair.load(Ordering::Relaxed) {
-            let mut locks = self.registry.all();
-            locks.retain(|lock| {
-                let is_it = |name: &LockName| name.as_str() == lock.name.as_str();
-                !lock.name.kind().is_shared() && names.iter().any(is_it)
-            });
-            return locks;
-        }
-        let kinds = [LockKind::Mutex, LockKind::Write];
-        let kinds = &kinds[..if self.uses_kinds() { 2 } else { 1 }];
-        let all = names.iter().flat_map(|name| kinds.iter().map(|kind| name.of_kind(*kind)));
-        all.filter_map(|name| self.registry.find(&name, Scope::CLIENT)).collect()
     }
 
     /// Whether there was ever a lock that is no mutex: quick locks look for none then.
@@ -336,8 +321,7 @@ impl Engine {
         if !name.kind().is_apart() {
             return self.registry.find(name, Scope::CLIENT).map_or(0, |lock| lock.waiting());
         }
-        let locks = self.registry.all().into_iter().filter(|lock| lock.name == *name);
-        locks.map(|lock| lock.waiting()).sum()
+        self.registry.apart(name).iter().map(|lock| lock.waiting()).sum()
     }
 
     /// Leaves a hold with the calling thread, without a guard; alone, or as a part of a `whole`.
@@ -353,15 +337,23 @@ impl Engine {
         }
         let (lock, acquisition) = (Arc::clone(lock), Arc::clone(acquisition));
         let hold = Detached { thread, lock, acquisition, whole };
-        self.detached.lock().push(hold);
+        let mut detached = self.detached.lock();
+        let of_lock = detached.entry(address_of(&hold.lock)).or_insert_with(|| Vec::with_capacity(1));
+        of_lock.push(hold);
     }
 
     /// Forgets the holds on these: their threads have ended, and no other can end them.
-    fn drop_detached(&self, acquisitions: &[Arc<Acquisition>]) {
+    fn drop_detached(&self, lock: &Arc<LocalLock>, acquisitions: &[Arc<Acquisition>]) {
         let is_left = |it: &mut Detached| {
             acquisitions.iter().any(|acquisition| Arc::ptr_eq(&it.acquisition, acquisition))
         };
-        let abandoned: Vec<_> = self.detached.lock().extract_if(.., is_left).collect();
+        let mut detached = self.detached.lock();
+        let Entry::Occupied(mut of_lock) = detached.entry(address_of(lock)) else { return };
+        let abandoned: Vec<_> = of_lock.get_mut().extract_if(.., is_left).collect();
+        if of_lock.get().is_empty() {
+            of_lock.remove();
+        }
+        drop(detached);
         drop(abandoned); // outside the mutex: dropping a lock takes others
     }
 
@@ -376,11 +368,15 @@ impl Engine {
         let mut detached = self.detached.lock();
         let is_it = |it: &Detached| {
             (it.thread == thread || mutant("unlock_ends_anothers_detached_hold"))
-                && Arc::ptr_eq(&it.lock, lock)
                 && it.whole.as_ref().map(|whole| whole.number) == whole
         };
-        let at = detached.iter().rposition(is_it)?;
-        let hold = detached.remove(at);
+        let Entry::Occupied(mut of_lock) = detached.entry(address_of(lock)) else { return None };
+        self.registry.note_visits(of_lock.get().len());
+        let at = of_lock.get().iter().rposition(is_it)?;
+        let hold = of_lock.get_mut().remove(at);
+        if of_lock.get().is_empty() {
+            of_lock.remove();
+        }
         drop(detached);
         Some(hold.acquisition)
     }
@@ -394,7 +390,8 @@ impl Engine {
         of: &str,
     ) -> Option<u64> {
         let detached = self.detached.lock();
-        let ours = detached.iter().filter(|it| it.thread == thread && Arc::ptr_eq(&it.lock, lock));
+        let ours = detached.get(&address_of(lock)).into_iter().flatten();
+        let ours = ours.filter(|it| it.thread == thread);
         let wholes = ours.filter_map(|it| it.whole.as_ref().filter(|whole| *whole.of == *of));
         wholes.map(|whole| whole.number).max()
     }

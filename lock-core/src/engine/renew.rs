@@ -15,7 +15,6 @@ use crate::loss::LossCause;
 use crate::name::LockName;
 use crate::replication::Replication;
 use crate::sync::mutant;
-use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +46,12 @@ enum CheckResult {
     Released,
 }
 
+/// Whether the store reported a change while a renewal was under way, perhaps behind it.
+enum StoreChange {
+    None,
+    Reported,
+}
+
 impl RenewalHandler for Engine {
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
         let fired = lock.lock().timer.take();
@@ -57,7 +62,12 @@ impl RenewalHandler for Engine {
         self.renewal_due(lock, now)
     }
 
-    fn renewal_answered(&self, job: &RenewalJob, sent: Moment, answer: Result<Renewal, Error>) {
+    fn renewal_answered(
+        &self,
+        job: &RenewalJob,
+        sent: Moment,
+        answer: Result<Renewal, Error>,
+    ) -> Option<RenewalJob> {
         let RenewalJob { lock, acquisition, lease, extension, .. } = job;
         let answer = answer.and_then(|it| weigh_renewal(&self.events, acquisition, it));
         let result = match answer {
@@ -82,9 +92,11 @@ impl RenewalHandler for Engine {
                 Err(error)
             }
         };
+        let has_changed = matches!(result, Ok(StoreChange::Reported));
         if let Some(extension) = extension {
-            extension.answer(result);
+            extension.answer(result.map(drop));
         }
+        has_changed.then(|| self.renewal_of_changed(Arc::clone(lock), self.clock.now())).flatten()
     }
 
     fn cleanup_failed(&self, lock: &LockName, error: Error) {
@@ -143,7 +155,7 @@ impl Engine {
         let abandoned = state.take_abandoned();
         if !abandoned.is_empty() {
             drop(state);
-            self.drop_detached(&abandoned);
+            self.drop_detached(&lock, &abandoned);
             state = lock.lock();
         }
         self.arm_for_lost(&lock, &mut state, now);
@@ -182,21 +194,27 @@ impl Engine {
         if self.is_forked() {
             return;
         }
+        let kinds = self.uses_kinds();
+        // The store says which name has changed, and not of which kind the lock was.
+        let of_name = |name| self.registry.exclusive(name, kinds);
         let locks = match names {
-            // The store says which name has changed, and not of which kind the lock was.
-            Some(names) => self.unshared_locks(names),
+            Some(names) => names.iter().flat_map(of_name).collect(),
             None => self.registry.all(),
         };
         let (now, mut jobs) = (self.clock.now(), Vec::new());
         for lock in locks {
-            if lock.lock().current().is_some_and(|acquisition| acquisition.make_due(now)) {
-                jobs.extend(self.renewal_due(lock, now));
-            }
+            jobs.extend(self.renewal_of_changed(lock, now));
             if jobs.len() == RENEW_BATCH {
                 self.workers.renew(&mut jobs);
             }
         }
         self.workers.renew(&mut jobs);
+    }
+
+    /// The renewal of what the store says has changed. If one is under way, that is followed by it.
+    fn renewal_of_changed(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
+        let is_due = lock.lock().current().is_some_and(|acquisition| acquisition.make_due(now));
+        is_due.then(|| self.renewal_due(lock, now)).flatten()
     }
 
     /// By how much earlier a lease ends on a replica that may take its master's place.
@@ -260,7 +278,7 @@ impl Engine {
         sent: Moment,
         lease: LeaseTime,
         by_timer: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<StoreChange, Error> {
         let lead = self.replica_lead(&acquisition.name, lease, acquisition.replication);
         let mut state = lock.lock();
         let mut inner = acquisition.lock();
@@ -300,11 +318,8 @@ impl Engine {
         let _armed = self.timer.arm(lock, &mut state, now, next);
         drop(state);
         self.shorten_if_lead_grew(acquisition, lease, lead);
-        if changed {
-            self.renew_now(Some(slice::from_ref(&acquisition.name)));
-        }
         self.events.emit(|| Event::Renewed { lock: acquisition.name.clone(), left });
-        Ok(())
+        Ok(if changed { StoreChange::Reported } else { StoreChange::None })
     }
 
     fn renewal_failed(

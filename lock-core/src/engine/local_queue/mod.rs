@@ -155,6 +155,7 @@ impl LocalLock {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, LocalLockState> {
+        self.registry.note_visits(1);
         self.state.lock()
     }
 
@@ -223,8 +224,21 @@ impl LocalLock {
             state.fairness.release_heard(); // a client that watches hears of its own release, too
         }
         if state.current.take_if(|it| Arc::ptr_eq(it, acquisition)).is_some() {
+            self.registry.free(self);
             let Sharing { hand_off, counts_waiters } = self.sharing();
             state.fairness.released(timing, hand_off, counts_waiters);
+            state.wake_head();
+        }
+    }
+
+    /// Keeps a lost acquisition apart, so that other threads may ask the store for the lock.
+    pub(crate) fn set_lost(&self, state: &mut LocalLockState, acquisition: &Arc<Acquisition>) {
+        if let Some(lost) = state.current.take_if(|it| Arc::ptr_eq(it, acquisition)) {
+            self.registry.free(self);
+            if (lost.holds() > 0 || mutant("ended_hold_is_set_aside")) && !lost.holder.has_ended() {
+                state.rare().lost.push(lost);
+            }
+            state.fairness.forget();
             state.wake_head();
         }
     }
@@ -265,17 +279,6 @@ impl LocalLockState {
     /// The acquisition of the thread of this client that holds the lock.
     pub(crate) fn current(&self) -> Option<&Arc<Acquisition>> {
         self.current.as_ref()
-    }
-
-    /// Keeps a lost acquisition apart, so that other threads may ask the store for the lock.
-    pub(crate) fn set_lost(&mut self, acquisition: &Arc<Acquisition>) {
-        if let Some(lost) = self.current.take_if(|it| Arc::ptr_eq(it, acquisition)) {
-            if (lost.holds() > 0 || mutant("ended_hold_is_set_aside")) && !lost.holder.has_ended() {
-                self.rare().lost.push(lost);
-            }
-            self.fairness.forget();
-            self.wake_head();
-        }
     }
 
     /// Takes out lost acquisitions of threads that have ended: no other thread can end their holds.

@@ -1,7 +1,7 @@
 //! [`Registry`]: the local locks of a client, by name.
 
 use super::{LocalLock, Sharing};
-use crate::name::{LockName, NameMap};
+use crate::name::{LockKind, LockName, NameMap};
 use crate::process::Origin;
 use crate::sync::mutant;
 use crate::sync::{Mutex, MutexGuard};
@@ -32,8 +32,6 @@ impl Scope {
     }
 }
 
-type LocksInUse = NameMap<(LockName, Scope), Weak<LocalLock>>;
-
 /// The names in use: those of which there is a handle, a guard, a timer or a waiter.
 ///
 /// In a forked child there are none: a thread of the parent may have had the mutex at the fork.
@@ -43,11 +41,112 @@ pub(crate) struct Registry {
     pub(super) sharing: Sharing,
     /// Random, so that clients do not renew in step.
     pub(super) phase: u64,
+    /// How often locks were looked at.
+    #[cfg(test)]
+    pub(crate) visits: std::sync::atomic::AtomicUsize,
+}
+
+/// An index by name: nothing here goes through other names than the one that is asked for, but
+/// [`Registry::all`].
+#[derive(Default)]
+struct LocksInUse {
+    /// Those of [`Scope::CLIENT`].
+    shared: NameMap<LockName, Weak<LocalLock>>,
+    /// Those of threads and guards.
+    apart: NameMap<LockName, ApartLocks>,
+    /// How many those are.
+    apart_count: usize,
+}
+
+/// What the threads and guards of this client have of one name.
+#[derive(Default)]
+struct ApartLocks {
+    all: NameMap<Scope, Weak<LocalLock>>,
+    /// Those that hold a lock that several holders do not share: one, and such as are lost.
+    held: Vec<Weak<LocalLock>>,
+}
+
+impl LocksInUse {
+    fn find(&self, name: &LockName, scope: Scope) -> Option<&Weak<LocalLock>> {
+        match scope {
+            Scope::CLIENT => self.shared.get(name),
+            scope => self.apart.get(name)?.all.get(&scope),
+        }
+    }
+
+    fn insert(&mut self, lock: &Arc<LocalLock>) {
+        let (name, weak) = (lock.name.clone(), Arc::downgrade(lock));
+        if lock.scope == Scope::CLIENT {
+            self.shared.insert(name, weak);
+            return;
+        }
+        let former = self.apart.entry(name).or_default().all.insert(lock.scope, weak);
+        self.apart_count += usize::from(former.is_none());
+    }
+
+    fn remove(&mut self, lock: &LocalLock) {
+        if lock.scope == Scope::CLIENT {
+            self.shared.remove(&lock.name);
+            shrink(&mut self.shared);
+            return;
+        }
+        let Some(apart) = self.apart.get_mut(&lock.name) else { return };
+        self.apart_count -= usize::from(apart.all.remove(&lock.scope).is_some());
+        if apart.all.is_empty() {
+            self.apart.remove(&lock.name);
+            shrink(&mut self.apart);
+        }
+    }
+
+    /// See [`Registry::held`].
+    fn held(&mut self, lock: &Arc<LocalLock>) {
+        if let Some(apart) = self.apart.get_mut(&lock.name) {
+            apart.held.push(Arc::downgrade(lock));
+        }
+    }
+
+    /// See [`Registry::free`].
+    fn free(&mut self, lock: &LocalLock) {
+        if let Some(apart) = self.apart.get_mut(&lock.name) {
+            apart.held.retain(|it| !std::ptr::eq(it.as_ptr(), lock));
+        }
+    }
+
+    /// Whether this one was not replaced since its last handle was dropped.
+    fn has(&self, lock: &LocalLock) -> bool {
+        let found = self.find(&lock.name, lock.scope);
+        found.is_some_and(|found| std::ptr::eq(found.as_ptr(), lock))
+    }
+}
+
+/// Below this capacity a map keeps its memory.
+const SMALL: usize = 1_024;
+
+/// Frees most of the memory of names that are in use no more. Each time as many were removed as are
+/// moved now.
+fn shrink<V>(map: &mut NameMap<LockName, V>) {
+    if map.capacity() > SMALL && map.len() < map.capacity() / 4 {
+        map.shrink_to(map.len() * 2);
+    }
 }
 
 impl Registry {
     pub(crate) fn new(origin: Arc<Origin>, sharing: Sharing) -> Self {
-        Self { locks: Mutex::default(), origin, sharing, phase: fastrand::u64(..) }
+        Self {
+            locks: Mutex::default(),
+            origin,
+            sharing,
+            phase: fastrand::u64(..),
+            #[cfg(test)]
+            visits: Default::default(),
+        }
+    }
+
+    /// Counts the locks that are looked at, for a test of what that depends on.
+    #[inline]
+    pub(in crate::engine) fn note_visits(&self, _count: usize) {
+        #[cfg(test)]
+        self.visits.fetch_add(_count, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// The map; `None` in a forked child.
@@ -58,42 +157,96 @@ impl Registry {
     /// The lock of this name; `None` in a forked child.
     pub(crate) fn get(self: &Arc<Self>, name: &LockName, scope: Scope) -> Option<Arc<LocalLock>> {
         let mut locks = self.lock()?;
-        let key = (name.clone(), scope);
-        if let Some(lock) = locks.get(&key).and_then(Weak::upgrade) {
+        if let Some(lock) = locks.find(name, scope).and_then(Weak::upgrade) {
             return Some(lock);
         }
         let lock = Arc::new(LocalLock::new(name.clone(), scope, Arc::clone(self)));
-        locks.insert(key, Arc::downgrade(&lock));
+        locks.insert(&lock);
         Some(lock)
     }
 
     /// The lock of this name, if it is in use.
     pub(crate) fn find(&self, name: &LockName, scope: Scope) -> Option<Arc<LocalLock>> {
-        self.lock()?.get(&(name.clone(), scope)).and_then(Weak::upgrade)
+        self.lock()?.find(name, scope).and_then(Weak::upgrade)
+    }
+
+    /// Those of this text that one owner holds at a time, of each kind; those of threads and guards
+    /// only while they are held. `kinds`: whether there was ever another than mutexes.
+    pub(crate) fn exclusive(&self, name: &LockName, kinds: bool) -> Vec<Arc<LocalLock>> {
+        let mutex = name.of_kind(LockKind::Mutex);
+        let others = kinds.then(|| [LockKind::Write, LockKind::Fair].map(|kind| name.of_kind(kind)));
+        self.upgraded(|locks| {
+            let mut found: Vec<_> = locks.shared.get(&mutex).into_iter().collect();
+            if let Some([write, fair]) = &others {
+                found.extend(locks.shared.get(write));
+                found.extend(locks.apart.get(fair).into_iter().flat_map(|apart| &apart.held));
+            }
+            found
+        })
+    }
+
+    /// Those of this name of all threads and guards.
+    pub(crate) fn apart(&self, name: &LockName) -> Vec<Arc<LocalLock>> {
+        self.upgraded(|locks| locks.apart.get(name).into_iter().flat_map(|apart| apart.all.values()).collect())
     }
 
     /// All names in use; none in a forked child.
     pub(crate) fn all(&self) -> Vec<Arc<LocalLock>> {
+        self.upgraded(|locks| {
+            let apart = locks.apart.values().flat_map(|apart| apart.all.values());
+            locks.shared.values().chain(apart).collect()
+        })
+    }
+
+    fn upgraded(
+        &self,
+        find: impl FnOnce(&LocksInUse) -> Vec<&Weak<LocalLock>>,
+    ) -> Vec<Arc<LocalLock>> {
         let Some(locks) = self.lock() else { return Vec::new() };
         // All are kept until the lock is free: one that goes takes it.
-        locks.values().filter_map(Weak::upgrade).collect()
+        let found: Vec<_> = find(&locks).into_iter().filter_map(Weak::upgrade).collect();
+        drop(locks);
+        self.note_visits(found.len());
+        found
     }
 
     /// How many names are in use.
     pub(crate) fn len(&self) -> usize {
-        self.lock().map_or(0, |locks| locks.len())
+        self.lock().map_or(0, |locks| locks.shared.len() + locks.apart_count)
+    }
+
+    /// A thread or guard holds it from now on.
+    pub(super) fn held(&self, lock: &Arc<LocalLock>) {
+        if lock.is_listed_while_held() {
+            self.lock().into_iter().for_each(|mut locks| locks.held(lock));
+        }
+    }
+
+    /// It is held no more.
+    pub(super) fn free(&self, lock: &LocalLock) {
+        if lock.is_listed_while_held() {
+            self.lock().into_iter().for_each(|mut locks| locks.free(lock));
+        }
+    }
+}
+
+impl LocalLock {
+    /// Whether the registry knows while it is held: it would not be found by its name otherwise.
+    fn is_listed_while_held(&self) -> bool {
+        self.scope != Scope::CLIENT && !self.name.kind().is_shared()
     }
 }
 
 impl Drop for LocalLock {
     fn drop(&mut self) {
         let Some(mut locks) = self.registry.lock() else { return };
+        if self.is_listed_while_held() {
+            locks.free(self);
+        }
         // Since our last handle was dropped, another thread may have made a new one: that one
         // stays.
-        let is_ours = |lock: &Weak<Self>| std::ptr::eq(lock.as_ptr(), self);
-        let key = (self.name.clone(), self.scope);
-        if locks.get(&key).is_some_and(is_ours) || mutant("late_entry_removes_successor") {
-            locks.remove(&key);
+        if locks.has(self) || mutant("late_entry_removes_successor") {
+            locks.remove(self);
         }
     }
 }

@@ -260,6 +260,7 @@ impl WaiterGuard<'_> {
     ) -> R {
         let mut state = self.lock.lock();
         state.current = Some(Arc::clone(acquisition));
+        self.lock.registry.held(&self.lock);
         state.fairness.granted(sent, now);
         state.request_ended(Some(now));
         let result = then(&mut state);

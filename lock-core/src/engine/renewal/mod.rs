@@ -33,8 +33,14 @@ pub(super) trait RenewalHandler: Send + Sync {
     /// The timer of this name has fired. Returns the renewal that is due.
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob>;
 
-    /// A renewal that was sent at `sent` came back, or could not be sent.
-    fn renewal_answered(&self, job: &RenewalJob, sent: Moment, answer: Result<Renewal, Error>);
+    /// A renewal that was sent at `sent` came back, or could not be sent. Returns the one that is
+    /// to follow at once.
+    fn renewal_answered(
+        &self,
+        job: &RenewalJob,
+        sent: Moment,
+        answer: Result<Renewal, Error>,
+    ) -> Option<RenewalJob>;
 
     /// A cleanup failed, and must not be tried again.
     fn cleanup_failed(&self, lock: &LockName, error: Error);

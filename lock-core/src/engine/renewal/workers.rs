@@ -88,7 +88,7 @@ impl Workers {
             let node = match self.renewal_node(&job.acquisition.name) {
                 Ok(node) => node,
                 Err(error) => {
-                    self.tell_renewed([(job, Err(error))], self.clock.now());
+                    jobs.extend(self.tell_renewed([(job, Err(error))], self.clock.now()));
                     continue;
                 }
             };
@@ -108,7 +108,7 @@ impl Workers {
                 Ok(queue) => self.call_spare(&queue),
                 Err(error) => {
                     let failed = together.drain(..).map(|job| (job, Err(error.clone())));
-                    self.tell_renewed(failed, self.clock.now());
+                    jobs.extend(self.tell_renewed(failed, self.clock.now()));
                 }
             }
             if jobs.capacity() == 0 {
@@ -117,17 +117,16 @@ impl Workers {
         }
     }
 
-    /// Tells what came of the renewals that were sent at `sent`.
+    /// Tells what came of the renewals that were sent at `sent`. Returns those that are to follow.
     fn tell_renewed(
         &self,
         answers: impl IntoIterator<Item = (RenewalJob, Result<Renewal, Error>)>,
         sent: Moment,
-    ) {
-        let Some(handler) = self.handler.upgrade() else { return };
-        for (job, answer) in answers {
-            // A panic, of a backend's receipt perhaps, must not lose the answers of the others.
-            contain(|| handler.renewal_answered(&job, sent, answer));
-        }
+    ) -> Vec<RenewalJob> {
+        let Some(handler) = self.handler.upgrade() else { return Vec::new() };
+        // A panic, of a backend's receipt perhaps, must not lose the answers of the others.
+        let tell = |(job, answer)| contain(|| handler.renewal_answered(&job, sent, answer));
+        answers.into_iter().filter_map(tell).flatten().collect()
     }
 
     /// Which node renews this name now.
@@ -288,7 +287,7 @@ impl Workers {
         }
     }
 
-    fn renew_batch(&self, queue: &NodeQueue, mut batch: Vec<RenewalJob>) {
+    fn renew_batch(self: &Arc<Self>, queue: &NodeQueue, mut batch: Vec<RenewalJob>) {
         batch.retain(RenewalJob::is_wanted);
         if batch.is_empty() {
             return;
@@ -320,7 +319,8 @@ impl Workers {
         answers.resize_with(batch.len(), || {
             Err(Error::unavailable("the store gave no answer for this renewal"))
         });
-        self.tell_renewed(batch.into_iter().zip(answers), sent);
+        let mut next = self.tell_renewed(batch.into_iter().zip(answers), sent);
+        self.renew(&mut next);
     }
 
     fn try_to_clean_up(&self, queue: &NodeQueue, mut cleanup: Cleanup) {

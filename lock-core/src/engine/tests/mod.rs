@@ -27,6 +27,7 @@ mod election;
 mod extension;
 mod handoff;
 mod holds;
+mod index;
 mod insufficient_replicas;
 mod kinds;
 mod loss;

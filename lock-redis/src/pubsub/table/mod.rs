@@ -16,7 +16,7 @@ use super::tracked_keys::{KeyState, TrackedKeys, TrackingSupport};
 use super::waker::Waker;
 use lock_core::backend::{Failure, Wake};
 use lock_core::{Error, Moment};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use watched_channel::{Phase, ReleasesOf, WatchEntry, WatchedChannel};
@@ -27,6 +27,13 @@ pub(super) struct SubscriptionTable {
     channels: HashMap<Arc<str>, WatchedChannel>,
     /// Channels to subscribe to since the worker last looked.
     wanted: Vec<Arc<str>>,
+    /// Channels without watches, and since when, the oldest first. Each is here once at most, also
+    /// if it is watched again.
+    unused: VecDeque<(Moment, Arc<str>)>,
+    /// How many channels the server refuses to subscribe to for good.
+    polled: usize,
+    /// When it was looked last which waiters are to be polled.
+    polled_at: Option<Moment>,
     /// Numbers both watches and channels, so that no two are confused.
     last_number: u64,
     /// The keys of the locks whose releases are published there.
@@ -59,6 +66,8 @@ pub(super) enum SubscriptionState {
 impl SubscriptionTable {
     /// How long a channel stays subscribed after its last watch: it is often watched again at once.
     pub(super) const LINGER: Duration = Duration::from_secs(1);
+    /// How often it is looked at most which waiters are to be polled.
+    const POLL_TICK: Duration = Duration::from_millis(5);
     /// How long waiters count on a connection to come back.
     const OUTAGE: Duration = Duration::from_secs(3);
 
@@ -174,6 +183,9 @@ impl SubscriptionTable {
         let watching = channel.watches.swap_remove(at);
         if channel.watches.is_empty() {
             channel.unused_since = Some(now);
+            if !std::mem::replace(&mut channel.is_listed_unused, true) {
+                self.unused.push_back((now, Arc::clone(&id.0)));
+            }
         }
         Some(watching.wake)
     }
@@ -187,15 +199,7 @@ impl SubscriptionTable {
     /// Takes what the worker has to do.
     pub(super) fn take_work(&mut self, now: Moment) -> WorkerTasks {
         self.woken = false;
-        let mut unsubscribe = Vec::new();
-        self.retain(|name, channel| {
-            let over = channel.unused_since.is_some_and(|since| now.since(since) >= Self::LINGER);
-            if over && matches!(channel.phase, Phase::Sent | Phase::Live) {
-                let (number, kind) = (channel.number, channel.kind);
-                unsubscribe.push(Subscription { channel: Arc::clone(name), number, kind });
-            }
-            !over
-        });
+        let unsubscribe = self.take_unused(now);
         let was_late = self.keys.is_used_up();
         let (reads, next_read) = self.keys.take_due(Self::watched(&self.channels), now);
         let reads_too_late = self.keys.is_used_up();
@@ -226,6 +230,40 @@ impl SubscriptionTable {
         }
     }
 
+    /// Removes the channels that were not watched for [`Self::LINGER`]. Returns the subscriptions
+    /// that end.
+    fn take_unused(&mut self, now: Moment) -> Vec<Subscription> {
+        let mut ended = Vec::new();
+        while let Some((since, _)) = self.unused.front() {
+            if now.since(*since) < Self::LINGER {
+                break;
+            }
+            let Some((_, name)) = self.unused.pop_front() else { break };
+            let Some(channel) = self.channels.get_mut(&name) else { continue };
+            match channel.unused_since {
+                None => channel.is_listed_unused = false,
+                // It was watched meanwhile.
+                Some(since) if now.since(since) < Self::LINGER => {
+                    self.unused.push_back((since, name));
+                }
+                Some(_) => ended.extend(self.remove_channel(&name)),
+            }
+        }
+        ended
+    }
+
+    /// Removes a channel and its key. Returns its subscription, if there is one.
+    fn remove_channel(&mut self, name: &Arc<str>) -> Option<Subscription> {
+        let channel = self.channels.remove(name)?;
+        self.polled -= usize::from(channel.is_polled);
+        if let Some(key) = channel.key() {
+            self.keys.forget(key, name);
+        }
+        let WatchedChannel { number, kind, phase, .. } = channel;
+        let is_subscribed = matches!(phase, Phase::Sent | Phase::Live);
+        is_subscribed.then(|| Subscription { channel: Arc::clone(name), number, kind })
+    }
+
     /// The worker looks whether a connection is needed. Removes channels without watches.
     pub(super) fn look_if_wanted(&mut self) -> bool {
         self.woken = false;
@@ -235,19 +273,15 @@ impl SubscriptionTable {
 
     /// Removes channels without watches.
     fn drop_unused(&mut self) {
-        self.retain(|_, channel| !channel.watches.is_empty());
-    }
-
-    /// Removes all channels but these, and their keys.
-    fn retain(&mut self, mut stays: impl FnMut(&Arc<str>, &WatchedChannel) -> bool) {
-        let keys = &mut self.keys;
-        self.channels.retain(|name, channel| {
-            let stays = stays(name, channel);
-            if let Some(key) = channel.key().filter(|_| !stays) {
-                keys.forget(key, name);
+        for (_, name) in std::mem::take(&mut self.unused) {
+            match self.channels.get_mut(&name) {
+                Some(channel) if channel.unused_since.is_none() => {
+                    channel.is_listed_unused = false;
+                }
+                Some(_) => drop(self.remove_channel(&name)),
+                None => {}
             }
-            stays
-        });
+        }
     }
 
     fn all_watchers(&self) -> Vec<Arc<dyn Wake>> {
@@ -308,10 +342,12 @@ impl SubscriptionTable {
             return DeferredWakeups::default();
         };
         channel.phase = Phase::Live;
-        channel.is_polled = false;
+        let was_polled = std::mem::take(&mut channel.is_polled);
         let missed = std::mem::take(&mut channel.missed);
         let watches = if missed { channel.watchers() } else { Vec::new() };
-        DeferredWakeups { watches, confirmations: channel.settle(&Ok(())), next: None }
+        let confirmations = channel.settle(&Ok(()));
+        self.polled -= usize::from(was_polled);
+        DeferredWakeups { watches, confirmations, next: None }
     }
 
     /// The server has refused a subscription. Earlier watches have lost theirs, and must look.
@@ -344,11 +380,13 @@ impl SubscriptionTable {
             return DeferredWakeups::default();
         };
         channel.phase = Phase::Refused;
-        channel.is_polled = true;
+        let was_polled = std::mem::replace(&mut channel.is_polled, true);
         // Not polled where changes of the key are reported: then they must look now.
         let missed = std::mem::replace(&mut channel.missed, true);
         let watches = if missed { channel.watchers() } else { Vec::new() };
-        DeferredWakeups { watches, confirmations: channel.settle(&Ok(())), next: None }
+        let confirmations = channel.settle(&Ok(()));
+        self.polled += usize::from(!was_polled);
+        DeferredWakeups { watches, confirmations, next: None }
     }
 
     /// A watched channel of releases, for a probe.
@@ -363,9 +401,14 @@ impl SubscriptionTable {
     /// nor a change of the key would tell of. `all`: releases are not published at all.
     pub(super) fn poll(&mut self, all: bool, now: Moment) -> (DeferredWakeups, Moment) {
         let (mut wakes, mut next) = (DeferredWakeups::default(), Moment::NEVER);
-        if !all && !self.channels.values().any(|channel| channel.is_polled) {
+        if !all && self.polled == 0 {
             return (wakes, next);
         }
+        let again = self.polled_at.map(|last| last + Self::POLL_TICK);
+        if let Some(again) = again.filter(|again| now < *again) {
+            return (wakes, again);
+        }
+        self.polled_at = Some(now);
         for channel in self.channels.values_mut() {
             let is_watched = !channel.watches.is_empty();
             let is_polled = is_watched && (all || channel.is_polled);

@@ -19,6 +19,8 @@ pub(super) struct WatchedChannel {
     pub(super) missed: bool,
     /// Since when there are no watches.
     pub(super) unused_since: Option<Moment>,
+    /// Whether the table lists it among those.
+    pub(super) is_listed_unused: bool,
     /// For a channel of releases.
     pub(super) releases: Option<ReleasesOf>,
     /// Whether the server refuses to subscribe to this channel for good.
@@ -65,6 +67,7 @@ impl WatchedChannel {
             watches: Vec::new(),
             missed: false,
             unused_since: None,
+            is_listed_unused: false,
             releases: None,
             is_polled: false,
             next_poll: None,

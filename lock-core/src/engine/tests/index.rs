@@ -1,0 +1,94 @@
+//! What one report, renewal, loss, wake-up or release looks at does not depend on how many other
+//! locks are held, nor on how many threads wait.
+
+use super::*;
+use crate::engine::local_queue::LocalLock;
+use crate::{LockKind, Mutex as DistMutex};
+
+/// What a client looks at for one event of each kind.
+#[derive(PartialEq, Eq, Debug)]
+struct Visits(Vec<(&'static str, usize)>);
+
+/// A client that holds many locks, of which it has detached half, and used each kind.
+struct Holder {
+    client: Client,
+    other: Client,
+    store: Recorded,
+    clock: ManualClock,
+    visits: Visits,
+}
+
+impl Holder {
+    fn new(others: usize) -> Self {
+        let (store, clock) = Recorded::new();
+        let (client, other) = (store.client(), store.client());
+        client.fair_mutex("once").unwrap().lock().unwrap().unlock().unwrap();
+        let long = LockOptions::new().lease(3_600 * SECOND);
+        for number in 0..others {
+            let guard = client.mutex(format!("other:{number}")).unwrap().lock_with(&long).unwrap();
+            guard.detach();
+        }
+        Self { client, other, store, clock, visits: Visits(Vec::new()) }
+    }
+
+    /// Counts what `event` looks at until it `is_over`.
+    fn count(&mut self, what: &'static str, event: impl FnOnce(), is_over: impl Fn() -> bool) {
+        let visits = &self.client.0.registry.visits;
+        let at_rest = || self.client.0.is_at_rest(|| self.clock.sleepers());
+        eventually("all threads are at rest", at_rest);
+        let before = visits.load(Ordering::Relaxed);
+        event();
+        // A look at what is awaited is none of the event's.
+        eventually(what, || is_over() && at_rest());
+        let count = visits.load(Ordering::Relaxed) - before;
+        self.visits.0.push((what, count));
+    }
+
+    fn count_all(&mut self, lock: &DistMutex) {
+        let (client, other) = (self.client.clone(), self.other.clone());
+        let (store, clock) = (self.store.clone(), self.clock.clone());
+        let name = lock.name().clone();
+        let renewals = || store.count("renew");
+        let watched = LockOptions::new().watched(3 * SECOND);
+        let guard = lock.lock_with(&watched).unwrap();
+        let first = renewals();
+        self.count("report", || client.0.renew_now(Some(&[name.clone()])), || renewals() > first);
+        let second = renewals();
+        self.count("renewal", || clock.advance(SECOND), || renewals() > second);
+        assert!(other.mutex(name.as_str()).unwrap().force_unlock().unwrap());
+        self.count(
+            "loss",
+            || client.0.renew_now(Some(&[name.clone()])),
+            || guard.state() == GuardState::Lost,
+        );
+        drop(guard);
+        let guard = lock.lock_with(&watched).unwrap();
+        self.count("release", || guard.unlock().unwrap(), || true);
+        lock.lock_with(&watched).unwrap().detach();
+        self.count("release of a detached hold", || lock.unlock().unwrap(), || true);
+    }
+}
+
+/// What waiting threads have of a fair lock.
+fn waiters_of(client: &Client, name: &LockName, count: usize) -> Vec<Arc<LocalLock>> {
+    let of_thread = |number| client.0.local_lock(name, Scope::thread(number as u64 + 1_000_000));
+    (0..count).map(|number| of_thread(number).unwrap()).collect()
+}
+
+fn visits(others: usize, waiters: usize) -> Visits {
+    let mut holder = Holder::new(others);
+    let fair = LockName::new("fair").unwrap().of_kind(LockKind::Fair);
+    let _waiting = waiters_of(&holder.client, &fair, waiters);
+    for lock in [holder.client.mutex("x").unwrap(), holder.client.fair_mutex("fair").unwrap()] {
+        holder.count_all(&lock);
+    }
+    holder.visits
+}
+
+#[test]
+fn no_event_of_one_lock_looks_at_the_others() {
+    let few = visits(10, 10);
+    assert_eq!(visits(100_000, 10), few, "other locks are held");
+    assert_eq!(visits(10, 5_000), few, "threads wait for a fair lock");
+    println!("{few:?}");
+}
