@@ -13,6 +13,9 @@ mod renewals;
 // Losses among a hundred thousand held locks.
 mod many_losses;
 
+// The memory of released names.
+mod released_names;
+
 // Threads and connections of a dropped client.
 mod client_threads;
 

@@ -15,6 +15,7 @@ mod rolled_back;
 
 use super::acquisition::{Acquisition, AcquisitionInit, RenewalPlan};
 use super::local_queue::{Entered, LocalLock, LockRequest, QueueOwner, ReleaseTiming, WaiterGuard};
+use super::renewal::FIRST_LOOK;
 use super::{Engine, forked};
 use crate::backend::{AcquisitionId, Receipt, ReleaseOptions};
 use crate::backoff::Backoff;
@@ -314,7 +315,7 @@ impl Wait<'_> {
             engine.clean_up(acquisition.to_release());
             return Err(self.too_late(now.since(sent), lead));
         }
-        let due = acquisition.next_check(&acquisition.lock());
+        let due = acquisition.next_check(&acquisition.lock()).min(now + FIRST_LOOK);
         let arm = |state: &mut _| engine.timer.arm(lock, state, now, due);
         if let Err(error) = waiter.occupy(&acquisition, sent, now, arm) {
             engine.mark_released(&acquisition);

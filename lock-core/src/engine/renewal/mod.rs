@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) use pending_cleanups::PendingCleanup;
-pub(super) use timer::{TICK, Timer};
+pub(super) use timer::{FIRST_LOOK, TICK, Timer};
 pub(super) use workers::Workers;
 
 /// What is to be renewed, and what a renewal means. Implemented in `engine/renew.rs`.

@@ -9,7 +9,7 @@ use crate::backoff::Backoff;
 use crate::clock::{Moment, Signal};
 use crate::on_demand::OnDemandThread;
 use crate::sync::Mutex;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(super) struct NodeQueue {
 #[derive(Default)]
 pub(super) struct Work {
     pub(super) renewals: VecDeque<RenewalJob>,
-    pub(super) cleanups: Vec<Cleanup>,
+    pub(super) cleanups: Cleanups,
     pub(super) thread: OnDemandThread,
     pub(super) spares: SpareWorkers,
 }
@@ -50,6 +50,38 @@ pub(super) struct Cleanup {
     pub(super) pending: Option<PendingCleanup>,
 }
 
+/// Cleanups by when they are due: after an outage there may be very many.
+#[derive(Default)]
+pub(super) struct Cleanups {
+    by_due: BTreeMap<(Moment, u64), Cleanup>,
+    last_number: u64,
+}
+
+impl Cleanups {
+    pub(super) fn push(&mut self, cleanup: Cleanup) {
+        self.last_number += 1;
+        self.by_due.insert((cleanup.next, self.last_number), cleanup);
+    }
+
+    /// When the next is due.
+    pub(super) fn next(&self) -> Option<Moment> {
+        self.by_due.first_key_value().map(|((due, _), _)| *due)
+    }
+
+    /// Takes the one that has been due the longest.
+    fn take_due(&mut self, now: Moment) -> Option<Cleanup> {
+        let first = self.by_due.first_entry().filter(|it| it.key().0 <= now)?;
+        Some(first.remove())
+    }
+
+    /// Makes all of them due.
+    fn make_due(&mut self, now: Moment) {
+        for (_, cleanup) in std::mem::take(&mut self.by_due) {
+            self.push(Cleanup { next: now, ..cleanup });
+        }
+    }
+}
+
 /// What a worker does next.
 pub(super) enum Step {
     Renew(Vec<RenewalJob>),
@@ -66,9 +98,7 @@ impl NodeQueue {
 
     /// Makes everything due that waits for its next try.
     pub(super) fn retry_cleanups_now(&self, now: Moment) {
-        for cleanup in &mut self.work.lock().cleanups {
-            cleanup.next = now;
-        }
+        self.work.lock().cleanups.make_due(now);
         self.signal.raise();
         self.spare.raise();
     }
@@ -98,11 +128,11 @@ impl NodeQueue {
             work.thread.busy();
             return Step::Renew(work.take_batch(worker, now));
         }
-        if let Some(at) = work.cleanups.iter().position(|cleanup| cleanup.next <= now) {
+        if let Some(cleanup) = work.cleanups.take_due(now) {
             work.thread.busy();
-            return Step::CleanUp(work.cleanups.swap_remove(at));
+            return Step::CleanUp(cleanup);
         }
-        if let Some(next) = work.cleanups.iter().map(|cleanup| cleanup.next).min() {
+        if let Some(next) = work.cleanups.next() {
             return Step::Sleep(next);
         }
         let idle = if stopping { Duration::ZERO } else { IDLE };

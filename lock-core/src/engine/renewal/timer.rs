@@ -25,6 +25,10 @@ pub(in crate::engine) const TICK: Duration = Duration::from_millis(10);
 /// a released name leaves memory then, and a holder's ended thread is noticed.
 const LONGEST_LOOK: Duration = Duration::from_secs(10);
 
+/// The first check after a grant comes at this time at the latest: of a name that was used once,
+/// and is released by then, nothing is kept for longer.
+pub(in crate::engine) const FIRST_LOOK: Duration = Duration::from_secs(1);
+
 /// How long the thread stays when nothing is held.
 const IDLE: Duration = Duration::from_secs(10);
 

@@ -242,7 +242,7 @@ impl Workers {
         state.queues.values().fold((0, false), |(threads, due), queue| {
             let work = queue.work.lock();
             let is_due = !work.renewals.is_empty()
-                || work.cleanups.iter().any(|cleanup| cleanup.next <= now);
+                || work.cleanups.next().is_some_and(|due| due <= now);
             let running = usize::from(work.thread.is_running());
             (threads + running + work.spares.threads(), due || is_due)
         })

@@ -173,6 +173,20 @@ fn released_names_with_a_long_lease_are_forgotten() {
 }
 
 #[test]
+fn names_that_are_used_once_are_kept_for_a_second() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let hour = LockOptions::new().lease(3_600 * SECOND);
+    let mut most = 0;
+    for n in 0..500 {
+        client.mutex(format!("n{n}")).unwrap().lock_with(&hour).unwrap().unlock().unwrap();
+        advance(&client, &clock, SECOND / 100);
+        most = most.max(client.names_in_use());
+    }
+    assert!((50..=110).contains(&most), "a hundred names a second, and {most} are kept");
+}
+
+#[test]
 fn fixed_lease_outlasts_its_thread_and_leaves_nothing() {
     let (store, clock) = Recorded::new();
     let client = store.client();

@@ -9,7 +9,7 @@ use crate::{LockKind, Mutex as DistMutex};
 #[derive(PartialEq, Eq, Debug)]
 struct Visits(Vec<(&'static str, usize)>);
 
-/// A client that holds many locks, of which it has detached half, and used each kind.
+/// A client that holds many locks without guards, and has used a fair one.
 struct Holder {
     client: Client,
     other: Client,
@@ -28,6 +28,8 @@ impl Holder {
             let guard = client.mutex(format!("other:{number}")).unwrap().lock_with(&long).unwrap();
             guard.detach();
         }
+        // Their first look is over, and the next comes behind all that is counted.
+        advance(&client, &clock, 2 * SECOND);
         Self { client, other, store, clock, visits: Visits(Vec::new()) }
     }
 
@@ -67,6 +69,19 @@ impl Holder {
         lock.lock_with(&watched).unwrap().detach();
         self.count("release of a detached hold", || lock.unlock().unwrap(), || true);
     }
+
+    /// What a waiter looks at from the release of another client until it has released in turn.
+    fn count_waking(&mut self) {
+        let (client, other) = (self.client.clone(), self.other.clone());
+        let (store, clock) = (self.store.clone(), self.clock.clone());
+        let held = other.mutex("awaited").unwrap().lock().unwrap();
+        let asked = store.count("acquire");
+        let waiter = thread::spawn(move || {
+            client.mutex("awaited").unwrap().lock().unwrap().unlock().unwrap();
+        });
+        eventually("it waits", || store.count("acquire") >= asked + 2 && sleeping(&clock) > 0);
+        self.count("wake-up", || held.unlock().unwrap(), || waiter.is_finished());
+    }
 }
 
 /// What waiting threads have of a fair lock.
@@ -82,6 +97,7 @@ fn visits(others: usize, waiters: usize) -> Visits {
     for lock in [holder.client.mutex("x").unwrap(), holder.client.fair_mutex("fair").unwrap()] {
         holder.count_all(&lock);
     }
+    holder.count_waking();
     holder.visits
 }
 
@@ -91,4 +107,27 @@ fn no_event_of_one_lock_looks_at_the_others() {
     assert_eq!(visits(100_000, 10), few, "other locks are held");
     assert_eq!(visits(10, 5_000), few, "threads wait for a fair lock");
     println!("{few:?}");
+}
+
+/// While a batch is renewed the store reports a change of each lock in it.
+#[test]
+fn changes_during_a_batch_lead_to_one_more_batch() {
+    const LOCKS: usize = 100;
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    client.fair_mutex("once").unwrap().lock().unwrap().unlock().unwrap();
+    let names: Vec<_> = (0..LOCKS).map(|n| LockName::new(&format!("x{n}")).unwrap()).collect();
+    let guards: Vec<_> =
+        names.iter().map(|name| client.mutex(name.as_str()).unwrap().lock().unwrap()).collect();
+    store.fail_next("renew", Fault::Hangs);
+    let gate = store.gate.lock();
+    client.0.renew_now(Some(&names));
+    eventually("the batch is sent", || store.count("renew") == 1);
+    client.0.renew_now(Some(&names));
+    drop(gate);
+    eventually("they are renewed once more", || {
+        store.count("renew") > 1 && client.0.is_at_rest(|| clock.sleepers())
+    });
+    assert_eq!(store.count("renew"), 2);
+    assert!(guards.iter().all(|guard| guard.is_valid()));
 }

@@ -88,6 +88,30 @@ fn channel_lingers_and_is_found_again() {
     assert!(work.unsubscribe.len() == 1 && !work.is_watched);
 }
 
+/// The time that the worker's turns take, while so many channels are watched.
+fn turns_with(channels: usize) -> Duration {
+    let mut table = SubscriptionTable::default();
+    let _watches: Vec<_> = (0..channels).map(|n| add_on(&mut table, &format!("c{n}"))).collect();
+    table.take_work(at(0));
+    let turns = |_| {
+        let start = std::time::Instant::now();
+        for turn in 0..100 {
+            table.take_work(at(turn));
+            assert!(table.poll(false, at(turn)).0.watches.is_empty());
+        }
+        start.elapsed()
+    };
+    (0..10).map(turns).min().unwrap()
+}
+
+/// It would take thousands of times as long if each turn looked at each channel.
+#[test]
+fn turn_of_the_worker_looks_at_no_channel_without_news() {
+    let (few, many) = (turns_with(10), turns_with(20_000));
+    println!("{few:?}, {many:?}");
+    assert!(many < few * 50, "{few:?}, {many:?}");
+}
+
 #[test]
 fn missed_messages_wake_waiters_once_after_reconnection() {
     let mut table = SubscriptionTable::default();
