@@ -1,7 +1,7 @@
 //! What a URL says of one server, and of a master and its sentinels: addresses, credentials, TLS.
 
 use crate::connection::{
-    AddressMap, CredentialsSource, Endpoint, PasswordSource, TlsOptions, TlsSettings,
+    AddressMap, CredentialsSource, DialTime, Endpoint, PasswordSource, TlsOptions, TlsSettings,
 };
 use lock_core::{Config, Error, Secret};
 use std::sync::Arc;
@@ -50,8 +50,11 @@ pub(crate) fn sentinels(config: &Config) -> Result<Sentinels, Error> {
     })
 }
 
-/// The credentials for the sentinels.
-pub(crate) fn sentinel_secrets(config: &Config) -> Result<CredentialsSource, Error> {
+/// The credentials for the sentinels. A file is read in `time`.
+pub(crate) fn sentinel_secrets(
+    config: &Config,
+    time: &DialTime<'_>,
+) -> Result<CredentialsSource, Error> {
     let given = config.scheme_option("sentinel_password").map(Secret::new);
     let file = config.scheme_option("sentinel_password_file");
     let password = match (file, given) {
@@ -61,13 +64,13 @@ pub(crate) fn sentinel_secrets(config: &Config) -> Result<CredentialsSource, Err
                  them out",
             ));
         }
-        (Some(path), None) => PasswordSource::InFile("sentinel_password_file", path.into()),
+        (Some(path), None) => PasswordSource::in_file("sentinel_password_file", path),
         (None, given) => given.map_or(PasswordSource::None, PasswordSource::Given),
     };
     let provider = config.credentials().map(Arc::clone);
     let user = config.scheme_option("sentinel_user").map(str::to_owned);
     let secrets = CredentialsSource { user, password, provider, is_sentinel: true };
-    secrets.check()?;
+    secrets.check(time)?;
     Ok(secrets)
 }
 
@@ -76,8 +79,8 @@ pub(crate) fn address(config: &Config) -> Result<(Endpoint, u32), Error> {
     if config.scheme() == UNIX { socket(config) } else { host(config) }
 }
 
-/// How TLS is spoken there; `None` where it is not.
-pub(crate) fn tls(config: &Config) -> Result<Option<TlsSettings>, Error> {
+/// How TLS is spoken there; `None` where it is not. Files are read in `time`.
+pub(crate) fn tls(config: &Config, time: &DialTime<'_>) -> Result<Option<TlsSettings>, Error> {
     if ![TLS, SENTINEL_TLS, TLS_CLUSTER, TLS_QUORUM].contains(&config.scheme()) {
         return Ok(None);
     }
@@ -91,7 +94,7 @@ pub(crate) fn tls(config: &Config) -> Result<Option<TlsSettings>, Error> {
         }
     };
     let (ca, name) = (config.scheme_option("tls_ca"), config.scheme_option("tls_name"));
-    TlsSettings::read(&TlsOptions { ca, identity, name }).map(Some)
+    TlsSettings::read(&TlsOptions { ca, identity, name }, time).map(Some)
 }
 
 fn host(config: &Config) -> Result<(Endpoint, u32), Error> {

@@ -1,11 +1,13 @@
-//! [`Endpoint`]: the address of a server; and how a socket in the file system is connected to.
+//! [`Endpoint`]: the address of a server; [`SocketRoute`]: how a socket in the file system is
+//! connected to.
 
 use super::address::write_address;
-use lock_core::backend::no_descriptor;
-use lock_core::{Clock, Error, Moment, SystemClock};
+use super::dial::{BackgroundCall, CallNotDone, DialTime, SystemError};
+use lock_core::backend::{no_descriptor, no_thread};
+use lock_core::{Error, SystemClock};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fmt;
-use std::fs;
+use std::fs::{self, FileType};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
@@ -47,77 +49,103 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Connects to the socket at `path` until `by`.
-pub(super) fn connect_to_socket(
-    path: &Path,
-    clock: &dyn Clock,
-    by: Moment,
-) -> Result<UnixStream, Error> {
-    try_connect(path, clock, by).map_err(|error| explain(path, error))
+/// How a socket in the file system is connected to.
+#[derive(Debug)]
+pub(super) struct SocketRoute {
+    path: PathBuf,
+    /// Looks at the path: the system has no deadline for one on a file system that hangs.
+    looks: BackgroundCall<Result<FileType, SystemError>>,
 }
 
-fn try_connect(path: &Path, clock: &dyn Clock, by: Moment) -> io::Result<UnixStream> {
-    let address = SockAddr::unix(path)?;
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    loop {
-        let left = by.since(clock.now());
-        if left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        // Bounds the wait while the server's queue is full, as that of a frozen server is.
-        socket.set_write_timeout(Some(left.clamp(Duration::from_millis(1), SystemClock::SLICE)))?;
-        match socket.connect(&address) {
-            Ok(()) => return Ok(socket.into()),
-            Err(error)
-                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(error) => return Err(error),
-        }
+impl SocketRoute {
+    pub(super) fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), looks: BackgroundCall::new() }
     }
-}
 
-/// Why connecting failed, and how to mend it. A missing socket may appear when the server starts;
-/// what is not a socket, or not permitted, is a matter of configuration.
-fn explain(path: &Path, error: io::Error) -> Error {
-    let shown = path.display();
-    if let Some(mend) = no_descriptor(&error) {
-        let message = format!("cannot connect to {shown}: {mend}");
-        return Error::unavailable(message).with_source(error);
+    /// Connects in `time`.
+    pub(super) fn connect(&self, time: &DialTime<'_>) -> Result<UnixStream, Error> {
+        let path = self.path.clone();
+        let look = move || fs::metadata(&path).map(|it| it.file_type()).map_err(SystemError::from);
+        let kind = match self.looks.call(time, look) {
+            Ok(Ok(kind)) => kind,
+            Ok(Err(error)) => return Err(self.explain(None, error.into())),
+            Err(CallNotDone::Late) => {
+                return Err(self.explain(None, ErrorKind::TimedOut.into()));
+            }
+            Err(CallNotDone::NoThread(error)) => {
+                let attempt = format!("cannot connect to {}", self.path.display());
+                return Err(no_thread(&attempt, error));
+            }
+            Err(CallNotDone::Panicked) => {
+                return Err(self.explain(None, io::Error::other("the look at it panicked")));
+            }
+        };
+        self.try_connect(time).map_err(|error| self.explain(Some(kind), error))
     }
-    let kind = fs::metadata(path).map(|found| found.file_type());
-    let told = match error.kind() {
-        ErrorKind::NotFound => Error::unavailable(format!(
-            "there is no socket {shown}: is the server running, and is this the `unixsocket` in \
-             its configuration?"
-        )),
-        ErrorKind::PermissionDenied => Error::configuration(format!(
-            "we may not use the socket {shown}: see `unixsocketperm` in the server's \
-             configuration, and who may enter the directories above it"
-        )),
-        ErrorKind::TimedOut => Error::unavailable(format!(
-            "no connection to {shown} in time: the server does not take connections, is it frozen \
-             or overloaded?"
-        )),
-        _ => match kind {
-            Ok(kind) if kind.is_dir() => Error::configuration(format!(
-                "{shown} is a directory: name the socket in it, as in \
-                 `redis+unix:///run/redis.sock`"
+
+    fn try_connect(&self, time: &DialTime<'_>) -> io::Result<UnixStream> {
+        let address = SockAddr::unix(&self.path)?;
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        loop {
+            let left = time.left();
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            // Bounds the wait while the server's queue is full, as that of a frozen server is.
+            let slice = left.clamp(Duration::from_millis(1), SystemClock::SLICE);
+            socket.set_write_timeout(Some(slice))?;
+            match socket.connect(&address) {
+                Ok(()) => return Ok(socket.into()),
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Why connecting failed, and how to mend it. A missing socket may appear when the server starts;
+    /// what is not a socket, or not permitted, is a matter of configuration.
+    pub(super) fn explain(&self, kind: Option<FileType>, error: io::Error) -> Error {
+        let shown = self.path.display();
+        if let Some(mend) = no_descriptor(&error) {
+            let message = format!("cannot connect to {shown}: {mend}");
+            return Error::unavailable(message).with_source(error);
+        }
+        let told = match error.kind() {
+            ErrorKind::NotFound => Error::unavailable(format!(
+                "there is no socket {shown}: is the server running, and is this the `unixsocket` in \
+                 its configuration?"
             )),
-            Ok(kind) if !kind.is_socket() => Error::configuration(format!(
-                "{shown} is no socket: name the one that `unixsocket` in the server's \
-                 configuration names"
+            ErrorKind::PermissionDenied => Error::configuration(format!(
+                "we may not use the socket {shown}: see `unixsocketperm` in the server's \
+                 configuration, and who may enter the directories above it"
             )),
-            _ => Error::unavailable(format!(
-                "cannot connect to {shown}: the socket is there, is a server still listening on it?"
+            ErrorKind::TimedOut => Error::unavailable(format!(
+                "no connection to {shown} in time: the server does not take connections, is it frozen \
+                 or overloaded?"
             )),
-        },
-    };
-    told.with_source(error)
+            _ => match kind {
+                Some(kind) if kind.is_dir() => Error::configuration(format!(
+                    "{shown} is a directory: name the socket in it, as in \
+                     `redis+unix:///run/redis.sock`"
+                )),
+                Some(kind) if !kind.is_socket() => Error::configuration(format!(
+                    "{shown} is no socket: name the one that `unixsocket` in the server's \
+                     configuration names"
+                )),
+                _ => Error::unavailable(format!(
+                    "cannot connect to {shown}: the socket is there, is a server still listening on it?"
+                )),
+            },
+        };
+        told.with_source(error)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lock_core::SystemClock;
+    use lock_core::Clock;
 
     #[test]
     fn endpoint_prints_as_in_a_url() {
@@ -137,7 +165,8 @@ mod tests {
 
     #[test]
     fn socket_without_permission_is_a_configuration_error() {
-        let error = explain(Path::new("/run/redis.sock"), ErrorKind::PermissionDenied.into());
+        let route = SocketRoute::new(Path::new("/run/redis.sock"));
+        let error = route.explain(None, ErrorKind::PermissionDenied.into());
         assert!(error.is_configuration(), "{error:?}");
         assert!(error.to_string().contains("`unixsocketperm`"), "{error:?}");
     }
@@ -149,12 +178,14 @@ mod tests {
         let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
         listener.bind(&address).unwrap();
         listener.listen(0).unwrap();
-        let short = || SystemClock.now() + Duration::from_millis(100);
+        let (route, short) =
+            (SocketRoute::new(&path), || SystemClock.now() + Duration::from_millis(100));
+        let connect = |by| route.connect(&DialTime::until(&SystemClock, by));
         // The queue takes one, or a few.
         let mut queued = Vec::new();
         let error = loop {
             let by = short();
-            match connect_to_socket(&path, &SystemClock, by) {
+            match connect(by) {
                 Ok(stream) => queued.push(stream),
                 Err(error) => {
                     assert!(SystemClock.now().since(by) < Duration::from_secs(10));
@@ -164,8 +195,18 @@ mod tests {
         };
         assert!(error.is_unavailable() && error.to_string().contains("in time"), "{error:?}");
         drop(listener);
-        let error = connect_to_socket(&path, &SystemClock, short()).unwrap_err();
+        let error = connect(short()).unwrap_err();
         assert!(error.is_unavailable() && error.to_string().contains("listening"), "{error:?}");
         fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn hanging_look_at_a_socket_ends_at_the_deadline() {
+        let route = SocketRoute::new(Path::new("/run/redis.sock"));
+        route.looks.hang();
+        let by = SystemClock.now() + Duration::from_millis(50);
+        let error = route.connect(&DialTime::until(&SystemClock, by)).unwrap_err();
+        assert!(SystemClock.now().since(by) < Duration::from_secs(10));
+        assert!(error.is_unavailable() && error.to_string().contains("in time"), "{error:?}");
     }
 }

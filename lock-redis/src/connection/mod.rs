@@ -46,7 +46,9 @@ pub use address_map::AddressMap;
 pub use replica_ack::ReplicaCount;
 
 pub(crate) use asking::AskingConnection;
-pub(crate) use dial::{CredentialsSource, Dialer, Login, PasswordSource, Timeouts};
+pub(crate) use dial::{
+    CredentialsSource, Destination, DialTime, Dialer, Login, PasswordSource, Timeouts,
+};
 pub(crate) use endpoint::Endpoint;
 pub(crate) use exclusive::Connection;
 pub(crate) use history::HISTORY;

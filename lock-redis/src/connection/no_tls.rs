@@ -1,5 +1,6 @@
 //! Stands in for [`tls`](super) where the feature `tls` is off: types without values.
 
+use super::dial::DialTime;
 use super::{Server, TlsOptions};
 use lock_core::Error;
 use std::io;
@@ -8,7 +9,7 @@ use std::io;
 pub(crate) enum TlsSettings {}
 
 impl TlsSettings {
-    pub(crate) fn read(_: &TlsOptions<'_>) -> Result<Self, Error> {
+    pub(crate) fn read(_: &TlsOptions<'_>, _: &DialTime<'_>) -> Result<Self, Error> {
         Err(Error::configuration(
             "`rediss://` is Redis over TLS, which is not built in: switch the cargo feature `tls` \
              on",
@@ -24,7 +25,7 @@ impl TlsSettings {
 pub(crate) enum Tls {}
 
 impl Tls {
-    pub(super) fn session(&self, _: &Server) -> io::Result<TlsSession> {
+    pub(super) fn session(&self, _: &Server, _: &DialTime<'_>) -> io::Result<TlsSession> {
         match *self {}
     }
 

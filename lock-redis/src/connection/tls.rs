@@ -1,6 +1,9 @@
-//! TLS by rustls: certificates, sessions, and what their errors mean. Nothing here waits.
+//! TLS by rustls: certificates, sessions, and what their errors mean. Nothing here waits, but for
+//! the files of certificates.
 
+use super::dial::{BackgroundCall, CallNotDone, DialTime};
 use super::{Server, TlsOptions};
+use lock_core::backend::no_thread;
 use lock_core::{Error, ErrorKind as Kind, WarningKind};
 use parking_lot::Mutex;
 use rustls::crypto::ring;
@@ -26,7 +29,9 @@ struct Files {
     ca: Option<String>,
     /// Our own certificate, and its key.
     identity: Option<[String; 2]>,
-    current: Mutex<Current>,
+    /// Not locked while a file is read.
+    current: Mutex<Option<Current>>,
+    reads: BackgroundCall<Result<(), Error>>,
 }
 
 struct Current {
@@ -44,14 +49,20 @@ struct Contents {
 }
 
 impl TlsSettings {
-    /// Reads the files.
-    pub(crate) fn read(options: &TlsOptions<'_>) -> Result<Self, Error> {
+    /// Reads the files, in `time`.
+    pub(crate) fn read(options: &TlsOptions<'_>, time: &DialTime<'_>) -> Result<Self, Error> {
         let ca = options.ca.map(str::to_owned);
         let identity = options.identity.map(|(cert, key)| [cert, key].map(str::to_owned));
-        let contents = Contents::read(ca.as_deref(), identity.as_ref())?;
-        let config = Arc::new(config(ca.as_deref(), identity.as_ref(), &contents)?);
-        let current = Mutex::new(Current { contents, config, doubtful: false });
-        let files = Arc::new(Files { ca, identity, current });
+        let (current, reads) = (Mutex::default(), BackgroundCall::new());
+        let files = Arc::new(Files { ca, identity, current, reads });
+        files.renew(time).map_err(|error| {
+            let is_configuration = error.is_configuration();
+            if is_configuration {
+                error
+            } else {
+                Error::configuration(error.to_string()).with_source(error)
+            }
+        })?;
         Ok(Self { files, name: options.name.map(str::to_owned) })
     }
 
@@ -73,20 +84,14 @@ impl fmt::Debug for TlsSettings {
 }
 
 impl Files {
-    /// The configuration of the files. While they are not consistent, the one before: a certificate
-    /// and its key are not replaced in the same moment.
-    fn config(&self, server: &Server) -> Arc<ClientConfig> {
-        let mut current = self.current.lock();
-        let (ca, identity) = (self.ca.as_deref(), self.identity.as_ref());
-        let renewed = Contents::read(ca, identity).and_then(|contents| {
-            if contents == current.contents && !current.doubtful {
-                return Ok(());
-            }
-            let config = Arc::new(config(ca, identity, &contents)?);
-            *current = Current { contents, config, doubtful: false };
-            Ok(())
-        });
-        match renewed {
+    /// The configuration of the files. While they are not consistent, or cannot be read in a part
+    /// of the `time`, the one before: a certificate and its key are not replaced in the same moment.
+    fn config(
+        self: &Arc<Self>,
+        server: &Server,
+        time: &DialTime<'_>,
+    ) -> io::Result<Arc<ClientConfig>> {
+        match self.renew(&time.part(PARTS)) {
             Ok(()) => server.clear_warnings(WarningKind::TlsFile),
             Err(error) => server.warn(WarningKind::TlsFile, || {
                 format!(
@@ -95,9 +100,56 @@ impl Files {
                 )
             }),
         }
-        Arc::clone(&current.config)
+        let current = self.current.lock();
+        let config = current.as_ref().map(|current| Arc::clone(&current.config));
+        config.ok_or_else(|| io::Error::other("no certificates were read"))
+    }
+
+    /// Reads the files, in `time`, and makes another configuration if they have changed.
+    fn renew(self: &Arc<Self>, time: &DialTime<'_>) -> Result<(), Error> {
+        let files = Arc::clone(self);
+        self.reads.call(time, move || files.read()).map_err(|error| {
+            let attempt = format!("{} cannot be read", self.named());
+            match error {
+                CallNotDone::NoThread(error) => no_thread(&attempt, error),
+                CallNotDone::Late => Error::unavailable(format!(
+                    "{attempt}: reading did not end in time, is the file system there?"
+                )),
+                CallNotDone::Panicked => Error::unavailable(attempt),
+            }
+        })?
+    }
+
+    /// Reads the files, however long that takes.
+    fn read(&self) -> Result<(), Error> {
+        let (ca, identity) = (self.ca.as_deref(), self.identity.as_ref());
+        let contents = Contents::read(ca, identity)?;
+        let is_current = |current: &Current| current.contents == contents && !current.doubtful;
+        if self.current.lock().as_ref().is_some_and(is_current) {
+            return Ok(());
+        }
+        let config = Arc::new(config(ca, identity, &contents)?);
+        *self.current.lock() = Some(Current { contents, config, doubtful: false });
+        Ok(())
+    }
+
+    /// The files, as in messages.
+    fn named(&self) -> String {
+        let ca = self.ca.as_ref().map(|ca| format!("`tls_ca={ca}`"));
+        let identity = self
+            .identity
+            .as_ref()
+            .map(|[cert, key]| format!("`tls_cert={cert}` with `tls_key={key}`"));
+        match (ca, identity) {
+            (Some(ca), Some(identity)) => format!("{ca} or {identity}"),
+            (Some(one), None) | (None, Some(one)) => one,
+            (None, None) => "the system's certificates of authorities".to_owned(),
+        }
     }
 }
+
+/// Of the time that a connection may still take, the files have one of so many parts.
+const PARTS: u32 = 4;
 
 impl Contents {
     fn read(ca: Option<&str>, identity: Option<&[String; 2]>) -> Result<Self, Error> {
@@ -123,9 +175,10 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// A session on a new connection.
-    pub(super) fn session(&self, server: &Server) -> io::Result<TlsSession> {
-        let session = ClientConnection::new(self.files.config(server), self.name.clone());
+    /// A session on a new connection, which may take that `time`.
+    pub(super) fn session(&self, server: &Server, time: &DialTime<'_>) -> io::Result<TlsSession> {
+        let config = self.files.config(server, time)?;
+        let session = ClientConnection::new(config, self.name.clone());
         session.map(TlsSession).map_err(io::Error::other)
     }
 
@@ -133,7 +186,9 @@ impl Tls {
     pub(super) fn failed(&self, failure: &io::Error) {
         let error = failure.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
         if let Some(rustls::Error::InvalidCertificate(_)) = error {
-            self.files.current.lock().doubtful = true;
+            if let Some(current) = &mut *self.files.current.lock() {
+                current.doubtful = true;
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use socket2::Socket;
+use socket2::{Domain, Socket};
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -98,6 +98,17 @@ impl Transport {
     /// The same, counted as open until it is dropped.
     pub(crate) fn counted(self, counted: OpenConnection) -> Self {
         Self { _counted: Some(counted), ..self }
+    }
+
+    /// From now on, what is sent stays unacknowledged for `longest` at most.
+    pub(crate) fn limit_unacknowledged(&self, longest: Duration) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        if self.socket.domain()? != Domain::UNIX {
+            self.socket.set_tcp_user_timeout(Some(longest))?;
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = longest;
+        Ok(())
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

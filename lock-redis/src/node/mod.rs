@@ -117,6 +117,13 @@ struct NodeInner {
     terms: NodeTerms,
 }
 
+/// Ends the dials under way, also the subscriber's: the rest ends with what it belongs to.
+impl Drop for NodeInner {
+    fn drop(&mut self) {
+        self.dialer.retire();
+    }
+}
+
 /// A node that may be gone.
 struct WeakNode(Weak<NodeInner>);
 

@@ -8,9 +8,9 @@ use super::restart_grace::RestartGrace;
 use super::{Node, NodeInner, RequestMode};
 use crate::connection::history::Noted;
 use crate::connection::{
-    Address, AddressMap, ConnectionPool, CredentialsSource, Dialer, Endpoint, Identity,
-    IdentityKind, Login, PasswordSource, PoolThread, ReplicaCount, Server, SharedConnection,
-    Timeouts, TlsSettings,
+    Address, AddressMap, ConnectionPool, CredentialsSource, Destination, DialTime, Dialer,
+    Endpoint, Identity, IdentityKind, Login, PasswordSource, PoolThread, ReplicaCount, Server,
+    SharedConnection, Timeouts, TlsSettings,
 };
 use crate::format::Format;
 use crate::pubsub::{Subscriber, Tracking};
@@ -26,7 +26,7 @@ pub struct NodeSettings {
     login: Login,
     /// The credentials for the sentinels.
     sentinel_secrets: CredentialsSource,
-    dialers: Dialers,
+    destinations: Destinations,
     pool: u32,
     /// Makes the slots of all pools.
     thread: PoolThread,
@@ -37,7 +37,7 @@ pub struct NodeSettings {
 
 impl NodeSettings {
     /// Those in `config`, with the database of this number. Reads the files of TLS and of
-    /// passwords, if there are any.
+    /// passwords, if there are any, in a connect timeout.
     ///
     /// # Errors
     ///
@@ -50,24 +50,26 @@ impl NodeSettings {
     ) -> Result<Self, Error> {
         let provider = config.credentials().map(Arc::clone);
         let password = match (config.password_file(), config.password()) {
-            (Some(path), _) => PasswordSource::InFile("password_file", path.to_owned()),
+            (Some(path), _) => PasswordSource::in_file("password_file", path),
             (None, Some(password)) => PasswordSource::Given(password.clone()),
             (None, None) => PasswordSource::None,
         };
         let user = config.user().map(str::to_owned);
         let secrets = CredentialsSource { user, password, provider, is_sentinel: false };
-        secrets.check()?;
-        let client_name = config.client_name().into_owned();
-        let login = Login { secrets, database, client_name };
-        let sentinel_secrets = url::sentinel_secrets(config)?;
         let bounds =
             Timeouts { connect: config.connect_timeout(), command: config.command_timeout() };
+        let clock = &*context.clock;
+        let time = DialTime::until(clock, clock.now() + bounds.connect);
+        secrets.check(&time)?;
+        let client_name = config.client_name().into_owned();
+        let login = Login { secrets, database, client_name };
+        let sentinel_secrets = url::sentinel_secrets(config, &time)?;
         Ok(Self {
             format,
             login,
             sentinel_secrets,
-            dialers: Dialers {
-                tls: url::tls(config)?,
+            destinations: Destinations {
+                tls: url::tls(config, &time)?,
                 bounds,
                 clock: Arc::clone(&context.clock),
                 notices: context.notices.clone(),
@@ -93,7 +95,7 @@ impl NodeSettings {
     ///
     /// [`Error::is_configuration`] if no certificate can be for a host of this name.
     pub fn node_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        self.node(self.dialer(Endpoint::tcp(host, port))?, None, None, Arc::default())
+        self.node(self.destination(Endpoint::tcp(host, port))?, None, None, Arc::default())
     }
 
     /// The same for a node of a cluster, which may leave: [`Node::retire`] ends all connections to
@@ -112,9 +114,9 @@ impl NodeSettings {
         addresses: ReplicaAddresses,
     ) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Node, id);
-        let dialer = self.dialer(Endpoint::tcp(host, port))?.retirable().identified(identity);
+        let destination = self.destination(Endpoint::tcp(host, port))?.identified(identity);
         // They are mapped.
-        self.node(dialer, Some(replicas), Some(addresses), Arc::default())
+        self.node(destination, Some(replicas), Some(addresses), Arc::default())
     }
 
     /// The same for any node of a cluster: it says which one it is where it is asked for the
@@ -124,8 +126,7 @@ impl NodeSettings {
     ///
     /// The same.
     pub fn bystander_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        let dialer = self.dialer(Endpoint::tcp(host, port))?.retirable();
-        self.node(dialer, None, None, Arc::default())
+        self.node(self.destination(Endpoint::tcp(host, port))?, None, None, Arc::default())
     }
 
     /// The same, where the server is a master for as long as others hold it for one: each
@@ -148,28 +149,29 @@ impl NodeSettings {
         advice: String,
     ) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Run, run_id).after(former);
-        let dialer = self.dialer(Endpoint::tcp(&at.host, at.port))?.advising(advice);
-        self.node(dialer.retirable().identified(identity), Some(replicas), None, map)
+        let destination = self.destination(Endpoint::tcp(&at.host, at.port))?.advising(advice);
+        self.node(destination.identified(identity), Some(replicas), None, map)
     }
 
     /// The same for any place, where another server is followed: see [`Identity`].
     pub(crate) fn followed(&self, place: Endpoint) -> Result<Node, Error> {
         let identity = Identity::followed(self.terms.lease);
-        self.node(self.dialer(place)?.identified(identity), None, None, Arc::default())
+        self.node(self.destination(place)?.identified(identity), None, None, Arc::default())
     }
 
     fn node(
         &self,
-        dialer: Dialer,
+        destination: Destination,
         replica_count: Option<ReplicaCount>,
         addresses: Option<ReplicaAddresses>,
         map: Arc<AddressMap>,
     ) -> Result<Node, Error> {
-        let (dialer, terms) = (Arc::new(dialer), self.terms);
-        let (master, dialers, login) = (&dialer, self.dialers.clone(), self.login.clone());
+        let (dialer, terms) = (Arc::new(Dialer::new(destination)), self.terms);
+        let (master, destinations) = (&dialer, self.destinations.clone());
+        let login = self.login.clone();
         let to_replica = move |announced: &Address| {
             let Address { host, port } = map.real(announced);
-            dialers.dialer(Endpoint::tcp(&host, port), login.clone())
+            destinations.of(Endpoint::tcp(&host, port), login.clone()).map(Dialer::new)
         };
         let replica_clocks =
             ReplicaClocks::new(Arc::clone(master), Box::new(to_replica), addresses, terms.lease);
@@ -200,16 +202,16 @@ impl NodeSettings {
         let (secrets, client_name) =
             (self.sentinel_secrets.clone(), self.login.client_name.clone());
         let login = Login { secrets, database: 0, client_name };
-        let dialer = self.dialer_with(place, login)?;
-        Ok(match advice {
-            Some(advice) => dialer.advising(advice),
-            None => dialer,
-        })
+        let destination = self.destinations.of(place, login)?;
+        Ok(Dialer::new(match advice {
+            Some(advice) => destination.advising(advice),
+            None => destination,
+        }))
     }
 
     /// How long making a connection and one request may take.
     pub(crate) fn bounds(&self) -> Timeouts {
-        self.dialers.bounds
+        self.destinations.bounds
     }
 
     /// What stands under a lock's key.
@@ -221,13 +223,13 @@ impl NodeSettings {
     /// The clock that all deadlines are on.
     #[must_use]
     pub fn clock(&self) -> &Arc<dyn Clock> {
-        &self.dialers.clock
+        &self.destinations.clock
     }
 
     /// Where is told which servers were found.
     #[must_use]
     pub fn notices(&self) -> &Notices {
-        &self.dialers.notices
+        &self.destinations.notices
     }
 
     /// The longest lease of locks that are taken without one.
@@ -239,29 +241,25 @@ impl NodeSettings {
     /// Whether it is TLS that is spoken.
     #[must_use]
     pub fn is_tls(&self) -> bool {
-        self.dialers.tls.is_some()
+        self.destinations.tls.is_some()
     }
 
-    fn dialer(&self, place: Endpoint) -> Result<Dialer, Error> {
-        self.dialer_with(place, self.login.clone())
-    }
-
-    fn dialer_with(&self, place: Endpoint, login: Login) -> Result<Dialer, Error> {
-        self.dialers.dialer(place, login)
+    fn destination(&self, place: Endpoint) -> Result<Destination, Error> {
+        self.destinations.of(place, self.login.clone())
     }
 }
 
-/// What all dialers of a client have in common.
+/// What all destinations of a client have in common.
 #[derive(Clone, Debug)]
-struct Dialers {
+struct Destinations {
     tls: Option<TlsSettings>,
     bounds: Timeouts,
     clock: Arc<dyn Clock>,
     notices: Notices,
 }
 
-impl Dialers {
-    fn dialer(&self, place: Endpoint, login: Login) -> Result<Dialer, Error> {
+impl Destinations {
+    fn of(&self, place: Endpoint, login: Login) -> Result<Destination, Error> {
         let tls = match (&self.tls, &place) {
             (Some(tls), Endpoint::Tcp { host, .. }) => Some(tls.of(host)?),
             _ => None,
@@ -269,6 +267,6 @@ impl Dialers {
         let server = Server::new(place, login.secrets.user.as_deref())
             .over_tls(tls.is_some())
             .warning(self.notices.clone());
-        Ok(Dialer::new(server, tls, login, self.bounds, Arc::clone(&self.clock)))
+        Ok(Destination::new(server, tls, login, self.bounds, Arc::clone(&self.clock)))
     }
 }

@@ -86,6 +86,11 @@ impl SentinelInstance {
         }
     }
 
+    /// Ends its connections, and makes no new ones.
+    pub(super) fn close(&self) {
+        self.dialer.retire();
+    }
+
     pub(super) fn id(&self) -> Option<String> {
         self.id.lock().clone()
     }

@@ -413,6 +413,13 @@ impl SentinelSet {
     }
 }
 
+/// Ends the questions under way and the dials for them.
+impl Drop for SentinelSet {
+    fn drop(&mut self) {
+        self.members().iter().for_each(|member| member.close());
+    }
+}
+
 impl SentinelSet {
     /// Sentinels have answered, and it is not known whether they are those that are meant.
     fn undecided(&self, each: &str) -> Error {

@@ -1,14 +1,24 @@
 //! [`BackgroundCall`]: a call without a deadline, in the background; its callers have deadlines.
 
+use super::time::DialTime;
 use lock_core::backend::{contain, run_in_background};
-use lock_core::{Clock, Moment, SystemClock};
+use lock_core::{Moment, SystemClock};
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-/// Calls of one kind, one at a time: with a call that hangs, threads would pile up.
-pub(super) struct BackgroundCall<T>(Arc<Shared<T>>);
+/// Calls of one kind, which share their results.
+///
+/// One runs at a time. Beside one that has not returned for [`AGAIN`] another one is started, then
+/// after twice that time the next, but never more than [`MOST`]: threads must not pile up.
+pub(crate) struct BackgroundCall<T>(Arc<Shared<T>>);
+
+/// How long a call may take before another one is started beside it.
+const AGAIN: Duration = Duration::from_secs(5);
+/// The most calls that have not returned.
+const MOST: u32 = 8;
 
 struct Shared<T> {
     state: Mutex<State<T>>,
@@ -16,7 +26,10 @@ struct Shared<T> {
 }
 
 struct State<T> {
-    running: bool,
+    /// How many calls have not returned.
+    running: u32,
+    /// When another one may be started beside them.
+    next: Moment,
     /// How many calls have ended.
     ended: u64,
     /// What the last one returned; `None` if it panicked.
@@ -25,7 +38,7 @@ struct State<T> {
 
 /// Why a call has no result.
 #[derive(Debug)]
-pub(super) enum CallNotDone {
+pub(crate) enum CallNotDone {
     /// No thread could be started.
     NoThread(io::Error),
     /// It has not returned until the deadline.
@@ -34,26 +47,32 @@ pub(super) enum CallNotDone {
 }
 
 impl<T: Clone + Send + 'static> BackgroundCall<T> {
-    pub(super) fn new() -> Self {
-        let state = Mutex::new(State { running: false, ended: 0, last: None });
-        Self(Arc::new(Shared { state, finished: Condvar::new() }))
+    pub(crate) fn new() -> Self {
+        let state = State { running: 0, next: Moment::NEVER, ended: 0, last: None };
+        Self(Arc::new(Shared { state: Mutex::new(state), finished: Condvar::new() }))
     }
 
-    /// The result of `call`, or of one that is already running, until `by`.
-    pub(super) fn call(
+    /// The result of `call`, or of one that is already running, in `time`.
+    pub(crate) fn call(
         &self,
-        clock: &dyn Clock,
-        by: Moment,
-        call: impl FnOnce() -> T + Send + 'static,
+        time: &DialTime<'_>,
+        call: impl Fn() -> T + Clone + Send + 'static,
     ) -> Result<T, CallNotDone> {
         let mut state = self.0.state.lock();
         let awaited = state.ended + 1;
-        if !state.running {
-            self.start(call).map_err(CallNotDone::NoThread)?;
-            state.running = true;
-        }
         while state.ended < awaited {
-            let left = by.since(clock.now());
+            let is_due = state.running < MOST && time.now() >= state.next;
+            if state.running == 0 || is_due {
+                match self.start(call.clone()) {
+                    Ok(()) => {
+                        state.next = time.now() + AGAIN * (1 << state.running);
+                        state.running += 1;
+                    }
+                    Err(error) if state.running == 0 => return Err(CallNotDone::NoThread(error)),
+                    Err(_) => {}
+                }
+            }
+            let left = time.left();
             if left.is_zero() {
                 return Err(CallNotDone::Late);
             }
@@ -67,7 +86,7 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
         run_in_background(move || {
             let answer = contain(call);
             let mut state = shared.state.lock();
-            state.running = false;
+            state.running -= 1;
             state.ended += 1;
             state.last = answer;
             drop(state);
@@ -76,14 +95,20 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
     }
 
     #[cfg(test)]
-    pub(super) fn ended(&self) -> u64 {
+    pub(crate) fn ended(&self) -> u64 {
         self.0.state.lock().ended
     }
 
     /// Pretends that a call is running, which never ends.
     #[cfg(test)]
-    pub(super) fn hang(&self) {
-        self.0.state.lock().running = true;
+    pub(crate) fn hang(&self) {
+        self.0.state.lock().running = MOST;
+    }
+}
+
+impl<T> Clone for BackgroundCall<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
     }
 }
 
@@ -93,17 +118,66 @@ impl<T> fmt::Debug for BackgroundCall<T> {
     }
 }
 
+/// An error of the system that can be cloned: its number, or a text.
+#[derive(Clone, Debug)]
+pub(crate) enum SystemError {
+    Number(i32),
+    Text(String),
+}
+
+impl From<io::Error> for SystemError {
+    fn from(error: io::Error) -> Self {
+        error.raw_os_error().map_or_else(|| Self::Text(error.to_string()), Self::Number)
+    }
+}
+
+impl From<SystemError> for io::Error {
+    fn from(error: SystemError) -> Self {
+        match error {
+            SystemError::Number(number) => Self::from_raw_os_error(number),
+            SystemError::Text(text) => Self::other(text),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use lock_core::{Clock, ManualClock};
+    use std::sync::mpsc::channel;
 
     #[test]
     fn call_that_panics_is_followed_by_the_next() {
         let calls = BackgroundCall::new();
         let soon = || SystemClock.now() + Duration::from_secs(5);
-        let outcome = calls.call(&SystemClock, soon(), || -> u8 { panic!("on purpose") });
+        let outcome =
+            calls.call(&DialTime::until(&SystemClock, soon()), || -> u8 { panic!("on purpose") });
         assert!(matches!(outcome, Err(CallNotDone::Panicked)), "{outcome:?}");
-        assert_eq!(calls.call(&SystemClock, soon(), || 7).unwrap(), 7);
+        assert_eq!(calls.call(&DialTime::until(&SystemClock, soon()), || 7).unwrap(), 7);
+    }
+
+    #[test]
+    fn hanging_call_is_made_again_and_calls_stay_bounded() {
+        let (clock, calls) = (ManualClock::new(), BackgroundCall::new());
+        let (go, gate) = channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        let hanging = move || {
+            let _opened = gate.lock().recv();
+        };
+        let ask = |wait| calls.call(&DialTime::until(&clock, clock.now() + wait), hanging.clone());
+        let started = || calls.0.state.lock().running;
+        let now = Duration::ZERO;
+        for times in 1..=MOST {
+            for _ in 0..3 {
+                assert!(matches!(ask(now), Err(CallNotDone::Late)));
+                assert_eq!(started(), times, "none beside it before its time");
+            }
+            clock.advance(AGAIN * (1 << (times - 1)));
+        }
+        clock.advance(Duration::from_secs(1_000_000));
+        assert!(matches!(ask(now), Err(CallNotDone::Late)));
+        assert_eq!(started(), MOST);
+        drop(go);
+        ask(Duration::from_secs(60)).unwrap();
     }
 }

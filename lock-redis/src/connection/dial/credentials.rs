@@ -1,11 +1,12 @@
 //! [`CredentialsSource`]: where user and password come from. Looked up for each connection.
 
-use super::background_call::{BackgroundCall, CallNotDone};
+use super::background_call::{BackgroundCall, CallNotDone, SystemError};
+use super::time::DialTime;
 use crate::connection::Server;
 use lock_core::backend::no_thread;
-use lock_core::{Clock, Credentials, CredentialsProvider, Error, Moment, Secret};
+use lock_core::{Credentials, CredentialsProvider, Error, Secret};
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,8 +28,16 @@ pub(crate) enum PasswordSource {
     #[default]
     None,
     Given(Secret),
-    /// The option that names the file, and the file.
-    InFile(&'static str, PathBuf),
+    InFile(PasswordFile),
+}
+
+/// A file with a password. Its clones share the reads, because they hang together.
+#[derive(Clone, Debug)]
+pub(crate) struct PasswordFile {
+    /// The option that names the file.
+    option: &'static str,
+    path: PathBuf,
+    reads: BackgroundCall<Result<Secret, SystemError>>,
 }
 
 /// The credentials of one connection.
@@ -42,35 +51,33 @@ pub(super) struct ResolvedCredentials {
 pub(super) type ProviderCalls = BackgroundCall<Result<Option<Credentials>, Error>>;
 
 impl CredentialsSource {
-    /// Refuses a file that cannot be read.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    /// Refuses a file that cannot be read in `time`.
+    pub(crate) fn check(&self, time: &DialTime<'_>) -> Result<(), Error> {
         self.password
-            .read()
+            .read(time)
             .map(drop)
             .map_err(|error| Error::configuration(error.to_string()).with_source(error))
     }
 
-    /// The credentials of a connection that is made now, until `by`.
+    /// The credentials of a connection that is made now, in `time`.
     pub(super) fn resolve(
         &self,
         calls: &ProviderCalls,
         server: &Server,
-        clock: &dyn Clock,
-        by: Moment,
+        time: &DialTime<'_>,
     ) -> Result<ResolvedCredentials, Error> {
-        if let Some(given) = self.provided(calls, server, clock, by)? {
+        if let Some(given) = self.provided(calls, server, time)? {
             let user = given.user().map(str::to_owned).or_else(|| self.user.clone());
             return Ok(ResolvedCredentials { user, password: Some(given.password().clone()) });
         }
-        Ok(ResolvedCredentials { user: self.user.clone(), password: self.password.read()? })
+        Ok(ResolvedCredentials { user: self.user.clone(), password: self.password.read(time)? })
     }
 
     fn provided(
         &self,
         calls: &ProviderCalls,
         server: &Server,
-        clock: &dyn Clock,
-        by: Moment,
+        time: &DialTime<'_>,
     ) -> Result<Option<Credentials>, Error> {
         let Some(provider) = self.provider.clone() else { return Ok(None) };
         let (name, is_sentinel) = (server.to_string(), self.is_sentinel);
@@ -82,25 +89,60 @@ impl CredentialsSource {
             }
         };
         let what = |what: &str| format!("the provider of credentials {what} for {server}");
-        calls.call(clock, by, call).map_err(|error| match error {
+        calls.call(time, call).map_err(|error| match error {
             CallNotDone::NoThread(error) => no_thread(&what("cannot be asked"), error),
-            CallNotDone::Late => Error::unavailable(what("gave none in time")),
+            CallNotDone::Late => self.late(server),
             CallNotDone::Panicked => Error::unavailable(what("panicked")),
         })?
+    }
+
+    /// The error of credentials that were not there in time.
+    pub(super) fn late(&self, server: &Server) -> Error {
+        match &self.password {
+            PasswordSource::InFile(file) if self.provider.is_none() => file.late(),
+            _ => Error::unavailable(format!(
+                "the provider of credentials gave none in time for {server}"
+            )),
+        }
     }
 }
 
 impl PasswordSource {
-    fn read(&self) -> Result<Option<Secret>, Error> {
+    pub(crate) fn in_file(option: &'static str, path: impl Into<PathBuf>) -> Self {
+        Self::InFile(PasswordFile { option, path: path.into(), reads: BackgroundCall::new() })
+    }
+
+    fn read(&self, time: &DialTime<'_>) -> Result<Option<Secret>, Error> {
         match self {
             Self::None => Ok(None),
             Self::Given(password) => Ok(Some(password.clone())),
-            Self::InFile(option, path) => read(path).map(Some).map_err(|error| {
-                let path = path.display();
-                Error::unavailable(format!("no password can be read from `{option}={path}`"))
-                    .with_source(error)
-            }),
+            Self::InFile(file) => file.read(time).map(Some),
         }
+    }
+}
+
+impl PasswordFile {
+    fn read(&self, time: &DialTime<'_>) -> Result<Secret, Error> {
+        let path = self.path.clone();
+        let read = self.reads.call(time, move || read(&path).map_err(SystemError::from));
+        read.map_err(|error| match error {
+            CallNotDone::NoThread(error) => no_thread(&self.unreadable(), error),
+            CallNotDone::Late => self.late(),
+            CallNotDone::Panicked => Error::unavailable(self.unreadable()),
+        })?
+        .map_err(|error| Error::unavailable(self.unreadable()).with_source(io::Error::from(error)))
+    }
+
+    fn unreadable(&self) -> String {
+        format!("no password can be read from `{}={}`", self.option, self.path.display())
+    }
+
+    fn late(&self) -> Error {
+        let message = format!(
+            "{}: reading it did not end in time, is its file system there?",
+            self.unreadable()
+        );
+        Error::unavailable(message).with_source(io::Error::from(ErrorKind::TimedOut))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The handshake of a connection: credentials, database, name, and whether it is the right server.
 
 use super::credentials::{CredentialsSource, ResolvedCredentials};
-use super::{Dialer, NotDialed, Route, not_connected};
+use super::destination::{Destination, NotDialed, Route, not_connected};
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::history::Shown;
 use crate::connection::identity::Refusal;
@@ -41,7 +41,7 @@ pub(crate) enum Requirement {
     Nothing,
 }
 
-impl Dialer {
+impl Destination {
     /// Sends the handshake in one write, and checks the replies.
     pub(super) fn handshake(
         &self,

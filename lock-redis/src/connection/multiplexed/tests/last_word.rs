@@ -1,7 +1,7 @@
 //! A TLS peer that ends its side of the session with `close_notify`.
 
 use super::*;
-use crate::connection::{TlsOptions, TlsSettings};
+use crate::connection::{DialTime, TlsOptions, TlsSettings};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection};
 
@@ -12,7 +12,8 @@ fn reply_beside_close_notify_counts_and_nothing_follows() {
     let ca = directory.path().join("ca.crt");
     std::fs::write(&ca, key.cert.pem()).unwrap();
     let options = TlsOptions { ca: ca.to_str(), ..TlsOptions::default() };
-    let tls = TlsSettings::read(&options).unwrap().of("localhost").unwrap();
+    let time = DialTime::until(&SystemClock, within(10_000));
+    let tls = TlsSettings::read(&options, &time).unwrap().of("localhost").unwrap();
     let secret = PrivateKeyDer::Pkcs8(key.signing_key.serialize_der().into());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
@@ -39,7 +40,7 @@ fn reply_beside_close_notify_counts_and_nothing_follows() {
     });
     let socket = TcpStream::connect(address).unwrap();
     let server = Arc::new(Server::new(Endpoint::tcp("test", 1), None));
-    let transport = Transport::new(socket, Some(tls.session(&server).unwrap())).unwrap();
+    let transport = Transport::new(socket, Some(tls.session(&server, &time).unwrap())).unwrap();
     let mut connection = Connection::new(Arc::new(transport), server, Arc::new(SystemClock));
     connection.handshake_tls(within(10_000)).unwrap();
     let connection = Arc::new(MultiplexedConnection::new(connection, 0, GRACE, &[]).unwrap());

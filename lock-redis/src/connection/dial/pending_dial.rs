@@ -1,0 +1,64 @@
+//! [`PendingDial`]: a dial on a thread of its own, which goes on when its caller waits no longer.
+
+use super::destination::{Destination, DialStep};
+use crate::connection::Connection;
+use lock_core::backend::{Failure, contain, run_in_background};
+use lock_core::{Clock, Error, Moment, Signal};
+use parking_lot::Mutex;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// A dial under way, or its outcome.
+#[derive(Default)]
+pub(super) struct PendingDial {
+    step: Mutex<DialStep>,
+    outcome: Mutex<Option<Result<Connection, Failure>>>,
+    /// Raised with the outcome.
+    ended: Arc<Signal>,
+}
+
+impl PendingDial {
+    /// Begins to dial, for as long as until `by`. Fails if the system has no thread left.
+    pub(super) fn start(destination: &Arc<Destination>, by: Moment) -> io::Result<Arc<Self>> {
+        let (dial, destination) = (Arc::new(Self::default()), Arc::clone(destination));
+        let pending = Arc::clone(&dial);
+        run_in_background(move || {
+            let outcome = contain(|| destination.dial(by, &pending.step)).unwrap_or_else(|| {
+                let message = format!("connecting to {} panicked", destination.server());
+                Err(Failure::NotSent(Error::unavailable(message)))
+            });
+            *pending.outcome.lock() = Some(outcome);
+            pending.ended.raise();
+        })?;
+        Ok(dial)
+    }
+
+    /// The outcome, which is given once; `None` if there is none until `by`.
+    pub(super) fn wait(
+        &self,
+        clock: &Arc<dyn Clock>,
+        by: Moment,
+    ) -> Option<Result<Connection, Failure>> {
+        let outcome = self.outcome.lock().take();
+        outcome.or_else(|| {
+            clock.wait(&self.ended, by);
+            self.outcome.lock().take()
+        })
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.outcome.lock().is_some()
+    }
+
+    /// How far it has come.
+    pub(super) fn step(&self) -> DialStep {
+        *self.step.lock()
+    }
+}
+
+impl fmt::Debug for PendingDial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingDial").field("step", &self.step()).finish_non_exhaustive()
+    }
+}

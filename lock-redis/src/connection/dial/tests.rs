@@ -1,0 +1,127 @@
+//! Dials that take longer than their callers wait.
+
+use super::*;
+use lock_core::{Clock, SystemClock};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+/// Longer than any test takes.
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(20);
+
+fn far() -> (TcpListener, Dialer) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let dialer = Dialer::new(Destination::of(&listener, LONG * 2, SHORT));
+    (listener, dialer)
+}
+
+fn after(time: Duration) -> Moment {
+    SystemClock.now() + time
+}
+
+/// The next connection, with the request that sets its name read.
+fn accept(listener: &TcpListener) -> TcpStream {
+    let (mut peer, _) = listener.accept().unwrap();
+    peer.set_read_timeout(Some(LONG)).unwrap();
+    peer.read_exact(&mut [0; 35]).unwrap();
+    peer
+}
+
+#[track_caller]
+fn no_other_connection(listener: &TcpListener) {
+    listener.set_nonblocking(true).unwrap();
+    let error = listener.accept().unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    listener.set_nonblocking(false).unwrap();
+}
+
+#[track_caller]
+fn is_late(dialer: &Dialer) {
+    let failure = dialer.dial(after(SHORT)).err().expect("no server answers");
+    assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
+    assert!(failure.error().to_string().contains("in time"), "{failure:?}");
+}
+
+#[test]
+fn dial_goes_on_without_its_caller_for_the_next() {
+    let (listener, dialer) = far();
+    (0..5).for_each(|_| is_late(&dialer));
+    let mut peer = accept(&listener);
+    no_other_connection(&listener);
+    peer.write_all(b"+OK\r\n").unwrap();
+    let connection = dialer.dial(after(LONG)).unwrap();
+    no_other_connection(&listener);
+    let port = connection.into_transport().unwrap().socket().local_addr().unwrap();
+    assert_eq!(port.as_socket().unwrap(), peer.peer_addr().unwrap());
+    // The next caller needs one of its own.
+    is_late(&dialer);
+    accept(&listener);
+}
+
+#[test]
+fn connection_that_ended_unclaimed_is_made_anew() {
+    let (listener, dialer) = far();
+    is_late(&dialer);
+    let mut peer = accept(&listener);
+    peer.write_all(b"+OK\r\n").unwrap();
+    drop(peer);
+    std::thread::scope(|scope| {
+        scope.spawn(|| accept(&listener).write_all(b"+OK\r\n").unwrap());
+        dialer.dial(after(LONG)).unwrap();
+    });
+}
+
+#[test]
+fn refusal_to_an_unclaimed_dial_is_what_the_next_late_caller_is_told() {
+    let (listener, dialer) = far();
+    is_late(&dialer);
+    let mut peer = accept(&listener);
+    peer.write_all(b"-NOAUTH Authentication required.\r\n").unwrap();
+    // It closes when it has read that.
+    assert_eq!(peer.read(&mut [0]).unwrap_or(0), 0);
+    let failure = loop {
+        let failure = dialer.dial(after(SHORT)).err().expect("no server answers");
+        if !failure.error().to_string().contains("in time") {
+            break failure;
+        }
+    };
+    assert!(matches!(failure, Failure::Refused(_)), "{failure:?}");
+    assert!(failure.error().to_string().contains("asks for a password"), "{failure:?}");
+    is_late(&dialer);
+}
+
+/// Dropped or retired, with the caller there or not.
+#[test]
+fn dials_end_with_their_dialer() {
+    let (listener, dialer) = far();
+    is_late(&dialer);
+    let mut peer = accept(&listener);
+    drop(dialer);
+    assert_eq!(peer.read(&mut [0]).unwrap_or(0), 0);
+    let (listener, dialer) = far();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| dialer.dial(after(LONG)).err().expect("no server answers"));
+        let mut peer = accept(&listener);
+        dialer.retire();
+        assert_eq!(peer.read(&mut [0]).unwrap_or(0), 0);
+        let failure = waiting.join().unwrap();
+        assert!(failure.error().to_string().contains("not the master"), "{failure:?}");
+    });
+}
+
+/// A connect timeout longer than what TCP waits for an acknowledgement of a request.
+#[cfg(target_os = "linux")]
+#[test]
+fn unacknowledged_data_ends_a_connection_after_command_timeout() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let command = Duration::from_millis(1_234);
+    let dialer = Dialer::to(&listener, command);
+    std::thread::scope(|scope| {
+        scope.spawn(|| accept(&listener).write_all(b"+OK\r\n").unwrap());
+        let connection = dialer.dial(Moment::NEVER).unwrap();
+        let transport = connection.into_transport().unwrap();
+        let socket = transport.socket();
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(command));
+        assert!(socket.keepalive().unwrap() && socket.tcp_nodelay().unwrap());
+    });
+}
