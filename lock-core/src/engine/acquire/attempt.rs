@@ -280,10 +280,11 @@ impl<'a> Wait<'a> {
         left: Option<Duration>,
         found_by: FoundBusyBy,
     ) -> Result<Next, Error> {
-        self.refuse_too_many()?;
-        self.tell_contended();
         let now = self.engine.clock.now();
         waiter.found_busy(now);
+        self.tell_contended();
+        self.refuse_too_many()?;
+        let now = self.engine.clock.now();
         if self.plan.is_late(now) || self.asks_once {
             return Ok(Next::GiveUp);
         }

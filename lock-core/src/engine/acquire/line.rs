@@ -34,7 +34,12 @@ impl Wait<'_> {
             return Ok(None);
         };
         match self.queue(&mut place, holder)? {
-            Queued::Mine => self.contend(&place),
+            Queued::Mine => {
+                let granted = self.contend(&place)?;
+                // No acquisition in this line says so: followers at their deadline wait for it.
+                place.answered(engine.clock.now());
+                Ok(granted)
+            }
             Queued::Handed(_) | Queued::Late => Ok(None),
         }
     }

@@ -36,7 +36,7 @@ impl Wait<'_> {
             self.check_interrupt()?;
             let in_the_way = match waiter.turn(self.plan.deadline) {
                 Turn::Mine if overdue.is_none() => return Ok(Queued::Mine),
-                Turn::Mine => None, // too late to ask
+                Turn::Mine => None, // asks only if nothing else is known
                 Turn::Handed(acquisition) => {
                     if self.is_usable(&acquisition) {
                         return Ok(Queued::Handed(acquisition));
@@ -64,10 +64,11 @@ impl Wait<'_> {
                 return self.leave(waiter, Err(error));
             }
             if self.plan.is_late(now) {
-                if let Some(answer) = self.answer_when_late(waiter, &mut overdue, now) {
-                    return self.leave(waiter, answer);
+                match self.answer_when_late(waiter, &mut overdue, now) {
+                    Some(Ok(Queued::Mine)) => return Ok(Queued::Mine),
+                    Some(answer) => return self.leave(waiter, answer),
+                    None => continue,
                 }
-                continue;
             }
             let mut until = self.plan.at_most(now + LOCAL_LOOK);
             if let Some(limit) = give_up {
@@ -95,9 +96,10 @@ impl Wait<'_> {
         match waiter.known(self.plan.start, self.signal) {
             Known::Busy => Some(Ok(Queued::Late)),
             Known::Unavailable(error) => Some(Err(error)),
+            // The head that was waited for has left, refused or interrupted, and said nothing.
+            Known::Nothing if overdue.is_some() && waiter.is_head() => Some(Ok(Queued::Mine)),
             // A head that sleeps was told "busy", perhaps before this wait began.
-            Known::Nothing if overdue.is_none() => Some(Ok(Queued::Late)),
-            Known::Nothing => Some(Err(unanswered())),
+            Known::Nothing => Some(Ok(Queued::Late)),
             Known::By(by) => {
                 // A head that watches first has two answers to come: one is waited for.
                 let most = self.plan.deadline.map_or(by, |end| end + self.answer_time());

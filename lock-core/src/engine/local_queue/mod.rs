@@ -70,7 +70,7 @@ pub(crate) struct LocalLockState {
     /// Held, or just being released. While there is one, no thread of this client asks the store.
     current: Option<Arc<Acquisition>>,
     queue: WaitQueue,
-    /// When the store last answered a head, or granted it the lock.
+    /// When the store last answered a head, or granted it the lock, or took it back.
     answered: Option<Moment>,
     /// The timer of this name in the wheel, and when it is due. Written by the
     /// [timer](super::renewal).
@@ -227,6 +227,8 @@ impl LocalLock {
             self.registry.free(self);
             let Sharing { hand_off, counts_waiters } = self.sharing();
             state.fairness.released(timing, hand_off, counts_waiters);
+            // It was held until then. A wait that began since does not know that it is.
+            state.answered = Some(Moment::from_nanos(timing.at.as_nanos().saturating_sub(1)));
             state.wake_head();
         }
     }

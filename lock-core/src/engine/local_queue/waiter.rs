@@ -136,6 +136,12 @@ impl WaiterGuard<'_> {
         state.queue.len() > 1
     }
 
+    /// Whether all that came before us have left.
+    pub(crate) fn is_head(&self) -> bool {
+        let state = self.lock.lock();
+        state.queue.head().is_some_and(|head| head.ticket == self.ticket)
+    }
+
     /// What the release of another client granted us, since we last looked.
     pub(crate) fn take_direct_grant(&self) -> Option<DirectGrant> {
         self.lock.lock().queue.head_mut()?.direct.take()

@@ -4,11 +4,11 @@
 use super::*;
 use crate::FencingToken;
 
-const BUDGET: Duration = crate::Config::DEFAULT_HAND_OFF;
+pub(super) const BUDGET: Duration = crate::Config::DEFAULT_HAND_OFF;
 
 /// A client that holds the lock with reserved tokens, because a second thread waited when the lock
 /// was granted.
-fn held(store: &Recorded) -> (Client, crate::OwnedGuard) {
+pub(super) fn held(store: &Recorded) -> (Client, crate::OwnedGuard) {
     held_after(store, || {})
 }
 
@@ -42,7 +42,7 @@ fn head_sleeps(store: &Recorded) {
 }
 
 /// Another client that the store counts as a waiter, and that never asks for the lock.
-fn another_waits(store: &Recorded) -> Watch {
+pub(super) fn another_waits(store: &Recorded) -> Watch {
     struct Deaf;
     impl Wake for Deaf {
         fn wake(&self) {}
@@ -51,7 +51,7 @@ fn another_waits(store: &Recorded) -> Watch {
 }
 
 /// A thread that queues for the lock and returns its guard.
-fn waits(
+pub(super) fn waits(
     client: &Client,
     options: LockOptions,
 ) -> thread::JoinHandle<Result<Option<crate::OwnedGuard>, Error>> {

@@ -23,6 +23,7 @@ use crate::OwnerId;
 mod answers;
 mod async_release;
 mod cleanup;
+mod deadlines;
 mod election;
 mod extension;
 mod handoff;

@@ -26,6 +26,8 @@ pub(crate) struct Network {
     clock: Virtual,
     /// One request of so many is slow or faulty; none where this is zero.
     trouble: AtomicUsize,
+    /// Half of a round trip, in milliseconds.
+    distance: AtomicUsize,
     /// Whether replicas may fall short.
     has_replicas: AtomicBool,
     /// So many renewals fail, and all are answered this much later, in milliseconds.
@@ -121,6 +123,7 @@ impl Network {
             store,
             clock: Virtual,
             trouble: AtomicUsize::new(0),
+            distance: AtomicUsize::new(0),
             has_replicas: AtomicBool::new(false),
             failing_renewals: AtomicUsize::new(0),
             denied_renewals: AtomicUsize::new(0),
@@ -136,6 +139,11 @@ impl Network {
     /// Makes one request of `every` slow or faulty from now on; none if that is zero.
     pub(crate) fn trouble(&self, every: usize) {
         self.trouble.store(every, Ordering::Relaxed);
+    }
+
+    /// From here on a request takes so many milliseconds on its way, and its answer as many.
+    pub(crate) fn distance(&self, millis: usize) {
+        self.distance.store(millis, Ordering::Relaxed);
     }
 
     /// From here on one grant or renewal in three is confirmed by too few replicas.
@@ -192,6 +200,13 @@ impl Network {
         self.under_way.load(Ordering::Relaxed)
     }
 
+    fn travel(&self) {
+        let millis = self.distance.load(Ordering::Relaxed) as u64;
+        if millis > 0 {
+            self.sleep_until(self.clock.now() + Duration::from_millis(millis));
+        }
+    }
+
     fn sleep_until(&self, until: Moment) {
         self.clock.wait(&Arc::new(Signal::new()), until);
     }
@@ -224,7 +239,12 @@ impl Network {
         let fate = self.fate();
         trace(|| format!("{what}: {fate:?}"));
         match fate {
-            Fate::Fine => Ok(request()),
+            Fate::Fine => {
+                self.travel();
+                let answer = request();
+                self.travel();
+                Ok(answer)
+            }
             Fate::Slow => {
                 let (there, back) = (some_millis(30), some_millis(30));
                 self.sleep_until((self.clock.now() + there).min(by));
@@ -389,7 +409,9 @@ impl Backend for Network {
             late_messages: Arc::clone(&self.late_messages),
             under_way: Arc::clone(&self.under_way),
         };
+        self.travel();
         let watch = self.store.watch(name, Arc::new(wake), by)?;
+        self.travel();
         self.watches.fetch_add(1, Ordering::Relaxed);
         Ok(Watch::new((watch, Counted(Arc::clone(&self.watches)))))
     }

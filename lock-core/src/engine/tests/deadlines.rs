@@ -1,0 +1,83 @@
+//! What a waiter is told whose deadline comes while others of its client ask, stand back or leave.
+
+use super::handoff::{BUDGET, another_waits, held, waits};
+use super::*;
+
+/// How long the followers wait.
+const SHORT: Duration = Duration::from_micros(100);
+
+fn is_done<T>(waiter: thread::JoinHandle<T>) -> T {
+    eventually("the waiter is done", || waiter.is_finished());
+    waiter.join().unwrap()
+}
+
+#[test]
+fn follower_in_line_of_a_granted_permit_is_late_and_no_error() {
+    let (store, clock) = Recorded::new();
+    let (holder, client) = (store.client(), store.client());
+    let held = holder.semaphore("x", 1).unwrap().acquire().unwrap();
+    let semaphore = client.semaphore("x", 1).unwrap();
+    let gate = store.gate.lock();
+    let head = thread::spawn({
+        store.fail_next("acquire", Fault::Slow(Duration::ZERO));
+        store.fail_next("acquire", Fault::Hangs);
+        let semaphore = semaphore.clone();
+        move || semaphore.acquire()
+    });
+    eventually("the head asks in line", || store.count("acquire") == 3);
+    let follower = thread::spawn(move || semaphore.try_acquire_for(SHORT));
+    parked(&clock, 2); // the follower, and the holder's timer
+    clock.advance(SHORT);
+    parked(&clock, 2); // past its deadline it waits for the head's answer
+    held.unlock().unwrap();
+    drop(gate);
+    let permit = is_done(head).unwrap();
+    assert!(is_done(follower).expect("the store has answered").is_none());
+    permit.unlock().unwrap();
+}
+
+fn head_stands_back(clock: &ManualClock) {
+    let soon = clock.now() + SECOND / 20;
+    eventually("the head stands back", || {
+        clock.sleepers().iter().any(|until| clock.now() < *until && *until <= soon)
+    });
+}
+
+#[test]
+fn waiter_behind_a_holder_of_its_client_is_late_although_the_head_stands_back() {
+    let (store, clock) = Recorded::new();
+    let _waits = another_waits(&store);
+    let (client, guard) = held(&store);
+    let interrupt = Interrupt::new();
+    let first = waits(&client, LockOptions::new().interrupt(&interrupt));
+    let follower = waits(&client, LockOptions::new().wait(BUDGET + SHORT));
+    clock.advance(BUDGET);
+    let asked = store.count("acquire");
+    guard.unlock().unwrap();
+    head_stands_back(&clock);
+    clock.advance(SHORT);
+    assert!(is_done(follower).expect("it was held when the wait began").is_none());
+    assert_eq!(store.count("acquire"), asked);
+    interrupt.fire();
+    assert!(is_done(first).unwrap_err().is_interrupted());
+}
+
+#[test]
+fn waiter_at_its_deadline_asks_where_the_head_left_without_an_answer() {
+    let (store, clock) = Recorded::new();
+    let _waits = another_waits(&store);
+    let (client, guard) = held(&store);
+    let interrupt = Interrupt::new();
+    let first = waits(&client, LockOptions::new().interrupt(&interrupt));
+    clock.advance(BUDGET);
+    guard.unlock().unwrap();
+    head_stands_back(&clock);
+    let follower = waits(&client, LockOptions::new().wait(SHORT));
+    parked(&clock, 3); // both waiters, and a timer
+    clock.advance(SHORT);
+    parked(&clock, 3);
+    assert!(!follower.is_finished(), "the head is about to ask");
+    interrupt.fire();
+    assert!(is_done(first).unwrap_err().is_interrupted());
+    drop(is_done(follower).expect("the store answers").expect("it is free"));
+}

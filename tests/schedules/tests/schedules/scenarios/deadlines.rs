@@ -1,0 +1,79 @@
+//! Waits of all kinds whose deadlines fall on each step of the requests of other threads.
+
+use crate::explore::{explore, is_punctual};
+use crate::world::{Held, LONG, NAME, World, give, ms, sleep, thread};
+use distlock_schedules::{Client, DistLock, Error, Interrupt, LockOptions};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Takes a lock of one kind, and gives it back. Whether it was had until the deadline.
+type Turn = fn(&Client, &LockOptions) -> Result<bool, Error>;
+
+/// Holds it for a while, where there is something to hold.
+fn hold(guard: Option<impl Held>) -> bool {
+    let Some(guard) = guard else { return false };
+    sleep(ms(fastrand::u64(..3)));
+    give(guard);
+    true
+}
+
+/// Each kind of lock, and each kind of queue that its threads stand in.
+const KINDS: [(&str, Turn); 8] = [
+    ("mutex", |client, options| Ok(hold(client.mutex(NAME)?.try_lock_with(options)?))),
+    ("owned", |client, options| Ok(hold(client.owned_mutex(NAME)?.try_lock_with(options)?))),
+    ("fair", |client, options| Ok(hold(client.fair_mutex(NAME)?.try_lock_with(options)?))),
+    ("write", |client, options| Ok(hold(client.rw_lock(NAME)?.write().try_lock_with(options)?))),
+    ("read", |client, options| Ok(hold(client.rw_lock(NAME)?.read().try_lock_with(options)?))),
+    ("permit", |client, options| {
+        Ok(hold(client.semaphore(NAME, 1)?.try_acquire_with(1, options)?))
+    }),
+    ("permits", |client, options| {
+        Ok(hold(client.semaphore(NAME, 3)?.try_acquire_with(2, options)?))
+    }),
+    ("too many", |client, options| match client.semaphore(NAME, 3)?.try_acquire_with(4, options) {
+        Ok(guard) => Ok(hold(guard)),
+        Err(error) if error.is_misuse() => Ok(false),
+        Err(error) => Err(error),
+    }),
+];
+
+/// Threads of two clients take turns with random deadlines, a few milliseconds from the store.
+fn take_turns(world: &Arc<World>, (kind, turn): (&'static str, Turn)) {
+    world.net.distance(fastrand::usize(..4));
+    let clients = [(); 2].map(|()| world.client_with(|config| config.with_watchdog(LONG)));
+    let stop = Interrupt::new();
+    let threads: Vec<_> = (0..5)
+        .map(|number| {
+            // Most of them of one client: they wait for each other.
+            let (client, stop) = (clients[usize::from(number == 4)].clone(), stop.clone());
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let wait = ms(fastrand::u64(1..20));
+                    let options = LockOptions::new().wait(wait);
+                    let options = if number == 0 { options.interrupt(&stop) } else { options };
+                    let turn = turn(&client, &options);
+                    let is_interrupted = turn.as_ref().err().is_some_and(Error::is_interrupted);
+                    // A late thread may take longer than the time-out of its request.
+                    let is_told = turn.is_ok() || is_interrupted && number == 0 || !is_punctual();
+                    assert!(is_told, "{kind}: {turn:?}");
+                }
+            })
+        })
+        .collect();
+    sleep(ms(fastrand::u64(..20)));
+    stop.fire();
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    world.net.distance(0);
+    for client in &clients {
+        let settled = client.wait_for_cleanup(Duration::from_secs(1));
+        assert!(settled.is_ok() || !is_punctual(), "{kind}: {settled:?}");
+    }
+}
+
+/// The store answers all along, so no wait says that it does not.
+#[test]
+fn deadlines_beside_grants() {
+    explore("deadlines_beside_grants", 4_000, |world| {
+        take_turns(world, KINDS[fastrand::usize(..KINDS.len())]);
+    });
+}
