@@ -99,19 +99,49 @@ pub enum LockKind {
         /// How many one acquisition takes.
         count: u32,
     },
+    /// Permits of the same semaphore as `Permits`, in the order of arrival over all clients:
+    /// [`Client::fair_semaphore`](crate::Client::fair_semaphore).
+    FairPermits {
+        /// How many there are in all.
+        limit: u32,
+        /// How many one acquisition takes.
+        count: u32,
+    },
 }
 
 impl LockKind {
     /// Whether several owners may hold it at once.
     #[must_use]
     pub fn is_shared(self) -> bool {
-        matches!(self, Self::Read | Self::Permits { .. })
+        self == Self::Read || self.permits().is_some()
+    }
+
+    /// Of a semaphore: how many permits there are in all, and how many one acquisition takes.
+    #[must_use]
+    pub fn permits(self) -> Option<(u32, u32)> {
+        match self {
+            Self::Permits { limit, count } | Self::FairPermits { limit, count } => {
+                Some((limit, count))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it is granted in the order of arrival over all clients, by a queue in the store.
+    #[must_use]
+    pub fn is_queued(self) -> bool {
+        matches!(self, Self::Fair | Self::FairPermits { .. })
+    }
+
+    /// Whether the store knows who waits for it, and keeps others out.
+    pub(crate) fn is_known_to_wait(self) -> bool {
+        self.is_queued() || self == Self::Write
     }
 
     /// Whether each thread of a client asks the store for itself: it shares its hold with others,
     /// or has a position of its own in the store's queue.
     pub(crate) fn is_apart(self) -> bool {
-        self.is_shared() || self == Self::Fair
+        self.is_shared() || self.is_queued()
     }
 }
 

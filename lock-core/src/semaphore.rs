@@ -24,7 +24,8 @@ use std::time::Duration;
 /// [`set_limit`](Self::set_limit) changes it.
 ///
 /// Waiters are not served in order, and a waiter for many permits may wait for as long as others
-/// take single ones.
+/// take single ones; those of a [fair one](crate::Client::fair_semaphore) are, whatever number they
+/// want. Both kinds of one name share its permits; waiters of the other one do not stand in line.
 ///
 /// # Examples
 ///
@@ -46,6 +47,7 @@ pub struct Semaphore {
     engine: Arc<EngineHandle>,
     name: LockName,
     limit: u32,
+    is_fair: bool,
 }
 
 impl Semaphore {
@@ -57,11 +59,12 @@ impl Semaphore {
         engine: Arc<EngineHandle>,
         name: &LockName,
         limit: u32,
+        is_fair: bool,
     ) -> Result<Self, Error> {
         engine.refuse_kind("semaphores").map_err(|error| error.on(name))?;
         engine.refuse_if_forked().map_err(|error| error.on(name))?;
         check_limit(limit).map_err(|error| error.on(name))?;
-        Ok(Self { engine, name: name.of_kind(LockKind::Permits { limit, count: 1 }), limit })
+        Ok(Self { engine, name: name.of_kind(kind(is_fair, limit, 1)), limit, is_fair })
     }
 
     /// Waits for a permit.
@@ -139,8 +142,8 @@ impl Semaphore {
     }
 
     fn lock(&self, count: u32) -> Result<SingleLock, Error> {
-        let kind = LockKind::Permits { limit: self.limit, count };
-        SingleLock::new(Arc::clone(&self.engine), &self.name.of_kind(kind))
+        let name = self.name.of_kind(kind(self.is_fair, self.limit, count));
+        SingleLock::new(Arc::clone(&self.engine), &name)
     }
 
     /// Returns the limit that this client named.
@@ -154,7 +157,8 @@ impl Semaphore {
     ///
     /// With a smaller limit, permits above it stay valid until their holders release them, and none
     /// is granted, to waiters neither, until fewer than the limit are held. A wait for more permits
-    /// than the limit goes on if it has begun before: the limit may rise again.
+    /// than the limit goes on if it has begun before: the limit may rise again. In a fair semaphore
+    /// it is the last then.
     ///
     /// # Blocking
     ///
@@ -169,7 +173,7 @@ impl Semaphore {
         let changed = Self { limit, ..self.clone() };
         let before = changed.lock(1)?.set_permits()?;
         self.limit = limit;
-        self.name = self.name.of_kind(LockKind::Permits { limit, count: 1 });
+        self.name = self.name.of_kind(kind(self.is_fair, limit, 1));
         Ok(before)
     }
 
@@ -205,6 +209,13 @@ impl Semaphore {
     #[must_use]
     pub fn name(&self) -> &LockName {
         &self.name
+    }
+}
+
+fn kind(is_fair: bool, limit: u32, count: u32) -> LockKind {
+    match is_fair {
+        true => LockKind::FairPermits { limit, count },
+        false => LockKind::Permits { limit, count },
     }
 }
 

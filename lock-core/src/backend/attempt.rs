@@ -1,8 +1,8 @@
 //! [`Attempt`]: a request to take a lock, and its [`Answer`].
 
-use super::Receipt;
 #[cfg(doc)]
 use super::{Abilities, DirectGrant, RenewalRequest, ReplicaSupport};
+use super::{Receipt, WAITER_PRESENCE};
 use crate::error::Error;
 use crate::lease::LeaseTime;
 #[cfg(doc)]
@@ -36,6 +36,9 @@ pub struct Attempt<'a> {
     /// Whether the caller waits if the lock is busy. A store that keeps others out for its waiters
     /// does so only then.
     pub waits: bool,
+    /// For how long a caller that waits counts as waiting from this attempt on, where the store
+    /// keeps the [order of arrival](LockKind::is_queued). The same in all attempts of a client.
+    pub presence: Duration,
     /// The number of this attempt within its wait, greater than those before, if the release of
     /// another owner may grant it a [fair lock](LockKind::Fair): a [`DirectGrant`]. `None`: only an
     /// attempt may be granted.
@@ -50,8 +53,8 @@ impl<'a> Attempt<'a> {
     #[must_use]
     pub fn new(name: &'a LockName, owner: OwnerId, lease: LeaseTime) -> Self {
         let (tokens, replication) = (Tokens::Assign { reserve: 0 }, Replication::off());
-        let (beside, waits, direct, label) = (None, true, None, None);
-        Self { name, owner, lease, tokens, replication, beside, waits, direct, label }
+        let (beside, waits, presence, direct, label) = (None, true, WAITER_PRESENCE, None, None);
+        Self { name, owner, lease, tokens, replication, beside, waits, presence, direct, label }
     }
 
     /// Sets the tokens.
@@ -79,6 +82,13 @@ impl<'a> Attempt<'a> {
     #[must_use]
     pub fn waits(mut self, waits: bool) -> Self {
         self.waits = waits;
+        self
+    }
+
+    /// Sets for how long the caller counts as waiting.
+    #[must_use]
+    pub fn presence(mut self, presence: Duration) -> Self {
+        self.presence = presence;
         self
     }
 

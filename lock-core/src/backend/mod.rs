@@ -105,7 +105,7 @@ pub const RENEW_BATCH: usize = 100;
 pub const WAITER_ATTEMPTS: Duration = Duration::from_secs(1);
 
 /// How long the store takes such a waiter to be there after its last attempt: a dead one delays the
-/// others for so long.
+/// others for so long. In the order of arrival that is the default of [`Attempt::presence`].
 pub const WAITER_PRESENCE: Duration = Duration::from_secs(3);
 
 /// A store for locks. See the [module's text](self) for the contract.

@@ -96,7 +96,8 @@ impl Client {
     /// arrival over all clients and threads. Sends no request.
     ///
     /// The order is kept by a queue in the store, which costs a waiter a request each second; a
-    /// waiter that dies delays the others for three seconds. Mutexes of the same name exclude it,
+    /// waiter that dies delays the others for
+    /// [three seconds](crate::Config::with_fair_presence). Mutexes of the same name exclude it,
     /// are excluded, and do not wait in the queue. There is no hand-off inside the process.
     ///
     /// # Errors
@@ -153,7 +154,26 @@ impl Client {
         N: TryInto<LockName>,
         Error: From<N::Error>,
     {
-        Semaphore::new(Arc::clone(&self.0), &name.try_into()?, permits)
+        Semaphore::new(Arc::clone(&self.0), &name.try_into()?, permits, false)
+    }
+
+    /// Returns the semaphore of this name with this many permits, which are granted in the order of
+    /// arrival over all clients and threads: also to those that want many. Sends no request.
+    ///
+    /// The order is kept as for a [fair mutex](Self::fair_mutex), at the same cost. While the first
+    /// waiter waits for the permits that it wants, those that come later wait, also where fewer are
+    /// free. [`semaphore`](Self::semaphore) of the same name shares the permits, and does not stand
+    /// in line.
+    ///
+    /// # Errors
+    ///
+    /// As [`semaphore`](Self::semaphore).
+    pub fn fair_semaphore<N>(&self, name: N, permits: u32) -> Result<Semaphore, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        Semaphore::new(Arc::clone(&self.0), &name.try_into()?, permits, true)
     }
 
     /// Returns a client of the same store with another value for one option of the URL.

@@ -44,6 +44,17 @@ impl Config {
                 let longest = Self::LONGEST_RESTART_GRACE;
                 format!("restart_grace {:?} is longer than {longest:?}", self.restart_grace)
             }),
+            "fair_presence" => {
+                let good = Self::SHORTEST_FAIR_PRESENCE..=Self::LONGEST_FAIR_PRESENCE;
+                (!good.contains(&self.fair_presence)
+                    || !self.fair_presence.subsec_nanos().is_multiple_of(1_000_000))
+                .then(|| {
+                    format!(
+                        "fair_presence {:?} is not between 1s and 10m, in whole milliseconds",
+                        self.fair_presence
+                    )
+                })
+            }
             "token_retention" => {
                 let good = Self::SHORTEST_TOKEN_RETENTION..=Self::LONGEST_TOKEN_RETENTION;
                 (!good.contains(&self.token_retention)

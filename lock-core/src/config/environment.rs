@@ -271,6 +271,7 @@ mod tests {
             ("DISTLOCK_OUTAGE_LIMIT", "2s"),
             ("DISTLOCK_HAND_OFF", "7ms"),
             ("DISTLOCK_ORDER", "fair"),
+            ("DISTLOCK_FAIR_PRESENCE", "5s"),
             ("DISTLOCK_CONNECT_TIMEOUT", "3s"),
             ("DISTLOCK_COMMAND_TIMEOUT", "4s"),
             ("DISTLOCK_POOL", "5"),

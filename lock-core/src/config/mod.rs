@@ -27,6 +27,7 @@ pub(crate) use set::ClientKey;
 pub use set::ConfigSet;
 use similar::similar;
 
+use crate::backend::WAITER_PRESENCE;
 use crate::error::Error;
 use crate::replication::Replication;
 use address::Address;
@@ -84,6 +85,7 @@ pub struct Config {
     hand_off: Duration,
     restart_grace: Duration,
     order: LockOrder,
+    fair_presence: Duration,
     connect_timeout: Duration,
     command_timeout: Duration,
     pool: u32,
@@ -156,6 +158,10 @@ impl Config {
     pub const LONGEST_HAND_OFF: Duration = Duration::from_secs(1);
     /// The longest time without grants after a server's start.
     pub const LONGEST_RESTART_GRACE: Duration = Duration::from_secs(24 * 60 * 60);
+    /// The shortest presence of a fair waiter: it asks three times within that.
+    pub const SHORTEST_FAIR_PRESENCE: Duration = Duration::from_secs(1);
+    /// The longest presence of a fair waiter: a dead one delays the others for so long.
+    pub const LONGEST_FAIR_PRESENCE: Duration = Duration::from_secs(10 * 60);
     /// The longest timeout.
     pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(60 * 60);
     /// The default number of exclusive connections.
@@ -304,6 +310,15 @@ impl Config {
     #[must_use]
     pub fn with_order(mut self, order: LockOrder) -> Self {
         self.order = order;
+        self
+    }
+
+    /// Sets for how long the store takes a waiter of a fair lock or semaphore to be there after its
+    /// last attempt. It asks three times within that; a dead one delays the others for so long.
+    /// Clients with different values can share a lock. Default: 3 s.
+    #[must_use]
+    pub fn with_fair_presence(mut self, presence: Duration) -> Self {
+        self.fair_presence = presence;
         self
     }
 
@@ -482,6 +497,12 @@ impl Config {
         self.order
     }
 
+    /// See [`with_fair_presence`](Self::with_fair_presence).
+    #[must_use]
+    pub fn fair_presence(&self) -> Duration {
+        self.fair_presence
+    }
+
     /// See [`with_connect_timeout`](Self::with_connect_timeout).
     #[must_use]
     pub fn connect_timeout(&self) -> Duration {
@@ -559,6 +580,7 @@ impl Default for Config {
             hand_off: Self::DEFAULT_HAND_OFF,
             restart_grace: Duration::ZERO,
             order: LockOrder::default(),
+            fair_presence: WAITER_PRESENCE,
             token_retention: Self::DEFAULT_TOKEN_RETENTION,
             connect_timeout: Self::DEFAULT_CONNECT_TIMEOUT,
             command_timeout: Self::DEFAULT_COMMAND_TIMEOUT,

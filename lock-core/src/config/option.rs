@@ -12,13 +12,14 @@ use std::time::Duration;
 pub(super) const PREFIX: &str = "DISTLOCK_";
 
 /// The settings of [`Config`]; any other option is the scheme's, or unknown.
-pub(super) const SETTINGS: [&str; 20] = [
+pub(super) const SETTINGS: [&str; 21] = [
     "password_file",
     "watchdog",
     "lease",
     "outage_limit",
     "hand_off",
     "order",
+    "fair_presence",
     "connect_timeout",
     "command_timeout",
     "pool",
@@ -132,6 +133,7 @@ impl Config {
             "hand_off" => self.hand_off = duration(option, value)?,
             "restart_grace" => self.restart_grace = duration(option, value)?,
             "order" => self.order = meaning(option, value, ORDERS)?,
+            "fair_presence" => self.fair_presence = duration(option, value)?,
             "connect_timeout" => self.connect_timeout = duration(option, value)?,
             "command_timeout" => self.command_timeout = duration(option, value)?,
             "pool" => {
@@ -181,6 +183,7 @@ impl Config {
             "hand_off" => duration(self.hand_off()),
             "restart_grace" => duration(self.restart_grace()),
             "order" => word(self.order(), ORDERS),
+            "fair_presence" => duration(self.fair_presence()),
             "connect_timeout" => duration(self.connect_timeout()),
             "command_timeout" => duration(self.command_timeout()),
             "pool" => self.pool().to_string(),

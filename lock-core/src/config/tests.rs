@@ -164,6 +164,7 @@ fn option_is_what_a_url_says() {
         ("outage_limit", "11s"),
         ("hand_off", "8ms"),
         ("order", "fair"),
+        ("fair_presence", "1m"),
         ("connect_timeout", "12s"),
         ("command_timeout", "13s"),
         ("pool", "14"),
@@ -188,6 +189,19 @@ fn option_is_what_a_url_says() {
     let names = Config::default().settings().into_iter().map(|setting| setting.name);
     assert_eq!(names.skip(1).collect::<Vec<_>>(), option::SETTINGS);
     assert_eq!(Config::default().option("format"), None);
+}
+
+#[test]
+fn fair_presence_outside_its_limits_is_refused() {
+    let values =
+        [("1s", true), ("10m", true), ("999ms", false), ("601s", false), ("2s 1us", false)];
+    for (value, is_good) in values {
+        let config = Config::default().with_option("fair_presence", value);
+        let refused = config.check().err().map(|error| error.to_string());
+        assert_eq!(refused.is_none(), is_good, "{value}: {refused:?}");
+        let says_how = |text: String| text.contains("fair_presence") && text.contains("1s and 10m");
+        assert!(refused.is_none_or(says_how), "{value}");
+    }
 }
 
 #[test]

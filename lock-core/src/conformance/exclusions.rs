@@ -147,6 +147,7 @@ pub const NEEDS_ALL_KINDS: &[(&str, &str)] = &[
     ("verify_is_about_the_owners_share", MUTEXES_ONLY),
     ("fair_lock_is_granted_in_order", MUTEXES_ONLY),
     ("fair_waiter_that_is_gone_is_skipped", MUTEXES_ONLY),
+    ("fair_permits_are_granted_in_order", MUTEXES_ONLY),
     ("fair_and_write_locks_are_kept_after_release", MUTEXES_ONLY),
     ("semaphore_and_lock_do_not_share_a_name", MUTEXES_ONLY),
 ];

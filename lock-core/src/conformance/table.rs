@@ -179,6 +179,7 @@ macro_rules! __conformance_table {
                 verify_is_about_the_owners_share: VerifiesAnyShare core,
                 fair_lock_is_granted_in_order: QueueIgnored core,
                 fair_waiter_that_is_gone_is_skipped: DeadWaiterStays core,
+                fair_permits_are_granted_in_order: PermitsOvertaken core,
                 fair_and_write_locks_are_kept_after_release: KeptLockOfKindFreed core,
                 semaphore_and_lock_do_not_share_a_name: SemaphoreBesideLock core,
             }

@@ -139,6 +139,7 @@ struct Settings {
     /// What the holders are called.
     label: Option<Arc<str>>,
     order: LockOrder,
+    fair_presence: Duration,
 }
 
 impl Engine {
@@ -163,6 +164,7 @@ impl Engine {
             replication: config.replication(),
             label: config.owner().map(|owner| owner.as_ref().into()),
             order: config.order(),
+            fair_presence: config.fair_presence(),
         };
         let sharing =
             Sharing { hand_off: config.hand_off(), counts_waiters: abilities.counts_waiters };

@@ -40,6 +40,8 @@ struct Share {
 struct Position {
     owner: OwnerId,
     until: Moment,
+    /// For how long from its last attempt on, and so of what a release grants it.
+    presence: Duration,
     /// The number of its last attempt, if a release may grant it the lock.
     direct: Option<NonZeroU32>,
 }
@@ -67,6 +69,12 @@ impl Shares {
         self.queue.front()
     }
 
+    /// Until when another owner counts as waiting that goes before this attempt.
+    fn before(&mut self, attempt: &Attempt<'_>, now: Moment) -> Option<Moment> {
+        let next = attempt.name.kind().is_queued().then(|| self.next(now)).flatten();
+        next.filter(|next| next.owner != attempt.owner).map(|next| next.until)
+    }
+
     /// Whether nothing would be lost with it.
     pub(super) fn is_idle(&mut self, now: Moment) -> bool {
         self.purge(now);
@@ -78,21 +86,55 @@ impl Shares {
 
     fn of(&mut self, kind: LockKind) -> &mut Vec<Share> {
         match kind {
-            LockKind::Permits { .. } => &mut self.permits,
+            kind if kind.permits().is_some() => &mut self.permits,
             _ => &mut self.readers,
         }
     }
 
-    fn enqueue(&mut self, owner: OwnerId, direct: Option<NonZeroU32>, now: Moment) {
-        let new = Position { owner, until: now + WAITER_PRESENCE, direct };
+    fn enqueue(&mut self, attempt: &Attempt<'_>, now: Moment) {
+        let Attempt { owner, presence, direct, .. } = *attempt;
+        let new = Position { owner, until: now + presence, presence, direct };
         match self.queue.iter_mut().find(|position| position.owner == owner) {
             Some(position) => *position = new,
             None => self.queue.push_back(new),
         }
     }
 
-    fn leave_queue(&mut self, owner: OwnerId) {
+    /// Whether it was in the queue.
+    fn leave_queue(&mut self, owner: OwnerId) -> bool {
+        let before = self.queue.len();
         self.queue.retain(|position| position.owner != owner);
+        self.queue.len() < before
+    }
+
+    /// Takes permits, or waits for them if the semaphore is a fair one. Whether that may let the next
+    /// waiter in.
+    fn take_permits(
+        &mut self,
+        attempt: &Attempt<'_>,
+        new: Share,
+        limit: u32,
+        now: Moment,
+    ) -> (Answer, bool) {
+        let (owner, is_queued) = (new.owner, attempt.name.kind().is_queued());
+        let is_repeated = self.permits.iter().any(|share| share.owner == owner);
+        let first = self.permits.iter().map(|share| share.until).min();
+        let busy = |until: Option<Moment>| Answer::Busy(until.map(|until| until.since(now)));
+        if !is_repeated && new.count > limit {
+            // It would keep all others out until the limit rises.
+            return (busy(first), is_queued && self.leave_queue(owner));
+        }
+        let others = self.before(attempt, now).filter(|_| !is_repeated);
+        let is_full = !is_repeated && self.taken().saturating_add(new.count) > limit;
+        if is_full || others.is_some() {
+            if is_queued && attempt.waits {
+                self.enqueue(attempt, now);
+            }
+            return (busy(others.or(first)), false);
+        }
+        self.leave_queue(owner);
+        hold(&mut self.permits, new);
+        (Answer::Granted(Grant::new(None).limit(limit)), is_queued && self.taken() < limit)
     }
 
     fn taken(&self) -> u32 {
@@ -130,7 +172,7 @@ impl State {
 
     /// Fails if the name is a semaphore's and this is a lock, or the other way round.
     pub(super) fn refuse_other_use(&mut self, name: &LockName, now: Moment) -> Result<(), Failure> {
-        let is_semaphore = matches!(name.kind(), LockKind::Permits { .. });
+        let is_semaphore = name.kind().permits().is_some();
         if self.shares.is_empty() && !is_semaphore {
             return Ok(());
         }
@@ -165,8 +207,7 @@ impl State {
         let shares = self.shares(name, now);
         let readers = longest(&shares.readers).map(|share| share.until);
         let busy = holder.map(|(_, until)| until).or(readers);
-        let next = (kind == LockKind::Fair).then(|| shares.next(now)).flatten();
-        let other = next.filter(|next| next.owner != owner).map(|next| next.until);
+        let other = shares.before(attempt, now);
         // A lock that is free is the next one's for as long as that counts as waiting.
         let Some(until) = busy.or(other) else {
             shares.leave_queue(owner);
@@ -177,7 +218,7 @@ impl State {
         };
         match kind {
             _ if !attempt.waits => {}
-            LockKind::Fair => shares.enqueue(owner, attempt.direct, now),
+            LockKind::Fair => shares.enqueue(attempt, now),
             LockKind::Write if writers == WriterPriority::First => {
                 let is_other = |(first, _): &(OwnerId, Moment)| *first != owner;
                 if !shares.waiting_writer.is_some_and(|first| is_other(&first)) {
@@ -189,38 +230,35 @@ impl State {
         Ok(Some(Answer::Busy(Some(until.since(now)))))
     }
 
-    /// Grants a share, if there is room.
+    /// Grants a share, if there is room. Whether that may let the next one in a queue in.
     pub(super) fn acquire_share(
         &mut self,
         attempt: &Attempt<'_>,
         label: Option<OwnerLabel>,
         writers: WriterPriority,
         now: Moment,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<(Answer, bool), Failure> {
         let Attempt { name, owner, lease, tokens, beside, .. } = *attempt;
         let until = now + lease.duration();
         let writer = self.holder(name, now).map(|held| (held.owner, held.until));
         let last = self.tokens.get(&name.of_kind(LockKind::Mutex)).map(|counter| counter.last);
         let shares = self.shares(name, now);
-        let is_repeated = shares.of(name.kind()).iter().any(|share| share.owner == owner);
-        if let LockKind::Permits { limit: named, count } = name.kind() {
+        if let Some((named, count)) = name.kind().permits() {
             let limit = *shares.limit.get_or_insert(named);
-            if !is_repeated && shares.taken().saturating_add(count) > limit {
-                let first = shares.permits.iter().map(|share| share.until).min();
-                return Ok(Answer::Busy(first.map(|until| until.since(now))));
-            }
-            hold(&mut shares.permits, Share { owner, until, count, label });
-            return Ok(Answer::Granted(Grant::new(None).limit(limit)));
+            let new = Share { owner, until, count, label };
+            return Ok(shares.take_permits(attempt, new, limit, now));
         }
+        let is_repeated = shares.of(name.kind()).iter().any(|share| share.owner == owner);
         let other = writer.filter(|(writer, _)| !is_repeated && beside != Some(*writer));
         let gives_way = writers == WriterPriority::First && !is_repeated && writer.is_none();
         let waiting = shares.waiting_writer.map(|(_, until)| until).filter(|_| gives_way);
         if let Some(until) = other.map(|(_, until)| until).or(waiting) {
-            return Ok(Answer::Busy(Some(until.since(now))));
+            return Ok((Answer::Busy(Some(until.since(now))), false));
         }
         hold(&mut shares.readers, Share { owner, until, count: 1, label });
         let token = last.filter(|_| tokens != Tokens::None).map(FencingToken::new);
-        Ok(Answer::Granted(Grant::new(token.and_then(|token| TokenRange::new(token, token)))))
+        let range = token.and_then(|token| TokenRange::new(token, token));
+        Ok((Answer::Granted(Grant::new(range)), false))
     }
 
     /// Extends a share. False if it is gone.
@@ -237,17 +275,23 @@ impl State {
         share.map(|share| share.extend(until, label)).is_some()
     }
 
-    /// Ends a share.
+    /// Ends a share, and the wait for one. Whether there was a share, and whether either lets others
+    /// in.
     pub(super) fn release_share(
         &mut self,
         name: &LockName,
         owner: OwnerId,
         now: Moment,
-    ) -> Release {
-        let shares = self.shares(name, now).of(name.kind());
+    ) -> (Release, bool) {
+        let all = self.shares(name, now);
+        let is_left = name.kind().is_queued() && all.leave_queue(owner);
+        let shares = all.of(name.kind());
         let before = shares.len();
         shares.retain(|share| share.owner != owner);
-        if shares.len() < before { Release::Freed } else { Release::Gone }
+        match shares.len() < before {
+            true => (Release::Freed, true),
+            false => (Release::Gone, is_left),
+        }
     }
 
     /// An owner does not wait any more; or a writer has released, and readers may compete. Whether
@@ -260,10 +304,9 @@ impl State {
         let is_free = self.holder(name, now).is_none();
         match (name.kind(), self.shares.get_mut(&name.of_kind(LockKind::Mutex))) {
             (LockKind::Fair, Some(shares)) => {
-                let before = shares.queue.len();
-                shares.leave_queue(owner);
+                let is_left = shares.leave_queue(owner);
                 shares.purge(now);
-                shares.queue.len() < before && is_free && shares.readers.is_empty()
+                is_left && is_free && shares.readers.is_empty()
             }
             (LockKind::Write, Some(shares)) => {
                 shares.waiting_writer.take_if(|(first, _)| is_holder || *first == owner).is_some()
@@ -286,11 +329,11 @@ impl State {
     ) -> Option<NextOwner> {
         let shares = self.shares.get_mut(&*plain(name))?;
         let first = shares.next(now)?;
-        let (owner, next) = (first.owner, first.next_owner());
+        let (owner, presence, next) = (first.owner, first.presence, first.next_owner());
         let Some(attempt) = first.direct else { return Some(next) };
         shares.leave_queue(owner);
         let token = self.next_tokens(&plain(name), 0, now, unix)?.first();
-        self.hold(name, owner, now + WAITER_PRESENCE, None);
+        self.hold(name, owner, now + presence, None);
         Some(next.granted(DirectGrant { attempt, token }))
     }
 
@@ -319,7 +362,7 @@ impl State {
             LockInfo::held(share.info(now)).holders(of_kind.len() as u64)
         });
         match (name.kind(), limit) {
-            (LockKind::Permits { .. }, Some(limit)) => {
+            (kind, Some(limit)) if kind.permits().is_some() => {
                 held.permits(Permits::new(limit, limit.saturating_sub(taken)))
             }
             _ => readers.map_or(held.clone(), |readers| held.readers(readers)),

@@ -112,9 +112,9 @@ impl MemoryBackend {
     /// Wakes all watchers of a name, outside the mutex, and returns their number.
     fn wake(&self, name: &LockName) -> u32 {
         let mut state = self.0.state.lock();
-        let next = match name.kind() {
-            LockKind::Fair => state.next_in_queue(name, self.0.clock.now()),
-            _ => None,
+        let next = match name.kind().is_queued() {
+            true => state.next_in_queue(name, self.0.clock.now()),
+            false => None,
         };
         self.wake_with(state, name, next)
     }
@@ -273,7 +273,11 @@ impl Backend for MemoryBackend {
         }
         let label = label.map(|text| OwnerLabel::new(Arc::clone(text), unix));
         if name.kind().is_shared() {
-            return state.acquire_share(attempt, label, self.1, now);
+            let (answer, lets_in) = state.acquire_share(attempt, label, self.1, now)?;
+            if let Some(next) = lets_in.then(|| state.next_in_queue(name, now)).flatten() {
+                self.wake_with(state, name, Some(next));
+            }
+            return Ok(answer);
         }
         if let Some(answer) = state.kept_out(attempt, self.1, now)? {
             return Ok(answer);
@@ -349,11 +353,12 @@ impl Backend for MemoryBackend {
         }
         state.refuse_other_use(name, now)?;
         if name.kind().is_shared() {
-            let release = state.release_share(name, *owner, now);
+            let (release, lets_in) = state.release_share(name, *owner, now);
             drop(state);
+            let woken = if lets_in { self.wake(name) } else { 0 };
             return Ok(match release {
                 Release::Gone => Release::Gone,
-                _ => Release::FreedFor(self.wake(name)),
+                _ => Release::FreedFor(woken),
             });
         }
         let lets_in = state.stop_waiting(name, *owner, now);
@@ -433,7 +438,7 @@ impl Backend for MemoryBackend {
     }
 
     fn set_permits(&self, name: &LockName, _by: Moment) -> Result<Option<u32>, Failure> {
-        let LockKind::Permits { limit, .. } = name.kind() else {
+        let Some((limit, _)) = name.kind().permits() else {
             return Err(Failure::NotSent(Error::misuse("only a semaphore has permits")));
         };
         let mut state = self.0.state.lock();
@@ -453,7 +458,7 @@ impl Backend for MemoryBackend {
         let is_shared = !state.shares.is_empty() && ends_shares;
         let mut was_held = is_shared && state.force_shares(name, now);
         let ended_wait = state.force_wait(name, is_free && !was_held, now);
-        if !matches!(name.kind(), LockKind::Permits { .. } | LockKind::Read) {
+        if !name.kind().is_shared() {
             was_held |= !is_free;
             state.locks.remove(&*plain(name));
         }

@@ -264,7 +264,9 @@ impl OwnedFormat {
     /// The queues of waiters in the store, of all kinds.
     pub(crate) fn queues(&self, name: &LockName) -> Vec<String> {
         let key = self.keys.lock(name);
-        self.kinds().iter().filter_map(|kind| kind.queue(&key)).collect()
+        let mut queues: Vec<_> = self.kinds().iter().filter_map(|kind| kind.queue(&key)).collect();
+        queues.dedup(); // a fair semaphore has that of a fair lock
+        queues
     }
 
     /// The keys that other kinds of locks have beside those of a mutex, and for each kind the

@@ -5,7 +5,7 @@
 //! is meant is the one that most of the configured addresses belong to.
 
 use crate::connection::Address;
-use lock_core::backend::{Attempt, WAITER_PRESENCE};
+use lock_core::backend::Attempt;
 use lock_core::{LeaseTime, Moment};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -128,7 +128,7 @@ impl Granted {
     /// This attempt is sent at `sent`: a release may grant it later, and that is not heard here.
     pub fn note_attempt(&self, sent: Moment, attempt: &Attempt<'_>) {
         if attempt.direct.is_some() {
-            self.0.fetch_max((sent + WAITER_PRESENCE).as_nanos(), Ordering::SeqCst);
+            self.0.fetch_max((sent + attempt.presence).as_nanos(), Ordering::SeqCst);
         }
     }
 
@@ -142,6 +142,7 @@ impl Granted {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lock_core::backend::WAITER_PRESENCE;
     use lock_core::{ClientId, LockKind, LockName, OwnerId};
     use std::num::NonZeroU32;
     use std::time::Duration;

@@ -9,15 +9,26 @@ use std::time::Duration;
 /// What stands between the name of a semaphore and its limit.
 const LIMIT: char = '#';
 
+/// What stands behind the limit of a fair one.
+const FAIR: char = '!';
+
 /// What the contenders are to want instead of a lock: a permit of this semaphore.
 pub fn semaphore(name: &str, limit: u32) -> String {
     format!("{name}{LIMIT}{limit}")
 }
 
+/// The same, in the order of arrival.
+pub fn fair_semaphore(name: &str, limit: u32) -> String {
+    format!("{}{FAIR}", semaphore(name, limit))
+}
+
 /// The semaphore that is meant, if it is none of the locks.
 pub(super) fn named(client: &distlock::Client, wanted: &str) -> Option<Semaphore> {
     let (name, limit) = wanted.rsplit_once(LIMIT)?;
-    Some(client.semaphore(name, limit.parse().ok()?).unwrap())
+    Some(match limit.strip_suffix(FAIR) {
+        Some(limit) => client.fair_semaphore(name, limit.parse().ok()?).unwrap(),
+        None => client.semaphore(name, limit.parse().ok()?).unwrap(),
+    })
 }
 
 /// Takes one permit or two, stays for a moment, and gives them back. What kind of trouble it met.

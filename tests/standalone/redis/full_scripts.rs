@@ -180,12 +180,28 @@ fn holds_last_and_end(scene: &Scene, kind: LockKind) {
 /// A waiter keeps its place, and can give it up.
 fn waiters_stay_and_leave(scene: &Scene) {
     let mut probe = scene.server.probe();
-    for (kind, key) in [(LockKind::Fair, "distlock_queue"), (LockKind::Write, "distlock_writer")] {
+    let permits = LockKind::FairPermits { limit: 9, count: 7 };
+    for (kind, key) in [
+        (LockKind::Fair, "distlock_queue"),
+        (permits, "distlock_queue"),
+        (LockKind::Write, "distlock_writer"),
+    ] {
         let held = scene.take(kind);
         let waits = scene.bench.owner();
         assert!(scene.acquire(&held.name, waits).is_busy());
         let key = format!("{key}:{{{}}}", held.name);
-        assert_eq!(probe.command(&["PEXPIRE", &key, "60000"]).int(), 1);
+        // As if it had asked half a second before, or would stay for a minute.
+        let until = |probe: &mut Probe, change: &str| -> f64 {
+            let until = format!("until:{waits}");
+            probe.command(&["ZINCRBY", &key, change, &until]).text().parse().unwrap()
+        };
+        let before = match kind.is_queued() {
+            true => until(&mut probe, "500"),
+            false => {
+                assert_eq!(probe.command(&["PEXPIRE", &key, "60000"]).int(), 1);
+                0.0
+            }
+        };
         let busy = scene.full(|| {
             let attempt = Attempt::new(&held.name, waits, long());
             scene.bench.backend.acquire(&attempt, soon())
@@ -193,6 +209,8 @@ fn waiters_stay_and_leave(scene: &Scene) {
         assert!(matches!(busy, Ok(Answer::Busy(_))), "{kind:?}: {busy:?}");
         let left = probe.pttl(&key).expect("it waits");
         assert!(left <= WAITER_PRESENCE, "its presence begins anew: {left:?}");
+        let is_anew = !kind.is_queued() || until(&mut probe, "0") <= before - 500.0;
+        assert!(is_anew, "{kind:?}: its presence begins anew");
         let gone = scene.full(|| {
             let waiting = acquisition_of(&held.name, waits);
             scene.bench.backend.release(&waiting, ReleaseOptions::WITH_TOMBSTONE, soon())
@@ -238,6 +256,7 @@ fn full_server_keeps_holders_and_waiters_of_every_kind() {
             LockKind::Write,
             LockKind::Permits { limit: 9, count: 1 },
             LockKind::Permits { limit: 9, count: 7 },
+            LockKind::FairPermits { limit: 9, count: 7 },
         ];
         let kinds = of_kinds.into_iter().filter(|_| all_kinds);
         kinds.chain([LockKind::Mutex]).for_each(|kind| holds_last_and_end(&scene, kind));

@@ -1,6 +1,7 @@
 //! Semaphores on a real server: what is stored, and that no more than the limit are held.
 
 mod contention;
+mod fair;
 mod stored;
 
 use distlock_tests::probe::Probe;

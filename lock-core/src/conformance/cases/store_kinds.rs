@@ -215,9 +215,9 @@ pub(crate) fn release_of_each_kind_wakes_its_waiters(subject: &dyn Subject) {
     let (read, write) = read_write();
     let semaphore = permits(&fresh_name(), 1, 1);
     let fair = fresh_name().of_kind(LockKind::Fair);
-    for (held, waits_for) in
-        [(&read, &write), (&write, &read), (&semaphore, &semaphore), (&fair, &fair)]
-    {
+    let in_order = fresh_name().of_kind(LockKind::FairPermits { limit: 1, count: 1 });
+    let same = [&semaphore, &fair, &in_order].map(|name| (name, name));
+    for (held, waits_for) in [(&read, &write), (&write, &read)].into_iter().chain(same) {
         let owner = direct.hold(held, long());
         // The next in a fair lock's queue may be the only one that is woken.
         assert!(other.is_busy(waits_for));
@@ -239,12 +239,17 @@ pub(crate) fn owner_with_tombstone_is_refused_for_each_kind(subject: &dyn Subjec
         assert!(direct.acquire(&name, owner, long()).is_busy(), "{kind:?}");
         direct.hold(&name, long());
     }
-    let semaphore = permits(&fresh_name(), 2, 1);
-    let owner = direct.hold(&semaphore, long());
-    let release = direct.release_with_tombstone(&semaphore, owner, ms(20_000));
-    assert_eq!(release, Release::Freed);
-    assert!(direct.acquire(&semaphore, owner, long()).is_busy());
-    assert_eq!(free_of(&direct, &semaphore), (2, 2));
+    for kind in
+        [LockKind::Permits { limit: 2, count: 1 }, LockKind::FairPermits { limit: 2, count: 1 }]
+    {
+        let semaphore = fresh_name().of_kind(kind);
+        let owner = direct.hold(&semaphore, long());
+        let release = direct.release_with_tombstone(&semaphore, owner, ms(20_000));
+        assert_eq!(release, Release::Freed, "{kind:?}");
+        assert!(direct.acquire(&semaphore, owner, long()).is_busy(), "{kind:?}");
+        assert_eq!(free_of(&direct, &semaphore), (2, 2), "{kind:?}");
+        assert!(!direct.is_busy(&semaphore), "{kind:?}: it does not wait either");
+    }
 }
 
 /// No more permits are granted than there are, and a released one is free again.
@@ -395,6 +400,31 @@ pub(crate) fn fair_waiter_that_is_gone_is_skipped(subject: &dyn Subject) {
     eventually("the dead waiter is skipped", ms(6_000), || {
         !direct.acquire(&name, stays, long()).is_busy()
     });
+}
+
+/// Permits of a fair semaphore are granted in the order in which they were asked for: no one
+/// overtakes a waiter for many, and one that waits no longer is in no one's way.
+pub(crate) fn fair_permits_are_granted_in_order(subject: &dyn Subject) {
+    let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
+    let name = fresh_name();
+    let permits = |count| name.of_kind(LockKind::FairPermits { limit: 3, count });
+    let [one, two, three] = [1, 2, 3].map(permits);
+    let held = direct.hold(&two, long());
+    let [many, quits, single] = [&direct, &other, &direct].map(DirectBackend::owner);
+    for _ in 0..2 {
+        assert!(direct.acquire(&three, many, long()).is_busy());
+        assert!(other.acquire(&one, quits, long()).is_busy(), "one is free, and one is before it");
+        assert!(direct.acquire(&one, single, long()).is_busy());
+    }
+    assert_eq!(other.release(&one, quits, PLAIN), Release::Gone);
+    assert_eq!(direct.release(&two, held, PLAIN), Release::Freed);
+    assert!(direct.acquire(&one, single, long()).is_busy(), "three are free, and wanted before");
+    assert_eq!(free_of(&direct, &one), (3, 3));
+    direct.granted(&three, many, long());
+    assert!(direct.acquire(&one, single, long()).is_busy());
+    assert_eq!(direct.release(&three, many, PLAIN), Release::Freed);
+    direct.granted(&one, single, long());
+    assert!(!other.is_busy(&one), "no one waits any longer");
 }
 
 /// A fair lock and a write lock can be kept for a time after their release, too.

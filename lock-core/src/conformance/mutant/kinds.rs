@@ -67,11 +67,7 @@ impl MutantBackend {
             }
             LockKind::Write => kinds.writer_waits = None,
             LockKind::Fair if is_busy || !is_first => {
-                let until = now + WAITER_PRESENCE;
-                match kinds.waiters.iter_mut().find(|(waiter, _)| *waiter == owner) {
-                    Some((_, end)) => *end = until,
-                    None => kinds.waiters.push((owner, until)),
-                }
+                kinds.enqueue(owner, now + attempt.presence);
             }
             _ => kinds.waiters.retain(|(waiter, _)| *waiter != owner),
         }
@@ -90,7 +86,7 @@ impl MutantBackend {
             let until = now + lease.duration();
             let repeated = kinds.shares.iter_mut().find(|(holder, ..)| *holder == owner);
             let is_repeated = repeated.is_some();
-            if let LockKind::Permits { limit: named, count } = name.kind() {
+            if let Some((named, count)) = name.kind().permits() {
                 if let Some((_, end, taken)) = repeated {
                     *end = until.max(*end);
                     if self.has(Mutation::PermitResendCounts) {
@@ -104,9 +100,16 @@ impl MutantBackend {
                 let limit = if self.has(Mutation::LimitOfEachClient) { named } else { stored };
                 let taken: u32 = kinds.shares.iter().map(|(_, _, count)| count).sum();
                 let is_full = taken + count > limit && !self.has(Mutation::LimitIgnored);
-                if !is_repeated && is_full {
+                let is_next = kinds.waiters.first().is_none_or(|(first, _)| *first == owner);
+                let is_queued = name.kind().is_queued();
+                let is_next = is_next || !is_queued || self.has(Mutation::PermitsOvertaken);
+                if !is_repeated && (is_full || !is_next) {
+                    if is_queued {
+                        kinds.enqueue(owner, now + attempt.presence);
+                    }
                     return Ok(Answer::Busy(None));
                 }
+                kinds.waiters.retain(|(waiter, _)| *waiter != owner);
                 if !is_repeated {
                     kinds.shares.push((owner, until, count));
                 }
@@ -169,10 +172,11 @@ impl MutantBackend {
                 let life = acquisition.lease.duration();
                 state.tombstones.insert((key.clone(), acquisition.owner), now + life);
             }
-            let shares = &mut self.kinds_of(state, &key, now).shares;
-            let before = shares.len();
-            shares.retain(|(owner, ..)| *owner != acquisition.owner);
-            shares.len() < before
+            let kinds = self.kinds_of(state, &key, now);
+            kinds.waiters.retain(|(waiter, _)| *waiter != acquisition.owner);
+            let before = kinds.shares.len();
+            kinds.shares.retain(|(owner, ..)| *owner != acquisition.owner);
+            kinds.shares.len() < before
         });
         if is_freed && !self.has(Mutation::ShareWakesNoWaiter) {
             self.wake(&key);
@@ -247,7 +251,7 @@ impl MutantBackend {
     }
 
     pub(super) fn set_limit(&self, name: &LockName) -> Option<u32> {
-        let LockKind::Permits { limit, .. } = name.kind() else { return None };
+        let (limit, _) = name.kind().permits()?;
         let key = self.key(name);
         let before = self.with(|state, now| self.kinds_of(state, &key, now).limit.replace(limit));
         self.wake(&key);

@@ -183,6 +183,8 @@ mutations! {
         DeadWaiterStays,
         /// Frees a fair lock or a write lock that is to be kept.
         KeptLockOfKindFreed,
+        /// Grants permits of a fair semaphore to the first that asks for as many as are free.
+        PermitsOvertaken,
         /// Grants permits and locks of one name.
         SemaphoreBesideLock,
     }

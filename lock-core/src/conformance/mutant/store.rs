@@ -49,6 +49,16 @@ pub(super) struct Kinds {
     pub(super) waiters: Vec<(OwnerId, Moment)>,
 }
 
+impl Kinds {
+    /// The owner waits until then.
+    pub(super) fn enqueue(&mut self, owner: OwnerId, until: Moment) {
+        match self.waiters.iter_mut().find(|(waiter, _)| *waiter == owner) {
+            Some((_, end)) => *end = until,
+            None => self.waiters.push((owner, until)),
+        }
+    }
+}
+
 /// The number of replicas.
 pub(super) const COUNT: u32 = 2;
 

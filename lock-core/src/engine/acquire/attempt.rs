@@ -3,7 +3,7 @@
 use super::Wait;
 use crate::backend::{
     Answer, Attempt, DirectGrant, Failure, FoundBusyBy, Grant, LockInfo, Tokens, WAITER_ATTEMPTS,
-    WAITER_PRESENCE, Waking, call_backend,
+    Waking, call_backend,
 };
 use crate::backoff::Backoff;
 use crate::clock::{Moment, Woken};
@@ -26,6 +26,9 @@ pub(super) const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
 /// The shortest sleep on a busy lock: a lease with less than a millisecond left is reported as
 /// zero.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+
+/// How often a waiter asks within its presence, so that attempts may be late or lost.
+const ATTEMPTS_OF_A_PRESENCE: u32 = 3;
 
 /// How long a watch may take before the first attempt. It sends nothing, unless the subscription
 /// has broken: then the attempt does not wait for another one.
@@ -85,14 +88,18 @@ impl Outage {
     }
 }
 
-/// How often a waiter asks so that the store knows that it still waits: in the order of arrival, or
-/// before readers.
-fn shown_every(kind: LockKind) -> Option<Duration> {
-    let is_known = matches!(kind, LockKind::Fair | LockKind::Write);
-    (is_known && !mutant("waiter_is_forgotten")).then_some(WAITER_ATTEMPTS)
-}
-
 impl<'a> Wait<'a> {
+    /// How often this waiter asks so that the store knows that it still waits: in the order of
+    /// arrival, or before readers.
+    fn shown_every(&self) -> Option<Duration> {
+        let kind = self.lock.name.kind();
+        let often = match kind.is_queued() {
+            true => self.engine.settings.fair_presence / ATTEMPTS_OF_A_PRESENCE,
+            false => WAITER_ATTEMPTS,
+        };
+        (kind.is_known_to_wait() && !mutant("waiter_is_forgotten")).then_some(often)
+    }
+
     /// Asks the store until it grants the lock or the deadline comes. `None`: it was busy until
     /// then.
     pub(super) fn contend(&mut self, waiter: &WaiterGuard<'_>) -> Result<Option<Granted>, Error> {
@@ -186,7 +193,7 @@ impl<'a> Wait<'a> {
             self.reserve = if may_hand_off && has_followers { RESERVE } else { 0 };
         }
         let tokens = match self.lock.name.kind() {
-            LockKind::Permits { .. } => Tokens::None,
+            kind if kind.permits().is_some() => Tokens::None,
             _ if settings.tokens => Tokens::Assign { reserve: self.reserve },
             _ => Tokens::None,
         };
@@ -195,6 +202,7 @@ impl<'a> Wait<'a> {
             .replication(self.plan.replication)
             .beside(self.beside.as_ref().map(|writer| writer.owner))
             .waits(self.plan.waits() || mutant("try_is_taken_for_a_wait"))
+            .presence(settings.fair_presence)
             .direct(self.number_attempt(tokens, sent))
             .label(settings.label.as_ref());
         self.was_sent = true;
@@ -210,7 +218,9 @@ impl<'a> Wait<'a> {
             return None;
         }
         let plan = self.plan;
-        let lease = LeaseTime::new(WAITER_PRESENCE).ok().filter(|lease| *lease <= plan.time)?;
+        let lease = LeaseTime::new(self.engine.settings.fair_presence)
+            .ok()
+            .filter(|lease| *lease <= plan.time)?;
         let is_kept = plan.is_watched() && plan.replication.is_off();
         let has_one_token = tokens == Tokens::Assign { reserve: 0 };
         if !(plan.waits() && is_kept && has_one_token) {
@@ -290,7 +300,7 @@ impl<'a> Wait<'a> {
         }
         if let Waking::Polls { interval, jitter } = self.engine.abilities.waking {
             let pause = interval.max(SHORTEST_SLEEP) + jitter.mul_f64(fastrand::f64());
-            let shown = shown_every(self.lock.name.kind());
+            let shown = self.shown_every();
             return Ok(Next::Sleep(now + shown.map_or(pause, |shown| pause.min(shown))));
         }
         if !waiter.is_watched() {
@@ -300,7 +310,7 @@ impl<'a> Wait<'a> {
         // own.
         let lease = self.engine.settings.lease_time.duration();
         let pause = call_backend(|| Ok(self.engine.backend.poll_pause(&self.lock.name, found_by)));
-        let bounds = [left, pause.unwrap_or_default(), shown_every(self.lock.name.kind())];
+        let bounds = [left, pause.unwrap_or_default(), self.shown_every()];
         let bound = bounds.into_iter().flatten().fold(lease, Duration::min);
         Ok(Next::Sleep(now + bound.max(SHORTEST_SLEEP)))
     }
@@ -308,7 +318,7 @@ impl<'a> Wait<'a> {
     /// Looks once whether a semaphore has as many permits as are asked for: otherwise the wait
     /// would never end.
     fn refuse_too_many(&mut self) -> Result<(), Error> {
-        let LockKind::Permits { limit: asked, count: count @ 2.. } = self.lock.name.kind() else {
+        let Some((asked, count @ 2..)) = self.lock.name.kind().permits() else {
             return Ok(());
         };
         if std::mem::replace(&mut self.knows_limit, true) {
@@ -371,7 +381,7 @@ impl<'a> Wait<'a> {
         let cannot_hear =
             self.unwatched.failures() > 0 || self.engine.abilities.waking != Waking::Publishes;
         // A look does not show the store that it waits: readers would overtake it for ever.
-        let must_ask = shown_every(self.lock.name.kind()).is_some();
+        let must_ask = self.shown_every().is_some();
         if cannot_wait || cannot_hear || must_ask {
             return Ok(None);
         }

@@ -19,7 +19,7 @@ pub(super) fn writer_of(
 ) -> Result<Option<Arc<Acquisition>>, Error> {
     let held = |kind| engine.held_by(&name.of_kind(kind), thread);
     let kind = name.kind();
-    if matches!(kind, LockKind::Permits { .. }) || held(kind).is_some() {
+    if kind.permits().is_some() || held(kind).is_some() {
         return Ok(None);
     }
     if kind == LockKind::Read

@@ -325,8 +325,7 @@ impl Wait<'_> {
         }
         engine.shorten_if_lead_grew(&acquisition, time, lead);
         engine.tell_acquired(&acquisition, self.plan.start);
-        if let (LockKind::Permits { limit: asked, .. }, Some(stored)) =
-            (lock.name.kind(), grant_limit)
+        if let (Some((asked, _)), Some(stored)) = (lock.name.kind().permits(), grant_limit)
             && asked != stored
         {
             engine.tell_other_limit(&lock.name, asked, stored);
@@ -350,7 +349,7 @@ impl Wait<'_> {
     /// Ends the wait without the lock. A request that went unanswered may have taken it, or may
     /// yet; and a store that knows who waits keeps others out for it.
     fn close(&self) {
-        let is_known = matches!(self.lock.name.kind(), LockKind::Fair | LockKind::Write);
+        let is_known = self.lock.name.kind().is_known_to_wait();
         let is_queued = self.was_sent && is_known && self.plan.waits();
         let options = match self.unknown_outcome {
             true => ReleaseOptions::WITH_TOMBSTONE,

@@ -6,7 +6,6 @@ use crate::backend::{DirectGrant, NextOwner, Wake, Watch};
 use crate::clock::{Moment, Signal};
 use crate::engine::acquisition::Acquisition;
 use crate::error::Error;
-use crate::name::LockKind;
 use crate::owner::OwnerId;
 use crate::sync::mutant;
 use std::sync::{Arc, Weak};
@@ -316,7 +315,7 @@ impl Wake for LockWake {
     fn wake_next(&self, next: &NextOwner) {
         self.wake_if(|lock, head| {
             // Of another kind it is a foreign client's message, whatever it says.
-            if lock.name.kind() != LockKind::Fair {
+            if !lock.name.kind().is_queued() {
                 return true;
             }
             let Some(owner) = head.asks_as else { return true };

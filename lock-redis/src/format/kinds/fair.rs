@@ -9,9 +9,7 @@ use crate::format::redisson::CHANNEL;
 use crate::format::run;
 use crate::keys;
 use crate::lua::Script;
-use lock_core::backend::{
-    AcquisitionId, Answer, Attempt, Failure, ReleaseOptions, WAITER_PRESENCE,
-};
+use lock_core::backend::{AcquisitionId, Answer, Attempt, Failure, ReleaseOptions};
 use lock_core::{LockName, Moment};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -28,6 +26,7 @@ static ACQUIRE: Script = script!(
     "timestamp",
     "grant",
     "fair/queue",
+    "fair/enter",
     "fair/acquire"
 );
 static CLOSE: Script = script!(
@@ -72,8 +71,8 @@ static FORCE: Script = script!(
     "endings/usual"
 );
 
-/// The queue of a lock's waiters.
-fn queue(key: &str) -> String {
+/// The queue of the waiters of a fair lock or semaphore.
+pub(super) fn queue(key: &str) -> String {
     keys::channel("distlock_queue", key)
 }
 
@@ -111,7 +110,7 @@ impl KindFormat for Fair {
     ) -> Result<Answer, Failure> {
         let key = format.keys.lock(attempt.name);
         let request = format.acquire_request(attempt, &key)?;
-        let presence = if attempt.waits { WAITER_PRESENCE } else { Duration::ZERO };
+        let presence = if attempt.waits { attempt.presence } else { Duration::ZERO };
         // A release must see all that listen for it, or those would never have a chance.
         let direct = attempt.direct.filter(|_| request.reserve == Some(0) && format.counts_all());
         let (queue, presence) = (queue(&key), Text::millis(presence));
@@ -159,8 +158,8 @@ mod tests {
     use lock_core::backend::WAITER_PRESENCE;
 
     #[test]
-    fn release_grants_for_the_presence_of_a_waiter() {
-        let presence = format!("PRESENCE = '{}'", WAITER_PRESENCE.as_millis());
+    fn presence_that_the_queue_does_not_note_is_the_default() {
+        let presence = format!("PRESENCE = {}\n", WAITER_PRESENCE.as_millis());
         for script in [&ACQUIRE, &RELEASE, &CLOSE, &FORCE] {
             assert!(script.source.contains(&presence), "queue.lua lacks {presence}");
         }

@@ -131,7 +131,10 @@ pub(crate) fn no_semaphore() -> Failure {
 
 /// All of them.
 pub(crate) static ALL: &[&dyn KindFormat] =
-    &[&fair::Fair, &permits::PermitFormat, &read_write::Read, &read_write::Write];
+    &[&fair::Fair, &PERMITS, &FAIR_PERMITS, &read_write::Read, &read_write::Write];
+
+static PERMITS: permits::PermitFormat = permits::PermitFormat { is_fair: false };
+static FAIR_PERMITS: permits::PermitFormat = permits::PermitFormat { is_fair: true };
 
 /// The format of a kind; `None` for a mutex.
 pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
@@ -139,7 +142,8 @@ pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
         LockKind::Fair => Some(&fair::Fair),
         LockKind::Read => Some(&read_write::Read),
         LockKind::Write => Some(&read_write::Write),
-        LockKind::Permits { .. } => Some(&permits::PermitFormat),
+        LockKind::Permits { .. } => Some(&PERMITS),
+        LockKind::FairPermits { .. } => Some(&FAIR_PERMITS),
         _ => None,
     }
 }
@@ -149,9 +153,9 @@ pub(super) const READERS: &dyn KindFormat = &read_write::Write;
 
 /// The owner of an acquisition as [`KindFormat::inspect`] shows it.
 pub(super) fn shown_owner(kind: LockKind, owner: OwnerId) -> String {
-    match kind {
-        LockKind::Permits { count, .. } => permits::shown_owner(owner, count),
-        _ => Text::owner(owner).as_str().to_owned(),
+    match kind.permits() {
+        Some((_, count)) => permits::shown_owner(owner, count),
+        None => Text::owner(owner).as_str().to_owned(),
     }
 }
 

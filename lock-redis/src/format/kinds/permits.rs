@@ -1,10 +1,12 @@
 //! Permits of a semaphore, as Redisson's `RPermitExpirableSemaphore` has them: under the name the
 //! number of those that are free, beside it a sorted set of those that are taken.
 //!
+//! The waiters of a fair one stand in the queue of a fair lock of its name.
+//!
 //! A permit is 16 bytes, which Redisson draws at random. Ours are made of the owner and the
 //! permit's number, so that every request of an acquisition names the same ones.
 
-use super::{KindFormat, ScriptCall};
+use super::{KindFormat, ScriptCall, fair};
 use crate::connection::{ConnectionLike, Reply, Request, Text};
 use crate::format::label::{self, Labels};
 use crate::format::{OwnedFormat, busy_from_pttl, remaining, unexpected};
@@ -13,8 +15,9 @@ use crate::lua::Script;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Permits, ReleaseOptions,
 };
-use lock_core::{Error, LockKind, LockName, Moment, OwnerId, OwnerText};
+use lock_core::{Error, LockName, Moment, OwnerId, OwnerText};
 use std::slice;
+use std::time::Duration;
 
 /// The most permits of one acquisition: a script that takes, renews or frees so many occupies the
 /// server for a millisecond.
@@ -24,12 +27,27 @@ const CHANNEL: &str = "redisson_sc";
 
 /// See the [module's text](self).
 #[derive(Debug)]
-pub(super) struct PermitFormat;
+pub(super) struct PermitFormat {
+    pub(super) is_fair: bool,
+}
 
 static ACQUIRE: Script = script!(
     41, "acquire_permits":
-    "permits/now", "permits/counted", "permits/ids", "tell", "permits/offer", "permits/acquire"
+    "permits/now", "permits/counted", "permits/ids", "tell", "permits/offer", "permits/unordered",
+    "permits/acquire"
 );
+static ACQUIRE_FAIR: Script = script!(
+    56, "acquire_permits":
+    "timestamp", "permits/now", "permits/counted", "permits/ids", "tell", "permits/offer",
+    "fair/queue", "fair/enter", "fair/permits", "fair/turn", "permits/acquire"
+)
+.with_names_beside(names_beside_fair);
+static RELEASE_FAIR: Script = script!(
+    57, "release_permits":
+    "timestamp", "permits/counted", "permits/ids", "tell", "permits/offer", "fair/queue",
+    "fair/offer", "fair/permits", "fair/leave", "permits/release"
+)
+.with_names_beside(names_beside_fair);
 static RELEASE: Script = script!(
     42, "release_permits":
     "permits/counted", "permits/ids", "tell", "permits/offer", "permits/release"
@@ -39,11 +57,18 @@ static INSPECT: Script = script!(
     44, "inspect_permits":
     "permits/now", "permits/counted", "permits/ids", "permits/inspect"
 );
-static FORCE: Script =
-    script!(45, "force_permits": "permits/counted", "tell", "permits/offer", "permits/force");
-static SET: Script =
-    script!(46, "set_permits": "permits/counted", "tell", "permits/offer", "permits/limit");
+static FORCE: Script = script!(
+    45, "force_permits":
+    "timestamp", "permits/counted", "tell", "permits/offer", "fair/queue", "fair/offer",
+    "permits/force"
+);
+static SET: Script = script!(
+    46, "set_permits":
+    "timestamp", "permits/counted", "tell", "permits/offer", "fair/queue", "fair/offer",
+    "permits/limit"
+);
 static SCRIPTS: [&Script; 6] = [&ACQUIRE, &RELEASE, &RENEW, &INSPECT, &FORCE, &SET];
+static FAIR_SCRIPTS: [&Script; 2] = [&ACQUIRE_FAIR, &RELEASE_FAIR];
 
 /// What all permits of an acquisition begin with: the client's UUID, the last five bytes changed by
 /// the number of the owner. Behind it stands the number of the permit.
@@ -65,10 +90,7 @@ pub(super) fn shown_owner(owner: OwnerId, count: u32) -> String {
 
 /// How many permits there are in all, and how many an acquisition takes.
 fn numbers(name: &LockName) -> (u32, u32) {
-    match name.kind() {
-        LockKind::Permits { limit, count } => (limit, count),
-        _ => (0, 0),
-    }
+    name.kind().permits().unwrap_or_default()
 }
 
 fn number(value: u64) -> Vec<u8> {
@@ -88,6 +110,33 @@ impl PermitFormat {
         vec![key.into_owned(), taken]
     }
 
+    /// The call of a script that a fair semaphore has of its own, with the words that this finds
+    /// behind the others.
+    fn call(
+        &self,
+        [plain, fair]: [&'static Script; 2],
+        mut keys: Vec<String>,
+        mut arguments: Vec<Vec<u8>>,
+        presence: Option<Duration>,
+        owner: OwnerId,
+    ) -> ScriptCall {
+        if !self.is_fair {
+            return ScriptCall { script: plain, keys, arguments };
+        }
+        keys.push(fair::queue(&keys[0]));
+        arguments.extend(presence.map(|presence| Text::millis(presence).as_bytes().to_vec()));
+        arguments.push(Text::owner(owner).as_bytes().to_vec());
+        ScriptCall { script: fair, keys, arguments }
+    }
+
+    /// With the queue, so that the next in it is told.
+    fn keys_and_queue(&self, format: &OwnedFormat, name: &LockName) -> Vec<String> {
+        let mut keys = Self::keys(format, name);
+        let queue = self.queue(&keys[0]);
+        keys.extend(queue);
+        keys
+    }
+
     /// The channel and the command that publishes.
     fn told(&self, format: &OwnedFormat, key: &str) -> [Vec<u8>; 2] {
         [self.channel(key).into_bytes(), format.publish().to_vec()]
@@ -101,6 +150,10 @@ impl PermitFormat {
 
 fn names_beside(key: &str) -> Vec<String> {
     vec![keys::permits(key)]
+}
+
+fn names_beside_fair(key: &str) -> Vec<String> {
+    vec![keys::permits(key), fair::queue(key)]
 }
 
 impl KindFormat for PermitFormat {
@@ -122,13 +175,17 @@ impl KindFormat for PermitFormat {
         ))))
     }
 
+    fn queue(&self, key: &str) -> Option<String> {
+        self.is_fair.then(|| fair::queue(key))
+    }
+
     /// The number under the name never goes, and says nothing of one waiter's permits.
     fn is_tracked(&self) -> bool {
         false
     }
 
     fn scripts(&self) -> &'static [&'static Script] {
-        &SCRIPTS
+        if self.is_fair { &FAIR_SCRIPTS } else { &SCRIPTS }
     }
 
     fn acquire(
@@ -151,13 +208,15 @@ impl KindFormat for PermitFormat {
         let mut arguments = Self::named(attempt.name, attempt.owner).to_vec();
         arguments.extend([number(attempt.lease.as_millis()), number(limit.into())]);
         arguments.extend(self.told(format, &keys[0]));
-        let call = ScriptCall { script: &ACQUIRE, keys, arguments };
+        let presence = if attempt.waits { attempt.presence } else { Duration::ZERO };
+        let scripts = [&ACQUIRE, &ACQUIRE_FAIR];
+        let call = self.call(scripts, keys, arguments, Some(presence), attempt.owner);
         match call.run(link, by)?.as_array() {
             Some([Reply::Int(1), Reply::Int(limit)]) => {
                 Ok(Answer::Granted(Grant::new(None).limit(at_least_none(*limit))))
             }
             Some([Reply::Int(0), Reply::Int(left)]) => Ok(busy_from_pttl(*left)),
-            _ => Err(unexpected(link, &ACQUIRE)),
+            _ => Err(unexpected(link, call.script)),
         }
     }
 
@@ -174,7 +233,7 @@ impl KindFormat for PermitFormat {
             keys.push(keys::tombstone(&keys[0], &Text::owner(acquisition.owner)));
             arguments.push(Text::millis(lifetime).as_bytes().to_vec());
         }
-        ScriptCall { script: &RELEASE, keys, arguments }
+        self.call([&RELEASE, &RELEASE_FAIR], keys, arguments, None, acquisition.owner)
     }
 
     fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall {
@@ -242,7 +301,7 @@ impl KindFormat for PermitFormat {
     }
 
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
-        let keys = Self::keys(format, name);
+        let keys = self.keys_and_queue(format, name);
         let arguments = self.told(format, &keys[0]).to_vec();
         ScriptCall { script: &FORCE, keys, arguments }
     }
@@ -254,7 +313,7 @@ impl KindFormat for PermitFormat {
         name: &LockName,
         by: Moment,
     ) -> Result<Option<u32>, Failure> {
-        let keys = Self::keys(format, name);
+        let keys = self.keys_and_queue(format, name);
         let mut arguments = vec![number(numbers(name).0.into())];
         arguments.extend(self.told(format, &keys[0]));
         let call = ScriptCall { script: &SET, keys, arguments };

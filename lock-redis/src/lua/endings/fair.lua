@@ -7,14 +7,14 @@
 -- the attempt of this number, before now, and so until when it has the lock at least, however late
 -- the message comes.
 local function grant_next()
-  local owner, _, attempt = first(clock())
+  local owner, _, attempt, presence = first(clock())
   if not owner or owner == '' then
     return true
   end
   if not attempt then
     return false
   end
-  local is_done, token = pcall(grant, KEYS[1], KEYS[2], false, PRESENCE, owner, '')
+  local is_done, token = pcall(grant, KEYS[1], KEYS[2], false, presence, owner, '')
   if not is_done or type(token) == 'table' then
     return false
   end

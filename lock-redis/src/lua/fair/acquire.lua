@@ -19,23 +19,6 @@
 -- exactly one grant, and a late copy of a request must see the tombstone before it takes the lock
 -- or enters the queue.
 
--- The owner waits from now on, or still. The key goes with its last waiter.
-local function enter(now, owner, presence, attempt)
-  local words = {string.format('-%.0f', now + presence), 'until:' .. owner}
-  if redis.call('ZMSCORE', queue, owner)[1] then
-    -- First: a full server refuses what takes memory as a script's first write, and so new waiters.
-    redis.call('ZREM', queue, 'attempt:' .. owner)
-  else
-    local last = redis.call('ZREVRANGE', queue, '0', '0', 'WITHSCORES')[2]
-    words[3], words[4] = (last or 0) + 1, owner
-  end
-  if attempt ~= '0' then
-    words[#words + 1], words[#words + 2] = '-' .. attempt, 'attempt:' .. owner
-  end
-  redis.call('ZADD', queue, unpack(words))
-  redis.call('PEXPIRE', queue, presence)
-end
-
 -- One look for both: mostly neither is there.
 local found, pttl = redis.call('EXISTS', KEYS[1], KEYS[3]), -2
 if found > 0 then

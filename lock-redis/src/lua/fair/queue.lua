@@ -3,36 +3,38 @@
 -- last:
 --
 -- - `until`: up to when it counts as waiting, in milliseconds of this server's clock
+-- - `presence`: for how long an attempt makes it count as waiting, in milliseconds, if not for
+--   PRESENCE
 -- - `attempt`: the number of its last attempt, if a release may grant it the lock
 --
--- A script removes at most so many dead waiters: each is up to three members of the set.
+-- A script removes at most so many dead waiters: each is up to four members of the set.
 local MOST = 100
 local queue = KEYS[#KEYS]
-
--- For how long, in milliseconds, an owner counts as waiting.
-local PRESENCE = '3000'
+local PRESENCE = 3000
 
 local function clock()
   return math.floor(timestamp() / 1000)
 end
 
 local function leave(owner)
-  return redis.call('ZREM', queue, owner, 'until:' .. owner, 'attempt:' .. owner)
+  local words = {'until:' .. owner, 'presence:' .. owner, 'attempt:' .. owner}
+  return redis.call('ZREM', queue, owner, unpack(words))
 end
 
--- The owner that is next, for how long it counts as waiting, and its attempt; nothing if no owner
--- waits. Behind too many dead ones it is not known yet: an empty text. A presence that is longer
--- than any began before the clock was set back, and its owner may be dead.
+-- The owner that is next, for how long it counts as waiting, its attempt, and its presence; nothing
+-- if no owner waits. Behind too many dead ones it is not known yet: an empty text. What is left of a
+-- presence is more than all of it if the clock was set back since, and its owner may be dead.
 local function first(now)
   for _ = 1, MOST do
     local owner = redis.call('ZRANGEBYSCORE', queue, '(0', '+inf', 'LIMIT', '0', '1')[1]
     if not owner then
       return nil, 0
     end
-    local known = redis.call('ZMSCORE', queue, 'until:' .. owner, 'attempt:' .. owner)
-    local left = -(known[1] or 0) - now
-    if left > 0 and left <= tonumber(PRESENCE) then
-      return owner, left, known[2]
+    local words = {'until:' .. owner, 'presence:' .. owner, 'attempt:' .. owner}
+    local known = redis.call('ZMSCORE', queue, unpack(words))
+    local left, presence = -(known[1] or 0) - now, -(known[2] or -PRESENCE)
+    if left > 0 and left <= presence then
+      return owner, left, known[3], presence
     end
     leave(owner)
   end

@@ -47,13 +47,14 @@ local expiries = redis.call('ZMSCORE', KEYS[2], unpack(all))
 for i = 1, #all do
   missing = missing + (expiries[i] and 0 or 1)
 end
-if missing > 0 and missing > free then
+local others = missing > 0 and before_us(missing <= free, free + taken)
+if others or (missing > 0 and missing > free) then
   if over > 0 then
     offer(ARGV[6], ARGV[5], free) -- enough for others, perhaps
   end
   local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
   local left = first and math.max(0, tonumber(first) - now) or -2
-  return {0, first and tonumber(first) >= NEVER and -1 or left}
+  return {0, others or first and tonumber(first) >= NEVER and -1 or left}
 end
 
 -- Written also where none is missing: since 7.2 WAIT looks only at what its own connection wrote,
@@ -72,4 +73,5 @@ end
 if over > 0 then
   offer(ARGV[6], ARGV[5], free)
 end
+let_next_in(free)
 return {1, free + taken + missing}

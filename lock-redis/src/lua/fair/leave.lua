@@ -1,0 +1,8 @@
+-- What goes before release.lua of permits, for a fair semaphore: the owner waits no longer. Other data
+-- under the queue's key is no reason to keep permits.
+pcall(function()
+  if leave(waiter) > 0 then
+    tell_next(ARGV[4])
+  end
+end)
+

@@ -1,0 +1,362 @@
+//! Fair semaphores: the order over all clients, whatever number of permits each wants.
+
+use super::{NAME, TAKEN, stored};
+use crate::bench::{Bench, LONG, lease, name, soon};
+use distlock::{Client, LockKind, LockOptions, OwnerId, Semaphore};
+use distlock_tests::contenders::Contenders;
+use distlock_tests::contenders::permits::{fair_semaphore, most_at_once};
+use distlock_tests::probe::Probe;
+use distlock_tests::process::RedisServer;
+use distlock_tests::queue;
+use distlock_tests::redis::client;
+use distlock_tests::time::{Stopwatch, eventually, ms, with_tolerance};
+use lock_core::backend::{
+    AcquisitionId, Answer, Attempt, NextOwner, Receipt, Release, ReleaseOptions, WAITER_ATTEMPTS,
+    WAITER_PRESENCE, Wake,
+};
+use parking_lot::Mutex as Shared;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+const PLAIN: ReleaseOptions = ReleaseOptions::WITHOUT_TOMBSTONE;
+/// In the order of arrival.
+const QUEUE: &str = "distlock_queue:{downloads}";
+
+fn fair(client: &Client, limit: u32) -> Semaphore {
+    client.fair_semaphore(NAME, limit).unwrap()
+}
+
+fn waiting(probe: &mut Probe) -> i64 {
+    queue::waiting(probe, NAME)
+}
+
+/// A thread that waits for so many permits, from when it has a position.
+fn enter<T: Send + 'static>(
+    probe: &mut Probe,
+    semaphore: Semaphore,
+    options: LockOptions,
+    wait: impl FnOnce(Semaphore, LockOptions) -> T + Send + 'static,
+) -> JoinHandle<T> {
+    let before = waiting(probe);
+    let waiter = thread::spawn(move || wait(semaphore, options));
+    eventually("it has a position", LONG, || waiting(probe) > before);
+    waiter
+}
+
+#[test]
+fn fair_semaphore_serves_all_clients_in_the_order_of_arrival() {
+    const WAITERS: u32 = 50;
+    let server = RedisServer::start();
+    let clients: Vec<_> = (0..3).map(|_| client(&server, "")).collect();
+    let mut probe = server.probe();
+    let held = fair(&clients[0], 3).acquire_many(3).unwrap();
+    let order = Arc::new(Shared::new(Vec::new()));
+    let waiters: Vec<_> = (0..WAITERS)
+        .map(|n| {
+            let (order, client) = (Arc::clone(&order), &clients[n as usize * 7 % 3]);
+            enter(&mut probe, fair(client, 3), LockOptions::new(), move |semaphore, _| {
+                // More than half of them: one after the other.
+                let permits = semaphore.acquire_many(2 + n % 2).unwrap();
+                order.lock().push(n);
+                permits.unlock().unwrap();
+            })
+        })
+        .collect();
+    assert!(fair(&clients[1], 3).try_acquire().unwrap().is_none());
+    held.unlock().unwrap();
+    waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+    assert_eq!(*order.lock(), (0..WAITERS).collect::<Vec<_>>());
+    assert_eq!(stored(&mut probe), ("3".to_owned(), 0));
+    eventually("no position is left", LONG, || !probe.exists(QUEUE));
+}
+
+/// A client takes single permits and never gives one back before it has the next, if it gets that:
+/// two are never free. How long another one waits for two of them, if it gets them in a second.
+fn wait_for_two(semaphore_of: fn(&Client) -> Semaphore) -> Option<Duration> {
+    let server = RedisServer::start();
+    let [busy, patient] = [(); 2].map(|()| client(&server, ""));
+    let mut held = semaphore_of(&busy).acquire().unwrap();
+    let options = LockOptions::new().wait(Duration::from_secs(1));
+    let watch = Stopwatch::start();
+    let waiter = thread::spawn(move || {
+        semaphore_of(&patient).try_acquire_with(2, &options).unwrap().map(|_| watch.elapsed())
+    });
+    while !waiter.is_finished() {
+        match semaphore_of(&busy).try_acquire().unwrap() {
+            Some(next) => std::mem::replace(&mut held, next).unlock().unwrap(),
+            None => {
+                held.unlock().unwrap();
+                held = semaphore_of(&busy).try_acquire_for(LONG).unwrap().expect("it is its turn");
+            }
+        }
+    }
+    waiter.join().unwrap()
+}
+
+#[test]
+fn waiter_for_many_permits_starves_only_where_none_stand_in_line() {
+    assert_eq!(wait_for_two(|client| client.semaphore(NAME, 2).unwrap()), None);
+    let waited = wait_for_two(|client| fair(client, 2));
+    println!("two permits after {waited:?}");
+    assert!(waited.is_some());
+}
+
+#[test]
+fn fair_waiter_that_gives_up_lets_those_in_that_want_fewer() {
+    let server = RedisServer::start();
+    let [a, b] = [(); 2].map(|()| client(&server, ""));
+    let mut probe = server.probe();
+    let held = fair(&a, 3).acquire_many(2).unwrap();
+    let options = LockOptions::new().wait(ms(500));
+    let gives_up = enter(&mut probe, fair(&b, 3), options, |semaphore, options| {
+        semaphore.try_acquire_with(3, &options).unwrap().is_none()
+    });
+    let one = || {
+        |semaphore: Semaphore, _: LockOptions| semaphore.try_acquire_for(LONG).unwrap().is_some()
+    };
+    let next = enter(&mut probe, fair(&a, 3), LockOptions::new(), one());
+    assert!(gives_up.join().unwrap());
+    assert!(next.join().unwrap(), "one is free");
+    held.unlock().unwrap();
+}
+
+/// How long a waiter for one permit stands behind a dead one, by the settings of its client.
+#[test]
+fn dead_head_delays_others_by_its_own_presence() {
+    let server = RedisServer::start();
+    let bench = Bench::on(&server);
+    let client = client(&server, "");
+    let presence = ms(1_000);
+    let dead = name(NAME).of_kind(LockKind::FairPermits { limit: 1, count: 1 });
+    let held = fair(&client, 1).acquire().unwrap();
+    let attempt = Attempt::new(&dead, bench.owner(), lease(30_000)).presence(presence);
+    assert!(bench.backend.acquire(&attempt, soon()).unwrap().is_busy());
+    held.unlock().unwrap();
+    let (waited, tolerance) = with_tolerance(|| {
+        let watch = Stopwatch::start();
+        fair(&client, 1).acquire().unwrap().unlock().unwrap();
+        watch.elapsed()
+    });
+    println!("behind a dead head: {waited:?}");
+    let bound = presence + WAITER_ATTEMPTS;
+    tolerance.must_cover(waited.saturating_sub(bound), LONG, "a dead head is passed over");
+}
+
+#[test]
+fn larger_limit_lets_the_next_in_and_a_smaller_one_those_that_want_fewer() {
+    let server = RedisServer::start();
+    let client = client(&server, "");
+    let mut probe = server.probe();
+    let mut operator = fair(&client, 4);
+    let held = operator.acquire_many(3).unwrap();
+    let many = enter(&mut probe, fair(&client, 4), LockOptions::new(), |semaphore, _| {
+        semaphore.acquire_many(4).unwrap().unlock()
+    });
+    let one = enter(&mut probe, fair(&client, 4), LockOptions::new(), |semaphore, _| {
+        semaphore.acquire().unwrap().unlock()
+    });
+    // One is still free, and no longer kept for the first.
+    assert_eq!(operator.set_limit(3).unwrap(), Some(4));
+    held.unlock().unwrap();
+    one.join().unwrap().unwrap();
+    assert!(!many.is_finished(), "there are three");
+    let held = operator.acquire_many(3).unwrap();
+    assert_eq!(operator.set_limit(7).unwrap(), Some(3));
+    many.join().unwrap().unwrap();
+    held.unlock().unwrap();
+    assert_eq!(stored(&mut probe), ("7".to_owned(), 0));
+}
+
+/// Notes which owner is named as the next one.
+#[derive(Default)]
+struct Named(Shared<Vec<String>>);
+
+impl Wake for Named {
+    fn wake(&self) {
+        self.0.lock().push("any".to_owned());
+    }
+
+    fn wake_next(&self, next: &NextOwner) {
+        assert!(next.granted.is_none());
+        self.0.lock().push(next.owner.as_str().to_owned());
+    }
+}
+
+/// Attempts of owners, with no client that repeats them.
+struct Store {
+    bench: Bench,
+    probe: Probe,
+    _server: RedisServer,
+}
+
+impl Store {
+    fn start() -> Self {
+        let server = RedisServer::start();
+        Self { bench: Bench::on(&server), probe: server.probe(), _server: server }
+    }
+
+    fn attempt(&self, owner: OwnerId, count: u32) -> Answer {
+        let name = name(NAME).of_kind(LockKind::FairPermits { limit: 3, count });
+        self.bench.backend.acquire(&Attempt::new(&name, owner, lease(30_000)), soon()).unwrap()
+    }
+
+    #[track_caller]
+    fn hold(&self, count: u32) -> OwnerId {
+        let owner = self.bench.owner();
+        let answer = self.attempt(owner, count);
+        assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+        owner
+    }
+
+    #[track_caller]
+    fn wait(&self, count: u32) -> OwnerId {
+        let owner = self.bench.owner();
+        assert!(self.attempt(owner, count).is_busy());
+        owner
+    }
+
+    fn release(&self, owner: OwnerId, count: u32, options: ReleaseOptions) -> Release {
+        let name = name(NAME).of_kind(LockKind::FairPermits { limit: 3, count });
+        let id = AcquisitionId::new(name, owner, lease(30_000), Receipt::default());
+        self.bench.backend.release(&id, options, soon()).unwrap()
+    }
+}
+
+#[test]
+fn only_the_next_waiter_for_permits_is_told() {
+    let store = Store::start();
+    let held = [(); 2].map(|()| store.hold(1));
+    let [many, quits, last] = [3, 1, 1].map(|count| store.wait(count));
+    let named = Arc::new(Named::default());
+    let kind = LockKind::FairPermits { limit: 3, count: 1 };
+    let wake = Arc::clone(&named) as Arc<dyn Wake>;
+    let _watch = store.bench.backend.watch(&name(NAME).of_kind(kind), wake, soon()).unwrap();
+    let told = |owners: &[OwnerId]| {
+        let owners: Vec<_> = owners.iter().map(OwnerId::to_string).collect();
+        eventually("they are named", LONG, || *named.0.lock() == owners);
+    };
+    assert!(matches!(store.release(held[0], 1, PLAIN), Release::FreedFor(_)));
+    told(&[many]);
+    assert_eq!(store.release(quits, 1, PLAIN), Release::Gone);
+    told(&[many, many]);
+    assert!(store.attempt(many, 3).is_busy(), "two are free");
+    assert!(matches!(store.release(held[1], 1, PLAIN), Release::FreedFor(_)));
+    told(&[many, many, many]);
+    assert!(!store.attempt(many, 3).is_busy());
+    assert!(store.attempt(last, 1).is_busy());
+    assert!(matches!(store.release(many, 3, PLAIN), Release::FreedFor(_)));
+    told(&[many, many, many, last]);
+    // Two are left for the one behind it.
+    let next = store.wait_behind(last);
+    assert!(!store.attempt(last, 1).is_busy());
+    told(&[many, many, many, last, next]);
+}
+
+impl Store {
+    /// An owner that waits for one permit, which is free and another's.
+    #[track_caller]
+    fn wait_behind(&self, first: OwnerId) -> OwnerId {
+        let owner = self.wait(1);
+        assert_ne!(owner, first);
+        owner
+    }
+}
+
+#[test]
+fn closed_owner_enters_no_queue_of_a_semaphore() {
+    let mut store = Store::start();
+    let held = store.hold(3);
+    let late = store.wait(2);
+    assert_eq!(store.release(late, 2, ReleaseOptions::WITH_TOMBSTONE), Release::Gone);
+    assert!(matches!(store.attempt(late, 2), Answer::Busy(None)));
+    assert!(!store.probe.exists(QUEUE));
+    store.release(held, 3, PLAIN);
+    assert!(matches!(store.attempt(late, 2), Answer::Busy(None)));
+    assert_eq!(stored(&mut store.probe), ("3".to_owned(), 0));
+}
+
+#[test]
+fn repeated_attempt_keeps_position_and_permits() {
+    let mut store = Store::start();
+    let held = store.hold(2);
+    let [first, second] = [2, 1].map(|count| store.wait(count));
+    store.probe.command(&["SCRIPT", "FLUSH"]);
+    assert!(store.attempt(second, 1).is_busy() && store.attempt(first, 2).is_busy());
+    store.release(held, 2, PLAIN);
+    assert_eq!(store.release(held, 2, PLAIN), Release::Gone);
+    assert!(store.attempt(second, 1).is_busy(), "the first came before");
+    for _ in 0..2 {
+        assert!(!store.attempt(first, 2).is_busy());
+        assert_eq!(stored(&mut store.probe), ("1".to_owned(), 2));
+    }
+    assert_eq!(waiting(&mut store.probe), 1, "a holder waits no longer");
+    let left = store.probe.pttl(QUEUE).expect("it has an end");
+    assert!(left <= WAITER_PRESENCE, "{left:?}");
+}
+
+#[test]
+fn other_data_under_the_queues_key_keeps_no_permits() {
+    let server = RedisServer::start();
+    let (mut semaphore, mut probe) = (fair(&client(&server, ""), 2), server.probe());
+    for forced in [false, true] {
+        let permits = semaphore.acquire_many(2).unwrap();
+        probe.command(&["SET", QUEUE, "a text"]);
+        if forced {
+            assert!(semaphore.force_release_all().unwrap());
+            assert!(permits.unlock().unwrap_err().is_lost());
+        } else {
+            permits.unlock().unwrap();
+        }
+        assert_eq!(semaphore.set_limit(2).unwrap(), Some(2));
+        assert_eq!(stored(&mut probe), ("2".to_owned(), 0));
+        assert_eq!(probe.get(QUEUE).as_deref(), Some("a text"));
+        assert!(semaphore.try_acquire().unwrap_err().is_foreign_format());
+        probe.command(&["DEL", QUEUE]);
+    }
+}
+
+#[test]
+fn semaphores_in_order_and_in_none_share_their_permits() {
+    let server = RedisServer::start();
+    let [ours, others] = [(); 2].map(|()| client(&server, ""));
+    let mut probe = server.probe();
+    let (in_order, in_none) = (fair(&ours, 2), others.semaphore(NAME, 2).unwrap());
+    let held = in_order.acquire().unwrap();
+    let beside = in_none.acquire().unwrap();
+    assert!(in_order.try_acquire().unwrap().is_none() && in_none.try_acquire().unwrap().is_none());
+    let waiter = enter(&mut probe, fair(&ours, 2), LockOptions::new(), |semaphore, _| {
+        semaphore.acquire_many(2).unwrap().unlock()
+    });
+    held.unlock().unwrap();
+    let overtakes = in_none.try_acquire().unwrap().expect("it stands in no line");
+    overtakes.unlock().unwrap();
+    beside.unlock().unwrap();
+    waiter.join().unwrap().unwrap();
+    assert!(!probe.exists(TAKEN));
+}
+
+/// Processes that die with permits or in the queue, and one that is stopped for longer than both.
+#[test]
+fn fair_limit_holds_while_processes_are_killed_and_paused() {
+    const LIMIT: u32 = 3;
+    let server = RedisServer::start();
+    let url = format!("{}?watchdog=1s&fair_presence=1s", server.url());
+    let mut contenders = Contenders::start(&url, &fair_semaphore(NAME, LIMIT), 3, 3);
+    let visits = |contenders: &Contenders| {
+        let before = contenders.claims().len();
+        eventually("they go on", LONG, || contenders.claims().len() > before + 30);
+    };
+    visits(&contenders);
+    contenders.replace_first();
+    visits(&contenders);
+    contenders.child(0).pause();
+    visits(&contenders);
+    contenders.child(0).resume();
+    visits(&contenders);
+    assert_eq!(most_at_once(&contenders.stop()), u64::from(LIMIT));
+    let all = fair(&client(&server, ""), LIMIT);
+    let options = LockOptions::new().wait(LONG);
+    all.try_acquire_with(LIMIT, &options).unwrap().expect("all come back").unlock().unwrap();
+    assert_eq!(stored(&mut server.probe()), (LIMIT.to_string(), 0));
+}
