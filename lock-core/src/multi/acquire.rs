@@ -1,5 +1,5 @@
 //! Acquires several locks in rounds: each waits for one lock while it holds none, and then tries
-//! the others.
+//! the others, or after some failed rounds waits for them, too.
 
 use super::guards::MemberGuards;
 use super::members::Members;
@@ -9,23 +9,30 @@ use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult, worst_kind};
 use crate::guard::LockGuard;
 use crate::interrupt::Registration;
 use crate::lease::{Lease, LeaseTime};
+use crate::name::LockKind;
 use crate::options::LockOptions;
 use crate::parts::SingleLock;
 use crate::replication::OnInsufficientReplicas;
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The longest wait of a majority for one of its members before it tries the others again.
 const LONGEST_SHARE: Duration = Duration::from_secs(1);
 
+/// The same for a fair lock, whose queue may need more.
+const LONGEST_FAIR_SHARE: Duration = Duration::from_secs(10);
+
 /// The shortest such wait: a shorter one is no more than a try.
 const SHORTEST_SHARE: Duration = Duration::from_millis(10);
 
-/// After this number of failed rounds a try waits, too: at first for up to the shortest time,
-/// doubled each round, and never longer than the longest.
+/// After this number of failed rounds the other locks are waited for, too, with those before held.
 const ROUNDS_OF_TRIES: u32 = 3;
+
+/// Such a wait lasts up to twice what earlier waits for that lock took, but at least for this time,
+/// and for this part of the longest wait for any of the locks.
 const SHORTEST_TRY_WAIT: Duration = Duration::from_millis(1);
-const LONGEST_TRY_WAIT: Duration = Duration::from_millis(100);
+const PART_OF_LONGEST: u32 = 16;
 
 /// How long a majority avoids a member that did not answer, if the others are enough.
 const UNRESPONSIVE_FOR: Duration = Duration::from_secs(5);
@@ -65,6 +72,8 @@ struct CompositeAcquisition<'a> {
     at_least: Option<LeaseTime>,
     /// How many rounds took a lock and released it again.
     failed_rounds: u32,
+    /// The longest wait for each member so far, if it was waited for.
+    waited: Vec<Option<Duration>>,
     /// Since when too many members do not answer, and the pauses between the rounds since.
     outage: Option<(Moment, Backoff)>,
 }
@@ -111,7 +120,7 @@ impl<'a> CompositeAcquisition<'a> {
         };
         let at_least = options.at_least.map(shortest).transpose()?;
         let deadline = options.wait.map(|wait| clock.now() + wait);
-        let (failed_rounds, outage) = (0, None);
+        let (failed_rounds, waited, outage) = (0, vec![None; members.locks.len()], None);
         Ok(Self {
             members,
             options,
@@ -122,6 +131,7 @@ impl<'a> CompositeAcquisition<'a> {
             lease,
             at_least,
             failed_rounds,
+            waited,
             outage,
         })
     }
@@ -153,54 +163,105 @@ impl<'a> CompositeAcquisition<'a> {
         }
     }
 
-    /// Waits for one lock, if one is given, and tries the others.
-    fn round(&self, wait_for: Option<usize>) -> Result<Round, Error> {
-        let order = &self.members.order;
-        let start = order.iter().position(|at| Some(*at) == wait_for).unwrap_or_default();
+    /// Waits for one lock, if one is given, and tries the others, or waits for them, too.
+    fn round(&mut self, wait_for: Option<usize>) -> Result<Round, Error> {
+        let need = self.members.required();
+        let (order, wait_for) = self.order(wait_for);
         let mut round = Round::new(order.len(), self.clock.now());
-        let mut order: Vec<_> = order.iter().cycle().skip(start).take(order.len()).collect();
-        // An unresponsive member costs a command timeout: it comes last, and is left out if the
-        // others are enough.
-        order.sort_by_key(|at| self.is_unresponsive(**at) && Some(**at) != wait_for);
-        for &at in order {
-            if round.count().taken >= self.members.required() && self.is_unresponsive(at) {
+        for at in order {
+            if round.count().taken >= need && self.is_unresponsive(at) {
                 break;
             }
-            let wait = if Some(at) == wait_for { self.share() } else { Some(self.try_wait()) };
+            let wait = match Some(at) == wait_for {
+                true => self.share(at),
+                // A spare member is not waited for.
+                false if round.count().taken >= need => Some(Duration::ZERO),
+                false => Some(self.wait_beside(&round, at)),
+            };
+            let asked = self.clock.now();
             self.try_member(&mut round, at, wait)?;
-            if round.is_decided(self.members.required()) {
+            if wait != Some(Duration::ZERO) {
+                let took = self.clock.now().since(asked);
+                self.waited[at] = self.waited[at].max(Some(took));
+            }
+            if round.is_decided(need) {
                 break;
             }
         }
         Ok(round)
     }
 
-    /// How long a try may wait: at first not at all. Where other threads keep the queues of several
-    /// locks from ever being empty, no try finds one free, so after some rounds it waits for a
-    /// random moment while it holds the locks before.
-    fn try_wait(&self) -> Duration {
-        let Some(doublings) = self.failed_rounds.checked_sub(ROUNDS_OF_TRIES) else {
+    /// In which order the locks are taken, and which of them is waited for while none is held.
+    fn order(&self, wait_for: Option<usize>) -> (Vec<usize>, Option<usize>) {
+        let mut order = self.members.order.clone();
+        let is_patient = self.is_patient() && wait_for.is_some();
+        if is_patient {
+            // Of similarly long waits the first by name: threads that wait while they hold locks
+            // must go the same way.
+            let magnitude = |at: &usize| self.waited[*at].map(magnitude);
+            match self.members.spare() {
+                // The longest first, while no other is held.
+                0 => order.sort_by_key(|at| Reverse(magnitude(at))),
+                // It may do without the longest.
+                _ => order.sort_by_key(magnitude),
+            }
+        } else {
+            let start = order.iter().position(|at| Some(*at) == wait_for).unwrap_or_default();
+            order.rotate_left(start);
+        }
+        // An unresponsive member costs a command timeout: it comes last, and is left out if the
+        // others are enough.
+        let is_awaited = |at| !is_patient && Some(at) == wait_for;
+        order.sort_by_key(|at| self.is_unresponsive(*at) && !is_awaited(*at));
+        let first = if is_patient { order.first().copied() } else { wait_for };
+        (order, first)
+    }
+
+    /// Whether tries have failed so often that all locks are waited for.
+    fn is_patient(&self) -> bool {
+        self.failed_rounds >= ROUNDS_OF_TRIES
+    }
+
+    /// How long to wait for a lock while others are held: at first not at all. Where other clients
+    /// keep the queues of several locks from ever being empty, no try finds one free, and each must
+    /// be waited for with the others held, for as long as its queue needs.
+    fn wait_beside(&self, round: &Round, at: usize) -> Duration {
+        if !self.is_patient() {
             return Duration::ZERO;
-        };
-        let longest = (SHORTEST_TRY_WAIT * 2u32.pow(doublings.min(10))).min(LONGEST_TRY_WAIT);
-        let moment = longest.mul_f64(0.5 + fastrand::f64() / 2.0);
-        let left = self.deadline.map(|deadline| deadline.since(self.clock.now()));
-        left.map_or(moment, |left| left.min(moment))
+        }
+        let now = self.clock.now();
+        // A fixed lease must not end meanwhile.
+        let ends = self.lease.zip(round.first).map(|(lease, first)| first + lease.validity() / 2);
+        let ends = ends.into_iter().chain(self.deadline).map(|end| end.since(now));
+        ends.fold(self.patience(at), Duration::min)
+    }
+
+    /// How long a lock may have to be waited for, by the waits so far. At random: of two threads of
+    /// which each holds what the other waits for, one gives up first.
+    fn patience(&self, at: usize) -> Duration {
+        let longest = self.waited.iter().flatten().max().copied().unwrap_or_default();
+        let known = self.waited[at].map_or(longest, |it| it.max(longest / PART_OF_LONGEST));
+        known.max(SHORTEST_TRY_WAIT).mul_f64(1.0 + fastrand::f64())
     }
 
     fn is_unresponsive(&self, at: usize) -> bool {
         self.members.spare() > 0 && self.members.is_unresponsive(at, self.clock.now())
     }
 
-    /// How long to wait for one lock. `None`: for ever.
-    fn share(&self) -> Option<Duration> {
+    /// How long to wait for a lock while none is held. `None`: for ever.
+    fn share(&self, at: usize) -> Option<Duration> {
         let left = self.deadline.map(|deadline| deadline.since(self.clock.now()));
         if self.members.spare() == 0 {
             return left; // every member is required
         }
-        let Some(left) = left else { return Some(LONGEST_SHARE) };
         let members = u32::try_from(self.members.locks.len()).unwrap_or(u32::MAX);
-        Some((left / members).clamp(SHORTEST_SHARE, LONGEST_SHARE).min(left))
+        let share = left.map_or(LONGEST_SHARE, |left| left / members);
+        let share = share.clamp(SHORTEST_SHARE, LONGEST_SHARE);
+        // Its position in the queue of a fair lock is lost with each wait that is too short.
+        let is_fair = self.members.locks[at].name().kind() == LockKind::Fair;
+        let needs = self.waited[at].filter(|_| is_fair).map(|_| self.patience(at));
+        let share = needs.map_or(share, |needs| needs.clamp(share, LONGEST_FAIR_SHARE));
+        Some(left.map_or(share, |left| left.min(share)))
     }
 
     /// Fails if the interrupt has ended the wait.
@@ -348,6 +409,11 @@ impl<'a> CompositeAcquisition<'a> {
         // An interrupt raises the signal.
         let _woken: Woken = self.clock.wait(self.signal, until);
     }
+}
+
+/// Waits within the same power of four take similarly long.
+fn magnitude(wait: Duration) -> u32 {
+    (wait.as_millis() + 1).ilog2() / 2
 }
 
 fn interrupted() -> Error {

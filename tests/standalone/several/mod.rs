@@ -1,7 +1,9 @@
-//! Several locks as one, on several servers: contention in any order, and servers that fail.
+//! Several locks as one, on several servers: contention in any order, other clients that want one of
+//! them, and servers that fail.
 
 mod contention;
 mod servers;
+mod shares;
 
 use distlock_tests::process::RedisServer;
 use std::time::Duration;

@@ -1,0 +1,182 @@
+//! How often several locks are taken together while other clients want each of them all the time,
+//! and how often those get them.
+
+use distlock::{Client, DistLock, LockName, MajorityLock, MultiLock};
+use distlock_tests::distance::Distance;
+use distlock_tests::process::RedisServer;
+use distlock_tests::time::{Stopwatch, eventually, let_pass, retry_if_late};
+use std::fmt;
+use std::panic::{catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// How often each client has its locks before the contest ends.
+const TURNS: u32 = 2;
+
+/// Longer than any contest takes: the slowest rows take a quarter of it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The kinds of the locks that are contended for, in turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kinds {
+    Fair,
+    Plain,
+    /// A fair lock, a plain one, a writer, and a reader among writers.
+    Mixed,
+}
+
+/// What takes several locks together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Together {
+    /// So many clients with a `MultiLock`, each of which names the locks in another order.
+    All(usize),
+    Majority,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Contest {
+    kinds: Kinds,
+    together: Together,
+    members: usize,
+    /// How many clients want one lock only, of each lock.
+    singles: usize,
+    hold: Duration,
+    round_trip: Duration,
+}
+
+impl Contest {
+    /// The core of the table.
+    fn of(kinds: Kinds, members: usize, singles: usize, hold: u64) -> Self {
+        let hold = Duration::from_millis(hold);
+        let (together, round_trip) = (Together::All(1), Duration::ZERO);
+        Self { kinds, together, members, singles, hold, round_trip }
+    }
+
+    fn together(self, together: Together) -> Self {
+        Self { together, ..self }
+    }
+
+    fn far(self, millis: u64) -> Self {
+        Self { round_trip: Duration::from_millis(millis), ..self }
+    }
+}
+
+impl fmt::Display for Contest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kinds, together, members, singles, hold, round_trip } = self;
+        write!(
+            f,
+            "{kinds:?}, {together:?} of {members}, {singles} clients each, {hold:?}, {round_trip:?}"
+        )
+    }
+}
+
+/// The lock of this number, as a client has it. The names are in another order than the numbers.
+fn member(client: &Client, kinds: Kinds, number: usize) -> Arc<dyn DistLock> {
+    let name = LockName::new(&format!("lock:{}", number * 7 % 4)).unwrap();
+    match (kinds, number % 4) {
+        (Kinds::Fair, _) | (Kinds::Mixed, 0) => client.fair_mutex(name).unwrap().into(),
+        (Kinds::Plain, _) | (Kinds::Mixed, 1) => client.mutex(name).unwrap().into(),
+        (Kinds::Mixed, 2) => client.rw_lock(name).unwrap().write().into(),
+        (Kinds::Mixed, _) => client.rw_lock(name).unwrap().read().into(),
+    }
+}
+
+/// Takes a lock again and again, and counts how often.
+fn contend(lock: &dyn DistLock, hold: Duration, turns: &AtomicU32, is_over: &AtomicBool) {
+    while !is_over.load(Ordering::Relaxed) {
+        // A deadline, so that a client that starves ends with the contest.
+        let Some(guard) = lock.try_lock_for(PATIENCE).expect("the server answers") else { return };
+        let_pass(hold);
+        guard.unlock().expect("it was held until now");
+        turns.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// How often those that take several locks, and those that take one, have had them.
+type Turns = [Vec<AtomicU32>; 2];
+
+/// Lets the clients contend until each has had its locks.
+fn hold_contest(contest: Contest) {
+    let Contest { kinds, together, members, singles, hold, round_trip } = contest;
+    let server = RedisServer::start();
+    let way = (!round_trip.is_zero()).then(|| Distance::new(server.port(), round_trip));
+    let url = way.as_ref().map_or_else(|| server.url_as(""), Distance::url);
+    let client = || distlock::connect(&url).unwrap();
+    let all =
+        |client: &Client| (0..members).map(|at| member(client, kinds, at)).collect::<Vec<_>>();
+    let several: Vec<Arc<dyn DistLock>> = match together {
+        Together::All(clients) => (0..clients)
+            .map(|number| {
+                let mut all = all(&client());
+                all.rotate_left(number % members);
+                MultiLock::new(all).unwrap().into()
+            })
+            .collect(),
+        Together::Majority => vec![MajorityLock::new(all(&client())).unwrap().into()],
+    };
+    let single = |at| match (kinds, at) {
+        (Kinds::Mixed, 3) => client().rw_lock("lock:1").unwrap().write().into(),
+        _ => member(&client(), kinds, at),
+    };
+    let single: Vec<_> = (0..members * singles).map(|number| single(number % members)).collect();
+    let turns: Turns =
+        [&several, &single].map(|locks| locks.iter().map(|_| AtomicU32::new(0)).collect());
+    let (is_over, watch) = (AtomicBool::new(false), Stopwatch::start());
+    let outcome = thread::scope(|scope| {
+        let with_turns = [&several, &single].into_iter().flatten().zip(turns.iter().flatten());
+        for (lock, turns) in with_turns {
+            scope.spawn(|| contend(&**lock, hold, turns, &is_over));
+        }
+        let all_had = || turns.iter().flatten().all(|it| it.load(Ordering::Relaxed) >= TURNS);
+        let ended = catch_unwind(|| eventually("all have their turns", PATIENCE / 2, all_had));
+        is_over.store(true, Ordering::Relaxed);
+        ended
+    });
+    println!("{contest}: {:.1?}, turns {turns:?}", watch.elapsed());
+    outcome.unwrap_or_else(|panic| resume_unwind(panic));
+}
+
+#[test]
+fn multi_lock_of_fair_locks_is_taken_between_other_clients() {
+    retry_if_late(|| hold_contest(Contest::of(Kinds::Fair, 2, 6, 20)));
+}
+
+#[test]
+fn multi_lock_of_mixed_kinds_is_taken_between_other_clients() {
+    retry_if_late(|| hold_contest(Contest::of(Kinds::Mixed, 4, 3, 5)));
+}
+
+#[test]
+fn multi_locks_in_different_orders_are_taken_between_other_clients() {
+    let contest = Contest::of(Kinds::Fair, 3, 3, 5).together(Together::All(3));
+    retry_if_late(|| hold_contest(contest));
+}
+
+#[test]
+fn majority_of_fair_locks_is_taken_between_other_clients() {
+    let contest = Contest::of(Kinds::Fair, 3, 6, 20).together(Together::Majority);
+    retry_if_late(|| hold_contest(contest));
+}
+
+#[test]
+#[ignore = "long: tests/run.sh --all"]
+fn no_client_starves_in_any_contest_for_several_locks() {
+    let mut contests = Vec::new();
+    for kinds in [Kinds::Fair, Kinds::Plain, Kinds::Mixed] {
+        for (members, singles) in [2, 3, 4].into_iter().flat_map(|it| [2, 6, 12].map(|n| (it, n))) {
+            for (hold, far) in [1, 20, 100].into_iter().flat_map(|hold| [0, 10].map(|n| (hold, n)))
+            {
+                let contest = Contest::of(kinds, members, singles, hold).far(far);
+                contests.push(contest);
+                if members == 3 {
+                    contests.push(contest.together(Together::Majority));
+                    contests.push(contest.together(Together::All(4)));
+                }
+            }
+        }
+    }
+    contests.into_iter().for_each(|contest| retry_if_late(|| hold_contest(contest)));
+}
