@@ -52,6 +52,7 @@ pub mod parts {
         ReplicaAddresses, RequestMode, ServerClock, StoreKind, WatchRegistry, compare_clocks,
         deployments,
     };
+    pub use crate::connection::JOINED;
     pub use crate::pubsub::TRACKING;
     pub use crate::standalone::standalone;
 }

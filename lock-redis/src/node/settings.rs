@@ -9,7 +9,7 @@ use super::{Node, NodeInner, RequestMode};
 use crate::connection::history::Noted;
 use crate::connection::{
     Address, AddressMap, ConnectionPool, CredentialsSource, Dialer, Endpoint, Identity,
-    IdentityKind, Login, PasswordSource, PoolThread, ReplicaCount, Server, SharedConnection,
+    IdentityKind, Login, OneStore, PasswordSource, PoolThread, ReplicaCount, Server, SharedConnection,
     Timeouts, TlsSettings,
 };
 use crate::format::Format;
@@ -31,6 +31,7 @@ pub struct NodeSettings {
     /// Makes the slots of all pools.
     thread: PoolThread,
     eviction: OnEviction,
+    one_store: OneStore,
     terms: NodeTerms,
     client: ClientId,
 }
@@ -73,6 +74,7 @@ impl NodeSettings {
                 notices: context.notices.clone(),
             },
             eviction: OnEviction::of(config)?,
+            one_store: OneStore::of(config)?,
             terms: NodeTerms {
                 lease: config.lease().unwrap_or_default().max(config.watchdog()),
                 replicas: config.replication().count(),
@@ -93,7 +95,8 @@ impl NodeSettings {
     ///
     /// [`Error::is_configuration`] if no certificate can be for a host of this name.
     pub fn node_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        self.node(self.dialer(Endpoint::tcp(host, port))?, None, None, Arc::default())
+        let dialer = self.dialer(Endpoint::tcp(host, port))?.proving(self.one_store);
+        self.node(dialer, None, None, Arc::default())
     }
 
     /// The same for a node of a cluster, which may leave: [`Node::retire`] ends all connections to
@@ -149,13 +152,15 @@ impl NodeSettings {
     ) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Run, run_id).after(former);
         let dialer = self.dialer(Endpoint::tcp(&at.host, at.port))?.advising(advice);
-        self.node(dialer.retirable().identified(identity), Some(replicas), None, map)
+        let dialer = dialer.retirable().identified(identity).proving(self.one_store);
+        self.node(dialer, Some(replicas), None, map)
     }
 
     /// The same for any place, where another server is followed: see [`Identity`].
     pub(crate) fn followed(&self, place: Endpoint) -> Result<Node, Error> {
         let identity = Identity::followed(self.terms.lease);
-        self.node(self.dialer(place)?.identified(identity), None, None, Arc::default())
+        let dialer = self.dialer(place)?.identified(identity).proving(self.one_store);
+        self.node(dialer, None, None, Arc::default())
     }
 
     fn node(

@@ -14,8 +14,8 @@ use super::history::{Noted, Shown, judge};
 use super::shutdown::ShutdownRegistry;
 use super::tls::{self, Tls};
 use super::{
-    Connection, ConnectionLike, HISTORY, Identity, Introduction, Server, ServerGeneration,
-    Transport,
+    Connection, ConnectionLike, HISTORY, Identity, Introduction, OneStore, Server,
+    ServerGeneration, Transport,
 };
 use lock_core::backend::{Backoff, Failure, no_descriptor, no_thread};
 use lock_core::{Clock, Error, Moment};
@@ -50,6 +50,7 @@ pub(crate) struct Dialer {
     shutdown: Option<ShutdownRegistry>,
     /// Which server belongs there, where each connection begins by asking for it.
     identity: Option<Identity>,
+    one_store: OneStore,
     /// What to do where it cannot be connected to, as far as it depends on the topology.
     advice: Option<String>,
     /// How many connections have failed. After the first, users look at theirs before they trust
@@ -108,6 +109,7 @@ impl Dialer {
             route,
             shutdown: None,
             identity: None,
+            one_store: OneStore::Off,
             advice: None,
             failures,
         }
@@ -132,6 +134,11 @@ impl Dialer {
     /// The same, where each connection begins by asking which server it leads to.
     pub(crate) fn identified(self, identity: Identity) -> Self {
         Self { identity: Some(identity), ..self }
+    }
+
+    /// The same, where each connection begins with what proves that all keys are in one store.
+    pub(crate) fn proving(self, one_store: OneStore) -> Self {
+        Self { one_store, ..self }
     }
 
     /// Whether the server shows that it belongs to the one that has shown this at that time, by a
