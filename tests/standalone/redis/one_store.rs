@@ -138,6 +138,10 @@ fn each_new_connection_is_proven_anew() {
     }
     scene.servers[0].probe().command(&["FLUSHALL"]);
     scene.router.spread(true);
+    for client in &clients {
+        let other = client.mutex("other").unwrap();
+        eventually("it is connected again", LONG, || other.try_lock().is_ok());
+    }
     let tries = Tries::run(&clients, |tries| tries.pass(4_000));
     scene.must_be_spread();
     assert_eq!(tries.violations.into_inner(), 0);
@@ -148,14 +152,15 @@ fn each_new_connection_is_proven_anew() {
 fn proxy_that_spreads_scripts_costs_no_held_lock() {
     let scene = Scene::new(1);
     let [client, _] = scene.clients("");
-    let options = LockOptions::new().watched(ms(900));
+    let options = LockOptions::new().watched(ms(3_000));
     let locks: Vec<_> = (0..20).map(|number| client.mutex(&format!("held-{number}"))).collect();
     let guards: Vec<_> =
         locks.iter().map(|lock| lock.as_ref().unwrap().lock_with(&options).unwrap()).collect();
+    scene.servers.iter().for_each(|server| server.probe().reset_stats());
     let renewed = |server: &RedisServer| server.probe().command_calls("pexpire");
     eventually("both servers have renewed", LONG, || {
         assert!(guards.iter().all(|guard| guard.loss().is_none()), "a held lock is lost");
-        scene.servers.iter().all(|server| renewed(server) >= 60)
+        scene.servers.iter().all(|server| renewed(server) >= 12)
     });
     guards.into_iter().for_each(|guard| guard.unlock().unwrap());
 }
