@@ -127,6 +127,9 @@ pub trait Clock: Any + Send + Sync + fmt::Debug {
 
     /// Returns the time of day since 1970, which may jump. For tokens, for formats that write a
     /// time, and for what people read.
+    ///
+    /// Where it leaps ahead of [`now`](Self::now), as when a paused virtual machine goes on, no
+    /// lock is trusted for what may have passed until the store has confirmed it.
     fn unix_time(&self) -> Duration {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }

@@ -28,6 +28,9 @@ use std::time::Duration;
 /// client's outage limit, or refused.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
+/// How often a thread that waits for leadership looks while the leadership is in doubt.
+const DOUBT_LOOK: Duration = Duration::from_millis(100);
+
 /// An election of one leader among all clients that take part under a name.
 ///
 /// The leader holds the [mutex](crate::Client::owned_mutex) of the name, which the watchdog renews,
@@ -292,10 +295,14 @@ impl Election {
                 let error = Error::misuse("this election has no campaign: start it first");
                 return Err(error.on(self.name()));
             }
-            if core.engine.clock.now() >= until {
+            let now = core.engine.clock.now();
+            if now >= until {
                 return Ok(false);
             }
-            core.engine.clock.wait(&waiting.signal, until);
+            // A leader in doubt is told nothing when the store has confirmed it.
+            let is_doubtful = core.look(|guard| guard.state()) == Some(GuardState::Suspended);
+            let next = if is_doubtful { now + DOUBT_LOOK } else { Moment::NEVER };
+            core.engine.clock.wait(&waiting.signal, until.min(next));
         }
     }
 
@@ -443,10 +450,11 @@ impl Thread {
     fn leads_until(&self) -> Option<Moment> {
         let mut state = self.core.lock_for(self.number)?;
         let lost = state.take_lost();
-        let remaining = state.leadership.as_ref().map(OwnedGuard::remaining);
+        // Not what is left: that is nothing while the lock is in doubt.
+        let deadline = state.leadership.as_ref().map(OwnedGuard::deadline);
         drop(state);
         drop(lost); // tells the store, without the lock
-        Some(self.core.engine.clock.now() + remaining?)
+        deadline
     }
 }
 

@@ -1,5 +1,6 @@
 //! [`LockGuard`] and [`OwnedGuard`]: the guards of held locks.
 
+use crate::clock::Moment;
 use crate::engine::acquisition::{Acquisition, GuardState, Listener};
 use crate::engine::local_queue::LocalLock;
 use crate::engine::{CompositeHold, EngineHandle};
@@ -153,7 +154,10 @@ impl Hold {
     }
 
     fn state(&self) -> GuardState {
-        self.current_state().unwrap_or(GuardState::Lost)
+        match self.current_state().unwrap_or(GuardState::Lost) {
+            GuardState::Held if !self.is_valid() => GuardState::Suspended,
+            state => state,
+        }
     }
 
     /// The state, where a passed deadline is a loss even before the watchdog records it. `None` in
@@ -512,6 +516,11 @@ pub struct OwnedGuard(Hold);
 impl OwnedGuard {
     pub(crate) fn new(hold: Hold) -> Self {
         Self(hold)
+    }
+
+    /// Until when it is held if it is not renewed, by the machine's clock alone.
+    pub(crate) fn deadline(&self) -> Moment {
+        self.0.acquisition().valid_until()
     }
 
     /// Begins the lease that was asked for, if a release granted the lock for less. Blocks for at

@@ -2,7 +2,7 @@
 //! `redis+sentinel://` and `rediss+sentinel://`.
 
 use crate::classic;
-use crate::connection::AddressMap;
+use crate::connection::{AddressMap, JOINED};
 use crate::format::OPTION as FORMAT;
 use crate::node::eviction::OPTION as EVICTION;
 use crate::pubsub::TRACKING;
@@ -96,11 +96,11 @@ impl Scheme for RedisScheme {
 
     fn options(&self) -> &[&str] {
         match self.0 {
-            Transport::Tcp => &[FORMAT, EVICTION, TRACKING],
+            Transport::Tcp => &[FORMAT, EVICTION, TRACKING, JOINED],
             Transport::Tls => {
-                &[FORMAT, EVICTION, TRACKING, "tls_ca", "tls_cert", "tls_key", "tls_name"]
+                &[FORMAT, EVICTION, TRACKING, JOINED, "tls_ca", "tls_cert", "tls_key", "tls_name"]
             }
-            Transport::Unix => &[FORMAT, EVICTION, TRACKING, "db"],
+            Transport::Unix => &[FORMAT, EVICTION, TRACKING, JOINED, "db"],
         }
     }
 
@@ -136,6 +136,7 @@ impl Scheme for SentinelScheme {
             FORMAT,
             EVICTION,
             TRACKING,
+            JOINED,
             AddressMap::OPTION,
             "db",
             "sentinel_user",
@@ -146,7 +147,7 @@ impl Scheme for SentinelScheme {
             "tls_key",
             "tls_name",
         ];
-        if self.tls { OPTIONS } else { &OPTIONS[..8] }
+        if self.tls { OPTIONS } else { &OPTIONS[..9] }
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {

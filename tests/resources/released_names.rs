@@ -48,6 +48,10 @@ fn released_names_keep_little_memory() {
             client.names_in_use()
         );
         distlock_tests::time::let_pass(Duration::from_secs(12));
-        println!("{} in use, {} kB kept", client.names_in_use(), own_memory().saturating_sub(before));
+        println!(
+            "{} in use, {} kB kept",
+            client.names_in_use(),
+            own_memory().saturating_sub(before)
+        );
     });
 }

@@ -33,6 +33,7 @@ pub mod replicas;
 pub mod reports;
 pub mod resp;
 pub mod rights;
+pub mod router;
 pub mod sentinel;
 pub mod subjects;
 pub mod time;

@@ -4,7 +4,7 @@ use super::backend::QuorumBackend;
 use super::node::{QuorumNode, QuorumTerms};
 use lock_core::backend::Backend;
 use lock_core::{Config, Context, Error, Host, Scheme};
-use lock_redis::parts::{FORMAT, Format, NodeSettings, TRACKING};
+use lock_redis::parts::{FORMAT, Format, JOINED, NodeSettings, TRACKING};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,6 +50,7 @@ impl Scheme for RedlockScheme {
         const ALL: &[&str] = &[
             FORMAT,
             TRACKING,
+            JOINED,
             "durable",
             "max_lease",
             "node_timeout",
@@ -58,7 +59,7 @@ impl Scheme for RedlockScheme {
             "tls_key",
             "tls_name",
         ];
-        if self.tls { ALL } else { &ALL[..5] }
+        if self.tls { ALL } else { &ALL[..6] }
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {

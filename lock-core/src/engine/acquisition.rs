@@ -1,5 +1,6 @@
 //! [`Acquisition`]: one stretch of holding a lock, from the grant to the release or the loss.
 
+use super::skipped_time::Reading;
 use crate::backend::{AcquisitionId, KeptLock, Receipt, ReleaseOptions};
 use crate::clock::Moment;
 use crate::error::Error;
@@ -23,7 +24,8 @@ use std::time::Duration;
 pub enum GuardState {
     /// Held, and kept as it was asked for.
     Held,
-    /// Still held, but its renewals fail, or no more are allowed.
+    /// Still held, but its renewals fail, or no more are allowed; or the time of day was set ahead,
+    /// as after a pause of a virtual machine, and the store has not confirmed it since.
     Suspended,
     /// The lease is over, or the store says that the lock is not ours any more. Final.
     Lost,
@@ -59,6 +61,8 @@ pub(crate) struct Acquisition {
     state: AtomicU8,
     /// Nanoseconds; with [`OVER`] once a look at the clock has found that it is over.
     valid_until: AtomicU64,
+    /// What the clock had skipped, in nanoseconds, when the store was last asked for that.
+    skipped: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -260,7 +264,7 @@ pub(crate) struct AcquisitionInit {
     pub(crate) tokens: Option<TokenRange>,
     pub(crate) receipt: Receipt,
     pub(crate) unknown_outcome: bool,
-    pub(crate) sent: Moment,
+    pub(crate) sent: Reading,
     /// For how long it was granted from then on.
     pub(crate) granted: LeaseTime,
     /// For how long it was asked for: renewals ask for as much.
@@ -284,7 +288,7 @@ impl AcquisitionInit {
             tokens: None,
             receipt: Receipt::default(),
             unknown_outcome: false,
-            sent,
+            sent: Reading { now: sent, skipped: 0 },
             granted: lease,
             lease,
             is_lease_asked: true,
@@ -299,7 +303,7 @@ impl AcquisitionInit {
 impl Acquisition {
     pub(crate) fn new(init: AcquisitionInit) -> Self {
         let reserved = init.tokens.map_or(0, |tokens| tokens.reserved());
-        let valid_until = init.sent + init.granted.validity().saturating_sub(init.lead);
+        let valid_until = init.sent.now + init.granted.validity().saturating_sub(init.lead);
         let mut inner = Inner::new(init.lease, init.renewal, init.counted);
         inner.set_lead(init.lead);
         Self {
@@ -307,7 +311,7 @@ impl Acquisition {
             owner: init.owner,
             holder: init.holder,
             token: init.tokens.map(|tokens| tokens.first()),
-            since: init.sent,
+            since: init.sent.now,
             replication: init.replication,
             receipt: init.receipt,
             chain: HandoffChain { before: 0, reserved },
@@ -316,6 +320,7 @@ impl Acquisition {
             holds: AtomicU32::new(1),
             state: AtomicU8::new(GuardState::Held as u8),
             valid_until: AtomicU64::new(valid_until.as_nanos() & !OVER),
+            skipped: AtomicU64::new(init.sent.skipped),
             inner: Mutex::new(inner),
         }
     }
@@ -350,6 +355,7 @@ impl Acquisition {
             holds: AtomicU32::new(1),
             state: AtomicU8::new(GuardState::Held as u8),
             valid_until: AtomicU64::new(self.valid_until().as_nanos()),
+            skipped: AtomicU64::new(self.skipped.load(Ordering::Acquire)),
             inner: Mutex::new(next),
         })
     }
@@ -444,6 +450,44 @@ impl Acquisition {
         if until & OVER == 0 { Moment::from_nanos(until).since(now) } else { Duration::ZERO }
     }
 
+    /// What is left of the validity, if all passed that the clock may have skipped since the store
+    /// was last asked. Zero is not final: the store may confirm it.
+    pub(crate) fn trusted_at(&self, reading: Reading) -> Duration {
+        // First: with what a confirmation has set here goes the validity that it has set before.
+        let doubt = self.doubt_at(reading);
+        self.remaining_at(reading.now).saturating_sub(doubt)
+    }
+
+    /// How much the clock may have skipped since the store was last asked.
+    pub(crate) fn doubt_at(&self, reading: Reading) -> Duration {
+        let skipped = self.skipped.load(Ordering::Acquire);
+        Duration::from_nanos(reading.skipped.saturating_sub(skipped))
+    }
+
+    /// The store, asked at `sent`, has said that it is held, and for how long.
+    pub(crate) fn confirmed(&self, sent: Reading, left: Option<Duration>) {
+        let inner = self.lock();
+        let old = self.valid_until();
+        if self.doubt_at(sent).is_zero() || self.has_ended() {
+            return;
+        }
+        let left = left.and_then(|left| LeaseTime::new(left).ok().map(LeaseTime::validity));
+        let end = left.map_or(old, |left| sent.now + left.saturating_sub(inner.lead()));
+        self.confirm(old, sent, end.min(old));
+    }
+
+    /// Makes the validity last until `end`, or until what is left of the old one if all was skipped
+    /// that may have been. False if a look has found that it was over.
+    fn confirm(&self, old: Moment, sent: Reading, end: Moment) -> bool {
+        let doubt = u64::try_from(self.doubt_at(sent).as_nanos()).unwrap_or(u64::MAX);
+        let shortened = Moment::from_nanos(old.as_nanos().saturating_sub(doubt));
+        let is_good = self.exchange(old.as_nanos(), shortened.max(end).as_nanos() & !OVER).is_ok();
+        if is_good {
+            self.skipped.fetch_max(sent.skipped, Ordering::AcqRel);
+        }
+        is_good
+    }
+
     fn exchange(&self, until: u64, new: u64) -> Result<u64, u64> {
         self.valid_until.compare_exchange(until, new, Ordering::AcqRel, Ordering::Acquire)
     }
@@ -491,14 +535,13 @@ impl Acquisition {
     pub(crate) fn extended(
         &self,
         inner: &mut Inner,
-        sent: Moment,
+        sent: Reading,
         lease: LeaseTime,
         lead: Duration,
     ) -> bool {
         let old = self.valid_until();
-        let end = sent + lease.validity().saturating_sub(lead);
-        let new = old.max(end).as_nanos() & !OVER;
-        let is_extended = self.exchange(old.as_nanos(), new).is_ok();
+        let end = sent.now + lease.validity().saturating_sub(lead);
+        let is_extended = self.confirm(old, sent, end);
         if is_extended {
             inner.lease = inner.lease.max(lease);
             if end > old {
@@ -710,12 +753,13 @@ mod tests {
         assert!(shortened(5) && !shortened(5));
         short_by(5);
         // A renewal that would end earlier changes nothing, and not what is known of the lead.
+        let at = |now| Reading { now, skipped: 0 };
         let early =
-            |lead| acquisition.extended(&mut acquisition.lock(), sent, lease, second * lead);
+            |lead| acquisition.extended(&mut acquisition.lock(), at(sent), lease, second * lead);
         assert!(early(9) && !shortened(5) && shortened(6));
         short_by(6);
         let renewed = sent + second * 10;
-        assert!(acquisition.extended(&mut acquisition.lock(), renewed, lease, second * 2));
+        assert!(acquisition.extended(&mut acquisition.lock(), at(renewed), lease, second * 2));
         assert_eq!(acquisition.valid_until().since(whole), second * 8);
         assert!(shortened(3));
         // One that is over stays over.
@@ -728,10 +772,11 @@ mod tests {
         let lease = LeaseTime::new(Duration::from_millis(300)).unwrap();
         let sent = Moment::from_nanos(1_000_000_000);
         let acquisition = Acquisition::new(AcquisitionInit::of_guard(sent, lease));
+        let at = |now| Reading { now, skipped: 0 };
         let end = acquisition.valid_until();
         let renewed = sent + Duration::from_millis(100);
         assert!(
-            acquisition.extended(&mut acquisition.lock(), renewed, lease, Duration::ZERO),
+            acquisition.extended(&mut acquisition.lock(), at(renewed), lease, Duration::ZERO),
             "no check found the lock over before"
         );
         assert!(acquisition.is_valid_at(end));
@@ -739,7 +784,7 @@ mod tests {
         assert!(!acquisition.is_valid_at(end));
         let renewed = sent + Duration::from_millis(200);
         assert!(
-            !acquisition.extended(&mut acquisition.lock(), renewed, lease, Duration::ZERO),
+            !acquisition.extended(&mut acquisition.lock(), at(renewed), lease, Duration::ZERO),
             "the check at the deadline is final"
         );
         assert!(!acquisition.is_valid_at(end) && acquisition.valid_until() == end);

@@ -3,6 +3,7 @@
 use super::Engine;
 use super::acquisition::Acquisition;
 use super::local_queue::{LocalLock, LocalLockState, Scope};
+use super::skipped_time::{Look, Reading};
 use crate::backend::{HolderInfo, call_backend};
 use crate::clock::Moment;
 use crate::error::Error;
@@ -17,18 +18,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Engine {
-    /// Whether it is valid now, by the clock alone. Never in a forked child: the parent holds it.
+    /// Whether it is valid now, by the clocks alone. Never in a forked child: the parent holds it.
     pub(crate) fn is_valid(&self, acquisition: &Acquisition) -> bool {
-        acquisition.is_valid_at(self.clock.now()) && !self.is_forked()
+        !self.remaining(acquisition).is_zero()
     }
 
-    /// What is left of the validity, by the clock alone.
+    /// What is left of the validity, by the clocks alone.
     pub(crate) fn remaining(&self, acquisition: &Acquisition) -> Duration {
-        if self.is_forked() { Duration::ZERO } else { acquisition.remaining_at(self.clock.now()) }
+        if self.is_forked() { Duration::ZERO } else { acquisition.trusted_at(self.reading()) }
     }
 
-    /// Whether it is valid now. If its deadline has passed, it is lost from here on, also if the
-    /// timer did not come by yet.
+    /// Reads the clock. Has all that is held confirmed, on another thread, if that may have skipped
+    /// time. Not in a forked child, where a mutex may be locked for ever.
+    pub(crate) fn reading(&self) -> Reading {
+        let (reading, look) = self.skipped.look();
+        if look == Look::Leap
+            && let Some(recheck) = self.recheck.get()
+        {
+            recheck.start();
+        }
+        reading
+    }
+
+    /// How long `sent` is ago, if all passed that the clock may have skipped.
+    pub(super) fn passed_since(&self, sent: Moment) -> Duration {
+        self.reading().since(self.skipped.reading_at(sent))
+    }
+
+    /// Whether its deadline is to come, whatever the clock may have skipped. If it has passed, it
+    /// is lost from here on, also if the timer did not come by yet.
     pub(super) fn still_holds(
         &self,
         lock: &Arc<LocalLock>,
@@ -55,7 +73,9 @@ impl Engine {
     pub(super) fn held_by(&self, name: &LockName, thread: u64) -> Option<Arc<Acquisition>> {
         let scope = if name.kind().is_apart() { Scope::thread(thread) } else { Scope::CLIENT };
         let (holds, acquisition) = self.find_local_lock(name, scope)?.holds_of(thread)?;
-        (holds > 0 && self.is_valid(&acquisition)).then_some(acquisition)
+        // By the deadline: in doubt the thread still has what keeps it out of another kind.
+        let is_held = holds > 0 && acquisition.is_valid_at(self.clock.now()) && !self.is_forked();
+        is_held.then_some(acquisition)
     }
 
     /// Whether this is a write lock beside which the calling thread reads.
@@ -72,8 +92,8 @@ impl Engine {
         acquisition: &Arc<Acquisition>,
     ) -> Result<Duration, Error> {
         self.must_hold(lock, acquisition)?;
-        let sent = self.clock.now();
-        let by = sent + self.settings.command_timeout;
+        let sent = self.reading();
+        let by = sent.now + self.settings.command_timeout;
         let id = acquisition.id(acquisition.lock().lease);
         let holder = match call_backend(|| self.store()?.verify(&id, by)) {
             Ok(holder) => holder,
@@ -86,8 +106,17 @@ impl Engine {
             Some(HolderInfo { remaining, .. }) => {
                 // What was true when the store answered may have ended before the answer came.
                 self.must_hold(lock, acquisition)?;
-                let took = self.clock.now().since(sent);
-                Ok(remaining.map_or(Duration::MAX, |left| left.saturating_sub(took)))
+                acquisition.confirmed(sent, remaining);
+                let now = self.reading();
+                if acquisition.trusted_at(now).is_zero() {
+                    return Err(Error::unavailable(
+                        "the time of day was set ahead while the store was asked, which may have \
+                         been long ago: ask again",
+                    )
+                    .on(&acquisition.name));
+                }
+                let left = |left: Duration| left.saturating_sub(now.since(sent));
+                Ok(remaining.map_or(Duration::MAX, left))
             }
             None => {
                 self.declare_lost(lock, acquisition, LossCause::Gone);

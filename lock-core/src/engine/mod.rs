@@ -7,6 +7,7 @@
 //! | [`renew`] | when what is held is renewed, and what a renewal came to |
 //! | [`held`] | whether what is held is valid, and its loss |
 //! | [`release`] | ends holds, and gives the lock back |
+//! | [`skipped_time`] | time that may have passed without the clock |
 //! | [`recheck`] | verifies everything that is held at once |
 //! | [`acquisition`] | the state of one stretch of holding |
 //! | [`local_queue`] | what this client knows of one name: holder, waiters, hand-off, fairness |
@@ -25,6 +26,7 @@ mod recheck;
 mod release;
 mod renew;
 mod renewal;
+mod skipped_time;
 #[cfg(test)]
 pub(crate) mod tests;
 mod timer_wheel;
@@ -55,10 +57,11 @@ pub(crate) use handle::EngineHandle;
 use local_queue::{LocalLock, Registry, Scope, Sharing};
 use recheck::Recheck;
 use renewal::{RenewalHandler, Timer, Workers};
+use skipped_time::SkippedTime;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// What a client does: shared by its handles and guards, as an [`EngineHandle`], and by its
@@ -67,6 +70,9 @@ pub(crate) struct Engine {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) abilities: Abilities,
     pub(crate) clock: Arc<dyn Clock>,
+    skipped: SkippedTime,
+    /// Confirms what is held when time may have been skipped.
+    recheck: OnceLock<Arc<Recheck>>,
     pub(crate) client: ClientId,
     events: Events,
     settings: Settings,
@@ -179,6 +185,8 @@ impl Engine {
             Self {
                 backend,
                 abilities,
+                skipped: SkippedTime::new(Arc::clone(&clock)),
+                recheck: OnceLock::new(),
                 clock,
                 client,
                 events,
@@ -240,7 +248,7 @@ impl Engine {
 
     /// Verifies, renews or shortens what is held whenever the backend asks for it.
     pub(crate) fn verify_on(&self, notices: &Notices) {
-        Recheck::start_on(notices, self);
+        let _first = self.recheck.set(Recheck::start_on(notices, self));
         let engine = Weak::clone(&self.this);
         notices.on_change(Arc::new(move |names| {
             if let Some(engine) = engine.upgrade() {
@@ -340,7 +348,8 @@ impl Engine {
         let (lock, acquisition) = (Arc::clone(lock), Arc::clone(acquisition));
         let hold = Detached { thread, lock, acquisition, whole };
         let mut detached = self.detached.lock();
-        let of_lock = detached.entry(address_of(&hold.lock)).or_insert_with(|| Vec::with_capacity(1));
+        let of_lock =
+            detached.entry(address_of(&hold.lock)).or_insert_with(|| Vec::with_capacity(1));
         of_lock.push(hold);
     }
 

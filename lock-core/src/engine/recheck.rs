@@ -38,14 +38,16 @@ struct Held {
 
 impl Recheck {
     /// Verifies what `engine` holds whenever the backend asks for it.
-    pub(super) fn start_on(notices: &Notices, engine: &Engine) {
+    pub(super) fn start_on(notices: &Notices, engine: &Engine) -> Arc<Self> {
         let (clock, engine) = (Arc::clone(&engine.clock), Weak::clone(&engine.this));
         let (task, is_asked) = (BackgroundTask::default(), AtomicBool::new(false));
         let recheck = Arc::new(Self { engine, clock, task, is_asked });
-        notices.on_recheck(Arc::new(move || recheck.start()));
+        let started = Arc::clone(&recheck);
+        notices.on_recheck(Arc::new(move || started.start()));
+        recheck
     }
 
-    fn start(self: &Arc<Self>) {
+    pub(super) fn start(self: &Arc<Self>) {
         self.is_asked.store(true, Ordering::SeqCst);
         self.task.wake();
         let (ours, mut left) = (Arc::clone(self), Unsettled::new());

@@ -45,7 +45,9 @@ impl Engine {
         let span = crate::trace::release(&acquisition.name);
         let by = sent + self.settings.command_timeout;
         let (id, options) = acquisition.to_end(sent);
+        let was_doubtful = !acquisition.doubt_at(self.reading()).is_zero();
         let (answer, first_unanswered) = self.send_release(&id, options, sent, by);
+        let first_unanswered = first_unanswered.filter(|_| !was_doubtful);
         let outcome = self.released(acquisition, answer, first_unanswered);
         #[cfg(feature = "tracing")]
         crate::trace::ended(&span, &outcome.as_ref().map(Some));
@@ -113,11 +115,13 @@ impl Engine {
             return Err(acquisition.lost_error());
         }
         // To the store a writer that goes on reading is a reader from its release on.
+        let is_doubtful = !acquisition.doubt_at(self.reading()).is_zero();
         let goes_on_reading = self.is_read_here(&lock.name);
-        let handed = match goes_on_reading && !mutant("writer_hands_off_beside_its_reads") {
-            true => None,
-            false => lock.hand_off(acquisition, self.clock.as_ref()),
-        };
+        let handed =
+            match is_doubtful || goes_on_reading && !mutant("writer_hands_off_beside_its_reads") {
+                true => None,
+                false => lock.hand_off(acquisition, self.clock.as_ref()),
+            };
         if let Some(since) = handed {
             acquisition.close_listeners();
             self.metrics().handed_off(&acquisition.name);

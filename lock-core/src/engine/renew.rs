@@ -54,6 +54,8 @@ enum StoreChange {
 
 impl RenewalHandler for Engine {
     fn check(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
+        // Before a renewal is sent, which then confirms it.
+        let _ = self.reading();
         let fired = lock.lock().timer.take();
         // One that fired early may be another by now, that a thread has armed since.
         if let Some((key, _)) = fired.filter(|(_, due)| *due > now) {
@@ -292,6 +294,7 @@ impl Engine {
         }
         let (now, end) = (self.clock.now(), acquisition.valid_until());
         let left = end.since(sent);
+        let sent = self.skipped.reading_at(sent);
         if now >= end || !acquisition.extended(&mut inner, sent, lease, lead) {
             // Lost is final: a successor's work may have begun. But the store keeps it for a lease
             // from now on, so it is to be released.
@@ -307,7 +310,7 @@ impl Engine {
         let changed = by_timer && std::mem::take(&mut inner.changed);
         if let Some(plan) = &mut inner.renewal {
             if by_timer {
-                plan.renewed(sent);
+                plan.renewed(sent.now);
             }
         } else {
             suspended = acquisition.recorded_state() == GuardState::Suspended; // none are left

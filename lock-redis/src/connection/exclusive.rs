@@ -26,9 +26,10 @@ pub(crate) struct Connection {
     sent_scripts: u64,
     /// Which of the endpoint's servers it leads to.
     pub(super) generation: ServerGeneration,
-    /// Whether that server has said which one it is, and that it is no part of a cluster. Another
-    /// may be a proxy that sends each script to the server of its first key.
+    /// Whether that server has said which one it is, and that it is no part of a cluster.
     pub(super) is_standalone: bool,
+    /// Whether all keys are there, by what its scripts have said.
+    pub(super) is_one_store: bool,
 }
 
 /// What an open connection has.
@@ -67,6 +68,10 @@ impl ConnectionLike for Connection {
         is_first_use
     }
 
+    fn is_one_store(&self) -> bool {
+        self.is_one_store
+    }
+
     fn history(&self) -> Option<&ServerGeneration> {
         Some(&self.generation).filter(|generation| generation.shows_history)
     }
@@ -100,6 +105,7 @@ impl Connection {
             sent_scripts: 0,
             generation: ServerGeneration::default(),
             is_standalone: false,
+            is_one_store: false,
         }
     }
 
@@ -112,6 +118,11 @@ impl Connection {
     /// Whether it can still be used as far as is known.
     pub(crate) fn is_open(&self) -> bool {
         self.open.is_some() && !self.generation.is_over()
+    }
+
+    /// Whether requests for several locks may leave as one.
+    pub(super) fn can_join(&self) -> bool {
+        self.is_standalone && self.is_one_store
     }
 
     /// Which of the endpoint's servers it leads to.

@@ -10,6 +10,7 @@
 //! - [`error_mapping`]: what the errors mean that a server replies with
 //! - [`asking`], [`tracked`], [`replica_ack`], [`noting`]: connections with another command beside
 //!   each request
+//! - [`one_store`]: whether all keys that a connection reaches are on one server
 //! - [`server_kind`]: what a server is that does not know a command
 //!
 //! A connection that failed once is closed. A late reply to an older request would be taken for the
@@ -27,6 +28,7 @@ mod identity;
 mod io_error;
 mod multiplexed;
 mod noting;
+mod one_store;
 mod pool;
 mod replica_ack;
 mod resp;
@@ -43,6 +45,7 @@ mod transport;
 
 pub use address::Address;
 pub use address_map::AddressMap;
+pub use one_store::OPTION as JOINED;
 pub use replica_ack::ReplicaCount;
 
 pub(crate) use asking::AskingConnection;
@@ -55,6 +58,7 @@ pub(crate) use history::HISTORY;
 pub(crate) use identity::{Identity, IdentityKind, Introduction, ServerGeneration};
 pub(crate) use multiplexed::{CallbackRequest, MultiplexedConnection, ReplyCheck};
 pub(crate) use noting::NotingConnection;
+pub(crate) use one_store::OneStore;
 pub(crate) use pool::{BorrowedConnection, ConnectionPool, PoolSlot, PoolThread};
 pub(crate) use replica_ack::{AcknowledgedConnection, NeededReplicas};
 pub(crate) use resp::{
@@ -130,6 +134,11 @@ pub(crate) trait ConnectionLike {
     /// Whether the scripts that follow renew, and changes of their keys are to be reported, where
     /// this is a connection that has them reported. Not before the first call.
     fn report_changes_of_keys(&mut self, _are_reported: bool) {}
+
+    /// Whether all keys are on one server: otherwise each lock needs a script of its own.
+    fn is_one_store(&self) -> bool {
+        false
+    }
 
     /// To which of the endpoint's servers it leads, if that shows its data's history and may be
     /// asked for it behind any request.

@@ -65,6 +65,10 @@ impl ConnectionLike for NotingConnection<'_> {
         self.link.report_changes_of_keys(are_reported);
     }
 
+    fn is_one_store(&self) -> bool {
+        self.link.is_one_store()
+    }
+
     fn server(&self) -> &Arc<Server> {
         self.link.server()
     }

@@ -146,7 +146,7 @@ impl SharedConnection {
         let failures = self.dialer.failures();
         let outcome = self.dialer.dial(by).and_then(|connection| {
             let grace = self.dialer.command_timeout();
-            let joins = if connection.is_standalone { self.joins } else { &[] };
+            let joins = if connection.can_join() { self.joins } else { &[] };
             MultiplexedConnection::new(connection, failures, grace, joins)
                 .map_err(|error| Failure::NotSent(self.dialer.cannot_connect(error)))
         });

@@ -128,6 +128,10 @@ impl ConnectionLike for TrackedConnection<'_> {
         self.connection.history()
     }
 
+    fn is_one_store(&self) -> bool {
+        self.connection.is_one_store()
+    }
+
     fn server(&self) -> &Arc<Server> {
         self.connection.server()
     }

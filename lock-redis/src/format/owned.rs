@@ -416,7 +416,7 @@ impl OwnedFormat {
         let key_words: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
         let words: Vec<_> = arguments.iter().map(Text::as_bytes).collect();
         let script = &self.dialect.scripts.renew;
-        if self.has_slots() {
+        if self.has_slots() || !link.is_one_store() {
             let runs = key_words.chunks(1).zip(words.chunks(2));
             let runs: Vec<_> = runs.map(|(keys, arguments)| Run { keys, arguments }).collect();
             let (renewals, answers) = renew_each(script, link, &runs, labels, by);

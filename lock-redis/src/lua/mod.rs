@@ -162,6 +162,8 @@ pub(crate) use words;
 pub(crate) static MARK: Script = Script::new(0, "mark", "", None, include_str!("mark.lua"));
 /// Sent by its text: a diagnosis runs it once.
 pub(crate) const RIGHTS: &str = include_str!("rights.lua");
+/// Sent by its text on each new connection.
+pub(crate) const WHICH: &str = include_str!("which.lua");
 pub(crate) static COUNT: Script = Script::new(15, "count", "", None, include_str!("count.lua"));
 pub(crate) static CLEAR: Script = Script::new(16, "clear", "", None, include_str!("clear.lua"));
 

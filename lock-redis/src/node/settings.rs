@@ -9,8 +9,8 @@ use super::{Node, NodeInner, RequestMode};
 use crate::connection::history::Noted;
 use crate::connection::{
     Address, AddressMap, ConnectionPool, CredentialsSource, Destination, DialTime, Dialer,
-    Endpoint, Identity, IdentityKind, Login, PasswordSource, PoolThread, ReplicaCount, Server,
-    SharedConnection, Timeouts, TlsSettings,
+    Endpoint, Identity, IdentityKind, Login, OneStore, PasswordSource, PoolThread, ReplicaCount,
+    Server, SharedConnection, Timeouts, TlsSettings,
 };
 use crate::format::Format;
 use crate::pubsub::{Subscriber, Tracking};
@@ -31,6 +31,7 @@ pub struct NodeSettings {
     /// Makes the slots of all pools.
     thread: PoolThread,
     eviction: OnEviction,
+    one_store: OneStore,
     terms: NodeTerms,
     client: ClientId,
 }
@@ -75,6 +76,7 @@ impl NodeSettings {
                 notices: context.notices.clone(),
             },
             eviction: OnEviction::of(config)?,
+            one_store: OneStore::of(config)?,
             terms: NodeTerms {
                 lease: config.lease().unwrap_or_default().max(config.watchdog()),
                 replicas: config.replication().count(),
@@ -95,7 +97,8 @@ impl NodeSettings {
     ///
     /// [`Error::is_configuration`] if no certificate can be for a host of this name.
     pub fn node_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        self.node(self.destination(Endpoint::tcp(host, port))?, None, None, Arc::default())
+        let destination = self.destination(Endpoint::tcp(host, port))?.proving(self.one_store);
+        self.node(destination, None, None, Arc::default())
     }
 
     /// The same for a node of a cluster, which may leave: [`Node::retire`] ends all connections to
@@ -126,7 +129,8 @@ impl NodeSettings {
     ///
     /// The same.
     pub fn bystander_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        self.node(self.destination(Endpoint::tcp(host, port))?, None, None, Arc::default())
+        let destination = self.destination(Endpoint::tcp(host, port))?.proving(self.one_store);
+        self.node(destination, None, None, Arc::default())
     }
 
     /// The same, where the server is a master for as long as others hold it for one: each
@@ -150,13 +154,15 @@ impl NodeSettings {
     ) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Run, run_id).after(former);
         let destination = self.destination(Endpoint::tcp(&at.host, at.port))?.advising(advice);
-        self.node(destination.identified(identity), Some(replicas), None, map)
+        let destination = destination.identified(identity).proving(self.one_store);
+        self.node(destination, Some(replicas), None, map)
     }
 
     /// The same for any place, where another server is followed: see [`Identity`].
     pub(crate) fn followed(&self, place: Endpoint) -> Result<Node, Error> {
         let identity = Identity::followed(self.terms.lease);
-        self.node(self.destination(place)?.identified(identity), None, None, Arc::default())
+        let destination = self.destination(place)?.identified(identity).proving(self.one_store);
+        self.node(destination, None, None, Arc::default())
     }
 
     fn node(

@@ -14,6 +14,7 @@ mod full_scripts;
 mod handoff;
 mod joined;
 mod labels;
+mod one_store;
 mod publish_rights;
 mod replication;
 mod requests;

@@ -134,7 +134,7 @@ impl<'a> Wait<'a> {
             let next = match left {
                 Some(next) => next,
                 None => {
-                    let sent = clock.now();
+                    let sent = self.engine.reading().now;
                     let (attempt, by) = self.next_attempt(waiter, sent);
                     let answer = call_backend(|| self.engine.store()?.acquire(&attempt, by));
                     self.answered(waiter, answer, sent)?
@@ -169,7 +169,7 @@ impl<'a> Wait<'a> {
         let DirectGrant { attempt, token } = waiter.take_direct_grant()?;
         let is_last = (attempt == direct.number || mutant("any_attempt_was_granted"))
             && direct.owner == self.owner;
-        let is_early = self.engine.clock.now() < direct.sent + direct.lease.duration() / 2;
+        let is_early = self.engine.passed_since(direct.sent) < direct.lease.duration() / 2;
         if !(is_last && is_early) {
             return None;
         }

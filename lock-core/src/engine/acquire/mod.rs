@@ -301,7 +301,7 @@ impl Wait<'_> {
             tokens,
             receipt: grant.receipt,
             unknown_outcome: self.unknown_outcome,
-            sent,
+            sent: engine.skipped.reading_at(sent),
             granted,
             lease: time,
             is_lease_asked: self.plan.is_lease_asked,
@@ -310,10 +310,11 @@ impl Wait<'_> {
             lead,
             counted: engine.metrics().held(&lock.name),
         }));
-        let now = engine.clock.now();
-        if now >= acquisition.valid_until() {
+        let reading = engine.reading();
+        let now = reading.now;
+        if acquisition.trusted_at(reading).is_zero() {
             engine.clean_up(acquisition.to_release());
-            return Err(self.too_late(now.since(sent), lead));
+            return Err(self.too_late(engine.passed_since(sent), lead));
         }
         let due = acquisition.next_check(&acquisition.lock()).min(now + FIRST_LOOK);
         let arm = |state: &mut _| engine.timer.arm(lock, state, now, due);

@@ -21,6 +21,13 @@ pub(super) fn nest(
 ) -> Result<Arc<Acquisition>, Error> {
     // By the clock as it was a moment ago; another look would be no newer for the caller.
     let is_held = acquisition.is_valid_at(plan.start) || engine.still_holds(lock, &acquisition);
+    if is_held && !engine.is_valid(&acquisition) {
+        // The clock may have skipped its end: only the store knows.
+        if let Err(error) = engine.verify(lock, &acquisition) {
+            lock.end_hold(&acquisition);
+            return Err(error);
+        }
+    }
     let result = match is_held {
         true => refuse_more_replicas(&acquisition, plan).and_then(|()| {
             let Some(lease) = needs_longer(engine.clock.as_ref(), &acquisition, plan) else {

@@ -8,7 +8,9 @@ use super::time::DialTime;
 use crate::connection::endpoint::{Endpoint, SocketRoute};
 use crate::connection::shutdown::ShutdownRegistry;
 use crate::connection::tls::{self, Tls};
-use crate::connection::{Connection, Identity, Introduction, Server, ServerGeneration, Transport};
+use crate::connection::{
+    Connection, Identity, Introduction, OneStore, Server, ServerGeneration, Transport,
+};
 use lock_core::backend::{Backoff, Failure, no_descriptor, no_thread};
 use lock_core::{Clock, Error, Moment};
 use parking_lot::Mutex;
@@ -39,6 +41,7 @@ pub(crate) struct Destination {
     shutdown: ShutdownRegistry,
     /// Which server belongs there, where each connection begins by asking for it.
     pub(super) identity: Option<Identity>,
+    pub(super) one_store: OneStore,
     /// What to do where it cannot be connected to, as far as it depends on the topology.
     advice: Option<String>,
 }
@@ -104,6 +107,7 @@ impl Destination {
             route,
             shutdown: ShutdownRegistry::default(),
             identity: None,
+            one_store: OneStore::Off,
             advice: None,
         }
     }
@@ -125,6 +129,11 @@ impl Destination {
     /// The same, where each connection begins by asking which server it leads to.
     pub(crate) fn identified(self, identity: Identity) -> Self {
         Self { identity: Some(identity), ..self }
+    }
+
+    /// The same, where each connection begins with what proves that all keys are in one store.
+    pub(crate) fn proving(self, one_store: OneStore) -> Self {
+        Self { one_store, ..self }
     }
 
     /// The same, with this advice in the errors where no connection can be made.

@@ -5,6 +5,7 @@ use super::destination::{Destination, NotDialed, Route, not_connected};
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::history::Shown;
 use crate::connection::identity::Refusal;
+use crate::connection::one_store::{OneStore, Probe};
 use crate::connection::{
     CallError, Connection, ConnectionLike, Identity, IdentityKind, Introduction, Reply, Request,
     ServerError, Text, info_field, with_server_kind,
@@ -74,7 +75,15 @@ impl Destination {
             (identity.is_some(), Step::Info, [&[b"INFO"]]),
         ];
         let taken: Vec<_> = steps.iter().filter(|(taken, ..)| *taken).collect();
-        let requests: Vec<_> = taken.iter().map(|(_, _, words)| Request(words)).collect();
+        let one_store = match requirement {
+            Requirement::Usable => self.one_store,
+            Requirement::Nothing => OneStore::Off,
+        };
+        let probes = one_store.probes();
+        let probes: Vec<_> = probes.iter().map(Probe::words).collect();
+        let probes: Vec<[&[&[u8]]; 1]> = probes.iter().map(|words| [words.as_slice()]).collect();
+        let steps = taken.iter().map(|(_, _, words)| words).chain(&probes);
+        let requests: Vec<_> = steps.map(|words| Request(words)).collect();
         let asked = self.clock.now();
         let (replies, outcome) = connection.call_many(&requests, by);
         let (mut node, mut info) = (None, None);
@@ -96,13 +105,18 @@ impl Destination {
             }
             CallError::NotSent(error) | CallError::Unknown(error) => not_connected(error),
         })?;
-        let Some(identity) = identity else { return Ok(()) };
+        let probed = replies.get(taken.len()..).unwrap_or_default();
+        let Some(identity) = identity else {
+            connection.is_one_store = one_store.is_proven(probed, None);
+            return Ok(());
+        };
         let info = info.unwrap_or_default();
         let introduction =
             Introduction { shown: Shown::read(&info), asked, answered: self.clock.now() };
         let found = if is_node { node.as_deref() } else { introduction.shown.run_id.as_deref() };
         let found = found.map(str::trim).filter(|id| !id.is_empty());
         self.identify(connection, identity, found, &introduction)?;
+        connection.is_one_store = one_store.is_proven(probed, found);
         // Valkey calls it `server_mode`. Envoy, which answers for the servers behind it, is a
         // cluster.
         let mode = ["redis_mode", "server_mode"].iter().find_map(|name| info_field(&info, name));

@@ -70,6 +70,7 @@ pub(crate) struct MultiplexedConnection {
     grace: Duration,
     /// The scripts whose text was sent here: the server knows them before any later request.
     scripts_sent: AtomicU64,
+    is_one_store: bool,
     /// Whether it was verified which server this is.
     verified: AtomicBool,
 }
@@ -182,6 +183,10 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
         (replies, outcome)
     }
 
+    fn is_one_store(&self) -> bool {
+        self.is_one_store
+    }
+
     fn history(&self) -> Option<&ServerGeneration> {
         Some(&self.generation).filter(|generation| generation.shows_history)
     }
@@ -218,6 +223,7 @@ impl MultiplexedConnection {
     ) -> io::Result<Self> {
         let (server, clock) = (Arc::clone(&connection.server), Arc::clone(&connection.clock));
         let generation = connection.generation().clone();
+        let is_one_store = connection.is_one_store;
         let transport = connection.into_transport().ok_or(ErrorKind::NotConnected)?;
         Ok(Self {
             pending: Mutex::new(PendingRequests::new(clock.now(), failures, joins)),
@@ -230,6 +236,7 @@ impl MultiplexedConnection {
             clock,
             grace,
             scripts_sent: AtomicU64::new(0),
+            is_one_store,
             verified: AtomicBool::new(false),
         })
     }

@@ -1,0 +1,174 @@
+//! [`SkippedTime`]: time that may have passed without the clock.
+//!
+//! The clocks of a paused virtual machine stand still, also the one that runs while a machine
+//! sleeps. When its time of day is set right afterwards, that leaps ahead of the clock. A leap may
+//! as well be an operator's: so it makes a lock doubtful, until the store has confirmed it, and
+//! loses none.
+
+use crate::clock::{Clock, Moment};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The smallest leap: the fixed part of the drift allowance, which a shorter lease has, too.
+const LEAP: i64 = 2_000_000;
+
+/// Of so many leaps is known when they were noted. Before all of them nothing was skipped.
+const MOST_LEAPS: usize = 64;
+
+/// What the clock shows, and all that it may have skipped until then, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    pub(crate) now: Moment,
+    pub(crate) skipped: u64,
+}
+
+impl Reading {
+    /// How long `earlier` is ago at most.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        let skipped = self.skipped.saturating_sub(earlier.skipped);
+        self.now.since(earlier.now) + Duration::from_nanos(skipped)
+    }
+}
+
+/// Compares the clock with the time of day at each look.
+pub(super) struct SkippedTime {
+    clock: Arc<dyn Clock>,
+    /// By how many nanoseconds the time of day was ahead of the clock after the last leap, or less
+    /// since. Written under the mutex.
+    ahead: AtomicI64,
+    /// All that was skipped. Written under the mutex, before `ahead`.
+    total: AtomicU64,
+    /// When each leap was noted, and the total from then on.
+    leaps: Mutex<Vec<(Moment, u64)>>,
+}
+
+/// Whether a look has found a leap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Look {
+    Even,
+    Leap,
+}
+
+/// The time of day less the clock, in nanoseconds.
+fn difference(unix: Duration, now: Moment) -> i64 {
+    let nanos = unix.as_secs().wrapping_mul(1_000_000_000) + u64::from(unix.subsec_nanos());
+    nanos.wrapping_sub(now.as_nanos()).cast_signed()
+}
+
+impl SkippedTime {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        let ahead = difference(clock.unix_time(), clock.now());
+        Self {
+            clock,
+            ahead: AtomicI64::new(ahead),
+            total: AtomicU64::new(0),
+            leaps: <_>::default(),
+        }
+    }
+
+    /// Reads the clock, and notes a leap.
+    pub(super) fn look(&self) -> (Reading, Look) {
+        // In this order: what passes between the two makes the difference smaller, and no leap.
+        let unix = self.clock.unix_time();
+        let now = self.clock.now();
+        let change = difference(unix, now).wrapping_sub(self.ahead.load(Ordering::Acquire));
+        let look = if (-LEAP..=LEAP).contains(&change) { Look::Even } else { self.note() };
+        (Reading { now, skipped: self.total.load(Ordering::Acquire) }, look)
+    }
+
+    /// Looks again, without other threads.
+    #[cold]
+    fn note(&self) -> Look {
+        let mut leaps = self.leaps.lock();
+        let before = self.clock.now();
+        let unix = self.clock.unix_time();
+        let now = self.clock.now();
+        let known = self.ahead.load(Ordering::Acquire);
+        let (least, most) = (difference(unix, now), difference(unix, before));
+        let leap = least.wrapping_sub(known);
+        if leap > LEAP {
+            let total = self.total.load(Ordering::Acquire).saturating_add(leap.unsigned_abs());
+            if leaps.len() == MOST_LEAPS {
+                leaps.remove(0);
+            }
+            leaps.push((now, total));
+            self.total.store(total, Ordering::Release);
+            self.ahead.store(least, Ordering::Release);
+            return Look::Leap;
+        }
+        // Set back: a leap from there counts as well.
+        if most.wrapping_sub(known) < 0 {
+            self.ahead.store(most, Ordering::Release);
+        }
+        Look::Even
+    }
+
+    /// What a look at that moment has shown. A leap that was noted later is not in it, whenever it
+    /// was: then the store is asked once more.
+    pub(super) fn reading_at(&self, at: Moment) -> Reading {
+        let skipped = match self.total.load(Ordering::Acquire) {
+            0 => 0,
+            _ => {
+                let leaps = self.leaps.lock();
+                let before = leaps.iter().rev().find(|(noted, _)| *noted <= at);
+                before.map_or(0, |(_, total)| *total)
+            }
+        };
+        Reading { now: at, skipped }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ManualClock;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn start() -> (ManualClock, SkippedTime) {
+        let clock = ManualClock::new();
+        (clock.clone(), SkippedTime::new(Arc::new(clock)))
+    }
+
+    /// Sets the time of day this much ahead, or back.
+    fn step(clock: &ManualClock, ahead: Duration, back: Duration) {
+        clock.set_unix_time(clock.unix_time() + ahead - back);
+    }
+
+    #[test]
+    fn only_leaps_ahead_count_and_each_once() {
+        let (clock, time) = start();
+        let skipped = || Duration::from_nanos(time.look().0.skipped);
+        clock.advance(SECOND * 3_600);
+        assert_eq!(time.look().1, Look::Even);
+        step(&clock, SECOND * 8, Duration::ZERO);
+        assert_eq!(time.look().1, Look::Leap);
+        assert_eq!((time.look().1, skipped()), (Look::Even, SECOND * 8));
+        step(&clock, Duration::ZERO, SECOND * 20);
+        assert_eq!((time.look().1, skipped()), (Look::Even, SECOND * 8));
+        // From where it was set back to.
+        step(&clock, SECOND * 5, Duration::ZERO);
+        assert_eq!((time.look().1, skipped()), (Look::Leap, SECOND * 13));
+        step(&clock, Duration::from_micros(1_900), Duration::ZERO);
+        assert_eq!((time.look().1, skipped()), (Look::Even, SECOND * 13));
+    }
+
+    #[test]
+    fn reading_at_a_moment_has_the_leaps_that_were_noted_by_then() {
+        let (clock, time) = start();
+        let begin = clock.now();
+        for seconds in 1..=100 {
+            clock.advance(SECOND);
+            step(&clock, SECOND, Duration::ZERO);
+            let (reading, _) = time.look();
+            assert_eq!(reading.since(time.reading_at(begin)), SECOND * 2 * seconds);
+            assert_eq!(reading.since(time.reading_at(reading.now)), Duration::ZERO);
+        }
+        let reading = time.look().0;
+        let ago = |seconds| reading.since(time.reading_at(begin + SECOND * seconds));
+        assert_eq!([100, 99, 98, 40].map(ago), [0, 2, 4, 120].map(|seconds| SECOND * seconds));
+        assert!(ago(10) >= SECOND * 180, "what is forgotten counts as skipped since");
+    }
+}
