@@ -131,8 +131,10 @@ impl Engine {
         }
         // Also if the store says that it is gone: a copy of the first request may be under way.
         // A writer may be kept by the reads of its thread, and of several permits some may be left.
-        let may_be_left =
-            matches!(lock.name.kind(), LockKind::Write | LockKind::Permits { count: 2.., .. });
+        let may_be_left = matches!(
+            acquisition.name.kind(),
+            LockKind::Write | LockKind::Permits { count: 2.., .. }
+        );
         let may_be_left = may_be_left && !mutant("loss_leaves_a_rest");
         if is_left_over || may_be_left || acquisition.has_unknown_outcome() {
             self.clean_up(acquisition.to_end(self.clock.now()));

@@ -3,14 +3,15 @@
 
 use super::{State, plain};
 use crate::backend::{
-    Answer, Attempt, DirectGrant, Failure, Grant, HolderInfo, LockInfo, NextOwner, Permits,
-    Readers, Release, Tokens, WAITER_PRESENCE,
+    Answer, Attempt, DirectGrant, Failure, Grant, HolderInfo, LockInfo, NextOwner, PermitChange,
+    PermitOutcome, Permits, Readers, Release, Tokens, WAITER_PRESENCE,
 };
 use crate::clock::Moment;
 use crate::config::WriterPriority;
 use crate::error::{Error, ErrorKind};
 use crate::name::{LockKind, LockName};
 use crate::owner::{OwnerId, OwnerLabel, OwnerText};
+use crate::permit::PermitId;
 use crate::token::{FencingToken, TokenRange};
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -32,7 +33,8 @@ pub(super) struct Shares {
 struct Share {
     owner: OwnerId,
     until: Moment,
-    /// How many permits.
+    /// The number of the first permit, and how many.
+    first: u32,
     count: u32,
     label: Option<OwnerLabel>,
 }
@@ -93,6 +95,19 @@ impl Shares {
 
     fn leave_queue(&mut self, owner: OwnerId) {
         self.queue.retain(|position| position.owner != owner);
+    }
+
+    /// Takes a permit out of the share that it belongs to.
+    fn split_off(&mut self, id: PermitId) -> Option<Share> {
+        let number_of = |share: &Share| id.number_of(share.owner).filter(|it| share.has(*it));
+        let at = self.permits.iter().position(|share| number_of(share).is_some())?;
+        let share = self.permits.swap_remove(at);
+        let number = number_of(&share)?;
+        let part = |first, count| Share { first, count, label: share.label.clone(), ..share };
+        let (before, behind) = (number - share.first, share.first + share.count - number - 1);
+        let others = [part(share.first, before), part(number + 1, behind)];
+        self.permits.extend(others.into_iter().filter(|others| others.count > 0));
+        Some(part(number, 1))
     }
 
     fn taken(&self) -> u32 {
@@ -205,12 +220,32 @@ impl State {
         let is_repeated = shares.of(name.kind()).iter().any(|share| share.owner == owner);
         if let LockKind::Permits { limit: named, count } = name.kind() {
             let limit = *shares.limit.get_or_insert(named);
-            if !is_repeated && shares.taken().saturating_add(count) > limit {
+            let own = || shares.permits.iter().filter(|share| share.owner == owner);
+            let (had, taken) = (own().map(|share| share.count).sum::<u32>(), shares.taken());
+            let free = limit.saturating_sub(taken);
+            let count = match count {
+                0 if had > 0 => own().map(|share| share.first + share.count).max().unwrap_or(0),
+                0 => free.max(1),
+                count => count,
+            };
+            // Of a repeated request all are there, unless an operator took some.
+            let missing = count.saturating_sub(had);
+            if missing > 0 && missing > free {
                 let first = shares.permits.iter().map(|share| share.until).min();
                 return Ok(Answer::Busy(first.map(|until| until.since(now))));
             }
-            hold(&mut shares.permits, Share { owner, until, count, label });
-            return Ok(Answer::Granted(Grant::new(None).limit(limit)));
+            for share in shares.permits.iter_mut().filter(|share| share.owner == owner) {
+                share.extend(until, label.clone());
+            }
+            if had == 0 {
+                shares.permits.push(Share { owner, until, first: 0, count, label });
+            } else if missing > 0 {
+                let is_there = |it| shares.permits.iter().any(|s| s.owner == owner && s.has(it));
+                let lost: Vec<_> = (0..count).filter(|number| !is_there(*number)).collect();
+                let again = |first| Share { owner, until, first, count: 1, label: label.clone() };
+                shares.permits.extend(lost.into_iter().map(again));
+            }
+            return Ok(Answer::Granted(Grant::new(None).limit(limit).count(count)));
         }
         let other = writer.filter(|(writer, _)| !is_repeated && beside != Some(*writer));
         let gives_way = writers == WriterPriority::First && !is_repeated && writer.is_none();
@@ -218,7 +253,7 @@ impl State {
         if let Some(until) = other.map(|(_, until)| until).or(waiting) {
             return Ok(Answer::Busy(Some(until.since(now))));
         }
-        hold(&mut shares.readers, Share { owner, until, count: 1, label });
+        hold(&mut shares.readers, Share { owner, until, first: 0, count: 1, label });
         let token = last.filter(|_| tokens != Tokens::None).map(FencingToken::new);
         Ok(Answer::Granted(Grant::new(token.and_then(|token| TokenRange::new(token, token)))))
     }
@@ -233,21 +268,24 @@ impl State {
         now: Moment,
     ) -> bool {
         let shares = self.shares(name, now).of(name.kind());
-        let share = shares.iter_mut().find(|share| share.owner == owner);
-        share.map(|share| share.extend(until, label)).is_some()
+        let is_whole = held_of(shares, name, owner).is_whole;
+        for share in shares.iter_mut().filter(|share| is_whole && share.owner == owner) {
+            share.extend(until, label.clone());
+        }
+        is_whole
     }
 
-    /// Ends a share.
+    /// Ends a share. What of it was there is free in any case: whether that was any.
     pub(super) fn release_share(
         &mut self,
         name: &LockName,
         owner: OwnerId,
         now: Moment,
-    ) -> Release {
+    ) -> (Release, bool) {
         let shares = self.shares(name, now).of(name.kind());
-        let before = shares.len();
+        let Held { is_whole, is_any, .. } = held_of(shares, name, owner);
         shares.retain(|share| share.owner != owner);
-        if shares.len() < before { Release::Freed } else { Release::Gone }
+        (if is_whole { Release::Freed } else { Release::Gone }, is_any)
     }
 
     /// An owner does not wait any more; or a writer has released, and readers may compete. Whether
@@ -302,7 +340,11 @@ impl State {
         now: Moment,
     ) -> Option<HolderInfo> {
         let shares = self.shares(name, now).of(name.kind());
-        shares.iter().find(|share| share.owner == owner).map(|share| share.info(now))
+        let Held { is_whole, first_end, .. } = held_of(shares, name, owner);
+        let first = shares.iter().find(|it| it.owner == owner && Some(it.until) == first_end);
+        let count: u32 = shares.iter().filter(|it| it.owner == owner).map(|it| it.count).sum();
+        let info = first.filter(|_| is_whole)?.info(now);
+        Some(HolderInfo { holds: count.into(), ..info })
     }
 
     /// The holders that share a name.
@@ -353,19 +395,67 @@ impl State {
         }
     }
 
-    /// Sets the limit of a semaphore, and returns the former one.
-    pub(super) fn set_permits(
+    /// Changes a semaphore, or one of its permits.
+    pub(super) fn change_permits(
         &mut self,
         name: &LockName,
-        limit: u32,
+        change: PermitChange,
         now: Moment,
-    ) -> Result<Option<u32>, Failure> {
+    ) -> Result<PermitOutcome, Failure> {
+        let LockKind::Permits { limit: named, .. } = name.kind() else {
+            return Err(Failure::NotSent(Error::misuse("only a semaphore has permits")));
+        };
         self.refuse_other_use(name, now)?;
-        Ok(self.shares(name, now).limit.replace(limit))
+        let shares = self.shares(name, now);
+        let before = shares.limit;
+        let limit = match change {
+            PermitChange::SetLimit(limit) => limit,
+            PermitChange::AddLimit(more) => {
+                let before = before.unwrap_or(named).into();
+                PermitChange::added(before, more).map_err(Failure::Refused)?
+            }
+            PermitChange::Release(id) => {
+                let freed = shares.split_off(id);
+                return Ok(freed.map_or(PermitOutcome::NotTaken, |_| PermitOutcome::Changed));
+            }
+            PermitChange::Extend(id, lease) => {
+                let Some(mut share) = shares.split_off(id) else {
+                    return Ok(PermitOutcome::NotTaken);
+                };
+                share.extend(now + lease.duration(), None);
+                shares.permits.push(share);
+                return Ok(PermitOutcome::Changed);
+            }
+        };
+        shares.limit = Some(limit);
+        Ok(PermitOutcome::Limit { before, now: limit })
     }
 }
 
+/// What an owner has of the shares that it took at once.
+struct Held {
+    is_whole: bool,
+    is_any: bool,
+    first_end: Option<Moment>,
+}
+
+fn held_of(shares: &[Share], name: &LockName, owner: OwnerId) -> Held {
+    let own = || shares.iter().filter(|share| share.owner == owner);
+    let count: u32 = own().map(|share| share.count).sum();
+    let wanted = match name.kind() {
+        LockKind::Permits { count, .. } => count,
+        _ => 1,
+    };
+    let first_end = own().map(|share| share.until).min();
+    Held { is_whole: count > 0 && count == wanted, is_any: count > 0, first_end }
+}
+
 impl Share {
+    /// Whether it has the permit of this number.
+    fn has(&self, number: u32) -> bool {
+        (self.first..self.first + self.count).contains(&number)
+    }
+
     /// Never shortens it. A `label` replaces the former one.
     fn extend(&mut self, until: Moment, label: Option<OwnerLabel>) {
         self.until = self.until.max(until);

@@ -11,12 +11,11 @@ pub use scheme::MemoryScheme;
 
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, KeptLock,
-    LockInfo, LockPage, NextOwner, NodeId, PagePosition, Readers, Release, ReleaseOptions, Renewal,
-    RenewalRequest, Tokens, Tombstone, Wake, Watch,
+    LockInfo, LockPage, NextOwner, NodeId, PagePosition, PermitChange, PermitOutcome, Readers,
+    Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Tombstone, Wake, Watch,
 };
 use crate::clock::{Clock, Moment};
 use crate::config::{Config, WriterPriority};
-use crate::error::Error;
 use crate::glob;
 use crate::name::{LockKind, LockName, NameMap};
 use crate::owner::{OwnerId, OwnerLabel, OwnerText};
@@ -349,11 +348,12 @@ impl Backend for MemoryBackend {
         }
         state.refuse_other_use(name, now)?;
         if name.kind().is_shared() {
-            let release = state.release_share(name, *owner, now);
+            let (release, is_any) = state.release_share(name, *owner, now);
             drop(state);
+            let told = if is_any { self.wake(name) } else { 0 };
             return Ok(match release {
                 Release::Gone => Release::Gone,
-                _ => Release::FreedFor(self.wake(name)),
+                _ => Release::FreedFor(told),
             });
         }
         let lets_in = state.stop_waiting(name, *owner, now);
@@ -432,15 +432,19 @@ impl Backend for MemoryBackend {
         Ok(self.inspect(name, by)?.held_by(*owner))
     }
 
-    fn set_permits(&self, name: &LockName, _by: Moment) -> Result<Option<u32>, Failure> {
-        let LockKind::Permits { limit, .. } = name.kind() else {
-            return Err(Failure::NotSent(Error::misuse("only a semaphore has permits")));
-        };
+    fn change_permits(
+        &self,
+        name: &LockName,
+        change: PermitChange,
+        _by: Moment,
+    ) -> Result<PermitOutcome, Failure> {
         let mut state = self.0.state.lock();
-        let before = state.set_permits(name, limit, self.0.clock.now())?;
+        let outcome = state.change_permits(name, change, self.0.clock.now())?;
         drop(state);
-        self.wake(name);
-        Ok(before)
+        if outcome != PermitOutcome::NotTaken && !matches!(change, PermitChange::Extend(..)) {
+            self.wake(name);
+        }
+        Ok(outcome)
     }
 
     fn force_release(&self, name: &LockName, _by: Moment) -> Result<bool, Failure> {

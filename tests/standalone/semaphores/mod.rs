@@ -1,6 +1,8 @@
 //! Semaphores on a real server: what is stored, and that no more than the limit are held.
 
 mod contention;
+mod large;
+mod operators;
 mod stored;
 
 use distlock_tests::probe::Probe;
