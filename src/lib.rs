@@ -42,9 +42,9 @@ pub use lock_core::{
     Lease, LeaseTime, LockGuard, LockKind, LockName, LockOptions, LockOrder, Locks, Loss,
     LossCause, MajorityLock, ManualClock, MemberOutcome, MemberResult, MemoryBackend, MemoryScheme,
     Moment, MultiLock, Mutex, Notices, Notification, OnInsufficientReplicas, OpenConnection,
-    OwnedGuard, OwnedMutex, OwnerId, OwnerLabel, OwnerText, ReadLock, Replicas, Replication,
-    RwLock, Scheme, Schemes, Secret, Semaphore, ServerData, Setting, Signal, SystemClock,
-    TokenPolicy, TokenRange, WarningKind, Woken, WriteLock, WriterPriority,
+    OwnedGuard, OwnedMutex, OwnerId, OwnerLabel, OwnerText, PermitId, ReadLock, Replicas,
+    Replication, RwLock, Scheme, Schemes, Secret, Semaphore, ServerData, Setting, Signal,
+    SystemClock, TokenPolicy, TokenRange, WarningKind, Woken, WriteLock, WriterPriority,
 };
 #[cfg(feature = "toml")]
 pub use lock_core::{ClientSet, ConfigSet};

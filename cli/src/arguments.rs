@@ -3,6 +3,7 @@
 use crate::{exit, help};
 use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use distlock::PermitId;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -401,6 +402,9 @@ pub(crate) struct BreakArguments {
     /// NAME is that of `run --slots`: take all slots from their holders
     #[arg(long)]
     pub(crate) slots: bool,
+    /// Take this slot only: the identity of its permit, 32 hexadecimal digits
+    #[arg(long, value_name = "ID", requires = "slots")]
+    pub(crate) permit: Option<PermitId>,
     /// The name of the lock
     pub(crate) name: String,
 }

@@ -5,12 +5,15 @@ use crate::exit::{self, Failure};
 use crate::output::{self, report};
 use crate::store::{held_for, named, rounded, short};
 use distlock::backend::{HolderInfo, LockInfo};
-use distlock::{Client, DistLock, Error, LockName, Semaphore};
+use distlock::{Client, DistLock, Error, LockName, PermitId, Semaphore};
 use std::sync::Arc;
 
 /// Asks, and breaks the lock.
 pub(crate) fn break_lock(arguments: &BreakArguments) -> Result<u8, Failure> {
     let client = arguments.store.connect_for(&arguments.name)?;
+    if let Some(permit) = arguments.permit {
+        return break_permit(&client, arguments, permit);
+    }
     let lock = Breakable::of(&client, arguments)?;
     let found = lock.inspect()?;
     if found.holder.is_none() {
@@ -33,6 +36,26 @@ pub(crate) fn break_lock(arguments: &BreakArguments) -> Result<u8, Failure> {
         return Ok(exit::CONFLICT);
     }
     output::line(&format!("broke lock {who}"))
+}
+
+/// Asks, and takes one slot from its holder.
+fn break_permit(
+    client: &Client,
+    arguments: &BreakArguments,
+    permit: PermitId,
+) -> Result<u8, Failure> {
+    // Not the whole of it: any program that knows that can release it.
+    let what = format!("slot {permit:?} of {:?}", arguments.name);
+    let question = format!("Take {what} from its holder? Another one may enter.");
+    if !arguments.yes && !output::is_confirmed(&question)? {
+        report("nothing was broken");
+        return Ok(exit::CONFLICT);
+    }
+    if !client.semaphore(&*arguments.name, 1)?.release_permit(permit)? {
+        report(format_args!("{what} is not taken"));
+        return Ok(exit::CONFLICT);
+    }
+    output::line(&format!("broke {what}"))
 }
 
 /// What is broken.

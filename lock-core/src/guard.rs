@@ -10,6 +10,7 @@ use crate::lease::LeaseTime;
 use crate::loss::Loss;
 use crate::name::LockName;
 use crate::notification::{Notification, notification};
+use crate::permit::PermitId;
 use crate::sync::mutant;
 use crate::token::FencingToken;
 use std::fmt;
@@ -532,6 +533,17 @@ impl OwnedGuard {
     /// Tells of a loss, at once if there was one.
     pub(crate) fn on_loss(&self, listener: Listener) {
         self.0.listen(listener);
+    }
+
+    /// Returns the permits of a [semaphore](crate::Semaphore) that this guard holds, as other
+    /// programs name them; none for another kind of lock. Sends no request.
+    ///
+    /// Any program that knows one can release it.
+    #[must_use]
+    pub fn permit_ids(&self) -> Vec<PermitId> {
+        let Acquisition { name, owner, .. } = &**self.0.acquisition();
+        let (_, count) = name.kind().permits().unwrap_or_default();
+        (0..count).map(|number| PermitId::new(*owner, number)).collect()
     }
 
     guard_methods!(single);

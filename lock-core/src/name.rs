@@ -1,5 +1,6 @@
 //! [`LockName`]: the validated name of a lock, and its [`LockKind`].
 
+use crate::backend::PERMITS_PER_RENEWAL;
 use crate::sync::RandomState;
 use std::collections::HashMap;
 use std::fmt;
@@ -96,7 +97,8 @@ pub enum LockKind {
     Permits {
         /// How many there are in all.
         limit: u32,
-        /// How many one acquisition takes.
+        /// How many one acquisition takes; 0: all that are free, one at least, and
+        /// [`Grant::count`](crate::backend::Grant::count) says how many.
         count: u32,
     },
     /// Permits of the same semaphore as `Permits`, in the order of arrival over all clients:
@@ -104,7 +106,7 @@ pub enum LockKind {
     FairPermits {
         /// How many there are in all.
         limit: u32,
-        /// How many one acquisition takes.
+        /// As of `Permits`.
         count: u32,
     },
 }
@@ -127,6 +129,15 @@ impl LockKind {
         }
     }
 
+    /// The same semaphore, of which an acquisition takes so many permits; other kinds stay.
+    pub(crate) fn of_count(self, count: u32) -> Self {
+        match self {
+            Self::Permits { limit, .. } => Self::Permits { limit, count },
+            Self::FairPermits { limit, .. } => Self::FairPermits { limit, count },
+            other => other,
+        }
+    }
+
     /// Whether it is granted in the order of arrival over all clients, by a queue in the store.
     #[must_use]
     pub fn is_queued(self) -> bool {
@@ -136,6 +147,11 @@ impl LockKind {
     /// Whether the store knows who waits for it, and keeps others out.
     pub(crate) fn is_known_to_wait(self) -> bool {
         self.is_queued() || self == Self::Write
+    }
+
+    /// As how many acquisitions it counts in a batch of renewals.
+    pub(crate) fn renewal_weight(self) -> usize {
+        self.permits().map_or(1, |(_, count)| count.div_ceil(PERMITS_PER_RENEWAL).max(1) as usize)
     }
 
     /// Whether each thread of a client asks the store for itself: it shares its hold with others,

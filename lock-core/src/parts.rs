@@ -1,6 +1,6 @@
 //! [`Parts`]: the single locks that a lock consists of.
 
-use crate::backend::{Backend, Failure, LockInfo, call_backend};
+use crate::backend::{Backend, Failure, LockInfo, PermitChange, PermitOutcome, call_backend};
 use crate::clock::Clock;
 use crate::engine::acquisition::Acquisition;
 use crate::engine::local_queue::{LocalLock, Scope};
@@ -180,9 +180,11 @@ impl SingleLock {
         self.engine.newest_composite(thread_id(), &*self.used_here()?, of)
     }
 
-    /// Sets how many permits a semaphore has.
-    pub(crate) fn set_permits(&self) -> Result<Option<u32>, Error> {
-        self.request(|backend| backend.set_permits(&self.name, self.engine.command_deadline()))
+    /// Changes a semaphore, or one of its permits.
+    pub(crate) fn change_permits(&self, change: PermitChange) -> Result<PermitOutcome, Error> {
+        self.request(|backend| {
+            backend.change_permits(&self.name, change, self.engine.command_deadline())
+        })
     }
 
     /// The number of this thread's holds and their acquisition. `None` in a forked child.

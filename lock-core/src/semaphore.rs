@@ -1,13 +1,15 @@
 //! [`Semaphore`]: at most so many holders at once, over all clients.
 
-use crate::backend::LockInfo;
+use crate::backend::{LockInfo, PermitChange, PermitOutcome};
 use crate::engine::EngineHandle;
 use crate::error::Error;
 use crate::guard::OwnedGuard;
+use crate::lease::LeaseTime;
 use crate::lock::UNBOUNDED;
 use crate::name::{LockKind, LockName};
 use crate::options::LockOptions;
 use crate::parts::SingleLock;
+use crate::permit::PermitId;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,6 +132,25 @@ impl Semaphore {
         self.take(count, &options.with_deadline())
     }
 
+    /// Takes all permits that are free now, as one guard; `None` if none is. Redis takes 1,000 at
+    /// most: call it again for more. [`permit_ids`](OwnedGuard::permit_ids) are as many as it got.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn drain(&self) -> Result<Option<OwnedGuard>, Error> {
+        self.drain_with(&LockOptions::new())
+    }
+
+    /// Takes all permits that are free, with these options; with a wait, as soon as one is.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn drain_with(&self, options: &LockOptions) -> Result<Option<OwnedGuard>, Error> {
+        self.lock(0)?.acquire_owned(&options.with_deadline())
+    }
+
     fn take(&self, count: u32, options: &LockOptions) -> Result<Option<OwnedGuard>, Error> {
         if count == 0 || count > self.limit {
             return Err(Error::misuse(format!(
@@ -170,11 +191,95 @@ impl Semaphore {
     /// is zero or more than [`MAX_LIMIT`](Self::MAX_LIMIT).
     pub fn set_limit(&mut self, limit: u32) -> Result<Option<u32>, Error> {
         check_limit(limit).map_err(|error| error.on(&self.name))?;
-        let changed = Self { limit, ..self.clone() };
-        let before = changed.lock(1)?.set_permits()?;
+        match self.change(PermitChange::SetLimit(limit))? {
+            PermitOutcome::Limit { before, now } => {
+                self.name_limit(now);
+                Ok(before)
+            }
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    /// Changes how many permits there are by `more`, which may be below zero, in one step with
+    /// reading how many there were, so that changes of several programs all count. Returns the new
+    /// limit, which this handle names from now on. A semaphore that no client has used yet has the
+    /// limit that this handle names.
+    ///
+    /// For held permits and waiters as [`set_limit`](Self::set_limit).
+    ///
+    /// # Blocking
+    ///
+    /// One request, at most for the command timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_misuse`] if there would be none or more than [`MAX_LIMIT`](Self::MAX_LIMIT):
+    /// nothing is changed. [`Error::is_unavailable`]: it may have been changed, once; look with
+    /// [`inspect`](Self::inspect) before you repeat it. [`Error::is_foreign_format`].
+    pub fn add_permits(&mut self, more: i32) -> Result<u32, Error> {
+        match self.change(PermitChange::AddLimit(more))? {
+            PermitOutcome::Limit { now, .. } => {
+                self.name_limit(now);
+                Ok(now)
+            }
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    /// Frees one permit, of any program that uses the semaphore, and returns whether it was held.
+    ///
+    /// A guard of this library that holds it learns of it as of a lost lock, at its next renewal
+    /// or [`verify`](OwnedGuard::verify); its other permits are free then, too.
+    ///
+    /// # Blocking
+    ///
+    /// One request, at most for the command timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
+    pub fn release_permit(&self, id: PermitId) -> Result<bool, Error> {
+        self.change_permit(PermitChange::Release(id))
+    }
+
+    /// Extends the lease of one permit, of any program that uses the semaphore, to at least `lease`
+    /// from now, and returns whether it is held. Never shortens it.
+    ///
+    /// A guard that holds the permit does not trust it for longer; after it has ended without a
+    /// release, because its process has, the permit is kept until the end of this lease.
+    ///
+    /// # Blocking
+    ///
+    /// One request, at most for the command timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`], [`Error::is_foreign_format`]; [`Error::is_misuse`] for an invalid
+    /// lease.
+    pub fn extend_permit(&self, id: PermitId, lease: Duration) -> Result<bool, Error> {
+        let lease = LeaseTime::new(lease).map_err(|error| error.on(&self.name))?;
+        self.change_permit(PermitChange::Extend(id, lease))
+    }
+
+    fn change_permit(&self, change: PermitChange) -> Result<bool, Error> {
+        match self.change(change)? {
+            PermitOutcome::Changed => Ok(true),
+            PermitOutcome::NotTaken => Ok(false),
+            PermitOutcome::Limit { .. } => Err(self.unexpected()),
+        }
+    }
+
+    fn change(&self, change: PermitChange) -> Result<PermitOutcome, Error> {
+        self.lock(1)?.change_permits(change)
+    }
+
+    fn name_limit(&mut self, limit: u32) {
         self.limit = limit;
         self.name = self.name.of_kind(kind(self.is_fair, limit, 1));
-        Ok(before)
+    }
+
+    fn unexpected(&self) -> Error {
+        Error::unavailable("the store gave the answer to another question").on(&self.name)
     }
 
     /// Returns the state of the semaphore in the store:

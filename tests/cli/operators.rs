@@ -216,6 +216,19 @@ fn slots_are_shown_as_free_or_held() {
         let (status, said) = ask(&server, &[subcommand, &["it"]].concat());
         assert!(status == 65 && said.contains("add --slots"), "{status}: {said}");
     }
+    let client = distlock::connect(&server.url()).unwrap();
+    let slots = client.semaphore("it", 2).unwrap();
+    let id = slots.acquire().unwrap().permit_ids()[0];
+    let taken = slots.acquire().unwrap();
+    let break_one = |id: &str| ask(&server, &["break", "--yes", "--slots", "--permit", id, "it"]);
+    let whole = taken.permit_ids()[0].to_string();
+    let (status, said) = break_one(&whole);
+    assert!(status == 0 && said.starts_with("broke slot") && !said.contains(&whole), "{said}");
+    assert!(taken.verify().unwrap_err().is_lost());
+    let (status, said) = break_one(&id.to_string());
+    assert!(status == 1 && said.contains("is not taken"), "{status}: {said}");
+    let (status, said) = break_one("0001abff");
+    assert!(status == 64 && said.contains("32 hexadecimal digits"), "{status}: {said}");
     let (status, said) = ask(&server, &["break", "--yes", "--slots", "it"]);
     assert!(status == 0 && said.starts_with("broke"), "{status}: {said}");
     assert_eq!(ask(&server, &["check", "--slots", "it"]).1, "free");

@@ -115,7 +115,7 @@ pub(crate) fn works(port: u16, peers: &Peers, scale: Scale) -> Vec<Work> {
     let held: &[usize] =
         if scale == Scale::Quick { &[1_000, 10_000] } else { &[1_000, 10_000, 100_000] };
     works.extend(held.iter().map(|&locks| maker.held(locks)));
-    works.extend([maker.burst(), maker.nested(), maker.crowd(), maker.scripts(&[])]);
+    works.extend([maker.burst(), maker.large(), maker.nested(), maker.crowd(), maker.scripts(&[])]);
     works
 }
 
@@ -316,6 +316,16 @@ impl Maker<'_> {
         let title = "10000 held locks, lease 6 s, taken in a burst by 128 threads";
         let work = self.work("burst", title, columns, BURST);
         // Three renewals of each.
+        Work { turn: Duration::from_secs(6), rounds: self.scale.rounds(2, 6), solo: true, ..work }
+    }
+
+    /// What would hold the server up if it were done in one piece.
+    fn large(&self) -> Work {
+        let options = [("locks", 100), ("lease", 6_000)];
+        let who = ["no-lock", "many-permits", "force-permits", "force-readers"];
+        let columns = self.columns("hold", &who, &options);
+        let title = "100 guards of 1000 permits; forced release of 10^6 permits, of 10^5 readers";
+        let work = self.work("large", title, columns, BURST);
         Work { turn: Duration::from_secs(6), rounds: self.scale.rounds(2, 6), solo: true, ..work }
     }
 

@@ -4,11 +4,16 @@ use super::{Task, cpu_time, resident, serve, serve_and_look, thread_count, threa
 use crate::learn::{Renewals, is_granted, url};
 use crate::raw::{Raw, Reply, request};
 use distlock::backend::RENEW_BATCH;
-use distlock::{Client, OwnedGuard};
+use distlock::{Client, DistLock, OwnedGuard};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+/// A lock with very many holders.
+const LARGE: &str = "large";
+
+const PERMITS_OF_EACH: u32 = 1_000;
 
 /// Questions in one pipeline.
 const DEPTH: usize = 1000;
@@ -17,7 +22,14 @@ pub(super) fn run(task: &Task) {
     match task.who.as_str() {
         "ours" => ours(task, |client| (0..task.locks).map(|index| hold(client, index)).collect()),
         "ours-burst" => ours(task, |client| burst(client, task)),
-        "permits" => ours(task, |client| permits(client, task.locks)),
+        "permits" => ours(task, |client| permits(client, task.locks, 1)),
+        "many-permits" => ours(task, |client| permits(client, task.locks, PERMITS_OF_EACH)),
+        "force-permits" => forced(task, PERMIT, |client| {
+            client.semaphore(LARGE, 1).and_then(|it| it.force_release_all())
+        }),
+        "force-readers" => forced(task, READER, |client| {
+            client.rw_lock(LARGE).and_then(|it| it.write().force_unlock())
+        }),
         "raw" => raw(task),
         "no-lock" => serve(|time| measured(time, 0, || std::thread::sleep(time))),
         other => panic!("no column is called {other:?}"),
@@ -45,11 +57,41 @@ fn hold(client: &Client, index: usize) -> OwnedGuard {
     client.owned_mutex(name(index)).and_then(|lock| lock.lock()).expect("it is free")
 }
 
-/// So many permits of one semaphore, each in a guard of its own.
-fn permits(client: &Client, count: usize) -> Vec<OwnedGuard> {
-    let limit = u32::try_from(count).expect("not so many");
+/// So many guards of one semaphore, with `each` permits.
+fn permits(client: &Client, count: usize, each: u32) -> Vec<OwnedGuard> {
+    let limit = u32::try_from(count).expect("not so many") * each;
     let semaphore = client.semaphore("permits", limit).expect("a name");
-    (0..count).map(|_| semaphore.acquire().expect("it is free")).collect()
+    (0..count).map(|_| semaphore.acquire_many(each).expect("it is free")).collect()
+}
+
+/// What makes a member of a large lock of the number `n`, and how many there are in all.
+const PERMIT: (&str, usize) =
+    ("redis.call('ZADD', '{large}:timeout', 922337203685477, n)", 1_000_000);
+const READER: (&str, usize) = (
+    "redis.call('HSET', 'large', 'mode', 'read', \
+     'f81d4fae-7dec-11d0-a765-00a0c91e6bf6:' .. n, 1)",
+    100_000,
+);
+
+/// Frees a large lock of other holders by force, once in a turn.
+fn forced(
+    task: &Task,
+    (member, count): (&str, usize),
+    force: impl Fn(&Client) -> Result<bool, distlock::Error>,
+) {
+    let client = distlock::connect(&url(task.port)).expect("settings of ours");
+    let mut raw = Raw::connect(task.port);
+    let script = format!("for n = ARGV[1], ARGV[2] do {member} end");
+    for first in (0..count).step_by(DEPTH) {
+        let (first, last) = (first.to_string(), (first + DEPTH - 1).to_string());
+        raw.call(&request(&["EVAL", &script, "0", &first, &last]));
+    }
+    serve(|time| {
+        measured(time, 0, || {
+            assert!(force(&client).expect("it is there"), "it was held");
+            std::thread::sleep(time);
+        })
+    });
 }
 
 /// All of them as soon as many threads can.
@@ -68,7 +110,7 @@ fn burst(client: &Client, &Task { threads, locks, .. }: &Task) -> Vec<OwnedGuard
 /// How many locks the store does not have for half a lease at least. They are renewed after a
 /// third: what has less was not, and what is not there is lost.
 pub(super) fn lost(task: &Task) -> usize {
-    if task.who == "permits" {
+    if task.who.ends_with("permits") {
         return 0; // the guards know
     }
     let mut raw = Raw::connect(task.port);

@@ -237,19 +237,28 @@ pub struct Grant {
     /// How many permits the [semaphore](LockKind::Permits) has in the store; `None` for other
     /// kinds.
     pub limit: Option<u32>,
+    /// How many permits these are, if [all that were free](LockKind::Permits) were asked for.
+    pub count: Option<u32>,
 }
 
 impl Grant {
     /// Makes a grant with these tokens and an empty receipt.
     #[must_use]
     pub fn new(tokens: Option<TokenRange>) -> Self {
-        Self { tokens, receipt: Receipt::default(), limit: None }
+        Self { tokens, receipt: Receipt::default(), limit: None, count: None }
     }
 
     /// Sets how many permits the semaphore has in the store.
     #[must_use]
     pub fn limit(mut self, limit: u32) -> Self {
         self.limit = Some(limit);
+        self
+    }
+
+    /// Sets how many permits were taken.
+    #[must_use]
+    pub fn count(mut self, count: u32) -> Self {
+        self.count = Some(count);
         self
     }
 

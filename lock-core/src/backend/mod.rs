@@ -15,10 +15,11 @@
 //!   again after that wait has ended.
 //! - It calls [`release`](Backend::release) once, and again if the reply was lost. It closes an
 //!   owner that has an unanswered request with [`Tombstone::Leave`].
-//! - It calls [`renew`](Backend::renew) with at most [`RENEW_BATCH`] acquisitions, and with one
-//!   call at a time for each [node](NodeId) that the backend named, while replies are quick. While
-//!   a reply is late, other threads renew *other* acquisitions of that node, with at most four
-//!   calls under way. A call that waits for another one delays the renewals in it.
+//! - It calls [`renew`](Backend::renew) with at most [`RENEW_BATCH`] acquisitions
+//!   ([`PERMITS_PER_RENEWAL`]), and with one call at a time for each [node](NodeId) that the
+//!   backend named, while replies are quick. While a reply is late, other threads renew *other*
+//!   acquisitions of that node, with at most four calls under way. A call that waits for another
+//!   one delays the renewals in it.
 //! - Renewals that replicas must confirm have calls of their own, at most four more: a replica that
 //!   lags delays no renewal that does not need it. An acquisition is in two calls at once only if
 //!   its holder extends it, too.
@@ -65,6 +66,7 @@ mod acquisition;
 mod attempt;
 mod failure;
 mod lock_info;
+mod permits;
 mod watch;
 
 pub use abilities::{Abilities, ReplicaSupport, Waking};
@@ -74,6 +76,7 @@ pub use acquisition::{
 pub use attempt::{Answer, Attempt, Grant, Pause, RollbackCause, Tokens};
 pub use failure::{Failure, call_backend};
 pub use lock_info::{HolderInfo, LockInfo, LockPage, PagePosition, Permits, Readers};
+pub use permits::{PermitChange, PermitOutcome};
 pub use watch::{DirectGrant, FoundBusyBy, NextOwner, Wake, Watch};
 
 use crate::clock::Moment;
@@ -98,6 +101,10 @@ pub use crate::panics::contain;
 /// A script that renews a hundred keys keeps a Redis server busy for about 0.2 ms; ten thousand at
 /// once stalled other clients for 11 ms.
 pub const RENEW_BATCH: usize = 100;
+
+/// How many permits count as one acquisition in such a call: the first of a call may have any
+/// number, and with the others there are no more than [`RENEW_BATCH`].
+pub const PERMITS_PER_RENEWAL: u32 = 10;
 
 /// How often a waiter asks, so that the store knows that it still waits: of a
 /// [fair lock](LockKind::Fair), to keep its position, and of a [write lock](LockKind::Write), to
@@ -219,16 +226,20 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// See [`Failure`].
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure>;
 
-    /// Sets how many permits a [semaphore](LockKind::Permits) has, and returns how many it had;
-    /// `None` if there was none yet. Permits above a smaller limit stay with their holders until
-    /// they are released; a larger one wakes the waiters.
+    /// Changes a [semaphore](LockKind::Permits), or one of its permits, once: a request whose
+    /// outcome is unknown is not sent again.
     ///
     /// Called only if [`Abilities::all_kinds`] says so.
     ///
     /// # Errors
     ///
     /// See [`Failure`].
-    fn set_permits(&self, _name: &LockName, _by: Moment) -> Result<Option<u32>, Failure> {
+    fn change_permits(
+        &self,
+        _name: &LockName,
+        _change: PermitChange,
+        _by: Moment,
+    ) -> Result<PermitOutcome, Failure> {
         Err(Failure::NotSent(Error::new(ErrorKind::Unsupported, "this store has no semaphores")))
     }
 

@@ -150,6 +150,10 @@ pub const NEEDS_ALL_KINDS: &[(&str, &str)] = &[
     ("fair_permits_are_granted_in_order", MUTEXES_ONLY),
     ("fair_and_write_locks_are_kept_after_release", MUTEXES_ONLY),
     ("semaphore_and_lock_do_not_share_a_name", MUTEXES_ONLY),
+    ("changes_of_a_limit_all_count", MUTEXES_ONLY),
+    ("permit_is_released_by_its_identity", MUTEXES_ONLY),
+    ("permit_is_extended_by_its_identity", MUTEXES_ONLY),
+    ("drain_takes_all_free_permits_once", MUTEXES_ONLY),
 ];
 
 const MUTEXES_ONLY: &str = "it has mutexes only";

@@ -2,7 +2,8 @@
 
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, HolderInfo, LockInfo, NodeId,
-    Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Wake, Watch,
+    PermitChange, PermitOutcome, Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Wake,
+    Watch,
 };
 use crate::clock::Moment;
 use crate::error::Error;
@@ -169,9 +170,14 @@ impl Backend for FaultyBackend {
         self.inner.verify(acquisition, by)
     }
 
-    fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
+    fn change_permits(
+        &self,
+        name: &LockName,
+        change: PermitChange,
+        by: Moment,
+    ) -> Result<PermitOutcome, Failure> {
         self.send()?;
-        self.inner.set_permits(name, by)
+        self.inner.change_permits(name, change, by)
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

@@ -183,6 +183,12 @@ macro_rules! __conformance_table {
                 fair_and_write_locks_are_kept_after_release: KeptLockOfKindFreed core,
                 semaphore_and_lock_do_not_share_a_name: SemaphoreBesideLock core,
             }
+            store_permits {
+                changes_of_a_limit_all_count: AddedLimitIsSet core,
+                permit_is_released_by_its_identity: PermitOfIdIsKept core,
+                permit_is_extended_by_its_identity: PermitOfIdIsNotExtended core,
+                drain_takes_all_free_permits_once: DrainTakesOne core,
+            }
             store_replicas {
                 confirmed_grant_is_on_replicas: ConfirmsUnasked,
                 grant_without_enough_replicas_is_reported: InsufficientReplicasUnreported,

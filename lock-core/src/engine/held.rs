@@ -160,7 +160,7 @@ impl Engine {
         }
         // Also if the store says that it is gone: a copy of the first request may be under way.
         // A writer may be kept by the reads of its thread, and of several permits some may be left.
-        let kind = lock.name.kind();
+        let kind = acquisition.name.kind();
         let may_be_left = kind == LockKind::Write || matches!(kind.permits(), Some((_, 2..)));
         let may_be_left = may_be_left && !mutant("loss_leaves_a_rest");
         if is_left_over || may_be_left || acquisition.has_unknown_outcome() {

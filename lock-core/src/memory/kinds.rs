@@ -3,14 +3,15 @@
 
 use super::{State, plain};
 use crate::backend::{
-    Answer, Attempt, DirectGrant, Failure, Grant, HolderInfo, LockInfo, NextOwner, Permits,
-    Readers, Release, Tokens, WAITER_PRESENCE,
+    Answer, Attempt, DirectGrant, Failure, Grant, HolderInfo, LockInfo, NextOwner, PermitChange,
+    PermitOutcome, Permits, Readers, Release, Tokens, WAITER_PRESENCE,
 };
 use crate::clock::Moment;
 use crate::config::WriterPriority;
 use crate::error::{Error, ErrorKind};
 use crate::name::{LockKind, LockName};
 use crate::owner::{OwnerId, OwnerLabel, OwnerText};
+use crate::permit::PermitId;
 use crate::token::{FencingToken, TokenRange};
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -32,7 +33,8 @@ pub(super) struct Shares {
 struct Share {
     owner: OwnerId,
     until: Moment,
-    /// How many permits.
+    /// The number of the first permit, and how many.
+    first: u32,
     count: u32,
     label: Option<OwnerLabel>,
 }
@@ -112,29 +114,62 @@ impl Shares {
     fn take_permits(
         &mut self,
         attempt: &Attempt<'_>,
-        new: Share,
+        (until, label): (Moment, Option<OwnerLabel>),
         limit: u32,
         now: Moment,
     ) -> (Answer, bool) {
-        let (owner, is_queued) = (new.owner, attempt.name.kind().is_queued());
-        let is_repeated = self.permits.iter().any(|share| share.owner == owner);
+        let (owner, kind) = (attempt.owner, attempt.name.kind());
+        let is_queued = kind.is_queued();
+        let own = || self.permits.iter().filter(|share| share.owner == owner);
+        let had: u32 = own().map(|share| share.count).sum();
+        let free = limit.saturating_sub(self.taken());
+        let count = match kind.permits().map_or(1, |(_, count)| count) {
+            0 if had > 0 => own().map(|share| share.first + share.count).max().unwrap_or(0),
+            0 => free.max(1),
+            count => count,
+        };
+        // Of a repeated request all are there, unless an operator took some.
+        let missing = count.saturating_sub(had);
         let first = self.permits.iter().map(|share| share.until).min();
         let busy = |until: Option<Moment>| Answer::Busy(until.map(|until| until.since(now)));
-        if !is_repeated && new.count > limit {
+        if missing > 0 && count > limit {
             // It would keep all others out until the limit rises.
             return (busy(first), is_queued && self.leave_queue(owner));
         }
-        let others = self.before(attempt, now).filter(|_| !is_repeated);
-        let is_full = !is_repeated && self.taken().saturating_add(new.count) > limit;
-        if is_full || others.is_some() {
+        let others = self.before(attempt, now).filter(|_| missing > 0);
+        if missing > free || others.is_some() {
             if is_queued && attempt.waits {
                 self.enqueue(attempt, now);
             }
             return (busy(others.or(first)), false);
         }
         self.leave_queue(owner);
-        hold(&mut self.permits, new);
-        (Answer::Granted(Grant::new(None).limit(limit)), is_queued && self.taken() < limit)
+        for share in self.permits.iter_mut().filter(|share| share.owner == owner) {
+            share.extend(until, label.clone());
+        }
+        if had == 0 {
+            self.permits.push(Share { owner, until, first: 0, count, label });
+        } else if missing > 0 {
+            let is_there = |it| self.permits.iter().any(|s| s.owner == owner && s.has(it));
+            let lost: Vec<_> = (0..count).filter(|number| !is_there(*number)).collect();
+            let again = |first| Share { owner, until, first, count: 1, label: label.clone() };
+            self.permits.extend(lost.into_iter().map(again));
+        }
+        let grant = Grant::new(None).limit(limit).count(count);
+        (Answer::Granted(grant), is_queued && self.taken() < limit)
+    }
+
+    /// Takes a permit out of the share that it belongs to.
+    fn split_off(&mut self, id: PermitId) -> Option<Share> {
+        let number_of = |share: &Share| id.number_of(share.owner).filter(|it| share.has(*it));
+        let at = self.permits.iter().position(|share| number_of(share).is_some())?;
+        let share = self.permits.swap_remove(at);
+        let number = number_of(&share)?;
+        let part = |first, count| Share { first, count, label: share.label.clone(), ..share };
+        let (before, behind) = (number - share.first, share.first + share.count - number - 1);
+        let others = [part(share.first, before), part(number + 1, behind)];
+        self.permits.extend(others.into_iter().filter(|others| others.count > 0));
+        Some(part(number, 1))
     }
 
     fn taken(&self) -> u32 {
@@ -243,10 +278,9 @@ impl State {
         let writer = self.holder(name, now).map(|held| (held.owner, held.until));
         let last = self.tokens.get(&name.of_kind(LockKind::Mutex)).map(|counter| counter.last);
         let shares = self.shares(name, now);
-        if let Some((named, count)) = name.kind().permits() {
+        if let Some((named, _)) = name.kind().permits() {
             let limit = *shares.limit.get_or_insert(named);
-            let new = Share { owner, until, count, label };
-            return Ok(shares.take_permits(attempt, new, limit, now));
+            return Ok(shares.take_permits(attempt, (until, label), limit, now));
         }
         let is_repeated = shares.of(name.kind()).iter().any(|share| share.owner == owner);
         let other = writer.filter(|(writer, _)| !is_repeated && beside != Some(*writer));
@@ -255,7 +289,7 @@ impl State {
         if let Some(until) = other.map(|(_, until)| until).or(waiting) {
             return Ok((Answer::Busy(Some(until.since(now))), false));
         }
-        hold(&mut shares.readers, Share { owner, until, count: 1, label });
+        hold(&mut shares.readers, Share { owner, until, first: 0, count: 1, label });
         let token = last.filter(|_| tokens != Tokens::None).map(FencingToken::new);
         let range = token.and_then(|token| TokenRange::new(token, token));
         Ok((Answer::Granted(Grant::new(range)), false))
@@ -271,12 +305,15 @@ impl State {
         now: Moment,
     ) -> bool {
         let shares = self.shares(name, now).of(name.kind());
-        let share = shares.iter_mut().find(|share| share.owner == owner);
-        share.map(|share| share.extend(until, label)).is_some()
+        let is_whole = held_of(shares, name, owner).is_whole;
+        for share in shares.iter_mut().filter(|share| is_whole && share.owner == owner) {
+            share.extend(until, label.clone());
+        }
+        is_whole
     }
 
-    /// Ends a share, and the wait for one. Whether there was a share, and whether either lets others
-    /// in.
+    /// Ends a share, and the wait for one. What of it was there is free in any case: whether that was
+    /// any, or others are let in by a wait that ended.
     pub(super) fn release_share(
         &mut self,
         name: &LockName,
@@ -286,12 +323,9 @@ impl State {
         let all = self.shares(name, now);
         let is_left = name.kind().is_queued() && all.leave_queue(owner);
         let shares = all.of(name.kind());
-        let before = shares.len();
+        let Held { is_whole, is_any, .. } = held_of(shares, name, owner);
         shares.retain(|share| share.owner != owner);
-        match shares.len() < before {
-            true => (Release::Freed, true),
-            false => (Release::Gone, is_left),
-        }
+        (if is_whole { Release::Freed } else { Release::Gone }, is_any || is_left)
     }
 
     /// An owner does not wait any more; or a writer has released, and readers may compete. Whether
@@ -345,7 +379,11 @@ impl State {
         now: Moment,
     ) -> Option<HolderInfo> {
         let shares = self.shares(name, now).of(name.kind());
-        shares.iter().find(|share| share.owner == owner).map(|share| share.info(now))
+        let Held { is_whole, first_end, .. } = held_of(shares, name, owner);
+        let first = shares.iter().find(|it| it.owner == owner && Some(it.until) == first_end);
+        let count: u32 = shares.iter().filter(|it| it.owner == owner).map(|it| it.count).sum();
+        let info = first.filter(|_| is_whole)?.info(now);
+        Some(HolderInfo { holds: count.into(), ..info })
     }
 
     /// The holders that share a name.
@@ -396,19 +434,64 @@ impl State {
         }
     }
 
-    /// Sets the limit of a semaphore, and returns the former one.
-    pub(super) fn set_permits(
+    /// Changes a semaphore, or one of its permits.
+    pub(super) fn change_permits(
         &mut self,
         name: &LockName,
-        limit: u32,
+        change: PermitChange,
         now: Moment,
-    ) -> Result<Option<u32>, Failure> {
+    ) -> Result<PermitOutcome, Failure> {
+        let Some((named, _)) = name.kind().permits() else {
+            return Err(Failure::NotSent(Error::misuse("only a semaphore has permits")));
+        };
         self.refuse_other_use(name, now)?;
-        Ok(self.shares(name, now).limit.replace(limit))
+        let shares = self.shares(name, now);
+        let before = shares.limit;
+        let limit = match change {
+            PermitChange::SetLimit(limit) => limit,
+            PermitChange::AddLimit(more) => {
+                let before = before.unwrap_or(named).into();
+                PermitChange::added(before, more).map_err(Failure::Refused)?
+            }
+            PermitChange::Release(id) => {
+                let freed = shares.split_off(id);
+                return Ok(freed.map_or(PermitOutcome::NotTaken, |_| PermitOutcome::Changed));
+            }
+            PermitChange::Extend(id, lease) => {
+                let Some(mut share) = shares.split_off(id) else {
+                    return Ok(PermitOutcome::NotTaken);
+                };
+                share.extend(now + lease.duration(), None);
+                shares.permits.push(share);
+                return Ok(PermitOutcome::Changed);
+            }
+        };
+        shares.limit = Some(limit);
+        Ok(PermitOutcome::Limit { before, now: limit })
     }
 }
 
+/// What an owner has of the shares that it took at once.
+struct Held {
+    is_whole: bool,
+    is_any: bool,
+    first_end: Option<Moment>,
+}
+
+fn held_of(shares: &[Share], name: &LockName, owner: OwnerId) -> Held {
+    let own = || shares.iter().filter(|share| share.owner == owner);
+    let count: u32 = own().map(|share| share.count).sum();
+    let wanted = name.kind().permits().map_or(1, |(_, count)| count);
+    let first_end = own().map(|share| share.until).min();
+    Held { is_whole: count > 0 && count == wanted, is_any: count > 0, first_end }
+}
+
 impl Share {
+    /// Whether it has the permit of this number.
+    fn has(&self, number: u32) -> bool {
+        (self.first..self.first + self.count).contains(&number)
+    }
+
     /// Never shortens it. A `label` replaces the former one.
     fn extend(&mut self, until: Moment, label: Option<OwnerLabel>) {
         self.until = self.until.max(until);

@@ -11,12 +11,11 @@ pub use scheme::MemoryScheme;
 
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, KeptLock,
-    LockInfo, LockPage, NextOwner, NodeId, PagePosition, Readers, Release, ReleaseOptions, Renewal,
-    RenewalRequest, Tokens, Tombstone, Wake, Watch,
+    LockInfo, LockPage, NextOwner, NodeId, PagePosition, PermitChange, PermitOutcome, Readers,
+    Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Tombstone, Wake, Watch,
 };
 use crate::clock::{Clock, Moment};
 use crate::config::{Config, WriterPriority};
-use crate::error::Error;
 use crate::glob;
 use crate::name::{LockKind, LockName, NameMap};
 use crate::owner::{OwnerId, OwnerLabel, OwnerText};
@@ -355,10 +354,10 @@ impl Backend for MemoryBackend {
         if name.kind().is_shared() {
             let (release, lets_in) = state.release_share(name, *owner, now);
             drop(state);
-            let woken = if lets_in { self.wake(name) } else { 0 };
+            let told = if lets_in { self.wake(name) } else { 0 };
             return Ok(match release {
                 Release::Gone => Release::Gone,
-                _ => Release::FreedFor(woken),
+                _ => Release::FreedFor(told),
             });
         }
         let lets_in = state.stop_waiting(name, *owner, now);
@@ -437,15 +436,19 @@ impl Backend for MemoryBackend {
         Ok(self.inspect(name, by)?.held_by(*owner))
     }
 
-    fn set_permits(&self, name: &LockName, _by: Moment) -> Result<Option<u32>, Failure> {
-        let Some((limit, _)) = name.kind().permits() else {
-            return Err(Failure::NotSent(Error::misuse("only a semaphore has permits")));
-        };
+    fn change_permits(
+        &self,
+        name: &LockName,
+        change: PermitChange,
+        _by: Moment,
+    ) -> Result<PermitOutcome, Failure> {
         let mut state = self.0.state.lock();
-        let before = state.set_permits(name, limit, self.0.clock.now())?;
+        let outcome = state.change_permits(name, change, self.0.clock.now())?;
         drop(state);
-        self.wake(name);
-        Ok(before)
+        if outcome != PermitOutcome::NotTaken && !matches!(change, PermitChange::Extend(..)) {
+            self.wake(name);
+        }
+        Ok(outcome)
     }
 
     fn force_release(&self, name: &LockName, _by: Moment) -> Result<bool, Failure> {

@@ -3,8 +3,8 @@
 use super::{Metrics, Request};
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, FoundBusyBy, HolderInfo, LockInfo,
-    LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
-    Wake, Watch, call_backend,
+    LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Release,
+    ReleaseOptions, Renewal, RenewalRequest, Wake, Watch, call_backend,
 };
 use crate::clock::Moment;
 use crate::diagnosis::Finding;
@@ -98,8 +98,13 @@ impl Backend for Metered {
         self.timed(Request::Read, |backend| backend.verify(acquisition, by))
     }
 
-    fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
-        self.timed(Request::Force, |backend| backend.set_permits(name, by))
+    fn change_permits(
+        &self,
+        name: &LockName,
+        change: PermitChange,
+        by: Moment,
+    ) -> Result<PermitOutcome, Failure> {
+        self.timed(Request::Force, |backend| backend.change_permits(name, change, by))
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

@@ -16,8 +16,8 @@ use crate::keys::Keys;
 use crate::lua::Scripts;
 use crate::pubsub::ReleaseChannel;
 use lock_core::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Release,
-    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens,
+    Abilities, AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, PermitChange,
+    PermitOutcome, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Tokens,
 };
 use lock_core::{ClientId, LockName, Moment};
 use std::iter::once;
@@ -282,15 +282,16 @@ impl OwnedFormat {
         })
     }
 
-    /// See [`Backend::set_permits`](lock_core::Backend::set_permits).
-    pub(crate) fn set_permits(
+    /// See [`Backend::change_permits`](lock_core::Backend::change_permits).
+    pub(crate) fn change_permits(
         &self,
         link: &mut dyn ConnectionLike,
         name: &LockName,
+        change: PermitChange,
         by: Moment,
-    ) -> Result<Option<u32>, Failure> {
+    ) -> Result<PermitOutcome, Failure> {
         match self.kind_format(name)? {
-            Some(kind) => kind.set_permits(self, link, name, by),
+            Some(kind) => kind.change_permits(self, link, name, change, by),
             None => Err(kinds::no_semaphore()),
         }
     }

@@ -7,7 +7,7 @@
 --
 -- Atomic because the holder and the time left must be of one moment. Changes nothing.
 
-local answer = holder(KEYS[1], true)
+local answer = holder(KEYS[1], 10)
 if answer.err then
   return answer
 end

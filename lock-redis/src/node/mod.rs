@@ -54,8 +54,8 @@ use eviction::Eviction;
 use heartbeat::Heartbeat;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
-    LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
-    ReplicaSupport, RollbackCause, Tombstone, Wake, Watch,
+    LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Release,
+    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, RollbackCause, Tombstone, Wake, Watch,
 };
 use lock_core::{
     Backend, ClientId, Clock, Error, ErrorKind, Finding, LeaseTime, LockName, Moment, Replicas,
@@ -382,12 +382,18 @@ impl Backend for Node {
         holder.map_err(on(&acquisition.name))
     }
 
-    fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
+    fn change_permits(
+        &self,
+        name: &LockName,
+        change: PermitChange,
+        by: Moment,
+    ) -> Result<PermitOutcome, Failure> {
         let format = &self.inner.format;
         let connection = self.connection(by);
-        let before =
-            connection.and_then(|mut link| format.owned(SHARED)?.set_permits(link.get(), name, by));
-        before.map_err(on(name))
+        let outcome = connection.and_then(|mut link| {
+            format.owned(SHARED)?.change_permits(link.get(), name, change, by)
+        });
+        outcome.map_err(on(name))
     }
 
     fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {

@@ -10,8 +10,8 @@ use crate::node::{Node, NodeSettings, StoreKind, on};
 use crate::url;
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
-    LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
-    ReplicaSupport, RollbackCause, Wake, Watch,
+    LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Release,
+    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, RollbackCause, Wake, Watch,
 };
 use lock_core::{
     Backend, Config, Context, Error, Finding, LeaseTime, LockName, Moment, Replication,
@@ -238,8 +238,20 @@ impl Backend for SentinelBackend {
         self.ask_confirmed(&acquisition.name, by, |node| node.verify(acquisition, by))
     }
 
-    fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
-        self.ask(by, |node| node.set_permits(name, by), |_| Effect::Nothing).map_err(on(name))
+    fn change_permits(
+        &self,
+        name: &LockName,
+        change: PermitChange,
+        by: Moment,
+    ) -> Result<PermitOutcome, Failure> {
+        // On a former master it may count, or not: what is not the same when repeated is not sent
+        // to the next one.
+        let effect = |outcome: &PermitOutcome| match (outcome, change) {
+            (PermitOutcome::NotTaken, _) | (_, PermitChange::SetLimit(_)) => Effect::Nothing,
+            _ => Effect::Something,
+        };
+        let outcome = self.ask(by, |node| node.change_permits(name, change, by), effect);
+        outcome.map_err(on(name))
     }
 
     fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {

@@ -7,10 +7,10 @@ use distlock::{DistLock, LockKind, LockName, LockOptions};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use lock_core::backend::{
-    AcquisitionId, Answer, Attempt, KeptLock, Receipt, Release, ReleaseOptions, Renewal,
-    RenewalRequest, Tokens, WAITER_PRESENCE,
+    AcquisitionId, Answer, Attempt, KeptLock, PermitChange, PermitOutcome, Receipt, Release,
+    ReleaseOptions, Renewal, RenewalRequest, Tokens, WAITER_PRESENCE,
 };
-use lock_core::{FencingToken, LeaseTime, OwnerId};
+use lock_core::{FencingToken, LeaseTime, OwnerId, PermitId};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ enum Full {
 }
 
 /// All scripts, by their files.
-const SCRIPTS: [(&str, Full); 26] = [
+const SCRIPTS: [(&str, Full); 27] = [
     ("acquire.lua", Full::Refuses),
     ("acquire_many.lua", Full::Refuses),
     ("clear.lua", Full::Runs),
@@ -43,6 +43,7 @@ const SCRIPTS: [(&str, Full); 26] = [
     ("permits/inspect.lua", Full::Runs),
     ("permits/limit.lua", Full::Refuses),
     ("permits/release.lua", Full::Runs),
+    ("permits/release_one.lua", Full::Runs),
     ("permits/renew.lua", Full::Runs),
     ("propose.lua", Full::Refuses),
     ("read_write/acquire_read.lua", Full::Refuses),
@@ -220,6 +221,16 @@ fn waiters_stay_and_leave(scene: &Scene) {
     }
 }
 
+/// Permits that other programs extend and free.
+fn permits_of_others_last_and_end(scene: &Scene) {
+    let held = scene.take(LockKind::Permits { limit: 9, count: 1 });
+    let id = PermitId::new(held.owner, 0);
+    for change in [PermitChange::Extend(id, long()), PermitChange::Release(id)] {
+        let changed = scene.full(|| scene.bench.backend.change_permits(&held.name, change, soon()));
+        assert!(matches!(changed, Ok(PermitOutcome::Changed)), "{change:?}: {changed:?}");
+    }
+}
+
 /// Readers that died end, and let a writer in when there is room.
 fn dead_readers_end(scene: &Scene) {
     let mut probe = scene.server.probe();
@@ -262,6 +273,7 @@ fn full_server_keeps_holders_and_waiters_of_every_kind() {
         kinds.chain([LockKind::Mutex]).for_each(|kind| holds_last_and_end(&scene, kind));
         if all_kinds {
             dead_readers_end(&scene);
+            permits_of_others_last_and_end(&scene);
         }
         if options.is_empty() {
             waiters_stay_and_leave(&scene);

@@ -2,6 +2,8 @@
 
 mod contention;
 mod fair;
+mod large;
+mod operators;
 mod stored;
 
 use distlock_tests::probe::Probe;

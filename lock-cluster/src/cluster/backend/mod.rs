@@ -6,8 +6,8 @@ use super::slot_map::{ClusterNode, NodeFactory};
 use super::topology::{Channels, RefreshState, Topology};
 use lock_core::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Failure, FoundBusyBy, HolderInfo, LockInfo,
-    LockPage, NodeId, OnReleased, PagePosition, Release, ReleaseOptions, Renewal, RenewalRequest,
-    ReplicaSupport, Wake, Watch,
+    LockPage, NodeId, OnReleased, PagePosition, PermitChange, PermitOutcome, Release,
+    ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use lock_core::{
     Backend, Config, Context, Error, Finding, LeaseTime, LockName, Moment, Replication,
@@ -366,8 +366,13 @@ impl Backend for ClusterBackend {
         self.look(&acquisition.name, by, |node| node.verify(acquisition, by))
     }
 
-    fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
-        self.ask_owner(name, by, |node| node.set_permits(name, by))
+    fn change_permits(
+        &self,
+        name: &LockName,
+        change: PermitChange,
+        by: Moment,
+    ) -> Result<PermitOutcome, Failure> {
+        self.ask_owner(name, by, |node| node.change_permits(name, change, by))
     }
 
     fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {

@@ -10,6 +10,7 @@ pub(super) mod reentry;
 pub(super) mod replication;
 pub(super) mod store_acquire;
 pub(super) mod store_kinds;
+pub(super) mod store_permits;
 pub(super) mod store_release;
 pub(super) mod store_renew;
 pub(super) mod store_replicas;

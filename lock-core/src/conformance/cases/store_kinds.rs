@@ -1,6 +1,8 @@
 //! The contract of the [kinds](crate::LockKind) of locks besides the mutex, asked for directly.
 
-use crate::backend::{Answer, Grant, Release, ReleaseOptions, Renewal};
+use crate::backend::{
+    Answer, Grant, PermitChange, PermitOutcome, Release, ReleaseOptions, Renewal,
+};
 use crate::conformance::fixture::{
     DirectBackend, eventually, fresh_name, grant, let_pass, long, ms, patience, prompt, short,
 };
@@ -311,14 +313,15 @@ pub(crate) fn stored_limit_counts_until_it_is_changed(subject: &dyn Subject) {
     let second = other.owner();
     assert_eq!(other.granted(&nine, second, long()).limit, Some(2));
     assert!(other.is_busy(&nine), "the limit of the first client counts");
-    assert_eq!(other.set_permits(&permits(&name, 1, 1)), Some(2));
+    let limit = |before, now| PermitOutcome::Limit { before: Some(before), now };
+    assert_eq!(other.change(&two, PermitChange::SetLimit(1)), limit(2, 1));
     assert_eq!(free_of(&direct, &two), (0, 1));
     assert_eq!(direct.renew(&two, first, long()), Renewal::Extended, "it stays");
     assert_eq!(direct.release(&two, first, PLAIN), Release::Freed);
     assert!(direct.is_busy(&two), "one is held, and there is one");
     let (wakes, _watch) = direct.watch(&two);
     let before = wakes.count();
-    assert_eq!(other.set_permits(&permits(&name, 3, 1)), Some(1));
+    assert_eq!(other.change(&two, PermitChange::SetLimit(3)), limit(1, 3));
     eventually("waiters are woken", prompt(), || wakes.count() > before);
     assert_eq!(free_of(&direct, &two), (2, 3));
 }

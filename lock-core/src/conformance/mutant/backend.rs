@@ -4,8 +4,8 @@ use super::mutation::Mutation;
 use super::store::{Held, MutantState, MutantStore, MutantWatch, Watcher};
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, KeptLock,
-    LockInfo, NodeId, Readers, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport,
-    Tokens, Tombstone, Wake, Watch,
+    LockInfo, NodeId, PermitChange, PermitOutcome, Readers, Release, ReleaseOptions, Renewal,
+    RenewalRequest, ReplicaSupport, Tokens, Tombstone, Wake, Watch,
 };
 use crate::clock::{Clock, Moment, Signal};
 use crate::conformance::scale::ms;
@@ -413,8 +413,13 @@ impl Backend for MutantBackend {
         Ok(holder.filter(|holder| owner.matches(&holder.owner)))
     }
 
-    fn set_permits(&self, name: &LockName, _by: Moment) -> Result<Option<u32>, Failure> {
-        Ok(self.set_limit(name))
+    fn change_permits(
+        &self,
+        name: &LockName,
+        change: PermitChange,
+        _by: Moment,
+    ) -> Result<PermitOutcome, Failure> {
+        self.change(name, change)
     }
 
     fn force_release(&self, name: &LockName, _by: Moment) -> Result<bool, Failure> {

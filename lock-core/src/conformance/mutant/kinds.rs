@@ -4,13 +4,14 @@ use super::backend::MutantBackend;
 use super::mutation::Mutation;
 use super::store::{Kinds, MutantState};
 use crate::backend::{
-    AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Permits, Readers,
-    Release, ReleaseOptions, Renewal, Tombstone, WAITER_PRESENCE,
+    AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, PermitChange,
+    PermitOutcome, Permits, Readers, Release, ReleaseOptions, Renewal, Tombstone, WAITER_PRESENCE,
 };
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::name::{LockKind, LockName};
 use crate::owner::{OwnerId, OwnerText};
+use crate::permit::PermitId;
 use crate::token::{FencingToken, TokenRange};
 
 const SEMAPHORE: &str = "a semaphore has this name, or a lock";
@@ -99,6 +100,11 @@ impl MutantBackend {
                 let stored = *kinds.limit.get_or_insert(named);
                 let limit = if self.has(Mutation::LimitOfEachClient) { named } else { stored };
                 let taken: u32 = kinds.shares.iter().map(|(_, _, count)| count).sum();
+                let count = match count {
+                    0 if self.has(Mutation::DrainTakesOne) => 1,
+                    0 => limit.saturating_sub(taken).max(1),
+                    count => count,
+                };
                 let is_full = taken + count > limit && !self.has(Mutation::LimitIgnored);
                 let is_next = kinds.waiters.first().is_none_or(|(first, _)| *first == owner);
                 let is_queued = name.kind().is_queued();
@@ -113,7 +119,9 @@ impl MutantBackend {
                 if !is_repeated {
                     kinds.shares.push((owner, until, count));
                 }
-                return Ok(Answer::Granted(Grant::new(None).limit(limit)));
+                let own = kinds.shares.iter().find(|(holder, ..)| *holder == owner);
+                let count = own.map_or(count, |(_, _, count)| *count);
+                return Ok(Answer::Granted(Grant::new(None).limit(limit).count(count)));
             }
             if kinds.limit.is_some() {
                 self.foreign()?;
@@ -150,8 +158,9 @@ impl MutantBackend {
         let kinds = self.kinds_of(state, &self.key(&acquisition.name), now);
         let until = now + acquisition.lease.duration();
         let mut renewal = Renewal::Gone;
-        for (owner, end, _) in &mut kinds.shares {
-            if *owner == acquisition.owner {
+        for (owner, end, taken) in &mut kinds.shares {
+            let is_whole = wanted(acquisition.name.kind()) <= *taken;
+            if *owner == acquisition.owner && is_whole {
                 renewal = Renewal::Extended;
             }
             if all || *owner == acquisition.owner {
@@ -250,13 +259,66 @@ impl MutantBackend {
         })
     }
 
-    pub(super) fn set_limit(&self, name: &LockName) -> Option<u32> {
-        let (limit, _) = name.kind().permits()?;
+    pub(super) fn change(
+        &self,
+        name: &LockName,
+        change: PermitChange,
+    ) -> Result<PermitOutcome, Failure> {
+        let Some((named, _)) = name.kind().permits() else {
+            return Err(Failure::NotSent(Error::misuse("only a semaphore has permits")));
+        };
         let key = self.key(name);
-        let before = self.with(|state, now| self.kinds_of(state, &key, now).limit.replace(limit));
+        let outcome = self.with(|state, now| {
+            let kinds = self.kinds_of(state, &key, now);
+            let before = kinds.limit;
+            let limit = match change {
+                PermitChange::SetLimit(limit) => limit,
+                PermitChange::AddLimit(more) if self.has(Mutation::AddedLimitIsSet) => {
+                    more.unsigned_abs()
+                }
+                PermitChange::AddLimit(more) => {
+                    let before = before.unwrap_or(named).into();
+                    PermitChange::added(before, more).map_err(Failure::Refused)?
+                }
+                PermitChange::Release(id) => return Ok(self.release_one(kinds, id)),
+                PermitChange::Extend(id, lease) => {
+                    let until = now + lease.duration();
+                    return Ok(self.extend_one(kinds, id, until));
+                }
+            };
+            kinds.limit = Some(limit);
+            Ok(PermitOutcome::Limit { before, now: limit })
+        });
         self.wake(&key);
-        before
+        outcome
     }
+
+    /// Of permits that were taken at once, one is counted for another.
+    fn release_one(&self, kinds: &mut Kinds, id: PermitId) -> PermitOutcome {
+        let at = kinds.shares.iter().position(|(owner, ..)| id.number_of(*owner).is_some());
+        let Some(at) = at else { return PermitOutcome::NotTaken };
+        if !self.has(Mutation::PermitOfIdIsKept) {
+            kinds.shares[at].2 -= 1;
+            kinds.shares.retain(|(_, _, count)| *count > 0);
+        }
+        PermitOutcome::Changed
+    }
+
+    fn extend_one(&self, kinds: &mut Kinds, id: PermitId, until: Moment) -> PermitOutcome {
+        let is_it = |(owner, ..): &&mut (OwnerId, Moment, u32)| id.number_of(*owner).is_some();
+        let Some((_, end, _)) = kinds.shares.iter_mut().find(is_it) else {
+            return PermitOutcome::NotTaken;
+        };
+        if !self.has(Mutation::PermitOfIdIsNotExtended) {
+            *end = until.max(*end);
+        }
+        PermitOutcome::Changed
+    }
+}
+
+/// How many permits an acquisition has; one share of another kind.
+fn wanted(kind: LockKind) -> u32 {
+    kind.permits().map_or(1, |(_, count)| count)
 }
 
 fn info((owner, until, count): &(OwnerId, Moment, u32), now: Moment) -> HolderInfo {

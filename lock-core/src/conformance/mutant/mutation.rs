@@ -169,6 +169,14 @@ mutations! {
         PermitsNeverExpire,
         /// Takes more permits for a repeated attempt.
         PermitResendCounts,
+        /// Takes a change of the limit for the limit.
+        AddedLimitIsSet,
+        /// Reports the release of a permit by its identity, and keeps it.
+        PermitOfIdIsKept,
+        /// Reports the extension of a permit by its identity, and does not extend it.
+        PermitOfIdIsNotExtended,
+        /// Takes one permit where all that are free are asked for.
+        DrainTakesOne,
         /// Counts by the limit that each client names.
         LimitOfEachClient,
         /// Reports a forced release of shares, and keeps them.

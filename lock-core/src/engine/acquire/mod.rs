@@ -264,6 +264,11 @@ impl Wait<'_> {
         let (engine, lock) = (self.engine, self.lock);
         let Plan { lease, time, .. } = *self.plan;
         let grant_limit = grant.limit;
+        let kind = lock.name.kind();
+        let name = match (kind.permits(), grant.count) {
+            (Some((_, 0)), Some(count)) => lock.name.of_kind(kind.of_count(count)),
+            _ => lock.name.clone(),
+        };
         let renewal = match lease {
             // Where renewals are numbered, they are to last for as long as they can.
             Lease::Watched { renewals: Some(count), .. } => {
@@ -295,7 +300,7 @@ impl Wait<'_> {
         let replication = self.plan.replication;
         let lead = engine.replica_lead(&lock.name, time, replication);
         let acquisition = Arc::new(Acquisition::new(AcquisitionInit {
-            name: lock.name.clone(),
+            name,
             owner: self.owner,
             holder,
             tokens,

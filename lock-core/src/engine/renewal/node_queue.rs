@@ -143,7 +143,13 @@ impl NodeQueue {
 impl Work {
     fn take_batch(&mut self, worker: WorkerId, now: Moment) -> Vec<RenewalJob> {
         self.spares.sends(worker, now);
-        let count = self.renewals.len().min(RENEW_BATCH);
-        self.renewals.drain(..count).collect()
+        let weight = |job: &RenewalJob| job.acquisition.name.kind().renewal_weight();
+        let mut room = RENEW_BATCH.saturating_sub(self.renewals.front().map_or(0, weight));
+        let fits = |job: &&RenewalJob| {
+            let left = room.checked_sub(weight(job));
+            left.inspect(|left| room = *left).is_some()
+        };
+        let others = self.renewals.iter().skip(1).take_while(fits).count();
+        self.renewals.drain(..self.renewals.len().min(1 + others)).collect()
     }
 }

@@ -750,3 +750,34 @@ fn thread_in_line_for_many_permits_keeps_back_none_for_one() {
     many.join().unwrap();
     assert!(line.held.unwrap().unlock().unwrap_err().is_lost());
 }
+
+#[test]
+fn drained_permits_are_renewed_and_released_by_their_number() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let semaphore = client.semaphore("s", 5).unwrap();
+    let one = semaphore.acquire().unwrap();
+    let drained = semaphore.drain().unwrap().unwrap();
+    assert_eq!(drained.permit_ids().len(), 4);
+    assert!(semaphore.drain().unwrap().is_none());
+    advance(&client, &clock, 100 * SECOND);
+    assert!(drained.is_valid() && one.is_valid());
+    drained.unlock().unwrap();
+    let free = || semaphore.inspect().unwrap().permits.unwrap().free;
+    assert_eq!(free(), 4);
+    // One of them is taken away: the others are free as soon as that is known.
+    let drained = semaphore.drain().unwrap().unwrap();
+    assert!(semaphore.release_permit(drained.permit_ids()[3]).unwrap());
+    assert!(drained.verify().unwrap_err().is_lost());
+    eventually("the others are free", || free() == 4);
+    // Nor does a lost reply keep any.
+    store.fail_next("acquire", Fault::Swallowed);
+    let drained = semaphore.drain().unwrap().unwrap();
+    assert_eq!((drained.permit_ids().len(), free()), (4, 0));
+    drained.unlock().unwrap();
+    assert_eq!(free(), 4);
+    store.cut("acquire", Fault::Swallowed);
+    assert!(semaphore.drain().unwrap_err().is_unavailable());
+    store.mend();
+    eventually("what it may have taken comes back", || free() == 4);
+}

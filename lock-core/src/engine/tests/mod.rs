@@ -2,8 +2,8 @@
 
 use crate::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, HolderInfo, LockInfo, NodeId,
-    OnReleased, Release, ReleaseOptions, Renewal, RenewalRequest, ReplicaSupport, Wake, Waking,
-    Watch,
+    OnReleased, PermitChange, PermitOutcome, Release, ReleaseOptions, Renewal, RenewalRequest,
+    ReplicaSupport, Wake, Waking, Watch,
 };
 use crate::error::ErrorKind;
 use crate::{

@@ -336,8 +336,13 @@ impl Backend for Recorded {
         self.read();
         self.asked("inspect", by, || self.store.verify(acquisition, by))
     }
-    fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
-        self.asked("set_permits", by, || self.store.set_permits(name, by))
+    fn change_permits(
+        &self,
+        name: &LockName,
+        change: PermitChange,
+        by: Moment,
+    ) -> Result<PermitOutcome, Failure> {
+        self.asked("change_permits", by, || self.store.change_permits(name, change, by))
     }
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         self.store.force_release(name, by)

@@ -506,3 +506,17 @@ fn first_renewal_comes_early_where_the_store_reports_changes() {
     eventually("and when it would have been", || store.count("renew") == 2);
     assert!(guard.is_valid());
 }
+
+#[test]
+fn renewals_of_many_permits_count_as_many_in_a_batch() {
+    let (store, clock) = Recorded::new();
+    let client = store.client();
+    let semaphore = client.semaphore("s", 10_000).unwrap();
+    let many: Vec<_> = (0..5).map(|_| semaphore.acquire_many(1_000).unwrap()).collect();
+    let few: Vec<_> = (0..20).map(|_| semaphore.acquire_many(100).unwrap()).collect();
+    advance(&client, &clock, 11 * SECOND);
+    // A call for each thousand, and not one for all.
+    let batches = store.count("renew");
+    assert!((7..=11).contains(&batches), "{batches} batches");
+    assert!(many.iter().chain(&few).all(|guard| guard.remaining() > 25 * SECOND));
+}

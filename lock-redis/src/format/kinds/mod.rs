@@ -29,7 +29,8 @@ use super::script_call::ScriptCall;
 use crate::connection::{ConnectionLike, Text};
 use crate::lua::Script;
 use lock_core::backend::{
-    AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, ReleaseOptions,
+    AcquisitionId, Answer, Attempt, Failure, HolderInfo, LockInfo, PermitChange, PermitOutcome,
+    ReleaseOptions,
 };
 use lock_core::{Error, LockKind, LockName, Moment, OwnerId};
 use std::fmt;
@@ -111,15 +112,15 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
     /// What ends all holds. The reply is that of `force.lua`.
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall;
 
-    /// Sets the limit of a semaphore: see
-    /// [`Backend::set_permits`](lock_core::Backend::set_permits).
-    fn set_permits(
+    /// Changes a semaphore: see [`Backend::change_permits`](lock_core::Backend::change_permits).
+    fn change_permits(
         &self,
         _format: &OwnedFormat,
         _link: &mut dyn ConnectionLike,
         _name: &LockName,
+        _change: PermitChange,
         _by: Moment,
-    ) -> Result<Option<u32>, Failure> {
+    ) -> Result<PermitOutcome, Failure> {
         Err(no_semaphore())
     }
 }

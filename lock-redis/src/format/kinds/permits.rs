@@ -13,15 +13,19 @@ use crate::format::{OwnedFormat, busy_from_pttl, remaining, unexpected};
 use crate::keys;
 use crate::lua::Script;
 use lock_core::backend::{
-    AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Permits, ReleaseOptions,
+    AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, PermitChange,
+    PermitOutcome, Permits, ReleaseOptions,
 };
-use lock_core::{Error, LockName, Moment, OwnerId, OwnerText};
+use lock_core::{Error, ErrorKind, LockName, Moment, OwnerId, OwnerText, PermitId, Semaphore};
 use std::slice;
 use std::time::Duration;
 
 /// The most permits of one acquisition: a script that takes, renews or frees so many occupies the
 /// server for a millisecond.
 pub(crate) const MOST_AT_ONCE: u32 = 1_000;
+
+/// The number that stands for all that are free.
+const ALL_FREE: u32 = 0;
 
 const CHANNEL: &str = "redisson_sc";
 
@@ -52,6 +56,24 @@ static RELEASE: Script = script!(
     42, "release_permits":
     "permits/counted", "permits/ids", "tell", "permits/offer", "permits/release"
 );
+static DRAIN: Script = script!(
+    61, "acquire_permits":
+    "permits/now", "permits/counted", "permits/ids", "tell", "permits/offer", "permits/unordered",
+    "permits/drain", "permits/acquire"
+);
+static DRAIN_FAIR: Script = script!(
+    62, "acquire_permits":
+    "timestamp", "permits/now", "permits/counted", "permits/ids", "tell", "permits/offer",
+    "fair/queue", "fair/enter", "fair/permits", "fair/turn", "permits/drain", "permits/acquire"
+)
+.with_names_beside(names_beside_fair);
+static RELEASE_ONE: Script = script!(
+    59, "release_permit":
+    "timestamp", "permits/now", "permits/counted", "tell", "permits/offer", "fair/queue",
+    "fair/offer", "permits/release_one"
+);
+static RENEW_ONE: Script =
+    script!(60, "renew_permits": "permits/now", "permits/one", "permits/renew");
 static RENEW: Script = script!(43, "renew_permits": "permits/now", "permits/ids", "permits/renew");
 static INSPECT: Script = script!(
     44, "inspect_permits":
@@ -59,7 +81,7 @@ static INSPECT: Script = script!(
 );
 static FORCE: Script = script!(
     45, "force_permits":
-    "timestamp", "permits/counted", "tell", "permits/offer", "fair/queue", "fair/offer",
+    "timestamp", "permits/counted", "tell", "permits/offer", "fair/queue", "fair/offer", "unlink",
     "permits/force"
 );
 static SET: Script = script!(
@@ -67,25 +89,18 @@ static SET: Script = script!(
     "timestamp", "permits/counted", "tell", "permits/offer", "fair/queue", "fair/offer",
     "permits/limit"
 );
-static SCRIPTS: [&Script; 6] = [&ACQUIRE, &RELEASE, &RENEW, &INSPECT, &FORCE, &SET];
-static FAIR_SCRIPTS: [&Script; 2] = [&ACQUIRE_FAIR, &RELEASE_FAIR];
+static SCRIPTS: [&Script; 9] =
+    [&ACQUIRE, &RELEASE, &RENEW, &INSPECT, &FORCE, &SET, &RELEASE_ONE, &RENEW_ONE, &DRAIN];
+static FAIR_SCRIPTS: [&Script; 3] = [&ACQUIRE_FAIR, &RELEASE_FAIR, &DRAIN_FAIR];
 
-/// What all permits of an acquisition begin with: the client's UUID, the last five bytes changed by
-/// the number of the owner. Behind it stands the number of the permit.
-fn beginning(owner: OwnerId) -> [u8; 13] {
-    let mut id = [0; 13];
-    id.copy_from_slice(&owner.client().as_bytes()[..13]);
-    let number = owner.number().to_be_bytes();
-    for (byte, of_number) in id[8..].iter_mut().zip(&number[3..]) {
-        *byte ^= of_number;
-    }
-    id
+/// What all permits of an acquisition begin with.
+fn beginning(owner: OwnerId) -> Vec<u8> {
+    PermitId::new(owner, 0).as_bytes()[..PermitId::COMMON_BYTES].to_vec()
 }
 
 /// The owner of so many permits as it is shown: by the last of them.
 pub(super) fn shown_owner(owner: OwnerId, count: u32) -> String {
-    let last = count.saturating_sub(1).to_be_bytes();
-    hex(&[&beginning(owner)[..], &last[1..]].concat())
+    PermitId::new(owner, count.saturating_sub(1)).to_string()
 }
 
 /// How many permits there are in all, and how many an acquisition takes.
@@ -142,9 +157,13 @@ impl PermitFormat {
         [self.channel(key).into_bytes(), format.publish().to_vec()]
     }
 
-    /// The owner's part of its permits, and how many it has.
+    /// The owner's part of its permits, and how many it has, or has at most.
     fn named(name: &LockName, owner: OwnerId) -> [Vec<u8>; 2] {
-        [beginning(owner).to_vec(), number(numbers(name).1.into())]
+        let count = match numbers(name).1 {
+            ALL_FREE => MOST_AT_ONCE,
+            count => count,
+        };
+        [beginning(owner), number(count.into())]
     }
 }
 
@@ -209,11 +228,13 @@ impl KindFormat for PermitFormat {
         arguments.extend([number(attempt.lease.as_millis()), number(limit.into())]);
         arguments.extend(self.told(format, &keys[0]));
         let presence = if attempt.waits { attempt.presence } else { Duration::ZERO };
-        let scripts = [&ACQUIRE, &ACQUIRE_FAIR];
+        let scripts =
+            if count == ALL_FREE { [&DRAIN, &DRAIN_FAIR] } else { [&ACQUIRE, &ACQUIRE_FAIR] };
         let call = self.call(scripts, keys, arguments, Some(presence), attempt.owner);
         match call.run(link, by)?.as_array() {
-            Some([Reply::Int(1), Reply::Int(limit)]) => {
-                Ok(Answer::Granted(Grant::new(None).limit(at_least_none(*limit))))
+            Some([Reply::Int(1), Reply::Int(limit), Reply::Int(count)]) => {
+                let grant = Grant::new(None).limit(at_least_none(*limit));
+                Ok(Answer::Granted(grant.count(at_least_none(*count))))
             }
             Some([Reply::Int(0), Reply::Int(left)]) => Ok(busy_from_pttl(*left)),
             _ => Err(unexpected(link, call.script)),
@@ -306,23 +327,69 @@ impl KindFormat for PermitFormat {
         ScriptCall { script: &FORCE, keys, arguments }
     }
 
-    fn set_permits(
+    fn change_permits(
         &self,
         format: &OwnedFormat,
         link: &mut dyn ConnectionLike,
         name: &LockName,
+        change: PermitChange,
         by: Moment,
-    ) -> Result<Option<u32>, Failure> {
+    ) -> Result<PermitOutcome, Failure> {
         let keys = self.keys_and_queue(format, name);
-        let mut arguments = vec![number(numbers(name).0.into())];
-        arguments.extend(self.told(format, &keys[0]));
+        let told = self.told(format, &keys[0]);
+        let named = numbers(name).0;
+        let (limit, more) = match change {
+            PermitChange::SetLimit(limit) => (limit, None),
+            PermitChange::AddLimit(more) => (named, Some(more)),
+            PermitChange::Release(id) => {
+                let arguments = [vec![id.as_bytes().to_vec()], told.to_vec()].concat();
+                let call = ScriptCall { script: &RELEASE_ONE, keys, arguments };
+                return outcome_of_one(&call, link, by);
+            }
+            PermitChange::Extend(id, lease) => {
+                let lease = number(lease.as_millis());
+                let arguments = vec![id.as_bytes().to_vec(), number(1), lease];
+                let call = ScriptCall { script: &RENEW_ONE, keys: keys[1..2].to_vec(), arguments };
+                return outcome_of_one(&call, link, by);
+            }
+            other => return Err(unknown_change(other)),
+        };
+        let mut arguments = vec![number(limit.into())];
+        arguments.extend(told);
+        arguments.extend(more.iter().map(|more| more.to_string().into_bytes()));
+        arguments.extend(more.map(|_| number(Semaphore::MAX_LIMIT.into())));
         let call = ScriptCall { script: &SET, keys, arguments };
-        match call.run(link, by)? {
-            Reply::Int(before) => Ok(Some(at_least_none(before))),
-            Reply::Nil => Ok(None),
-            _ => Err(unexpected(link, &SET)),
+        let reply = call.run(link, by)?;
+        let (now, before) = match reply.as_array() {
+            Some([Reply::Int(now)]) => (*now, None),
+            Some([Reply::Int(now), Reply::Int(before)]) => (*now, Some(*before)),
+            _ => return Err(unexpected(link, &SET)),
+        };
+        if let Some(more) = more.filter(|_| now == 0) {
+            let before = before.unwrap_or(named.into());
+            let refused = PermitChange::added(before, more).err();
+            return Err(refused.map_or_else(|| unexpected(link, &SET), Failure::Refused));
         }
+        Ok(PermitOutcome::Limit { before: before.map(at_least_none), now: at_least_none(now) })
     }
+}
+
+/// The outcome of a script about one permit, whose reply is 0 if it is not taken.
+fn outcome_of_one(
+    call: &ScriptCall,
+    link: &mut dyn ConnectionLike,
+    by: Moment,
+) -> Result<PermitOutcome, Failure> {
+    match call.run(link, by)? {
+        Reply::Int(0) => Ok(PermitOutcome::NotTaken),
+        Reply::Int(_) | Reply::Array(_) => Ok(PermitOutcome::Changed),
+        _ => Err(unexpected(link, call.script)),
+    }
+}
+
+fn unknown_change(change: PermitChange) -> Failure {
+    let why = format!("this store does not know how to do {change:?}");
+    Failure::NotSent(Error::new(ErrorKind::Unsupported, why))
 }
 
 /// A permit as Redisson shows it.
@@ -333,18 +400,6 @@ fn hex(id: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lock_core::ClientId;
-    use std::collections::HashSet;
-
-    #[test]
-    fn permits_of_different_owners_begin_differently() {
-        let (one, other) = (ClientId::random(), ClientId::random());
-        let numbers = [0, 1, 255, 256, (1 << 40) - 1, 1 << 39];
-        let owners = [one, other].map(|client| numbers.map(|it| OwnerId::new(client, it)));
-        let all: HashSet<_> = owners.as_flattened().iter().map(|it| beginning(*it)).collect();
-        assert_eq!(all.len(), 2 * numbers.len());
-        assert_eq!(beginning(owners[0][1]), beginning(OwnerId::new(one, 1)), "and are made again");
-    }
 
     #[test]
     fn permit_is_shown_as_redisson_shows_it() {

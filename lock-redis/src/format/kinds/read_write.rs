@@ -82,7 +82,7 @@ static RELEASE_WRITE: Script = script!(
 static PURGE: Script = script!(36, "purge": "tell", "read_write/settle", "read_write/purge");
 static FORCE: Script = script!(
     37, "force":
-    "redisson/holder", "tell", "read_write/force", "force", "read_write/free_all"
+    "redisson/holder", "tell", "unlink", "read_write/force", "force", "read_write/free_all"
 );
 static INSPECT: Script = script!(
     38, "inspect_rw":

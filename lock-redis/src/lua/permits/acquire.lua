@@ -11,8 +11,8 @@
 -- ARGV[5] channel
 -- ARGV[6] the command that publishes
 --
--- Returns {1, limit} granted; {0, left} too few are free, and in so many milliseconds the first
--- that is taken expires (-1: never, -2: none is taken), or this owner is closed (-2).
+-- Returns {1, limit, how many} granted; {0, left} too few are free, and in so many milliseconds the
+-- first that is taken expires (-1: never, -2: none is taken), or this owner is closed (-2).
 --
 -- Atomic because two owners must never both take the last permit, one that has expired must be free
 -- for one of them only, and a late copy of a request must see the tombstone before it takes any.
@@ -60,9 +60,9 @@ end
 -- Written also where none is missing: since 7.2 WAIT looks only at what its own connection wrote,
 -- and without a write says that all replicas have it.
 free = redis.call('INCRBY', KEYS[1], 0 - missing) -- and not "-0"
-local words = {}
+local words, expiry = {}, string.format('%.0f', now + ARGV[3])
 for i = 1, #all do
-  words[2 * i - 1], words[2 * i] = now + ARGV[3], all[i]
+  words[2 * i - 1], words[2 * i] = expiry, all[i]
 end
 local added = redis.pcall('ZADD', KEYS[2], 'GT', unpack(words))
 if type(added) == 'table' then
@@ -74,4 +74,4 @@ if over > 0 then
   offer(ARGV[6], ARGV[5], free)
 end
 let_next_in(free)
-return {1, free + taken + missing}
+return {1, free + taken + missing, #all}

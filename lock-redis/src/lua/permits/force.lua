@@ -14,7 +14,7 @@ if type(free) == 'table' then
   return free
 end
 -- Also if there is none: a replica, whose master may have some, refuses to.
-redis.call('DEL', KEYS[2])
+unlink(KEYS[2])
 if taken == 0 then
   return 0
 end

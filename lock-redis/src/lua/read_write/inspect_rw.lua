@@ -9,7 +9,7 @@
 --
 -- Atomic because the holders and the time left must be of one moment. Changes nothing.
 
-local found = holder(KEYS[1], true)
+local found = holder(KEYS[1], 10)
 if found.err then
   return found
 end

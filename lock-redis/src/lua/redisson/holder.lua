@@ -1,8 +1,8 @@
 -- Owner and hold count of the first that has it, and the mode of a read-write lock; nothing if it
 -- is free. A lock is one field, `UUID:number` with a count; a read-write lock of Redisson's has
 -- `mode` besides, and a field for each holder. Of more holders than can be looked at none is named:
--- the owner is an empty text, but only for a script that `takes_many`, which must not delete them
--- by that alone. Of anything else an error is returned.
+-- the owner is an empty text, but only for a script that `takes_many`, perhaps from a number on,
+-- which must not delete them by that alone. Of anything else an error is returned.
 --
 -- A hash of something else may be large: first its size is asked for, then its fields, and values
 -- only of a lock's fields.
@@ -38,7 +38,7 @@ local function holder(key, takes_many)
     return {}
   end
   local is_read_write = size > 1 and redis.call('HEXISTS', key, 'mode') == 1
-  if is_read_write and size > MOST and takes_many then
+  if is_read_write and takes_many and size > (tonumber(takes_many) or MOST) then
     local mode = redis.call('HMGET', key, 'mode')[1]
     if mode == 'read' or mode == 'write' then
       return {'', '1', mode}

@@ -81,7 +81,7 @@ fn words(command: &str, name: &str) -> Option<Vec<String>> {
             &[]
         }
         "del" | "exists" | "get" | "getex" | "hkeys" | "hlen" | "incr" | "pttl" | "ssubscribe"
-        | "strlen" | "subscribe" | "type" | "zcard" => &[name],
+        | "strlen" | "subscribe" | "type" | "unlink" | "zcard" => &[name],
         "zadd" | "zcount" | "zrange" | "zrangebyscore" | "zremrangebyrank" | "zrevrange" => {
             &[name, "0", "0"]
         }

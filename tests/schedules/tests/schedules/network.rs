@@ -4,8 +4,8 @@ use crate::explore::trace;
 use crate::world::Virtual;
 use distlock_schedules::backend::{
     Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, Grant, HolderInfo, LockInfo,
-    NextOwner, NodeId, OnReleased, Release, ReleaseOptions, Renewal, RenewalRequest,
-    ReplicaSupport, Wake, Watch,
+    NextOwner, NodeId, OnReleased, PermitChange, PermitOutcome, Release, ReleaseOptions, Renewal,
+    RenewalRequest, ReplicaSupport, Wake, Watch,
 };
 use distlock_schedules::{
     Clock, Error, FencingToken, InsufficientReplicas, LockName, MemoryBackend, Moment, OwnerText,
@@ -391,8 +391,13 @@ impl Backend for Network {
         self.send("verify", by, || self.store.verify(acquisition, by), || ())?
     }
 
-    fn set_permits(&self, name: &LockName, by: Moment) -> Result<Option<u32>, Failure> {
-        self.send("set_permits", by, || self.store.set_permits(name, by), || ())?
+    fn change_permits(
+        &self,
+        name: &LockName,
+        change: PermitChange,
+        by: Moment,
+    ) -> Result<PermitOutcome, Failure> {
+        self.send("change_permits", by, || self.store.change_permits(name, change, by), || ())?
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

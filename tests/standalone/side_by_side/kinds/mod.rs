@@ -6,12 +6,14 @@ mod read_write;
 
 use super::stores::Store;
 use super::{CASES, from_environment};
-use distlock::{Backend, Clock, LeaseTime, LockName, Moment, OwnerId, OwnerText, SystemClock};
+use distlock::{
+    Backend, Clock, LeaseTime, LockName, Moment, OwnerId, OwnerText, PermitId, SystemClock,
+};
 use distlock_tests::time::{Stopwatch, eventually, scaled};
 use lock_core::LockKind;
 use lock_core::backend::{
-    AcquisitionId, Answer, Attempt, Failure, KeptLock, LockInfo, NextOwner, NodeId, Receipt,
-    Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
+    AcquisitionId, Answer, Attempt, Failure, KeptLock, LockInfo, NextOwner, NodeId, PermitChange,
+    Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
 };
 use lock_core::conformance::violated;
 use parking_lot::Mutex;
@@ -50,13 +52,44 @@ struct Scenario {
 
 #[derive(Clone, Copy, Debug)]
 enum Request {
-    Acquire { owner: u64, kind: LockKind, lease: usize, beside: Option<u64>, waits: bool },
-    Renew { owner: u64, kind: LockKind, lease: usize },
-    Release { owner: u64, kind: LockKind, closes: bool, keeps: bool },
-    Verify { owner: u64, kind: LockKind },
+    Acquire {
+        owner: u64,
+        kind: LockKind,
+        lease: usize,
+        beside: Option<u64>,
+        waits: bool,
+    },
+    Renew {
+        owner: u64,
+        kind: LockKind,
+        lease: usize,
+    },
+    Release {
+        owner: u64,
+        kind: LockKind,
+        closes: bool,
+        keeps: bool,
+    },
+    Verify {
+        owner: u64,
+        kind: LockKind,
+    },
     Inspect(LockKind),
     Force(LockKind),
     SetPermits(u32),
+    AddPermits(i32),
+    /// The permit of this number of this owner.
+    ReleaseOne {
+        owner: u64,
+        kind: LockKind,
+        number: u32,
+    },
+    ExtendOne {
+        owner: u64,
+        kind: LockKind,
+        number: u32,
+        lease: usize,
+    },
     Pass,
 }
 
@@ -171,7 +204,8 @@ impl Side {
                 match self.backend.acquire(&attempt, by)? {
                     Answer::Granted(grant) => {
                         let limit = grant.limit.map_or(String::new(), |it| format!(" of {it}"));
-                        format!("granted{limit}, token: {}", grant.tokens.is_some())
+                        let count = grant.count.map_or(String::new(), |it| format!(" {it}"));
+                        format!("granted{count}{limit}, token: {}", grant.tokens.is_some())
                     }
                     Answer::Busy(left)
                         if matches!(kind, LockKind::Fair | LockKind::Permits { .. }) =>
@@ -217,15 +251,26 @@ impl Side {
                 let forced = self.backend.force_release(&self.name.of_kind(kind), by)?;
                 format!("was held: {forced}")
             }
-            Request::SetPermits(limit) => {
-                let name = self.name.of_kind(LockKind::Permits { limit, count: 1 });
-                format!("before: {:?}", self.backend.set_permits(&name, by)?)
+            Request::SetPermits(limit) => self.change(PermitChange::SetLimit(limit), by)?,
+            Request::AddPermits(more) => self.change(PermitChange::AddLimit(more), by)?,
+            Request::ReleaseOne { owner, kind, number } => {
+                let id = PermitId::new(self.owner(owner, kind), number);
+                self.change(PermitChange::Release(id), by)?
+            }
+            Request::ExtendOne { owner, kind, number, lease } => {
+                let id = PermitId::new(self.owner(owner, kind), number);
+                self.change(PermitChange::Extend(id, self.lease(lease)), by)?
             }
             Request::Pass => {
                 self.store.advance(self.scenario.step);
                 String::new()
             }
         })
+    }
+
+    fn change(&self, change: PermitChange, by: Moment) -> Result<String, Failure> {
+        let name = self.name.of_kind(LockKind::Permits { limit: 4, count: 1 });
+        Ok(format!("{:?}", self.backend.change_permits(&name, change, by)?))
     }
 
     fn inspected(&self, kind: LockKind, info: &LockInfo) -> String {

@@ -12,14 +12,21 @@ static PERMITS: Scenario = Scenario {
     random,
     may_differ,
     expected: &[
-        "Acquire -> granted of 5",
-        "Acquire -> granted of 7",
+        "Acquire -> granted 1 of 5",
+        "Acquire -> granted 3 of 7",
+        "Acquire -> granted 4 of",
         "Acquire -> busy",
         "Acquire -> refused",
         "Renew -> Gone",
         "Release -> gone",
         "Force -> was held: true",
-        "SetPermits -> before: None",
+        "SetPermits -> Limit { before: None",
+        "AddPermits -> Limit { before: Some",
+        "AddPermits -> refused",
+        "ReleaseOne -> Changed",
+        "ReleaseOne -> NotTaken",
+        "ExtendOne -> Changed",
+        "ExtendOne -> NotTaken",
     ],
 };
 
@@ -38,8 +45,19 @@ fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
     };
     let lease = random.usize(0..4);
     match random.u8(0..100) {
-        0..=39 => Request::Acquire { owner, kind, lease, beside: None, waits: true },
-        40..=54 => Request::Renew { owner, kind: permits(owner), lease },
+        0..=33 => Request::Acquire { owner, kind, lease, beside: None, waits: true },
+        34..=36 => {
+            // All that are free, by owners that ask for nothing else.
+            let kind = LockKind::Permits { limit: 5, count: 0 };
+            Request::Acquire { owner, kind, lease, beside: None, waits: true }
+        }
+        37 => Request::AddPermits(random.i32(-4..5)),
+        38..=39 => Request::ReleaseOne { owner, kind: permits(owner), number: random.u32(0..3) },
+        40..=42 => {
+            let number = random.u32(0..3);
+            Request::ExtendOne { owner, kind: permits(owner), number, lease }
+        }
+        43..=54 => Request::Renew { owner, kind: permits(owner), lease },
         55..=74 => {
             let closes = random.u8(0..12) == 0;
             Request::Release { owner, kind: permits(owner), closes, keeps: false }
