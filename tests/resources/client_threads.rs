@@ -1,6 +1,7 @@
 //! The threads and connections of a client end with it.
 
 use distlock::DistLock;
+use distlock_tests::hanging_file::HangingFile;
 use distlock_tests::own_process::{alone, own_threads};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
@@ -38,4 +39,43 @@ fn dropped_redis_client_leaves_no_thread_and_no_connection() {
         }
         assert_eq!(probe.command(&["PUBSUB", "CHANNELS"]).texts(), Vec::<String>::new());
     });
+}
+
+/// All that dials waits for the file: calls, renewals, the subscriber. The only thread that is left
+/// is the one that the system does not let go.
+#[test]
+fn client_with_a_hanging_password_file_leaves_the_hanging_thread_alone() {
+    alone(
+        "client_threads::client_with_a_hanging_password_file_leaves_the_hanging_thread_alone",
+        || {
+            let server = RedisServer::start();
+            let mut probe = server.probe();
+            probe.command(&["CONFIG", "SET", "requirepass", "s3cret"]);
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("password");
+            std::fs::write(&file, "s3cret\n").unwrap();
+            let limits = "watchdog=1500ms&command_timeout=300ms&connect_timeout=1h";
+            let url = format!("{}?password_file={}&{limits}", server.url_as(""), file.display());
+            let client = distlock::connect(&url).unwrap();
+            let held = client.mutex("held").unwrap().lock().unwrap();
+            let hangs = HangingFile::at(&file);
+            eventually("the watchdog renews", LONG, || {
+                own_threads().iter().any(|name| name.contains("renew"))
+            });
+            probe.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+            thread::scope(|scope| {
+                for name in ["held", "a", "b", "c"] {
+                    let lock = client.mutex(name).unwrap();
+                    scope.spawn(move || lock.try_lock_for(Duration::from_millis(700)).is_err());
+                }
+            });
+            eventually("the held lock is lost", LONG, || !held.is_valid());
+            drop((held, client));
+            eventually("only the one that reads is left", LONG, || {
+                own_threads() == ["distlock-task"]
+            });
+            drop(hangs);
+            eventually("it is gone, too", LONG, || own_threads().is_empty());
+        },
+    );
 }

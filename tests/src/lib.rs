@@ -18,6 +18,7 @@ pub mod cluster;
 pub mod contenders;
 pub mod distance;
 pub mod guards;
+pub mod hanging_file;
 pub mod lifeline;
 pub mod log;
 pub mod metrics;

@@ -3,9 +3,13 @@
 
 use crate::bench::{Bench, Counter, LONG, acquisition, lease, name, soon};
 use crate::peer::{Peer, hold, read_request};
+use distlock::DistLock;
 use distlock_tests::process::RedisServer;
+use distlock_tests::proxy::{Fault, Plan, Proxy};
+use distlock_tests::resp::{Kind, Request};
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, timed};
 use lock_core::backend::{Answer, Failure, Release, ReleaseOptions, Tokens, Wake, Watch};
+use lock_core::{Clock, SystemClock};
 use socket2::SockRef;
 use std::io::Write;
 use std::net::TcpStream;
@@ -86,6 +90,42 @@ fn handshake_steps_share_one_timeout() {
         let failure = timed(1_000, |_| attempt(&bench)).unwrap_err();
         assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
     }
+}
+
+/// The first reply of each connection comes later than a request may take.
+struct SlowToBegin;
+
+impl Plan for SlowToBegin {
+    fn fate(&self, request: &mut Request) -> Fault {
+        if request.is("CLIENT") { Fault::DelayReply(ms(400)) } else { Fault::Pass }
+    }
+}
+
+#[test]
+fn connection_that_takes_longer_than_a_request_is_made_once() {
+    let server = RedisServer::start();
+    let proxy = Proxy::new(server.port(), Arc::new(SlowToBegin));
+    let bench = Bench::new(&format!("{}?connect_timeout=1m", proxy.url()));
+    let mut calls = 0;
+    eventually("a later call finds the connection", LONG, || {
+        calls += 1;
+        let by = SystemClock.now() + Duration::from_millis(50);
+        let outcome = bench.backend.inspect(&name("a"), by);
+        outcome.inspect_err(|it| assert!(matches!(it, Failure::NotSent(_)), "{it:?}")).is_ok()
+    });
+    assert!(calls > 1);
+    assert_eq!(proxy.count(Kind::Other, Fault::DelayReply(Duration::ZERO)), 1);
+}
+
+#[test]
+fn lock_far_away_is_taken_where_connecting_takes_longer_than_a_request() {
+    let server = RedisServer::start();
+    let proxy = Proxy::new(server.port(), Arc::new(SlowToBegin));
+    let limits = "command_timeout=300ms&connect_timeout=1m";
+    let client = distlock::connect(&format!("{}?{limits}", proxy.url())).unwrap();
+    let lock = client.mutex("a").unwrap();
+    let guard = lock.try_lock_for(LONG).unwrap().expect("it is free");
+    guard.unlock().unwrap();
 }
 
 #[test]

@@ -7,6 +7,7 @@ use distlock_tests::process::RedisServer;
 use distlock_tests::time::{eventually, within};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -134,6 +135,28 @@ fn hanging_credentials_provider_is_bounded_by_the_timeout() {
     assert!(error.is_unavailable() && error.to_string().contains("none in time"), "{error}");
     drop(go);
     eventually("it is let in", LONG, || cycle(&client).is_ok());
+}
+
+#[test]
+#[ignore = "long: tests/run.sh --all"]
+fn credentials_provider_that_never_returns_is_asked_again() {
+    let server = RedisServer::start();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let (_never, gate) = std::sync::mpsc::channel::<()>();
+    let (gate, count) = (Mutex::new(gate), Arc::clone(&asked));
+    let hangs_at_first = move |_: &str| {
+        if count.fetch_add(1, Ordering::SeqCst) == 0 {
+            let _never = gate.lock().recv();
+        }
+        Ok(Credentials::new("SECRET").with_user("locker"))
+    };
+    let url = format!("{}?connect_timeout=200ms&command_timeout=200ms", server.url_as(""));
+    let config = Config::from_url(&url).unwrap().with_credentials(Arc::new(hangs_at_first));
+    let client = distlock::builder().config(config).connect().unwrap();
+    assert!(cycle(&client).is_err());
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    eventually("it is asked again", LONG, || cycle(&client).is_ok());
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
 }
 
 /// The server's certificate, its authority and ours are replaced by others, as they are before they

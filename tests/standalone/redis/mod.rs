@@ -12,6 +12,7 @@ mod formats;
 mod full_memory;
 mod full_scripts;
 mod handoff;
+mod hanging_files;
 mod joined;
 mod labels;
 mod one_store;

@@ -27,7 +27,6 @@ use pending_dial::PendingDial;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 /// Makes connections to one server. Dropping it ends the dials under way.
 #[derive(Debug)]
@@ -51,8 +50,8 @@ impl Dialer {
 
     /// To a test's listener, without a login.
     #[cfg(test)]
-    pub(crate) fn to(listener: &std::net::TcpListener, command: Duration) -> Self {
-        Self::new(Destination::of(listener, Duration::from_secs(5), command))
+    pub(crate) fn to(listener: &std::net::TcpListener, command: std::time::Duration) -> Self {
+        Self::new(Destination::of(listener, std::time::Duration::from_secs(5), command))
     }
 
     /// Makes a connection until `by`, and never takes longer than the connect timeout.

@@ -4,6 +4,7 @@ use super::*;
 use lock_core::{Clock, SystemClock};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(60);
