@@ -8,7 +8,7 @@ use distlock_tests::subjects::memory::MemorySubject;
 use distlock_tests::subjects::store::{Single, Store as RedisStore};
 use distlock_tests::time_of_day::TimeOfDay;
 use lock_core::conformance::{Mutant, Subject};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -79,6 +79,11 @@ impl Store {
 
     pub(super) fn mutant(mutant: Mutant) -> Self {
         Self { subject: Arc::new(mutant), clients: Arc::default(), server: None }
+    }
+
+    /// A raw connection to its server, if it has one.
+    pub(super) fn probe(&self) -> Option<MutexGuard<'_, Probe>> {
+        self.server.as_ref().map(|(_, probe)| probe.lock())
     }
 
     /// What a new client of this store is made in.

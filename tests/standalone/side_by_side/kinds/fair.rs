@@ -53,7 +53,13 @@ fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
 
 #[test]
 fn fair_locks_of_memory_and_redis_answer_alike() {
-    super::memory_and_redis_answer_alike(&FAIR);
+    super::memory_and_redis_answer_alike(&FAIR, super::CASES);
+}
+
+#[test]
+#[ignore = "long: tests/run.sh --all"]
+fn fair_locks_answer_alike_long() {
+    super::memory_and_redis_answer_alike(&FAIR, super::MANY);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Kinds of locks on two stores: the same random requests of backends, and the same answers.
 
 mod fair;
+mod invariants;
+mod joined;
 mod permits;
 mod read_write;
 
@@ -10,6 +12,7 @@ use distlock::{
     Backend, Clock, LeaseTime, LockName, Moment, OwnerId, OwnerText, PermitId, SystemClock,
 };
 use distlock_tests::time::{Stopwatch, eventually, scaled};
+use invariants::Invariants;
 use lock_core::LockKind;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, KeptLock, LockInfo, NextOwner, NodeId, PermitChange,
@@ -135,7 +138,16 @@ struct Side {
     time_passes: bool,
     scenario: &'static Scenario,
     named: Arc<Named>,
+    /// What the last request was granted.
+    granted: Mutex<Option<Granted>>,
     _watch: Watch,
+}
+
+/// A grant to an owner, with its token.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Granted {
+    owner: OwnerId,
+    token: u64,
 }
 
 impl Side {
@@ -153,7 +165,19 @@ impl Side {
         let queue = name.of_kind(LockKind::Fair);
         let watch = backend.watch(&queue, Arc::clone(&named) as Arc<dyn Wake>, by).unwrap();
         let (store, client) = (Arc::clone(store), context.client);
-        Self { store, backend, client, name, case, time_passes, scenario, named, _watch: watch }
+        let granted = Mutex::default();
+        Self {
+            store,
+            backend,
+            client,
+            name,
+            case,
+            time_passes,
+            scenario,
+            named,
+            granted,
+            _watch: watch,
+        }
     }
 
     /// Each kind of lock has owners of its own, as each wait has.
@@ -203,6 +227,9 @@ impl Side {
                     .waits(waits);
                 match self.backend.acquire(&attempt, by)? {
                     Answer::Granted(grant) => {
+                        let token = grant.tokens.map(|it| it.first().get());
+                        *self.granted.lock() =
+                            token.map(|token| Granted { owner: self.owner(owner, kind), token });
                         let limit = grant.limit.map_or(String::new(), |it| format!(" of {it}"));
                         let count = grant.count.map_or(String::new(), |it| format!(" {it}"));
                         format!("granted{count}{limit}, token: {}", grant.tokens.is_some())
@@ -295,65 +322,111 @@ impl Side {
 /// How a store is asked: as it is, or, to see the difference found, another way.
 type Asked = fn(Request) -> Request;
 
-/// Asks the first store as it is and the second as `asked` says. Returns the first difference, or
-/// else how often each answer was seen.
+/// How often each answer was seen.
+type Seen = BTreeMap<String, u64>;
+
+/// Asks the first store as it is and the second as `asked` says. Returns the first difference, with
+/// as few requests as lead to one, or else how often each answer was seen.
 fn compare(
     stores: &[Arc<Store>; 2],
     scenario: &'static Scenario,
     asked: Asked,
     seed: u64,
     cases: u64,
-) -> Result<BTreeMap<String, u64>, String> {
+) -> Result<Seen, String> {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut seen = BTreeMap::<String, u64>::new();
-    let by = SystemClock.now() + Duration::from_secs(3_600 * 24);
+    let mut seen = Seen::new();
+    // Every list of requests is for names of its own.
+    let mut number = cases;
     for case in 0..cases {
         let time_passes = case % 2 == 0;
-        let sides =
-            stores.each_ref().map(|store| Side::new(store, scenario, case, time_passes, by));
-        let (mut so_far, since) = (Vec::new(), Stopwatch::start());
-        for _ in 0..STEPS {
-            let request = (scenario.random)(&mut random, time_passes);
-            let answers = [sides[0].answer(request, by), sides[1].answer(asked(request), by)];
-            let [memory, other] = answers.each_ref().map(String::as_str);
-            so_far.push(format!("{request:?}: {memory}"));
-            if since.elapsed() > TOO_SLOW {
-                break;
-            }
-            let is_fine =
-                memory == other || (time_passes && (scenario.may_differ)(request, memory, other));
-            if !is_fine {
-                let so_far = so_far.join("\n");
-                return Err(format!("memory: {memory}\nother: {other}\ncase {case}:\n{so_far}"));
-            }
-            let what = format!("{request:?}");
-            let what = what.split([' ', '(']).next().unwrap_or_default();
-            *seen.entry(format!("{what} -> {memory}")).or_default() += 1;
-        }
-        let named = || sides.each_ref().map(|side| side.named.0.lock().clone());
-        let is_slow = since.elapsed() > TOO_SLOW;
-        if is_slow {
-            *seen.entry("cases that were cut short".to_owned()).or_default() += 1;
-        } else {
-            let (since, soon) = (Stopwatch::start(), scaled(SOON));
-            eventually("the messages arrive, or will not", SOON * 2, || {
-                named()[1].len() >= named()[0].len() || since.elapsed() > soon
-            });
-        }
-        let [memory, other] = named();
-        if !is_slow && memory != other {
-            let so_far = so_far.join("\n");
-            return Err(format!("next: {memory:?}\nother: {other:?}\ncase {case}:\n{so_far}"));
-        }
-        *seen.entry("named as the next one".to_owned()).or_default() += memory.len() as u64;
+        let requests: Vec<_> =
+            (0..STEPS).map(|_| (scenario.random)(&mut random, time_passes)).collect();
+        let run = |requests: &[Request], number: u64, seen: &mut Seen| {
+            let by = SystemClock.now() + Duration::from_secs(3_600 * 24);
+            let sides =
+                stores.each_ref().map(|store| Side::new(store, scenario, number, time_passes, by));
+            compare_sides(&sides, requests, asked, by, seen)
+        };
+        let Err(mut why) = run(&requests, case, &mut seen) else { continue };
+        let shortest = shorten(requests, |fewer| {
+            number += 1;
+            let found = run(fewer, number, &mut Seen::new());
+            found.map_err(|found| why = found).is_err()
+        });
+        return Err(format!("{why}\ncase {case}, {} requests:\n{shortest:#?}", shortest.len()));
     }
     Ok(seen)
 }
 
+/// Asks both sides the same requests.
+fn compare_sides(
+    sides: &[Side; 2],
+    requests: &[Request],
+    asked: Asked,
+    by: Moment,
+    seen: &mut Seen,
+) -> Result<(), String> {
+    let since = Stopwatch::start();
+    let mut invariants = Invariants::default();
+    for &request in requests {
+        let answers = [sides[0].answer(request, by), sides[1].answer(asked(request), by)];
+        let [memory, other] = answers.each_ref().map(String::as_str);
+        if since.elapsed() > TOO_SLOW {
+            break;
+        }
+        let may_differ = || (sides[0].scenario.may_differ)(request, memory, other);
+        if memory != other && !(sides[0].time_passes && may_differ()) {
+            return Err(format!("{request:?}\nmemory: {memory}\nother: {other}"));
+        }
+        invariants.check(&sides[1], request).map_err(|why| format!("{request:?}: {why}"))?;
+        let what = format!("{request:?}");
+        let what = what.split([' ', '(']).next().unwrap_or_default();
+        *seen.entry(format!("{what} -> {memory}")).or_default() += 1;
+    }
+    let named = || sides.each_ref().map(|side| side.named.0.lock().clone());
+    if since.elapsed() > TOO_SLOW {
+        *seen.entry("cases that were cut short".to_owned()).or_default() += 1;
+        return Ok(());
+    }
+    let (since, soon) = (Stopwatch::start(), scaled(SOON));
+    eventually("the messages arrive, or will not", SOON * 2, || {
+        named()[1].len() >= named()[0].len() || since.elapsed() > soon
+    });
+    let [memory, other] = named();
+    if memory != other {
+        return Err(format!("next: {memory:?}\nother: {other:?}"));
+    }
+    *seen.entry("named as the next one".to_owned()).or_default() += memory.len() as u64;
+    Ok(())
+}
+
+/// Leaves out of a list that fails what it fails without: ever smaller parts of it.
+fn shorten<T: Clone>(mut list: Vec<T>, mut fails: impl FnMut(&[T]) -> bool) -> Vec<T> {
+    let mut part = list.len() / 2;
+    while part > 0 {
+        let mut from = 0;
+        while from < list.len() {
+            let mut fewer = list.clone();
+            fewer.drain(from..(from + part).min(list.len()));
+            if fails(&fewer) {
+                list = fewer;
+            } else {
+                from += part;
+            }
+        }
+        part /= 2;
+    }
+    list
+}
+
+/// So many cases have 75,000 requests.
+const MANY: u32 = 1_250;
+
 /// Compares memory and Redis.
-fn memory_and_redis_answer_alike(scenario: &'static Scenario) {
+fn memory_and_redis_answer_alike(scenario: &'static Scenario, cases: u32) {
     let seed = from_environment("DISTLOCK_PROPERTY_SEED").unwrap_or_else(|| fastrand::u64(..));
-    let cases: u32 = from_environment("DISTLOCK_PROPERTY_CASES").unwrap_or(CASES);
+    let cases: u32 = from_environment("DISTLOCK_PROPERTY_CASES").unwrap_or(cases);
     println!("DISTLOCK_PROPERTY_SEED={seed}");
     let stores = [Arc::new(Store::memory()), Arc::new(Store::redis())];
     let seen = match compare(&stores, scenario, |request| request, seed, cases.into()) {

@@ -83,7 +83,13 @@ fn may_differ(request: Request, memory: &str, redis: &str) -> bool {
 
 #[test]
 fn semaphores_of_memory_and_redis_answer_alike() {
-    super::memory_and_redis_answer_alike(&PERMITS);
+    super::memory_and_redis_answer_alike(&PERMITS, super::CASES);
+}
+
+#[test]
+#[ignore = "long: tests/run.sh --all"]
+fn semaphores_answer_alike_long() {
+    super::memory_and_redis_answer_alike(&PERMITS, super::MANY);
 }
 
 #[test]

@@ -46,7 +46,13 @@ fn may_differ(request: Request, memory: &str, redis: &str) -> bool {
 
 #[test]
 fn read_write_locks_of_memory_and_redis_answer_alike() {
-    super::memory_and_redis_answer_alike(&READ_WRITE);
+    super::memory_and_redis_answer_alike(&READ_WRITE, super::CASES);
+}
+
+#[test]
+#[ignore = "long: tests/run.sh --all"]
+fn read_write_locks_answer_alike_long() {
+    super::memory_and_redis_answer_alike(&READ_WRITE, super::MANY);
 }
 
 #[test]

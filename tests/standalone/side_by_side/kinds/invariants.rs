@@ -1,0 +1,149 @@
+//! [`Invariants`]: what must hold of the keys of a lock after each request, whichever it was.
+
+use super::{Granted, Request, Side};
+use distlock::LockKind;
+use distlock_tests::probe::{Probe, Value};
+use std::collections::BTreeSet;
+
+/// Reads all keys of a lock at one moment: the fields of the hash; the number of free permits, and
+/// of those that are taken; the queue; the token counter; and keys without expiry.
+const READ: &str = "
+    local key, fields, free, endless = KEYS[1], {}, '', {}
+    local kind = redis.call('TYPE', key).ok
+    if kind == 'hash' then
+      fields = redis.call('HGETALL', key)
+      if redis.call('PTTL', key) == -1 then endless[1] = key end
+    elseif kind == 'string' then
+      free = redis.call('GET', key)
+    end
+    local taken = '{' .. key .. '}:timeout'
+    for _, beside in ipairs(redis.call('KEYS', '*{' .. key .. '}*')) do
+      if beside ~= taken and redis.call('PTTL', beside) == -1 then
+        endless[#endless + 1] = beside
+      end
+    end
+    local queue = redis.call('ZRANGE', 'distlock_queue:{' .. key .. '}', 0, -1, 'WITHSCORES')
+    local counter = redis.call('GET', 'redisson_lock_token:{' .. key .. '}') or ''
+    return {fields, free, redis.call('ZCARD', taken), queue, counter, endless}";
+
+/// What was seen of a lock after the last request.
+#[derive(Default)]
+pub(super) struct Invariants {
+    holders: Vec<String>,
+    /// Those before that request.
+    holders_before: Vec<String>,
+    counter: Option<u64>,
+    last_grant: Option<Granted>,
+    /// How many permits there are, as far as they are counted.
+    permits: Option<i64>,
+}
+
+impl Invariants {
+    /// Checks the keys of this side's lock, if it is on a server.
+    pub(super) fn check(&mut self, side: &Side, request: Request) -> Result<(), String> {
+        let Some(mut probe) = side.store.probe() else { return Ok(()) };
+        self.check_keys(&mut probe, side.name.as_str(), matches!(request, Request::SetPermits(_)))?;
+        let is_reader = matches!(request, Request::Acquire { kind: LockKind::Read, .. });
+        match side.granted.lock().take().filter(|_| !is_reader) {
+            Some(granted) => self.check_grant(granted),
+            None => Ok(()),
+        }
+    }
+
+    /// The same of a lock by its key.
+    pub(super) fn check_keys(
+        &mut self,
+        probe: &mut Probe,
+        key: &str,
+        sets_permits: bool,
+    ) -> Result<(), String> {
+        let Value::List(state) = probe.command(&["EVAL", READ, "1", key]) else {
+            return Err("the keys cannot be read".to_owned());
+        };
+        let [fields, free, taken, queue, counter, endless] = <[Value; 6]>::try_from(state).unwrap();
+        let endless = endless.texts();
+        if !endless.is_empty() {
+            return Err(format!("keys without expiry: {endless:?}"));
+        }
+        let fields = fields.texts();
+        let fields: Vec<_> = fields.chunks(2).map(|it| (it[0].as_str(), it[1].as_str())).collect();
+        check_holders(&fields)?;
+        check_queue(&queue.texts(), &fields)?;
+        self.check_counter(&counter.text())?;
+        let holders = fields.iter().map(|(name, _)| (*name).to_owned()).collect();
+        self.holders_before = std::mem::replace(&mut self.holders, holders);
+        self.check_permits(&free.text(), taken.int(), sets_permits)
+    }
+
+    /// Who held it after the last request, of the holders the first.
+    pub(super) fn holder(&self) -> Option<&str> {
+        self.holders.first().map(String::as_str)
+    }
+
+    /// The token of a new grant is larger than any before, and a repeated request gets its own.
+    pub(super) fn check_grant(&mut self, granted: Granted) -> Result<(), String> {
+        let holds = |owner: String| {
+            self.holders_before.iter().any(|it| it.trim_end_matches(":write") == owner)
+        };
+        let held_it = holds(granted.owner.to_string());
+        let Some(last) = self.last_grant.replace(granted) else { return Ok(()) };
+        let is_sound = match last.owner == granted.owner && held_it {
+            true => last.token == granted.token,
+            false => last.token < granted.token,
+        };
+        if is_sound { Ok(()) } else { Err(format!("tokens: {last:?}, then {granted:?}")) }
+    }
+
+    fn check_counter(&mut self, counter: &str) -> Result<(), String> {
+        let counter = counter.parse().ok();
+        let goes_back = self.counter.zip(counter).is_some_and(|(before, now)| now < before);
+        let before = std::mem::replace(&mut self.counter, counter);
+        if goes_back {
+            Err(format!("the counter was {before:?}, and is {counter:?}"))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Each permit is counted once: as free or as taken.
+    fn check_permits(&mut self, free: &str, taken: i64, are_set: bool) -> Result<(), String> {
+        let all = free.parse::<i64>().ok().map(|free| free + taken);
+        let before = std::mem::replace(&mut self.permits, all);
+        match before.zip(all) {
+            Some((before, all)) if before != all && !are_set => {
+                Err(format!("there were {before} permits, and there are {all}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// One owner of a mutex; one writer, perhaps with readers beside it; or readers.
+fn check_holders(fields: &[(&str, &str)]) -> Result<(), String> {
+    let mode = fields.iter().find_map(|(name, value)| (*name == "mode").then_some(*value));
+    let holders: Vec<_> = fields.iter().filter(|(name, _)| *name != "mode").collect();
+    let writers = holders.iter().filter(|(name, _)| name.ends_with(":write")).count();
+    let is_sound = match mode {
+        None => holders.len() <= 1 && writers == 0,
+        Some("write") => writers == 1,
+        Some("read") => writers == 0 && !holders.is_empty(),
+        Some(_) => false,
+    };
+    let are_ones = holders.iter().all(|(_, value)| *value == "1");
+    if is_sound && are_ones { Ok(()) } else { Err(format!("the holders are {fields:?}")) }
+}
+
+/// Each waiter has one position and a presence, and does not hold the lock.
+fn check_queue(queue: &[String], holders: &[(&str, &str)]) -> Result<(), String> {
+    let entries = || queue.chunks(2).map(|it| (it[0].as_str(), it[1].as_str()));
+    let (words, owners): (Vec<_>, Vec<_>) =
+        entries().partition(|(name, _)| name.starts_with("until:") || name.starts_with("attempt:"));
+    let has = |list: &[(&str, &str)], name: &str| list.iter().any(|(it, _)| *it == name);
+    let is_known = |name: &str| name.split_once(':').is_some_and(|(_, owner)| has(&owners, owner));
+    let positions: BTreeSet<_> = owners.iter().map(|(_, position)| position).collect();
+    let is_sound = words.iter().all(|(name, _)| is_known(name))
+        && owners.iter().all(|(owner, _)| has(&words, &format!("until:{owner}")))
+        && owners.iter().all(|(owner, _)| !has(holders, owner))
+        && positions.len() == owners.len();
+    if is_sound { Ok(()) } else { Err(format!("the queue is {queue:?}, the holders {holders:?}")) }
+}
