@@ -245,6 +245,9 @@ pub enum WarningKind {
     /// the server tracks fewer keys than are watched): a release that is not published is noticed
     /// some seconds later.
     NotTracked,
+    /// Connections on which the store reports releases are closed soon after they were made, by it
+    /// or by something between: waiters learn of a release about once a second.
+    ShortConnections,
     /// The store may evict a held lock when its memory is full. Emitted every few minutes while
     /// that is so.
     Eviction,

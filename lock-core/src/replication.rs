@@ -61,7 +61,7 @@ pub struct Replication {
 }
 
 /// How many replicas must confirm.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Replicas {
     /// None: no replica is awaited.

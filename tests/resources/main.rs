@@ -7,6 +7,9 @@
 // Threads and connections of a dropped backend.
 mod backend_drop;
 
+// The processor time where sockets cannot be polled.
+mod poll_errors;
+
 // The intervals of renewals, many locks at once, and the cost of the watchdog.
 mod renewals;
 

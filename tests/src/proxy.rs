@@ -33,6 +33,8 @@ pub enum Fault {
     Late(Duration),
     /// Carried out, and the connection is cut.
     CutReply,
+    /// Carried out, the client gets the answer, and the connection is closed.
+    CloseAfter,
     /// Carried out, and the client hears this much later of it.
     DelayReply(Duration),
     /// Carried out, and the client never hears of it, nor of what follows on this connection, which
@@ -54,6 +56,7 @@ impl Fault {
             Self::SwallowRequest => "swallow request",
             Self::Late(_) => "late",
             Self::CutReply => "cut reply",
+            Self::CloseAfter => "close after",
             Self::DelayReply(_) => "delay reply",
             Self::SwallowReply => "swallow reply",
             Self::HalfReply => "half reply",
@@ -368,6 +371,7 @@ impl Inner {
             }
             match fault {
                 Fault::CutReply => return Ok(()),
+                Fault::CloseAfter => return client.write_all(&reply),
                 Fault::SwallowReply => is_mute = true,
                 Fault::DelayReply(time) if !self.pause(time) => return Ok(()),
                 _ if is_mute => {}

@@ -1,6 +1,7 @@
 //! `Client::ping`: whether the store can be asked, and what is wrong if not.
 
-use distlock::Client;
+use distlock::{Client, DistLock};
+use distlock_tests::distance::{Distance, Reach};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::within;
 use std::time::Duration;
@@ -46,4 +47,26 @@ fn client_refused_by_the_store_learns_why() {
     let url = format!("redis://:wrong@127.0.0.1:{}", server.port());
     let error = client(&url).ping(WAIT).unwrap_err();
     assert!(error.to_string().contains("does not accept the password"), "{error:?}");
+}
+
+/// A caller may wait for less than a round trip: that says nothing of the connection.
+#[test]
+fn short_waits_on_a_far_server_cost_no_connection() {
+    let server = RedisServer::start();
+    let way = Distance::of(server.port(), Reach::Near);
+    let client = client(&way.url());
+    let lock = client.mutex("a").unwrap();
+    lock.lock().unwrap().unlock().unwrap();
+    way.set(Reach::Far(Duration::from_millis(300)));
+    lock.lock().unwrap().unlock().unwrap();
+    let mut probe = server.probe();
+    let before = probe.stat("total_connections_received");
+    let short = Duration::from_millis(50);
+    for _ in 0..2 {
+        assert!(client.ping(short).unwrap_err().is_unavailable());
+        lock.lock().unwrap().unlock().unwrap();
+    }
+    assert!(lock.try_lock_for(short).unwrap_err().is_unavailable());
+    lock.lock().unwrap().unlock().unwrap();
+    assert_eq!(probe.stat("total_connections_received"), before);
 }

@@ -166,7 +166,7 @@ impl Connection {
             if !progress.stalled {
                 return Ok(());
             }
-            transport.wait(false, left)?;
+            transport.wait(false, left);
         };
         write_all().map_err(|error| {
             let error = transport.tls_error(input).unwrap_or(error);
@@ -311,8 +311,9 @@ mod tests {
             assert!(replies.is_empty(), "{bytes:?}: {replies:?}");
             assert!(matches!(outcome, Err(CallError::Unknown(_))), "{outcome:?}");
             let (connection, mut theirs) = pair();
-            let mut shared =
-                Arc::new(MultiplexedConnection::new(connection, 0, SLACK, &[]).unwrap());
+            let mut shared = Arc::new(
+                MultiplexedConnection::new(connection, <_>::default(), 0, SLACK, &[]).unwrap(),
+            );
             let (told, first) = std::sync::mpsc::channel();
             let done = Box::new(move |outcome: Result<Reply, _>| {
                 told.send(outcome).unwrap();

@@ -71,7 +71,7 @@ pub(crate) use shared::SharedConnection;
 pub(crate) use tls::TlsSettings;
 pub(crate) use tls_options::TlsOptions;
 pub(crate) use tracked::TrackedConnection;
-pub(crate) use transport::{ReadBuffer, Transport, WriteBuffer};
+pub(crate) use transport::{Polled, ReadBuffer, Transport, WriteBuffer, poll};
 
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};

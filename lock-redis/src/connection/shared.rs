@@ -143,11 +143,12 @@ impl SharedConnection {
         by: Moment,
         mut leader: FlightLeader<'_>,
     ) -> Result<Arc<MultiplexedConnection>, Failure> {
-        let failures = self.dialer.failures();
+        let (failures, began) = (self.dialer.failures(), self.dialer.clock().now());
         let outcome = self.dialer.dial(by).and_then(|connection| {
+            let dialed_in = self.dialer.clock().now().since(began);
             let grace = self.dialer.command_timeout();
             let joins = if connection.can_join() { self.joins } else { &[] };
-            MultiplexedConnection::new(connection, failures, grace, joins)
+            MultiplexedConnection::new(connection, dialed_in, failures, grace, joins)
                 .map_err(|error| Failure::NotSent(self.dialer.cannot_connect(error)))
         });
         match outcome {

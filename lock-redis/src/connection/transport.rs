@@ -7,13 +7,14 @@
 use super::tls::TlsSession;
 use lock_core::{Clock, Moment, OpenConnection, SystemClock};
 use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Socket};
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -76,8 +77,33 @@ fn slice_of(left: Duration) -> Duration {
 /// How much too long a socket's timeout may be before it is worth a system call to change it.
 const SLACK: Duration = Duration::from_millis(8);
 
+/// The pause where sockets cannot be waited for.
+const POLL_PAUSE: Duration = Duration::from_millis(10);
+
 /// Sending waits for no peer, and raises no signal.
 const SEND_FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+
+/// Whether sockets could be waited for.
+pub(crate) enum Polled {
+    /// They were.
+    Done,
+    /// No: that needs memory, and a limit of descriptors above the number of those polled. It has
+    /// paused instead, and the caller has to try what it waited for, without blocking.
+    Impossible,
+}
+
+/// Waits for one of `sources`, at most for `longest`. Never returns at once because of an error.
+pub(crate) fn poll(sources: &mut [PollFd<'_>], longest: Duration) -> Polled {
+    let timeout = Timespec::try_from(longest).ok();
+    match rustix::event::poll(sources, timeout.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Polled::Done,
+        Err(_) => {
+            let until = SystemClock.now() + longest.min(POLL_PAUSE);
+            SystemClock.wait(&Arc::default(), until);
+            Polled::Impossible
+        }
+    }
+}
 
 /// How long it is until `by`; an error when that has come.
 pub(crate) fn time_left(clock: &dyn Clock, by: Moment) -> io::Result<Duration> {
@@ -133,7 +159,7 @@ impl Transport {
         // The last message of ours leaves together with the first request.
         while tls.lock().is_handshaking() {
             while self.write(output, &[])?.stalled {
-                self.wait(false, time_left(clock, by)?)?;
+                self.wait(false, time_left(clock, by)?);
             }
             self.read(input, plain, time_left(clock, by)?)?;
         }
@@ -185,18 +211,15 @@ impl Transport {
 
     /// Waits until the socket can be written (or read, if `read`), at most for `longest` and for a
     /// slice. Whether it can be read.
-    pub(crate) fn wait(&self, read: bool, longest: Duration) -> io::Result<bool> {
+    pub(crate) fn wait(&self, read: bool, longest: Duration) -> bool {
         let flags = if read { PollFlags::IN | PollFlags::OUT } else { PollFlags::OUT };
         let mut fds = [PollFd::from_borrowed_fd(self.fd(), flags)];
-        let timeout = Timespec::try_from(slice_of(longest))
-            .map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let found = fds[0].revents();
+        let found = match poll(&mut fds, slice_of(longest)) {
+            Polled::Done => fds[0].revents(),
+            Polled::Impossible => flags,
+        };
         // The next read or write reports why a connection broke.
-        Ok(read && found.intersects(PollFlags::IN | PollFlags::ERR | PollFlags::HUP))
+        read && found.intersects(PollFlags::IN | PollFlags::ERR | PollFlags::HUP)
     }
 
     /// Waits for bytes, at most for `longest` and for a slice, and appends them to `plain`.

@@ -79,13 +79,6 @@ pub(super) enum PubSubEvent {
     Ignored,
 }
 
-impl PubSubEvent {
-    /// Whether the connection does what it is for, which the end of a handshake does not show.
-    pub(super) fn shows_service(&self) -> bool {
-        matches!(self, Self::Message(..) | Self::Text(..) | Self::Confirmed(_) | Self::Ended(_))
-    }
-}
-
 /// What other connections may have reported to this one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ReportedHere {

@@ -1,6 +1,7 @@
 //! [`Waker`] and [`Poller`]: how a thread that polls sockets is interrupted.
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::connection::{Polled, poll};
+use rustix::event::{PollFd, PollFlags};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -31,28 +32,27 @@ impl Waker {
 
 impl Poller {
     /// Sleeps until `socket` can be read (or written, if `wants_to_write`), or the waker wakes, or
-    /// for `longest`. Whether the socket can be read, or failed, which a read reports.
+    /// for `longest`. Whether the socket may have to be read: it can be, or failed, or it could not
+    /// be waited for.
     pub(super) fn sleep(
         &self,
         socket: Option<BorrowedFd<'_>>,
         wants_to_write: bool,
         longest: Duration,
-    ) -> io::Result<bool> {
-        let timeout = Timespec::try_from(longest).ok();
+    ) -> bool {
         let wanted = if wants_to_write { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let mut sources = vec![PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN)];
         sources.extend(socket.map(|socket| PollFd::from_borrowed_fd(socket, wanted)));
-        match poll(&mut sources, timeout.as_ref()) {
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(false),
-            Err(error) => return Err(error.into()),
+        if matches!(poll(&mut sources, longest), Polled::Impossible) {
+            self.forget();
+            return true;
         }
         let called = !sources[0].revents().is_empty();
         let happened = sources.get(1).map_or(PollFlags::empty(), PollFd::revents);
         if called {
             self.forget();
         }
-        Ok(!happened.difference(PollFlags::OUT).is_empty())
+        !happened.difference(PollFlags::OUT).is_empty()
     }
 
     fn forget(&self) {

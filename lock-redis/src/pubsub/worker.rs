@@ -56,6 +56,8 @@ pub(super) struct SubscriberWorker {
     reports: ReadBudget,
     /// How many connections in a row were lost before the server had switched to RESP3.
     lost_over_hello: u32,
+    /// How many connections in a row were lost soon after they had been made.
+    lost_soon: u32,
 }
 
 /// The subscriber is gone.
@@ -74,6 +76,10 @@ impl SubscriberWorker {
     const LONGEST_PAUSE: Duration = Duration::from_secs(1);
     /// After so long a silence, or a command timeout if that is longer, the server gets a PING.
     const SILENCE: Duration = Duration::from_secs(1);
+    /// After so many connections in a row that were lost soon there is a warning.
+    const SHORT_CONNECTIONS: u32 = 5;
+    /// For how long a connection has to last before that warning may come again.
+    const STEADY: Duration = Duration::from_secs(60);
     /// How many messages are read before other tasks are looked at.
     const STRETCH: usize = 1000;
 
@@ -86,6 +92,7 @@ impl SubscriberWorker {
             tracking,
             reports: ReadBudget::default(),
             lost_over_hello: 0,
+            lost_soon: 0,
         }
     }
 
@@ -117,6 +124,7 @@ impl SubscriberWorker {
                     let Disconnected = self.serve(&mut connection)?;
                     self.lost_over_hello += u32::from(connection.awaits_tracking());
                 }
+                self.warn_if_lost_again();
                 self.shared.reports_to.store(0, Ordering::Release);
                 let server = self.shared.dialer.server();
                 let lost = Error::unavailable(format!("the connection to {server} was lost"));
@@ -138,6 +146,23 @@ impl SubscriberWorker {
         self.pause_before_retry()
     }
 
+    /// A connection was lost. Counts as short until one has lasted.
+    fn warn_if_lost_again(&mut self) {
+        self.lost_soon = self.lost_soon.saturating_add(1);
+        if self.lost_soon < Self::SHORT_CONNECTIONS {
+            return;
+        }
+        let server = self.shared.dialer.server();
+        server.warn(WarningKind::ShortConnections, || {
+            format!(
+                "{server} or something on the way to it closes each connection for messages within \
+                 {:?}, so waiters learn of a release about once a second: does a proxy, balancer \
+                 or firewall let subscriptions stay open?",
+                SubscriptionTable::LINGER
+            )
+        });
+    }
+
     fn now(&self) -> Moment {
         self.shared.dialer.clock().now()
     }
@@ -152,7 +177,7 @@ impl SubscriberWorker {
                 return Ok(());
             }
             drop(table);
-            self.sleep(Duration::MAX);
+            self.poller.sleep(None, false, Duration::MAX);
         }
     }
 
@@ -167,21 +192,14 @@ impl SubscriberWorker {
             if left.is_zero() {
                 return Ok(());
             }
-            self.sleep(left);
-        }
-    }
-
-    /// Sleeps until woken, or for `longest`.
-    fn sleep(&self, longest: Duration) {
-        if self.poller.sleep(None, false, longest).is_err() {
-            // Only a lack of memory makes poll fail: give other threads time to free some.
-            std::thread::yield_now();
+            self.poller.sleep(None, false, left);
         }
     }
 
     /// Serves the watches on this connection until it breaks.
     fn serve(&mut self, connection: &mut PubSubConnection) -> Result<Disconnected, Closed> {
         let mut last_retry = self.now();
+        let steady_from = last_retry + Self::STEADY;
         let ends = self.begin_tracking(connection, last_retry);
         // The server may have sent something together with the end of the handshake.
         let mut progress = ReadProgress::Full;
@@ -198,9 +216,14 @@ impl SubscriberWorker {
             if is_time {
                 last_retry = now;
                 let is_late = |since: Moment| now.since(since) >= SubscriptionTable::LINGER;
+                // It may be cut again and again once it has confirmed a subscription.
                 if !connection.pending_since().is_some_and(is_late) {
                     table.stands();
                     self.backoff.reset();
+                    self.lost_soon = 0;
+                }
+                if now >= steady_from {
+                    self.shared.dialer.server().clear_warnings(WarningKind::ShortConnections);
                 }
                 table.retry_refused();
             }
@@ -284,7 +307,7 @@ impl SubscriberWorker {
         let due = due.min(next_poll).min(tasks.next_read.unwrap_or(Moment::NEVER));
         let longest = longest.min(due.since(now)).max(Duration::from_millis(1));
         let (fd, writing) = (connection.fd(), connection.wants_to_write());
-        if self.poller.sleep(Some(fd), writing, longest)? {
+        if self.poller.sleep(Some(fd), writing, longest) {
             self.take_in(connection)
         } else {
             Ok(ReadProgress::Empty)
@@ -306,11 +329,6 @@ impl SubscriberWorker {
     fn handle(&mut self, event: PubSubEvent, now: Moment) -> DeferredWakeups {
         let server = self.shared.dialer.server();
         let mut table = self.shared.table.lock();
-        // A connection may be cut again and again once its handshake is answered.
-        if event.shows_service() {
-            table.stands();
-            self.backoff.reset();
-        }
         match event {
             PubSubEvent::Message(channel, next) => table.message(&channel, next, now),
             PubSubEvent::Text(channel, text) => {

@@ -1,6 +1,7 @@
 //! Faults of the network, the server, the process and the program.
 
 mod answers;
+mod far_renewals;
 mod interrupts;
 mod ledger;
 mod loss_news;
@@ -13,6 +14,7 @@ mod scene;
 mod server;
 mod server_changes;
 mod shared_link;
+mod short_connections;
 mod signals;
 mod table;
 mod tls;

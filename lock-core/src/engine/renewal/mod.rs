@@ -1,14 +1,15 @@
 //! Renewal: a timer that knows when a held lock is due, and threads that send what is due.
 //!
 //! The timer asks no store, so no store can hold it up. For each node the backend has a
-//! [worker](workers), so a node that is slow holds up its own only, and [spare workers] send the
-//! next renewals while one hangs. What is due, and what an answer means, says a [`RenewalHandler`].
+//! [worker](workers) for leases of about one length, so a node that is slow holds up its own only,
+//! and [spare workers] send the next renewals while one hangs. What is due, and what an answer
+//! means, says a [`RenewalHandler`].
 //!
 //! [spare workers]: spare_workers
 
 mod node_queue;
 mod pending_cleanups;
-mod recent_leases;
+mod renewal_time;
 mod spare_workers;
 mod timer;
 mod workers;

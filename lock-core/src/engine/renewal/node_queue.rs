@@ -2,7 +2,7 @@
 
 use super::RenewalJob;
 use super::pending_cleanups::PendingCleanup;
-use super::recent_leases::RecentLeases;
+use super::renewal_time::RenewalTime;
 use super::spare_workers::{Next, SpareWorkers, WorkerId};
 use crate::backend::{AcquisitionId, NodeId, RENEW_BATCH, ReleaseOptions};
 use crate::backoff::Backoff;
@@ -24,8 +24,8 @@ pub(super) struct NodeQueue {
     pub(super) signal: Arc<Signal>,
     /// For the spare worker that stands by: there is one at most.
     pub(super) spare: Arc<Signal>,
-    /// Never locked together with another mutex.
-    pub(super) recent: Mutex<RecentLeases>,
+    /// What renewals of all classes took on this node.
+    pub(super) time: Arc<RenewalTime>,
 }
 
 #[derive(Default)]
@@ -91,9 +91,8 @@ pub(super) enum Step {
 }
 
 impl NodeQueue {
-    pub(super) fn new(node: NodeId) -> Self {
-        let (work, recent) = (Mutex::default(), Mutex::default());
-        Self { node, work, signal: Arc::default(), spare: Arc::default(), recent }
+    pub(super) fn new(node: NodeId, time: Arc<RenewalTime>) -> Self {
+        Self { node, work: Mutex::default(), signal: Arc::default(), spare: Arc::default(), time }
     }
 
     /// Makes everything due that waits for its next try.

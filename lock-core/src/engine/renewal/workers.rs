@@ -1,11 +1,12 @@
 //! [`Workers`]: the threads that send renewals, and those that clean up after unknown outcomes.
 //!
-//! For each node there is one of each kind, started by the first work. A cleanup that hangs holds
+//! For each node there is one of each task, started by the first work. A cleanup that hangs holds
 //! up no renewal, and outlives the call that caused it: it goes on until it is confirmed, or until
 //! the lease has ended everything by itself.
 
 use super::node_queue::{Cleanup, NodeQueue, Step, Work};
 use super::pending_cleanups::{PendingCleanup, PendingCleanups};
+use super::renewal_time::TimeClass;
 use super::spare_workers::{Call, WorkerId};
 use super::{RenewalHandler, RenewalJob};
 use crate::backend::{
@@ -17,6 +18,7 @@ use crate::error::Error;
 use crate::name::LockName;
 use crate::owner::OwnerLabel;
 use crate::panics::contain;
+use crate::replication::Replicas;
 use crate::sync::mutant;
 use crate::sync::thread;
 use crate::sync::{HashMap, Mutex};
@@ -45,24 +47,40 @@ struct State {
     stopping: bool,
 }
 
+impl State {
+    /// The queue of this task. A new one knows what renewals took that wait for as many replicas.
+    fn queue(&mut self, node: NodeId, task: Task) -> Arc<NodeQueue> {
+        if let Some(queue) = self.queues.get(&(node, task)) {
+            return Arc::clone(queue);
+        }
+        let is_like =
+            |(its_node, its_task): &(NodeId, Task)| *its_node == node && its_task.is_like(task);
+        let like = self.queues.iter().find(|(key, _)| is_like(key));
+        let time = like.map_or_else(Arc::default, |(_, queue)| Arc::clone(&queue.time));
+        let queue = Arc::new(NodeQueue::new(node, time));
+        self.queues.insert((node, task), Arc::clone(&queue));
+        queue
+    }
+}
+
 /// What a worker is there for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Task {
-    Renew,
-    /// Renewals that replicas must confirm: they wait, and must not make the others wait.
-    RenewConfirmed,
+    /// Renewals that so many replicas must confirm wait for them, and none of the others does.
+    Renew(Replicas, TimeClass),
     CleanUp,
 }
 
 impl Task {
-    fn of(job: &RenewalJob) -> Self {
-        if job.acquisition.replication.is_off() { Self::Renew } else { Self::RenewConfirmed }
+    /// Whether the requests of both take as long.
+    fn is_like(self, other: Self) -> bool {
+        matches!((self, other), (Self::Renew(one, _), Self::Renew(two, _)) if one == two)
     }
 
     fn thread_name(self, node: NodeId) -> String {
         let what = match self {
-            Self::Renew => "renew",
-            Self::RenewConfirmed => "confirm",
+            Self::Renew(Replicas::Off, _) => "renew",
+            Self::Renew(..) => "confirm",
             Self::CleanUp => "cleanup",
         };
         format!("distlock-{what}{}", node.number())
@@ -92,9 +110,9 @@ impl Workers {
                     continue;
                 }
             };
-            let task = Task::of(&job);
+            let task = self.task_of(&job);
             let is_there = |job: &RenewalJob| {
-                Task::of(job) == task
+                self.task_of(job) == task
                     && self.renewal_node(&job.acquisition.name).is_ok_and(|its| its == node)
             };
             // With one node, which is the rule, these are all.
@@ -115,6 +133,11 @@ impl Workers {
                 *jobs = together; // empty, and its memory is used again
             }
         }
+    }
+
+    fn task_of(&self, job: &RenewalJob) -> Task {
+        let class = TimeClass::of(job, self.command_timeout);
+        Task::Renew(job.acquisition.replication.count(), class)
     }
 
     /// Tells what came of the renewals that were sent at `sent`. Returns those that are to follow.
@@ -162,8 +185,7 @@ impl Workers {
     ) -> Result<Arc<NodeQueue>, Error> {
         // Until the work is in it: a thread that ends just now would take the queue away.
         let mut state = self.state.lock();
-        let new = || Arc::new(NodeQueue::new(node));
-        let queue = Arc::clone(state.queues.entry((node, task)).or_insert_with(new));
+        let queue = state.queue(node, task);
         let mut work = queue.work.lock();
         let (workers, ours) = (Arc::clone(self), Arc::clone(&queue));
         work.thread.start(
@@ -293,9 +315,7 @@ impl Workers {
             return;
         }
         let sent = self.clock.now();
-        let patience = batch.iter().map(|job| job.acquisition.replication.patience()).max();
-        let most = self.command_timeout + patience.unwrap_or_default();
-        let by = sent + queue.recent.lock().time_for(&batch, sent, most);
+        let by = sent + queue.time.time_for(&batch, self.command_timeout);
         let unix_time = self.clock.unix_time();
         let label = |job: &RenewalJob| {
             let text =
@@ -310,6 +330,11 @@ impl Workers {
         };
         let requests: Vec<_> = batch.iter().map(request).collect();
         let answers = call_backend(|| Ok(self.backend.renew(queue.node, &requests, by)));
+        let took = self.clock.now().since(sent);
+        match &answers {
+            Ok(answers) if answers.iter().any(Result::is_ok) => queue.time.succeeded(took),
+            _ => queue.time.failed(took),
+        }
         let mut answers = match answers {
             Ok(answers) => {
                 answers.into_iter().map(|answer| answer.map_err(Failure::into_error)).collect()

@@ -36,6 +36,7 @@ mod queue;
 pub(crate) mod recorded;
 mod release;
 mod renewal;
+mod renewal_time;
 mod rolled_back;
 mod settings;
 mod spare_workers;

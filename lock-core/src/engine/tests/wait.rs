@@ -310,7 +310,7 @@ fn renewal_of_a_short_lease_has_a_third_of_it_as_timeout() {
 }
 
 #[test]
-fn renewal_timeout_is_limited_by_the_shortest_lease() {
+fn renewal_timeout_is_not_limited_by_a_shorter_lease() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let long = client.mutex("long").unwrap().lock().unwrap();
@@ -323,7 +323,7 @@ fn renewal_timeout_is_limited_by_the_shortest_lease() {
         assert_eq!(store.count("renew"), before + 1);
         store.time_given("renew")
     };
-    assert_eq!(extend(60), SECOND / 10, "the renewal of the short lease is due soon");
+    assert_eq!(extend(60), 2 * SECOND, "the short lease has a third of its own");
     short.unlock().unwrap();
     advance(&client, &clock, SECOND / 2);
     assert_eq!(extend(120), 2 * SECOND, "no short lease is left");

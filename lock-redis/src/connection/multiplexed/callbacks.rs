@@ -18,8 +18,9 @@ impl MultiplexedConnection {
         by: Moment,
         callback: CallbackRequest,
     ) -> Result<(), (CallbackRequest, CallError)> {
+        let now = self.clock.now();
         let mut pending = self.pending.lock();
-        pending.push_callback(request, by, callback)?;
+        pending.push_callback(request, (now, by), callback)?;
         if Self::must_write_now(&pending) {
             drop(self.write_for_all(pending));
         }

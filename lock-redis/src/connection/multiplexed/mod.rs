@@ -20,8 +20,9 @@
 //!   they are not joined; otherwise its request stays, abandoned, and the reply is dropped.
 //!
 //! A deadline that passes does not close the connection: a late reply finds its request. If nothing
-//! was received meanwhile, it gets no new requests. It is closed when it breaks, when what arrives
-//! is not a reply, and when the oldest request is overdue for `grace`, a command timeout.
+//! was received for longer than replies usually take, it gets no new requests. It is closed when it
+//! breaks, when what arrives is not a reply, and when the oldest request is overdue for `grace`, a
+//! command timeout.
 
 mod callbacks;
 mod joined;
@@ -129,7 +130,7 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
         let slot = SLOT.try_with(Cell::take).ok().flatten().unwrap_or_default();
         let bytes = EncodedRequest::new(request);
         let mut pending = self.pending.lock();
-        let outcome = match pending.push(&bytes, by, &slot, Joining::Free) {
+        let outcome = match pending.push(&bytes, (now, by), &slot, Joining::Free) {
             Ok(id) => {
                 if MultiplexedConnection::must_write_now(&pending) {
                     pending = self.write(pending);
@@ -151,14 +152,16 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
         requests: &[Request<'_>],
         by: Moment,
     ) -> (Vec<Reply>, Result<(), CallError>) {
-        if self.clock.now() >= by {
+        let now = self.clock.now();
+        if now >= by {
             return (Vec::new(), Err(MayHaveLeft(false).timed_out(&self.server)));
         }
         let (mut queued, signal) = (Vec::with_capacity(requests.len()), Arc::default());
         let mut pending = self.pending.lock();
         for request in requests {
             let slot = Arc::new(ReplySlot::new(&signal));
-            let id = pending.push(&EncodedRequest::new(request), by, &slot, Joining::Never);
+            let bytes = EncodedRequest::new(request);
+            let id = pending.push(&bytes, (now, by), &slot, Joining::Never);
             queued.push((id, slot));
         }
         if MultiplexedConnection::must_write_now(&pending) {
@@ -214,9 +217,11 @@ impl MultiplexedConnection {
     /// How many times a thread writes for others before it sees to its own reply.
     const MAX_WRITES: usize = 16;
 
-    /// `joins` says which requests may leave as one.
+    /// `dialed_in` is how long it took to make the connection, several replies; `joins` says which
+    /// requests may leave as one.
     pub(super) fn new(
         connection: Connection,
+        dialed_in: Duration,
         failures: u64,
         grace: Duration,
         joins: &'static [Join],
@@ -226,7 +231,7 @@ impl MultiplexedConnection {
         let is_one_store = connection.is_one_store;
         let transport = connection.into_transport().ok_or(ErrorKind::NotConnected)?;
         Ok(Self {
-            pending: Mutex::new(PendingRequests::new(clock.now(), failures, joins)),
+            pending: Mutex::new(PendingRequests::new(clock.now(), dialed_in, failures, joins)),
             transport,
             output: Mutex::default(),
             input: Mutex::default(),
@@ -397,15 +402,11 @@ impl MultiplexedConnection {
         let ready = self.transport.wait(reads, longest);
         let mut pending = self.pending.lock();
         pending.writing = false;
-        match ready {
-            Err(error) => self.fail(pending, &self.server.io_error("take a request", error)),
-            Ok(true) => {
-                drop(pending);
-                self.read_available()
-            }
-            Ok(_) if reads && self.clock.now() >= patience => self.give_up(pending),
-            Ok(_) => pending,
+        if ready {
+            drop(pending);
+            return self.read_available();
         }
+        if reads && self.clock.now() >= patience { self.give_up(pending) } else { pending }
     }
 
     /// The oldest request is overdue for too long.

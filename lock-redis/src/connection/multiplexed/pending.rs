@@ -78,6 +78,7 @@ enum ReplyOwner {
 /// What one caller has asked.
 pub(super) struct CallerRequest {
     id: RequestId,
+    since: Moment,
     by: Moment,
     owner: ReplyOwner,
     joining: Joining,
@@ -210,6 +211,8 @@ pub(super) struct PendingRequests {
     /// When a reply last came, and the last request by then.
     last_received: Moment,
     last_id_received: RequestId,
+    /// How long replies take. A single slow one is forgotten after some others.
+    usual: Duration,
     /// How many connections to this server had failed when this one was last looked at.
     pub(super) failures_seen: u64,
 }
@@ -220,8 +223,14 @@ impl PendingRequests {
     /// threads without tokens a quarter gave 0.9. Leaving all writes to the reader was slower.
     const WRITE_SHARE: u64 = 2;
 
-    pub(super) fn new(now: Moment, failures: u64, joins: &'static [Join]) -> Self {
+    /// How long a connection has to be silent at least before it is suspect: a lost packet is sent
+    /// again after 200 ms.
+    const LEAST_SILENCE: Duration = Duration::from_millis(250);
+
+    /// `usual` is how long a reply may take, before the first has come.
+    pub(super) fn new(now: Moment, usual: Duration, failures: u64, joins: &'static [Join]) -> Self {
         Self {
+            usual,
             unsent: Vec::new(),
             joiner: Joiner::new(joins),
             spare: Vec::new(),
@@ -244,26 +253,26 @@ impl PendingRequests {
     pub(super) fn push(
         &mut self,
         bytes: &[u8],
-        by: Moment,
+        (since, by): (Moment, Moment),
         slot: &Arc<ReplySlot>,
         joining: Joining,
     ) -> Result<RequestId, CallError> {
         self.check_open()?;
-        Ok(self.add(bytes, by, ReplyOwner::Caller(Arc::clone(slot)), joining))
+        Ok(self.add(bytes, (since, by), ReplyOwner::Caller(Arc::clone(slot)), joining))
     }
 
     /// Adds a request that no thread waits for.
     pub(super) fn push_callback(
         &mut self,
         bytes: &[u8],
-        by: Moment,
+        (since, by): (Moment, Moment),
         callback: CallbackRequest,
     ) -> Result<(), (CallbackRequest, CallError)> {
         if let Err(error) = self.check_open() {
             return Err((callback, error));
         }
         self.callbacks += 1;
-        self.add(bytes, by, ReplyOwner::Callback(callback), Joining::Free);
+        self.add(bytes, (since, by), ReplyOwner::Callback(callback), Joining::Free);
         Ok(())
     }
 
@@ -271,10 +280,16 @@ impl PendingRequests {
         self.failure.as_ref().map_or(Ok(()), |error| Err(CallError::NotSent(error.clone())))
     }
 
-    fn add(&mut self, bytes: &[u8], by: Moment, owner: ReplyOwner, joining: Joining) -> RequestId {
+    fn add(
+        &mut self,
+        bytes: &[u8],
+        (since, by): (Moment, Moment),
+        owner: ReplyOwner,
+        joining: Joining,
+    ) -> RequestId {
         self.last_id += 1;
         let id = self.last_id;
-        self.enqueue(bytes, CallerRequest { id, by, owner, joining, may_have_run: false });
+        self.enqueue(bytes, CallerRequest { id, since, by, owner, joining, may_have_run: false });
         id
     }
 
@@ -353,10 +368,14 @@ impl PendingRequests {
 
     /// Whether the oldest request is late, and no reply at all has come since it was made, or for
     /// as long as `grace`: among many, some were always made just before the last reply.
+    ///
+    /// Late is what replies do not usually take here: a caller's deadline may be sooner.
     pub(super) fn is_mute(&self, now: Moment, grace: Duration) -> bool {
+        let usual = (self.usual * 2).max(Self::LEAST_SILENCE).min(grace);
         self.requests.front().map(PendingRequest::due_first).is_some_and(|request| {
+            let is_late = request.by <= now && now.since(request.since) >= usual;
             let is_silent = || now.since(self.last_received) >= grace;
-            request.by <= now && (request.id > self.last_id_received || is_silent())
+            is_late && (request.id > self.last_id_received || is_silent())
         })
     }
 
@@ -364,6 +383,9 @@ impl PendingRequests {
     pub(super) fn received(&mut self, now: Moment) {
         self.last_received = now;
         self.last_id_received = self.last_id;
+        if let Some(request) = self.requests.front() {
+            self.usual = now.since(request.due_first().since).max(self.usual / 2);
+        }
     }
 
     pub(super) fn last_received(&self) -> Moment {

@@ -9,7 +9,7 @@ use crate::format::REDISSON;
 type Asked = (RequestId, Arc<ReplySlot>);
 
 fn pending() -> PendingRequests {
-    PendingRequests::new(within(0), 0, REDISSON.joins)
+    PendingRequests::new(within(0), Duration::ZERO, 0, REDISSON.joins)
 }
 
 fn encode(words: &[&str]) -> Vec<u8> {
@@ -74,7 +74,7 @@ fn by_hash() -> [&'static str; 2] {
 
 fn push(pending: &mut PendingRequests, bytes: &[u8]) -> Asked {
     let slot = Arc::default();
-    (pending.push(bytes, within(60_000), &slot, Joining::Free).unwrap(), slot)
+    (pending.push(bytes, span(60_000), &slot, Joining::Free).unwrap(), slot)
 }
 
 /// Pushes an acquire of each lock.
@@ -233,7 +233,7 @@ fn after_a_refusal_nothing_is_joined_for_a_while() {
     ];
     for (code, was_carried_out, resumes) in cases {
         let start = within(0);
-        let mut pending = PendingRequests::new(start, 0, REDISSON.joins);
+        let mut pending = PendingRequests::new(start, Duration::ZERO, 0, REDISSON.joins);
         let names = ["a", "b", "c"];
         let mut how = by_text();
         if was_carried_out {
@@ -280,7 +280,7 @@ fn requests_of_one_thread_leave_as_they_are() {
 fn request_that_may_not_be_joined_keeps_its_place() {
     let mut pending = pending();
     push_all(&mut pending, ["a", "b"]);
-    pending.push(&acquire("c"), within(60_000), &Arc::default(), Joining::Never).unwrap();
+    pending.push(&acquire("c"), span(60_000), &Arc::default(), Joining::Never).unwrap();
     push_all(&mut pending, ["d", "e"]);
     assert_eq!(leaves(&mut pending), text(&["a", "b", "c", "d", "e"].map(acquire)));
 }
@@ -427,7 +427,7 @@ fn callbacks_that_were_joined_expire_and_keep_their_text() {
         });
         let by_hash = release(name);
         let callback = CallbackRequest { by_hash, text: REDISSON.scripts.release.source, done };
-        assert!(pending.push_callback(&release(name), within(millis), callback).is_ok());
+        assert!(pending.push_callback(&release(name), span(millis), callback).is_ok());
     }
     assert_eq!(leaves(&mut pending), text(&[release_many(&["a", "b", "c"])]));
     let mut wakeups = DeferredWakeups::default();

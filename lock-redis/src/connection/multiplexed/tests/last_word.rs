@@ -43,7 +43,8 @@ fn reply_beside_close_notify_counts_and_nothing_follows() {
     let transport = Transport::new(socket, Some(tls.session(&server, &time).unwrap())).unwrap();
     let mut connection = Connection::new(Arc::new(transport), server, Arc::new(SystemClock));
     connection.handshake_tls(within(10_000)).unwrap();
-    let connection = Arc::new(MultiplexedConnection::new(connection, 0, GRACE, &[]).unwrap());
+    let connection =
+        Arc::new(MultiplexedConnection::new(connection, Duration::ZERO, 0, GRACE, &[]).unwrap());
     assert_eq!(call(&connection, b"a", within(10_000)).unwrap(), Reply::Int(1));
     let outcome = call(&connection, b"b", within(10_000));
     assert!(matches!(outcome, Err(CallError::NotSent(_))), "{outcome:?}");

@@ -36,11 +36,17 @@ fn pair_joining(
     let server = Arc::new(Server::new(Endpoint::tcp("test", 1), None));
     let transport = Arc::new(Transport::new(ours, None).unwrap());
     let connection = Connection::new(transport, server, Arc::new(SystemClock));
-    (Arc::new(MultiplexedConnection::new(connection, 0, grace, joins).unwrap()), theirs)
+    let shared = MultiplexedConnection::new(connection, Duration::ZERO, 0, grace, joins);
+    (Arc::new(shared.unwrap()), theirs)
 }
 
 fn within(millis: u64) -> Moment {
     SystemClock.now() + Duration::from_millis(millis)
+}
+
+/// From now on for so long.
+fn span(millis: u64) -> (Moment, Moment) {
+    (within(0), within(millis))
 }
 
 /// Sends a request of one word.
@@ -129,10 +135,9 @@ fn silent_connection_is_mute_at_a_deadline_and_closed_later() {
             thread::yield_now();
         }
         let patient = scope.spawn(|| (call(&connection, b"b", within(60_000)), SystemClock.now()));
+        let late = SystemClock.now() + GRACE;
         assert!(is_unknown(&impatient.join().unwrap()));
-        assert!(
-            !connection.is_usable(SystemClock.now(), 0) && !connection.pending.lock().is_closed()
-        );
+        assert!(!connection.is_usable(late, 0) && !connection.pending.lock().is_closed());
         let (outcome, ended) = patient.join().unwrap();
         assert!(is_unknown(&outcome), "{outcome:?}");
         let took = ended.since(start);
@@ -271,9 +276,9 @@ fn slow_connection_is_unusable_although_no_thread_reads() {
 
 #[test]
 fn only_requests_sent_whole_await_replies() {
-    let mut pending = PendingRequests::new(within(0), 0, &[]);
+    let mut pending = PendingRequests::new(within(0), Duration::ZERO, 0, &[]);
     for request in [b"aa", b"bb", b"cc"] {
-        pending.push(request, within(0), &Arc::default(), Joining::Free).unwrap();
+        pending.push(request, span(0), &Arc::default(), Joining::Free).unwrap();
     }
     assert_eq!((pending.len(), pending.awaited()), (3, 0));
     let bytes = pending.take_unsent(Vec::new());
@@ -285,9 +290,9 @@ fn only_requests_sent_whole_await_replies() {
 
 #[test]
 fn unsent_bytes_wait_only_while_the_peer_has_more_to_do() {
-    let mut pending = PendingRequests::new(within(0), 0, &[]);
+    let mut pending = PendingRequests::new(within(0), Duration::ZERO, 0, &[]);
     let push = |pending: &mut PendingRequests| {
-        pending.push(b"xx", within(0), &Arc::default(), Joining::Free).unwrap();
+        pending.push(b"xx", span(0), &Arc::default(), Joining::Free).unwrap();
         pending.is_peer_busy()
     };
     assert!(!push(&mut pending), "it has nothing to do");
@@ -321,8 +326,10 @@ fn call_after_its_deadline_is_not_sent() {
 #[test]
 fn unread_late_reply_keeps_its_connection_usable() {
     let (connection, mut peer) = pair_with(Duration::from_secs(60));
-    assert!(is_unknown(&call(&connection, b"a", within(50))));
-    assert!(!connection.is_usable(SystemClock.now(), 0), "nothing was heard");
+    let late = within(50);
+    assert!(is_unknown(&call(&connection, b"a", late)));
+    assert!(connection.is_usable(late, 0), "a reply may take longer than its caller waits");
+    assert!(!connection.is_usable(within(250), 0), "nothing was received");
     peer.write_all(b":1\r\n").unwrap();
     // On a loopback it is there when the write has returned.
     assert!(connection.is_usable(SystemClock.now(), 0));
@@ -345,6 +352,35 @@ fn closed_connection_is_unusable_after_all_gave_up() {
     assert!(connection.is_usable(late, 0));
     drop(peer);
     assert!(!connection.is_usable(late, 0));
+}
+
+/// A deadline that is sooner than a reply can come says nothing of the connection.
+#[test]
+fn connection_is_suspect_when_replies_are_later_than_usual() {
+    let ms = Duration::from_millis;
+    let (start, grace) = (within(0), ms(2_000));
+    let mute_after = |pending: &mut PendingRequests, sent: Moment, grace| {
+        pending.push(b"x", (sent, sent + ms(50)), &Arc::default(), Joining::Free).unwrap();
+        let is_mute = |after: &u64| pending.is_mute(sent + ms(*after), grace);
+        (0..3_000).step_by(10).find(is_mute).expect("it is at some time")
+    };
+    let answer = |pending: &mut PendingRequests, now: Moment| {
+        pending.take_unsent(Vec::new());
+        pending.received(now);
+        pending.assign(Reply::Nil, None, &mut DeferredWakeups::default()).unwrap();
+    };
+    for (dialed_in, expected) in [(0, 250), (100, 250), (300, 600), (900, 1_800), (5_000, 2_000)] {
+        let mut pending = PendingRequests::new(start, ms(dialed_in), 0, &[]);
+        assert_eq!(mute_after(&mut pending, start, grace), expected, "{dialed_in}");
+    }
+    // As replies take longer, and shorter again.
+    let (mut pending, mut sent) = (PendingRequests::new(start, ms(0), 0, &[]), start);
+    for (reply, expected) in [(300, 250), (400, 600), (2, 800), (2, 400), (2, 250), (2, 250)] {
+        assert_eq!(mute_after(&mut pending, sent, grace), expected, "before {reply}");
+        sent = sent + ms(reply);
+        answer(&mut pending, sent);
+    }
+    assert_eq!(mute_after(&mut pending, sent, ms(100)), 100, "never more than the grace");
 }
 
 /// A callback of a script by its hash, which the server does not know; and its outcome.
@@ -399,7 +435,7 @@ fn reader_is_not_woken_to_write_while_another_thread_waits() {
     let (reader, other) = (Arc::default(), Arc::default());
     let slots = [&reader, &reader, &other].map(|signal| Arc::new(ReplySlot::new(signal)));
     for slot in &slots {
-        pending.push(b"x", within(60_000), slot, Joining::Free).unwrap();
+        pending.push(b"x", span(60_000), slot, Joining::Free).unwrap();
     }
     pending.reader = Some(1);
     pending.asleep = true;
