@@ -38,6 +38,7 @@ pub use sentinel::SentinelBackend;
 #[doc(hidden)]
 pub mod parts {
     pub use crate::classic::{StepHook, bare_format, open_any_format};
+    pub use crate::connection::JOINED;
     pub use crate::connection::{Address, AddressMap, ReplicaCount};
     pub use crate::format::{Format, NodePage, OPTION as FORMAT};
     pub use crate::keys::SLOTS;
@@ -52,7 +53,6 @@ pub mod parts {
         ReplicaAddresses, RequestMode, ServerClock, StoreKind, WatchRegistry, compare_clocks,
         deployments,
     };
-    pub use crate::connection::JOINED;
     pub use crate::pubsub::TRACKING;
     pub use crate::standalone::standalone;
 }

@@ -26,9 +26,9 @@ mod recheck;
 mod release;
 mod renew;
 mod renewal;
+mod skipped_time;
 #[cfg(test)]
 pub(crate) mod tests;
-mod skipped_time;
 mod timer_wheel;
 
 use crate::backend::{

@@ -117,10 +117,11 @@ impl Engine {
         // To the store a writer that goes on reading is a reader from its release on.
         let is_doubtful = !acquisition.doubt_at(self.reading()).is_zero();
         let goes_on_reading = self.is_read_here(&lock.name);
-        let handed = match is_doubtful || goes_on_reading && !mutant("writer_hands_off_beside_its_reads") {
-            true => None,
-            false => lock.hand_off(acquisition, self.clock.as_ref()),
-        };
+        let handed =
+            match is_doubtful || goes_on_reading && !mutant("writer_hands_off_beside_its_reads") {
+                true => None,
+                false => lock.hand_off(acquisition, self.clock.as_ref()),
+            };
         if let Some(since) = handed {
             acquisition.close_listeners();
             self.metrics().handed_off(&acquisition.name);

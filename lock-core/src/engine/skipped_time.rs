@@ -60,7 +60,12 @@ fn difference(unix: Duration, now: Moment) -> i64 {
 impl SkippedTime {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
         let ahead = difference(clock.unix_time(), clock.now());
-        Self { clock, ahead: AtomicI64::new(ahead), total: AtomicU64::new(0), leaps: <_>::default() }
+        Self {
+            clock,
+            ahead: AtomicI64::new(ahead),
+            total: AtomicU64::new(0),
+            leaps: <_>::default(),
+        }
     }
 
     /// Reads the clock, and notes a leap.

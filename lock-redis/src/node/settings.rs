@@ -9,8 +9,8 @@ use super::{Node, NodeInner, RequestMode};
 use crate::connection::history::Noted;
 use crate::connection::{
     Address, AddressMap, ConnectionPool, CredentialsSource, Dialer, Endpoint, Identity,
-    IdentityKind, Login, OneStore, PasswordSource, PoolThread, ReplicaCount, Server, SharedConnection,
-    Timeouts, TlsSettings,
+    IdentityKind, Login, OneStore, PasswordSource, PoolThread, ReplicaCount, Server,
+    SharedConnection, Timeouts, TlsSettings,
 };
 use crate::format::Format;
 use crate::pubsub::{Subscriber, Tracking};

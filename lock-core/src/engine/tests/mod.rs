@@ -36,6 +36,7 @@ mod release;
 mod renewal;
 mod rolled_back;
 mod settings;
+mod skipped_time;
 mod spare_workers;
 mod thread_life;
 mod unknown_outcome;
