@@ -112,6 +112,18 @@ fn lock_that_passed_to_another_client_is_invalid_at_the_first_look_and_lost() {
 }
 
 #[test]
+fn pause_is_unseen_until_the_time_of_day_is_set_right() {
+    let (store, clock) = Recorded::new();
+    let guard = store.client().mutex("x").unwrap().lock().unwrap();
+    store.store.lose(guard.name());
+    let next = store.client().mutex("x").unwrap().lock().unwrap();
+    assert!(guard.is_valid() && next.is_valid(), "the clocks have missed the pause");
+    step(&clock, LEAP);
+    assert!(!guard.is_valid());
+    eventually("the next holder is confirmed", || next.is_valid());
+}
+
+#[test]
 fn shorter_leap_costs_only_what_may_have_passed() {
     let (store, clock) = Recorded::new();
     let guard = store.client().mutex("x").unwrap().lock().unwrap();
