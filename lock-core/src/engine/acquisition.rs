@@ -471,8 +471,8 @@ impl Acquisition {
         if self.doubt_at(sent).is_zero() || self.has_ended() {
             return;
         }
-        let left = left.and_then(|left| LeaseTime::new(left).ok().map(LeaseTime::validity));
-        let end = left.map_or(old, |left| sent.now + left.saturating_sub(inner.lead()));
+        let validity = |left| LeaseTime::new(left).map_or(Duration::ZERO, LeaseTime::validity);
+        let end = left.map_or(old, |left| sent.now + validity(left).saturating_sub(inner.lead()));
         self.confirm(old, sent, end.min(old));
     }
 
