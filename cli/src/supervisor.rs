@@ -33,6 +33,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// parent.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
+/// By how much more than has passed the validity falls only if the time of day was set ahead.
+const LEAP: Duration = Duration::from_millis(100);
+
 /// The time between two looks at what a command left in its group.
 const LEFT_BEHIND: Duration = Duration::from_millis(50);
 
@@ -108,6 +111,7 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
         suspended: None,
         status: None,
         has_warned: false,
+        seen: None,
     };
     job.run();
     job.finish(verbose)
@@ -264,6 +268,8 @@ struct Job {
     /// How the command ended.
     status: Option<u8>,
     has_warned: bool,
+    /// What was left of the validity at the last look.
+    seen: Option<(Moment, Duration)>,
 }
 
 impl Job {
@@ -347,7 +353,8 @@ impl Job {
 
     /// Begins to stop the command if there is a cause, and kills it when its time is over.
     fn stop_if_due(&mut self) {
-        let (now, left) = (SystemClock.now(), self.guard.remaining());
+        let left = self.left();
+        let now = SystemClock.now();
         if self.kill_at.is_none()
             && let Some(cause) = self.cause_to_stop(now, left)
         {
@@ -370,6 +377,19 @@ impl Job {
         if now >= *kill_at {
             self.group.signal_with_descendants(Signal::KILL);
         }
+    }
+
+    /// What is left of the validity. If it fell by more than has passed, the time of day was set
+    /// ahead, perhaps by an operator: then the store is asked before anything is stopped for it.
+    fn left(&mut self) -> Duration {
+        let (now, mut left) = (SystemClock.now(), self.guard.remaining());
+        let expected = self.seen.map(|(at, left)| left.saturating_sub(now.since(at)));
+        if expected.is_some_and(|expected| expected > left + LEAP) {
+            let _asked = self.guard.verify();
+            left = self.guard.remaining();
+        }
+        self.seen = Some((SystemClock.now(), left));
+        left
     }
 
     fn cause_to_stop(&mut self, now: Moment, left: Duration) -> Option<Cause> {

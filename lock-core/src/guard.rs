@@ -289,6 +289,10 @@ macro_rules! guard_methods {
 
         /// Returns whether the lock is still held, by the local clock: without a request, and
         /// correct also at the first call after this process was paused past its lease.
+        ///
+        /// If the time of day was set ahead, as after a pause of a virtual machine with its clocks,
+        /// that much may have passed: a lock that would be over by then is not valid until the
+        /// store has confirmed it, which is begun at once in the background.
         #[must_use]
         pub fn is_valid(&self) -> bool {
             $dispatch!(&self.0, hold => hold.is_valid())

@@ -23,6 +23,9 @@ mod loss;
 // `status`, `check`, `wait` and `break`.
 mod operators;
 
+// Machines that were paused with their clocks, and whose time of day is set.
+mod paused_machine;
+
 // `quorum init` and `quorum status`.
 mod quorum;
 

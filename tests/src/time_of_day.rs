@@ -17,10 +17,19 @@ const BOUND: Duration = Duration::from_secs(60);
 pub struct TimeOfDay(TempDir);
 
 impl TimeOfDay {
-    /// The right time.
+    /// The right time, of a server.
     pub fn new() -> Self {
+        Self::by(include_str!("time_of_day.c"))
+    }
+
+    /// The same of a client's machine, to whole seconds. Its other clocks go on.
+    pub fn of_client() -> Self {
+        Self::by(include_str!("machine_clock.c"))
+    }
+
+    fn by(source: &str) -> Self {
         let clock = Self(tempfile::tempdir().unwrap());
-        fs::write(clock.file("clock.c"), include_str!("time_of_day.c")).unwrap();
+        fs::write(clock.file("clock.c"), source).unwrap();
         let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
         let compiled = Command::new(&compiler)
             .args(["-shared", "-fPIC", "-O1", "-o"])
@@ -33,7 +42,7 @@ impl TimeOfDay {
         clock
     }
 
-    /// From here on the server's clock is ahead of the machine's by so many milliseconds, or behind
+    /// From here on this clock is ahead of the machine's by so many milliseconds, or behind
     /// it.
     pub fn set(&self, ahead: i64) {
         // In one step: the server looks at any moment.
@@ -54,7 +63,7 @@ impl TimeOfDay {
         eventually("scripts see the time", BOUND, || has_moved(time() - before));
     }
 
-    /// What the server must find in its environment.
+    /// What the process must find in its environment.
     pub fn environment(&self) -> Vec<(&'static str, PathBuf)> {
         vec![("LD_PRELOAD", self.file("clock.so")), ("TIME_OF_DAY", self.file("ahead"))]
     }

@@ -32,8 +32,10 @@ impl Peer {
     pub(crate) fn after_handshake(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> Self {
         Self::new(move |mut stream| {
             read_request(&mut stream);
-            // The name is set, and the question which server it is answered.
-            stream.write_all(b"+OK\r\n$10\r\nrun_id:abc\r\n").unwrap();
+            // The name is set, and the question which server it is answered, also by scripts.
+            let ran = "$3\r\nabc\r\n".repeat(32);
+            let answers = format!("+OK\r\n$10\r\nrun_id:abc\r\n{ran}");
+            stream.write_all(answers.as_bytes()).unwrap();
             serve(stream);
         })
     }

@@ -460,7 +460,7 @@ impl Acquisition {
 
     /// How much the clock may have skipped since the store was last asked.
     pub(crate) fn doubt_at(&self, reading: Reading) -> Duration {
-        let skipped = self.skipped.load(Ordering::Acquire);
+        let skipped = if reading.skipped == 0 { 0 } else { self.skipped.load(Ordering::Acquire) };
         Duration::from_nanos(reading.skipped.saturating_sub(skipped))
     }
 
@@ -471,8 +471,8 @@ impl Acquisition {
         if self.doubt_at(sent).is_zero() || self.has_ended() {
             return;
         }
-        let left = left.and_then(|left| LeaseTime::new(left).ok().map(LeaseTime::validity));
-        let end = left.map_or(old, |left| sent.now + left.saturating_sub(inner.lead()));
+        let validity = |left| LeaseTime::new(left).map_or(Duration::ZERO, LeaseTime::validity);
+        let end = left.map_or(old, |left| sent.now + validity(left).saturating_sub(inner.lead()));
         self.confirm(old, sent, end.min(old));
     }
 
@@ -482,7 +482,7 @@ impl Acquisition {
         let doubt = u64::try_from(self.doubt_at(sent).as_nanos()).unwrap_or(u64::MAX);
         let shortened = Moment::from_nanos(old.as_nanos().saturating_sub(doubt));
         let is_good = self.exchange(old.as_nanos(), shortened.max(end).as_nanos() & !OVER).is_ok();
-        if is_good {
+        if is_good && sent.skipped > 0 {
             self.skipped.fetch_max(sent.skipped, Ordering::AcqRel);
         }
         is_good

@@ -33,6 +33,14 @@ use std::time::Duration;
 /// The pause between two sends of a release.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// A hold that was the last one, and ended here; the store is to be asked.
+struct Ended {
+    at: Moment,
+    /// Whether the clock may have skipped time since the store was asked: then that it was gone
+    /// before says nothing good.
+    is_doubtful: bool,
+}
+
 impl Engine {
     /// Ends one hold; the last one releases the lock. Bounded by the command timeout.
     pub(crate) fn end_hold(
@@ -40,14 +48,14 @@ impl Engine {
         lock: &Arc<LocalLock>,
         acquisition: &Arc<Acquisition>,
     ) -> Result<(), Error> {
-        let Some(sent) = self.end_locally(lock, acquisition)? else { return Ok(()) };
+        let Some(ended) = self.end_locally(lock, acquisition)? else { return Ok(()) };
+        let Ended { at: sent, is_doubtful } = ended;
         #[cfg(feature = "tracing")]
         let span = crate::trace::release(&acquisition.name);
         let by = sent + self.settings.command_timeout;
         let (id, options) = acquisition.to_end(sent);
-        let was_doubtful = !acquisition.doubt_at(self.reading()).is_zero();
         let (answer, first_unanswered) = self.send_release(&id, options, sent, by);
-        let first_unanswered = first_unanswered.filter(|_| !was_doubtful);
+        let first_unanswered = first_unanswered.filter(|_| !is_doubtful);
         let outcome = self.released(acquisition, answer, first_unanswered);
         #[cfg(feature = "tracing")]
         crate::trace::ended(&span, &outcome.as_ref().map(Some));
@@ -66,7 +74,7 @@ impl Engine {
 
     /// The same, without waiting for the store's answer. What it says is told as events.
     pub(crate) fn end_hold_async(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>) {
-        let Ok(Some(ended)) = self.end_locally(lock, acquisition) else { return };
+        let Ok(Some(Ended { at: ended, .. })) = self.end_locally(lock, acquisition) else { return };
         #[cfg(feature = "tracing")]
         let _span = crate::trace::release(&acquisition.name);
         let by = ended + self.settings.command_timeout;
@@ -102,7 +110,7 @@ impl Engine {
         &self,
         lock: &Arc<LocalLock>,
         acquisition: &Arc<Acquisition>,
-    ) -> Result<Option<Moment>, Error> {
+    ) -> Result<Option<Ended>, Error> {
         let held = self.still_holds(lock, acquisition);
         if held && acquisition.end_nested() {
             return Ok(None);
@@ -128,14 +136,14 @@ impl Engine {
             tell_released(&self.events, acquisition, since);
             return Ok(None);
         }
-        let Some(ended) = self.mark_released(acquisition) else {
+        let Some(at) = self.mark_released(acquisition) else {
             self.declare_lost(lock, acquisition, LossCause::Expired);
             return Err(acquisition.lost_error());
         };
         if lock.scope.is_guard() {
             self.timer.disarm(lock); // no other acquisition will find it there
         }
-        Ok(Some(ended))
+        Ok(Some(Ended { at, is_doubtful }))
     }
 
     /// Stops renewing, so that no renewal follows the release. Returns when that was; `None` if it

@@ -7,8 +7,8 @@
 
 use crate::clock::{Clock, Moment};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The smallest leap: the fixed part of the drift allowance, which a shorter lease has, too.

@@ -13,8 +13,8 @@ use std::sync::OnceLock;
 /// The option: `auto`, the default, or `off`.
 pub const OPTION: &str = "joined";
 
-/// So many scripts run. Of two servers with equal shares they find both, but once in 2^31; of two
-/// of which one has a tenth of the keys, but once in 26.
+/// So many scripts run. Of two servers with equal shares they find both, but once in 2^32; of two
+/// of which one has a tenth of the keys, but once in 29.
 pub(crate) const PROBES: usize = 32;
 
 /// Whether several locks may share a script, where they are proven to be in one store.

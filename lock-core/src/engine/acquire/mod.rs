@@ -299,6 +299,7 @@ impl Wait<'_> {
         let tokens = writer.map_or(grant.tokens, own);
         let replication = self.plan.replication;
         let lead = engine.replica_lead(&lock.name, time, replication);
+        let asked = engine.skipped.reading_at(sent);
         let acquisition = Arc::new(Acquisition::new(AcquisitionInit {
             name,
             owner: self.owner,
@@ -306,7 +307,7 @@ impl Wait<'_> {
             tokens,
             receipt: grant.receipt,
             unknown_outcome: self.unknown_outcome,
-            sent: engine.skipped.reading_at(sent),
+            sent: asked,
             granted,
             lease: time,
             is_lease_asked: self.plan.is_lease_asked,
@@ -319,7 +320,7 @@ impl Wait<'_> {
         let now = reading.now;
         if acquisition.trusted_at(reading).is_zero() {
             engine.clean_up(acquisition.to_release());
-            return Err(self.too_late(engine.passed_since(sent), lead));
+            return Err(self.too_late(reading.since(asked), lead));
         }
         let due = acquisition.next_check(&acquisition.lock()).min(now + FIRST_LOOK);
         let arm = |state: &mut _| engine.timer.arm(lock, state, now, due);

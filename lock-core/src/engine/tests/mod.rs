@@ -39,6 +39,7 @@ mod renewal;
 mod renewal_time;
 mod rolled_back;
 mod settings;
+mod skipped_time;
 mod spare_workers;
 mod thread_life;
 mod unknown_outcome;
