@@ -32,7 +32,7 @@ pub struct Counters {
 }
 
 /// The name of each count: the event's name in snake case, as in metrics.
-pub(crate) const NAMES: [&str; 21] = [
+pub(crate) const NAMES: [&str; 22] = [
     "acquired",
     "contended",
     "busy_without_expiry",
@@ -50,6 +50,7 @@ pub(crate) const NAMES: [&str; 21] = [
     "released",
     "release_unconfirmed",
     "release_failed",
+    "campaign_failed",
     "warning",
     "server_changed",
     "server_refused",
@@ -110,6 +111,7 @@ pub(crate) fn name_and_count(event: &Event) -> (&'static str, u64) {
         Event::Released { .. } => ("released", 1),
         Event::ReleaseUnconfirmed { .. } => ("release_unconfirmed", 1),
         Event::ReleaseFailed { .. } => ("release_failed", 1),
+        Event::CampaignFailed { .. } => ("campaign_failed", 1),
         Event::Warning { .. } => ("warning", 1),
         Event::ServerChanged { .. } => ("server_changed", 1),
         Event::ServerRefused { .. } => ("server_refused", 1),

@@ -15,7 +15,7 @@ use crate::loss::LossCause;
 use crate::mutex::OwnedMutex;
 use crate::name::LockName;
 use crate::notification::Wanted;
-use crate::options::LockOptions;
+use crate::options::{LockOptions, Progress};
 use crate::panics::contain;
 use crate::sync::channel::{Receiver, Sender, unbounded};
 use crate::sync::{Mutex, MutexGuard, mutant, thread};
@@ -98,7 +98,12 @@ struct State {
     /// former one may still sleep, and would take what is meant for this one.
     signal: Arc<Signal>,
     leadership: Option<OwnedGuard>,
+    /// Why the campaign does not know whether it could lead; `None` since the store answered.
     last_error: Option<Error>,
+    /// How many waits for the lock a refusal has ended.
+    refusals: u64,
+    /// What was told as an event since the store answered.
+    told: Option<Error>,
     consumers: Vec<Sender<LeadershipChange>>,
     /// Threads that wait until this client leads.
     waiting: Vec<Arc<Signal>>,
@@ -268,12 +273,16 @@ impl Election {
     ///
     /// # Blocking
     ///
-    /// At most for `wait`, and until `interrupt` fires.
+    /// At most for `wait`, and until `interrupt` fires, or the store refuses. An outage ends no wait
+    /// before its time: [`last_error`](Self::last_error) and
+    /// [`CampaignFailed`](crate::Event::CampaignFailed) tell of it.
     ///
     /// # Errors
     ///
     /// [`Error::is_interrupted`]; [`Error::is_misuse`] if it does not
-    /// [campaign](Self::campaign).
+    /// [campaign](Self::campaign). What ends [`lock`](OwnedMutex::lock) at once, such as a wrong
+    /// password; the campaign goes on, so it may be called again. [`Error::is_unavailable`] if the
+    /// store could not be asked when the time was over.
     pub fn wait_for_leadership(
         &self,
         wait: Duration,
@@ -282,6 +291,7 @@ impl Election {
         let core = self.core();
         let until = core.engine.clock.now() + wait;
         let waiting = Waiting::of(core);
+        let refusals = core.look_at_state(|state| state.refusals);
         let interrupt = interrupt.map(|interrupt| interrupt.register(&waiting.signal));
         loop {
             if let Some(interrupt) = &interrupt {
@@ -291,12 +301,22 @@ impl Election {
                 return Ok(true);
             }
             core.engine.refuse_if_forked().map_err(|error| error.on(self.name()))?;
-            if core.state.lock().campaign.is_none() {
+            let state = core.state.lock();
+            if state.campaign.is_none() {
                 let error = Error::misuse("this election has no campaign: start it first");
                 return Err(error.on(self.name()));
             }
             let now = core.engine.clock.now();
-            if now >= until {
+            let is_over = now >= until;
+            if is_over || Some(state.refusals) != refusals {
+                // Not known is not "no". A refusal may be over, too, and then the wait goes on.
+                let error = state.last_error.clone().filter(|it| is_over || is_refusal(it));
+                if let Some(error) = error {
+                    return Err(error.on(self.name()));
+                }
+            }
+            drop(state);
+            if is_over {
                 return Ok(false);
             }
             // A leader in doubt is told nothing when the store has confirmed it.
@@ -306,15 +326,12 @@ impl Election {
         }
     }
 
-    /// Returns why the last wait for the leadership failed; `None` since it succeeded. The campaign
-    /// goes on after an error, with pauses of up to five seconds.
+    /// Returns why the campaign does not know whether it could lead: the store cannot be asked, or
+    /// refuses. `None` since it answered. The campaign goes on after an error, with pauses of up to
+    /// five seconds.
     #[must_use]
     pub fn last_error(&self) -> Option<Error> {
-        let core = self.core();
-        if core.engine.is_forked() {
-            return None;
-        }
-        core.state.lock().last_error.clone()
+        self.core().look_at_state(|state| state.last_error.clone())?
     }
 
     /// Returns the name of the election, which is that of its mutex.
@@ -345,13 +362,20 @@ impl Drop for Handle {
     }
 }
 
+/// Whether waiting does not help: a setting or the code is to be corrected.
+fn is_refusal(error: &Error) -> bool {
+    use ErrorKind::{Configuration, ForeignFormat, Misuse, Unsupported};
+    matches!(error.kind(), Configuration | ForeignFormat | Misuse | Unsupported)
+}
+
 impl Core {
+    fn look_at_state<T>(&self, look: impl FnOnce(&State) -> T) -> Option<T> {
+        (!self.engine.is_forked()).then(|| look(&self.state.lock()))
+    }
+
     /// Asks the guard of the present leadership, if there is one.
     fn look<T>(&self, question: impl FnOnce(&OwnedGuard) -> T) -> Option<T> {
-        if self.engine.is_forked() {
-            return None;
-        }
-        self.state.lock().leadership.as_ref().map(question)
+        self.look_at_state(|state| state.leadership.as_ref().map(question))?
     }
 
     /// Ends the campaign, and returns the leadership to be given up.
@@ -416,15 +440,30 @@ impl Thread {
                 continue;
             };
             let Some(mut state) = self.core.lock_for(self.number) else { return };
-            state.last_error = Some(error);
+            state.refusals += u64::from(is_refusal(&error));
+            let is_news = state.told.as_ref().is_none_or(|told| told.kind() != error.kind());
+            state.last_error = Some(error.clone());
+            state.told = Some(error.clone());
+            state.wake_waiting();
             drop(state);
+            if is_news {
+                self.core.engine.tell_campaign_failed(self.core.lock.name(), error);
+            }
             clock.wait(&self.signal, clock.now() + backoff.next());
         }
     }
 
     /// Waits for the lock, and then until it is lost or given up.
     fn wait_and_lead(&self) -> Result<(), Error> {
-        let options = LockOptions::new().interrupt(&self.interrupt);
+        let (core, number) = (Arc::clone(&self.core), self.number);
+        let progress = Progress::new(move |error| {
+            let Some(mut state) = core.lock_for(number) else { return };
+            state.last_error = error.cloned();
+            if error.is_none() {
+                state.told = None;
+            }
+        });
+        let options = LockOptions::new().interrupt(&self.interrupt).progress(progress);
         let guard = self.core.lock.lock_with(&options)?;
         // Here, where no question waits for the answer.
         guard.begin_lease()?;
@@ -435,7 +474,7 @@ impl Thread {
             false => self.core.lock_for(self.number),
         };
         let Some(mut state) = state else { return Ok(()) };
-        state.last_error = None;
+        (state.last_error, state.told) = (None, None);
         state.tell(LeadershipChange::Gained { term: guard.fencing_token() });
         state.leadership = Some(guard);
         state.wake_waiting();

@@ -172,6 +172,16 @@ pub enum Event {
         /// The cause.
         error: Error,
     },
+    /// A campaign of an [`Election`](crate::Election) could not ask the store for as long as
+    /// `outage_limit`, or was refused. It goes on, with pauses. Emitted once for each cause, until
+    /// the store answers.
+    #[non_exhaustive]
+    CampaignFailed {
+        /// The name of the election.
+        lock: LockName,
+        /// The cause.
+        error: Error,
+    },
     /// Locks work, but something about the store or the settings should be corrected. Emitted once
     /// for each server and cause; the [kind](WarningKind) says if it is repeated.
     #[non_exhaustive]

@@ -68,7 +68,7 @@ impl Hold {
         self.acquisition.take().expect("`unlock` and `detach` consume the hold")
     }
 
-    fn keep(&self, time: LeaseTime) {
+    pub(crate) fn keep(&self, time: LeaseTime) {
         self.engine.keep(self.acquisition(), time);
     }
 

@@ -27,6 +27,7 @@ mod clock;
 mod config;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod contained_clock;
 mod counters;
 mod diagnosis;
 mod election;

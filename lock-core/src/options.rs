@@ -4,6 +4,8 @@ use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::lease::Lease;
 use crate::replication::Replication;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The options of one acquisition.
@@ -25,6 +27,28 @@ pub struct LockOptions {
     pub(crate) interrupt: Option<Interrupt>,
     pub(crate) replication: Option<Replication>,
     pub(crate) at_least: Option<Duration>,
+    pub(crate) progress: Option<Progress>,
+}
+
+/// Told of each answer to the requests of a wait: why the store cannot be asked, or `None` where it
+/// says whether the lock is free.
+#[derive(Clone)]
+pub(crate) struct Progress(Arc<dyn Fn(Option<&Error>) + Send + Sync>);
+
+impl Progress {
+    pub(crate) fn new(tell: impl Fn(Option<&Error>) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+
+    pub(crate) fn tell(&self, error: Option<&Error>) {
+        (self.0)(error);
+    }
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Progress")
+    }
 }
 
 impl LockOptions {
@@ -93,6 +117,12 @@ impl LockOptions {
     #[must_use]
     pub fn interrupt(mut self, interrupt: &Interrupt) -> Self {
         self.interrupt = Some(interrupt.clone());
+        self
+    }
+
+    /// Has this told how the wait goes on.
+    pub(crate) fn progress(mut self, progress: Progress) -> Self {
+        self.progress = Some(progress);
         self
     }
 

@@ -103,7 +103,7 @@ impl SingleLock {
             return Err(Error::misuse("a thread that is ending cannot hold a lock").on(name));
         }
         #[cfg(feature = "tracing")]
-        let span = crate::trace::acquire(name);
+        let span = crate::trace::CallSpan::acquire(name);
         let apart;
         let local = match &self.local {
             Some(local) => local,
@@ -114,17 +114,19 @@ impl SingleLock {
         };
         let at_least = options.at_least.map(|time| engine.shortest_time(name, time)).transpose();
         let result = at_least.and_then(|at_least| {
-            let acquisition = acquire(engine, local, thread, options)?;
-            if let (Some(acquisition), Some(time)) = (&acquisition, at_least) {
-                engine.keep(acquisition, time);
+            let taken = acquire(engine, local, thread, options)?;
+            // From here on it is released, whatever becomes of this call.
+            let hold = taken.map(|taken| Hold::new(Arc::clone(engine), Arc::clone(local), taken));
+            if let (Some(hold), Some(time)) = (&hold, at_least) {
+                hold.keep(time);
             }
-            Ok(acquisition)
+            Ok(hold)
         });
         let result = result.map_err(|error| error.on(name));
         engine.metrics().acquire_ended(name, &result);
         #[cfg(feature = "tracing")]
-        crate::trace::ended(&span, &result);
-        Ok(result?.map(|taken| Hold::new(Arc::clone(engine), Arc::clone(local), taken)))
+        span.ended(&result);
+        result
     }
 
     /// Takes the lock for a guard that belongs to no thread.

@@ -10,7 +10,7 @@
 //! | level | what |
 //! |---|---|
 //! | error | a lock was lost, also for holders that had handed it on |
-//! | warn | a store grants nothing until a known time; a renewal or a release failed; a release is unconfirmed; the renewals are used up; too few replicas confirmed |
+//! | warn | a store grants nothing until a known time; a renewal, a release or a campaign failed; a release is unconfirmed; the renewals are used up; too few replicas confirmed |
 //! | warn | the store or a setting should be corrected; a lock has no expiry; a semaphore has another limit; another server answers at an address; events were missed |
 //! | info | a failure that occurred more than once is over |
 //! | debug | a lock was acquired, released, found contended; enough replicas confirm it again |
@@ -27,12 +27,14 @@ use crate::error::Error;
 use crate::error::chain;
 use crate::event::{Event, EventHandler};
 use crate::name::LockName;
+use crate::panics::contain;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
-use tracing::{debug, error, info, trace, warn};
+use tracing::field::Empty;
+use tracing::{Span, debug, error, info, trace, warn};
 
 /// How often a continuing failure is recorded.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -58,8 +60,9 @@ impl Traced {
 
 impl EventHandler for Traced {
     fn on_event(&self, event: &Event) {
-        self.failures.lock().record(event, SystemClock.now());
-        record(event);
+        // A subscriber that panics takes no event from the handler.
+        contain(|| self.failures.lock().record(event, SystemClock.now()));
+        contain(|| record(event));
         if let Some(next) = &self.next {
             next.on_event(event);
         }
@@ -72,6 +75,7 @@ const RELEASE: &str = "a release failed";
 const PAUSE: &str = "the store grants nothing yet: waiting";
 const ACCEPTED: &str = "too few replicas confirmed it: accepted";
 const TAKEN_BACK: &str = "too few replicas confirmed it: taken back";
+const CAMPAIGN: &str = "a campaign for a leadership failed";
 const DEGRADED: &str = "held without the replicas that were asked for";
 
 /// Failures that are not over, by message and cause.
@@ -99,6 +103,9 @@ impl Failures {
             Event::ReleaseFailed { lock, error } => {
                 self.failed(RELEASE, lock, (cause(error), chain(error)), now, false);
             }
+            Event::CampaignFailed { lock, error } => {
+                self.failed(CAMPAIGN, lock, (cause(error), chain(error)), now, true);
+            }
             // The text contains the time left, which differs each time: it is no cause.
             Event::Paused { lock, why, .. } => {
                 self.failed(PAUSE, lock, (String::new(), chain(why)), now, true);
@@ -117,7 +124,7 @@ impl Failures {
             }
             Event::Renewed { lock, .. } => self.ended(Some(lock), &[RENEWAL], now),
             Event::Acquired { lock, .. } => {
-                self.ended(Some(lock), &[RENEWAL, PAUSE, TAKEN_BACK], now);
+                self.ended(Some(lock), &[RENEWAL, PAUSE, TAKEN_BACK, CAMPAIGN], now);
             }
             Event::Restored { lock } => self.ended(Some(lock), &[DEGRADED], now),
             Event::Released { lock, .. } | Event::Lost { lock, .. } => {
@@ -221,6 +228,7 @@ fn record(event: &Event) {
         // One record for all affected locks: see `Failures`.
         Event::RenewalFailed { .. }
         | Event::ReleaseFailed { .. }
+        | Event::CampaignFailed { .. }
         | Event::Paused { .. }
         | Event::InsufficientReplicasAccepted { .. }
         | Event::InsufficientReplicasTakenBack { .. }
@@ -238,35 +246,56 @@ fn record(event: &Event) {
     }
 }
 
-/// The span of a wait for a lock.
-pub(crate) fn acquire(lock: &LockName) -> tracing::span::EnteredSpan {
-    tracing::debug_span!(target: "distlock", "acquire", %lock, busy = tracing::field::Empty, error = tracing::field::Empty)
-        .entered()
+/// The span of a call, entered until it is dropped. A panic of the subscriber stays in here: it
+/// would come in the middle of a change of state.
+pub(crate) struct CallSpan(Span);
+
+impl CallSpan {
+    /// The span of a wait for a lock.
+    pub(crate) fn acquire(lock: &LockName) -> Self {
+        Self::enter(
+            || tracing::debug_span!(target: "distlock", "acquire", %lock, busy = Empty, error = Empty),
+        )
+    }
+
+    /// The span of a release.
+    pub(crate) fn release(lock: &LockName) -> Self {
+        Self::enter(|| tracing::debug_span!(target: "distlock", "release", %lock, error = Empty))
+    }
+
+    fn enter(new: impl FnOnce() -> Span) -> Self {
+        let span = contain(new).unwrap_or_else(Span::none);
+        contain(|| span.with_subscriber(|(id, subscriber)| subscriber.enter(id)));
+        Self(span)
+    }
+
+    /// Records how the call ended.
+    pub(crate) fn ended<T, E: Display>(&self, result: &Result<Option<T>, E>) {
+        contain(|| match result {
+            Ok(Some(_)) => {}
+            Ok(None) => {
+                self.0.record("busy", true);
+            }
+            Err(error) => {
+                self.0.record("error", tracing::field::display(error));
+            }
+        });
+    }
 }
 
-/// The span of a release.
-pub(crate) fn release(lock: &LockName) -> tracing::span::EnteredSpan {
-    tracing::debug_span!(target: "distlock", "release", %lock, error = tracing::field::Empty)
-        .entered()
+impl Drop for CallSpan {
+    fn drop(&mut self) {
+        let span = std::mem::replace(&mut self.0, Span::none());
+        contain(|| span.with_subscriber(|(id, subscriber)| subscriber.exit(id)));
+        contain(|| drop(span));
+    }
 }
 
 /// The span of the work under a lock.
-pub(crate) fn held(lock: &LockName, token: Option<crate::FencingToken>) -> tracing::Span {
+pub(crate) fn held(lock: &LockName, token: Option<crate::FencingToken>) -> Span {
     let token = token.map(crate::FencingToken::get);
-    tracing::debug_span!(target: "distlock", "held", %lock, token)
-}
-
-/// Records in its span how a call ended.
-pub(crate) fn ended<T, E: Display>(span: &tracing::Span, result: &Result<Option<T>, E>) {
-    match result {
-        Ok(Some(_)) => {}
-        Ok(None) => {
-            span.record("busy", true);
-        }
-        Err(error) => {
-            span.record("error", tracing::field::display(error));
-        }
-    }
+    contain(|| tracing::debug_span!(target: "distlock", "held", %lock, token))
+        .unwrap_or_else(Span::none)
 }
 
 #[cfg(test)]

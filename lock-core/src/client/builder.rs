@@ -4,6 +4,7 @@ use super::Client;
 use crate::backend::Backend;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
+use crate::contained_clock::ContainedClock;
 use crate::engine::{Engine, EngineHandle};
 use crate::error::Error;
 use crate::event::EventHandler;
@@ -92,7 +93,7 @@ impl ClientBuilder {
 
     /// Uses this clock. For tests; a given backend must be on the same clock.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
-        self.clock = Some(clock);
+        self.clock = Some(ContainedClock::around(clock));
         self
     }
 

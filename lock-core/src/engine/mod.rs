@@ -434,6 +434,11 @@ impl Engine {
         }
     }
 
+    /// A campaign's wait for the lock has failed, and it goes on.
+    pub(crate) fn tell_campaign_failed(&self, name: &LockName, error: Error) {
+        self.events.emit(|| Event::CampaignFailed { lock: name.clone(), error: error.on(name) });
+    }
+
     /// Refuses a kind of lock that the store does not have.
     pub(crate) fn refuse_kind(&self, what: &str) -> Result<(), Error> {
         refuse_kind(&self.abilities, what)

@@ -50,19 +50,20 @@ impl Engine {
     ) -> Result<(), Error> {
         let Some(ended) = self.end_locally(lock, acquisition)? else { return Ok(()) };
         let Ended { at: sent, is_doubtful } = ended;
+        let mut ending = Ending { engine: self, lock, acquisition, timing: None };
         #[cfg(feature = "tracing")]
-        let span = crate::trace::release(&acquisition.name);
+        let span = crate::trace::CallSpan::release(&acquisition.name);
         let by = sent + self.settings.command_timeout;
         let (id, options) = acquisition.to_end(sent);
         let (answer, first_unanswered) = self.send_release(&id, options, sent, by);
         let first_unanswered = first_unanswered.filter(|_| !is_doubtful);
         let outcome = self.released(acquisition, answer, first_unanswered);
         #[cfg(feature = "tracing")]
-        crate::trace::ended(&span, &outcome.as_ref().map(Some));
-        acquisition.close_listeners();
+        span.ended(&outcome.as_ref().map(Some));
         let now = self.clock.now();
         let told = outcome.as_ref().ok().copied().flatten();
-        lock.released(acquisition, ReleaseTiming { at: now, took: Some(now.since(sent)), told });
+        ending.timing = Some(ReleaseTiming { at: now, took: Some(now.since(sent)), told });
+        drop(ending);
         match &outcome {
             Ok(_) => tell_released(&self.events, acquisition, now),
             // Told as that.
@@ -75,8 +76,9 @@ impl Engine {
     /// The same, without waiting for the store's answer. What it says is told as events.
     pub(crate) fn end_hold_async(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>) {
         let Ok(Some(Ended { at: ended, .. })) = self.end_locally(lock, acquisition) else { return };
+        let mut ending = Ending { engine: self, lock, acquisition, timing: None };
         #[cfg(feature = "tracing")]
-        let _span = crate::trace::release(&acquisition.name);
+        let _span = crate::trace::CallSpan::release(&acquisition.name);
         let by = ended + self.settings.command_timeout;
         let (id, options) = acquisition.to_end(ended);
         let release = AsyncRelease {
@@ -100,9 +102,7 @@ impl Engine {
             self.clean_up((id, options));
             tell_failed(&self.events, acquisition, failure.into_error().on(&acquisition.name));
         }
-        acquisition.close_listeners();
-        let timing = ReleaseTiming { at: self.clock.now(), took: None, told: None };
-        lock.released(acquisition, timing);
+        ending.timing = Some(ReleaseTiming { at: self.clock.now(), took: None, told: None });
     }
 
     /// Ends one hold. If it was the last one, and the store is to be asked, returns when that was.
@@ -221,6 +221,29 @@ impl Engine {
             // What it says of the lock does not matter; if it cannot be asked, nothing can be read.
             let _answer = call_backend(|| self.store()?.peek(&name, by));
         }
+    }
+}
+
+/// A release that has begun: its acquisition has ended here, and no thread of this client asks for
+/// the lock before this is dropped.
+struct Ending<'a> {
+    engine: &'a Engine,
+    lock: &'a Arc<LocalLock>,
+    acquisition: &'a Arc<Acquisition>,
+    /// `None`: a panic came before the store was told, or before its answer was weighed.
+    timing: Option<ReleaseTiming>,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let Self { engine, acquisition, .. } = *self;
+        let timing = self.timing.unwrap_or_else(|| {
+            let now = engine.clock.now();
+            engine.clean_up(acquisition.to_end(now));
+            ReleaseTiming { at: now, took: None, told: None }
+        });
+        acquisition.close_listeners();
+        self.lock.released(acquisition, timing);
     }
 }
 

@@ -7,7 +7,7 @@
 //!   moment: install the recorder first. Without one the metrics go nowhere.
 //! - **Counted where it happens.** What an [event](crate::Event) tells is counted when the event is
 //!   emitted, on the thread that emits it: a slow event handler loses none. A recorder must
-//!   therefore neither block nor panic.
+//!   therefore not block. A panic in it loses what it was to record, and nothing else.
 //! - **Labels.** `backend` is the scheme of the URL (`custom` for a given [`Backend`]), `format`
 //!   the option of that name if the URL has it. Clients with the same labels share their metrics.
 //! - **Names of locks** are no labels, because each name makes new time series, which the recorder
@@ -24,6 +24,7 @@ use crate::counters::{NAMES, name_and_count};
 use crate::error::Error;
 use crate::event::Event;
 use crate::name::LockName;
+use crate::panics::contain;
 use ::metrics::{
     Counter, Gauge, Histogram, Label, Unit, counter, describe_counter, describe_gauge,
     describe_histogram, gauge, histogram,
@@ -98,7 +99,7 @@ pub(crate) struct Counted(Option<Gauge>);
 impl Metrics {
     /// Registers the metrics of a client with the current recorder.
     pub(crate) fn register(backend: &str, format: Option<&str>, by_name: bool) -> Self {
-        describe();
+        contain(describe);
         let mut labels = vec![Label::new("backend", backend.to_owned())];
         if let Some(format) = format {
             labels.push(Label::new("format", format.to_owned()));
@@ -107,19 +108,19 @@ impl Metrics {
         let with = |name: &'static str, value: &'static str| -> Vec<Label> { with(name, value) };
         let unknown = |request: Request| {
             let request = REQUESTS[request as usize];
-            counter!("distlock_unknown_outcomes_total", with("request", request))
+            new_counter("distlock_unknown_outcomes_total", with("request", request))
         };
         Self(Some(Arc::new(ClientMetrics {
             requests: REQUESTS
-                .map(|it| histogram!("distlock_request_seconds", with("request", it))),
+                .map(|it| new_histogram("distlock_request_seconds", with("request", it))),
             unknown_acquires: unknown(Request::Acquire),
             unknown_releases: unknown(Request::Release),
             events: NAMES.map(|event| match event {
                 event if NOT_IN_EVENTS.contains(&event) => Counter::noop(),
-                event => counter!("distlock_events_total", with("event", event)),
+                event => new_counter("distlock_events_total", with("event", event)),
             }),
-            connections: gauge!("distlock_connections", labels.clone()),
-            connections_opened: counter!("distlock_connections_opened_total", labels.clone()),
+            connections: new_gauge("distlock_connections", labels.clone()),
+            connections_opened: new_counter("distlock_connections_opened_total", labels.clone()),
             locks: match by_name {
                 true => Locks::ByName { labels, each: RwLock::default() },
                 false => Locks::Together(LockMetrics::register(&labels)),
@@ -143,7 +144,7 @@ impl Metrics {
     /// Records what an event tells.
     pub(crate) fn event(&self, event: &Event) {
         let Some(client) = &self.0 else { return };
-        match event {
+        contain(|| match event {
             Event::Acquired { lock, waited, .. } => client.locks.with(lock, |it| {
                 it.acquired.increment(1);
                 it.wait.record(*waited);
@@ -157,7 +158,7 @@ impl Metrics {
                     client.events[at].increment(by);
                 }
             }
-        }
+        });
     }
 
     /// Records how a call that takes a lock ended, if that was without the lock.
@@ -200,7 +201,7 @@ impl Metrics {
     /// Counts a connection until the result is dropped.
     pub(crate) fn connected(&self) -> Counted {
         let Some(client) = &self.0 else { return Counted::default() };
-        client.connections_opened.increment(1);
+        contain(|| client.connections_opened.increment(1));
         Counted::up(&client.connections)
     }
 
@@ -226,22 +227,24 @@ impl Metrics {
         if matches!(failure, Some(Failure::NotSent(_))) {
             return;
         }
-        client.requests[request as usize].record(SystemClock.now().since(start));
+        let took = SystemClock.now().since(start);
+        contain(|| client.requests[request as usize].record(took));
         if matches!(failure, Some(Failure::Unknown(_) | Failure::Final(_))) {
-            match request {
+            contain(|| match request {
                 Request::Acquire => client.unknown_acquires.increment(1),
                 Request::Release => client.unknown_releases.increment(1),
                 Request::Renew | Request::Read | Request::Watch | Request::Force => {}
-            }
+            });
         }
     }
 }
 
 impl Locks {
-    /// Calls `record` with the metrics of this lock.
-    fn with<T>(&self, lock: &LockName, record: impl FnOnce(&LockMetrics) -> T) -> T {
+    /// Calls `record` with the metrics of this lock, and contains its panic.
+    fn with<T: Default>(&self, lock: &LockName, record: impl FnOnce(&LockMetrics) -> T) -> T {
+        let contained = |metrics: &LockMetrics| contain(|| record(metrics)).unwrap_or_default();
         let (labels, each) = match self {
-            Self::Together(all) => return record(all),
+            Self::Together(all) => return contained(all),
             Self::ByName { labels, each } => (labels, each),
         };
         let known = each.read().get(lock).map(Arc::clone);
@@ -251,8 +254,21 @@ impl Locks {
             let new = || Arc::new(LockMetrics::register(&labels));
             Arc::clone(each.write().entry(lock.clone()).or_insert_with(new))
         });
-        record(&metrics)
+        contained(&metrics)
     }
+}
+
+/// A metric that the recorder makes; one that records nothing if it panics.
+fn new_counter(name: &'static str, labels: Vec<Label>) -> Counter {
+    contain(|| counter!(name, labels)).unwrap_or_else(Counter::noop)
+}
+
+fn new_gauge(name: &'static str, labels: Vec<Label>) -> Gauge {
+    contain(|| gauge!(name, labels)).unwrap_or_else(Gauge::noop)
+}
+
+fn new_histogram(name: &'static str, labels: Vec<Label>) -> Histogram {
+    contain(|| histogram!(name, labels)).unwrap_or_else(Histogram::noop)
 }
 
 impl LockMetrics {
@@ -261,28 +277,28 @@ impl LockMetrics {
         let renewals = |result: &'static str| {
             let mut labels = labels();
             labels.push(Label::new("result", result));
-            counter!("distlock_renewals_total", labels)
+            new_counter("distlock_renewals_total", labels)
         };
         Self {
-            acquired: counter!("distlock_acquired_total", labels()),
-            handed_off: counter!("distlock_handed_off_total", labels()),
-            busy: counter!("distlock_busy_total", labels()),
-            unavailable: counter!("distlock_unavailable_total", labels()),
-            lost: counter!("distlock_lost_total", labels()),
+            acquired: new_counter("distlock_acquired_total", labels()),
+            handed_off: new_counter("distlock_handed_off_total", labels()),
+            busy: new_counter("distlock_busy_total", labels()),
+            unavailable: new_counter("distlock_unavailable_total", labels()),
+            lost: new_counter("distlock_lost_total", labels()),
             renewed: renewals("ok"),
             renewal_failed: renewals("failed"),
-            wait: histogram!("distlock_wait_seconds", labels()),
-            hold: histogram!("distlock_hold_seconds", labels()),
-            held: gauge!("distlock_held", labels()),
-            waiting: gauge!("distlock_waiting", labels()),
+            wait: new_histogram("distlock_wait_seconds", labels()),
+            hold: new_histogram("distlock_hold_seconds", labels()),
+            held: new_gauge("distlock_held", labels()),
+            waiting: new_gauge("distlock_waiting", labels()),
         }
     }
 }
 
 impl Counted {
     fn up(gauge: &Gauge) -> Self {
-        gauge.increment(1.0);
-        Self(Some(gauge.clone()))
+        // One that panicked has not counted it.
+        Self(contain(|| gauge.increment(1.0)).map(|()| gauge.clone()))
     }
 
     /// One more of the same.
@@ -293,7 +309,7 @@ impl Counted {
     /// Ends it, once.
     pub(crate) fn end(&mut self) {
         if let Some(gauge) = self.0.take() {
-            gauge.decrement(1.0);
+            contain(|| gauge.decrement(1.0));
         }
     }
 }

@@ -78,16 +78,6 @@ impl Default for Outage {
     }
 }
 
-impl Outage {
-    /// The store has answered.
-    pub(super) fn end(&mut self, waiter: &WaiterGuard<'_>) {
-        if self.since.take().is_some() {
-            waiter.set_outage(None);
-            self.backoff.reset();
-        }
-    }
-}
-
 impl<'a> Wait<'a> {
     /// How often this waiter asks so that the store knows that it still waits: in the order of
     /// arrival, or before readers.
@@ -174,7 +164,7 @@ impl<'a> Wait<'a> {
             return None;
         }
         let (sent, lease) = (direct.sent, direct.lease);
-        self.outage.end(waiter);
+        self.end_outage(waiter);
         Some(Granted { grant: Grant::new(TokenRange::new(token, token)), sent, lease })
     }
 
@@ -241,18 +231,18 @@ impl<'a> Wait<'a> {
     ) -> Result<Next, Error> {
         match answer {
             Ok(Answer::Granted(grant)) => {
-                self.outage.end(waiter);
+                self.end_outage(waiter);
                 Ok(Next::Take(self.granted(grant, sent)))
             }
             Ok(Answer::Unacknowledged(grant, insufficient)) => {
                 self.weigh_grant(waiter, grant, insufficient, sent)
             }
             Ok(Answer::Busy(left)) => {
-                self.outage.end(waiter);
+                self.end_outage(waiter);
                 self.busy(waiter, left, FoundBusyBy::Attempt)
             }
             Ok(Answer::BusyWithoutExpiry(left)) => {
-                self.outage.end(waiter);
+                self.end_outage(waiter);
                 self.tell_endless();
                 self.busy(waiter, left, FoundBusyBy::Attempt)
             }
@@ -409,6 +399,25 @@ impl<'a> Wait<'a> {
         }
     }
 
+    /// The store has answered.
+    pub(super) fn end_outage(&mut self, waiter: &WaiterGuard<'_>) {
+        if self.outage.since.take().is_some() {
+            waiter.set_outage(None);
+            self.outage.backoff.reset();
+        }
+        if let Some(progress) = self.progress {
+            progress.tell(None);
+        }
+    }
+
+    /// No thread of this client can take it from the store.
+    pub(super) fn has_outage(&self, waiter: &WaiterGuard<'_>, outage: StoreOutage) {
+        if let Some(progress) = self.progress {
+            progress.tell(Some(&outage.error));
+        }
+        waiter.set_outage(Some(outage));
+    }
+
     /// The store could not be asked, or refused: what to do, or the error to give up with.
     pub(super) fn failed(
         &mut self,
@@ -422,7 +431,7 @@ impl<'a> Wait<'a> {
         let since = *self.outage.since.get_or_insert(sent);
         if error.is_unavailable() {
             let error = error.clone().on(&self.lock.name);
-            waiter.set_outage(Some(StoreOutage { since, error, ends: None }));
+            self.has_outage(waiter, StoreOutage { since, error, ends: None });
         }
         if is_final {
             return Err(error.of_last_request());

@@ -26,7 +26,7 @@ use crate::holder::Holder;
 use crate::interrupt::Registration;
 use crate::lease::{Lease, LeaseTime};
 use crate::name::LockKind;
-use crate::options::LockOptions;
+use crate::options::{LockOptions, Progress};
 use crate::owner::OwnerId;
 use crate::replication::Replication;
 use crate::sync::mutant;
@@ -155,6 +155,7 @@ pub(crate) fn acquire(
         engine,
         lock,
         plan: &plan,
+        progress: options.progress.as_ref(),
         signal: &signal,
         interrupt: interrupt.as_ref(),
         owner: engine.new_owner(),
@@ -215,6 +216,7 @@ struct Wait<'a> {
     engine: &'a Engine,
     lock: &'a Arc<LocalLock>,
     plan: &'a Plan,
+    progress: Option<&'a Progress>,
     signal: &'a Arc<Signal>,
     interrupt: Option<&'a Registration<'a>>,
     /// The same for every request of this wait, and never used again. A new one after a grant that

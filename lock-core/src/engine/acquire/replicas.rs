@@ -33,7 +33,7 @@ impl Wait<'_> {
             let token = grant.tokens.map(|tokens| tokens.first());
             let events = &self.engine.events;
             events.emit(|| Event::InsufficientReplicasAccepted { lock, token, insufficient });
-            self.outage.end(waiter);
+            self.end_outage(waiter);
             return Ok(Next::Take(self.granted(grant, sent)));
         }
         let error = self.revoke(grant, insufficient);
@@ -44,7 +44,7 @@ impl Wait<'_> {
         let since = *self.outage.since.get_or_insert(sent);
         // No thread of this client could take it, and that is not "busy".
         let why = error.clone().on(&self.lock.name);
-        waiter.set_outage(Some(StoreOutage { since, error: why, ends: None }));
+        self.has_outage(waiter, StoreOutage { since, error: why, ends: None });
         let (now, limit) = (self.engine.clock.now(), self.limit(since));
         if now >= limit {
             return Err(error);

@@ -30,12 +30,12 @@ impl Wait<'_> {
             RollbackCause::Failed(error) => self.failed(waiter, Failure::NotSent(error), sent),
             RollbackCause::Paused(pause) => self.paused(waiter, pause),
             RollbackCause::Held(left) => {
-                self.outage.end(waiter);
+                self.end_outage(waiter);
                 self.split_votes = 0;
                 self.busy(waiter, left, FoundBusyBy::Attempt)
             }
             RollbackCause::SplitVote => {
-                self.outage.end(waiter);
+                self.end_outage(waiter);
                 Ok(self.split_vote(waiter, sent))
             }
         }
@@ -57,7 +57,7 @@ impl Wait<'_> {
         // It begins anew each time: no limit on outages is for this.
         let ends = (!may_end_sooner).then_some(end);
         let error = why.on(&self.lock.name);
-        waiter.set_outage(Some(StoreOutage { since: now, error, ends }));
+        self.has_outage(waiter, StoreOutage { since: now, error, ends });
         self.outage.since = Some(now);
         let look = if may_end_sooner { self.outage.backoff.next() } else { PAUSE_LOOK };
         Ok(Next::Sleep(now + left.clamp(SHORTEST_SPLIT_VOTE, look)))

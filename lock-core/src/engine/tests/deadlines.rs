@@ -50,8 +50,9 @@ fn waiter_behind_a_holder_of_its_client_is_late_although_the_head_stands_back() 
     let (client, guard) = held(&store);
     let interrupt = Interrupt::new();
     let first = waits(&client, LockOptions::new().interrupt(&interrupt));
-    let follower = waits(&client, LockOptions::new().wait(BUDGET + SHORT));
-    clock.advance(BUDGET);
+    clock.advance(SHORT); // the grant is older than the wait
+    let follower = waits(&client, LockOptions::new().wait(BUDGET));
+    clock.advance(BUDGET - SHORT);
     let asked = store.count("acquire");
     guard.unlock().unwrap();
     head_stands_back(&clock);
