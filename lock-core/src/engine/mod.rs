@@ -338,7 +338,8 @@ impl Engine {
         let (lock, acquisition) = (Arc::clone(lock), Arc::clone(acquisition));
         let hold = Detached { thread, lock, acquisition, whole };
         let mut detached = self.detached.lock();
-        let of_lock = detached.entry(address_of(&hold.lock)).or_insert_with(|| Vec::with_capacity(1));
+        let of_lock =
+            detached.entry(address_of(&hold.lock)).or_insert_with(|| Vec::with_capacity(1));
         of_lock.push(hold);
     }
 

@@ -174,7 +174,8 @@ impl Registry {
     /// only while they are held. `kinds`: whether there was ever another than mutexes.
     pub(crate) fn exclusive(&self, name: &LockName, kinds: bool) -> Vec<Arc<LocalLock>> {
         let mutex = name.of_kind(LockKind::Mutex);
-        let others = kinds.then(|| [LockKind::Write, LockKind::Fair].map(|kind| name.of_kind(kind)));
+        let others =
+            kinds.then(|| [LockKind::Write, LockKind::Fair].map(|kind| name.of_kind(kind)));
         self.upgraded(|locks| {
             let mut found: Vec<_> = locks.shared.get(&mutex).into_iter().collect();
             if let Some([write, fair]) = &others {
@@ -187,7 +188,9 @@ impl Registry {
 
     /// Those of this name of all threads and guards.
     pub(crate) fn apart(&self, name: &LockName) -> Vec<Arc<LocalLock>> {
-        self.upgraded(|locks| locks.apart.get(name).into_iter().flat_map(|apart| apart.all.values()).collect())
+        self.upgraded(|locks| {
+            locks.apart.get(name).into_iter().flat_map(|apart| apart.all.values()).collect()
+        })
     }
 
     /// All names in use; none in a forked child.

@@ -241,8 +241,8 @@ impl Workers {
         let (now, state) = (self.clock.now(), self.state.lock());
         state.queues.values().fold((0, false), |(threads, due), queue| {
             let work = queue.work.lock();
-            let is_due = !work.renewals.is_empty()
-                || work.cleanups.next().is_some_and(|due| due <= now);
+            let is_due =
+                !work.renewals.is_empty() || work.cleanups.next().is_some_and(|due| due <= now);
             let running = usize::from(work.thread.is_running());
             (threads + running + work.spares.threads(), due || is_due)
         })
