@@ -1,6 +1,6 @@
-//! Tests that count threads, connections or processor time, or measure intervals: each in a process
-//! of its own, one after the other. Cargo runs test binaries one at a time, so no other test of the
-//! suite disturbs them.
+//! Tests that count threads, connections, memory or processor time, or measure intervals: each in
+//! a process of its own, one after the other. Cargo runs test binaries one at a time, so no other
+//! test of the suite disturbs them.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
 

@@ -4,8 +4,11 @@ use distlock::{Client, DistLock, LockOptions};
 use distlock_tests::own_process::alone;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
+use distlock_tests::time::{Stopwatch, eventually, with_tolerance};
 use std::thread;
 use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
 
 const NAMES: usize = 100_000;
 
@@ -17,14 +20,14 @@ fn own_memory() -> usize {
 }
 
 /// Takes and releases locks of so many names, each with a lease of an hour.
-fn use_names(client: &Client, kind: &str, count: usize) {
+fn use_names(client: &Client, prefix: &str, count: usize) {
     let hour = LockOptions::new().lease(Duration::from_secs(3_600));
     thread::scope(|scope| {
         for part in 0..8 {
             let hour = &hour;
             scope.spawn(move || {
                 for number in part * count / 8..(part + 1) * count / 8 {
-                    let lock = client.mutex(format!("{kind}:{number}")).unwrap();
+                    let lock = client.mutex(format!("{prefix}:{number}")).unwrap();
                     lock.lock_with(hour).unwrap().unlock().unwrap();
                 }
             });
@@ -32,26 +35,22 @@ fn use_names(client: &Client, kind: &str, count: usize) {
     });
 }
 
+/// The engine's own test says so for one of a hundred names a second; this one shows the memory.
 #[test]
-fn released_names_keep_little_memory() {
-    alone("released_names::released_names_keep_little_memory", || {
+#[ignore = "long: tests/run.sh --all"]
+fn released_names_leave_memory_after_a_second() {
+    alone("released_names::released_names_leave_memory_after_a_second", || {
         let server = RedisServer::start();
         let client = client(&server, "");
         use_names(&client, "first", 1_000);
-        let before = own_memory();
-        let watch = distlock_tests::time::Stopwatch::start();
-        use_names(&client, "mutex", NAMES);
-        let kept = own_memory().saturating_sub(before);
-        println!(
-            "{NAMES} names used within {:.1?}: {} in use, {kept} kB kept",
-            watch.elapsed(),
-            client.names_in_use()
-        );
-        distlock_tests::time::let_pass(Duration::from_secs(12));
-        println!(
-            "{} in use, {} kB kept",
-            client.names_in_use(),
-            own_memory().saturating_sub(before)
-        );
+        let (before, watch) = (own_memory(), Stopwatch::start());
+        let ((), tolerance) = with_tolerance(|| use_names(&client, "many", NAMES));
+        let (took, in_use) = (watch.elapsed(), client.names_in_use());
+        let memory = own_memory().saturating_sub(before);
+        println!("{NAMES} names within {took:.1?}: {in_use} in use, {memory} kB more than before");
+        let kept = took.mul_f64(in_use as f64 / NAMES as f64);
+        let overdue = kept.saturating_sub(Duration::from_secs(1));
+        tolerance.must_cover(overdue, Duration::from_secs(4), "names were forgotten");
+        eventually("all are forgotten", LONG, || client.names_in_use() == 0);
     });
 }

@@ -3,14 +3,15 @@
 
 use super::*;
 use crate::engine::local_queue::LocalLock;
-use crate::{LockKind, Mutex as DistMutex};
+use crate::{LockGuard, LockKind, Mutex as DistMutex};
 
 /// What a client looks at for one event of each kind.
 #[derive(PartialEq, Eq, Debug)]
 struct Visits(Vec<(&'static str, usize)>);
 
-/// A client that holds many locks without guards, and has used a fair one.
+/// A client that holds many locks, some without guards, and has used a fair one.
 struct Holder {
+    others: Vec<LockGuard>,
     client: Client,
     other: Client,
     store: Recorded,
@@ -24,29 +25,33 @@ impl Holder {
         let (client, other) = (store.client(), store.client());
         client.fair_mutex("once").unwrap().lock().unwrap().unlock().unwrap();
         let long = LockOptions::new().lease(3_600 * SECOND);
-        for number in 0..others {
-            let guard = client.mutex(format!("other:{number}")).unwrap().lock_with(&long).unwrap();
-            guard.detach();
-        }
+        let take = |number| client.mutex(format!("other:{number}")).unwrap().lock_with(&long);
+        let mut others: Vec<_> = (0..others).map(|number| take(number).unwrap()).collect();
+        others.drain(..others.len() / 50).for_each(LockGuard::detach);
         // Their first look is over, and the next comes behind all that is counted.
-        advance(&client, &clock, 2 * SECOND);
-        Self { client, other, store, clock, visits: Visits(Vec::new()) }
+        clock.advance(2 * SECOND);
+        Self { others, client, other, store, clock, visits: Visits(Vec::new()) }
     }
 
-    /// Counts what `event` looks at until it `is_over`.
+    fn rest(&self) {
+        let at_rest = || self.client.0.is_at_rest(|| self.clock.sleepers());
+        eventually("all threads are at rest", at_rest);
+    }
+
+    /// Counts what `event` looks at until it `is_over`. All threads are at rest before.
     fn count(&mut self, what: &'static str, event: impl FnOnce(), is_over: impl Fn() -> bool) {
         let visits = &self.client.0.registry.visits;
         let at_rest = || self.client.0.is_at_rest(|| self.clock.sleepers());
-        eventually("all threads are at rest", at_rest);
         let before = visits.load(Ordering::Relaxed);
         event();
-        // A look at what is awaited is none of the event's.
+        // What is awaited is not looked at: that would count.
         eventually(what, || is_over() && at_rest());
         let count = visits.load(Ordering::Relaxed) - before;
         self.visits.0.push((what, count));
     }
 
     fn count_all(&mut self, lock: &DistMutex) {
+        self.rest();
         let (client, other) = (self.client.clone(), self.other.clone());
         let (store, clock) = (self.store.clone(), self.clock.clone());
         let name = lock.name().clone();
@@ -58,11 +63,9 @@ impl Holder {
         let second = renewals();
         self.count("renewal", || clock.advance(SECOND), || renewals() > second);
         assert!(other.mutex(name.as_str()).unwrap().force_unlock().unwrap());
-        self.count(
-            "loss",
-            || client.0.renew_now(Some(&[name.clone()])),
-            || guard.state() == GuardState::Lost,
-        );
+        let third = renewals();
+        self.count("loss", || client.0.renew_now(Some(&[name.clone()])), || renewals() > third);
+        assert_eq!(guard.state(), GuardState::Lost);
         drop(guard);
         let guard = lock.lock_with(&watched).unwrap();
         self.count("release", || guard.unlock().unwrap(), || true);
@@ -70,8 +73,30 @@ impl Holder {
         self.count("release of a detached hold", || lock.unlock().unwrap(), || true);
     }
 
+    /// While a batch is renewed the store reports a change of each lock in it: they are renewed once
+    /// more, together.
+    fn count_changes(&mut self) {
+        let (client, store) = (self.client.clone(), self.store.clone());
+        let names: Vec<_> = (0..20).map(|n| LockName::new(&format!("x{n}")).unwrap()).collect();
+        let take = |name: &LockName| client.mutex(name.as_str()).unwrap().lock().unwrap();
+        let guards: Vec<_> = names.iter().map(take).collect();
+        let before = store.count("renew");
+        store.fail_next("renew", Fault::Hangs);
+        let gate = store.gate.lock();
+        client.0.renew_now(Some(&names));
+        eventually("the batch is sent", || store.count("renew") > before);
+        let changes = || {
+            client.0.renew_now(Some(&names));
+            drop(gate);
+        };
+        self.count("changes during a batch", changes, || store.count("renew") > before + 1);
+        assert_eq!(store.count("renew"), before + 2);
+        assert!(guards.iter().all(|guard| guard.is_valid()));
+    }
+
     /// What a waiter looks at from the release of another client until it has released in turn.
     fn count_waking(&mut self) {
+        self.rest();
         let (client, other) = (self.client.clone(), self.other.clone());
         let (store, clock) = (self.store.clone(), self.clock.clone());
         let held = other.mutex("awaited").unwrap().lock().unwrap();
@@ -97,7 +122,9 @@ fn visits(others: usize, waiters: usize) -> Visits {
     for lock in [holder.client.mutex("x").unwrap(), holder.client.fair_mutex("fair").unwrap()] {
         holder.count_all(&lock);
     }
+    holder.count_changes();
     holder.count_waking();
+    assert_eq!(holder.others.len(), others - others / 50);
     holder.visits
 }
 
@@ -107,27 +134,4 @@ fn no_event_of_one_lock_looks_at_the_others() {
     assert_eq!(visits(100_000, 10), few, "other locks are held");
     assert_eq!(visits(10, 5_000), few, "threads wait for a fair lock");
     println!("{few:?}");
-}
-
-/// While a batch is renewed the store reports a change of each lock in it.
-#[test]
-fn changes_during_a_batch_lead_to_one_more_batch() {
-    const LOCKS: usize = 100;
-    let (store, clock) = Recorded::new();
-    let client = store.client();
-    client.fair_mutex("once").unwrap().lock().unwrap().unlock().unwrap();
-    let names: Vec<_> = (0..LOCKS).map(|n| LockName::new(&format!("x{n}")).unwrap()).collect();
-    let guards: Vec<_> =
-        names.iter().map(|name| client.mutex(name.as_str()).unwrap().lock().unwrap()).collect();
-    store.fail_next("renew", Fault::Hangs);
-    let gate = store.gate.lock();
-    client.0.renew_now(Some(&names));
-    eventually("the batch is sent", || store.count("renew") == 1);
-    client.0.renew_now(Some(&names));
-    drop(gate);
-    eventually("they are renewed once more", || {
-        store.count("renew") > 1 && client.0.is_at_rest(|| clock.sleepers())
-    });
-    assert_eq!(store.count("renew"), 2);
-    assert!(guards.iter().all(|guard| guard.is_valid()));
 }
