@@ -179,9 +179,10 @@ impl MutantBackend {
                 state.tombstones.insert((key.clone(), acquisition.owner), now + life);
             }
             let shares = &mut self.kinds_of(state, &key, now).shares;
-            let before = shares.len();
-            shares.retain(|(owner, ..)| *owner != acquisition.owner);
-            shares.len() < before
+            let is_own = |(owner, ..): &&(OwnerId, _, _)| *owner == acquisition.owner;
+            let held: u32 = shares.iter().filter(is_own).map(|(_, _, count)| count).sum();
+            shares.retain(|share| !is_own(&share));
+            held > 0 && held >= wanted(acquisition.name.kind())
         });
         if is_freed && !self.has(Mutation::ShareWakesNoWaiter) {
             self.wake(&key);
