@@ -444,7 +444,10 @@ impl State {
         let Some((named, _)) = name.kind().permits() else {
             return Err(Failure::NotSent(Error::misuse("only a semaphore has permits")));
         };
-        self.refuse_other_use(name, now)?;
+        // No lock has a permit to be extended.
+        if !matches!(change, PermitChange::Extend(..)) {
+            self.refuse_other_use(name, now)?;
+        }
         let shares = self.shares(name, now);
         let before = shares.limit;
         let limit = match change {

@@ -6,7 +6,7 @@ use crate::libraries::{Library, NEWEST};
 use crate::peer::{BOUND, SETTLED};
 use crate::scene::Scene;
 use crate::suite::{Suite, case};
-use distlock::{LockOptions, Semaphore};
+use distlock::{LockOptions, PermitId, Semaphore};
 use distlock_tests::probe::Value;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms};
 use std::thread;
@@ -22,11 +22,43 @@ pub(crate) fn mount(suite: &mut Suite) {
     suite.shared(&PERMITS, case!(both_sides_share_the_permits_and_their_limit));
     suite.shared(&PERMITS, case!(permit_of_a_dead_holder_comes_back_to_the_other_side));
     suite.shared(&PERMITS, case!(our_watchdog_keeps_a_permit_from_redisson));
+    suite.shared(&PERMITS, case!(each_side_extends_and_releases_permits_of_the_other));
     suite.exclusive(&PERMITS, case!(permit_waiters_of_both_sides_are_woken_at_once));
 }
 
 fn semaphore(scene: &Scene, limit: u32) -> Semaphore {
     scene.ours.client.semaphore(NAME, limit).unwrap()
+}
+
+/// By the identity that the other one prints.
+fn each_side_extends_and_releases_permits_of_the_other(library: &'static Library) {
+    let scene = Scene::of(library);
+    let (mut probe, semaphore) = (scene.probe(), semaphore(&scene, 2));
+    let mut latest = || {
+        let last = probe.command(&["ZRANGE", TAKEN, "-1", "-1", "WITHSCORES"]);
+        let Value::List(last) = last else { panic!("{last:?}") };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+        let end: u128 = last[1].clone().text().parse().unwrap();
+        Duration::from_millis(u64::try_from(end.saturating_sub(now)).unwrap())
+    };
+    let (short, long) = (Duration::from_secs(600), Duration::from_secs(6_000));
+    let ours = semaphore.acquire_with(1, &LockOptions::new().watched(short)).unwrap();
+    let id = ours.permit_ids()[0];
+    assert_eq!(scene.peer.ask("t", &format!("extend lock 6000000 {id}")), "");
+    assert!(latest() > short * 2, "theirs has extended ours");
+    assert_eq!(scene.peer.ask("t", &format!("release lock {id}")), "true");
+    assert!(ours.verify().unwrap_err().is_lost());
+    assert_eq!(scene.peer.ask("t", &format!("release lock {id}")), "false");
+
+    scene.peer.ask("t", "lock lock 600000");
+    let id: PermitId = scene.peer.ask("t", "ids lock").parse().unwrap();
+    assert!(latest() <= short);
+    assert!(semaphore.extend_permit(id, long).unwrap());
+    assert!(latest() > short * 2, "ours has extended theirs");
+    assert!(semaphore.release_permit(id).unwrap());
+    assert!(!semaphore.release_permit(id).unwrap());
+    assert_eq!(scene.peer.ask("t", &format!("release lock {id}")), "false");
+    assert_eq!(semaphore.inspect().unwrap().permits.unwrap().free, 2);
 }
 
 /// The types, the texts and the encodings of what one permit of each side leaves in the store.

@@ -153,6 +153,24 @@ fn dead_readers_beyond_the_first_hundred_are_purged_too() {
     asked.take(&many.of_kind(LockKind::Write), 30_000);
 }
 
+/// A list looks at a hundred locks in one write: not at all fields of each.
+#[test]
+fn lock_of_many_readers_is_inspected_by_a_sample() {
+    let server = RedisServer::start();
+    let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
+    for count in [1, 40] {
+        let read = name(&format!("of {count}")).of_kind(LockKind::Read);
+        (0..count).for_each(|_| drop(asked.take(&read, 30_000)));
+        for kind in [LockKind::Mutex, LockKind::Write] {
+            probe.reset_stats();
+            let infos = asked.0.backend.inspect_all(&[read.of_kind(kind)], soon());
+            let info = infos.into_iter().flatten().next().expect("it is held");
+            assert_eq!(info.readers.unwrap().known.len(), count, "{kind:?}");
+            assert_eq!(probe.command_calls("hkeys") > 0, count == 1, "{kind:?} of {count}");
+        }
+    }
+}
+
 /// Readers that died, which the lock's hash has yet.
 fn die(asked: &Asked, probe: &mut Probe, count: usize) {
     let mut words: Vec<_> = ["HSET", "x", "mode", "read"].map(str::to_owned).into();

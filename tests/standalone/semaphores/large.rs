@@ -4,7 +4,6 @@ use super::{NAME, TAKEN, stored};
 use distlock::DistLock;
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
-use distlock_tests::redis::client;
 use distlock_tests::time::{eventually, ms};
 
 const MEMBERS: u32 = 2_000;
@@ -29,13 +28,16 @@ fn freed(probe: &mut Probe) -> u64 {
 #[test]
 fn large_locks_are_freed_beside_the_servers_work() {
     let server = RedisServer::start();
-    let (client, mut probe) = (client(&server, ""), server.probe());
+    let mut probe = server.probe();
+    let all = ["ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "&*", "+@all"];
+    probe.command(&all);
+    let client = distlock::connect(&format!("redis://me@127.0.0.1:{}", server.port())).unwrap();
     let semaphore = client.semaphore(NAME, 5).unwrap();
     let lock = client.rw_lock("x").unwrap();
     for (rule, is_lazy) in [("+unlink", true), ("-unlink", false)] {
         fill(&mut probe);
         let before = freed(&mut probe);
-        probe.command(&["ACL", "SETUSER", "default", rule]);
+        probe.command(&[&all[..], &[rule]].concat());
         assert!(semaphore.force_release_all().unwrap());
         assert!(lock.write().force_unlock().unwrap());
         assert_eq!(stored(&mut probe), (MEMBERS.to_string(), 0), "each counts once");

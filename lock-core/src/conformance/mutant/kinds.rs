@@ -183,9 +183,10 @@ impl MutantBackend {
             }
             let kinds = self.kinds_of(state, &key, now);
             kinds.waiters.retain(|(waiter, _)| *waiter != acquisition.owner);
-            let before = kinds.shares.len();
-            kinds.shares.retain(|(owner, ..)| *owner != acquisition.owner);
-            kinds.shares.len() < before
+            let is_own = |(owner, ..): &&(OwnerId, _, _)| *owner == acquisition.owner;
+            let held: u32 = kinds.shares.iter().filter(is_own).map(|(_, _, count)| count).sum();
+            kinds.shares.retain(|share| !is_own(&share));
+            held > 0 && held >= wanted(acquisition.name.kind())
         });
         if is_freed && !self.has(Mutation::ShareWakesNoWaiter) {
             self.wake(&key);

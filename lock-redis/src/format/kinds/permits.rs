@@ -21,7 +21,7 @@ use std::slice;
 use std::time::Duration;
 
 /// The most permits of one acquisition: a script that takes, renews or frees so many occupies the
-/// server for a millisecond.
+/// server for one to two milliseconds.
 pub(crate) const MOST_AT_ONCE: u32 = 1_000;
 
 /// The number that stands for all that are free.

@@ -14,24 +14,21 @@
 -- and a replica refuses it, which may lack what its master has.
 redis.call('ZREM', KEYS[1], '')
 local all, words, later = ids(ARGV[1], ARGV[2]), {}, string.format('%.0f', now + ARGV[3])
-for i = 1, #all do
-  words[2 * i - 1], words[2 * i] = later, all[i]
-end
--- The rule, at half the cost: none has expired, of any owner, and all get later.
-if redis.call('ZCOUNT', KEYS[1], '-inf', now) == 0
-  and redis.call('ZADD', KEYS[1], 'XX', 'GT', 'CH', unpack(words)) == #all
-then
-  return 1
-end
 local expiries = redis.call('ZMSCORE', KEYS[1], unpack(all))
+-- Mostly none has, of any owner, and no text need become a number.
+local are_expired = redis.call('ZCOUNT', KEYS[1], '-inf', now) > 0
 for i = 1, #all do
-  local expiry = tonumber(expiries[i] or 0)
-  if expiry <= now then
+  if not expiries[i] or are_expired and tonumber(expiries[i]) <= now then
     return 0
   end
+  words[2 * i - 1], words[2 * i] = later, all[i]
+end
+if redis.call('ZADD', KEYS[1], 'XX', 'GT', 'CH', unpack(words)) < #all then
   -- Later by a millisecond at least: since 7.2 WAIT looks only at what its own connection wrote,
   -- and without a write says that all replicas have it.
-  words[2 * i - 1] = math.max(math.min(expiry + 1, NEVER), now + ARGV[3])
+  for i = 1, #all do
+    words[2 * i - 1] = math.max(math.min(tonumber(expiries[i]) + 1, NEVER), now + ARGV[3])
+  end
+  redis.call('ZADD', KEYS[1], 'XX', unpack(words))
 end
-redis.call('ZADD', KEYS[1], 'XX', unpack(words))
 return 1

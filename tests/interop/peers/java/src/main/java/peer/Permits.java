@@ -29,7 +29,8 @@ final class Permits {
                 permits.release(held(name).pop());
                 return "";
             case "extend":
-                permits.updateLeaseTime(held(name).peek(), Long.parseLong(words[1]), TimeUnit.MILLISECONDS);
+                String id = words.length > 2 ? words[2] : held(name).peek();
+                permits.updateLeaseTime(id, Long.parseLong(words[1]), TimeUnit.MILLISECONDS);
                 return "";
             case "ids":
                 return String.join(" ", held(name));
