@@ -1,6 +1,7 @@
 //! Kinds of locks on two stores: the same random requests of backends, and the same answers.
 
 mod fair;
+mod fair_permits;
 mod permits;
 mod read_write;
 
@@ -56,7 +57,7 @@ enum Request {
     Verify { owner: u64, kind: LockKind },
     Inspect(LockKind),
     Force(LockKind),
-    SetPermits(u32),
+    SetPermits(LockKind),
     Pass,
 }
 
@@ -131,6 +132,7 @@ impl Side {
             LockKind::Write => 2,
             LockKind::Fair => 3,
             LockKind::Permits { count, .. } => 3 + u64::from(count),
+            LockKind::FairPermits { count, .. } => 6 + u64::from(count),
             other => unreachable!("{other:?} is not asked for"),
         };
         OwnerId::new(self.client, (self.case * OWNERS + owner) * 10 + of_kind)
@@ -173,9 +175,7 @@ impl Side {
                         let limit = grant.limit.map_or(String::new(), |it| format!(" of {it}"));
                         format!("granted{limit}, token: {}", grant.tokens.is_some())
                     }
-                    Answer::Busy(left)
-                        if matches!(kind, LockKind::Fair | LockKind::Permits { .. }) =>
-                    {
+                    Answer::Busy(left) if kind.is_queued() || kind.permits().is_some() => {
                         format!("busy, {:?}", self.left(left))
                     }
                     // Of readers and a writer Redis tells the longest lease, and a closed owner of
@@ -217,8 +217,8 @@ impl Side {
                 let forced = self.backend.force_release(&self.name.of_kind(kind), by)?;
                 format!("was held: {forced}")
             }
-            Request::SetPermits(limit) => {
-                let name = self.name.of_kind(LockKind::Permits { limit, count: 1 });
+            Request::SetPermits(kind) => {
+                let name = self.name.of_kind(kind);
                 format!("before: {:?}", self.backend.set_permits(&name, by)?)
             }
             Request::Pass => {
@@ -234,7 +234,7 @@ impl Side {
         match (kind, info.holders) {
             // Redisson's permits stand for themselves: of ours, one names its owner, and counts as
             // a holder, as all that it took does in memory.
-            (LockKind::Permits { .. }, _) => {
+            (kind, _) if kind.permits().is_some() => {
                 let permits = info.permits.map(|permits| (permits.limit, permits.free));
                 format!("{permits:?}, held: {left:?}")
             }
