@@ -27,7 +27,7 @@ use std::time::Duration;
 ///
 /// Waiters are not served in order, and a waiter for many permits may wait for as long as others
 /// take single ones; those of a [fair one](crate::Client::fair_semaphore) are, whatever number they
-/// want. Both kinds of one name share its permits; waiters of the other one do not stand in line.
+/// want.
 ///
 /// # Examples
 ///

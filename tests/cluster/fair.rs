@@ -1,10 +1,12 @@
 //! Locks in the order of arrival, in slots that move.
 
 use crate::scene::{LONG, client};
-use distlock::DistLock;
+use distlock::{DistLock, LockOptions};
 use distlock_tests::cluster::Cluster;
 use distlock_tests::queue::{self, Line};
 use distlock_tests::time::eventually;
+use std::sync::{Arc, Mutex};
+use std::thread;
 
 #[test]
 fn fair_queue_moves_with_its_slot() {
@@ -23,4 +25,40 @@ fn fair_queue_moves_with_its_slot() {
     eventually("all wait there", LONG, || queue::waiting(&mut probe, &name) == 3);
     held.unlock().unwrap();
     assert_eq!(line.end(), [0, 1, 2]);
+}
+
+#[test]
+fn fair_semaphores_queue_moves_with_its_slot() {
+    let cluster = Cluster::steady();
+    let (from, to) = (0, 1);
+    let name = cluster.name_on(from, "in-order");
+    let clients = [(); 3].map(|()| client(&cluster.url()));
+    let mut probe = cluster.probe(&name);
+    let held = clients[0].fair_semaphore(&*name, 3).unwrap().acquire_many(2).unwrap();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let waiters: Vec<_> = (0..3)
+        .map(|number| {
+            let semaphore = clients[number].fair_semaphore(&*name, 3).unwrap();
+            let order = Arc::clone(&order);
+            let waiter = thread::spawn(move || {
+                let options = LockOptions::new().wait(LONG);
+                // One is free, and the last one wants no more.
+                let count = if number == 2 { 1 } else { 3 };
+                let permits = semaphore.try_acquire_with(count, &options).unwrap().unwrap();
+                order.lock().unwrap().push(number);
+                permits.unlock().unwrap();
+            });
+            let has_position = || queue::waiting(&mut probe, &name) == number as i64 + 1;
+            eventually("it has a position", LONG, has_position);
+            waiter
+        })
+        .collect();
+    let slot = cluster.slot(&name);
+    cluster.move_slot(slot, from, to);
+    cluster.wait_for_owner(slot, to);
+    let mut probe = cluster.node(to).probe();
+    eventually("all wait there", LONG, || queue::waiting(&mut probe, &name) == 3);
+    held.unlock().unwrap();
+    waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+    assert_eq!(*order.lock().unwrap(), [0, 1, 2]);
 }

@@ -126,20 +126,25 @@ fn fair_waiter_that_gives_up_lets_the_next_one_in() {
     line.end();
 }
 
-/// A client in another process that wants the lock again and again, once it waits.
-fn contender(server: &RedisServer, probe: &mut Probe) -> Contenders {
-    let url = format!("{}?order=fair", server.url());
+/// A client in another process that wants the lock again and again, once it waits, with this
+/// presence.
+fn contender(server: &RedisServer, probe: &mut Probe, presence: Duration) -> Contenders {
+    let url = format!("{}?order=fair&fair_presence={}ms", server.url(), presence.as_millis());
     let contender = Contenders::start(&url, "x", 1, 1);
     eventually("it has a position", LONG, || waiting(probe) == 1);
     contender
 }
 
 /// How long the next one waits after a release, behind a head that something was done to.
-fn wait_behind(server: &RedisServer, after: impl FnOnce(&mut Child)) -> Contenders {
+fn wait_behind(
+    server: &RedisServer,
+    presence: Duration,
+    after: impl FnOnce(&mut Child),
+) -> Contenders {
     let mut probe = server.probe();
     let ours = client(server, "");
     let held = fair(&ours).lock().unwrap();
-    let mut head = contender(server, &mut probe);
+    let mut head = contender(server, &mut probe, presence);
     let mut line = Line::default();
     line.enter(&mut probe, fair(&ours));
     after(head.child(0));
@@ -150,20 +155,22 @@ fn wait_behind(server: &RedisServer, after: impl FnOnce(&mut Child)) -> Contende
         watch.elapsed()
     });
     println!("behind a head that does not answer: {waited:?}");
-    let bound = WAITER_PRESENCE + WAITER_ATTEMPTS;
+    let bound = presence + WAITER_ATTEMPTS;
     tolerance.must_cover(waited.saturating_sub(bound), LONG, "a dead head is passed over");
     head
 }
 
 #[test]
 fn killed_head_of_the_queue_delays_others_by_its_presence() {
-    drop(wait_behind(&RedisServer::start(), Child::kill));
+    for presence in [WAITER_PRESENCE, Duration::from_secs(1)] {
+        drop(wait_behind(&RedisServer::start(), presence, Child::kill));
+    }
 }
 
 #[test]
 fn paused_head_of_the_queue_loses_its_position_only() {
     let server = RedisServer::start();
-    let mut head = wait_behind(&server, |head| head.pause());
+    let mut head = wait_behind(&server, WAITER_PRESENCE, |head| head.pause());
     head.child(0).resume();
     eventually("it gets the lock after all", LONG, || !head.claims().is_empty());
     head.stop();
@@ -331,6 +338,50 @@ fn release_grants_the_lock_to_the_next_owner_for_its_presence() {
     assert_eq!(fair_release(&bench, holder, released), Release::Gone);
     assert!(matches!(fair_release(&bench, next, released), Release::FreedFor(0)));
     assert!(!probe.exists("x"));
+}
+
+fn attempt_with(bench: &Bench, owner: OwnerId, presence: Duration) -> Answer {
+    let name = name("x").of_kind(LockKind::Fair);
+    let attempt = Attempt::new(&name, owner, lease(30_000)).presence(presence);
+    bench.backend.acquire(&attempt.direct(NonZeroU32::new(7)), soon()).unwrap()
+}
+
+/// Has the queue say that this owner waits for so many milliseconds less.
+fn shorten(probe: &mut Probe, owner: OwnerId, millis: i64) {
+    let until = format!("until:{owner}");
+    probe.command(&["ZINCRBY", QUEUE, &millis.to_string(), &until]);
+}
+
+#[test]
+fn long_presence_is_kept_beside_shorter_ones() {
+    let server = RedisServer::start();
+    let (bench, mut probe) = (Bench::on(&server), server.probe());
+    let [holder, patient, usual] = [(); 3].map(|()| bench.owner());
+    assert!(matches!(fair_attempt(&bench, holder), Answer::Granted(_)));
+    assert!(attempt_with(&bench, patient, LONG).is_busy());
+    assert!(fair_attempt(&bench, usual).is_busy());
+    assert!(probe.pttl(QUEUE).unwrap() > WAITER_PRESENCE, "the key stays for the longest");
+    // As if it had asked five seconds before.
+    shorten(&mut probe, patient, 5_000);
+    let granted = told_by_release(&bench, [holder, patient]).expect("it was granted");
+    assert_eq!(granted.attempt.get(), 7);
+    let left = probe.pttl("x").unwrap();
+    assert!(left > WAITER_PRESENCE && left <= LONG, "for its own presence: {left:?}");
+    assert!(fair_attempt(&bench, usual).is_busy());
+}
+
+/// As after a clock that was set back: more is left than there was.
+#[test]
+fn presence_is_over_if_more_is_left_than_its_own() {
+    let server = RedisServer::start();
+    let (bench, mut probe) = (Bench::on(&server), server.probe());
+    let [holder, dead, usual] = [(); 3].map(|()| bench.owner());
+    assert!(matches!(fair_attempt(&bench, holder), Answer::Granted(_)));
+    assert!(attempt_with(&bench, dead, Duration::from_secs(1)).is_busy());
+    assert!(fair_attempt(&bench, usual).is_busy());
+    shorten(&mut probe, dead, -1_900);
+    fair_release(&bench, holder, ReleaseOptions::WITHOUT_TOMBSTONE);
+    assert!(matches!(fair_attempt(&bench, usual), Answer::Granted(_)));
 }
 
 #[test]

@@ -142,7 +142,8 @@ impl Client {
         RwLock::new(&self.0, &name.try_into()?)
     }
 
-    /// Returns the semaphore of this name with this many permits. Sends no request.
+    /// Returns the semaphore of this name with this many permits, a
+    /// [fair one](Self::fair_semaphore) if the settings say so. Sends no request.
     ///
     /// # Errors
     ///
@@ -154,7 +155,8 @@ impl Client {
         N: TryInto<LockName>,
         Error: From<N::Error>,
     {
-        Semaphore::new(Arc::clone(&self.0), &name.try_into()?, permits, false)
+        let is_fair = self.0.mutex_kind() == LockKind::Fair;
+        Semaphore::new(Arc::clone(&self.0), &name.try_into()?, permits, is_fair)
     }
 
     /// Returns the semaphore of this name with this many permits, which are granted in the order of
@@ -162,8 +164,7 @@ impl Client {
     ///
     /// The order is kept as for a [fair mutex](Self::fair_mutex), at the same cost. While the first
     /// waiter waits for the permits that it wants, those that come later wait, also where fewer are
-    /// free. [`semaphore`](Self::semaphore) of the same name shares the permits, and does not stand
-    /// in line.
+    /// free. One of the same name that is not fair shares the permits, and does not stand in line.
     ///
     /// # Errors
     ///

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn mutexes_of_a_set_are_fair_where_its_settings_say_so() {
+    fn mutexes_and_semaphores_of_a_set_are_fair_where_its_settings_say_so() {
         let file = "url = 'memory://set-fair'\norder = 'fair'\n";
         let clients = Client::builder().connect_set(ConfigSet::from_toml(file).unwrap()).unwrap();
         let kinds = [
@@ -238,6 +238,8 @@ mod tests {
             clients.owned_mutex("a").unwrap().name().kind(),
         ];
         assert_eq!(kinds, [LockKind::Fair; 2]);
+        let slots = clients.client("s").unwrap().semaphore("s", 2).unwrap();
+        assert_eq!(slots.name().kind(), LockKind::FairPermits { limit: 2, count: 1 });
     }
 
     #[test]

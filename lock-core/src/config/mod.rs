@@ -120,7 +120,7 @@ pub enum TokenPolicy {
     Off,
 }
 
-/// In which order mutexes are granted.
+/// In which order mutexes and semaphores are granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum LockOrder {
@@ -128,7 +128,7 @@ pub enum LockOrder {
     #[default]
     Any,
     /// In the order of arrival over all clients: each mutex is a
-    /// [fair one](crate::Client::fair_mutex).
+    /// [fair one](crate::Client::fair_mutex), and each semaphore, too.
     Fair,
 }
 
@@ -305,7 +305,7 @@ impl Config {
         self
     }
 
-    /// Sets in which order mutexes are granted. A store that has mutexes only refuses fair ones.
+    /// Sets in which order mutexes and semaphores are granted. A store that has mutexes only refuses fair ones.
     /// Default: any.
     #[must_use]
     pub fn with_order(mut self, order: LockOrder) -> Self {

@@ -2,7 +2,7 @@
 
 use super::{NAME, TAKEN, stored};
 use crate::bench::{Bench, LONG, lease, name, soon};
-use distlock::{Client, LockKind, LockOptions, OwnerId, Semaphore};
+use distlock::{Client, LockKind, LockOptions, OwnedGuard, OwnerId, Semaphore};
 use distlock_tests::contenders::Contenders;
 use distlock_tests::contenders::permits::{fair_semaphore, most_at_once};
 use distlock_tests::probe::Probe;
@@ -31,17 +31,23 @@ fn waiting(probe: &mut Probe) -> i64 {
     queue::waiting(probe, NAME)
 }
 
-/// A thread that waits for so many permits, from when it has a position.
+/// A thread that waits for so many permits, from when it has a position. What `then` makes of them.
 fn enter<T: Send + 'static>(
     probe: &mut Probe,
     semaphore: Semaphore,
-    options: LockOptions,
-    wait: impl FnOnce(Semaphore, LockOptions) -> T + Send + 'static,
+    count: u32,
+    wait: Duration,
+    then: impl FnOnce(Option<OwnedGuard>) -> T + Send + 'static,
 ) -> JoinHandle<T> {
     let before = waiting(probe);
-    let waiter = thread::spawn(move || wait(semaphore, options));
+    let options = LockOptions::new().wait(wait);
+    let waiter = thread::spawn(move || then(semaphore.try_acquire_with(count, &options).unwrap()));
     eventually("it has a position", LONG, || waiting(probe) > before);
     waiter
+}
+
+fn give_back(permits: Option<OwnedGuard>) {
+    permits.expect("it has its turn").unlock().unwrap();
 }
 
 #[test]
@@ -55,11 +61,10 @@ fn fair_semaphore_serves_all_clients_in_the_order_of_arrival() {
     let waiters: Vec<_> = (0..WAITERS)
         .map(|n| {
             let (order, client) = (Arc::clone(&order), &clients[n as usize * 7 % 3]);
-            enter(&mut probe, fair(client, 3), LockOptions::new(), move |semaphore, _| {
-                // More than half of them: one after the other.
-                let permits = semaphore.acquire_many(2 + n % 2).unwrap();
+            // More than half of them: one after the other.
+            enter(&mut probe, fair(client, 3), 2 + n % 2, LONG, move |permits| {
                 order.lock().push(n);
-                permits.unlock().unwrap();
+                give_back(permits);
             })
         })
         .collect();
@@ -108,16 +113,10 @@ fn fair_waiter_that_gives_up_lets_those_in_that_want_fewer() {
     let [a, b] = [(); 2].map(|()| client(&server, ""));
     let mut probe = server.probe();
     let held = fair(&a, 3).acquire_many(2).unwrap();
-    let options = LockOptions::new().wait(ms(500));
-    let gives_up = enter(&mut probe, fair(&b, 3), options, |semaphore, options| {
-        semaphore.try_acquire_with(3, &options).unwrap().is_none()
-    });
-    let one = || {
-        |semaphore: Semaphore, _: LockOptions| semaphore.try_acquire_for(LONG).unwrap().is_some()
-    };
-    let next = enter(&mut probe, fair(&a, 3), LockOptions::new(), one());
+    let gives_up = enter(&mut probe, fair(&b, 3), 3, ms(500), |permits| permits.is_none());
+    let next = enter(&mut probe, fair(&a, 3), 1, LONG, give_back);
     assert!(gives_up.join().unwrap());
-    assert!(next.join().unwrap(), "one is free");
+    next.join().expect("one is free");
     held.unlock().unwrap();
 }
 
@@ -135,7 +134,7 @@ fn dead_head_delays_others_by_its_own_presence() {
     held.unlock().unwrap();
     let (waited, tolerance) = with_tolerance(|| {
         let watch = Stopwatch::start();
-        fair(&client, 1).acquire().unwrap().unlock().unwrap();
+        give_back(fair(&client, 1).try_acquire_for(LONG).unwrap());
         watch.elapsed()
     });
     println!("behind a dead head: {waited:?}");
@@ -150,20 +149,16 @@ fn larger_limit_lets_the_next_in_and_a_smaller_one_those_that_want_fewer() {
     let mut probe = server.probe();
     let mut operator = fair(&client, 4);
     let held = operator.acquire_many(3).unwrap();
-    let many = enter(&mut probe, fair(&client, 4), LockOptions::new(), |semaphore, _| {
-        semaphore.acquire_many(4).unwrap().unlock()
-    });
-    let one = enter(&mut probe, fair(&client, 4), LockOptions::new(), |semaphore, _| {
-        semaphore.acquire().unwrap().unlock()
-    });
+    let many = enter(&mut probe, fair(&client, 4), 4, LONG * 2, give_back);
+    let one = enter(&mut probe, fair(&client, 4), 1, LONG, give_back);
     // One is still free, and no longer kept for the first.
     assert_eq!(operator.set_limit(3).unwrap(), Some(4));
     held.unlock().unwrap();
-    one.join().unwrap().unwrap();
+    one.join().unwrap();
     assert!(!many.is_finished(), "there are three");
     let held = operator.acquire_many(3).unwrap();
     assert_eq!(operator.set_limit(7).unwrap(), Some(3));
-    many.join().unwrap().unwrap();
+    many.join().unwrap();
     held.unlock().unwrap();
     assert_eq!(stored(&mut probe), ("7".to_owned(), 0));
 }
@@ -248,19 +243,9 @@ fn only_the_next_waiter_for_permits_is_told() {
     assert!(matches!(store.release(many, 3, PLAIN), Release::FreedFor(_)));
     told(&[many, many, many, last]);
     // Two are left for the one behind it.
-    let next = store.wait_behind(last);
+    let next = store.wait(1);
     assert!(!store.attempt(last, 1).is_busy());
     told(&[many, many, many, last, next]);
-}
-
-impl Store {
-    /// An owner that waits for one permit, which is free and another's.
-    #[track_caller]
-    fn wait_behind(&self, first: OwnerId) -> OwnerId {
-        let owner = self.wait(1);
-        assert_ne!(owner, first);
-        owner
-    }
 }
 
 #[test]
@@ -325,14 +310,12 @@ fn semaphores_in_order_and_in_none_share_their_permits() {
     let held = in_order.acquire().unwrap();
     let beside = in_none.acquire().unwrap();
     assert!(in_order.try_acquire().unwrap().is_none() && in_none.try_acquire().unwrap().is_none());
-    let waiter = enter(&mut probe, fair(&ours, 2), LockOptions::new(), |semaphore, _| {
-        semaphore.acquire_many(2).unwrap().unlock()
-    });
+    let waiter = enter(&mut probe, fair(&ours, 2), 2, LONG, give_back);
     held.unlock().unwrap();
     let overtakes = in_none.try_acquire().unwrap().expect("it stands in no line");
     overtakes.unlock().unwrap();
     beside.unlock().unwrap();
-    waiter.join().unwrap().unwrap();
+    waiter.join().unwrap();
     assert!(!probe.exists(TAKEN));
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::backend::WAITER_PRESENCE;
 use crate::engine::OTHER_LIMITS;
-use crate::{FencingToken, OwnedMutex, Semaphore, WriterPriority};
+use crate::{FencingToken, LockKind, OwnedMutex, Semaphore, WriterPriority};
 
 /// Two clients of one store.
 fn pair() -> ([Client; 2], ManualClock) {
@@ -426,8 +426,7 @@ fn waiter_in_line_is_refused_more_permits_than_there_are() {
             semaphore.acquire_with(3, &options).map(drop).unwrap_err()
         })
     };
-    let name =
-        || LockName::new("x").unwrap().of_kind(crate::LockKind::Permits { limit: 3, count: 3 });
+    let name = || LockName::new("x").unwrap().of_kind(LockKind::Permits { limit: 3, count: 3 });
     let in_line = || {
         let line = a.0.find_local_lock(&name(), Scope::CLIENT);
         line.map_or(0, |line| line.waiting())
@@ -522,6 +521,86 @@ fn fair_lock_is_granted_in_the_order_of_arrival() {
     assert_eq!(order.iter().map(|(n, _)| *n).collect::<Vec<_>>(), (0..9).collect::<Vec<_>>());
     assert!(order.is_sorted_by_key(|(_, token)| *token));
     drop(clock);
+}
+
+#[test]
+fn fair_permits_are_granted_in_the_order_of_arrival() {
+    let (store, _clock) = Recorded::new();
+    let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
+    let permits_of = |n: usize| clients[n % 3].fair_semaphore("x", 4).unwrap();
+    let held = permits_of(0).acquire_many(3).unwrap();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let waiters: Vec<_> = (0..9_u32)
+        .map(|n| {
+            let (permits, order) = (permits_of(n as usize), Arc::clone(&order));
+            let before = store.count("acquire");
+            let waiter = thread::spawn(move || {
+                // More than half of them, so that each waits for the one before; one is free.
+                let guard = permits.acquire_many(if n == 4 { 1 } else { 3 + n % 2 }).unwrap();
+                order.lock().push(n);
+                guard.unlock().unwrap();
+            });
+            // Before and behind its look at the limit and its watch.
+            eventually("it has a position", || store.count("acquire") >= before + 2);
+            waiter
+        })
+        .collect();
+    assert!(permits_of(1).try_acquire().unwrap().is_none());
+    held.unlock().unwrap();
+    waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+    assert_eq!(*order.lock(), (0..9).collect::<Vec<_>>());
+    assert!(permits_of(1).try_acquire().unwrap().is_some());
+}
+
+#[test]
+fn fair_waiters_ask_three_times_within_their_presence() {
+    for presence in [SECOND * 3, SECOND * 30] {
+        for kind in ["lock", "permits"] {
+            let (store, clock) = Recorded::new();
+            let configure = move |config: crate::Config| config.with_fair_presence(presence);
+            let client = store.builder().configure(configure).connect().unwrap();
+            let long = LockOptions::new().watched(SECOND * 3_600);
+            let (lock, permits) = (client.fair_mutex("x"), client.fair_semaphore("y", 1));
+            let (lock, permits) = (lock.unwrap(), permits.unwrap());
+            let _held = (lock.lock_with(&long).unwrap(), permits.acquire_with(1, &long).unwrap());
+            let waiter = thread::spawn(move || match kind {
+                "lock" => lock.try_lock_for(SECOND * 60).unwrap().is_none(),
+                _ => permits.try_acquire_for(SECOND * 60).unwrap().is_none(),
+            });
+            eventually("it waits", || store.count("acquire") == 4 && sleeping(&clock) > 0);
+            advance(&client, &clock, presence / 3 - SECOND / 10);
+            assert_eq!(store.count("acquire"), 4, "{presence:?} {kind}");
+            advance(&client, &clock, SECOND / 5);
+            eventually("it asks again", || store.count("acquire") == 5);
+            advance_until_done(&clock, 0, &waiter);
+            assert!(waiter.join().unwrap());
+        }
+    }
+}
+
+#[test]
+fn dead_fair_waiter_keeps_others_out_for_its_presence() {
+    for presence in [SECOND, SECOND * 3, SECOND * 30] {
+        for kind in [LockKind::Fair, LockKind::FairPermits { limit: 1, count: 1 }] {
+            let (store, clock) = Recorded::new();
+            let client = store.client();
+            let name = LockName::new("x").unwrap().of_kind(kind);
+            let lease = LeaseTime::new(SECOND * 60).unwrap();
+            let [holder, dead, next] = [1, 2, 3].map(|n| OwnerId::new(client.id(), n << 32));
+            let ask = |owner, presence| {
+                let attempt = Attempt::new(&name, owner, lease).presence(presence);
+                store.acquire(&attempt, clock.now() + SECOND).unwrap()
+            };
+            assert!(!ask(holder, SECOND).is_busy() && ask(dead, presence).is_busy());
+            let held = AcquisitionId::new(name.clone(), holder, lease, Default::default());
+            let released = ReleaseOptions::WITHOUT_TOMBSTONE;
+            store.release(&held, released, clock.now() + SECOND).unwrap();
+            clock.advance(presence - SECOND / 100);
+            assert!(ask(next, SECOND).is_busy(), "{presence:?} {kind:?}");
+            clock.advance(SECOND / 100);
+            assert!(!ask(next, SECOND).is_busy(), "{presence:?} {kind:?}");
+        }
+    }
 }
 
 /// A client whose mutexes are fair.

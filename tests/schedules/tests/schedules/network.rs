@@ -294,10 +294,10 @@ impl Backend for Network {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let (store, name) = (self.store.clone(), attempt.name.clone());
         let grants = Arc::clone(&self.grants);
-        let Attempt { owner, lease, tokens, beside, waits, direct, .. } = *attempt;
+        let Attempt { owner, lease, tokens, beside, waits, presence, direct, .. } = *attempt;
         // The store itself has no replicas.
         let acquire = move |grants: &Grants, store: &MemoryBackend, name: &LockName| {
-            let attempt = Attempt::new(name, owner, lease).tokens(tokens);
+            let attempt = Attempt::new(name, owner, lease).tokens(tokens).presence(presence);
             grants.acquire(store, &attempt.beside(beside).waits(waits).direct(direct), by)
         };
         let again = move || drop(acquire(&grants, &store, &name));

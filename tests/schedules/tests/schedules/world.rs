@@ -120,9 +120,8 @@ impl World {
     }
 
     /// How many clients wait for a release, as the store counts them.
-    pub(crate) fn waiting_clients(&self) -> u64 {
-        let name = LockName::new(NAME).expect("a name");
-        let infos = self.store.inspect_all(&[name], Moment::NEVER);
+    pub(crate) fn waiting_clients(&self, kind: LockKind) -> u64 {
+        let infos = self.store.inspect_all(&[named(kind)], Moment::NEVER);
         infos.into_iter().map(|info| info.expect("memory").waiters.unwrap_or(0)).sum()
     }
 

@@ -42,7 +42,8 @@ impl Invariants {
     /// Checks the keys of this side's lock, if it is on a server.
     pub(super) fn check(&mut self, side: &Side, request: Request) -> Result<(), String> {
         let Some(mut probe) = side.store.probe() else { return Ok(()) };
-        self.check_keys(&mut probe, side.name.as_str(), matches!(request, Request::SetPermits(_)))?;
+        let sets_permits = matches!(request, Request::SetPermits(_) | Request::AddPermits(..));
+        self.check_keys(&mut probe, side.name.as_str(), sets_permits)?;
         let is_reader = matches!(request, Request::Acquire { kind: LockKind::Read, .. });
         match side.granted.lock().take().filter(|_| !is_reader) {
             Some(granted) => self.check_grant(granted),
@@ -136,8 +137,9 @@ fn check_holders(fields: &[(&str, &str)]) -> Result<(), String> {
 /// Each waiter has one position and a presence, and does not hold the lock.
 fn check_queue(queue: &[String], holders: &[(&str, &str)]) -> Result<(), String> {
     let entries = || queue.chunks(2).map(|it| (it[0].as_str(), it[1].as_str()));
-    let (words, owners): (Vec<_>, Vec<_>) =
-        entries().partition(|(name, _)| name.starts_with("until:") || name.starts_with("attempt:"));
+    let is_word =
+        |name: &str| ["until:", "attempt:", "presence:"].iter().any(|it| name.starts_with(it));
+    let (words, owners): (Vec<_>, Vec<_>) = entries().partition(|(name, _)| is_word(name));
     let has = |list: &[(&str, &str)], name: &str| list.iter().any(|(it, _)| *it == name);
     let is_known = |name: &str| name.split_once(':').is_some_and(|(_, owner)| has(&owners, owner));
     let positions: BTreeSet<_> = owners.iter().map(|(_, position)| position).collect();

@@ -1,6 +1,7 @@
 //! Kinds of locks on two stores: the same random requests of backends, and the same answers.
 
 mod fair;
+mod fair_permits;
 mod invariants;
 mod joined;
 mod permits;
@@ -79,8 +80,8 @@ enum Request {
     },
     Inspect(LockKind),
     Force(LockKind),
-    SetPermits(u32),
-    AddPermits(i32),
+    SetPermits(LockKind),
+    AddPermits(LockKind, i32),
     /// The permit of this number of this owner.
     ReleaseOne {
         owner: u64,
@@ -188,6 +189,7 @@ impl Side {
             LockKind::Write => 2,
             LockKind::Fair => 3,
             LockKind::Permits { count, .. } => 3 + u64::from(count),
+            LockKind::FairPermits { count, .. } => 6 + u64::from(count),
             other => unreachable!("{other:?} is not asked for"),
         };
         OwnerId::new(self.client, (self.case * OWNERS + owner) * 10 + of_kind)
@@ -234,9 +236,7 @@ impl Side {
                         let count = grant.count.map_or(String::new(), |it| format!(" {it}"));
                         format!("granted{count}{limit}, token: {}", grant.tokens.is_some())
                     }
-                    Answer::Busy(left)
-                        if matches!(kind, LockKind::Fair | LockKind::Permits { .. }) =>
-                    {
+                    Answer::Busy(left) if kind.is_queued() || kind.permits().is_some() => {
                         format!("busy, {:?}", self.left(left))
                     }
                     // Of readers and a writer Redis tells the longest lease, and a closed owner of
@@ -278,15 +278,20 @@ impl Side {
                 let forced = self.backend.force_release(&self.name.of_kind(kind), by)?;
                 format!("was held: {forced}")
             }
-            Request::SetPermits(limit) => self.change(PermitChange::SetLimit(limit), by)?,
-            Request::AddPermits(more) => self.change(PermitChange::AddLimit(more), by)?,
+            Request::SetPermits(kind) => {
+                let limit = kind.permits().unwrap_or_default().0;
+                self.change(kind, PermitChange::SetLimit(limit), by)?
+            }
+            Request::AddPermits(kind, more) => {
+                self.change(kind, PermitChange::AddLimit(more), by)?
+            }
             Request::ReleaseOne { owner, kind, number } => {
                 let id = PermitId::new(self.owner(owner, kind), number);
-                self.change(PermitChange::Release(id), by)?
+                self.change(kind, PermitChange::Release(id), by)?
             }
             Request::ExtendOne { owner, kind, number, lease } => {
                 let id = PermitId::new(self.owner(owner, kind), number);
-                self.change(PermitChange::Extend(id, self.lease(lease)), by)?
+                self.change(kind, PermitChange::Extend(id, self.lease(lease)), by)?
             }
             Request::Pass => {
                 self.store.advance(self.scenario.step);
@@ -295,8 +300,8 @@ impl Side {
         })
     }
 
-    fn change(&self, change: PermitChange, by: Moment) -> Result<String, Failure> {
-        let name = self.name.of_kind(LockKind::Permits { limit: 4, count: 1 });
+    fn change(&self, kind: LockKind, change: PermitChange, by: Moment) -> Result<String, Failure> {
+        let name = self.name.of_kind(kind);
         Ok(format!("{:?}", self.backend.change_permits(&name, change, by)?))
     }
 
@@ -306,7 +311,7 @@ impl Side {
         match (kind, info.holders) {
             // Redisson's permits stand for themselves: of ours, one names its owner, and counts as
             // a holder, as all that it took does in memory.
-            (LockKind::Permits { .. }, _) => {
+            (kind, _) if kind.permits().is_some() => {
                 let permits = info.permits.map(|permits| (permits.limit, permits.free));
                 format!("{permits:?}, held: {left:?}")
             }

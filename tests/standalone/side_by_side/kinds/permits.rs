@@ -37,6 +37,10 @@ fn permits(owner: u64) -> LockKind {
     LockKind::Permits { limit, count: 1 + u32::try_from(owner % 3).unwrap() }
 }
 
+fn set(limit: u32) -> Request {
+    Request::SetPermits(LockKind::Permits { limit, count: 1 })
+}
+
 fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
     let owner = random.u64(0..super::OWNERS);
     let kind = match random.u8(0..40) {
@@ -51,7 +55,7 @@ fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
             let kind = LockKind::Permits { limit: 5, count: 0 };
             Request::Acquire { owner, kind, lease, beside: None, waits: true }
         }
-        37 => Request::AddPermits(random.i32(-4..5)),
+        37 => Request::AddPermits(LockKind::Permits { limit: 4, count: 1 }, random.i32(-4..5)),
         38..=39 => Request::ReleaseOne { owner, kind: permits(owner), number: random.u32(0..3) },
         40..=42 => {
             let number = random.u32(0..3);
@@ -65,7 +69,7 @@ fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
         75..=80 => Request::Verify { owner, kind: permits(owner) },
         81..=88 => Request::Inspect(permits(owner)),
         89 => Request::Force(permits(owner)),
-        90..=92 => Request::SetPermits(random.u32(0..8)),
+        90..=92 => set(random.u32(0..8)),
         _ if time_passes => Request::Pass,
         _ => Request::Inspect(permits(owner)),
     }
@@ -108,7 +112,7 @@ fn differences_of_semaphores_are_found() {
                 other => other,
             }),
             ("the limit is never changed", |request| match request {
-                Request::SetPermits(_) => Request::SetPermits(5),
+                Request::SetPermits(_) => set(5),
                 other => other,
             }),
             ("closed owners are let in", without_tombstones),

@@ -5,7 +5,7 @@ use crate::world::{
     LONG, NAME, World, give, give_anyhow, in_time, ms, patiently, sleep, take, taken, thread, until,
 };
 use distlock_schedules::sync::time;
-use distlock_schedules::{Client, DistLock, Interrupt, LockOptions, Mutex};
+use distlock_schedules::{Client, DistLock, Interrupt, LockKind, LockOptions, Mutex};
 use std::sync::{self, Arc};
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ fn locks(world: &World, lease: Duration) -> ([Client; 2], [Mutex; 2]) {
 
 /// Waits until so many wait: each has its position in the store then.
 fn queue(world: &World, count: u64) {
-    until("it queues", ms(50), || world.waiting_clients() == count || !is_punctual());
+    let waiting = || world.waiting_clients(LockKind::Fair);
+    until("it queues", ms(50), || waiting() == count || !is_punctual());
 }
 
 /// Threads of two clients get the lock in the order in which they came; a try in between keeps none

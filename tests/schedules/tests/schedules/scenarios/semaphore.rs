@@ -11,8 +11,8 @@ use distlock_schedules::sync::time;
 use distlock_schedules::{
     Client, DistLock, Interrupt, LockKind, LockOptions, OwnedGuard, Semaphore,
 };
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{self, Arc};
 use std::time::Duration;
 
 fn clients(world: &World) -> [Client; 2] {
@@ -21,6 +21,10 @@ fn clients(world: &World) -> [Client; 2] {
 
 fn permits_of(client: &Client, limit: u32) -> Semaphore {
     client.semaphore(NAME, limit).expect("a semaphore")
+}
+
+fn fair_permits_of(client: &Client, limit: u32) -> Semaphore {
+    client.fair_semaphore(NAME, limit).expect("a semaphore")
 }
 
 fn acquire(permits: &Semaphore, count: u32) -> OwnedGuard {
@@ -87,6 +91,54 @@ fn line() {
         held.into_iter().for_each(give);
         waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
         in_time("four turns", start, ms(200));
+    });
+}
+
+/// In the order of arrival over two clients, whatever number each wants; one that gives up, or only
+/// tries, is in no one's way.
+#[test]
+fn fair_permits() {
+    explore("fair_permits", 1_500, |world| {
+        let (clients, sharing) = (clients(world), Arc::new(Sharing::default()));
+        let held = acquire(&fair_permits_of(&clients[0], 3), 2);
+        let order: Arc<sync::Mutex<Vec<usize>>> = Arc::default();
+        let leaver = fastrand::usize(..4);
+        let waiters: Vec<_> = (0..4)
+            .map(|number| {
+                let permits = fair_permits_of(&clients[fastrand::usize(..2)], 3);
+                let (seen, order) = (Arc::clone(&sharing), Arc::clone(&order));
+                let waiter = thread::spawn(move || {
+                    let wait = if number == leaver { ms(20) } else { ms(5_000) };
+                    // More than half of them: one after the other.
+                    let (count, options) = (fastrand::u32(2..4), LockOptions::new().wait(wait));
+                    match permits.try_acquire_with(count, &options) {
+                        Ok(Some(guard)) => {
+                            order.lock().expect("no panic").push(number);
+                            seen.stay(Claim::Permits { count, limit: 3 }, &guard, Duration::ZERO);
+                            if number == 2 { drop(guard) } else { give(guard) }
+                        }
+                        Ok(None) => assert!(number == leaver || !is_punctual(), "{number}"),
+                        Err(error) => {
+                            assert!(error.is_unavailable() && !is_punctual(), "{error}");
+                        }
+                    }
+                });
+                let kind = LockKind::FairPermits { limit: 3, count: 1 };
+                let waiting = || world.waiting_clients(kind) == number as u64 + 1;
+                until("it queues", ms(50), || waiting() || !is_punctual());
+                waiter
+            })
+            .collect();
+        if fastrand::bool() {
+            sleep(ms(20).saturating_sub(time::peek()));
+        }
+        let released = time::peek();
+        give(held);
+        waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+        in_time("four turns", released, ms(100));
+        let order = order.lock().expect("no panic");
+        assert!(order.is_sorted() && order.len() >= 3 || !is_punctual(), "{order:?}");
+        assert!(!is_punctual() || free(world) == 3, "{} are free", free(world));
     });
 }
 
@@ -204,33 +256,45 @@ fn rest_of_a_loss() {
 /// Requests and replies are lost, late and repeated: no permit is lost, nor given twice.
 #[test]
 fn permits_on_a_faulty_network() {
-    explore("permits_on_a_faulty_network", 800, |world| {
-        let (clients, sharing) = ([world.client(), world.client()], Arc::new(Sharing::default()));
-        // Before the trouble: it sets the limit.
-        give(acquire(&permits_of(&clients[0], 2), 1));
-        let stop = Interrupt::new();
-        world.net.trouble(4);
-        let working: Vec<_> = (0..4)
-            .map(|number| {
-                let permits = permits_of(&clients[number % 2], 2);
-                let (seen, stop) = (Arc::clone(&sharing), stop.clone());
-                thread::spawn(move || {
-                    for _ in 0..2 {
-                        let wait = if fastrand::bool() { ms(150) } else { ms(3_000) };
-                        let options = LockOptions::new().wait(wait).interrupt(&stop);
-                        let count = fastrand::u32(1..3);
-                        if let Some(guard) = taken(permits.try_acquire_with(count, &options)) {
-                            let claim = Claim::Permits { count, limit: 2 };
-                            seen.stay(claim, &guard, ms(fastrand::u64(..4) * 60));
-                            give_anyhow(guard);
-                        }
-                    }
-                })
-            })
-            .collect();
-        world.interrupt_and_settle(&stop, working, &clients);
-        assert!(!is_punctual() || free(world) == 2, "{} are free", free(world));
-        let in_use = || clients.iter().map(Client::names_in_use).sum::<usize>();
-        until("the name is forgotten", LEASE, || in_use() == 0);
+    explore("permits_on_a_faulty_network", 800, |world| on_a_faulty_network(world, permits_of));
+}
+
+/// The same in the order of arrival, and no position is left.
+#[test]
+fn fair_permits_on_a_faulty_network() {
+    explore("fair_permits_on_a_faulty_network", 800, |world| {
+        on_a_faulty_network(world, fair_permits_of);
     });
+}
+
+fn on_a_faulty_network(world: &Arc<World>, permits_of: fn(&Client, u32) -> Semaphore) {
+    let (clients, sharing) = ([world.client(), world.client()], Arc::new(Sharing::default()));
+    // Before the trouble: it sets the limit.
+    give(acquire(&permits_of(&clients[0], 2), 1));
+    let stop = Interrupt::new();
+    world.net.trouble(4);
+    let working: Vec<_> = (0..4)
+        .map(|number| {
+            let permits = permits_of(&clients[number % 2], 2);
+            let (seen, stop) = (Arc::clone(&sharing), stop.clone());
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let wait = if fastrand::bool() { ms(150) } else { ms(3_000) };
+                    let options = LockOptions::new().wait(wait).interrupt(&stop);
+                    let count = fastrand::u32(1..3);
+                    if let Some(guard) = taken(permits.try_acquire_with(count, &options)) {
+                        let claim = Claim::Permits { count, limit: 2 };
+                        seen.stay(claim, &guard, ms(fastrand::u64(..4) * 60));
+                        give_anyhow(guard);
+                    }
+                }
+            })
+        })
+        .collect();
+    world.interrupt_and_settle(&stop, working, &clients);
+    assert!(!is_punctual() || free(world) == 2, "{} are free", free(world));
+    let all = || permits_of(&clients[0], 2).try_acquire_with(2, &LockOptions::new());
+    assert!(patiently(all).is_some() || !is_punctual(), "a position is left");
+    let in_use = || clients.iter().map(Client::names_in_use).sum::<usize>();
+    until("the name is forgotten", LEASE, || in_use() == 0);
 }
