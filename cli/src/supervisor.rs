@@ -82,7 +82,10 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
         guard.unlock()?;
         return Ok(interrupted(&signals));
     }
-    guard.ensure(plan.least_validity())?;
+    // Again, if a clock that was set ahead makes it doubtful.
+    let least = plan.least_validity();
+    guard.ensure(least).or_else(|_| guard.verify().and_then(|_| guard.ensure(least)))?;
+    let seen = (SystemClock.now(), guard.remaining());
     if verbose {
         let waited = rounded(SystemClock.now().since(called));
         report(format_args!("lock {:?} was taken after {waited}", arguments.name));
@@ -111,7 +114,7 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
         suspended: None,
         status: None,
         has_warned: false,
-        seen: None,
+        seen,
     };
     job.run();
     job.finish(verbose)
@@ -269,7 +272,7 @@ struct Job {
     status: Option<u8>,
     has_warned: bool,
     /// What was left of the validity at the last look.
-    seen: Option<(Moment, Duration)>,
+    seen: (Moment, Duration),
 }
 
 impl Job {
@@ -383,12 +386,12 @@ impl Job {
     /// ahead, perhaps by an operator: then the store is asked before anything is stopped for it.
     fn left(&mut self) -> Duration {
         let (now, mut left) = (SystemClock.now(), self.guard.remaining());
-        let expected = self.seen.map(|(at, left)| left.saturating_sub(now.since(at)));
-        if expected.is_some_and(|expected| expected > left + LEAP) {
+        let (seen_at, was_left) = self.seen;
+        if was_left.saturating_sub(now.since(seen_at)) > left + LEAP {
             let _asked = self.guard.verify();
             left = self.guard.remaining();
         }
-        self.seen = Some((SystemClock.now(), left));
+        self.seen = (SystemClock.now(), left);
         left
     }
 

@@ -168,8 +168,8 @@ fn server_without_identity_gets_no_joined_scripts() {
         cycles.must_end_well(&server, &clients);
         let (scripts, grants) = (scripts(&server), cycles.grants());
         assert!(scripts.iter().all(|it| *it >= grants), "{scripts:?} scripts for {grants} grants");
-        // The node would have refused joined ones, whose locks are in different slots, as it refuses
-        // those that a connection begins with.
+        // The node would have refused joined ones, whose locks are in different slots, as it
+        // refuses those that a connection begins with.
         let [eval, evalsha] = ["eval", "evalsha"].map(|it| server.probe().rejected_calls(it));
         assert_eq!(evalsha, 31 * eval);
     }
