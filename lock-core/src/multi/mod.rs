@@ -26,8 +26,8 @@
 //!
 //! A [`MajorityLock`] requires more than half of its members, but takes as many as it can get,
 //! because each spare one may be lost. It waits for no member longer than its share of the
-//! remaining wait, because another may become free sooner. Of a fair lock that share grows: with each
-//! wait that is too short for the queue its position is lost.
+//! remaining wait, because another may become free sooner. Of a fair lock that share grows: with
+//! each wait that is too short for the queue its position is lost.
 //!
 //! # Layers
 //!
