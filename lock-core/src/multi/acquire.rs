@@ -168,7 +168,9 @@ impl<'a> CompositeAcquisition<'a> {
             };
             let asked = self.clock.now();
             self.try_member(&mut round, at, wait)?;
-            if wait != Some(Duration::ZERO) {
+            // How long an outage lasts says nothing of a queue.
+            let has_answered = !matches!(round.outcomes[at], MemberOutcome::Failed(_));
+            if has_answered && wait != Some(Duration::ZERO) {
                 self.patience.waited(at, self.clock.now().since(asked));
             }
             if round.is_decided(need) {
