@@ -3,6 +3,7 @@
 
 use super::guards::MemberGuards;
 use super::members::Members;
+use super::patience::Patience;
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment, Signal, Woken};
 use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult, worst_kind};
@@ -13,7 +14,6 @@ use crate::name::LockKind;
 use crate::options::LockOptions;
 use crate::parts::SingleLock;
 use crate::replication::OnInsufficientReplicas;
-use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,14 +25,6 @@ const LONGEST_FAIR_SHARE: Duration = Duration::from_secs(10);
 
 /// The shortest such wait: a shorter one is no more than a try.
 const SHORTEST_SHARE: Duration = Duration::from_millis(10);
-
-/// After this number of failed rounds the other locks are waited for, too, with those before held.
-const ROUNDS_OF_TRIES: u32 = 3;
-
-/// Such a wait lasts up to twice what earlier waits for that lock took, but at least for this time,
-/// and for this part of the longest wait for any of the locks.
-const SHORTEST_TRY_WAIT: Duration = Duration::from_millis(1);
-const PART_OF_LONGEST: u32 = 16;
 
 /// How long a majority avoids a member that did not answer, if the others are enough.
 const UNRESPONSIVE_FOR: Duration = Duration::from_secs(5);
@@ -70,10 +62,7 @@ struct CompositeAcquisition<'a> {
     lease: Option<LeaseTime>,
     /// The shortest time for which they are held.
     at_least: Option<LeaseTime>,
-    /// How many rounds took a lock and released it again.
-    failed_rounds: u32,
-    /// The longest wait for each member so far, if it was waited for.
-    waited: Vec<Option<Duration>>,
+    patience: Patience,
     /// Since when too many members do not answer, and the pauses between the rounds since.
     outage: Option<(Moment, Backoff)>,
 }
@@ -120,7 +109,7 @@ impl<'a> CompositeAcquisition<'a> {
         };
         let at_least = options.at_least.map(shortest).transpose()?;
         let deadline = options.wait.map(|wait| clock.now() + wait);
-        let (failed_rounds, waited, outage) = (0, vec![None; members.locks.len()], None);
+        let (patience, outage) = (Patience::new(members.locks.len()), None);
         Ok(Self {
             members,
             options,
@@ -130,8 +119,7 @@ impl<'a> CompositeAcquisition<'a> {
             deadline,
             lease,
             at_least,
-            failed_rounds,
-            waited,
+            patience,
             outage,
         })
     }
@@ -180,9 +168,10 @@ impl<'a> CompositeAcquisition<'a> {
             };
             let asked = self.clock.now();
             self.try_member(&mut round, at, wait)?;
-            if wait != Some(Duration::ZERO) {
-                let took = self.clock.now().since(asked);
-                self.waited[at] = self.waited[at].max(Some(took));
+            // How long an outage lasts says nothing of a queue.
+            let has_answered = !matches!(round.outcomes[at], MemberOutcome::Failed(_));
+            if has_answered && wait != Some(Duration::ZERO) {
+                self.patience.waited(at, self.clock.now().since(asked));
             }
             if round.is_decided(need) {
                 break;
@@ -194,54 +183,31 @@ impl<'a> CompositeAcquisition<'a> {
     /// In which order the locks are taken, and which of them is waited for while none is held.
     fn order(&self, wait_for: Option<usize>) -> (Vec<usize>, Option<usize>) {
         let mut order = self.members.order.clone();
-        let is_patient = self.is_patient() && wait_for.is_some();
-        if is_patient {
-            // Of similarly long waits the first by name: threads that wait while they hold locks
-            // must go the same way.
-            let magnitude = |at: &usize| self.waited[*at].map(magnitude);
-            match self.members.spare() {
-                // The longest first, while no other is held.
-                0 => order.sort_by_key(|at| Reverse(magnitude(at))),
-                // It may do without the longest.
-                _ => order.sort_by_key(magnitude),
-            }
+        let waits_for_all = self.patience.waits_for_all() && wait_for.is_some();
+        if waits_for_all {
+            self.patience.sort(&mut order, self.members.spare() == 0);
         } else {
             let start = order.iter().position(|at| Some(*at) == wait_for).unwrap_or_default();
             order.rotate_left(start);
         }
         // An unresponsive member costs a command timeout: it comes last, and is left out if the
         // others are enough.
-        let is_awaited = |at| !is_patient && Some(at) == wait_for;
+        let is_awaited = |at| !waits_for_all && Some(at) == wait_for;
         order.sort_by_key(|at| self.is_unresponsive(*at) && !is_awaited(*at));
-        let first = if is_patient { order.first().copied() } else { wait_for };
+        let first = if waits_for_all { order.first().copied() } else { wait_for };
         (order, first)
     }
 
-    /// Whether tries have failed so often that all locks are waited for.
-    fn is_patient(&self) -> bool {
-        self.failed_rounds >= ROUNDS_OF_TRIES
-    }
-
-    /// How long to wait for a lock while others are held: at first not at all. Where other clients
-    /// keep the queues of several locks from ever being empty, no try finds one free, and each must
-    /// be waited for with the others held, for as long as its queue needs.
+    /// How long to wait for a lock while others are held: at first not at all.
     fn wait_beside(&self, round: &Round, at: usize) -> Duration {
-        if !self.is_patient() {
+        if !self.patience.waits_for_all() {
             return Duration::ZERO;
         }
         let now = self.clock.now();
         // A fixed lease must not end meanwhile.
         let ends = self.lease.zip(round.first).map(|(lease, first)| first + lease.validity() / 2);
         let ends = ends.into_iter().chain(self.deadline).map(|end| end.since(now));
-        ends.fold(self.patience(at), Duration::min)
-    }
-
-    /// How long a lock may have to be waited for, by the waits so far. At random: of two threads of
-    /// which each holds what the other waits for, one gives up first.
-    fn patience(&self, at: usize) -> Duration {
-        let longest = self.waited.iter().flatten().max().copied().unwrap_or_default();
-        let known = self.waited[at].map_or(longest, |it| it.max(longest / PART_OF_LONGEST));
-        known.max(SHORTEST_TRY_WAIT).mul_f64(1.0 + fastrand::f64())
+        ends.fold(self.patience.of(at), Duration::min)
     }
 
     fn is_unresponsive(&self, at: usize) -> bool {
@@ -259,7 +225,7 @@ impl<'a> CompositeAcquisition<'a> {
         let share = share.clamp(SHORTEST_SHARE, LONGEST_SHARE);
         // Its position in the queue of a fair lock is lost with each wait that is too short.
         let is_fair = self.members.locks[at].name().kind() == LockKind::Fair;
-        let needs = self.waited[at].filter(|_| is_fair).map(|_| self.patience(at));
+        let needs = self.patience.known(at).filter(|_| is_fair);
         let share = needs.map_or(share, |needs| needs.clamp(share, LONGEST_FAIR_SHARE));
         Some(left.map_or(share, |left| left.min(share)))
     }
@@ -400,8 +366,9 @@ impl<'a> CompositeAcquisition<'a> {
     fn pause(&mut self, held_for: Option<Duration>, began: Moment) {
         let asks_again = self.outage.as_mut().map(|(_, pauses)| began + pauses.next());
         let tries_again = held_for.map(|held_for| {
-            let longest = (held_for * 2).max(SHORTEST_PAUSE) * 2u32.pow(self.failed_rounds.min(6));
-            self.failed_rounds += 1;
+            let longest =
+                (held_for * 2).max(SHORTEST_PAUSE) * 2u32.pow(self.patience.failed_rounds().min(6));
+            self.patience.round_failed();
             self.clock.now() + longest.min(LONGEST_PAUSE).mul_f64(fastrand::f64())
         });
         let Some(until) = asks_again.max(tries_again) else { return };
@@ -409,11 +376,6 @@ impl<'a> CompositeAcquisition<'a> {
         // An interrupt raises the signal.
         let _woken: Woken = self.clock.wait(self.signal, until);
     }
-}
-
-/// Waits within the same power of four take similarly long.
-fn magnitude(wait: Duration) -> u32 {
-    (wait.as_millis() + 1).ilog2() / 2
 }
 
 fn interrupted() -> Error {

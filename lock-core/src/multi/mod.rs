@@ -13,16 +13,21 @@
 //! ([`acquire`]). All threads start with the first lock by name, for speed alone: they meet at its
 //! queue, and its holder finds the others free.
 //!
-//! A released lock is handed to the next local waiter, and a try does not overtake waiters, so a
-//! try of a lock whose queue is never empty never succeeds (seen: not once in 20 s). After three
-//! failed rounds a try therefore waits in the queue for a random moment, which doubles up to a
-//! tenth of a second.
+//! A try does not overtake waiters, so a try of a lock whose queue is never empty never succeeds
+//! (seen: not once in 20 s). After three failed rounds all locks are therefore waited for, with
+//! those before held, for up to twice as long as earlier waits for the lock took ([`patience`]): a
+//! limit would starve it where a fair lock's queue needs more. The lock with the longest wait comes
+//! first, while none is held. Similar ones come in the order of their names, so that threads do not
+//! wait for each other; where they do, because the names are equal, the one that gives up first is
+//! decided at random. Positions in all queues at once would not hold a lock for less: a fair lock
+//! whose head does not take it is kept from the others, too.
 //!
 //! # Differences of a majority
 //!
 //! A [`MajorityLock`] requires more than half of its members, but takes as many as it can get,
 //! because each spare one may be lost. It waits for no member longer than its share of the
-//! remaining wait, because another may become free sooner.
+//! remaining wait, because another may become free sooner. Of a fair lock that share grows: with
+//! each wait that is too short for the queue its position is lost.
 //!
 //! # Layers
 //!
@@ -33,6 +38,7 @@
 mod acquire;
 mod guards;
 mod members;
+mod patience;
 #[cfg(test)]
 mod tests;
 
@@ -51,9 +57,11 @@ use std::sync::Arc;
 ///
 /// The members may belong to different clients, servers and kinds; a member may itself be a
 /// `MultiLock` or a [`MajorityLock`]. Programs may name the same locks in different orders without
-/// a deadlock: the lock waits for no member while it holds another, except for a tenth of a second
-/// at most (the algorithm of C++'s `std::lock`). A thread that already holds a member by a guard of
-/// its own keeps it while it waits for the others; then the order matters.
+/// a deadlock: the lock waits for a member while it holds no other, and tries the others (the
+/// algorithm of C++'s `std::lock`). After three rounds in vain it waits for the others as well, for
+/// at most twice as long as it has waited for them before (with a fixed lease, for at most half of
+/// it), and then gives all back. A thread that already holds a member by a guard of its own keeps
+/// it while it waits for the others; then the order matters.
 ///
 /// It corresponds to Redisson's `RedissonMultiLock`, and has all methods of [`DistLock`]:
 ///
@@ -115,7 +123,8 @@ pub struct MultiLock(Arc<Members>);
 ///
 /// - It takes every member that it can get, and succeeds with more than half.
 /// - It waits for a busy member for at most its share: the remaining wait divided by the number of
-///   members, and never more than a second at a time. Then it tries the others again.
+///   members, and never more than a second at a time (ten for a fair lock whose queue needs more).
+///   Then it tries the others again.
 /// - A member that does not answer costs a command timeout; for five seconds after that, this lock
 ///   asks it last, and only if the others are not enough.
 /// - A member that does not answer counts as not taken. If so many do not answer that the lock may

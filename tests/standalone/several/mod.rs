@@ -1,5 +1,5 @@
-//! Several locks as one, on several servers: contention in any order, other clients that want one of
-//! them, and servers that fail.
+//! Several locks as one, on several servers: contention in any order, other clients that want one
+//! of them, and servers that fail.
 
 mod contention;
 mod servers;

@@ -1,7 +1,7 @@
 //! How often several locks are taken together while other clients want each of them all the time,
 //! and how often those get them.
 
-use distlock::{Client, DistLock, LockName, MajorityLock, MultiLock};
+use distlock::{DistLock, LockName, MajorityLock, MultiLock};
 use distlock_tests::distance::Distance;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, retry_if_late};
@@ -14,9 +14,6 @@ use std::time::Duration;
 
 /// How often each client has its locks before the contest ends.
 const TURNS: u32 = 2;
-
-/// Longer than any contest takes: the slowest rows take a quarter of it.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The kinds of the locks that are contended for, in turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,14 +41,17 @@ struct Contest {
     singles: usize,
     hold: Duration,
     round_trip: Duration,
+    /// Whether the locks have one name, under different prefixes: then their order is that in which
+    /// they are given.
+    same_name: bool,
 }
 
 impl Contest {
     /// The core of the table.
     fn of(kinds: Kinds, members: usize, singles: usize, hold: u64) -> Self {
         let hold = Duration::from_millis(hold);
-        let (together, round_trip) = (Together::All(1), Duration::ZERO);
-        Self { kinds, together, members, singles, hold, round_trip }
+        let (together, round_trip, same_name) = (Together::All(1), Duration::ZERO, false);
+        Self { kinds, together, members, singles, hold, round_trip, same_name }
     }
 
     fn together(self, together: Together) -> Self {
@@ -61,35 +61,57 @@ impl Contest {
     fn far(self, millis: u64) -> Self {
         Self { round_trip: Duration::from_millis(millis), ..self }
     }
+
+    /// Several times what it takes.
+    fn bound(&self) -> Duration {
+        let clients = u32::try_from(self.members * (self.singles + 1)).unwrap();
+        Duration::from_secs(30) + (self.hold + self.round_trip * 2) * clients * 40
+    }
+
+    /// The lock of this number, by a new client. The names are in another order than the numbers.
+    fn member(&self, url: &str, number: usize) -> Arc<dyn DistLock> {
+        let client = distlock::connect(&format!("{url}?prefix={number}:")).unwrap();
+        let name = if self.same_name { 0 } else { number * 7 % 4 };
+        let name = LockName::new(&format!("lock:{name}")).unwrap();
+        match (self.kinds, number) {
+            (Kinds::Fair, _) | (Kinds::Mixed, 0) => client.fair_mutex(name).unwrap().into(),
+            (Kinds::Plain, _) | (Kinds::Mixed, 1) => client.mutex(name).unwrap().into(),
+            (Kinds::Mixed, 2) => client.rw_lock(name).unwrap().write().into(),
+            (Kinds::Mixed, _) => client.rw_lock(name).unwrap().read().into(),
+        }
+    }
+
+    /// What a client that wants one lock has: where another reads, it writes.
+    fn single(&self, url: &str, number: usize) -> Arc<dyn DistLock> {
+        match (self.kinds, number) {
+            (Kinds::Mixed, 3) => {
+                let client = distlock::connect(&format!("{url}?prefix=3:")).unwrap();
+                client.rw_lock("lock:1").unwrap().write().into()
+            }
+            _ => self.member(url, number),
+        }
+    }
 }
 
 impl fmt::Display for Contest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kinds, together, members, singles, hold, round_trip } = self;
+        let Self { kinds, together, members, singles, hold, round_trip, same_name } = self;
+        let names = if *same_name { "one name" } else { "names" };
         write!(
             f,
-            "{kinds:?}, {together:?} of {members}, {singles} clients each, {hold:?}, {round_trip:?}"
+            "{kinds:?}, {together:?} of {members}, {names}, {singles} clients each, {hold:?}, \
+             {round_trip:?}"
         )
     }
 }
 
-/// The lock of this number, as a client has it. The names are in another order than the numbers.
-fn member(client: &Client, kinds: Kinds, number: usize) -> Arc<dyn DistLock> {
-    let name = LockName::new(&format!("lock:{}", number * 7 % 4)).unwrap();
-    match (kinds, number % 4) {
-        (Kinds::Fair, _) | (Kinds::Mixed, 0) => client.fair_mutex(name).unwrap().into(),
-        (Kinds::Plain, _) | (Kinds::Mixed, 1) => client.mutex(name).unwrap().into(),
-        (Kinds::Mixed, 2) => client.rw_lock(name).unwrap().write().into(),
-        (Kinds::Mixed, _) => client.rw_lock(name).unwrap().read().into(),
-    }
-}
-
 /// Takes a lock again and again, and counts how often.
-fn contend(lock: &dyn DistLock, hold: Duration, turns: &AtomicU32, is_over: &AtomicBool) {
+fn contend(lock: &dyn DistLock, contest: Contest, turns: &AtomicU32, is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
-        // A deadline, so that a client that starves ends with the contest.
-        let Some(guard) = lock.try_lock_for(PATIENCE).expect("the server answers") else { return };
-        let_pass(hold);
+        // A deadline, so that a client that starves ends soon after the contest.
+        let taken = lock.try_lock_for(contest.bound() * 2).expect("the server answers");
+        let Some(guard) = taken else { return };
+        let_pass(contest.hold);
         guard.unlock().expect("it was held until now");
         turns.fetch_add(1, Ordering::Relaxed);
     }
@@ -100,38 +122,33 @@ type Turns = [Vec<AtomicU32>; 2];
 
 /// Lets the clients contend until each has had its locks.
 fn hold_contest(contest: Contest) {
-    let Contest { kinds, together, members, singles, hold, round_trip } = contest;
+    let Contest { together, members, singles, round_trip, .. } = contest;
     let server = RedisServer::start();
     let way = (!round_trip.is_zero()).then(|| Distance::new(server.port(), round_trip));
     let url = way.as_ref().map_or_else(|| server.url_as(""), Distance::url);
-    let client = || distlock::connect(&url).unwrap();
-    let all =
-        |client: &Client| (0..members).map(|at| member(client, kinds, at)).collect::<Vec<_>>();
+    let all = || (0..members).map(|at| contest.member(&url, at)).collect::<Vec<_>>();
     let several: Vec<Arc<dyn DistLock>> = match together {
         Together::All(clients) => (0..clients)
             .map(|number| {
-                let mut all = all(&client());
+                let mut all = all();
                 all.rotate_left(number % members);
                 MultiLock::new(all).unwrap().into()
             })
             .collect(),
-        Together::Majority => vec![MajorityLock::new(all(&client())).unwrap().into()],
+        Together::Majority => vec![MajorityLock::new(all()).unwrap().into()],
     };
-    let single = |at| match (kinds, at) {
-        (Kinds::Mixed, 3) => client().rw_lock("lock:1").unwrap().write().into(),
-        _ => member(&client(), kinds, at),
-    };
-    let single: Vec<_> = (0..members * singles).map(|number| single(number % members)).collect();
+    let single: Vec<_> =
+        (0..members * singles).map(|number| contest.single(&url, number % members)).collect();
     let turns: Turns =
         [&several, &single].map(|locks| locks.iter().map(|_| AtomicU32::new(0)).collect());
     let (is_over, watch) = (AtomicBool::new(false), Stopwatch::start());
     let outcome = thread::scope(|scope| {
         let with_turns = [&several, &single].into_iter().flatten().zip(turns.iter().flatten());
         for (lock, turns) in with_turns {
-            scope.spawn(|| contend(&**lock, hold, turns, &is_over));
+            scope.spawn(|| contend(&**lock, contest, turns, &is_over));
         }
         let all_had = || turns.iter().flatten().all(|it| it.load(Ordering::Relaxed) >= TURNS);
-        let ended = catch_unwind(|| eventually("all have their turns", PATIENCE / 2, all_had));
+        let ended = catch_unwind(|| eventually("all have their turns", contest.bound(), all_had));
         is_over.store(true, Ordering::Relaxed);
         ended
     });
@@ -155,6 +172,13 @@ fn multi_locks_in_different_orders_are_taken_between_other_clients() {
     retry_if_late(|| hold_contest(contest));
 }
 
+/// Each may hold what the other waits for.
+#[test]
+fn multi_locks_of_one_name_in_opposite_orders_do_not_starve() {
+    let contest = Contest::of(Kinds::Fair, 2, 3, 5).together(Together::All(2));
+    retry_if_late(|| hold_contest(Contest { same_name: true, ..contest }));
+}
+
 #[test]
 fn majority_of_fair_locks_is_taken_between_other_clients() {
     let contest = Contest::of(Kinds::Fair, 3, 6, 20).together(Together::Majority);
@@ -173,7 +197,10 @@ fn no_client_starves_in_any_contest_for_several_locks() {
                 contests.push(contest);
                 if members == 3 {
                     contests.push(contest.together(Together::Majority));
-                    contests.push(contest.together(Together::All(4)));
+                }
+                if members == 3 && hold == 20 {
+                    let contest = contest.together(Together::All(4));
+                    contests.extend([contest, Contest { same_name: true, ..contest }]);
                 }
             }
         }

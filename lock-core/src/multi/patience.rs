@@ -1,0 +1,134 @@
+//! [`Patience`]: how long a lock is waited for while others are held, by the waits so far.
+//!
+//! A wait of that kind keeps others from a lock that is not used. But where other clients keep the
+//! queues of several locks from ever being empty, no try finds one free, and only who waits in one
+//! queue with the other locks held ever has them all.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+/// After this number of failed rounds the other locks are waited for, too, with those before held.
+const ROUNDS_OF_TRIES: u32 = 3;
+
+/// Such a wait lasts up to twice what earlier waits for that lock took, but at least for this time,
+/// and for this part of the longest wait for any of the locks.
+const SHORTEST_TRY_WAIT: Duration = Duration::from_millis(1);
+const PART_OF_LONGEST: u32 = 16;
+
+/// What one acquisition knows of the queues of its members.
+pub(super) struct Patience {
+    /// How many rounds took a lock and released it again.
+    failed_rounds: u32,
+    /// The longest wait for each member so far, if it was waited for.
+    waited: Vec<Option<Duration>>,
+}
+
+impl Patience {
+    pub(super) fn new(members: usize) -> Self {
+        Self { failed_rounds: 0, waited: vec![None; members] }
+    }
+
+    pub(super) fn failed_rounds(&self) -> u32 {
+        self.failed_rounds
+    }
+
+    pub(super) fn round_failed(&mut self) {
+        self.failed_rounds += 1;
+    }
+
+    /// A wait for this member has ended, with or without it.
+    pub(super) fn waited(&mut self, at: usize, took: Duration) {
+        self.waited[at] = self.waited[at].max(Some(took));
+    }
+
+    /// Whether tries have failed so often that all locks are waited for.
+    pub(super) fn waits_for_all(&self) -> bool {
+        self.failed_rounds >= ROUNDS_OF_TRIES
+    }
+
+    /// How long its queue may need, if this member was waited for before.
+    pub(super) fn known(&self, at: usize) -> Option<Duration> {
+        self.waited[at].map(|_| self.of(at))
+    }
+
+    /// How long to wait for this member. At random: of two threads of which each holds what the
+    /// other waits for, one gives up first. A wait in vain makes the next one longer.
+    pub(super) fn of(&self, at: usize) -> Duration {
+        let longest = self.waited.iter().flatten().max().copied().unwrap_or_default();
+        let known = self.waited[at].map_or(longest, |it| it.max(longest / PART_OF_LONGEST));
+        known.max(SHORTEST_TRY_WAIT).mul_f64(1.0 + fastrand::f64())
+    }
+
+    /// Sorts members that are all waited for: the first with no other held. Of similarly long waits
+    /// the order stays, for threads that wait while they hold locks must go the same way.
+    pub(super) fn sort(&self, order: &mut [usize], all_are_required: bool) {
+        let magnitude = |at: &usize| self.waited[*at].map(magnitude);
+        match all_are_required {
+            true => order.sort_by_key(|at| Reverse(magnitude(at))),
+            // It may do without those that take longest.
+            false => order.sort_by_key(magnitude),
+        }
+    }
+}
+
+/// Waits within the same power of four take similarly long.
+fn magnitude(wait: Duration) -> u32 {
+    u32::try_from(wait.as_millis() + 1).unwrap_or(u32::MAX).ilog2() / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn after(waits: &[Option<Duration>]) -> Patience {
+        let mut patience = Patience::new(waits.len());
+        let known = waits.iter().enumerate().filter_map(|(at, wait)| Some((at, (*wait)?)));
+        known.for_each(|(at, wait)| patience.waited(at, wait));
+        patience
+    }
+
+    #[test]
+    fn wait_beside_held_locks_is_up_to_twice_the_earlier_one() {
+        let patience = after(&[Some(SECOND), None, Some(SECOND / 1_000), Some(16 * SECOND)]);
+        for (at, least) in [SECOND, 16 * SECOND, SECOND, 16 * SECOND].into_iter().enumerate() {
+            for _ in 0..100 {
+                let wait = patience.of(at);
+                assert!(wait >= least && wait <= 2 * least, "member {at}: {wait:?}");
+            }
+        }
+        assert!(Patience::new(1).of(0) <= 2 * SHORTEST_TRY_WAIT);
+    }
+
+    #[test]
+    fn waits_in_vain_grow_without_a_limit() {
+        let mut patience = after(&[Some(SECOND), Some(SECOND)]);
+        for _ in 0..60 {
+            patience.waited(1, patience.of(1));
+        }
+        assert!(patience.of(1) > 3_600 * SECOND, "{:?}", patience.of(1));
+        assert!(patience.of(0) < patience.of(1));
+    }
+
+    #[test]
+    fn longest_wait_comes_first_and_similar_ones_by_name() {
+        let waits = [2, 20, 0, 3, 2].map(|seconds| (seconds > 0).then_some(seconds * SECOND));
+        let patience = after(&waits);
+        let mut order = [4, 0, 1, 2, 3];
+        patience.sort(&mut order, true);
+        assert_eq!(order, [1, 4, 0, 3, 2]);
+        patience.sort(&mut order, false);
+        assert_eq!(order, [2, 4, 0, 3, 1], "a majority may do without the longest");
+    }
+
+    #[test]
+    fn only_failed_rounds_make_tries_wait() {
+        let mut patience = after(&[Some(SECOND)]);
+        for _ in 0..ROUNDS_OF_TRIES {
+            assert!(!patience.waits_for_all());
+            patience.round_failed();
+        }
+        assert!(patience.waits_for_all() && patience.failed_rounds() == ROUNDS_OF_TRIES);
+    }
+}
