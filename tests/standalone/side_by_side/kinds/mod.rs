@@ -189,7 +189,7 @@ impl Side {
             LockKind::Write => 2,
             LockKind::Fair => 3,
             LockKind::Permits { count, .. } => 3 + u64::from(count),
-            LockKind::FairPermits { count, .. } => 6 + u64::from(count),
+            LockKind::FairPermits { count, .. } => 7 + u64::from(count),
             other => unreachable!("{other:?} is not asked for"),
         };
         OwnerId::new(self.client, (self.case * OWNERS + owner) * 10 + of_kind)
