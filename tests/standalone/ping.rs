@@ -62,11 +62,9 @@ fn short_waits_on_a_far_server_cost_no_connection() {
     let mut probe = server.probe();
     let before = probe.stat("total_connections_received");
     let short = Duration::from_millis(50);
-    for _ in 0..2 {
+    for _ in 0..3 {
         assert!(client.ping(short).unwrap_err().is_unavailable());
         lock.lock().unwrap().unlock().unwrap();
     }
-    assert!(lock.try_lock_for(short).unwrap_err().is_unavailable());
-    lock.lock().unwrap().unlock().unwrap();
     assert_eq!(probe.stat("total_connections_received"), before);
 }
