@@ -1,8 +1,9 @@
 //! [`Endpoint`]: the address of a server; [`SocketRoute`]: how a socket in the file system is
 //! connected to.
 
+use super::DialTime;
 use super::address::write_address;
-use super::dial::{BackgroundCall, CallNotDone, DialTime, SystemError};
+use super::background_call::{BackgroundCall, CallNotDone, SystemError};
 use lock_core::backend::{no_descriptor, no_thread};
 use lock_core::{Error, SystemClock};
 use socket2::{Domain, SockAddr, Socket, Type};

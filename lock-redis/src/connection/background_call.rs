@@ -1,6 +1,6 @@
 //! [`BackgroundCall`]: a call without a deadline, in the background; its callers have deadlines.
 
-use super::time::DialTime;
+use super::DialTime;
 use lock_core::backend::{contain, run_in_background};
 use lock_core::{Moment, SystemClock};
 use parking_lot::{Condvar, Mutex};
