@@ -85,7 +85,7 @@ impl fmt::Debug for TlsSettings {
 
 impl Files {
     /// The configuration of the files. While they are not consistent, or cannot be read in a part
-    /// of the `time`, the one before: a certificate and its key are not replaced in the same moment.
+    /// of the `time`, the one before: a certificate and its key are not replaced in one moment.
     fn config(
         self: &Arc<Self>,
         server: &Server,
