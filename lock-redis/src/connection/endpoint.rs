@@ -1,8 +1,9 @@
 //! [`Endpoint`]: the address of a server; [`SocketRoute`]: how a socket in the file system is
 //! connected to.
 
+use super::DialTime;
 use super::address::write_address;
-use super::dial::{BackgroundCall, CallNotDone, DialTime, SystemError};
+use super::background_call::{BackgroundCall, CallNotDone, SystemError};
 use lock_core::backend::{no_descriptor, no_thread};
 use lock_core::{Error, SystemClock};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -103,8 +104,8 @@ impl SocketRoute {
         }
     }
 
-    /// Why connecting failed, and how to mend it. A missing socket may appear when the server starts;
-    /// what is not a socket, or not permitted, is a matter of configuration.
+    /// Why connecting failed, and how to mend it. A missing socket may appear when the server
+    /// starts; what is not a socket, or not permitted, is a matter of configuration.
     pub(super) fn explain(&self, kind: Option<FileType>, error: io::Error) -> Error {
         let shown = self.path.display();
         if let Some(mend) = no_descriptor(&error) {
@@ -113,16 +114,16 @@ impl SocketRoute {
         }
         let told = match error.kind() {
             ErrorKind::NotFound => Error::unavailable(format!(
-                "there is no socket {shown}: is the server running, and is this the `unixsocket` in \
-                 its configuration?"
+                "there is no socket {shown}: is the server running, and is this the `unixsocket` \
+                 in its configuration?"
             )),
             ErrorKind::PermissionDenied => Error::configuration(format!(
                 "we may not use the socket {shown}: see `unixsocketperm` in the server's \
                  configuration, and who may enter the directories above it"
             )),
             ErrorKind::TimedOut => Error::unavailable(format!(
-                "no connection to {shown} in time: the server does not take connections, is it frozen \
-                 or overloaded?"
+                "no connection to {shown} in time: the server does not take connections, is it \
+                 frozen or overloaded?"
             )),
             _ => match kind {
                 Some(kind) if kind.is_dir() => Error::configuration(format!(
@@ -134,7 +135,8 @@ impl SocketRoute {
                      configuration names"
                 )),
                 _ => Error::unavailable(format!(
-                    "cannot connect to {shown}: the socket is there, is a server still listening on it?"
+                    "cannot connect to {shown}: the socket is there, is a server still listening \
+                     on it?"
                 )),
             },
         };

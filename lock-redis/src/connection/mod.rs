@@ -19,7 +19,9 @@
 mod address;
 mod address_map;
 mod asking;
+mod background_call;
 mod dial;
+mod dial_time;
 mod endpoint;
 pub(crate) mod error_mapping;
 mod exclusive;
@@ -49,9 +51,8 @@ pub use one_store::OPTION as JOINED;
 pub use replica_ack::ReplicaCount;
 
 pub(crate) use asking::AskingConnection;
-pub(crate) use dial::{
-    CredentialsSource, Destination, DialTime, Dialer, Login, PasswordSource, Timeouts,
-};
+pub(crate) use dial::{CredentialsSource, Destination, Dialer, Login, PasswordSource, Timeouts};
+pub(crate) use dial_time::DialTime;
 pub(crate) use endpoint::Endpoint;
 pub(crate) use exclusive::Connection;
 pub(crate) use history::HISTORY;

@@ -1,7 +1,6 @@
 //! Stands in for [`tls`](super) where the feature `tls` is off: types without values.
 
-use super::dial::DialTime;
-use super::{Server, TlsOptions};
+use super::{DialTime, Server, TlsOptions};
 use lock_core::Error;
 use std::io;
 

@@ -4,37 +4,41 @@
 
 use super::transport::Transport;
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 #[derive(Debug, Default)]
-pub(super) struct ShutdownRegistry(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    is_shut: bool,
-    open: Vec<Weak<Transport>>,
+pub(super) struct ShutdownRegistry {
+    /// Written while `open` is locked.
+    is_shut: AtomicBool,
+    open: Mutex<Vec<Weak<Transport>>>,
 }
 
 impl ShutdownRegistry {
     /// Adds a new connection; `false` if there may be none any more.
     pub(super) fn register(&self, transport: &Arc<Transport>) -> bool {
-        let mut state = self.0.lock();
-        if !state.is_shut {
-            state.open.retain(|open| open.strong_count() > 0);
-            state.open.push(Arc::downgrade(transport));
+        let mut open = self.open.lock();
+        let is_shut = self.is_shut();
+        if !is_shut {
+            open.retain(|open| open.strong_count() > 0);
+            open.push(Arc::downgrade(transport));
         }
-        !state.is_shut
+        !is_shut
     }
 
     pub(super) fn is_shut(&self) -> bool {
-        self.0.lock().is_shut
+        self.is_shut.load(Ordering::Acquire)
+    }
+
+    /// What [`is_shut`](Self::is_shut) reads.
+    pub(super) fn flag(&self) -> &AtomicBool {
+        &self.is_shut
     }
 
     pub(super) fn shut(&self) {
-        let mut state = self.0.lock();
-        state.is_shut = true;
-        let open = std::mem::take(&mut state.open);
-        drop(state);
+        let mut open = self.open.lock();
+        self.is_shut.store(true, Ordering::Release);
+        let open = std::mem::take(&mut *open);
         open.iter().filter_map(Weak::upgrade).for_each(|transport| transport.shut());
     }
 }

@@ -1,8 +1,8 @@
 //! TLS by rustls: certificates, sessions, and what their errors mean. Nothing here waits, but for
 //! the files of certificates.
 
-use super::dial::{BackgroundCall, CallNotDone, DialTime};
-use super::{Server, TlsOptions};
+use super::background_call::{BackgroundCall, CallNotDone};
+use super::{DialTime, Server, TlsOptions};
 use lock_core::backend::no_thread;
 use lock_core::{Error, ErrorKind as Kind, WarningKind};
 use parking_lot::Mutex;
@@ -85,7 +85,7 @@ impl fmt::Debug for TlsSettings {
 
 impl Files {
     /// The configuration of the files. While they are not consistent, or cannot be read in a part
-    /// of the `time`, the one before: a certificate and its key are not replaced in the same moment.
+    /// of the `time`, the one before: a certificate and its key are not replaced in one moment.
     fn config(
         self: &Arc<Self>,
         server: &Server,

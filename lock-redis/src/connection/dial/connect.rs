@@ -1,6 +1,6 @@
 //! Connecting to one of a host's addresses, as RFC 8305 ("Happy Eyeballs") says.
 
-use super::time::DialTime;
+use crate::connection::DialTime;
 use lock_core::{Moment, SystemClock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

@@ -1,8 +1,7 @@
 //! [`CredentialsSource`]: where user and password come from. Looked up for each connection.
 
-use super::background_call::{BackgroundCall, CallNotDone, SystemError};
-use super::time::DialTime;
-use crate::connection::Server;
+use crate::connection::background_call::{BackgroundCall, CallNotDone, SystemError};
+use crate::connection::{DialTime, Server};
 use lock_core::backend::no_thread;
 use lock_core::{Credentials, CredentialsProvider, Error, Secret};
 use std::fs;

@@ -1,22 +1,16 @@
-//! [`Dialer`]: makes connections. Look-up, connecting and [handshake] share one deadline.
+//! [`Dialer`]: makes connections. Look-up, connecting and handshake share one deadline.
 //!
 //! Whatever the system has no deadline for (name look-ups, files, providers of credentials) runs in
 //! background, and the dial waits for it within its own.
 
-mod background_call;
 mod connect;
 mod credentials;
 mod destination;
-mod handshake;
 mod pending_dial;
 mod resolve;
-mod time;
 
-pub(crate) use background_call::{BackgroundCall, CallNotDone, SystemError};
 pub(crate) use credentials::{CredentialsSource, PasswordSource};
-pub(crate) use destination::{Destination, Timeouts};
-pub(crate) use handshake::Login;
-pub(crate) use time::DialTime;
+pub(crate) use destination::{Destination, Login, Timeouts};
 
 use super::history::{Noted, Shown, judge};
 use super::{Connection, ConnectionLike, HISTORY, Identity};

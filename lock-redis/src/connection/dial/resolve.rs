@@ -1,8 +1,8 @@
 //! [`Resolver`]: the addresses of a host. The system's look-up has no deadline: it runs in
 //! background.
 
-use super::background_call::{BackgroundCall, CallNotDone, SystemError};
-use super::time::DialTime;
+use crate::connection::DialTime;
+use crate::connection::background_call::{BackgroundCall, CallNotDone, SystemError};
 use lock_core::backend::no_descriptor;
 use socket2::{Domain, Socket, Type};
 use std::io::{self, ErrorKind};

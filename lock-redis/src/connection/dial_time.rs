@@ -1,7 +1,7 @@
 //! [`DialTime`]: how long a dial, or a part of it, may take.
 
-use crate::connection::shutdown::ShutdownRegistry;
 use lock_core::{Clock, Moment};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Ends at a deadline, or with the connections of the server, whichever is earlier.
@@ -9,17 +9,17 @@ use std::time::Duration;
 pub(crate) struct DialTime<'a> {
     clock: &'a dyn Clock,
     by: Moment,
-    shutdown: Option<&'a ShutdownRegistry>,
+    is_over: Option<&'a AtomicBool>,
 }
 
 impl<'a> DialTime<'a> {
     pub(crate) fn until(clock: &'a dyn Clock, by: Moment) -> Self {
-        Self { clock, by, shutdown: None }
+        Self { clock, by, is_over: None }
     }
 
-    /// The same, and no longer than until `shutdown` is shut.
-    pub(super) fn while_open(self, shutdown: &'a ShutdownRegistry) -> Self {
-        Self { shutdown: Some(shutdown), ..self }
+    /// The same, and no longer than until this is `true`.
+    pub(super) fn unless(self, is_over: &'a AtomicBool) -> Self {
+        Self { is_over: Some(is_over), ..self }
     }
 
     pub(crate) fn now(&self) -> Moment {
@@ -28,8 +28,8 @@ impl<'a> DialTime<'a> {
 
     /// How much of it is left.
     pub(crate) fn left(&self) -> Duration {
-        let is_shut = self.shutdown.is_some_and(ShutdownRegistry::is_shut);
-        if is_shut { Duration::ZERO } else { self.by.since(self.clock.now()) }
+        let is_over = self.is_over.is_some_and(|it| it.load(Ordering::Acquire));
+        if is_over { Duration::ZERO } else { self.by.since(self.clock.now()) }
     }
 
     /// The first of so many equal parts of what is left.

@@ -1,16 +1,24 @@
 //! [`Destination`]: one server, and how a connection to it is made.
 
+mod handshake;
+
+pub(crate) use handshake::Login;
+
 use super::connect::{connect_to_any, prepare};
 use super::credentials::ProviderCalls;
-use super::handshake::{Login, Requirement};
 use super::resolve::{LookUpError, Resolver};
-use super::time::DialTime;
 use crate::connection::endpoint::{Endpoint, SocketRoute};
 use crate::connection::shutdown::ShutdownRegistry;
 use crate::connection::tls::{self, Tls};
 use crate::connection::{
+<<<<<<< HEAD:lock-redis/src/connection/dial/destination.rs
     Connection, Identity, Introduction, OneStore, Server, ServerGeneration, Transport,
 };
+=======
+    Connection, DialTime, Identity, Introduction, Server, ServerGeneration, Transport,
+};
+use handshake::Requirement;
+>>>>>>> dial:lock-redis/src/connection/dial/destination/mod.rs
 use lock_core::backend::{Backoff, Failure, no_descriptor, no_thread};
 use lock_core::{Clock, Error, Moment};
 use parking_lot::Mutex;
@@ -236,7 +244,7 @@ impl Destination {
         by: Moment,
         step: &Mutex<DialStep>,
     ) -> Result<Connection, NotDialed> {
-        let time = DialTime::until(&*self.clock, by).while_open(&self.shutdown);
+        let time = DialTime::until(&*self.clock, by).unless(self.shutdown.flag());
         *step.lock() = DialStep::Credentials;
         // First: the time it takes must not count as silence on the connection.
         let credentials = self.login.secrets.resolve(&self.provider_calls, &self.server, &time);
@@ -266,7 +274,7 @@ impl Destination {
 
     /// The addresses of the server; none where they are unknown.
     pub(crate) fn resolve(&self, by: Moment) -> Vec<SocketAddr> {
-        let time = DialTime::until(&*self.clock, by).while_open(&self.shutdown);
+        let time = DialTime::until(&*self.clock, by).unless(self.shutdown.flag());
         match &self.route {
             Route::Tcp(resolver, _) => resolver.resolve(&time).unwrap_or_default(),
             Route::Unix(_) => Vec::new(),

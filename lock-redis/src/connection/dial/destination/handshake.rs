@@ -1,7 +1,7 @@
 //! The handshake of a connection: credentials, database, name, and whether it is the right server.
 
-use super::credentials::{CredentialsSource, ResolvedCredentials};
-use super::destination::{Destination, NotDialed, Route, not_connected};
+use super::super::credentials::{CredentialsSource, ResolvedCredentials};
+use super::{Destination, NotDialed, Route, not_connected};
 use crate::connection::error_mapping::{self, Asked};
 use crate::connection::history::Shown;
 use crate::connection::identity::Refusal;

@@ -1,6 +1,6 @@
 //! [`BackgroundCall`]: a call without a deadline, in the background; its callers have deadlines.
 
-use super::time::DialTime;
+use super::DialTime;
 use lock_core::backend::{contain, run_in_background};
 use lock_core::{Moment, SystemClock};
 use parking_lot::{Condvar, Mutex};
@@ -12,13 +12,14 @@ use std::time::Duration;
 /// Calls of one kind, which share their results.
 ///
 /// One runs at a time. Beside one that has not returned for [`AGAIN`] another one is started, then
-/// after twice that time the next, but never more than [`MOST`]: threads must not pile up.
+/// after twice that time the next, until one returns; but never more than [`MOST`] at a time:
+/// threads must not pile up.
 pub(crate) struct BackgroundCall<T>(Arc<Shared<T>>);
 
 /// How long a call may take before another one is started beside it.
 const AGAIN: Duration = Duration::from_secs(5);
 /// The most calls that have not returned.
-const MOST: u32 = 8;
+const MOST: u64 = 8;
 
 struct Shared<T> {
     state: Mutex<State<T>>,
@@ -26,12 +27,15 @@ struct Shared<T> {
 }
 
 struct State<T> {
-    /// How many calls have not returned.
-    running: u32,
-    /// When another one may be started beside them.
-    next: Moment,
+    /// How many calls were started.
+    started: u64,
     /// How many calls have ended.
     ended: u64,
+    /// The number of the last one, while it runs.
+    current: Option<u64>,
+    /// When another one may be started beside that, and how much later the one after it.
+    next: Moment,
+    pause: Duration,
     /// What the last one returned; `None` if it panicked.
     last: Option<T>,
 }
@@ -48,7 +52,14 @@ pub(crate) enum CallNotDone {
 
 impl<T: Clone + Send + 'static> BackgroundCall<T> {
     pub(crate) fn new() -> Self {
-        let state = State { running: 0, next: Moment::NEVER, ended: 0, last: None };
+        let state = State {
+            started: 0,
+            ended: 0,
+            current: None,
+            next: Moment::NEVER,
+            pause: AGAIN,
+            last: None,
+        };
         Self(Arc::new(Shared { state: Mutex::new(state), finished: Condvar::new() }))
     }
 
@@ -61,15 +72,13 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
         let mut state = self.0.state.lock();
         let awaited = state.ended + 1;
         while state.ended < awaited {
-            let is_due = state.running < MOST && time.now() >= state.next;
-            if state.running == 0 || is_due {
-                match self.start(call.clone()) {
-                    Ok(()) => {
-                        state.next = time.now() + AGAIN * (1 << state.running);
-                        state.running += 1;
+            let is_due = state.current.is_none() || time.now() >= state.next;
+            if is_due && state.started - state.ended < MOST {
+                match self.start(&mut state, time.now(), call.clone()) {
+                    Err(error) if state.current.is_none() => {
+                        return Err(CallNotDone::NoThread(error));
                     }
-                    Err(error) if state.running == 0 => return Err(CallNotDone::NoThread(error)),
-                    Err(_) => {}
+                    _ => {}
                 }
             }
             let left = time.left();
@@ -81,17 +90,29 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
         state.last.clone().ok_or(CallNotDone::Panicked)
     }
 
-    fn start(&self, call: impl FnOnce() -> T + Send + 'static) -> io::Result<()> {
-        let shared = Arc::clone(&self.0);
+    fn start(
+        &self,
+        state: &mut State<T>,
+        now: Moment,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<()> {
+        let (shared, number) = (Arc::clone(&self.0), state.started);
         run_in_background(move || {
             let answer = contain(call);
             let mut state = shared.state.lock();
-            state.running -= 1;
             state.ended += 1;
             state.last = answer;
+            if state.current == Some(number) {
+                (state.current, state.pause) = (None, AGAIN);
+            }
             drop(state);
             shared.finished.notify_all();
-        })
+        })?;
+        state.started += 1;
+        state.current = Some(number);
+        state.next = now + state.pause;
+        state.pause *= 2;
+        Ok(())
     }
 
     #[cfg(test)]
@@ -102,7 +123,7 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
     /// Pretends that a call is running, which never ends.
     #[cfg(test)]
     pub(crate) fn hang(&self) {
-        self.0.state.lock().running = MOST;
+        self.0.state.lock().started += MOST;
     }
 }
 
@@ -163,21 +184,29 @@ mod tests {
         let gate = Arc::new(Mutex::new(gate));
         let hanging = move || {
             let _opened = gate.lock().recv();
+            false
         };
-        let ask = |wait| calls.call(&DialTime::until(&clock, clock.now() + wait), hanging.clone());
-        let started = || calls.0.state.lock().running;
-        let now = Duration::ZERO;
-        for times in 1..=MOST {
+        let wait = |wait| DialTime::until(&clock, clock.now() + wait);
+        let ask = || calls.call(&wait(Duration::ZERO), hanging.clone());
+        let started = || calls.0.state.lock().started;
+        for times in 1..=3 {
             for _ in 0..3 {
-                assert!(matches!(ask(now), Err(CallNotDone::Late)));
+                assert!(matches!(ask(), Err(CallNotDone::Late)));
                 assert_eq!(started(), times, "none beside it before its time");
             }
             clock.advance(AGAIN * (1 << (times - 1)));
         }
-        clock.advance(Duration::from_secs(1_000_000));
-        assert!(matches!(ask(now), Err(CallNotDone::Late)));
-        assert_eq!(started(), MOST);
+        // Where one returns, those before it delay the next ones no longer.
+        for times in 4..=7 {
+            assert!(calls.call(&wait(Duration::from_secs(60)), || true).unwrap());
+            assert_eq!(started(), times);
+        }
+        for _ in 0..20 {
+            assert!(matches!(ask(), Err(CallNotDone::Late)));
+            clock.advance(AGAIN * 1000);
+        }
+        assert_eq!(started() - calls.ended(), MOST);
         drop(go);
-        ask(Duration::from_secs(60)).unwrap();
+        assert!(!calls.call(&wait(Duration::from_secs(60)), || false).unwrap());
     }
 }
