@@ -1,12 +1,14 @@
 //! Faults of the network, the server, the process and the program.
 
 mod answers;
+mod endless_waits;
 mod interrupts;
 mod ledger;
 mod loss_news;
 mod misuse;
 mod network;
 mod orphans;
+mod panics;
 mod process_limits;
 mod renewal_isolation;
 mod scene;
