@@ -53,8 +53,14 @@ fn host(number: usize, url: &str, journal: &Journal) -> Result<(), Error> {
     election.campaign()?;
     let mut done = 0;
     while done < JOBS_OF_A_HOST {
-        if !election.wait_for_leadership(Duration::from_secs(60), None)? {
-            continue;
+        match election.wait_for_leadership(Duration::from_secs(60), None) {
+            Ok(true) => {}
+            Ok(false) => continue,
+            Err(error) if error.is_unavailable() => {
+                eprintln!("host {number} waits on: {error}");
+                continue;
+            }
+            Err(error) => return Err(error),
         }
         // Between the two it may have ended: then the journal refuses the job.
         if let (Ok(()), Some(term)) = (election.ensure(LONGEST_JOB), election.term())

@@ -173,8 +173,8 @@ pub enum Event {
         error: Error,
     },
     /// A campaign of an [`Election`](crate::Election) could not ask the store for as long as
-    /// `outage_limit`, or was refused. It goes on, with pauses. Emitted once for each cause, until
-    /// the store answers.
+    /// `outage_limit`, or was refused. It goes on, with pauses. Emitted once for each kind of
+    /// error, until the store answers.
     #[non_exhaustive]
     CampaignFailed {
         /// The name of the election.

@@ -1,6 +1,7 @@
 //! Faults of the network, the server, the process and the program.
 
 mod answers;
+mod endless_waits;
 mod far_renewals;
 mod interrupts;
 mod ledger;
@@ -8,6 +9,7 @@ mod loss_news;
 mod misuse;
 mod network;
 mod orphans;
+mod panics;
 mod process_limits;
 mod renewal_isolation;
 mod scene;

@@ -4,6 +4,7 @@ use super::{NAME, TAKEN, stored};
 use distlock::{Error, LockOptions, Semaphore};
 use distlock_tests::contenders::Contenders;
 use distlock_tests::contenders::permits::{most_at_once, semaphore};
+use distlock_tests::distance::Distance;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::redis::client;
@@ -108,6 +109,37 @@ fn threads_of_a_client_ask_about_once_for_a_permit() {
     let (attempts, grants) = (probe.command_calls("exists"), u64::from(THREADS * TURNS));
     println!("{attempts} attempts for {grants} grants, in {elapsed:?}");
     assert!(attempts < 3 * grants, "{attempts} attempts for {grants} grants");
+}
+
+/// A thread whose deadline comes while the one before it is granted a permit is told that it is
+/// late, not that the store does not answer.
+#[test]
+fn deadlines_in_line_are_no_errors_at_a_distance() {
+    let server = RedisServer::start();
+    let far = Distance::new(server.port(), Duration::from_millis(10));
+    let client = distlock::connect(&format!("{}?command_timeout=30s", far.url())).unwrap();
+    let semaphore = client.semaphore(NAME, 1).unwrap();
+    let [granted, late] = [(); 2].map(|()| AtomicU32::new(0));
+    thread::scope(|scope| {
+        for thread in 0..8 {
+            let (semaphore, granted, late) = (semaphore.clone(), &granted, &late);
+            scope.spawn(move || {
+                for turn in 0..20 {
+                    let wait = Duration::from_millis(5 + (thread * 7 + turn * 3) % 40);
+                    match semaphore.try_acquire_for(wait).expect("the store answers") {
+                        Some(permit) => {
+                            granted.fetch_add(1, Ordering::Relaxed);
+                            permit.unlock().unwrap();
+                        }
+                        None => _ = late.fetch_add(1, Ordering::Relaxed),
+                    }
+                }
+            });
+        }
+    });
+    let [granted, late] = [granted, late].map(AtomicU32::into_inner);
+    println!("{granted} granted, {late} late");
+    assert!(granted > 0 && late > 0, "{granted} granted, {late} late");
 }
 
 /// Processes that die with permits, and one that is stopped for longer than its lease.

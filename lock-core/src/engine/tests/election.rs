@@ -107,7 +107,6 @@ fn outage_ends_leadership_with_its_validity_only() {
     assert!(election.ensure(10 * SECOND).unwrap_err().is_lease_too_short());
     pass(&clock, "it is over", || !election.is_leader());
     assert_eq!(next(&changes), lost(LossCause::Expired));
-    assert!(election.last_error().is_none(), "it waits for the store");
     pass(&clock, "an error is told", || election.last_error().is_some());
     assert!(election.last_error().unwrap().is_unavailable());
     store.mend();
@@ -198,6 +197,48 @@ fn refusal_is_the_last_error_until_the_next_success() {
     pass(&clock, "it leads", || election.is_leader());
     gained(&changes);
     assert!(election.last_error().is_none());
+}
+
+#[test]
+fn refusal_ends_waits_and_not_the_campaign() {
+    let (store, clock) = Recorded::new();
+    for fault in [Fault::Refused, Fault::Foreign] {
+        store.cut("acquire", fault);
+        let (client, told) = store.client_with_events();
+        let election = client.election("x").unwrap();
+        election.campaign().unwrap();
+        thread::scope(|scope| {
+            for wait in [Duration::MAX, 3_600 * SECOND, Duration::MAX] {
+                let waits = scope.spawn(|| election.wait_for_leadership(wait, None));
+                pass(&clock, "it is refused", || waits.is_finished());
+                let error = waits.join().unwrap().unwrap_err();
+                assert!(error.is_configuration() || error.is_foreign_format(), "{error}");
+            }
+            let failed = || told.lock().iter().filter(|it| *it == "CampaignFailed").count();
+            eventually("it is an event", || failed() > 0);
+            store.mend();
+            let waits = scope.spawn(|| election.wait_for_leadership(Duration::MAX, None));
+            pass(&clock, "it leads", || waits.is_finished());
+            assert!(waits.join().unwrap().unwrap());
+            assert_eq!(failed(), 1, "once for each cause");
+        });
+        election.resign().unwrap();
+    }
+}
+
+#[test]
+fn follower_whose_leader_the_store_names_has_no_error() {
+    let (store, clock) = Recorded::new();
+    let lease = LockOptions::new().lease(3_600 * SECOND);
+    let _held = store.client().owned_mutex("x").unwrap().lock_with(&lease).unwrap();
+    store.cut("acquire", Fault::NotSent);
+    let (election, _changes) = candidate(&store);
+    pass(&clock, "an error is told", || election.last_error().is_some());
+    let unknown = election.wait_for_leadership(Duration::ZERO, None).unwrap_err();
+    assert!(unknown.is_unavailable(), "{unknown}");
+    store.mend();
+    pass(&clock, "it is over", || election.last_error().is_none());
+    assert!(!election.wait_for_leadership(Duration::ZERO, None).unwrap());
 }
 
 #[test]

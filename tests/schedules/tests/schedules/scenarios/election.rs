@@ -11,8 +11,9 @@ use std::time::Duration;
 /// Campaigns until it leads.
 fn lead(election: &Election) {
     election.campaign().expect("a thread");
-    let leads = election.wait_for_leadership(LEASE * 20, None).expect("it campaigns");
-    assert!(leads || !is_punctual(), "no leadership");
+    let leads = election.wait_for_leadership(LEASE * 20, None);
+    // A late thread may have no answer at the end.
+    assert!(leads.as_ref().is_ok_and(|leads| *leads) || !is_punctual(), "{leads:?}");
 }
 
 fn resign(election: &Election) {
@@ -110,7 +111,7 @@ fn last_handle_of_an_election() {
         leaving.campaign().expect("a thread");
         let campaigning = thread::spawn(move || {
             let leads = other.wait_for_leadership(ms(20), None);
-            assert!(leads.is_ok(), "{leads:?}");
+            assert!(leads.is_ok() || !is_punctual(), "{leads:?}");
         });
         if fastrand::bool() {
             staying.campaign().expect("a thread");
