@@ -11,14 +11,9 @@ use crate::connection::endpoint::{Endpoint, SocketRoute};
 use crate::connection::shutdown::ShutdownRegistry;
 use crate::connection::tls::{self, Tls};
 use crate::connection::{
-<<<<<<< HEAD:lock-redis/src/connection/dial/destination.rs
-    Connection, Identity, Introduction, OneStore, Server, ServerGeneration, Transport,
-};
-=======
-    Connection, DialTime, Identity, Introduction, Server, ServerGeneration, Transport,
+    Connection, DialTime, Identity, Introduction, OneStore, Server, ServerGeneration, Transport,
 };
 use handshake::Requirement;
->>>>>>> dial:lock-redis/src/connection/dial/destination/mod.rs
 use lock_core::backend::{Backoff, Failure, no_descriptor, no_thread};
 use lock_core::{Clock, Error, Moment};
 use parking_lot::Mutex;
