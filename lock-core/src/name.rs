@@ -1,6 +1,5 @@
 //! [`LockName`]: the validated name of a lock, and its [`LockKind`].
 
-use crate::backend::PERMITS_PER_RENEWAL;
 use crate::sync::RandomState;
 use std::collections::HashMap;
 use std::fmt;
@@ -108,14 +107,6 @@ impl LockKind {
     #[must_use]
     pub fn is_shared(self) -> bool {
         matches!(self, Self::Read | Self::Permits { .. })
-    }
-
-    /// As how many acquisitions it counts in a batch of renewals.
-    pub(crate) fn renewal_weight(self) -> usize {
-        match self {
-            Self::Permits { count, .. } => count.div_ceil(PERMITS_PER_RENEWAL).max(1) as usize,
-            _ => 1,
-        }
     }
 
     /// Whether each thread of a client asks the store for itself: it shares its hold with others,

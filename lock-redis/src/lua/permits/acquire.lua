@@ -11,8 +11,8 @@
 -- ARGV[5] channel
 -- ARGV[6] the command that publishes
 --
--- Returns {1, limit, how many} granted; {0, left} too few are free, and in so many milliseconds the first
--- that is taken expires (-1: never, -2: none is taken), or this owner is closed (-2).
+-- Returns {1, limit, how many} granted; {0, left} too few are free, and in so many milliseconds the
+-- first that is taken expires (-1: never, -2: none is taken), or this owner is closed (-2).
 --
 -- Atomic because two owners must never both take the last permit, one that has expired must be free
 -- for one of them only, and a late copy of a request must see the tombstone before it takes any.
