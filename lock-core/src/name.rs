@@ -1,6 +1,5 @@
 //! [`LockName`]: the validated name of a lock, and its [`LockKind`].
 
-use crate::backend::PERMITS_PER_RENEWAL;
 use crate::sync::RandomState;
 use std::collections::HashMap;
 use std::fmt;
@@ -147,11 +146,6 @@ impl LockKind {
     /// Whether the store knows who waits for it, and keeps others out.
     pub(crate) fn is_known_to_wait(self) -> bool {
         self.is_queued() || self == Self::Write
-    }
-
-    /// As how many acquisitions it counts in a batch of renewals.
-    pub(crate) fn renewal_weight(self) -> usize {
-        self.permits().map_or(1, |(_, count)| count.div_ceil(PERMITS_PER_RENEWAL).max(1) as usize)
     }
 
     /// Whether each thread of a client asks the store for itself: it shares its hold with others,

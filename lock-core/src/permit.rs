@@ -5,6 +5,9 @@ use crate::owner::OwnerId;
 use std::fmt;
 use std::str::FromStr;
 
+/// The most permits of a semaphore.
+pub(crate) const MAX_PERMITS: u32 = 1_000_000;
+
 /// The identity of one permit of a [`Semaphore`](crate::Semaphore), the same for all programs:
 /// 16 bytes, printed as 32 hexadecimal digits, as Redisson's `RPermitExpirableSemaphore` does.
 ///

@@ -9,7 +9,7 @@ use crate::lock::UNBOUNDED;
 use crate::name::{LockKind, LockName};
 use crate::options::LockOptions;
 use crate::parts::SingleLock;
-use crate::permit::PermitId;
+use crate::permit::{MAX_PERMITS, PermitId};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub struct Semaphore {
 impl Semaphore {
     /// The largest limit. A store may allow fewer permits of one acquisition: Redis takes 1,000 at
     /// most, because it serves no other client meanwhile.
-    pub const MAX_LIMIT: u32 = 1_000_000;
+    pub const MAX_LIMIT: u32 = MAX_PERMITS;
 
     pub(crate) fn new(
         engine: Arc<EngineHandle>,

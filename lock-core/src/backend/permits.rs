@@ -3,8 +3,7 @@
 
 use crate::error::Error;
 use crate::lease::LeaseTime;
-use crate::permit::PermitId;
-use crate::semaphore::Semaphore;
+use crate::permit::{MAX_PERMITS, PermitId};
 
 /// A change of a semaphore, whoever has its permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,12 +30,11 @@ impl PermitChange {
     /// [`Error::is_misuse`] if a semaphore cannot have so many.
     pub fn added(before: i64, more: i32) -> Result<u32, Error> {
         let now = before.saturating_add(more.into());
-        let limit = u32::try_from(now).ok().filter(|now| (1..=Semaphore::MAX_LIMIT).contains(now));
+        let limit = u32::try_from(now).ok().filter(|now| (1..=MAX_PERMITS).contains(now));
         limit.ok_or_else(|| {
             Error::misuse(format!(
                 "the semaphore has {before} permits, and {more:+} would make {now}: a semaphore \
-                 has 1 to {}, and nothing was changed",
-                Semaphore::MAX_LIMIT
+                 has 1 to {MAX_PERMITS}, and nothing was changed"
             ))
         })
     }

@@ -33,7 +33,10 @@ fn semaphore(scene: &Scene, limit: u32) -> Semaphore {
 /// By the identity that the other one prints.
 fn each_side_extends_and_releases_permits_of_the_other(library: &'static Library) {
     let scene = Scene::of(library);
-    let (mut probe, semaphore) = (scene.probe(), semaphore(&scene, 2));
+    let (mut probe, mut semaphore) = (scene.probe(), semaphore(&scene, 5));
+    assert_eq!(semaphore.add_permits(-1).unwrap(), 4);
+    scene.peer.ask("t", "add lock -3");
+    assert_eq!(semaphore.add_permits(1).unwrap(), 2);
     let mut latest = || {
         let last = probe.command(&["ZRANGE", TAKEN, "-1", "-1", "WITHSCORES"]);
         let Value::List(last) = last else { panic!("{last:?}") };

@@ -4,9 +4,10 @@ use super::RenewalJob;
 use super::pending_cleanups::PendingCleanup;
 use super::renewal_time::RenewalTime;
 use super::spare_workers::{Next, SpareWorkers, WorkerId};
-use crate::backend::{AcquisitionId, NodeId, RENEW_BATCH, ReleaseOptions};
+use crate::backend::{AcquisitionId, NodeId, PERMITS_PER_RENEWAL, RENEW_BATCH, ReleaseOptions};
 use crate::backoff::Backoff;
 use crate::clock::{Moment, Signal};
+use crate::name::LockKind;
 use crate::on_demand::OnDemandThread;
 use crate::sync::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -139,10 +140,17 @@ impl NodeQueue {
     }
 }
 
+/// As how many acquisitions it counts in a batch.
+fn weight(job: &RenewalJob) -> usize {
+    match job.acquisition.name.kind() {
+        LockKind::Permits { count, .. } => count.div_ceil(PERMITS_PER_RENEWAL).max(1) as usize,
+        _ => 1,
+    }
+}
+
 impl Work {
     fn take_batch(&mut self, worker: WorkerId, now: Moment) -> Vec<RenewalJob> {
         self.spares.sends(worker, now);
-        let weight = |job: &RenewalJob| job.acquisition.name.kind().renewal_weight();
         let mut room = RENEW_BATCH.saturating_sub(self.renewals.front().map_or(0, weight));
         let fits = |job: &&RenewalJob| {
             let left = room.checked_sub(weight(job));

@@ -517,6 +517,6 @@ fn renewals_of_many_permits_count_as_many_in_a_batch() {
     advance(&client, &clock, 11 * SECOND);
     // A call for each thousand, and not one for all.
     let batches = store.count("renew");
-    assert!((7..=11).contains(&batches), "{batches} batches");
+    assert!((7..=13).contains(&batches), "{batches} batches");
     assert!(many.iter().chain(&few).all(|guard| guard.remaining() > 25 * SECOND));
 }

@@ -38,6 +38,9 @@ final class Permits {
                 return "" + permits.tryRelease(words[1]);
             case "permits":
                 return "" + permits.trySetPermits(Integer.parseInt(words[1]));
+            case "add":
+                permits.addPermits(Integer.parseInt(words[1]));
+                return "";
             case "limit":
                 // Not in the oldest versions, like the two below.
                 permits.getClass().getMethod("setPermits", int.class).invoke(permits, Integer.parseInt(words[1]));
