@@ -107,8 +107,7 @@ impl Shares {
         self.queue.len() < before
     }
 
-    /// Takes permits, or waits for them if the semaphore is a fair one. Whether that may let the next
-    /// waiter in.
+    /// Takes permits, or waits for them in a fair semaphore. Whether that may let the next waiter in.
     fn take_permits(
         &mut self,
         attempt: &Attempt<'_>,
@@ -275,8 +274,7 @@ impl State {
         share.map(|share| share.extend(until, label)).is_some()
     }
 
-    /// Ends a share, and the wait for one. Whether there was a share, and whether either lets others
-    /// in.
+    /// Ends a share, and the wait for one. Also tells whether that lets others in.
     pub(super) fn release_share(
         &mut self,
         name: &LockName,
