@@ -426,8 +426,7 @@ fn waiter_in_line_is_refused_more_permits_than_there_are() {
             semaphore.acquire_with(3, &options).map(drop).unwrap_err()
         })
     };
-    let name =
-        || LockName::new("x").unwrap().of_kind(LockKind::Permits { limit: 3, count: 3 });
+    let name = || LockName::new("x").unwrap().of_kind(LockKind::Permits { limit: 3, count: 3 });
     let in_line = || {
         let line = a.0.find_local_lock(&name(), Scope::CLIENT);
         line.map_or(0, |line| line.waiting())
