@@ -46,13 +46,14 @@
 //! **Kinds.** A [`LockName`] says of which [kind](LockKind) the lock is. A store that has all kinds
 //! ([`Abilities::all_kinds`]) grants a *shared* one to several owners, each with its own lease:
 //! what follows holds for each owner, and "one owner" is "no more than the kind allows". Owners in
-//! the order of arrival ([`LockKind::Fair`]): an attempt that finds the lock busy enters the queue,
-//! if its caller [waits](Attempt::waits); repeated attempts of that owner keep its position, and a
-//! release of an owner that does not hold the lock ends it. The holder's release may grant the lock
-//! to the next owner, if its [attempt](Attempt::direct) allows it. While a writer waits, no new
-//! reader is granted, except [beside](Attempt::beside) the writer of its own thread; the end of a
-//! write lock lets both compete. Both count as waiting for [`WAITER_PRESENCE`] after their last
-//! attempt.
+//! the order of arrival ([`LockKind::is_queued`]): an attempt that finds the lock busy, or another
+//! owner waiting, enters the queue, if its caller [waits](Attempt::waits), and if there are as many
+//! permits as it asks for; repeated attempts of that owner keep its position, and a release of an
+//! owner that does not hold the lock ends it. The owner counts as waiting for the
+//! [`Attempt::presence`] of its last attempt. The holder's release may grant a fair lock to the
+//! next owner, if its [attempt](Attempt::direct) allows it. While a writer waits, no new reader is
+//! granted, except [beside](Attempt::beside) the writer of its own thread; the end of a write lock
+//! lets both compete. A writer counts as waiting for [`WAITER_PRESENCE`] after its last attempt.
 //!
 //! **Failures** say what is known, because the engine acts on it: [`Failure::Refused`] is a reply
 //! (nothing happened), [`Failure::NotSent`] means that nothing can have happened, and
@@ -107,8 +108,8 @@ pub const RENEW_BATCH: usize = 100;
 pub const PERMITS_PER_RENEWAL: u32 = 10;
 
 /// How often a waiter asks, so that the store knows that it still waits: of a
-/// [fair lock](LockKind::Fair), to keep its position, and of a [write lock](LockKind::Write), to
-/// keep new readers out.
+/// [write lock](LockKind::Write), to keep new readers out, and by default in the order of arrival,
+/// to keep its position.
 pub const WAITER_ATTEMPTS: Duration = Duration::from_secs(1);
 
 /// How long the store takes such a waiter to be there after its last attempt: a dead one delays the

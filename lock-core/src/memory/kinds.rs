@@ -109,8 +109,7 @@ impl Shares {
         self.queue.len() < before
     }
 
-    /// Takes permits, or waits for them if the semaphore is a fair one. Whether that may let the next
-    /// waiter in.
+    /// Takes permits, or waits for them in a fair semaphore. Whether that may let the next waiter in.
     fn take_permits(
         &mut self,
         attempt: &Attempt<'_>,
@@ -312,8 +311,8 @@ impl State {
         is_whole
     }
 
-    /// Ends a share, and the wait for one. What of it was there is free in any case: whether that was
-    /// any, or others are let in by a wait that ended.
+    /// Ends a share, and the wait for one. What of it was there is free in any case. Also tells whether
+    /// that, or the wait that ended, lets others in.
     pub(super) fn release_share(
         &mut self,
         name: &LockName,

@@ -19,6 +19,7 @@ fn value(config: &Config, setting: &str) -> String {
         "restart_grace" if config.restart_grace().is_zero() => "nothing (off)".to_owned(),
         "restart_grace" => duration(config.restart_grace()),
         "order" => format!("`{:?}`", config.order()).to_lowercase(),
+        "fair_presence" => duration(config.fair_presence()),
         "connect_timeout" => duration(config.connect_timeout()),
         "command_timeout" => duration(config.command_timeout()),
         "pool" => config.pool().to_string(),

@@ -1,5 +1,5 @@
--- What goes before release.lua of permits, for a fair semaphore: the owner waits no longer. Other data
--- under the queue's key is no reason to keep permits.
+-- What goes before release.lua of permits, for a fair semaphore: the owner waits no longer. Other
+-- data under the queue's key is no reason to keep permits.
 pcall(function()
   if leave(waiter) > 0 then
     tell_next(ARGV[4])

@@ -94,8 +94,8 @@ fn line() {
     });
 }
 
-/// In the order of arrival over two clients, whatever number each wants; one that gives up, or only
-/// tries, is in no one's way.
+/// In the order of arrival over two clients, whatever number each wants; one that gives up is in no
+/// one's way.
 #[test]
 fn fair_permits() {
     explore("fair_permits", 1_500, |world| {
