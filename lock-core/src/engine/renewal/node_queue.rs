@@ -142,10 +142,8 @@ impl NodeQueue {
 
 /// As how many acquisitions it counts in a batch.
 fn weight(job: &RenewalJob) -> usize {
-    match job.acquisition.name.kind() {
-        LockKind::Permits { count, .. } => count.div_ceil(PERMITS_PER_RENEWAL).max(1) as usize,
-        _ => 1,
-    }
+    let permits = job.acquisition.name.kind().permits();
+    permits.map_or(1, |(_, count)| count.div_ceil(PERMITS_PER_RENEWAL).max(1) as usize)
 }
 
 impl Work {

@@ -51,7 +51,7 @@ fn renewal_is_given_twice_what_the_last_ones_took() {
     let client = store.client();
     let options = LockOptions::new().watched(3 * SECOND);
     let guard = client.mutex("x").unwrap().lock_with(&options).unwrap();
-    let mut renew = |fault| {
+    let renew = |fault| {
         let before = store.count("renew");
         store.fail_next("renew", fault);
         eventually("it is renewed", || {
