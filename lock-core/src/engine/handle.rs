@@ -1,6 +1,7 @@
 //! [`EngineHandle`]: an engine in use, and how the client ends when the last handle is dropped.
 
-use super::{Detached, Engine};
+use super::Engine;
+use super::detached::Detached;
 use crate::backend::call_backend;
 use crate::clock::{Clock, SystemClock};
 use crate::sync::mutant;

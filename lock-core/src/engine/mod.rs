@@ -10,6 +10,7 @@
 //! | [`skipped_time`] | time that may have passed without the clock |
 //! | [`recheck`] | verifies everything that is held at once |
 //! | [`acquisition`] | the state of one stretch of holding |
+//! | [`detached`] | holds without a guard |
 //! | [`local_queue`] | what this client knows of one name: holder, waiters, hand-off, fairness |
 //! | [`renewal`] | the timer, and the threads that send renewals and cleanups |
 //!
@@ -19,6 +20,7 @@
 
 mod acquire;
 pub(crate) mod acquisition;
+mod detached;
 mod handle;
 mod held;
 pub(crate) mod local_queue;
@@ -50,16 +52,16 @@ use crate::process::Origin;
 use crate::replication::Replication;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::mutant;
 pub(crate) use acquire::acquire;
 use acquisition::Acquisition;
+pub(crate) use detached::CompositeHold;
+use detached::DetachedHolds;
 pub(crate) use handle::EngineHandle;
 use local_queue::{LocalLock, Registry, Scope, Sharing};
 use recheck::Recheck;
 use renewal::{RenewalHandler, Timer, Workers};
 use skipped_time::SkippedTime;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -98,22 +100,6 @@ pub(crate) struct Engine {
 /// Of how many numbers of permits a client remembers that it told of them.
 const OTHER_LIMITS: usize = 1_000;
 
-/// By the address of the lock, which each of them keeps alive.
-type DetachedHolds = HashMap<usize, Vec<Detached>>;
-
-fn address_of(lock: &Arc<LocalLock>) -> usize {
-    Arc::as_ptr(lock).addr()
-}
-
-/// A hold without a guard, and the thread that may end it.
-struct Detached {
-    thread: u64,
-    lock: Arc<LocalLock>,
-    acquisition: Arc<Acquisition>,
-    /// The hold on several locks that this is a part of.
-    whole: Option<CompositeHold>,
-}
-
 fn refuse_kind(abilities: &Abilities, what: &str) -> Result<(), Error> {
     if abilities.all_kinds {
         return Ok(());
@@ -122,15 +108,6 @@ fn refuse_kind(abilities: &Abilities, what: &str) -> Result<(), Error> {
         ErrorKind::Unsupported,
         format!("this store, or its wire format, has no {what}: it has mutexes only"),
     ))
-}
-
-/// A hold on several locks that was detached as one.
-#[derive(Clone, Debug)]
-pub(crate) struct CompositeHold {
-    /// Which locks those are: equal for composites of the same locks.
-    pub(crate) of: Arc<str>,
-    /// Larger than that of every one detached before.
-    pub(crate) number: u64,
 }
 
 /// The settings that the engine itself reads. Those of the local queue are in [`Sharing`].
@@ -332,79 +309,6 @@ impl Engine {
             return self.registry.find(name, Scope::CLIENT).map_or(0, |lock| lock.waiting());
         }
         self.registry.apart(name).iter().map(|lock| lock.waiting()).sum()
-    }
-
-    /// Leaves a hold with the calling thread, without a guard; alone, or as a part of a `whole`.
-    pub(crate) fn detach(
-        &self,
-        thread: u64,
-        lock: &Arc<LocalLock>,
-        acquisition: &Arc<Acquisition>,
-        whole: Option<CompositeHold>,
-    ) {
-        if self.is_forked() {
-            return; // There is nothing that could be unlocked.
-        }
-        let (lock, acquisition) = (Arc::clone(lock), Arc::clone(acquisition));
-        let hold = Detached { thread, lock, acquisition, whole };
-        let mut detached = self.detached.lock();
-        let of_lock =
-            detached.entry(address_of(&hold.lock)).or_insert_with(|| Vec::with_capacity(1));
-        of_lock.push(hold);
-    }
-
-    /// Forgets the holds on these: their threads have ended, and no other can end them.
-    fn drop_detached(&self, lock: &Arc<LocalLock>, acquisitions: &[Arc<Acquisition>]) {
-        let is_left = |it: &mut Detached| {
-            acquisitions.iter().any(|acquisition| Arc::ptr_eq(&it.acquisition, acquisition))
-        };
-        let mut detached = self.detached.lock();
-        let Entry::Occupied(mut of_lock) = detached.entry(address_of(lock)) else { return };
-        let abandoned: Vec<_> = of_lock.get_mut().extract_if(.., is_left).collect();
-        if of_lock.get().is_empty() {
-            of_lock.remove();
-        }
-        drop(detached);
-        drop(abandoned); // outside the mutex: dropping a lock takes others
-    }
-
-    /// This thread's newest hold without a guard: of those alone, or the part of the `whole` of
-    /// that number. Not to be called in a forked child.
-    pub(crate) fn take_detached(
-        &self,
-        thread: u64,
-        lock: &Arc<LocalLock>,
-        whole: Option<u64>,
-    ) -> Option<Arc<Acquisition>> {
-        let mut detached = self.detached.lock();
-        let is_it = |it: &Detached| {
-            (it.thread == thread || mutant("unlock_ends_anothers_detached_hold"))
-                && it.whole.as_ref().map(|whole| whole.number) == whole
-        };
-        let Entry::Occupied(mut of_lock) = detached.entry(address_of(lock)) else { return None };
-        self.registry.note_visits(of_lock.get().len());
-        let at = of_lock.get().iter().rposition(is_it)?;
-        let hold = of_lock.get_mut().remove(at);
-        if of_lock.get().is_empty() {
-            of_lock.remove();
-        }
-        drop(detached);
-        Some(hold.acquisition)
-    }
-
-    /// The number of the newest composite hold on these locks of which this thread has a part here.
-    /// Not to be called in a forked child.
-    pub(crate) fn newest_composite(
-        &self,
-        thread: u64,
-        lock: &Arc<LocalLock>,
-        of: &str,
-    ) -> Option<u64> {
-        let detached = self.detached.lock();
-        let ours = detached.get(&address_of(lock)).into_iter().flatten();
-        let ours = ours.filter(|it| it.thread == thread);
-        let wholes = ours.filter_map(|it| it.whole.as_ref().filter(|whole| *whole.of == *of));
-        wholes.map(|whole| whole.number).max()
     }
 
     /// For how long a wait without a deadline bears a store that cannot be asked.
