@@ -208,8 +208,9 @@ fn refusal_ends_waits_and_not_the_campaign() {
         let election = client.election("x").unwrap();
         election.campaign().unwrap();
         thread::scope(|scope| {
+            let election = &election;
             for wait in [Duration::MAX, 3_600 * SECOND, Duration::MAX] {
-                let waits = scope.spawn(|| election.wait_for_leadership(wait, None));
+                let waits = scope.spawn(move || election.wait_for_leadership(wait, None));
                 pass(&clock, "it is refused", || waits.is_finished());
                 let error = waits.join().unwrap().unwrap_err();
                 assert!(error.is_configuration() || error.is_foreign_format(), "{error}");
