@@ -7,7 +7,6 @@ use super::spare_workers::{Next, SpareWorkers, WorkerId};
 use crate::backend::{AcquisitionId, NodeId, PERMITS_PER_RENEWAL, RENEW_BATCH, ReleaseOptions};
 use crate::backoff::Backoff;
 use crate::clock::{Moment, Signal};
-use crate::name::LockKind;
 use crate::on_demand::OnDemandThread;
 use crate::sync::Mutex;
 use std::collections::{BTreeMap, VecDeque};
