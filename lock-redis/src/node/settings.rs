@@ -63,6 +63,11 @@ impl NodeSettings {
         let sentinel_secrets = url::sentinel_secrets(config)?;
         let bounds =
             Timeouts { connect: config.connect_timeout(), command: config.command_timeout() };
+        // Formats without owners have no scripts for several locks.
+        let one_store = match (format.0.owned(), OneStore::of(config)?) {
+            (Some(_), one_store) => one_store,
+            (None, _) => OneStore::Off,
+        };
         Ok(Self {
             format,
             login,
@@ -74,7 +79,7 @@ impl NodeSettings {
                 notices: context.notices.clone(),
             },
             eviction: OnEviction::of(config)?,
-            one_store: OneStore::of(config)?,
+            one_store,
             terms: NodeTerms {
                 lease: config.lease().unwrap_or_default().max(config.watchdog()),
                 replicas: config.replication().count(),
