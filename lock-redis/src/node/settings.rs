@@ -65,6 +65,11 @@ impl NodeSettings {
         let client_name = config.client_name().into_owned();
         let login = Login { secrets, database, client_name };
         let sentinel_secrets = url::sentinel_secrets(config, &time)?;
+        // Formats without owners have no scripts for several locks.
+        let one_store = match (format.0.owned(), OneStore::of(config)?) {
+            (Some(_), one_store) => one_store,
+            (None, _) => OneStore::Off,
+        };
         Ok(Self {
             format,
             login,
@@ -76,7 +81,7 @@ impl NodeSettings {
                 notices: context.notices.clone(),
             },
             eviction: OnEviction::of(config)?,
-            one_store: OneStore::of(config)?,
+            one_store,
             terms: NodeTerms {
                 lease: config.lease().unwrap_or_default().max(config.watchdog()),
                 replicas: config.replication().count(),
