@@ -75,8 +75,8 @@ impl Holder {
         self.count("detached release", || lock.unlock().unwrap(), || true);
     }
 
-    /// While a batch is renewed the store reports a change of each lock in it: they are renewed once
-    /// more, together.
+    /// While a batch is renewed the store reports a change of each lock in it: they are renewed
+    /// once more, together.
     fn count_changes(&mut self) {
         let (client, store) = (self.client.clone(), self.store.clone());
         let names: Vec<_> = (0..20).map(|n| LockName::new(&format!("x{n}")).unwrap()).collect();
