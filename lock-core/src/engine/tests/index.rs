@@ -4,6 +4,7 @@
 use super::*;
 use crate::engine::local_queue::LocalLock;
 use crate::{LockGuard, LockKind, Mutex as DistMutex};
+use std::slice;
 
 /// What a client looks at for one event of each kind.
 #[derive(PartialEq, Eq, Debug)]
@@ -59,22 +60,23 @@ impl Holder {
         let watched = LockOptions::new().watched(3 * SECOND);
         let guard = lock.lock_with(&watched).unwrap();
         let first = renewals();
-        self.count("report", || client.0.renew_now(Some(&[name.clone()])), || renewals() > first);
+        let report = || client.0.renew_now(Some(slice::from_ref(&name)));
+        self.count("report", report, || renewals() > first);
         let second = renewals();
         self.count("renewal", || clock.advance(SECOND), || renewals() > second);
         assert!(other.mutex(name.as_str()).unwrap().force_unlock().unwrap());
         let third = renewals();
-        self.count("loss", || client.0.renew_now(Some(&[name.clone()])), || renewals() > third);
+        self.count("loss", report, || renewals() > third);
         assert_eq!(guard.state(), GuardState::Lost);
         drop(guard);
         let guard = lock.lock_with(&watched).unwrap();
         self.count("release", || guard.unlock().unwrap(), || true);
         lock.lock_with(&watched).unwrap().detach();
-        self.count("release of a detached hold", || lock.unlock().unwrap(), || true);
+        self.count("detached release", || lock.unlock().unwrap(), || true);
     }
 
-    /// While a batch is renewed the store reports a change of each lock in it: they are renewed once
-    /// more, together.
+    /// While a batch is renewed the store reports a change of each lock in it: they are renewed
+    /// once more, together.
     fn count_changes(&mut self) {
         let (client, store) = (self.client.clone(), self.store.clone());
         let names: Vec<_> = (0..20).map(|n| LockName::new(&format!("x{n}")).unwrap()).collect();
