@@ -185,10 +185,10 @@ impl Tls {
     /// A handshake failed. The next one reads the system's authorities again.
     pub(super) fn failed(&self, failure: &io::Error) {
         let error = failure.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
-        if let Some(rustls::Error::InvalidCertificate(_)) = error {
-            if let Some(current) = &mut *self.files.current.lock() {
-                current.doubtful = true;
-            }
+        if let Some(rustls::Error::InvalidCertificate(_)) = error
+            && let Some(current) = &mut *self.files.current.lock()
+        {
+            current.doubtful = true;
         }
     }
 }
