@@ -54,7 +54,7 @@ impl Tries {
 
     /// A lost lock is one that another client's script has freed or taken: then the tokens show it.
     fn once(&self, client: &Client, number: usize) {
-        let lock = client.mutex(&format!("shared-{number}")).unwrap();
+        let lock = client.mutex(format!("shared-{number}")).unwrap();
         let Some(guard) = lock.try_lock().unwrap() else { return };
         let token = guard.fencing_token().expect("tokens are on").get();
         match self.tokens[number].try_lock() {
@@ -160,7 +160,7 @@ fn proxy_that_spreads_scripts_costs_no_held_lock() {
     let scene = Scene::new(1);
     let [client, _] = scene.clients("");
     let options = LockOptions::new().watched(ms(3_000));
-    let locks: Vec<_> = (0..20).map(|number| client.mutex(&format!("held-{number}"))).collect();
+    let locks: Vec<_> = (0..20).map(|number| client.mutex(format!("held-{number}"))).collect();
     let guards: Vec<_> =
         locks.iter().map(|lock| lock.as_ref().unwrap().lock_with(&options).unwrap()).collect();
     scene.servers.iter().for_each(|server| server.probe().reset_stats());

@@ -284,8 +284,9 @@ fn doubtful_lock_is_handed_to_no_thread() {
             first.join().unwrap();
             second.join().unwrap();
         });
-        let releases = if is_doubtful { 3 } else { 2 };
-        assert_eq!(store.count("release"), releases, "{is_doubtful}");
+        // Tokens that were set aside are given back with it.
+        let releases = store.count("release") + store.count("close");
+        assert_eq!(releases, if is_doubtful { 3 } else { 2 }, "{is_doubtful}");
     }
 }
 
