@@ -312,6 +312,7 @@ fn install() {
 }
 
 #[test]
+#[ignore = "long: tests/run.sh --all"]
 fn panic_at_any_call_of_user_code_changes_nothing_in_memory() {
     alone("faults::panics::panic_at_any_call_of_user_code_changes_nothing_in_memory", || {
         install();
@@ -320,6 +321,7 @@ fn panic_at_any_call_of_user_code_changes_nothing_in_memory() {
 }
 
 #[test]
+#[ignore = "long: tests/run.sh --all"]
 fn panic_at_some_calls_of_user_code_changes_nothing_on_redis() {
     alone("faults::panics::panic_at_some_calls_of_user_code_changes_nothing_on_redis", || {
         install();
