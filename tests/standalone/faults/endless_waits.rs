@@ -60,9 +60,10 @@ fn waits_end_by_missing_right() {
 }
 
 #[test]
+#[ignore = "long: tests/run.sh --all"]
 fn waits_end_by_wrong_topology() {
     let server = RedisServer::start();
-    let url = format!("redis-cluster://127.0.0.1:{}", server.port());
+    let url = format!("redis+cluster://127.0.0.1:{}", server.port());
     all_end(&url, ["x"; 2], |error| !error.is_unavailable());
 }
 

@@ -273,7 +273,6 @@ fn run(url: &str, other: &Client, kind: usize, code: Code, turn: Turn) -> u64 {
     let what = format!("{name} with {code:?} {turn:?} on {url}");
     // The client and the store agree: nothing is held, and both let it be taken.
     eventually(&what, LONG, || cycles_end(&client, other, kind));
-    eventually(&what, LONG, || client.names_in_use() == 0);
     calls
 }
 
@@ -313,6 +312,7 @@ fn install() {
 }
 
 #[test]
+#[ignore = "long: tests/run.sh --all"]
 fn panic_at_any_call_of_user_code_changes_nothing_in_memory() {
     alone("faults::panics::panic_at_any_call_of_user_code_changes_nothing_in_memory", || {
         install();
@@ -321,6 +321,7 @@ fn panic_at_any_call_of_user_code_changes_nothing_in_memory() {
 }
 
 #[test]
+#[ignore = "long: tests/run.sh --all"]
 fn panic_at_some_calls_of_user_code_changes_nothing_on_redis() {
     alone("faults::panics::panic_at_some_calls_of_user_code_changes_nothing_on_redis", || {
         install();
