@@ -117,8 +117,8 @@ impl LockKind {
         self == Self::Read || self.permits().is_some()
     }
 
-    /// How many permits a semaphore has in all, and how many one acquisition takes; `None` for other
-    /// kinds.
+    /// How many permits a semaphore has in all, and how many one acquisition takes. `None` for
+    /// other kinds.
     #[must_use]
     pub fn permits(self) -> Option<(u32, u32)> {
         match self {

@@ -305,8 +305,8 @@ impl Config {
         self
     }
 
-    /// Sets in which order mutexes and semaphores are granted. A store that has mutexes only refuses
-    /// fair ones. Default: any.
+    /// Sets in which order mutexes and semaphores are granted. A store that has mutexes only
+    /// refuses fair ones. Default: any.
     #[must_use]
     pub fn with_order(mut self, order: LockOrder) -> Self {
         self.order = order;

@@ -109,7 +109,7 @@ impl Shares {
         self.queue.len() < before
     }
 
-    /// Takes permits, or waits for them in a fair semaphore. Whether that may let the next waiter in.
+    /// Takes permits, or waits for them in a fair semaphore. Whether that may let the next one in.
     fn take_permits(
         &mut self,
         attempt: &Attempt<'_>,

@@ -91,7 +91,7 @@ fn table_of_settings_agrees_with_code() {
             }
         }
     }
-    assert_eq!(limits, 16, "limits that are written as options are");
+    assert_eq!(limits, 18, "limits that are written as options are");
     assert_eq!(rows[0][3], "2^53 - 1 ms", "the longest lease");
     let longest = (1_u64 << 53) - 1;
     assert!(is_taken("watchdog", &format!("{longest}ms")));

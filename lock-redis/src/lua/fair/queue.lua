@@ -22,8 +22,8 @@ local function leave(owner)
 end
 
 -- The owner that is next, for how long it counts as waiting, its attempt, and its presence; nothing
--- if no owner waits. Behind too many dead ones it is not known yet: an empty text. More is left of a
--- presence than there was if the clock was set back since, and its owner may be dead.
+-- if no owner waits. Behind too many dead ones it is not known yet: an empty text. If more is left
+-- of a presence than there was, the clock was set back since, and the owner may be dead.
 local function first(now)
   for _ = 1, MOST do
     local owner = redis.call('ZRANGEBYSCORE', queue, '(0', '+inf', 'LIMIT', '0', '1')[1]

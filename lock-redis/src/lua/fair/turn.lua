@@ -1,7 +1,7 @@
 -- What goes before acquire.lua of permits, for a fair semaphore, in place of unordered.lua.
 --
--- ARGV[#ARGV] for how long, in milliseconds, the owner counts as waiting from now on; "0" if it does
--- not wait
+-- ARGV[#ARGV] for how long, in milliseconds, the owner counts as waiting from now on; "0" if it
+-- does not wait
 local presence = table.remove(ARGV)
 
 -- For how long the owner counts as waiting that is next, if it is another one. This one waits then,
