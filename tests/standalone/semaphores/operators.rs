@@ -116,7 +116,7 @@ fn change_of_the_limit_without_an_answer_counts_once() {
     for (fault, free) in [(Fault::CutReply, "8"), (Fault::SwallowReply, "8"), (Fault::Cut, "5")] {
         let server = RedisServer::start();
         let proxy = Proxy::new(server.port(), Arc::new(Struck(fault, AtomicU32::new(1))));
-        let client = distlock::connect(&format!("{}?command_timeout=1s", proxy.url())).unwrap();
+        let client = distlock::connect(&format!("{}?command_timeout=2s", proxy.url())).unwrap();
         let mut semaphore = client.semaphore(NAME, 5).unwrap();
         // From then on the server knows the script.
         semaphore.set_limit(5).unwrap();
