@@ -4,7 +4,7 @@
 use crate::SOON;
 use distlock_tests::child::{Child, Example};
 use distlock_tests::process::RedisServer;
-use distlock_tests::time::{always, eventually, ms};
+use distlock_tests::time::eventually;
 use distlock_tests::time_of_day::TimeOfDay;
 use serde_json::Value as Json;
 
@@ -48,23 +48,19 @@ fn lock_is_invalid_at_the_first_look_after_the_pause() {
 }
 
 #[test]
-fn clock_that_is_set_ahead_costs_no_lock_and_stops_no_command() {
+fn clock_that_is_set_ahead_costs_no_lock() {
     let (server, machine) = (RedisServer::start(), TimeOfDay::of_client());
     let url = server.url();
     let mut holder = on(&machine, &["hold", "--url", &url, "held"]).spawn();
-    let mut job = on(&machine, &["run", "--url", &url, "job", "--", "cat"]).spawn();
     holder.expect_event("held", SOON);
-    eventually("the job runs", SOON, || server.probe().exists("job"));
     for step in 1..=3 {
         machine.set(PAUSE * step);
         eventually("the store has confirmed it", SOON, || {
             holder.send("check");
             is_valid(&mut holder)
         });
-        always("the command runs", ms(700), || job.is_running());
     }
     holder.send("release");
     holder.expect_event("released", SOON);
-    job.close_input();
-    assert_eq!(job.wait_exit(SOON), 0, "{}", job.errors());
+    assert_eq!(holder.wait_exit(SOON), 0);
 }
