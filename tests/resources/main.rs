@@ -10,6 +10,9 @@ mod backend_drop;
 // The processor time where sockets cannot be polled.
 mod poll_errors;
 
+// Many processes whose server comes back.
+mod reconnect_storm;
+
 // The intervals of renewals, many locks at once, and the cost of the watchdog.
 mod renewals;
 

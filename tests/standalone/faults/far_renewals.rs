@@ -64,14 +64,6 @@ fn ms(millis: u64) -> Duration {
 }
 
 #[test]
-fn short_leases_on_a_far_server_cost_no_longer_one() {
-    let scene = Scene { round_trip: ms(100), lease: ms(1_500), short: ms(280), threads: 4 };
-    let connections = scene.hold_for(ms(2_500));
-    println!("{connections} connections");
-    assert!(connections < 30, "{connections} connections");
-}
-
-#[test]
 #[ignore = "long: tests/run.sh --all"]
 fn short_leases_at_300_ms_cost_no_watched_lock() {
     let scenes = [(9, 1, 20), (30, 1, 65), (30, 4, 65)];
