@@ -33,7 +33,9 @@ pub struct LockOptions {
 /// Told of each answer to the requests of a wait: why the store cannot be asked, or `None` where it
 /// says whether the lock is free.
 #[derive(Clone)]
-pub(crate) struct Progress(Arc<dyn Fn(Option<&Error>) + Send + Sync>);
+pub(crate) struct Progress(Arc<Told>);
+
+type Told = dyn Fn(Option<&Error>) + Send + Sync;
 
 impl Progress {
     pub(crate) fn new(tell: impl Fn(Option<&Error>) + Send + Sync + 'static) -> Self {
