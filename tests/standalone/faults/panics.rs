@@ -186,12 +186,13 @@ impl Clock for Watch {
 }
 
 type Lock = Arc<dyn DistLock>;
+type Kind = (&'static str, fn(&Client) -> Lock);
 
 /// The kind that other threads may hold, too.
 const READ: &str = "read";
 
 /// The kinds of locks that a thread holds.
-const KINDS: [(&str, fn(&Client) -> Lock); 5] = [
+const KINDS: [Kind; 5] = [
     ("mutex", |client| client.mutex("mutex").unwrap().into()),
     ("fair", |client| client.fair_mutex("fair").unwrap().into()),
     ("write", |client| client.rw_lock("write").unwrap().write().into()),
