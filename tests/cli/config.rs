@@ -60,6 +60,7 @@ lock \"orders:7\": [locks.\"orders:*\"], on [backends.main]
   outage_limit              7s                                   watchdog
   hand_off                  5ms                                  default
   order                     any                                  default
+  fair_presence             3s                                   default
   connect_timeout           2s                                   default
   command_timeout           2s                                   default
   pool                      3                                    line 3

@@ -170,7 +170,7 @@ fn node_emptied_while_running_waits_for_the_longest_lease() {
 fn emptied_node_slower_than_the_others_is_marked_again() {
     let patient = "max_lease=10m&node_timeout=20s&command_timeout=40s";
     let quorum = Servers::with(3, 0, patient);
-    let slow = Sometimes::new(None, Turn::Every(1), Fault::DelayReply(ms(50)));
+    let slow = slow_locks(ms(50));
     let proxy = Proxy::new(quorum.servers[2].port(), Arc::new(slow));
     let places = [quorum.servers[0].port(), quorum.servers[1].port(), proxy.port()].map(place);
     quorum.servers[2].probe().command(&["FLUSHALL"]);
@@ -247,11 +247,17 @@ fn late_grant_is_rolled_back() {
     assert!(proxy.count(Kind::Acquire, Fault::DelayReply(ms(1_500))) > 0, "{}", proxy.account());
 }
 
+/// Each request about a lock is answered so late; a connection is made in time.
+fn slow_locks(by: Duration) -> Vec<Sometimes> {
+    let late = |kind| Sometimes::new(Some(kind), Turn::Every(1), Fault::DelayReply(by));
+    [Kind::Acquire, Kind::Release, Kind::Close, Kind::Renew].map(late).into()
+}
+
 #[test]
 fn slow_node_delays_no_client_and_counts_where_needed() {
     let mut quorum = Servers::with(3, 0, LONGEST);
     let late = ms(400);
-    let slow = Sometimes::new(None, Turn::Every(1), Fault::DelayReply(late));
+    let slow = slow_locks(late);
     let proxy = Proxy::new(quorum.servers[2].port(), Arc::new(slow));
     let (one, other) = (quorum.servers[0].port(), quorum.servers[1].port());
     let places = [one, other, proxy.port()].map(place);

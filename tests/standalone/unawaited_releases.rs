@@ -149,9 +149,9 @@ fn replaced_link_is_dropped_under_async_releases() {
     let bench = knowing(&server);
     let (held, _) = bench.take("a");
     server.pause();
-    let outcome = only(&submit(&bench, &held, Duration::from_millis(100)));
+    let outcome = only(&submit(&bench, &held, Duration::from_millis(400)));
     assert!(matches!(outcome, Err(Failure::Unknown(_))), "{outcome:?}");
-    // The link is mute, so this is asked on another, and finds no holder either.
+    // The link was silent for longer than replies take, so this is asked on another.
     let outcome = bench.backend.inspect(&name("a"), within(Duration::from_millis(200)));
     assert!(matches!(outcome, Err(Failure::NotSent(_))), "{outcome:?}");
     server.resume();

@@ -109,7 +109,9 @@ impl<'a> CompositeAcquisition<'a> {
         };
         let at_least = options.at_least.map(shortest).transpose()?;
         let deadline = options.wait.map(|wait| clock.now() + wait);
-        let (patience, outage) = (Patience::new(members.locks.len()), None);
+        let mut all = members.composite().single_locks().into_iter();
+        let is_queued = all.any(|lock| lock.name().kind().is_queued());
+        let (patience, outage) = (Patience::new(members.locks.len(), is_queued), None);
         Ok(Self {
             members,
             options,
@@ -200,14 +202,11 @@ impl<'a> CompositeAcquisition<'a> {
 
     /// How long to wait for a lock while others are held: at first not at all.
     fn wait_beside(&self, round: &Round, at: usize) -> Duration {
-        if !self.patience.waits_for_all() {
-            return Duration::ZERO;
-        }
         let now = self.clock.now();
         // A fixed lease must not end meanwhile.
         let ends = self.lease.zip(round.first).map(|(lease, first)| first + lease.validity() / 2);
         let ends = ends.into_iter().chain(self.deadline).map(|end| end.since(now));
-        ends.fold(self.patience.of(at), Duration::min)
+        ends.fold(self.patience.beside_others(at), Duration::min)
     }
 
     fn is_unresponsive(&self, at: usize) -> bool {

@@ -1,8 +1,9 @@
 //! [`Patience`]: how long a lock is waited for while others are held, by the waits so far.
 //!
-//! A wait of that kind keeps others from a lock that is not used. But where other clients keep the
-//! queues of several locks from ever being empty, no try finds one free, and only who waits in one
-//! queue with the other locks held ever has them all.
+//! A wait of that kind keeps others from a lock that is not used, and is in vain where they wait for
+//! the same locks in another order. But where other clients keep the queues of several locks from
+//! ever being empty, no try finds one free. A lock without an order is soon got by chance; in the
+//! queue of a fair one only who waits for its turn with the other locks held ever has them all.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -15,8 +16,14 @@ const ROUNDS_OF_TRIES: u32 = 3;
 const SHORTEST_TRY_WAIT: Duration = Duration::from_millis(1);
 const PART_OF_LONGEST: u32 = 16;
 
+/// The longest wait for a lock without an order; beside a fair one the first waits end after this
+/// time, and those of each further round after twice that.
+const LONGEST_TRY_WAIT: Duration = Duration::from_millis(100);
+
 /// What one acquisition knows of the queues of its members.
 pub(super) struct Patience {
+    /// Whether one of them is granted in the order of arrival.
+    is_queued: bool,
     /// How many rounds took a lock and released it again.
     failed_rounds: u32,
     /// The longest wait for each member so far, if it was waited for.
@@ -24,8 +31,8 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    pub(super) fn new(members: usize) -> Self {
-        Self { failed_rounds: 0, waited: vec![None; members] }
+    pub(super) fn new(members: usize, is_queued: bool) -> Self {
+        Self { is_queued, failed_rounds: 0, waited: vec![None; members] }
     }
 
     pub(super) fn failed_rounds(&self) -> u32 {
@@ -41,9 +48,22 @@ impl Patience {
         self.waited[at] = self.waited[at].max(Some(took));
     }
 
-    /// Whether tries have failed so often that all locks are waited for.
+    /// How long to wait for this member while others are held: at first not at all.
+    pub(super) fn beside_others(&self, at: usize) -> Duration {
+        let Some(rounds) = self.failed_rounds.checked_sub(ROUNDS_OF_TRIES) else {
+            return Duration::ZERO;
+        };
+        let grown = |wait: Duration| wait.saturating_mul(2u32.saturating_pow(rounds));
+        if self.is_queued {
+            return self.of(at).min(grown(LONGEST_TRY_WAIT));
+        }
+        grown(SHORTEST_TRY_WAIT).min(LONGEST_TRY_WAIT).mul_f64(0.5 + fastrand::f64() / 2.0)
+    }
+
+    /// Whether all locks are taken in one order, the first with no other held, because tries have
+    /// failed so often in a queue.
     pub(super) fn waits_for_all(&self) -> bool {
-        self.failed_rounds >= ROUNDS_OF_TRIES
+        self.is_queued && self.failed_rounds >= ROUNDS_OF_TRIES
     }
 
     /// How long its queue may need, if this member was waited for before.
@@ -51,9 +71,9 @@ impl Patience {
         self.waited[at].map(|_| self.of(at))
     }
 
-    /// How long to wait for this member. At random: of two threads of which each holds what the
+    /// How long this member may need. At random: of two threads of which each holds what the
     /// other waits for, one gives up first. A wait in vain makes the next one longer.
-    pub(super) fn of(&self, at: usize) -> Duration {
+    fn of(&self, at: usize) -> Duration {
         let longest = self.waited.iter().flatten().max().copied().unwrap_or_default();
         let known = self.waited[at].map_or(longest, |it| it.max(longest / PART_OF_LONGEST));
         known.max(SHORTEST_TRY_WAIT).mul_f64(1.0 + fastrand::f64())
@@ -83,7 +103,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn after(waits: &[Option<Duration>]) -> Patience {
-        let mut patience = Patience::new(waits.len());
+        let mut patience = Patience::new(waits.len(), true);
         let known = waits.iter().enumerate().filter_map(|(at, wait)| Some((at, (*wait)?)));
         known.for_each(|(at, wait)| patience.waited(at, wait));
         patience
@@ -98,7 +118,7 @@ mod tests {
                 assert!(wait >= least && wait <= 2 * least, "member {at}: {wait:?}");
             }
         }
-        assert!(Patience::new(1).of(0) <= 2 * SHORTEST_TRY_WAIT);
+        assert!(Patience::new(1, true).of(0) <= 2 * SHORTEST_TRY_WAIT);
     }
 
     #[test]
@@ -123,12 +143,32 @@ mod tests {
     }
 
     #[test]
-    fn only_failed_rounds_make_tries_wait() {
+    fn only_failed_rounds_make_tries_wait_and_each_twice_as_long() {
         let mut patience = after(&[Some(SECOND)]);
         for _ in 0..ROUNDS_OF_TRIES {
-            assert!(!patience.waits_for_all());
+            assert!(!patience.waits_for_all() && patience.beside_others(0).is_zero());
             patience.round_failed();
         }
         assert!(patience.waits_for_all() && patience.failed_rounds() == ROUNDS_OF_TRIES);
+        for limit in [100, 200, 400, 800] {
+            assert_eq!(patience.beside_others(0), Duration::from_millis(limit));
+            patience.round_failed();
+        }
+        (0..1_000).for_each(|_| patience.round_failed());
+        assert!(patience.beside_others(0) >= SECOND && patience.beside_others(0) <= 2 * SECOND);
+    }
+
+    #[test]
+    fn locks_without_an_order_are_waited_for_briefly() {
+        let mut patience = Patience::new(2, false);
+        patience.waited(0, 60 * SECOND);
+        (0..ROUNDS_OF_TRIES).for_each(|_| patience.round_failed());
+        for rounds in 0..1_000 {
+            let longest = Duration::from_millis(1 << rounds.min(7)).min(LONGEST_TRY_WAIT);
+            let wait = patience.beside_others(0);
+            assert!(wait >= longest / 2 && wait <= longest, "{rounds}: {wait:?}");
+            assert!(!patience.waits_for_all(), "the one that was busy is waited for first");
+            patience.round_failed();
+        }
     }
 }
