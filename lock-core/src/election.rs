@@ -275,8 +275,8 @@ impl Election {
     ///
     /// # Blocking
     ///
-    /// At most for `wait`, and until `interrupt` fires, or the store refuses. An outage ends no wait
-    /// before its time: [`last_error`](Self::last_error) and
+    /// At most for `wait`, and until `interrupt` fires, or the store refuses. An outage ends no
+    /// wait before its time: [`last_error`](Self::last_error) and
     /// [`CampaignFailed`](crate::Event::CampaignFailed) tell of it.
     ///
     /// # Errors

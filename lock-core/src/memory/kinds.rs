@@ -311,8 +311,8 @@ impl State {
         is_whole
     }
 
-    /// Ends a share, and the wait for one. What of it was there is free in any case. Also tells whether
-    /// that, or the wait that ended, lets others in.
+    /// Ends a share, and the wait for one. What of it was there is free in any case. Returns also
+    /// whether that, or the wait that ended, lets others in.
     pub(super) fn release_share(
         &mut self,
         name: &LockName,
