@@ -20,7 +20,7 @@ use std::time::Duration;
 /// The longest wait of a majority for one of its members before it tries the others again.
 const LONGEST_SHARE: Duration = Duration::from_secs(1);
 
-/// The same for a fair lock, whose queue may need more.
+/// The longest such wait for a fair lock, whose queue may need more.
 const LONGEST_FAIR_SHARE: Duration = Duration::from_secs(10);
 
 /// The shortest such wait: a shorter one is no more than a try.
