@@ -117,8 +117,8 @@ impl LockKind {
         self == Self::Read || self.permits().is_some()
     }
 
-    /// Returns the limit of a semaphore and the number of permits that one acquisition takes; `None`
-    /// for other kinds.
+    /// Returns the limit of a semaphore and the number of permits that one acquisition takes;
+    /// `None` for other kinds.
     #[must_use]
     pub fn permits(self) -> Option<(u32, u32)> {
         match self {

@@ -1,5 +1,5 @@
-//! [`PermitChange`]: changes of a semaphore that are no acquisition, renewal or release of what this
-//! client holds.
+//! [`PermitChange`]: changes of a semaphore that are no acquisition, renewal or release of what
+//! this client holds.
 
 use crate::error::Error;
 use crate::lease::LeaseTime;
