@@ -243,7 +243,8 @@ impl<'a> CompositeAcquisition<'a> {
     ) -> Result<(), Error> {
         self.check_interrupt()?;
         // Kept only once all are taken: otherwise they are given back.
-        let options = LockOptions { wait, at_least: None, ..self.options.clone() };
+        let is_share = self.deadline.is_none() || self.options.is_share;
+        let options = LockOptions { wait, at_least: None, is_share, ..self.options.clone() };
         round.outcomes[at] = match self.members.locks[at].acquire(&options) {
             Ok(Some(guard)) => {
                 self.members.set_unresponsive(at, None);
