@@ -158,6 +158,8 @@ impl Election {
             .map_err(|error| no_thread("cannot start the thread of an election", error));
         started.map_err(|error| error.on(core.lock.name()))?;
         state.last_number = number;
+        // What became of the campaign before says nothing of this one.
+        (state.last_error, state.told) = (None, None);
         state.campaign = Some(Campaign { number, interrupt });
         Ok(())
     }

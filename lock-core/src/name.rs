@@ -117,8 +117,8 @@ impl LockKind {
         self == Self::Read || self.permits().is_some()
     }
 
-    /// How many permits a semaphore has in all, and how many one acquisition takes. `None` for
-    /// other kinds.
+    /// Returns the limit of a semaphore and the number of permits that one acquisition takes;
+    /// `None` for other kinds.
     #[must_use]
     pub fn permits(self) -> Option<(u32, u32)> {
         match self {
@@ -138,7 +138,8 @@ impl LockKind {
         }
     }
 
-    /// Whether it is granted in the order of arrival over all clients, by a queue in the store.
+    /// Returns whether a queue in the store grants locks of this kind in the order of arrival over
+    /// all clients.
     #[must_use]
     pub fn is_queued(self) -> bool {
         matches!(self, Self::Fair | Self::FairPermits { .. })

@@ -28,6 +28,8 @@ pub struct LockOptions {
     pub(crate) replication: Option<Replication>,
     pub(crate) at_least: Option<Duration>,
     pub(crate) progress: Option<Progress>,
+    /// Whether the wait is a part of one without an end, and so has its limit on outages.
+    pub(crate) is_share: bool,
 }
 
 /// Told of each answer to the requests of a wait: why the store cannot be asked, or `None` where it

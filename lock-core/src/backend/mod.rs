@@ -16,13 +16,13 @@
 //! - It calls [`release`](Backend::release) once, and again if the reply was lost. It closes an
 //!   owner that has an unanswered request with [`Tombstone::Leave`].
 //! - It calls [`renew`](Backend::renew) with at most [`RENEW_BATCH`] acquisitions
-//!   ([`PERMITS_PER_RENEWAL`]), and with one call at a time for each [node](NodeId) that the
-//!   backend named, while replies are quick. While a reply is late, other threads renew *other*
-//!   acquisitions of that node, with at most four calls under way. A call that waits for another
-//!   one delays the renewals in it.
-//! - Renewals that replicas must confirm have calls of their own, at most four more: a replica that
-//!   lags delays no renewal that does not need it. An acquisition is in two calls at once only if
-//!   its holder extends it, too.
+//!   ([`PERMITS_PER_RENEWAL`]) with leases of about one length, and with one call at a time for
+//!   each such length and each [node](NodeId) that the backend named, while replies are quick.
+//!   While a reply is late, other threads renew *other* acquisitions of that length and node, with
+//!   at most four calls under way. A call that waits for another one delays the renewals in it.
+//! - Renewals that replicas must confirm have calls of their own, for each number of replicas as
+//!   many: a replica that lags delays no renewal that does not need it. An acquisition is in two
+//!   calls at once only if its holder extends it, too.
 //! - It stops renewing before it releases. Its last call, made once, is [`leave`](Backend::leave).
 //!
 //! **What the engine does not do.** It holds no mutex of its own while it calls a backend. It does

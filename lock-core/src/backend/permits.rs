@@ -1,5 +1,5 @@
-//! [`PermitChange`]: what is asked of a semaphore beside taking, renewing and releasing what this
-//! client holds.
+//! [`PermitChange`]: changes of a semaphore that are no acquisition, renewal or release of what
+//! this client holds.
 
 use crate::error::Error;
 use crate::lease::LeaseTime;
@@ -46,9 +46,9 @@ impl PermitChange {
 pub enum PermitOutcome {
     /// The limit is changed.
     Limit {
-        /// What it was; `None` if no client had used the semaphore yet.
+        /// The former limit; `None` if no client had used the semaphore yet.
         before: Option<u32>,
-        /// What it is.
+        /// The limit from now on.
         now: u32,
     },
     /// The permit was taken, and is changed.

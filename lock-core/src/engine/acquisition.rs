@@ -464,16 +464,17 @@ impl Acquisition {
         Duration::from_nanos(reading.skipped.saturating_sub(skipped))
     }
 
-    /// The store, asked at `sent`, has said that it is held, and for how long.
-    pub(crate) fn confirmed(&self, sent: Reading, left: Option<Duration>) {
+    /// The store, asked at `sent`, has said that it is held, and for how long. Returns whether its
+    /// validity ends earlier by that.
+    pub(crate) fn confirmed(&self, sent: Reading, left: Option<Duration>) -> bool {
         let inner = self.lock();
         let old = self.valid_until();
         if self.doubt_at(sent).is_zero() || self.has_ended() {
-            return;
+            return false;
         }
         let validity = |left| LeaseTime::new(left).map_or(Duration::ZERO, LeaseTime::validity);
         let end = left.map_or(old, |left| sent.now + validity(left).saturating_sub(inner.lead()));
-        self.confirm(old, sent, end.min(old));
+        self.confirm(old, sent, end.min(old)) && self.valid_until() < old
     }
 
     /// Makes the validity last until `end`, or until what is left of the old one if all was skipped

@@ -106,8 +106,14 @@ impl Engine {
             Some(HolderInfo { remaining, .. }) => {
                 // What was true when the store answered may have ended before the answer came.
                 self.must_hold(lock, acquisition)?;
-                acquisition.confirmed(sent, remaining);
+                let is_shortened = acquisition.confirmed(sent, remaining);
                 let now = self.reading();
+                if is_shortened {
+                    // A fixed lease has no renewal that would find its end in time.
+                    let mut state = lock.lock();
+                    let next = acquisition.next_check(&acquisition.lock());
+                    let _armed = self.timer.arm(lock, &mut state, now.now, next);
+                }
                 if acquisition.trusted_at(now).is_zero() {
                     return Err(Error::unavailable(
                         "the time of day was set ahead while the store was asked, which may have \

@@ -311,7 +311,7 @@ impl State {
         is_whole
     }
 
-    /// Ends a share, and the wait for one. What of it was there is free in any case. Also tells
+    /// Ends a share, and the wait for one. What of it was there is free in any case. Returns also
     /// whether that, or the wait that ended, lets others in.
     pub(super) fn release_share(
         &mut self,

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// The longest wait of a majority for one of its members before it tries the others again.
 const LONGEST_SHARE: Duration = Duration::from_secs(1);
 
-/// The same for a fair lock, whose queue may need more.
+/// The longest such wait for a fair lock, whose queue may need more.
 const LONGEST_FAIR_SHARE: Duration = Duration::from_secs(10);
 
 /// The shortest such wait: a shorter one is no more than a try.
@@ -242,7 +242,8 @@ impl<'a> CompositeAcquisition<'a> {
     ) -> Result<(), Error> {
         self.check_interrupt()?;
         // Kept only once all are taken: otherwise they are given back.
-        let options = LockOptions { wait, at_least: None, ..self.options.clone() };
+        let is_share = self.deadline.is_none() || self.options.is_share;
+        let options = LockOptions { wait, at_least: None, is_share, ..self.options.clone() };
         round.outcomes[at] = match self.members.locks[at].acquire(&options) {
             Ok(Some(guard)) => {
                 self.members.set_unresponsive(at, None);

@@ -51,6 +51,8 @@ struct Plan {
     start: Moment,
     /// `None`: wait for ever.
     deadline: Option<Moment>,
+    /// Whether the wait is a part of one without an end.
+    is_share: bool,
     lease: Lease,
     /// Whether the options said so, and not the settings.
     is_lease_asked: bool,
@@ -85,8 +87,17 @@ impl Plan {
         let start = engine.clock.now();
         let deadline = options.wait.map(|wait| start + wait);
         let asked_replication = options.replication;
-        let is_lease_asked = options.lease.is_some();
-        Ok(Self { start, deadline, lease, is_lease_asked, time, replication, asked_replication })
+        let (is_share, is_lease_asked) = (options.is_share, options.lease.is_some());
+        Ok(Self {
+            start,
+            deadline,
+            is_share,
+            lease,
+            is_lease_asked,
+            time,
+            replication,
+            asked_replication,
+        })
     }
 
     fn waits(&self) -> bool {
@@ -374,8 +385,12 @@ impl Wait<'_> {
 
     /// When to give up on an outage that began at `since`, perhaps before this wait did.
     fn limit(&self, since: Moment) -> Moment {
-        let limit = self.engine.settings.outage_limit;
-        self.plan.deadline.unwrap_or(since.max(self.plan.start) + limit)
+        let limit = since.max(self.plan.start) + self.engine.settings.outage_limit;
+        match self.plan.deadline {
+            Some(deadline) if self.plan.is_share => deadline.min(limit),
+            Some(deadline) => deadline,
+            None => limit,
+        }
     }
 
     fn check_interrupt(&self) -> Result<(), Error> {

@@ -44,7 +44,7 @@ pub(crate) enum Known {
     Unavailable(Error),
     /// Nothing yet: the head's request is under way, and must be answered by then.
     By(Moment),
-    /// Nothing since the wait began, and no request is under way: the head sleeps, or comes to ask.
+    /// Nothing since the wait began, and no request is under way: the head sleeps.
     Nothing,
 }
 
@@ -62,14 +62,15 @@ impl WaiterGuard<'_> {
             return Turn::Wait(Some(Arc::clone(acquisition)));
         }
         let stand_back = state.fairness.stand_back(deadline);
+        let has_followers = state.queue.len() > 1;
         match state.queue.head_mut() {
             Some(head) if head.ticket == self.ticket => {
-                if let Some(until) = stand_back {
+                if stand_back.is_some() || has_followers {
                     let now = self.owner.clock().now();
-                    if now < until {
+                    if let Some(until) = stand_back.filter(|until| now < *until) {
                         return Turn::StandBack(until);
                     }
-                    // Waiters that came meanwhile wait for this answer: see `known`.
+                    // Waiters behind us wait for this answer: see `known`.
                     head.asks_until = Some(now + self.owner.command_timeout());
                 }
                 head.contending = true;
@@ -244,10 +245,13 @@ impl WaiterGuard<'_> {
         }
         let head = state.queue.head().filter(|head| head.ticket != self.ticket);
         let asks_until = head.and_then(|head| head.asks_until);
-        // A head that stands back asks right after: until then the lock may be free.
-        let stands_back = head.filter(|head| !head.contending).and(state.fairness.stand_back(None));
+        // A head that stands back asks right after, and one whose turn has just come at once: until
+        // then the lock may be free, or refused.
+        let comes = head.filter(|head| !head.contending);
+        let asks_from = comes
+            .map(|_| state.fairness.stand_back(None).unwrap_or_else(|| self.owner.clock().now()));
         let timeout = self.owner.command_timeout();
-        let Some(by) = asks_until.or(stands_back.map(|until| until + timeout)) else {
+        let Some(by) = asks_until.or(asks_from.map(|from| from + timeout)) else {
             return Known::Nothing;
         };
         state.rare().overdue.push(Arc::clone(signal));

@@ -82,3 +82,29 @@ fn waiter_at_its_deadline_asks_where_the_head_left_without_an_answer() {
     assert!(is_done(first).unwrap_err().is_interrupted());
     drop(is_done(follower).expect("the store answers").expect("it is free"));
 }
+
+/// "Refused" is not "busy", also for those whose head left with it.
+#[test]
+fn followers_of_a_refused_head_are_not_told_busy() {
+    for _ in 0..20 {
+        let (store, clock) = Recorded::new();
+        let _other_use = store.client().semaphore("x", 1).unwrap().acquire().unwrap();
+        let client = store.client();
+        let gate = store.gate.lock();
+        store.cut("acquire", Fault::Hangs);
+        let wait = || LockOptions::new().wait(SHORT);
+        let asked = store.count("acquire");
+        let mut waiters = vec![waits(&client, wait())];
+        eventually("the head asks", || store.count("acquire") > asked);
+        waiters.extend((0..4).map(|_| waits(&client, wait())));
+        let wait_for_more = || clock.sleepers().iter().filter(|it| clock.now() < **it).count();
+        eventually("all wait for their turn", || wait_for_more() == 5); // and a timer
+        clock.advance(SHORT);
+        eventually("all wait for the head's answer", || wait_for_more() == 5);
+        drop(gate);
+        for waiter in waiters {
+            let error = is_done(waiter).expect_err("the store refuses");
+            assert!(!error.is_unavailable(), "{error}");
+        }
+    }
+}

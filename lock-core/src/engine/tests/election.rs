@@ -290,3 +290,20 @@ fn each_consumer_sees_each_change_from_its_first_on() {
     let told = all(&first);
     assert_eq!((told.len(), &told), (6, &all(&second)));
 }
+
+#[test]
+fn new_campaign_knows_no_error_of_the_one_before() {
+    let (store, _clock) = Recorded::new();
+    let election = store.client().election("x").unwrap();
+    store.fail_next("acquire", Fault::Refused);
+    election.campaign().unwrap();
+    eventually("it is refused", || election.last_error().is_some());
+    election.resign().unwrap();
+    let gate = store.gate.lock();
+    store.fail_next("acquire", Fault::Hangs);
+    election.campaign().unwrap();
+    assert!(election.last_error().is_none());
+    assert!(!election.wait_for_leadership(Duration::ZERO, None).expect("it is not known yet"));
+    drop(gate);
+    eventually("it leads", || election.is_leader());
+}

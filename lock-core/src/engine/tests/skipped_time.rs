@@ -315,3 +315,29 @@ fn doubtful_leader_is_none_until_it_is_confirmed() {
     assert_eq!(election.term(), term);
     assert!(election.term().is_some());
 }
+
+/// A lease that is not renewed has no other check than that of its end.
+#[test]
+fn fixed_lease_shortened_by_a_pause_is_lost_at_its_end() {
+    let (store, clock) = Recorded::new();
+    let paused = ManualClock::new();
+    let client = store.builder().clock(Arc::new(paused.clone())).connect().unwrap();
+    let options = LockOptions::new().lease(SECOND * 30);
+    let guard = client.mutex("x").unwrap().lock_with(&options).unwrap();
+    let losses = guard.losses();
+    let timer = || paused.sleepers().into_iter().max();
+    let first = timer();
+    for clock in [&clock, &paused] {
+        clock.advance(SECOND * 2);
+    }
+    eventually("the first check is over", || timer() > first);
+    clock.advance(SECOND * 24);
+    step(&paused, SECOND * 24);
+    assert!(guard.verify().unwrap() <= SECOND * 4);
+    assert!(guard.is_valid() && guard.remaining() <= SECOND * 4);
+    eventually("it was verified in the background, too", || store.count("inspect") == 2);
+    eventually("only the timer sleeps", || paused.sleepers().len() == 1);
+    paused.advance(SECOND * 5);
+    let loss = losses.recv_timeout(SECOND * 20).unwrap();
+    assert_eq!(loss.cause(), LossCause::Expired);
+}

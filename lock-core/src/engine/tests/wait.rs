@@ -428,6 +428,22 @@ fn waiters_give_up_one_outage_limit_after_the_outage_began() {
     }
 }
 
+/// As the wait of several locks for one of them, which may be long, while others are held.
+#[test]
+fn share_of_a_wait_without_an_end_gives_up_at_the_outage_limit() {
+    let (store, clock) = Recorded::new();
+    let client = with_outage_limit(&store);
+    store.cut("acquire", Fault::NotSent);
+    let options = LockOptions { is_share: true, ..LockOptions::new().wait(60 * SECOND) };
+    let (lock, start, ended) = (client.owned_mutex("x").unwrap(), clock.now(), clock.clone());
+    let share = thread::spawn(move || (lock.try_lock_with(&options).unwrap_err(), ended.now()));
+    let share = [share];
+    until_done(&client, &clock, &share);
+    let [share] = share.map(|share| share.join().unwrap());
+    let after = share.1.since(start);
+    assert!(share.0.is_unavailable() && after < SECOND * 41 / 10, "{share:?}");
+}
+
 #[test]
 fn waiter_that_starts_in_an_outage_gets_the_full_limit() {
     let (store, clock) = Recorded::new();

@@ -17,7 +17,7 @@ use super::{Connection, ConnectionLike, HISTORY, Identity};
 use lock_core::Moment;
 use lock_core::backend::Failure;
 use parking_lot::Mutex;
-use pending_dial::PendingDial;
+use pending_dial::{DialOutcome, PendingDial};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,17 +56,21 @@ impl Dialer {
     /// Fails with [`Failure::Refused`] where the server replied that it will never let us in, and
     /// with [`Failure::NotSent`] otherwise.
     pub(crate) fn dial(&self, by: Moment) -> Result<Connection, Failure> {
-        // What a server has said says more than a time-out does.
-        let mut refusal = None;
+        // What a server has said says more than a time-out does, unless it was long ago.
+        let (mut refusal, begun) = (None, self.clock().now());
         while let Some(dial) = self.claim() {
             match dial.wait(self.clock(), by) {
-                Some(Ok(mut connection)) => {
+                Some(DialOutcome { result: Ok(mut connection), .. }) => {
                     connection.check_idle();
                     if connection.is_open() {
                         return Ok(connection);
                     }
                 }
-                Some(Err(failure)) => refusal = Some(failure),
+                Some(DialOutcome { at, result: Err(failure) }) => {
+                    if begun.since(at) < self.timeouts().connect {
+                        refusal = Some(failure);
+                    }
+                }
                 None => return Err(self.leave(dial, refusal)),
             }
         }
@@ -75,7 +79,8 @@ impl Dialer {
         if by + self.timeouts().connect / SPARED < whole
             && let Ok(dial) = PendingDial::start(&self.destination, whole)
         {
-            return dial.wait(self.clock(), by).unwrap_or_else(|| Err(self.leave(dial, refusal)));
+            let outcome = dial.wait(self.clock(), by).map(|outcome| outcome.result);
+            return outcome.unwrap_or_else(|| Err(self.leave(dial, refusal)));
         }
         let outcome = self.destination.dial(by.min(whole), &<_>::default());
         let is_late = self.clock().now() >= by.min(whole);

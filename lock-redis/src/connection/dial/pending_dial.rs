@@ -13,9 +13,15 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct PendingDial {
     step: Mutex<DialStep>,
-    outcome: Mutex<Option<Result<Connection, Failure>>>,
+    outcome: Mutex<Option<DialOutcome>>,
     /// Raised with the outcome.
     ended: Arc<Signal>,
+}
+
+/// How a dial has ended, and when.
+pub(super) struct DialOutcome {
+    pub(super) at: Moment,
+    pub(super) result: Result<Connection, Failure>,
 }
 
 impl PendingDial {
@@ -24,22 +30,19 @@ impl PendingDial {
         let (dial, destination) = (Arc::new(Self::default()), Arc::clone(destination));
         let pending = Arc::clone(&dial);
         run_in_background(move || {
-            let outcome = contain(|| destination.dial(by, &pending.step)).unwrap_or_else(|| {
+            let result = contain(|| destination.dial(by, &pending.step)).unwrap_or_else(|| {
                 let message = format!("connecting to {} panicked", destination.server());
                 Err(Failure::NotSent(Error::unavailable(message)))
             });
-            *pending.outcome.lock() = Some(outcome);
+            let at = destination.clock().now();
+            *pending.outcome.lock() = Some(DialOutcome { at, result });
             pending.ended.raise();
         })?;
         Ok(dial)
     }
 
     /// The outcome, which is given once; `None` if there is none until `by`.
-    pub(super) fn wait(
-        &self,
-        clock: &Arc<dyn Clock>,
-        by: Moment,
-    ) -> Option<Result<Connection, Failure>> {
+    pub(super) fn wait(&self, clock: &Arc<dyn Clock>, by: Moment) -> Option<DialOutcome> {
         let outcome = self.outcome.lock().take();
         outcome.or_else(|| {
             clock.wait(&self.ended, by);

@@ -91,6 +91,20 @@ fn refusal_to_an_unclaimed_dial_is_what_the_next_late_caller_is_told() {
     is_late(&dialer);
 }
 
+#[test]
+fn old_refusal_to_an_unclaimed_dial_is_forgotten() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let connect = SHORT * 20;
+    let dialer = Dialer::new(Destination::of(&listener, connect, SHORT));
+    is_late(&dialer);
+    let mut peer = accept(&listener);
+    peer.write_all(b"-NOAUTH Authentication required.\r\n").unwrap();
+    assert_eq!(peer.read(&mut [0]).unwrap_or(0), 0);
+    // Its password may be right by then.
+    SystemClock.wait(&Arc::default(), after(connect * 2));
+    is_late(&dialer);
+}
+
 /// Dropped or retired, with the caller there or not.
 #[test]
 fn dials_end_with_their_dialer() {
