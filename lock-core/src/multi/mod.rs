@@ -14,13 +14,14 @@
 //! queue, and its holder finds the others free.
 //!
 //! A try does not overtake waiters, so a try of a lock whose queue is never empty never succeeds
-//! (seen: not once in 20 s). After three failed rounds all locks are therefore waited for, with
-//! those before held, for up to twice as long as earlier waits for the lock took ([`patience`]): a
-//! limit would starve it where a fair lock's queue needs more. The lock with the longest wait comes
-//! first, while none is held. Similar ones come in the order of their names, so that threads do not
-//! wait for each other; where they do, because the names are equal, the one that gives up first is
-//! decided at random. Positions in all queues at once would not hold a lock for less: a fair lock
-//! whose head does not take it is kept from the others, too.
+//! (seen: not once in 20 s). After three failed rounds each try therefore waits for a moment
+//! ([`patience`]). Where a lock is a fair one, all are waited for, with those before held, for up
+//! to twice as long as earlier waits for the lock took: a limit would starve it where a queue needs
+//! more. The lock with the longest wait comes first, while none is held. Similar ones come in the
+//! order of their names, so that threads do not wait for each other; where they do, because the
+//! names are equal, the one that gives up first is decided at random. Positions in all queues at
+//! once would not hold a lock for less: a fair lock whose head does not take it is kept from the
+//! others, too.
 //!
 //! # Differences of a majority
 //!
@@ -59,9 +60,10 @@ use std::sync::Arc;
 /// `MultiLock` or a [`MajorityLock`]. Programs may name the same locks in different orders without
 /// a deadlock: the lock waits for a member while it holds no other, and tries the others (the
 /// algorithm of C++'s `std::lock`). After three rounds in vain it waits for the others as well, for
-/// at most twice as long as it has waited for them before (with a fixed lease, for at most half of
-/// it), and then gives all back. A thread that already holds a member by a guard of its own keeps
-/// it while it waits for the others; then the order matters.
+/// at most 100 ms, or beside a [fair](crate::Client::fair_mutex) lock for at most twice as long as
+/// it has waited for them before (with a fixed lease, for at most half of it), and then gives all
+/// back. A thread that already holds a member by a guard of its own keeps it while it waits for the
+/// others; then the order matters.
 ///
 /// It corresponds to Redisson's `RedissonMultiLock`, and has all methods of [`DistLock`]:
 ///

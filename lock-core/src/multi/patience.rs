@@ -1,9 +1,9 @@
 //! [`Patience`]: how long a lock is waited for while others are held, by the waits so far.
 //!
-//! A wait of that kind keeps others from a lock that is not used, and is in vain where they wait for
-//! the same locks in another order. But where other clients keep the queues of several locks from
-//! ever being empty, no try finds one free. A lock without an order is soon got by chance; in the
-//! queue of a fair one only who waits for its turn with the other locks held ever has them all.
+//! A wait of that kind keeps others from a lock that is not used, and is in vain where they wait
+//! for the same locks in another order. But where other clients keep the queues of several locks
+//! from ever being empty, no try finds one free. A lock without an order is soon got by chance; in
+//! the queue of a fair one only who waits for its turn with the other locks held ever has them all.
 
 use std::cmp::Reverse;
 use std::time::Duration;

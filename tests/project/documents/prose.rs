@@ -4,7 +4,7 @@ use super::{read, root, sources};
 use std::fs;
 
 /// The reading time of an hour, of what users of the library read.
-const MOST_WORDS: usize = 16_200;
+const MOST_WORDS: usize = 16_000;
 /// The document of those who use the command, and the words that it may have.
 const OF_THE_COMMAND: (&str, usize) = ("docs/COMMAND.md", 800);
 /// Words that stand where a sentence should name its subject.
