@@ -84,8 +84,9 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
     }
     // Again, if a clock that was set ahead makes it doubtful.
     let least = plan.least_validity();
-    guard.ensure(least).or_else(|_| guard.verify().and_then(|_| guard.ensure(least)))?;
+    // Before that: what is doubtful behind it has fallen since.
     let seen = (SystemClock.now(), guard.remaining());
+    guard.ensure(least).or_else(|_| guard.verify().and_then(|_| guard.ensure(least)))?;
     if verbose {
         let waited = rounded(SystemClock.now().since(called));
         report(format_args!("lock {:?} was taken after {waited}", arguments.name));

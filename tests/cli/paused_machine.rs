@@ -4,9 +4,12 @@
 use crate::SOON;
 use distlock_tests::child::{Child, Example};
 use distlock_tests::process::RedisServer;
-use distlock_tests::time::eventually;
+use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
+use distlock_tests::resp::Kind;
+use distlock_tests::time::{always, eventually, ms};
 use distlock_tests::time_of_day::TimeOfDay;
 use serde_json::Value as Json;
+use std::sync::Arc;
 
 /// Longer than the default lease, in milliseconds.
 const PAUSE: i64 = 40_000;
@@ -63,4 +66,24 @@ fn clock_that_is_set_ahead_costs_no_lock() {
     holder.send("release");
     holder.expect_event("released", SOON);
     assert_eq!(holder.wait_exit(SOON), 0);
+}
+
+#[test]
+fn clock_that_is_set_ahead_stops_no_command() {
+    let (server, machine) = (RedisServer::start(), TimeOfDay::of_client());
+    // It is set ahead while the answer to the attempt is under way, too.
+    let late = Fault::DelayReply(ms(1_000));
+    let proxy = Proxy::new(
+        server.port(),
+        Arc::new(Sometimes::new(Some(Kind::Acquire), Turn::Every(1), late)),
+    );
+    let mut job = on(&machine, &["run", "--url", &proxy.url(), "job", "--", "cat"]).spawn();
+    eventually("the lock is taken", SOON, || server.probe().exists("job"));
+    for step in 1..=3 {
+        machine.set(PAUSE * step);
+        always("the command runs", ms(1_500), || job.is_running());
+    }
+    assert!(proxy.count(Kind::Acquire, late) > 0);
+    job.close_input();
+    assert_eq!(job.wait_exit(SOON), 0, "{}", job.errors());
 }

@@ -420,13 +420,13 @@ impl State {
         !std::mem::take(shares).is_empty()
     }
 
-    /// Ends the wait of a writer; of a lock that `is_free` that of the head of the queue. Whether
+    /// Ends the wait of a writer; of what `is_free` that of the head of the queue. Whether
     /// there was one.
     pub(super) fn force_wait(&mut self, name: &LockName, is_free: bool, now: Moment) -> bool {
         let Some(shares) = self.shares.get_mut(&*plain(name)) else { return false };
         match name.kind() {
             LockKind::Write => shares.waiting_writer.take().is_some(),
-            LockKind::Fair if is_free => {
+            LockKind::Fair | LockKind::FairPermits { .. } if is_free => {
                 shares.next(now).is_some() && shares.queue.pop_front().is_some()
             }
             _ => false,

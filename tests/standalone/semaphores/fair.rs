@@ -271,6 +271,26 @@ fn closed_owner_enters_no_queue_of_a_semaphore() {
     assert_eq!(stored(&mut store.probe), ("3".to_owned(), 0));
 }
 
+/// Otherwise an operator could do nothing about a queue whose head never asks.
+#[test]
+fn forced_release_of_free_permits_removes_the_head_of_the_queue() {
+    let mut store = Store::start();
+    let kind = LockKind::FairPermits { limit: 3, count: 1 };
+    let force = |store: &Store| {
+        store.bench.backend.force_release(&name(NAME).of_kind(kind), soon()).unwrap()
+    };
+    let held = store.hold(3);
+    let [_dead, second, third] = [3, 2, 2].map(|count| store.wait(count));
+    store.release(held, 3, PLAIN);
+    assert!(store.attempt(second, 2).is_busy(), "the first keeps it out");
+    assert!(!force(&store), "none is taken");
+    assert!(!store.attempt(second, 2).is_busy());
+    assert!(store.attempt(third, 2).is_busy(), "one is left");
+    assert!(force(&store));
+    assert_eq!(waiting(&mut store.probe), 1, "it may take them now");
+    assert!(!store.attempt(third, 2).is_busy());
+}
+
 #[test]
 fn repeated_attempt_keeps_position_and_permits() {
     let mut store = Store::start();

@@ -17,7 +17,7 @@ use super::acquisition::{Acquisition, AcquisitionInit, RenewalPlan};
 use super::local_queue::{Entered, LocalLock, LockRequest, QueueOwner, ReleaseTiming, WaiterGuard};
 use super::renewal::FIRST_LOOK;
 use super::{Engine, forked};
-use crate::backend::{AcquisitionId, Receipt, ReleaseOptions};
+use crate::backend::{AcquisitionId, Receipt, ReleaseOptions, call_backend};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment, Signal};
 use crate::error::{Error, ErrorKind};
@@ -329,7 +329,11 @@ impl Wait<'_> {
             lead,
             counted: engine.metrics().held(&lock.name),
         }));
-        let reading = engine.reading();
+        let mut reading = engine.reading();
+        if acquisition.trusted_at(reading).is_zero() && acquisition.is_valid_at(reading.now) {
+            self.ask_in_doubt(&acquisition);
+            reading = engine.reading();
+        }
         let now = reading.now;
         if acquisition.trusted_at(reading).is_zero() {
             engine.clean_up(acquisition.to_release());
@@ -351,6 +355,17 @@ impl Wait<'_> {
             engine.tell_other_limit(&lock.name, asked, stored);
         }
         Ok(acquisition)
+    }
+
+    /// Only the time of day says that the answer took too long, and may have been set meanwhile:
+    /// the store knows.
+    fn ask_in_doubt(&self, acquisition: &Acquisition) {
+        let sent = self.engine.reading();
+        let by = sent.now + self.engine.settings.command_timeout;
+        let id = acquisition.id(self.plan.time);
+        if let Ok(Some(holder)) = call_backend(|| self.engine.store()?.verify(&id, by)) {
+            acquisition.confirmed(sent, holder.remaining);
+        }
     }
 
     fn too_late(&self, took: Duration, lead: Duration) -> Error {

@@ -213,21 +213,45 @@ fn longer_lease_from_before_the_leap_is_shortened_by_it() {
     drop(gate);
 }
 
-#[test]
-fn grant_that_took_longer_than_its_lease_is_given_back() {
+/// The clock leaps while the answer to an attempt is under way.
+fn lock_over_a_leap(during: impl Fn(&Recorded)) -> (Recorded, Client, Result<(), Error>) {
     let (store, clock) = Recorded::new();
     let gate = store.gate.lock();
     store.fail_next("acquire", Fault::AnswerHangs);
     let client = store.client();
-    let error = thread::scope(|scope| {
-        let waiter = scope.spawn(|| client.mutex("x").unwrap().lock().map(drop));
+    let outcome = thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let guard = client.mutex("x").unwrap().lock()?;
+            assert!(guard.is_valid());
+            guard.unlock()
+        });
         eventually("it has asked", || store.count("acquire") == 1);
         step(&clock, LEAP);
+        during(&store);
         drop(gate);
-        waiter.join().unwrap().unwrap_err()
+        waiter.join().unwrap()
     });
-    assert!(error.is_unavailable() && error.to_string().contains("60.0s"), "{error}");
-    eventually("it is free", || client.mutex("x").unwrap().try_lock().unwrap().is_some());
+    drop(client.mutex("x").unwrap().lock().unwrap());
+    (store, client, outcome)
+}
+
+#[test]
+fn grant_in_doubt_is_confirmed_by_the_store() {
+    let (store, _, outcome) = lock_over_a_leap(|_| {});
+    outcome.unwrap();
+    assert_eq!(store.count("inspect"), 1);
+}
+
+#[test]
+fn grant_that_took_longer_than_its_lease_is_given_back() {
+    let is_gone = |store: &Recorded| store.store.lose(&LockName::new("x").unwrap());
+    let cannot_be_asked = |store: &Recorded| store.fail_next("inspect", Fault::NotSent);
+    for during in [&is_gone as &dyn Fn(&Recorded), &cannot_be_asked] {
+        let (_, client, outcome) = lock_over_a_leap(during);
+        let error = outcome.unwrap_err();
+        assert!(error.is_unavailable() && error.to_string().contains("60.0s"), "{error}");
+        eventually("it is free", || client.mutex("x").unwrap().try_lock().unwrap().is_some());
+    }
 }
 
 #[test]

@@ -81,8 +81,8 @@ static INSPECT: Script = script!(
 );
 static FORCE: Script = script!(
     45, "force_permits":
-    "timestamp", "permits/counted", "tell", "permits/offer", "fair/queue", "fair/offer", "unlink",
-    "permits/force"
+    "timestamp", "permits/now", "permits/counted", "tell", "permits/offer", "fair/queue",
+    "fair/offer", "unlink", "permits/force"
 );
 static SET: Script = script!(
     46, "set_permits":

@@ -14,7 +14,7 @@ static FAIR_PERMITS: Scenario = Scenario {
     random,
     may_differ: |_, _, _| false,
     expected: &[
-        "Acquire -> granted of 5",
+        "Acquire -> granted",
         "Acquire -> busy",
         "Release -> gone",
         "Force -> was held: true",
