@@ -39,6 +39,8 @@ const SPARED: u32 = 8;
 /// Beside a dial that has not ended for so long another one is begun, then after twice that time
 /// the next: its connection may be stuck, where a new one is not.
 const AGAIN: Duration = Duration::from_secs(2);
+/// The same where dials are known to take less than half of this: else for twice what they take.
+const LEAST_AGAIN: Duration = Duration::from_millis(250);
 
 impl Dialer {
     pub(crate) fn new(destination: Destination) -> Self {
@@ -55,7 +57,7 @@ impl Dialer {
     /// Makes a connection until `by`, and never takes longer than the connect timeout.
     ///
     /// Where `by` is earlier than that, the dial goes on in background: the next call gets its
-    /// connection, and makes none beside it unless it [takes long](AGAIN).
+    /// connection, and makes none beside it unless it takes long.
     ///
     /// Fails with [`Failure::Refused`] where the server replied that it will never let us in, and
     /// with [`Failure::NotSent`] otherwise.
@@ -90,12 +92,13 @@ impl Dialer {
     /// another one is to be begun beside them.
     fn claim(&self) -> Option<Arc<PendingDial>> {
         let now = self.clock().now();
+        let first = self.usual().map_or(AGAIN, |usual| (usual * 2).max(LEAST_AGAIN));
         let mut unclaimed = self.unclaimed.lock();
         let ended = unclaimed.iter().position(|dial| dial.has_ended());
         let youngest = || {
             let (place, dial) = unclaimed.iter().enumerate().max_by_key(|(_, it)| it.began())?;
             let others = u32::try_from(unclaimed.len() - 1).unwrap_or(u32::MAX);
-            let again = AGAIN.saturating_mul(2u32.saturating_pow(others));
+            let again = first.saturating_mul(2u32.saturating_pow(others));
             (now.since(dial.began()) < again).then_some(place)
         };
         ended.or_else(youngest).map(|place| unclaimed.swap_remove(place))

@@ -45,6 +45,8 @@ pub(crate) struct Destination {
     /// Which server belongs there, where each connection begins by asking for it.
     pub(super) identity: Option<Identity>,
     pub(super) one_store: OneStore,
+    /// How long the last connection took to make.
+    usual: Mutex<Option<Duration>>,
     /// The pauses of all dials while the server reads its data.
     loading: Mutex<Backoff>,
     /// What to do where it cannot be connected to, as far as it depends on the topology.
@@ -117,6 +119,7 @@ impl Destination {
             shutdown: ShutdownRegistry::default(),
             identity: None,
             one_store: OneStore::Off,
+            usual: Mutex::default(),
             loading: Mutex::new(Backoff::new(FIRST_PAUSE, LONGEST_LOADING_PAUSE)),
             advice: None,
         }
@@ -200,13 +203,20 @@ impl Destination {
         self.timeouts.command
     }
 
+    /// How long the last connection took to make, if there was one.
+    pub(super) fn usual(&self) -> Option<Duration> {
+        *self.usual.lock()
+    }
+
     /// Makes a connection until `by`, and notes in `step` what it is waiting for.
     pub(super) fn dial(&self, by: Moment, step: &Mutex<DialStep>) -> Result<Connection, Failure> {
         let (mut dials, mut pauses) = (1, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
         let mut refusal = None;
         loop {
+            let began = self.clock.now();
             let (failure, pause) = match self.dial_once(Requirement::Usable, by, step) {
                 Ok(connection) => {
+                    *self.usual.lock() = Some(self.clock.now().since(began));
                     self.loading.lock().reset();
                     return Ok(connection);
                 }
