@@ -112,9 +112,9 @@ fn sixty_processes_lose_no_lock_to_a_restart_of_their_server() {
             assert_eq!(lost("verified", process), 0);
         }
         wanted.unlock().unwrap();
-        // For each: requests, renewals, messages; one more where a handshake took too long, and
-        // some while the server reads its data.
+        // For each: requests, renewals, messages; some more while the server reads its data, and
+        // while it has no room for clients.
         let all = first + later;
-        assert!(all < 10 * PROCESSES as u64, "{all} connections");
+        assert!(all < 16 * PROCESSES as u64, "{all} connections");
     });
 }
