@@ -297,8 +297,8 @@ impl Semaphore {
     }
 
     /// Takes all permits from their holders, which learn of it as of a lost lock, and returns
-    /// whether there were any. For operators. The limit stays. Of a fair semaphore of which no permit
-    /// is taken, the first waiter loses its position: it may be dead.
+    /// whether there were any. For operators. The limit stays. Of a fair semaphore of which no
+    /// permit is taken, the first waiter loses its position: it may be dead.
     ///
     /// # Blocking
     ///

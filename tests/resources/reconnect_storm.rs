@@ -112,7 +112,9 @@ fn sixty_processes_lose_no_lock_to_a_restart_of_their_server() {
             assert_eq!(lost("verified", process), 0);
         }
         wanted.unlock().unwrap();
-        // For each: requests, renewals, messages; and one more where a handshake took too long.
-        assert!(later < 4 * PROCESSES as u64, "{later} connections");
+        // For each: requests, renewals, messages; some more while the server reads its data, and
+        // while it has no room for clients.
+        let all = first + later;
+        assert!(all < 16 * PROCESSES as u64, "{all} connections");
     });
 }

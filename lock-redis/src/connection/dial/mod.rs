@@ -21,6 +21,7 @@ use pending_dial::{DialOutcome, PendingDial};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Makes connections to one server. Dropping it ends the dials under way.
 #[derive(Debug)]
@@ -35,6 +36,11 @@ pub(crate) struct Dialer {
 
 /// A caller that waits for all of the connect timeout but this part dials on its own thread.
 const SPARED: u32 = 8;
+/// Beside a dial that has not ended for so long another one is begun, then after twice that time
+/// the next: its connection may be stuck, where a new one is not.
+const AGAIN: Duration = Duration::from_secs(2);
+/// The same where dials are known to take less than half of this: else for twice what they take.
+const LEAST_AGAIN: Duration = Duration::from_millis(250);
 
 impl Dialer {
     pub(crate) fn new(destination: Destination) -> Self {
@@ -44,14 +50,14 @@ impl Dialer {
 
     /// To a test's listener, without a login.
     #[cfg(test)]
-    pub(crate) fn to(listener: &std::net::TcpListener, command: std::time::Duration) -> Self {
-        Self::new(Destination::of(listener, std::time::Duration::from_secs(5), command))
+    pub(crate) fn to(listener: &std::net::TcpListener, command: Duration) -> Self {
+        Self::new(Destination::of(listener, Duration::from_secs(5), command))
     }
 
     /// Makes a connection until `by`, and never takes longer than the connect timeout.
     ///
     /// Where `by` is earlier than that, the dial goes on in background: the next call gets its
-    /// connection, and makes none beside it.
+    /// connection, and makes none beside it unless it takes long.
     ///
     /// Fails with [`Failure::Refused`] where the server replied that it will never let us in, and
     /// with [`Failure::NotSent`] otherwise.
@@ -87,12 +93,20 @@ impl Dialer {
         outcome.map_err(|failure| refusal.filter(|_| is_late).unwrap_or(failure))
     }
 
-    /// One of the dials that no caller waits for, if possible one that has ended.
+    /// One of the dials that no caller waits for, if possible one that has ended. None where
+    /// another one is to be begun beside them.
     fn claim(&self) -> Option<Arc<PendingDial>> {
+        let now = self.clock().now();
+        let first = self.usual().map_or(AGAIN, |usual| (usual * 2).max(LEAST_AGAIN));
         let mut unclaimed = self.unclaimed.lock();
         let ended = unclaimed.iter().position(|dial| dial.has_ended());
-        let last = unclaimed.len().checked_sub(1);
-        ended.or(last).map(|place| unclaimed.swap_remove(place))
+        let youngest = || {
+            let (place, dial) = unclaimed.iter().enumerate().max_by_key(|(_, it)| it.began())?;
+            let others = u32::try_from(unclaimed.len() - 1).unwrap_or(u32::MAX);
+            let again = first.saturating_mul(2u32.saturating_pow(others));
+            (now.since(dial.began()) < again).then_some(place)
+        };
+        ended.or_else(youngest).map(|place| unclaimed.swap_remove(place))
     }
 
     /// Leaves the dial to the next caller. The failure of this one, whose deadline has come.

@@ -10,8 +10,8 @@ use std::io;
 use std::sync::Arc;
 
 /// A dial under way, or its outcome.
-#[derive(Default)]
 pub(super) struct PendingDial {
+    began: Moment,
     step: Mutex<DialStep>,
     outcome: Mutex<Option<DialOutcome>>,
     /// Raised with the outcome.
@@ -27,7 +27,9 @@ pub(super) struct DialOutcome {
 impl PendingDial {
     /// Begins to dial, for as long as until `by`. Fails if the system has no thread left.
     pub(super) fn start(destination: &Arc<Destination>, by: Moment) -> io::Result<Arc<Self>> {
-        let (dial, destination) = (Arc::new(Self::default()), Arc::clone(destination));
+        let (began, destination) = (destination.clock().now(), Arc::clone(destination));
+        let (step, outcome, ended) = <_>::default();
+        let dial = Arc::new(Self { began, step, outcome, ended });
         let pending = Arc::clone(&dial);
         run_in_background(move || {
             let result = contain(|| destination.dial(by, &pending.step)).unwrap_or_else(|| {
@@ -52,6 +54,10 @@ impl PendingDial {
 
     pub(super) fn has_ended(&self) -> bool {
         self.outcome.lock().is_some()
+    }
+
+    pub(super) fn began(&self) -> Moment {
+        self.began
     }
 
     /// How far it has come.

@@ -4,11 +4,13 @@ use super::*;
 use lock_core::{Clock, SystemClock};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(20);
+const SECOND: Duration = Duration::from_secs(1);
 
 fn far() -> (TcpListener, Dialer) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -103,6 +105,75 @@ fn old_refusal_to_an_unclaimed_dial_is_forgotten() {
     // Its password may be right by then.
     SystemClock.wait(&Arc::default(), after(connect * 2));
     is_late(&dialer);
+}
+
+/// As behind a balancer whose target has vanished: a connection never gets a reply.
+#[test]
+fn dial_without_an_end_is_not_all_that_callers_wait_for() {
+    let (listener, dialer) = far();
+    next_is_tried_behind_a_silent_one(&listener, &dialer);
+    // It is known how long they take.
+    let began = SystemClock.now();
+    (0..2).for_each(|_| next_is_tried_behind_a_silent_one(&listener, &dialer));
+    println!("two after {:?}", SystemClock.now().since(began));
+}
+
+fn next_is_tried_behind_a_silent_one(listener: &TcpListener, dialer: &Dialer) {
+    is_late(dialer);
+    let _silent = accept(listener);
+    std::thread::scope(|scope| {
+        scope.spawn(|| accept(listener).write_all(b"+OK\r\n").unwrap());
+        let until = after(LONG);
+        while dialer.dial(after(SHORT)).is_err() {
+            if SystemClock.now() >= until {
+                // Ends the thread, too.
+                TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+                panic!("the dial that hangs is waited for");
+            }
+        }
+    });
+    no_other_connection(listener);
+}
+
+/// How many connections three dials of a second each make to a server that says this of itself.
+fn connections_to(says: &str) -> usize {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let destination = Destination::of(&listener, LONG, LONG).identified(Identity::followed(LONG));
+    let dialer = Dialer::new(destination);
+    let info = format!("run_id:a\r\n{says}\r\n");
+    let reply = format!("+OK\r\n${}\r\n{info}\r\n", info.len());
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            let mut connections = 0;
+            while let Ok((mut peer, _)) = listener.accept()
+                && !is_over.load(Ordering::SeqCst)
+            {
+                connections += 1;
+                peer.write_all(reply.as_bytes()).unwrap();
+                // Until it has gone: what is unread then would reset the connection.
+                while peer.read(&mut [0; 100]).is_ok_and(|read| read > 0) {}
+            }
+            connections
+        });
+        for _ in 0..3 {
+            let failure = dialer.destination.dial(after(SECOND), &<_>::default()).err().unwrap();
+            assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
+        }
+        is_over.store(true, Ordering::SeqCst);
+        TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        server.join().unwrap()
+    })
+}
+
+/// Many clients wait for it, and it has data to read.
+#[test]
+fn server_that_is_loading_is_dialled_after_pauses_from_the_first_on() {
+    let dialled = connections_to("role:master\r\nloading:1");
+    assert!((3..20).contains(&dialled), "{dialled} connections");
+    // Behind a balancer the next one may lead to the master.
+    let dialled = connections_to("role:slave\r\nmaster_host:10.0.0.7\r\nmaster_port:1");
+    assert!(dialled > 3 * 8, "{dialled} connections");
 }
 
 /// Dropped or retired, with the caller there or not.

@@ -153,6 +153,9 @@ impl Destination {
         }
         let admitted = identity.admit(&self.server, found, introduction);
         connection.generation = admitted.map_err(|refusal| match refusal {
+            Refusal::Elsewhere(error) if introduction.shown.is_loading == Some(true) => {
+                NotDialed::Loading(Failure::NotSent(error))
+            }
             Refusal::Elsewhere(error) => NotDialed::Elsewhere(Failure::NotSent(error)),
             Refusal::Here(error) => Failure::NotSent(error).into(),
         })?;

@@ -45,6 +45,10 @@ pub(crate) struct Destination {
     /// Which server belongs there, where each connection begins by asking for it.
     pub(super) identity: Option<Identity>,
     pub(super) one_store: OneStore,
+    /// How long the last connection took to make.
+    usual: Mutex<Option<Duration>>,
+    /// The pauses of all dials while the server reads its data.
+    loading: Mutex<Backoff>,
     /// What to do where it cannot be connected to, as far as it depends on the topology.
     advice: Option<String>,
 }
@@ -57,11 +61,15 @@ const DIALS: u32 = 16;
 const DIALS_AT_ONCE: u32 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
+/// Of the pauses, from the first on, while a server reads its data: that may take minutes.
+const LONGEST_LOADING_PAUSE: Duration = Duration::from_millis(500);
 
 /// Why there is no connection.
 pub(super) enum NotDialed {
     /// The next one may lead to another server.
     Elsewhere(Failure),
+    /// The same, and this one will be ready when it has read its data.
+    Loading(Failure),
     Failed(Failure),
 }
 
@@ -111,6 +119,8 @@ impl Destination {
             shutdown: ShutdownRegistry::default(),
             identity: None,
             one_store: OneStore::Off,
+            usual: Mutex::default(),
+            loading: Mutex::new(Backoff::new(FIRST_PAUSE, LONGEST_LOADING_PAUSE)),
             advice: None,
         }
     }
@@ -193,33 +203,44 @@ impl Destination {
         self.timeouts.command
     }
 
+    /// How long the last connection took to make, if there was one.
+    pub(super) fn usual(&self) -> Option<Duration> {
+        *self.usual.lock()
+    }
+
     /// Makes a connection until `by`, and notes in `step` what it is waiting for.
     pub(super) fn dial(&self, by: Moment, step: &Mutex<DialStep>) -> Result<Connection, Failure> {
         let (mut dials, mut pauses) = (1, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
         let mut refusal = None;
         loop {
-            match self.dial_once(Requirement::Usable, by, step) {
-                Ok(connection) => return Ok(connection),
-                Err(_) if self.is_retired() => return Err(Failure::NotSent(self.retired())),
-                Err(NotDialed::Elsewhere(failure)) => {
-                    dials += 1;
-                    let is_paced = dials > DIALS_AT_ONCE;
-                    let pause = if is_paced { pauses.next() } else { Duration::ZERO };
-                    let next = self.clock.now() + pause;
-                    if dials > DIALS || next >= by {
-                        return Err(failure);
-                    }
-                    if is_paced {
-                        self.clock.wait(&Arc::default(), next);
-                    }
-                    refusal = Some(failure);
+            let began = self.clock.now();
+            let (failure, pause) = match self.dial_once(Requirement::Usable, by, step) {
+                Ok(connection) => {
+                    *self.usual.lock() = Some(self.clock.now().since(began));
+                    self.loading.lock().reset();
+                    return Ok(connection);
                 }
+                Err(_) if self.is_retired() => return Err(Failure::NotSent(self.retired())),
+                Err(NotDialed::Elsewhere(failure)) if dials < DIALS_AT_ONCE => {
+                    (failure, Duration::ZERO)
+                }
+                Err(NotDialed::Elsewhere(failure)) => (failure, pauses.next()),
+                Err(NotDialed::Loading(failure)) => (failure, self.loading.lock().next()),
                 Err(NotDialed::Failed(failure)) => {
                     // What a server has said says more than a time-out does.
                     let is_late = self.clock.now() >= by;
                     return Err(refusal.filter(|_| is_late).unwrap_or(failure));
                 }
+            };
+            dials += 1;
+            let next = self.clock.now() + pause;
+            if dials > DIALS || next >= by {
+                return Err(failure);
             }
+            if !pause.is_zero() {
+                self.clock.wait(&Arc::default(), next);
+            }
+            refusal = Some(failure);
         }
     }
 
@@ -228,7 +249,9 @@ impl Destination {
         let by = by.min(self.clock.now() + self.timeouts.connect);
         self.dial_once(Requirement::Nothing, by, &<_>::default()).map_err(|not_dialed| {
             match not_dialed {
-                NotDialed::Elsewhere(failure) | NotDialed::Failed(failure) => failure,
+                NotDialed::Elsewhere(failure)
+                | NotDialed::Loading(failure)
+                | NotDialed::Failed(failure) => failure,
             }
         })
     }
