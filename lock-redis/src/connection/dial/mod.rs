@@ -155,6 +155,7 @@ impl Deref for Dialer {
 impl Drop for Dialer {
     fn drop(&mut self) {
         self.retire();
+        self.unclaimed.lock().iter().for_each(|dial| dial.abandon());
     }
 }
 

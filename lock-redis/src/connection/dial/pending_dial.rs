@@ -1,13 +1,17 @@
 //! [`PendingDial`]: a dial on a thread of its own, which goes on when its caller waits no longer.
 
 use super::destination::{Destination, DialStep};
-use crate::connection::Connection;
+use crate::connection::{Connection, ConnectionLike};
 use lock_core::backend::{Failure, contain, run_in_background};
 use lock_core::{Clock, Error, Moment, Signal};
 use parking_lot::Mutex;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a connection waits for a caller: one that none fetches takes a place on the server.
+const KEPT: Duration = Duration::from_secs(10);
 
 /// A dial under way, or its outcome.
 pub(super) struct PendingDial {
@@ -16,6 +20,8 @@ pub(super) struct PendingDial {
     outcome: Mutex<Option<DialOutcome>>,
     /// Raised with the outcome.
     ended: Arc<Signal>,
+    /// Raised when that was fetched, or will not be.
+    fetched: Arc<Signal>,
 }
 
 /// How a dial has ended, and when.
@@ -28,8 +34,8 @@ impl PendingDial {
     /// Begins to dial, for as long as until `by`. Fails if the system has no thread left.
     pub(super) fn start(destination: &Arc<Destination>, by: Moment) -> io::Result<Arc<Self>> {
         let (began, destination) = (destination.clock().now(), Arc::clone(destination));
-        let (step, outcome, ended) = <_>::default();
-        let dial = Arc::new(Self { began, step, outcome, ended });
+        let (step, outcome, ended, fetched) = <_>::default();
+        let dial = Arc::new(Self { began, step, outcome, ended, fetched });
         let pending = Arc::clone(&dial);
         run_in_background(move || {
             let result = contain(|| destination.dial(by, &pending.step)).unwrap_or_else(|| {
@@ -37,8 +43,13 @@ impl PendingDial {
                 Err(Failure::NotSent(Error::unavailable(message)))
             });
             let at = destination.clock().now();
+            let is_connected = result.is_ok();
             *pending.outcome.lock() = Some(DialOutcome { at, result });
             pending.ended.raise();
+            if is_connected {
+                destination.clock().wait(&pending.fetched, at + KEPT);
+                pending.close();
+            }
         })?;
         Ok(dial)
     }
@@ -46,10 +57,24 @@ impl PendingDial {
     /// The outcome, which is given once; `None` if there is none until `by`.
     pub(super) fn wait(&self, clock: &Arc<dyn Clock>, by: Moment) -> Option<DialOutcome> {
         let outcome = self.outcome.lock().take();
-        outcome.or_else(|| {
+        let outcome = outcome.or_else(|| {
             clock.wait(&self.ended, by);
             self.outcome.lock().take()
-        })
+        })?;
+        self.fetched.raise();
+        Some(outcome)
+    }
+
+    /// No caller comes any more.
+    pub(super) fn abandon(&self) {
+        self.fetched.raise();
+    }
+
+    /// Closes a connection that was not fetched: whoever comes dials anew.
+    fn close(&self) {
+        if let Some(DialOutcome { result: Ok(connection), .. }) = &mut *self.outcome.lock() {
+            connection.close_with(&Error::unavailable("no caller has fetched it"));
+        }
     }
 
     pub(super) fn has_ended(&self) -> bool {

@@ -75,6 +75,20 @@ fn connection_that_ended_unclaimed_is_made_anew() {
 }
 
 #[test]
+fn connection_that_no_caller_fetches_is_closed() {
+    let (listener, dialer) = far();
+    is_late(&dialer);
+    let mut peer = accept(&listener);
+    peer.write_all(b"+OK\r\n").unwrap();
+    peer.set_read_timeout(Some(LONG)).unwrap();
+    assert_eq!(peer.read(&mut [0; 100]).unwrap(), 0, "it is closed");
+    std::thread::scope(|scope| {
+        scope.spawn(|| accept(&listener).write_all(b"+OK\r\n").unwrap());
+        dialer.dial(after(LONG)).unwrap();
+    });
+}
+
+#[test]
 fn refusal_to_an_unclaimed_dial_is_what_the_next_late_caller_is_told() {
     let (listener, dialer) = far();
     is_late(&dialer);

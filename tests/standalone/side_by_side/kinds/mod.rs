@@ -389,7 +389,14 @@ fn compare_sides(
         let what = what.split([' ', '(']).next().unwrap_or_default();
         *seen.entry(format!("{what} -> {memory}")).or_default() += 1;
     }
-    let named = || sides.each_ref().map(|side| side.named.0.lock().clone());
+    let named = || {
+        sides.each_ref().map(|side| {
+            let mut named = side.named.0.lock().clone();
+            // A second message about the same owner wakes no one else.
+            named.dedup();
+            named
+        })
+    };
     if since.elapsed() > TOO_SLOW {
         *seen.entry("cases that were cut short".to_owned()).or_default() += 1;
         return Ok(());
