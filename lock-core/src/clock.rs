@@ -129,9 +129,14 @@ pub trait Clock: Any + Send + Sync + fmt::Debug {
     /// time, and for what people read.
     ///
     /// Where it leaps ahead of [`now`](Self::now), as when a paused virtual machine goes on, no
-    /// lock is trusted for what may have passed until the store has confirmed it.
+    /// lock is trusted for what may have passed until the store has confirmed it. So it advances
+    /// with `now` by default: it is the machine's, and as far ahead of it as `now` is ahead of
+    /// [`SystemClock`].
     fn unix_time(&self) -> Duration {
-        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+        // In this order: what passes between the reads is no leap.
+        let (unix, machine) = (SystemClock.unix_time(), SystemClock.now());
+        let now = self.now();
+        (unix + now.since(machine)).saturating_sub(machine.since(now))
     }
 
     /// Blocks until `signal` is raised or `until` has come. Returns at once if the signal is up
@@ -169,6 +174,10 @@ impl Clock for SystemClock {
         let time = rustix::time::clock_gettime(CLOCK);
         let nanos = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
         Moment::from_nanos(u64::try_from(nanos).unwrap_or(0))
+    }
+
+    fn unix_time(&self) -> Duration {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {

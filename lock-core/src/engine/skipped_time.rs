@@ -123,7 +123,7 @@ impl SkippedTime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ManualClock;
+    use crate::{ManualClock, Signal, SystemClock, Woken};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -170,5 +170,31 @@ mod tests {
         let ago = |seconds| reading.since(time.reading_at(begin + SECOND * seconds));
         assert_eq!([100, 99, 98, 40].map(ago), [0, 2, 4, 120].map(|seconds| SECOND * seconds));
         assert!(ago(10) >= SECOND * 180, "what is forgotten counts as skipped since");
+    }
+
+    /// A clock of a test, which says nothing of the time of day.
+    #[derive(Debug)]
+    struct Bare(ManualClock);
+
+    impl Clock for Bare {
+        fn now(&self) -> Moment {
+            self.0.now()
+        }
+
+        fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
+            self.0.wait(signal, until)
+        }
+    }
+
+    #[test]
+    fn time_of_day_advances_with_a_clock_that_does_not_tell_it() {
+        let clock = ManualClock::new();
+        let time = SkippedTime::new(Arc::new(Bare(clock.clone())));
+        for _ in 0..10 {
+            SystemClock.wait(&Arc::default(), SystemClock.now() + Duration::from_millis(5));
+            assert_eq!(time.look().1, Look::Even);
+            clock.advance(SECOND * 100);
+            assert_eq!(time.look().1, Look::Even);
+        }
     }
 }
