@@ -16,8 +16,9 @@ const ROUNDS_OF_TRIES: u32 = 3;
 const SHORTEST_TRY_WAIT: Duration = Duration::from_millis(1);
 const PART_OF_LONGEST: u32 = 16;
 
-/// The longest wait for a lock without an order; beside a fair one the first waits end after this
-/// time, and those of each further round after twice that.
+/// Waits beside locks without an order begin with the shortest time and grow twofold with each round,
+/// up to this time, or to what the lock may need if that is more. Beside a fair one the first waits
+/// end after this time, and those of each further round after twice that.
 const LONGEST_TRY_WAIT: Duration = Duration::from_millis(100);
 
 /// What one acquisition knows of the queues of its members.
@@ -57,7 +58,8 @@ impl Patience {
         if self.is_queued {
             return self.of(at).min(grown(LONGEST_TRY_WAIT));
         }
-        grown(SHORTEST_TRY_WAIT).min(LONGEST_TRY_WAIT).mul_f64(0.5 + fastrand::f64() / 2.0)
+        let most = self.of(at).max(LONGEST_TRY_WAIT);
+        grown(SHORTEST_TRY_WAIT).mul_f64(0.5 + fastrand::f64() / 2.0).min(most)
     }
 
     /// Whether all locks are taken in one order, the first with no other held, because tries have
@@ -161,7 +163,6 @@ mod tests {
     #[test]
     fn locks_without_an_order_are_waited_for_briefly() {
         let mut patience = Patience::new(2, false);
-        patience.waited(0, 60 * SECOND);
         (0..ROUNDS_OF_TRIES).for_each(|_| patience.round_failed());
         for rounds in 0..1_000 {
             let longest = Duration::from_millis(1 << rounds.min(7)).min(LONGEST_TRY_WAIT);
@@ -170,5 +171,7 @@ mod tests {
             assert!(!patience.waits_for_all(), "the one that was busy is waited for first");
             patience.round_failed();
         }
+        patience.waited(0, 60 * SECOND);
+        assert!(patience.beside_others(0) >= 60 * SECOND, "its queue needs that");
     }
 }

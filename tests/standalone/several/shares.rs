@@ -190,9 +190,8 @@ fn majority_of_fair_locks_is_taken_between_other_clients() {
 fn no_client_starves_in_any_contest_for_several_locks() {
     let mut contests = Vec::new();
     for kinds in [Kinds::Fair, Kinds::Plain, Kinds::Mixed] {
-        for (members, singles) in [2, 3, 4].into_iter().flat_map(|it| [2, 6, 12].map(|n| (it, n))) {
-            for (hold, far) in [1, 20, 100].into_iter().flat_map(|hold| [0, 10].map(|n| (hold, n)))
-            {
+        for (members, singles) in [(2, 6), (3, 2)] {
+            for (hold, far) in [(1, 0), (20, 0), (20, 10)] {
                 let contest = Contest::of(kinds, members, singles, hold).far(far);
                 contests.push(contest);
                 if members == 3 {
