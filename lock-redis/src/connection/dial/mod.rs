@@ -111,7 +111,7 @@ impl Dialer {
 
     /// Leaves the dial to the next caller. The failure of this one, whose deadline has come.
     fn leave(&self, dial: Arc<PendingDial>, refusal: Option<Failure>) -> Failure {
-        let late = || Failure::NotSent(self.late_in(dial.step()));
+        let late = || Failure::NotSent(self.late_in(dial.state()));
         let failure = refusal.unwrap_or_else(late);
         self.unclaimed.lock().push(dial);
         failure

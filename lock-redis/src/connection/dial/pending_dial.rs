@@ -1,6 +1,6 @@
 //! [`PendingDial`]: a dial on a thread of its own, which goes on when its caller waits no longer.
 
-use super::destination::{Destination, DialStep};
+use super::destination::{Destination, DialState};
 use crate::connection::{Connection, ConnectionLike};
 use lock_core::backend::{Failure, contain, run_in_background};
 use lock_core::{Clock, Error, Moment, Signal};
@@ -16,7 +16,7 @@ const KEPT: Duration = Duration::from_secs(10);
 /// A dial under way, or its outcome.
 pub(super) struct PendingDial {
     began: Moment,
-    step: Mutex<DialStep>,
+    state: DialState,
     outcome: Mutex<Option<DialOutcome>>,
     /// Raised with the outcome.
     ended: Arc<Signal>,
@@ -34,11 +34,11 @@ impl PendingDial {
     /// Begins to dial, for as long as until `by`. Fails if the system has no thread left.
     pub(super) fn start(destination: &Arc<Destination>, by: Moment) -> io::Result<Arc<Self>> {
         let (began, destination) = (destination.clock().now(), Arc::clone(destination));
-        let (step, outcome, ended, fetched) = <_>::default();
-        let dial = Arc::new(Self { began, step, outcome, ended, fetched });
+        let (state, outcome, ended, fetched) = <_>::default();
+        let dial = Arc::new(Self { began, state, outcome, ended, fetched });
         let pending = Arc::clone(&dial);
         run_in_background(move || {
-            let result = contain(|| destination.dial(by, &pending.step)).unwrap_or_else(|| {
+            let result = contain(|| destination.dial(by, &pending.state)).unwrap_or_else(|| {
                 let message = format!("connecting to {} panicked", destination.server());
                 Err(Failure::NotSent(Error::unavailable(message)))
             });
@@ -86,13 +86,13 @@ impl PendingDial {
     }
 
     /// How far it has come.
-    pub(super) fn step(&self) -> DialStep {
-        *self.step.lock()
+    pub(super) fn state(&self) -> &DialState {
+        &self.state
     }
 }
 
 impl fmt::Debug for PendingDial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingDial").field("step", &self.step()).finish_non_exhaustive()
+        f.debug_struct("PendingDial").field("state", &self.state).finish_non_exhaustive()
     }
 }

@@ -97,6 +97,14 @@ pub(super) enum DialStep {
     Login,
 }
 
+/// How far a dial has come.
+#[derive(Debug, Default)]
+pub(super) struct DialState {
+    step: Mutex<DialStep>,
+    /// Why the last connection was of no use, if this is not the first.
+    refusal: Mutex<Option<Error>>,
+}
+
 impl Destination {
     pub(crate) fn new(
         server: Server,
@@ -208,13 +216,13 @@ impl Destination {
         *self.usual.lock()
     }
 
-    /// Makes a connection until `by`, and notes in `step` what it is waiting for.
-    pub(super) fn dial(&self, by: Moment, step: &Mutex<DialStep>) -> Result<Connection, Failure> {
+    /// Makes a connection until `by`, and notes in `state` how far it has come.
+    pub(super) fn dial(&self, by: Moment, state: &DialState) -> Result<Connection, Failure> {
         let (mut dials, mut pauses) = (1, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
         let mut refusal = None;
         loop {
             let began = self.clock.now();
-            let (failure, pause) = match self.dial_once(Requirement::Usable, by, step) {
+            let (failure, pause) = match self.dial_once(Requirement::Usable, by, state) {
                 Ok(connection) => {
                     *self.usual.lock() = Some(self.clock.now().since(began));
                     self.loading.lock().reset();
@@ -237,6 +245,7 @@ impl Destination {
             if dials > DIALS || next >= by {
                 return Err(failure);
             }
+            *state.refusal.lock() = Some(failure.error().clone());
             if !pause.is_zero() {
                 self.clock.wait(&Arc::default(), next);
             }
@@ -260,29 +269,29 @@ impl Destination {
         &self,
         requirement: Requirement,
         by: Moment,
-        step: &Mutex<DialStep>,
+        state: &DialState,
     ) -> Result<Connection, NotDialed> {
         let time = DialTime::until(&*self.clock, by).unless(self.shutdown.flag());
-        *step.lock() = DialStep::Credentials;
+        *state.step.lock() = DialStep::Credentials;
         // First: the time it takes must not count as silence on the connection.
         let credentials = self.login.secrets.resolve(&self.provider_calls, &self.server, &time);
         let credentials = credentials.map_err(not_connected)?;
         self.server.set_user(credentials.user.as_deref());
-        let transport = self.connect(&time, step).map_err(not_connected)?;
+        let transport = self.connect(&time, state).map_err(not_connected)?;
         let transport = Arc::new(transport.counted(self.server.notices.connected()));
         if !self.shutdown.register(&transport) {
             return Err(Failure::NotSent(self.retired()).into());
         }
         let (server, clock) = (Arc::clone(&self.server), Arc::clone(&self.clock));
         let mut connection = Connection::new(Arc::clone(&transport), server, clock);
-        *step.lock() = DialStep::Tls;
+        *state.step.lock() = DialStep::Tls;
         connection.handshake_tls(by).map_err(|error| {
             if let Route::Tcp(_, Some(tls)) = &self.route {
                 tls.failed(&error);
             }
             not_connected(tls::unfinished(&self.server, error))
         })?;
-        *step.lock() = DialStep::Login;
+        *state.step.lock() = DialStep::Login;
         self.handshake(&mut connection, &credentials, requirement, by)?;
         transport
             .limit_unacknowledged(self.timeouts.command)
@@ -299,18 +308,18 @@ impl Destination {
         }
     }
 
-    fn connect(&self, time: &DialTime<'_>, step: &Mutex<DialStep>) -> Result<Transport, Error> {
+    fn connect(&self, time: &DialTime<'_>, state: &DialState) -> Result<Transport, Error> {
         let (resolver, tls) = match &self.route {
             Route::Tcp(resolver, tls) => (resolver, tls),
             Route::Unix(route) => {
-                *step.lock() = DialStep::Connecting;
+                *state.step.lock() = DialStep::Connecting;
                 let stream = route.connect(time)?;
                 return Transport::new(stream, None).map_err(|error| self.cannot_connect(error));
             }
         };
-        *step.lock() = DialStep::LookUp;
+        *state.step.lock() = DialStep::LookUp;
         let addresses = resolver.resolve(time).map_err(|error| self.not_found(error))?;
-        *step.lock() = DialStep::Connecting;
+        *state.step.lock() = DialStep::Connecting;
         let connect = || {
             let session = tls.as_ref().map(|tls| tls.session(&self.server, time)).transpose()?;
             let stream = connect_to_any(&addresses, time)?;
@@ -355,7 +364,12 @@ impl Destination {
     }
 
     /// The error of a caller whose deadline has come while a dial was waiting for this.
-    pub(super) fn late_in(&self, step: DialStep) -> Error {
+    pub(super) fn late_in(&self, state: &DialState) -> Error {
+        // What a server has said says more than a time-out does.
+        if let Some(refusal) = &*state.refusal.lock() {
+            return refusal.clone();
+        }
+        let step = *state.step.lock();
         let late = || io::Error::from(ErrorKind::TimedOut);
         match step {
             DialStep::Credentials => self.login.secrets.late(&self.server),
