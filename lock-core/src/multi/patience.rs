@@ -17,8 +17,8 @@ const SHORTEST_TRY_WAIT: Duration = Duration::from_millis(1);
 const PART_OF_LONGEST: u32 = 16;
 
 /// Waits beside locks without an order begin with the shortest time and grow twofold with each
-/// round, up to this time, or to what the lock may need if that is more. Beside a fair one the first
-/// waits end after this time, and those of each further round after twice that.
+/// round, up to this time, or to what the lock may need if that is more. Beside a fair one the
+/// first waits end after this time, and those of each further round after twice that.
 const LONGEST_TRY_WAIT: Duration = Duration::from_millis(100);
 
 /// What one acquisition knows of the queues of its members.
