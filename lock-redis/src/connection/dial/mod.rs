@@ -111,8 +111,7 @@ impl Dialer {
 
     /// Leaves the dial to the next caller. The failure of this one, whose deadline has come.
     fn leave(&self, dial: Arc<PendingDial>, refusal: Option<Failure>) -> Failure {
-        let late = || Failure::NotSent(self.late_in(dial.state()));
-        let failure = refusal.unwrap_or_else(late);
+        let failure = refusal.unwrap_or_else(|| self.late(dial.state()));
         self.unclaimed.lock().push(dial);
         failure
     }

@@ -70,7 +70,7 @@ impl PendingDial {
         self.fetched.raise();
     }
 
-    /// Closes a connection that was not fetched: whoever comes dials anew.
+    /// Closes a connection that was not fetched: the next caller dials anew.
     fn close(&self) {
         if let Some(DialOutcome { result: Ok(connection), .. }) = &mut *self.outcome.lock() {
             connection.close_with(&Error::unavailable("no caller has fetched it"));

@@ -101,8 +101,15 @@ pub(super) enum DialStep {
 #[derive(Debug, Default)]
 pub(super) struct DialState {
     step: Mutex<DialStep>,
-    /// Why the last connection was of no use, if this is not the first.
-    refusal: Mutex<Option<Error>>,
+    /// Why the last connection was of no use, if this is not the first. A server's word says more
+    /// than a time-out does.
+    refusal: Mutex<Option<Failure>>,
+}
+
+impl DialState {
+    fn refusal(&self) -> Option<Failure> {
+        self.refusal.lock().clone()
+    }
 }
 
 impl Destination {
@@ -219,7 +226,6 @@ impl Destination {
     /// Makes a connection until `by`, and notes in `state` how far it has come.
     pub(super) fn dial(&self, by: Moment, state: &DialState) -> Result<Connection, Failure> {
         let (mut dials, mut pauses) = (1, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
-        let mut refusal = None;
         loop {
             let began = self.clock.now();
             let (failure, pause) = match self.dial_once(Requirement::Usable, by, state) {
@@ -235,9 +241,8 @@ impl Destination {
                 Err(NotDialed::Elsewhere(failure)) => (failure, pauses.next()),
                 Err(NotDialed::Loading(failure)) => (failure, self.loading.lock().next()),
                 Err(NotDialed::Failed(failure)) => {
-                    // What a server has said says more than a time-out does.
                     let is_late = self.clock.now() >= by;
-                    return Err(refusal.filter(|_| is_late).unwrap_or(failure));
+                    return Err(state.refusal().filter(|_| is_late).unwrap_or(failure));
                 }
             };
             dials += 1;
@@ -245,11 +250,10 @@ impl Destination {
             if dials > DIALS || next >= by {
                 return Err(failure);
             }
-            *state.refusal.lock() = Some(failure.error().clone());
+            *state.refusal.lock() = Some(failure);
             if !pause.is_zero() {
                 self.clock.wait(&Arc::default(), next);
             }
-            refusal = Some(failure);
         }
     }
 
@@ -363,13 +367,13 @@ impl Destination {
         Error::unavailable(message).with_source(error)
     }
 
-    /// The error of a caller whose deadline has come while a dial was waiting for this.
-    pub(super) fn late_in(&self, state: &DialState) -> Error {
-        // What a server has said says more than a time-out does.
-        if let Some(refusal) = &*state.refusal.lock() {
-            return refusal.clone();
-        }
-        let step = *state.step.lock();
+    /// The failure of a caller whose deadline has come while a dial had come so far.
+    pub(super) fn late(&self, state: &DialState) -> Failure {
+        let late = || Failure::NotSent(self.late_in(*state.step.lock()));
+        state.refusal().unwrap_or_else(late)
+    }
+
+    fn late_in(&self, step: DialStep) -> Error {
         let late = || io::Error::from(ErrorKind::TimedOut);
         match step {
             DialStep::Credentials => self.login.secrets.late(&self.server),
