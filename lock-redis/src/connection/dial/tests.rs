@@ -125,18 +125,24 @@ fn old_refusal_to_an_unclaimed_dial_is_forgotten() {
 #[test]
 fn dial_without_an_end_is_not_all_that_callers_wait_for() {
     let (listener, dialer) = far();
-    next_is_tried_behind_a_silent_one(&listener, &dialer);
+    let mut silent = vec![next_is_tried_behind_a_silent_one(&listener, &dialer)];
     // It is known how long they take.
     let began = SystemClock.now();
-    (0..2).for_each(|_| next_is_tried_behind_a_silent_one(&listener, &dialer));
+    silent.extend((0..2).map(|_| next_is_tried_behind_a_silent_one(&listener, &dialer)));
     println!("two after {:?}", SystemClock.now().since(began));
 }
 
-fn next_is_tried_behind_a_silent_one(listener: &TcpListener, dialer: &Dialer) {
+/// Returns the silent one, which is not to break before the end.
+fn next_is_tried_behind_a_silent_one(listener: &TcpListener, dialer: &Dialer) -> TcpStream {
     is_late(dialer);
-    let _silent = accept(listener);
+    let silent = accept(listener);
     std::thread::scope(|scope| {
-        scope.spawn(|| accept(listener).write_all(b"+OK\r\n").unwrap());
+        // Stays open: the caller that takes it may be a later one.
+        let _served = scope.spawn(|| {
+            let mut peer = accept(listener);
+            peer.write_all(b"+OK\r\n").unwrap();
+            peer
+        });
         let until = after(LONG);
         while dialer.dial(after(SHORT)).is_err() {
             if SystemClock.now() >= until {
@@ -147,6 +153,7 @@ fn next_is_tried_behind_a_silent_one(listener: &TcpListener, dialer: &Dialer) {
         }
     });
     no_other_connection(listener);
+    silent
 }
 
 /// How many connections three dials of a second each make to a server that says this of itself.
