@@ -305,13 +305,17 @@ impl Monitor {
     }
 
     /// The words of the next script that a client sends, or of an ECHO. What scripts call is passed
-    /// over.
+    /// over, and the probes with which a connection begins.
     fn next(&mut self) -> Vec<String> {
         while let Some(Reply::Text(line)) = self.0.next_within(Duration::from_secs(10)) {
             let line = String::from_utf8(line).expect("MONITOR escapes what is not text");
             let (head, words) = line.split_once("] ").expect("a line has a head");
             let words: Vec<_> = words.trim_matches('"').split("\" \"").map(str::to_owned).collect();
-            if ["ECHO", "EVALSHA", "EVAL"].contains(&words[0].as_str()) && !head.ends_with("lua") {
+            let is_probe = words.get(3).is_some_and(|key| key.ends_with("}:probe"));
+            if ["ECHO", "EVALSHA", "EVAL"].contains(&words[0].as_str())
+                && !head.ends_with("lua")
+                && !is_probe
+            {
                 return words;
             }
         }
