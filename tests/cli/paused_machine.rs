@@ -71,8 +71,9 @@ fn clock_that_is_set_ahead_costs_no_lock() {
 #[test]
 fn clock_that_is_set_ahead_stops_no_command() {
     let (server, machine) = (RedisServer::start(), TimeOfDay::of_client());
-    // It is set ahead while the answer to the attempt is under way, too.
-    let late = Fault::DelayReply(ms(1_000));
+    // It is set ahead while the answer to the attempt is under way, too. The first attempt takes two
+    // replies, as the server does not know the script.
+    let late = Fault::DelayReply(ms(600));
     let proxy = Proxy::new(
         server.port(),
         Arc::new(Sometimes::new(Some(Kind::Acquire), Turn::Every(1), late)),
