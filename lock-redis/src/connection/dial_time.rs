@@ -33,6 +33,7 @@ impl<'a> DialTime<'a> {
     }
 
     /// The first of so many equal parts of what is left.
+    #[cfg(feature = "tls")]
     pub(crate) fn part(self, parts: u32) -> Self {
         Self { by: self.now() + self.left() / parts, ..self }
     }
