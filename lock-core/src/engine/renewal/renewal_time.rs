@@ -45,9 +45,10 @@ impl RenewalTime {
     /// On a far server a third of a short lease is less than a round trip: each request would be
     /// given up, with its connection, and the next could only be given up again.
     pub(super) fn time_for(&self, batch: &[RenewalJob], command_timeout: Duration) -> Duration {
+        let recent = *self.0.lock();
         let one = |job: &RenewalJob| {
             let most = command_timeout + job.acquisition.replication.patience();
-            third(job).max(*self.0.lock() * 2).min(most)
+            third(job).max(recent * 2).min(most)
         };
         batch.iter().map(one).min().unwrap_or(command_timeout)
     }

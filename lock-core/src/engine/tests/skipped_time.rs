@@ -216,17 +216,25 @@ fn longer_lease_from_before_the_leap_is_shortened_by_it() {
 /// The clock leaps while the answer to an attempt is under way.
 fn lock_over_a_leap(during: impl Fn(&Recorded)) -> (Recorded, Client, Result<(), Error>) {
     let (store, clock) = Recorded::new();
+    let client = store.client();
+    let fixed = LockOptions::new().lease(SECOND * 3_600);
+    let held = client.mutex("held").unwrap().lock_with(&fixed).unwrap();
     let gate = store.gate.lock();
     store.fail_next("acquire", Fault::AnswerHangs);
-    let client = store.client();
     let outcome = thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let guard = client.mutex("x").unwrap().lock()?;
             assert!(guard.is_valid());
             guard.unlock()
         });
-        eventually("it has asked", || store.count("acquire") == 1);
+        let x = LockName::new("x").unwrap();
+        let is_granted = || store.store.inspect(&x, Moment::NEVER).unwrap().holder.is_some();
+        eventually("it is granted", is_granted);
+        clock.advance(Duration::from_millis(1));
         step(&clock, LEAP);
+        // The background asks for what is held at this look, and has seen all of it then.
+        assert!(held.is_valid());
+        eventually("the background asks", || store.count("inspect") == 1);
         during(&store);
         drop(gate);
         waiter.join().unwrap()
@@ -239,7 +247,7 @@ fn lock_over_a_leap(during: impl Fn(&Recorded)) -> (Recorded, Client, Result<(),
 fn grant_in_doubt_is_confirmed_by_the_store() {
     let (store, _, outcome) = lock_over_a_leap(|_| {});
     outcome.unwrap();
-    assert_eq!(store.count("inspect"), 1);
+    assert_eq!(store.count("inspect"), 2, "the background's, and the grant's own");
 }
 
 #[test]
@@ -272,8 +280,9 @@ fn nested_hold_on_a_doubtful_lock_asks_the_store() {
     assert!(guard.is_valid() && nested.is_valid());
     drop(gate);
     nested.unlock().unwrap();
-    step(&clock, LEAP);
+    // First: a background that looks in between would confirm it.
     store.store.lose(&LockName::new("x").unwrap());
+    step(&clock, LEAP);
     assert!(lock.lock().unwrap_err().is_lost());
 }
 
@@ -330,10 +339,11 @@ fn doubtful_leader_is_none_until_it_is_confirmed() {
         eventually("it waits", || !clock.sleepers().is_empty());
         drop(gate);
         eventually("it leads again", || election.is_leader());
-        while !waiter.is_finished() {
+        // With a pause at each step, in which it can be renewed.
+        eventually("the wait ends", || {
             clock.advance(SECOND / 100);
-            thread::yield_now();
-        }
+            waiter.is_finished()
+        });
         assert!(waiter.join().unwrap().unwrap());
     });
     assert_eq!(election.term(), term);
