@@ -135,7 +135,7 @@ impl Shares {
             // It would keep all others out until the limit rises.
             return (busy(first), is_queued && self.leave_queue(owner));
         }
-        let others = self.before(attempt, now).filter(|_| missing > 0);
+        let others = if missing > 0 { self.before(attempt, now) } else { None };
         if missing > free || others.is_some() {
             if is_queued && attempt.waits {
                 self.enqueue(attempt, now);

@@ -3,6 +3,8 @@
 pcall(function()
   if leave(waiter) > 0 then
     tell_next(ARGV[4])
+    -- It is told once, also if permits are freed.
+    tell_next = function() end
   end
 end)
 

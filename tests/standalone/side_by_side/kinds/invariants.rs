@@ -32,6 +32,10 @@ pub(super) struct Invariants {
     holders: Vec<String>,
     /// Those before that request.
     holders_before: Vec<String>,
+    /// Whether they have changed since the last grant: a release may have granted it.
+    have_changed: bool,
+    /// The same before the last request.
+    had_changed: bool,
     counter: Option<u64>,
     last_grant: Option<Granted>,
     /// How many permits there are, as far as they are counted.
@@ -73,6 +77,8 @@ impl Invariants {
         self.check_counter(&counter.text())?;
         let holders = fields.iter().map(|(name, _)| (*name).to_owned()).collect();
         self.holders_before = std::mem::replace(&mut self.holders, holders);
+        self.had_changed = self.have_changed;
+        self.have_changed |= self.holders != self.holders_before;
         self.check_permits(&free.text(), taken.int(), sets_permits)
     }
 
@@ -88,11 +94,13 @@ impl Invariants {
         };
         let held_it = holds(granted.owner.to_string());
         let Some(last) = self.last_grant.replace(granted) else { return Ok(()) };
-        let is_sound = match last.owner == granted.owner && held_it {
-            // A release that granted it in between has made a larger one.
-            true => last.token <= granted.token,
-            false => last.token < granted.token,
+        let is_sound = match (last.owner == granted.owner && held_it, self.had_changed) {
+            (true, false) => last.token == granted.token,
+            // Perhaps a release has granted it in between, with a larger one.
+            (true, true) => last.token <= granted.token,
+            (false, _) => last.token < granted.token,
         };
+        self.have_changed = false;
         if is_sound { Ok(()) } else { Err(format!("tokens: {last:?}, then {granted:?}")) }
     }
 

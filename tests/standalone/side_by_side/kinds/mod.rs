@@ -399,9 +399,7 @@ fn compare_sides(
         named()[1].len() >= named()[0].len() || since.elapsed() > soon
     });
     let [memory, other] = named();
-    // One message more wakes an owner that asks in vain; one less leaves it asleep.
-    let mut others = other.iter();
-    if !memory.iter().all(|owner| others.any(|it| it == owner)) {
+    if memory != other {
         return Err(format!("next: {memory:?}\nother: {other:?}"));
     }
     *seen.entry("named as the next one".to_owned()).or_default() += memory.len() as u64;
