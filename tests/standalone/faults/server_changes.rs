@@ -138,11 +138,18 @@ fn loading_while_holding() -> Row {
     // For longer than from one renewal to the next, and far shorter than the lease.
     let server = slow_to_load("10000");
     let (client, _failures) = listening(&server, lease() * 3);
+    let other = client.clone();
     // Its renewal dials with pauses until the server has read its data, or fails and is repeated.
     Scene { server, client }.kept(|scene| {
         renewed_once(scene);
         scene.tell(&["SAVE"]);
-        scene.server.restart();
+        thread::scope(|scope| {
+            scope.spawn(|| scene.server.restart());
+            let is_it = |error: &Error| error.to_string().contains("still reading its data");
+            eventually("it is loading", LONG, || {
+                other.ping(Duration::from_millis(500)).is_err_and(|error| is_it(&error))
+            });
+        });
     })
 }
 
