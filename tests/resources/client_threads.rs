@@ -1,7 +1,7 @@
 //! The threads and connections of a client end with it.
 
 use distlock::DistLock;
-use distlock_tests::hanging_file::HangingFile;
+use distlock_tests::hanging_file::{HangingFile, password_file};
 use distlock_tests::own_process::{alone, own_threads};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
@@ -50,10 +50,7 @@ fn client_with_a_hanging_password_file_leaves_the_hanging_thread_alone() {
         || {
             let server = RedisServer::start();
             let mut probe = server.probe();
-            probe.command(&["CONFIG", "SET", "requirepass", "s3cret"]);
-            let folder = tempfile::tempdir().unwrap();
-            let file = folder.path().join("password");
-            std::fs::write(&file, "s3cret\n").unwrap();
+            let (_folder, file) = password_file(&mut probe);
             let limits = "watchdog=1500ms&command_timeout=300ms&connect_timeout=1h";
             let url = format!("{}?password_file={}&{limits}", server.url_as(""), file.display());
             let client = distlock::connect(&url).unwrap();

@@ -1,8 +1,19 @@
 //! [`HangingFile`]: a file whose reads do not end, as on a file system whose server is gone.
 
+use super::probe::Probe;
 use rustix::fs::{CWD, FileType, Mode, OFlags, link, mknodat, open, unlink};
 use std::fs;
 use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// Gives the server of this probe a password, which stands in a file in that folder.
+pub fn password_file(probe: &mut Probe) -> (TempDir, PathBuf) {
+    probe.command(&["CONFIG", "SET", "requirepass", "s3cret"]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    fs::write(&file, "s3cret\n").unwrap();
+    (folder, file)
+}
 
 /// A FIFO that no process writes to. Reads of it end when it is dropped.
 pub struct HangingFile {

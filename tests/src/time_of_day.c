@@ -1,22 +1,7 @@
-/* Loaded into a test's redis-server by LD_PRELOAD. Its time of day is the machine's, moved by as many milliseconds as
- * stand in the file that TIME_OF_DAY names, which is read at every look. Redis looks by gettimeofday alone, and for how
- * much time has passed on another clock, which goes on as it is. */
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
 
-static long long moved_by(void) {
-    char text[32] = {0};
-    const char *name = getenv("TIME_OF_DAY");
-    int file = name ? open(name, O_RDONLY | O_CLOEXEC) : -1;
-    if (file < 0) return 0;
-    ssize_t length = read(file, text, sizeof text - 1);
-    close(file);
-    return length > 0 ? atoll(text) : 0;
-}
+/* Loaded into a test's redis-server by LD_PRELOAD: its time of day is the machine's, moved. Redis looks by gettimeofday
+ * alone, and for how much time has passed on another clock, which goes on as it is. */
+#include <sys/time.h>
 
 int gettimeofday(struct timeval *restrict now, void *restrict zone) {
     struct timespec time;

@@ -19,12 +19,12 @@ pub struct TimeOfDay(TempDir);
 impl TimeOfDay {
     /// The right time, of a server.
     pub fn new() -> Self {
-        Self::by(include_str!("time_of_day.c"))
+        Self::by(concat!(include_str!("moved_by.c"), include_str!("time_of_day.c")))
     }
 
     /// The same of a client's machine, to whole seconds. Its other clocks go on.
     pub fn of_client() -> Self {
-        Self::by(include_str!("machine_clock.c"))
+        Self::by(concat!(include_str!("moved_by.c"), include_str!("machine_clock.c")))
     }
 
     fn by(source: &str) -> Self {

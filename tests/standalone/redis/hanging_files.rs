@@ -3,7 +3,7 @@
 use distlock::{Client, DistLock, Error};
 use distlock_tests::authority::Authority;
 use distlock_tests::guards::await_renewals;
-use distlock_tests::hanging_file::HangingFile;
+use distlock_tests::hanging_file::{HangingFile, password_file};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{eventually, within};
 use std::path::Path;
@@ -30,10 +30,7 @@ fn cycle(client: &Client) -> Result<(), Error> {
 fn hanging_password_file_costs_no_held_lock_and_no_deadline() {
     let server = RedisServer::start();
     let mut probe = server.probe();
-    probe.command(&["CONFIG", "SET", "requirepass", "s3cret"]);
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("password");
-    std::fs::write(&file, "s3cret\n").unwrap();
+    let (_folder, file) = password_file(&mut probe);
     let limits = "watchdog=3s&connect_timeout=300ms&command_timeout=300ms";
     let url = format!("{}?password_file={}&{limits}", server.url_as(""), file.display());
     let client = distlock::connect(&url).unwrap();
