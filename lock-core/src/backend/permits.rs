@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::lease::LeaseTime;
 use crate::permit::{MAX_PERMITS, PermitId};
 
-/// A change of a semaphore, whoever has its permits.
+/// A change of a semaphore that any client may make, also one that holds no permit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PermitChange {

@@ -1,4 +1,4 @@
--- One permit, whoever has it.
+-- One permit, of any owner.
 local function ids(id)
   return {id}
 end

@@ -1,4 +1,4 @@
--- release_permit: frees one permit, whoever has it, and wakes those who wait.
+-- release_permit: frees one permit of any owner, and wakes those who wait.
 --
 -- KEYS[1] the semaphore
 -- KEYS[2] the permits that are taken
