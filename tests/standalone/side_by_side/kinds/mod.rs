@@ -258,7 +258,7 @@ impl Side {
                     false => ReleaseOptions::WITHOUT_TOMBSTONE,
                 };
                 // Kept for an owner that asks for nothing else.
-                let kept = OwnerId::new(self.client, self.case * 1_000_000 + owner);
+                let kept = OwnerId::new(self.client, (self.case + 1) * 1_000_000 + owner);
                 let kept = keeps.then(|| KeptLock::new(kept, self.lease(0)));
                 let acquisition = self.acquisition(owner, kind, 3);
                 match self.backend.release(&acquisition, options.kept(kept), by)? {
