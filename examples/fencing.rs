@@ -6,7 +6,10 @@
 //! cargo run --example fencing -- redis://127.0.0.1:6379    # on a server
 //! ```
 
-#![allow(clippy::disallowed_methods, reason = "the sleep stands for a pause of the machine")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the sleep stands for a pause of the machine"
+)]
 
 use distlock::{DistLock, FencingToken, LockOptions};
 use std::error::Error;
@@ -16,7 +19,9 @@ use std::thread;
 use std::time::Duration;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".to_owned());
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "memory://".to_owned());
     // Two clients, as two programs would have.
     let first = distlock::connect(&url)?.mutex("example:fencing")?;
     let second = distlock::connect(&url)?.mutex("example:fencing")?;
@@ -32,7 +37,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Meanwhile the second client writes. It need not know of the first.
     let late = second.lock()?;
     let late_token = late.fencing_token().ok_or("this store has no tokens")?;
-    assert!(late_token > early_token, "every grant's token is larger than all before");
+    assert!(
+        late_token > early_token,
+        "every grant's token is larger than all before"
+    );
     report.write(late_token, "by the second")?;
     println!("the second wrote under token {late_token}");
     late.unlock()?;
@@ -40,9 +48,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The first client resumes. A check of the guard would stop it here ...
     assert!(!early.is_valid());
     // ... but it may be paused again between the check and the write. The file refuses the write.
-    let refused = report.write(early_token, "by the first").expect_err("a small token");
+    let refused = report
+        .write(early_token, "by the first")
+        .expect_err("a small token");
     println!("the first woke and was refused: {refused}");
-    assert!(early.unlock().is_err_and(|error| error.is_lost()), "it is told at the latest here");
+    assert!(
+        early.unlock().is_err_and(|error| error.is_lost()),
+        "it is told at the latest here"
+    );
 
     assert_eq!(report.read()?, (late_token, "by the second".to_owned()));
     println!("the report is still the second's");
@@ -80,6 +93,8 @@ fn parse(file: &mut File) -> Result<Option<(FencingToken, String)>, Box<dyn Erro
     let mut content = String::new();
     file.rewind()?;
     file.read_to_string(&mut content)?;
-    let Some((token, text)) = content.split_once('\n') else { return Ok(None) };
+    let Some((token, text)) = content.split_once('\n') else {
+        return Ok(None);
+    };
     Ok(Some((FencingToken::new(token.parse()?), text.to_owned())))
 }

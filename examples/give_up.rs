@@ -20,7 +20,9 @@ const STEP: Duration = Duration::from_millis(200);
 const STEPS: usize = 20;
 
 fn main() -> Result<(), Error> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".to_owned());
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "memory://".to_owned());
     let lock = distlock::connect(&url)?.mutex("example:give_up")?;
     let stranger = distlock::connect(&url)?.mutex("example:give_up")?;
 
@@ -38,7 +40,10 @@ fn main() -> Result<(), Error> {
         guard.ensure(Duration::from_millis(10))?; // the next holder must find all of it undone
         println!("  undid step {step}");
     }
-    assert!(guard.is_valid() && stranger.try_lock()?.is_none(), "it was ours until the end");
+    assert!(
+        guard.is_valid() && stranger.try_lock()?.is_none(),
+        "it was ours until the end"
+    );
 
     guard.unlock()?;
     assert!(stranger.try_lock()?.is_some());

@@ -6,16 +6,24 @@
 //! cargo run --example interrupt -- redis://127.0.0.1:6379    # on a server
 //! ```
 
-#![allow(clippy::disallowed_methods, reason = "the sleep stands for work, and the user measures")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the sleep stands for work, and the user measures"
+)]
 
 use distlock::{DistLock, Error, Interrupt};
 use std::thread;
 use std::time::{Duration, Instant};
 
 fn main() -> Result<(), Error> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".to_owned());
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "memory://".to_owned());
     let client = distlock::connect(&url)?;
-    let (orders, stock) = (client.mutex("example:orders")?, client.mutex("example:stock")?);
+    let (orders, stock) = (
+        client.mutex("example:orders")?,
+        client.mutex("example:stock")?,
+    );
 
     // Ctrl-C, SIGTERM and SIGHUP fire it; press Ctrl-C while this runs, it ends as well.
     // `Interrupt::new()` is one that nothing fires but the program itself.
@@ -37,7 +45,10 @@ fn main() -> Result<(), Error> {
         let (result, woke) = waiter.join().expect("a waiter does not panic");
         let error = result.expect_err("the lock was ours all the time");
         assert!(error.is_interrupted());
-        println!("{error}, after {:.1?}", woke.saturating_duration_since(fired));
+        println!(
+            "{error}, after {:.1?}",
+            woke.saturating_duration_since(fired)
+        );
     }
 
     // It stays fired, so a wait that begins later ends at once, too; what is held is not touched.

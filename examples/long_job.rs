@@ -6,7 +6,10 @@
 //! cargo run --example long_job -- redis://127.0.0.1:6379    # on a server
 //! ```
 
-#![allow(clippy::disallowed_methods, reason = "the sleep stands for work, and the user measures")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the sleep stands for work, and the user measures"
+)]
 
 use distlock::{DistLock, Error, Event, LockOptions};
 use std::sync::Arc;
@@ -21,8 +24,13 @@ const STEPS: u32 = 8;
 const STEP: Duration = Duration::from_millis(300);
 
 fn main() -> Result<(), Error> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".to_owned());
-    let client = distlock::builder().url(&url)?.events(Arc::new(tell)).connect()?;
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "memory://".to_owned());
+    let client = distlock::builder()
+        .url(&url)?
+        .events(Arc::new(tell))
+        .connect()?;
     let lock = client.mutex("example:long_job")?;
     // Another client, as another program would have.
     let stranger = distlock::connect(&url)?.mutex("example:long_job")?;
@@ -33,8 +41,14 @@ fn main() -> Result<(), Error> {
         thread::sleep(STEP);
         // A check between two steps costs nothing, and stops the job if the lock is lost.
         guard.ensure(Duration::from_millis(50))?;
-        println!("step {step} done; {:.0?} left if it were not renewed again", guard.remaining());
-        assert!(stranger.try_lock()?.is_none(), "no other client gets it meanwhile");
+        println!(
+            "step {step} done; {:.0?} left if it were not renewed again",
+            guard.remaining()
+        );
+        assert!(
+            stranger.try_lock()?.is_none(),
+            "no other client gets it meanwhile"
+        );
     }
     assert!(start.elapsed() > 3 * LEASE);
     println!(

@@ -23,13 +23,18 @@ struct Account {
 }
 
 fn main() -> Result<(), Error> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".to_owned());
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "memory://".to_owned());
     // They need not be of one client: each lock may live on a server of its own.
     let clients = [distlock::connect(&url)?, distlock::connect(&url)?];
     let mut accounts = Vec::new();
     for n in 0..ACCOUNTS {
         let lock = clients[n % 2].mutex(format!("example:multi_lock:{n}"))?;
-        accounts.push(Account { lock, balance: AtomicI64::new(100) });
+        accounts.push(Account {
+            lock,
+            balance: AtomicI64::new(100),
+        });
     }
 
     thread::scope(|scope| {
@@ -39,12 +44,23 @@ fn main() -> Result<(), Error> {
                 scope.spawn(move || transfers(accounts, n))
             })
             .collect();
-        threads.into_iter().try_for_each(|it| it.join().expect("a transfer does not panic"))
+        threads
+            .into_iter()
+            .try_for_each(|it| it.join().expect("a transfer does not panic"))
     })?;
 
-    let total: i64 = accounts.iter().map(|account| account.balance.load(Ordering::Relaxed)).sum();
-    assert_eq!(total, 100 * i64::try_from(ACCOUNTS).expect("a small number"));
-    println!("{} transfers, and there is still {total} in all", THREADS * TRANSFERS);
+    let total: i64 = accounts
+        .iter()
+        .map(|account| account.balance.load(Ordering::Relaxed))
+        .sum();
+    assert_eq!(
+        total,
+        100 * i64::try_from(ACCOUNTS).expect("a small number")
+    );
+    println!(
+        "{} transfers, and there is still {total} in all",
+        THREADS * TRANSFERS
+    );
     for account in &accounts {
         assert!(!account.lock.is_locked()?);
     }

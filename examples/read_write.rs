@@ -26,11 +26,15 @@ struct Table {
 }
 
 fn main() -> Result<(), Error> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://example".to_owned());
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "memory://example".to_owned());
     // Readers and writers need not be in one process.
     let clients = [distlock::connect(&url)?, distlock::connect(&url)?];
-    let locks =
-        [clients[0].rw_lock("example:read_write")?, clients[1].rw_lock("example:read_write")?];
+    let locks = [
+        clients[0].rw_lock("example:read_write")?,
+        clients[1].rw_lock("example:read_write")?,
+    ];
     let (table, done) = (Table::default(), AtomicBool::new(false));
 
     let reads = thread::scope(|scope| {
@@ -46,7 +50,9 @@ fn main() -> Result<(), Error> {
                 scope.spawn(move || (0..WRITES).try_for_each(|_| table.write(lock)))
             })
             .collect();
-        let written = writers.into_iter().try_for_each(|it| it.join().expect("no panic"));
+        let written = writers
+            .into_iter()
+            .try_for_each(|it| it.join().expect("no panic"));
         done.store(true, Ordering::SeqCst);
         let reads = readers.into_iter().map(|it| it.join().expect("no panic"));
         let reads: Result<u64, Error> = reads.sum();
@@ -65,7 +71,10 @@ impl Table {
     fn write(&self, lock: &RwLock) -> Result<(), Error> {
         let guard = lock.write().lock()?;
         let token = guard.fencing_token().map_or(0, |token| token.get());
-        assert!(self.written_by.swap(token, Ordering::SeqCst) < token, "tokens of writers grow");
+        assert!(
+            self.written_by.swap(token, Ordering::SeqCst) < token,
+            "tokens of writers grow"
+        );
         for price in &self.prices {
             let before = price.load(Ordering::SeqCst);
             thread::yield_now();
@@ -87,7 +96,10 @@ impl Table {
                 reason = "a slow reader sees the same all the time"
             )]
             thread::sleep(Duration::from_millis(1));
-            let is_whole = self.prices.iter().all(|it| it.load(Ordering::SeqCst) == first);
+            let is_whole = self
+                .prices
+                .iter()
+                .all(|it| it.load(Ordering::SeqCst) == first);
             self.reading.fetch_sub(1, Ordering::SeqCst);
             guard.unlock()?;
             assert!(is_whole, "a reader saw a table that was half written");

@@ -10,7 +10,9 @@ use distlock::{DistLock, Error};
 use std::thread;
 
 fn main() -> Result<(), Error> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".to_owned());
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "memory://".to_owned());
     let client = distlock::connect(&url)?;
     let account = client.mutex("example:reentrancy")?;
 
@@ -36,7 +38,10 @@ fn transfer(account: &dyn DistLock) -> Result<(), Error> {
     // The inner guard ended its own hold, not ours.
     assert_eq!(account.hold_count(), 1);
     assert!(!is_free_for_others(account)?);
-    println!("transfer: holds it {} time again, and others still wait", account.hold_count());
+    println!(
+        "transfer: holds it {} time again, and others still wait",
+        account.hold_count()
+    );
     guard.unlock()
 }
 

@@ -73,7 +73,9 @@ fn host(number: usize, url: &str, journal: &Journal) -> Result<(), Error> {
 }
 
 fn main() -> Result<(), Error> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://scheduler".to_owned());
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "memory://scheduler".to_owned());
     let journal = Journal::default();
     thread::scope(|scope| {
         let hosts: Vec<_> = (0..HOSTS)
@@ -82,17 +84,27 @@ fn main() -> Result<(), Error> {
                 scope.spawn(move || host(number, url, journal))
             })
             .collect();
-        hosts.into_iter().try_for_each(|host| host.join().expect("no host panics"))
+        hosts
+            .into_iter()
+            .try_for_each(|host| host.join().expect("no host panics"))
     })?;
 
     // The proof: each job ran once and in order, under terms that grow with each leader.
     let entries = journal.0.into_inner().expect("no job panics");
-    assert!(entries.iter().enumerate().all(|(number, entry)| entry.job == number));
+    assert!(
+        entries
+            .iter()
+            .enumerate()
+            .all(|(number, entry)| entry.job == number)
+    );
     assert_eq!(entries.len(), HOSTS * JOBS_OF_A_HOST);
     for pair in entries.windows(2) {
         assert_eq!(pair[0].host == pair[1].host, pair[0].term == pair[1].term);
         assert!(pair[0].term <= pair[1].term);
     }
-    println!("{} jobs, each once and in order, by {HOSTS} leaders", entries.len());
+    println!(
+        "{} jobs, each once and in order, by {HOSTS} leaders",
+        entries.len()
+    );
     Ok(())
 }

@@ -55,7 +55,9 @@ fn client_of(url: &str) -> Result<Vec<Visit>, Error> {
     };
     thread::scope(|scope| -> Result<(), Error> {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(download)).collect();
-        threads.into_iter().try_for_each(|it| it.join().expect("no thread panics"))
+        threads
+            .into_iter()
+            .try_for_each(|it| it.join().expect("no thread panics"))
     })?;
     Ok(visits.into_inner().expect("no thread panics"))
 }
@@ -65,8 +67,10 @@ fn clients_in_memory() -> Result<Vec<Visit>, Error> {
     thread::scope(|scope| {
         let client = || client_of("memory://semaphore");
         let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
-        let visits: Result<Vec<_>, _> =
-            clients.into_iter().map(|it| it.join().expect("no thread panics")).collect();
+        let visits: Result<Vec<_>, _> = clients
+            .into_iter()
+            .map(|it| it.join().expect("no thread panics"))
+            .collect();
         Ok(visits?.concat())
     })
 }
@@ -76,13 +80,22 @@ fn processes(url: &str) -> Vec<Visit> {
     let own = std::env::current_exe().expect("a program knows where it is");
     let start = || {
         let mut client = Command::new(&own);
-        client.args([CLIENT, url]).stdout(Stdio::piped()).spawn().expect("it starts again")
+        client
+            .args([CLIENT, url])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts again")
     };
     let clients: Vec<_> = (0..CLIENTS).map(|_| start()).collect();
-    let ended = clients.into_iter().map(|it| it.wait_with_output().expect("it ends"));
+    let ended = clients
+        .into_iter()
+        .map(|it| it.wait_with_output().expect("it ends"));
     let said = ended.flat_map(|output| {
         assert!(output.status.success(), "a client failed");
-        String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect::<Vec<_>>()
+        String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     });
     let visit = |line: String| {
         let (from, to) = line.split_once(' ').expect("two times");
@@ -96,7 +109,12 @@ fn judge(visits: Vec<Visit>) -> Result<(), Error> {
     let all = CLIENTS * THREADS * DOWNLOADS;
     assert_eq!(visits.len(), all);
     let moments: BTreeSet<_> = visits.iter().map(|(from, _)| *from).collect();
-    let inside = |at: &u128| visits.iter().filter(|(from, to)| from <= at && at < to).count();
+    let inside = |at: &u128| {
+        visits
+            .iter()
+            .filter(|(from, to)| from <= at && at < to)
+            .count()
+    };
     let most = moments.iter().map(inside).max().unwrap_or(0);
     println!("{all} downloads, {most} at once at most: the limit is {LIMIT}");
     assert!(most <= LIMIT as usize);
@@ -104,5 +122,8 @@ fn judge(visits: Vec<Visit>) -> Result<(), Error> {
 }
 
 fn now() -> u128 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_micros()
 }

@@ -5,7 +5,10 @@
 //! cargo run --example try_with_wait -- redis://127.0.0.1:6379    # on a server
 //! ```
 
-#![allow(clippy::disallowed_methods, reason = "the sleep stands for work, and the user measures")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the sleep stands for work, and the user measures"
+)]
 
 use distlock::{DistLock, Error};
 use std::sync::mpsc;
@@ -16,7 +19,9 @@ use std::time::{Duration, Instant};
 const ITS_WORK: Duration = Duration::from_millis(500);
 
 fn main() -> Result<(), Error> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".to_owned());
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "memory://".to_owned());
     let client = distlock::connect(&url)?;
     let lock = client.mutex("example:try_with_wait")?;
 
@@ -42,7 +47,10 @@ fn main() -> Result<(), Error> {
     // Too short a wait.
     let start = Instant::now();
     assert!(lock.try_lock_for(Duration::from_millis(100))?.is_none());
-    println!("try_lock_for(100 ms):  busy, said after {:.0?}", start.elapsed());
+    println!(
+        "try_lock_for(100 ms):  busy, said after {:.0?}",
+        start.elapsed()
+    );
 
     // Long enough: it returns as soon as the lock is free, not at the end of the wait.
     let start = Instant::now();

@@ -189,7 +189,10 @@ mod tests {
         for url in ["rediss://127.0.0.1", "rediss://127.0.0.1?tls_ca=x"] {
             let refused = crate::connect(url).unwrap_err();
             assert!(refused.is_configuration(), "{refused:?}");
-            assert!(refused.to_string().contains("cargo feature `tls`"), "{refused:?}");
+            assert!(
+                refused.to_string().contains("cargo feature `tls`"),
+                "{refused:?}"
+            );
         }
     }
 }

@@ -26,7 +26,11 @@ fn start() -> Vec<Server> {
         let [from, to] = [number, number + 1].map(|number| number * SLOTS / NODES);
         let (from, to) = (from.to_string(), (to - 1).to_string());
         raw.call(&request(&["CLUSTER", "ADDSLOTSRANGE", &from, &to]));
-        raw.call(&request(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]));
+        raw.call(&request(&[
+            "CLUSTER",
+            "SET-CONFIG-EPOCH",
+            &(number + 1).to_string(),
+        ]));
         raw.call(&request(&["CLUSTER", "MEET", "127.0.0.1", &first, bus]));
     }
     let end = Instant::now() + Duration::from_secs(60);
@@ -52,15 +56,20 @@ fn name_on(node: usize, raw: &mut Raw, number: usize) -> String {
             .is_ok_and(|slot| (node * SLOTS / NODES..(node + 1) * SLOTS / NODES).contains(&slot)),
         other => panic!("CLUSTER KEYSLOT answers {other:?}"),
     };
-    names.find(lives).expect("one of a few names lives in a third of the slots")
+    names
+        .find(lives)
+        .expect("one of a few names lives in a third of the slots")
 }
 
 /// What all nodes together have done.
 fn counters(nodes: &[Server]) -> (f64, f64) {
     let of = |node: &Server| Counters::of(&mut Raw::connect(node.port));
-    nodes.iter().map(of).fold((0.0, 0.0), |(requests, redirects), one| {
-        (requests + one.requests, redirects + one.redirects)
-    })
+    nodes
+        .iter()
+        .map(of)
+        .fold((0.0, 0.0), |(requests, redirects), one| {
+            (requests + one.requests, redirects + one.redirects)
+        })
 }
 
 /// One turn: each thread locks and unlocks its own. Cycles in a second.
@@ -85,7 +94,10 @@ fn turn(locks: &[Mutex], time: Duration) -> (u64, f64) {
             .collect();
         barrier.wait();
         let start = Instant::now();
-        let cycles: u64 = threads.into_iter().map(|thread| thread.join().expect("no panic")).sum();
+        let cycles: u64 = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .sum();
         (cycles, cycles as f64 / start.elapsed().as_secs_f64())
     })
 }
@@ -117,10 +129,18 @@ pub(crate) fn measure(rounds: usize) {
             let after = counters(&nodes);
             rates[column].push(rate);
             let total = &mut totals[column];
-            *total = (total.0 + cycles, total.1 + after.0 - before.0, total.2 + after.1 - before.1);
+            *total = (
+                total.0 + cycles,
+                total.1 + after.0 - before.0,
+                total.2 + after.1 - before.1,
+            );
         }
     }
-    let ratios = rates[1].iter().zip(&rates[0]).map(|(three, one)| three / one).collect();
+    let ratios = rates[1]
+        .iter()
+        .zip(&rates[0])
+        .map(|(three, one)| three / one)
+        .collect();
     println!("{THREADS} threads, each with its own lock, {rounds} turns of {TURN:?} each\n");
     println!("| nodes | cycles/s | requests/cycle | redirects |\n|---|---|---|---|");
     for (nodes, (rates, (cycles, requests, redirects))) in

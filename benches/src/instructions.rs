@@ -17,12 +17,18 @@ const PATHS: &[(&str, &[&str])] = &[
     ("lock + unlock, memory", &["cycles", "memory"]),
     ("nested lock + unlock, memory", &["nested", "memory"]),
     ("lock + unlock, Redis (client only)", &["cycles", "ours"]),
-    ("lock + dropped guard, Redis (client only)", &["cycles", "ours-drop"]),
+    (
+        "lock + dropped guard, Redis (client only)",
+        &["cycles", "ours-drop"],
+    ),
     (
         "renewal, with a hundred held locks, Redis (client only)",
         &["hold", "ours", "--locks", "100", "--lease", "6000"],
     ),
-    ("raw socket, for comparison (client only)", &["cycles", "raw"]),
+    (
+        "raw socket, for comparison (client only)",
+        &["cycles", "raw"],
+    ),
 ];
 
 /// Prints a table, as Markdown, and writes it to the page and the figures.
@@ -50,7 +56,10 @@ pub(crate) fn check(docs: &Path) {
             longer.push(path);
         }
     }
-    assert!(longer.is_empty(), "more than 3 % above what is written down: {longer:?}");
+    assert!(
+        longer.is_empty(),
+        "more than 3 % above what is written down: {longer:?}"
+    );
 }
 
 fn count() -> Vec<(&'static str, u64)> {
@@ -69,12 +78,22 @@ fn counted(server: &Server, worker: &[&str], cycles: u64) -> u64 {
         .arg(std::env::current_exe().expect("this program is a file"))
         .arg("worker")
         .args(worker)
-        .args(["--port", &server.port.to_string(), "--cycles", &cycles.to_string()])
+        .args([
+            "--port",
+            &server.port.to_string(),
+            "--cycles",
+            &cycles.to_string(),
+        ])
         .output()
         .unwrap_or_else(|error| panic!("`valgrind` does not start ({error}): install valgrind"));
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "the worker fails under valgrind:\n{text}");
-    let line = text.lines().find_map(|line| line.split_once("Collected : "));
+    assert!(
+        output.status.success(),
+        "the worker fails under valgrind:\n{text}"
+    );
+    let line = text
+        .lines()
+        .find_map(|line| line.split_once("Collected : "));
     let number = line.and_then(|(_, number)| number.trim().parse().ok());
     number.unwrap_or_else(|| panic!("valgrind does not say how many it counted:\n{text}"))
 }

@@ -1,6 +1,9 @@
 //! The benchmarks: `cargo run --release -p distlock-benches -- all`. See the README beside this.
 
-#![allow(clippy::disallowed_methods, reason = "a stopwatch needs no clock that can be set by hand")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a stopwatch needs no clock that can be set by hand"
+)]
 
 mod cluster;
 mod instructions;
@@ -103,7 +106,10 @@ fn main() {
             println!("{words}\nand renewals, of {most} locks at a time");
         }
         Task::Instructions { check: true, place } => instructions::check(&place.docs),
-        Task::Instructions { check: false, place } => instructions::write(&place.docs),
+        Task::Instructions {
+            check: false,
+            place,
+        } => instructions::write(&place.docs),
         Task::Cluster { rounds } => cluster::measure(rounds),
         Task::All(options) => measure(&options, |_| true, &[]),
         Task::Run { works, options } => {
@@ -115,16 +121,27 @@ fn main() {
             let wanted = |work: &Work| works.iter().any(|name| is_called(work, name));
             measure(&options, wanted, &[]);
         }
-        Task::Scripts { directories, options } => {
+        Task::Scripts {
+            directories,
+            options,
+        } => {
             measure(&options, |work| work.name == "scripts", &directories);
         }
     }
 }
 
 fn measure(options: &Options, wanted: impl Fn(&Work) -> bool, trials: &[String]) {
-    let scale = if options.quick { Scale::Quick } else { Scale::Full };
+    let scale = if options.quick {
+        Scale::Quick
+    } else {
+        Scale::Full
+    };
     let no_peers = options.no_peers || !trials.is_empty();
-    let peers = if no_peers { Peers::NONE } else { Peers::build() };
+    let peers = if no_peers {
+        Peers::NONE
+    } else {
+        Peers::build()
+    };
     let mut server = Server::start();
     if !options.no_pin {
         server.pin();
@@ -143,8 +160,10 @@ fn measure(options: &Options, wanted: impl Fn(&Work) -> bool, trials: &[String])
     let all = suite::groups(&works);
     let chosen: Vec<_> = works.into_iter().filter(wanted).collect();
     let is_whole = chosen.len() == all.len() && trials.is_empty();
-    let measured: Vec<_> =
-        chosen.into_iter().map(|work| work.measure(&server, &mut samples)).collect();
+    let measured: Vec<_> = chosen
+        .into_iter()
+        .map(|work| work.measure(&server, &mut samples))
+        .collect();
     println!("{}", suite::tables(&measured, scale));
     if is_whole || options.write {
         suite::publish(&measured, &all, scale, &options.place.docs);

@@ -67,7 +67,9 @@ pub(crate) const CRATES: [&str; 3] = ["rslock", "rlock", "rlock-sync"];
 impl ForeignClient {
     /// The one whose column is called so.
     pub(crate) fn called(name: &str) -> Self {
-        let named = FOREIGN_CLIENTS.into_iter().find(|foreign_client| foreign_client.name == name);
+        let named = FOREIGN_CLIENTS
+            .into_iter()
+            .find(|foreign_client| foreign_client.name == name);
         named.unwrap_or_else(|| panic!("no foreign client is called {name:?}"))
     }
 
@@ -96,8 +98,10 @@ pub(crate) struct Peers {
 
 impl Peers {
     /// All of them are left out.
-    pub(crate) const NONE: Self =
-        Self { crates: None, foreign_clients: [const { None }; FOREIGN_CLIENTS.len()] };
+    pub(crate) const NONE: Self = Self {
+        crates: None,
+        foreign_clients: [const { None }; FOREIGN_CLIENTS.len()],
+    };
 
     /// Builds all but what is to be skipped.
     pub(crate) fn build() -> Self {
@@ -109,7 +113,10 @@ impl Peers {
                 .then(|| built::program(target, &foreign_client.folder(), foreign_client.language))
         };
         let crates = (!left_out(&CRATES.join(", "), "rust")).then(build_crates);
-        Self { crates, foreign_clients: FOREIGN_CLIENTS.each_ref().map(program) }
+        Self {
+            crates,
+            foreign_clients: FOREIGN_CLIENTS.each_ref().map(program),
+        }
     }
 }
 
@@ -128,11 +135,18 @@ fn prepare(target: &Path) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/interop.sh");
     let status = Command::new(script)
         .arg("prepare")
-        .args(FOREIGN_CLIENTS.each_ref().map(|foreign_client| foreign_client.language))
+        .args(
+            FOREIGN_CLIENTS
+                .each_ref()
+                .map(|foreign_client| foreign_client.language),
+        )
         .env("CARGO_TARGET_DIR", target)
         .status()
         .expect("there is a shell");
-    assert!(status.success(), "the foreign clients do not build; `--no-peers` goes without them");
+    assert!(
+        status.success(),
+        "the foreign clients do not build; `--no-peers` goes without them"
+    );
 }
 
 /// Builds the program that drives the other crates, and says where it is.
@@ -151,12 +165,22 @@ fn build_crates() -> PathBuf {
     let target = build_directory().join("heavy");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["build", "--quiet", "--release", "--bin", "peers", "--manifest-path"])
+        .args([
+            "build",
+            "--quiet",
+            "--release",
+            "--bin",
+            "peers",
+            "--manifest-path",
+        ])
         .arg(manifest)
         .arg("--target-dir")
         .arg(&target)
         .status()
         .expect("cargo starts");
-    assert!(status.success(), "the peers do not build; `--no-peers` goes without them");
+    assert!(
+        status.success(),
+        "the peers do not build; `--no-peers` goes without them"
+    );
     target.join("release/peers")
 }

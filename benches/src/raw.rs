@@ -47,18 +47,30 @@ impl Raw {
     /// that are only listened to: the time-out stays.
     pub(crate) fn next_within(&mut self, wait: Duration) -> Option<Reply> {
         let socket = self.0.get_ref();
-        socket.set_nonblocking(wait.is_zero()).expect("a socket takes it");
+        socket
+            .set_nonblocking(wait.is_zero())
+            .expect("a socket takes it");
         // As a time-out, nothing is shorter than a tick of the system.
-        socket.set_read_timeout(Some(wait).filter(|wait| !wait.is_zero())).expect("not zero");
-        let nothing = self.0.fill_buf().is_err_and(|e| [WouldBlock, TimedOut].contains(&e.kind()));
-        self.0.get_ref().set_nonblocking(false).expect("a socket takes it");
+        socket
+            .set_read_timeout(Some(wait).filter(|wait| !wait.is_zero()))
+            .expect("not zero");
+        let nothing = self
+            .0
+            .fill_buf()
+            .is_err_and(|e| [WouldBlock, TimedOut].contains(&e.kind()));
+        self.0
+            .get_ref()
+            .set_nonblocking(false)
+            .expect("a socket takes it");
         (!nothing).then(|| self.read().expect("the server answers"))
     }
 
     pub(crate) fn read(&mut self) -> Result<Reply> {
         let mut line = Vec::with_capacity(32);
         self.0.read_until(b'\n', &mut line)?;
-        let text = std::str::from_utf8(&line).expect("it starts with text").trim_end();
+        let text = std::str::from_utf8(&line)
+            .expect("it starts with text")
+            .trim_end();
         let number = |text: &str| text.parse::<i64>().expect("a number");
         Ok(match text.as_bytes().first() {
             Some(b':') => Reply::Int(number(&text[1..])),
@@ -71,9 +83,11 @@ impl Raw {
                 bytes.truncate(length - 2);
                 Reply::Text(bytes)
             }
-            Some(b'*') => {
-                Reply::List((0..number(&text[1..])).map(|_| self.read()).collect::<Result<_>>()?)
-            }
+            Some(b'*') => Reply::List(
+                (0..number(&text[1..]))
+                    .map(|_| self.read())
+                    .collect::<Result<_>>()?,
+            ),
             _ => panic!("the server says {text:?}"),
         })
     }

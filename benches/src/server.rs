@@ -70,9 +70,28 @@ impl Server {
         // The shell kills the server when no process holds its other end any more, in whatever way
         // we ended.
         let process = Command::new("sh")
-            .args(["-c", "\"$@\" & server=$!; cat >/dev/null; kill -KILL $server", "sh", &binary])
-            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""])
-            .args(["--appendonly", "no", "--maxclients", "20000", "--loglevel", "warning"])
+            .args([
+                "-c",
+                "\"$@\" & server=$!; cat >/dev/null; kill -KILL $server",
+                "sh",
+                &binary,
+            ])
+            .args([
+                "--bind",
+                "127.0.0.1",
+                "--port",
+                &port.to_string(),
+                "--save",
+                "",
+            ])
+            .args([
+                "--appendonly",
+                "no",
+                "--maxclients",
+                "20000",
+                "--loglevel",
+                "warning",
+            ])
             .arg("--dir")
             .arg(directory.path())
             .args(arguments)
@@ -82,7 +101,13 @@ impl Server {
             .process_group(0)
             .spawn()
             .expect("`sh` starts");
-        let server = Self { process, port, goes_first: false, _restorer: None, directory };
+        let server = Self {
+            process,
+            port,
+            goes_first: false,
+            _restorer: None,
+            directory,
+        };
         let end = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
             assert!(
@@ -137,9 +162,17 @@ impl Server {
         // evenly, unless it is told that this one is nice. (Where it does not, there is no such
         // file.)
         if let Ok(group) = std::fs::read_to_string(GROUP) {
-            let old = group.split_whitespace().last().expect("it says how nice the session is");
+            let old = group
+                .split_whitespace()
+                .last()
+                .expect("it says how nice the session is");
             let restorer = Command::new("sh")
-                .args(["-c", "cat >/dev/null; echo \"$1\" > /proc/self/autogroup", "sh", old])
+                .args([
+                    "-c",
+                    "cat >/dev/null; echo \"$1\" > /proc/self/autogroup",
+                    "sh",
+                    old,
+                ])
                 .stdin(Stdio::piped())
                 .process_group(0)
                 .spawn();
@@ -160,7 +193,11 @@ impl Server {
             Priority::Nice => ["--other", "--pid", "0"],
         };
         for pid in [self.pid().to_string(), std::process::id().to_string()] {
-            let status = Command::new("chrt").arg("--all-tasks").args(policy).arg(&pid).status();
+            let status = Command::new("chrt")
+                .arg("--all-tasks")
+                .args(policy)
+                .arg(&pid)
+                .status();
             let status = status.expect("`chrt` (of util-linux) starts");
             assert!(status.success(), "real-time priority is for root only");
         }
@@ -168,8 +205,11 @@ impl Server {
 
     fn pid(&self) -> i32 {
         let text = info(&mut Raw::connect(self.port), "server");
-        let pid = text.lines().find_map(|line| line.strip_prefix("process_id:"));
-        pid.and_then(|text| text.trim().parse().ok()).expect("a server says who it is")
+        let pid = text
+            .lines()
+            .find_map(|line| line.strip_prefix("process_id:"));
+        pid.and_then(|text| text.trim().parse().ok())
+            .expect("a server says who it is")
     }
 
     pub(crate) fn counters(&self) -> Counters {
@@ -192,7 +232,9 @@ impl Drop for Server {
 /// these before the server listens may connect to itself. The tests' servers have others.
 pub(crate) fn free_port() -> u16 {
     let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-    std::iter::repeat_with(|| fastrand::u16(12_000..16_000)).find(free).expect("it never ends")
+    std::iter::repeat_with(|| fastrand::u16(12_000..16_000))
+        .find(free)
+        .expect("it never ends")
 }
 
 impl Counters {
@@ -205,7 +247,9 @@ impl Counters {
             .concat()
             .lines()
         {
-            let Some((key, value)) = line.split_once(':') else { continue };
+            let Some((key, value)) = line.split_once(':') else {
+                continue;
+            };
             match key {
                 "used_cpu_user" | "used_cpu_sys" => counters.cpu += number(value),
                 // But not this one.

@@ -433,7 +433,10 @@ pub(crate) struct HoldArguments {
 /// The command line that users know, for completions and man pages: without what `run` starts.
 pub(crate) fn shown() -> Command {
     let all = Arguments::command();
-    let subcommands = all.get_subcommands().filter(|it| !it.is_hide_set()).cloned();
+    let subcommands = all
+        .get_subcommands()
+        .filter(|it| !it.is_hide_set())
+        .cloned();
     Command::new("distlock")
         .version(env!("CARGO_PKG_VERSION"))
         .about(all.get_about().cloned().unwrap_or_default())
@@ -471,7 +474,10 @@ mod tests {
     #[test]
     fn times_are_seconds_or_have_a_unit() {
         let time = |text| seconds(text).map(|time| time.as_millis());
-        assert_eq!([time("0.5"), time("2"), time("0")], [Ok(500), Ok(2_000), Ok(0)]);
+        assert_eq!(
+            [time("0.5"), time("2"), time("0")],
+            [Ok(500), Ok(2_000), Ok(0)]
+        );
         assert_eq!([time("500ms"), time("1m 2s")], [Ok(500), Ok(62_000)]);
         for wrong in ["", "-1", "NaN", "inf", "1e300", "soon", "1 fortnight"] {
             assert!(seconds(wrong).is_err(), "{wrong:?}");

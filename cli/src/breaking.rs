@@ -32,7 +32,10 @@ pub(crate) fn break_lock(arguments: &BreakArguments) -> Result<u8, Failure> {
         return Ok(exit::CONFLICT);
     }
     if !lock.release()? {
-        report(format_args!("lock {:?} was released meanwhile", arguments.name));
+        report(format_args!(
+            "lock {:?} was released meanwhile",
+            arguments.name
+        ));
         return Ok(exit::CONFLICT);
     }
     output::line(&format!("broke lock {who}"))
@@ -51,7 +54,10 @@ fn break_permit(
         report("nothing was broken");
         return Ok(exit::CONFLICT);
     }
-    if !client.semaphore(&*arguments.name, 1)?.release_permit(permit)? {
+    if !client
+        .semaphore(&*arguments.name, 1)?
+        .release_permit(permit)?
+    {
         report(format_args!("{what} is not taken"));
         return Ok(exit::CONFLICT);
     }
@@ -94,7 +100,12 @@ fn lock_of(client: &Client, name: &str) -> Result<Arc<dyn DistLock>, Failure> {
     let names = [LockName::new(name)?];
     let is_read_write = |info: &LockInfo| info.readers.is_some();
     // What cannot be looked at fails below, with the reason.
-    if client.inspect_all(&names).iter().flatten().any(is_read_write) {
+    if client
+        .inspect_all(&names)
+        .iter()
+        .flatten()
+        .any(is_read_write)
+    {
         return Ok(client.rw_lock(name)?.write().into());
     }
     Ok(client.mutex(name)?.into())
@@ -116,26 +127,42 @@ fn has_another_holder(before: &LockInfo, now: &LockInfo) -> bool {
 
 /// The holder, and the other readers.
 fn holders(info: &LockInfo) -> impl Iterator<Item = &HolderInfo> {
-    info.holder.iter().chain(info.readers.iter().flat_map(|readers| &readers.known))
+    info.holder
+        .iter()
+        .chain(info.readers.iter().flat_map(|readers| &readers.known))
 }
 
 /// Who holds it, and for how long yet.
 fn described(info: &LockInfo) -> String {
     /// How many readers are named.
     const NAMED: usize = 5;
-    let known = info.readers.as_ref().map_or(&[][..], |readers| &readers.known);
+    let known = info
+        .readers
+        .as_ref()
+        .map_or(&[][..], |readers| &readers.known);
     if info.holders < 2 || known.is_empty() {
         return info.holder.as_ref().map_or_else(String::new, with_lease);
     }
     let shown: Vec<_> = known.iter().take(NAMED).map(with_lease).collect();
-    let more = if info.holders > shown.len() as u64 { ", .." } else { "" };
+    let more = if info.holders > shown.len() as u64 {
+        ", .."
+    } else {
+        ""
+    };
     format!("{} readers: {}{more}", info.holders, shown.join(", "))
 }
 
 fn with_lease(holder: &HolderInfo) -> String {
-    let left = holder.remaining.map_or_else(|| "no end".to_owned(), rounded);
+    let left = holder
+        .remaining
+        .map_or_else(|| "no end".to_owned(), rounded);
     let who = match held_for(holder) {
-        Some(held) => format!("{} ({}) for {}", named(holder), short(holder), rounded(held)),
+        Some(held) => format!(
+            "{} ({}) for {}",
+            named(holder),
+            short(holder),
+            rounded(held)
+        ),
         None => short(holder),
     };
     format!("{who} (lease: {left})")

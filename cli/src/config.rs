@@ -17,7 +17,9 @@ struct Part {
 
 /// Checks all sections, and shows them.
 pub(crate) fn check(arguments: &ConfigCheckArguments) -> Result<u8, Failure> {
-    let file = FileArguments { config: arguments.file.clone() };
+    let file = FileArguments {
+        config: arguments.file.clone(),
+    };
     let path = file.path();
     let clients = StoreArguments { url: None, file }.clients()?;
     let settings = clients.settings();
@@ -40,29 +42,47 @@ pub(crate) fn check(arguments: &ConfigCheckArguments) -> Result<u8, Failure> {
 impl Part {
     /// The heading and the rows. Places in the file are without its name.
     fn table(&self, file: &str) -> String {
-        let rows = self.settings.iter().map(|Setting { name, value, source, .. }| {
-            let value = match value.as_deref() {
-                None => "-".to_owned(),
-                Some("") => "\"\"".to_owned(),
-                Some(value) => value.escape_debug().to_string(),
-            };
-            let source = source.strip_prefix(file).unwrap_or(source);
-            [format!("  {name}"), value, source.to_owned()]
-        });
-        format!("{}\n{}", self.heading, output::aligned(&rows.collect::<Vec<_>>()))
+        let rows = self.settings.iter().map(
+            |Setting {
+                 name,
+                 value,
+                 source,
+                 ..
+             }| {
+                let value = match value.as_deref() {
+                    None => "-".to_owned(),
+                    Some("") => "\"\"".to_owned(),
+                    Some(value) => value.escape_debug().to_string(),
+                };
+                let source = source.strip_prefix(file).unwrap_or(source);
+                [format!("  {name}"), value, source.to_owned()]
+            },
+        );
+        format!(
+            "{}\n{}",
+            self.heading,
+            output::aligned(&rows.collect::<Vec<_>>())
+        )
     }
 
     fn json(&self) -> impl Iterator<Item = String> {
-        self.settings.iter().map(|Setting { name, value, source, .. }| {
-            json!({
-                "backend": self.backend,
-                "lock": self.lock,
-                "setting": name,
-                "value": value,
-                "source": source,
-            })
-            .to_string()
-        })
+        self.settings.iter().map(
+            |Setting {
+                 name,
+                 value,
+                 source,
+                 ..
+             }| {
+                json!({
+                    "backend": self.backend,
+                    "lock": self.lock,
+                    "setting": name,
+                    "value": value,
+                    "source": source,
+                })
+                .to_string()
+            },
+        )
     }
 }
 
@@ -72,7 +92,12 @@ fn of_lock(configs: &ConfigSet, name: &str) -> Result<Part, Failure> {
     let (backend, section) = configs.choice(name)?;
     let section = section.map_or_else(|| "no section of its own".to_owned(), shown_lock);
     let heading = format!("lock {name:?}: {section}, on {}", shown_backend(backend));
-    Ok(Part { heading, backend: backend.map(str::to_owned), lock: Some(name.to_owned()), settings })
+    Ok(Part {
+        heading,
+        backend: backend.map(str::to_owned),
+        lock: Some(name.to_owned()),
+        settings,
+    })
 }
 
 /// All settings of each backend, and of each section of locks those that it changes.
@@ -89,7 +114,9 @@ fn all(configs: &ConfigSet) -> Result<Vec<Part>, Failure> {
     for section in configs.locks() {
         // A pattern matches itself, and no longer one does.
         let mut part = of_lock(configs, section)?;
-        let backend = parts.iter().find(|it| it.lock.is_none() && it.backend == part.backend);
+        let backend = parts
+            .iter()
+            .find(|it| it.lock.is_none() && it.backend == part.backend);
         let usual = backend.map_or(&[][..], |backend| &backend.settings);
         part.settings.retain(|setting| !usual.contains(setting));
         let on = shown_backend(part.backend.as_deref());

@@ -41,16 +41,29 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Result<u8, Failure> {
     } else {
         output::write(format!("{}\n", report(&findings, has_colours())).as_bytes())?;
     }
-    let status = if count(&findings, FindingLevel::Danger) > 0 { DANGER } else { 0 };
+    let status = if count(&findings, FindingLevel::Danger) > 0 {
+        DANGER
+    } else {
+        0
+    };
     failed.map_or(Ok(status), Err)
 }
 
 fn count(findings: &[Finding], level: FindingLevel) -> usize {
-    findings.iter().filter(|finding| finding.level == level).count()
+    findings
+        .iter()
+        .filter(|finding| finding.level == level)
+        .count()
 }
 
 fn json(findings: &[Finding]) -> Json {
-    let text = |text: &str| if text.is_empty() { Json::Null } else { Json::from(text) };
+    let text = |text: &str| {
+        if text.is_empty() {
+            Json::Null
+        } else {
+            Json::from(text)
+        }
+    };
     let each = findings.iter().map(|finding| {
         json!({
             "id": finding.id,
@@ -76,13 +89,23 @@ fn has_colours() -> bool {
 /// One paragraph for each finding, and a last line with their number.
 fn report(findings: &[Finding], has_colours: bool) -> String {
     let mut lines = Vec::new();
-    for Finding { id, level, subject, seen, why, remedy, .. } in findings {
+    for Finding {
+        id,
+        level,
+        subject,
+        seen,
+        why,
+        remedy,
+        ..
+    } in findings
+    {
         let mut text = vec![format!("{id} ({subject}): {seen}")];
         let more = [("why", why), ("fix", remedy)];
         let more = more.into_iter().filter(|(_, more)| !more.is_empty());
         text.extend(more.map(|(name, more)| format!("{name}: {more}")));
-        let mut wrapped =
-            text.iter().flat_map(|text| wrap(&output::printable(text), WIDTH - INDENT));
+        let mut wrapped = text
+            .iter()
+            .flat_map(|text| wrap(&output::printable(text), WIDTH - INDENT));
         let first = wrapped.next().unwrap_or_default();
         lines.push(format!("{} {first}", marked(*level, has_colours)));
         lines.extend(wrapped.map(|line| format!("{:INDENT$}{line}", "")));
@@ -128,7 +151,11 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     }
     let fits = |word: &str| word.chars().count() <= width;
     let words = words.iter().flat_map(|word| {
-        if fits(word) { vec![word.as_str()] } else { word.split_whitespace().collect() }
+        if fits(word) {
+            vec![word.as_str()]
+        } else {
+            word.split_whitespace().collect()
+        }
     });
     let mut lines = vec![String::new()];
     for word in words {
@@ -159,7 +186,9 @@ mod tests {
 
     #[test]
     fn only_the_level_has_a_colour() {
-        let findings = [Finding::new(FindingLevel::Danger, "a", "b", "c").why("d").remedy("e")];
+        let findings = [Finding::new(FindingLevel::Danger, "a", "b", "c")
+            .why("d")
+            .remedy("e")];
         let plain = "danger   a (b): c\n         why: d\n         fix: e\n";
         assert_eq!(
             report(&findings, false),

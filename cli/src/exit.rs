@@ -35,7 +35,8 @@ pub(crate) fn of_signal(signal: Signal) -> u8 {
 pub(crate) fn of_process(status: WaitStatus) -> u8 {
     let by_signal = || status.terminating_signal().map(|signal| 128 + signal);
     let code = status.exit_status().or_else(by_signal);
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(SOFTWARE)
+    code.and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(SOFTWARE)
 }
 
 /// Why the command cannot go on: its exit status, and the line that explains it.
@@ -48,7 +49,11 @@ pub(crate) struct Failure {
 impl Failure {
     /// A failure with this status. However many lines `what` has, it becomes one.
     pub(crate) fn new(status: u8, what: impl fmt::Display) -> Self {
-        let line = what.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        let line = what
+            .to_string()
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
         Self { status, line }
     }
 
@@ -67,27 +72,32 @@ impl fmt::Display for Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let (status, remedy) = match error.kind() {
-            ErrorKind::Unavailable => {
-                (UNAVAILABLE, "check that the store is up and that the URL names it")
-            }
-            ErrorKind::InsufficientReplicas => {
-                (UNAVAILABLE, "check the replicas, or ask for fewer by `replicas` in the URL")
-            }
-            ErrorKind::Configuration | ErrorKind::Unsupported => {
-                (CONFIGURATION, "change the URL or the setting, or the store's settings")
-            }
+            ErrorKind::Unavailable => (
+                UNAVAILABLE,
+                "check that the store is up and that the URL names it",
+            ),
+            ErrorKind::InsufficientReplicas => (
+                UNAVAILABLE,
+                "check the replicas, or ask for fewer by `replicas` in the URL",
+            ),
+            ErrorKind::Configuration | ErrorKind::Unsupported => (
+                CONFIGURATION,
+                "change the URL or the setting, or the store's settings",
+            ),
             ErrorKind::Misuse => (USAGE, "change the arguments (see --help)"),
             ErrorKind::ForeignFormat => {
                 let remedy = "choose another name, find out which program uses this one, or add \
                               --slots if it is a semaphore";
                 (DATA, remedy)
             }
-            ErrorKind::LeaseTooShort => {
-                (UNAVAILABLE, "its lease could not be renewed: check that the store is up")
-            }
-            ErrorKind::Lost => {
-                (LOST, "another holder may have entered: check what was done, then start again")
-            }
+            ErrorKind::LeaseTooShort => (
+                UNAVAILABLE,
+                "its lease could not be renewed: check that the store is up",
+            ),
+            ErrorKind::Lost => (
+                LOST,
+                "another holder may have entered: check what was done, then start again",
+            ),
             _ => (SOFTWARE, "no remedy is known"),
         };
         Self::new(status, format_args!("{}; {remedy}", with_sources(&error)))

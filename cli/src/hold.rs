@@ -22,7 +22,11 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 pub(crate) fn hold(arguments: &HoldArguments) -> Result<u8, Failure> {
     let stop = Interrupt::new();
     let heard = Signals::block_all()?.listen(&stop);
-    let lock = Lock::of(&arguments.store.clients()?, &arguments.name, &arguments.take)?;
+    let lock = Lock::of(
+        &arguments.store.clients()?,
+        &arguments.name,
+        &arguments.take,
+    )?;
     match acquire(&lock, arguments, &stop) {
         Ok(Some(guard)) => serve(guard, &stop),
         Ok(None) => {
@@ -56,7 +60,10 @@ fn acquire(
 /// Answers commands until the lock is released or lost.
 fn serve(guard: OwnedGuard, stop: &Interrupt) -> Result<u8, Failure> {
     let token = guard.fencing_token().map(|token| token.get());
-    output::line(&format!(r#"{{"event":"held","token":{}}}"#, Json::from(token)))?;
+    output::line(&format!(
+        r#"{{"event":"held","token":{}}}"#,
+        Json::from(token)
+    ))?;
     let (commands, losses, stopped) = (commands(), guard.losses(), stop.fired());
     loop {
         select! {
@@ -94,9 +101,11 @@ fn answer(guard: &OwnedGuard, command: Option<&str>) -> Result<ControlFlow<()>, 
 fn release(guard: OwnedGuard, losses: &Receiver<Loss>) -> Result<u8, Failure> {
     match guard.unlock() {
         Ok(()) => output::line(r#"{"event":"released"}"#),
-        Err(error) if error.is_lost() => {
-            say_lost(losses.try_recv().map_or_else(|_| error.to_string(), |loss| loss.to_string()))
-        }
+        Err(error) if error.is_lost() => say_lost(
+            losses
+                .try_recv()
+                .map_or_else(|_| error.to_string(), |loss| loss.to_string()),
+        ),
         Err(error) => Err(error.into()),
     }
 }
@@ -123,7 +132,10 @@ fn lost(
 }
 
 fn say_lost(cause: String) -> Result<u8, Failure> {
-    output::line(&format!(r#"{{"event":"lost","cause":{}}}"#, Json::from(cause)))?;
+    output::line(&format!(
+        r#"{{"event":"lost","cause":{}}}"#,
+        Json::from(cause)
+    ))?;
     Ok(exit::LOST)
 }
 

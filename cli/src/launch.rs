@@ -34,7 +34,10 @@ pub(crate) fn launch(front: i32, supervisor: i32, command: &[OsString]) -> Resul
         terminal.give_to_unless_shared(Group(getpid()));
     }
     signals::unblock()?;
-    Err(cannot_start(program, &Command::new(program).args(arguments).exec()))
+    Err(cannot_start(
+        program,
+        &Command::new(program).args(arguments).exec(),
+    ))
 }
 
 /// Why it is not executed.
@@ -43,5 +46,8 @@ pub(crate) fn cannot_start(program: &OsStr, error: &io::Error) -> Failure {
         ErrorKind::NotFound => exit::NOT_FOUND,
         _ => exit::NOT_EXECUTABLE,
     };
-    Failure::new(status, format_args!("{} cannot be started: {error}", program.display()))
+    Failure::new(
+        status,
+        format_args!("{} cannot be started: {error}", program.display()),
+    )
 }

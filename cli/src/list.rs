@@ -18,7 +18,9 @@ pub(crate) fn list(arguments: &ListArguments) -> Result<u8, Failure> {
     }
     if found.is_cut {
         let limit = arguments.limit.locks;
-        output::report(format_args!("there are more than {limit}: give a pattern, or --limit"));
+        output::report(format_args!(
+            "there are more than {limit}: give a pattern, or --limit"
+        ));
     }
     outcome.map(|()| 0)
 }

@@ -97,7 +97,11 @@ fn perform(task: Task) -> Result<u8, Failure> {
     match task {
         Task::Run(_) => run::run(),
         Task::Supervise { front, run } => supervisor::supervise(front, &run),
-        Task::Launch { front, supervisor, command } => launch::launch(front, supervisor, &command),
+        Task::Launch {
+            front,
+            supervisor,
+            command,
+        } => launch::launch(front, supervisor, &command),
         Task::Check(arguments) => status::check(&arguments),
         Task::Wait(arguments) => status::wait(&arguments),
         Task::Status(arguments) => status::status(&arguments),
@@ -107,9 +111,15 @@ fn perform(task: Task) -> Result<u8, Failure> {
         Task::Break(arguments) => breaking::break_lock(&arguments),
         Task::Hold(arguments) => hold::hold(&arguments),
         Task::Doctor(arguments) => doctor::doctor(&arguments),
-        Task::Config { task: ConfigTask::Check(arguments) } => config::check(&arguments),
-        Task::Quorum { task: QuorumTask::Init(arguments) } => quorum::init(&arguments),
-        Task::Quorum { task: QuorumTask::Status(arguments) } => quorum::status(&arguments),
+        Task::Config {
+            task: ConfigTask::Check(arguments),
+        } => config::check(&arguments),
+        Task::Quorum {
+            task: QuorumTask::Init(arguments),
+        } => quorum::init(&arguments),
+        Task::Quorum {
+            task: QuorumTask::Status(arguments),
+        } => quorum::status(&arguments),
         Task::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut arguments::shown(), "distlock", &mut text);
@@ -144,5 +154,8 @@ fn refused(refusal: &clap::Error) -> Failure {
     let text = refusal.to_string();
     let first = text.split("\n\n").next().unwrap_or(&text);
     let what = first.trim_start_matches("error: ");
-    Failure::new(exit::USAGE, format_args!("{what}; --help shows what is accepted"))
+    Failure::new(
+        exit::USAGE,
+        format_args!("{what}; --help shows what is accepted"),
+    )
 }

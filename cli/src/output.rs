@@ -26,10 +26,15 @@ pub(crate) fn report(what: impl fmt::Display) {
 /// Writes to standard output, flushes it, and returns the status of success.
 pub(crate) fn write(text: &[u8]) -> Result<u8, Failure> {
     let mut output = io::stdout().lock();
-    output.write_all(text).and_then(|()| output.flush()).map(|()| 0).map_err(|error| {
-        let what = format!("standard output is not read any more ({error}): keep the pipe open");
-        Failure::new(exit::SOFTWARE, what)
-    })
+    output
+        .write_all(text)
+        .and_then(|()| output.flush())
+        .map(|()| 0)
+        .map_err(|error| {
+            let what =
+                format!("standard output is not read any more ({error}): keep the pipe open");
+            Failure::new(exit::SOFTWARE, what)
+        })
 }
 
 /// Writes a line to standard output, printable.
@@ -55,7 +60,10 @@ pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|cells| cells[column].chars().count()).max();
     let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));
     let lines = rows.iter().map(|cells| {
-        let cells = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        let cells = cells
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:width$}"));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     });
     lines.collect::<Vec<_>>().join("\n")
@@ -67,7 +75,10 @@ mod tests {
 
     #[test]
     fn control_characters_are_shown_as_escapes() {
-        assert_eq!(printable("a\u{1b}[2J\r\u{7f}\u{9b}2J"), r"a\u001b[2J\u000d\u007f\u009b2J");
+        assert_eq!(
+            printable("a\u{1b}[2J\r\u{7f}\u{9b}2J"),
+            r"a\u001b[2J\u000d\u007f\u009b2J"
+        );
         assert_eq!(printable("Łódź\nb"), "Łódź\nb");
     }
 }

@@ -51,7 +51,10 @@ impl Group {
     /// Sends a signal to all its processes, and to all other descendants of this process.
     pub(crate) fn signal_with_descendants(self, signal: Signal) {
         self.signal(signal);
-        for process in descendants().iter().filter(|process| process.group != self.0) {
+        for process in descendants()
+            .iter()
+            .filter(|process| process.group != self.0)
+        {
             process.signal(signal);
         }
     }
@@ -76,7 +79,11 @@ impl Process {
         let mut after_name = stat.rsplit(')').next()?.split_whitespace();
         let state = after_name.next()?;
         let (parent, group) = (pid(after_name.next()?)?, pid(after_name.next()?)?);
-        (!["Z", "X"].contains(&state)).then_some(Self { id: pid(id)?, parent, group })
+        (!["Z", "X"].contains(&state)).then_some(Self {
+            id: pid(id)?,
+            parent,
+            group,
+        })
     }
 }
 
@@ -84,7 +91,11 @@ impl Process {
 fn running() -> impl Iterator<Item = Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbered = entries.filter(|entry| {
-        entry.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit)
+        entry
+            .file_name()
+            .as_encoded_bytes()
+            .first()
+            .is_some_and(u8::is_ascii_digit)
     });
     let stats = numbered.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
     stats.filter_map(|stat| Process::from_stat(&stat))
@@ -130,7 +141,11 @@ pub(crate) fn kill_descendants() {
 /// The state of a process.
 pub(crate) fn is_stopped(process: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid()));
-    stat.unwrap_or_default().rsplit(')').next().unwrap_or_default().starts_with(" T")
+    stat.unwrap_or_default()
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .starts_with(" T")
 }
 
 /// Something that happened to a child process.
@@ -176,7 +191,13 @@ mod tests {
         let process = Process::from_stat("12 (a) Z 1 (b) S 11 10 9 0").unwrap();
         let numbers = [process.id, process.parent, process.group].map(Pid::as_raw_pid);
         assert_eq!(numbers, [12, 11, 10]);
-        for ended in ["12 (a) Z 11 10", "12 (a) X 11 10", "12 (a) S 0 0", "12 (a)", ""] {
+        for ended in [
+            "12 (a) Z 11 10",
+            "12 (a) X 11 10",
+            "12 (a) S 0 0",
+            "12 (a)",
+            "",
+        ] {
             assert!(Process::from_stat(ended).is_none(), "{ended:?}");
         }
     }

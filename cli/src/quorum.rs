@@ -29,7 +29,10 @@ pub(crate) fn init(arguments: &QuorumInitArguments) -> Result<u8, Failure> {
         before.vote.counts() && after.vote.counts() && before.epoch == after.epoch
     };
     let votes = after.iter().filter(|node| node.vote.counts()).count();
-    let named = after.iter().filter(|node| !matches!(node.vote, QuorumVote::Unlisted)).count();
+    let named = after
+        .iter()
+        .filter(|node| !matches!(node.vote, QuorumVote::Unlisted))
+        .count();
     let (all, pausing) = (named, named - votes);
     output::line(&if before.iter().zip(&after).all(is_same) {
         format!("nothing to do: all {all} servers vote already")
@@ -53,7 +56,10 @@ pub(crate) fn status(arguments: &QuorumStatusArguments) -> Result<u8, Failure> {
         }
     }
     let votes = nodes.iter().filter(|node| node.vote.counts()).count();
-    let named = nodes.iter().filter(|node| !matches!(node.vote, QuorumVote::Unlisted)).count();
+    let named = nodes
+        .iter()
+        .filter(|node| !matches!(node.vote, QuorumVote::Unlisted))
+        .count();
     Ok(if votes * 2 > named { 0 } else { exit::CONFLICT })
 }
 
@@ -63,7 +69,10 @@ fn config(store: Option<&str>, file: &FileArguments) -> Result<Config, Failure> 
         Some(url) if url.contains("://") => (store, None),
         name => (None, name),
     };
-    let store = StoreArguments { url: url.map(str::to_owned), file: file.clone() };
+    let store = StoreArguments {
+        url: url.map(str::to_owned),
+        file: file.clone(),
+    };
     let config = usable(store.settings()?.backend_config(name)?)?;
     if !["redlock", "redlocks"].contains(&config.scheme()) {
         let what = format!(
@@ -95,7 +104,10 @@ fn shown(vote: &QuorumVote) -> (&'static str, String) {
 /// Why it does not vote, or since when its member is missing.
 fn reason(node: &QuorumNodeStatus) -> Option<String> {
     let missing = node.missing_for.map(|time| {
-        format!("clients have missed the member of this address for {}", rounded(time))
+        format!(
+            "clients have missed the member of this address for {}",
+            rounded(time)
+        )
     });
     let why = match &node.vote {
         QuorumVote::Excluded(error) | QuorumVote::Refused(error) => Some(exit::with_sources(error)),
@@ -122,7 +134,9 @@ fn table(nodes: &[QuorumNodeStatus]) -> String {
     let head = ["SERVER", "STATE", "VOTE", "EPOCH", "CLOCK"].map(str::to_owned);
     let row = |node: &QuorumNodeStatus| {
         let (state, vote) = shown(&node.vote);
-        let epoch = node.epoch.map_or_else(|| "-".to_owned(), |epoch| epoch.to_string());
+        let epoch = node
+            .epoch
+            .map_or_else(|| "-".to_owned(), |epoch| epoch.to_string());
         let clock = node.clock_ahead.map_or_else(
             || "-".to_owned(),
             |ahead| {

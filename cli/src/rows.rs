@@ -41,15 +41,27 @@ impl Row {
     /// What the table says.
     fn cells(&self, shown: ReaderRows) -> Vec<[String; 6]> {
         let Self { name, info } = self;
-        let waiters = info.waiters.map_or_else(|| UNKNOWN.to_owned(), |count| count.to_string());
+        let waiters = info
+            .waiters
+            .map_or_else(|| UNKNOWN.to_owned(), |count| count.to_string());
         let [holder, held, remaining] = match &info.holder {
             Some(holder) => of_holder(holder),
             None => ["-"; 3].map(str::to_owned),
         };
-        let mut lines = vec![[name.to_string(), self.state(), holder, held, remaining, waiters]];
+        let mut lines = vec![[
+            name.to_string(),
+            self.state(),
+            holder,
+            held,
+            remaining,
+            waiters,
+        ]];
         if shown == ReaderRows::Each {
             let blank = String::new;
-            let others = info.readers.iter().flat_map(|readers| readers.known.iter().skip(1));
+            let others = info
+                .readers
+                .iter()
+                .flat_map(|readers| readers.known.iter().skip(1));
             lines.extend(others.map(|reader| {
                 let [holder, held, remaining] = of_holder(reader);
                 [blank(), blank(), holder, held, remaining, blank()]
@@ -65,7 +77,13 @@ impl Row {
 
     /// Whether it is held, and how many share it.
     fn state(&self) -> String {
-        let LockInfo { holder, holders, permits, readers, .. } = &self.info;
+        let LockInfo {
+            holder,
+            holders,
+            permits,
+            readers,
+            ..
+        } = &self.info;
         if let Some(Permits { limit, free, .. }) = permits {
             return format!("{free} of {limit} free");
         }
@@ -74,23 +92,39 @@ impl Row {
             _ if holder.is_none() => "free".to_owned(),
             None => "held".to_owned(),
             Some(readers) if *holders == 1 => {
-                format!("1 {}", if readers.known.is_empty() { "writer" } else { "reader" })
+                format!(
+                    "1 {}",
+                    if readers.known.is_empty() {
+                        "writer"
+                    } else {
+                        "reader"
+                    }
+                )
             }
             Some(_) => format!("{holders} readers"),
         };
-        if waits { state + ", writer waits" } else { state }
+        if waits {
+            state + ", writer waits"
+        } else {
+            state
+        }
     }
 
     /// The same as JSON. For a lease without an end, `expires` is false.
     pub(crate) fn json(&self) -> String {
         let Self { name, info } = self;
         let holder = info.holder.as_ref();
-        let mut pairs =
-            vec![("name", Json::from(name.as_str())), ("held", Json::from(holder.is_some()))];
+        let mut pairs = vec![
+            ("name", Json::from(name.as_str())),
+            ("held", Json::from(holder.is_some())),
+        ];
         pairs.extend(pairs_of(holder));
         pairs.extend([
             ("token", Json::Null),
-            ("largest_token", Json::from(info.largest_token.map(|token| token.get()))),
+            (
+                "largest_token",
+                Json::from(info.largest_token.map(|token| token.get())),
+            ),
             ("waiters", Json::from(info.waiters)),
         ]);
         if let Some(Permits { limit, free, .. }) = info.permits {
@@ -98,7 +132,10 @@ impl Row {
         }
         let mut members = texts(pairs);
         if let Some(readers) = &info.readers {
-            let known = readers.known.iter().map(|reader| object(&texts(pairs_of(Some(reader)))));
+            let known = readers
+                .known
+                .iter()
+                .map(|reader| object(&texts(pairs_of(Some(reader)))));
             let known: Vec<_> = known.collect();
             members.extend([
                 ("holders", info.holders.to_string()),
@@ -116,7 +153,9 @@ fn of_holder(holder: &HolderInfo) -> [String; 3] {
     [
         named(holder),
         held_for(holder).map_or_else(|| UNKNOWN.to_owned(), rounded),
-        holder.remaining.map_or_else(|| "no end".to_owned(), rounded),
+        holder
+            .remaining
+            .map_or_else(|| "no end".to_owned(), rounded),
     ]
 }
 
@@ -130,27 +169,38 @@ fn pairs_of(holder: Option<&HolderInfo>) -> [(&'static str, Json); 5] {
         ("holder", Json::from(holder.map(short))),
         ("label", Json::from(label.map(|label| &*label.text))),
         ("since", Json::from(since)),
-        ("expires", Json::from(holder.map(|holder| holder.remaining.is_some()))),
+        (
+            "expires",
+            Json::from(holder.map(|holder| holder.remaining.is_some())),
+        ),
         ("remaining_ms", Json::from(millis)),
     ]
 }
 
 /// The values as they stand in an object.
 fn texts<'a>(pairs: impl IntoIterator<Item = (&'a str, Json)>) -> Vec<(&'a str, String)> {
-    pairs.into_iter().map(|(key, value)| (key, value.to_string())).collect()
+    pairs
+        .into_iter()
+        .map(|(key, value)| (key, value.to_string()))
+        .collect()
 }
 
 /// An object whose members are in this order.
 fn object(members: &[(&str, String)]) -> String {
-    let members: Vec<_> = members.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
+    let members: Vec<_> = members
+        .iter()
+        .map(|(key, value)| format!("\"{key}\":{value}"))
+        .collect();
     format!("{{{}}}", members.join(","))
 }
 
 /// The rows under each other.
 pub(crate) fn table(rows: &[Row], readers: ReaderRows) -> String {
     let head = ["NAME", "STATE", "HOLDER", "HELD", "REMAINING", "WAITERS"].map(str::to_owned);
-    let lines: Vec<_> =
-        [head].into_iter().chain(rows.iter().flat_map(|row| row.cells(readers))).collect();
+    let lines: Vec<_> = [head]
+        .into_iter()
+        .chain(rows.iter().flat_map(|row| row.cells(readers)))
+        .collect();
     output::aligned(&lines)
 }
 
@@ -159,15 +209,24 @@ pub(crate) fn names(words: &[String], slots: bool) -> Result<Vec<LockName>, Fail
     // Any limit will do to look.
     let semaphore = LockKind::Permits { limit: 1, count: 1 };
     let kind = if slots { semaphore } else { LockKind::Mutex };
-    words.iter().map(|name| Ok(LockName::new(name)?.of_kind(kind))).collect()
+    words
+        .iter()
+        .map(|name| Ok(LockName::new(name)?.of_kind(kind)))
+        .collect()
 }
 
 /// The state of these locks, each in its own store.
 pub(crate) fn of_names(clients: &Clients, names: &[LockName]) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     for name in names {
-        for info in clients.of_lock(name.as_str())?.inspect_all(slice::from_ref(name)) {
-            rows.push(Row { name: name.clone(), info: info? });
+        for info in clients
+            .of_lock(name.as_str())?
+            .inspect_all(slice::from_ref(name))
+        {
+            rows.push(Row {
+                name: name.clone(),
+                info: info?,
+            });
         }
     }
     Ok(rows)
@@ -183,30 +242,50 @@ pub(crate) fn find(
 ) -> Result<(), Failure> {
     let settings = clients.settings();
     let mut outcome = settings.backends().try_for_each(|backend| {
-        found.add(&mut clients.of_backend(backend)?.locks(pattern), limit, |_| true)
+        found.add(
+            &mut clients.of_backend(backend)?.locks(pattern),
+            limit,
+            |_| true,
+        )
     });
-    for section in settings.locks().filter(|section| stands_apart(settings, section)) {
+    for section in settings
+        .locks()
+        .filter(|section| stands_apart(settings, section))
+    {
         if outcome.is_err() {
             break;
         }
         let is_of_section = |name: &LockName| {
-            settings.choice(name.as_str()).is_ok_and(|(_, chosen)| chosen == Some(section))
+            settings
+                .choice(name.as_str())
+                .is_ok_and(|(_, chosen)| chosen == Some(section))
         };
         outcome = clients
             .of_lock(section)
             .and_then(|client| found.add(&mut client.locks(pattern), limit, is_of_section));
     }
-    found.rows.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    found
+        .rows
+        .sort_unstable_by(|one, other| one.name.cmp(&other.name));
     outcome
 }
 
 /// Whether the locks of this section have other keys, or another format, than its backend says,
 /// and can be listed.
 fn stands_apart(settings: &ConfigSet, section: &str) -> bool {
-    let Ok((backend, _)) = settings.choice(section) else { return false };
+    let Ok((backend, _)) = settings.choice(section) else {
+        return false;
+    };
     let configs = (settings.config(section), settings.backend_config(backend));
-    let (Ok(own), Ok(of_backend)) = configs else { return false };
-    let format = |config: &Config| config.scheme_option("format").unwrap_or("redisson").to_owned();
+    let (Ok(own), Ok(of_backend)) = configs else {
+        return false;
+    };
+    let format = |config: &Config| {
+        config
+            .scheme_option("format")
+            .unwrap_or("redisson")
+            .to_owned()
+    };
     let has_owners = ["redisson", "token"].contains(&&*format(&own));
     has_owners && (format(&own) != format(&of_backend) || own.prefix() != of_backend.prefix())
 }

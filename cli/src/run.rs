@@ -73,11 +73,9 @@ impl Supervisor {
             self.signal(Signal::CONT);
             return Ok(None);
         }
-        Ok(Some(
-            status
-                .exit_status()
-                .map_or_else(was_killed, |code| u8::try_from(code).unwrap_or(exit::SOFTWARE)),
-        ))
+        Ok(Some(status.exit_status().map_or_else(was_killed, |code| {
+            u8::try_from(code).unwrap_or(exit::SOFTWARE)
+        })))
     }
 }
 

@@ -44,7 +44,9 @@ impl Signals {
     /// also in the command.
     pub(crate) fn block_unless_ignored() -> Result<Self, Failure> {
         let ignored = ignored();
-        let heard = FORWARDED.into_iter().filter(|signal| ignored >> (*signal as u32 - 1) & 1 == 0);
+        let heard = FORWARDED
+            .into_iter()
+            .filter(|signal| ignored >> (*signal as u32 - 1) & 1 == 0);
         Self::block(heard)
     }
 
@@ -96,7 +98,11 @@ impl Signals {
 
 /// Unblocks what [`Signals`] of the parent blocked, before another program is executed.
 pub(crate) fn unblock() -> Result<(), Failure> {
-    let blocked: SigSet = FORWARDED.into_iter().chain(OTHERS).chain([Waited::SIGTTOU]).collect();
+    let blocked: SigSet = FORWARDED
+        .into_iter()
+        .chain(OTHERS)
+        .chain([Waited::SIGTTOU])
+        .collect();
     let unblock = blocked.thread_unblock();
     unblock.map_err(|error| Failure::system("signals cannot be unblocked", error))
 }
@@ -105,5 +111,6 @@ pub(crate) fn unblock() -> Result<(), Failure> {
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
 }

@@ -19,14 +19,20 @@ pub(crate) fn check(arguments: &CheckArguments) -> Result<u8, Failure> {
     if !arguments.quiet {
         output::line(if is_held { "held" } else { "free" })?;
     }
-    Ok(if is_held { arguments.conflict.status } else { 0 })
+    Ok(if is_held {
+        arguments.conflict.status
+    } else {
+        0
+    })
 }
 
 /// Waits until a lock is free.
 pub(crate) fn wait(arguments: &WaitArguments) -> Result<u8, Failure> {
     let heard = Signals::block_unless_ignored()?.listen(&Interrupt::new());
     let client = arguments.store.connect_for(&arguments.name)?;
-    let until = arguments.wait.map_or(Moment::NEVER, |wait| SystemClock.now() + wait);
+    let until = arguments
+        .wait
+        .map_or(Moment::NEVER, |wait| SystemClock.now() + wait);
     while is_held(&client, &arguments.name, arguments.ask)? {
         let left = until.since(SystemClock.now());
         if left.is_zero() {
@@ -49,7 +55,8 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<u8, Failure> {
     let names = rows::names(&arguments.names, arguments.slots)?;
     let rows = rows::of_names(&arguments.store.clients()?, &names)?;
     if arguments.json {
-        rows.iter().try_for_each(|row| output::line(&row.json()).map(drop))?;
+        rows.iter()
+            .try_for_each(|row| output::line(&row.json()).map(drop))?;
     } else {
         output::line(&rows::table(&rows, ReaderRows::Each))?;
     }

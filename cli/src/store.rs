@@ -100,8 +100,16 @@ pub(crate) fn usable(config: Config) -> Result<Config, Failure> {
 pub(crate) fn short(holder: &HolderInfo) -> String {
     const SHOWN: usize = 8;
     let text = holder.owner.as_str();
-    let shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
-    if text.chars().count() > SHOWN { format!("{shown}..") } else { shown }
+    let shown: String = text
+        .chars()
+        .take(SHOWN)
+        .flat_map(char::escape_debug)
+        .collect();
+    if text.chars().count() > SHOWN {
+        format!("{shown}..")
+    } else {
+        shown
+    }
 }
 
 /// What the holder is called: its label, or the beginning of its identity.

@@ -57,16 +57,23 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
     let stop_waiting = Interrupt::new();
     let signals = signals.listen(&stop_waiting);
     let verbose = arguments.verbose;
-    let clients = arguments.store.clients_with(move |event| tell(event, verbose))?;
+    let clients = arguments
+        .store
+        .clients_with(move |event| tell(event, verbose))?;
     let plan = Plan::of(arguments, &clients.config_of(&arguments.name)?)?;
     let lock = Lock::of(&clients, &arguments.name, &arguments.take)?;
-    let options = LockOptions::new().watched(plan.lease).interrupt(&stop_waiting);
+    let options = LockOptions::new()
+        .watched(plan.lease)
+        .interrupt(&stop_waiting);
     let called = SystemClock.now();
     let guard = match acquire(&lock, arguments, &options) {
         Ok(Some(guard)) => guard,
         Ok(None) => {
             if verbose {
-                report(format_args!("lock {:?} is held by another client", arguments.name));
+                report(format_args!(
+                    "lock {:?} is held by another client",
+                    arguments.name
+                ));
             }
             return Ok(arguments.conflict.status);
         }
@@ -86,10 +93,15 @@ pub(crate) fn supervise(front: i32, arguments: &RunArguments) -> Result<u8, Fail
     let least = plan.least_validity();
     // Before that: what is doubtful behind it has fallen since.
     let seen = (SystemClock.now(), guard.remaining());
-    guard.ensure(least).or_else(|_| guard.verify().and_then(|_| guard.ensure(least)))?;
+    guard
+        .ensure(least)
+        .or_else(|_| guard.verify().and_then(|_| guard.ensure(least)))?;
     if verbose {
         let waited = rounded(SystemClock.now().since(called));
-        report(format_args!("lock {:?} was taken after {waited}", arguments.name));
+        report(format_args!(
+            "lock {:?} was taken after {waited}",
+            arguments.name
+        ));
     }
     // Then the lock is not kept either: another host may have it.
     refuse_missing(arguments)?;
@@ -135,14 +147,21 @@ fn acquire(
         return Ok(guard);
     }
     if arguments.verbose {
-        report(format_args!("lock {:?} is held by another client: waiting", arguments.name));
+        report(format_args!(
+            "lock {:?} is held by another client: waiting",
+            arguments.name
+        ));
     }
     lock.take(options, None)
 }
 
 /// Refuses a command that is not there, as the launcher would.
 fn refuse_missing(arguments: &RunArguments) -> Result<(), Failure> {
-    let Some(program) = arguments.command.first().filter(|_| arguments.line.is_none()) else {
+    let Some(program) = arguments
+        .command
+        .first()
+        .filter(|_| arguments.line.is_none())
+    else {
         return Ok(());
     };
     let is_there = |path: &Path| path.try_exists().unwrap_or(true);
@@ -156,13 +175,19 @@ fn refuse_missing(arguments: &RunArguments) -> Result<(), Failure> {
     if is_found {
         return Ok(()); // whether it can be executed, the launcher finds out
     }
-    Err(launch::cannot_start(program, &io::ErrorKind::NotFound.into()))
+    Err(launch::cannot_start(
+        program,
+        &io::ErrorKind::NotFound.into(),
+    ))
 }
 
 /// The exit status after a signal that came before the command was started.
 fn interrupted(signals: &Receiver<Signal>) -> u8 {
     let ends = |signal: &Signal| ![Signal::CONT, Signal::CHILD, FRONT_ENDED].contains(signal);
-    signals.try_iter().find(ends).map_or(exit::SOFTWARE, exit::of_signal)
+    signals
+        .try_iter()
+        .find(ends)
+        .map_or(exit::SOFTWARE, exit::of_signal)
 }
 
 /// Tells the operator what happens to the store.
@@ -184,13 +209,21 @@ struct Front(Pid);
 impl Front {
     /// Asks for a signal when it ends.
     fn watch(front: i32) -> Result<Self, Failure> {
-        let only_run =
-            || Failure::new(exit::USAGE, "`supervise` is what `distlock run` starts: call that");
+        let only_run = || {
+            Failure::new(
+                exit::USAGE,
+                "`supervise` is what `distlock run` starts: call that",
+            )
+        };
         let front = Self(Pid::from_raw(front).ok_or_else(only_run)?);
         set_parent_process_death_signal(Some(FRONT_ENDED))
             .map_err(|error| Failure::system("the parent process cannot be watched", error))?;
         // It may have ended before.
-        if front.has_ended() { Err(only_run()) } else { Ok(front) }
+        if front.has_ended() {
+            Err(only_run())
+        } else {
+            Ok(front)
+        }
     }
 
     fn has_ended(&self) -> bool {
@@ -217,7 +250,10 @@ impl Plan {
 
     fn of(arguments: &RunArguments, config: &Config) -> Result<Self, Failure> {
         if let Some(Err(refusal)) = arguments.at_least.map(LeaseTime::new) {
-            return Err(Failure::new(exit::USAGE, format_args!("--at-least: {refusal}")));
+            return Err(Failure::new(
+                exit::USAGE,
+                format_args!("--at-least: {refusal}"),
+            ));
         }
         let lease = arguments.lease.unwrap_or(config.watchdog());
         let margin = (lease / 10).min(Self::LONGEST_MARGIN);
@@ -233,7 +269,13 @@ impl Plan {
             return Err(Failure::new(exit::USAGE, what));
         }
         let (max_hold, on_lost) = (arguments.max_hold, arguments.on_lost);
-        Ok(Self { lease, grace, margin, max_hold, on_lost })
+        Ok(Self {
+            lease,
+            grace,
+            margin,
+            max_hold,
+            on_lost,
+        })
     }
 
     /// With so little validity left, the command is stopped.
@@ -286,7 +328,9 @@ impl Job {
     ) -> Result<Pid, Failure> {
         let mut command = Command::new(OWN_PROGRAM);
         let supervisor = getpid().as_raw_pid().to_string();
-        command.arg0("distlock").args(["launch", &front.0.as_raw_pid().to_string(), &supervisor]);
+        command
+            .arg0("distlock")
+            .args(["launch", &front.0.as_raw_pid().to_string(), &supervisor]);
         match &arguments.line {
             Some(line) => {
                 let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
@@ -296,9 +340,13 @@ impl Job {
                 command.arg("--").args(&arguments.command);
             }
         }
-        command.env("DISTLOCK_NAME", &arguments.name).process_group(0);
+        command
+            .env("DISTLOCK_NAME", &arguments.name)
+            .process_group(0);
         let deadline = plan.max_hold.map(|time| {
-            let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let since_1970 = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default();
             since_1970.saturating_add(time).as_secs()
         });
         let token = guard.fencing_token().map(|token| token.get());
@@ -364,7 +412,11 @@ impl Job {
         {
             self.report_stop(cause);
             let at_once = cause == Cause::Lost && self.plan.on_lost == OnLost::Kill;
-            let grace = if at_once { Duration::ZERO } else { self.plan.grace };
+            let grace = if at_once {
+                Duration::ZERO
+            } else {
+                self.plan.grace
+            };
             if !at_once {
                 self.group.signal_with_descendants(Signal::TERM);
                 // What is suspended could not end by it.
@@ -372,7 +424,9 @@ impl Job {
             }
             self.kill_at = Some(now + grace);
         }
-        let Some(kill_at) = &mut self.kill_at else { return };
+        let Some(kill_at) = &mut self.kill_at else {
+            return;
+        };
         if !left.is_zero() && self.plan.on_lost != OnLost::Warn {
             // The lock may be lost during the grace of another cause.
             let latest = now + left.saturating_sub(self.plan.margin);
@@ -400,7 +454,11 @@ impl Job {
         if self.front.has_ended() {
             return Some(Cause::FrontEnded);
         }
-        if self.plan.max_hold.is_some_and(|time| now.since(self.started) >= time) {
+        if self
+            .plan
+            .max_hold
+            .is_some_and(|time| now.since(self.started) >= time)
+        {
             return Some(Cause::MaxHold);
         }
         if left > self.plan.least_validity() {
@@ -411,7 +469,10 @@ impl Job {
         }
         if !self.has_warned {
             self.has_warned = true;
-            self.say_of_lock(format_args!("{}; the command goes on without it", self.loss()));
+            self.say_of_lock(format_args!(
+                "{}; the command goes on without it",
+                self.loss()
+            ));
         }
         None
     }
@@ -459,11 +520,18 @@ impl Job {
             Some(kill_at) => kill_at.since(now).max(LOOK_AGAIN),
             None if self.status.is_some() => LEFT_BEHIND,
             None => {
-                let validity = self.guard.remaining().saturating_sub(self.plan.least_validity());
+                let validity = self
+                    .guard
+                    .remaining()
+                    .saturating_sub(self.plan.least_validity());
                 let max_hold = self.plan.max_hold.unwrap_or(Duration::MAX);
                 let hold = max_hold.saturating_sub(now.since(self.started));
                 // With a lock that is lost, and only warned of, there is nothing to wait for.
-                if validity.is_zero() { hold } else { validity.min(hold) }
+                if validity.is_zero() {
+                    hold
+                } else {
+                    validity.min(hold)
+                }
             }
         };
         let until_resumed = self.suspended.map_or(Duration::MAX, |_| STOP_TIME);
@@ -485,7 +553,9 @@ impl Job {
 
     /// Stops the job of the shell when its command was stopped, as by Ctrl-Z.
     fn suspend(&mut self, signal: Signal) {
-        let Some(terminal) = &self.terminal else { return };
+        let Some(terminal) = &self.terminal else {
+            return;
+        };
         // It may use the terminal before it was given to it, or after `fg`.
         let wants_terminal = [Signal::TTIN, Signal::TTOU].contains(&signal);
         if wants_terminal && terminal.give_to(self.group) {
@@ -499,7 +569,9 @@ impl Job {
 
     /// Continues a command that was stopped and whose front was not.
     fn resume_if_not_stopped(&mut self) {
-        let is_due = self.suspended.is_some_and(|since| SystemClock.now().since(since) > STOP_TIME);
+        let is_due = self
+            .suspended
+            .is_some_and(|since| SystemClock.now().since(since) > STOP_TIME);
         if is_due && !is_stopped(self.front.0) {
             self.resume();
         }
@@ -525,7 +597,9 @@ impl Job {
         }
         match released {
             Ok(()) if verbose => {
-                report(format_args!("lock \"{name}\" was released after {held}, status {status}"));
+                report(format_args!(
+                    "lock \"{name}\" was released after {held}, status {status}"
+                ));
                 Ok(status)
             }
             Ok(()) => Ok(status),
@@ -533,7 +607,10 @@ impl Job {
             Err(error) if error.is_lost() => Err(error.into()),
             Err(error) => {
                 // The command is done, and the lease ends by itself.
-                report(format_args!("{}; its lease ends", exit::with_sources(&error)));
+                report(format_args!(
+                    "{}; its lease ends",
+                    exit::with_sources(&error)
+                ));
                 Ok(status)
             }
         }

@@ -25,7 +25,11 @@ impl Lock {
         name: &str,
         arguments: &TakeArguments,
     ) -> Result<Self, Failure> {
-        let TakeArguments { slots, shared, exclusive } = *arguments;
+        let TakeArguments {
+            slots,
+            shared,
+            exclusive,
+        } = *arguments;
         let client = clients.of_lock(name)?;
         if let Some(slots) = slots {
             return Ok(Self::Slot(client.semaphore(name, slots)?));

@@ -17,14 +17,24 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// The controlling terminal; `None` without one, as under cron.
     pub(crate) fn of(front: Pid) -> Option<Self> {
-        let tty = File::options().read(true).write(true).open("/dev/tty").ok()?;
-        Some(Self { tty, front, job: Group(getpgid(Some(front)).ok()?) })
+        let tty = File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/tty")
+            .ok()?;
+        Some(Self {
+            tty,
+            front,
+            job: Group(getpgid(Some(front)).ok()?),
+        })
     }
 
     /// Makes `group` the foreground group if the job is in the foreground, and returns whether it
     /// is.
     pub(crate) fn give_to(&self, group: Group) -> bool {
-        let Ok(foreground) = tcgetpgrp(&self.tty) else { return false };
+        let Ok(foreground) = tcgetpgrp(&self.tty) else {
+            return false;
+        };
         foreground == group.0 || foreground == self.job.0 && tcsetpgrp(&self.tty, group.0).is_ok()
     }
 

@@ -41,9 +41,10 @@ impl Watched {
 
     fn ask(&self, clients: &Clients, limit: &Limit) -> Result<Found, Failure> {
         match self {
-            Self::Names(names) => {
-                Ok(Found { rows: rows::of_names(clients, names)?, ..Found::default() })
-            }
+            Self::Names(names) => Ok(Found {
+                rows: rows::of_names(clients, names)?,
+                ..Found::default()
+            }),
             Self::Pattern(pattern) => {
                 let mut found = Found::default();
                 rows::find(clients, pattern, limit, &mut found).map(|()| found)
@@ -57,12 +58,29 @@ pub(crate) fn watch(arguments: WatchArguments) -> Result<u8, Failure> {
     let heard = Signals::block_all()?.listen(&Interrupt::new());
     let watched = Watched::read(&arguments.words, arguments.slots)?;
     let clients = arguments.store.clients()?;
-    let WatchArguments { limit, interval, count, json, .. } = arguments;
+    let WatchArguments {
+        limit,
+        interval,
+        count,
+        json,
+        ..
+    } = arguments;
     let (ask, rounds) = rounds(move || watched.ask(&clients, &limit));
     let screen = if json { None } else { Screen::open()? };
     let mut keys = screen.as_ref().map_or_else(never, Screen::keys);
-    let resized = if screen.is_some() { tick(RESIZED) } else { never() };
-    let mut view = View { screen, json, interval, round: 0, found: Found::default(), error: None };
+    let resized = if screen.is_some() {
+        tick(RESIZED)
+    } else {
+        never()
+    };
+    let mut view = View {
+        screen,
+        json,
+        interval,
+        round: 0,
+        found: Found::default(),
+        error: None,
+    };
     let (mut size, mut began) = (Screen::size(), SystemClock.now());
     let mut next = after(Duration::ZERO);
     loop {
@@ -157,7 +175,9 @@ impl View {
 
     /// Draws the last round: a line about it, and as many rows as there is room for.
     fn draw(&self) -> Result<(), Failure> {
-        let Some(screen) = &self.screen else { return Ok(()) };
+        let Some(screen) = &self.screen else {
+            return Ok(());
+        };
         let Found { rows, is_cut } = &self.found;
         let held = rows.iter().filter(|row| row.info.holder.is_some()).count();
         let more = if *is_cut { "+" } else { "" };
@@ -165,13 +185,18 @@ impl View {
             Some(error) => format!("NOT CURRENT: {error}"),
             None => {
                 let every = self.interval.as_secs_f64();
-                format!("{held}{more} held, every {every} s, round {}; q ends", self.round)
+                format!(
+                    "{held}{more} held, every {every} s, round {}; q ends",
+                    self.round
+                )
             }
         };
         let (_, height) = Screen::size();
         let table = rows::table(rows, ReaderRows::Last);
-        let mut lines: Vec<_> =
-            [about].into_iter().chain(table.lines().map(str::to_owned)).collect();
+        let mut lines: Vec<_> = [about]
+            .into_iter()
+            .chain(table.lines().map(str::to_owned))
+            .collect();
         if lines.len() > height {
             // The last line says how many rows have no room, itself in the place of one.
             let hidden = lines.len() + 1 - height;

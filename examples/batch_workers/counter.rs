@@ -51,7 +51,9 @@ impl Counter {
     /// The number in it before the first job.
     pub(crate) fn first(&self) -> Result<u64, Trouble> {
         let path = self.path().display();
-        let number = self.settled().map_err(|e| cannot(&format!("read the counter {path}"), &e))?;
+        let number = self
+            .settled()
+            .map_err(|e| cannot(&format!("read the counter {path}"), &e))?;
         number.ok_or_else(|| {
             let what = format!("{path} holds no number: write a 0 into it, or name another");
             Trouble::new(exit::CONFIGURATION, what)
@@ -76,7 +78,9 @@ impl Counter {
 /// Makes a file that appears with its zero in it: another run that starts now must not find it
 /// empty, nor write a zero over what was sold already.
 fn make(path: &Path) -> io::Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
     let file = NamedTempFile::new_in(directory.unwrap_or(Path::new("."))).and_then(with_zero)?;
     match file.persist_noclobber(path) {
         // Another run has created the file first.
@@ -94,7 +98,9 @@ fn with_zero(mut file: NamedTempFile) -> io::Result<NamedTempFile> {
 /// writing it.
 pub(crate) fn read(path: &Path) -> io::Result<Option<u64>> {
     let bytes = fs::read(path)?;
-    Ok(std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok()))
+    Ok(std::str::from_utf8(&bytes)
+        .ok()
+        .and_then(|text| text.trim().parse().ok()))
 }
 
 /// Writes the number, in one step. A file that is emptied first would stay empty if the program is

@@ -112,7 +112,12 @@ fn run(arguments: &Arguments) -> Result<u8, Trouble> {
     if trouble.is_none() || tally.sold() > 0 {
         let took = clock.now().since(start);
         let last = counter.settled().ok().flatten();
-        let run = Run { jobs: arguments.jobs, first, last, took };
+        let run = Run {
+            jobs: arguments.jobs,
+            first,
+            last,
+            took,
+        };
         let proof = Proof::of(tally, &run, counter.is_ours());
         print(&heading(arguments), &proof)?;
         code = proof.exit_code();
@@ -155,7 +160,12 @@ fn progress_bar(jobs: usize) -> ProgressBar {
 }
 
 fn heading(arguments: &Arguments) -> String {
-    let Arguments { workers, processes, name, .. } = arguments;
+    let Arguments {
+        workers,
+        processes,
+        name,
+        ..
+    } = arguments;
     let who = match (processes, workers) {
         (1, 1) => "1 worker".to_owned(),
         (1, _) => format!("{workers} workers"),
@@ -171,6 +181,9 @@ fn heading(arguments: &Arguments) -> String {
 
 fn print(heading: &str, proof: &Proof) -> Result<(), Trouble> {
     writeln!(io::stdout().lock(), "{heading}\n\n{proof}").map_err(|error| {
-        Trouble::new(exit::SOFTWARE, format_args!("standard output cannot be written: {error}"))
+        Trouble::new(
+            exit::SOFTWARE,
+            format_args!("standard output cannot be written: {error}"),
+        )
     })
 }

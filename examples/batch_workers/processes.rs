@@ -62,7 +62,10 @@ pub(crate) fn run_as_child(arguments: &Arguments) -> Result<u8, Trouble> {
             stop.fire();
         }
     });
-    let counter = arguments.counter.as_deref().expect("clap requires it for a child");
+    let counter = arguments
+        .counter
+        .as_deref()
+        .expect("clap requires it for a child");
     let mut output = io::stdout().lock();
     let result = worker::run_all(arguments, counter, &stop, |report| {
         if writeln!(output, "{report}").is_err() {
@@ -94,7 +97,10 @@ impl Family {
                 break;
             }
             let mut process = start_child(arguments, counter, jobs).map_err(|error| {
-                Trouble::new(exit::SOFTWARE, format_args!("cannot start another process: {error}"))
+                Trouble::new(
+                    exit::SOFTWARE,
+                    format_args!("cannot start another process: {error}"),
+                )
             })?;
             let life_line = process.stdin.take();
             family.0.push(Member { process, life_line });
@@ -122,7 +128,10 @@ impl Family {
         let mut result = Ok(());
         for member in &mut self.0 {
             let ended = member.process.wait().map_err(|error| {
-                Trouble::new(exit::SOFTWARE, format_args!("cannot wait for a process: {error}"))
+                Trouble::new(
+                    exit::SOFTWARE,
+                    format_args!("cannot wait for a process: {error}"),
+                )
             })?;
             let harmless = ended.success() || (stop.is_fired() && is_early_ctrl_c(ended));
             if !harmless {
@@ -151,8 +160,15 @@ impl Drop for Family {
 
 fn start_child(arguments: &Arguments, counter: &Path, jobs: usize) -> io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("--child").args(["--url", &arguments.url, "--name", &arguments.name]);
-    command.args(["--workers", &arguments.workers.to_string(), "--jobs", &jobs.to_string()]);
+    command
+        .arg("--child")
+        .args(["--url", &arguments.url, "--name", &arguments.name]);
+    command.args([
+        "--workers",
+        &arguments.workers.to_string(),
+        "--jobs",
+        &jobs.to_string(),
+    ]);
     command.arg("--counter").arg(counter);
     if arguments.without_lock {
         command.arg("--unsafe");
@@ -172,5 +188,7 @@ fn forward(output: impl Read, reports: &Sender<Report>) {
 /// Whether Ctrl-C came before the child was ready for it, so that it has done nothing yet.
 fn is_early_ctrl_c(ended: ExitStatus) -> bool {
     let signals = [Signal::INT, Signal::TERM, Signal::HUP].map(Signal::as_raw);
-    ended.signal().is_some_and(|signal| signals.contains(&signal))
+    ended
+        .signal()
+        .is_some_and(|signal| signals.contains(&signal))
 }

@@ -66,24 +66,47 @@ impl Proof {
         self.wrong.is_empty()
     }
 
-    fn look_at_numbers(&mut self, Tally { sales, unreadable, .. }: &Tally, run: &Run) {
+    fn look_at_numbers(
+        &mut self,
+        Tally {
+            sales, unreadable, ..
+        }: &Tally,
+        run: &Run,
+    ) {
         let Run { jobs, first, .. } = *run;
         let last = run.last.unwrap_or(u64::MAX); // without one, that alone refutes it
         let done = sales.len();
-        self.say("sold", format!("{done} of {jobs} jobs{}", range(sales.iter().map(|s| s.number))));
+        self.say(
+            "sold",
+            format!(
+                "{done} of {jobs} jobs{}",
+                range(sales.iter().map(|s| s.number))
+            ),
+        );
         let numbers = sales.chunk_by(|one, next| one.number == next.number);
         let (mut different, mut worst) = (0, &sales[..0]);
         for sold in numbers {
             different += 1;
-            worst = if sold.len() > worst.len() { sold } else { worst };
+            worst = if sold.len() > worst.len() {
+                sold
+            } else {
+                worst
+            };
         }
         if different == done {
             self.say("twice", "none".to_owned());
         } else {
             self.say("twice", format!("{done} sales of only {different} numbers"));
-            self.refute(format!("number {} was sold {} times", worst[0].number, worst.len()));
+            self.refute(format!(
+                "number {} was sold {} times",
+                worst[0].number,
+                worst.len()
+            ));
         }
-        if let Some(beyond) = sales.iter().find(|sale| sale.number <= first || sale.number > last) {
+        if let Some(beyond) = sales
+            .iter()
+            .find(|sale| sale.number <= first || sale.number > last)
+        {
             self.refute(format!(
                 "number {} was sold, but the file went from {first} to {last}",
                 beyond.number
@@ -98,7 +121,12 @@ impl Proof {
     }
 
     fn look_at_file(&mut self, done: u64, run: &Run, alone: bool) {
-        let Run { first, last: Some(last), .. } = *run else {
+        let Run {
+            first,
+            last: Some(last),
+            ..
+        } = *run
+        else {
             self.say("counter", "has no number in it any more".to_owned());
             return self.refute("another program wrote into the counter".to_owned());
         };

@@ -28,8 +28,14 @@ pub(crate) enum Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Sold(Sale { number, token: Some(token) }) => write!(f, "sold {number} {token}"),
-            Self::Sold(Sale { number, token: None }) => write!(f, "sold {number}"),
+            Self::Sold(Sale {
+                number,
+                token: Some(token),
+            }) => write!(f, "sold {number} {token}"),
+            Self::Sold(Sale {
+                number,
+                token: None,
+            }) => write!(f, "sold {number}"),
             Self::Unreadable => f.write_str("unreadable"),
             Self::Interrupted => f.write_str("interrupted"),
             Self::Failed(trouble) => write!(f, "failed {} {trouble}", trouble.code),
@@ -45,15 +51,23 @@ impl FromStr for Report {
         let (what, rest) = line.split_once(' ').unwrap_or((line, ""));
         match what {
             "sold" => {
-                let mut numbers = rest.split(' ').map(|word| word.parse().map_err(|_| strange()));
+                let mut numbers = rest
+                    .split(' ')
+                    .map(|word| word.parse().map_err(|_| strange()));
                 let number = numbers.next().ok_or_else(strange)??;
-                Ok(Self::Sold(Sale { number, token: numbers.next().transpose()? }))
+                Ok(Self::Sold(Sale {
+                    number,
+                    token: numbers.next().transpose()?,
+                }))
             }
             "unreadable" => Ok(Self::Unreadable),
             "interrupted" => Ok(Self::Interrupted),
             "failed" => {
                 let (code, why) = rest.split_once(' ').ok_or_else(strange)?;
-                Ok(Self::Failed(Trouble::new(code.parse().map_err(|_| strange())?, why)))
+                Ok(Self::Failed(Trouble::new(
+                    code.parse().map_err(|_| strange())?,
+                    why,
+                )))
             }
             _ => Err(strange()),
         }

@@ -36,7 +36,10 @@ fn connect(url: &str) -> Result<Client, distlock::Error> {
             eprintln!("waiting for {left:.0?}: {why}");
         }
     };
-    distlock::builder().url(url)?.events(Arc::new(tell)).connect()
+    distlock::builder()
+        .url(url)?
+        .events(Arc::new(tell))
+        .connect()
 }
 
 /// Runs all threads of this process until the jobs are done, and hands every report to `count`, on
@@ -51,7 +54,12 @@ pub(crate) fn run_all(
         false => Some(connect(&arguments.url)?.mutex(&arguments.name)?),
         true => None,
     };
-    let shop = Shop { lock, counter, stop, left: AtomicUsize::new(arguments.jobs) };
+    let shop = Shop {
+        lock,
+        counter,
+        stop,
+        left: AtomicUsize::new(arguments.jobs),
+    };
     let (reports, told) = unbounded();
     thread::scope(|scope| {
         for _ in 0..arguments.workers {
@@ -148,7 +156,9 @@ impl Shop<'_> {
     fn take_job(&self) -> bool {
         let taken = self
             .left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(1)
+            });
         taken.is_ok()
     }
 }
@@ -160,5 +170,7 @@ enum Stopped {
 }
 
 fn tell(reports: &Sender<Report>, report: Report) {
-    reports.send(report).expect("the receiver outlives the workers");
+    reports
+        .send(report)
+        .expect("the receiver outlives the workers");
 }

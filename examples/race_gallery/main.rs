@@ -20,12 +20,24 @@ fn main() -> ExitCode {
         }
         for (cast, is_to_happen) in [(&race.happens, true), (&race.cured, false)] {
             let seen = (race.play)(cast);
-            let word = if seen { "it happens" } else { "it does not happen" };
-            let note = if seen == is_to_happen { "" } else { "  <- NOT as told" };
+            let word = if seen {
+                "it happens"
+            } else {
+                "it does not happen"
+            };
+            let note = if seen == is_to_happen {
+                ""
+            } else {
+                "  <- NOT as told"
+            };
             all_as_told &= seen == is_to_happen;
             println!("   {:45} {word}{note}", cast.told());
         }
         println!();
     }
-    if all_as_told { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if all_as_told {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

@@ -190,7 +190,10 @@ pub(crate) fn all() -> Vec<Race> {
                 "A wakes up and writes, too: only a resource that looks at fencing tokens refuses",
             ],
             play: pause,
-            happens: Cast { format: "token", with: "tokens=off" },
+            happens: Cast {
+                format: "token",
+                with: "tokens=off",
+            },
             cured: Cast::of("token"),
         },
         Race {
@@ -201,7 +204,10 @@ pub(crate) fn all() -> Vec<Race> {
             ],
             play: replication,
             happens: Cast::of("redisson"),
-            cured: Cast { format: "redisson", with: REPLICAS },
+            cured: Cast {
+                format: "redisson",
+                with: REPLICAS,
+            },
         },
         Race {
             title: "RedLock, and a node that was started again empty",
@@ -211,8 +217,14 @@ pub(crate) fn all() -> Vec<Race> {
                 "B takes the lock on nodes 2 and 3",
             ],
             play: amnesia,
-            happens: Cast { format: "redisson", with: "no marker" },
-            cured: Cast { format: "redisson", with: MARKER },
+            happens: Cast {
+                format: "redisson",
+                with: "no marker",
+            },
+            cured: Cast {
+                format: "redisson",
+                with: MARKER,
+            },
         },
     ]
 }
@@ -288,7 +300,10 @@ fn both_see_the_expired_lock(cast: &Cast) -> bool {
 fn overwritten(cast: &Cast) -> bool {
     let server = Server::start();
     leave_expired_lock(&server, cast.format);
-    let (a, b) = (Client::ahead(&server, cast.format, 5), Client::new(&server, cast.format));
+    let (a, b) = (
+        Client::ahead(&server, cast.format, 5),
+        Client::new(&server, cast.format),
+    );
     let attempt = a.until(TAKEOVER, Client::take);
     if !attempt.is_held_up() {
         // The attempt is one step: its holder releases.
@@ -350,7 +365,10 @@ fn cut_short(cast: &Cast) -> bool {
     let [a, b, c] = ["60s", "1s", "60s"].map(|lease| {
         let options = format!("format={}&lease={lease}", cast.format);
         let url = format!("redis://127.0.0.1:{}?{options}", server.port);
-        distlock::connect(&url).expect("a good URL").mutex("x").expect("a good name")
+        distlock::connect(&url)
+            .expect("a good URL")
+            .mutex("x")
+            .expect("a good name")
     });
     let held = a.lock().expect("the server is up");
     assert!(b.try_lock().expect("the server is up").is_none());
@@ -398,7 +416,9 @@ fn replication(cast: &Cast) -> bool {
     let (mut master, replica) = (Server::start(), Server::start());
     master.ask("SET before 1");
     replica.ask(&format!("REPLICAOF 127.0.0.1 {}", master.port));
-    until("it has heard of it", || replica.ask("EXISTS before") == ":1");
+    until("it has heard of it", || {
+        replica.ask("EXISTS before") == ":1"
+    });
     // From here on the replica receives nothing from the master.
     replica.ask("REPLICAOF NO ONE");
     let policy = if cast.with == REPLICAS {
@@ -445,10 +465,15 @@ fn unmarked(places: &[String]) -> distlock::Client {
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let store = |place: &String| {
         let config = Config::from_url(&format!("redis://{place}")).expect("a good URL");
-        distlock::schemes().open(&config, &context).expect("a good URL")
+        distlock::schemes()
+            .open(&config, &context)
+            .expect("a good URL")
     };
     let stores: Vec<_> = places.iter().map(store).collect();
     let quorum = QuorumBackend::new(stores, Duration::from_millis(300), &context);
     let quorum = quorum.expect("three of them");
-    distlock::builder().backend(Arc::new(quorum)).connect().expect("a good backend")
+    distlock::builder()
+        .backend(Arc::new(quorum))
+        .connect()
+        .expect("a good backend")
 }

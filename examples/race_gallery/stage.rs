@@ -25,7 +25,10 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = soon();
     while !is_so() {
         assert!(SystemClock.now() < end, "waited in vain for this: {what}");
-        SystemClock.wait(&Arc::new(Signal::new()), SystemClock.now() + Duration::from_millis(5));
+        SystemClock.wait(
+            &Arc::new(Signal::new()),
+            SystemClock.now() + Duration::from_millis(5),
+        );
     }
 }
 
@@ -57,11 +60,20 @@ impl Server {
             .stdout(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start {binary}: {error}; install redis-server"));
-        let mut server = Self { process, port, _folder: folder };
+        let mut server = Self {
+            process,
+            port,
+            _folder: folder,
+        };
         let mut is_ours = false;
         until("the server answers, or gives up", || {
             is_ours = server.answers_itself();
-            is_ours || server.process.try_wait().expect("it is our child").is_some()
+            is_ours
+                || server
+                    .process
+                    .try_wait()
+                    .expect("it is our child")
+                    .is_some()
         });
         is_ours.then_some(server)
     }
@@ -71,7 +83,8 @@ impl Server {
         const ITS_NUMBER: &str =
             r#"EVAL "return tonumber(redis.call('INFO', 'server'):match('process_id:(%d+)'))" 0"#;
         let number = self.process.id();
-        self.try_ask(ITS_NUMBER).is_ok_and(|answer| answer == format!(":{number}"))
+        self.try_ask(ITS_NUMBER)
+            .is_ok_and(|answer| answer == format!(":{number}"))
     }
 
     /// Kills it, and starts an empty one in its place.
@@ -120,7 +133,9 @@ impl Drop for Server {
 /// the benchmarks beside it have others.
 fn free_port() -> u16 {
     let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    std::iter::repeat_with(|| fastrand::u16(16_000..20_000)).find(is_free).expect("it never ends")
+    std::iter::repeat_with(|| fastrand::u16(16_000..20_000))
+        .find(is_free)
+        .expect("it never ends")
 }
 
 /// The machine's clock with a different time of day.
@@ -175,10 +190,18 @@ impl Hold {
         steps: &'static [&'static str],
         begin: impl FnOnce() -> T + Send + 'static,
     ) -> Begun<T> {
-        *self.state.lock() = Held { at: steps, ..Held::default() };
+        *self.state.lock() = Held {
+            at: steps,
+            ..Held::default()
+        };
         let thread = std::thread::spawn(begin);
-        until("it is there, or done", || self.state.lock().is_there || thread.is_finished());
-        Begun { hold: Arc::clone(self), thread }
+        until("it is there, or done", || {
+            self.state.lock().is_there || thread.is_finished()
+        });
+        Begun {
+            hold: Arc::clone(self),
+            thread,
+        }
     }
 }
 
@@ -233,13 +256,19 @@ impl Client {
     }
 
     fn with(server: &Server, format: &str, time: Time) -> Self {
-        Self::at(&format!("redis://127.0.0.1:{}?format={format}", server.port), time)
+        Self::at(
+            &format!("redis://127.0.0.1:{}?format={format}", server.port),
+            time,
+        )
     }
 
     /// A client without the right to set the expiry of keys.
     pub(crate) fn without_expire(server: &Server, format: &str) -> Self {
         server.ask("ACL SETUSER limited on >secret ~* &* +@all -expire -pexpire");
-        let url = format!("redis://limited:secret@127.0.0.1:{}?format={format}", server.port);
+        let url = format!(
+            "redis://limited:secret@127.0.0.1:{}?format={format}",
+            server.port
+        );
         Self::at(&url, Time::Ahead(0))
     }
 
@@ -256,7 +285,14 @@ impl Client {
     pub(crate) fn on(backend: Arc<dyn Backend>, id: ClientId, hold: Arc<Hold>) -> Self {
         let (owner, lease) = (OwnerId::new(id, 1), Duration::from_secs(60));
         let (replication, held) = (Replication::off(), Arc::default());
-        Self { backend, owner, lease, replication, hold, held }
+        Self {
+            backend,
+            owner,
+            lease,
+            replication,
+            hold,
+            held,
+        }
     }
 
     pub(crate) fn lease(self, lease: Duration) -> Self {
@@ -264,7 +300,10 @@ impl Client {
     }
 
     pub(crate) fn replication(self, replication: Replication) -> Self {
-        Self { replication, ..self }
+        Self {
+            replication,
+            ..self
+        }
     }
 
     /// Tries to get the lock, and returns whether it got it.
@@ -274,7 +313,10 @@ impl Client {
 
     /// Tries to get the lock.
     pub(crate) fn attempt(&self) -> Result<Answer, Failure> {
-        let (name, lease) = (name(), LeaseTime::new(self.lease).expect("an ordinary lease"));
+        let (name, lease) = (
+            name(),
+            LeaseTime::new(self.lease).expect("an ordinary lease"),
+        );
         let tokens = if !self.backend.abilities().tokens {
             Tokens::None
         } else {
@@ -285,7 +327,10 @@ impl Client {
         let answer = self.backend.acquire(&attempt, soon())?;
         if let Answer::Granted(grant) = &answer {
             let token = grant.tokens.map(|tokens| tokens.first());
-            *self.held.lock() = Some(Granted { receipt: grant.receipt.clone(), token });
+            *self.held.lock() = Some(Granted {
+                receipt: grant.receipt.clone(),
+                token,
+            });
         }
         Ok(answer)
     }
@@ -302,7 +347,9 @@ impl Client {
 
     /// Frees the lock of any owner, and returns whether there was one.
     pub(crate) fn free_by_force(&self) -> bool {
-        self.backend.force_release(&name(), soon()).is_ok_and(|is_freed| is_freed)
+        self.backend
+            .force_release(&name(), soon())
+            .is_ok_and(|is_freed| is_freed)
     }
 
     /// Releases the lock, and returns the store's answer. Sent also without a grant.
@@ -311,7 +358,8 @@ impl Client {
         let receipt = self.held.lock().as_ref().map(|held| held.receipt.clone());
         let acquisition =
             AcquisitionId::new(name(), self.owner, lease, receipt.unwrap_or_default());
-        self.backend.release(&acquisition, ReleaseOptions::WITHOUT_TOMBSTONE, soon())
+        self.backend
+            .release(&acquisition, ReleaseOptions::WITHOUT_TOMBSTONE, soon())
     }
 
     /// The same as [`Hold::until`], for a task of this client.

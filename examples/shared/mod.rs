@@ -33,7 +33,11 @@ pub(crate) struct Trouble {
 impl Trouble {
     /// Trouble that ends with `code`. However many lines `what` has, it becomes one.
     pub(crate) fn new(code: u8, what: impl fmt::Display) -> Self {
-        let line = what.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        let line = what
+            .to_string()
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
         Self { code, line }
     }
 }
@@ -48,19 +52,23 @@ impl fmt::Display for Trouble {
 impl From<Error> for Trouble {
     fn from(error: Error) -> Self {
         let (code, remedy) = match error.kind() {
-            ErrorKind::Unavailable => {
-                (exit::UNAVAILABLE, "check that the store is up and that `--url` names it")
-            }
-            ErrorKind::Configuration => {
-                (exit::CONFIGURATION, "change `--url`, or the store's settings")
-            }
+            ErrorKind::Unavailable => (
+                exit::UNAVAILABLE,
+                "check that the store is up and that `--url` names it",
+            ),
+            ErrorKind::Configuration => (
+                exit::CONFIGURATION,
+                "change `--url`, or the store's settings",
+            ),
             ErrorKind::Misuse => (exit::CONFIGURATION, "change the arguments (see `--help`)"),
-            ErrorKind::ForeignFormat => {
-                (exit::SOFTWARE, "choose another `--name`, or find out who uses this one")
-            }
-            ErrorKind::Lost => {
-                (exit::LOST, "others may have been inside: look at what was done, then start again")
-            }
+            ErrorKind::ForeignFormat => (
+                exit::SOFTWARE,
+                "choose another `--name`, or find out who uses this one",
+            ),
+            ErrorKind::Lost => (
+                exit::LOST,
+                "others may have been inside: look at what was done, then start again",
+            ),
             ErrorKind::Interrupted => (exit::INTERRUPTED, "start it again when you like"),
             _ => (exit::SOFTWARE, "this program has no remedy for it"),
         };
@@ -107,5 +115,8 @@ fn refused(refusal: &clap::Error) -> Trouble {
     let text = refusal.to_string();
     let first = text.split("\n\n").next().unwrap_or(&text);
     let what = first.trim_start_matches("error: ");
-    Trouble::new(exit::CONFIGURATION, format_args!("{what}; `--help` shows what is accepted"))
+    Trouble::new(
+        exit::CONFIGURATION,
+        format_args!("{what}; `--help` shows what is accepted"),
+    )
 }

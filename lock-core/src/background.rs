@@ -21,7 +21,10 @@ pub fn run_in_background(task: impl FnOnce() + Send + 'static) -> io::Result<()>
     let run = move || {
         contain(task);
     };
-    thread::Builder::new().name(NAME.to_owned()).spawn(run).map(drop)
+    thread::Builder::new()
+        .name(NAME.to_owned())
+        .spawn(run)
+        .map(drop)
 }
 
 /// A repeated task that has a thread of its own while there is work for it.
@@ -141,7 +144,10 @@ mod tests {
         assert!(task.is_running());
         task.wake();
         assert_eq!(told.recv_timeout(LONG), Ok(1));
-        assert!(told.recv_timeout(LONG).is_err(), "the thread has dropped the sender");
+        assert!(
+            told.recv_timeout(LONG).is_err(),
+            "the thread has dropped the sender"
+        );
         assert!(!task.is_running());
     }
 
@@ -150,7 +156,8 @@ mod tests {
         let (pass, passed) = channel::<BackgroundTask>();
         let last: Turn = Box::new(move || {
             let task = passed.recv().unwrap();
-            task.start(&clock(), || unreachable!("the task runs")).unwrap();
+            task.start(&clock(), || unreachable!("the task runs"))
+                .unwrap();
             None
         });
         let (task, told) = start(vec![last, Box::new(|| None)]);

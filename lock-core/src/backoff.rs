@@ -15,15 +15,24 @@ impl Backoff {
     /// The first pause is `first` to twice that; none is longer than `longest`.
     #[must_use]
     pub const fn new(first: Duration, longest: Duration) -> Self {
-        Self { first, longest, failures: 0 }
+        Self {
+            first,
+            longest,
+            failures: 0,
+        }
     }
 
     /// The pause after one more failure.
-    #[allow(clippy::should_implement_trait, reason = "nothing iterates over pauses")]
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "nothing iterates over pauses"
+    )]
     pub fn next(&mut self) -> Duration {
         self.failures += 1;
         let doubled = self.first * 2u32.saturating_pow(self.failures.min(10));
-        doubled.min(self.longest).mul_f64(0.5 + fastrand::f64() / 2.0)
+        doubled
+            .min(self.longest)
+            .mul_f64(0.5 + fastrand::f64() / 2.0)
     }
 
     /// How many failures there were since the last success.

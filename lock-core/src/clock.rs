@@ -151,7 +151,10 @@ pub trait Clock: Any + Send + Sync + fmt::Debug {
 /// therefore cut into slices of at most [`SystemClock::SLICE`], after each of which the clock is
 /// read again.
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(clippy::exhaustive_structs, reason = "it has nothing in it, and is made by its name")]
+#[allow(
+    clippy::exhaustive_structs,
+    reason = "it has nothing in it, and is made by its name"
+)]
 pub struct SystemClock;
 
 impl SystemClock {
@@ -177,7 +180,9 @@ impl Clock for SystemClock {
     }
 
     fn unix_time(&self) -> Duration {
-        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
     }
 
     fn wait(&self, signal: &Arc<Signal>, until: Moment) -> Woken {
@@ -236,7 +241,12 @@ impl Default for Manual {
         // Not zero: an earlier moment must differ from it.
         let now = Moment::from_nanos(1_000_000_000_000);
         let unix = Duration::from_secs(1_800_000_000);
-        Self { now, unix, sleepers: Vec::new(), generation: 0 }
+        Self {
+            now,
+            unix,
+            sleepers: Vec::new(),
+            generation: 0,
+        }
     }
 }
 
@@ -258,8 +268,12 @@ impl ManualClock {
         manual.now = manual.now + by;
         manual.unix += by;
         let is_due = |sleeper: &&Sleeper| sleeper.until <= manual.now;
-        let due: Vec<_> =
-            manual.sleepers.iter().filter(is_due).map(|it| Arc::clone(&it.signal)).collect();
+        let due: Vec<_> = manual
+            .sleepers
+            .iter()
+            .filter(is_due)
+            .map(|it| Arc::clone(&it.signal))
+            .collect();
         drop(manual);
         due.iter().for_each(|signal| signal.nudge());
     }
@@ -278,7 +292,13 @@ impl ManualClock {
             let (now, generation) = (manual.now, manual.generation);
             let sleepers = manual.sleepers.clone();
             drop(manual);
-            let until = |it: Sleeper| if it.signal.is_up() { now.min(it.until) } else { it.until };
+            let until = |it: Sleeper| {
+                if it.signal.is_up() {
+                    now.min(it.until)
+                } else {
+                    it.until
+                }
+            };
             let mut moments: Vec<_> = sleepers.into_iter().map(until).collect();
             // A flag that was read as down may have been taken: then the generation has changed.
             if self.0.lock().generation == generation {
@@ -294,13 +314,21 @@ impl ManualClock {
 impl ManualClock {
     /// Whether a thread sleeps until a finite moment.
     pub(crate) fn has_sleepers(&self) -> bool {
-        self.0.lock().sleepers.iter().any(|it| it.until != Moment::NEVER)
+        self.0
+            .lock()
+            .sleepers
+            .iter()
+            .any(|it| it.until != Moment::NEVER)
     }
 
     /// Moves the clock to the earliest finite moment of a sleeper.
     pub(crate) fn advance_to_the_earliest(&self) {
         let manual = self.0.lock();
-        let finite = manual.sleepers.iter().map(|it| it.until).filter(|it| *it != Moment::NEVER);
+        let finite = manual
+            .sleepers
+            .iter()
+            .map(|it| it.until)
+            .filter(|it| *it != Moment::NEVER);
         let by = finite.min().map(|earliest| earliest.since(manual.now));
         drop(manual);
         if let Some(by) = by {
@@ -344,7 +372,11 @@ impl Manual {
     fn enter(&mut self, signal: &Arc<Signal>, until: Moment) -> u64 {
         self.generation += 1;
         let (number, signal) = (self.generation, Arc::clone(signal));
-        self.sleepers.push(Sleeper { number, signal, until });
+        self.sleepers.push(Sleeper {
+            number,
+            signal,
+            until,
+        });
         number
     }
 

@@ -75,19 +75,28 @@ impl Counters {
     /// Makes counters that pass each event on to this handler.
     #[must_use]
     pub fn and(handler: Arc<dyn EventHandler>) -> Self {
-        Self { next: Some(Next(handler)), ..Self::default() }
+        Self {
+            next: Some(Next(handler)),
+            ..Self::default()
+        }
     }
 
     /// Returns how often the event of this name happened so far; zero for an unknown name.
     #[must_use]
     pub fn count(&self, name: &str) -> u64 {
-        self.all().find_map(|(known, count)| (known == name).then_some(count)).unwrap_or(0)
+        self.all()
+            .find_map(|(known, count)| (known == name).then_some(count))
+            .unwrap_or(0)
     }
 
     /// Returns all names and counts, always in the same order. They are read one after the other,
     /// not at one moment.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        NAMES.iter().copied().zip(self.counts.iter().map(|count| count.load(Ordering::Relaxed)))
+        NAMES.iter().copied().zip(
+            self.counts
+                .iter()
+                .map(|count| count.load(Ordering::Relaxed)),
+        )
     }
 }
 
@@ -147,11 +156,28 @@ mod tests {
         let loss = Loss::new(LossCause::Gone, None);
         counters.on_event(&Event::Contended { lock: lock.clone() });
         counters.on_event(&Event::Contended { lock: lock.clone() });
-        counters.on_event(&Event::Lost { lock: lock.clone(), token: None, loss });
-        counters.on_event(&Event::HandedOnLost { lock, holds: 5, first: None, last: None });
+        counters.on_event(&Event::Lost {
+            lock: lock.clone(),
+            token: None,
+            loss,
+        });
+        counters.on_event(&Event::HandedOnLost {
+            lock,
+            holds: 5,
+            first: None,
+            last: None,
+        });
         counters.on_event(&Event::Missed { count: 7 });
         let seen: Vec<_> = counters.all().filter(|(_, count)| *count > 0).collect();
-        assert_eq!(seen, [("contended", 2), ("lost", 1), ("handed_on_lost", 5), ("missed", 7)]);
+        assert_eq!(
+            seen,
+            [
+                ("contended", 2),
+                ("lost", 1),
+                ("handed_on_lost", 5),
+                ("missed", 7)
+            ]
+        );
         assert_eq!((counters.count("lost"), counters.count("found")), (1, 0));
         assert_eq!(told.load(Ordering::Relaxed), 5);
     }

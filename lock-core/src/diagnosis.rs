@@ -51,7 +51,14 @@ impl Finding {
         seen: impl Into<String>,
     ) -> Self {
         let (subject, seen) = (subject.to_string(), seen.into());
-        Self { id, level, subject, seen, why: String::new(), remedy: String::new() }
+        Self {
+            id,
+            level,
+            subject,
+            seen,
+            why: String::new(),
+            remedy: String::new(),
+        }
     }
 
     /// Makes a finding of what could not be done, with the causes.
@@ -68,13 +75,19 @@ impl Finding {
     /// Sets what may happen to locks.
     #[must_use]
     pub fn why(self, why: impl Into<String>) -> Self {
-        Self { why: why.into(), ..self }
+        Self {
+            why: why.into(),
+            ..self
+        }
     }
 
     /// Sets how to mend it.
     #[must_use]
     pub fn remedy(self, remedy: impl Into<String>) -> Self {
-        Self { remedy: remedy.into(), ..self }
+        Self {
+            remedy: remedy.into(),
+            ..self
+        }
     }
 }
 
@@ -99,8 +112,15 @@ impl fmt::Display for FindingLevel {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} ({}): {}", self.level, self.id, self.subject, self.seen)?;
-        for more in [&self.why, &self.remedy].into_iter().filter(|text| !text.is_empty()) {
+        write!(
+            f,
+            "{} {} ({}): {}",
+            self.level, self.id, self.subject, self.seen
+        )?;
+        for more in [&self.why, &self.remedy]
+            .into_iter()
+            .filter(|text| !text.is_empty())
+        {
             write!(f, "; {more}")?;
         }
         Ok(())

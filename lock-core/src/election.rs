@@ -121,7 +121,11 @@ impl Election {
     pub(crate) fn new(engine: Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
         let lock = OwnedMutex::new(Arc::clone(&engine), name)?;
         let state = Mutex::default();
-        Ok(Self(Arc::new(Handle(Arc::new(Core { engine, lock, state })))))
+        Ok(Self(Arc::new(Handle(Arc::new(Core {
+            engine,
+            lock,
+            state,
+        })))))
     }
 
     fn core(&self) -> &Core {
@@ -137,7 +141,9 @@ impl Election {
     /// child.
     pub fn campaign(&self) -> Result<(), Error> {
         let core = &self.0.0;
-        core.engine.refuse_if_forked().map_err(|error| error.on(core.lock.name()))?;
+        core.engine
+            .refuse_if_forked()
+            .map_err(|error| error.on(core.lock.name()))?;
         let mut state = core.state.lock();
         if state.campaign.is_some() {
             return Ok(());
@@ -176,7 +182,9 @@ impl Election {
     /// Those of [`OwnedGuard::unlock`], for a leader. The leadership is given up in any case.
     pub fn resign(&self) -> Result<(), Error> {
         let core = self.core();
-        core.engine.refuse_if_forked().map_err(|error| error.on(core.lock.name()))?;
+        core.engine
+            .refuse_if_forked()
+            .map_err(|error| error.on(core.lock.name()))?;
         // The guard comes out before the store is told: from here on this client does not lead.
         let leadership = core.stop(&mut core.state.lock());
         leadership.map_or(Ok(()), OwnedGuard::unlock)
@@ -216,10 +224,12 @@ impl Election {
     /// [`Error::is_not_held`] if this client is not the leader, [`Error::is_lost`] if it just was,
     /// [`Error::is_lease_too_short`] if less is left.
     pub fn ensure(&self, time: Duration) -> Result<(), Error> {
-        self.core().look(|guard| guard.ensure(time)).unwrap_or_else(|| {
-            let error = Error::new(ErrorKind::NotHeld, "this client is not the leader");
-            Err(error.on(self.name()))
-        })
+        self.core()
+            .look(|guard| guard.ensure(time))
+            .unwrap_or_else(|| {
+                let error = Error::new(ErrorKind::NotHeld, "this client is not the leader");
+                Err(error.on(self.name()))
+            })
     }
 
     /// Returns a channel of all changes from now on, which begins with
@@ -239,7 +249,9 @@ impl Election {
         let mut state = self.core().state.lock();
         if let Some(guard) = &state.leadership {
             // A receiver that is here.
-            let _sent = sender.try_send(LeadershipChange::Gained { term: guard.fencing_token() });
+            let _sent = sender.try_send(LeadershipChange::Gained {
+                term: guard.fencing_token(),
+            });
         }
         if !state.has_ended {
             state.consumers.push(sender);
@@ -265,7 +277,9 @@ impl Election {
                 contain(|| callback(change));
             }
         };
-        let thread = thread::Builder::new().name("distlock-leader".to_owned()).spawn(run);
+        let thread = thread::Builder::new()
+            .name("distlock-leader".to_owned())
+            .spawn(run);
         thread.map(drop).map_err(|error| {
             no_thread("cannot start the thread of a callback", error).on(self.name())
         })
@@ -302,7 +316,9 @@ impl Election {
             if self.is_leader() {
                 return Ok(true);
             }
-            core.engine.refuse_if_forked().map_err(|error| error.on(self.name()))?;
+            core.engine
+                .refuse_if_forked()
+                .map_err(|error| error.on(self.name()))?;
             let state = core.state.lock();
             if state.campaign.is_none() {
                 let error = Error::misuse("this election has no campaign: start it first");
@@ -312,7 +328,10 @@ impl Election {
             let is_over = now >= until;
             if is_over || Some(state.refusals) != refusals {
                 // Not known is not "no". A refusal may be over, too, and then the wait goes on.
-                let error = state.last_error.clone().filter(|it| is_over || is_refusal(it));
+                let error = state
+                    .last_error
+                    .clone()
+                    .filter(|it| is_over || is_refusal(it));
                 if let Some(error) = error {
                     return Err(error.on(self.name()));
                 }
@@ -323,7 +342,11 @@ impl Election {
             }
             // A leader in doubt is told nothing when the store has confirmed it.
             let is_doubtful = core.look(|guard| guard.state()) == Some(GuardState::Suspended);
-            let next = if is_doubtful { now + DOUBT_LOOK } else { Moment::NEVER };
+            let next = if is_doubtful {
+                now + DOUBT_LOOK
+            } else {
+                Moment::NEVER
+            };
             core.engine.clock.wait(&waiting.signal, until.min(next));
         }
     }
@@ -333,7 +356,8 @@ impl Election {
     /// five seconds.
     #[must_use]
     pub fn last_error(&self) -> Option<Error> {
-        self.core().look_at_state(|state| state.last_error.clone())?
+        self.core()
+            .look_at_state(|state| state.last_error.clone())?
     }
 
     /// Returns the name of the election, which is that of its mutex.
@@ -367,7 +391,10 @@ impl Drop for Handle {
 /// Whether waiting does not help: a setting or the code is to be corrected.
 fn is_refusal(error: &Error) -> bool {
     use ErrorKind::{Configuration, ForeignFormat, Misuse, Unsupported};
-    matches!(error.kind(), Configuration | ForeignFormat | Misuse | Unsupported)
+    matches!(
+        error.kind(),
+        Configuration | ForeignFormat | Misuse | Unsupported
+    )
 }
 
 impl Core {
@@ -397,14 +424,18 @@ impl Core {
     /// The state, while this campaign is the present one.
     fn lock_for(&self, number: u64) -> Option<MutexGuard<'_, State>> {
         let state = self.state.lock();
-        let is_present = state.campaign.as_ref().is_some_and(|it| it.number == number);
+        let is_present = state
+            .campaign
+            .as_ref()
+            .is_some_and(|it| it.number == number);
         is_present.then_some(state)
     }
 }
 
 impl State {
     fn tell(&mut self, change: LeadershipChange) {
-        self.consumers.retain(|consumer| consumer.try_send(change).is_ok());
+        self.consumers
+            .retain(|consumer| consumer.try_send(change).is_ok());
     }
 
     fn wake_waiting(&self) {
@@ -413,7 +444,9 @@ impl State {
 
     /// The leadership, if it is lost, which is told.
     fn take_lost(&mut self) -> Option<OwnedGuard> {
-        let lost = self.leadership.take_if(|guard| guard.state() == GuardState::Lost)?;
+        let lost = self
+            .leadership
+            .take_if(|guard| guard.state() == GuardState::Lost)?;
         let cause = lost.loss().map_or(LossCause::Expired, |loss| loss.cause());
         self.tell(LeadershipChange::Lost { cause });
         Some(lost)
@@ -441,15 +474,22 @@ impl Thread {
                 backoff.reset();
                 continue;
             };
-            let Some(mut state) = self.core.lock_for(self.number) else { return };
+            let Some(mut state) = self.core.lock_for(self.number) else {
+                return;
+            };
             state.refusals += u64::from(is_refusal(&error));
-            let is_news = state.told.as_ref().is_none_or(|told| told.kind() != error.kind());
+            let is_news = state
+                .told
+                .as_ref()
+                .is_none_or(|told| told.kind() != error.kind());
             state.last_error = Some(error.clone());
             state.told = Some(error.clone());
             state.wake_waiting();
             drop(state);
             if is_news {
-                self.core.engine.tell_campaign_failed(self.core.lock.name(), error);
+                self.core
+                    .engine
+                    .tell_campaign_failed(self.core.lock.name(), error);
             }
             clock.wait(&self.signal, clock.now() + backoff.next());
         }
@@ -459,13 +499,17 @@ impl Thread {
     fn wait_and_lead(&self) -> Result<(), Error> {
         let (core, number) = (Arc::clone(&self.core), self.number);
         let progress = Progress::new(move |error| {
-            let Some(mut state) = core.lock_for(number) else { return };
+            let Some(mut state) = core.lock_for(number) else {
+                return;
+            };
             state.last_error = error.cloned();
             if error.is_none() {
                 state.told = None;
             }
         });
-        let options = LockOptions::new().interrupt(&self.interrupt).progress(progress);
+        let options = LockOptions::new()
+            .interrupt(&self.interrupt)
+            .progress(progress);
         let guard = self.core.lock.lock_with(&options)?;
         // Here, where no question waits for the answer.
         guard.begin_lease()?;
@@ -475,9 +519,13 @@ impl Thread {
             true => Some(self.core.state.lock()),
             false => self.core.lock_for(self.number),
         };
-        let Some(mut state) = state else { return Ok(()) };
+        let Some(mut state) = state else {
+            return Ok(());
+        };
         (state.last_error, state.told) = (None, None);
-        state.tell(LeadershipChange::Gained { term: guard.fencing_token() });
+        state.tell(LeadershipChange::Gained {
+            term: guard.fencing_token(),
+        });
         state.leadership = Some(guard);
         state.wake_waiting();
         drop(state);
@@ -518,7 +566,11 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if !self.core.engine.is_forked() {
-            self.core.state.lock().waiting.retain(|it| !Arc::ptr_eq(it, &self.signal));
+            self.core
+                .state
+                .lock()
+                .waiting
+                .retain(|it| !Arc::ptr_eq(it, &self.signal));
         }
     }
 }

@@ -80,7 +80,10 @@ impl MemberResult {
     /// Makes the result of the member of this name.
     #[must_use]
     pub fn new(name: impl Into<String>, outcome: MemberOutcome) -> Self {
-        Self { name: name.into(), outcome }
+        Self {
+            name: name.into(),
+            outcome,
+        }
     }
 
     /// Returns the name of the member.
@@ -159,10 +162,22 @@ impl Error {
         let message = format!("{what} ({})", each.collect::<Vec<_>>().join("; "));
         // The text contains the messages of the members, so the source is that of the first
         // failure.
-        let source =
-            members.iter().filter_map(MemberResult::error).find_map(|it| it.0.source.clone());
-        let is_final = members.iter().filter_map(MemberResult::error).any(Self::is_final);
-        Self(Arc::new(Inner { kind, lock: None, message, source, members, is_final }))
+        let source = members
+            .iter()
+            .filter_map(MemberResult::error)
+            .find_map(|it| it.0.source.clone());
+        let is_final = members
+            .iter()
+            .filter_map(MemberResult::error)
+            .any(Self::is_final);
+        Self(Arc::new(Inner {
+            kind,
+            lock: None,
+            message,
+            source,
+            members,
+            is_final,
+        }))
     }
 
     /// Sets the source.
@@ -292,9 +307,16 @@ impl Error {
 /// The kind of several failures together: a loss if there is one, because that concerns safety;
 /// otherwise that of the first.
 pub(crate) fn worst_kind(results: &[MemberResult]) -> ErrorKind {
-    let mut kinds = results.iter().filter_map(MemberResult::error).map(Error::kind);
+    let mut kinds = results
+        .iter()
+        .filter_map(MemberResult::error)
+        .map(Error::kind);
     let first = kinds.next().unwrap_or(ErrorKind::Unavailable);
-    if kinds.any(|kind| kind == ErrorKind::Lost) { ErrorKind::Lost } else { first }
+    if kinds.any(|kind| kind == ErrorKind::Lost) {
+        ErrorKind::Lost
+    } else {
+        first
+    }
 }
 
 impl fmt::Display for Error {
@@ -325,7 +347,11 @@ impl StdError for Error {
 /// An error and its sources, in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
-    std::iter::once(error).chain(causes).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    std::iter::once(error)
+        .chain(causes)
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ")
 }
 
 #[cfg(test)]
@@ -337,7 +363,10 @@ mod tests {
         let io = std::io::Error::other("connection refused");
         let error = Error::unavailable("could not ask the server").with_source(io);
         let named = error.clone().on(&LockName::new("orders:42").unwrap());
-        assert_eq!(named.to_string(), "lock \"orders:42\": could not ask the server");
+        assert_eq!(
+            named.to_string(),
+            "lock \"orders:42\": could not ask the server"
+        );
         assert_eq!(named.source().unwrap().to_string(), "connection refused");
         assert_eq!(error.to_string(), "could not ask the server");
         assert!(named.is_unavailable() && !named.is_misuse());

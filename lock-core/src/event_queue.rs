@@ -43,7 +43,12 @@ impl Events {
         handler: Option<Arc<dyn EventHandler>>,
         metrics: Metrics,
     ) -> Result<Self, Error> {
-        let Some(handler) = handler else { return Ok(Self { metrics, queue: None }) };
+        let Some(handler) = handler else {
+            return Ok(Self {
+                metrics,
+                queue: None,
+            });
+        };
         let (queue, events) = unbounded();
         let backlog = Arc::new(Backlog::default());
         let counted = Arc::clone(&backlog);
@@ -51,7 +56,10 @@ impl Events {
             .name("distlock-events".to_owned())
             .spawn(move || deliver(&events, &counted, handler.as_ref()))
             .map_err(|failure| no_thread("could not start the thread for events", failure))?;
-        Ok(Self { metrics, queue: Some(Arc::new(EventQueue { queue, backlog })) })
+        Ok(Self {
+            metrics,
+            queue: Some(Arc::new(EventQueue { queue, backlog })),
+        })
     }
 
     /// Records an event, and puts it into the queue; never blocks. The event is only made if there
@@ -94,7 +102,11 @@ fn deliver(events: &Receiver<Event>, backlog: &Backlog, handler: &dyn EventHandl
 
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.queue.is_some() { "Events(..)" } else { "Events(none)" })
+        f.write_str(if self.queue.is_some() {
+            "Events(..)"
+        } else {
+            "Events(none)"
+        })
     }
 }
 
@@ -107,7 +119,9 @@ mod tests {
     use std::time::Duration;
 
     fn contended(lock: &str) -> Event {
-        Event::Contended { lock: LockName::new(lock).unwrap() }
+        Event::Contended {
+            lock: LockName::new(lock).unwrap(),
+        }
     }
 
     fn handled_by(handler: impl EventHandler + 'static) -> Events {
@@ -119,14 +133,17 @@ mod tests {
         let (told, seen) = mpsc::channel();
         let told = parking_lot::Mutex::new(told);
         let events = handled_by(move |event: &Event| {
-            let Event::Contended { lock } = event else { return };
+            let Event::Contended { lock } = event else {
+                return;
+            };
             told.lock().send(lock.to_string()).unwrap();
             assert_ne!(lock.as_str(), "bad", "on purpose");
         });
         events.emit(|| contended("bad"));
         events.emit(|| contended("good"));
-        let got: Vec<String> =
-            (0..2).map(|_| seen.recv_timeout(Duration::from_secs(10)).unwrap()).collect();
+        let got: Vec<String> = (0..2)
+            .map(|_| seen.recv_timeout(Duration::from_secs(10)).unwrap())
+            .collect();
         assert_eq!(got, ["bad", "good"]);
     }
 
@@ -154,11 +171,24 @@ mod tests {
         }
         let lock = LockName::new("x").unwrap();
         let loss = Loss::new(crate::LossCause::Gone, None);
-        events.emit(|| Event::Lost { lock: lock.clone(), token: None, loss });
-        events.emit(|| Event::HandedOnLost { lock, holds: 2, first: None, last: None });
+        events.emit(|| Event::Lost {
+            lock: lock.clone(),
+            token: None,
+            loss,
+        });
+        events.emit(|| Event::HandedOnLost {
+            lock,
+            holds: 2,
+            first: None,
+            last: None,
+        });
         drop((go, events));
         let told: Vec<_> = seen.iter().collect();
-        assert_eq!(told.iter().filter(|is_loss| **is_loss == LOSS).count(), 2, "not dropped");
+        assert_eq!(
+            told.iter().filter(|is_loss| **is_loss == LOSS).count(),
+            2,
+            "not dropped"
+        );
         assert_eq!(told.iter().filter(|missed| **missed == 50).count(), 1);
     }
 }

@@ -57,15 +57,23 @@ impl Hold {
         local: Arc<LocalLock>,
         acquisition: Arc<Acquisition>,
     ) -> Self {
-        Self { engine, local, acquisition: Some(acquisition) }
+        Self {
+            engine,
+            local,
+            acquisition: Some(acquisition),
+        }
     }
 
     fn acquisition(&self) -> &Arc<Acquisition> {
-        self.acquisition.as_ref().expect("`unlock` and `detach` consume the hold")
+        self.acquisition
+            .as_ref()
+            .expect("`unlock` and `detach` consume the hold")
     }
 
     fn take(&mut self) -> Arc<Acquisition> {
-        self.acquisition.take().expect("`unlock` and `detach` consume the hold")
+        self.acquisition
+            .take()
+            .expect("`unlock` and `detach` consume the hold")
     }
 
     pub(crate) fn keep(&self, time: LeaseTime) {
@@ -73,8 +81,10 @@ impl Hold {
     }
 
     fn keep_at_least(&self, time: Duration) -> Result<(), Error> {
-        let time =
-            self.engine.shortest_time(self.name(), time).map_err(|error| error.on(self.name()))?;
+        let time = self
+            .engine
+            .shortest_time(self.name(), time)
+            .map_err(|error| error.on(self.name()))?;
         self.engine.must_hold(&self.local, self.acquisition())?;
         self.keep(time);
         Ok(())
@@ -87,7 +97,8 @@ impl Hold {
 
     fn detach(mut self, composite: Option<CompositeHold>) {
         let acquisition = self.take();
-        self.engine.detach(thread_id(), &self.local, &acquisition, composite);
+        self.engine
+            .detach(thread_id(), &self.local, &acquisition, composite);
     }
 
     fn name(&self) -> &LockName {
@@ -122,16 +133,24 @@ impl Hold {
             return Ok(());
         }
         // At least `time` must be left when this returns, so the lease is a little longer.
-        let Acquisition { name, replication, .. } = &**self.acquisition();
-        let lease = time.saturating_add(time / 50).saturating_add(Duration::from_millis(10));
+        let Acquisition {
+            name, replication, ..
+        } = &**self.acquisition();
+        let lease = time
+            .saturating_add(time / 50)
+            .saturating_add(Duration::from_millis(10));
         let at_least = |lease| LeaseTime::new(lease).map_err(|error| error.on(name));
-        let lead = self.engine.replica_lead(name, at_least(lease)?, *replication);
+        let lead = self
+            .engine
+            .replica_lead(name, at_least(lease)?, *replication);
         self.restart_lease(at_least(lease.saturating_add(lead))?)
     }
 
     /// Begins the lease that was asked for, if a release granted the lock for less.
     fn begin_lease(&self) -> Result<(), Error> {
-        self.acquisition().lease_to_come().map_or(Ok(()), |lease| self.restart_lease(lease))
+        self.acquisition()
+            .lease_to_come()
+            .map_or(Ok(()), |lease| self.restart_lease(lease))
     }
 
     /// Extends the lease to its full length from now.
@@ -547,7 +566,9 @@ impl OwnedGuard {
     pub fn permit_ids(&self) -> Vec<PermitId> {
         let Acquisition { name, owner, .. } = &**self.0.acquisition();
         let (_, count) = name.kind().permits().unwrap_or_default();
-        (0..count).map(|number| PermitId::new(*owner, number)).collect()
+        (0..count)
+            .map(|number| PermitId::new(*owner, number))
+            .collect()
     }
 
     guard_methods!(single);

@@ -16,7 +16,9 @@ impl Holder {
     /// The thread of this number, which must be the current one; without a number, a guard.
     pub(crate) fn of(thread: Option<u64>) -> Self {
         let Some(id) = thread else { return Self::Guard };
-        let alive = CURRENT.try_with(|thread| Arc::downgrade(&thread.alive)).unwrap_or_default();
+        let alive = CURRENT
+            .try_with(|thread| Arc::downgrade(&thread.alive))
+            .unwrap_or_default();
         Self::Thread(ThreadMark { id, alive })
     }
 
@@ -49,7 +51,10 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 
 impl CurrentThread {
     fn new() -> Self {
-        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), alive: Arc::new(()) }
+        Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            alive: Arc::new(()),
+        }
     }
 }
 

@@ -101,7 +101,10 @@ impl Interrupt {
         self.0.times.fetch_add(1, Ordering::SeqCst);
         let (signals, channels) = {
             let mut waiting = self.0.waiting.lock();
-            (waiting.signals.clone(), std::mem::take(&mut waiting.channels))
+            (
+                waiting.signals.clone(),
+                std::mem::take(&mut waiting.channels),
+            )
         };
         for signal in signals {
             signal.raise();
@@ -126,7 +129,9 @@ impl Interrupt {
         if was_fired.unwrap_or_else(|| self.is_fired()) {
             let _told = sender.try_send(());
         } else {
-            notification::add(&mut waiting.channels, (sender, wanted), |(_, wanted)| wanted);
+            notification::add(&mut waiting.channels, (sender, wanted), |(_, wanted)| {
+                wanted
+            });
         }
         notification
     }
@@ -146,7 +151,11 @@ impl Interrupt {
     pub(crate) fn register(&self, signal: &Arc<Signal>) -> Registration<'_> {
         let times = self.0.times.load(Ordering::SeqCst);
         self.0.waiting.lock().signals.push(Arc::clone(signal));
-        Registration { interrupt: self, signal: Arc::clone(signal), times }
+        Registration {
+            interrupt: self,
+            signal: Arc::clone(signal),
+            times,
+        }
     }
 }
 
@@ -162,7 +171,9 @@ fn signals_have_handlers() -> bool {
 
 impl fmt::Debug for Interrupt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Interrupt").field("fired", &self.is_fired()).finish()
+        f.debug_struct("Interrupt")
+            .field("fired", &self.is_fired())
+            .finish()
     }
 }
 
@@ -179,7 +190,10 @@ impl Registration<'_> {
     pub(crate) fn check(&self) -> Result<(), Error> {
         let times = self.interrupt.0.times.load(Ordering::SeqCst);
         if self.interrupt.is_fired() || times != self.times {
-            return Err(Error::new(ErrorKind::Interrupted, "the wait was interrupted"));
+            return Err(Error::new(
+                ErrorKind::Interrupted,
+                "the wait was interrupted",
+            ));
         }
         Ok(())
     }
@@ -210,7 +224,10 @@ mod tests {
         assert!(here.take() && !gone.take());
         assert!(registration.check().unwrap_err().is_interrupted());
         interrupt.reset();
-        assert!(registration.check().unwrap_err().is_interrupted(), "registered before the fire");
+        assert!(
+            registration.check().unwrap_err().is_interrupted(),
+            "registered before the fire"
+        );
         assert!(interrupt.register(&here).check().is_ok());
     }
 

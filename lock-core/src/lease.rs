@@ -97,7 +97,10 @@ impl Lease {
     /// A lease of `ttl` that the watchdog renews without a limit.
     #[must_use]
     pub fn watched(ttl: Duration) -> Self {
-        Self::Watched { ttl, renewals: None }
+        Self::Watched {
+            ttl,
+            renewals: None,
+        }
     }
 
     /// Returns the lease to request from the store.
@@ -126,7 +129,11 @@ mod tests {
     #[test]
     fn lease_of_zero_or_beyond_exact_lua_number_is_refused() {
         assert!(LeaseTime::new(Duration::ZERO).unwrap_err().is_misuse());
-        assert!(LeaseTime::new(Duration::from_micros(999)).unwrap_err().is_misuse());
+        assert!(
+            LeaseTime::new(Duration::from_micros(999))
+                .unwrap_err()
+                .is_misuse()
+        );
         assert!(LeaseTime::new(Duration::from_millis(LeaseTime::MAX_MILLIS)).is_ok());
         assert!(LeaseTime::new(Duration::from_millis(LeaseTime::MAX_MILLIS + 1)).is_err());
         assert!(LeaseTime::new(Duration::MAX).unwrap_err().is_misuse());
@@ -137,12 +144,22 @@ mod tests {
         let lease = LeaseTime::new(Duration::from_micros(10_001)).unwrap();
         assert_eq!(lease.as_millis(), 11);
         assert!(lease.validity() < Duration::from_millis(9));
-        assert!(!LeaseTime::new(LeaseTime::SHORTEST).unwrap().validity().is_zero());
+        assert!(
+            !LeaseTime::new(LeaseTime::SHORTEST)
+                .unwrap()
+                .validity()
+                .is_zero()
+        );
     }
 
     #[test]
     fn watched_lease_below_minimum_is_refused() {
-        assert!(Lease::watched(Duration::from_millis(99)).time().unwrap_err().is_misuse());
+        assert!(
+            Lease::watched(Duration::from_millis(99))
+                .time()
+                .unwrap_err()
+                .is_misuse()
+        );
         assert!(Lease::watched(Duration::from_millis(100)).time().is_ok());
         assert!(Lease::Fixed(Duration::from_millis(99)).time().is_ok());
     }

@@ -53,15 +53,24 @@ mod tests {
             (Errno::MFILE, "`ulimit -n`, or `LimitNOFILE="),
             (Errno::NFILE, "`sysctl fs.file-max`"),
         ] {
-            assert!(no_descriptor(&failure(errno)).unwrap().contains(says), "{errno:?}");
+            assert!(
+                no_descriptor(&failure(errno)).unwrap().contains(says),
+                "{errno:?}"
+            );
         }
         for (errno, says) in [
             (Errno::AGAIN, "could not start it: the system has no thread"),
             (Errno::NOMEM, "`TasksMax=` and `MemoryMax="),
-            (Errno::MFILE, "could not start it: this process has as many files"),
+            (
+                Errno::MFILE,
+                "could not start it: this process has as many files",
+            ),
         ] {
             let error = no_thread("could not start it", failure(errno));
-            assert!(error.is_unavailable() && error.to_string().contains(says), "{error:?}");
+            assert!(
+                error.is_unavailable() && error.to_string().contains(says),
+                "{error:?}"
+            );
         }
     }
 
@@ -69,6 +78,9 @@ mod tests {
     fn other_system_error_is_not_reported_as_a_limit() {
         let (refused, odd) = (failure(Errno::CONNREFUSED), io::Error::other("odd"));
         assert!(no_descriptor(&refused).is_none() && no_descriptor(&odd).is_none());
-        assert_eq!(no_thread("could not start it", odd).to_string(), "could not start it");
+        assert_eq!(
+            no_thread("could not start it", odd).to_string(),
+            "could not start it"
+        );
     }
 }

@@ -46,7 +46,11 @@ pub struct Loss {
 
 impl Loss {
     pub(crate) fn new(cause: LossCause, last_failure: Option<Error>) -> Self {
-        Self { cause, last_failure, member: None }
+        Self {
+            cause,
+            last_failure,
+            member: None,
+        }
     }
 
     /// Returns the cause.
@@ -75,7 +79,10 @@ impl Loss {
 
     /// Makes an error of it.
     pub(crate) fn to_error(&self) -> Error {
-        let error = Error::new(ErrorKind::Lost, format!("the lock was lost: {}", self.cause));
+        let error = Error::new(
+            ErrorKind::Lost,
+            format!("the lock was lost: {}", self.cause),
+        );
         match &self.last_failure {
             Some(failure) => error.with_source(failure.clone()),
             None => error,

@@ -164,7 +164,11 @@ impl LockName {
     /// The name with this text, which has been validated.
     pub(crate) fn of_valid(text: &str) -> Self {
         let (kind, hash) = (LockKind::Mutex, HASHES.hash_one(text));
-        Self(Arc::new(NameData { text: text.into(), kind, hash }))
+        Self(Arc::new(NameData {
+            text: text.into(),
+            kind,
+            hash,
+        }))
     }
 
     /// Returns the name as text.
@@ -186,7 +190,11 @@ impl LockName {
             return self.clone();
         }
         let NameData { text, hash, .. } = &*self.0;
-        Self(Arc::new(NameData { text: text.clone(), kind, hash: *hash }))
+        Self(Arc::new(NameData {
+            text: text.clone(),
+            kind,
+            hash: *hash,
+        }))
     }
 }
 

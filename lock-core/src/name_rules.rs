@@ -12,7 +12,9 @@ impl LockName {
     /// well-formed hash tag.
     pub fn new(name: &str) -> Result<Self, Error> {
         if name.is_empty() {
-            return Err(Error::misuse("the lock name is empty: give it at least one character"));
+            return Err(Error::misuse(
+                "the lock name is empty: give it at least one character",
+            ));
         }
         if name.len() > Self::MAX_BYTES {
             return Err(Error::misuse(format!(
@@ -73,9 +75,17 @@ mod tests {
 
     #[test]
     fn name_with_valid_tag_or_none_is_accepted() {
-        for name in
-            ["a", "orders:42", "stock:{7}:x", "{a}", "a}b{c}d", "{a}{", " ", "line\nbreak", "ü"]
-        {
+        for name in [
+            "a",
+            "orders:42",
+            "stock:{7}:x",
+            "{a}",
+            "a}b{c}d",
+            "{a}{",
+            " ",
+            "line\nbreak",
+            "ü",
+        ] {
             assert!(LockName::new(name).is_ok(), "{name}");
         }
     }

@@ -26,7 +26,10 @@ type RenewNow = Arc<dyn Fn(Option<&[LockName]>) + Send + Sync>;
 
 impl Notices {
     pub(crate) fn to(events: Events) -> Self {
-        Self(Arc::new(Inner { events, ..Inner::default() }))
+        Self(Arc::new(Inner {
+            events,
+            ..Inner::default()
+        }))
     }
 
     /// Calls `recheck`, which must not block, whenever held locks are to be verified.
@@ -73,14 +76,19 @@ impl Notices {
     /// Reports [`Event::Warning`]: locks work, but the store or a setting should be corrected.
     /// `message` is called only if there is a handler.
     pub fn warn(&self, kind: WarningKind, message: impl FnOnce() -> String) {
-        self.0.events.emit(|| Event::Warning { kind, message: message() });
+        self.0.events.emit(|| Event::Warning {
+            kind,
+            message: message(),
+        });
     }
 
     /// Reports a new connection to a server, which is open until the result is dropped: for the
     /// metrics, if the feature of that name is on.
     #[must_use = "the connection counts as closed when this is dropped"]
     pub fn connected(&self) -> OpenConnection {
-        OpenConnection { _counted: self.0.events.metrics.connected() }
+        OpenConnection {
+            _counted: self.0.events.metrics.connected(),
+        }
     }
 
     /// Makes the client renew those of these locks at once that it holds and renews (`None`: all),

@@ -55,7 +55,11 @@ pub(crate) fn notification<T>() -> (Sender<T>, Wanted, Notification<T>) {
     let (sender, receiver) = bounded(1);
     let is_wanted = Arc::new(AtomicBool::new(true));
     let wanted = Wanted(Arc::clone(&is_wanted));
-    let interest = Interest { receiver, is_wanted, is_kept: AtomicBool::new(false) };
+    let interest = Interest {
+        receiver,
+        is_wanted,
+        is_kept: AtomicBool::new(false),
+    };
     (sender, wanted, Notification(Arc::new(interest)))
 }
 

@@ -30,7 +30,10 @@ impl OnDemandThread {
             let attempt = format!("could not start the thread {name}");
             let spawned = thread::Builder::new().name(name).spawn(run);
             spawned.map_err(|failure| no_thread(&attempt, failure))?;
-            *self = Self { running: true, idle_since: None };
+            *self = Self {
+                running: true,
+                idle_since: None,
+            };
         }
         Ok(())
     }

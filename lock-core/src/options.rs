@@ -90,7 +90,10 @@ impl LockOptions {
     /// are left, to roll its work back.
     #[must_use]
     pub fn watched_at_most(mut self, ttl: Duration, renewals: u32) -> Self {
-        self.lease = Some(Lease::Watched { ttl, renewals: Some(renewals) });
+        self.lease = Some(Lease::Watched {
+            ttl,
+            renewals: Some(renewals),
+        });
         self
     }
 
@@ -147,6 +150,9 @@ impl LockOptions {
 
     /// These options, for a method that does not wait by default.
     pub(crate) fn with_deadline(&self) -> Self {
-        Self { wait: Some(self.wait.unwrap_or_default()), ..self.clone() }
+        Self {
+            wait: Some(self.wait.unwrap_or_default()),
+            ..self.clone()
+        }
     }
 }

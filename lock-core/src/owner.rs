@@ -93,7 +93,12 @@ impl fmt::Display for OwnerId {
 
 impl fmt::Debug for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OwnerId({}:{})", Short(&self.client.to_string()), self.number)
+        write!(
+            f,
+            "OwnerId({}:{})",
+            Short(&self.client.to_string()),
+            self.number
+        )
     }
 }
 
@@ -141,7 +146,10 @@ impl OwnerLabel {
     pub fn new(text: Arc<str>, since: Duration) -> Self {
         let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
         let since = UNIX_EPOCH.checked_add(Duration::from_millis(millis));
-        Self { text, since: since.unwrap_or(UNIX_EPOCH) }
+        Self {
+            text,
+            since: since.unwrap_or(UNIX_EPOCH),
+        }
     }
 }
 

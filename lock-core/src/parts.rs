@@ -66,7 +66,11 @@ impl SingleLock {
             true => None,
             false => Some(engine.local_lock(name, Scope::CLIENT)?),
         };
-        Ok(Self { engine, name: name.clone(), local })
+        Ok(Self {
+            engine,
+            name: name.clone(),
+            local,
+        })
     }
 
     pub(crate) fn name(&self) -> &LockName {
@@ -86,7 +90,9 @@ impl SingleLock {
             Some(local) => Some(Cow::Borrowed(local)),
             None => {
                 let scope = Scope::thread(thread_id());
-                self.engine.find_local_lock(&self.name, scope).map(Cow::Owned)
+                self.engine
+                    .find_local_lock(&self.name, scope)
+                    .map(Cow::Owned)
             }
         }
     }
@@ -112,7 +118,10 @@ impl SingleLock {
                 &apart
             }
         };
-        let at_least = options.at_least.map(|time| engine.shortest_time(name, time)).transpose();
+        let at_least = options
+            .at_least
+            .map(|time| engine.shortest_time(name, time))
+            .transpose();
         let result = at_least.and_then(|at_least| {
             let taken = acquire(engine, local, thread, options)?;
             // From here on it is released, whatever becomes of this call.
@@ -136,7 +145,9 @@ impl SingleLock {
 
     /// Ends this thread's newest detached hold.
     pub(crate) fn unlock_detached(&self) -> Result<(), Error> {
-        self.engine.refuse_if_forked().map_err(|error| error.on(&self.name))?;
+        self.engine
+            .refuse_if_forked()
+            .map_err(|error| error.on(&self.name))?;
         let local = self.used_here();
         let detached = local.and_then(|local| {
             let acquisition = self.engine.take_detached(thread_id(), &local, None)?;
@@ -155,7 +166,8 @@ impl SingleLock {
 
     /// Whether the calling thread holds it, and its lease is valid.
     pub(crate) fn is_held_here(&self) -> bool {
-        self.holds().is_some_and(|(holds, it)| holds > 0 && self.engine.is_valid(&it))
+        self.holds()
+            .is_some_and(|(holds, it)| holds > 0 && self.engine.is_valid(&it))
     }
 
     fn request<T>(
@@ -174,12 +186,17 @@ impl SingleLock {
     pub(crate) fn take_detached(&self, number: u64) -> Option<LockGuard> {
         let (engine, local) = (&self.engine, self.used_here()?);
         let acquisition = engine.take_detached(thread_id(), &local, Some(number))?;
-        Some(LockGuard::new(Hold::new(Arc::clone(engine), Arc::clone(&local), acquisition)))
+        Some(LockGuard::new(Hold::new(
+            Arc::clone(engine),
+            Arc::clone(&local),
+            acquisition,
+        )))
     }
 
     /// The number of this thread's newest detached composite hold on these locks.
     pub(crate) fn newest_composite(&self, of: &str) -> Option<u64> {
-        self.engine.newest_composite(thread_id(), &*self.used_here()?, of)
+        self.engine
+            .newest_composite(thread_id(), &*self.used_here()?, of)
     }
 
     /// Changes a semaphore, or one of its permits.
@@ -235,7 +252,12 @@ impl Composite {
         let mut keys: Vec<_> = parts.iter().map(Parts::key).collect();
         keys.sort_unstable();
         let key = format!("{required} of ({})", keys.join(", ")).into();
-        Self { name: name_of(required, &parts), required, parts, key }
+        Self {
+            name: name_of(required, &parts),
+            required,
+            parts,
+            key,
+        }
     }
 
     pub(crate) fn single_locks(&self) -> Vec<&SingleLock> {

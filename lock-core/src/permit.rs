@@ -143,8 +143,17 @@ mod tests {
         assert_eq!(id.to_string(), format!("0001abff{}", "0".repeat(24)));
         assert_eq!(id.to_string().parse::<PermitId>().unwrap(), id);
         assert_eq!(format!("{id:?}"), "PermitId(0001abff..)");
-        for wrong in ["", "0001abff", &"0".repeat(33), &"+".repeat(32), &"ä".repeat(16)] {
-            assert!(wrong.parse::<PermitId>().unwrap_err().is_misuse(), "{wrong}");
+        for wrong in [
+            "",
+            "0001abff",
+            &"0".repeat(33),
+            &"+".repeat(32),
+            &"ä".repeat(16),
+        ] {
+            assert!(
+                wrong.parse::<PermitId>().unwrap_err().is_misuse(),
+                "{wrong}"
+            );
         }
     }
 }

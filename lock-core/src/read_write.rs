@@ -61,10 +61,15 @@ held_by_threads!(ReadLock, WriteLock);
 
 impl RwLock {
     pub(crate) fn new(engine: &Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
-        engine.refuse_kind("read-write locks").map_err(|error| error.on(name))?;
+        engine
+            .refuse_kind("read-write locks")
+            .map_err(|error| error.on(name))?;
         let part = |kind| SingleLock::new(Arc::clone(engine), &name.of_kind(kind));
         let (read, write) = (part(LockKind::Read)?, part(LockKind::Write)?);
-        Ok(Self { read: ReadLock(read), write: WriteLock(write) })
+        Ok(Self {
+            read: ReadLock(read),
+            write: WriteLock(write),
+        })
     }
 
     /// Returns the lock for reading.

@@ -200,7 +200,11 @@ impl Replication {
 
     /// How much longer a request under this policy may take than any other.
     pub(crate) fn patience(&self) -> Duration {
-        if self.is_off() { Duration::ZERO } else { self.time() }
+        if self.is_off() {
+            Duration::ZERO
+        } else {
+            self.time()
+        }
     }
 
     /// The same policy with a timeout of at most a third of this lease.
@@ -256,13 +260,21 @@ impl InsufficientReplicas {
     /// `acknowledged` of the `needed` replicas confirmed.
     #[must_use]
     pub fn new(acknowledged: u32, needed: u32) -> Self {
-        Self { acknowledged: Some(acknowledged), needed, ahead: 0 }
+        Self {
+            acknowledged: Some(acknowledged),
+            needed,
+            ahead: 0,
+        }
     }
 
     /// The store did not report in time how many of the `needed` replicas confirmed.
     #[must_use]
     pub fn unanswered(needed: u32) -> Self {
-        Self { acknowledged: None, needed, ahead: 0 }
+        Self {
+            acknowledged: None,
+            needed,
+            ahead: 0,
+        }
     }
 
     /// Sets how many replicas do not count, because their clocks are too far ahead of the master's.
@@ -298,7 +310,10 @@ impl fmt::Display for InsufficientReplicas {
             (_, 0) => f.write_str("there is none that could"),
             (Some(acknowledged), needed) => write!(f, "{acknowledged} of {needed} did in time"),
             (None, needed) => {
-                write!(f, "the store did not say in time how many of {needed} have it")
+                write!(
+                    f,
+                    "the store did not say in time how many of {needed} have it"
+                )
             }
         }?;
         match self.ahead {
@@ -322,7 +337,10 @@ mod tests {
         let policy = Replication::all().timeout(Duration::from_micros(1_001));
         assert_eq!(policy.time(), Duration::from_millis(2));
         let policy = Replication::all();
-        assert_eq!(policy.within(lease(30_000)).time(), Replication::DEFAULT_TIMEOUT);
+        assert_eq!(
+            policy.within(lease(30_000)).time(),
+            Replication::DEFAULT_TIMEOUT
+        );
         assert_eq!(policy.within(lease(300)).time(), Duration::from_millis(100));
         assert_eq!(policy.within(lease(5)).time(), Duration::from_millis(1));
         assert_eq!(policy.within(lease(LeaseTime::MAX_MILLIS)), policy);
@@ -330,10 +348,18 @@ mod tests {
 
     #[test]
     fn invalid_policy_is_refused_and_covered_policy_accepted() {
-        assert!(Replication::replicas(0).wrong_count().unwrap().contains("`off`"));
+        assert!(
+            Replication::replicas(0)
+                .wrong_count()
+                .unwrap()
+                .contains("`off`")
+        );
         assert_eq!(Replication::off().wrong_count(), None);
-        let (one, two, all) =
-            (Replication::replicas(1), Replication::replicas(2), Replication::all());
+        let (one, two, all) = (
+            Replication::replicas(1),
+            Replication::replicas(2),
+            Replication::all(),
+        );
         assert!(two.covers(&one) && !one.covers(&two));
         assert!(all.covers(&one) && !all.covers(&two) && !two.covers(&all) && all.covers(&all));
         assert!(Replication::off().covers(&Replication::off()) && !Replication::off().covers(&one));
@@ -345,10 +371,21 @@ mod tests {
 
     #[test]
     fn insufficient_replicas_prints_both_numbers() {
-        assert!(InsufficientReplicas::new(1, 2).to_string().contains("1 of 2"));
-        assert!(InsufficientReplicas::unanswered(2).to_string().contains("did not say in time"));
+        assert!(
+            InsufficientReplicas::new(1, 2)
+                .to_string()
+                .contains("1 of 2")
+        );
+        assert!(
+            InsufficientReplicas::unanswered(2)
+                .to_string()
+                .contains("did not say in time")
+        );
         assert!(InsufficientReplicas::new(0, 0).to_string().contains("none"));
         let ahead = InsufficientReplicas::new(1, 1).clocks_ahead(1).to_string();
-        assert!(ahead.contains("1 of 1") && ahead.contains("1 with a clock"), "{ahead}");
+        assert!(
+            ahead.contains("1 of 1") && ahead.contains("1 with a clock"),
+            "{ahead}"
+        );
     }
 }

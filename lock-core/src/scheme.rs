@@ -45,7 +45,11 @@ impl Context {
     /// Makes a context whose notices reach no handler.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, client: ClientId) -> Self {
-        Self { clock, client, notices: Notices::default() }
+        Self {
+            clock,
+            client,
+            notices: Notices::default(),
+        }
     }
 
     /// Sets the notices.
@@ -81,7 +85,10 @@ impl Schemes {
     /// whatever the scheme refuses.
     pub fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
         config.check()?;
-        let Some(scheme) = self.0.iter().find(|scheme| scheme.names().contains(&config.scheme()))
+        let Some(scheme) = self
+            .0
+            .iter()
+            .find(|scheme| scheme.names().contains(&config.scheme()))
         else {
             let mut known: Vec<_> = self
                 .0
@@ -106,6 +113,8 @@ impl Schemes {
 
 impl fmt::Debug for Schemes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.iter().flat_map(|scheme| scheme.names())).finish()
+        f.debug_set()
+            .entries(self.0.iter().flat_map(|scheme| scheme.names()))
+            .finish()
     }
 }

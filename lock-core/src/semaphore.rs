@@ -63,10 +63,17 @@ impl Semaphore {
         limit: u32,
         is_fair: bool,
     ) -> Result<Self, Error> {
-        engine.refuse_kind("semaphores").map_err(|error| error.on(name))?;
+        engine
+            .refuse_kind("semaphores")
+            .map_err(|error| error.on(name))?;
         engine.refuse_if_forked().map_err(|error| error.on(name))?;
         check_limit(limit).map_err(|error| error.on(name))?;
-        Ok(Self { engine, name: name.of_kind(kind(is_fair, limit, 1)), limit, is_fair })
+        Ok(Self {
+            engine,
+            name: name.of_kind(kind(is_fair, limit, 1)),
+            limit,
+            is_fair,
+        })
     }
 
     /// Waits for a permit.
@@ -98,7 +105,9 @@ impl Semaphore {
     ///
     /// As [`acquire_many`](Self::acquire_many); [`Error::is_misuse`] if the options have a wait.
     pub fn acquire_with(&self, count: u32, options: &LockOptions) -> Result<OwnedGuard, Error> {
-        Ok(self.take(count, options.without_deadline()?)?.expect(UNBOUNDED))
+        Ok(self
+            .take(count, options.without_deadline()?)?
+            .expect(UNBOUNDED))
     }
 
     /// Takes a permit if one is free now.
@@ -337,6 +346,9 @@ fn check_limit(limit: u32) -> Result<(), Error> {
 
 impl fmt::Debug for Semaphore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Semaphore").field("name", &self.name).field("limit", &self.limit).finish()
+        f.debug_struct("Semaphore")
+            .field("name", &self.name)
+            .field("limit", &self.limit)
+            .finish()
     }
 }

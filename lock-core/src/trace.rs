@@ -54,7 +54,10 @@ pub(crate) struct Traced {
 
 impl Traced {
     pub(crate) fn before(next: Option<Arc<dyn EventHandler>>) -> Self {
-        Self { next, failures: Mutex::default() }
+        Self {
+            next,
+            failures: Mutex::default(),
+        }
     }
 }
 
@@ -110,7 +113,9 @@ impl Failures {
             Event::Paused { lock, why, .. } => {
                 self.failed(PAUSE, lock, (String::new(), chain(why)), now, true);
             }
-            Event::InsufficientReplicasAccepted { lock, insufficient, .. } => {
+            Event::InsufficientReplicasAccepted {
+                lock, insufficient, ..
+            } => {
                 let why = insufficient.to_string();
                 self.failed(ACCEPTED, lock, (why.clone(), why), now, false);
             }
@@ -167,7 +172,14 @@ impl Failures {
         warn!(target: "distlock", %lock, why = %text, "{what}");
         let locks = ends_with_lock.then(|| lock.clone()).into_iter().collect();
         let (since, last, recorded) = (now, now, now);
-        let failure = Failure { since, last, recorded, unrecorded: 0, times: 1, locks };
+        let failure = Failure {
+            since,
+            last,
+            recorded,
+            unrecorded: 0,
+            times: 1,
+            locks,
+        };
         self.0.insert(key, failure);
     }
 
@@ -192,19 +204,29 @@ impl Failures {
 /// time.
 fn cause(error: &Error) -> String {
     let sources = std::iter::successors(std::error::Error::source(error), |it| it.source());
-    let own = sources.filter_map(|source| source.downcast_ref::<Error>()).last();
+    let own = sources
+        .filter_map(|source| source.downcast_ref::<Error>())
+        .last();
     own.unwrap_or(error).message().to_owned()
 }
 
 fn record(event: &Event) {
     match event {
-        Event::Acquired { lock, token, waited } => {
+        Event::Acquired {
+            lock,
+            token,
+            waited,
+        } => {
             debug!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), ?waited, "acquired");
         }
         Event::BusyWithoutExpiry { lock } => {
             warn!(target: "distlock", %lock, "held without an end");
         }
-        Event::LimitDiffers { lock, asked, stored } => {
+        Event::LimitDiffers {
+            lock,
+            asked,
+            stored,
+        } => {
             warn!(target: "distlock", %lock, asked, stored, "the semaphore has another limit");
         }
         Event::Contended { lock } => debug!(target: "distlock", %lock, "contended"),
@@ -218,7 +240,12 @@ fn record(event: &Event) {
         Event::Lost { lock, token, loss } => {
             error!(target: "distlock", %lock, token = token.map(crate::FencingToken::get), %loss, "lost");
         }
-        Event::HandedOnLost { lock, holds, first, last } => {
+        Event::HandedOnLost {
+            lock,
+            holds,
+            first,
+            last,
+        } => {
             error!(target: "distlock", %lock, holds, ?first, ?last, "lost, also for holds that were handed on");
         }
         Event::Released { lock, held } => debug!(target: "distlock", %lock, ?held, "released"),
@@ -236,10 +263,19 @@ fn record(event: &Event) {
         Event::Warning { kind, message } => {
             warn!(target: "distlock", ?kind, "{message}");
         }
-        Event::ServerChanged { server, was, is, data } => {
+        Event::ServerChanged {
+            server,
+            was,
+            is,
+            data,
+        } => {
             warn!(target: "distlock", %server, %was, %is, ?data, "another server is used at this address");
         }
-        Event::ServerRefused { server, expected, found } => {
+        Event::ServerRefused {
+            server,
+            expected,
+            found,
+        } => {
             warn!(target: "distlock", %server, %expected, %found, "another server answers, and is not used");
         }
         Event::Missed { count } => warn!(target: "distlock", count, "events were missed"),
@@ -342,7 +378,11 @@ mod tests {
             },
             |lock, _, n| {
                 let left = Duration::from_secs(n);
-                Event::Paused { lock, left, why: Error::unavailable(format!("{n} s to go")) }
+                Event::Paused {
+                    lock,
+                    left,
+                    why: Error::unavailable(format!("{n} s to go")),
+                }
             },
         ];
         tracing::subscriber::with_default(subscriber, || {
@@ -352,7 +392,10 @@ mod tests {
                 for n in 0..1_000 {
                     failures.record(&event(name(n), insufficient, n), at(n));
                     // A renewal that counts without replicas emits this event, too.
-                    let renewed = Event::Renewed { lock: name(n), left: Duration::ZERO };
+                    let renewed = Event::Renewed {
+                        lock: name(n),
+                        left: Duration::ZERO,
+                    };
                     failures.record(&renewed, at(n));
                 }
             }
@@ -363,7 +406,10 @@ mod tests {
         let text = String::from_utf8(log.0.lock().clone()).unwrap();
         let count = |level: &str| text.lines().filter(|line| line.contains(level)).count();
         assert_eq!((count("WARN"), count("INFO")), (4, 1), "{text}");
-        assert!(text.contains("times=1000") && text.contains("asked for: over"), "{text}");
+        assert!(
+            text.contains("times=1000") && text.contains("asked for: over"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -378,17 +424,27 @@ mod tests {
             .with_writer(move || writer.clone())
             .init();
         let (one, two) = {
-            let client = || Client::builder().url("memory://traced").unwrap().connect().unwrap();
+            let client = || {
+                Client::builder()
+                    .url("memory://traced")
+                    .unwrap()
+                    .connect()
+                    .unwrap()
+            };
             (client(), client())
         };
         let lock = one.mutex("traced:x").unwrap();
-        let guard = lock.lock_with(&LockOptions::new().lease(Duration::from_millis(50))).unwrap();
+        let guard = lock
+            .lock_with(&LockOptions::new().lease(Duration::from_millis(50)))
+            .unwrap();
         assert!(two.mutex("traced:x").unwrap().try_lock().unwrap().is_none());
         let losses = guard.losses();
         losses.recv_timeout(Duration::from_secs(10)).unwrap();
         assert!(guard.unlock().is_err());
         let guard = lock.lock().unwrap();
-        guard.span().in_scope(|| tracing::info!(target: "distlock", "at work"));
+        guard
+            .span()
+            .in_scope(|| tracing::info!(target: "distlock", "at work"));
         guard.unlock().unwrap();
         drop((lock, one, two));
         let expected = [
@@ -405,7 +461,10 @@ mod tests {
         let until = clock.now() + Duration::from_secs(10);
         loop {
             let text = String::from_utf8(log.0.lock().clone()).unwrap();
-            let missing: Vec<_> = expected.iter().filter(|line| !text.contains(**line)).collect();
+            let missing: Vec<_> = expected
+                .iter()
+                .filter(|line| !text.contains(**line))
+                .collect();
             if missing.is_empty() {
                 break;
             }

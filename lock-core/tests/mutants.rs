@@ -22,7 +22,10 @@ fn core_cases_catch_every_mutant() {
     missed.retain(|mutation| !mutation.is_of_replicas());
     assert_eq!(missed, []);
     // Those of the kinds have a mutant each.
-    let of_mutexes: Vec<_> = cases().iter().filter(|case| !case.needs_all_kinds()).collect();
+    let of_mutexes: Vec<_> = cases()
+        .iter()
+        .filter(|case| !case.needs_all_kinds())
+        .collect();
     assert!(of_mutexes.iter().filter(|case| case.is_core()).count() < of_mutexes.len() / 3);
 }
 
@@ -35,7 +38,11 @@ fn every_case_runs_on_every_mutant() {
 /// Runs these pairs, prints the matrix, and fails if it has complaints.
 fn run(pairs: Pairs) -> Matrix {
     let matrix = Matrix::run(pairs, AT_A_TIME);
-    println!("{} cases on {} mutants\n\n{matrix}", cases().len(), Mutation::ALL.len());
+    println!(
+        "{} cases on {} mutants\n\n{matrix}",
+        cases().len(),
+        Mutation::ALL.len()
+    );
     let complaints = matrix.complaints();
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
     matrix

@@ -27,7 +27,9 @@ impl Keys {
             !prefix.contains(['{', '}']),
             "a brace in the prefix moves keys to another slot"
         );
-        Self { prefix: prefix.to_owned() }
+        Self {
+            prefix: prefix.to_owned(),
+        }
     }
 
     /// The lock itself.
@@ -50,7 +52,10 @@ impl Keys {
     pub(crate) fn glob(&self, names: &str) -> String {
         let is_special = |character| matches!(character, '*' | '?' | '[' | '\\');
         let escaped = self.prefix.chars().flat_map(|character| {
-            is_special(character).then_some('\\').into_iter().chain([character])
+            is_special(character)
+                .then_some('\\')
+                .into_iter()
+                .chain([character])
         });
         escaped.chain(names.chars()).collect()
     }
@@ -97,12 +102,13 @@ pub(crate) fn permits(key: &str) -> String {
 pub(crate) fn slot(key: &str) -> u16 {
     let tag = key.find('{').and_then(|open| {
         let rest = &key[open + 1..];
-        rest.find('}').filter(|length| *length > 0).map(|length| &rest[..length])
+        rest.find('}')
+            .filter(|length| *length > 0)
+            .map(|length| &rest[..length])
     });
-    let crc = tag
-        .unwrap_or(key)
-        .bytes()
-        .fold(0_u16, |crc, byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) ^ u16::from(byte))]);
+    let crc = tag.unwrap_or(key).bytes().fold(0_u16, |crc, byte| {
+        (crc << 8) ^ CRC16[usize::from((crc >> 8) ^ u16::from(byte))]
+    });
     crc % SLOTS
 }
 
@@ -114,7 +120,11 @@ static CRC16: [u16; 256] = {
         let mut crc = (byte as u16) << 8;
         let mut bit = 0;
         while bit < 8 {
-            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            crc = if crc & 0x8000 == 0 {
+                crc << 1
+            } else {
+                (crc << 1) ^ 0x1021
+            };
             bit += 1;
         }
         table[byte] = crc;
@@ -125,7 +135,11 @@ static CRC16: [u16; 256] = {
 
 /// What stands behind the key's name, as Redisson names keys of a part of a lock.
 pub(crate) fn behind(key: &str, part: &str) -> String {
-    if key.contains('{') { [key, ":", part].concat() } else { ["{", key, "}:", part].concat() }
+    if key.contains('{') {
+        [key, ":", part].concat()
+    } else {
+        ["{", key, "}:", part].concat()
+    }
 }
 
 /// What the keys and channels begin with that this library alone has.
@@ -133,7 +147,9 @@ const OURS: &str = "distlock_";
 
 /// Whether the key is one hash tag and nothing else.
 pub(crate) fn is_one_tag(key: &str) -> bool {
-    let inside = key.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    let inside = key
+        .strip_prefix('{')
+        .and_then(|rest| rest.strip_suffix('}'));
     inside.is_some_and(|tag| !tag.contains(['{', '}']))
 }
 
@@ -194,8 +210,13 @@ mod tests {
                 let name = LockName::new(name).unwrap();
                 let key = keys.lock(&name);
                 let (tombstone, permits) = (tombstone(&key, &Text::owner(owner)), permits(&key));
-                let beside =
-                    [token_counter(&key), tombstone, label(&key), label_of(&key, "0"), permits];
+                let beside = [
+                    token_counter(&key),
+                    tombstone,
+                    label(&key),
+                    label_of(&key, "0"),
+                    permits,
+                ];
                 for derived in beside.into_iter().chain([channel("c", &key)]) {
                     assert_eq!(slot(&derived), slot(&key), "{derived} of {key}");
                 }
@@ -206,12 +227,21 @@ mod tests {
     #[test]
     fn derived_key_names_are_those_of_redisson() {
         let owner = OwnerId::new(ClientId::random(), 7);
-        assert_eq!(channel("redisson_lock__channel", "a:b"), "redisson_lock__channel:{a:b}");
-        assert_eq!(channel("redisson_lock__channel", "a:{b}"), "redisson_lock__channel:a:{b}");
+        assert_eq!(
+            channel("redisson_lock__channel", "a:b"),
+            "redisson_lock__channel:{a:b}"
+        );
+        assert_eq!(
+            channel("redisson_lock__channel", "a:{b}"),
+            "redisson_lock__channel:a:{b}"
+        );
         assert_eq!(token_counter("a:b"), "redisson_lock_token:{a:b}");
         assert_eq!(permits("a:b"), "{a:b}:timeout");
         assert_eq!(permits("a:{b}"), "a:{b}:timeout");
-        assert_eq!(tombstone("a", &Text::owner(owner)), format!("distlock_closed:{{a}}:{owner}"));
+        assert_eq!(
+            tombstone("a", &Text::owner(owner)),
+            format!("distlock_closed:{{a}}:{owner}")
+        );
         assert_eq!(
             tombstone("{a}", &Text::owner(owner)),
             format!("distlock_closed::{{a}}:{owner}")

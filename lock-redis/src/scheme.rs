@@ -97,9 +97,9 @@ impl Scheme for RedisScheme {
     fn options(&self) -> &[&str] {
         match self.0 {
             Transport::Tcp => &[FORMAT, EVICTION, TRACKING, JOINED],
-            Transport::Tls => {
-                &[FORMAT, EVICTION, TRACKING, JOINED, "tls_ca", "tls_cert", "tls_key", "tls_name"]
-            }
+            Transport::Tls => &[
+                FORMAT, EVICTION, TRACKING, JOINED, "tls_ca", "tls_cert", "tls_key", "tls_name",
+            ],
             Transport::Unix => &[FORMAT, EVICTION, TRACKING, JOINED, "db"],
         }
     }
@@ -128,7 +128,11 @@ impl SentinelScheme {
 
 impl Scheme for SentinelScheme {
     fn names(&self) -> &[&str] {
-        if self.tls { &[SENTINEL_TLS] } else { &[SENTINEL] }
+        if self.tls {
+            &[SENTINEL_TLS]
+        } else {
+            &[SENTINEL]
+        }
     }
 
     fn options(&self) -> &[&str] {

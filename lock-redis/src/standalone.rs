@@ -51,6 +51,9 @@ mod tests {
     #[test]
     fn new_backend_dials_nothing_and_shows_no_secret() {
         let shown = format!("{:?}", open("redis://me:s3cret@192.0.2.1/3").unwrap());
-        assert!(shown.contains("192.0.2.1:6379") && !shown.contains("s3cret"), "{shown}");
+        assert!(
+            shown.contains("192.0.2.1:6379") && !shown.contains("s3cret"),
+            "{shown}"
+        );
     }
 }

@@ -69,14 +69,23 @@ pub(crate) fn sentinel_secrets(
     };
     let provider = config.credentials().map(Arc::clone);
     let user = config.scheme_option("sentinel_user").map(str::to_owned);
-    let secrets = CredentialsSource { user, password, provider, is_sentinel: true };
+    let secrets = CredentialsSource {
+        user,
+        password,
+        provider,
+        is_sentinel: true,
+    };
     secrets.check(time)?;
     Ok(secrets)
 }
 
 /// The server and the database that a URL names.
 pub(crate) fn address(config: &Config) -> Result<(Endpoint, u32), Error> {
-    if config.scheme() == UNIX { socket(config) } else { host(config) }
+    if config.scheme() == UNIX {
+        socket(config)
+    } else {
+        host(config)
+    }
 }
 
 /// How TLS is spoken there; `None` where it is not. Files are read in `time`.
@@ -84,7 +93,10 @@ pub(crate) fn tls(config: &Config, time: &DialTime<'_>) -> Result<Option<TlsSett
     if ![TLS, SENTINEL_TLS, TLS_CLUSTER, TLS_QUORUM].contains(&config.scheme()) {
         return Ok(None);
     }
-    let identity = match (config.scheme_option("tls_cert"), config.scheme_option("tls_key")) {
+    let identity = match (
+        config.scheme_option("tls_cert"),
+        config.scheme_option("tls_key"),
+    ) {
         (Some(cert), Some(key)) => Some((cert, key)),
         (None, None) => None,
         _ => {
@@ -93,7 +105,10 @@ pub(crate) fn tls(config: &Config, time: &DialTime<'_>) -> Result<Option<TlsSett
             ));
         }
     };
-    let (ca, name) = (config.scheme_option("tls_ca"), config.scheme_option("tls_name"));
+    let (ca, name) = (
+        config.scheme_option("tls_ca"),
+        config.scheme_option("tls_name"),
+    );
     TlsSettings::read(&TlsOptions { ca, identity, name }, time).map(Some)
 }
 
@@ -116,7 +131,10 @@ fn host(config: &Config) -> Result<(Endpoint, u32), Error> {
             ))
         })?,
     };
-    Ok((Endpoint::tcp(&host.name, host.port.unwrap_or(PORT)), database))
+    Ok((
+        Endpoint::tcp(&host.name, host.port.unwrap_or(PORT)),
+        database,
+    ))
 }
 
 fn socket(config: &Config) -> Result<(Endpoint, u32), Error> {

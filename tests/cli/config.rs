@@ -24,11 +24,17 @@ fn start(file: &NamedTempFile, words: &[&str]) -> Example {
 /// Runs it to its end: its status, and all that it wrote, with `FILE` for the file.
 fn ask(file: &NamedTempFile, words: &[&str], variables: &[(&str, &str)]) -> (i32, String) {
     let child = start(file, words);
-    let child = variables.iter().fold(child, |child, (name, value)| child.env(name, value));
+    let child = variables
+        .iter()
+        .fold(child, |child, (name, value)| child.env(name, value));
     let mut child = child.spawn();
     let status = child.wait_exit(SOON);
     // A failure has a line on standard error, which may come after the end.
-    let errors = if status >= 64 { only_error(&child) } else { child.errors() };
+    let errors = if status >= 64 {
+        only_error(&child)
+    } else {
+        child.errors()
+    };
     let said = child.output() + &errors;
     (status, said.replace(file.path().to_str().unwrap(), "FILE"))
 }
@@ -84,7 +90,9 @@ lock \"orders:7\": [locks.\"orders:*\"], on [backends.main]
     let (status, said) = ask(&file, &["config", "check"], &[]);
     assert_eq!(status, 0, "{said}");
     assert!(!said.contains("s3cret"), "{said}");
-    let sections = said.split("\n[").map(|part| part.split('\n').next().unwrap());
+    let sections = said
+        .split("\n[")
+        .map(|part| part.split('\n').next().unwrap());
     assert_eq!(
         sections.collect::<Vec<_>>(),
         [
@@ -96,15 +104,36 @@ lock \"orders:7\": [locks.\"orders:*\"], on [backends.main]
         ]
     );
     // Of a lock that alone which it changes.
-    let nightly = said.split("[locks.nightly]").nth(1).unwrap().split("\n[").next().unwrap();
-    let names: Vec<_> =
-        nightly.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    let nightly = said
+        .split("[locks.nightly]")
+        .nth(1)
+        .unwrap()
+        .split("\n[")
+        .next()
+        .unwrap();
+    let names: Vec<_> = nightly
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
     assert_eq!(names, ["watchdog", "outage_limit", "replicas"], "{said}");
 
-    let (_, lines) = ask(&file, &["config", "check", "--json", "--lock", "nightly"], &[]);
+    let (_, lines) = ask(
+        &file,
+        &["config", "check", "--json", "--lock", "nightly"],
+        &[],
+    );
     assert!(!lines.contains("s3cret"), "{lines}");
-    let rows: Vec<Json> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let row = |name: &str| rows.iter().find(|row| row["setting"] == name).unwrap().clone();
+    let rows: Vec<Json> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let row = |name: &str| {
+        rows.iter()
+            .find(|row| row["setting"] == name)
+            .unwrap()
+            .clone()
+    };
     assert_eq!(
         row("watchdog"),
         json!({"backend": "ledger", "lock": "nightly", "setting": "watchdog", "value": "1m",
@@ -123,8 +152,14 @@ fn config_check_shows_what_the_environment_alone_says() {
     assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
     let said = child.output();
     let row = |name: &str| {
-        let line = said.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
-        line.split_whitespace().skip(1).collect::<Vec<_>>().join(" ")
+        let line = said
+            .lines()
+            .find(|line| line.trim_start().starts_with(name))
+            .unwrap();
+        line.split_whitespace()
+            .skip(1)
+            .collect::<Vec<_>>()
+            .join(" ")
     };
     assert_eq!(row("url"), "redis://<redacted>@h DISTLOCK_URL");
     assert_eq!(row("pool"), "5 DISTLOCK_POOL");
@@ -142,22 +177,60 @@ fn config_check_shows_what_the_environment_alone_says() {
 #[test]
 fn config_check_refuses_by_file_line_and_key() {
     for (from, to, says) in [
-        ("replicas =", "replcas =", "FILE, line 10: a lock has no option `replcas` (did you mean"),
-        ("= 'ledger'", "= 'legder'", "FILE, line 8: there is no backend `legder` (did you mean"),
-        ("'10s'", "'soon'", "FILE, line 4: `watchdog=soon` is not a duration"),
-        ("'token'", "'tokn'", "FILE, line 12: there is no format `tokn`; there are `redisson`"),
-        ("redis://", "reds://", "FILE, line 3: there is no scheme `reds://` (did you mean"),
-        ("pool=3", "pol=3", "FILE, line 3: there is no option `pol` for `redis://` (did you"),
+        (
+            "replicas =",
+            "replcas =",
+            "FILE, line 10: a lock has no option `replcas` (did you mean",
+        ),
+        (
+            "= 'ledger'",
+            "= 'legder'",
+            "FILE, line 8: there is no backend `legder` (did you mean",
+        ),
+        (
+            "'10s'",
+            "'soon'",
+            "FILE, line 4: `watchdog=soon` is not a duration",
+        ),
+        (
+            "'token'",
+            "'tokn'",
+            "FILE, line 12: there is no format `tokn`; there are `redisson`",
+        ),
+        (
+            "redis://",
+            "reds://",
+            "FILE, line 3: there is no scheme `reds://` (did you mean",
+        ),
+        (
+            "pool=3",
+            "pol=3",
+            "FILE, line 3: there is no option `pol` for `redis://` (did you",
+        ),
         ("default =", "default ", "FILE, line 1: not TOML: "),
-        ("127.0.0.1", "a,b", "FILE, line 3: `redis://` means one server"),
+        (
+            "127.0.0.1",
+            "a,b",
+            "FILE, line 3: `redis://` means one server",
+        ),
     ] {
         let wrong = file(&FILE.replace(from, to));
-        let words = [&["config", "check"][..], &["run", "nightly", "--", "true"], &["doctor"]];
+        let words = [
+            &["config", "check"][..],
+            &["run", "nightly", "--", "true"],
+            &["doctor"],
+        ];
         for words in words {
             let (status, said) = ask(&wrong, words, &[]);
             assert_eq!(status, 78, "{said}");
-            assert!(said.starts_with(&format!("distlock: {says}")), "{words:?}: {said}");
-            assert!(!said.contains("s3cret") && said.lines().count() == 1, "{said}");
+            assert!(
+                said.starts_with(&format!("distlock: {says}")),
+                "{words:?}: {said}"
+            );
+            assert!(
+                !said.contains("s3cret") && said.lines().count() == 1,
+                "{said}"
+            );
         }
     }
     let file = file(FILE);
@@ -165,10 +238,17 @@ fn config_check_refuses_by_file_line_and_key() {
     assert!(status == 78 && said.contains("looks like a URL"), "{said}");
     assert!(!said.contains("s3cret"), "{said}");
     let (status, said) = ask(&file, &["config", "check"], &[("DISTLOCK_WACHDOG", "7s")]);
-    assert!(status == 78 && said.contains("did you mean DISTLOCK_WATCHDOG?"), "{said}");
+    assert!(
+        status == 78 && said.contains("did you mean DISTLOCK_WATCHDOG?"),
+        "{said}"
+    );
     let mut odd = Example::distlock(&["config", "check", "/nosuch/\u{1b}[2J"]).spawn();
     assert_eq!(odd.wait_exit(SOON), 78);
-    assert!(only_error(&odd).contains(r"/nosuch/\u001b[2J"), "{:?}", odd.errors());
+    assert!(
+        only_error(&odd).contains(r"/nosuch/\u001b[2J"),
+        "{:?}",
+        odd.errors()
+    );
     let mut missing = Example::distlock(&["config", "check", "/nosuch/file"]).spawn();
     assert_eq!(missing.wait_exit(SOON), 78);
     assert!(only_error(&missing).contains("cannot read the settings in /nosuch/file"));
@@ -177,7 +257,9 @@ fn config_check_refuses_by_file_line_and_key() {
 /// A command that holds the lock of this name until its input ends.
 fn holder(file: &NamedTempFile, name: &str) -> Child {
     let script = "echo '{\"pid\": 0}'; read -r _; exit 0";
-    let mut child = start(file, &["run", name, "-c", script]).env("SHELL", "/bin/sh").spawn();
+    let mut child = start(file, &["run", name, "-c", script])
+        .env("SHELL", "/bin/sh")
+        .spawn();
     child.expect("it holds", SOON, |json| json["pid"].as_i64());
     child
 }
@@ -198,7 +280,10 @@ fn commands_use_the_backends_that_the_file_names() {
     let on = |name: &str| servers.each_ref().map(|server| server.probe().exists(name));
     let holders = ["nightly", "other"].map(|name| holder(&file, name));
     assert_eq!((on("nightly"), on("other")), ([false, true], [true, false]));
-    assert!(servers[1].probe().command(&["PTTL", "nightly"]).int() > 900_000, "its own watchdog");
+    assert!(
+        servers[1].probe().command(&["PTTL", "nightly"]).int() > 900_000,
+        "its own watchdog"
+    );
     assert!(servers[0].probe().command(&["PTTL", "other"]).int() <= 30_000);
     for name in ["nightly", "other"] {
         assert_eq!(ask(&file, &["check", name], &[]), (1, "held".to_owned()));
@@ -207,9 +292,14 @@ fn commands_use_the_backends_that_the_file_names() {
         assert_eq!(conflict.0, 7, "{conflict:?}");
         assert_eq!(ask(&file, &["hold", "-n", name], &[]).0, 1);
     }
-    let (_, lines) = ask(&file, &["status", "--json", "nightly", "other", "third"], &[]);
-    let held =
-        lines.lines().map(|line| serde_json::from_str::<Json>(line).unwrap()["held"].clone());
+    let (_, lines) = ask(
+        &file,
+        &["status", "--json", "nightly", "other", "third"],
+        &[],
+    );
+    let held = lines
+        .lines()
+        .map(|line| serde_json::from_str::<Json>(line).unwrap()["held"].clone());
     assert_eq!(held.collect::<Vec<_>>(), [true, true, false]);
     assert_eq!(ask(&file, &["break", "--yes", "nightly"], &[]).0, 0);
     assert!(!servers[1].probe().exists("nightly"));
@@ -223,13 +313,25 @@ fn url_given_by_hand_wins_over_the_file() {
     let _holders = ["nightly", "other"].map(|name| holder(&file, name));
     // The variable replaces the URL of the default backend alone.
     let elsewhere = [("DISTLOCK_URL", &*servers[1].url())];
-    assert_eq!(ask(&file, &["check", "other"], &elsewhere), (0, "free".to_owned()));
-    assert_eq!(ask(&file, &["check", "nightly"], &elsewhere), (1, "held".to_owned()));
+    assert_eq!(
+        ask(&file, &["check", "other"], &elsewhere),
+        (0, "free".to_owned())
+    );
+    assert_eq!(
+        ask(&file, &["check", "nightly"], &elsewhere),
+        (1, "held".to_owned())
+    );
     let url = servers[0].url();
-    assert_eq!(ask(&file, &["check", "--url", &url, "nightly"], &[]), (0, "free".to_owned()));
+    assert_eq!(
+        ask(&file, &["check", "--url", &url, "nightly"], &[]),
+        (0, "free".to_owned())
+    );
     let both = ["check", "--url", &url, "--config", "x", "nightly"];
     let (status, said) = ask(&file, &both, &[]);
-    assert!(status == 64 && said.contains("cannot be used with"), "{status}: {said}");
+    assert!(
+        status == 64 && said.contains("cannot be used with"),
+        "{status}: {said}"
+    );
 }
 
 #[test]
@@ -237,13 +339,17 @@ fn doctor_looks_at_each_backend_of_the_file() {
     let servers = [RedisServer::start(), RedisServer::start()];
     // As a user who may look at everything.
     let [main, ledger] = servers.each_ref().map(|server| server.url_as(""));
-    let file = file(&format!("url = '{main}'\n[backends.ledger]\nurl = '{ledger}'\n"));
+    let file = file(&format!(
+        "url = '{main}'\n[backends.ledger]\nurl = '{ledger}'\n"
+    ));
     let (_, said) = ask(&file, &["doctor", "--json"], &[]);
     let json: Json = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"));
     for server in &servers {
         let address = format!("127.0.0.1:{}", server.port());
         let findings = json["findings"].as_array().unwrap();
-        let roles = findings.iter().filter(|it| it["id"] == "role" && it["subject"] == *address);
+        let roles = findings
+            .iter()
+            .filter(|it| it["id"] == "role" && it["subject"] == *address);
         assert_eq!(roles.count(), 1, "{said}");
     }
 }
@@ -258,13 +364,22 @@ fn quorum_is_named_by_its_backend() {
         quorum.url
     ));
     let (status, said) = ask(&file, &["quorum", "status", "ledger"], &[]);
-    assert!(status == 0 && said.starts_with("SERVER "), "{status}: {said}");
+    assert!(
+        status == 0 && said.starts_with("SERVER "),
+        "{status}: {said}"
+    );
     let (status, said) = ask(&file, &["quorum", "status", "main"], &[]);
     assert!(status == 78 && said.contains("is no quorum"), "{said}");
     let (status, said) = ask(&file, &["quorum", "status", "legder"], &[]);
-    assert!(status == 78 && said.contains("did you mean `ledger`?"), "{said}");
+    assert!(
+        status == 78 && said.contains("did you mean `ledger`?"),
+        "{said}"
+    );
     let (status, said) = ask(&file, &["quorum", "status"], &[]);
-    assert!(status == 78 && said.contains("there is no default"), "{said}");
+    assert!(
+        status == 78 && said.contains("there is no default"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -273,9 +388,20 @@ fn file_in_the_folder_is_not_read() {
     std::fs::write(folder.path().join("distlock.toml"), FILE).unwrap();
     let script = "cd \"$1\" && shift && exec \"$@\"";
     let program = distlock_tests::child::distlock();
-    let words = ["-c", script, "sh", folder.path().to_str().unwrap(), program.to_str().unwrap()];
-    let mut child = Example::program("sh").args(&words).args(&["config", "check"]).spawn();
+    let words = [
+        "-c",
+        script,
+        "sh",
+        folder.path().to_str().unwrap(),
+        program.to_str().unwrap(),
+    ];
+    let mut child = Example::program("sh")
+        .args(&words)
+        .args(&["config", "check"])
+        .spawn();
     assert_eq!(child.wait_exit(SOON), 78);
-    let said = eventually("it says why", SOON, || Some(child.errors()).filter(|it| !it.is_empty()));
+    let said = eventually("it says why", SOON, || {
+        Some(child.errors()).filter(|it| !it.is_empty())
+    });
     assert!(said.contains("no store is named"), "{said}");
 }

@@ -31,7 +31,10 @@ impl Examined {
         let json: Json = serde_json::from_str(&child.output())
             .unwrap_or_else(|_| panic!("{status}: {} {}", child.output(), child.errors()));
         let findings = json["findings"].as_array().expect("a list").clone();
-        let dangers = findings.iter().filter(|finding| finding["level"] == "danger").count();
+        let dangers = findings
+            .iter()
+            .filter(|finding| finding["level"] == "danger")
+            .count();
         assert_eq!(json["dangers"], dangers);
         assert_eq!(status, i32::from(dangers > 0), "{findings:#?}");
         Self { status, findings }
@@ -39,9 +42,14 @@ impl Examined {
 
     /// The findings of this kind and level, as `seen; why; remedy`.
     fn all(&self, id: &str, level: &str) -> Vec<String> {
-        let those = self.findings.iter().filter(|it| it["id"] == id && it["level"] == level);
+        let those = self
+            .findings
+            .iter()
+            .filter(|it| it["id"] == id && it["level"] == level);
         let text = |finding: &Json| {
-            ["seen", "why", "remedy"].map(|part| finding[part].as_str().unwrap_or("-")).join("; ")
+            ["seen", "why", "remedy"]
+                .map(|part| finding[part].as_str().unwrap_or("-"))
+                .join("; ")
         };
         those.map(text).collect()
     }
@@ -51,13 +59,20 @@ impl Examined {
     fn must_say(&self, id: &str, level: &str, parts: &[&str]) {
         let said = self.all(id, level);
         let says = |said: &String| parts.iter().all(|part| said.contains(part));
-        assert!(said.iter().any(says), "no {level} {id} {parts:?}: {:#?}", self.findings);
+        assert!(
+            said.iter().any(says),
+            "no {level} {id} {parts:?}: {:#?}",
+            self.findings
+        );
     }
 
     /// These are all the kinds that are not ok, in order.
     #[track_caller]
     fn must_only_find(&self, expected: &[&str]) {
-        let bad = self.findings.iter().filter(|finding| finding["level"] != "ok");
+        let bad = self
+            .findings
+            .iter()
+            .filter(|finding| finding["level"] != "ok");
         let mut ids: Vec<_> = bad.filter_map(|finding| finding["id"].as_str()).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -76,8 +91,19 @@ fn good_server_passes_and_is_not_changed() {
     let examined = Examined::at(&url(&server, ""));
     examined.must_only_find(&[]);
     assert_eq!(examined.status, 0);
-    let looked_at = ["role", "version", "eviction", "memory", "persistence", "replicas", "rights"];
-    for id in looked_at.into_iter().chain(["commands", "tracking", "latency", "clock"]) {
+    let looked_at = [
+        "role",
+        "version",
+        "eviction",
+        "memory",
+        "persistence",
+        "replicas",
+        "rights",
+    ];
+    for id in looked_at
+        .into_iter()
+        .chain(["commands", "tracking", "latency", "clock"])
+    {
         assert_eq!(examined.all(id, "ok").len(), 1, "{id}");
     }
     assert_eq!(server.probe().command(&["DBSIZE"]).int(), 0);
@@ -91,7 +117,11 @@ fn server_that_evicts_locks_is_a_danger() {
     server.configure([["maxmemory-policy", "volatile-lru"]]);
     let examined = Examined::at(&url(&server, ""));
     let mend = "`CONFIG SET maxmemory-policy noeviction`";
-    examined.must_say("eviction", "danger", &["volatile-lru", "grant it again", mend]);
+    examined.must_say(
+        "eviction",
+        "danger",
+        &["volatile-lru", "grant it again", mend],
+    );
     examined.must_only_find(&["eviction"]);
 }
 
@@ -99,15 +129,27 @@ fn server_that_evicts_locks_is_a_danger() {
 fn server_that_forgets_locks_is_a_danger() {
     let server = RedisServer::start();
     let said = Examined::at(&url(&server, ""));
-    let remedies = ["no snapshots", "`CONFIG SET appendonly yes`", "`restart_grace=30s`"];
+    let remedies = [
+        "no snapshots",
+        "`CONFIG SET appendonly yes`",
+        "`restart_grace=30s`",
+    ];
     said.must_say("persistence", "danger", &remedies);
     let said = Examined::at(&url(&server, "restart_grace=30s"));
-    said.must_say("persistence", "warning", &["restart_grace is 30s", "held locks are lost"]);
+    said.must_say(
+        "persistence",
+        "warning",
+        &["restart_grace is 30s", "held locks are lost"],
+    );
     server.configure([["save", "60 1000"]]);
     Examined::at(&url(&server, "")).must_say("persistence", "danger", &["snapshots only"]);
     server.configure([["appendonly", "yes"]]);
     let said = Examined::at(&url(&server, ""));
-    said.must_say("persistence", "warning", &["everysec", "last second", "appendfsync always"]);
+    said.must_say(
+        "persistence",
+        "warning",
+        &["everysec", "last second", "appendfsync always"],
+    );
     assert_eq!(said.status, 0);
 }
 
@@ -123,7 +165,11 @@ fn replica_in_the_url_is_a_danger_and_its_master_named() {
 fn cluster_node_in_a_plain_url_is_a_danger() {
     let server = RedisServer::start_cluster_node(&["--cluster-enabled", "yes"]);
     let said = Examined::at(&url(&server, ""));
-    said.must_say("role", "danger", &["node of a Redis Cluster", "`redis+cluster://127.0.0.1:"]);
+    said.must_say(
+        "role",
+        "danger",
+        &["node of a Redis Cluster", "`redis+cluster://127.0.0.1:"],
+    );
 }
 
 #[test]
@@ -132,11 +178,19 @@ fn full_memory_is_a_danger_nearly_full_a_warning() {
     let mut probe = server.probe();
     let fill = "redis.call('SET', 'data', string.rep('x', 30000000))";
     probe.command(&["EVAL", fill, "0"]);
-    let used: u64 = probe.info_field("memory", "used_memory").unwrap().parse().unwrap();
+    let used: u64 = probe
+        .info_field("memory", "used_memory")
+        .unwrap()
+        .parse()
+        .unwrap();
     let mut limit = |bytes: u64| probe.command(&["CONFIG", "SET", "maxmemory", &bytes.to_string()]);
     limit(used * 100 / 95);
     let said = Examined::at(&url(&server, ""));
-    said.must_say("memory", "warning", &["% of the", "no lock can be taken", "raise `maxmemory`"]);
+    said.must_say(
+        "memory",
+        "warning",
+        &["% of the", "no lock can be taken", "raise `maxmemory`"],
+    );
     limit(used / 2);
     let said = Examined::at(&url(&server, ""));
     said.must_say("memory", "danger", &["20", "no lock can be taken"]);
@@ -147,9 +201,16 @@ fn full_memory_is_a_danger_nearly_full_a_warning() {
 fn fewer_replicas_than_the_url_asks_for_are_a_danger() {
     let replicated = Replicated::start(1);
     let asking_for = |count: u32| url(&replicated.master, &format!("replicas={count}"));
-    assert_eq!(Examined::at(&asking_for(1)).all("replicas", "ok"), ["1 connected; -; -"]);
+    assert_eq!(
+        Examined::at(&asking_for(1)).all("replicas", "ok"),
+        ["1 connected; -; -"]
+    );
     let said = Examined::at(&asking_for(2));
-    said.must_say("replicas", "danger", &["1 connected", "replicas=2", "grants are taken back"]);
+    said.must_say(
+        "replicas",
+        "danger",
+        &["1 connected", "replicas=2", "grants are taken back"],
+    );
 }
 
 #[test]
@@ -158,7 +219,11 @@ fn replica_that_lags_is_a_warning() {
     replicated.replicas[0].pause();
     let lagging = format!("127.0.0.1:{}", replicated.replicas[0].port());
     eventually("the master notices", SOON, || {
-        let line = replicated.master.probe().info_field("replication", "slave0").unwrap();
+        let line = replicated
+            .master
+            .probe()
+            .info_field("replication", "slave0")
+            .unwrap();
         !line.ends_with("lag=0") && !line.ends_with("lag=1")
     });
     let said = Examined::at(&url(&replicated.master, ""));
@@ -171,7 +236,11 @@ fn missing_replicas_that_stop_writes_are_a_danger() {
     let server = RedisServer::start_with(&["--min-replicas-to-write", "1"]);
     let said = Examined::at(&url(&server, ""));
     let mend = "`CONFIG SET min-replicas-to-write 0`";
-    said.must_say("min_replicas", "danger", &["is 1, and 0", "takes no writes", mend]);
+    said.must_say(
+        "min_replicas",
+        "danger",
+        &["is 1, and 0", "takes no writes", mend],
+    );
 }
 
 /// Gives the library's user another rule, and examines the server as that user.
@@ -201,7 +270,11 @@ fn missing_rights_are_a_danger_with_the_exact_line() {
     examined_with(&server, &rule[1..], "prefix=app:");
     let lacking = ["-hset", "-pexpire", "-evalsha"];
     let said = examined_with(&server, &lacking, "prefix=app:");
-    said.must_say("rights", "danger", &["`ACL SETUSER locker +hset +pexpire +evalsha`"]);
+    said.must_say(
+        "rights",
+        "danger",
+        &["`ACL SETUSER locker +hset +pexpire +evalsha`"],
+    );
     assert_eq!(said.all("rights_optional", "warning"), [] as [&str; 0]);
     // The line is what mends it.
     let said = examined_with(&server, &["+hset", "+pexpire", "+evalsha"], "prefix=app:");
@@ -211,9 +284,17 @@ fn missing_rights_are_a_danger_with_the_exact_line() {
     let said = examined_with(&server, &keys, "prefix=app:");
     let line = "`ACL SETUSER locker ~app:* ~redisson_lock_token:*`";
     said.must_say("rights", "danger", &[line]);
-    said.must_say("rights_optional", "warning", &["~distlock_queue:*", "~{app:*"]);
+    said.must_say(
+        "rights_optional",
+        "warning",
+        &["~distlock_queue:*", "~{app:*"],
+    );
     let said = examined_with(&server, &["~redisson_lock_token:*"], "");
-    said.must_say("rights", "unknown", &["\"distlock:ping\"", "without a prefix"]);
+    said.must_say(
+        "rights",
+        "unknown",
+        &["\"distlock:ping\"", "without a prefix"],
+    );
     let said = examined_with(&server, &["-eval"], "prefix=app:");
     said.must_say("rights", "danger", &["`ACL SETUSER locker +eval`"]);
 }
@@ -223,9 +304,18 @@ fn missing_rights_are_a_danger_with_the_exact_line() {
 fn missing_rights_to_other_kinds_of_locks_are_warnings() {
     let server = RedisServer::start_with(&GOOD);
     let rule = distlock_tests::rights::documented();
-    let of_kinds = ["~distlock_queue:*", "~distlock_writer:*", "~{app:*", "+zadd", "+hrandfield"];
-    let of_mutexes: Vec<_> =
-        rule[1..].iter().copied().filter(|word| !of_kinds.contains(word)).collect();
+    let of_kinds = [
+        "~distlock_queue:*",
+        "~distlock_writer:*",
+        "~{app:*",
+        "+zadd",
+        "+hrandfield",
+    ];
+    let of_mutexes: Vec<_> = rule[1..]
+        .iter()
+        .copied()
+        .filter(|word| !of_kinds.contains(word))
+        .collect();
     let said = examined_with(&server, &of_mutexes, "prefix=app:");
     said.must_say("rights_optional", "warning", &of_kinds);
     said.must_only_find(&["persistence", "rights_optional"]);
@@ -238,8 +328,16 @@ fn missing_rights_to_be_woken_are_warnings() {
     examined_with(&server, &rule[1..], "prefix=app:");
     let lacking = ["resetchannels", "-client|tracking", "-client|setname"];
     let said = examined_with(&server, &lacking, "prefix=app:");
-    said.must_say("rights_optional", "warning", &["&redisson_lock__channel:*", "+client|setname"]);
-    said.must_say("tracking", "warning", &["client|tracking", "`tracking=off`"]);
+    said.must_say(
+        "rights_optional",
+        "warning",
+        &["&redisson_lock__channel:*", "+client|setname"],
+    );
+    said.must_say(
+        "tracking",
+        "warning",
+        &["client|tracking", "`tracking=off`"],
+    );
     said.must_only_find(&["persistence", "rights_optional", "tracking"]);
     let said = examined_with(&server, &[], "prefix=app:&tracking=off");
     said.must_only_find(&["persistence", "rights_optional"]);
@@ -249,10 +347,17 @@ fn missing_rights_to_be_woken_are_warnings() {
 fn missing_right_to_labels_is_a_warning() {
     let server = RedisServer::start_with(&GOOD);
     let rule: Vec<_> = distlock_tests::rights::documented();
-    let rule: Vec<_> = rule.into_iter().filter(|word| *word != "~distlock_owner:*").collect();
+    let rule: Vec<_> = rule
+        .into_iter()
+        .filter(|word| *word != "~distlock_owner:*")
+        .collect();
     let said = examined_with(&server, &rule[1..], "prefix=app:");
     let mend = "`ACL SETUSER locker ~distlock_owner:*`";
-    said.must_say("rights_optional", "warning", &["lacks ~distlock_owner:*", "no label", mend]);
+    said.must_say(
+        "rights_optional",
+        "warning",
+        &["lacks ~distlock_owner:*", "no label", mend],
+    );
     said.must_only_find(&["persistence", "rights_optional"]);
 }
 
@@ -268,7 +373,11 @@ fn renamed_commands_are_found_as_behind_a_proxy() {
     Examined::at(&url(&server, "")).must_say("commands", "danger", &["no script", "EVAL"]);
     let server = renamed("CLIENT");
     let said = Examined::at(&url(&server, ""));
-    said.must_say("commands", "warning", &["CLIENT SETNAME", "CLIENT TRACKING"]);
+    said.must_say(
+        "commands",
+        "warning",
+        &["CLIENT SETNAME", "CLIENT TRACKING"],
+    );
     said.must_say("tracking", "warning", &["unknown command"]);
     let server = renamed("CONFIG");
     let said = Examined::at(&url(&server, ""));
@@ -283,7 +392,11 @@ fn clock_of_a_server_that_is_wrong_is_found() {
     Examined::at(&url(&server, "")).must_say("clock", "ok", &[]);
     clock.set(90_000);
     let said = Examined::at(&url(&server, ""));
-    said.must_say("clock", "warning", &["90.", "s ahead of this machine's", "chrony"]);
+    said.must_say(
+        "clock",
+        "warning",
+        &["90.", "s ahead of this machine's", "chrony"],
+    );
     // Of the formats this one depends on the clocks of the clients.
     let said = Examined::at(&url(&server, "format=timestamp"));
     said.must_say("clock", "danger", &["takes a held lock"]);
@@ -298,21 +411,36 @@ fn slow_network_is_a_danger_beside_short_limits() {
     let said = Examined::at(&url("command_timeout=300ms"));
     said.must_say("latency", "warning", &["p50", "command_timeout=300ms"]);
     let said = Examined::at(&url("watchdog=500ms&command_timeout=150ms"));
-    said.must_say("latency", "danger", &["lease of 500ms", "raise `command_timeout`"]);
+    said.must_say(
+        "latency",
+        "danger",
+        &["lease of 500ms", "raise `command_timeout`"],
+    );
 }
 
 #[test]
 fn doctor_without_a_store_says_why() {
     let server = RedisServer::start();
     for (url, status, says) in [
-        ("redis://127.0.0.1:1".to_owned(), 69, "check that the store is up"),
-        (server.url_as("locker:wrong-pass"), 78, "does not accept the password"),
+        (
+            "redis://127.0.0.1:1".to_owned(),
+            69,
+            "check that the store is up",
+        ),
+        (
+            server.url_as("locker:wrong-pass"),
+            78,
+            "does not accept the password",
+        ),
         ("memory://".to_owned(), 78, "refused"),
     ] {
         let mut child = Example::distlock(&["doctor", "--url", &url]).spawn();
         assert_eq!(child.wait_exit(SOON), status, "{}", child.errors());
         let errors = child.errors();
-        assert!(errors.contains(says) && !errors.contains("wrong-pass"), "{errors}");
+        assert!(
+            errors.contains(says) && !errors.contains("wrong-pass"),
+            "{errors}"
+        );
         assert_eq!(child.output(), "");
     }
     server.probe().command(&["ACL", "LOG", "RESET"]);
@@ -325,11 +453,22 @@ fn report_fits_eighty_columns_without_colours_in_a_pipe() {
     let mut child = Example::distlock(&["doctor", "--url", &url(&server, "prefix=app:")]).spawn();
     assert_eq!(child.wait_exit(SOON), 1);
     let report = child.output();
-    assert!(report.starts_with("danger   eviction (127.0.0.1:"), "{report}");
+    assert!(
+        report.starts_with("danger   eviction (127.0.0.1:"),
+        "{report}"
+    );
     assert!(report.contains("\n         fix: `CONFIG SET maxmemory-policy noeviction` on 127"));
-    assert!(report.lines().all(|line| line.chars().count() <= 80), "{report}");
+    assert!(
+        report.lines().all(|line| line.chars().count() <= 80),
+        "{report}"
+    );
     assert!(!report.contains('\x1b'), "{report}");
-    assert!(report.trim_end().ends_with("2 dangers, 0 warnings, 0 unknown, 9 ok"), "{report}");
+    assert!(
+        report
+            .trim_end()
+            .ends_with("2 dangers, 0 warnings, 0 unknown, 9 ok"),
+        "{report}"
+    );
 }
 
 /// A deployment's URL for the user who may do everything.
@@ -353,23 +492,40 @@ fn sentinel_deployment_passes_if_good_and_each_fault_is_found() {
         server.configure([["min-replicas-to-write", "1"]]);
     }
     let said = Examined::at(&url);
-    said.must_say("min_replicas", "warning", &["min-replicas-max-lag is 10", "for 10 s"]);
+    said.must_say(
+        "min_replicas",
+        "warning",
+        &["min-replicas-max-lag is 10", "for 10 s"],
+    );
     for server in &group.servers {
         server.configure([["min-replicas-max-lag", "1"]]);
     }
     let good = Examined::at(&url);
     good.must_only_find(&[]);
-    for id in ["sentinels", "sentinel_agreement", "sentinel_quorum", "sentinel_down_after"] {
+    for id in [
+        "sentinels",
+        "sentinel_agreement",
+        "sentinel_quorum",
+        "sentinel_down_after",
+    ] {
         assert_eq!(good.all(id, "ok").len(), 1, "{id}");
     }
     let short = Examined::at(&format!("{url}?watchdog=5s"));
-    short.must_say("sentinel_down_after", "warning", &["lease of 5s", "`watchdog="]);
+    short.must_say(
+        "sentinel_down_after",
+        "warning",
+        &["lease of 5s", "`watchdog="],
+    );
     for sentinel in &group.sentinels {
         let set = ["SENTINEL", "SET", group.name(), "quorum", "7"];
         assert_eq!(sentinel.probe().command(&set).text(), "OK");
     }
     let said = Examined::at(&url);
-    said.must_say("sentinel_quorum", "warning", &["quorum 7 of 3", "ever replaced"]);
+    said.must_say(
+        "sentinel_quorum",
+        "warning",
+        &["quorum 7 of 3", "ever replaced"],
+    );
 }
 
 #[test]
@@ -379,12 +535,24 @@ fn sentinels_and_replicas_that_are_gone_are_warnings() {
     group.sentinels[1].kill();
     let gone = format!("127.0.0.1:{}", group.sentinels[1].port());
     let said = Examined::at(&url);
-    said.must_say("sentinel_reachable", "warning", &["Connection refused", "correct the URL"]);
-    assert!(said.findings.iter().any(|it| it["subject"] == gone), "{:#?}", said.findings);
+    said.must_say(
+        "sentinel_reachable",
+        "warning",
+        &["Connection refused", "correct the URL"],
+    );
+    assert!(
+        said.findings.iter().any(|it| it["subject"] == gone),
+        "{:#?}",
+        said.findings
+    );
     let one = Group::start_with(0, 1);
     let said = Examined::at(&for_all_rights(&one.url()));
     said.must_say("sentinels", "warning", &["1 know", "three or five"]);
-    said.must_say("replicas", "warning", &["0 connected", "no server can take the master's"]);
+    said.must_say(
+        "replicas",
+        "warning",
+        &["0 connected", "no server can take the master's"],
+    );
 }
 
 #[test]
@@ -409,22 +577,30 @@ fn cluster_passes_if_good_and_each_fault_is_found() {
     assert_eq!(said.all("min_replicas", "danger").len(), 3);
     for node in 0..cluster.len() {
         let node = cluster.node(node);
-        node.configure([["min-replicas-max-lag", "1"], ["min-replicas-to-write", "1"]]);
+        node.configure([
+            ["min-replicas-max-lag", "1"],
+            ["min-replicas-to-write", "1"],
+        ]);
     }
     let good = Examined::at(&url);
     good.must_only_find(&[]);
     assert_eq!(good.all("persistence", "ok").len(), 3);
     assert_eq!(good.all("clocks", "ok").len(), 1);
     // A right that is needed on a cluster only.
-    let lacking =
-        cluster.url_as("limited:SECRET", &["on", ">SECRET", "~*", "&*", "+@all", "-asking"]);
+    let lacking = cluster.url_as(
+        "limited:SECRET",
+        &["on", ">SECRET", "~*", "&*", "+@all", "-asking"],
+    );
     Examined::at(&lacking).must_say("rights", "danger", &["`ACL SETUSER limited +asking`"]);
 
     let replica = cluster.replica_of(0);
     cluster.node_mut(replica).kill();
     eventually("the master notices", SOON, || {
         let mut probe = cluster.node(0).probe();
-        probe.info_field("replication", "connected_slaves").as_deref() == Some("0")
+        probe
+            .info_field("replication", "connected_slaves")
+            .as_deref()
+            == Some("0")
     });
     let said = Examined::at(&url);
     said.must_say("replicas", "warning", &["0 connected"]);
@@ -436,10 +612,17 @@ fn cluster_passes_if_good_and_each_fault_is_found() {
     }
     eventually("the cluster is down", SOON, || {
         let mut probe = cluster.node(1).probe();
-        probe.command(&["CLUSTER", "INFO"]).text().contains("cluster_state:fail")
+        probe
+            .command(&["CLUSTER", "INFO"])
+            .text()
+            .contains("cluster_state:fail")
     });
     let said = Examined::at(&url);
-    said.must_say("cluster_slots", "danger", &["1 slots have no master", "--cluster fix"]);
+    said.must_say(
+        "cluster_slots",
+        "danger",
+        &["1 slots have no master", "--cluster fix"],
+    );
     said.must_say("cluster_state", "danger", &["is fail", "no writes"]);
 }
 
@@ -454,7 +637,11 @@ fn cluster_replicas_that_are_down_are_a_warning() {
         let said = Examined::at(&url);
         (!said.all("cluster_nodes", "warning").is_empty()).then_some(said)
     });
-    said.must_say("cluster_nodes", "warning", &[&gone, "the place of their masters"]);
+    said.must_say(
+        "cluster_nodes",
+        "warning",
+        &[&gone, "the place of their masters"],
+    );
 }
 
 #[test]
@@ -464,9 +651,19 @@ fn cluster_node_that_is_gone_is_a_danger() {
     let gone = format!("127.0.0.1:{}", cluster.node(0).port());
     cluster.node_mut(0).kill();
     let said = Examined::at(&url);
-    said.must_say("cluster_node", "danger", &["Connection refused", "cannot be taken"]);
-    let subjects = said.findings.iter().filter(|finding| finding["id"] == "cluster_node");
-    assert_eq!(subjects.map(|it| it["subject"].clone()).collect::<Vec<_>>(), [gone]);
+    said.must_say(
+        "cluster_node",
+        "danger",
+        &["Connection refused", "cannot be taken"],
+    );
+    let subjects = said
+        .findings
+        .iter()
+        .filter(|finding| finding["id"] == "cluster_node");
+    assert_eq!(
+        subjects.map(|it| it["subject"].clone()).collect::<Vec<_>>(),
+        [gone]
+    );
 }
 
 #[test]
@@ -475,7 +672,10 @@ fn quorum_passes_if_good_and_each_fault_is_found() {
     let url = for_all_rights(&quorum.url);
     let good = Examined::at(&url);
     good.must_only_find(&[]);
-    assert_eq!(good.all("quorum", "ok"), ["3 of 3 servers vote, and 2 are needed; -; -"]);
+    assert_eq!(
+        good.all("quorum", "ok"),
+        ["3 of 3 servers vote, and 2 are needed; -; -"]
+    );
     assert_eq!(good.all("eviction", "ok").len(), 3);
     // Other terms than those of the quorum.
     let other = url.replace("max_lease=10m", "max_lease=9m");
@@ -494,15 +694,26 @@ fn quorum_passes_if_good_and_each_fault_is_found() {
     quorum.servers[1].kill();
     let said = Examined::at(&url);
     said.must_say("quorum", "danger", &["1 of 3", "no lock can be taken"]);
-    said.must_say("quorum_node", "warning", &["Connection refused", "fewer servers may fail"]);
+    said.must_say(
+        "quorum_node",
+        "warning",
+        &["Connection refused", "fewer servers may fail"],
+    );
 }
 
 #[test]
 fn quorum_that_is_not_set_up_is_a_danger() {
     let servers: Vec<_> = (0..4).map(|_| quorum::start()).collect();
-    let places: Vec<_> = servers.iter().map(|server| quorum::place(server.port())).collect();
+    let places: Vec<_> = servers
+        .iter()
+        .map(|server| quorum::place(server.port()))
+        .collect();
     let said = Examined::at(&for_all_rights(&quorum::url(&places, "")));
-    said.must_say("quorum", "danger", &["not set up", "`distlock quorum init`"]);
+    said.must_say(
+        "quorum",
+        "danger",
+        &["not set up", "`distlock quorum init`"],
+    );
     said.must_say("quorum_size", "warning", &["4 servers", "than 3"]);
     said.must_only_find(&["quorum", "quorum_size"]);
 }
@@ -510,9 +721,16 @@ fn quorum_that_is_not_set_up_is_a_danger() {
 #[test]
 fn clocks_of_a_quorum_that_differ_are_a_danger() {
     let clock = TimeOfDay::new();
-    let servers = [RedisServer::start_on(&clock), RedisServer::start(), RedisServer::start()];
+    let servers = [
+        RedisServer::start_on(&clock),
+        RedisServer::start(),
+        RedisServer::start(),
+    ];
     servers.iter().for_each(quorum::admit);
-    let places: Vec<_> = servers.iter().map(|server| quorum::place(server.port())).collect();
+    let places: Vec<_> = servers
+        .iter()
+        .map(|server| quorum::place(server.port()))
+        .collect();
     quorum::set_up(&places, "max_lease=1m");
     let url = for_all_rights(&quorum::url(&places, "max_lease=1m"));
     Examined::at(&url).must_only_find(&[]);
@@ -531,12 +749,21 @@ fn backend_that_fails_does_not_hide_findings_of_others() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let text = format!("[backends.a]\nurl = '{dead}'\n[backends.b]\nurl = '{good}'\n");
     std::fs::write(file.path(), text).unwrap();
-    let words = ["doctor", "--json", "--config", file.path().to_str().unwrap()];
+    let words = [
+        "doctor",
+        "--json",
+        "--config",
+        file.path().to_str().unwrap(),
+    ];
     let mut child = Example::distlock(&words).spawn();
     assert_eq!(child.wait_exit(SOON), 69, "{}", child.output());
     let json: Json = serde_json::from_str(&child.output()).expect("the findings");
     assert!(!json["findings"].as_array().expect("a list").is_empty());
-    assert!(only_error(&child).contains("check that the store is up"), "{}", child.errors());
+    assert!(
+        only_error(&child).contains("check that the store is up"),
+        "{}",
+        child.errors()
+    );
 }
 
 #[test]
@@ -554,26 +781,51 @@ fn clock_of_a_replica_that_is_ahead_is_a_danger() {
         clock.set(ahead);
         let said = Examined::at(&url);
         said.must_say("replica_clock", level, &[seen]);
-        let found = said.findings.iter().find(|it| it["id"] == "replica_clock").expect("one");
+        let found = said
+            .findings
+            .iter()
+            .find(|it| it["id"] == "replica_clock")
+            .expect("one");
         assert_eq!(found["subject"], place);
     }
     clock.set(40_000);
     let said = Examined::at(&url);
-    said.must_say("replica_clock", "danger", &["another client", "10.0s", "chrony"]);
-    servers.replicas[0].probe().command(&["ACL", "SETUSER", "default", "-time"]);
+    said.must_say(
+        "replica_clock",
+        "danger",
+        &["another client", "10.0s", "chrony"],
+    );
+    servers.replicas[0]
+        .probe()
+        .command(&["ACL", "SETUSER", "default", "-time"]);
     let said = Examined::at(&url);
-    said.must_say("replica_clock", "unknown", &["TIME is refused", "synchronised"]);
-    servers.replicas[0].probe().command(&["ACL", "LOG", "RESET"]);
+    said.must_say(
+        "replica_clock",
+        "unknown",
+        &["TIME is refused", "synchronised"],
+    );
+    servers.replicas[0]
+        .probe()
+        .command(&["ACL", "LOG", "RESET"]);
 }
 
 #[test]
 fn clock_of_a_replica_out_of_reach_is_unknown() {
-    let announced = ["--replica-announce-ip", "127.0.0.1", "--replica-announce-port", "1"];
+    let announced = [
+        "--replica-announce-ip",
+        "127.0.0.1",
+        "--replica-announce-port",
+        "1",
+    ];
     let master = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
     let of = ["--replicaof", "127.0.0.1", &master.port().to_string()];
     let replicas = vec![RedisServer::start_with(&[&of[..], &announced].concat())];
     let servers = Replicated { master, replicas };
     servers.must_be_in_sync();
     let said = Examined::at(&url(&servers.master, "replicas=1"));
-    said.must_say("replica_clock", "unknown", &["could not be asked", "127.0.0.1:1"]);
+    said.must_say(
+        "replica_clock",
+        "unknown",
+        &["could not be asked", "127.0.0.1:1"],
+    );
 }

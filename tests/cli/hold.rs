@@ -9,12 +9,16 @@ use serde_json::Value as Json;
 use std::time::Duration;
 
 fn hold(url: &str, arguments: &[&str]) -> Child {
-    Example::distlock(&["hold", "--url", url, "it"]).args(arguments).spawn()
+    Example::distlock(&["hold", "--url", url, "it"])
+        .args(arguments)
+        .spawn()
 }
 
 #[track_caller]
 fn held(child: &mut Child) -> u64 {
-    child.expect_event("held", SOON)["token"].as_u64().expect("a token is a number")
+    child.expect_event("held", SOON)["token"]
+        .as_u64()
+        .expect("a token is a number")
 }
 
 /// The answer to a question: whether it is valid, and for how long.
@@ -27,7 +31,10 @@ fn ask(child: &mut Child, question: &str) -> (bool, u64) {
 #[track_caller]
 fn answer(child: &mut Child, question: &str) -> (bool, u64) {
     let answer = child.expect_event(question, SOON);
-    (answer["valid"].as_bool().unwrap(), answer["remaining_ms"].as_u64().unwrap())
+    (
+        answer["valid"].as_bool().unwrap(),
+        answer["remaining_ms"].as_u64().unwrap(),
+    )
 }
 
 #[test]
@@ -35,10 +42,16 @@ fn hold_answers_and_releases() {
     let server = RedisServer::start();
     for arguments in [&[][..], &["--lease", "30"], &["--max-hold", "30s"]] {
         let mut child = hold(&server.url(), arguments);
-        assert!(held(&mut child) > 1_000_000_000_000_000, "microseconds since 1970");
+        assert!(
+            held(&mut child) > 1_000_000_000_000_000,
+            "microseconds since 1970"
+        );
         for question in ["check", "verify"] {
             let (valid, remaining) = ask(&mut child, question);
-            assert!(valid && (20_000..=30_000).contains(&remaining), "{question}: {remaining}");
+            assert!(
+                valid && (20_000..=30_000).contains(&remaining),
+                "{question}: {remaining}"
+            );
         }
         child.send("sing");
         let line = only_error(&child);
@@ -73,8 +86,11 @@ fn output_is_the_documented_one() {
 
 #[test]
 fn end_of_input_and_signals_release() {
-    let ends: [fn(&mut Child); 3] =
-        [Child::close_input, |child| child.interrupt(), |child| child.terminate()];
+    let ends: [fn(&mut Child); 3] = [
+        Child::close_input,
+        |child| child.interrupt(),
+        |child| child.terminate(),
+    ];
     let server = RedisServer::start();
     for end in ends {
         let mut child = hold(&server.url(), &[]);
@@ -100,11 +116,17 @@ fn busy_lock_is_reported_and_wait_is_interruptible() {
     let mut waiting = hold(&url, &[]);
     let mut probe = server.probe();
     eventually("it waits", SOON, || {
-        !probe.command(&["PUBSUB", "CHANNELS", "*"]).texts().is_empty()
+        !probe
+            .command(&["PUBSUB", "CHANNELS", "*"])
+            .texts()
+            .is_empty()
     });
     waiting.interrupt();
     assert_eq!(waiting.wait_exit(SOON), 130);
-    assert_eq!((waiting.output(), waiting.errors()), (String::new(), String::new()));
+    assert_eq!(
+        (waiting.output(), waiting.errors()),
+        (String::new(), String::new())
+    );
 
     let mut next = hold(&url, &["--wait", "60"]);
     holder.send("release");
@@ -116,13 +138,18 @@ fn missing_store_is_reported_with_advice() {
     let mut child = Example::distlock(&["hold", "it"]).spawn();
     assert_eq!(child.wait_exit(SOON), 78, "{}", child.errors());
     let line = only_error(&child);
-    assert!(line.contains("DISTLOCK_URL") && line.contains("--url"), "{line}");
+    assert!(
+        line.contains("DISTLOCK_URL") && line.contains("--url"),
+        "{line}"
+    );
 }
 
 #[test]
 fn environment_names_the_store() {
     let server = RedisServer::start();
-    let mut child = Example::distlock(&["hold", "it"]).env("DISTLOCK_URL", &server.url()).spawn();
+    let mut child = Example::distlock(&["hold", "it"])
+        .env("DISTLOCK_URL", &server.url())
+        .spawn();
     held(&mut child);
     assert!(server.probe().exists("it"));
 }
@@ -144,7 +171,10 @@ fn deleted_lock_is_lost_at_next_renewal() {
     held(&mut child);
     assert_eq!(server.probe().command(&["DEL", "it"]).int(), 1);
     let lost = child.expect_event("lost", SOON);
-    assert_eq!(lost["cause"], "the store says that the lock is not ours any more");
+    assert_eq!(
+        lost["cause"],
+        "the store says that the lock is not ours any more"
+    );
     assert_eq!(child.wait_exit(SOON), 75);
 }
 
@@ -227,7 +257,10 @@ fn holder_paused_past_its_lease_reports_loss_at_first_check() {
         paused.send("release");
         assert_eq!(paused.wait_exit(SOON), 75);
         let said = paused.output();
-        assert!(said.contains("\"lost\"") && !said.contains("\"released\""), "{said}");
+        assert!(
+            said.contains("\"lost\"") && !said.contains("\"released\""),
+            "{said}"
+        );
 
         // The late release was refused: the store still has the second holder.
         assert!(ask(&mut next, "verify").0);
@@ -239,12 +272,15 @@ fn holder_paused_past_its_lease_reports_loss_at_first_check() {
 /// The answer to a check; the loss may be told before or after it.
 #[track_caller]
 fn answer_or_lost(child: &mut Child) -> (bool, u64) {
-    child.expect("the first check", SOON, |line: &Json| match line["event"].as_str() {
-        Some("check") => {
-            Some((line["valid"].as_bool().unwrap(), line["remaining_ms"].as_u64().unwrap()))
+    child.expect("the first check", SOON, |line: &Json| {
+        match line["event"].as_str() {
+            Some("check") => Some((
+                line["valid"].as_bool().unwrap(),
+                line["remaining_ms"].as_u64().unwrap(),
+            )),
+            Some("lost") => None,
+            _ => panic!("neither a check nor a loss: {line}"),
         }
-        Some("lost") => None,
-        _ => panic!("neither a check nor a loss: {line}"),
     })
 }
 
@@ -252,7 +288,11 @@ fn answer_or_lost(child: &mut Child) -> (bool, u64) {
 fn paused_store_costs_only_renewals() {
     let server = RedisServer::start();
     let lease = scaled(Duration::from_secs(4));
-    let url = format!("{}?watchdog={}ms&command_timeout=800ms", server.url(), lease.as_millis());
+    let url = format!(
+        "{}?watchdog={}ms&command_timeout=800ms",
+        server.url(),
+        lease.as_millis()
+    );
     let mut child = hold(&url, &[]);
     held(&mut child);
     server.pause();
@@ -272,15 +312,38 @@ fn failure_is_one_line_with_exit_code() {
         (nowhere, &[], 69, "Connection refused"),
         (nowhere, &["--wait", "0"], 69, "Connection refused"),
         ("redis://127.0.0.1?colour=red", &[], 78, "`colour`"),
-        (nowhere, &["--wait", "soon"], 64, "'soon' for '--wait <SECS>'"),
-        (nowhere, &["--max-hold", "1ms"], 64, "a lease of 1ms is too short"),
-        (nowhere, &["--colour", "red"], 64, "unexpected argument '--colour'"),
+        (
+            nowhere,
+            &["--wait", "soon"],
+            64,
+            "'soon' for '--wait <SECS>'",
+        ),
+        (
+            nowhere,
+            &["--max-hold", "1ms"],
+            64,
+            "a lease of 1ms is too short",
+        ),
+        (
+            nowhere,
+            &["--colour", "red"],
+            64,
+            "unexpected argument '--colour'",
+        ),
     ];
     for (url, arguments, code, what) in troubles {
         let mut child = hold(url, arguments);
-        assert_eq!(child.wait_exit(SOON), code, "{arguments:?}: {}", child.errors());
+        assert_eq!(
+            child.wait_exit(SOON),
+            code,
+            "{arguments:?}: {}",
+            child.errors()
+        );
         let line = only_error(&child);
-        assert!(line.starts_with("distlock: ") && line.contains(what), "{line}");
+        assert!(
+            line.starts_with("distlock: ") && line.contains(what),
+            "{line}"
+        );
         assert_eq!(child.output(), "");
     }
 }
@@ -288,12 +351,17 @@ fn failure_is_one_line_with_exit_code() {
 #[test]
 fn server_refusal_is_reported() {
     let server = RedisServer::start();
-    server.probe().command(&["CONFIG", "SET", "requirepass", "open"]);
+    server
+        .probe()
+        .command(&["CONFIG", "SET", "requirepass", "open"]);
     let url = format!("redis://:wrong-password@127.0.0.1:{}", server.port());
     let mut child = hold(&url, &[]);
     assert_eq!(child.wait_exit(SOON), 78, "{}", child.errors());
     let line = only_error(&child);
-    assert!(line.contains("WRONGPASS") && !line.contains("wrong-password"), "{line}");
+    assert!(
+        line.contains("WRONGPASS") && !line.contains("wrong-password"),
+        "{line}"
+    );
 }
 
 #[test]
@@ -302,7 +370,11 @@ fn foreign_data_under_name_is_reported() {
     server.probe().command(&["SET", "it", "something else"]);
     let mut child = hold(&server.url(), &[]);
     assert_eq!(child.wait_exit(SOON), 65, "{}", child.errors());
-    assert!(only_error(&child).contains("choose another name"), "{}", child.errors());
+    assert!(
+        only_error(&child).contains("choose another name"),
+        "{}",
+        child.errors()
+    );
 }
 
 #[test]

@@ -52,7 +52,13 @@ fn held_locks_that_match_are_listed_and_no_other_key() {
     let mut probe = server.probe();
     let ours = client(&server, "prefix=app[1]:");
     let url = format!("{}?prefix=app[1]:", server.url());
-    assert_eq!(list(&url, &[]), (0, "NAME  STATE  HOLDER  HELD  REMAINING  WAITERS".to_owned()));
+    assert_eq!(
+        list(&url, &[]),
+        (
+            0,
+            "NAME  STATE  HOLDER  HELD  REMAINING  WAITERS".to_owned()
+        )
+    );
     assert_eq!(list(&url, &["--json"]), (0, String::new()));
 
     let _guards = hold(&ours, ["orders:1", "orders:2", "stock\n1"]);
@@ -68,24 +74,51 @@ fn held_locks_that_match_are_listed_and_no_other_key() {
     probe.command(&["HSET", "app1:orders:9", REDISSON, "1"]);
     // Redisson's read-write lock with two readers, of which one is dead.
     let other = REDISSON.replace(":77", ":78");
-    probe.command(&["HSET", "app[1]:orders:rw", "mode", "read", REDISSON, "1", &other, "1"]);
+    probe.command(&[
+        "HSET",
+        "app[1]:orders:rw",
+        "mode",
+        "read",
+        REDISSON,
+        "1",
+        &other,
+        "1",
+    ]);
     let hold = format!("{{app[1]:orders:rw}}:{REDISSON}:rwlock_timeout:1");
     probe.command(&["SET", &hold, "1"]);
 
-    assert_eq!(names(&url, &[]), ["orders:1", "orders:2", "orders:rw", "stock\n1"]);
-    assert_eq!(names(&url, &["orders:*"]), ["orders:1", "orders:2", "orders:rw"]);
+    assert_eq!(
+        names(&url, &[]),
+        ["orders:1", "orders:2", "orders:rw", "stock\n1"]
+    );
+    assert_eq!(
+        names(&url, &["orders:*"]),
+        ["orders:1", "orders:2", "orders:rw"]
+    );
     assert_eq!(names(&url, &["orders:[13]"]), ["orders:1"]);
     assert_eq!(names(&url, &["orders"]), [""; 0]);
     let locks = listed(&url, &["orders:?"]);
-    assert_eq!(locks[0]["holder"], format!("{}..", &ours.id().to_string()[..8]));
-    assert!((1..=30_000).contains(&locks[0]["remaining_ms"].as_u64().unwrap()), "{locks:?}");
+    assert_eq!(
+        locks[0]["holder"],
+        format!("{}..", &ours.id().to_string()[..8])
+    );
+    assert!(
+        (1..=30_000).contains(&locks[0]["remaining_ms"].as_u64().unwrap()),
+        "{locks:?}"
+    );
     assert_eq!(locks[0]["waiters"], 0);
     assert!(locks[0]["largest_token"].as_u64().is_some(), "{locks:?}");
     let read_write = &listed(&url, &["orders:rw"])[0];
     assert_eq!(read_write["holders"], 1, "{read_write}");
-    assert_eq!(read_write["readers"][0]["holder"], "01234567..", "{read_write}");
+    assert_eq!(
+        read_write["readers"][0]["holder"], "01234567..",
+        "{read_write}"
+    );
     let (_, table) = list(&url, &["stock*"]);
-    assert!(table.contains("stock\\n1") && table.lines().count() == 2, "{table}");
+    assert!(
+        table.contains("stock\\n1") && table.lines().count() == 2,
+        "{table}"
+    );
     assert_eq!(probe.command_calls("keys"), 0);
     assert!(probe.command_calls("scan") > 0);
 }
@@ -100,8 +133,15 @@ fn ten_thousand_other_keys_are_gone_through_in_pages() {
     let _guards = hold(&client(&server, ""), ["a", "b"]);
     probe.reset_stats();
     assert_eq!(names(&server.url(), &[]), ["a", "b"]);
-    assert!(probe.command_calls("scan") >= 5, "a page has a bounded number of keys");
-    assert_eq!(probe.command_calls("hlen"), 5_002, "of texts nothing is asked");
+    assert!(
+        probe.command_calls("scan") >= 5,
+        "a page has a bounded number of keys"
+    );
+    assert_eq!(
+        probe.command_calls("hlen"),
+        5_002,
+        "of texts nothing is asked"
+    );
     // A page of the library has few locks, and no other keys.
     let client = client(&server, "");
     let (mut locks, mut pages) = (client.locks("*"), 0);
@@ -118,7 +158,10 @@ fn limit_is_kept_and_said() {
     let _guards = hold(&client(&server, ""), ["a", "b", "c"]);
     let (status, said) = list(&server.url(), &["--limit", "2"]);
     assert_eq!((status, said.lines().count()), (0, 3), "{said}");
-    assert!(said.ends_with("there are more than 2: give a pattern, or --limit\n"), "{said}");
+    assert!(
+        said.ends_with("there are more than 2: give a pattern, or --limit\n"),
+        "{said}"
+    );
     assert_eq!(names(&server.url(), &["--limit", "3"]), ["a", "b", "c"]);
 }
 
@@ -129,7 +172,13 @@ fn texts_that_look_like_owners_are_listed_as_tokens() {
     let url = format!("{}?format=token", server.url());
     let _guards = hold(&client(&server, "format=token"), ["ours"]);
     // As redis-py and redsync write it.
-    probe.command(&["SET", "python", "5ab1cc98e2a311ef8b7d0242ac120002", "PX", "60000"]);
+    probe.command(&[
+        "SET",
+        "python",
+        "5ab1cc98e2a311ef8b7d0242ac120002",
+        "PX",
+        "60000",
+    ]);
     probe.command(&["SET", "go", "3q2+7wAAq83vEjRWeJq83g==", "PX", "60000"]);
     // No locks: without an expiry, numbers, sentences, long texts, other types.
     probe.command(&["SET", "endless", "5ab1cc98e2a311ef8b7d0242ac120002"]);
@@ -146,7 +195,10 @@ fn formats_without_owners_cannot_be_listed() {
     for format in ["plain", "timestamp", "counter"] {
         let (status, said) = list(&format!("{}?format={format}", server.url()), &[]);
         assert_eq!(status, 78, "{said}");
-        assert!(said.contains(&format!("`{format}` does not say who holds a lock")), "{said}");
+        assert!(
+            said.contains(&format!("`{format}` does not say who holds a lock")),
+            "{said}"
+        );
     }
 }
 
@@ -157,7 +209,9 @@ fn locks_of_all_masters_of_a_cluster_are_listed() {
     let masters = (0..cluster.len()).filter(|node| !cluster.slots_of(*node).is_empty());
     let held: Vec<_> = masters.map(|node| cluster.name_on(node, "list")).collect();
     assert!(held.len() >= 3, "{held:?}");
-    let guards = held.iter().map(|name| client.owned_mutex(name).unwrap().lock().unwrap());
+    let guards = held
+        .iter()
+        .map(|name| client.owned_mutex(name).unwrap().lock().unwrap());
     let _guards: Vec<_> = guards.collect();
     put_hash(&mut cluster.probe("list-foreign"), "list-foreign");
     let mut expected = held.clone();
@@ -211,7 +265,12 @@ fn locks_of_a_quorum_are_those_of_a_majority() {
     assert_eq!(names(&quorum.url, &[]), ["a", "b"]);
     let locks = listed(&quorum.url, &[]);
     assert!(locks.iter().all(|lock| lock["waiters"] == 0), "{locks:?}");
-    assert!(locks.iter().all(|lock| lock["largest_token"].as_u64().is_some()), "{locks:?}");
+    assert!(
+        locks
+            .iter()
+            .all(|lock| lock["largest_token"].as_u64().is_some()),
+        "{locks:?}"
+    );
 
     quorum.servers[0].kill();
     quorum.servers[1].kill();
@@ -234,7 +293,10 @@ fn quorum_without_a_majority_has_no_empty_list() {
 #[test]
 fn locks_of_all_backends_of_a_file_are_listed() {
     let (one, other) = (RedisServer::start(), RedisServer::start());
-    let _guards = (hold(&client(&one, ""), ["b"]), hold(&client(&other, ""), ["a", "c"]));
+    let _guards = (
+        hold(&client(&one, ""), ["b"]),
+        hold(&client(&other, ""), ["a", "c"]),
+    );
     let file = tempfile::NamedTempFile::new().unwrap();
     let urls = (one.url(), other.url());
     let text = format!(
@@ -246,8 +308,12 @@ fn locks_of_all_backends_of_a_file_are_listed() {
     let mut child = Example::distlock(&words).spawn();
     assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
     let names = child.output();
-    let names = names.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
-    let names: Vec<_> = names.map(|lock| lock["name"].as_str().unwrap().to_owned()).collect();
+    let names = names
+        .lines()
+        .map(|line| serde_json::from_str::<Json>(line).unwrap());
+    let names: Vec<_> = names
+        .map(|lock| lock["name"].as_str().unwrap().to_owned())
+        .collect();
     assert_eq!(names, ["a", "b", "c"]);
 }
 
@@ -258,7 +324,10 @@ fn control_characters_are_escaped_in_json() {
     let name = "a\u{7f}\u{9b}2Jb";
     let _guards = hold(&client(&server, ""), [name]);
     let (status, line) = list(&server.url(), &["--json"]);
-    assert!(status == 0 && !line.contains(['\u{7f}', '\u{9b}']), "{line:?}");
+    assert!(
+        status == 0 && !line.contains(['\u{7f}', '\u{9b}']),
+        "{line:?}"
+    );
     assert!(line.contains(r"a\u007f\u009b2Jb"), "{line:?}");
     assert_eq!(names(&server.url(), &[]), [name]);
 }
@@ -288,7 +357,10 @@ fn locks_of_sections_are_listed_in_their_own_format() {
         let name = |line: &str| serde_json::from_str::<Json>(line).unwrap()["name"].clone();
         child.output().lines().map(name).collect::<Vec<_>>()
     };
-    assert_eq!(listed(&[]), ["a", "app:ours:1", "ours:1", "text:1", "text:hash"]);
+    assert_eq!(
+        listed(&[]),
+        ["a", "app:ours:1", "ours:1", "text:1", "text:hash"]
+    );
     assert_eq!(listed(&["ours*"]), ["ours:1"]);
     assert_eq!(listed(&["--limit", "4"]).len(), 4);
 }
@@ -296,7 +368,9 @@ fn locks_of_sections_are_listed_in_their_own_format() {
 #[test]
 fn missing_right_to_list_is_named() {
     let server = RedisServer::start();
-    let rule = ["ACL", "SETUSER", "blind", "on", ">SECRET", "~*", "&*", "+@all", "-scan"];
+    let rule = [
+        "ACL", "SETUSER", "blind", "on", ">SECRET", "~*", "&*", "+@all", "-scan",
+    ];
     assert_eq!(server.probe().command(&rule).text(), "OK");
     let url = server.url_as("blind:SECRET");
     let mut child = Example::distlock(&["list", "--url", &url]).spawn();

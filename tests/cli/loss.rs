@@ -33,10 +33,15 @@ fn lease_end(server: &RedisServer) -> Moment {
 /// Waits for the end of these processes, which must be before `end`.
 #[track_caller]
 fn must_be_gone_before(end: Moment, pids: &[i32]) {
-    eventually("all are gone", SOON, || !pids.iter().any(|pid| is_alive(*pid)));
+    eventually("all are gone", SOON, || {
+        !pids.iter().any(|pid| is_alive(*pid))
+    });
     let now = SystemClock.now();
     if now >= end {
-        late(scaled(LEASE), format!("gone {:?} after the lease", now.since(end)));
+        late(
+            scaled(LEASE),
+            format!("gone {:?} after the lease", now.since(end)),
+        );
     }
 }
 
@@ -105,8 +110,15 @@ fn deleted_lock_stops_the_command() {
     let pids = [said_pid(&mut child), said_pid(&mut child)];
     assert_eq!(server.probe().command(&["DEL", "it"]).int(), 1);
     assert_eq!(child.wait_exit(SOON), 75);
-    assert!(!pids.iter().any(|pid| is_alive(*pid)), "gone before it ends");
-    assert!(child.errors().contains("not ours any more"), "{}", child.errors());
+    assert!(
+        !pids.iter().any(|pid| is_alive(*pid)),
+        "gone before it ends"
+    );
+    assert!(
+        child.errors().contains("not ours any more"),
+        "{}",
+        child.errors()
+    );
 }
 
 #[test]
@@ -117,7 +129,11 @@ fn loss_after_the_command_is_reported() {
     assert_eq!(server.probe().command(&["DEL", "it"]).int(), 1);
     child.close_input();
     assert_eq!(child.wait_exit(SOON), 75);
-    assert!(child.errors().contains("another holder may have entered"), "{}", child.errors());
+    assert!(
+        child.errors().contains("another holder may have entered"),
+        "{}",
+        child.errors()
+    );
 }
 
 #[test]
@@ -127,7 +143,9 @@ fn warning_lets_the_command_go_on() {
     let mut child = run_script(&server, &options, "echo '{\"pid\": 0}'; read -r _; exit 5");
     said_pid(&mut child);
     server.kill();
-    eventually("it is said", SOON, || child.errors().contains("goes on without it"));
+    eventually("it is said", SOON, || {
+        child.errors().contains("goes on without it")
+    });
     always("the command runs", ms(300), || child.is_running());
     child.close_input();
     assert_eq!(child.wait_exit(SOON), 5);
@@ -138,7 +156,11 @@ fn short_outage_is_ridden_out() {
     retry_if_late(|| {
         let server = RedisServer::start();
         let script = "echo '{\"pid\": 0}'; read -r _; exit 5";
-        let url = format!("{}?watchdog={}&command_timeout=300ms", server.url(), lease());
+        let url = format!(
+            "{}?watchdog={}&command_timeout=300ms",
+            server.url(),
+            lease()
+        );
         let mut child = run_on(&url, &[], &["sh", "-c", script]);
         said_pid(&mut child);
         server.pause();
@@ -147,7 +169,9 @@ fn short_outage_is_ridden_out() {
         server.resume();
         let mut probe = server.probe();
         let renewals = probe.command_calls("pexpire");
-        eventually("it is renewed", SOON, || probe.command_calls("pexpire") > renewals + 1);
+        eventually("it is renewed", SOON, || {
+            probe.command_calls("pexpire") > renewals + 1
+        });
         if !child.is_running() {
             late(scaled(LEASE), "the command was stopped");
         }

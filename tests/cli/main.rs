@@ -1,6 +1,9 @@
 //! The command `distlock`, run as a user runs it, on real servers.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on panics, and says where"
+)]
 
 // `bench`.
 mod bench;
@@ -64,7 +67,10 @@ fn run(server: &RedisServer, options: &[&str], command: &[&str]) -> Child {
 
 fn run_on(url: &str, options: &[&str], command: &[&str]) -> Child {
     let words = [&["run"], options, &["it", "--"], command].concat();
-    Example::distlock(&words).env("DISTLOCK_URL", url).with_default_signals().spawn()
+    Example::distlock(&words)
+        .env("DISTLOCK_URL", url)
+        .with_default_signals()
+        .spawn()
 }
 
 /// The same for a line of `sh`.
@@ -95,7 +101,10 @@ fn said_pid(child: &mut Child) -> i32 {
 #[track_caller]
 fn waits_in_line(probe: &mut Probe) {
     eventually("it listens", SOON, || {
-        !probe.command(&["PUBSUB", "CHANNELS", "distlock_queue:*"]).texts().is_empty()
+        !probe
+            .command(&["PUBSUB", "CHANNELS", "distlock_queue:*"])
+            .texts()
+            .is_empty()
     });
     // It asks once more behind its subscription.
     let_pass(scaled(ms(300)));

@@ -16,7 +16,9 @@ fn ask(server: &RedisServer, words: &[&str]) -> (i32, String) {
 }
 
 fn start(server: &RedisServer, words: &[&str]) -> Child {
-    Example::distlock(words).env("DISTLOCK_URL", &server.url()).spawn()
+    Example::distlock(words)
+        .env("DISTLOCK_URL", &server.url())
+        .spawn()
 }
 
 /// A command that holds the lock until its input ends.
@@ -28,7 +30,12 @@ fn holder(server: &RedisServer) -> Child {
 
 /// The whole identity of the holder.
 fn owner(server: &RedisServer) -> String {
-    server.probe().hgetall("it").into_keys().next().expect("it is held")
+    server
+        .probe()
+        .hgetall("it")
+        .into_keys()
+        .next()
+        .expect("it is held")
 }
 
 #[test]
@@ -37,7 +44,10 @@ fn check_tells_held_from_free() {
     assert_eq!(ask(&server, &["check", "it"]), (0, "free".to_owned()));
     let _holder = holder(&server);
     assert_eq!(ask(&server, &["check", "it"]), (1, "held".to_owned()));
-    assert_eq!(ask(&server, &["check", "-q", "-E", "4", "it"]), (4, String::new()));
+    assert_eq!(
+        ask(&server, &["check", "-q", "-E", "4", "it"]),
+        (4, String::new())
+    );
 }
 
 #[test]
@@ -45,30 +55,65 @@ fn status_shows_the_holder_and_what_is_unknown() {
     let server = RedisServer::start();
     let _holder = holder(&server);
     // Of a client that set no lease.
-    server.probe().command(&["HSET", "endless", "01234567-89ab-cdef-0123-456789abcdef:1", "1"]);
+    server.probe().command(&[
+        "HSET",
+        "endless",
+        "01234567-89ab-cdef-0123-456789abcdef:1",
+        "1",
+    ]);
     let short = format!("{}..", &owner(&server)[..8]);
     let (status, table) = ask(&server, &["status", "it", "other", "endless"]);
     assert_eq!(status, 0, "{table}");
     let rows = cells(&table);
-    assert_eq!(rows[0], ["NAME", "STATE", "HOLDER", "HELD", "REMAINING", "WAITERS"]);
+    assert_eq!(
+        rows[0],
+        ["NAME", "STATE", "HOLDER", "HELD", "REMAINING", "WAITERS"]
+    );
     let begin = format!("it held {short} unknown");
     assert_eq!((rows[1][..4].join(" "), rows[1][5]), (begin, "0"));
-    let token = server.probe().get("redisson_lock_token:{it}").expect("it has a counter");
+    let token = server
+        .probe()
+        .get("redisson_lock_token:{it}")
+        .expect("it has a counter");
     assert!(rows[1][4].ends_with(" s"), "{table}");
     assert_eq!(rows[2], ["other", "free", "-", "-", "-", "0"]);
-    assert_eq!(rows[3], ["endless", "held", "01234567..", "unknown", "no end", "0"]);
+    assert_eq!(
+        rows[3],
+        ["endless", "held", "01234567..", "unknown", "no end", "0"]
+    );
     assert!(table.lines().all(|line| line.len() <= 80), "{table}");
 
     let (status, lines) = ask(&server, &["status", "--json", "it", "other", "endless"]);
     assert_eq!(status, 0);
-    let json: Vec<Json> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!((&json[0]["held"], &json[0]["holder"]), (&json!(true), &json!(short)));
-    assert!((1..=30_000).contains(&json[0]["remaining_ms"].as_u64().unwrap()), "{lines}");
-    assert_eq!((&json[0]["label"], &json[0]["since"]), (&Json::Null, &Json::Null));
-    assert_eq!((&json[0]["token"], &json[0]["waiters"]), (&Json::Null, &json!(0)));
+    let json: Vec<Json> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(
+        (&json[0]["held"], &json[0]["holder"]),
+        (&json!(true), &json!(short))
+    );
+    assert!(
+        (1..=30_000).contains(&json[0]["remaining_ms"].as_u64().unwrap()),
+        "{lines}"
+    );
+    assert_eq!(
+        (&json[0]["label"], &json[0]["since"]),
+        (&Json::Null, &Json::Null)
+    );
+    assert_eq!(
+        (&json[0]["token"], &json[0]["waiters"]),
+        (&Json::Null, &json!(0))
+    );
     assert_eq!(json[0]["largest_token"].to_string(), token);
-    assert_eq!((&json[1]["held"], &json[1]["holder"]), (&json!(false), &Json::Null));
-    assert_eq!((&json[2]["expires"], &json[2]["remaining_ms"]), (&json!(false), &Json::Null));
+    assert_eq!(
+        (&json[1]["held"], &json[1]["holder"]),
+        (&json!(false), &Json::Null)
+    );
+    assert_eq!(
+        (&json[2]["expires"], &json[2]["remaining_ms"]),
+        (&json!(false), &Json::Null)
+    );
 }
 
 #[test]
@@ -84,9 +129,15 @@ fn status_counts_waiters_unless_the_user_may_not() {
     };
     eventually("both wait", SOON, || waiters(&server.url()) == 2);
     let fair = Example::distlock(&["run", "it", "--", "true"]);
-    let _fair = fair.env("DISTLOCK_URL", &format!("{}?order=fair", server.url())).spawn();
-    eventually("one waits in the queue", SOON, || waiters(&server.url()) == 3);
-    let rule = ["ACL", "SETUSER", "blind", "on", ">SECRET", "~*", "&*", "+@all", "-pubsub"];
+    let _fair = fair
+        .env("DISTLOCK_URL", &format!("{}?order=fair", server.url()))
+        .spawn();
+    eventually("one waits in the queue", SOON, || {
+        waiters(&server.url()) == 3
+    });
+    let rule = [
+        "ACL", "SETUSER", "blind", "on", ">SECRET", "~*", "&*", "+@all", "-pubsub",
+    ];
     assert_eq!(server.probe().command(&rule).text(), "OK");
     assert_eq!(waiters(&server.url_as("blind:SECRET")), Json::Null);
 }
@@ -95,18 +146,28 @@ fn status_counts_waiters_unless_the_user_may_not() {
 fn cells(table: &str) -> Vec<Vec<&str>> {
     table
         .lines()
-        .map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect())
+        .map(|line| {
+            line.split("  ")
+                .map(str::trim)
+                .filter(|cell| !cell.is_empty())
+                .collect()
+        })
         .collect()
 }
 
 #[test]
 fn status_and_break_show_the_label_of_a_renewed_lock() {
     let server = RedisServer::start();
-    let url = format!("{}?watchdog=1500ms&owner=till%207%20%22%C3%BC%22", server.url());
+    let url = format!(
+        "{}?watchdog=1500ms&owner=till%207%20%22%C3%BC%22",
+        server.url()
+    );
     let child = Example::distlock(&["run", "it", "--", "sleep", "1000"]);
     let _holder = child.env("DISTLOCK_URL", &url).spawn();
     let mut probe = server.probe();
-    eventually("it is renewed", SOON, || probe.exists("distlock_owner:{it}"));
+    eventually("it is renewed", SOON, || {
+        probe.exists("distlock_owner:{it}")
+    });
     let before = SystemTime::now();
     let (_, table) = ask(&server, &["status", "it"]);
     let row = &cells(&table)[1];
@@ -128,12 +189,17 @@ fn wait_ends_when_the_lock_is_free() {
     let server = RedisServer::start();
     assert_eq!(ask(&server, &["wait", "it"]), (0, String::new()));
     let mut holder = holder(&server);
-    assert_eq!(ask(&server, &["wait", "-w", "0.3", "it"]), (1, String::new()));
+    assert_eq!(
+        ask(&server, &["wait", "-w", "0.3", "it"]),
+        (1, String::new())
+    );
     let mut interrupted = start(&server, &["wait", "it"]);
     let mut waiting = start(&server, &["wait", "it"]);
     let mut probe = server.probe();
     let before = probe.command_calls("pttl");
-    eventually("they ask", SOON, || probe.command_calls("pttl") > before + 4);
+    eventually("they ask", SOON, || {
+        probe.command_calls("pttl") > before + 4
+    });
     signal(i32::try_from(interrupted.id()).unwrap(), Signal::TERM);
     assert_eq!(interrupted.wait_exit(SOON), 143);
     assert!(waiting.is_running());
@@ -148,7 +214,10 @@ fn break_needs_a_yes_and_names_the_holder() {
     assert!(status == 1 && said.contains("is free"), "{status}: {said}");
     let _holder = holder(&server);
     let (status, said) = ask(&server, &["break", "it"]);
-    assert!(status == 64 && said.contains("add --yes"), "{status}: {said}");
+    assert!(
+        status == 64 && said.contains("add --yes"),
+        "{status}: {said}"
+    );
     assert!(server.probe().exists("it"));
     let short = owner(&server)[..8].to_owned();
     let (status, said) = ask(&server, &["break", "--yes", "it"]);
@@ -163,7 +232,9 @@ fn break_wakes_a_waiter_and_stops_the_holder() {
     eventually("it is held", SOON, || server.probe().exists("it"));
     let mut waiter = run(&server, &["--verbose"], &["true"]);
     eventually("it waits", SOON, || {
-        let channels = server.probe().command(&["PUBSUB", "CHANNELS", "redisson_lock__channel:*"]);
+        let channels = server
+            .probe()
+            .command(&["PUBSUB", "CHANNELS", "redisson_lock__channel:*"]);
         !channels.texts().is_empty()
     });
     // The lease of the broken lock would last for a minute.
@@ -176,11 +247,21 @@ fn break_wakes_a_waiter_and_stops_the_holder() {
 
 #[test]
 fn unreachable_store_is_never_free() {
-    for words in [&["check", "it"][..], &["wait", "it"], &["status", "it"], &["break", "-y", "it"]]
-    {
-        let mut child = Example::distlock(words).env("DISTLOCK_URL", "redis://127.0.0.1:1").spawn();
+    for words in [
+        &["check", "it"][..],
+        &["wait", "it"],
+        &["status", "it"],
+        &["break", "-y", "it"],
+    ] {
+        let mut child = Example::distlock(words)
+            .env("DISTLOCK_URL", "redis://127.0.0.1:1")
+            .spawn();
         assert_eq!(child.wait_exit(SOON), 69, "{words:?}: {}", child.errors());
-        assert!(only_error(&child).contains("check that the store is up"), "{}", child.errors());
+        assert!(
+            only_error(&child).contains("check that the store is up"),
+            "{}",
+            child.errors()
+        );
         assert_eq!(child.output(), "");
     }
 }
@@ -194,13 +275,22 @@ fn slots_are_shown_as_free_or_held() {
         said_pid(&mut child);
         child
     };
-    assert_eq!(ask(&server, &["check", "--slots", "it"]), (0, "free".to_owned()));
+    assert_eq!(
+        ask(&server, &["check", "--slots", "it"]),
+        (0, "free".to_owned())
+    );
     let mut first = slots("2");
-    assert_eq!(ask(&server, &["check", "--slots", "it"]), (0, "free".to_owned()));
+    assert_eq!(
+        ask(&server, &["check", "--slots", "it"]),
+        (0, "free".to_owned())
+    );
     let (status, shown) = ask(&server, &["status", "--slots", "it"]);
     assert!(status == 0 && shown.contains("1 of 2 free"), "{shown}");
     let mut second = slots("2");
-    assert_eq!(ask(&server, &["check", "--slots", "it"]), (1, "held".to_owned()));
+    assert_eq!(
+        ask(&server, &["check", "--slots", "it"]),
+        (1, "held".to_owned())
+    );
     let (_, shown) = ask(&server, &["status", "--slots", "--json", "it"]);
     let shown: Json = serde_json::from_str(&shown).unwrap();
     assert_eq!(
@@ -214,24 +304,45 @@ fn slots_are_shown_as_free_or_held() {
     // Without the option the name is that of a lock, which it is not.
     for subcommand in [&["check"][..], &["break", "--yes"]] {
         let (status, said) = ask(&server, &[subcommand, &["it"]].concat());
-        assert!(status == 65 && said.contains("add --slots"), "{status}: {said}");
+        assert!(
+            status == 65 && said.contains("add --slots"),
+            "{status}: {said}"
+        );
     }
     let client = distlock::connect(&server.url()).unwrap();
     let slots = client.semaphore("it", 2).unwrap();
     let id = slots.acquire().unwrap().permit_ids()[0];
     let taken = slots.acquire().unwrap();
-    let break_one = |id: &str| ask(&server, &["break", "--yes", "--slots", "--permit", id, "it"]);
+    let break_one = |id: &str| {
+        ask(
+            &server,
+            &["break", "--yes", "--slots", "--permit", id, "it"],
+        )
+    };
     let whole = taken.permit_ids()[0].to_string();
     let (status, said) = break_one(&whole);
-    assert!(status == 0 && said.starts_with("broke slot") && !said.contains(&whole), "{said}");
+    assert!(
+        status == 0 && said.starts_with("broke slot") && !said.contains(&whole),
+        "{said}"
+    );
     assert!(taken.verify().unwrap_err().is_lost());
     let (status, said) = break_one(&id.to_string());
-    assert!(status == 1 && said.contains("is not taken"), "{status}: {said}");
+    assert!(
+        status == 1 && said.contains("is not taken"),
+        "{status}: {said}"
+    );
     let (status, said) = break_one("0001abff");
-    assert!(status == 64 && said.contains("32 hexadecimal digits"), "{status}: {said}");
+    assert!(
+        status == 64 && said.contains("32 hexadecimal digits"),
+        "{status}: {said}"
+    );
     let (status, said) = ask(&server, &["break", "--yes", "--slots", "it"]);
     assert!(status == 0 && said.starts_with("broke"), "{status}: {said}");
     assert_eq!(ask(&server, &["check", "--slots", "it"]).1, "free");
-    assert_eq!(ask(&server, &["break", "--yes", "--slots", "it"]).0, 1, "it is free");
+    assert_eq!(
+        ask(&server, &["break", "--yes", "--slots", "it"]).0,
+        1,
+        "it is free"
+    );
     assert_eq!(second.wait_exit(SOON), 75);
 }

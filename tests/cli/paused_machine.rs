@@ -16,8 +16,12 @@ const PAUSE: i64 = 40_000;
 
 fn on(machine: &TimeOfDay, arguments: &[&str]) -> Example {
     let environment = machine.environment();
-    let variables = environment.iter().map(|(name, value)| (name, value.to_str().unwrap()));
-    variables.fold(Example::distlock(arguments), |it, (name, value)| it.env(name, value))
+    let variables = environment
+        .iter()
+        .map(|(name, value)| (name, value.to_str().unwrap()));
+    variables.fold(Example::distlock(arguments), |it, (name, value)| {
+        it.env(name, value)
+    })
 }
 
 /// The first answer to a question; a loss may be told before it.
@@ -38,7 +42,10 @@ fn lock_is_invalid_at_the_first_look_after_the_pause() {
     assert!(is_valid(&mut paused));
     paused.pause();
     clock.set_for(&mut server.probe(), PAUSE);
-    let next = distlock::connect(&server.url()).unwrap().mutex("it").unwrap();
+    let next = distlock::connect(&server.url())
+        .unwrap()
+        .mutex("it")
+        .unwrap();
     let next = distlock::DistLock::lock(&next).unwrap();
     assert!(next.fencing_token().unwrap().get() > token);
     machine.set(PAUSE);
@@ -71,14 +78,18 @@ fn clock_that_is_set_ahead_costs_no_lock() {
 #[test]
 fn clock_that_is_set_ahead_stops_no_command() {
     let (server, machine) = (RedisServer::start(), TimeOfDay::of_client());
-    // It is set ahead while the answer to the attempt is under way, too. The first attempt takes two
-    // replies, as the server does not know the script.
+    // It is set ahead while the answer to the attempt is under way, too. The first attempt takes
+    // two replies, as the server does not know the script.
     let late = Fault::DelayReply(ms(600));
     let proxy = Proxy::new(
         server.port(),
         Arc::new(Sometimes::new(Some(Kind::Acquire), Turn::Every(1), late)),
     );
-    let mut job = on(&machine, &["run", "--url", &proxy.url(), "job", "--", "cat"]).spawn();
+    let mut job = on(
+        &machine,
+        &["run", "--url", &proxy.url(), "job", "--", "cat"],
+    )
+    .spawn();
     eventually("the lock is taken", SOON, || server.probe().exists("job"));
     for step in 1..=3 {
         machine.set(PAUSE * step);

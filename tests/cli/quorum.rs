@@ -23,7 +23,10 @@ fn nodes(url: &str) -> Vec<Json> {
 
 fn new_servers() -> (Vec<RedisServer>, String) {
     let servers: Vec<_> = (0..3).map(|_| quorum::start()).collect();
-    let places: Vec<_> = servers.iter().map(|server| quorum::place(server.port())).collect();
+    let places: Vec<_> = servers
+        .iter()
+        .map(|server| quorum::place(server.port()))
+        .collect();
     let url = quorum::url(&places, quorum::LONGEST);
     (servers, url)
 }
@@ -32,17 +35,26 @@ fn new_servers() -> (Vec<RedisServer>, String) {
 fn init_needs_a_yes_and_says_what_it_did() {
     let (mut servers, url) = new_servers();
     let (status, said) = ask(&["init", &url]);
-    assert!(status == 64 && said.contains("add --yes"), "{status}: {said}");
+    assert!(
+        status == 64 && said.contains("add --yes"),
+        "{status}: {said}"
+    );
     assert!(!servers[0].probe().exists("distlock_quorum"));
     let (status, said) = ask(&["status", &url]);
-    assert!(status == 1 && said.contains("`distlock quorum init`"), "{status}: {said}");
+    assert!(
+        status == 1 && said.contains("`distlock quorum init`"),
+        "{status}: {said}"
+    );
 
     let (status, said) = ask(&["init", "--yes", &url]);
     let done = "the quorum of 3 servers is set up, and all of them vote";
     assert!(status == 0 && said.starts_with(done), "{status}: {said}");
     assert_eq!(ask(&["status", &url]).0, 0);
     let (status, said) = ask(&["init", "--yes", &url]);
-    assert!(status == 0 && said.starts_with("nothing to do"), "{status}: {said}");
+    assert!(
+        status == 0 && said.starts_with("nothing to do"),
+        "{status}: {said}"
+    );
 
     // One that was emptied joins the others.
     servers[2].restart();
@@ -57,19 +69,41 @@ fn status_shows_who_votes_since_when_and_who_does_not() {
     let mut quorum = Servers::with(3, 0, quorum::LONGEST);
     for node in nodes(&quorum.url) {
         assert!(node["votes"] == true && node["member"] == true && node["state"] == "votes");
-        assert!(node["votes_for_ms"].as_u64().is_some_and(|time| time < 60_000), "{node}");
-        assert!(node["clock_ahead_us"].as_i64().is_some_and(|it| it.abs() < 1_000_000), "{node}");
-        assert_eq!((&node["epoch"], &node["why"]), (&Json::from(1), &Json::Null));
+        assert!(
+            node["votes_for_ms"]
+                .as_u64()
+                .is_some_and(|time| time < 60_000),
+            "{node}"
+        );
+        assert!(
+            node["clock_ahead_us"]
+                .as_i64()
+                .is_some_and(|it| it.abs() < 1_000_000),
+            "{node}"
+        );
+        assert_eq!(
+            (&node["epoch"], &node["why"]),
+            (&Json::from(1), &Json::Null)
+        );
     }
     quorum.restart(0);
     quorum.servers[1].kill();
     let seen = nodes(&quorum.url);
-    let states: Vec<_> = seen.iter().map(|node| node["state"].as_str().unwrap()).collect();
+    let states: Vec<_> = seen
+        .iter()
+        .map(|node| node["state"].as_str().unwrap())
+        .collect();
     assert_eq!(states, ["no member", "unreachable", "votes"]);
-    assert_eq!((&seen[1]["reachable"], &seen[0]["reachable"]), (&false.into(), &true.into()));
+    assert_eq!(
+        (&seen[1]["reachable"], &seen[0]["reachable"]),
+        (&false.into(), &true.into())
+    );
     let (status, table) = ask(&["status", &quorum.url]);
     assert_eq!(status, 1, "{table}");
-    assert!(table.starts_with("SERVER ") && table.contains("Connection refused"), "{table}");
+    assert!(
+        table.starts_with("SERVER ") && table.contains("Connection refused"),
+        "{table}"
+    );
     assert!(!table.contains("SECRET"), "{table}");
 }
 
@@ -90,7 +124,10 @@ fn status_shows_how_long_a_server_pauses() {
     }
     assert_eq!(ask(&["status", &url]).0, 1);
     let (status, said) = ask(&["init", "-y", &url]);
-    assert!(status == 0 && said.contains("all of them vote"), "{status}: {said}");
+    assert!(
+        status == 0 && said.contains("all of them vote"),
+        "{status}: {said}"
+    );
     drop(servers);
 }
 
@@ -99,9 +136,14 @@ fn restarted_server_is_shown_with_its_pause() {
     let (servers, url) = new_servers();
     assert_eq!(ask(&["init", "-y", &url]).0, 0);
     // As if an earlier run of the server had voted.
-    servers[0].probe().command(&["HSET", "distlock_quorum", "run_id", "0123"]);
+    servers[0]
+        .probe()
+        .command(&["HSET", "distlock_quorum", "run_id", "0123"]);
     let node = &nodes(&url)[0];
-    assert!(node["state"] == "restarted" && node["votes_in_ms"] == 600_000, "{node}");
+    assert!(
+        node["state"] == "restarted" && node["votes_in_ms"] == 600_000,
+        "{node}"
+    );
     assert_eq!(nodes(&format!("{url}&durable=yes"))[0]["state"], "votes");
 }
 
@@ -121,7 +163,10 @@ fn what_is_no_quorum_is_refused_with_the_reason() {
     let (mut servers, url) = new_servers();
     servers[0].kill();
     let (status, said) = ask(&["init", "-y", &url]);
-    assert!(status == 69 && said.contains("Connection refused"), "{status}: {said}");
+    assert!(
+        status == 69 && said.contains("Connection refused"),
+        "{status}: {said}"
+    );
 }
 
 /// Each run lives for much less than a longest lease.

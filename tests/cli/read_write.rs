@@ -32,7 +32,9 @@ fn tries(server: &RedisServer, options: &[&str]) -> i32 {
 
 /// Runs it to its end: its status and its output.
 fn ask(server: &RedisServer, words: &[&str]) -> (i32, String) {
-    let mut child = Example::distlock(words).env("DISTLOCK_URL", &server.url()).spawn();
+    let mut child = Example::distlock(words)
+        .env("DISTLOCK_URL", &server.url())
+        .spawn();
     let status = child.wait_exit(SOON);
     (status, child.output() + &child.errors())
 }
@@ -55,7 +57,10 @@ fn end<const N: usize>(children: [Child; N]) {
 #[test]
 fn shared_runs_overlap_and_an_exclusive_one_is_alone() {
     let server = RedisServer::start();
-    let readers = [holder(&server, &["--shared"]), holder(&server, &["-s", "--lease", "5"])];
+    let readers = [
+        holder(&server, &["--shared"]),
+        holder(&server, &["-s", "--lease", "5"]),
+    ];
     for exclusive in [&["--exclusive"][..], &["-x"], &["-e"]] {
         assert_eq!(tries(&server, exclusive), 1, "{exclusive:?}");
     }
@@ -101,7 +106,10 @@ fn reader_has_the_token_of_the_last_writer() {
     };
     assert_eq!(token("-s"), "none", "no writer was there");
     let written = token("-x");
-    assert_eq!((token("-s"), token("-s")), (written.clone(), written.clone()));
+    assert_eq!(
+        (token("-s"), token("-s")),
+        (written.clone(), written.clone())
+    );
     assert!(token("-x").parse::<u64>().unwrap() > written.parse().unwrap());
 }
 
@@ -110,7 +118,12 @@ fn what_no_reader_can_have_is_refused_by_name() {
     let server = RedisServer::start();
     let refused = |url: &str, options: &[&str], status: i32, what: &[&str]| {
         let mut child = run_on(url, options, &["true"]);
-        assert_eq!(child.wait_exit(SOON), status, "{options:?}: {}", child.errors());
+        assert_eq!(
+            child.wait_exit(SOON),
+            status,
+            "{options:?}: {}",
+            child.errors()
+        );
         let line = only_error(&child);
         assert!(what.iter().all(|what| line.contains(what)), "{line}");
     };
@@ -126,7 +139,12 @@ fn what_no_reader_can_have_is_refused_by_name() {
     let fair = format!("{url}?order=fair");
     refused(&fair, &["-s"], 64, &["--shared and order=fair"]);
     refused(&fair, &["-x"], 64, &["--exclusive and order=fair"]);
-    refused(&format!("{url}?format=token"), &["-s"], 78, &["read-write locks"]);
+    refused(
+        &format!("{url}?format=token"),
+        &["-s"],
+        78,
+        &["read-write locks"],
+    );
     assert!(!server.probe().exists("it"));
 }
 
@@ -140,7 +158,9 @@ fn reader_that_is_lost_or_out_of_time_is_stopped() {
     assert_eq!(over.wait_exit(SOON), 75, "{}", over.errors());
     let mut warned = holder(&server, &["-s", "--lease", "1500ms", "--on-lost=warn"]);
     server.probe().command(&["DEL", "it"]);
-    eventually("it is told", SOON, || warned.errors().contains("goes on without it"));
+    eventually("it is told", SOON, || {
+        warned.errors().contains("goes on without it")
+    });
     warned.close_input();
     assert_eq!(warned.wait_exit(SOON), 0, "{}", warned.errors());
 }
@@ -153,7 +173,10 @@ fn check_and_wait_tell_what_a_reader_and_a_writer_find() {
     let reader = holder(&server, &["-s"]);
     assert_eq!(check(), [0, 1]);
     assert_eq!(ask(&server, &["wait", "--shared", "it"]).0, 0);
-    assert_eq!(ask(&server, &["wait", "--exclusive", "-w", "0.3", "it"]).0, 1);
+    assert_eq!(
+        ask(&server, &["wait", "--exclusive", "-w", "0.3", "it"]).0,
+        1
+    );
     let mut writer = waiter(&server, &["-x"]);
     assert_eq!(check(), [1, 1], "a writer waits");
     end([reader]);
@@ -161,7 +184,9 @@ fn check_and_wait_tell_what_a_reader_and_a_writer_find() {
     let writer = holder(&server, &["-x"]);
     assert_eq!(check(), [1, 1]);
     let words = ["wait", "-s", "it"];
-    let mut waiting = Example::distlock(&words).env("DISTLOCK_URL", &server.url()).spawn();
+    let mut waiting = Example::distlock(&words)
+        .env("DISTLOCK_URL", &server.url())
+        .spawn();
     end([writer]);
     assert_eq!(waiting.wait_exit(SOON), 0);
     assert_eq!(ask(&server, &["check", "-s", "--slots", "it"]).0, 64);
@@ -170,7 +195,10 @@ fn check_and_wait_tell_what_a_reader_and_a_writer_find() {
 /// The first two cells of each row, and how many there are.
 fn states(table: &str) -> Vec<(String, String)> {
     let cells = |line: &str| {
-        let mut cells = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty());
+        let mut cells = line
+            .split("  ")
+            .map(str::trim)
+            .filter(|cell| !cell.is_empty());
         let mut next = || cells.next().unwrap_or_default().to_owned();
         (next(), next())
     };
@@ -185,7 +213,10 @@ fn status_shows_each_reader_and_a_waiting_writer() {
         assert_eq!(status, 0, "{table}");
         states(&table)
     };
-    let readers = [holder(&server, &["-s", "--lease", "60"]), holder(&server, &["-s"])];
+    let readers = [
+        holder(&server, &["-s", "--lease", "60"]),
+        holder(&server, &["-s"]),
+    ];
     let fields = server.probe().hgetall("it");
     let owners: Vec<_> = fields.into_keys().filter(|it| it != "mode").collect();
     let (_, table) = ask(&server, &["status", "it"]);
@@ -193,25 +224,54 @@ fn status_shows_each_reader_and_a_waiting_writer() {
     assert!(rows[1].starts_with("it    2 readers  "), "{table}");
     for owner in &owners {
         let short = format!("{}..", &owner[..8]);
-        assert_eq!(rows[1..].iter().filter(|row| row.contains(&short)).count(), 1, "{table}");
+        assert_eq!(
+            rows[1..].iter().filter(|row| row.contains(&short)).count(),
+            1,
+            "{table}"
+        );
     }
     assert_eq!(rows.len(), 3, "{table}");
-    assert!(rows[2].starts_with("      ") && rows[2].ends_with(" s"), "{table}");
+    assert!(
+        rows[2].starts_with("      ") && rows[2].ends_with(" s"),
+        "{table}"
+    );
 
     let json = asked_json(&server, &["status", "--json", "it"]);
-    assert_eq!((&json["holders"], &json["writer_waits"]), (&json!(2), &json!(false)), "{json}");
+    assert_eq!(
+        (&json["holders"], &json["writer_waits"]),
+        (&json!(2), &json!(false)),
+        "{json}"
+    );
     let left = |at: usize| json["readers"][at]["remaining_ms"].as_u64().unwrap();
-    assert!((30_001..=60_000).contains(&left(0)) && (1..=30_000).contains(&left(1)), "{json}");
+    assert!(
+        (30_001..=60_000).contains(&left(0)) && (1..=30_000).contains(&left(1)),
+        "{json}"
+    );
     assert_eq!(json["readers"][0]["holder"], json["holder"]);
 
     let mut writer = waiter(&server, &["-x"]);
     let waits = "2 readers, writer waits".to_owned();
-    assert_eq!(state(&["status", "it"])[0], ("it".to_owned(), waits.clone()));
+    assert_eq!(
+        state(&["status", "it"])[0],
+        ("it".to_owned(), waits.clone())
+    );
     let json = asked_json(&server, &["status", "--json", "it"]);
-    assert_eq!((&json["writer_waits"], &json["waiters"]), (&json!(true), &json!(1)), "{json}");
+    assert_eq!(
+        (&json["writer_waits"], &json["waiters"]),
+        (&json!(true), &json!(1)),
+        "{json}"
+    );
     // One row for each lock.
-    for words in [&["list"][..], &["watch", "--count", "1", "it"], &["watch", "--count", "1"]] {
-        assert_eq!(state(words), [("it".to_owned(), waits.clone())], "{words:?}");
+    for words in [
+        &["list"][..],
+        &["watch", "--count", "1", "it"],
+        &["watch", "--count", "1"],
+    ] {
+        assert_eq!(
+            state(words),
+            [("it".to_owned(), waits.clone())],
+            "{words:?}"
+        );
     }
     assert_eq!(asked_json(&server, &["list", "--json"])["holders"], 2);
     end(readers);
@@ -219,10 +279,17 @@ fn status_shows_each_reader_and_a_waiting_writer() {
 
     let writer = holder(&server, &["-x"]);
     for words in [&["status", "it"][..], &["list"]] {
-        assert_eq!(state(words), [("it".to_owned(), "1 writer".to_owned())], "{words:?}");
+        assert_eq!(
+            state(words),
+            [("it".to_owned(), "1 writer".to_owned())],
+            "{words:?}"
+        );
     }
     end([writer]);
-    assert_eq!(state(&["status", "it"]), [("it".to_owned(), "free".to_owned())]);
+    assert_eq!(
+        state(&["status", "it"]),
+        [("it".to_owned(), "free".to_owned())]
+    );
 }
 
 /// The user may not use the key of the waiting writer.
@@ -230,11 +297,16 @@ fn status_shows_each_reader_and_a_waiting_writer() {
 fn readers_are_listed_as_held_where_more_may_not_be_asked() {
     let server = RedisServer::start();
     let _reader = holder(&server, &["-s"]);
-    let rule = ["ACL", "SETUSER", "blind", "on", ">SECRET", "~it", "&*", "+@all"];
+    let rule = [
+        "ACL", "SETUSER", "blind", "on", ">SECRET", "~it", "&*", "+@all",
+    ];
     assert_eq!(server.probe().command(&rule).text(), "OK");
     let mut child = Example::distlock(&["list", "--url", &server.url_as("blind:SECRET")]).spawn();
     assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
-    assert_eq!(states(&child.output()), [("it".to_owned(), "held".to_owned())]);
+    assert_eq!(
+        states(&child.output()),
+        [("it".to_owned(), "held".to_owned())]
+    );
 }
 
 #[test]
@@ -245,7 +317,10 @@ fn break_names_all_readers_and_wakes_the_writer() {
     let mut writer = waiter(&server, &["-x"]);
     within(Duration::from_secs(20), || {
         let (status, said) = ask(&server, &["break", "--yes", "it"]);
-        assert!(status == 0 && said.contains("held by 2 readers: "), "{said}");
+        assert!(
+            status == 0 && said.contains("held by 2 readers: "),
+            "{said}"
+        );
         assert_eq!(said.matches("(lease: ").count(), 2, "{said}");
         assert_eq!(writer.wait_exit(SOON), 0, "{}", writer.errors());
     });
@@ -261,7 +336,9 @@ fn labels_of_readers_and_slots_are_shown() {
     let url = |owner: &str| format!("{}?watchdog=1500ms&owner={owner}", server.url());
     let start = |owner: &str, options: &[&str], name: &str| {
         let words = [&["hold", name], options].concat();
-        let mut child = Example::distlock(&words).env("DISTLOCK_URL", &url(owner)).spawn();
+        let mut child = Example::distlock(&words)
+            .env("DISTLOCK_URL", &url(owner))
+            .spawn();
         child.expect_event("held", SOON);
         child
     };
@@ -270,16 +347,23 @@ fn labels_of_readers_and_slots_are_shown() {
     let mut table = String::new();
     eventually("each is renewed", SOON, || {
         table = ask(&server, &["status", "it"]).1;
-        ["till", "desk"].iter().all(|owner| table.contains(&format!("  {owner}  ")))
+        ["till", "desk"]
+            .iter()
+            .all(|owner| table.contains(&format!("  {owner}  ")))
     });
     assert_eq!(states(&table)[0].1, "2 readers");
     let json = asked_json(&server, &["status", "--json", "it"]);
     let label = |at: usize| json["readers"][at]["label"].as_str().unwrap();
     assert!(label(0) != label(1) && json["label"] == label(0), "{json}");
     let last = ask(&server, &["list"]).1;
-    assert!(last.contains("  till  ") || last.contains("  desk  "), "{last}");
+    assert!(
+        last.contains("  till  ") || last.contains("  desk  "),
+        "{last}"
+    );
     eventually("it is renewed", SOON, || {
-        ask(&server, &["status", "--slots", "slots"]).1.contains("  till  ")
+        ask(&server, &["status", "--slots", "slots"])
+            .1
+            .contains("  till  ")
     });
     let (_, said) = ask(&server, &["break", "--yes", "it"]);
     assert!(said.contains("till (") && said.contains("desk ("), "{said}");
@@ -303,17 +387,27 @@ fn many_readers_are_counted_listed_and_broken() {
     assert_eq!(server.probe().command(&["EVAL", MANY, "0"]).int(), 1);
     let many = ("it".to_owned(), "1500 readers".to_owned());
     let (status, table) = ask(&server, &["status", "it"]);
-    assert_eq!((status, states(&table)[0].clone()), (0, many.clone()), "{table}");
+    assert_eq!(
+        (status, states(&table)[0].clone()),
+        (0, many.clone()),
+        "{table}"
+    );
     assert_eq!(table.lines().count(), 1 + 100 + 1, "{table}");
     assert!(table.contains(".. and 1400 more"), "{table}");
     let json = asked_json(&server, &["status", "--json", "it"]);
-    assert_eq!((&json["holders"], json["readers"].as_array().unwrap().len()), (&json!(1500), 100));
+    assert_eq!(
+        (&json["holders"], json["readers"].as_array().unwrap().len()),
+        (&json!(1500), 100)
+    );
     assert_eq!(states(&ask(&server, &["list"]).1), [many]);
     assert_eq!(tries(&server, &["-x"]), 1);
     assert_eq!(tries(&server, &[]), 1);
     assert_eq!(ask(&server, &["check", "it"]), (1, "held".to_owned()));
     let (status, said) = ask(&server, &["break", "--yes", "it"]);
-    assert!(status == 0 && said.contains("held by 1500 readers: 01234567.."), "{said}");
+    assert!(
+        status == 0 && said.contains("held by 1500 readers: 01234567.."),
+        "{said}"
+    );
     assert!(!server.probe().exists("it"));
 }
 
@@ -322,7 +416,9 @@ fn hold_takes_either_part_or_a_slot() {
     let server = RedisServer::start();
     let hold = |name: &str, options: &[&str]| {
         let words = [&["hold", name], options].concat();
-        Example::distlock(&words).env("DISTLOCK_URL", &server.url()).spawn()
+        Example::distlock(&words)
+            .env("DISTLOCK_URL", &server.url())
+            .spawn()
     };
     let held = |mut child: Child| {
         let event = child.expect_event("held", SOON);
@@ -346,8 +442,14 @@ fn hold_takes_either_part_or_a_slot() {
     assert_eq!(token, Json::Null);
     is_busy("slots", &slots);
     let shown = ask(&server, &["watch", "--slots", "--count", "1", "slots"]);
-    assert_eq!(states(&shown.1), [("slots".to_owned(), "0 of 1 free".to_owned())]);
+    assert_eq!(
+        states(&shown.1),
+        [("slots".to_owned(), "0 of 1 free".to_owned())]
+    );
     let refused = ask(&server, &["watch", "--slots", "slots*"]);
-    assert!(refused.0 == 64 && refused.1.contains("--slots needs names"), "{refused:?}");
+    assert!(
+        refused.0 == 64 && refused.1.contains("--slots needs names"),
+        "{refused:?}"
+    );
     end([slot]);
 }

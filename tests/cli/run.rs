@@ -46,7 +46,12 @@ fn nonblock_conflicts_with_the_given_status() {
         (&["-w", "0", "-E", "8"], 8),
     ] {
         let mut child = run(&server, options, &["echo", "inside"]);
-        assert_eq!(child.wait_exit(SOON), status, "{options:?}: {}", child.errors());
+        assert_eq!(
+            child.wait_exit(SOON),
+            status,
+            "{options:?}: {}",
+            child.errors()
+        );
         assert_eq!(child.output() + &child.errors(), "");
     }
     holder.close_input();
@@ -75,7 +80,10 @@ fn waiter_runs_when_the_holder_ends() {
     holder.close_input();
     assert_eq!(waiter.wait_exit(SOON), 0);
     let errors = waiter.errors();
-    assert!(errors.contains("was taken after") && errors.contains("was released"), "{errors}");
+    assert!(
+        errors.contains("was taken after") && errors.contains("was released"),
+        "{errors}"
+    );
 }
 
 #[test]
@@ -92,13 +100,22 @@ fn exit_status_is_that_of_the_command() {
         ("kill -s RTMIN+3 $$", 128 + 37),
     ] {
         let mut child = run(&server, &[], &["bash", "-c", script]);
-        assert_eq!(child.wait_exit(SOON), status, "{script}: {}", child.errors());
+        assert_eq!(
+            child.wait_exit(SOON),
+            status,
+            "{script}: {}",
+            child.errors()
+        );
         assert!(!server.probe().exists("it"), "{script}");
     }
     for (command, status) in [("/no/such/command", 127), ("/etc/passwd", 126)] {
         let mut child = run(&server, &[], &[command]);
         assert_eq!(child.wait_exit(SOON), status);
-        assert!(only_error(&child).contains("cannot be started"), "{}", child.errors());
+        assert!(
+            only_error(&child).contains("cannot be started"),
+            "{}",
+            child.errors()
+        );
         assert!(!server.probe().exists("it"), "{command}");
     }
 }
@@ -109,11 +126,17 @@ fn standard_streams_pass_through() {
     let mut child = run_script(&server, &[], "read -r it; echo \"out $it\"; echo err >&2");
     child.send("in");
     assert_eq!(child.wait_exit(SOON), 0);
-    assert_eq!((child.output().as_str(), only_error(&child).as_str()), ("out in", "err\n"));
+    assert_eq!(
+        (child.output().as_str(), only_error(&child).as_str()),
+        ("out in", "err\n")
+    );
     let words = ["run", "it", "-c", "echo \"$0\"; exit 5"];
     let line = Example::distlock(&words).env("DISTLOCK_URL", &server.url());
     let mut child = line.env("SHELL", "/bin/sh").spawn();
-    assert_eq!((child.wait_exit(SOON), child.output().as_str()), (5, "/bin/sh"));
+    assert_eq!(
+        (child.wait_exit(SOON), child.output().as_str()),
+        (5, "/bin/sh")
+    );
 }
 
 #[test]
@@ -125,17 +148,25 @@ fn environment_tells_name_token_and_deadline() {
         let words = [&["run"], options, &["it", "--"], &command[..]].concat();
         let child = Example::distlock(&words).env("DISTLOCK_URL", &server.url());
         // Those of an outer one.
-        let child = child.env("DISTLOCK_TOKEN", "1").env("DISTLOCK_DEADLINE", "1");
+        let child = child
+            .env("DISTLOCK_TOKEN", "1")
+            .env("DISTLOCK_DEADLINE", "1");
         let mut child = child.spawn();
         assert_eq!(child.wait_exit(SOON), 0, "{}", child.errors());
         child.output().split(' ').map(str::to_owned).collect()
     };
     let first = said(&[]);
     assert_eq!((first[0].as_str(), first[2].as_str()), ("it", "none"));
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
     let second = said(&["--max-hold", "1000"]);
     let number = |text: &str| text.parse::<u64>().unwrap();
-    assert!(number(&second[1]) > number(&first[1]), "{first:?} {second:?}");
+    assert!(
+        number(&second[1]) > number(&first[1]),
+        "{first:?} {second:?}"
+    );
     let ahead = number(&second[2]) - now;
     assert!((999..=1_000 + SOON.as_secs()).contains(&ahead), "{ahead}");
     let tokenless = format!("{}?tokens=off", server.url());
@@ -147,26 +178,60 @@ fn environment_tells_name_token_and_deadline() {
 #[test]
 fn bad_arguments_and_stores_are_refused() {
     let refusals: [(&[&str], i32, &str); 10] = [
-        (&["--url", "memory://", "it", "--", "true"], 78, "no other process sees"),
+        (
+            &["--url", "memory://", "it", "--", "true"],
+            78,
+            "no other process sees",
+        ),
         (&["it", "--", "true"], 78, "DISTLOCK_URL"),
-        (&["--url", "redis://h?colour=red", "it", "--", "true"], 78, "`colour`"),
+        (
+            &["--url", "redis://h?colour=red", "it", "--", "true"],
+            78,
+            "`colour`",
+        ),
         (&["--url", "nosuch://h", "it", "--", "true"], 78, "nosuch"),
         (&["--url", "redis://h", "it"], 64, "required"),
         (&["--url", "redis://h", "it", "true"], 64, "'true'"),
-        (&["--url", "redis://h", "it", "-c", "true", "--", "true"], 64, "cannot be used with"),
-        (&["--url", "redis://h", "-n", "-w", "1", "it", "--", "true"], 64, "cannot be used with"),
+        (
+            &["--url", "redis://h", "it", "-c", "true", "--", "true"],
+            64,
+            "cannot be used with",
+        ),
+        (
+            &["--url", "redis://h", "-n", "-w", "1", "it", "--", "true"],
+            64,
+            "cannot be used with",
+        ),
         (&["--url", "redis://h", "", "--", "true"], 64, "empty"),
         (
-            &["--url", "redis://h", "--lease", "10", "--kill-after", "5", "it", "--", "true"],
+            &[
+                "--url",
+                "redis://h",
+                "--lease",
+                "10",
+                "--kill-after",
+                "5",
+                "it",
+                "--",
+                "true",
+            ],
             64,
             "say at most 4s",
         ),
     ];
     for (arguments, status, what) in refusals {
         let mut child = Example::distlock(&["run"]).args(arguments).spawn();
-        assert_eq!(child.wait_exit(SOON), status, "{arguments:?}: {}", child.errors());
+        assert_eq!(
+            child.wait_exit(SOON),
+            status,
+            "{arguments:?}: {}",
+            child.errors()
+        );
         let line = only_error(&child);
-        assert!(line.starts_with("distlock: ") && line.contains(what), "{line}");
+        assert!(
+            line.starts_with("distlock: ") && line.contains(what),
+            "{line}"
+        );
     }
 }
 
@@ -191,7 +256,11 @@ fn max_hold_stops_the_command() {
     let mut child = run_script(&server, &["--max-hold", "0.3"], script);
     assert_eq!(said_pid(&mut child), 15);
     assert_eq!(child.wait_exit(SOON), 75);
-    assert!(child.errors().contains("--max-hold is over"), "{}", child.errors());
+    assert!(
+        child.errors().contains("--max-hold is over"),
+        "{}",
+        child.errors()
+    );
     assert!(!server.probe().exists("it"), "released");
 }
 
@@ -201,7 +270,9 @@ fn lock_is_held_until_the_whole_group_has_ended() {
     let script = r#"sleep 1000 >/dev/null 2>&1 & echo "{\"pid\": $!}"; exit 3"#;
     let mut child = run_script(&server, &[], script);
     let left_behind = said_pid(&mut child);
-    always("the lock is held", ms(300), || server.probe().exists("it") && child.is_running());
+    always("the lock is held", ms(300), || {
+        server.probe().exists("it") && child.is_running()
+    });
     signal(left_behind, Signal::KILL);
     assert_eq!(child.wait_exit(SOON), 3);
 
@@ -209,7 +280,9 @@ fn lock_is_held_until_the_whole_group_has_ended() {
     let script = r#"setsid sleep 1000 >/dev/null 2>&1 & echo "{\"pid\": $!}"; read -r _; exit 4"#;
     let mut child = run_script(&server, &[], script);
     let daemon = said_pid(&mut child);
-    eventually("it has left", SOON, || stat(daemon).expect("it runs").2 == daemon);
+    eventually("it has left", SOON, || {
+        stat(daemon).expect("it runs").2 == daemon
+    });
     child.close_input();
     assert_eq!(child.wait_exit(SOON), 4);
     assert!(is_alive(daemon), "it goes on without the lock");
@@ -220,9 +293,10 @@ fn lock_is_held_until_the_whole_group_has_ended() {
 #[test]
 fn hosts_with_clocks_apart_run_a_quick_job_once() {
     let server = RedisServer::start();
-    let runs = |options: &[&str]| {
-        let at = SystemClock.unix_time() + ms(3_000);
-        let mut hosts = [-2_000, 0, 2_000].map(|ahead| {
+    let runs =
+        |options: &[&str]| {
+            let at = SystemClock.unix_time() + ms(3_000);
+            let mut hosts = [-2_000, 0, 2_000].map(|ahead| {
             let wait = format!(
                 "while [ $(($(date +%s%3N) + {ahead})) -lt {} ]; do sleep 0.01; done; exec \"$@\"",
                 at.as_millis()
@@ -232,14 +306,20 @@ fn hosts_with_clocks_apart_run_a_quick_job_once() {
             let run = cron.args(&[&run, "run", "--nonblock"]).args(options);
             run.args(&["it", "--", "echo", "ran"]).env("DISTLOCK_URL", &server.url()).spawn()
         });
-        hosts.each_mut().map(|host| (host.wait_exit(SOON), host.output()))
-    };
+            hosts
+                .each_mut()
+                .map(|host| (host.wait_exit(SOON), host.output()))
+        };
     let ran = |hosts: &[(i32, String)]| hosts.iter().filter(|(_, said)| said == "ran").count();
     let each = runs(&[]);
     assert_eq!(ran(&each), 3, "each finds the lock free: {each:?}");
     let once = runs(&["--at-least", "20"]);
     assert_eq!(ran(&once), 1, "{once:?}");
-    assert_eq!(once.iter().filter(|(status, _)| *status == 1).count(), 2, "{once:?}");
+    assert_eq!(
+        once.iter().filter(|(status, _)| *status == 1).count(),
+        2,
+        "{once:?}"
+    );
     let left = server.probe().command(&["PTTL", "it"]).int();
     assert!(left > 0 && left <= 20_000, "{left} ms");
 }
@@ -251,7 +331,9 @@ fn ignored_sigchld_hides_no_exit_status() {
     let run = distlock().to_str().unwrap().to_owned();
     let words = [&run, "run", "it", "--", "sh", "-c", "exit 3"];
     let script = "trap '' CHLD; exec \"$@\"";
-    let shell = Example::program("bash").args(&["-c", script, "bash"]).args(&words);
+    let shell = Example::program("bash")
+        .args(&["-c", script, "bash"])
+        .args(&words);
     let mut child = shell.env("DISTLOCK_URL", &server.url()).spawn();
     assert_eq!(child.wait_exit(SOON), 3, "{}", child.errors());
     assert!(!server.probe().exists("it"));
@@ -279,7 +361,12 @@ fn command_runs_on_after_a_fair_lock_was_handed_over() {
     let server = RedisServer::start();
     let url = format!("{}?order=fair", server.url());
     let fair = |options: &[&str], script: &str| {
-        let words = [&["run", "--verbose"], options, &["it", "--", "sh", "-c", script]].concat();
+        let words = [
+            &["run", "--verbose"],
+            options,
+            &["it", "--", "sh", "-c", script],
+        ]
+        .concat();
         Example::distlock(&words).env("DISTLOCK_URL", &url).spawn()
     };
     // With the second options the command is stopped if two seconds are left.
@@ -293,7 +380,10 @@ fn command_runs_on_after_a_fair_lock_was_handed_over() {
         assert_eq!(second.wait_exit(SOON), 0, "{}", second.errors());
         assert_eq!(second.output(), "done");
         eventually("it is free", SOON, || {
-            probe.command(&["PUBSUB", "CHANNELS", "*"]).texts().is_empty()
+            probe
+                .command(&["PUBSUB", "CHANNELS", "*"])
+                .texts()
+                .is_empty()
         });
     }
 }
@@ -330,7 +420,10 @@ fn another_number_of_slots_in_the_store_is_told() {
     assert_eq!(first.wait_exit(SOON), 0, "{}", first.errors());
     for subcommand in [&["run", "-c", "true"][..], &["hold"]] {
         let said = said(subcommand);
-        assert!(said.contains("has 5 slots") && said.contains("not 1"), "{said}");
+        assert!(
+            said.contains("has 5 slots") && said.contains("not 1"),
+            "{said}"
+        );
     }
 }
 

@@ -31,7 +31,9 @@ fn stubborn(server: &RedisServer, options: &[&str]) -> (Child, [i32; 3]) {
 
 #[track_caller]
 fn all_are_gone(pids: [i32; 3]) {
-    eventually("all processes are gone", SOON, || !pids.iter().any(|pid| is_alive(*pid)));
+    eventually("all processes are gone", SOON, || {
+        !pids.iter().any(|pid| is_alive(*pid))
+    });
 }
 
 /// Says 0 when it is ready, and 1 when it gets the signal of this name.
@@ -43,9 +45,14 @@ const LISTENER: &str = r#"
 #[test]
 fn signals_reach_grandchildren() {
     let server = RedisServer::start();
-    for (name, number) in
-        [("HUP", 1), ("INT", 2), ("QUIT", 3), ("USR1", 10), ("USR2", 12), ("TERM", 15)]
-    {
+    for (name, number) in [
+        ("HUP", 1),
+        ("INT", 2),
+        ("QUIT", 3),
+        ("USR1", 10),
+        ("USR2", 12),
+        ("TERM", 15),
+    ] {
         let script = format!("trap 'got=1' {name}; sh -c \"$1\" _ {name}; exit $((got + 10))");
         let mut child = run(&server, &[], &["bash", "-c", &script, "_", LISTENER]);
         assert_eq!(said_pid(&mut child), 0);
@@ -106,8 +113,15 @@ fn killed_supervisor_takes_all_descendants_with_it() {
     let (mut child, pids) = stubborn(&server, &[]);
     signal(parent_of(pids[0]), Signal::KILL);
     assert_eq!(child.wait_exit(SOON), 75);
-    assert!(!pids.iter().any(|pid| is_alive(*pid)), "gone before it ends");
-    assert!(child.errors().contains("free when its lease ends"), "{}", child.errors());
+    assert!(
+        !pids.iter().any(|pid| is_alive(*pid)),
+        "gone before it ends"
+    );
+    assert!(
+        child.errors().contains("free when its lease ends"),
+        "{}",
+        child.errors()
+    );
 }
 
 #[test]
@@ -136,14 +150,25 @@ fn supervisor_cannot_be_stopped_for_long() {
     signal(supervisor, Signal::STOP);
     let mut probe = server.probe();
     let before = probe.command_calls("pexpire");
-    eventually("it renews", SOON, || probe.command_calls("pexpire") > before + 1);
+    eventually("it renews", SOON, || {
+        probe.command_calls("pexpire") > before + 1
+    });
 }
 
 #[test]
 fn signals_ignored_at_start_stay_ignored() {
     let server = RedisServer::start();
     let script = "echo '{\"pid\": 0}'; read -r _; exit 6";
-    let words = ["run", "--url", &server.url(), "it", "--", "sh", "-c", script];
+    let words = [
+        "run",
+        "--url",
+        &server.url(),
+        "it",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
     let mut child = Example::distlock(&words).with_signals_ignored().spawn();
     said_pid(&mut child);
     for ignored in [Signal::HUP, Signal::INT, Signal::TERM] {

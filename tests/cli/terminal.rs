@@ -8,7 +8,13 @@ use std::time::Duration;
 
 /// An interactive shell that writes nothing of its own between the lines.
 fn shell(server: &RedisServer) -> Child {
-    let words = ["--quiet", "--flush", "--command", "bash --norc --noprofile -i", "/dev/null"];
+    let words = [
+        "--quiet",
+        "--flush",
+        "--command",
+        "bash --norc --noprofile -i",
+        "/dev/null",
+    ];
     let mut shell = Example::program("script")
         .args(&words)
         .env("DISTLOCK_URL", &server.url())
@@ -23,7 +29,14 @@ fn shell(server: &RedisServer) -> Child {
 /// The process group in the foreground of the terminal of this process.
 fn foreground(pid: i32) -> i32 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit(')').next().unwrap().split_whitespace().nth(5).unwrap().parse().unwrap()
+    stat.rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .nth(5)
+        .unwrap()
+        .parse()
+        .unwrap()
 }
 
 /// Waits until it is in the foreground and sleeps, as where it waits for input.
@@ -50,17 +63,27 @@ fn ctrl_z_stops_both_and_fg_continues_both() {
     let front = parent_of(parent_of(pid));
     await_foreground(pid);
     shell.press("\x1a");
-    assert_eq!(said_status(&mut shell), 128 + 20, "the shell sees a stopped job");
+    assert_eq!(
+        said_status(&mut shell),
+        128 + 20,
+        "the shell sees a stopped job"
+    );
     let state = |pid| stat(pid).expect("it is there").0;
     assert_eq!((state(pid), state(front)), ('T', 'T'));
     let mut probe = server.probe();
-    always("the lock is renewed", lease * 2, || probe.exists("it") && state(pid) == 'T');
+    always("the lock is renewed", lease * 2, || {
+        probe.exists("it") && state(pid) == 'T'
+    });
     shell.send("fg");
     await_foreground(pid);
     shell.send("42");
     assert_eq!(said_status(&mut shell), 42, "it reads from the terminal");
     shell.send("echo \"{\\\"status\\\": $?}\"");
-    assert_eq!(said_status(&mut shell), 3, "the shell has the terminal again");
+    assert_eq!(
+        said_status(&mut shell),
+        3,
+        "the shell has the terminal again"
+    );
     assert!(!is_alive(pid) && !probe.exists("it"));
 }
 
@@ -91,7 +114,9 @@ fn ctrl_z_during_the_wait_delays_the_command() {
     });
     always("the command waits for `fg`", ms(300), || !file.exists());
     shell.send("fg");
-    eventually("the command has run", SOON, || file.exists() && !probe.exists("it"));
+    eventually("the command has run", SOON, || {
+        file.exists() && !probe.exists("it")
+    });
 }
 
 #[test]
@@ -116,7 +141,9 @@ fn rest_of_a_pipeline_keeps_the_terminal() {
     // It reads when the command runs.
     let reader = r#"(read -r line; echo "$line"; read -r it < /dev/tty; echo "{\"status\": $it}")"#;
     let command = r#"echo "{\"pid\": $$}"; sleep 600"#;
-    shell.send(&format!(r#""$DISTLOCK" run it -- bash -c '{command}' | {reader}"#));
+    shell.send(&format!(
+        r#""$DISTLOCK" run it -- bash -c '{command}' | {reader}"#
+    ));
     said_pid(&mut shell);
     shell.send("42");
     assert_eq!(said_status(&mut shell), 42, "it reads from the terminal");

@@ -66,7 +66,10 @@ fn help_lists_the_subcommands() {
 fn man_pages_are_generated() {
     let page = output(&["man"]);
     assert!(page.contains(".TH distlock 1"), "{page}");
-    assert!(page.contains("redlock://") && !page.contains("supervise"), "{page}");
+    assert!(
+        page.contains("redlock://") && !page.contains("supervise"),
+        "{page}"
+    );
     for name in SUBCOMMANDS {
         let page = output(&["man", name]);
         assert!(page.contains(&format!(".TH distlock-{name} 1")), "{page}");
@@ -79,14 +82,24 @@ fn man_pages_are_generated() {
 fn completions_are_generated() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = output(&["completions", shell]);
-        assert!(!script.contains("supervise") && !script.contains("launch"), "{shell}");
+        assert!(
+            !script.contains("supervise") && !script.contains("launch"),
+            "{shell}"
+        );
         for word in ["run", "status", "conflict-exit-code"] {
             assert!(script.contains(word), "{shell}: {word}");
         }
     }
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), output(&["completions", "bash"])).unwrap();
-    assert!(Command::new("bash").arg("-n").arg(file.path()).status().unwrap().success());
+    assert!(
+        Command::new("bash")
+            .arg("-n")
+            .arg(file.path())
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 #[test]

@@ -13,12 +13,17 @@ const SETTINGS: &str = "watchdog=3s&command_timeout=1s&connect_timeout=500ms";
 
 fn connections(cluster: &Cluster, node: usize) -> usize {
     let clients = cluster.node(node).probe().clients();
-    clients.iter().filter(|client| client.contains("name=distlock")).count()
+    clients
+        .iter()
+        .filter(|client| client.contains("name=distlock"))
+        .count()
 }
 
 /// How many descriptors this process has open.
 fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("this is Linux").count()
+    std::fs::read_dir("/proc/self/fd")
+        .expect("this is Linux")
+        .count()
 }
 
 /// Has all that a node can be used for used: attempts, renewals, asynchronous releases, a watch.
@@ -27,9 +32,13 @@ fn use_everything(cluster: &Cluster, name: &str, [one, other]: [&Client; 2]) {
     thread::scope(|scope| {
         let waits = scope.spawn(|| turn(other, name));
         let mut probe = cluster.probe(name);
-        eventually("it waits", LONG, || probe.clients().join(" ").contains("ubscribe"));
+        eventually("it waits", LONG, || {
+            probe.clients().join(" ").contains("ubscribe")
+        });
         let before = probe.command_calls("pexpire");
-        eventually("it is renewed", LONG, || probe.command_calls("pexpire") > before);
+        eventually("it is renewed", LONG, || {
+            probe.command_calls("pexpire") > before
+        });
         drop(held);
         waits.join().unwrap();
     });
@@ -37,9 +46,12 @@ fn use_everything(cluster: &Cluster, name: &str, [one, other]: [&Client; 2]) {
 
 #[test]
 fn removed_node_leaves_no_thread_and_no_connection() {
-    alone("departure::removed_node_leaves_no_thread_and_no_connection", || {
-        nothing_is_left_of_a_node(Lanes::AreLeft);
-    });
+    alone(
+        "departure::removed_node_leaves_no_thread_and_no_connection",
+        || {
+            nothing_is_left_of_a_node(Lanes::AreLeft);
+        },
+    );
 }
 
 #[test]
@@ -72,11 +84,15 @@ fn nothing_is_left_of_a_node(lanes: Lanes) {
         // As long as it is there it may be asked where the slot went.
         turn(&one, &name);
         turn(&other, &name);
-        eventually("no connection to it is left", LONG, || connections(&cluster, new) == 0);
+        eventually("no connection to it is left", LONG, || {
+            connections(&cluster, new) == 0
+        });
         cluster.remove(new);
         // Those that look after what was held until a moment ago end by themselves.
         let ends = |name: &String| {
-            ["renew", "confi", "clean", "spare", "timer", "coll"].iter().any(|it| name.contains(it))
+            ["renew", "confi", "clean", "spare", "timer", "coll"]
+                .iter()
+                .any(|it| name.contains(it))
         };
         let threads = own_threads().into_iter().filter(|name| !ends(name)).count();
         (threads, descriptors())
@@ -93,7 +109,10 @@ fn nothing_is_left_of_a_node(lanes: Lanes) {
         }
     }
     println!("threads and descriptors: {counts:?}");
-    assert!(counts.len() < 15, "each visit leaves something behind: {counts:?}");
+    assert!(
+        counts.len() < 15,
+        "each visit leaves something behind: {counts:?}"
+    );
     if lanes == Lanes::End {
         // They wait for half a minute whether there is more to do.
         eventually("the lanes have ended", LONG, || {
@@ -107,7 +126,10 @@ fn nothing_is_left_of_a_node(lanes: Lanes) {
 /// and nothing is kept of it.
 #[test]
 fn hanging_node_is_left_when_it_is_replaced() {
-    alone("departure::hanging_node_is_left_when_it_is_replaced", nothing_waits_for_one_that_hangs);
+    alone(
+        "departure::hanging_node_is_left_when_it_is_replaced",
+        nothing_waits_for_one_that_hangs,
+    );
 }
 
 fn nothing_waits_for_one_that_hangs() {
@@ -115,7 +137,10 @@ fn nothing_waits_for_one_that_hangs() {
     let (frozen, replica) = (0, cluster.replica_of(0));
     let settings = "watchdog=60s&command_timeout=60s&connect_timeout=500ms";
     let client = client_with(&cluster.url(), settings);
-    let (mine, others) = (cluster.name_on(frozen, "mine"), cluster.name_on(1, "others"));
+    let (mine, others) = (
+        cluster.name_on(frozen, "mine"),
+        cluster.name_on(1, "others"),
+    );
     let slot = cluster.slot(&mine);
     turn(&client, &mine);
     cluster.node(frozen).pause();
@@ -123,10 +148,14 @@ fn nothing_waits_for_one_that_hangs() {
         // It has half a minute for an answer.
         let asks = scope.spawn(|| turn(&client, &mine));
         cluster.wait_for_owner(slot, replica);
-        eventually("it has the lock of the successor", Duration::from_secs(15), || {
-            turn(&client, &others);
-            asks.is_finished()
-        });
+        eventually(
+            "it has the lock of the successor",
+            Duration::from_secs(15),
+            || {
+                turn(&client, &others);
+                asks.is_finished()
+            },
+        );
         assert!(asks.join().unwrap().is_some());
     });
     cluster.node(frozen).resume();
@@ -134,8 +163,12 @@ fn nothing_waits_for_one_that_hangs() {
     // But perhaps to ask it for the cluster, as a replica like any other.
     eventually("no other client is connected to it", LONG, || {
         let clients = cluster.node(frozen).probe().clients();
-        let ours = clients.iter().filter(|client| client.contains("name=distlock"));
-        ours.filter(|client| !client.contains("cmd=cluster")).count() == 0
+        let ours = clients
+            .iter()
+            .filter(|client| client.contains("name=distlock"));
+        ours.filter(|client| !client.contains("cmd=cluster"))
+            .count()
+            == 0
     });
 }
 
@@ -163,7 +196,9 @@ fn client_has_three_connections_per_node_once_needed() {
     for client in ["one", "other"] {
         for node in 0..cluster.len() {
             let lines = cluster.node(node).probe().clients();
-            let ours = lines.iter().filter(|line| line.contains(&format!(" name={client} ")));
+            let ours = lines
+                .iter()
+                .filter(|line| line.contains(&format!(" name={client} ")));
             let (ask, work): (Vec<_>, Vec<_>) = ours.partition(|it| it.contains(" cmd=cluster"));
             assert!(ask.len() <= 1, "{ask:#?}");
             assert_eq!(
@@ -190,7 +225,11 @@ fn nothing_is_left_of_a_client() {
     for node in 0..3 {
         use_everything(&cluster, &cluster.name_on(node, "gone"), [&one, &other]);
     }
-    assert!(own_threads().iter().any(|name| name == "distlock-task"), "{:?}", own_threads());
+    assert!(
+        own_threads().iter().any(|name| name == "distlock-task"),
+        "{:?}",
+        own_threads()
+    );
     timed(0, |_| drop((one, other)));
     eventually("no thread is left", LONG, || own_threads().is_empty());
     eventually("no connection is left", LONG, || {

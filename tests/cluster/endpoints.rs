@@ -25,7 +25,9 @@ fn locks_live_on(cluster: &Cluster, url: &str, more: &str) {
     thread::scope(|scope| {
         let waits = scope.spawn(|| turn(&other, &name));
         let mut probe = cluster.probe(&name);
-        eventually("it waits", LONG, || probe.clients().join(" ").contains("ubscribe"));
+        eventually("it waits", LONG, || {
+            probe.clients().join(" ").contains("ubscribe")
+        });
         cluster.move_slot(slot, 0, 1);
         cluster.wait_for_owner(slot, 1);
         assert!(held.verify().unwrap() > Duration::ZERO);
@@ -50,7 +52,14 @@ fn cluster_over_tls_keeps_locks() {
     let cluster = Cluster::start_each(|_| {
         let (port, mut arguments) = authority.arguments();
         ports.push(port);
-        let more = ["--tls-auth-clients", "no", "--tls-cluster", "yes", "--tls-replication", "yes"];
+        let more = [
+            "--tls-auth-clients",
+            "no",
+            "--tls-cluster",
+            "yes",
+            "--tls-replication",
+            "yes",
+        ];
         arguments.extend(more.map(str::to_owned));
         let names = ["--cluster-announce-hostname", "localhost"];
         arguments.extend(names.map(str::to_owned));
@@ -59,20 +68,39 @@ fn cluster_over_tls_keeps_locks() {
     });
     let plain = |node: usize| cluster.node(node).probe();
     let login = rights::LOGIN;
-    let url = format!("rediss+cluster://{login}@localhost:{},localhost:{}", ports[0], ports[1]);
+    let url = format!(
+        "rediss+cluster://{login}@localhost:{},localhost:{}",
+        ports[0], ports[1]
+    );
     let ca = authority.file("ca.crt");
     locks_live_on(&cluster, &url, &format!("&tls_ca={ca}"));
     // No connection of the client is without.
     for node in 0..cluster.len() {
         let port = format!("laddr=127.0.0.1:{} ", cluster.node(node).port());
         let clients = plain(node).clients();
-        let ours = clients.iter().filter(|client| client.contains("name=distlock"));
-        assert!(ours.clone().all(|client| !client.contains(&port)), "{clients:?}");
+        let ours = clients
+            .iter()
+            .filter(|client| client.contains("name=distlock"));
+        assert!(
+            ours.clone().all(|client| !client.contains(&port)),
+            "{clients:?}"
+        );
     }
     // Their addresses are not what the certificate is for.
-    let url = format!("rediss+cluster://{login}@127.0.0.1:{}?tls_ca={ca}", ports[0]);
-    let error = distlock::connect(&url).unwrap().mutex("a").unwrap().try_lock().unwrap_err();
-    assert!(error.is_configuration() && error.to_string().contains("`tls_name"), "{error}");
+    let url = format!(
+        "rediss+cluster://{login}@127.0.0.1:{}?tls_ca={ca}",
+        ports[0]
+    );
+    let error = distlock::connect(&url)
+        .unwrap()
+        .mutex("a")
+        .unwrap()
+        .try_lock()
+        .unwrap_err();
+    assert!(
+        error.is_configuration() && error.to_string().contains("`tls_name"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -86,8 +114,13 @@ fn cluster_over_ipv6_keeps_locks() {
     locks_live_on(&cluster, &url, "");
     for node in 0..cluster.len() {
         let clients = cluster.node(node).probe().clients();
-        let mut ours = clients.iter().filter(|client| client.contains("name=distlock"));
-        assert!(ours.all(|client| client.contains("laddr=[::1]:")), "{clients:?}");
+        let mut ours = clients
+            .iter()
+            .filter(|client| client.contains("name=distlock"));
+        assert!(
+            ours.all(|client| client.contains("laddr=[::1]:")),
+            "{clients:?}"
+        );
     }
     // An address that is announced and mapped.
     let map = format!("[::1]:{0}=127.0.0.1:{0}", cluster.node(0).port());
@@ -110,15 +143,18 @@ fn node_without_a_host_name_is_reached_by_its_ip_address() {
         arguments.extend(["--cluster-announce-ip".to_owned(), ip(node)]);
         arguments.extend(["--cluster-preferred-endpoint-type", "hostname"].map(str::to_owned));
         if node != unnamed {
-            arguments
-                .extend(["--cluster-announce-hostname".to_owned(), format!("node{node}.test")]);
+            arguments.extend([
+                "--cluster-announce-hostname".to_owned(),
+                format!("node{node}.test"),
+            ]);
         }
         arguments
     });
     let hosts = [0, 2].map(|node| format!("{}:{}", ip(node), cluster.node(node).port()));
     let url = format!("redis+cluster://{}@{}", rights::LOGIN, hosts.join(","));
-    let map: Vec<_> =
-        (0..cluster.len()).map(|node| format!("node{node}.test={}", ip(node))).collect();
+    let map: Vec<_> = (0..cluster.len())
+        .map(|node| format!("node{node}.test={}", ip(node)))
+        .collect();
     let map = format!("&address_map={}", map.join(","));
     let client = client_with(&url, &format!("watchdog=10s{map}"));
     let held = take(&client, &cluster.name_on(unnamed, "unnamed"));

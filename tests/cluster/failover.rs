@@ -17,16 +17,27 @@ const LEASE: Duration = Duration::from_secs(120);
 fn locks_of_a_dead_master_are_kept_by_its_successor() {
     let mut cluster = Cluster::start();
     let (dying, well) = (1, 0);
-    let (mine, others) = (cluster.name_on(dying, "mine"), cluster.name_on(well, "others"));
+    let (mine, others) = (
+        cluster.name_on(dying, "mine"),
+        cluster.name_on(well, "others"),
+    );
     let slot = cluster.slot(&mine);
-    let settings = format!("watchdog={}s&command_timeout=3s&connect_timeout=2s", LEASE.as_secs());
+    let settings = format!(
+        "watchdog={}s&command_timeout=3s&connect_timeout=2s",
+        LEASE.as_secs()
+    );
     let [one, other] = [(); 2].map(|()| client_with(&cluster.url(), &settings));
     let (held, elsewhere) = (take(&one, &mine), take(&one, &others));
     let token = held.fencing_token();
     thread::scope(|scope| {
         let waits = scope.spawn(|| turn(&other, &mine));
         eventually("it waits", LONG, || {
-            cluster.node(dying).probe().clients().join(" ").contains("ubscribe")
+            cluster
+                .node(dying)
+                .probe()
+                .clients()
+                .join(" ")
+                .contains("ubscribe")
         });
         cluster.wait_for_replicas(dying);
         let replica = cluster.replica_of(dying);
@@ -34,13 +45,23 @@ fn locks_of_a_dead_master_are_kept_by_its_successor() {
         cluster.wait_for_owner(slot, replica);
         let watch = Stopwatch::start();
         eventually("the successor is found", LONG, || held.verify().is_ok());
-        println!("{:.1?} from the takeover to its first answer", watch.elapsed());
+        println!(
+            "{:.1?} from the takeover to its first answer",
+            watch.elapsed()
+        );
         assert!(elsewhere.is_valid());
         let watch = Stopwatch::start();
         held.unlock().unwrap();
         let next = waits.join().unwrap();
-        println!("{:.1?} from the release on the successor to the grant", watch.elapsed());
-        assert!(watch.elapsed() < LEASE / 3, "its watch has moved along: {:?}", watch.elapsed());
+        println!(
+            "{:.1?} from the release on the successor to the grant",
+            watch.elapsed()
+        );
+        assert!(
+            watch.elapsed() < LEASE / 3,
+            "its watch has moved along: {:?}",
+            watch.elapsed()
+        );
         assert!(next > token);
     });
     elsewhere.unlock().unwrap();
@@ -54,7 +75,10 @@ fn waiter_on_a_dead_node_is_woken_by_its_successor() {
     let (dying, replica) = (2, cluster.replica_of(2));
     let name = cluster.name_on(dying, "woken");
     let slot = cluster.slot(&name);
-    let settings = format!("watchdog={}s&command_timeout=3s&connect_timeout=2s", LEASE.as_secs());
+    let settings = format!(
+        "watchdog={}s&command_timeout=3s&connect_timeout=2s",
+        LEASE.as_secs()
+    );
     let [one, other] = [(); 2].map(|()| client_with(&cluster.url(), &settings));
     // The replica never hears of the grant.
     cluster.node(replica).pause();
@@ -63,7 +87,12 @@ fn waiter_on_a_dead_node_is_woken_by_its_successor() {
     thread::scope(|scope| {
         let waits = scope.spawn(|| turn(&other, &name));
         eventually("it waits", LONG, || {
-            cluster.node(dying).probe().clients().join(" ").contains("ubscribe")
+            cluster
+                .node(dying)
+                .probe()
+                .clients()
+                .join(" ")
+                .contains("ubscribe")
         });
         cluster.node_mut(dying).kill();
         cluster.node(replica).resume();
@@ -71,7 +100,11 @@ fn waiter_on_a_dead_node_is_woken_by_its_successor() {
         let watch = Stopwatch::start();
         let next = waits.join().unwrap();
         println!("{:.1?} from the takeover to the grant", watch.elapsed());
-        assert!(watch.elapsed() < LEASE / 3, "not a lease later: {:?}", watch.elapsed());
+        assert!(
+            watch.elapsed() < LEASE / 3,
+            "not a lease later: {:?}",
+            watch.elapsed()
+        );
         assert!(next > held.fencing_token(), "and its token is larger");
     });
     drop(held);
@@ -93,7 +126,10 @@ fn graceful_failover_loses_no_lock() {
         let watch = Stopwatch::start();
         cluster.fail_over(master, how);
         eventually("the successor is found", LONG, || held.verify().is_ok());
-        println!("{how:?}: asked and answered {:.1?} after it was begun", watch.elapsed());
+        println!(
+            "{how:?}: asked and answered {:.1?} after it was begun",
+            watch.elapsed()
+        );
         cluster.wait_until_agreed(6);
     }
     held.unlock().unwrap();
@@ -120,7 +156,11 @@ fn failover_under_load_excludes_exactly() {
             cluster.wait_until_agreed(6);
         }
     });
-    println!("{} visits, {:?} times unavailable", load.room.visits(), load.unavailable);
+    println!(
+        "{} visits, {:?} times unavailable",
+        load.room.visits(),
+        load.unavailable
+    );
     assert_eq!(load.room.collisions(), 0);
     assert_eq!(*load.wrong.lock(), [""; 0]);
 }
@@ -129,7 +169,10 @@ fn failover_under_load_excludes_exactly() {
 fn frozen_master_is_replaced_and_returns_as_a_replica() {
     let cluster = Cluster::start();
     let (frozen, well) = (0, 1);
-    let (mine, others) = (cluster.name_on(frozen, "mine"), cluster.name_on(well, "others"));
+    let (mine, others) = (
+        cluster.name_on(frozen, "mine"),
+        cluster.name_on(well, "others"),
+    );
     let slot = cluster.slot(&mine);
     let client = client(&cluster.url());
     let (held, elsewhere) = (take(&client, &mine), take(&client, &others));
@@ -141,7 +184,10 @@ fn frozen_master_is_replaced_and_returns_as_a_replica() {
     cluster.node(frozen).pause();
     // The other node is asked, too, although the first one hangs.
     let states = operator.inspect_all(&both);
-    assert!(states[1].as_ref().is_ok_and(|state| state.holder.is_some()), "{states:?}");
+    assert!(
+        states[1].as_ref().is_ok_and(|state| state.holder.is_some()),
+        "{states:?}"
+    );
     cluster.wait_for_owner(slot, replica);
     // A client that finds that its node does not answer has waited for it.
     eventually("the successor is found", LONG, || held.verify().is_ok());
@@ -173,7 +219,12 @@ fn added_node_serves_and_removed_node_is_forgotten() {
     thread::scope(|scope| {
         let waits = scope.spawn(|| turn(&other, &name));
         eventually("it waits there", LONG, || {
-            cluster.node(new).probe().clients().join(" ").contains("ubscribe")
+            cluster
+                .node(new)
+                .probe()
+                .clients()
+                .join(" ")
+                .contains("ubscribe")
         });
         cluster.move_slot(slot, new, 2);
         cluster.remove(new);
@@ -191,7 +242,10 @@ fn added_node_serves_and_removed_node_is_forgotten() {
 fn slots_without_a_node_are_unavailable_and_others_served() {
     let mut cluster = Cluster::start_with(&["--cluster-require-full-coverage", "no"]);
     let (gone, well) = (1, 2);
-    let (mine, others) = (cluster.name_on(gone, "mine"), cluster.name_on(well, "others"));
+    let (mine, others) = (
+        cluster.name_on(gone, "mine"),
+        cluster.name_on(well, "others"),
+    );
     let client = client(&cluster.url());
     let elsewhere = take(&client, &others);
     let lost = take(&client, &mine);
@@ -233,9 +287,12 @@ fn cluster_that_is_down_is_unavailable_until_it_is_up() {
     });
     // Each time it is asked for: another node may serve by now.
     let asked = || {
-        let running =
-            (0..cluster.len()).map(|node| cluster.node(node)).filter(|it| it.is_running());
-        running.map(|node| map_requests(&mut node.probe())).sum::<u64>()
+        let running = (0..cluster.len())
+            .map(|node| cluster.node(node))
+            .filter(|it| it.is_running());
+        running
+            .map(|node| map_requests(&mut node.probe()))
+            .sum::<u64>()
     };
     let before = asked();
     for _ in 0..20 {
@@ -266,33 +323,52 @@ fn loading_master_is_unavailable_and_keeps_held_locks() {
     let many = "for i = 1, 1000 do redis.call('SET', KEYS[1] .. i, string.rep('x', 10000)) end";
     probe.command(&["EVAL", many, "1", &format!("{{{name}}}")]);
     // For five seconds, in which questions are answered from time to time.
-    for (name, value) in
-        [("key-load-delay", "5000"), ("loading-process-events-interval-bytes", "65536")]
-    {
+    for (name, value) in [
+        ("key-load-delay", "5000"),
+        ("loading-process-events-interval-bytes", "65536"),
+    ] {
         assert_eq!(probe.command(&["CONFIG", "SET", name, value]).text(), "OK");
     }
     let free = client.mutex(format!("free:{{{name}}}")).unwrap();
     let try_it = || free.try_lock_for(Duration::from_millis(100));
     let asked = || -> u64 {
-        (1..cluster.len()).map(|it| map_requests(&mut cluster.node(it).probe())).sum()
+        (1..cluster.len())
+            .map(|it| map_requests(&mut cluster.node(it).probe()))
+            .sum()
     };
     thread::scope(|scope| {
         let loads = scope.spawn(|| probe.try_command(&["DEBUG", "RELOAD"]));
         eventually("it says that it is loading", LONG, || {
             let error = try_it().err()?;
             assert!(error.is_unavailable(), "{error:?}");
-            error.to_string().contains("still reading its data").then_some(())
+            error
+                .to_string()
+                .contains("still reading its data")
+                .then_some(())
         });
         let before = asked();
         eventually("the others are asked each time", LONG, || {
-            assert!(!loads.is_finished(), "{} times in all that time", asked() - before);
+            assert!(
+                !loads.is_finished(),
+                "{} times in all that time",
+                asked() - before
+            );
             try_it().is_err() && asked() > before + 4
         });
         assert!(held.is_valid());
         let mut probe = cluster.node(0).probe();
-        assert_eq!(probe.command(&["CONFIG", "SET", "key-load-delay", "0"]).text(), "OK");
+        assert_eq!(
+            probe
+                .command(&["CONFIG", "SET", "key-load-delay", "0"])
+                .text(),
+            "OK"
+        );
     });
-    free.try_lock_for(LONG).unwrap().expect("it is free").unlock().unwrap();
+    free.try_lock_for(LONG)
+        .unwrap()
+        .expect("it is free")
+        .unlock()
+        .unwrap();
     assert!(held.verify().unwrap() > Duration::ZERO);
     held.unlock().unwrap();
 }

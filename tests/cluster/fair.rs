@@ -17,12 +17,16 @@ fn fair_queue_moves_with_its_slot() {
     let mut probe = cluster.probe(&name);
     let held = clients[0].fair_mutex(&*name).unwrap().lock().unwrap();
     let mut line = Line::default();
-    clients.iter().for_each(|client| line.enter(&mut probe, client.fair_mutex(&*name).unwrap()));
+    clients
+        .iter()
+        .for_each(|client| line.enter(&mut probe, client.fair_mutex(&*name).unwrap()));
     let slot = cluster.slot(&name);
     cluster.move_slot(slot, from, to);
     cluster.wait_for_owner(slot, to);
     let mut probe = cluster.node(to).probe();
-    eventually("all wait there", LONG, || queue::waiting(&mut probe, &name) == 3);
+    eventually("all wait there", LONG, || {
+        queue::waiting(&mut probe, &name) == 3
+    });
     held.unlock().unwrap();
     assert_eq!(line.end(), [0, 1, 2]);
 }
@@ -34,7 +38,11 @@ fn fair_semaphores_queue_moves_with_its_slot() {
     let name = cluster.name_on(from, "in-order");
     let clients = [(); 3].map(|()| client(&cluster.url()));
     let mut probe = cluster.probe(&name);
-    let held = clients[0].fair_semaphore(&*name, 3).unwrap().acquire_many(2).unwrap();
+    let held = clients[0]
+        .fair_semaphore(&*name, 3)
+        .unwrap()
+        .acquire_many(2)
+        .unwrap();
     let order = Arc::new(Mutex::new(Vec::new()));
     let waiters: Vec<_> = (0..3)
         .map(|number| {
@@ -44,7 +52,10 @@ fn fair_semaphores_queue_moves_with_its_slot() {
                 let options = LockOptions::new().wait(LONG);
                 // One is free, and the last one wants no more.
                 let count = if number == 2 { 1 } else { 3 };
-                let permits = semaphore.try_acquire_with(count, &options).unwrap().unwrap();
+                let permits = semaphore
+                    .try_acquire_with(count, &options)
+                    .unwrap()
+                    .unwrap();
                 order.lock().unwrap().push(number);
                 permits.unlock().unwrap();
             });
@@ -57,8 +68,12 @@ fn fair_semaphores_queue_moves_with_its_slot() {
     cluster.move_slot(slot, from, to);
     cluster.wait_for_owner(slot, to);
     let mut probe = cluster.node(to).probe();
-    eventually("all wait there", LONG, || queue::waiting(&mut probe, &name) == 3);
+    eventually("all wait there", LONG, || {
+        queue::waiting(&mut probe, &name) == 3
+    });
     held.unlock().unwrap();
-    waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+    waiters
+        .into_iter()
+        .for_each(|waiter| waiter.join().unwrap());
     assert_eq!(*order.lock().unwrap(), [0, 1, 2]);
 }

@@ -23,12 +23,22 @@ pub(crate) struct Member {
 
 /// One that is well, as a master.
 pub(crate) fn master(id: &'static str, port: u16) -> Member {
-    Member { id, port, role: "master", health: "online" }
+    Member {
+        id,
+        port,
+        role: "master",
+        health: "online",
+    }
 }
 
 /// One that is well, as a replica.
 pub(crate) fn replica(id: &'static str, port: u16) -> Member {
-    Member { id, port, role: "replica", health: "online" }
+    Member {
+        id,
+        port,
+        role: "replica",
+        health: "online",
+    }
 }
 
 /// Slots, from and to, and their nodes, the master first.
@@ -56,8 +66,18 @@ pub(crate) struct Word {
 
 impl Word {
     pub(crate) fn new(id: &'static str, epoch: u64, shards: &[Shard]) -> Self {
-        let slots = shards.iter().filter(|(slots, _)| !slots.is_empty()).cloned().collect();
-        Self { id, epoch, is_up: true, shards: shards.to_vec(), slots }
+        let slots = shards
+            .iter()
+            .filter(|(slots, _)| !slots.is_empty())
+            .cloned()
+            .collect();
+        Self {
+            id,
+            epoch,
+            is_up: true,
+            shards: shards.to_vec(),
+            slots,
+        }
     }
 }
 
@@ -125,7 +145,10 @@ impl FakeNode {
 
 /// A client of these nodes.
 pub(crate) fn client_of(ports: &[u16], settings: &str) -> Client {
-    let hosts: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    let hosts: Vec<_> = ports
+        .iter()
+        .map(|port| format!("127.0.0.1:{port}"))
+        .collect();
     let url = format!("redis+cluster://{LOGIN}@{}", hosts.join(","));
     client_with(&url, &format!("channels=plain&tracking=off&{settings}"))
 }
@@ -159,7 +182,9 @@ impl Inner {
                 let (mut client, mut server) = (client.try_clone()?, server.try_clone()?);
                 thread::spawn(move || io::copy(&mut server, &mut client));
             } else if let Some(replies) = &mut replies {
-                let Some(reply) = read_reply(replies)? else { return Ok(()) };
+                let Some(reply) = read_reply(replies)? else {
+                    return Ok(());
+                };
                 drop(self.answers.read());
                 client.write_all(&reply)?;
             }
@@ -174,7 +199,9 @@ impl Inner {
             "INFO" => {
                 let state = if word.is_up { "ok" } else { "fail" };
                 let epoch = word.epoch;
-                bulk(&format!("cluster_state:{state}\r\ncluster_current_epoch:{epoch}\r\n"))
+                bulk(&format!(
+                    "cluster_state:{state}\r\ncluster_current_epoch:{epoch}\r\n"
+                ))
             }
             "SHARDS" => {
                 self.questions.fetch_add(1, Ordering::SeqCst);
@@ -188,26 +215,55 @@ impl Inner {
 fn shard((slots, nodes): &Shard) -> String {
     let slots = slots.iter().flatten().map(int);
     let node = |node: &Member| {
-        let Member { id, port, role, health } = node;
+        let Member {
+            id,
+            port,
+            role,
+            health,
+        } = node;
         let [ip, port] = [bulk("127.0.0.1"), int(port)];
-        let pairs = [("id", bulk(id)), ("port", port), ("ip", ip.clone()), ("endpoint", ip)];
+        let pairs = [
+            ("id", bulk(id)),
+            ("port", port),
+            ("ip", ip.clone()),
+            ("endpoint", ip),
+        ];
         let more = [("role", bulk(role)), ("health", bulk(health))];
-        list(pairs.into_iter().chain(more).flat_map(|(name, value)| [bulk(name), value]))
+        list(
+            pairs
+                .into_iter()
+                .chain(more)
+                .flat_map(|(name, value)| [bulk(name), value]),
+        )
     };
-    let pairs = [("slots", list(slots)), ("nodes", list(nodes.iter().map(node)))];
-    list(pairs.into_iter().flat_map(|(name, value)| [bulk(name), value]))
+    let pairs = [
+        ("slots", list(slots)),
+        ("nodes", list(nodes.iter().map(node))),
+    ];
+    list(
+        pairs
+            .into_iter()
+            .flat_map(|(name, value)| [bulk(name), value]),
+    )
 }
 
 fn ranges((slots, nodes): &Shard) -> impl Iterator<Item = String> {
     let nodes = nodes.iter().filter(|node| node.health == "online");
     let nodes = nodes.map(|node| {
         list(
-            [bulk("127.0.0.1"), int(&node.port), bulk(node.id), list(std::iter::empty())]
-                .into_iter(),
+            [
+                bulk("127.0.0.1"),
+                int(&node.port),
+                bulk(node.id),
+                list(std::iter::empty()),
+            ]
+            .into_iter(),
         )
     });
     let nodes: Vec<_> = nodes.collect();
-    slots.iter().map(move |range| list(range.iter().map(int).chain(nodes.iter().cloned())))
+    slots
+        .iter()
+        .map(move |range| list(range.iter().map(int).chain(nodes.iter().cloned())))
 }
 
 fn bulk(text: &str) -> String {

@@ -18,17 +18,22 @@ const SETTINGS: &str = "watchdog=2s&command_timeout=1s&connect_timeout=1s";
 
 /// A proxy before each node, by which some clients find it, and the settings of those.
 fn behind(cluster: &Cluster) -> (Vec<Proxy>, String) {
-    let ports: Vec<_> = (0..cluster.len()).map(|node| cluster.node(node).port()).collect();
+    let ports: Vec<_> = (0..cluster.len())
+        .map(|node| cluster.node(node).port())
+        .collect();
     let proxies: Vec<_> = ports.iter().map(|port| Proxy::plain(*port)).collect();
     let pairs = ports.iter().zip(&proxies);
-    let map: Vec<_> =
-        pairs.map(|(port, it)| format!("127.0.0.1:{port}=127.0.0.1:{}", it.port())).collect();
+    let map: Vec<_> = pairs
+        .map(|(port, it)| format!("127.0.0.1:{port}=127.0.0.1:{}", it.port()))
+        .collect();
     (proxies, format!("{SETTINGS}&address_map={}", map.join(",")))
 }
 
 fn epoch(cluster: &Cluster) -> u64 {
     let info = cluster.node(1).probe().command(&["CLUSTER", "INFO"]).text();
-    let mut lines = info.lines().filter_map(|line| line.strip_prefix("cluster_current_epoch:"));
+    let mut lines = info
+        .lines()
+        .filter_map(|line| line.strip_prefix("cluster_current_epoch:"));
     lines.next().unwrap().trim().parse().unwrap()
 }
 
@@ -39,16 +44,33 @@ fn listening(url: &str, settings: &str) -> (Client, Told, Told) {
     let (refused, changed) = (Told::default(), Told::default());
     let (to_refused, to_changed) = (Arc::clone(&refused), Arc::clone(&changed));
     let handler = move |event: &Event| match event {
-        Event::ServerRefused { server, expected, found, .. } => {
-            to_refused.lock().push([server.clone(), expected.clone(), found.clone()]);
+        Event::ServerRefused {
+            server,
+            expected,
+            found,
+            ..
+        } => {
+            to_refused
+                .lock()
+                .push([server.clone(), expected.clone(), found.clone()]);
         }
-        Event::ServerChanged { server, was, is, .. } => {
-            to_changed.lock().push([server.clone(), was.clone(), is.clone()]);
+        Event::ServerChanged {
+            server, was, is, ..
+        } => {
+            to_changed
+                .lock()
+                .push([server.clone(), was.clone(), is.clone()]);
         }
         _ => {}
     };
-    let builder = distlock::builder().url(&format!("{url}?{settings}")).unwrap();
-    (builder.events(Arc::new(handler)).connect().unwrap(), refused, changed)
+    let builder = distlock::builder()
+        .url(&format!("{url}?{settings}"))
+        .unwrap();
+    (
+        builder.events(Arc::new(handler)).connect().unwrap(),
+        refused,
+        changed,
+    )
 }
 
 #[test]
@@ -68,7 +90,9 @@ fn foreign_node_at_the_address_of_a_dead_one_misleads_no_client() {
     take(&told, &dead).unlock().unwrap();
     let held = take(&told, &cluster.name_on(1, "held"));
     let claimed = || contenders.each_ref().map(|it| it.claims().len());
-    eventually("both have had it", LONG, || claimed().iter().all(|claims| *claims > 5));
+    eventually("both have had it", LONG, || {
+        claimed().iter().all(|claims| *claims > 5)
+    });
 
     let id = cluster.id(0);
     cluster.node_mut(0).kill();
@@ -88,16 +112,28 @@ fn foreign_node_at_the_address_of_a_dead_one_misleads_no_client() {
     let after = claimed();
     let claims: Vec<_> = contenders.into_iter().flat_map(Contenders::stop).collect();
     judge(claims).must_be_exact_after_a_switch();
-    assert!(before.iter().zip(after).all(|(before, after)| after > *before + 5), "{after:?}");
+    assert!(
+        before
+            .iter()
+            .zip(after)
+            .all(|(before, after)| after > *before + 5),
+        "{after:?}"
+    );
     assert!(!foreign.probe(&name).exists(&name));
     // What cannot be had is told with both.
     let error = outcome.unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
     let text = format!("{error} {error:?}");
-    assert!([&id, &foreign.id(1)].iter().all(|id| text.contains(*id)), "{text}");
+    assert!(
+        [&id, &foreign.id(1)].iter().all(|id| text.contains(*id)),
+        "{text}"
+    );
     let [_, expected, found] = refused.lock().first().cloned().expect("it is told");
     assert_eq!([expected, found], [id, foreign.id(1)]);
-    assert!(held.verify().unwrap() > Duration::ZERO, "on a node that is well");
+    assert!(
+        held.verify().unwrap() > Duration::ZERO,
+        "on a node that is well"
+    );
     held.unlock().unwrap();
 }
 
@@ -106,7 +142,10 @@ fn cluster_made_anew_behind_the_same_addresses_is_followed() {
     let mut cluster = Cluster::steady();
     cluster.fail_over(0, Failover::Takeover);
     let later = Cluster::steady();
-    assert!(epoch(&later) < epoch(&cluster), "nothing but its nodes says that it is another one");
+    assert!(
+        epoch(&later) < epoch(&cluster),
+        "nothing but its nodes says that it is another one"
+    );
     let (proxies, behind) = behind(&cluster);
     let (url, name) = (cluster.url(), cluster.name_on(1, "contended"));
     let contenders = [(); 2].map(|()| Contenders::start(&format!("{url}?{behind}"), &name, 1, 2));
@@ -120,7 +159,9 @@ fn cluster_made_anew_behind_the_same_addresses_is_followed() {
     let held = take(&client, &held_name);
     let losses = held.losses();
     let claimed = || contenders.each_ref().map(|it| it.claims().len());
-    eventually("both have had it", LONG, || claimed().iter().all(|claims| *claims > 5));
+    eventually("both have had it", LONG, || {
+        claimed().iter().all(|claims| *claims > 5)
+    });
 
     let was = cluster.id(1);
     (0..cluster.len()).for_each(|node| cluster.node_mut(node).kill());
@@ -143,12 +184,22 @@ fn cluster_made_anew_behind_the_same_addresses_is_followed() {
         claims.into_iter().flatten().collect()
     });
     eventually("it is followed", LEASE + Duration::from_secs(10), || {
-        lock.try_lock().is_ok_and(|guard| guard.is_some_and(|guard| guard.unlock().is_ok()))
+        lock.try_lock()
+            .is_ok_and(|guard| guard.is_some_and(|guard| guard.unlock().is_ok()))
     });
     println!("followed {:?} after the switch", watch.elapsed());
     let before = claimed();
-    let all_go_on = || claimed().iter().zip(before).all(|(after, before)| *after > before + 5);
-    eventually("so do the others", LEASE + Duration::from_secs(10), all_go_on);
+    let all_go_on = || {
+        claimed()
+            .iter()
+            .zip(before)
+            .all(|(after, before)| *after > before + 5)
+    };
+    eventually(
+        "so do the others",
+        LEASE + Duration::from_secs(10),
+        all_go_on,
+    );
     let_pass(scaled(LEASE));
     together.extend(contenders.into_iter().flat_map(Contenders::stop));
     judge(together).must_be_exact_after_a_switch();
@@ -158,7 +209,10 @@ fn cluster_made_anew_behind_the_same_addresses_is_followed() {
     assert!(losses.recv_timeout(LONG).is_ok() && held.unlock().unwrap_err().is_lost());
     eventually("it is told", LONG, || !changed.lock().is_empty());
     let [_, old, new] = changed.lock()[0].clone();
-    assert!(old.contains(&was) && new.contains(&later.id(1)), "{old} {new}");
+    assert!(
+        old.contains(&was) && new.contains(&later.id(1)),
+        "{old} {new}"
+    );
 }
 
 #[test]
@@ -166,10 +220,17 @@ fn client_that_starts_among_two_clusters_takes_neither_side() {
     let [one, other] = [Cluster::steady(), Cluster::steady()];
     let url = one.url_of(&[0]);
     let both = format!("{url},127.0.0.1:{}", other.node(1).port());
-    let error = client_with(&both, SETTINGS).mutex("x").unwrap().try_lock().unwrap_err();
+    let error = client_with(&both, SETTINGS)
+        .mutex("x")
+        .unwrap()
+        .try_lock()
+        .unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
     let text = error.to_string();
-    assert!([one.id(0), other.id(1)].iter().all(|id| text.contains(id)), "{text}");
+    assert!(
+        [one.id(0), other.id(1)].iter().all(|id| text.contains(id)),
+        "{text}"
+    );
     // Two addresses of three say which is meant.
     let most = format!("{},127.0.0.1:{}", one.url_of(&[0, 1]), other.node(1).port());
     for _ in 0..5 {

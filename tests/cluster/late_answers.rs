@@ -38,27 +38,39 @@ fn late_reply_of_a_replaced_master_is_not_believed() {
     let (old, new) = (0, cluster.replica_of(0));
     let answers = Arc::<Answers>::default();
     let proxy = Proxy::new(cluster.node(old).port(), Arc::clone(&answers) as _);
-    let walls: Vec<_> =
-        (1..cluster.len()).map(|node| Wall::before(cluster.node(node).port())).collect();
+    let walls: Vec<_> = (1..cluster.len())
+        .map(|node| Wall::before(cluster.node(node).port()))
+        .collect();
     let doors = std::iter::once(proxy.port()).chain(walls.iter().map(Wall::port));
     let map: Vec<_> = (0..cluster.len())
         .map(|node| cluster.node(node).port())
         .zip(doors)
         .map(|(port, door)| format!("127.0.0.1:{port}=127.0.0.1:{door}"))
         .collect();
-    let url = format!("{}?connect_timeout=500ms&address_map={}", cluster.url(), map.join(","));
+    let url = format!(
+        "{}?connect_timeout=500ms&address_map={}",
+        cluster.url(),
+        map.join(",")
+    );
     let (backend, context) = backend(&url);
 
     let tag = cluster.name_on(old, "late");
     let name = |of: &str| LockName::new(&format!("{of}:{{{tag}}}")).unwrap();
     let slot = cluster.slot(&tag);
-    let (owner, lease) = (OwnerId::new(context.client, 1), LeaseTime::new(LONG).unwrap());
+    let (owner, lease) = (
+        OwnerId::new(context.client, 1),
+        LeaseTime::new(LONG).unwrap(),
+    );
     let by = context.clock.now() + LONG;
     let acquire = |of| backend.acquire(&Attempt::new(&name(of), owner, lease), by);
     let acquisition = |of| AcquisitionId::new(name(of), owner, lease, Receipt::default());
     let release = |of| backend.release(&acquisition(of), ReleaseOptions::WITHOUT_TOMBSTONE, by);
     let renew = |of| {
-        backend.renew(backend.renewal_node(&name(of)), &[RenewalRequest::new(acquisition(of))], by)
+        backend.renew(
+            backend.renewal_node(&name(of)),
+            &[RenewalRequest::new(acquisition(of))],
+            by,
+        )
     };
     for held in ["renewed", "released", "submitted", "forced"] {
         acquire(held).unwrap();
@@ -70,7 +82,10 @@ fn late_reply_of_a_replaced_master_is_not_believed() {
     backend.inspect(&name("free"), by).unwrap();
     backend.force_release(&name("free"), by).unwrap();
     let lane = backend.renewal_node(&name("free"));
-    let submitted = cluster.node(old).probe().hgetall(name("submitted").as_str());
+    let submitted = cluster
+        .node(old)
+        .probe()
+        .hgetall(name("submitted").as_str());
     let mut probe = cluster.node(old).probe();
     let (before, looks) = (probe.command_calls("pexpire"), probe.command_calls("hkeys"));
     let held_back = answers.0.write();
@@ -93,14 +108,22 @@ fn late_reply_of_a_replaced_master_is_not_believed() {
         eventually("it is released", LONG, || !exists("released"));
         eventually("so is the other", LONG, || !exists("submitted"));
         eventually("one is made to be free", LONG, || !exists("forced"));
-        eventually("it is looked at", LONG, || probe.command_calls("hkeys") > looks);
-        eventually("it is renewed", LONG, || probe.command_calls("pexpire") > before + 1);
+        eventually("it is looked at", LONG, || {
+            probe.command_calls("hkeys") > looks
+        });
+        eventually("it is renewed", LONG, || {
+            probe.command_calls("pexpire") > before + 1
+        });
 
         // The client is told of nothing until the old master is a replica, as which it need not be
         // left at once.
         walls.iter().for_each(|wall| wall.keep_out(None));
         assert_eq!(
-            cluster.node(new).probe().command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).text(),
+            cluster
+                .node(new)
+                .probe()
+                .command(&["CLUSTER", "FAILOVER", "TAKEOVER"])
+                .text(),
             "OK"
         );
         cluster.wait_for_owner(slot, new);
@@ -113,7 +136,9 @@ fn late_reply_of_a_replaced_master_is_not_believed() {
         // As if it had been freed since.
         probe.command(&["DEL", name("renewed").as_str()]);
         walls.iter().for_each(Wall::open);
-        eventually("the map has learnt it", LONG, || backend.renewal_node(&name("free")) != lane);
+        eventually("the map has learnt it", LONG, || {
+            backend.renewal_node(&name("free")) != lane
+        });
         assert!(!inspected.is_finished(), "its connections are as they were");
         for call in [&acquired, &renewed, &forced] {
             assert!(!call.is_finished(), "so are the others");
@@ -135,6 +160,9 @@ fn late_reply_of_a_replaced_master_is_not_believed() {
         assert!(info.holder.is_none(), "{info:?}");
         let outcome = told.recv_timeout(LONG).unwrap().unwrap();
         assert_ne!(outcome, Release::Gone);
-        assert!(!probe.exists(name("submitted").as_str()), "freed where it counts");
+        assert!(
+            !probe.exists(name("submitted").as_str()),
+            "freed where it counts"
+        );
     });
 }

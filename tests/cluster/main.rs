@@ -1,7 +1,10 @@
 //! Redis Cluster: real nodes, killed, paused, cut off, failed over, and slots on their way between
 //! them.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on panics, and says where"
+)]
 
 // Slots that move between two commands of one attempt.
 mod slot_moves_within_an_attempt;

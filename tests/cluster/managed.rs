@@ -18,7 +18,9 @@ fn endpoint(proxy: &Proxy) -> String {
 fn configuration_endpoint_alone_is_enough() {
     let cluster = Cluster::start();
     let leads = Proxy::plain(cluster.node(0).port());
-    let names: Vec<_> = (0..3).map(|node| cluster.name_on(node, "endpoint")).collect();
+    let names: Vec<_> = (0..3)
+        .map(|node| cluster.name_on(node, "endpoint"))
+        .collect();
     let early = client(&endpoint(&leads));
     for name in &names {
         turn(&early, name);
@@ -28,7 +30,13 @@ fn configuration_endpoint_alone_is_enough() {
     for node in [1, replica] {
         leads.switch_to(cluster.node(node).port());
         let late = client(&endpoint(&leads));
-        assert!(late.mutex(names[0].as_str()).unwrap().try_lock().unwrap().is_none());
+        assert!(
+            late.mutex(names[0].as_str())
+                .unwrap()
+                .try_lock()
+                .unwrap()
+                .is_none()
+        );
         for name in &names[1..] {
             turn(&late, name);
         }
@@ -46,9 +54,22 @@ fn configuration_endpoint_alone_is_enough() {
 /// As a serverless cache shows itself: all slots on one node without replicas.
 #[test]
 fn single_shard_without_wait_and_config_keeps_locks() {
-    let withheld = ["WAIT", "CONFIG", "ASKING", "REPLICAOF", "SYNC", "PSYNC", "DEBUG"];
-    let renamed = withheld.iter().flat_map(|command| ["--rename-command", command, ""]);
-    let arguments: Vec<_> = ["--cluster-enabled", "yes"].into_iter().chain(renamed).collect();
+    let withheld = [
+        "WAIT",
+        "CONFIG",
+        "ASKING",
+        "REPLICAOF",
+        "SYNC",
+        "PSYNC",
+        "DEBUG",
+    ];
+    let renamed = withheld
+        .iter()
+        .flat_map(|command| ["--rename-command", command, ""]);
+    let arguments: Vec<_> = ["--cluster-enabled", "yes"]
+        .into_iter()
+        .chain(renamed)
+        .collect();
     let server = RedisServer::start_cluster_node(&arguments);
     serve_all_slots(&server);
     let url = format!("redis+cluster://{LOGIN}@127.0.0.1:{}", server.port());
@@ -60,7 +81,10 @@ fn single_shard_without_wait_and_config_keeps_locks() {
     turn(&other, "it");
     let asking = client_with(&url, &format!("{SETTINGS}&replicas=1"));
     let error = asking.mutex("it").unwrap().try_lock().unwrap_err();
-    assert!(error.is_configuration() && error.to_string().contains("WAIT"), "{error:?}");
+    assert!(
+        error.is_configuration() && error.to_string().contains("WAIT"),
+        "{error:?}"
+    );
 }
 
 /// As Redis Cloud and Azure Managed Redis document it of their cluster API.
@@ -70,9 +94,20 @@ fn cluster_that_does_not_name_its_nodes_is_refused() {
         return;
     }
     let cluster = Cluster::shared();
-    let rights = ["on", ">SECRET", "~*", "&*", "+@all", "-cluster|myid", "-cluster|shards"];
+    let rights = [
+        "on",
+        ">SECRET",
+        "~*",
+        "&*",
+        "+@all",
+        "-cluster|myid",
+        "-cluster|shards",
+    ];
     let url = cluster.url_as("service:SECRET", &rights);
     let error = client(&url).mutex("it").unwrap().try_lock().unwrap_err();
     let says = error.to_string().to_lowercase();
-    assert!(error.is_configuration() && says.contains("cluster|myid"), "{error:?}");
+    assert!(
+        error.is_configuration() && says.contains("cluster|myid"),
+        "{error:?}"
+    );
 }

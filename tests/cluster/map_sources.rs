@@ -37,7 +37,11 @@ fn slots_missing_in_shards_are_found_in_slots() {
     let server = server();
     let [old, new, second, third] = nodes(&server);
     let before = thirds(
-        [master("a", old.port()), master("b", second.port()), master("c", third.port())],
+        [
+            master("a", old.port()),
+            master("b", second.port()),
+            master("c", third.port()),
+        ],
         vec![replica("d", new.port())],
     );
     for (node, id) in [(&old, "a"), (&new, "d"), (&second, "b"), (&third, "c")] {
@@ -48,7 +52,10 @@ fn slots_missing_in_shards_are_found_in_slots() {
     let held = NAMES.map(|name| take(&client, name));
 
     let gone = free_port();
-    let away = Member { health: "fail", ..master("a", gone) };
+    let away = Member {
+        health: "fail",
+        ..master("a", gone)
+    };
     let mut after = before.clone();
     after[0].1 = vec![away.clone(), master("d", new.port())];
     for (node, id) in [(&new, "d"), (&second, "b"), (&third, "c")] {
@@ -74,19 +81,29 @@ fn epoch_of_an_isolated_replica_outvotes_no_master() {
     let gone = free_port();
     let others = |first| [first, master("b", second.port()), master("c", third.port())];
     let after = thirds(others(master("d", new.port())), vec![]);
-    let before = thirds(others(master("a", gone)), vec![replica("e", isolated.port())]);
+    let before = thirds(
+        others(master("a", gone)),
+        vec![replica("e", isolated.port())],
+    );
     for (node, id) in [(&new, "d"), (&second, "b"), (&third, "c")] {
         node.say(Word::new(id, 7, &after));
     }
     // It may not have noticed yet that it is alone.
     for is_up in [false, true] {
-        isolated.say(Word { is_up, ..Word::new("e", 50, &before) });
+        isolated.say(Word {
+            is_up,
+            ..Word::new("e", 50, &before)
+        });
         let (alone, two) = (isolated.port(), [second.port(), third.port()]);
         for ports in [&[alone, two[0], two[1]][..], &[alone, two[0]], &[alone]] {
             let client = client_of(ports, SETTINGS);
             for name in NAMES {
                 eventually("it is granted", Duration::from_secs(20), || {
-                    client.mutex(name).unwrap().try_lock().is_ok_and(|guard| guard.is_some())
+                    client
+                        .mutex(name)
+                        .unwrap()
+                        .try_lock()
+                        .is_ok_and(|guard| guard.is_some())
                 });
             }
         }
@@ -104,15 +121,25 @@ fn near_isolated_replica_outvotes_no_distant_master() {
     let [to_new, to_second, to_third] = far.each_ref().map(Distance::port);
     let others = |first| [first, master("b", to_second), master("c", to_third)];
     let after = thirds(others(master("d", to_new)), vec![]);
-    let before = thirds(others(master("a", gone)), vec![replica("e", isolated.port())]);
+    let before = thirds(
+        others(master("a", gone)),
+        vec![replica("e", isolated.port())],
+    );
     for (node, id) in [(&new, "d"), (&second, "b"), (&third, "c")] {
         node.say(Word::new(id, 7, &after));
     }
-    isolated.say(Word { is_up: false, ..Word::new("e", 50, &before) });
+    isolated.say(Word {
+        is_up: false,
+        ..Word::new("e", 50, &before)
+    });
     let client = client_of(&[isolated.port(), to_second, to_third], SETTINGS);
     for name in NAMES {
         eventually("it is granted", Duration::from_secs(30), || {
-            client.mutex(name).unwrap().try_lock().is_ok_and(|guard| guard.is_some())
+            client
+                .mutex(name)
+                .unwrap()
+                .try_lock()
+                .is_ok_and(|guard| guard.is_some())
         });
     }
 }
@@ -137,9 +164,17 @@ fn distant_master_is_heard_while_another_is_cut_off() {
     let _cut_off = near.hang();
     let watch = Stopwatch::start();
     eventually("the successor is found", Duration::from_secs(20), || {
-        client.mutex(NAMES[0]).unwrap().try_lock().is_ok_and(|guard| guard.is_some())
+        client
+            .mutex(NAMES[0])
+            .unwrap()
+            .try_lock()
+            .is_ok_and(|guard| guard.is_some())
     });
-    println!("found after {:?}, {} questions", watch.elapsed(), distant.questions());
+    println!(
+        "found after {:?}, {} questions",
+        watch.elapsed(),
+        distant.questions()
+    );
 }
 
 /// The nodes are deleted: their addresses are silent, and the name in the URL leads to the same
@@ -151,15 +186,21 @@ fn moved_nodes_are_found_by_the_url_while_all_known_ones_hang() {
         let server = server();
         let (old, new): ([FakeNode; 3], [FakeNode; 3]) = (nodes(&server), nodes(&server));
         // They are connected to, and never answer.
-        let silent: Vec<_> =
-            (0..replicas).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
-        let silent = silent.iter().map(|it| replica("r", it.local_addr().unwrap().port()));
+        let silent: Vec<_> = (0..replicas)
+            .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap())
+            .collect();
+        let silent = silent
+            .iter()
+            .map(|it| replica("r", it.local_addr().unwrap().port()));
         let silent: Vec<_> = silent.collect();
         let ids = ["a", "b", "c"];
         for (nodes, replicas) in [(&old, silent), (&new, vec![])] {
             let masters = [0, 1, 2].map(|at| master(ids[at], nodes[at].port()));
             let shards = thirds(masters, replicas);
-            nodes.iter().zip(ids).for_each(|(node, id)| node.say(Word::new(id, 4, &shards)));
+            nodes
+                .iter()
+                .zip(ids)
+                .for_each(|(node, id)| node.say(Word::new(id, 4, &shards)));
         }
         let endpoint = Proxy::plain(old[0].port());
         let settings = "watchdog=15s&command_timeout=500ms&connect_timeout=2s";
@@ -174,7 +215,10 @@ fn moved_nodes_are_found_by_the_url_while_all_known_ones_hang() {
                 eventually("it is found", LEASE, || guard.verify().is_ok());
             }
         });
-        println!("{replicas} silent replicas: found after {:?}", watch.elapsed());
+        println!(
+            "{replicas} silent replicas: found after {:?}",
+            watch.elapsed()
+        );
         assert!(held.iter().all(|guard| guard.is_valid()));
         held.into_iter().for_each(|guard| guard.unlock().unwrap());
     }
@@ -189,7 +233,10 @@ fn idle_client_follows_a_replaced_cluster_at_once() {
     let say = |ids: [&'static str; 3]| {
         let masters = [0, 1, 2].map(|at| master(ids[at], nodes[at].port()));
         let shards = thirds(masters, vec![]);
-        nodes.iter().zip(ids).for_each(|(node, id)| node.say(Word::new(id, 4, &shards)));
+        nodes
+            .iter()
+            .zip(ids)
+            .for_each(|(node, id)| node.say(Word::new(id, 4, &shards)));
     };
     say(["a", "b", "c"]);
     let endpoint = Proxy::plain(nodes[0].port());
@@ -215,7 +262,10 @@ fn busy_client_follows_a_replaced_cluster_a_lease_later() {
     let say = |ids: [&'static str; 3]| {
         let masters = [0, 1, 2].map(|at| master(ids[at], nodes[at].port()));
         let shards = thirds(masters, vec![]);
-        nodes.iter().zip(ids).for_each(|(node, id)| node.say(Word::new(id, 4, &shards)));
+        nodes
+            .iter()
+            .zip(ids)
+            .for_each(|(node, id)| node.say(Word::new(id, 4, &shards)));
     };
     say(["a", "b", "c"]);
     let settings = "watchdog=3s&command_timeout=1s&connect_timeout=1s";
@@ -227,7 +277,11 @@ fn busy_client_follows_a_replaced_cluster_a_lease_later() {
     let watch = Stopwatch::start();
     say(["x", "y", "z"]);
     eventually("it is followed", LONG, || {
-        client.mutex(NAMES[0]).unwrap().try_lock().is_ok_and(|guard| guard.is_some())
+        client
+            .mutex(NAMES[0])
+            .unwrap()
+            .try_lock()
+            .is_ok_and(|guard| guard.is_some())
     });
     assert!(watch.elapsed() >= LEASE, "{:?}", watch.elapsed());
 }
@@ -242,14 +296,22 @@ fn foreign_node_is_not_followed_while_most_addresses_are_silent() {
     let ports = [0, 1, 2].map(|at| nodes[at].port());
     let ids = ["a", "b", "c"];
     let shards = thirds([0, 1, 2].map(|at| master(ids[at], ports[at])), vec![]);
-    nodes.iter().zip(ids).for_each(|(node, id)| node.say(Word::new(id, 4, &shards)));
-    let client = client_of(&ports, "watchdog=1s&command_timeout=500ms&connect_timeout=500ms");
+    nodes
+        .iter()
+        .zip(ids)
+        .for_each(|(node, id)| node.say(Word::new(id, 4, &shards)));
+    let client = client_of(
+        &ports,
+        "watchdog=1s&command_timeout=500ms&connect_timeout=500ms",
+    );
     all_turn(&client);
     let _silent = [nodes[0].hang(), nodes[1].hang()];
     let whole = vec![(vec![[0, 16_383]], vec![master("x", ports[2])])];
     nodes[2].say(Word::new("x", 9, &whole));
     always("no lock is granted", LEASE * 6, || {
-        NAMES.iter().all(|name| client.mutex(*name).unwrap().try_lock().is_err())
+        NAMES
+            .iter()
+            .all(|name| client.mutex(*name).unwrap().try_lock().is_err())
     });
     // A client that starts now knows nothing of the silent ones.
     turn(&client_of(&ports, SETTINGS), NAMES[0]);

@@ -25,7 +25,10 @@ fn locks_are_kept_while_their_slot_is_moved_at_once() {
     let tag = cluster.name_on(0, "atomic");
     let slot = cluster.slot(&tag);
     let [kept, mutex, fair] = ["kept", "mutex", "fair"].map(|name| format!("{{{tag}}}:{name}"));
-    let settings = format!("watchdog={}s&command_timeout=3s&connect_timeout=2s", LEASE.as_secs());
+    let settings = format!(
+        "watchdog={}s&command_timeout=3s&connect_timeout=2s",
+        LEASE.as_secs()
+    );
     let [holder, one, other] = [(); 3].map(|()| client_with(&cluster.url(), &settings));
     let held = take(&holder, &kept);
     let loads = [(); 2].map(|()| Load::default());
@@ -34,8 +37,10 @@ fn locks_are_kept_while_their_slot_is_moved_at_once() {
         {
             let _stops = loads.each_ref().map(Load::until_dropped);
             for client in [&one, &other] {
-                let locks: [Mutex; 2] =
-                    [client.mutex(&*mutex).unwrap(), client.fair_mutex(&*fair).unwrap()];
+                let locks: [Mutex; 2] = [
+                    client.mutex(&*mutex).unwrap(),
+                    client.fair_mutex(&*fair).unwrap(),
+                ];
                 for (load, lock) in loads.iter().zip(locks) {
                     let (first, second) = (lock.clone(), lock);
                     scope.spawn(move || load.take_turns(&first));
@@ -46,7 +51,10 @@ fn locks_are_kept_while_their_slot_is_moved_at_once() {
                 let before = loads.each_ref().map(|load| load.room.visits());
                 cluster.move_at_once(slot, from, to);
                 eventually("both take turns", LONG, || {
-                    loads.iter().zip(before).all(|(load, before)| load.room.visits() > before + 4)
+                    loads
+                        .iter()
+                        .zip(before)
+                        .all(|(load, before)| load.room.visits() > before + 4)
                 });
                 assert!(held.verify().unwrap() > Duration::ZERO);
                 assert!(!waits.is_finished(), "it is held");
@@ -56,10 +64,17 @@ fn locks_are_kept_while_their_slot_is_moved_at_once() {
         held.unlock().unwrap();
         waits.join().unwrap();
         println!("{:.1?} from the release to the grant", watch.elapsed());
-        assert!(watch.elapsed() < LEASE / 3, "it is woken where the slot is now");
+        assert!(
+            watch.elapsed() < LEASE / 3,
+            "it is woken where the slot is now"
+        );
     });
     for load in &loads {
-        println!("{} visits, {:?} times unavailable", load.room.visits(), load.unavailable);
+        println!(
+            "{} visits, {:?} times unavailable",
+            load.room.visits(),
+            load.unavailable
+        );
         assert_eq!(load.room.collisions(), 0);
         assert_eq!(*load.wrong.lock(), [""; 0]);
     }

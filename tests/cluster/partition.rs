@@ -21,7 +21,11 @@ const SOURCES: &str = "isolated nodes, by the address from which a node dials";
 
 #[track_caller]
 fn ok(probe: &mut Probe, words: &[&str]) {
-    assert_eq!(probe.command(words), Value::Text("OK".to_owned()), "{words:?}");
+    assert_eq!(
+        probe.command(words),
+        Value::Text("OK".to_owned()),
+        "{words:?}"
+    );
 }
 
 /// A cluster with one node, perhaps with clients of it, and nothing else on one side.
@@ -51,17 +55,28 @@ impl SplitVote {
         let buses: Vec<_> = nodes().map(|node| Wall::before(node.bus_port())).collect();
         for (node, wall) in nodes().zip(&buses) {
             let port = wall.port().to_string();
-            ok(&mut node.probe(), &["CONFIG", "SET", "cluster-announce-bus-port", &port]);
+            ok(
+                &mut node.probe(),
+                &["CONFIG", "SET", "cluster-announce-bus-port", &port],
+            );
         }
         eventually("they know each other by the walls", LONG, || {
             nodes().all(|node| {
                 let known = node.probe().command(&["CLUSTER", "NODES"]).text();
-                buses.iter().all(|wall| known.contains(&format!("@{}", wall.port())))
+                buses
+                    .iter()
+                    .all(|wall| known.contains(&format!("@{}", wall.port())))
             })
         });
         cluster.wait_until_agreed(cluster.len());
         let clients = nodes().map(|node| Wall::before(node.port())).collect();
-        Self { probe: cluster.node(minority).probe(), buses, clients, cluster, minority }
+        Self {
+            probe: cluster.node(minority).probe(),
+            buses,
+            clients,
+            cluster,
+            minority,
+        }
     }
 
     /// The address map of a client that these nodes are behind walls for.
@@ -79,7 +94,10 @@ impl SplitVote {
             wall.keep_out((node != self.minority).then_some(MINORITY));
         }
         // Its replica comes by the way that its own client takes: it is not let in again.
-        ok(&mut self.probe, &["CONFIG", "SET", "requirepass", "stay-out"]);
+        ok(
+            &mut self.probe,
+            &["CONFIG", "SET", "requirepass", "stay-out"],
+        );
         self.probe.command(&["CLIENT", "KILL", "TYPE", "replica"]);
     }
 
@@ -94,11 +112,17 @@ impl SplitVote {
         let slot = self.cluster.slot(name);
         for node in 0..self.cluster.len() {
             let mut probe = self.cluster.node(node).probe();
-            ok(&mut probe, &["CONFIG", "SET", "cluster-node-timeout", "60000"]);
+            ok(
+                &mut probe,
+                &["CONFIG", "SET", "cluster-node-timeout", "60000"],
+            );
         }
         self.divide();
         let cluster = &self.cluster;
-        ok(&mut cluster.node(new).probe(), &["CLUSTER", "FAILOVER", "TAKEOVER"]);
+        ok(
+            &mut cluster.node(new).probe(),
+            &["CLUSTER", "FAILOVER", "TAKEOVER"],
+        );
         cluster.wait_for_owner_but(slot, new, Some(self.minority));
     }
 
@@ -135,29 +159,56 @@ fn isolated_master_grants_nothing_under_a_replica_policy() {
         turn(client, &name);
     }
     // So that it takes writes although it hears nothing of the others.
-    ok(&mut divided.probe, &["CONFIG", "SET", "cluster-node-timeout", "60000"]);
+    ok(
+        &mut divided.probe,
+        &["CONFIG", "SET", "cluster-node-timeout", "60000"],
+    );
     divided.divide();
     divided.divide_clients();
     let cluster = &divided.cluster;
-    eventually("the others have a successor", LONG, || cluster.find_owner(slot) == Some(new));
+    eventually("the others have a successor", LONG, || {
+        cluster.find_owner(slot) == Some(new)
+    });
     let first = take(&here, &name);
     let second = take(&there, &name);
-    println!("two hold it: {:?}, {:?}", first.fencing_token(), second.fencing_token());
-    assert!(second.fencing_token() > first.fencing_token(), "known by its token");
+    println!(
+        "two hold it: {:?}, {:?}",
+        first.fencing_token(),
+        second.fencing_token()
+    );
+    assert!(
+        second.fencing_token() > first.fencing_token(),
+        "known by its token"
+    );
     let free = format!("careful:{{{name}}}");
     let error = careful.mutex(&free).unwrap().try_lock().unwrap_err();
     assert!(error.is_insufficient_replicas(), "{error:?}");
     await_renewals(&first);
     await_renewals(&second);
-    assert!(first.is_valid() && second.is_valid(), "each side renews its own");
-    assert!(divided.buses.iter().map(Wall::refused).sum::<u64>() > 0, "they tried");
+    assert!(
+        first.is_valid() && second.is_valid(),
+        "each side renews its own"
+    );
+    assert!(
+        divided.buses.iter().map(Wall::refused).sum::<u64>() > 0,
+        "they tried"
+    );
 
     // As soon as it notices that it is alone, it takes nothing any more.
-    ok(&mut divided.probe, &["CONFIG", "SET", "cluster-node-timeout", "1000"]);
+    ok(
+        &mut divided.probe,
+        &["CONFIG", "SET", "cluster-node-timeout", "1000"],
+    );
     let lock = here.mutex(&free).unwrap();
-    eventually("it is down", LONG, || lock.try_lock().is_err_and(|error| error.is_unavailable()));
+    eventually("it is down", LONG, || {
+        lock.try_lock().is_err_and(|error| error.is_unavailable())
+    });
     let loss = first.losses().recv_timeout(LONG).unwrap();
-    assert_eq!(loss.cause(), LossCause::Expired, "by our own clock: no node could be asked");
+    assert_eq!(
+        loss.cause(),
+        LossCause::Expired,
+        "by our own clock: no node could be asked"
+    );
 
     divided.unite();
     divided.cluster.wait_for_owner(slot, new);
@@ -188,12 +239,23 @@ fn lock_granted_by_an_isolated_master_is_lost_and_reported() {
     divided.divide_unnoticed(new, &name);
     let before = divided.probe.command_calls("hset");
     let first = take(&one, &name);
-    assert_eq!(divided.probe.command_calls("hset"), before + 1, "by the old master");
+    assert_eq!(
+        divided.probe.command_calls("hset"),
+        before + 1,
+        "by the old master"
+    );
     // Its map is that of a node which has heard.
     let other = client_with(&divided.cluster.url_of(&[1]), settings);
     let second = take(&other, &name);
-    assert_eq!(divided.probe.command_calls("hset"), before + 1, "by the successor");
-    assert!(second.fencing_token() > first.fencing_token(), "who came later is known by its token");
+    assert_eq!(
+        divided.probe.command_calls("hset"),
+        before + 1,
+        "by the successor"
+    );
+    assert!(
+        second.fencing_token() > first.fencing_token(),
+        "who came later is known by its token"
+    );
     assert!(first.is_valid() && second.is_valid(), "two hold it");
 
     divided.unite();
@@ -231,7 +293,10 @@ fn slot_map_of_an_isolated_node_does_not_replace_a_newer_one() {
     let acquire = |name: &str, replication, time| {
         let name = LockName::new(name).unwrap();
         let attempt = Attempt::new(&name, OwnerId::new(context.client, 1), lease);
-        backend.acquire(&attempt.replication(replication), context.clock.now() + time)
+        backend.acquire(
+            &attempt.replication(replication),
+            context.clock.now() + time,
+        )
     };
     // Without a replica's confirmation the cluster is asked for.
     let number = AtomicU64::new(0);

@@ -19,12 +19,23 @@ use std::time::Duration;
 fn batch_workers_are_exact_during_resharding_and_a_failover() {
     let cluster = Cluster::steady();
     let url = format!("{}?watchdog=10s", cluster.url());
-    let (from, to) =
-        (cluster.owner_of("batch_workers"), (cluster.owner_of("batch_workers") + 1) % 3);
+    let (from, to) = (
+        cluster.owner_of("batch_workers"),
+        (cluster.owner_of("batch_workers") + 1) % 3,
+    );
     let kept = cluster.name_on(from, "kept");
     let mut holder = Example::distlock(&["hold", "--url", &url, &kept]).spawn();
     holder.expect_event("held", LONG);
-    let arguments = ["--url", &url, "--processes", "2", "--workers", "4", "--jobs", "1000000"];
+    let arguments = [
+        "--url",
+        &url,
+        "--processes",
+        "2",
+        "--workers",
+        "4",
+        "--jobs",
+        "1000000",
+    ];
     let mut workers = Example::new("batch_workers").args(&arguments).spawn();
     let counter = || {
         let key = "redisson_lock_token:{batch_workers}";
@@ -36,10 +47,14 @@ fn batch_workers_are_exact_during_resharding_and_a_failover() {
     };
     sells();
     let own = ["batch_workers", &kept].map(|name| cluster.slot(name));
-    let others = cluster.slots_of(from).into_iter().filter(|slot| !own.contains(slot));
+    let others = cluster
+        .slots_of(from)
+        .into_iter()
+        .filter(|slot| !own.contains(slot));
     let mut slots: Vec<_> = others.take(1_998).collect();
     // In the middle, so that they are asked for before and after.
-    own.iter().for_each(|slot| slots.insert(slots.len() / 2, *slot));
+    own.iter()
+        .for_each(|slot| slots.insert(slots.len() / 2, *slot));
     let watch = Stopwatch::start();
     for (from, to) in [(from, to), (to, from)] {
         cluster.move_slots(&slots, from, to);
@@ -57,7 +72,13 @@ fn batch_workers_are_exact_during_resharding_and_a_failover() {
     holder.send("verify");
     assert_eq!(holder.expect_event("verify", LONG)["valid"], true);
     workers.interrupt();
-    assert_eq!(workers.wait_exit(LONG), 130, "{} {}", workers.output(), workers.errors());
+    assert_eq!(
+        workers.wait_exit(LONG),
+        130,
+        "{} {}",
+        workers.output(),
+        workers.errors()
+    );
     let output = workers.output();
     assert!(output.contains("Stopped early, and exact"), "{output}");
     println!("{output}");
@@ -114,10 +135,17 @@ fn ten_thousand_locks_are_kept_while_one_of_three_masters_hangs() {
         let slot = u16::try_from(slot).unwrap();
         nodes.insert(
             name,
-            views.iter().position(|slots| slots.binary_search(&slot).is_ok()).unwrap(),
+            views
+                .iter()
+                .position(|slots| slots.binary_search(&slot).is_ok())
+                .unwrap(),
         );
     }
-    let rhythm = Arc::new(Rhythm { nodes, lease, ..Rhythm::default() });
+    let rhythm = Arc::new(Rhythm {
+        nodes,
+        lease,
+        ..Rhythm::default()
+    });
     let settings = format!("watchdog={}ms&command_timeout=500ms", lease.as_millis());
     let client = distlock::builder()
         .url(&format!("{}?{settings}", cluster.url()))
@@ -137,12 +165,20 @@ fn ten_thousand_locks_are_kept_while_one_of_three_masters_hangs() {
                 })
             })
             .collect();
-        takers.into_iter().flat_map(|taker| taker.join().unwrap()).collect()
+        takers
+            .into_iter()
+            .flat_map(|taker| taker.join().unwrap())
+            .collect()
     });
     cluster.wait_for_replicas(frozen);
     let (slot, replica) = (views[frozen][0], cluster.replica_of(frozen));
-    let renewals =
-        |node| -> u64 { rhythm.left.lock().get(&node).map_or(0, |tenths| tenths.iter().sum()) };
+    let renewals = |node| -> u64 {
+        rhythm
+            .left
+            .lock()
+            .get(&node)
+            .map_or(0, |tenths| tenths.iter().sum())
+    };
     rhythm.left.lock().clear();
     let ((), tolerance) = with_tolerance(|| {
         let watch = Stopwatch::start();
@@ -150,7 +186,9 @@ fn ten_thousand_locks_are_kept_while_one_of_three_masters_hangs() {
         cluster.wait_for_owner(slot, replica);
         println!("the successor was there after {:.1?}", watch.elapsed());
         eventually("all are renewed twice", Duration::from_secs(60), || {
-            [0, 2].iter().all(|node| renewals(*node) > 2 * (MANY as u64 / 3 - 200))
+            [0, 2]
+                .iter()
+                .all(|node| renewals(*node) > 2 * (MANY as u64 / 3 - 200))
                 && (renewals(frozen) > 2_000 || rhythm.lost.lock().contains_key(&frozen))
         });
     });
@@ -163,9 +201,15 @@ fn ten_thousand_locks_are_kept_while_one_of_three_masters_hangs() {
             left[&node]
         );
     }
-    println!("renewals that failed and were tried again: {:?}", rhythm.failed);
+    println!(
+        "renewals that failed and were tried again: {:?}",
+        rhythm.failed
+    );
     for node in [0, 2] {
-        assert!(!lost.contains_key(&node), "a lock on a node that is well was lost");
+        assert!(
+            !lost.contains_key(&node),
+            "a lock on a node that is well was lost"
+        );
     }
     if let Some(causes) = lost.get(&frozen) {
         assert!(
@@ -202,12 +246,24 @@ fn cycle_on_a_cluster_is_two_requests_without_redirect() {
     for nodes in [&[0][..], &[0, 1, 2]] {
         let client = client_with(&cluster.url(), "hand_off=0s");
         let before = cluster.name_on(nodes[0], "warm");
-        client.mutex(&before).unwrap().lock().unwrap().unlock().unwrap();
+        client
+            .mutex(&before)
+            .unwrap()
+            .lock()
+            .unwrap()
+            .unlock()
+            .unwrap();
         let names: Vec<_> = (0..THREADS)
             .map(|n| cluster.name_on(nodes[n % nodes.len()], &format!("rate-{}-{n}", nodes.len())))
             .collect();
         for name in &names {
-            client.mutex(name).unwrap().lock().unwrap().unlock().unwrap();
+            client
+                .mutex(name)
+                .unwrap()
+                .lock()
+                .unwrap()
+                .unlock()
+                .unwrap();
         }
         for node in 0..3 {
             cluster.node(node).probe().reset_stats();
@@ -247,5 +303,8 @@ fn cycle_on_a_cluster_is_two_requests_without_redirect() {
             assert_eq!(cluster.errors(code), 0, "{code}");
         }
     }
-    println!("three nodes give {:.2} times what one gives", rates[1] / rates[0]);
+    println!(
+        "three nodes give {:.2} times what one gives",
+        rates[1] / rates[0]
+    );
 }

@@ -9,7 +9,10 @@ use distlock_tests::time::{eventually, within};
 #[test]
 fn readers_and_writers_exclude_each_other_while_their_slot_moves() {
     let cluster = Cluster::steady();
-    let url = format!("{}?watchdog=10s&command_timeout=2s&outage_limit=60s", cluster.url());
+    let url = format!(
+        "{}?watchdog=10s&command_timeout=2s&outage_limit=60s",
+        cluster.url()
+    );
     let contenders = ReadersAndWriters::start(&url, 2, 3, 2);
     let go_on = |what: &str| {
         let count = || {
@@ -33,7 +36,11 @@ fn readers_and_writers_exclude_each_other_while_their_slot_moves() {
     cluster.end_to_move(slot, to, from);
     go_on("they read and write where it was");
     let account = contenders.stop();
-    println!("{} reads, {} writes", account.reads.len(), account.writes.len());
+    println!(
+        "{} reads, {} writes",
+        account.reads.len(),
+        account.writes.len()
+    );
     let lock = client(&cluster.url()).rw_lock("x").unwrap();
     within(LONG, || {
         let writing = lock.write().lock().unwrap();

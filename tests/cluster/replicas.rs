@@ -34,13 +34,17 @@ fn lock_on_all_replicas_survives_the_loss_of_its_master() {
     let answer = eventually("it is told", LONG, || {
         let answer = plain.mutex(&name).unwrap().try_lock();
         // Printed once, to be seen where the test fails.
-        answer.inspect_err(|error| _ = trouble.get_or_insert_with(|| println!("{error}"))).ok()
+        answer
+            .inspect_err(|error| _ = trouble.get_or_insert_with(|| println!("{error}")))
+            .ok()
     });
     assert!(answer.is_none(), "no other client gets it");
     held.unlock().unwrap();
     thread::scope(|scope| {
         let waits = scope.spawn(|| turn(&other, &name));
-        always("no replica could confirm it", ms(1_000), || !waits.is_finished());
+        always("no replica could confirm it", ms(1_000), || {
+            !waits.is_finished()
+        });
         cluster.node_mut(1).restart();
         assert!(waits.join().unwrap().is_some());
     });
@@ -57,8 +61,15 @@ fn lock_on_no_replica_is_granted_twice_after_a_failover() {
     let replica = cluster.replica_of(2);
     cluster.node(replica).pause();
     cluster.cut_off_replicas(2);
-    let error = other.mutex(&name).unwrap().try_lock_for(Duration::from_secs(2)).unwrap_err();
-    assert!(error.to_string().contains("replica"), "not without the replica: {error}");
+    let error = other
+        .mutex(&name)
+        .unwrap()
+        .try_lock_for(Duration::from_secs(2))
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("replica"),
+        "not without the replica: {error}"
+    );
     let asked = SystemClock.now();
     let held = take(&one, &name);
     // A guard that is valid has been so since it was got, whenever it is read.
@@ -73,5 +84,7 @@ fn lock_on_no_replica_is_granted_twice_after_a_failover() {
     let mut claims = others.stop();
     claims.push(Claim { from, ..later });
     judge(claims).must_show_a_double_grant();
-    eventually("the first is told", LONG, || held.verify().is_err_and(|error| error.is_lost()));
+    eventually("the first is told", LONG, || {
+        held.verify().is_err_and(|error| error.is_lost())
+    });
 }

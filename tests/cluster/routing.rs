@@ -42,7 +42,11 @@ fn label_of_a_holder_is_on_the_node_of_its_slot() {
         assert_eq!(holder.as_deref(), Some("till-7"));
         guard.unlock().unwrap();
         let next = take(&client, &name);
-        assert_eq!(label_of(&client, &name), None, "that is the former holder's");
+        assert_eq!(
+            label_of(&client, &name),
+            None,
+            "that is the former holder's"
+        );
         next.unlock().unwrap();
     }
 }
@@ -58,7 +62,9 @@ fn labels_of_readers_and_permits_are_on_the_node_of_their_slot() {
         let (reader, permit) = (lock.read().lock().unwrap(), semaphore.acquire().unwrap());
         for name in [&read, &slots] {
             let keys = format!("distlock_owner:{{{name}}}:*");
-            eventually("it is renewed", LONG, || cluster.probe(name).keys(&keys).len() == 1);
+            eventually("it is renewed", LONG, || {
+                cluster.probe(name).keys(&keys).len() == 1
+            });
         }
         let all = [lock.write().inspect(), semaphore.inspect()];
         for info in all.map(Result::unwrap) {
@@ -91,7 +97,11 @@ fn outdated_slot_map_costs_one_redirect() {
     let first = take(&client, &name);
     let token = first.fencing_token();
     let redirects = || cluster.errors("MOVED") + cluster.errors("ASK") + cluster.errors("TRYAGAIN");
-    assert_eq!(redirects(), 0, "nothing goes to the wrong node as long as nothing moves");
+    assert_eq!(
+        redirects(),
+        0,
+        "nothing goes to the wrong node as long as nothing moves"
+    );
     let slot = cluster.slot(&name);
     cluster.move_slot(slot, from, to);
     // Or the map may be asked of one that has not heard.
@@ -113,8 +123,12 @@ fn lock_of_a_moving_slot_is_renewed_released_and_taken_after() {
     let (from, to) = (1, 2);
     let name = cluster.name_on(from, "moving");
     let slot = cluster.slot(&name);
-    let [one, other] = [(); 2]
-        .map(|()| client_with(&cluster.url(), "watchdog=6s&command_timeout=2s&outage_limit=60s"));
+    let [one, other] = [(); 2].map(|()| {
+        client_with(
+            &cluster.url(),
+            "watchdog=6s&command_timeout=2s&outage_limit=60s",
+        )
+    });
     let held = take(&one, &name);
     cluster.begin_to_move(slot, from, to);
     await_renewals(&held);
@@ -135,7 +149,10 @@ fn lock_of_a_moving_slot_is_renewed_released_and_taken_after() {
     let attempt = Attempt::new(&free, OwnerId::new(context.client, 1), lease);
     let before = cluster.errors("TRYAGAIN");
     timed(3_000, |by| backend.acquire(&attempt, by)).unwrap_err();
-    assert!(cluster.errors("TRYAGAIN") > before + 1, "one attempt asks again and again");
+    assert!(
+        cluster.errors("TRYAGAIN") > before + 1,
+        "one attempt asks again and again"
+    );
     thread::scope(|scope| {
         let waits = scope.spawn(|| lock.lock().unwrap().unlock());
         always("it waits", ms(500), || !waits.is_finished());
@@ -155,7 +172,10 @@ fn release_with_wakes_in_a_moving_slot_is_finished_after_unlock() {
     let (name, slot) = (format!("{{{tag}}}"), cluster.slot(&tag));
     let (key, list) = (format!("lock:{name}"), format!("lock-signal:{name}"));
     let format = "prefix=lock:&format=token,wakes=python-redis-lock";
-    let client = client_with(&cluster.url(), &format!("{format}&command_timeout=1s&watchdog=5m"));
+    let client = client_with(
+        &cluster.url(),
+        &format!("{format}&command_timeout=1s&watchdog=5m"),
+    );
     let held = take(&client, &name);
     cluster.begin_to_move(slot, from, to);
     cluster.move_keys(slot, from, to);
@@ -165,7 +185,10 @@ fn release_with_wakes_in_a_moving_slot_is_finished_after_unlock() {
     assert_eq!(probe.command(&["ASKING"]).text(), "OK");
     assert!(probe.exists(&key), "it is where it was");
     cluster.end_to_move(slot, from, to);
-    assert_eq!(probe.command(&["BLPOP", &list, "15"]).texts(), [list, "1".to_owned()]);
+    assert_eq!(
+        probe.command(&["BLPOP", &list, "15"]).texts(),
+        [list, "1".to_owned()]
+    );
     assert!(!probe.exists(&key), "freed and told at once");
 }
 
@@ -173,7 +196,11 @@ fn release_with_wakes_in_a_moving_slot_is_finished_after_unlock() {
 fn waiter_is_woken_on_the_new_node_of_its_slot() {
     let cluster = Cluster::steady();
     let (from, to) = (2, 0);
-    let sharded = if is_before_7() { "CHANNELS" } else { "SHARDCHANNELS" };
+    let sharded = if is_before_7() {
+        "CHANNELS"
+    } else {
+        "SHARDCHANNELS"
+    };
     for (channels, listed) in [("auto", sharded), ("plain", "CHANNELS")] {
         let name = cluster.name_on(from, &format!("woken-{channels}"));
         let any = format!("*{name}*");
@@ -208,12 +235,19 @@ fn registry_that_listens_on_another_node_is_counted() {
         ("prefix=registry:&format=token", 0),
     ] {
         let (backend, context) = backend(&format!("{}?{settings}", cluster.url()));
-        let (name, lease) = (LockName::new("unseen").unwrap(), LeaseTime::new(LONG).unwrap());
+        let (name, lease) = (
+            LockName::new("unseen").unwrap(),
+            LeaseTime::new(LONG).unwrap(),
+        );
         let owner = OwnerId::new(context.client, 1);
         let by = SystemClock.now() + LONG;
-        backend.acquire(&Attempt::new(&name, owner, lease), by).unwrap();
+        backend
+            .acquire(&Attempt::new(&name, owner, lease), by)
+            .unwrap();
         let held = AcquisitionId::new(name, owner, lease, Receipt::default());
-        let release = backend.release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by).unwrap();
+        let release = backend
+            .release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by)
+            .unwrap();
         assert_eq!(release, Release::FreedFor(told), "{settings}");
     }
 }
@@ -225,11 +259,17 @@ fn slots_that_move_repeatedly_lose_no_lock() {
     let cluster = Cluster::steady();
     let (from, to) = (0, 1);
     let holder = client_with(&cluster.url(), "watchdog=6s&command_timeout=1s");
-    let names: Vec<_> = (0..20).map(|n| cluster.name_on(from, &format!("held-{n}"))).collect();
+    let names: Vec<_> = (0..20)
+        .map(|n| cluster.name_on(from, &format!("held-{n}")))
+        .collect();
     let held: Vec<_> = names.iter().map(|name| take(&holder, name)).collect();
-    let contended: Vec<_> = (0..4).map(|n| cluster.name_on(from, &format!("busy-{n}"))).collect();
-    let (loads, clients): (Vec<_>, Vec<_>) =
-        contended.iter().map(|_| (Load::default(), client(&cluster.url()))).unzip();
+    let contended: Vec<_> = (0..4)
+        .map(|n| cluster.name_on(from, &format!("busy-{n}")))
+        .collect();
+    let (loads, clients): (Vec<_>, Vec<_>) = contended
+        .iter()
+        .map(|_| (Load::default(), client(&cluster.url())))
+        .unzip();
     thread::scope(|scope| {
         let _stop: Vec<_> = loads.iter().map(Load::until_dropped).collect();
         for (name, load) in contended.iter().zip(&loads) {
@@ -237,13 +277,21 @@ fn slots_that_move_repeatedly_lose_no_lock() {
                 scope.spawn(|| load.work(client, name));
             }
         }
-        let slots: Vec<_> = names.iter().chain(&contended).map(|name| cluster.slot(name)).collect();
+        let slots: Vec<_> = names
+            .iter()
+            .chain(&contended)
+            .map(|name| cluster.slot(name))
+            .collect();
         for _ in 0..3 {
             for (from, to) in [(from, to), (to, from)] {
-                slots.iter().for_each(|slot| cluster.move_slot(*slot, from, to));
+                slots
+                    .iter()
+                    .for_each(|slot| cluster.move_slot(*slot, from, to));
                 // Moved back before all have heard, the two nodes may be in the same epoch, and the
                 // slot be either's.
-                slots.iter().for_each(|slot| cluster.wait_for_owner(*slot, to));
+                slots
+                    .iter()
+                    .for_each(|slot| cluster.wait_for_owner(*slot, to));
             }
         }
         let enough = || loads.iter().all(|load| load.room.visits() > 50);
@@ -252,7 +300,11 @@ fn slots_that_move_repeatedly_lose_no_lock() {
     for load in &loads {
         assert_eq!(load.room.collisions(), 0);
         assert_eq!(*load.wrong.lock(), [""; 0]);
-        println!("{} visits, {:?} times unavailable", load.room.visits(), load.unavailable);
+        println!(
+            "{} visits, {:?} times unavailable",
+            load.room.visits(),
+            load.unavailable
+        );
     }
     for guard in held {
         guard.unlock().unwrap();
@@ -292,16 +344,25 @@ fn every_node_uses_the_credentials_of_the_provider() {
     let url = cluster.url().replace("locker:SECRET@", "");
     let lock = |password: &'static str, name: &str| {
         let provider = move |_: &str| Ok(Credentials::new(password).with_user("locker"));
-        let config = Config::from_url(&url).unwrap().with_credentials(Arc::new(provider));
+        let config = Config::from_url(&url)
+            .unwrap()
+            .with_credentials(Arc::new(provider));
         let client = distlock::builder().config(config).connect().unwrap();
         client.mutex(name).unwrap().try_lock()
     };
     for node in 0..3 {
         let name = cluster.name_on(node, "given-credentials");
-        lock("SECRET", &name).unwrap().expect("it is free").unlock().unwrap();
+        lock("SECRET", &name)
+            .unwrap()
+            .expect("it is free")
+            .unlock()
+            .unwrap();
         let error = lock("wrong", &name).unwrap_err();
         assert!(error.is_configuration(), "{error:?}");
-        assert!(error.to_string().contains("does not accept the password"), "{error:?}");
+        assert!(
+            error.to_string().contains("does not accept the password"),
+            "{error:?}"
+        );
     }
 }
 
@@ -309,9 +370,17 @@ fn every_node_uses_the_credentials_of_the_provider() {
 fn server_without_cluster_mode_is_reported() {
     let server = distlock_tests::process::RedisServer::start();
     let url = server.url_as("").replace("redis:", "redis+cluster:");
-    let error = distlock::connect(&url).unwrap().mutex("a").unwrap().try_lock().unwrap_err();
+    let error = distlock::connect(&url)
+        .unwrap()
+        .mutex("a")
+        .unwrap()
+        .try_lock()
+        .unwrap_err();
     let right = format!("`redis://127.0.0.1:{}`", server.port());
-    assert!(error.is_configuration() && error.to_string().contains(&right), "{error}");
+    assert!(
+        error.is_configuration() && error.to_string().contains(&right),
+        "{error}"
+    );
 }
 
 #[test]
@@ -319,7 +388,10 @@ fn wrong_password_is_reported() {
     let cluster = Cluster::shared();
     let url = cluster.url().replace("SECRET", "WRONG");
     let error = client(&url).mutex("a").unwrap().try_lock().unwrap_err();
-    assert!(error.is_configuration() && error.to_string().contains("password"), "{error}");
+    assert!(
+        error.is_configuration() && error.to_string().contains("password"),
+        "{error}"
+    );
 }
 
 /// Names instead of addresses, names that mean something to the cluster only, and no word of where
@@ -341,8 +413,10 @@ fn nodes_are_found_by_every_kind_of_announcement() {
         // The others hear of it with the next ping.
         eventually("all nodes tell of all others so", LONG, || {
             (0..cluster.len()).all(|node| {
-                let told =
-                    format!("{:?}", cluster.node(node).probe().command(&["CLUSTER", "SLOTS"]));
+                let told = format!(
+                    "{:?}",
+                    cluster.node(node).probe().command(&["CLUSTER", "SLOTS"])
+                );
                 kind != "hostname" || told.matches(&format!("[Text(\"{shown}\"")).count() >= 6
             })
         });
@@ -350,7 +424,9 @@ fn nodes_are_found_by_every_kind_of_announcement() {
     let works = |settings: &str| {
         let client = client_with(&cluster.url(), settings);
         for node in 0..3 {
-            take(&client, &cluster.name_on(node, "announced")).unlock().unwrap();
+            take(&client, &cluster.name_on(node, "announced"))
+                .unlock()
+                .unwrap();
         }
     };
     announce("hostname", "localhost");
@@ -376,7 +452,9 @@ fn nodes_are_found_by_every_kind_of_announcement() {
     let client = distlock::connect(&cluster.url_of(&[3])).unwrap();
     let writes = cluster.node(3).probe().command_calls("evalsha");
     for node in 0..3 {
-        take(&client, &cluster.name_on(node, "by-replica")).unlock().unwrap();
+        take(&client, &cluster.name_on(node, "by-replica"))
+            .unlock()
+            .unwrap();
     }
     assert_eq!(cluster.node(3).probe().command_calls("evalsha"), writes);
 }

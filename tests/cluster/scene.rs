@@ -26,13 +26,21 @@ pub(crate) fn client_with(url: &str, settings: &str) -> Client {
 pub(crate) fn backend(url: &str) -> (Arc<dyn Backend>, Context) {
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let config = Config::from_url(url).unwrap();
-    (distlock::schemes().open(&config, &context).unwrap(), context)
+    (
+        distlock::schemes().open(&config, &context).unwrap(),
+        context,
+    )
 }
 
 /// Takes a lock that must come free.
 #[track_caller]
 pub(crate) fn take(client: &Client, name: &str) -> LockGuard {
-    client.mutex(name).unwrap().try_lock_for(LONG).unwrap().expect("it comes free")
+    client
+        .mutex(name)
+        .unwrap()
+        .try_lock_for(LONG)
+        .unwrap()
+        .expect("it comes free")
 }
 
 /// Takes a lock that must come free, and gives it back. Its token.
@@ -64,7 +72,8 @@ impl Room {
         let token = token.expect("a grant has a token").get();
         let grows = self.last_token.swap(token, Ordering::SeqCst) < token;
         self.taken.store(false, Ordering::SeqCst);
-        self.collisions.fetch_add(u64::from(collided || !grows), Ordering::SeqCst);
+        self.collisions
+            .fetch_add(u64::from(collided || !grows), Ordering::SeqCst);
     }
 
     pub(crate) fn visits(&self) -> u64 {

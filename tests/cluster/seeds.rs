@@ -24,7 +24,10 @@ fn client_starts_while_half_of_the_addresses_are_dead() {
             format!("127.0.0.1:{dead},127.0.0.1:{live}"),
             format!("localhost:{dead},127.0.0.1:{dead},localhost:{live},localhost:{other}"),
         ] {
-            turn(&client_with(&format!("redis+cluster://{LOGIN}@{hosts}"), SETTINGS), &name);
+            turn(
+                &client_with(&format!("redis+cluster://{LOGIN}@{hosts}"), SETTINGS),
+                &name,
+            );
         }
     }
 }
@@ -43,7 +46,10 @@ fn client_starts_with_mapped_addresses_of_which_half_are_dead() {
     for hosts in [[live.port(), dead], [dead, live.port()]] {
         let hosts = hosts.map(|port| format!("127.0.0.1:{port}")).join(",");
         let settings = format!("{SETTINGS}&address_map={}", map.join(","));
-        turn(&client_with(&format!("redis+cluster://{LOGIN}@{hosts}"), &settings), &name);
+        turn(
+            &client_with(&format!("redis+cluster://{LOGIN}@{hosts}"), &settings),
+            &name,
+        );
     }
 }
 
@@ -54,13 +60,19 @@ fn dead_address_votes_for_the_cluster_that_its_name_leads_to() {
     let server = RedisServer::start_cluster_node(&[]);
     let [one, other, stranger] = [(); 3].map(|()| FakeNode::before(&server));
     let dead = free_port();
-    let masters = [master("a", dead), master("b", one.port()), master("c", other.port())];
+    let masters = [
+        master("a", dead),
+        master("b", one.port()),
+        master("c", other.port()),
+    ];
     let shards = thirds(masters, vec![]);
     one.say(Word::new("b", 4, &shards));
     other.say(Word::new("c", 4, &shards));
     let whole = vec![(vec![[0, 16_383]], vec![master("x", stranger.port())])];
     stranger.say(Word::new("x", 9, &whole));
-    let ports = [one.port(), stranger.port()].map(|port| format!("127.0.0.1:{port}")).join(",");
+    let ports = [one.port(), stranger.port()]
+        .map(|port| format!("127.0.0.1:{port}"))
+        .join(",");
     let settings = format!("channels=plain&tracking=off&{SETTINGS}");
     let client = |dead| {
         let url = format!("redis+cluster://{LOGIN}@localhost:{dead},{ports}");
@@ -72,7 +84,11 @@ fn dead_address_votes_for_the_cluster_that_its_name_leads_to() {
         let error = voted.mutex("lock:{b}").unwrap().try_lock().unwrap_err();
         assert!(error.to_string().contains(&dead.to_string()), "{error}");
         turn(&voted, "lock:{c}");
-        let error = client(free_port()).mutex("lock:{c}").unwrap().try_lock().unwrap_err();
+        let error = client(free_port())
+            .mutex("lock:{c}")
+            .unwrap()
+            .try_lock()
+            .unwrap_err();
         assert!(error.to_string().contains("is the node x"), "{error}");
     }
     // A cluster alone is followed, whichever addresses do not answer.

@@ -11,7 +11,10 @@ const LIMIT: u32 = 3;
 
 fn take(semaphore: &Semaphore, count: u32) -> OwnedGuard {
     let options = LockOptions::new().wait(LONG);
-    semaphore.try_acquire_with(count, &options).unwrap().expect("so many come free")
+    semaphore
+        .try_acquire_with(count, &options)
+        .unwrap()
+        .expect("so many come free")
 }
 
 #[test]
@@ -25,7 +28,9 @@ fn permits_are_kept_and_granted_while_their_slot_moves() {
     let contenders = Contenders::start(&url, &semaphore(name, LIMIT), 2, 3);
     let visits = || {
         let before = contenders.claims().len();
-        eventually("they go on", LONG, || contenders.claims().len() > before + 50);
+        eventually("they go on", LONG, || {
+            contenders.claims().len() > before + 50
+        });
     };
     visits();
     for (from, to) in [(0, 1), (1, 2), (2, 0)] {
@@ -40,7 +45,10 @@ fn permits_are_kept_and_granted_while_their_slot_moves() {
     assert_eq!(held.inspect().unwrap().permits.unwrap().limit, LIMIT);
     let most = most_at_once(&contenders.stop());
     // One is held by the test itself.
-    assert!(most < u64::from(LIMIT), "{most} besides the one that is held");
+    assert!(
+        most < u64::from(LIMIT),
+        "{most} besides the one that is held"
+    );
     permit.unlock().unwrap();
     take(&held, LIMIT).unlock().unwrap();
     assert_eq!(held.set_limit(LIMIT + 1).unwrap(), Some(LIMIT));

@@ -31,8 +31,10 @@ fn promoted_replica_with_another_clock_grants_no_second_lock() {
     });
     verdict.must_be_exact();
     let far = cluster.name_on(2, "far");
-    let refused =
-        client_with(&url, &format!("{SETTINGS}&replicas=all&on_insufficient_replicas=fail"));
+    let refused = client_with(
+        &url,
+        &format!("{SETTINGS}&replicas=all&on_insufficient_replicas=fail"),
+    );
     // An attempt during which the clocks became known says so in other words.
     eventually("it is known that the policy cannot be met", LONG, || {
         let error = refused.mutex(&far).unwrap().try_lock().err()?.to_string();

@@ -40,7 +40,12 @@ const fn case(
     expired: bool,
     sent: (&'static str, u64),
 ) -> Case {
-    Case { format, step, expired, sent }
+    Case {
+        format,
+        step,
+        expired,
+        sent,
+    }
 }
 
 /// Every place between two commands of an attempt that is granted.
@@ -68,7 +73,14 @@ impl<'a> Place<'a> {
         let prefix = format!("{:x}:", fastrand::u64(..));
         let slot = cluster.slot(&format!("{prefix}x"));
         let from = cluster.owner(slot);
-        Self { cluster, format, prefix, slot, from, to: (from + 1) % 3 }
+        Self {
+            cluster,
+            format,
+            prefix,
+            slot,
+            from,
+            to: (from + 1) % 3,
+        }
     }
 
     fn key(&self) -> String {
@@ -105,7 +117,9 @@ impl<'a> Place<'a> {
 
     /// How often the masters have carried this out.
     fn calls(&self, command: &str) -> u64 {
-        (0..3).map(|node| self.cluster.node(node).probe().command_calls(command)).sum()
+        (0..3)
+            .map(|node| self.cluster.node(node).probe().command_calls(command))
+            .sum()
     }
 
     fn probe(&self) -> Probe {
@@ -127,7 +141,13 @@ fn is_granted(outcome: &Result<Answer, Failure>) -> bool {
 fn attempt_continues_on_the_new_node_between_two_commands() {
     let cluster = Cluster::steady();
     for way in [Way::Keys, Way::All] {
-        for Case { format, step, expired, sent: (command, times) } in CASES {
+        for Case {
+            format,
+            step,
+            expired,
+            sent: (command, times),
+        } in CASES
+        {
             let told = format!("{format} at {step:?}, {way:?}");
             let place = Place::new(&cluster, format);
             if expired {
@@ -148,7 +168,11 @@ fn attempt_continues_on_the_new_node_between_two_commands() {
             let (value, left) = place.stored();
             // Where the time is the value the key has no end, anywhere.
             let has_end = !format.starts_with("timestamp");
-            assert_eq!(left.is_some_and(|left| left <= LEASE), has_end, "{told}: {left:?}");
+            assert_eq!(
+                left.is_some_and(|left| left <= LEASE),
+                has_end,
+                "{told}: {left:?}"
+            );
             assert!(value.is_some_and(|value| value != "1500000000"), "{told}");
             assert!(!other.take(), "{told}: it is held");
             assert!(one.give_back() && other.take(), "{told}: it is given back");
@@ -206,7 +230,12 @@ fn failed_counter_is_not_counted_again_on_the_new_node() {
 #[test]
 fn transaction_in_a_moving_slot_is_executed_once() {
     let cluster = Cluster::steady();
-    for format in ["counter,multi", "counter,lua", "counter,commands", "plain,commands"] {
+    for format in [
+        "counter,multi",
+        "counter,lua",
+        "counter,commands",
+        "plain,commands",
+    ] {
         let place = Place::new(&cluster, format);
         place.move_away(Way::Keys);
         let client = place.client();
@@ -215,7 +244,10 @@ fn transaction_in_a_moving_slot_is_executed_once() {
         place.arrive();
         let (value, left) = place.stored();
         assert!(left.is_some_and(|left| left <= LEASE), "{format}: {left:?}");
-        assert!(format.starts_with("plain") || value.as_deref() == Some("1"), "{format}");
+        assert!(
+            format.starts_with("plain") || value.as_deref() == Some("1"),
+            "{format}"
+        );
         assert!(client.give_back(), "{format}");
     }
 }
@@ -248,14 +280,20 @@ fn expire_on_the_next_master(format: &str, replicated: bool) {
     // So that it cannot tell what the replica has missed.
     cluster.node(place.from).pause();
     cluster.node(replica).resume();
-    let taken = cluster.node(replica).probe().command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+    let taken = cluster
+        .node(replica)
+        .probe()
+        .command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
     assert_eq!(taken.text(), "OK");
     cluster.node(place.from).resume();
     cluster.wait_for_owner(place.slot, replica);
     let outcome = attempt.go_on();
     let mut probe = cluster.node(replica).probe();
     assert_eq!(is_granted(&outcome), replicated, "{format}: {outcome:?}");
-    assert!(matches!(outcome, Ok(Answer::Granted(_) | Answer::Busy(_))), "{outcome:?}");
+    assert!(
+        matches!(outcome, Ok(Answer::Granted(_) | Answer::Busy(_))),
+        "{outcome:?}"
+    );
     assert_eq!(probe.pttl(&place.key()).is_some(), replicated, "{format}");
     assert_eq!(probe.exists(&place.key()), replicated, "{format}");
 }
@@ -273,9 +311,14 @@ fn attempt_that_cannot_continue_has_an_unknown_outcome() {
         let attempt = client.until(&["EXPIRE"], Client::attempt);
         assert!(attempt.is_held_up());
         place.move_away(Way::All);
-        place.probe().command(&["ACL", "SETUSER", "limited", "-expire"]);
+        place
+            .probe()
+            .command(&["ACL", "SETUSER", "limited", "-expire"]);
         let outcome = attempt.go_on();
-        assert!(matches!(outcome, Err(Failure::Final(_))), "{format}: {outcome:?}");
+        assert!(
+            matches!(outcome, Err(Failure::Final(_))),
+            "{format}: {outcome:?}"
+        );
         assert_eq!(place.calls(command) - before, 1, "{format}");
         assert_eq!(place.stored().1, None, "{format}");
     }

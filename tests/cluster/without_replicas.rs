@@ -30,7 +30,9 @@ fn listening(cluster: &Cluster, replicas: &str) -> (Client, Told) {
         "replicas={replicas}&replication_timeout=500ms&watchdog={}s&command_timeout=1s",
         LEASE.as_secs()
     );
-    let builder = distlock::builder().url(&format!("{}?{settings}", cluster.url())).unwrap();
+    let builder = distlock::builder()
+        .url(&format!("{}?{settings}", cluster.url()))
+        .unwrap();
     (builder.events(Arc::new(handler)).connect().unwrap(), told)
 }
 
@@ -41,13 +43,20 @@ fn held_lock_survives_the_failover_that_takes_its_only_replica() {
     }
     let mut cluster = Cluster::start();
     let dying = 1;
-    let (clients, told): (Vec<_>, Vec<_>) =
-        ["1", "all"].map(|replicas| listening(&cluster, replicas)).into_iter().unzip();
+    let (clients, told): (Vec<_>, Vec<_>) = ["1", "all"]
+        .map(|replicas| listening(&cluster, replicas))
+        .into_iter()
+        .unzip();
     cluster.wait_for_replicas(dying);
-    let names: Vec<_> =
-        ["one", "all"].iter().map(|what| cluster.name_on(dying, &format!("held-{what}"))).collect();
-    let held: Vec<_> =
-        clients.iter().zip(&names).map(|(client, name)| take(client, name)).collect();
+    let names: Vec<_> = ["one", "all"]
+        .iter()
+        .map(|what| cluster.name_on(dying, &format!("held-{what}")))
+        .collect();
+    let held: Vec<_> = clients
+        .iter()
+        .zip(&names)
+        .map(|(client, name)| take(client, name))
+        .collect();
     let (slot, replica) = (cluster.slot(&names[0]), cluster.replica_of(dying));
     cluster.node_mut(dying).kill();
     cluster.wait_for_owner(slot, replica);
@@ -63,7 +72,8 @@ fn held_lock_survives_the_failover_that_takes_its_only_replica() {
     assert!(error.is_insufficient_replicas(), "{error:?}");
     cluster.node_mut(dying).restart();
     eventually("the dead node is back as a replica", LONG, || {
-        told.iter().all(|told| *told.lock() == ["degraded", "restored"])
+        told.iter()
+            .all(|told| *told.lock() == ["degraded", "restored"])
     });
     assert!(are_held());
     held.into_iter().for_each(|guard| guard.unlock().unwrap());
@@ -80,7 +90,9 @@ fn listed_replica_counts_while_it_is_down() {
     let held = take(&client, &name);
     let replica = cluster.replica_of(master);
     cluster.node_mut(replica).kill();
-    eventually("it is lost when its confirmed lease ends", LONG, || !held.is_valid());
+    eventually("it is lost when its confirmed lease ends", LONG, || {
+        !held.is_valid()
+    });
     eventually("that is told", LONG, || *told.lock() == ["lost"]);
 }
 
@@ -97,18 +109,29 @@ fn unconfirmed_renewals_let_a_promotion_grant_the_lock_twice() {
     let replica = cluster.replica_of(master);
     cluster.node(replica).pause();
     cluster.cut_off_replicas(master);
-    eventually("a renewal is not confirmed", LONG, || *told.lock() == ["degraded"]);
-    always("the lock is held beyond what the replica knows", LEASE, || held.is_valid());
+    eventually("a renewal is not confirmed", LONG, || {
+        *told.lock() == ["degraded"]
+    });
+    always(
+        "the lock is held beyond what the replica knows",
+        LEASE,
+        || held.is_valid(),
+    );
     cluster.node_mut(master).kill();
     cluster.node(replica).resume();
     let taken_over = || {
-        let answer =
-            cluster.node(replica).probe().try_command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+        let answer = cluster
+            .node(replica)
+            .probe()
+            .try_command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
         answer.is_ok() && cluster.find_owner(cluster.slot(&name)) == Some(replica)
     };
     eventually("the replica takes over", LONG, taken_over);
     let other = client_with(&cluster.url(), "command_timeout=1s");
     let second = take(&other, &name);
     assert!(held.is_valid(), "two believe that they have it");
-    assert!(second.fencing_token() > held.fencing_token(), "and fencing tells them apart");
+    assert!(
+        second.fencing_token() > held.fencing_token(),
+        "and fencing tells them apart"
+    );
 }

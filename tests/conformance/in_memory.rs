@@ -1,7 +1,10 @@
 //! The conformance suite on stores in this process, on virtual time: no server, and no other
 //! process, is waited for here.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on panics, and says where"
+)]
 
 use distlock_tests::subjects::memory::{MemoryQuorum, MemorySubject, SeveralSubject};
 use distlock_tests::subjects::mount::{Extent, Mount, left_out_cases_fail};
@@ -22,12 +25,18 @@ fn mounts() -> Vec<Mount> {
         Mount::new("memory", Extent::Full, one(), || {
             Arc::new(MemorySubject::on(VirtualTime::new().clock()))
         }),
-        Mount::new("all_of_three", Extent::Full, several(), || Arc::new(SeveralSubject::all())),
+        Mount::new("all_of_three", Extent::Full, several(), || {
+            Arc::new(SeveralSubject::all())
+        }),
         Mount::new("majority_of_three", Extent::Full, several(), || {
             Arc::new(SeveralSubject::majority())
         }),
-        Mount::new("nested", Extent::Full, several(), || Arc::new(SeveralSubject::nested())),
-        Mount::new("quorum3", Extent::Full, quorum(), || Arc::new(MemoryQuorum::new(3, 0))),
+        Mount::new("nested", Extent::Full, several(), || {
+            Arc::new(SeveralSubject::nested())
+        }),
+        Mount::new("quorum3", Extent::Full, quorum(), || {
+            Arc::new(MemoryQuorum::new(3, 0))
+        }),
         Mount::new("quorum5_two_dead", Extent::Full, quorum(), || {
             Arc::new(MemoryQuorum::new(3, 2))
         }),
@@ -38,8 +47,18 @@ fn main() {
     let arguments = Arguments::from_args();
     let mut trials: Vec<Trial> = mounts().iter().flat_map(Mount::trials).collect();
     let memory = || Arc::new(MemorySubject::on(VirtualTime::new().clock())) as Arc<dyn Subject>;
-    trials.push(left_out_cases_fail("memory", NEEDS_REPLICAS, &["it has replicas"], memory));
+    trials.push(left_out_cases_fail(
+        "memory",
+        NEEDS_REPLICAS,
+        &["it has replicas"],
+        memory,
+    ));
     let several = || Arc::new(SeveralSubject::all()) as Arc<dyn Subject>;
-    trials.push(left_out_cases_fail("all_of_three", SINGLE_STORE_ONLY, &REASONS, several));
+    trials.push(left_out_cases_fail(
+        "all_of_three",
+        SINGLE_STORE_ONLY,
+        &REASONS,
+        several,
+    ));
     libtest_mimic::run(&arguments, trials).exit();
 }

@@ -4,7 +4,10 @@
 //! primary mounts all of them run; on the others the core cases do, and the
 //! rest is ignored unless asked for (`--include-ignored`, as `tests/run.sh --all` does).
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on panics, and says where"
+)]
 
 mod mounts;
 

@@ -35,7 +35,10 @@ fn with_unlisted_replicas(format: &Format) -> NotApplicable {
 
 /// All of them.
 pub(crate) fn all() -> Vec<Mount> {
-    [single_server(), replicas(), cluster(), sentinel(), quorum()].into_iter().flatten().collect()
+    [single_server(), replicas(), cluster(), sentinel(), quorum()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// What a format cannot run must fail on it. Only in the long tier: some of them wait long in vain.
@@ -75,15 +78,26 @@ fn single_server() -> Vec<Mount> {
         .map(|(name, format, extent)| {
             let server = Shared::new(|| Single::start(&[]));
             let open = shared(&server, Single::url, format);
-            Mount::new(name, extent, without_replicas(&format), move || Arc::new(open()))
+            Mount::new(name, extent, without_replicas(&format), move || {
+                Arc::new(open())
+            })
         })
         .collect();
     let on_a_socket = shared(&Shared::new(server_on_a_socket), Single::url, REDISSON);
     let over_tls = shared(&Shared::new(server_with_tls), Single::url, REDISSON);
-    let least = shared(&Shared::new(server_with_the_least_rights), Single::url, REDISSON);
+    let least = shared(
+        &Shared::new(server_with_the_least_rights),
+        Single::url,
+        REDISSON,
+    );
     let cannot = || without_replicas(&REDISSON);
     mounts.extend([
-        Mount::new("redis_unix", Core, cannot(), move || Arc::new(on_a_socket())),
+        Mount::new(
+            "redis_unix",
+            Core,
+            cannot(),
+            move || Arc::new(on_a_socket()),
+        ),
         Mount::new("redis_tls", Core, cannot(), move || Arc::new(over_tls())),
         Mount::new("redis_with_the_least_rights", Core, cannot(), move || {
             Arc::new(least().prefix("app:"))
@@ -96,13 +110,21 @@ fn server_on_a_socket() -> Single {
     let files = tempfile::tempdir().unwrap();
     let socket = files.path().join("redis.sock").display().to_string();
     let url = format!("redis+unix://{}@{socket}", rights::LOGIN);
-    Single { url, _files: Some(files), ..Single::start(&["--unixsocket", &socket]) }
+    Single {
+        url,
+        _files: Some(files),
+        ..Single::start(&["--unixsocket", &socket])
+    }
 }
 
 fn server_with_tls() -> Single {
     let authority = Authority::new();
     let (server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
-    Single { url: authority.url(port), server, _files: Some(authority.into_files()) }
+    Single {
+        url: authority.url(port),
+        server,
+        _files: Some(authority.into_files()),
+    }
 }
 
 /// For a user who may do what `docs/OPERATIONS.md` lists, and nothing else.
@@ -120,7 +142,9 @@ fn replicas() -> Vec<Mount> {
     let both = |servers: &Replicated| servers.url("replicas=2");
     let mount = |name, extent, url: fn(&Replicated) -> String, format: Format| {
         let open = borrowed(&pool, url, format);
-        Mount::new(name, extent, with_unlisted_replicas(&format), move || Arc::new(open()))
+        Mount::new(name, extent, with_unlisted_replicas(&format), move || {
+            Arc::new(open())
+        })
     };
     vec![
         mount("redis_replicas_1", Extent::Full, one, REDISSON),
@@ -138,7 +162,9 @@ fn in_formats<T: Servers + 'static>(
 ) -> Vec<Mount> {
     let mount = |&(name, format, extent): &(&'static str, Format, Extent)| {
         let open = shared(servers, url, format);
-        Mount::new(name, extent, without_replicas(&format), move || Arc::new(open()))
+        Mount::new(name, extent, without_replicas(&format), move || {
+            Arc::new(open())
+        })
     };
     formats.iter().map(mount).collect()
 }
@@ -148,7 +174,10 @@ fn cluster() -> Vec<Mount> {
     use Extent::{Core, Full, None};
     // A machine that is busy for a second must not look like a node that failed.
     let start = |timeout| Cluster::start_with(&["--cluster-node-timeout", timeout]);
-    let cluster = Shared::new(move || Sharded { cluster: start("5000"), alone: false });
+    let cluster = Shared::new(move || Sharded {
+        cluster: start("5000"),
+        alone: false,
+    });
     let formats = [
         ("cluster", REDISSON, Full),
         ("token_on_a_cluster", TOKEN, Core),
@@ -165,11 +194,18 @@ fn cluster() -> Vec<Mount> {
     ];
     let mut mounts = in_formats(&formats, &cluster, |it| it.cluster.url());
     let cannot = || without_replicas(&REDISSON);
-    let tagged = shared(&cluster, |it| it.cluster.url() + "?channels=plain", REDISSON);
+    let tagged = shared(
+        &cluster,
+        |it| it.cluster.url() + "?channels=plain",
+        REDISSON,
+    );
     let least = shared(
         &cluster,
         // The first word is the name.
-        |it| it.cluster.url_as("least:SECRET", &rights::documented_for_cluster()[1..]),
+        |it| {
+            it.cluster
+                .url_as("least:SECRET", &rights::documented_for_cluster()[1..])
+        },
         REDISSON,
     );
     // A replica that is silent for a while stays listed.
@@ -179,12 +215,16 @@ fn cluster() -> Vec<Mount> {
     });
     let confirmed = borrowed(&pool, |it| it.cluster.url(), REDISSON);
     mounts.extend([
-        Mount::new("cluster_with_tags", Core, cannot(), move || Arc::new(tagged().with_tags())),
+        Mount::new("cluster_with_tags", Core, cannot(), move || {
+            Arc::new(tagged().with_tags())
+        }),
         Mount::new("cluster_with_the_least_rights", Core, cannot(), move || {
             Arc::new(least().prefix("app:"))
         }),
-        Mount::new("cluster_replicas", Full, Vec::new(), move || Arc::new(confirmed()))
-            .only(NEEDS_REPLICAS),
+        Mount::new("cluster_replicas", Full, Vec::new(), move || {
+            Arc::new(confirmed())
+        })
+        .only(NEEDS_REPLICAS),
     ]);
     mounts
 }
@@ -193,7 +233,10 @@ fn cluster() -> Vec<Mount> {
 /// settings.
 fn sentinel() -> Vec<Mount> {
     use Extent::{Core, Full};
-    let group = Shared::new(|| Watched { group: Group::steady(), alone: false });
+    let group = Shared::new(|| Watched {
+        group: Group::steady(),
+        alone: false,
+    });
     let formats = [
         ("sentinel", REDISSON, Full),
         ("token_on_sentinel", TOKEN, Core),
@@ -202,11 +245,16 @@ fn sentinel() -> Vec<Mount> {
         ("counter_on_sentinel", COUNTER, Core),
     ];
     let mut mounts = in_formats(&formats, &group, |it| it.group.url());
-    let pool = Pool::new(2, || Watched { group: Group::steady(), alone: true });
+    let pool = Pool::new(2, || Watched {
+        group: Group::steady(),
+        alone: true,
+    });
     let confirmed = borrowed(&pool, |it| it.group.url(), REDISSON);
     mounts.push(
-        Mount::new("sentinel_replicas", Full, Vec::new(), move || Arc::new(confirmed()))
-            .only(NEEDS_REPLICAS),
+        Mount::new("sentinel_replicas", Full, Vec::new(), move || {
+            Arc::new(confirmed())
+        })
+        .only(NEEDS_REPLICAS),
     );
     mounts
 }
@@ -216,13 +264,30 @@ fn quorum() -> Vec<Mount> {
     use Extent::{Core, Full};
     let mount = |name, extent, cannot: NotApplicable, nodes: fn() -> Nodes, holder| {
         let nodes = Shared::new(nodes);
-        let open = move || Quorum { nodes: nodes.get(), holder };
+        let open = move || Quorum {
+            nodes: nodes.get(),
+            holder,
+        };
         let cannot = [[NEEDS_REPLICAS, NEEDS_ALL_KINDS].concat(), cannot].concat();
-        Mount::new(name, extent, cannot, move || Arc::new(open()) as Arc<dyn Subject>)
+        Mount::new(name, extent, cannot, move || {
+            Arc::new(open()) as Arc<dyn Subject>
+        })
     };
     vec![
-        mount("redis3", Full, Vec::new(), || Nodes::start(3, 0, ""), only_field),
-        mount("redis3_token", Core, Vec::new(), || Nodes::start(3, 0, "&format=token"), Probe::get),
+        mount(
+            "redis3",
+            Full,
+            Vec::new(),
+            || Nodes::start(3, 0, ""),
+            only_field,
+        ),
+        mount(
+            "redis3_token",
+            Core,
+            Vec::new(),
+            || Nodes::start(3, 0, "&format=token"),
+            Probe::get,
+        ),
         mount(
             "redis3_bare_token",
             Core,
@@ -230,6 +295,12 @@ fn quorum() -> Vec<Mount> {
             || Nodes::start(3, 0, "&format=token&tokens=off"),
             Probe::get,
         ),
-        mount("redis5_two_dead", Core, Vec::new(), || Nodes::start(3, 2, ""), only_field),
+        mount(
+            "redis5_two_dead",
+            Core,
+            Vec::new(),
+            || Nodes::start(3, 2, ""),
+            only_field,
+        ),
     ]
 }

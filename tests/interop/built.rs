@@ -24,7 +24,10 @@ pub(crate) fn is_installed(language: &str) -> bool {
     let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let script = folders.find_map(|it| Some(it.join("tests/interop.sh")).filter(|it| it.exists()));
     let mut command = Command::new(script.expect("the package lies in the repository"));
-    let status = command.args(["has", language]).stdout(Stdio::null()).status();
+    let status = command
+        .args(["has", language])
+        .stdout(Stdio::null())
+        .status();
     status.expect("there is a shell").success()
 }
 

@@ -10,26 +10,39 @@ pub(crate) fn mount(suite: &mut Suite) {
 
 /// The cells of the rows of this document's table of libraries.
 fn rows(document: &str) -> impl Iterator<Item = Vec<&str>> {
-    let (_, table) =
-        document.split_once("| versions tested |").expect("it has a table of libraries");
+    let (_, table) = document
+        .split_once("| versions tested |")
+        .expect("it has a table of libraries");
     let (table, _) = table.split_once("\n\n").expect("it ends");
     // Behind the line under the head.
-    table.lines().skip(2).map(|row| row.split('|').map(str::trim).collect())
+    table
+        .lines()
+        .skip(2)
+        .map(|row| row.split('|').map(str::trim).collect())
 }
 
 /// What the table in `docs/INTEROP.md` names: libraries as they call themselves, and versions.
 fn documented() -> BTreeSet<String> {
     let says = |row: Vec<&str>| {
         let library = row[1].to_lowercase().replace(' ', "-");
-        row[5].split(", ").map(|version| format!("{library} {version}")).collect::<Vec<_>>()
+        row[5]
+            .split(", ")
+            .map(|version| format!("{library} {version}"))
+            .collect::<Vec<_>>()
     };
-    rows(include_str!("../../docs/INTEROP.md")).flat_map(says).collect()
+    rows(include_str!("../../docs/INTEROP.md"))
+        .flat_map(says)
+        .collect()
 }
 
 /// All that is pinned, as it calls itself.
 fn pinned() -> BTreeSet<String> {
     let redissons = redissons().map(|version| format!("redisson {version}"));
-    FOREIGN_CLIENTS.into_iter().map(Pin::says).chain(redissons).collect()
+    FOREIGN_CLIENTS
+        .into_iter()
+        .map(Pin::says)
+        .chain(redissons)
+        .collect()
 }
 
 fn documents_name_the_tested_versions() {

@@ -35,7 +35,12 @@ impl HeldKey {
     pub(crate) fn find(mut probe: Probe, key: &str) -> Option<Self> {
         let (value, until) = look(&mut probe, key);
         let is_there = value != Value::Nil;
-        is_there.then(|| Self { probe, key: key.to_owned(), value, until })
+        is_there.then(|| Self {
+            probe,
+            key: key.to_owned(),
+            value,
+            until,
+        })
     }
 
     /// Sees that it is still there, and until when it must be.
@@ -82,9 +87,15 @@ impl HeldKey {
         let now = SystemClock.now();
         if now < self.until {
             let left = self.until.since(now);
-            violated(format_args!("{}: {what}, its lease ends in {left:?} or later", self.key));
+            violated(format_args!(
+                "{}: {what}, its lease ends in {left:?} or later",
+                self.key
+            ));
         }
-        late(TURN, format!("{}: {what}, its lease was not renewed", self.key));
+        late(
+            TURN,
+            format!("{}: {what}, its lease was not renewed", self.key),
+        );
     }
 }
 
@@ -93,8 +104,12 @@ fn look(probe: &mut Probe, key: &str) -> (Value, Moment) {
     const BOTH: &str = "return {redis.call('PTTL', KEYS[1]), redis.call('DUMP', KEYS[1])}";
     let asked = SystemClock.now();
     let answer = probe.command(&["EVAL", BOTH, "1", key]);
-    let Value::List(both) = answer else { panic!("the server answered {answer:?}") };
-    let [Value::Int(left), value] = &both[..] else { panic!("the server answered {both:?}") };
+    let Value::List(both) = answer else {
+        panic!("the server answered {answer:?}")
+    };
+    let [Value::Int(left), value] = &both[..] else {
+        panic!("the server answered {both:?}")
+    };
     let until = match u64::try_from(*left) {
         Ok(left) => asked + Duration::from_millis(left),
         // Without an end.

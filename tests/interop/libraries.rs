@@ -156,8 +156,10 @@ pub(crate) const PLAIN: Library = redisson("redisson-3.17.7", "redisson_3_17");
 pub(crate) const WITH_LATCH: Library = redisson("redisson-3.27.2", "redisson_3_27");
 pub(crate) const RECENT: Library = redisson("redisson-3.45.1", "redisson_3_45");
 /// Must be the last of them.
-pub(crate) const NEWEST: Library =
-    Library { pin: pins::NEWEST_REDISSON, ..redisson("redisson-4.7.0", "redisson_newest") };
+pub(crate) const NEWEST: Library = Library {
+    pin: pins::NEWEST_REDISSON,
+    ..redisson("redisson-4.7.0", "redisson_newest")
+};
 
 /// Its lock that is held once. Older versions do not have it.
 static NON_REENTRANT: Library = Library {
@@ -172,28 +174,53 @@ pub(crate) static ALL_REDISSONS: [Library; 5] = [OLDEST, PLAIN, WITH_LATCH, RECE
 /// Mounts on it the cases of every library, and of the others those that it has.
 pub(crate) fn mount_cases(suite: &mut Suite, place: &str, library: &'static Library, has: &[Has]) {
     // Who asks now and then takes as long as it waits between two attempts, on a busy machine, too.
-    let pace = if library.is_told() { Permit::Exclusive } else { Permit::Shared };
+    let pace = if library.is_told() {
+        Permit::Exclusive
+    } else {
+        Permit::Shared
+    };
     let mut add = |permit, case| suite.mounted(place, permit, library, case);
-    add(Permit::Exclusive, case!(no_increment_is_lost_between_both_sides));
+    add(
+        Permit::Exclusive,
+        case!(no_increment_is_lost_between_both_sides),
+    );
     add(Permit::Exclusive, case!(both_sides_get_a_share_of_the_lock));
     add(pace, case!(foreign_waiter_gets_our_released_lock_at_once));
     add(pace, case!(our_waiter_gets_a_foreign_released_lock_at_once));
     add(Permit::Shared, case!(foreign_unlock_of_our_lock_is_refused));
-    add(Permit::Shared, case!(late_unlock_leaves_the_next_holders_lock));
-    add(Permit::Shared, case!(watchdogs_of_both_sides_keep_their_locks));
+    add(
+        Permit::Shared,
+        case!(late_unlock_leaves_the_next_holders_lock),
+    );
+    add(
+        Permit::Shared,
+        case!(watchdogs_of_both_sides_keep_their_locks),
+    );
     if has.contains(&Has::Leases) {
-        add(Permit::Shared, case!(lock_of_our_killed_program_is_free_after_its_lease));
-        add(Permit::Shared, case!(lock_of_a_killed_foreign_program_is_free_after_its_lease));
+        add(
+            Permit::Shared,
+            case!(lock_of_our_killed_program_is_free_after_its_lease),
+        );
+        add(
+            Permit::Shared,
+            case!(lock_of_a_killed_foreign_program_is_free_after_its_lease),
+        );
         add(Permit::Shared, case!(fixed_lease_ends_for_both_sides));
     }
     if has.contains(&Has::Nesting) {
         add(Permit::Shared, case!(nested_holds_are_held_until_the_last));
     }
     if has.contains(&Has::Force) {
-        add(Permit::Shared, case!(lock_freed_by_force_is_lost_to_its_holder));
+        add(
+            Permit::Shared,
+            case!(lock_freed_by_force_is_lost_to_its_holder),
+        );
     }
     if has.contains(&Has::Extension) {
-        add(Permit::Shared, case!(foreign_client_extends_its_own_lock_only));
+        add(
+            Permit::Shared,
+            case!(foreign_client_extends_its_own_lock_only),
+        );
     }
 }
 
@@ -212,7 +239,12 @@ pub(crate) enum Has {
 
 pub(crate) fn mount(suite: &mut Suite) {
     for redisson in &ALL_REDISSONS {
-        mount_cases(suite, "libraries", redisson, &[Has::Leases, Has::Nesting, Has::Force]);
+        mount_cases(
+            suite,
+            "libraries",
+            redisson,
+            &[Has::Leases, Has::Nesting, Has::Force],
+        );
     }
     mount_cases(suite, "libraries", &NON_REENTRANT, &[Has::Force]);
 }

@@ -6,7 +6,10 @@
 //! and redis-py; `DISTLOCK_INTEROP_SKIP=java,go` leaves languages out. The tests are listed at run
 //! time, so that omitted tests are counted as ignored.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on panics, and says where"
+)]
 
 /// Prints a line also where a test's output is kept back: versions, what was left out, and what was
 /// measured, are for the reader of a run that passed.

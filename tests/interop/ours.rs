@@ -40,7 +40,12 @@ impl Ours {
     ) -> Self {
         let url = url(library, store, settings);
         let client = distlock::connect(&url).unwrap();
-        Self { client, store: store.to_owned(), library, data }
+        Self {
+            client,
+            store: store.to_owned(),
+            library,
+            data,
+        }
     }
 
     /// The URL of such a client with other settings.
@@ -79,8 +84,13 @@ pub(crate) fn count(
             stopwatch.elapsed() < scaled(LONG),
             "only {done} turns: is no waiter told of releases?"
         );
-        let guard = lock.try_lock_for(scaled(LONG)).unwrap().expect("they give it back");
-        let value = data.get(key).map_or(0, |value| value.parse::<u64>().unwrap());
+        let guard = lock
+            .try_lock_for(scaled(LONG))
+            .unwrap()
+            .expect("they give it back");
+        let value = data
+            .get(key)
+            .map_or(0, |value| value.parse::<u64>().unwrap());
         data.command(&["SET", key, &(value + 1).to_string()]);
         data.command(&["RPUSH", &format!("{key}:by"), LABEL]);
         guard.unlock().unwrap();

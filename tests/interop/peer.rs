@@ -61,7 +61,9 @@ struct Threads {
 
 impl Threads {
     fn of(&mut self, thread: &str) -> &(Sender<String>, Receiver<String>) {
-        self.channels.entry(thread.to_owned()).or_insert_with(unbounded)
+        self.channels
+            .entry(thread.to_owned())
+            .or_insert_with(unbounded)
     }
 }
 
@@ -100,16 +102,29 @@ impl Peer {
         let listener = Arc::clone(&threads);
         thread::spawn(move || listen(output, &listener));
         let errors = Arc::<Mutex<String>>::default();
-        let (text, pipe) =
-            (Arc::clone(&errors), BufReader::new(process.stderr.take().expect("piped")));
+        let (text, pipe) = (
+            Arc::clone(&errors),
+            BufReader::new(process.stderr.take().expect("piped")),
+        );
         thread::spawn(move || {
             for line in pipe.lines().map_while(Result::ok) {
                 *text.lock() += &(line + "\n");
             }
         });
-        let process = Mutex::new(Process { line: Some(line), child: process });
+        let process = Mutex::new(Process {
+            line: Some(line),
+            child: process,
+        });
         let (program, can_reopen) = (library.program, library.can_reopen());
-        let peer = Self { what, program, can_reopen, input, threads, errors, process };
+        let peer = Self {
+            what,
+            program,
+            can_reopen,
+            input,
+            threads,
+            errors,
+            process,
+        };
         let says = peer.next("ready", "the start", START);
         assert_eq!(says, library.pin.says(), "{} is another one", peer.what);
         say!("{}: {says}", library.name);
@@ -123,7 +138,9 @@ impl Peer {
 
     /// Has a [closed](Self::close) program connect to another store.
     pub(crate) fn open(&self, library: &Library, url: &str, arguments: &[&str]) {
-        let words = [&["open", url], library.arguments, arguments].concat().join(" ");
+        let words = [&["open", url], library.arguments, arguments]
+            .concat()
+            .join(" ");
         let says = self.tell(MAIN, &words).within(START);
         assert_eq!(says, library.pin.says(), "{} is another one", self.what);
     }
@@ -139,7 +156,11 @@ impl Peer {
         let mut input = self.input.lock();
         let input = input.as_mut().expect("its input is still open");
         writeln!(input, "{thread} {line}").unwrap_or_else(|error| panic!("{}: {error}", self.what));
-        Pending { peer: self, thread: thread.to_owned(), line: line.to_owned() }
+        Pending {
+            peer: self,
+            thread: thread.to_owned(),
+            line: line.to_owned(),
+        }
     }
 
     /// The same for what has no answer.
@@ -159,7 +180,10 @@ impl Peer {
     pub(crate) fn refusal(&self, thread: &str, line: &str) -> String {
         match self.tell(thread, line).answer(BOUND) {
             Err(refusal) => refusal,
-            Ok(words) => panic!("{}: `{thread} {line}` was not refused, but `{words}`", self.what),
+            Ok(words) => panic!(
+                "{}: `{thread} {line}` was not refused, but `{words}`",
+                self.what
+            ),
         }
     }
 
@@ -187,7 +211,9 @@ impl Peer {
         // Once reaped, the number may be another process's.
         let process = self.process.lock();
         if process.line.is_some() {
-            let pid = i32::try_from(process.child.id()).ok().and_then(Pid::from_raw);
+            let pid = i32::try_from(process.child.id())
+                .ok()
+                .and_then(Pid::from_raw);
             let _gone = kill_process_group(pid.expect("a child has a number"), signal);
         }
     }
@@ -247,7 +273,8 @@ impl Pending<'_> {
     #[track_caller]
     pub(crate) fn within(self, bound: Duration) -> String {
         let said = format!("{}: `{} {}`", self.peer.what, self.thread, self.line);
-        self.answer(bound).unwrap_or_else(|error| panic!("{said}: {error}"))
+        self.answer(bound)
+            .unwrap_or_else(|error| panic!("{said}: {error}"))
     }
 
     /// Whether it is there.
@@ -281,5 +308,8 @@ fn program(library: &Library) -> PathBuf {
 pub(crate) fn target() -> PathBuf {
     // target/<profile>/deps/interop-<hash>
     let own = std::env::current_exe().expect("a program knows where it is");
-    own.ancestors().nth(3).expect("tests lie in target/<profile>/deps").to_owned()
+    own.ancestors()
+        .nth(3)
+        .expect("tests lie in target/<profile>/deps")
+        .to_owned()
 }

@@ -39,15 +39,26 @@ pub(crate) const RSLOCK: Pin = Pin::of("rslock", Place::Cargo("rslock"));
 pub(crate) const RLOCK: Pin = Pin::of("rlock", Place::Cargo("rlock"));
 pub(crate) const SHEDLOCK: Pin =
     Pin::of("shedlock", Place::Maven("shedlock-provider-redis-spring"));
-pub(crate) const SPRING: Pin =
-    Pin::of("spring-integration", Place::Maven("spring-integration-redis"));
+pub(crate) const SPRING: Pin = Pin::of(
+    "spring-integration",
+    Place::Maven("spring-integration-redis"),
+);
 
 /// Redisson in the newest version that is tested.
 pub(crate) const NEWEST_REDISSON: Pin = Pin::of("redisson", Place::Newest);
 
 /// All but Redisson's.
-pub(crate) const FOREIGN_CLIENTS: [Pin; 9] =
-    [REDIS_PY, PYTHON_REDIS_LOCK, REDLOCK_4, REDLOCK_5, REDSYNC, RSLOCK, RLOCK, SHEDLOCK, SPRING];
+pub(crate) const FOREIGN_CLIENTS: [Pin; 9] = [
+    REDIS_PY,
+    PYTHON_REDIS_LOCK,
+    REDLOCK_4,
+    REDLOCK_5,
+    REDSYNC,
+    RSLOCK,
+    RLOCK,
+    SHEDLOCK,
+    SPRING,
+];
 
 /// Redisson in the version that the name of its program ends with.
 pub(crate) const fn redisson(program: &'static str) -> Pin {
@@ -77,22 +88,26 @@ impl Pin {
                 include_str!("peers/spring/pom.xml"),
                 format!("<artifactId>{artifact}</artifactId> <version>"),
             ),
-            Place::Pip(name) => {
-                (include_str!("peers/python/requirements.txt"), format!(" {name}=="))
-            }
-            Place::Npm(name) => {
-                (include_str!("peers/node/package.json"), format!(" \"{name}\": \""))
-            }
+            Place::Pip(name) => (
+                include_str!("peers/python/requirements.txt"),
+                format!(" {name}=="),
+            ),
+            Place::Npm(name) => (
+                include_str!("peers/node/package.json"),
+                format!(" \"{name}\": \""),
+            ),
             Place::Go(module) => (include_str!("peers/go/go.mod"), format!(" {module} v")),
-            Place::Cargo(name) => {
-                (include_str!("peers/rust/Cargo.toml"), format!(" {name} = {{ version = \"="))
-            }
+            Place::Cargo(name) => (
+                include_str!("peers/rust/Cargo.toml"),
+                format!(" {name} = {{ version = \"="),
+            ),
         };
         // On one line, with one space between two words.
         let words: Vec<_> = manifest.split_whitespace().collect();
         let manifest = format!(" {} ", words.join(" "));
-        let pinned =
-            manifest.split_once(&before).and_then(|(_, it)| it.split([' ', '"', '<']).next());
+        let pinned = manifest
+            .split_once(&before)
+            .and_then(|(_, it)| it.split([' ', '"', '<']).next());
         let pinned = pinned.unwrap_or_else(|| panic!("no manifest of the peers has `{before}`"));
         // "npm:redlock@4.2.0" is redlock by another name.
         pinned.rsplit('@').next().unwrap_or(pinned).to_owned()

@@ -22,7 +22,9 @@ impl Lent {
     pub(crate) fn start(library: &'static Library, url: &str, arguments: &[&str]) -> Self {
         let idle = {
             let mut idle = IDLE.lock();
-            idle.iter().rposition(|peer| peer.runs(library)).map(|at| idle.remove(at))
+            idle.iter()
+                .rposition(|peer| peer.runs(library))
+                .map(|at| idle.remove(at))
         };
         let peer = match idle {
             Some(peer) => {

@@ -46,7 +46,11 @@ pub(crate) struct Independent {
 impl Independent {
     pub(crate) fn start(library: &'static Library, settings: &str, arguments: &[&str]) -> Self {
         let servers = Servers::with(3, 0, settings);
-        let urls: Vec<_> = servers.servers.iter().map(|server| server.url_as("")).collect();
+        let urls: Vec<_> = servers
+            .servers
+            .iter()
+            .map(|server| server.url_as(""))
+            .collect();
         let data = format!("data={}", urls[0]);
         let peer = Lent::start(library, &urls.join(","), &[arguments, &[&data]].concat());
         Self { peer, servers }

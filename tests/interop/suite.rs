@@ -51,7 +51,11 @@ pub(crate) struct Case<F = fn(&'static Library)> {
 /// word.
 macro_rules! case {
     ($name:ident) => {
-        $crate::suite::Case { module: module_path!(), name: stringify!($name), run: $name as _ }
+        $crate::suite::Case {
+            module: module_path!(),
+            name: stringify!($name),
+            run: $name as _,
+        }
     };
 }
 
@@ -77,7 +81,11 @@ pub(crate) struct Suite {
 
 impl Suite {
     pub(crate) fn of_tier() -> Self {
-        Self { tier: Tier::chosen(), absent: BTreeMap::new(), tests: Vec::new() }
+        Self {
+            tier: Tier::chosen(),
+            absent: BTreeMap::new(),
+            tests: Vec::new(),
+        }
     }
 
     /// A test of one library that others may run beside.
@@ -117,7 +125,8 @@ impl Suite {
     /// A test that needs no library.
     pub(crate) fn alone(&mut self, case: Case<fn()>) {
         let name = format!("{}::{}", place(case.module), case.name);
-        self.tests.push((Permit::Shared, trial(name, Permit::Shared, case.run)));
+        self.tests
+            .push((Permit::Shared, trial(name, Permit::Shared, case.run)));
     }
 
     fn add(&mut self, place: &str, permit: Permit, library: &'static Library, case: Case) {
@@ -132,13 +141,18 @@ impl Suite {
         run: fn(&'static Library),
     ) {
         let is_of_tier = self.tier == Tier::All || library.is_in_default_tier();
-        let absence = if is_of_tier { self.absence(library) } else { None };
+        let absence = if is_of_tier {
+            self.absence(library)
+        } else {
+            None
+        };
         let trial = match absence {
             // Not by the flag, which `--include-ignored` takes away.
             Some(reason) => Trial::ignorable_test(name, || Ok(Completion::ignored_with(reason))),
             None => trial(name, permit, move || run(library)),
         };
-        self.tests.push((permit, trial.with_ignored_flag(!is_of_tier)));
+        self.tests
+            .push((permit, trial.with_ignored_flag(!is_of_tier)));
     }
 
     /// Why this run leaves a library out that its tier has. Prints it, once for each language.
@@ -183,7 +197,11 @@ fn trial(name: String, permit: Permit, run: impl Fn() + Send + 'static) -> Trial
     let called = name.clone();
     Trial::test(name, move || {
         let _permit = PERMITS.acquire(permit);
-        let _time = Timed { name: called, permit, since: Stopwatch::start() };
+        let _time = Timed {
+            name: called,
+            permit,
+            since: Stopwatch::start(),
+        };
         run();
         Ok(())
     })
@@ -208,7 +226,10 @@ pub(crate) fn print_slowest() {
     let mut took = std::mem::take(&mut *TOOK.lock());
     took.sort_unstable_by(|one, other| other.cmp(one));
     let sum = |permit| -> Duration {
-        took.iter().filter(|it| it.1 == permit).map(|(time, ..)| *time).sum()
+        took.iter()
+            .filter(|it| it.1 == permit)
+            .map(|(time, ..)| *time)
+            .sum()
     };
     let [shared, alone] = [Permit::Shared, Permit::Exclusive].map(sum);
     say!(
@@ -219,7 +240,10 @@ pub(crate) fn print_slowest() {
     }
 }
 
-static PERMITS: Permits = Permits { state: Mutex::new(Granted::NONE), changed: Condvar::new() };
+static PERMITS: Permits = Permits {
+    state: Mutex::new(Granted::NONE),
+    changed: Condvar::new(),
+};
 
 /// Who runs now. An exclusive test that waits is granted before any other: shared ones do not
 /// starve it.
@@ -236,7 +260,11 @@ struct Granted {
 }
 
 impl Granted {
-    const NONE: Self = Self { shared: 0, is_exclusive: false, waiting: 0 };
+    const NONE: Self = Self {
+        shared: 0,
+        is_exclusive: false,
+        waiting: 0,
+    };
 }
 
 /// A permit that was granted, given back when it is dropped.
@@ -257,7 +285,8 @@ impl Permits {
             }
             Permit::Exclusive => {
                 state.waiting += 1;
-                self.changed.wait_while(&mut state, |it| it.is_exclusive || it.shared > 0);
+                self.changed
+                    .wait_while(&mut state, |it| it.is_exclusive || it.shared > 0);
                 state.waiting -= 1;
                 state.is_exclusive = true;
             }
@@ -282,7 +311,10 @@ pub(crate) fn mount(suite: &mut Suite) {
 }
 
 fn exclusive_test_gets_its_turn_and_runs_alone() {
-    static OURS: Permits = Permits { state: Mutex::new(Granted::NONE), changed: Condvar::new() };
+    static OURS: Permits = Permits {
+        state: Mutex::new(Granted::NONE),
+        changed: Condvar::new(),
+    };
     let (running, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         // More than may run at a time, again and again: there is always one that waits.

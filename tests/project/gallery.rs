@@ -32,9 +32,20 @@ const TITLES: [&str; 16] = [
 
 fn happens_and_is_cured(title: &str) {
     let all = races::all();
-    let race = all.iter().find(|race| race.title == title).expect("there is such a race");
-    assert!((race.play)(&race.happens), "it does not happen with {}", race.happens.told());
-    assert!(!(race.play)(&race.cured), "it happens with {}", race.cured.told());
+    let race = all
+        .iter()
+        .find(|race| race.title == title)
+        .expect("there is such a race");
+    assert!(
+        (race.play)(&race.happens),
+        "it does not happen with {}",
+        race.happens.told()
+    );
+    assert!(
+        !(race.play)(&race.cured),
+        "it happens with {}",
+        race.cured.told()
+    );
 }
 
 #[test]
@@ -42,7 +53,10 @@ fn every_race_has_a_test() {
     let all = races::all();
     let titles: BTreeSet<_> = all.iter().map(|race| race.title).collect();
     assert_eq!(titles, BTreeSet::from(TITLES));
-    assert!(all.iter().all(|race| race.story.len() >= 2), "each has a story in steps");
+    assert!(
+        all.iter().all(|race| race.story.len() >= 2),
+        "each has a story in steps"
+    );
 }
 
 #[test]
@@ -130,11 +144,20 @@ fn redlock_node_restarted_empty_grants_twice() {
 #[test]
 fn gallery_server_has_its_own_folder() {
     let servers = [(); 2].map(|()| Server::start());
-    assert!(Server::start_on(servers[0].port).is_none(), "it is the first one that answers there");
+    assert!(
+        Server::start_on(servers[0].port).is_none(),
+        "it is the first one that answers there"
+    );
     let folder = |server: &Server| {
-        Probe::connect(server.port).command(&["CONFIG", "GET", "dir"]).texts().remove(1)
+        Probe::connect(server.port)
+            .command(&["CONFIG", "GET", "dir"])
+            .texts()
+            .remove(1)
     };
     let folders = servers.each_ref().map(folder);
     let here = std::env::current_dir().unwrap().display().to_string();
-    assert!(folders[0] != folders[1] && !folders.contains(&here), "{folders:?} and {here:?}");
+    assert!(
+        folders[0] != folders[1] && !folders.contains(&here),
+        "{folders:?} and {here:?}"
+    );
 }

@@ -51,7 +51,10 @@ fn unfenced_late_write_overwrites_next_holders() {
     assert!(looked);
     plain.write("old");
     assert_eq!(plain.text, "old", "the successor's work is lost");
-    assert!(!fenced.write_fenced("old", late.fencing_token()), "its token is the smaller one");
+    assert!(
+        !fenced.write_fenced("old", late.fencing_token()),
+        "its token is the smaller one"
+    );
     assert_eq!(fenced.text, "new");
     assert!(
         !late.is_valid() && late.unlock().unwrap_err().is_lost(),
@@ -66,10 +69,22 @@ fn server_that_lost_its_data_grants_twice() {
     let one = first.lock().unwrap();
     assert!(second.try_lock().unwrap().is_none());
     server.probe().command(&["FLUSHALL"]);
-    let two = second.try_lock().unwrap().expect("the server knows of no holder");
-    assert!(one.is_valid() && two.is_valid(), "both guards are valid until a renewal");
-    assert!(two.fencing_token() > one.fencing_token(), "fencing still tells them apart");
-    assert!(one.verify().unwrap_err().is_lost() && !one.is_valid(), "verify reports the loss");
+    let two = second
+        .try_lock()
+        .unwrap()
+        .expect("the server knows of no holder");
+    assert!(
+        one.is_valid() && two.is_valid(),
+        "both guards are valid until a renewal"
+    );
+    assert!(
+        two.fencing_token() > one.fencing_token(),
+        "fencing still tells them apart"
+    );
+    assert!(
+        one.verify().unwrap_err().is_lost() && !one.is_valid(),
+        "verify reports the loss"
+    );
     two.verify().unwrap();
 }
 
@@ -80,7 +95,10 @@ fn lock_freed_by_force_has_two_valid_guards() {
     let one = first.lock().unwrap();
     assert!(second.force_unlock().unwrap());
     let two = second.try_lock().unwrap().expect("it was freed");
-    assert!(one.is_valid() && two.is_valid(), "the first is not told before its next renewal");
+    assert!(
+        one.is_valid() && two.is_valid(),
+        "the first is not told before its next renewal"
+    );
     assert!(one.unlock().unwrap_err().is_lost());
     two.unlock().unwrap();
 }
@@ -103,7 +121,10 @@ fn first_request_after_release_gets_the_lock() {
         });
         // The lock comes free, and a third client asks before the waiter has heard of it.
         server.probe().command(&["DEL", "order"]);
-        let third = distlock::connect(&server.url()).unwrap().mutex("order").unwrap();
+        let third = distlock::connect(&server.url())
+            .unwrap()
+            .mutex("order")
+            .unwrap();
         let overtakes = third.try_lock().unwrap().expect("it is free");
         let before = overtakes.fencing_token();
         assert!(guard.unlock().unwrap_err().is_lost());

@@ -3,7 +3,10 @@
 //! `REDIS_SERVER=PATH` runs everything on another server's binary, `DISTLOCK_TEST_SCALE=3` gives a
 //! slow machine three times as long.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on panics, and says where"
+)]
 
 // The documents' numbers and names.
 mod documents;

@@ -81,12 +81,22 @@ impl Modules {
         let mut uses: BTreeMap<_, Uses> = BTreeMap::new();
         for (from, module) in &self.0 {
             for path in &module.paths {
-                let Some(to) = self.defining(from, path) else { continue };
-                let common = from.iter().zip(&to).take_while(|(left, right)| left == right).count();
+                let Some(to) = self.defining(from, path) else {
+                    continue;
+                };
+                let common = from
+                    .iter()
+                    .zip(&to)
+                    .take_while(|(left, right)| left == right)
+                    .count();
                 if let (Some(user), Some(used)) = (from.get(common), to.get(common)) {
                     let place = format!("{}: {}", from.join("::"), path.join("::"));
                     let siblings = uses.entry(to[..common].to_vec()).or_default();
-                    siblings.entry(user.clone()).or_default().entry(used.clone()).or_insert(place);
+                    siblings
+                        .entry(user.clone())
+                        .or_default()
+                        .entry(used.clone())
+                        .or_insert(place);
                 }
             }
         }
@@ -98,7 +108,9 @@ impl Modules {
         let mut text = String::new();
         for (parent, uses) in self.uses() {
             let circles = uses.keys().filter_map(|start| circle(&uses, start));
-            let Some(circle) = circles.min_by_key(Vec::len) else { continue };
+            let Some(circle) = circles.min_by_key(Vec::len) else {
+                continue;
+            };
             let place = [&["crate".to_owned()], &parent[..]].concat().join("::");
             writeln!(text, "a circle in `{place}`:").unwrap();
             for (index, user) in circle.iter().enumerate() {
@@ -136,7 +148,9 @@ fn tokens(source: &str) -> Vec<&str> {
     while let Some(first) = rest.chars().next() {
         let is_in_word = |c: char| c.is_alphanumeric() || c == '_';
         let until = |end: &str| rest.find(end).map_or(rest.len(), |at| at + end.len());
-        let raw = rest.strip_prefix('r').map(|text| text.trim_start_matches('#'));
+        let raw = rest
+            .strip_prefix('r')
+            .map(|text| text.trim_start_matches('#'));
         let length = if rest.starts_with("//") {
             until("\n")
         } else if let Some(text) = raw.filter(|text| text.starts_with('"')) {
@@ -235,8 +249,10 @@ fn read_paths(tokens: &[&str], module: &mut Module) {
     let mut at = 0;
     while at < tokens.len() {
         if tokens[at] == "use" && tokens.get(at + 1) != Some(&"<") {
-            let length =
-                tokens[at..].iter().position(|token| *token == ";").expect("an import ends");
+            let length = tokens[at..]
+                .iter()
+                .position(|token| *token == ";")
+                .expect("an import ends");
             let mut leaves = Vec::new();
             read_use(&tokens[at + 1..at + length], &[], &mut leaves);
             for (path, name) in leaves {
@@ -265,7 +281,9 @@ fn read_use(tokens: &[&str], before: &[String], leaves: &mut Vec<(Vec<String>, S
             "::" => {}
             "{" => {
                 let inside = &tokens[at + 1..tokens.len() - 1];
-                return parts(inside).into_iter().for_each(|part| read_use(part, &path, leaves));
+                return parts(inside)
+                    .into_iter()
+                    .for_each(|part| read_use(part, &path, leaves));
             }
             "as" => {
                 let alias = tokens[at + 1].to_owned();
@@ -292,10 +310,17 @@ fn parts<'t, 'a>(tokens: &'t [&'a str]) -> Vec<&'t [&'a str]> {
 #[test]
 fn modules_import_each_other_in_no_circle() {
     let workspace = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let roots = ["lock-core/src/lib.rs", "lock-redis/src/lib.rs", "lock-cluster/src/lib.rs"];
+    let roots = [
+        "lock-core/src/lib.rs",
+        "lock-redis/src/lib.rs",
+        "lock-cluster/src/lib.rs",
+    ];
     for root in roots.into_iter().chain(["cli/src/main.rs"]) {
         let modules = Modules::read(&workspace.join(root));
-        assert!(modules.uses().len() > 1, "the reader finds no uses in {root}");
+        assert!(
+            modules.uses().len() > 1,
+            "the reader finds no uses in {root}"
+        );
         let circles = modules.circles();
         assert!(circles.is_empty(), "{root}: {circles}");
     }
@@ -337,11 +362,17 @@ fn parent_and_children_may_use_each_other_but_not_siblings() {
         ("lib.rs", "mod a;"),
         ("a.rs", "mod b; mod c; pub struct A; fn f() { b::f() }"),
         ("a/b.rs", "use super::A; pub fn f() {}"),
-        ("a/c.rs", "use crate::a::b; fn f() -> &'static str { b::f(); \"super::b\" }"),
+        (
+            "a/c.rs",
+            "use crate::a::b; fn f() -> &'static str { b::f(); \"super::b\" }",
+        ),
     ];
     assert_eq!(circles_of(&files), "");
     let mut circular = files;
     circular[2].1 = "pub fn f() { super::c::f() }";
     let found = circles_of(&circular);
-    assert!(found.contains("b uses c (a::b: super::c::f)\n  c uses b (a::c: "), "{found}");
+    assert!(
+        found.contains("b uses c (a::b: super::c::f)\n  c uses b (a::c: "),
+        "{found}"
+    );
 }

@@ -18,7 +18,13 @@ const SETTINGS: &str = "watchdog=20s&command_timeout=3s&connect_timeout=2s";
 fn lock_works(url: &str) {
     let client = distlock::connect(url).unwrap();
     for at in 0..6 {
-        client.mutex(format!("apart:{at}")).unwrap().lock().unwrap().unlock().unwrap();
+        client
+            .mutex(format!("apart:{at}"))
+            .unwrap()
+            .lock()
+            .unwrap()
+            .unlock()
+            .unwrap();
     }
 }
 
@@ -58,7 +64,10 @@ fn cluster_nodes_have_addresses_and_names_of_their_own() {
     let shown = cluster.node(0).probe().command(&["CLUSTER", "SLOTS"]);
     for node in 0..cluster.len() {
         let address = format!("Text({:?})", loopback(Cluster::address(node)));
-        assert!(format!("{shown:?}").contains(&address), "{address}: {shown:?}");
+        assert!(
+            format!("{shown:?}").contains(&address),
+            "{address}: {shown:?}"
+        );
     }
     for host in [loopback, name] {
         lock_works(&format!("{}?{SETTINGS}", cluster.url_at(&[0, 1], host)));
@@ -80,7 +89,11 @@ fn cluster_is_reached_over_a_network_alone() {
     assert!(error.is_unavailable(), "{error}");
     well.lock().unwrap().unlock().unwrap();
     network.set(1, Reach::Near);
-    cut.try_lock_for(SOON).unwrap().expect("it is free").unlock().unwrap();
+    cut.try_lock_for(SOON)
+        .unwrap()
+        .expect("it is free")
+        .unlock()
+        .unwrap();
 }
 
 #[test]

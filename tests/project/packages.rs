@@ -9,7 +9,11 @@ const PUBLISHED: [&str; 4] = ["distlock", "lock-core", "lock-redis", "lock-clust
 fn cargo(words: &[&str]) -> String {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let output = Command::new(cargo).args(words).arg("--offline").current_dir(root).output();
+    let output = Command::new(cargo)
+        .args(words)
+        .arg("--offline")
+        .current_dir(root)
+        .output();
     let output = output.unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{words:?}: {errors}");
@@ -26,7 +30,12 @@ pub(crate) fn files_of(package: &str) -> String {
 #[test]
 fn default_features_install_no_signal_handler() {
     let tree = |features: &[&str]| {
-        let words = ["tree", "--package=distlock", "--edges=normal", "--prefix=none"];
+        let words = [
+            "tree",
+            "--package=distlock",
+            "--edges=normal",
+            "--prefix=none",
+        ];
         cargo(&[&words, features].concat())
     };
     let has = |tree: &str| tree.lines().any(|line| line.starts_with("ctrlc "));
@@ -42,7 +51,10 @@ fn crates_are_published_with_licences_without_tests() {
         for file in ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] {
             assert!(files.contains(&file), "{package} has no {file}: {files:#?}");
         }
-        let tests: Vec<_> = files.iter().filter(|file| file.starts_with("tests/")).collect();
+        let tests: Vec<_> = files
+            .iter()
+            .filter(|file| file.starts_with("tests/"))
+            .collect();
         assert!(tests.is_empty(), "{package}: {tests:#?}");
     }
 }
@@ -56,6 +68,8 @@ fn each_crate_builds_from_its_package() {
     // A folder of its own, because cargo reuses what it unpacked for the same version.
     let target = tempfile::tempdir().unwrap();
     let folder = format!("--target-dir={}", target.path().display());
-    let words = ["package", "--allow-dirty", &folder].into_iter().chain(words);
+    let words = ["package", "--allow-dirty", &folder]
+        .into_iter()
+        .chain(words);
     cargo(&words.collect::<Vec<_>>());
 }

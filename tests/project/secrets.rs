@@ -56,7 +56,9 @@ fn refused_files(printed: &Printed) {
         format!("{url}\nsentinel_password = ['{SECRET}']"),
     ] {
         let connected = |config: Result<Config, Error>| {
-            config.and_then(|config| distlock::builder().config(config).connect()).unwrap_err()
+            config
+                .and_then(|config| distlock::builder().config(config).connect())
+                .unwrap_err()
         };
         // Of an error of serde only the text, as the documentation advises.
         let by_serde = toml::from_str::<Config>(&document);
@@ -75,7 +77,16 @@ fn refused_files(printed: &Printed) {
 fn planted_password_is_never_printed() {
     let server = RedisServer::start();
     let mut probe = server.probe();
-    probe.command(&["ACL", "SETUSER", "me", "on", &format!(">{SECRET}"), "~*", "&*", "+@all"]);
+    probe.command(&[
+        "ACL",
+        "SETUSER",
+        "me",
+        "on",
+        &format!(">{SECRET}"),
+        "~*",
+        "&*",
+        "+@all",
+    ]);
     let printed = Printed::default();
     let told = printed.clone();
     let address = format!("127.0.0.1:{}", server.port());
@@ -85,12 +96,15 @@ fn planted_password_is_never_printed() {
     let config = Config::from_url(&url("me", SECRET)).unwrap();
     printed.debug(&config);
     printed.debug(&Secret::new(SECRET));
-    let builder =
-        distlock::builder().config(config).events(Arc::new(move |event: &Event| told.debug(event)));
+    let builder = distlock::builder()
+        .config(config)
+        .events(Arc::new(move |event: &Event| told.debug(event)));
     printed.debug(&builder);
     let client = builder.connect().unwrap();
     let (lock, owned) = (client.mutex("x").unwrap(), client.owned_mutex("y").unwrap());
-    let guard = lock.lock_with(&LockOptions::new().watched(Duration::from_millis(100))).unwrap();
+    let guard = lock
+        .lock_with(&LockOptions::new().watched(Duration::from_millis(100)))
+        .unwrap();
     for value in [
         &client as &dyn Debug,
         &lock,
@@ -110,7 +124,11 @@ fn planted_password_is_never_printed() {
     });
 
     // What the server refuses: the wrong user, the wrong password, no user.
-    for (user, password) in [("nobody", SECRET), ("me", &format!("{SECRET}x")), ("", SECRET)] {
+    for (user, password) in [
+        ("nobody", SECRET),
+        ("me", &format!("{SECRET}x")),
+        ("", SECRET),
+    ] {
         let refused = distlock::connect(&url(user, password)).unwrap();
         printed.error(&refused.mutex("x").unwrap().try_lock().unwrap_err());
         printed.debug(&refused);
@@ -122,9 +140,13 @@ fn planted_password_is_never_printed() {
     printed.error(&repeats.mutex("x").unwrap().try_lock().unwrap_err());
 
     // The sentinels' password, which is another one.
-    let sentinel =
-        RedisServer::start_sentinel(&format!("sentinel monitor m 127.0.0.1 {} 1\n", server.port()));
-    sentinel.probe().command(&["ACL", "SETUSER", "default", &format!(">{SECRET}")]);
+    let sentinel = RedisServer::start_sentinel(&format!(
+        "sentinel monitor m 127.0.0.1 {} 1\n",
+        server.port()
+    ));
+    sentinel
+        .probe()
+        .command(&["ACL", "SETUSER", "default", &format!(">{SECRET}")]);
     for (sentinels, servers) in [(SECRET, "x"), (&format!("{SECRET}x"), SECRET)] {
         let url = format!(
             "redis+sentinel://me:{servers}@127.0.0.1:{}/m?sentinel_password={sentinels}",
@@ -163,8 +185,9 @@ fn planted_password_is_never_printed() {
         format!("redis://me:{SECRET}@127.0.0.1:1"),
         url("me", SECRET),
     ] {
-        let mut hold =
-            Example::distlock(&["hold", "--wait", "1", "z"]).env("DISTLOCK_URL", &url).spawn();
+        let mut hold = Example::distlock(&["hold", "--wait", "1", "z"])
+            .env("DISTLOCK_URL", &url)
+            .spawn();
         hold.close_input();
         hold.wait_exit(Duration::from_secs(60));
         write!(printed.0.lock(), "{}\n{}\n", hold.output(), hold.errors()).unwrap();

@@ -16,7 +16,10 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// The text of a failure that a late machine can cause.
 fn late_by(panic: Box<dyn Any + Send>) -> String {
-    panic.downcast_ref::<Late>().expect("the machine may be late").to_string()
+    panic
+        .downcast_ref::<Late>()
+        .expect("the machine may be late")
+        .to_string()
 }
 
 fn lives(process: u32) -> bool {
@@ -43,11 +46,17 @@ fn restarted_server_keeps_port_without_data() {
     let mut probe = server.probe();
     probe.command(&["SET", "a", "1"]);
     server.restart();
-    assert!(probe.try_command(&["PING"]).is_err(), "the old connection is dead");
+    assert!(
+        probe.try_command(&["PING"]).is_err(),
+        "the old connection is dead"
+    );
     let mut probe = server.probe();
     assert!(!probe.exists("a"));
     assert_eq!(server.url(), url);
-    assert_eq!(probe.command(&["CONFIG", "GET", "databases"]).texts()[1], "3");
+    assert_eq!(
+        probe.command(&["CONFIG", "GET", "databases"]).texts()[1],
+        "3"
+    );
 }
 
 #[test]
@@ -58,9 +67,11 @@ fn paused_server_answers_after_resume() {
     let watch = Stopwatch::start();
     std::thread::scope(|scope| {
         let asked = scope.spawn(move || probe.command(&["PING"]).text());
-        always("no answer comes while it is paused", Duration::from_millis(100), || {
-            !asked.is_finished()
-        });
+        always(
+            "no answer comes while it is paused",
+            Duration::from_millis(100),
+            || !asked.is_finished(),
+        );
         server.resume();
         assert_eq!(asked.join().unwrap(), "PONG");
     });
@@ -83,9 +94,11 @@ fn server_ends_with_its_killed_test() {
         .args(&["--exact", "selfcheck::server_ends_with_its_killed_test"])
         .env("DISTLOCK_TEST_ORPHAN", file.to_str().unwrap())
         .spawn();
-    let server: u32 = eventually("the other process has a server", Duration::from_secs(20), || {
-        std::fs::read_to_string(&file).ok()?.parse().ok()
-    });
+    let server: u32 = eventually(
+        "the other process has a server",
+        Duration::from_secs(20),
+        || std::fs::read_to_string(&file).ok()?.parse().ok(),
+    );
     assert!(lives(server));
     parent.kill();
     eventually("the server is gone with it", SOON, || !lives(server));
@@ -96,12 +109,21 @@ fn probe_counts_commands_and_connections() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     assert_eq!(probe.command_calls("hset"), 0);
-    eventually("the server has seen the first one go", SOON, || probe.connections() == 0);
+    eventually("the server has seen the first one go", SOON, || {
+        probe.connections() == 0
+    });
     let mut other = server.probe();
     other.command(&["HSET", "h", "a", "1", "b", "2"]);
     other.command(&["PEXPIRE", "h", "60000"]);
     assert_eq!((probe.command_calls("hset"), probe.connections()), (1, 1));
-    assert_eq!(probe.hgetall("h").into_iter().map(|(f, v)| f + &v).collect::<String>(), "a1b2");
+    assert_eq!(
+        probe
+            .hgetall("h")
+            .into_iter()
+            .map(|(f, v)| f + &v)
+            .collect::<String>(),
+        "a1b2"
+    );
     let left = probe.pttl("h").unwrap();
     assert!(left <= Duration::from_secs(60) && left > Duration::from_secs(50));
     assert_eq!(probe.pttl("none"), None);
@@ -110,7 +132,9 @@ fn probe_counts_commands_and_connections() {
     probe.reset_stats();
     assert_eq!(probe.command_calls("hset"), 0);
     drop(other);
-    eventually("the server has seen it go", SOON, || probe.connections() == 0);
+    eventually("the server has seen it go", SOON, || {
+        probe.connections() == 0
+    });
 }
 
 #[test]
@@ -136,7 +160,10 @@ fn child_reports_lines_pause_and_exit_code() {
 #[test]
 fn killed_child_ends_its_children() {
     let mut child = Example::program("sh")
-        .args(&["-c", r#"sleep 600 & echo "{\"event\":\"up\",\"id\":$!}"; wait"#])
+        .args(&[
+            "-c",
+            r#"sleep 600 & echo "{\"event\":\"up\",\"id\":$!}"; wait"#,
+        ])
         .spawn();
     let grandchild = child.expect_event("up", SOON)["id"].as_u64().unwrap();
     let grandchild = u32::try_from(grandchild).unwrap();
@@ -196,25 +223,50 @@ fn cluster_agrees_fails_over_and_moves_slots() {
 /// A claim of the lock `a`.
 fn claim(holder: &str, token: u64, from: u64, to: u64) -> Claim {
     let [asked, from, to] = [0, from, to].map(Moment::from_nanos);
-    Claim { lock: "a".into(), holder: holder.into(), token, asked, from, to }
+    Claim {
+        lock: "a".into(),
+        holder: holder.into(),
+        token,
+        asked,
+        from,
+        to,
+    }
 }
 
 #[test]
 fn judge_detects_overlap_and_tokens_that_do_not_grow() {
     // One right after the other is no overlap, and neither are those of different locks.
-    let exact = [claim("x", 5, 30, 40), claim("y", 3, 10, 20), claim("x", 4, 20, 30)];
+    let exact = [
+        claim("x", 5, 30, 40),
+        claim("y", 3, 10, 20),
+        claim("x", 4, 20, 30),
+    ];
     judge(exact.clone()).must_be_exact();
-    let other = Claim { lock: "b".into(), ..claim("z", 1, 0, 99) };
+    let other = Claim {
+        lock: "b".into(),
+        ..claim("z", 1, 0, 99)
+    };
     judge(exact.iter().cloned().chain([other])).must_be_exact();
     // Also of one thread with itself, and where a third lies between the two.
-    for wrong in [claim("z", 6, 39, 41), claim("x", 6, 10, 21), claim("z", 2, 0, 31)] {
+    for wrong in [
+        claim("z", 6, 39, 41),
+        claim("x", 6, 10, 21),
+        claim("z", 2, 0, 31),
+    ] {
         let verdict = judge(exact.iter().cloned().chain([wrong.clone()]));
-        assert!(verdict.together.iter().any(|pair| pair.contains(&wrong)), "{wrong}");
+        assert!(
+            verdict.together.iter().any(|pair| pair.contains(&wrong)),
+            "{wrong}"
+        );
         assert!(verdict.violation().is_some());
     }
     for token in [5, 4, 1] {
         let verdict = judge(exact.iter().cloned().chain([claim("z", token, 50, 60)]));
-        assert_eq!((verdict.together.len(), verdict.backwards.len()), (0, 1), "{token}");
+        assert_eq!(
+            (verdict.together.len(), verdict.backwards.len()),
+            (0, 1),
+            "{token}"
+        );
         assert!(verdict.violation().is_some());
     }
 }
@@ -224,7 +276,10 @@ fn claims_survive_their_file_without_half_lines() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("claims");
     assert_eq!(Log::read(&path), []);
-    let (log, claims) = (Log::create(&path), [claim("x", 5, 30, 40), claim("7.1", 6, 41, 42)]);
+    let (log, claims) = (
+        Log::create(&path),
+        [claim("x", 5, 30, 40), claim("7.1", 6, 41, 42)],
+    );
     claims.iter().for_each(|claim| log.write(claim));
     assert_eq!(Log::read(&path), claims);
     let text = std::fs::read_to_string(&path).unwrap();

@@ -30,10 +30,20 @@ struct Scene {
 impl Scene {
     fn new(options: &str) -> Self {
         let quorum = Servers::with(3, 0, options);
-        let addresses: Vec<_> =
-            quorum.servers.iter().map(|server| Proxy::plain(server.port())).collect();
-        let places: Vec<_> = addresses.iter().map(|address| place(address.port())).collect();
-        Self { quorum, addresses, url: url(&places, options) }
+        let addresses: Vec<_> = quorum
+            .servers
+            .iter()
+            .map(|server| Proxy::plain(server.port()))
+            .collect();
+        let places: Vec<_> = addresses
+            .iter()
+            .map(|address| place(address.port()))
+            .collect();
+        Self {
+            quorum,
+            addresses,
+            url: url(&places, options),
+        }
     }
 
     fn run_id(&self, server: usize) -> String {
@@ -78,13 +88,17 @@ fn address_of_another_node_gives_it_no_second_vote() {
 #[test]
 fn address_of_another_quorums_node_gets_no_vote() {
     let (scene, other) = (Scene::new(QUICK), Servers::with(3, 0, QUICK));
-    one_holder_at_a_time(&scene, |scene| scene.addresses[0].switch_to(other.servers[0].port()));
+    one_holder_at_a_time(&scene, |scene| {
+        scene.addresses[0].switch_to(other.servers[0].port())
+    });
 }
 
 #[test]
 fn empty_server_known_to_some_clients_has_no_vote() {
     let (scene, stranger) = (Scene::new(QUICK), start());
-    one_holder_at_a_time(&scene, |scene| scene.addresses[0].switch_to(stranger.port()));
+    one_holder_at_a_time(&scene, |scene| {
+        scene.addresses[0].switch_to(stranger.port())
+    });
 }
 
 /// What a client is told that needs the address which leads elsewhere.
@@ -103,7 +117,12 @@ fn missing_vote_is_reported_with_both_identities() {
     scene.addresses[2].switch_to(free_port());
     scene.addresses[0].switch_to(scene.quorum.servers[1].port());
     // The first attempt meets the connections that broke.
-    let parts = ["one and the same server", &scene.name(0), &scene.name(1), &scene.run_id(1)];
+    let parts = [
+        "one and the same server",
+        &scene.name(0),
+        &scene.name(1),
+        &scene.run_id(1),
+    ];
     eventually("both addresses and the server are told", SOON, || {
         let text = told(&client);
         parts.iter().all(|part| text.contains(part))
@@ -155,7 +174,9 @@ fn concurrent_clients_begin_one_quorum() {
     let mut servers: Vec<_> = (0..5).map(|_| start()).collect();
     let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
     let agree = |servers: &[RedisServer], epoch: u64| {
-        let markers = servers.iter().map(|server| server.probe().hgetall("distlock_quorum"));
+        let markers = servers
+            .iter()
+            .map(|server| server.probe().hgetall("distlock_quorum"));
         let mut views: Vec<_> = markers
             .map(|marker| ["quorum", "epoch", "members"].map(|field| marker.get(field).cloned()))
             .collect();
@@ -170,13 +191,21 @@ fn concurrent_clients_begin_one_quorum() {
                 let mut places = places.clone();
                 places.rotate_left(client % 5);
                 scope.spawn(move || {
-                    let lock = distlock::connect(&url(&places, options)).unwrap().mutex("a");
+                    let lock = distlock::connect(&url(&places, options))
+                        .unwrap()
+                        .mutex("a");
                     lock.unwrap().lock().unwrap().unlock().unwrap();
                 })
             });
-            clients.collect::<Vec<_>>().into_iter().for_each(|client| client.join().unwrap());
+            clients
+                .collect::<Vec<_>>()
+                .into_iter()
+                .for_each(|client| client.join().unwrap());
         });
-        let lock = distlock::connect(&url(&places, options)).unwrap().mutex("a").unwrap();
+        let lock = distlock::connect(&url(&places, options))
+            .unwrap()
+            .mutex("a")
+            .unwrap();
         eventually("all nodes are of one view", SOON, || {
             lock.lock().unwrap().unlock().unwrap();
             agree(servers, epoch)
@@ -208,13 +237,23 @@ fn replacing_server_votes_when_a_majority_has_recorded_it() {
         lock.lock().unwrap().unlock().unwrap();
         also.lock().unwrap().unlock().unwrap();
         // The one in which it was chosen, and one more of the same members.
-        [1, 2].iter().all(|at| marker(&scene.quorum.servers[*at])["epoch"] == "3")
-            && marker(&newcomer).get("epoch").is_some_and(|epoch| epoch == "3")
+        [1, 2]
+            .iter()
+            .all(|at| marker(&scene.quorum.servers[*at])["epoch"] == "3")
+            && marker(&newcomer)
+                .get("epoch")
+                .is_some_and(|epoch| epoch == "3")
     });
     for at in [1, 2] {
         let recorded = marker(&scene.quorum.servers[at]);
-        assert!(recorded["members"].contains(&run_id(&newcomer)), "{recorded:?}");
-        assert!(!recorded["members"].contains(&scene.run_id(0)), "{recorded:?}");
+        assert!(
+            recorded["members"].contains(&run_id(&newcomer)),
+            "{recorded:?}"
+        );
+        assert!(
+            !recorded["members"].contains(&scene.run_id(0)),
+            "{recorded:?}"
+        );
     }
     scene.quorum.servers[1].kill();
     let guard = eventually("its vote counts", SOON, || lock.try_lock().ok().flatten());

@@ -30,7 +30,12 @@ fn with_trouble_at_the_last(
     let quorum = Servers::with(3, 0, settings);
     let plan = Sometimes::new(Some(kind), turn, fault);
     let proxy = Proxy::new(quorum.servers[2].port(), Arc::new(plan));
-    let places = [quorum.servers[0].port(), quorum.servers[1].port(), proxy.port()].map(place);
+    let places = [
+        quorum.servers[0].port(),
+        quorum.servers[1].port(),
+        proxy.port(),
+    ]
+    .map(place);
     let client = distlock::connect(&url(&places, settings)).unwrap();
     (quorum, proxy, client)
 }
@@ -38,7 +43,9 @@ fn with_trouble_at_the_last(
 /// Until the last node has `a`, and has had time to say so: what the client did not hear of by its
 /// release is ended there, and not kept.
 fn until_held_at_the_last(quorum: &Servers) {
-    eventually("it is held there, too", SOON, || quorum.servers[2].probe().exists("a"));
+    eventually("it is held there, too", SOON, || {
+        quorum.servers[2].probe().exists("a")
+    });
     let_pass(scaled(ms(200)));
 }
 
@@ -48,15 +55,24 @@ fn grant_after_the_decision_is_rolled_back() {
     let [one, other, third] = [0, 1, 2].map(|at| quorum.servers[at].port());
     let holder = distlock::connect(&url(&[one, other, free_port()].map(place), PATIENT)).unwrap();
     let guard = holder.mutex("a").unwrap().lock().unwrap();
-    let late = Sometimes::new(Some(Kind::Acquire), Turn::Every(1), Fault::DelayReply(ms(1_000)));
+    let late = Sometimes::new(
+        Some(Kind::Acquire),
+        Turn::Every(1),
+        Fault::DelayReply(ms(1_000)),
+    );
     let proxy = Proxy::new(third, Arc::new(late));
     let rival = distlock::connect(&url(&[one, other, proxy.port()].map(place), PATIENT)).unwrap();
     let lock = rival.mutex("a").unwrap();
-    assert!(lock.try_lock().unwrap().is_none(), "two have said that it is held");
+    assert!(
+        lock.try_lock().unwrap().is_none(),
+        "two have said that it is held"
+    );
     eventually("the third grants it all the same", SOON, || {
         quorum.servers[2].probe().exists("redisson_lock_token:{a}")
     });
-    eventually("it is given back", SOON, || !quorum.servers[2].probe().exists("a"));
+    eventually("it is given back", SOON, || {
+        !quorum.servers[2].probe().exists("a")
+    });
     guard.unlock().unwrap();
 }
 
@@ -89,8 +105,15 @@ fn async_release_that_one_node_missed_is_repeated() {
     until_held_at_the_last(&quorum);
     drop(guard);
     // The client asks nothing else: what is to be done there is not done along with something.
-    eventually("it is freed there, too", SOON, || !quorum.servers[2].probe().exists("a"));
-    assert_eq!(proxy.count(Kind::Release, Fault::SwallowRequest), 1, "{}", proxy.account());
+    eventually("it is freed there, too", SOON, || {
+        !quorum.servers[2].probe().exists("a")
+    });
+    assert_eq!(
+        proxy.count(Kind::Release, Fault::SwallowRequest),
+        1,
+        "{}",
+        proxy.account()
+    );
 }
 
 /// Who has `a` on each server.
@@ -115,7 +138,13 @@ fn release_that_keeps_the_lock_and_that_one_node_missed_is_repeated() {
         });
         // The cleanup of that node has ended, and has freed nothing.
         client.wait_for_cleanup(SOON).unwrap();
-        assert!(quorum.servers.iter().all(|server| server.probe().exists("a")), "{fault:?}");
+        assert!(
+            quorum
+                .servers
+                .iter()
+                .all(|server| server.probe().exists("a")),
+            "{fault:?}"
+        );
         assert!(client.mutex("a").unwrap().try_lock().unwrap().is_none());
     }
 }
@@ -131,25 +160,38 @@ fn release_that_came_too_late_for_all_nodes_keeps_the_lock() {
     let [owner, next] = [1, 2].map(|number| OwnerId::new(context.client, number));
     let attempt = Attempt::new(&name, owner, lease);
     let answer = quorum.acquire(&attempt, SystemClock.now() + SOON).unwrap();
-    let Answer::Granted(grant) = answer else { panic!("{answer:?}") };
-    eventually("all have it", SOON, || stores.iter().all(|it| has(it, &name, owner)));
+    let Answer::Granted(grant) = answer else {
+        panic!("{answer:?}")
+    };
+    eventually("all have it", SOON, || {
+        stores.iter().all(|it| has(it, &name, owner))
+    });
     let held = AcquisitionId::new(name.clone(), owner, lease, grant.receipt);
     let options = ReleaseOptions::WITHOUT_TOMBSTONE.kept(Some(KeptLock::new(next, lease)));
-    quorum.release(&held, options, SystemClock.now()).unwrap_err();
-    eventually("it is kept on all", SOON, || stores.iter().all(|it| has(it, &name, next)));
+    quorum
+        .release(&held, options, SystemClock.now())
+        .unwrap_err();
+    eventually("it is kept on all", SOON, || {
+        stores.iter().all(|it| has(it, &name, next))
+    });
 }
 
 /// Whether this store says that the lock is this owner's.
 fn has(store: &Arc<dyn Backend>, name: &LockName, owner: OwnerId) -> bool {
     let info = store.inspect(name, SystemClock.now() + SOON).unwrap();
-    info.holder.is_some_and(|holder| owner.matches(&holder.owner))
+    info.holder
+        .is_some_and(|holder| owner.matches(&holder.owner))
 }
 
 #[test]
 fn shortest_time_beyond_the_longest_lease_is_refused() {
     let client = Servers::with(3, 0, "max_lease=1m").client();
     let options = LockOptions::new().at_least(Duration::from_secs(61));
-    let error = client.mutex("a").unwrap().try_lock_with(&options).unwrap_err();
+    let error = client
+        .mutex("a")
+        .unwrap()
+        .try_lock_with(&options)
+        .unwrap_err();
     assert!(error.is_misuse(), "{error}");
 }
 
@@ -195,12 +237,17 @@ fn dropped_client_rolls_back_late_grants() {
         );
         let [one, other] = [0, 1].map(|at| place(quorum.servers[at].port()));
         let places = [one, other, place(free_port())];
-        let guard = distlock::connect(&url(&places, PATIENT)).unwrap().mutex("a").unwrap();
+        let guard = distlock::connect(&url(&places, PATIENT))
+            .unwrap()
+            .mutex("a")
+            .unwrap();
         let guard = guard.lock().unwrap();
         let mut probe = quorum.servers[2].probe();
         // From the second time on each attempt is one request: it knows the script.
         for _ in 0..2 {
-            eventually("nothing is left of the last one", SOON, || !probe.exists("a"));
+            eventually("nothing is left of the last one", SOON, || {
+                !probe.exists("a")
+            });
             match rival.mutex("a").unwrap().try_lock() {
                 Ok(outcome) => assert!(outcome.is_none(), "two say no"),
                 // On a busy machine they seemed dead.

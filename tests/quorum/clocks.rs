@@ -28,10 +28,16 @@ fn quorum_of(count: usize, clock: &TimeOfDay, options: &str) -> Servers {
         admit(&odd);
         odd
     };
-    let servers: Vec<_> = (wrong..count).map(|_| start()).chain((0..wrong).map(odd)).collect();
+    let servers: Vec<_> = (wrong..count)
+        .map(|_| start())
+        .chain((0..wrong).map(odd))
+        .collect();
     let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
     set_up(&places, options);
-    Servers { url: url(&places, options), servers }
+    Servers {
+        url: url(&places, options),
+        servers,
+    }
 }
 
 /// Takes and releases a lock so many times, without one failure, with growing tokens.
@@ -43,7 +49,11 @@ fn lock_and_unlock(client: &Client, name: &str, times: u32) {
         let guard = lock.try_lock_for(SOON);
         let guard = guard.unwrap_or_else(|error| panic!("turn {turn}: {error}"));
         let guard = guard.expect("no other client wants it");
-        assert!(guard.fencing_token() > last, "{:?} after {last:?}", guard.fencing_token());
+        assert!(
+            guard.fencing_token() > last,
+            "{:?} after {last:?}",
+            guard.fencing_token()
+        );
         last = guard.fencing_token();
         guard.unlock().unwrap();
     }
@@ -60,7 +70,11 @@ fn clock_off_by_a_minute_costs_one_round() {
         let mut last = None;
         for turn in 0..6 {
             let guard = clients[turn % 2].mutex("a").unwrap().lock().unwrap();
-            assert!(guard.fencing_token() > last, "{:?} after {last:?}", guard.fencing_token());
+            assert!(
+                guard.fencing_token() > last,
+                "{:?} after {last:?}",
+                guard.fencing_token()
+            );
             last = guard.fencing_token();
             guard.unlock().unwrap();
         }
@@ -68,7 +82,10 @@ fn clock_off_by_a_minute_costs_one_round() {
         drop(clients);
         quorum.servers[0].pause();
         let lock = quorum.client().mutex("b").unwrap();
-        let guard = lock.try_lock().unwrap().expect("a round more, and no attempt more");
+        let guard = lock
+            .try_lock()
+            .unwrap()
+            .expect("a round more, and no attempt more");
         guard.unlock().unwrap();
         let guard = quorum.client().mutex("a").unwrap().lock().unwrap();
         assert!(guard.fencing_token() > last);
@@ -93,12 +110,18 @@ fn clock_ahead_by_more_than_the_longest_lease_is_reported() {
 #[test]
 fn node_whose_clock_jumps_past_the_lease_grants_no_majority() {
     let clock = TimeOfDay::new();
-    let quorum = quorum(&clock, "max_lease=10m&watchdog=6s&node_timeout=1s&command_timeout=2s");
+    let quorum = quorum(
+        &clock,
+        "max_lease=10m&watchdog=6s&node_timeout=1s&command_timeout=2s",
+    );
     let (holder, rival) = (quorum.client(), quorum.client());
     let guard = holder.mutex("a").unwrap().lock().unwrap();
     // On all of them: a majority is enough for the grant, and then no vote could be spared.
     eventually("it is held on all nodes", Duration::from_secs(60), || {
-        quorum.servers.iter().all(|server| server.probe().exists("a"))
+        quorum
+            .servers
+            .iter()
+            .all(|server| server.probe().exists("a"))
     });
     clock.set(MINUTE);
     eventually("it has let go there", Duration::from_secs(60), || {
@@ -129,9 +152,13 @@ fn minority_of_clocks_off_by_hours_costs_no_attempt() {
             }
             // It becomes wrong, and right again, under a lock that is held.
             clock.set(0);
-            clients.iter().for_each(|client| lock_and_unlock(client, "a", 5));
+            clients
+                .iter()
+                .for_each(|client| lock_and_unlock(client, "a", 5));
             clock.set(ahead);
-            clients.iter().for_each(|client| lock_and_unlock(client, "a", 5));
+            clients
+                .iter()
+                .for_each(|client| lock_and_unlock(client, "a", 5));
             await_renewals(&held);
             assert_eq!(held.state(), GuardState::Held);
             held.unlock().unwrap();
@@ -155,19 +182,28 @@ fn wrong_clock_is_named_and_leaves_nothing_behind() {
             assert!(error.is_unavailable(), "{error:?}");
             let its = |at: usize| error.members()[at].error().map(ToString::to_string);
             let wrong = its(2).expect("its clock is wrong");
-            assert!(wrong.contains("clock") && wrong.contains("ahead"), "{wrong}");
+            assert!(
+                wrong.contains("clock") && wrong.contains("ahead"),
+                "{wrong}"
+            );
             assert_eq!(its(1), None, "its clock is right");
         }
         // The same client, and the same name.
         clock.set(0);
         eventually("its vote counts again", SOON, || {
-            lock.try_lock().ok().flatten().map(|guard| guard.unlock().unwrap())
+            lock.try_lock()
+                .ok()
+                .flatten()
+                .map(|guard| guard.unlock().unwrap())
         });
         quorum.servers[0].resume();
         clock.set(ahead);
         // Until it answers again it seems dead, and its vote is not waited for.
         eventually("the first server is back", SOON, || {
-            lock.try_lock().ok().flatten().map(|guard| guard.unlock().unwrap())
+            lock.try_lock()
+                .ok()
+                .flatten()
+                .map(|guard| guard.unlock().unwrap())
         });
         lock_and_unlock(&client, "a", 5);
         quorum.servers[2].kill();
@@ -185,7 +221,10 @@ fn replaced_beside_a_wrong_clock(count: usize) -> (Servers, TimeOfDay, Client, W
     let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
     let options = "max_lease=2s&watchdog=1500ms&node_timeout=500ms&command_timeout=2s";
     set_up(&places, options);
-    let mut quorum = Servers { url: url(&places, options), servers };
+    let mut quorum = Servers {
+        url: url(&places, options),
+        servers,
+    };
     clock.set(3 * HOUR);
     let (client, warnings) = Warnings::of(&quorum.url);
     quorum.restart(0);
@@ -203,7 +242,10 @@ fn wrong_clock_that_a_replaced_member_waits_for_is_named() {
     let wrong = place(quorum.servers[2].port());
     eventually("it is warned of", SOON, || {
         let _outcome = client.mutex("a").unwrap().try_lock();
-        warnings.have(WarningKind::QuorumClock, &["votes in", &format!("the clock of {wrong}")])
+        warnings.have(
+            WarningKind::QuorumClock,
+            &["votes in", &format!("the clock of {wrong}")],
+        )
     });
     // The vote of the wrong clock does not count, so that of the replaced member is needed.
     let lock = client.mutex("a").unwrap();
@@ -211,22 +253,38 @@ fn wrong_clock_that_a_replaced_member_waits_for_is_named() {
     eventually("it is told", SOON, || {
         let error = lock.try_lock().err()?;
         let its = error.members().first()?.error()?.to_string();
-        its.contains(&format!("the clock of {wrong} was ahead")).then_some(())
+        its.contains(&format!("the clock of {wrong} was ahead"))
+            .then_some(())
     });
     let config = Config::from_url(&quorum.url).unwrap();
     let status = || distlock::quorum_status(&config).unwrap();
-    assert_eq!(status()[0].waits_for_clock_of.as_deref(), Some(&*wrong), "{:?}", status());
+    assert_eq!(
+        status()[0].waits_for_clock_of.as_deref(),
+        Some(&*wrong),
+        "{:?}",
+        status()
+    );
     // While the clock is wrong nothing can shorten the wait.
     distlock::set_up_quorum(&config).unwrap();
     let left = |vote: &QuorumVote| match vote {
         QuorumVote::Paused(left) => Some(*left),
         _ => None,
     };
-    assert!(left(&status()[0].vote).is_some_and(|left| left > SOON), "{:?}", status());
+    assert!(
+        left(&status()[0].vote).is_some_and(|left| left > SOON),
+        "{:?}",
+        status()
+    );
     clock.set(0);
     distlock::set_up_quorum(&config).unwrap();
-    assert!(left(&status()[0].vote).is_none_or(|left| left <= SOON), "{:?}", status());
-    eventually("its vote counts", SOON, || lock.try_lock().ok().flatten()).unlock().unwrap();
+    assert!(
+        left(&status()[0].vote).is_none_or(|left| left <= SOON),
+        "{:?}",
+        status()
+    );
+    eventually("its vote counts", SOON, || lock.try_lock().ok().flatten())
+        .unlock()
+        .unwrap();
 }
 
 /// What was granted, two of the others granted: the clock of one does not matter.
@@ -236,13 +294,18 @@ fn one_wrong_clock_of_five_delays_no_replaced_member() {
     // Two more are gone, and the vote of the wrong clock does not count.
     quorum.servers[1].pause();
     let lock = client.mutex("a").unwrap();
-    eventually("its vote counts", SOON, || lock.try_lock().ok().flatten()).unlock().unwrap();
+    eventually("its vote counts", SOON, || lock.try_lock().ok().flatten())
+        .unlock()
+        .unwrap();
 }
 
 #[test]
 fn wrong_clock_is_warned_of_once_until_it_is_right() {
     let clock = TimeOfDay::new();
-    let quorum = quorum(&clock, "max_lease=5s&watchdog=3s&node_timeout=500ms&command_timeout=2s");
+    let quorum = quorum(
+        &clock,
+        "max_lease=5s&watchdog=3s&node_timeout=500ms&command_timeout=2s",
+    );
     let (client, warnings) = Warnings::of(&quorum.url);
     let wrong = place(quorum.servers[2].port());
     let counted = || warnings.count(WarningKind::QuorumClock, &["does not count", &wrong]);

@@ -28,8 +28,11 @@ fn url_with_too_few_or_repeated_servers_is_refused() {
     assert!(refused("redlock://a,b,c/x").contains("`/x`"));
     let wakes = "redlock://a,b,c?prefix=lock:&format=token,wakes=python-redis-lock";
     assert!(refused(wakes).contains("`wakes=python-redis-lock`"));
-    let stores =
-        |count: usize| (0..count).map(|_| Arc::new(Dead::default()) as Arc<dyn Backend>).collect();
+    let stores = |count: usize| {
+        (0..count)
+            .map(|_| Arc::new(Dead::default()) as Arc<dyn Backend>)
+            .collect()
+    };
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let quorum = |count| QuorumBackend::new(stores(count), Duration::from_millis(100), &context);
     assert!(quorum(2).unwrap_err().is_configuration());
@@ -41,11 +44,18 @@ fn server_with_two_names_counts_once_and_is_not_set_up() {
     let servers: Vec<_> = (0..3).map(|_| start()).collect();
     let good = places(&servers);
     set_up(&good, LONGEST);
-    let twice = [&good[0], &good[1], &format!("localhost:{}", servers[0].port())].map(Clone::clone);
+    let twice = [
+        &good[0],
+        &good[1],
+        &format!("localhost:{}", servers[0].port()),
+    ]
+    .map(Clone::clone);
     let run_id = servers[0].probe().info_field("server", "run_id").unwrap();
     let says = |error: &Error| {
         let text = error.to_string();
-        let both = [&*twice[0], &*twice[2], &*run_id].iter().all(|part| text.contains(part));
+        let both = [&*twice[0], &*twice[2], &*run_id]
+            .iter()
+            .all(|part| text.contains(part));
         assert!(both && text.contains("one and the same server"), "{text}");
     };
     let error = distlock::set_up_quorum(&Config::from_url(&url(&twice, LONGEST)).unwrap());
@@ -109,8 +119,15 @@ fn replica_cluster_node_and_evicting_server_are_refused() {
         let all = [places(&good), vec![place(bad.port())]].concat();
         let config = Config::from_url(&url(&all, LONGEST)).unwrap();
         let error = distlock::set_up_quorum(&config).unwrap_err();
-        assert!(error.is_configuration() && error.to_string().contains(says), "{error}");
-        let told = connect(&url(&all, LONGEST)).unwrap().mutex("a").unwrap().try_lock();
+        assert!(
+            error.is_configuration() && error.to_string().contains(says),
+            "{error}"
+        );
+        let told = connect(&url(&all, LONGEST))
+            .unwrap()
+            .mutex("a")
+            .unwrap()
+            .try_lock();
         println!("{told:?}");
     }
 }
@@ -128,7 +145,10 @@ fn set_up_of_some_nodes_of_a_larger_quorum_is_refused() {
         let config = Config::from_url(&url(&places, LONGEST)).unwrap();
         let error = distlock::set_up_quorum(&config).unwrap_err();
         let text = error.to_string();
-        assert!(error.is_configuration() && text.contains("a quorum of 5 servers"), "{text}");
+        assert!(
+            error.is_configuration() && text.contains("a quorum of 5 servers"),
+            "{text}"
+        );
     }
     lock.lock().unwrap().unlock().unwrap();
 }
@@ -142,7 +162,10 @@ fn master_watched_by_a_sentinel_is_refused() {
     let config = Config::from_url(&url(&all, LONGEST)).unwrap();
     let error = distlock::set_up_quorum(&config).unwrap_err();
     let text = error.to_string();
-    assert!(error.is_configuration() && text.contains("redis+sentinel://"), "{text}");
+    assert!(
+        error.is_configuration() && text.contains("redis+sentinel://"),
+        "{text}"
+    );
     // Set up before a sentinel came.
     group.sentinels.clear();
     let mut probe = group.servers[0].probe();
@@ -151,7 +174,14 @@ fn master_watched_by_a_sentinel_is_refused() {
         matches!(listeners, Value::List(pair) if pair[1] == Value::Int(0))
     });
     set_up(&all, LONGEST);
-    connect(&url(&all, LONGEST)).unwrap().mutex("a").unwrap().lock().unwrap().unlock().unwrap();
+    connect(&url(&all, LONGEST))
+        .unwrap()
+        .mutex("a")
+        .unwrap()
+        .lock()
+        .unwrap()
+        .unlock()
+        .unwrap();
 }
 
 #[test]
@@ -160,14 +190,26 @@ fn every_node_uses_the_credentials_of_the_provider() {
     let url = format!("redlock://{}?{LONGEST}", places(&servers).join(","));
     let config = |password: &'static str| {
         let provider = move |_: &str| Ok(Credentials::new(password).with_user("locker"));
-        Config::from_url(&url).unwrap().with_credentials(Arc::new(provider))
+        Config::from_url(&url)
+            .unwrap()
+            .with_credentials(Arc::new(provider))
     };
     distlock::set_up_quorum(&config("SECRET")).unwrap();
     let lock = |password| {
-        let client = distlock::builder().config(config(password)).connect().unwrap();
+        let client = distlock::builder()
+            .config(config(password))
+            .connect()
+            .unwrap();
         client.mutex("x").unwrap().try_lock()
     };
-    lock("SECRET").unwrap().expect("it is free").unlock().unwrap();
+    lock("SECRET")
+        .unwrap()
+        .expect("it is free")
+        .unlock()
+        .unwrap();
     let error = lock("wrong").unwrap_err();
-    assert!(error.to_string().contains("does not accept the password"), "{error:?}");
+    assert!(
+        error.to_string().contains("does not accept the password"),
+        "{error:?}"
+    );
 }

@@ -20,7 +20,10 @@ const SOON: Duration = Duration::from_secs(20);
 fn held_lock_is_busy(distances: [Duration; 3]) {
     let servers = Servers::with(3, 0, SETTINGS);
     let ports = servers.servers.iter().map(|server| server.port());
-    let ways: Vec<_> = ports.zip(distances).map(|(to, time)| Distance::new(to, time)).collect();
+    let ways: Vec<_> = ports
+        .zip(distances)
+        .map(|(to, time)| Distance::new(to, time))
+        .collect();
     let places: Vec<_> = ways.iter().map(|way| place(way.port())).collect();
     let [holder, rival] = [(), ()].map(|()| distlock::connect(&url(&places, SETTINGS)).unwrap());
     let mut guard = holder.mutex("a").unwrap().lock().unwrap();
@@ -41,7 +44,11 @@ fn hand_over(lock: &Mutex, guard: LockGuard) {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.lock().and_then(|guard| guard.unlock()));
         let_pass(HELD);
-        assert!(!waiter.is_finished(), "it has it, or gave up: {:?}", waiter.join());
+        assert!(
+            !waiter.is_finished(),
+            "it has it, or gave up: {:?}",
+            waiter.join()
+        );
         guard.unlock().unwrap();
         within(SOON, || waiter.join().unwrap().unwrap());
     });

@@ -22,14 +22,19 @@ const OPTIONS: [&str; 2] = ["format=token", "format=token&tokens=off"];
 fn taken(servers: &[RedisServer], value: &str) -> usize {
     let take = ["SET", "shared", value, "NX", "PX", "60000"];
     let asked = servers.iter().map(|server| server.probe().command(&take));
-    asked.filter(|answer| *answer == Value::Text("OK".to_owned())).count()
+    asked
+        .filter(|answer| *answer == Value::Text("OK".to_owned()))
+        .count()
 }
 
 /// How many of them it frees, only where the value is its own.
 fn freed(servers: &[RedisServer], value: &str) -> i64 {
     let script = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
     let free = ["EVAL", script, "1", "shared", value];
-    servers.iter().map(|server| server.probe().command(&free).int()).sum()
+    servers
+        .iter()
+        .map(|server| server.probe().command(&free).int())
+        .sum()
 }
 
 #[test]
@@ -41,13 +46,18 @@ fn redlock_of_plain_keys_and_ours_exclude_each_other() {
         // Theirs on a majority: ours is busy, and leaves nothing on the third.
         assert_eq!(taken(&servers[..2], "theirs"), 2, "{options}");
         assert!(lock.try_lock().unwrap().is_none(), "{options}");
-        eventually("nothing is left there", SOON, || taken(&servers[2..], "theirs") == 1);
+        eventually("nothing is left there", SOON, || {
+            taken(&servers[2..], "theirs") == 1
+        });
         assert_eq!(freed(servers, "theirs"), 3, "{options}");
         // Ours: no majority is theirs, and their release, which compares, does not free it.
         let guard = lock.lock().unwrap();
         assert!(taken(servers, "theirs") <= 1, "{options}");
         assert!(freed(servers, "theirs") <= 1, "{options}");
-        assert!(guard.verify().is_ok() && lock.is_locked().unwrap(), "{options}");
+        assert!(
+            guard.verify().is_ok() && lock.is_locked().unwrap(),
+            "{options}"
+        );
         guard.unlock().unwrap();
         let is_free = |server: &RedisServer| !server.probe().exists("shared");
         eventually("it is free again", SOON, || servers.iter().all(is_free));
@@ -76,6 +86,9 @@ fn format_without_owners_is_refused_by_name() {
     for format in ["plain", "timestamp", "counter"] {
         let error = connect(&format!("redlock://a,b,c?format={format}")).unwrap_err();
         assert!(error.is_configuration(), "{error:?}");
-        assert!(error.to_string().contains("does not know who holds a lock"), "{error}");
+        assert!(
+            error.to_string().contains("does not know who holds a lock"),
+            "{error}"
+        );
     }
 }

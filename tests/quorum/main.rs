@@ -1,7 +1,10 @@
 //! The quorum: the exam that every store sits, servers in every kind of trouble, and what its
 //! promises rest on.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on panics, and says where"
+)]
 
 // Addresses that lead to another server, and membership.
 mod addresses;

@@ -37,7 +37,9 @@ impl Member {
     fn is_admitted(&mut self, epoch: &str, replaced: &str, chooses: bool) -> bool {
         let later = if chooses { "0" } else { "1" };
         let members = format!("{}@h:1 b@h:2 c@h:3", self.run_id);
-        let words = ["record", "q", epoch, &members, "1000", "2000", "1000", "0", replaced, later];
+        let words = [
+            "record", "q", epoch, &members, "1000", "2000", "1000", "0", replaced, later,
+        ];
         self.mark(&words)
     }
 
@@ -65,7 +67,9 @@ fn readmitted_server_chooses_from_the_next_epoch_on() {
     assert!(member.is_admitted("1", "", false));
     assert!(!member.promises("1", "8") && !member.accepts("1", "8"));
     let members = member.field("members");
-    assert!(member.mark(&["record", "q", "2", &members, "1000", "2000", "", "", "", "0"]));
+    assert!(member.mark(&[
+        "record", "q", "2", &members, "1000", "2000", "", "", "", "0"
+    ]));
     assert!(member.promises("2", "1") && member.accepts("2", "1"));
 }
 
@@ -76,12 +80,17 @@ fn late_record_does_not_replace_a_later_marker() {
     assert!(member.is_admitted("1", "", true));
     let seen = format!("1 {} q", member.field("since"));
     let members = member.field("members");
-    assert!(member.mark(&["record", "q", "2", &members, "1000", "2000", "", "", "", "0"]));
+    assert!(member.mark(&[
+        "record", "q", "2", &members, "1000", "2000", "", "", "", "0"
+    ]));
     assert!(!member.is_admitted("1", &seen, true));
     assert_eq!(member.field("epoch"), "2");
     let seen = format!("2 {} q", member.field("since"));
     assert!(member.is_admitted("5", &seen, true));
-    assert!(!member.is_admitted("5", &seen, true), "the same request once more");
+    assert!(
+        !member.is_admitted("5", &seen, true),
+        "the same request once more"
+    );
 }
 
 /// Those that took a place choose the next one along with the rest.
@@ -95,11 +104,19 @@ fn servers_emptied_one_after_another_are_all_replaced() {
         quorum.servers[at].restart();
         admit(&quorum.servers[at]);
         // A second server that is emptied before has no majority that could replace it.
-        eventually("it is a node again, and takes part in the next choice", SOON, || {
-            let _outcome = lock.try_lock();
-            let marker = quorum.servers[at].probe().hgetall(MARKER);
-            !marker.is_empty() && marker.get("admitted") != marker.get("epoch")
-        });
-        drop(lock.try_lock_for(scaled(SOON)).unwrap().expect("a majority votes"));
+        eventually(
+            "it is a node again, and takes part in the next choice",
+            SOON,
+            || {
+                let _outcome = lock.try_lock();
+                let marker = quorum.servers[at].probe().hgetall(MARKER);
+                !marker.is_empty() && marker.get("admitted") != marker.get("epoch")
+            },
+        );
+        drop(
+            lock.try_lock_for(scaled(SOON))
+                .unwrap()
+                .expect("a majority votes"),
+        );
     }
 }

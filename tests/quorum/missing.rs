@@ -70,7 +70,9 @@ fn client_that_only_renews_gets_an_emptied_server_back() {
     let guard = client.mutex("held").unwrap().lock().unwrap();
     await_renewals(&guard);
     empty(&mut quorum, 0);
-    eventually("it is a member again", SOON, || field(&quorum.servers[0], "members").is_some());
+    eventually("it is a member again", SOON, || {
+        field(&quorum.servers[0], "members").is_some()
+    });
     assert_eq!(guard.state(), GuardState::Held);
     guard.unlock().unwrap();
     votes(&mut quorum, 0);
@@ -153,8 +155,16 @@ fn server_with_a_replicated_past_counts_as_emptied_although_durable() {
         replica.probe().command(&["REPLICAOF", "127.0.0.1", &port]);
         let has_marker = || field(&replica, "quorum").is_some();
         eventually("the replica has its data", SOON, has_marker);
-        let (before, proxy) = (run_id(&quorum.servers[0]), Proxy::plain(quorum.servers[0].port()));
-        let places = [proxy.port(), quorum.servers[1].port(), quorum.servers[2].port()].map(place);
+        let (before, proxy) = (
+            run_id(&quorum.servers[0]),
+            Proxy::plain(quorum.servers[0].port()),
+        );
+        let places = [
+            proxy.port(),
+            quorum.servers[1].port(),
+            quorum.servers[2].port(),
+        ]
+        .map(place);
         if is_promoted {
             replica.probe().command(&["REPLICAOF", "NO", "ONE"]);
             proxy.switch_to(replica.port());
@@ -164,10 +174,19 @@ fn server_with_a_replicated_past_counts_as_emptied_although_durable() {
         }
         // With that vote alone beside one other it must not vote: it lost what it may have granted.
         quorum.servers[1].pause();
-        let lock = distlock::connect(&url(&places, &options)).unwrap().mutex("b").unwrap();
+        let lock = distlock::connect(&url(&places, &options))
+            .unwrap()
+            .mutex("b")
+            .unwrap();
         let error = lock.try_lock().unwrap_err();
-        let its = error.members()[0].error().expect("it does not vote").to_string();
-        assert!(its.contains("no marker that counts"), "promoted {is_promoted}: {its}");
+        let its = error.members()[0]
+            .error()
+            .expect("it does not vote")
+            .to_string();
+        assert!(
+            its.contains("no marker that counts"),
+            "promoted {is_promoted}: {its}"
+        );
         quorum.servers[1].resume();
         if !is_promoted {
             eventually("it is a member again, and another one", SOON, || {
@@ -187,12 +206,21 @@ fn restart_from_an_append_only_file_votes_at_once_if_durable() {
     let servers = vec![durable, start(), start()];
     let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
     set_up(&places, &options);
-    let mut quorum = Servers { url: url(&places, &options), servers };
+    let mut quorum = Servers {
+        url: url(&places, &options),
+        servers,
+    };
     work(&quorum.client());
     let replica = start();
     let mut probe = quorum.servers[0].probe();
-    replica.probe().command(&["REPLICAOF", "127.0.0.1", &quorum.servers[0].port().to_string()]);
-    eventually("the replica has its data", SOON, || field(&replica, "quorum").is_some());
+    replica.probe().command(&[
+        "REPLICAOF",
+        "127.0.0.1",
+        &quorum.servers[0].port().to_string(),
+    ]);
+    eventually("the replica has its data", SOON, || {
+        field(&replica, "quorum").is_some()
+    });
     probe.command(&["BGREWRITEAOF"]);
     let is_over = |probe: &mut Probe, field: &str| {
         probe.info_field("persistence", field).as_deref() == Some("0")
@@ -206,5 +234,12 @@ fn restart_from_an_append_only_file_votes_at_once_if_durable() {
     admit(&quorum.servers[0]);
     assert_eq!(field(&quorum.servers[0], "node"), Some(before));
     quorum.servers[1].kill();
-    quorum.client().mutex("b").unwrap().lock().unwrap().unlock().unwrap();
+    quorum
+        .client()
+        .mutex("b")
+        .unwrap()
+        .lock()
+        .unwrap()
+        .unlock()
+        .unwrap();
 }

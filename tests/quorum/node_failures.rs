@@ -31,7 +31,11 @@ const FORGIVING: &str =
     "max_lease=3s&node_timeout=1s&watchdog=2s&command_timeout=2s&outage_limit=200ms";
 
 fn failed(error: &Error) -> usize {
-    error.members().iter().filter(|member| member.error().is_some()).count()
+    error
+        .members()
+        .iter()
+        .filter(|member| member.error().is_some())
+        .count()
 }
 
 #[test]
@@ -54,7 +58,9 @@ fn dead_minority_is_unnoticed_and_dead_majority_is_reported() {
     assert_eq!((error.members().len(), failed(&error)), (5, 3), "{error}");
     println!("{error}");
     for at in [2, 4] {
-        eventually("nothing is left", SOON, || !quorum.servers[at].probe().exists("a"));
+        eventually("nothing is left", SOON, || {
+            !quorum.servers[at].probe().exists("a")
+        });
     }
 }
 
@@ -93,7 +99,12 @@ fn holder_with_a_frozen_majority_loses_the_lock_by_its_clock() {
     quorum.servers[1].resume();
     drop(guard);
     let other = quorum.client().mutex("a").unwrap();
-    drop(other.try_lock_for(scaled(SOON)).unwrap().expect("it ends by itself"));
+    drop(
+        other
+            .try_lock_for(scaled(SOON))
+            .unwrap()
+            .expect("it ends by itself"),
+    );
 }
 
 /// A server that is started again, and what becomes of its vote.
@@ -118,7 +129,11 @@ fn voting_again(restart: impl Fn(&mut Servers), says: &str) {
     });
     assert!(told.iter().any(|its| its.contains(says)), "{told:?}");
     println!("voted again after {:?}", started.elapsed());
-    assert!(started.elapsed() > Duration::from_millis(2_900), "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() > Duration::from_millis(2_900),
+        "{:?}",
+        started.elapsed()
+    );
     assert!(guard.fencing_token() > token);
     guard.unlock().unwrap();
 }
@@ -172,22 +187,43 @@ fn emptied_node_slower_than_the_others_is_marked_again() {
     let quorum = Servers::with(3, 0, patient);
     let slow = slow_locks(ms(50));
     let proxy = Proxy::new(quorum.servers[2].port(), Arc::new(slow));
-    let places = [quorum.servers[0].port(), quorum.servers[1].port(), proxy.port()].map(place);
+    let places = [
+        quorum.servers[0].port(),
+        quorum.servers[1].port(),
+        proxy.port(),
+    ]
+    .map(place);
     quorum.servers[2].probe().command(&["FLUSHALL"]);
     let client = distlock::connect(&url(&places, patient)).unwrap();
     client.mutex("a").unwrap().lock().unwrap().unlock().unwrap();
-    eventually("it is marked again", SOON, || quorum.servers[2].probe().exists("distlock_quorum"));
+    eventually("it is marked again", SOON, || {
+        quorum.servers[2].probe().exists("distlock_quorum")
+    });
 }
 
 #[test]
 fn restarted_node_declared_durable_votes_at_once() {
     let durable = format!("{FORGIVING}&durable=yes");
     let mut quorum = Servers::with(3, 0, &durable);
-    quorum.client().mutex("a").unwrap().lock().unwrap().unlock().unwrap();
+    quorum
+        .client()
+        .mutex("a")
+        .unwrap()
+        .lock()
+        .unwrap()
+        .unlock()
+        .unwrap();
     quorum.servers[2].probe().command(&["SAVE"]);
     quorum.restart(2);
     quorum.servers[0].kill();
-    quorum.client().mutex("a").unwrap().lock().unwrap().unlock().unwrap();
+    quorum
+        .client()
+        .mutex("a")
+        .unwrap()
+        .lock()
+        .unwrap()
+        .unlock()
+        .unwrap();
 }
 
 #[test]
@@ -199,22 +235,36 @@ fn quorum_without_set_up_waits_for_the_longest_lease() {
     let error = lock.try_lock().unwrap_err();
     assert!(error.to_string().contains("does not vote"), "{error}");
     let guard = eventually("it votes", SOON, || lock.try_lock().ok().flatten());
-    assert!(watch.elapsed() > Duration::from_millis(2_900), "{:?}", watch.elapsed());
+    assert!(
+        watch.elapsed() > Duration::from_millis(2_900),
+        "{:?}",
+        watch.elapsed()
+    );
     guard.unlock().unwrap();
 }
 
 #[test]
 fn client_with_another_longest_lease_is_refused() {
     let quorum = Servers::with(3, 0, "max_lease=10m");
-    let places: Vec<_> = quorum.servers.iter().map(|server| place(server.port())).collect();
+    let places: Vec<_> = quorum
+        .servers
+        .iter()
+        .map(|server| place(server.port()))
+        .collect();
     let other = distlock::connect(&url(&places, "max_lease=5m")).unwrap();
     let error = other.mutex("a").unwrap().try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
-    assert!(error.to_string().contains("600s") && error.to_string().contains("300s"), "{error}");
+    assert!(
+        error.to_string().contains("600s") && error.to_string().contains("300s"),
+        "{error}"
+    );
     let other = distlock::connect(&url(&places, "max_lease=10m&token_retention=2h")).unwrap();
     let error = other.mutex("a").unwrap().try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
-    assert!(error.to_string().contains("token_retention=7200s"), "{error}");
+    assert!(
+        error.to_string().contains("token_retention=7200s"),
+        "{error}"
+    );
     // One that is not refused goes on.
     let client = quorum.client();
     let lock = client.mutex("a").unwrap();
@@ -223,7 +273,10 @@ fn client_with_another_longest_lease_is_refused() {
     assert!(error.is_misuse(), "{error:?}");
     for server in &quorum.servers {
         let left = server.probe().pttl("a").unwrap_or_default();
-        assert!(left <= Duration::from_secs(600), "no node has heard of it: {left:?}");
+        assert!(
+            left <= Duration::from_secs(600),
+            "no node has heard of it: {left:?}"
+        );
     }
     guard.unlock().unwrap();
     let long = LockOptions::new().lease(Duration::from_secs(601));
@@ -235,22 +288,37 @@ fn late_grant_is_rolled_back() {
     let mut quorum = Servers::with(3, 0, LONGEST);
     // One is dead, and the acquires of another are answered after their time.
     quorum.servers[2].kill();
-    let late = Sometimes::new(Some(Kind::Acquire), Turn::Every(1), Fault::DelayReply(ms(1_500)));
+    let late = Sometimes::new(
+        Some(Kind::Acquire),
+        Turn::Every(1),
+        Fault::DelayReply(ms(1_500)),
+    );
     let proxy = Proxy::new(quorum.servers[1].port(), Arc::new(late));
-    let places = [quorum.servers[0].port(), proxy.port(), quorum.servers[2].port()].map(place);
+    let places = [
+        quorum.servers[0].port(),
+        proxy.port(),
+        quorum.servers[2].port(),
+    ]
+    .map(place);
     let client = distlock::connect(&url(&places, STEADY)).unwrap();
     let error = client.mutex("a").unwrap().try_lock().unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
     for server in &quorum.servers[..2] {
         eventually("nothing is left", SOON, || !server.probe().exists("a"));
     }
-    assert!(proxy.count(Kind::Acquire, Fault::DelayReply(ms(1_500))) > 0, "{}", proxy.account());
+    assert!(
+        proxy.count(Kind::Acquire, Fault::DelayReply(ms(1_500))) > 0,
+        "{}",
+        proxy.account()
+    );
 }
 
 /// Each request about a lock is answered so late; a connection is made in time.
 fn slow_locks(by: Duration) -> Vec<Sometimes> {
     let late = |kind| Sometimes::new(Some(kind), Turn::Every(1), Fault::DelayReply(by));
-    [Kind::Acquire, Kind::Release, Kind::Close, Kind::Renew].map(late).into()
+    [Kind::Acquire, Kind::Release, Kind::Close, Kind::Renew]
+        .map(late)
+        .into()
 }
 
 #[test]
@@ -310,13 +378,19 @@ fn node_back_from_the_dead_is_watched_by_present_waiters() {
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {
             let lock = waiter.mutex("a").unwrap();
-            lock.try_lock_for(scaled(SOON * 3)).unwrap().expect("it is freed").unlock().unwrap();
+            lock.try_lock_for(scaled(SOON * 3))
+                .unwrap()
+                .expect("it is freed")
+                .unlock()
+                .unwrap();
         });
         eventually("it waits", SOON, || listeners(&quorum.servers[1]) == 1);
         // The node has had its time for an answer.
         let_pass(scaled(ms(1_500)));
         quorum.restart(2);
-        eventually("it listens there, too", SOON, || listeners(&quorum.servers[2]) == 1);
+        eventually("it listens there, too", SOON, || {
+            listeners(&quorum.servers[2]) == 1
+        });
         guard.unlock().unwrap();
         waiting.join().unwrap();
     });
@@ -325,9 +399,13 @@ fn node_back_from_the_dead_is_watched_by_present_waiters() {
 #[test]
 fn node_that_refuses_the_password_counts_as_dead() {
     let strict = RedisServer::start_without_user();
-    let servers = [distlock_tests::quorum::start(), distlock_tests::quorum::start()];
-    let places: Vec<_> =
-        [&strict, &servers[0], &servers[1]].map(|server| place(server.port())).into();
+    let servers = [
+        distlock_tests::quorum::start(),
+        distlock_tests::quorum::start(),
+    ];
+    let places: Vec<_> = [&strict, &servers[0], &servers[1]]
+        .map(|server| place(server.port()))
+        .into();
     // Both others are needed each time.
     let patient = "max_lease=10m&node_timeout=2s&watchdog=10s&command_timeout=4s";
     let as_default_user = url(&places, patient).replace(&format!("{LOGIN}@"), "");
@@ -380,7 +458,10 @@ fn holder_is_reported_with_a_bare_majority_of_nodes() {
     // What one that says nothing would cost, far beyond what a busy machine does.
     const NODE: Duration = Duration::from_secs(10);
     for is_frozen in [false, true] {
-        let times = format!("{LONGEST}&node_timeout={}s&command_timeout=40s", NODE.as_secs());
+        let times = format!(
+            "{LONGEST}&node_timeout={}s&command_timeout=40s",
+            NODE.as_secs()
+        );
         let mut quorum = Servers::with(5, 0, &times);
         let lock = quorum.client().mutex("x").unwrap();
         assert!(!lock.is_locked().unwrap());
@@ -398,14 +479,20 @@ fn holder_is_reported_with_a_bare_majority_of_nodes() {
         thread::scope(|scope| {
             let asks = scope.spawn(|| lock.is_locked());
             let_pass(ms(500));
-            assert!(!asks.is_finished(), "two of three say that it is held, and are no majority");
+            assert!(
+                !asks.is_finished(),
+                "two of three say that it is held, and are no majority"
+            );
             let freed = Stopwatch::start();
             for server in &quorum.servers[2..4] {
                 server.probe().command(&["DEL", "x"]);
             }
             assert!(!asks.join().unwrap().unwrap(), "it is free");
             let took = freed.elapsed();
-            assert!(took < NODE / 2, "{took:?}: a node that says nothing was waited for");
+            assert!(
+                took < NODE / 2,
+                "{took:?}: a node that says nothing was waited for"
+            );
         });
     }
 }
@@ -419,7 +506,9 @@ fn refused_server_is_asked_again() {
         let mut listener = quorum.servers[2].probe();
         if is_replica {
             probe.command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
-            eventually("it has the other's data", SOON, || !probe.exists("distlock_quorum"));
+            eventually("it has the other's data", SOON, || {
+                !probe.exists("distlock_quorum")
+            });
         } else {
             listener.command(&["SUBSCRIBE", "__sentinel__:hello"]);
         }
@@ -432,7 +521,11 @@ fn refused_server_is_asked_again() {
         quorum.servers[0].pause();
         let error = eventually("it is told", SOON, || lock.try_lock().err());
         let text = error.to_string();
-        let says = if is_replica { "is a replica" } else { "is watched by a Sentinel" };
+        let says = if is_replica {
+            "is a replica"
+        } else {
+            "is watched by a Sentinel"
+        };
         assert!(error.is_unavailable() && text.contains(says), "{text}");
         // A replica of another server has lost what it was: it becomes a node again, with the
         // others' word.
@@ -449,9 +542,17 @@ fn refused_server_is_asked_again() {
         quorum.servers[1].kill();
         let guard = eventually("it votes again", SOON, || lock.try_lock().ok().flatten());
         println!("it voted again after {:?}", mended.elapsed());
-        assert!(mended.elapsed() < scaled(Duration::from_secs(10)), "{:?}", mended.elapsed());
+        assert!(
+            mended.elapsed() < scaled(Duration::from_secs(10)),
+            "{:?}",
+            mended.elapsed()
+        );
         // With its data it lost what it had granted.
-        assert!(!is_replica || mended.elapsed() > ms(2_900), "{:?}", mended.elapsed());
+        assert!(
+            !is_replica || mended.elapsed() > ms(2_900),
+            "{:?}",
+            mended.elapsed()
+        );
         guard.unlock().unwrap();
     }
 }
@@ -459,7 +560,10 @@ fn refused_server_is_asked_again() {
 #[test]
 fn former_replica_of_a_node_is_admitted_as_itself() {
     let mut quorum = Servers::with(3, 0, FORGIVING);
-    let (mut probe, master) = (quorum.servers[2].probe(), quorum.servers[1].port().to_string());
+    let (mut probe, master) = (
+        quorum.servers[2].probe(),
+        quorum.servers[1].port().to_string(),
+    );
     let run_id = probe.info_field("server", "run_id").unwrap();
     let client = quorum.client();
     let lock = client.mutex("a").unwrap();
@@ -485,19 +589,31 @@ fn former_replica_of_a_node_is_admitted_as_itself() {
 fn new_quorum_is_awaited_and_a_short_wait_fails_at_once() {
     let servers: Vec<_> = (0..3).map(|_| distlock_tests::quorum::start()).collect();
     let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
-    let (counters, pauses) =
-        (Arc::new(Counters::new()), "max_lease=6s&watchdog=2s&outage_limit=1s");
+    let (counters, pauses) = (
+        Arc::new(Counters::new()),
+        "max_lease=6s&watchdog=2s&outage_limit=1s",
+    );
     let events = Arc::clone(&counters);
-    let builder = distlock::builder().url(&url(&places, pauses)).unwrap().events(events);
+    let builder = distlock::builder()
+        .url(&url(&places, pauses))
+        .unwrap()
+        .events(events);
     let client = builder.connect().unwrap();
     let (lock, watch) = (client.mutex("a").unwrap(), Stopwatch::start());
     let error = lock.try_lock_for(Duration::from_secs(3)).unwrap_err();
     let text = error.to_string();
-    assert!(error.is_unavailable() && text.contains("new quorum"), "{text}");
+    assert!(
+        error.is_unavailable() && text.contains("new quorum"),
+        "{text}"
+    );
     assert!(text.contains("set_up_quorum"), "{text}");
     // Far longer than it puts up with an outage.
     lock.lock().unwrap().unlock().unwrap();
-    assert!(watch.elapsed() >= Duration::from_secs(5), "{:?}", watch.elapsed());
+    assert!(
+        watch.elapsed() >= Duration::from_secs(5),
+        "{:?}",
+        watch.elapsed()
+    );
     eventually("it is told", SOON, || counters.count("paused") == 1);
     println!("it voted after {:?}", watch.elapsed());
 }
@@ -516,13 +632,20 @@ fn set_up_beside_clients_that_begin_it_makes_all_nodes_vote() {
         distlock::set_up_quorum(&config).unwrap();
         beginner.join().unwrap();
         let lock = quorum.client().mutex("a").unwrap();
-        lock.try_lock_for(Duration::from_secs(5)).unwrap().unwrap().unlock().unwrap();
+        lock.try_lock_for(Duration::from_secs(5))
+            .unwrap()
+            .unwrap()
+            .unlock()
+            .unwrap();
         for server in &quorum.servers {
             let mut probe = server.probe();
             let votes_from = probe.hgetall("distlock_quorum")["since"].parse().unwrap();
             let time = probe.command(&["TIME"]).texts();
             let seconds: u64 = time[0].parse().unwrap();
-            assert!((seconds + 1) * 1_000_000 > votes_from, "{time:?} and {votes_from}");
+            assert!(
+                (seconds + 1) * 1_000_000 > votes_from,
+                "{time:?} and {votes_from}"
+            );
         }
     }
 }
@@ -539,7 +662,10 @@ fn set_up_ends_the_pause_of_a_quorum_joined_by_a_third_server() {
     let lock = client.mutex("a").unwrap();
     let epoch = |quorum: &Servers, at: usize| {
         let marker = quorum.servers[at].probe().hgetall("distlock_quorum");
-        marker.get("epoch").and_then(|epoch| epoch.parse::<u64>().ok()).unwrap_or(0)
+        marker
+            .get("epoch")
+            .and_then(|epoch| epoch.parse::<u64>().ok())
+            .unwrap_or(0)
     };
     eventually("two of them begin it", SOON, || {
         assert!(lock.try_lock().is_err(), "it does not vote");
@@ -572,7 +698,10 @@ fn set_up_ends_the_pause_of_a_new_quorum_only() {
     let text = lock.try_lock().unwrap_err().to_string();
     assert!(text.contains("new quorum"), "{text}");
     eventually("it is begun", SOON, || {
-        quorum.servers.iter().all(|server| server.probe().exists("distlock_quorum"))
+        quorum
+            .servers
+            .iter()
+            .all(|server| server.probe().exists("distlock_quorum"))
     });
     distlock::set_up_quorum(&config).unwrap();
     lock.lock().unwrap().unlock().unwrap();
@@ -584,18 +713,32 @@ fn set_up_ends_the_pause_of_a_new_quorum_only() {
     // One that knows the quorum of before waits for as long as its leases may last.
     let text = lock.try_lock().unwrap_err().to_string();
     assert!(text.contains("another quorum"), "{text}");
-    let text = quorum.client().mutex("a").unwrap().try_lock().unwrap_err().to_string();
+    let text = quorum
+        .client()
+        .mutex("a")
+        .unwrap()
+        .try_lock()
+        .unwrap_err()
+        .to_string();
     assert!(text.contains("does not vote for"), "{text}");
 }
 
 /// A quorum of three dead nodes with these watches, and its nodes. Their time-out is longer than a
 /// test may take.
 fn dead_nodes(watch: fn(Moment) -> Result<Watch, Failure>) -> (QuorumBackend, Vec<Arc<Dead>>) {
-    let node = || Arc::new(Dead { watch: Some(watch), ..Dead::default() });
+    let node = || {
+        Arc::new(Dead {
+            watch: Some(watch),
+            ..Dead::default()
+        })
+    };
     let nodes: Vec<_> = (0..3).map(|_| node()).collect();
     let stores = nodes.iter().map(|node| Arc::clone(node) as _).collect();
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
-    (QuorumBackend::new(stores, SOON * 2, &context).unwrap(), nodes)
+    (
+        QuorumBackend::new(stores, SOON * 2, &context).unwrap(),
+        nodes,
+    )
 }
 
 struct Deaf;
@@ -617,7 +760,11 @@ fn attempt_does_not_wait_for_a_watch_that_was_given_up() {
     let lease = LeaseTime::new(SOON).unwrap();
     let attempt = Attempt::new(&name, OwnerId::new(ClientId::random(), 1), lease);
     let answer = quorum.acquire(&attempt, Moment::NEVER);
-    assert!(answer.is_err() && watch.elapsed() < SOON, "{answer:?} after {:?}", watch.elapsed());
+    assert!(
+        answer.is_err() && watch.elapsed() < SOON,
+        "{answer:?} after {:?}",
+        watch.elapsed()
+    );
 }
 
 #[test]

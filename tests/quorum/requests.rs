@@ -53,7 +53,10 @@ fn library_tasks() -> Vec<(PathBuf, String)> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| {
         let task = task.ok()?.path();
-        let name = std::fs::read_to_string(task.join("comm")).ok()?.trim().to_owned();
+        let name = std::fs::read_to_string(task.join("comm"))
+            .ok()?
+            .trim()
+            .to_owned();
         name.starts_with("distlock-").then_some((task, name))
     });
     names.collect()
@@ -92,8 +95,19 @@ fn label_of_the_majoritys_holder_is_shown() {
         let has = |server: &RedisServer| server.probe().exists("distlock_owner:{a}");
         quorum.servers.iter().filter(|server| has(server)).count()
     };
-    eventually("it is renewed", Duration::from_secs(60), || on(&quorum) == 3);
-    let shown = || client.mutex("a").unwrap().inspect().unwrap().holder.unwrap().label;
+    eventually("it is renewed", Duration::from_secs(60), || {
+        on(&quorum) == 3
+    });
+    let shown = || {
+        client
+            .mutex("a")
+            .unwrap()
+            .inspect()
+            .unwrap()
+            .holder
+            .unwrap()
+            .label
+    };
     let first = shown();
     assert_eq!(&*first.as_ref().unwrap().text, "till-7");
     quorum.servers[0].kill();
@@ -107,10 +121,13 @@ fn label_of_the_majoritys_holder_is_shown() {
 
 #[test]
 fn five_nodes_take_one_round_trip_with_two_silent_ones() {
-    alone("requests::five_nodes_take_one_round_trip_with_two_silent_ones", || {
-        // Medians of times are compared.
-        retry_if_late(five_far_nodes);
-    });
+    alone(
+        "requests::five_nodes_take_one_round_trip_with_two_silent_ones",
+        || {
+            // Medians of times are compared.
+            retry_if_late(five_far_nodes);
+        },
+    );
 }
 
 fn five_far_nodes() {
@@ -123,8 +140,10 @@ fn five_far_nodes() {
         .map(|(server, far)| Proxy::new(server.port(), Arc::clone(far) as _))
         .collect();
     let places: Vec<_> = proxies.iter().map(|proxy| place(proxy.port())).collect();
-    let singles: Vec<_> =
-        proxies.iter().map(|proxy| distlock::connect(&proxy.url()).unwrap()).collect();
+    let singles: Vec<_> = proxies
+        .iter()
+        .map(|proxy| distlock::connect(&proxy.url()).unwrap())
+        .collect();
     let in_sequence: Duration = singles
         .iter()
         .map(|client| {
@@ -139,22 +158,35 @@ fn five_far_nodes() {
     let client = distlock::connect(&url(&places, patient)).unwrap();
     let lock = client.mutex("a").unwrap();
     let asked = || -> Vec<_> {
-        proxies.iter().map(|proxy| proxy.count(Kind::Acquire, Fault::Delay(DISTANCE))).collect()
+        proxies
+            .iter()
+            .map(|proxy| proxy.count(Kind::Acquire, Fault::Delay(DISTANCE)))
+            .collect()
     };
     let since = |earlier: &[u64]| -> Vec<_> {
-        asked().iter().zip(earlier).map(|(now, before)| now - before).collect()
+        asked()
+            .iter()
+            .zip(earlier)
+            .map(|(now, before)| now - before)
+            .collect()
     };
     let at_first = asked();
     // From here on all nodes know the scripts, also those outside of the majority.
     lock.lock().unwrap().unlock().unwrap();
     let most = since(&at_first).into_iter().max();
-    eventually("all were asked alike", SOON, || since(&at_first).into_iter().min() == most);
+    eventually("all were asked alike", SOON, || {
+        since(&at_first).into_iter().min() == most
+    });
     let (asked_before, before) = (asked(), processor_time());
     let together = median(|| lock.lock().unwrap());
     let used = (processor_time() - before) / TIMES;
     // That it is one round does not hang on how busy the machine is.
     let rounds = since(&asked_before).into_iter().max();
-    assert_eq!(rounds, Some(TIMES.into()), "each was asked once for each lock: {asked_before:?}");
+    assert_eq!(
+        rounds,
+        Some(TIMES.into()),
+        "each was asked once for each lock: {asked_before:?}"
+    );
     far[1].silent.store(true, Ordering::SeqCst);
     far[3].silent.store(true, Ordering::SeqCst);
     let with_two_silent = median(|| lock.lock().unwrap());
@@ -167,7 +199,10 @@ fn five_far_nodes() {
     assert!(threads().len() <= 16, "{:?}", threads());
     let bound = in_sequence * 3 / 4;
     if together.max(with_two_silent) > bound {
-        late(bound, format!("{together:?} and {with_two_silent:?}, not {bound:?}"));
+        late(
+            bound,
+            format!("{together:?} and {with_two_silent:?}, not {bound:?}"),
+        );
     }
 }
 
@@ -175,7 +210,11 @@ fn five_far_nodes() {
 /// reach the first two.
 fn amnesia(connect: impl Fn(&[String]) -> Client, options: &str) -> Result<(), String> {
     let mut quorum = Servers::with(5, 0, options);
-    let places: Vec<_> = quorum.servers.iter().map(|server| place(server.port())).collect();
+    let places: Vec<_> = quorum
+        .servers
+        .iter()
+        .map(|server| place(server.port()))
+        .collect();
     let without = |gone: [usize; 2]| {
         let mut seen = places.clone();
         gone.iter().for_each(|at| seen[*at] = place(free_port()));
@@ -190,7 +229,9 @@ fn amnesia(connect: impl Fn(&[String]) -> Client, options: &str) -> Result<(), S
         Ok(Some(other)) => {
             assert!(guard.is_valid() && other.is_valid(), "both believe in it");
             let (first, second) = (guard.fencing_token(), other.fencing_token());
-            Err(format!("two valid guards at once, with the tokens {first:?} and {second:?}"))
+            Err(format!(
+                "two valid guards at once, with the tokens {first:?} and {second:?}"
+            ))
         }
         other => {
             println!("the rival is told: {other:?}");
@@ -204,7 +245,11 @@ fn amnesia(connect: impl Fn(&[String]) -> Client, options: &str) -> Result<(), S
 fn forgetful_node_grants_a_held_lock_only_without_its_marker() {
     // A rival that hears of two nodes too late is refused without any marker.
     let options = "max_lease=10m&node_timeout=2s&watchdog=20s&command_timeout=4s";
-    amnesia(|places| distlock::connect(&url(places, options)).unwrap(), options).unwrap();
+    amnesia(
+        |places| distlock::connect(&url(places, options)).unwrap(),
+        options,
+    )
+    .unwrap();
     // The same protocol on servers that look for no marker.
     let unmarked = |places: &[String]| {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
@@ -216,7 +261,10 @@ fn forgetful_node_grants_a_held_lock_only_without_its_marker() {
         let quorum = QuorumBackend::new(stores, Duration::from_secs(2), &context).unwrap();
         builder().backend(Arc::new(quorum)).connect().unwrap()
     };
-    println!("without the marker: {}", amnesia(unmarked, options).unwrap_err());
+    println!(
+        "without the marker: {}",
+        amnesia(unmarked, options).unwrap_err()
+    );
 }
 
 /// What makes this test binary one of the processes of the crowd.
@@ -228,7 +276,9 @@ const THREADS: usize = 2;
 /// Not a test of its own: what the other processes run.
 #[test]
 fn child_process_of_the_test() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
     let mut words = role.split(' ');
     let (file, seconds) = (words.next().unwrap(), words.next().unwrap());
     let end = SystemClock.now() + Duration::from_secs(seconds.parse().unwrap());
@@ -248,7 +298,10 @@ fn child_process_of_the_test() {
             })
         };
         let threads: Vec<_> = (0..THREADS).map(visits).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     });
     std::fs::write(file, claims).unwrap();
 }
@@ -278,7 +331,9 @@ fn crowd(seconds: u64) {
     let longest = "max_lease=2s&node_timeout=300ms&watchdog=1s&command_timeout=1s";
     let mut quorum = Servers::with(5, 0, longest);
     let directory = tempfile::tempdir().unwrap();
-    let files: Vec<_> = (0..PROCESSES).map(|n| directory.path().join(n.to_string())).collect();
+    let files: Vec<_> = (0..PROCESSES)
+        .map(|n| directory.path().join(n.to_string()))
+        .collect();
     let start = |file: &Path, url: &str| -> Child {
         Example::program(std::env::current_exe().unwrap())
             .args(&["--exact", ENTRY, "--nocapture"])
@@ -287,7 +342,9 @@ fn crowd(seconds: u64) {
     };
     // As the server's default user: the other one's rights are given after each start, and the
     // crowd does not wait for it.
-    let url = quorum.url.replace(&format!("{}@", distlock_tests::rights::LOGIN), "");
+    let url = quorum
+        .url
+        .replace(&format!("{}@", distlock_tests::rights::LOGIN), "");
     let mut children: Vec<_> = files.iter().map(|file| start(file, &url)).collect();
     let end = SystemClock.now() + Duration::from_secs(seconds);
     let mut restarts = 0;
@@ -302,18 +359,29 @@ fn crowd(seconds: u64) {
         }
     }
     for child in &mut children {
-        assert_eq!(child.wait_exit(scaled(SOON)), 0, "{}\n{}", child.output(), child.errors());
+        assert_eq!(
+            child.wait_exit(scaled(SOON)),
+            0,
+            "{}\n{}",
+            child.output(),
+            child.errors()
+        );
     }
     let mut claims: Vec<[u64; 3]> = Vec::new();
     for file in &files {
         for line in std::fs::read_to_string(file).unwrap().lines() {
-            let numbers: Vec<_> = line.split(' ').map(|number| number.parse().unwrap()).collect();
+            let numbers: Vec<_> = line
+                .split(' ')
+                .map(|number| number.parse().unwrap())
+                .collect();
             claims.push(numbers.try_into().unwrap());
         }
     }
     claims.sort_unstable();
     for pair in claims.windows(2) {
-        let [[_, to, token], [from, _, next]] = pair else { unreachable!("they are two") };
+        let [[_, to, token], [from, _, next]] = pair else {
+            unreachable!("they are two")
+        };
         assert!(to <= from, "two valid guards at once: {pair:?}");
         assert!(token < next, "tokens must grow: {pair:?}");
     }
@@ -356,7 +424,11 @@ fn batch_workers(quorum: &Servers, name: &str, jobs: &str) {
 fn batch_workers_are_exact_with_one_dead_and_one_frozen_node() {
     let mut quorum = Servers::with(5, 0, LONGEST);
     batch_workers(&quorum, "all", "2000");
-    let left: Vec<_> = quorum.servers.iter().map(|server| server.probe().exists("all")).collect();
+    let left: Vec<_> = quorum
+        .servers
+        .iter()
+        .map(|server| server.probe().exists("all"))
+        .collect();
     println!("on these nodes something is left of it: {left:?}");
     // A process that ends right behind its last release has perhaps not sent it to all of them.
     // What is left on one of three may then be all that can be seen of a holder with the other two,

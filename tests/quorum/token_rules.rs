@@ -22,10 +22,16 @@ fn nodes(work: impl Fn(&Node)) {
     let context = Context::new(Arc::new(SystemClock), ClientId::random());
     let server = RedisServer::start();
     let memory = Arc::new(MemoryBackend::new(Arc::new(SystemClock))) as Arc<dyn Backend>;
-    let redis = schemes().open(&Config::from_url(&server.url()).unwrap(), &context).unwrap();
+    let redis = schemes()
+        .open(&Config::from_url(&server.url()).unwrap(), &context)
+        .unwrap();
     for store in [memory, redis] {
         println!("{store:?}");
-        work(&Node { store, client: context.client, name: LockName::new("a").unwrap() });
+        work(&Node {
+            store,
+            client: context.client,
+            name: LockName::new("a").unwrap(),
+        });
     }
 }
 
@@ -74,7 +80,9 @@ impl Node {
             Self::lease(),
             Default::default(),
         );
-        self.store.release(&acquisition, closing, Self::by()).unwrap();
+        self.store
+            .release(&acquisition, closing, Self::by())
+            .unwrap();
     }
 }
 
@@ -133,8 +141,12 @@ fn proposal_of_a_closed_owner_is_refused() {
 fn mark(probe: &mut Probe, run_id: &str, told: &[&str]) -> (bool, Option<String>) {
     let script = include_str!("../../lock-redis/src/lua/mark.lua");
     let words = [&["EVAL", script, "1", "distlock_quorum", run_id], told].concat();
-    let Value::List(state) = probe.command(&words) else { panic!("it says what it is") };
-    let [_, _, Value::List(fields), Value::Int(done)] = &state[..] else { panic!("{state:?}") };
+    let Value::List(state) = probe.command(&words) else {
+        panic!("it says what it is")
+    };
+    let [_, _, Value::List(fields), Value::Int(done)] = &state[..] else {
+        panic!("{state:?}")
+    };
     let next = match &fields[9] {
         Value::Text(text) if !text.is_empty() => Some(text.clone()),
         _ => None,
@@ -152,7 +164,11 @@ fn ballot_is_promised_once_and_smaller_ones_are_refused() {
     let accept = |ballot, choice| ["accept", "", "0", ballot, choice];
     assert_eq!(ask(&promise("5")), (true, None));
     assert_eq!(ask(&promise("5")), (false, None), "to one client only");
-    assert_eq!(ask(&accept("4", "x")), (false, None), "it has promised not to");
+    assert_eq!(
+        ask(&accept("4", "x")),
+        (false, None),
+        "it has promised not to"
+    );
     assert_eq!(ask(&accept("5", "y")), (true, Some("y".to_owned())));
     // A later proposer is told of it.
     assert_eq!(ask(&promise("6")), (true, Some("y".to_owned())));
@@ -161,9 +177,20 @@ fn ballot_is_promised_once_and_smaller_ones_are_refused() {
     assert!(!ask(&["promise", "", "1", "9"]).0 && !ask(&["promise", "q", "0", "9"]).0);
     let record = ["record", "q", "1", "m", "1000", "2000", "", "", "", "0"];
     assert!(!ask(&record).0, "it is not to become a node");
-    let admit = ["record", "q", "1", "m", "1000", "2000", "1000", "0", "", "0"];
+    let admit = [
+        "record", "q", "1", "m", "1000", "2000", "1000", "0", "", "0",
+    ];
     assert_eq!(ask(&admit), (true, None));
-    assert!(!ask(&admit).0 && !ask(&promise("7")).0, "the first choice is over");
-    assert!(ask(&["promise", "q", "1", "1"]).0, "the next one begins anew");
-    assert!(!mark(&mut probe, "another", &["promise", "q", "1", "2"]).0, "of another server");
+    assert!(
+        !ask(&admit).0 && !ask(&promise("7")).0,
+        "the first choice is over"
+    );
+    assert!(
+        ask(&["promise", "q", "1", "1"]).0,
+        "the next one begins anew"
+    );
+    assert!(
+        !mark(&mut probe, "another", &["promise", "q", "1", "2"]).0,
+        "of another server"
+    );
 }

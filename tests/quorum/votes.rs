@@ -62,7 +62,11 @@ fn vote_that_another_owner_had_is_given_by_a_renewal() {
     let guard = held_without_the_last(&quorum, &client);
     let mut last = quorum.servers[2].probe();
     await_renewals(&guard);
-    assert_eq!(owner(&quorum.servers[2]).as_deref(), Some(STRANGER), "it is not free there");
+    assert_eq!(
+        owner(&quorum.servers[2]).as_deref(),
+        Some(STRANGER),
+        "it is not free there"
+    );
     let token = guard.fencing_token().unwrap().get();
     // An attempt that failed has left a larger token there.
     let larger = (token + 1_000_000).to_string();
@@ -76,7 +80,9 @@ fn vote_that_another_owner_had_is_given_by_a_renewal() {
     }
     guard.unlock().unwrap();
     for server in &quorum.servers {
-        eventually("it is free everywhere", SOON, || !server.probe().exists("a"));
+        eventually("it is free everywhere", SOON, || {
+            !server.probe().exists("a")
+        });
     }
     let next = quorum.client().mutex("a").unwrap().lock().unwrap();
     assert!(next.fencing_token().unwrap().get() > token + 1_000_000);
@@ -183,7 +189,10 @@ fn lock_removed_on_one_node_after_another_is_lost_and_not_revived() {
     let _lost = renewed(302);
     assert_eq!(losses.recv_timeout(SOON).unwrap().cause(), LossCause::Gone);
     eventually("nothing is left of it", SOON, || {
-        quorum.servers.iter().all(|server| !server.probe().exists("a"))
+        quorum
+            .servers
+            .iter()
+            .all(|server| !server.probe().exists("a"))
     });
 }
 
@@ -196,16 +205,28 @@ struct LateVotes {
 impl Plan for LateVotes {
     fn fate(&self, request: &mut Request) -> Fault {
         let strikes = request.kind() == Kind::Acquire && self.is_on.load(Ordering::SeqCst);
-        if strikes { Fault::Late(self.time) } else { Fault::Pass }
+        if strikes {
+            Fault::Late(self.time)
+        } else {
+            Fault::Pass
+        }
     }
 }
 
 #[test]
 fn vote_without_an_answer_is_closed_by_the_release() {
     let quorum = Servers::with(3, 0, SETTINGS);
-    let late = Arc::new(LateVotes { is_on: AtomicBool::new(false), time: Duration::from_secs(4) });
+    let late = Arc::new(LateVotes {
+        is_on: AtomicBool::new(false),
+        time: Duration::from_secs(4),
+    });
     let proxy = Proxy::new(quorum.servers[2].port(), Arc::clone(&late) as Arc<dyn Plan>);
-    let places = [quorum.servers[0].port(), quorum.servers[1].port(), proxy.port()].map(place);
+    let places = [
+        quorum.servers[0].port(),
+        quorum.servers[1].port(),
+        proxy.port(),
+    ]
+    .map(place);
     let client = distlock::connect(&url(&places, SETTINGS)).unwrap();
     let guard = held_without_the_last(&quorum, &client);
     late.is_on.store(true, Ordering::SeqCst);
@@ -214,8 +235,14 @@ fn vote_without_an_answer_is_closed_by_the_release() {
     let is_held_back = || proxy.count(Kind::Acquire, Fault::Late(late.time)) > 0;
     eventually("the vote is under way", SOON, is_held_back);
     guard.unlock().unwrap();
-    eventually("the owner is closed there", SOON, || !last.keys("distlock_closed:*").is_empty());
-    always("it does not vote late", scaled(late.time + ms(1_500)), || !last.exists("a"));
+    eventually("the owner is closed there", SOON, || {
+        !last.keys("distlock_closed:*").is_empty()
+    });
+    always(
+        "it does not vote late",
+        scaled(late.time + ms(1_500)),
+        || !last.exists("a"),
+    );
 }
 
 /// One member is far away, and one is cut off.
@@ -223,7 +250,12 @@ fn vote_without_an_answer_is_closed_by_the_release() {
 fn far_node_votes_again_beside_one_that_is_cut_off() {
     let mut quorum = Servers::with(3, 0, FAR);
     let far = Distance::new(quorum.servers[2].port(), ms(250));
-    let places = [quorum.servers[0].port(), quorum.servers[1].port(), far.port()].map(place);
+    let places = [
+        quorum.servers[0].port(),
+        quorum.servers[1].port(),
+        far.port(),
+    ]
+    .map(place);
     let client = distlock::connect(&url(&places, FAR)).unwrap();
     let guard = held_without_the_last(&quorum, &client);
     quorum.servers[0].kill();
@@ -234,19 +266,25 @@ fn far_node_votes_again_beside_one_that_is_cut_off() {
     let rival = distlock::connect(&url(&places, FAR)).unwrap();
     let wanted = rival.mutex("a").unwrap();
     // Its first request may take longer than a node's time: it has no connection yet.
-    eventually("the rival is told that it is held", SOON, || match wanted.try_lock() {
-        Ok(taken) => {
-            assert!(taken.is_none(), "two holders");
-            true
-        }
-        Err(error) => {
-            assert!(error.is_unavailable(), "{error:?}");
-            false
+    eventually("the rival is told that it is held", SOON, || {
+        match wanted.try_lock() {
+            Ok(taken) => {
+                assert!(taken.is_none(), "two holders");
+                true
+            }
+            Err(error) => {
+                assert!(error.is_unavailable(), "{error:?}");
+                false
+            }
         }
     });
     await_renewals(&guard);
     guard.unlock().unwrap();
-    let next = rival.mutex("a").unwrap().try_lock_for(scaled(SOON)).unwrap();
+    let next = rival
+        .mutex("a")
+        .unwrap()
+        .try_lock_for(scaled(SOON))
+        .unwrap();
     next.expect("it is free").unlock().unwrap();
 }
 
@@ -309,7 +347,12 @@ fn long_sequence(rounds: usize, lease: Duration) {
     });
     let token = guard.fencing_token();
     guard.unlock().unwrap();
-    let next = rival.mutex("a").unwrap().try_lock_for(scaled(SOON)).unwrap().expect("it is free");
+    let next = rival
+        .mutex("a")
+        .unwrap()
+        .try_lock_for(scaled(SOON))
+        .unwrap()
+        .expect("it is free");
     assert!(next.fencing_token() > token);
 }
 
@@ -321,6 +364,8 @@ fn hold_survives_ten_failures_one_after_the_other() {
 #[test]
 #[ignore = "long: tests/run.sh --all"]
 fn hold_survives_many_failures_one_after_the_other() {
-    let rounds = std::env::var("DISTLOCK_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
+    let rounds = std::env::var("DISTLOCK_ROUNDS")
+        .ok()
+        .and_then(|rounds| rounds.parse().ok());
     retry_if_late(|| long_sequence(rounds.unwrap_or(40), Duration::from_secs(4)));
 }

@@ -20,33 +20,49 @@ impl Wake for NoWaiter {
 
 #[test]
 fn dropped_backend_leaves_no_thread_and_no_connection() {
-    alone("backend_drop::dropped_backend_leaves_no_thread_and_no_connection", nothing_is_left);
+    alone(
+        "backend_drop::dropped_backend_leaves_no_thread_and_no_connection",
+        nothing_is_left,
+    );
 }
 
 fn nothing_is_left() {
     let server = RedisServer::start();
     let mut probe = server.probe();
-    let mut connections =
-        || probe.clients().iter().filter(|line| line.contains("name=distlock")).count();
+    let mut connections = || {
+        probe
+            .clients()
+            .iter()
+            .filter(|line| line.contains("name=distlock"))
+            .count()
+    };
     let name = LockName::new("a").unwrap();
     let soon = || SystemClock.now() + Duration::from_secs(5);
     let client = ClientId::random();
     let open = |url: &str| {
         let context = Context::new(Arc::new(SystemClock), client);
-        schemes().open(&Config::from_url(url).unwrap(), &context).unwrap()
+        schemes()
+            .open(&Config::from_url(url).unwrap(), &context)
+            .unwrap()
     };
 
     // Backends in all states: used, watched (the watch outlives it), unreachable, never used.
     let used = open(&server.url());
     let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
-    used.acquire(&Attempt::new(&name, OwnerId::new(client, 1), lease), soon()).unwrap();
+    used.acquire(&Attempt::new(&name, OwnerId::new(client, 1), lease), soon())
+        .unwrap();
     let watch = used.watch(&name, Arc::new(NoWaiter), soon()).unwrap();
     let unreachable = open("redis://127.0.0.1:1");
     let by = SystemClock.now() + Duration::from_millis(50);
     assert!(unreachable.watch(&name, Arc::new(NoWaiter), by).is_err());
     let unused = open(&server.url());
-    let expected =
-        ["distlock-slots", "distlock-slots", "distlock-slots", "distlock-sub", "distlock-sub"];
+    let expected = [
+        "distlock-slots",
+        "distlock-slots",
+        "distlock-slots",
+        "distlock-sub",
+        "distlock-sub",
+    ];
     assert_eq!(own_threads(), expected);
     assert_eq!(connections(), 2, "one for requests and one for messages");
 

@@ -13,32 +13,44 @@ const LONG: Duration = Duration::from_secs(20);
 
 #[test]
 fn dropped_redis_client_leaves_no_thread_and_no_connection() {
-    alone("client_threads::dropped_redis_client_leaves_no_thread_and_no_connection", || {
-        let server = RedisServer::start();
-        let mut probe = server.probe();
-        for _ in 0..3 {
-            let (one, two) = (client(&server, "watchdog=1500ms"), client(&server, ""));
-            let lock = one.mutex("shared").unwrap();
-            let guard = lock.lock().unwrap();
-            let waiter = thread::spawn(move || drop(two.mutex("shared").unwrap().lock().unwrap()));
-            eventually("the second client has subscribed", LONG, || {
-                probe.command(&["PUBSUB", "CHANNELS"]).texts()
-                    == ["redisson_lock__channel:{shared}"]
-            });
-            eventually("the watchdog has renewed", LONG, || {
-                own_threads().iter().any(|name| name.contains("renew"))
-            });
-            guard.unlock().unwrap();
-            waiter.join().unwrap();
-            assert!(!own_threads().is_empty());
-            drop((lock, one));
-            eventually("all threads of ours are gone", LONG, || own_threads().is_empty());
-            eventually("all connections are closed", LONG, || {
-                !probe.clients().iter().any(|line| line.contains("name=distlock"))
-            });
-        }
-        assert_eq!(probe.command(&["PUBSUB", "CHANNELS"]).texts(), Vec::<String>::new());
-    });
+    alone(
+        "client_threads::dropped_redis_client_leaves_no_thread_and_no_connection",
+        || {
+            let server = RedisServer::start();
+            let mut probe = server.probe();
+            for _ in 0..3 {
+                let (one, two) = (client(&server, "watchdog=1500ms"), client(&server, ""));
+                let lock = one.mutex("shared").unwrap();
+                let guard = lock.lock().unwrap();
+                let waiter =
+                    thread::spawn(move || drop(two.mutex("shared").unwrap().lock().unwrap()));
+                eventually("the second client has subscribed", LONG, || {
+                    probe.command(&["PUBSUB", "CHANNELS"]).texts()
+                        == ["redisson_lock__channel:{shared}"]
+                });
+                eventually("the watchdog has renewed", LONG, || {
+                    own_threads().iter().any(|name| name.contains("renew"))
+                });
+                guard.unlock().unwrap();
+                waiter.join().unwrap();
+                assert!(!own_threads().is_empty());
+                drop((lock, one));
+                eventually("all threads of ours are gone", LONG, || {
+                    own_threads().is_empty()
+                });
+                eventually("all connections are closed", LONG, || {
+                    !probe
+                        .clients()
+                        .iter()
+                        .any(|line| line.contains("name=distlock"))
+                });
+            }
+            assert_eq!(
+                probe.command(&["PUBSUB", "CHANNELS"]).texts(),
+                Vec::<String>::new()
+            );
+        },
+    );
 }
 
 /// All that dials waits for the file: calls, renewals, the subscriber. The only thread that is left
@@ -52,7 +64,11 @@ fn client_with_a_hanging_password_file_leaves_the_hanging_thread_alone() {
             let mut probe = server.probe();
             let (_folder, file) = password_file(&mut probe);
             let limits = "watchdog=1500ms&command_timeout=300ms&connect_timeout=1h";
-            let url = format!("{}?password_file={}&{limits}", server.url_as(""), file.display());
+            let url = format!(
+                "{}?password_file={}&{limits}",
+                server.url_as(""),
+                file.display()
+            );
             let client = distlock::connect(&url).unwrap();
             let held = client.mutex("held").unwrap().lock().unwrap();
             let hangs = HangingFile::at(&file);

@@ -38,8 +38,10 @@ fn planted_password_is_in_no_log_and_no_panic() {
         ]);
         let options = "command_timeout=500ms&watchdog=2s&outage_limit=500ms";
         let client = |user: &str, port: u16| {
-            distlock::connect(&format!("redis://{user}:{SECRET}@127.0.0.1:{port}?{options}"))
-                .unwrap()
+            distlock::connect(&format!(
+                "redis://{user}:{SECRET}@127.0.0.1:{port}?{options}"
+            ))
+            .unwrap()
         };
         let told = |record: &str| eventually(record, LONG, || log.text().contains(record));
 
@@ -47,7 +49,10 @@ fn planted_password_is_in_no_log_and_no_panic() {
         let good = client("me", server.port());
         let lock = good.mutex("x").unwrap();
         lock.lock().unwrap().unlock().unwrap();
-        let (held, lost) = (good.owned_mutex("y").unwrap().lock().unwrap(), lock.lock().unwrap());
+        let (held, lost) = (
+            good.owned_mutex("y").unwrap().lock().unwrap(),
+            lock.lock().unwrap(),
+        );
         told("renewed");
         server.kill();
         told("a renewal failed");
@@ -60,9 +65,15 @@ fn planted_password_is_in_no_log_and_no_panic() {
         server.restart();
         let hook = take_hook();
         let panics = Mutex::new(log.clone());
-        set_hook(Box::new(move |panic| writeln!(panics.lock(), "{panic}").unwrap()));
+        set_hook(Box::new(move |panic| {
+            writeln!(panics.lock(), "{panic}").unwrap()
+        }));
         let old = RedisServer::start_with(&["--rename-command", "AUTH", ""]);
-        let refused = [("nobody", server.port()), ("me", old.port()), ("me", free_port())];
+        let refused = [
+            ("nobody", server.port()),
+            ("me", old.port()),
+            ("me", free_port()),
+        ];
         for (user, port) in refused {
             let client = client(user, port);
             let lock = client.mutex("z").unwrap();

@@ -2,7 +2,10 @@
 //! a process of its own, one after the other. Cargo runs test binaries one at a time, so no other
 //! test of the suite disturbs them.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on panics, and says where"
+)]
 
 // Threads and connections of a dropped backend.
 mod backend_drop;

@@ -26,9 +26,13 @@ fn hold(client: &Client, count: usize) -> Vec<OwnedGuard> {
             let take = |number| client.owned_mutex(name_of(number)).unwrap().lock().unwrap();
             numbers.map(take).collect::<Vec<_>>()
         };
-        let threads: Vec<_> =
-            (0..THREADS).map(|thread| scope.spawn(move || take(thread))).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| scope.spawn(move || take(thread)))
+            .collect();
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect()
     })
 }
 
@@ -60,9 +64,12 @@ fn use_all_kinds(client: &Client, done: &AtomicBool) -> u64 {
 #[test]
 #[ignore = "long: tests/run.sh --all"]
 fn thousand_losses_among_a_hundred_thousand_locks_are_told_at_once() {
-    alone("many_losses::thousand_losses_among_a_hundred_thousand_locks_are_told_at_once", || {
-        retry_if_late(|| losses_among(100_000, 1_000));
-    });
+    alone(
+        "many_losses::thousand_losses_among_a_hundred_thousand_locks_are_told_at_once",
+        || {
+            retry_if_late(|| losses_among(100_000, 1_000));
+        },
+    );
 }
 
 /// What is told, and at which cost, while `deleted` of `held` locks are deleted by another client.
@@ -70,12 +77,22 @@ fn losses_among(held: usize, deleted: usize) {
     let (server, lease) = (RedisServer::start(), scaled(Duration::from_secs(30)));
     let holds = builder(&server, "").configure(|config| config.with_watchdog(lease));
     let (holder, other) = (holds.connect().unwrap(), client(&server, ""));
-    holder.fair_mutex("once").unwrap().lock().unwrap().unlock().unwrap();
+    holder
+        .fair_mutex("once")
+        .unwrap()
+        .lock()
+        .unwrap()
+        .unlock()
+        .unwrap();
     let guards = hold(&holder, held);
     println!("{held} locks are held");
     let reading = holder.rw_lock("read").unwrap();
     let _reader = reading.read().lock().unwrap();
-    let _permits = holder.semaphore("many permits", 4).unwrap().acquire_many(2).unwrap();
+    let _permits = holder
+        .semaphore("many permits", 4)
+        .unwrap()
+        .acquire_many(2)
+        .unwrap();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let kinds = scope.spawn(|| use_all_kinds(&holder, &done));
@@ -111,12 +128,21 @@ fn losses_among(held: usize, deleted: usize) {
         done.store(true, Ordering::SeqCst);
         let cycles = kinds.join().unwrap();
         let valid = guards.iter().filter(|guard| guard.is_valid()).count();
-        let gone_first = told.iter().filter(|(cause, _)| *cause == LossCause::Gone).count();
+        let gone_first = told
+            .iter()
+            .filter(|(cause, _)| *cause == LossCause::Gone)
+            .count();
         if valid < held - deleted || gone_first < deleted {
-            late(lease, format!("{valid} of {held} are valid, {gone_first} were told as gone"));
+            late(
+                lease,
+                format!("{valid} of {held} are valid, {gone_first} were told as gone"),
+            );
         }
-        let mut took: Vec<_> =
-            told.into_iter().zip(gone).map(|((_, told), gone)| told.since(gone)).collect();
+        let mut took: Vec<_> = told
+            .into_iter()
+            .zip(gone)
+            .map(|((_, told), gone)| told.since(gone))
+            .collect();
         took.sort_unstable();
         let (p50, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
         println!(
@@ -124,7 +150,10 @@ fn losses_among(held: usize, deleted: usize) {
              {lease:?}, {without:.1?} in as long before; {cycles} cycles of other kinds",
             took[took.len() - 1]
         );
-        assert!(with < without * 3 + scaled(Duration::from_secs(3)), "{with:?} {without:?}");
+        assert!(
+            with < without * 3 + scaled(Duration::from_secs(3)),
+            "{with:?} {without:?}"
+        );
         let overdue = p99.saturating_sub(Duration::from_millis(100));
         tolerance.must_cover(overdue, scaled(Duration::from_secs(4)), "losses were told");
     });

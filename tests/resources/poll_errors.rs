@@ -28,16 +28,27 @@ fn locks_without_spinning(url: &str) {
     let waits = other.mutex("a").unwrap();
     let before = getrlimit(Resource::Nofile);
     let limit = |current| {
-        setrlimit(Resource::Nofile, Rlimit { current, maximum: before.maximum }).unwrap();
+        setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current,
+                maximum: before.maximum,
+            },
+        )
+        .unwrap();
     };
     thread::scope(|scope| {
         let waiter = scope.spawn(|| waits.lock().unwrap().unlock());
         eventually("it waits", LONG, || other.queue_length("a").unwrap() == 1);
         // By then the waiter has its subscription.
-        eventually("the lock is renewed", LONG, || deadline(&guard) > first + MOMENT);
+        eventually("the lock is renewed", LONG, || {
+            deadline(&guard) > first + MOMENT
+        });
         let (cpu, watch) = (own_cpu_time(), Stopwatch::start());
         limit(Some(0));
-        always("the lock is held", Duration::from_millis(1_500), || guard.is_valid());
+        always("the lock is held", Duration::from_millis(1_500), || {
+            guard.is_valid()
+        });
         guard.unlock().unwrap();
         waiter.join().unwrap().unwrap();
         let time = watch.elapsed();
@@ -50,21 +61,27 @@ fn locks_without_spinning(url: &str) {
 
 #[test]
 fn lock_without_descriptors_spins_nowhere() {
-    alone("poll_errors::lock_without_descriptors_spins_nowhere", || {
-        let server = RedisServer::start();
-        locks_without_spinning(&server.url());
-    });
+    alone(
+        "poll_errors::lock_without_descriptors_spins_nowhere",
+        || {
+            let server = RedisServer::start();
+            locks_without_spinning(&server.url());
+        },
+    );
 }
 
 #[test]
 #[ignore = "long: tests/run.sh --all"]
 fn locks_of_all_topologies_spin_nowhere_without_descriptors() {
-    alone("poll_errors::locks_of_all_topologies_spin_nowhere_without_descriptors", || {
-        let (group, cluster) = (Group::steady(), Cluster::steady());
-        let quorum = Servers::with(3, 0, "");
-        for url in [group.url(), cluster.url(), quorum.url.clone()] {
-            println!("{url}");
-            locks_without_spinning(&url);
-        }
-    });
+    alone(
+        "poll_errors::locks_of_all_topologies_spin_nowhere_without_descriptors",
+        || {
+            let (group, cluster) = (Group::steady(), Cluster::steady());
+            let quorum = Servers::with(3, 0, "");
+            for url in [group.url(), cluster.url(), quorum.url.clone()] {
+                println!("{url}");
+                locks_without_spinning(&url);
+            }
+        },
+    );
 }

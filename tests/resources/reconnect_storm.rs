@@ -29,19 +29,35 @@ const NUMBER: &str = "DISTLOCK_TEST_STORM_NUMBER";
 #[test]
 #[ignore = "long: tests/run.sh --all"]
 fn process_of_a_storm() {
-    let (Ok(url), Ok(number)) = (env::var(URL), env::var(NUMBER)) else { return };
+    let (Ok(url), Ok(number)) = (env::var(URL), env::var(NUMBER)) else {
+        return;
+    };
     let lost = Arc::new(AtomicU64::new(0));
     let counts = Arc::clone(&lost);
     let handler = move |event: &Event| {
-        counts.fetch_add(u64::from(matches!(event, Event::Lost { .. })), Ordering::SeqCst);
+        counts.fetch_add(
+            u64::from(matches!(event, Event::Lost { .. })),
+            Ordering::SeqCst,
+        );
     };
-    let client = distlock::builder().url(&url).unwrap().events(Arc::new(handler));
+    let client = distlock::builder()
+        .url(&url)
+        .unwrap()
+        .events(Arc::new(handler));
     let client = client.connect().unwrap();
-    let take = |n| client.mutex(format!("held:{number}:{n}")).unwrap().lock().unwrap();
+    let take = |n| {
+        client
+            .mutex(format!("held:{number}:{n}"))
+            .unwrap()
+            .lock()
+            .unwrap()
+    };
     let guards: Vec<_> = (0..LOCKS).map(take).collect();
     let wanted = client.mutex("wanted").unwrap();
     let waiter = thread::spawn(move || drop(wanted.lock()));
-    eventually("it waits", LONG, || client.queue_length("wanted").unwrap() == 1);
+    eventually("it waits", LONG, || {
+        client.queue_length("wanted").unwrap() == 1
+    });
     println!("\n{}", json!({ "event": "ready" }));
     let mut line = String::new();
     stdin().read_line(&mut line).unwrap();
@@ -50,71 +66,104 @@ fn process_of_a_storm() {
     eventually("all are renewed", LONG, || {
         guards.iter().zip(&before).all(is_renewed) || lost.load(Ordering::SeqCst) > 0
     });
-    println!("\n{}", json!({ "event": "renewed", "lost": lost.load(Ordering::SeqCst) }));
+    println!(
+        "\n{}",
+        json!({ "event": "renewed", "lost": lost.load(Ordering::SeqCst) })
+    );
     line.clear();
     stdin().read_line(&mut line).unwrap();
-    let ended = guards.into_iter().filter(|guard| guard.verify().is_err()).count();
+    let ended = guards
+        .into_iter()
+        .filter(|guard| guard.verify().is_err())
+        .count();
     println!("\n{}", json!({ "event": "verified", "lost": ended }));
     drop(waiter);
 }
 
 fn start(url: &str, number: usize) -> Child {
-    let only = ["--exact", "reconnect_storm::process_of_a_storm", "--include-ignored"];
+    let only = [
+        "--exact",
+        "reconnect_storm::process_of_a_storm",
+        "--include-ignored",
+    ];
     let program = Example::program(env::current_exe().unwrap());
-    let program = program.args(&only).args(&["--nocapture", "--test-threads=1"]);
-    program.env(URL, url).env(NUMBER, &number.to_string()).spawn()
+    let program = program
+        .args(&only)
+        .args(&["--nocapture", "--test-threads=1"]);
+    program
+        .env(URL, url)
+        .env(NUMBER, &number.to_string())
+        .spawn()
 }
 
 #[test]
 #[ignore = "long: tests/run.sh --all"]
 fn sixty_processes_lose_no_lock_to_a_restart_of_their_server() {
-    alone("reconnect_storm::sixty_processes_lose_no_lock_to_a_restart_of_their_server", || {
-        let authority = Authority::new();
-        let settings = ["--maxclients", "300", "--server_cpulist", "0", "--appendonly", "yes"];
-        let settings = [&settings[..], &["--appendfsync", "always"]].concat();
-        let (mut server, port) = authority.server("127.0.0.1", 2100, "no", &settings);
-        let url = authority.url(port);
-        let client = distlock::connect(&url).unwrap();
-        let wanted = client.owned_mutex("wanted").unwrap().lock().unwrap();
-        let mut processes: Vec<_> = (0..PROCESSES).map(|number| start(&url, number)).collect();
-        for process in &mut processes {
-            process.expect_event("ready", LONG);
-        }
-        server.kill();
-        let_pass(DOWN);
-        server.restart();
-        let watch = Stopwatch::start();
-        let mut probe = server.probe();
-        for process in &mut processes {
-            process.send("is it renewed?");
-        }
-        let counter = thread::spawn(move || {
-            let mut at = vec![probe.stat("total_connections_received")];
-            for _ in 0..100 {
-                let_pass(Duration::from_millis(100));
-                at.push(probe.stat("total_connections_received"));
+    alone(
+        "reconnect_storm::sixty_processes_lose_no_lock_to_a_restart_of_their_server",
+        || {
+            let authority = Authority::new();
+            let settings = [
+                "--maxclients",
+                "300",
+                "--server_cpulist",
+                "0",
+                "--appendonly",
+                "yes",
+            ];
+            let settings = [&settings[..], &["--appendfsync", "always"]].concat();
+            let (mut server, port) = authority.server("127.0.0.1", 2100, "no", &settings);
+            let url = authority.url(port);
+            let client = distlock::connect(&url).unwrap();
+            let wanted = client.owned_mutex("wanted").unwrap().lock().unwrap();
+            let mut processes: Vec<_> = (0..PROCESSES).map(|number| start(&url, number)).collect();
+            for process in &mut processes {
+                process.expect_event("ready", LONG);
             }
-            let most = at.windows(11).map(|second| second[10] - second[0]).max().unwrap();
-            (most, at[0], at[100] - at[0])
-        });
-        let lost = |event: &str, process: &mut Child| {
-            process.expect_event(event, LONG)["lost"].as_u64().expect("a number")
-        };
-        for process in &mut processes {
-            assert_eq!(lost("renewed", process), 0);
-        }
-        let renewed = watch.elapsed();
-        let (most, first, later) = counter.join().unwrap();
-        println!("{first} connections until it has read its data, {later} in the 10 s after that");
-        println!("{most} in a second at most; all is renewed in {renewed:.1?}");
-        for process in &mut processes {
-            process.send("and held?");
-            assert_eq!(lost("verified", process), 0);
-        }
-        wanted.unlock().unwrap();
-        // For each: requests, renewals, messages; some more while the server reads its data, and
-        // while it has no room for clients.
-        let all = first + later;
-        assert!(all < 16 * PROCESSES as u64, "{all} connections");
-    });
+            server.kill();
+            let_pass(DOWN);
+            server.restart();
+            let watch = Stopwatch::start();
+            let mut probe = server.probe();
+            for process in &mut processes {
+                process.send("is it renewed?");
+            }
+            let counter = thread::spawn(move || {
+                let mut at = vec![probe.stat("total_connections_received")];
+                for _ in 0..100 {
+                    let_pass(Duration::from_millis(100));
+                    at.push(probe.stat("total_connections_received"));
+                }
+                let most = at
+                    .windows(11)
+                    .map(|second| second[10] - second[0])
+                    .max()
+                    .unwrap();
+                (most, at[0], at[100] - at[0])
+            });
+            let lost = |event: &str, process: &mut Child| {
+                process.expect_event(event, LONG)["lost"]
+                    .as_u64()
+                    .expect("a number")
+            };
+            for process in &mut processes {
+                assert_eq!(lost("renewed", process), 0);
+            }
+            let renewed = watch.elapsed();
+            let (most, first, later) = counter.join().unwrap();
+            println!(
+                "{first} connections until it has read its data, {later} in the 10 s after that"
+            );
+            println!("{most} in a second at most; all is renewed in {renewed:.1?}");
+            for process in &mut processes {
+                process.send("and held?");
+                assert_eq!(lost("verified", process), 0);
+            }
+            wanted.unlock().unwrap();
+            // For each: requests, renewals, messages; some more while the server reads its data,
+            // and while it has no room for clients.
+            let all = first + later;
+            assert!(all < 16 * PROCESSES as u64, "{all} connections");
+        },
+    );
 }

@@ -13,75 +13,90 @@ const LONG: Duration = Duration::from_secs(60);
 
 #[test]
 fn short_lease_is_renewed_with_two_thirds_left() {
-    alone("renewals::short_lease_is_renewed_with_two_thirds_left", || {
-        let server = RedisServer::start();
-        let lease = scaled(Duration::from_secs(3));
-        let client = client(&server, "");
-        let watched = LockOptions::new().watched(lease);
-        let guard = client.mutex("rhythm").unwrap().lock_with(&watched).unwrap();
-        let mut probe = server.probe();
-        let (before, mut least) = (probe.command_calls("pexpire"), lease);
-        let ((), tolerance) = with_tolerance(|| {
-            eventually("it is renewed again and again", LONG, || {
-                let renewals = probe.command_calls("pexpire") - before;
-                least = least.min(probe.pttl("rhythm").expect("the lock is held"));
-                renewals >= 4
+    alone(
+        "renewals::short_lease_is_renewed_with_two_thirds_left",
+        || {
+            let server = RedisServer::start();
+            let lease = scaled(Duration::from_secs(3));
+            let client = client(&server, "");
+            let watched = LockOptions::new().watched(lease);
+            let guard = client.mutex("rhythm").unwrap().lock_with(&watched).unwrap();
+            let mut probe = server.probe();
+            let (before, mut least) = (probe.command_calls("pexpire"), lease);
+            let ((), tolerance) = with_tolerance(|| {
+                eventually("it is renewed again and again", LONG, || {
+                    let renewals = probe.command_calls("pexpire") - before;
+                    least = least.min(probe.pttl("rhythm").expect("the lock is held"));
+                    renewals >= 4
+                });
             });
-        });
-        println!("least that was left of {lease:?}: {least:?}");
-        assert!(
-            least < lease * 3 / 4,
-            "renewals are sent at a third of the lease, not all the time: {least:?}"
-        );
-        guard.unlock().unwrap();
-        // With one third left it would be the second attempt to renew, not the first.
-        let overdue = (lease * 2 / 3).saturating_sub(least);
-        let what = format!("a renewal was late: {least:?} were left of {lease:?}");
-        tolerance.must_cover(overdue, lease / 6, &what);
-    });
+            println!("least that was left of {lease:?}: {least:?}");
+            assert!(
+                least < lease * 3 / 4,
+                "renewals are sent at a third of the lease, not all the time: {least:?}"
+            );
+            guard.unlock().unwrap();
+            // With one third left it would be the second attempt to renew, not the first.
+            let overdue = (lease * 2 / 3).saturating_sub(least);
+            let what = format!("a renewal was late: {least:?} were left of {lease:?}");
+            tolerance.must_cover(overdue, lease / 6, &what);
+        },
+    );
 }
 
 #[test]
 fn three_thousand_quick_cycles_start_no_renewals() {
-    alone("renewals::three_thousand_quick_cycles_start_no_renewals", || {
-        let server = RedisServer::start();
-        let lease = scaled(Duration::from_secs(3));
-        let client = builder(&server, "tracking=off")
-            .configure(|config| config.with_watchdog(lease))
-            .connect()
-            .unwrap();
-        let lock = client.mutex("quick").unwrap();
-        for _ in 0..3_000 {
-            lock.lock().unwrap().unlock().unwrap();
-        }
-        let guard = lock.lock().unwrap();
-        let mut probe = server.probe();
-        let (before, watch) = (probe.command_calls("pexpire"), Stopwatch::start());
-        let sent = eventually("the one that is held is renewed", LONG, || {
-            let sent = probe.command_calls("pexpire") - before;
-            (sent >= 3).then_some(sent)
-        });
-        let periods = watch.elapsed().as_secs_f64() / (lease / 3).as_secs_f64();
-        println!("renewals in {periods:.1} periods: {sent}");
-        // The first comes up to a quarter of a period early.
-        assert!((sent as f64) < periods + 1.5, "{sent} renewals in {periods:.1} periods");
-        guard.unlock().unwrap();
-    });
+    alone(
+        "renewals::three_thousand_quick_cycles_start_no_renewals",
+        || {
+            let server = RedisServer::start();
+            let lease = scaled(Duration::from_secs(3));
+            let client = builder(&server, "tracking=off")
+                .configure(|config| config.with_watchdog(lease))
+                .connect()
+                .unwrap();
+            let lock = client.mutex("quick").unwrap();
+            for _ in 0..3_000 {
+                lock.lock().unwrap().unlock().unwrap();
+            }
+            let guard = lock.lock().unwrap();
+            let mut probe = server.probe();
+            let (before, watch) = (probe.command_calls("pexpire"), Stopwatch::start());
+            let sent = eventually("the one that is held is renewed", LONG, || {
+                let sent = probe.command_calls("pexpire") - before;
+                (sent >= 3).then_some(sent)
+            });
+            let periods = watch.elapsed().as_secs_f64() / (lease / 3).as_secs_f64();
+            println!("renewals in {periods:.1} periods: {sent}");
+            // The first comes up to a quarter of a period early.
+            assert!(
+                (sent as f64) < periods + 1.5,
+                "{sent} renewals in {periods:.1} periods"
+            );
+            guard.unlock().unwrap();
+        },
+    );
 }
 
 #[test]
 fn ten_thousand_locks_stay_held_for_two_leases() {
-    alone("renewals::ten_thousand_locks_stay_held_for_two_leases", || {
-        ten_thousand_locks_stay_held(2);
-    });
+    alone(
+        "renewals::ten_thousand_locks_stay_held_for_two_leases",
+        || {
+            ten_thousand_locks_stay_held(2);
+        },
+    );
 }
 
 #[test]
 #[ignore = "long: tests/run.sh --all"]
 fn ten_thousand_locks_stay_held_for_ten_leases() {
-    alone("renewals::ten_thousand_locks_stay_held_for_ten_leases", || {
-        ten_thousand_locks_stay_held(10);
-    });
+    alone(
+        "renewals::ten_thousand_locks_stay_held_for_ten_leases",
+        || {
+            ten_thousand_locks_stay_held(10);
+        },
+    );
 }
 
 fn ten_thousand_locks_stay_held(leases: u32) {
@@ -105,8 +120,9 @@ fn ten_thousand_locks_stay_held(leases: u32) {
         .events(Arc::new(handler))
         .connect()
         .unwrap();
-    let guards: Vec<_> =
-        (0..LOCKS).map(|n| client.mutex(format!("many:{n}")).unwrap().lock().unwrap()).collect();
+    let guards: Vec<_> = (0..LOCKS)
+        .map(|n| client.mutex(format!("many:{n}")).unwrap().lock().unwrap())
+        .collect();
     let mut probe = server.probe();
     let (cpu, server_cpu, watch) = (own_cpu_time(), server.cpu_time(), Stopwatch::start());
     probe.reset_stats();
@@ -133,15 +149,28 @@ fn ten_thousand_locks_stay_held(leases: u32) {
     );
     println!("threads: {threads:?}");
     assert!(guards.iter().all(|guard| guard.state() == GuardState::Held));
-    assert_eq!(threads.iter().filter(|name| name.contains("timer")).count(), 1, "{threads:?}");
-    assert_eq!(threads.iter().filter(|name| name.contains("renew")).count(), 1, "{threads:?}");
+    assert_eq!(
+        threads.iter().filter(|name| name.contains("timer")).count(),
+        1,
+        "{threads:?}"
+    );
+    assert_eq!(
+        threads.iter().filter(|name| name.contains("renew")).count(),
+        1,
+        "{threads:?}"
+    );
     // Where an answer takes more than 20 ms, up to three spare workers renew meanwhile, and a
     // passing task reads late replies.
     let count = |part| threads.iter().filter(|name| name.contains(part)).count();
     let (spares, tasks) = (count("spare"), count("-task"));
-    assert!(spares <= 3 && tasks <= 1 && threads.len() - spares - tasks <= 5, "{threads:?}");
+    assert!(
+        spares <= 3 && tasks <= 1 && threads.len() - spares - tasks <= 5,
+        "{threads:?}"
+    );
     drop(guards); // which does not wait for the answers
-    client.wait_for_cleanup(scaled(Duration::from_secs(10))).unwrap();
+    client
+        .wait_for_cleanup(scaled(Duration::from_secs(10)))
+        .unwrap();
     assert_eq!(probe.keys("many:*"), Vec::<String>::new());
     // Due at two thirds.
     let overdue = (lease * 2 / 3).saturating_sub(least);

@@ -39,8 +39,12 @@ fn unreachable_sentinel_is_reported_with_its_announcer_and_remedies() {
     let url = format!("redis+sentinel://127.0.0.1:{}/mymaster", sentinel.port());
     let config = Config::from_url(&url).unwrap();
     let backend = SentinelBackend::new(&config, &context).unwrap();
-    let findings = backend.diagnose(SystemClock.now() + Duration::from_secs(10)).unwrap();
-    let found = findings.iter().find(|it| it.subject.ends_with(&dead.to_string()));
+    let findings = backend
+        .diagnose(SystemClock.now() + Duration::from_secs(10))
+        .unwrap();
+    let found = findings
+        .iter()
+        .find(|it| it.subject.ends_with(&dead.to_string()));
     let text = format!("{:?}", found.expect("the one that is dead is reported"));
     for part in [
         &format!("sentinel at 127.0.0.1:{} announced", sentinel.port()),
@@ -60,7 +64,9 @@ fn announced_master_is_reached_through_the_map() {
         format!("127.0.0.1:{dead}=127.0.0.1:{port}"),
         format!("127.0.0.1:{dead}=localhost:{port},10.0.0.1=gateway"),
     ] {
-        let lock = connect(&format!("{}?address_map={map}", sentinel.url())).mutex("x").unwrap();
+        let lock = connect(&format!("{}?address_map={map}", sentinel.url()))
+            .mutex("x")
+            .unwrap();
         take(&lock).unlock().unwrap();
     }
 }
@@ -68,7 +74,10 @@ fn announced_master_is_reached_through_the_map() {
 #[test]
 fn replica_is_asked_for_its_clock_through_the_map() {
     let (master, announced) = (RedisServer::start(), free_port());
-    let (of, at) = (format!("127.0.0.1 {}", master.port()), announced.to_string());
+    let (of, at) = (
+        format!("127.0.0.1 {}", master.port()),
+        announced.to_string(),
+    );
     let replica = RedisServer::start_with(&["--replicaof", &of, "--replica-announce-port", &at]);
     let sentinel = Liar::naming(master.port(), 1);
     let map = format!("127.0.0.1:{announced}=127.0.0.1:{}", replica.port());
@@ -81,15 +90,23 @@ fn replica_is_asked_for_its_clock_through_the_map() {
 #[test]
 fn failover_is_followed_through_a_map_of_all_addresses() {
     let mut group = Group::start();
-    let announced: Vec<_> =
-        group.servers.iter().chain(&group.sentinels).map(RedisServer::port).collect();
+    let announced: Vec<_> = group
+        .servers
+        .iter()
+        .chain(&group.sentinels)
+        .map(RedisServer::port)
+        .collect();
     let proxies: Vec<_> = announced.iter().map(|port| Proxy::plain(*port)).collect();
     let pairs = announced.iter().zip(&proxies);
-    let pairs: Vec<_> =
-        pairs.map(|(port, way)| format!("127.0.0.1:{port}=127.0.0.1:{}", way.port())).collect();
+    let pairs: Vec<_> = pairs
+        .map(|(port, way)| format!("127.0.0.1:{port}=127.0.0.1:{}", way.port()))
+        .collect();
     // One sentinel of the URL is enough: the map leads to the others, which it lists.
     let url = url(group.name(), &[proxies[3].port()]);
-    let client = connect(&format!("{url}?watchdog=16s&address_map={}", pairs.join(",")));
+    let client = connect(&format!(
+        "{url}?watchdog=16s&address_map={}",
+        pairs.join(",")
+    ));
     let lock = client.mutex("mapped").unwrap();
     take(&lock).unlock().unwrap();
     group.sentinels[0].kill();

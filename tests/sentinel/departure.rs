@@ -11,17 +11,25 @@ use std::time::Duration;
 
 fn connections(server: &RedisServer) -> usize {
     let clients = server.probe().clients();
-    clients.iter().filter(|client| client.contains("name=distlock")).count()
+    clients
+        .iter()
+        .filter(|client| client.contains("name=distlock"))
+        .count()
 }
 
 fn all(group: &Group) -> usize {
     let all = group.servers.iter().chain(&group.sentinels);
-    all.filter(|server| server.is_running()).map(connections).sum()
+    all.filter(|server| server.is_running())
+        .map(connections)
+        .sum()
 }
 
 #[test]
 fn dropped_sentinel_client_leaves_no_thread_or_connection() {
-    alone("departure::dropped_sentinel_client_leaves_no_thread_or_connection", nothing_is_left);
+    alone(
+        "departure::dropped_sentinel_client_leaves_no_thread_or_connection",
+        nothing_is_left,
+    );
 }
 
 fn nothing_is_left() {
@@ -30,9 +38,17 @@ fn nothing_is_left() {
     let waiter = client(&group, "");
     let guard = take(&holder.mutex("a").unwrap());
     let lock = waiter.mutex("a").unwrap();
-    assert!(lock.try_lock_for(Duration::from_millis(100)).unwrap().is_none());
+    assert!(
+        lock.try_lock_for(Duration::from_millis(100))
+            .unwrap()
+            .is_none()
+    );
     guard.unlock().unwrap();
-    assert!(own_threads().iter().any(|name| name == "distlock-task"), "{:?}", own_threads());
+    assert!(
+        own_threads().iter().any(|name| name == "distlock-task"),
+        "{:?}",
+        own_threads()
+    );
     // To each of three sentinels, one to ask and one to listen.
     eventually("all are connected", SOON, || all(&group) >= 2 * (3 * 2 + 1));
     timed(0, |_| drop((lock, holder, waiter)));

@@ -47,7 +47,12 @@ fn hanging_sentinels_delay_no_call_past_its_deadline() {
     let lock = client(&group, "command_timeout=300ms").mutex("x").unwrap();
     let error = within(Duration::from_secs(1), || lock.try_lock()).unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
-    assert!(error.to_string().contains(&group.sentinels[0].port().to_string()), "{error:?}");
+    assert!(
+        error
+            .to_string()
+            .contains(&group.sentinels[0].port().to_string()),
+        "{error:?}"
+    );
     group.sentinels[0].resume();
 }
 
@@ -56,9 +61,11 @@ fn unknown_master_name_is_refused_with_the_known_names() {
     let group = Group::start_with(0, 1);
     let error = refusal(&group.url().replace(group.name(), "nomaster"));
     assert!(error.is_configuration(), "{error:?}");
-    for said in
-        ["`nomaster`", &format!("`{}`", group.name()), &group.sentinels[0].port().to_string()]
-    {
+    for said in [
+        "`nomaster`",
+        &format!("`{}`", group.name()),
+        &group.sentinels[0].port().to_string(),
+    ] {
         assert!(error.to_string().contains(said), "{error:?} lacks {said}");
     }
 }
@@ -67,11 +74,21 @@ fn unknown_master_name_is_refused_with_the_known_names() {
 fn guarded() -> Group {
     let group = Group::start_with(0, 1);
     let operations = include_str!("../../docs/OPERATIONS.md");
-    let rule = operations.lines().find(|line| line.starts_with("ACL SETUSER watcher "));
-    let rule: Vec<_> = rule.expect("the document has the rule").split(' ').collect();
+    let rule = operations
+        .lines()
+        .find(|line| line.starts_with("ACL SETUSER watcher "));
+    let rule: Vec<_> = rule
+        .expect("the document has the rule")
+        .split(' ')
+        .collect();
     let mut probe = group.sentinels[0].probe();
     assert_eq!(probe.command(&rule).text(), "OK");
-    assert_eq!(probe.command(&["ACL", "SETUSER", "default", ">another"]).text(), "OK");
+    assert_eq!(
+        probe
+            .command(&["ACL", "SETUSER", "default", ">another"])
+            .text(),
+        "OK"
+    );
     group
 }
 
@@ -79,11 +96,18 @@ fn guarded() -> Group {
 fn sentinels_have_users_and_passwords_of_their_own() {
     let group = guarded();
     let url = group.url();
-    for options in ["sentinel_password=another", "sentinel_user=watcher&sentinel_password=SECRET"] {
+    for options in [
+        "sentinel_password=another",
+        "sentinel_user=watcher&sentinel_password=SECRET",
+    ] {
         let lock = connect(&format!("{url}?{options}")).mutex("x").unwrap();
         take(&lock).unlock().unwrap();
     }
-    for options in ["", "?sentinel_password=wrong", "?sentinel_user=me&sentinel_password=wrong"] {
+    for options in [
+        "",
+        "?sentinel_password=wrong",
+        "?sentinel_user=me&sentinel_password=wrong",
+    ] {
         let error = refusal(&format!("{url}{options}"));
         assert!(error.is_configuration(), "{error:?}");
         assert!(error.to_string().contains("sentinel_password"), "{error:?}");
@@ -120,10 +144,15 @@ fn sentinel_password_is_read_from_a_file_or_a_provider() {
     std::fs::remove_file(&file).unwrap();
     let missing = distlock::connect(&url).unwrap_err();
     assert!(missing.is_configuration(), "{missing:?}");
-    assert!(missing.to_string().contains("`sentinel_password_file="), "{missing:?}");
+    assert!(
+        missing.to_string().contains("`sentinel_password_file="),
+        "{missing:?}"
+    );
 
     let url = group.url().replace("locker:SECRET@", "");
-    let config = Config::from_url(&url).unwrap().with_credentials(Arc::new(Vault));
+    let config = Config::from_url(&url)
+        .unwrap()
+        .with_credentials(Arc::new(Vault));
     let client = distlock::builder().config(config).connect().unwrap();
     let lock = client.mutex("x").unwrap();
     take(&lock).unlock().unwrap();
@@ -136,7 +165,10 @@ fn sentinel_password_is_never_shown() {
     let error = client.mutex("x").unwrap().try_lock().unwrap_err();
     let source = std::error::Error::source(&error).map(ToString::to_string);
     let shown = format!("{client:?} {client:#?} {error} {error:?} {source:?}");
-    assert!(!shown.contains(SECRET) && shown.contains("a sentinel"), "{shown}");
+    assert!(
+        !shown.contains(SECRET) && shown.contains("a sentinel"),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -146,10 +178,16 @@ fn server_in_a_sentinel_url_is_reported_with_its_own_url() {
     assert!(error.is_configuration(), "{error:?}");
     let right = format!("`redis://127.0.0.1:{}`", server.port());
     let said = error.to_string();
-    assert!(said.contains("is no Sentinel") && said.contains(&right), "{error:?}");
+    assert!(
+        said.contains("is no Sentinel") && said.contains(&right),
+        "{error:?}"
+    );
     let unused = free_port();
     let error = refusal(&url("mymaster", &[unused]));
-    assert!(error.is_unavailable() && error.to_string().contains(&unused.to_string()), "{error:?}");
+    assert!(
+        error.is_unavailable() && error.to_string().contains(&unused.to_string()),
+        "{error:?}"
+    );
 }
 
 #[test]
@@ -169,7 +207,10 @@ fn sentinel_in_a_server_url_is_reported_with_its_own_url() {
         let error = refusal(&url);
         assert!(error.is_configuration(), "{url}: {error:?}");
         let said = error.to_string();
-        assert!(said.contains("is a Sentinel") && said.contains(&right), "{url}: {error:?}");
+        assert!(
+            said.contains("is a Sentinel") && said.contains(&right),
+            "{url}: {error:?}"
+        );
     }
 }
 
@@ -227,10 +268,14 @@ fn client_does_not_follow_a_sentinel_with_an_older_epoch() {
     let guard = take(&lock);
     // Only the liar answers now, and every failed request asks it.
     group.sentinels.iter().for_each(RedisServer::pause);
-    group.servers[new].probe().command(&["CLIENT", "KILL", "TYPE", "normal"]);
-    always("the lock stays on its master", Duration::from_secs(2), || {
-        guard.is_valid() && !stranger.probe().exists("later")
-    });
+    group.servers[new]
+        .probe()
+        .command(&["CLIENT", "KILL", "TYPE", "normal"]);
+    always(
+        "the lock stays on its master",
+        Duration::from_secs(2),
+        || guard.is_valid() && !stranger.probe().exists("later"),
+    );
     group.sentinels.iter().for_each(RedisServer::resume);
     guard.unlock().unwrap();
 }
@@ -244,9 +289,14 @@ fn master_announced_by_host_name_is_found() {
          sentinel monitor {name} localhost {port} 1\n"
     );
     let sentinel = RedisServer::start_sentinel(&settings);
-    let named = sentinel.probe().command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &name]).texts();
+    let named = sentinel
+        .probe()
+        .command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &name])
+        .texts();
     assert_eq!(named[0], "localhost");
-    take(&connect(&url(&name, &[sentinel.port()])).mutex("x").unwrap()).unlock().unwrap();
+    take(&connect(&url(&name, &[sentinel.port()])).mutex("x").unwrap())
+        .unlock()
+        .unwrap();
 }
 
 #[test]
@@ -263,9 +313,16 @@ fn database_of_a_sentinel_url_is_used() {
 
 #[test]
 fn url_without_sentinels_or_a_master_is_refused() {
-    for url in ["redis+sentinel://", "redis+sentinel://a", "redis+sentinel:///m"] {
+    for url in [
+        "redis+sentinel://",
+        "redis+sentinel://a",
+        "redis+sentinel:///m",
+    ] {
         let error = distlock::connect(url).unwrap_err();
-        assert!(error.is_configuration() && error.to_string().contains("mymaster"), "{error:?}");
+        assert!(
+            error.is_configuration() && error.to_string().contains("mymaster"),
+            "{error:?}"
+        );
     }
     let error = distlock::connect("redis+sentinel://a/m?db=x").unwrap_err();
     assert!(error.to_string().contains("`db=x`"), "{error:?}");
@@ -290,7 +347,9 @@ fn replicas_that_may_be_promoted_are_counted() {
     let backend = SentinelBackend::new(&config, &context).unwrap();
     assert_eq!(backend.replicas(), None);
     let name = LockName::new("x").unwrap();
-    backend.inspect(&name, SystemClock.now() + Duration::from_secs(10)).unwrap();
+    backend
+        .inspect(&name, SystemClock.now() + Duration::from_secs(10))
+        .unwrap();
     assert_eq!(backend.replicas(), Some(2));
     group.servers[2].kill();
     eventually("one is down", SOON, || backend.replicas() == Some(1));

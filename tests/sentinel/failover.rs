@@ -38,7 +38,11 @@ fn held_lock_survives_a_failover_without_a_gap() {
     await_renewal_on(&guard, &group.servers[new]);
     assert!(losses.try_recv().is_err());
     let mut probe = group.servers[new].probe();
-    assert!(probe.pttl("held").is_some_and(|left| left >= guard.remaining()));
+    assert!(
+        probe
+            .pttl("held")
+            .is_some_and(|left| left >= guard.remaining())
+    );
     guard.unlock().unwrap();
     assert!(!probe.exists("held"));
 }
@@ -63,7 +67,9 @@ fn lock_missing_on_the_new_master_is_reported_lost() {
     let client = client(&group, "watchdog=15s");
     // No later write reaches the replicas: they are paused while their links are cut.
     group.servers[1..].iter().for_each(|server| server.pause());
-    group.servers[0].probe().command(&["CLIENT", "KILL", "TYPE", "replica"]);
+    group.servers[0]
+        .probe()
+        .command(&["CLIENT", "KILL", "TYPE", "replica"]);
     let guard = take(&client.mutex("unknown").unwrap());
     let losses = guard.losses();
     group.servers[0].kill();
@@ -88,17 +94,25 @@ fn failover_on_demand_moves_all_connections_at_once() {
     keep_a_master(&group.servers[group.master()]);
     let old = group.fail_over();
     let new = group.await_other_than(old);
-    within(Duration::from_millis(1_500), || await_move(&lock, &group.servers[new]));
+    within(Duration::from_millis(1_500), || {
+        await_move(&lock, &group.servers[new])
+    });
     for _ in 0..100 {
         let guard = take(&lock);
         assert!(group.servers[new].probe().exists("moves"));
         guard.unlock().unwrap();
     }
     // One that was being made meanwhile ends with its handshake.
-    eventually("no connection to the old one is left", Duration::from_secs(5), || {
-        let clients = group.servers[old].probe().clients();
-        clients.iter().all(|client| !client.contains("name=distlock"))
-    });
+    eventually(
+        "no connection to the old one is left",
+        Duration::from_secs(5),
+        || {
+            let clients = group.servers[old].probe().clients();
+            clients
+                .iter()
+                .all(|client| !client.contains("name=distlock"))
+        },
+    );
     assert!(is_master(&group.servers[old]));
     await_renewals(&held);
     held.unlock().unwrap();
@@ -115,7 +129,10 @@ fn paused_master_is_left_and_stays_unused_after_resuming() {
     let waiting = thread::spawn({
         let lock = client.mutex("asked").unwrap();
         move || {
-            let guard = lock.try_lock_with(&LockOptions::new().wait(SOON)).unwrap().unwrap();
+            let guard = lock
+                .try_lock_with(&LockOptions::new().wait(SOON))
+                .unwrap()
+                .unwrap();
             (guard.is_valid(), guard.unlock().is_ok())
         }
     });
@@ -131,7 +148,9 @@ fn paused_master_is_left_and_stays_unused_after_resuming() {
         assert!(group.servers[new].probe().exists("zombie"));
         guard.unlock().unwrap();
     }
-    eventually("the resumed server is a replica", SOON, || !is_master(&group.servers[0]));
+    eventually("the resumed server is a replica", SOON, || {
+        !is_master(&group.servers[0])
+    });
     take(&lock).unlock().unwrap();
 }
 
@@ -144,8 +163,9 @@ fn every_call_keeps_its_deadline_while_the_master_is_paused() {
     group.servers[0].pause();
     let start = Stopwatch::start();
     while start.elapsed() < DOWN_AFTER * 4 {
-        let _whatever =
-            within(Duration::from_secs(1), || lock.try_lock_for(Duration::from_millis(100)));
+        let _whatever = within(Duration::from_secs(1), || {
+            lock.try_lock_for(Duration::from_millis(100))
+        });
     }
     await_usable(&lock);
     group.servers[0].resume();
@@ -158,17 +178,23 @@ fn waiter_watches_the_new_master_after_a_failover() {
     let lock = waiter.mutex("waited").unwrap();
     let guard = take(&holder.mutex("waited").unwrap());
     let waiting = thread::spawn(move || take(&lock).unlock().unwrap());
-    eventually("it waits", SOON, || waiter.queue_length("waited").unwrap() == 1);
+    eventually("it waits", SOON, || {
+        waiter.queue_length("waited").unwrap() == 1
+    });
     eventually("it is subscribed", SOON, || {
         group.servers[0].probe().stat("pubsub_channels") > 0 || {
-            let list = group.servers[0].probe().command(&["PUBSUB", "CHANNELS", "redisson*"]);
+            let list = group.servers[0]
+                .probe()
+                .command(&["PUBSUB", "CHANNELS", "redisson*"]);
             !list.texts().is_empty()
         }
     });
     group.servers[0].kill();
     let new = group.await_other_than(0);
     eventually("the watch has moved", SOON, || {
-        let list = group.servers[new].probe().command(&["PUBSUB", "CHANNELS", "redisson*"]);
+        let list = group.servers[new]
+            .probe()
+            .command(&["PUBSUB", "CHANNELS", "redisson*"]);
         list.texts().len() == 1
     });
     // Far less than the rest of the lease, after which a waiter without a message tries again.
@@ -201,11 +227,16 @@ fn master_serves_while_all_sentinels_are_down() {
     let lock = client.mutex("alone").unwrap();
     let held = take(&client.mutex("held").unwrap());
     take(&lock).unlock().unwrap();
-    group.sentinels.iter_mut().for_each(|sentinel| sentinel.kill());
+    group
+        .sentinels
+        .iter_mut()
+        .for_each(|sentinel| sentinel.kill());
     // By open connections and by new ones: the server says that it is the master.
     for _ in 0..3 {
         take(&lock).unlock().unwrap();
-        group.servers[0].probe().command(&["CLIENT", "KILL", "TYPE", "normal"]);
+        group.servers[0]
+            .probe()
+            .command(&["CLIENT", "KILL", "TYPE", "normal"]);
         await_usable(&lock);
         held.verify().unwrap();
     }
@@ -216,17 +247,23 @@ fn master_serves_while_all_sentinels_are_down() {
 #[test]
 fn calls_stay_bounded_while_sentinels_have_no_majority() {
     let mut group = Group::start();
-    let lock = client(&group, "command_timeout=500ms").mutex("split").unwrap();
+    let lock = client(&group, "command_timeout=500ms")
+        .mutex("split")
+        .unwrap();
     take(&lock).unlock().unwrap();
     // One of three sentinels is no majority, and cannot replace the master.
-    group.sentinels[1..].iter().for_each(|sentinel| sentinel.pause());
+    group.sentinels[1..]
+        .iter()
+        .for_each(|sentinel| sentinel.pause());
     group.servers[0].kill();
     let start = Stopwatch::start();
     while start.elapsed() < DOWN_AFTER * 4 {
         let error = within(Duration::from_millis(1_500), || lock.try_lock()).unwrap_err();
         assert!(error.is_unavailable(), "{error:?}");
     }
-    group.sentinels[1..].iter().for_each(|sentinel| sentinel.resume());
+    group.sentinels[1..]
+        .iter()
+        .for_each(|sentinel| sentinel.resume());
     await_usable(&lock);
 }
 
@@ -246,7 +283,9 @@ fn paused_master_delays_no_renewal_on_another() {
         .unwrap();
     // The renewals of this group wait for an answer until the test is over.
     let ill = client(&groups[1], "watchdog=3s&command_timeout=60s");
-    let locks: Vec<_> = (0..20).map(|n| ill.mutex(format!("ill{n}")).unwrap()).collect();
+    let locks: Vec<_> = (0..20)
+        .map(|n| ill.mutex(format!("ill{n}")).unwrap())
+        .collect();
     let guard = take(&well.mutex("well").unwrap());
     let held: Vec<_> = locks.iter().map(take).collect();
     let losses: Vec<_> = held.iter().map(LockGuard::losses).collect();
@@ -254,7 +293,9 @@ fn paused_master_delays_no_renewal_on_another() {
     left.lock().clear();
     let ((), tolerance) = with_tolerance(|| {
         // All locks of the paused group are due, and lost.
-        losses.iter().for_each(|losses| drop(losses.recv_timeout(SOON).unwrap()));
+        losses
+            .iter()
+            .for_each(|losses| drop(losses.recv_timeout(SOON).unwrap()));
         eventually("it is renewed all the while", SOON, || {
             assert!(guard.is_valid(), "{:?}", guard.loss());
             left.lock().len() >= 3
@@ -265,6 +306,10 @@ fn paused_master_delays_no_renewal_on_another() {
     // Due at two thirds.
     let overdue = (lease * 2 / 3).saturating_sub(least);
     // A renewal that waited for the other group would be sent with a third left at most.
-    tolerance.must_cover(overdue, lease / 4, &format!("a renewal was sent with {least:?} left"));
+    tolerance.must_cover(
+        overdue,
+        lease / 4,
+        &format!("a renewal was sent with {least:?} left"),
+    );
     guard.unlock().unwrap();
 }

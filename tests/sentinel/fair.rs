@@ -14,13 +14,19 @@ fn fair_waiters_are_all_served_after_a_failover() {
     let mut probe = group.probe();
     let held = clients[0].fair_mutex("x").unwrap().lock().unwrap();
     let mut line = Line::default();
-    clients.iter().for_each(|client| line.enter(&mut probe, client.fair_mutex("x").unwrap()));
+    clients
+        .iter()
+        .for_each(|client| line.enter(&mut probe, client.fair_mutex("x").unwrap()));
     let old = group.fail_over();
     let new = &group.servers[group.await_other_than(old)];
     let mut probe = new.probe();
-    eventually("all wait there", SOON, || queue::waiting(&mut probe, "x") == 3);
+    eventually("all wait there", SOON, || {
+        queue::waiting(&mut probe, "x") == 3
+    });
     // What the old one still grants, the new one never hears of: that lock would be lost.
-    clients.iter().for_each(|client| await_move(&client.mutex("y").unwrap(), "y", new));
+    clients
+        .iter()
+        .for_each(|client| await_move(&client.mutex("y").unwrap(), "y", new));
     held.unlock().unwrap();
     let mut order = line.end();
     println!("served {order:?}");

@@ -167,7 +167,10 @@ impl Says {
                     if channel == "+switch-master" {
                         self.listeners.lock().push(stream.try_clone().ok()?);
                     }
-                    format!("*3\r\n$9\r\nsubscribe\r\n${}\r\n{channel}\r\n:1\r\n", channel.len())
+                    format!(
+                        "*3\r\n$9\r\nsubscribe\r\n${}\r\n{channel}\r\n:1\r\n",
+                        channel.len()
+                    )
                 }
                 ("PING", _) => list(&["pong", ""]),
                 _ => "+OK\r\n".to_owned(),

@@ -67,7 +67,15 @@ impl Three {
         let cut = is_one_cut.then(|| Proxy::new(far[1].port(), Arc::new(Hole)));
         let last = cut.as_ref().map_or(far[1].port(), Proxy::port);
         let ways = [far[0].port(), last].map(|port| Distance::new(port, distance));
-        Self { old, new, near, far, ways, cut }.introduced()
+        Self {
+            old,
+            new,
+            near,
+            far,
+            ways,
+            cut,
+        }
+        .introduced()
     }
 
     fn ports(&self) -> [u16; 3] {
@@ -77,8 +85,14 @@ impl Three {
     /// They know each other by the addresses that clients use.
     fn introduced(self) -> Self {
         let ports = self.ports();
-        let known: Vec<_> = ports.iter().map(|port| (format!("sentinel-{port}"), *port)).collect();
-        for (at, liar) in [&self.near, &self.far[0], &self.far[1]].into_iter().enumerate() {
+        let known: Vec<_> = ports
+            .iter()
+            .map(|port| (format!("sentinel-{port}"), *port))
+            .collect();
+        for (at, liar) in [&self.near, &self.far[0], &self.far[1]]
+            .into_iter()
+            .enumerate()
+        {
             let mut others = known.clone();
             let (id, _) = others.remove(at);
             liar.know(&id, &others);
@@ -92,13 +106,18 @@ impl Three {
 
     /// The far ones have heard of a failover, and the near one has not.
     fn fail_over(&self) {
-        self.far.iter().for_each(|liar| liar.name(self.new.port(), 2));
+        self.far
+            .iter()
+            .for_each(|liar| liar.name(self.new.port(), 2));
     }
 }
 
 fn connections(server: &RedisServer) -> usize {
     let clients = server.probe().clients();
-    clients.iter().filter(|client| client.contains("name=distlock")).count()
+    clients
+        .iter()
+        .filter(|client| client.contains("name=distlock"))
+        .count()
 }
 
 #[test]
@@ -110,7 +129,11 @@ fn client_starts_on_the_master_that_far_sentinels_name() {
         let settings = "watchdog=60s&connect_timeout=20s&command_timeout=20s";
         let guard = take(&three.client(settings).mutex("first").unwrap());
         let there = [&three.old, &three.new].map(|server| server.probe().exists("first"));
-        assert_eq!(there, [false, true], "{distance:?}, one cut off: {is_one_cut}");
+        assert_eq!(
+            there,
+            [false, true],
+            "{distance:?}, one cut off: {is_one_cut}"
+        );
         guard.unlock().unwrap();
         assert_eq!(connections(&three.old), 0, "it was never asked");
     }
@@ -150,7 +173,9 @@ fn verification_finds_the_master_that_far_sentinels_name() {
         three.fail_over();
         // Connections to the far sentinels are made by now, and their usual time is known.
         let what = format!("{distance:?}, one cut off: {is_one_cut}: the loss is found");
-        eventually(&what, SOON, || held.verify().is_err_and(|error| error.is_lost()));
+        eventually(&what, SOON, || {
+            held.verify().is_err_and(|error| error.is_lost())
+        });
         drop(held);
         let _next = take(&client.mutex("held").unwrap());
         assert!(three.new.probe().exists("held"));
@@ -170,7 +195,10 @@ fn late_answer_of_far_sentinel_moves_client() {
     let client = connect(&format!("{url}?watchdog=60s&connect_timeout=10s"));
     let lock = client.mutex("late").unwrap();
     let guard = take(&lock);
-    assert!(old.probe().exists("late"), "the far one has not answered yet");
+    assert!(
+        old.probe().exists("late"),
+        "the far one has not answered yet"
+    );
     // Nothing more is asked of the client.
     eventually("the late answer moves it", SOON, || connections(&old) == 0);
     eventually("the loss is known", SOON, || !guard.is_valid());
@@ -188,15 +216,23 @@ fn switch_message_of_unanswering_sentinel_counts() {
     let proxy = Proxy::new(far.port(), Arc::clone(&mute) as _);
     near.know("near", &[("far".to_owned(), proxy.port())]);
     far.know("far", &[("near".to_owned(), near.port())]);
-    let client =
-        connect(&format!("{}?watchdog=60s", url("mymaster", &[near.port(), proxy.port()])));
+    let client = connect(&format!(
+        "{}?watchdog=60s",
+        url("mymaster", &[near.port(), proxy.port()])
+    ));
     let lock = client.mutex("told").unwrap();
     take(&lock).unlock().unwrap();
     eventually("it listens", SOON, || far.listeners() == 1);
-    always("it asks no more", Duration::from_millis(1_500), || connections(&new) == 0);
+    always("it asks no more", Duration::from_millis(1_500), || {
+        connections(&new) == 0
+    });
     mute.0.store(true, Ordering::SeqCst);
     // Another master of the same sentinel is of no interest.
-    far.publish(&format!("other 127.0.0.1 {} 127.0.0.1 {}", old.port(), new.port()));
+    far.publish(&format!(
+        "other 127.0.0.1 {} 127.0.0.1 {}",
+        old.port(),
+        new.port()
+    ));
     take(&lock).unlock().unwrap();
     assert_eq!(connections(&new), 0);
     far.announce(old.port(), new.port());
@@ -215,8 +251,10 @@ fn switch_message_of_unanswering_sentinel_counts() {
 fn isolated_near_sentinel_misleads_no_client_of_far_ones() {
     for distance in [0, 1, 50, 150, 250].map(Duration::from_millis) {
         let group = Group::start();
-        let ways: Vec<_> =
-            group.sentinels[1..].iter().map(|it| Distance::new(it.port(), distance)).collect();
+        let ways: Vec<_> = group.sentinels[1..]
+            .iter()
+            .map(|it| Distance::new(it.port(), distance))
+            .collect();
         let wall = Arc::new(Wall::default());
         // Sentinels tell each other of a failover directly, too.
         let door = Proxy::new(group.sentinels[0].port(), Arc::clone(&wall) as _);
@@ -234,16 +272,26 @@ fn isolated_near_sentinel_misleads_no_client_of_far_ones() {
         group.fail_over_by(1);
         let new = group.await_named_by(&[1, 2], old);
         assert!(is_master(&group.servers[old]), "it takes writes still");
-        assert_eq!(group.named()[0], group.servers[old].port(), "the near one knows of nothing");
+        assert_eq!(
+            group.named()[0],
+            group.servers[old].port(),
+            "the near one knows of nothing"
+        );
         let held = take(&client(&group, options).mutex("contended").unwrap());
         assert!(group.servers[new].probe().exists("contended"));
         let what = format!("{distance:?}: the lock is found taken");
-        eventually(&what, SOON, || lock.try_lock().is_ok_and(|guard| guard.is_none()));
+        eventually(&what, SOON, || {
+            lock.try_lock().is_ok_and(|guard| guard.is_none())
+        });
         // A new client of the same URL, too.
         let fresh = connect(&format!("{}?{options}", group.url_of(&ports)));
         let found = fresh.mutex("contended").unwrap().try_lock().unwrap();
         assert!(found.is_none(), "{distance:?}: two holders");
-        assert_eq!(group.named()[0], group.servers[old].port(), "it knows of nothing still");
+        assert_eq!(
+            group.named()[0],
+            group.servers[old].port(),
+            "it knows of nothing still"
+        );
         held.unlock().unwrap();
     }
 }

@@ -20,7 +20,11 @@ const LATER: u64 = 100;
 
 /// A proxy before each sentinel, by which some clients find it.
 fn behind(group: &Group) -> (Vec<Proxy>, String) {
-    let proxies: Vec<_> = group.sentinels.iter().map(|it| Proxy::plain(it.port())).collect();
+    let proxies: Vec<_> = group
+        .sentinels
+        .iter()
+        .map(|it| Proxy::plain(it.port()))
+        .collect();
     let ports: Vec<_> = proxies.iter().map(Proxy::port).collect();
     (proxies, group.url_of(&ports))
 }
@@ -35,14 +39,22 @@ fn foreign_sentinel_at_one_address_of_three_misleads_no_client() {
     let urls = [group.url(), url].map(|url| format!("{url}?watchdog={}s", LEASE.as_secs()));
     let contenders = urls.map(|url| Contenders::start(&url, NAME, 1, 2));
     let claimed = || contenders.each_ref().map(|it| it.claims().len());
-    eventually("both have held the lock", SOON, || claimed().iter().all(|claims| *claims > 5));
+    eventually("both have held the lock", SOON, || {
+        claimed().iter().all(|claims| *claims > 5)
+    });
     proxies[2].switch_to(foreign.sentinels[0].port());
     let before = claimed();
     let_pass(scaled(LEASE * 3));
     let after = claimed();
     let claims: Vec<_> = contenders.into_iter().flat_map(Contenders::stop).collect();
     judge(claims).must_be_exact_after_a_switch();
-    assert!(before.iter().zip(after).all(|(before, after)| after > *before + 5), "{after:?}");
+    assert!(
+        before
+            .iter()
+            .zip(after)
+            .all(|(before, after)| after > *before + 5),
+        "{after:?}"
+    );
     assert!(!foreign.servers[0].probe().exists(NAME));
 }
 
@@ -54,8 +66,16 @@ fn foreign_sentinel_is_told_with_both_ids() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&told);
     let handler = move |event: &Event| {
-        if let Event::ServerRefused { server, expected, found, .. } = event {
-            heard.lock().push([server.clone(), expected.clone(), found.clone()]);
+        if let Event::ServerRefused {
+            server,
+            expected,
+            found,
+            ..
+        } = event
+        {
+            heard
+                .lock()
+                .push([server.clone(), expected.clone(), found.clone()]);
         }
     };
     let client = builder(&url).events(Arc::new(handler)).connect().unwrap();
@@ -63,9 +83,14 @@ fn foreign_sentinel_is_told_with_both_ids() {
     let guard = take(&lock);
     proxies[2].switch_to(foreign.sentinels[0].port());
     let found = foreign.sentinel_id(0);
-    eventually("the foreign sentinel is reported", SOON, || !told.lock().is_empty());
+    eventually("the foreign sentinel is reported", SOON, || {
+        !told.lock().is_empty()
+    });
     let [server, expected, is] = told.lock()[0].clone();
-    assert!(server.ends_with(&proxies[2].port().to_string()) && is == found, "{server} {is}");
+    assert!(
+        server.ends_with(&proxies[2].port().to_string()) && is == found,
+        "{server} {is}"
+    );
     assert!(expected.contains(&group.sentinel_id(2)), "{expected}");
     guard.verify().unwrap();
     guard.unlock().unwrap();
@@ -76,7 +101,12 @@ fn foreign_sentinel_is_told_with_both_ids() {
     let error = lock.try_lock().unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
     let text = error.to_string();
-    assert!([group.sentinel_id(0), found].iter().all(|id| text.contains(id)), "{text}");
+    assert!(
+        [group.sentinel_id(0), found]
+            .iter()
+            .all(|id| text.contains(id)),
+        "{text}"
+    );
     // Led back to its own sentinel, the client works again.
     proxies[2].switch_to(group.sentinels[2].port());
     await_usable(&lock);
@@ -112,14 +142,22 @@ fn deployment_at_the_addresses_of_a_dead_one_is_followed() {
     let lock = client.mutex("anew").unwrap();
     let held = take(&client.mutex("held").unwrap());
     take(&lock).unlock().unwrap();
-    group.sentinels.iter_mut().for_each(|sentinel| sentinel.kill());
+    group
+        .sentinels
+        .iter_mut()
+        .for_each(|sentinel| sentinel.kill());
     group.servers[0].kill();
     for (proxy, sentinel) in proxies.iter().zip(&later.sentinels) {
         proxy.switch_to(sentinel.port());
     }
-    eventually("the other deployment is used", LEASE + Duration::from_secs(10), || {
-        lock.try_lock().is_ok_and(|guard| guard.is_some_and(|guard| guard.unlock().is_ok()))
-    });
+    eventually(
+        "the other deployment is used",
+        LEASE + Duration::from_secs(10),
+        || {
+            lock.try_lock()
+                .is_ok_and(|guard| guard.is_some_and(|guard| guard.unlock().is_ok()))
+        },
+    );
     assert!(!held.is_valid() && held.unlock().unwrap_err().is_lost());
 }
 
@@ -138,7 +176,12 @@ fn foreign_server_at_masters_address_is_used_once_named() {
     let error = lock.try_lock().unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
     let text = error.to_string();
-    assert!([id(&master), id(&stranger)].iter().all(|id| text.contains(id)), "{text}");
+    assert!(
+        [id(&master), id(&stranger)]
+            .iter()
+            .all(|id| text.contains(id)),
+        "{text}"
+    );
     assert!(held.is_valid() && !stranger.probe().exists("named"));
     // A restarted master has a new `run_id`, too.
     sentinel.identify(&id(&stranger));

@@ -13,7 +13,9 @@ const LEASE: Duration = Duration::from_secs(60);
 /// Pauses the replicas and cuts their links: no later write of the master reaches them.
 fn cut_off(group: &Group) {
     group.servers[1..].iter().for_each(|server| server.pause());
-    group.servers[0].probe().command(&["CLIENT", "KILL", "TYPE", "replica"]);
+    group.servers[0]
+        .probe()
+        .command(&["CLIENT", "KILL", "TYPE", "replica"]);
 }
 
 /// Kills the master, and returns the place of the next one, which does not have the lock.
@@ -28,7 +30,9 @@ fn replace(group: &mut Group, name: &str) -> usize {
 /// Takes the free lock with a lease longer than the test.
 fn take_for_long(lock: &Mutex) -> LockGuard {
     let options = LockOptions::new().lease(LEASE).wait(SOON);
-    lock.try_lock_with(&options).unwrap().expect("the lock is free")
+    lock.try_lock_with(&options)
+        .unwrap()
+        .expect("the lock is free")
 }
 
 #[test]
@@ -44,7 +48,10 @@ fn token_lock_missing_on_new_master_is_lost_and_tokens_grow() {
     // The next renewal reports it, at a third of the lease.
     assert_eq!(losses.recv_timeout(SOON).unwrap().cause(), LossCause::Gone);
     assert!(guard.unlock().is_err_and(|error| error.is_lost()));
-    assert!(group.servers[new].probe().exists("told"), "the next holder's lock is left alone");
+    assert!(
+        group.servers[new].probe().exists("told"),
+        "the next holder's lock is left alone"
+    );
     next.unlock().unwrap();
 }
 
@@ -77,7 +84,10 @@ fn lost_plain_lock_reports_no_loss_and_frees_next_holders() {
     assert!(losses.try_recv().is_err(), "no loss was told");
     assert!(group.servers[new].probe().exists("silent"));
     guard.unlock().unwrap();
-    assert!(!group.servers[new].probe().exists("silent"), "the next holder's lock is freed");
+    assert!(
+        !group.servers[new].probe().exists("silent"),
+        "the next holder's lock is freed"
+    );
     assert!(next.unlock().is_err_and(|error| error.is_lost()));
 }
 
@@ -96,5 +106,7 @@ fn plain_release_is_not_repeated_on_the_new_master() {
     let new = group.await_other_than(0);
     await_move(&client.mutex("other").unwrap(), &group.servers[new]);
     let mut probe = group.servers[new].probe();
-    always("it is not freed", Duration::from_secs(1), || probe.exists("given"));
+    always("it is not freed", Duration::from_secs(1), || {
+        probe.exists("given")
+    });
 }

@@ -1,7 +1,10 @@
 //! A master with replicas and sentinels: how clients find it, and what happens to locks in a
 //! failover.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on panics, and says where"
+)]
 
 // Announced addresses.
 mod addresses;

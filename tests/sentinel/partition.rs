@@ -16,25 +16,40 @@ pub(crate) struct Wall(pub(crate) AtomicBool);
 
 impl Plan for Wall {
     fn fate(&self, _: &mut Request) -> Fault {
-        if self.0.load(Ordering::SeqCst) { Fault::Cut } else { Fault::Pass }
+        if self.0.load(Ordering::SeqCst) {
+            Fault::Cut
+        } else {
+            Fault::Pass
+        }
     }
 }
 
 /// Puts a proxy before each sentinel, which the other sentinels use. The URL bypasses the proxies.
 fn behind(group: &Group, wall: &Arc<Wall>) -> Vec<Proxy> {
-    let proxies: Vec<_> =
-        group.sentinels.iter().map(|it| Proxy::new(it.port(), Arc::clone(wall) as _)).collect();
+    let proxies: Vec<_> = group
+        .sentinels
+        .iter()
+        .map(|it| Proxy::new(it.port(), Arc::clone(wall) as _))
+        .collect();
     for (sentinel, proxy) in group.sentinels.iter().zip(&proxies) {
         let mut probe = sentinel.probe();
-        for (name, value) in
-            [("announce-ip", "127.0.0.1"), ("announce-port", &proxy.port().to_string())]
-        {
-            assert_eq!(probe.command(&["SENTINEL", "CONFIG", "SET", name, value]).text(), "OK");
+        for (name, value) in [
+            ("announce-ip", "127.0.0.1"),
+            ("announce-port", &proxy.port().to_string()),
+        ] {
+            assert_eq!(
+                probe
+                    .command(&["SENTINEL", "CONFIG", "SET", name, value])
+                    .text(),
+                "OK"
+            );
         }
     }
     eventually("they know each other by the proxies", SOON, || {
         group.sentinels.iter().enumerate().all(|(at, sentinel)| {
-            let others = sentinel.probe().command(&["SENTINEL", "SENTINELS", group.name()]);
+            let others = sentinel
+                .probe()
+                .command(&["SENTINEL", "SENTINELS", group.name()]);
             let others = format!("{others:?}");
             let known = |other: usize| others.contains(&format!("{}\"", proxies[other].port()));
             (0..proxies.len()).all(|other| other == at || known(other))
@@ -60,7 +75,10 @@ fn isolated_sentinels_replace_no_master_until_reconnected() {
     proxies.iter().for_each(Proxy::cut_all);
     // The master is well: each sentinel says so.
     always("locks are taken", DOWN_AFTER * 3, || {
-        patient.try_lock().unwrap().is_some_and(|guard| guard.unlock().is_ok())
+        patient
+            .try_lock()
+            .unwrap()
+            .is_some_and(|guard| guard.unlock().is_ok())
     });
     group.servers[0].kill();
     let start = Stopwatch::start();

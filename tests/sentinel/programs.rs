@@ -9,11 +9,24 @@ use std::time::Duration;
 #[test]
 fn batch_workers_and_hold_run_by_their_url_alone() {
     let group = Group::steady();
-    let arguments = ["--url", &group.url(), "--processes", "2", "--workers", "4", "--jobs", "500"];
+    let arguments = [
+        "--url",
+        &group.url(),
+        "--processes",
+        "2",
+        "--workers",
+        "4",
+        "--jobs",
+        "500",
+    ];
     let mut workers = Example::new("batch_workers").args(&arguments).spawn();
     let code = workers.wait_exit(Duration::from_secs(120));
     let output = workers.output();
-    assert!(code == 0 && output.contains("Exact"), "{code}: {output} {}", workers.errors());
+    assert!(
+        code == 0 && output.contains("Exact"),
+        "{code}: {output} {}",
+        workers.errors()
+    );
 
     let mut hold = Example::distlock(&["hold", "--url", &group.url(), "held"]).spawn();
     hold.expect_event("held", SOON);
@@ -33,20 +46,38 @@ fn batch_workers_stay_exact_over_a_failover_in_the_middle() {
         text.trim().parse().unwrap_or(0)
     };
     let url = format!("{}?replicas=all", group.url());
-    let arguments =
-        ["--url", &url, "--processes", "2", "--workers", "8", "--jobs", "1000000", "--counter"];
-    let mut workers =
-        Example::new("batch_workers").args(&arguments).arg(file.to_str().unwrap()).spawn();
+    let arguments = [
+        "--url",
+        &url,
+        "--processes",
+        "2",
+        "--workers",
+        "8",
+        "--jobs",
+        "1000000",
+        "--counter",
+    ];
+    let mut workers = Example::new("batch_workers")
+        .args(&arguments)
+        .arg(file.to_str().unwrap())
+        .spawn();
     eventually("they sell", SOON, || sold() > 200);
     let old = group.fail_over();
     group.await_other_than(old);
     let (before, watch) = (sold(), Stopwatch::start());
     eventually("they sell on", SOON, || sold() > before + 200);
-    println!("sold {before} until the failover, and 200 more {:?} after it", watch.elapsed());
+    println!(
+        "sold {before} until the failover, and 200 more {:?} after it",
+        watch.elapsed()
+    );
     workers.interrupt();
     let code = workers.wait_exit(SOON);
     let output = workers.output();
-    assert!(code == 130 && output.contains("exact"), "{code}: {output} {}", workers.errors());
+    assert!(
+        code == 130 && output.contains("exact"),
+        "{code}: {output} {}",
+        workers.errors()
+    );
     assert!(output.contains("tokens   grew with every sale"), "{output}");
 }
 

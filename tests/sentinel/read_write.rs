@@ -9,12 +9,25 @@ use distlock_tests::time::eventually;
 fn readers_survive_a_failover_and_keep_writers_out() {
     let mut group = Group::start();
     // Sentinels that do not agree on a leader of the failover try again seconds later.
-    let clients = [client(&group, "watchdog=16s"), client(&group, "watchdog=16s")];
-    let [a, b] = clients.each_ref().map(|client| client.rw_lock("held").unwrap());
+    let clients = [
+        client(&group, "watchdog=16s"),
+        client(&group, "watchdog=16s"),
+    ];
+    let [a, b] = clients
+        .each_ref()
+        .map(|client| client.rw_lock("held").unwrap());
     let writing = a.write().try_lock_for(SOON).unwrap().expect("it is free");
-    let first = a.read().try_lock_for(SOON).unwrap().expect("beside its own writer");
+    let first = a
+        .read()
+        .try_lock_for(SOON)
+        .unwrap()
+        .expect("beside its own writer");
     writing.unlock().unwrap();
-    let second = b.read().try_lock_for(SOON).unwrap().expect("the other reads only");
+    let second = b
+        .read()
+        .try_lock_for(SOON)
+        .unwrap()
+        .expect("the other reads only");
     // All of it is on the replicas.
     let is_copied = |server: &distlock_tests::process::RedisServer| {
         let mut probe = server.probe();
@@ -35,7 +48,11 @@ fn readers_survive_a_failover_and_keep_writers_out() {
     first.verify().unwrap();
     first.unlock().unwrap();
     second.unlock().unwrap();
-    let writing = b.write().try_lock_for(SOON).unwrap().expect("both have released");
+    let writing = b
+        .write()
+        .try_lock_for(SOON)
+        .unwrap()
+        .expect("both have released");
     assert_eq!(probe.hgetall("held")["mode"], "write");
     writing.unlock().unwrap();
 }

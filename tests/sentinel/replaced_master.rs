@@ -14,15 +14,22 @@ struct Deaf;
 
 impl Plan for Deaf {
     fn fate(&self, request: &mut Request) -> Fault {
-        if request.word(0) == "SUBSCRIBE" { Fault::Cut } else { Fault::Pass }
+        if request.word(0) == "SUBSCRIBE" {
+            Fault::Cut
+        } else {
+            Fault::Pass
+        }
     }
 }
 
 #[test]
 fn lock_inspection_does_not_believe_a_replaced_master() {
     let group = Group::start();
-    let deaf: Vec<_> =
-        group.sentinels.iter().map(|it| Proxy::new(it.port(), Arc::new(Deaf))).collect();
+    let deaf: Vec<_> = group
+        .sentinels
+        .iter()
+        .map(|it| Proxy::new(it.port(), Arc::new(Deaf)))
+        .collect();
     let ports: Vec<_> = deaf.iter().map(Proxy::port).collect();
     let client_of_old = connect(&format!("{}?watchdog=60s", group.url_of(&ports)));
     let lock = client_of_old.mutex("held").unwrap();
@@ -42,11 +49,18 @@ fn lock_inspection_does_not_believe_a_replaced_master() {
     assert!(zombie.exists("held") && is_master(&group.servers[old]));
 
     let seen = lock.inspect().unwrap().holder.expect("it is held");
-    let there = group.servers[new].probe().hgetall("held").into_keys().next();
+    let there = group.servers[new]
+        .probe()
+        .hgetall("held")
+        .into_keys()
+        .next();
     assert_eq!(there.as_deref(), Some(seen.owner.as_str()));
     assert!(guard.verify().unwrap_err().is_lost() && !guard.is_valid());
     next.verify().unwrap();
-    assert!(zombie.exists("held") && is_master(&group.servers[old]), "it is still a master");
+    assert!(
+        zombie.exists("held") && is_master(&group.servers[old]),
+        "it is still a master"
+    );
     next.unlock().unwrap();
 }
 

@@ -18,7 +18,9 @@ fn masters_report_silent_releases_and_losses() {
     loss_is_reported(&client, "held", &mut [group.servers[0].probe()]);
     let new = group.replace_killed(0, 2, |_| {});
     let lock = client.mutex("after").unwrap();
-    eventually("the new master is used", SOON, || lock.try_lock().is_ok_and(|it| it.is_some()));
+    eventually("the new master is used", SOON, || {
+        lock.try_lock().is_ok_and(|it| it.is_some())
+    });
     silent_release_wakes_waiter(&client, "waited", &mut [group.servers[new].probe()]);
     loss_is_reported(&client, "held", &mut [group.servers[new].probe()]);
 }

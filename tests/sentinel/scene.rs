@@ -27,7 +27,9 @@ pub(crate) fn builder(url: &str) -> ClientBuilder {
 #[track_caller]
 pub(crate) fn take(lock: &Mutex) -> LockGuard {
     let options = LockOptions::new().wait(SOON);
-    lock.try_lock_with(&options).unwrap().expect("the lock is free")
+    lock.try_lock_with(&options)
+        .unwrap()
+        .expect("the lock is free")
 }
 
 /// Waits until the locks of this client are taken on this server.

@@ -12,7 +12,10 @@ const LIMIT: u32 = 3;
 
 fn take(semaphore: &Semaphore, count: u32) -> OwnedGuard {
     let options = LockOptions::new().wait(SOON);
-    semaphore.try_acquire_with(count, &options).unwrap().expect("so many come free")
+    semaphore
+        .try_acquire_with(count, &options)
+        .unwrap()
+        .expect("so many come free")
 }
 
 #[test]
@@ -25,7 +28,9 @@ fn confirmed_permits_are_kept_over_a_failover() {
     let contenders = Contenders::start(&url, &semaphore(NAME, LIMIT), 2, 3);
     let visits = || {
         let before = contenders.claims().len();
-        eventually("they go on", SOON, || contenders.claims().len() > before + 50);
+        eventually("they go on", SOON, || {
+            contenders.claims().len() > before + 50
+        });
     };
     visits();
     let old = group.fail_over();
@@ -40,7 +45,10 @@ fn confirmed_permits_are_kept_over_a_failover() {
     permit.verify().unwrap();
     let most = most_at_once(&contenders.stop());
     // One is held by the test itself.
-    assert!(most < u64::from(LIMIT), "{most} besides the one that is held");
+    assert!(
+        most < u64::from(LIMIT),
+        "{most} besides the one that is held"
+    );
     permit.unlock().unwrap();
     take(&held, LIMIT).unlock().unwrap();
     assert_eq!(probe.get(NAME).unwrap(), LIMIT.to_string());

@@ -33,7 +33,11 @@ impl Rival {
                 counts.fetch_add(1, Ordering::SeqCst);
             }
         });
-        Self { is_over, asked, thread }
+        Self {
+            is_over,
+            asked,
+            thread,
+        }
     }
 
     fn stop(self) {
@@ -71,17 +75,29 @@ fn rounds(count: u32) {
         let old = group.fail_over();
         let new = group.await_other_than(old);
         group.await_quiet(2);
-        must_be_held(&guard, &group, &format!("round {round}: failover on demand"));
+        must_be_held(
+            &guard,
+            &group,
+            &format!("round {round}: failover on demand"),
+        );
         // The ones that are no master, one after the other; then the master, after a failover.
         for place in (0..3).filter(|place| *place != new) {
             restart(&mut group, place);
-            must_be_held(&guard, &group, &format!("round {round}: restart of {place}"));
+            must_be_held(
+                &guard,
+                &group,
+                &format!("round {round}: restart of {place}"),
+            );
         }
         let old = group.fail_over();
         let master = group.await_other_than(old);
         group.await_quiet(2);
         restart(&mut group, old);
-        must_be_held(&guard, &group, &format!("round {round}: restart of the master"));
+        must_be_held(
+            &guard,
+            &group,
+            &format!("round {round}: restart of the master"),
+        );
         let lock = holder.mutex(format!("free{round}")).unwrap();
         take(&lock).unlock().unwrap();
         let start = Stopwatch::start();
@@ -89,7 +105,11 @@ fn rounds(count: u32) {
         await_move(&lock, &group.servers[new]);
         longest = longest.max(start.elapsed());
         restart(&mut group, master);
-        must_be_held(&guard, &group, &format!("round {round}: death of the master"));
+        must_be_held(
+            &guard,
+            &group,
+            &format!("round {round}: death of the master"),
+        );
     }
     println!("{count} rounds, at most {longest:?} from the kill to the next grant");
     guard.verify().unwrap();

@@ -44,11 +44,17 @@ fn promoted_replica_with_another_clock_grants_no_second_lock() {
 #[test]
 fn all_replicas_grant_nothing_while_one_is_far_ahead() {
     let (group, _clocks) = started([20, 0]);
-    let client = client(&group, "replicas=all&watchdog=30s&on_insufficient_replicas=fail");
+    let client = client(
+        &group,
+        "replicas=all&watchdog=30s&on_insufficient_replicas=fail",
+    );
     await_sample(&client, "sampled", &replicas(&group));
     let lock = client.mutex("a").unwrap();
     let said = eventually("it is known that the policy cannot be met", SOON, || {
         lock.try_lock().err().map(|error| error.to_string())
     });
-    assert!(said.contains("2 of 2") && said.contains("1 with a clock"), "{said}");
+    assert!(
+        said.contains("2 of 2") && said.contains("1 with a clock"),
+        "{said}"
+    );
 }

@@ -28,7 +28,10 @@ fn client(url: &str) -> (Client, Told) {
         _ => {}
     };
     let url = format!("{url}?watchdog={}s", LEASE.as_secs());
-    (builder(&url).events(Arc::new(handler)).connect().unwrap(), told)
+    (
+        builder(&url).events(Arc::new(handler)).connect().unwrap(),
+        told,
+    )
 }
 
 fn run_id(server: &RedisServer) -> String {
@@ -36,7 +39,11 @@ fn run_id(server: &RedisServer) -> String {
 }
 
 fn has_clients(server: &RedisServer) -> bool {
-    server.probe().clients().iter().any(|client| client.contains("name=distlock"))
+    server
+        .probe()
+        .clients()
+        .iter()
+        .any(|client| client.contains("name=distlock"))
 }
 
 /// How the sentinel says that the master is another one.
@@ -75,7 +82,12 @@ fn only_a_listed_replica_takes_the_masters_place_at_once() {
             Listed::Other => Some(run_id(&new).chars().rev().collect()),
             Listed::NoServer => None,
         };
-        sentinel.list_replicas(&replica.map(|id| (new.port(), id)).into_iter().collect::<Vec<_>>());
+        sentinel.list_replicas(
+            &replica
+                .map(|id| (new.port(), id))
+                .into_iter()
+                .collect::<Vec<_>>(),
+        );
         let (client, told) = client(&sentinel.url());
         let lock = client.mutex("named").unwrap();
         take(&lock).unlock().unwrap();
@@ -100,14 +112,24 @@ fn only_a_listed_replica_takes_the_masters_place_at_once() {
                 sentinel.identify(&run_id(&new));
                 let identified = Stopwatch::start();
                 await_move(&lock, &new);
-                assert!(identified.elapsed() >= LEASE, "{what}: {:?}", identified.elapsed());
+                assert!(
+                    identified.elapsed() >= LEASE,
+                    "{what}: {:?}",
+                    identified.elapsed()
+                );
             }
             _ => {
                 eventually(&what, SOON, || !told.lock().is_empty());
                 let error = lock.try_lock().unwrap_err();
-                assert!(error.is_unavailable() && named.elapsed() < LEASE, "{what}: {error:?}");
+                assert!(
+                    error.is_unavailable() && named.elapsed() < LEASE,
+                    "{what}: {error:?}"
+                );
                 let text = error.to_string();
-                assert!(text.contains(&format!("127.0.0.1:{}", new.port())), "{what}: {text}");
+                assert!(
+                    text.contains(&format!("127.0.0.1:{}", new.port())),
+                    "{what}: {text}"
+                );
                 assert!(text.contains("listed as a replica"), "{what}: {text}");
                 assert!(!new.probe().exists("named"), "{what}");
                 await_move(&lock, &new);
@@ -161,11 +183,17 @@ fn stranger_is_not_followed_while_a_lock_is_held() {
     sentinel.name_as(new.port(), 2, &run_id(&new));
     sentinel.announce(old.port(), new.port());
     let report = (false, run_id(&new));
-    eventually("the stranger is reported", SOON, || told.lock().contains(&report));
-    always("it is not used, and nothing else is granted", LEASE * 3, || {
-        assert!(lock.try_lock().is_err_and(|error| error.is_unavailable()));
-        held.is_valid() && !new.probe().exists("other")
+    eventually("the stranger is reported", SOON, || {
+        told.lock().contains(&report)
     });
+    always(
+        "it is not used, and nothing else is granted",
+        LEASE * 3,
+        || {
+            assert!(lock.try_lock().is_err_and(|error| error.is_unavailable()));
+            held.is_valid() && !new.probe().exists("other")
+        },
+    );
     let reports = told.lock().iter().filter(|it| **it == report).count();
     assert_eq!(reports, 1, "reported once");
     held.unlock().unwrap();
@@ -195,7 +223,9 @@ fn merged_sentinels_lead_no_client_to_the_other_deployment_at_once() {
     eventually("all sentinels name the other master", SOON, || {
         (0..3).all(|it| group.named_by_sentinel(it) == Some(other))
     });
-    eventually("it is reported", SOON, || told.lock().contains(&(false, id.clone())));
+    eventually("it is reported", SOON, || {
+        told.lock().contains(&(false, id.clone()))
+    });
     always("it is not used", LEASE * 2, || {
         assert!(lock.try_lock().is_err_and(|error| error.is_unavailable()));
         held.is_valid() && !foreign.servers[0].probe().exists("merged")
@@ -237,7 +267,9 @@ fn replica_restarted_before_the_sentinels_looked_is_followed() {
     let port = group.servers[old].port();
     let new = 1 - old;
     group.servers[new].restart_as_replica_of(port);
-    eventually("it is filled", SOON, || group.servers[new].probe().exists("held"));
+    eventually("it is filled", SOON, || {
+        group.servers[new].probe().exists("held")
+    });
     group.fail_over();
     assert_eq!(group.await_other_than(old), new);
     await_move(&client.mutex("free").unwrap(), &group.servers[new]);

@@ -30,7 +30,12 @@ impl Two {
         let [old, new] = [(); 2].map(|()| server());
         let liar = Liar::naming(old.port(), 1);
         let client = connect(&format!("{}?{options}", liar.url()));
-        let two = Self { old, new, liar, client };
+        let two = Self {
+            old,
+            new,
+            liar,
+            client,
+        };
         take(&two.client.mutex("first").unwrap()).unlock().unwrap();
         assert_eq!(two.connections(&two.new), 0);
         // A client asks once more when its subscription begins.
@@ -42,14 +47,19 @@ impl Two {
     /// Waits until the client has no more questions for the sentinel.
     fn quiet(&self) {
         // The client checks earlier news four times within a second.
-        always("no client uses the new server", Duration::from_millis(1_500), || {
-            self.connections(&self.new) == 0
-        });
+        always(
+            "no client uses the new server",
+            Duration::from_millis(1_500),
+            || self.connections(&self.new) == 0,
+        );
     }
 
     fn connections(&self, server: &RedisServer) -> usize {
         let clients = server.probe().clients();
-        clients.iter().filter(|client| client.contains("name=distlock")).count()
+        clients
+            .iter()
+            .filter(|client| client.contains("name=distlock"))
+            .count()
     }
 }
 
@@ -61,7 +71,9 @@ fn server() -> RedisServer {
 /// Makes this server a replica of that one, or a master.
 pub(crate) fn follow(server: &RedisServer, master: Option<&RedisServer>) {
     let port = master.map(|master| master.port().to_string());
-    let (host, port) = port.as_deref().map_or(("NO", "ONE"), |port| ("127.0.0.1", port));
+    let (host, port) = port
+        .as_deref()
+        .map_or(("NO", "ONE"), |port| ("127.0.0.1", port));
     server.probe().command(&["REPLICAOF", host, port]);
     let Some(master) = master else { return };
     let mut probe = master.probe();
@@ -76,7 +88,9 @@ fn switch_message_moves_client_off_a_healthy_master() {
     let two = Two::start("watchdog=60s");
     two.liar.name(two.new.port(), 2);
     two.liar.tell();
-    eventually("no client is connected to the old one", SOON, || two.connections(&two.old) == 0);
+    eventually("no client is connected to the old one", SOON, || {
+        two.connections(&two.old) == 0
+    });
     let guard = take(&two.client.mutex("moved").unwrap());
     assert!(two.new.probe().exists("moved") && is_master(&two.old));
     guard.unlock().unwrap();
@@ -92,7 +106,10 @@ fn lock_inspection_asks_new_master_without_switch_message() {
         two.liar.name(two.new.port(), 2);
         assert!(guard.is_valid() && two.old.probe().exists("held") && is_master(&two.old));
         if lock.is_locked().unwrap() {
-            late(GRACE, "the sentinel did not answer while the old master did");
+            late(
+                GRACE,
+                "the sentinel did not answer while the old master did",
+            );
         }
         assert!(guard.verify().unwrap_err().is_lost() && !guard.is_valid());
     });
@@ -104,13 +121,22 @@ fn must_move_client_at_once(two: &Two, code: &str) {
     // So that the pause between two questions to the sentinel is over.
     two.quiet();
     let says_so = || {
-        let answer = two.old.probe().command(&["EVAL", "return redis.call('SET', 'x', 'x')", "0"]);
+        let answer = two
+            .old
+            .probe()
+            .command(&["EVAL", "return redis.call('SET', 'x', 'x')", "0"]);
         matches!(&answer, Value::Error(error) if error.contains(code))
     };
     eventually("it answers so", SOON, says_so);
     assert!(two.connections(&two.old) > 0);
     two.liar.name(two.new.port(), 2);
-    let guard = two.client.mutex("moved").unwrap().try_lock().unwrap().expect("it is free");
+    let guard = two
+        .client
+        .mutex("moved")
+        .unwrap()
+        .try_lock()
+        .unwrap()
+        .expect("it is free");
     assert!(says_so(), "the error was the only sign");
     assert!(two.new.probe().exists("moved"));
     guard.unlock().unwrap();
@@ -140,11 +166,18 @@ fn loading_error_on_open_connection_moves_client_at_once() {
     let mut old = two.old.probe();
     old.command(&["CONFIG", "SET", "key-load-delay", "20000"]);
     // Redis before 7 lacks this setting, and answers after every 2 MiB.
-    let _older = old.command(&["CONFIG", "SET", "loading-process-events-interval-bytes", "65536"]);
+    let _older = old.command(&[
+        "CONFIG",
+        "SET",
+        "loading-process-events-interval-bytes",
+        "65536",
+    ]);
     old.command(&["REPLICAOF", "127.0.0.1", &two.new.port().to_string()]);
     must_move_client_at_once(&two, "LOADING");
     // Else it would still be loading when the end of the test reads its ACL log.
-    two.old.probe().command(&["CONFIG", "SET", "key-load-delay", "0"]);
+    two.old
+        .probe()
+        .command(&["CONFIG", "SET", "key-load-delay", "0"]);
 }
 
 #[test]
@@ -153,7 +186,9 @@ fn unreachable_master_is_left_at_once() {
     two.liar.name(two.new.port(), 2);
     two.old.kill();
     let lock = two.client.mutex("moved").unwrap();
-    within(Duration::from_secs(3), || take(&lock)).unlock().unwrap();
+    within(Duration::from_secs(3), || take(&lock))
+        .unlock()
+        .unwrap();
 }
 
 /// Connecting to a host that is gone takes the whole time-out of a client: no time is left to ask
@@ -161,7 +196,9 @@ fn unreachable_master_is_left_at_once() {
 #[test]
 fn connect_timeout_at_a_paused_master_moves_the_client() {
     let two = Two::start("command_timeout=1200ms&connect_timeout=1200ms");
-    two.old.probe().command(&["CLIENT", "KILL", "TYPE", "normal"]);
+    two.old
+        .probe()
+        .command(&["CLIENT", "KILL", "TYPE", "normal"]);
     two.old.pause();
     two.liar.name(two.new.port(), 2);
     let lock = two.client.mutex("moved").unwrap();
@@ -177,7 +214,10 @@ fn hold(server: &RedisServer, name: &str) {
 }
 
 fn is_watched(server: &RedisServer, name: &str) -> bool {
-    let channels = server.probe().command(&["PUBSUB", "CHANNELS", "redisson*"]).texts();
+    let channels = server
+        .probe()
+        .command(&["PUBSUB", "CHANNELS", "redisson*"])
+        .texts();
     channels.iter().any(|channel| channel.contains(name))
 }
 
@@ -206,18 +246,28 @@ fn switch_message_moves_waiters_off_a_healthy_master() {
         thread::spawn(move || take(&lock).unlock().unwrap())
     };
     let [free, held] = ["free", "held"].map(waits);
-    eventually("they wait", SOON, || is_watched(&two.old, "free") && is_watched(&two.old, "held"));
+    eventually("they wait", SOON, || {
+        is_watched(&two.old, "free") && is_watched(&two.old, "held")
+    });
     two.liar.name(two.new.port(), 2);
     two.liar.tell();
     let start = Stopwatch::start();
-    eventually("one waiter finds its lock free", SOON, || free.is_finished());
-    eventually("the other waiter subscribes there", SOON, || is_watched(&two.new, "held"));
+    eventually("one waiter finds its lock free", SOON, || {
+        free.is_finished()
+    });
+    eventually("the other waiter subscribes there", SOON, || {
+        is_watched(&two.new, "held")
+    });
     let mut probe = two.new.probe();
     probe.command(&["DEL", "held"]);
     probe.command(&["PUBLISH", "redisson_lock__channel:{held}", "0"]);
     eventually("the other waiter is woken", SOON, || held.is_finished());
     // Long before a lease or a wait is over.
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        start.elapsed()
+    );
     free.join().unwrap();
     held.join().unwrap();
 }
@@ -227,7 +277,9 @@ fn failed_renewal_finds_the_new_master() {
     let mut two = Two::start("watchdog=6s");
     follow(&two.new, Some(&two.old));
     let guard = take(&two.client.mutex("held").unwrap());
-    eventually("the replica has it", SOON, || two.new.probe().exists("held"));
+    eventually("the replica has it", SOON, || {
+        two.new.probe().exists("held")
+    });
     two.liar.name(two.new.port(), 2);
     two.old.kill();
     follow(&two.new, None);
@@ -241,7 +293,9 @@ fn failed_async_release_is_repeated_on_the_new_master() {
     let mut two = Two::start("watchdog=60s");
     follow(&two.new, Some(&two.old));
     let guard = take(&two.client.mutex("dropped").unwrap());
-    eventually("the replica has it", SOON, || two.new.probe().exists("dropped"));
+    eventually("the replica has it", SOON, || {
+        two.new.probe().exists("dropped")
+    });
     two.liar.name(two.new.port(), 2);
     two.old.kill();
     follow(&two.new, None);
@@ -263,11 +317,15 @@ fn release_unknown_to_the_new_master_is_repeated_there() {
     follow(&two.new, None);
     unlocked.unlock().unwrap();
     drop(dropped);
-    eventually("the old master has freed them", SOON, || held(&two.old) == [false, false, true]);
+    eventually("the old master has freed them", SOON, || {
+        held(&two.old) == [false, false, true]
+    });
     assert_eq!(held(&two.new), [true; 3]);
     two.liar.name(two.new.port(), 2);
     two.liar.tell();
-    eventually("the new master has, too", SOON, || held(&two.new) == [false, false, true]);
+    eventually("the new master has, too", SOON, || {
+        held(&two.new) == [false, false, true]
+    });
     kept.verify().unwrap();
     kept.unlock().unwrap();
 }
@@ -278,15 +336,23 @@ fn release_without_owner_is_not_repeated_after_a_switch() {
     let two = Two::start("format=plain&lease=60s");
     follow(&two.new, Some(&two.old));
     let guard = take(&two.client.mutex("unlocked").unwrap());
-    eventually("the replica has it", SOON, || two.new.probe().exists("unlocked"));
+    eventually("the replica has it", SOON, || {
+        two.new.probe().exists("unlocked")
+    });
     follow(&two.new, None);
     guard.unlock().unwrap();
-    two.new.probe().command(&["SET", "unlocked", "another's", "EX", "60"]);
+    two.new
+        .probe()
+        .command(&["SET", "unlocked", "another's", "EX", "60"]);
     two.liar.name(two.new.port(), 2);
     two.liar.tell();
     await_move(&two.client.mutex("moved").unwrap(), &two.new);
     let stays = || two.new.probe().get("unlocked").as_deref() == Some("another's");
-    always("the other client's lock stays", Duration::from_millis(500), stays);
+    always(
+        "the other client's lock stays",
+        Duration::from_millis(500),
+        stays,
+    );
 }
 
 #[test]
@@ -320,7 +386,9 @@ fn master_demoted_by_hand_loses_no_held_lock() {
     let guard = take(&two.client.mutex("held").unwrap());
     let losses = guard.losses();
     // So that there is a connection for renewals.
-    eventually("it is renewed", SOON, || two.old.probe().command_calls("hexists") > renewed);
+    eventually("it is renewed", SOON, || {
+        two.old.probe().command_calls("hexists") > renewed
+    });
     // The new master has the lock. The old one keeps its connections and is a replica without
     // data, as before its first synchronisation.
     let owner = two.old.probe().hgetall("held").into_keys().next().unwrap();

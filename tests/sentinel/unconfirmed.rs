@@ -27,7 +27,9 @@ fn uninformed(group: &Group, replica: usize, options: &str) -> (Liar, Client) {
 /// Cuts the links of all replicas: those that are not paused reconnect, and no data for the others
 /// waits in a socket.
 fn cut_links(group: &Group) {
-    group.servers[0].probe().command(&["CLIENT", "KILL", "TYPE", "replica"]);
+    group.servers[0]
+        .probe()
+        .command(&["CLIENT", "KILL", "TYPE", "replica"]);
 }
 
 /// Kills the first master while `guard` is held and others contend with this policy. Returns the
@@ -68,12 +70,17 @@ fn policy_of_all_replicas_grants_nothing_without_replicas() {
     let group = Group::start();
     group.servers[1..].iter().for_each(|server| server.pause());
     cut_links(&group);
-    let lock = client(&group, "replicas=all&replication_timeout=300ms").mutex(NAME).unwrap();
+    let lock = client(&group, "replicas=all&replication_timeout=300ms")
+        .mutex(NAME)
+        .unwrap();
     // The replicas do not answer at first, and are marked down later: none at all is too few, too.
     eventually("all replicas are marked down", SOON, || {
         let error = lock.try_lock().unwrap_err();
         assert!(error.is_insufficient_replicas(), "{error:?}");
-        group.sentinels.iter().all(|sentinel| group.replicas_up(sentinel) == 0)
+        group
+            .sentinels
+            .iter()
+            .all(|sentinel| group.replicas_up(sentinel) == 0)
     });
     let error = lock.try_lock_with(&LockOptions::new()).unwrap_err();
     assert!(error.is_insufficient_replicas(), "{error:?}");
@@ -105,7 +112,10 @@ fn promotion_of_the_unconfirmed_replica_grants_twice() {
 fn replica_marked_down_is_not_awaited_and_may_be_promoted() {
     let mut group = group_with_preferred_replica_paused();
     eventually("it is marked down", SOON, || {
-        group.sentinels.iter().all(|sentinel| group.replicas_up(sentinel) == 1)
+        group
+            .sentinels
+            .iter()
+            .all(|sentinel| group.replicas_up(sentinel) == 1)
     });
     let (_sentinel, client) = uninformed(&group, 1, &format!("{LEASE}&replicas=all"));
     let guard = take(&client.mutex(NAME).unwrap());
@@ -118,9 +128,14 @@ fn replica_marked_down_is_not_awaited_and_may_be_promoted() {
 fn policy_of_two_replicas_grants_nothing_with_one_down() {
     let group = group_with_preferred_replica_paused();
     eventually("it is marked down", SOON, || {
-        group.sentinels.iter().all(|sentinel| group.replicas_up(sentinel) == 1)
+        group
+            .sentinels
+            .iter()
+            .all(|sentinel| group.replicas_up(sentinel) == 1)
     });
-    let lock = client(&group, "replicas=2&replication_timeout=300ms").mutex(NAME).unwrap();
+    let lock = client(&group, "replicas=2&replication_timeout=300ms")
+        .mutex(NAME)
+        .unwrap();
     let error = lock.try_lock().unwrap_err();
     assert!(error.is_insufficient_replicas(), "{error:?}");
     group.servers[2].resume();

@@ -38,7 +38,10 @@ fn waiter_behind_others_looks_at_the_master_only() {
     });
     // Refreshes the client's count of subscribers, which is valid for a few seconds.
     take(&lock).unlock().unwrap();
-    let other = distlock::connect(&server.url()).unwrap().mutex("busy").unwrap();
+    let other = distlock::connect(&server.url())
+        .unwrap()
+        .mutex("busy")
+        .unwrap();
     let held = other.lock().unwrap();
 
     let mut probe = server.probe();
@@ -47,7 +50,9 @@ fn waiter_behind_others_looks_at_the_master_only() {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| lock.try_lock_with(&options).unwrap().map(drop));
         for look in 1..=4 {
-            eventually("the waiter looks", SOON, || probe.command_calls("hmget") >= looks + look);
+            eventually("the waiter looks", SOON, || {
+                probe.command_calls("hmget") >= looks + look
+            });
             server.probe().command(&["PUBLISH", CHANNEL, "0"]);
         }
         let (attempts_now, asked_now) = (probe.command_calls("hset"), liar.questions());

@@ -18,5 +18,7 @@ pub fn name(number: u8) -> String {
 /// nodes of a cluster announce themselves.
 pub fn arguments(number: u8, announce: &str) -> Vec<String> {
     let address = loopback(number);
-    ["--bind", "127.0.0.1", &address, announce, &address].map(str::to_owned).into()
+    ["--bind", "127.0.0.1", &address, announce, &address]
+        .map(str::to_owned)
+        .into()
 }

@@ -18,7 +18,9 @@ pub struct Authority {
 impl Authority {
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.distinguished_name.push(DnType::CommonName, format!("ca {}", fastrand::u64(..)));
+        params
+            .distinguished_name
+            .push(DnType::CommonName, format!("ca {}", fastrand::u64(..)));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         let files = tempfile::tempdir().unwrap();
@@ -77,11 +79,17 @@ impl Authority {
             ["--tls-cert-file", &self.file("server.crt")],
             ["--tls-key-file", &self.file("server.key")],
         ];
-        (port, arguments.concat().into_iter().map(str::to_owned).collect())
+        (
+            port,
+            arguments.concat().into_iter().map(str::to_owned).collect(),
+        )
     }
 
     /// The URL of a server of ours, which trusts us alone.
     pub fn url(&self, port: u16) -> String {
-        format!("rediss://{LOGIN}@127.0.0.1:{port}?tls_ca={}", self.file("ca.crt"))
+        format!(
+            "rediss://{LOGIN}@127.0.0.1:{port}?tls_ca={}",
+            self.file("ca.crt")
+        )
     }
 }

@@ -64,14 +64,23 @@ impl Example {
     /// been started in the background, where Ctrl-C is ignored.
     pub fn with_default_signals(self) -> Self {
         let mut env = Command::new("env");
-        env.arg("--default-signal").arg(self.0.get_program()).args(self.0.get_args());
-        env.envs(self.0.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        env.arg("--default-signal")
+            .arg(self.0.get_program())
+            .args(self.0.get_args());
+        env.envs(
+            self.0
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
         Self(env)
     }
 
     /// Starts it, in a process group of its own.
     pub fn spawn(mut self) -> Child {
-        self.0.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.0
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let what = format!("{:?}", self.0);
         let mut process = self
             .0
@@ -83,7 +92,16 @@ impl Example {
         let output = lines_of(process.stdout.take().expect("piped"));
         let errors = collect(process.stderr.take().expect("piped"));
         let line = Some(line);
-        Child { what, line, process, input, output, said: Vec::new(), errors, status: None }
+        Child {
+            what,
+            line,
+            process,
+            input,
+            output,
+            said: Vec::new(),
+            errors,
+            status: None,
+        }
     }
 }
 
@@ -156,7 +174,9 @@ impl Child {
     /// Waits for `{"event": event, ..}` and returns the line.
     #[track_caller]
     pub fn expect_event(&mut self, event: &str, bound: Duration) -> Json {
-        self.expect(event, bound, |json| (json["event"] == event).then(|| json.clone()))
+        self.expect(event, bound, |json| {
+            (json["event"] == event).then(|| json.clone())
+        })
     }
 
     /// SIGKILL, to it and all its descendants in the group.
@@ -209,7 +229,10 @@ impl Child {
     /// Whether it still runs.
     pub fn is_running(&mut self) -> bool {
         if self.status.is_none() {
-            self.status = self.process.try_wait().expect("our own child can be looked at");
+            self.status = self
+                .process
+                .try_wait()
+                .expect("our own child can be looked at");
             if self.status.is_some() {
                 self.line = None;
             }
@@ -242,14 +265,19 @@ impl Child {
     }
 
     fn pid(&self) -> Pid {
-        let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
+        let pid = i32::try_from(self.process.id())
+            .ok()
+            .and_then(Pid::from_raw);
         pid.expect("a child has a number")
     }
 
     #[track_caller]
     fn fail(&self, why: &str) -> ! {
         let (said, errors) = (self.said.join("\n"), self.errors());
-        panic!("{} {why}\n--- stdout ---\n{said}\n--- stderr ---\n{errors}\n---", self.what)
+        panic!(
+            "{} {why}\n--- stdout ---\n{said}\n--- stderr ---\n{errors}\n---",
+            self.what
+        )
     }
 }
 
@@ -320,7 +348,10 @@ pub fn own_program(name: &str) -> PathBuf {
 /// `target/<profile>`: tests lie in its folder `deps`.
 fn profile_dir() -> PathBuf {
     let own = std::env::current_exe().expect("a program knows where it is");
-    own.ancestors().nth(2).expect("tests lie in target/<profile>/deps").to_owned()
+    own.ancestors()
+        .nth(2)
+        .expect("tests lie in target/<profile>/deps")
+        .to_owned()
 }
 
 /// Where the binary of an example or a program is. Cargo is asked to build it, once in each run:
@@ -351,7 +382,14 @@ fn build(kind: &str, name: &str) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     // As `tests/run.sh` builds them: other features would have the library built once more here.
-    build.args(["build", "--quiet", "--workspace", "--all-features", kind, name]);
+    build.args([
+        "build",
+        "--quiet",
+        "--workspace",
+        "--all-features",
+        kind,
+        name,
+    ]);
     build.args(["--profile", profile, "--target-dir"]);
     build.arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
     // Of the package whose test this is. There are build scripts that run again, and have all that

@@ -30,7 +30,12 @@ pub struct Claim {
 /// One line, without names that have spaces.
 impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { lock, holder, token, .. } = self;
+        let Self {
+            lock,
+            holder,
+            token,
+            ..
+        } = self;
         let [asked, from, to] = [self.asked, self.from, self.to].map(Moment::as_nanos);
         write!(f, "{lock} {holder} {token} {asked} {from} {to}")
     }
@@ -41,12 +46,25 @@ impl FromStr for Claim {
 
     fn from_str(line: &str) -> Result<Self, String> {
         let words: Vec<_> = line.split(' ').collect();
-        let [lock, holder, numbers @ ..] = &words[..] else { return Err(line.to_owned()) };
+        let [lock, holder, numbers @ ..] = &words[..] else {
+            return Err(line.to_owned());
+        };
         let numbers: Result<Vec<u64>, _> = numbers.iter().map(|number| number.parse()).collect();
-        let Ok([token, times @ ..]) = numbers.as_deref() else { return Err(line.to_owned()) };
-        let &[asked, from, to] = times else { return Err(line.to_owned()) };
+        let Ok([token, times @ ..]) = numbers.as_deref() else {
+            return Err(line.to_owned());
+        };
+        let &[asked, from, to] = times else {
+            return Err(line.to_owned());
+        };
         let [asked, from, to] = [asked, from, to].map(Moment::from_nanos);
-        Ok(Self { lock: (*lock).into(), holder: (*holder).into(), token: *token, asked, from, to })
+        Ok(Self {
+            lock: (*lock).into(),
+            holder: (*holder).into(),
+            token: *token,
+            asked,
+            from,
+            to,
+        })
     }
 }
 
@@ -56,12 +74,17 @@ pub struct Log(Mutex<File>);
 
 impl Log {
     pub fn create(path: &Path) -> Self {
-        Self(Mutex::new(File::create(path).expect("a directory of our own")))
+        Self(Mutex::new(
+            File::create(path).expect("a directory of our own"),
+        ))
     }
 
     pub fn write(&self, claim: &Claim) {
         let line = format!("{claim}\n");
-        self.0.lock().write_all(line.as_bytes()).expect("a file of our own");
+        self.0
+            .lock()
+            .write_all(line.as_bytes())
+            .expect("a file of our own");
     }
 
     /// What is in the file by now.
@@ -69,7 +92,10 @@ impl Log {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         // The last line may be half written yet.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        whole.lines().map(|line| line.parse().expect("no other program writes there")).collect()
+        whole
+            .lines()
+            .map(|line| line.parse().expect("no other program writes there"))
+            .collect()
     }
 }
 
@@ -88,7 +114,11 @@ pub struct Verdict {
 pub fn judge(claims: impl IntoIterator<Item = Claim>) -> Verdict {
     let mut verdict = Verdict::default();
     for claim in claims {
-        verdict.by_lock.entry(claim.lock.clone()).or_default().push(claim);
+        verdict
+            .by_lock
+            .entry(claim.lock.clone())
+            .or_default()
+            .push(claim);
     }
     for claims in verdict.by_lock.values_mut() {
         claims.sort_by_key(|claim| (claim.from, claim.to));
@@ -101,8 +131,16 @@ pub fn judge(claims: impl IntoIterator<Item = Claim>) -> Verdict {
             if claim.token <= largest.token {
                 verdict.backwards.push([largest.clone(), claim.clone()]);
             }
-            longest = if claim.to > longest.to { claim } else { longest };
-            largest = if claim.token > largest.token { claim } else { largest };
+            longest = if claim.to > longest.to {
+                claim
+            } else {
+                longest
+            };
+            largest = if claim.token > largest.token {
+                claim
+            } else {
+                largest
+            };
         }
     }
     verdict
@@ -113,9 +151,15 @@ impl Verdict {
     /// one came later.
     #[track_caller]
     pub fn must_show_a_double_grant(&self) {
-        let [one, other] = self.together.first().expect("the judge sees the double grant");
+        let [one, other] = self
+            .together
+            .first()
+            .expect("the judge sees the double grant");
         println!("two at once:\n{one}\n{other}");
-        assert_eq!((one.holder.as_str(), one.lock.as_str()), ("test", other.lock.as_str()));
+        assert_eq!(
+            (one.holder.as_str(), one.lock.as_str()),
+            ("test", other.lock.as_str())
+        );
         assert!(one.holder != other.holder && one.token < other.token);
         assert!(self.backwards.is_empty(), "{:?}", self.backwards);
     }
@@ -150,7 +194,10 @@ impl Verdict {
             violated(what);
         }
         for (lock, claims) in &self.by_lock {
-            println!("lock {lock}: {} claims, one at a time, tokens grow", claims.len());
+            println!(
+                "lock {lock}: {} claims, one at a time, tokens grow",
+                claims.len()
+            );
         }
     }
 }

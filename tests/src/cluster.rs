@@ -49,13 +49,19 @@ pub enum Failover {
 }
 
 /// What makes a replica take the place of a master that says nothing for two seconds.
-const REPLACES: [&str; 4] =
-    ["--cluster-node-timeout", "2000", "--cluster-replica-no-failover", "no"];
+const REPLACES: [&str; 4] = [
+    "--cluster-node-timeout",
+    "2000",
+    "--cluster-replica-no-failover",
+    "no",
+];
 
 /// What holds while the cluster forms: nodes speak often with each other, and no master is replaced
 /// because it is busy.
-const FORMING: [[&str; 2]; 2] =
-    [["cluster-node-timeout", "1500"], ["cluster-replica-no-failover", "yes"]];
+const FORMING: [[&str; 2]; 2] = [
+    ["cluster-node-timeout", "1500"],
+    ["cluster-replica-no-failover", "yes"],
+];
 
 /// What every node is started with: no master is replaced unless the test asks for it. A replica is
 /// not shown by `CLUSTER SLOTS` before it has got something from its master, which with nothing
@@ -122,7 +128,12 @@ impl Cluster {
 
     /// The same as [`Self::steady`] with more on the command line of each node.
     pub fn start_with(arguments: &[&str]) -> Self {
-        Self::start_each(|_| arguments.iter().map(|&argument| argument.to_owned()).collect())
+        Self::start_each(|_| {
+            arguments
+                .iter()
+                .map(|&argument| argument.to_owned())
+                .collect()
+        })
     }
 
     /// What makes [`Self::start`] replace masters, for those that add to it.
@@ -152,15 +163,27 @@ impl Cluster {
         settings.extend(["--repl-diskless-sync-delay", "0"]);
         let start = |number| {
             let own = arguments(number);
-            let all: Vec<_> =
-                settings.iter().copied().chain(own.iter().map(String::as_str)).collect();
+            let all: Vec<_> = settings
+                .iter()
+                .copied()
+                .chain(own.iter().map(String::as_str))
+                .collect();
             RedisServer::start_cluster_node_on(&all, clock(number))
         };
-        let cluster = Self { nodes: (0..2 * MASTERS).map(start).collect() };
-        let own: Vec<_> = cluster.nodes.iter().map(|node| node.configure(FORMING)).collect();
+        let cluster = Self {
+            nodes: (0..2 * MASTERS).map(start).collect(),
+        };
+        let own: Vec<_> = cluster
+            .nodes
+            .iter()
+            .map(|node| node.configure(FORMING))
+            .collect();
         cluster.form();
         for (node, own) in cluster.nodes.iter().zip(own) {
-            node.configure(own.each_ref().map(|pair| pair.each_ref().map(String::as_str)));
+            node.configure(
+                own.each_ref()
+                    .map(|pair| pair.each_ref().map(String::as_str)),
+            );
         }
         cluster
     }
@@ -182,14 +205,20 @@ impl Cluster {
     fn form(&self) {
         for (number, node) in self.nodes.iter().enumerate() {
             let mut probe = node.probe();
-            ok(&mut probe, &["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
+            ok(
+                &mut probe,
+                &["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()],
+            );
             if number < MASTERS {
                 let is_own =
                     |slot: &u16| usize::from(*slot) * MASTERS / usize::from(SLOTS) == number;
                 add_slots(&mut probe, (0..SLOTS).filter(is_own));
             }
         }
-        self.nodes.iter().skip(1).for_each(|node| self.introduce(node));
+        self.nodes
+            .iter()
+            .skip(1)
+            .for_each(|node| self.introduce(node));
         for (number, node) in self.nodes.iter().enumerate().skip(MASTERS) {
             let master = self.id(number - MASTERS);
             let mut probe = node.probe();
@@ -204,16 +233,24 @@ impl Cluster {
     /// handshake may not be done in the time that it is given: then once more.
     fn introduce(&self, node: &RedisServer) {
         const HANDSHAKE: Duration = Duration::from_secs(3);
-        let (first, id) = (&self.nodes[0], node.probe().command(&["CLUSTER", "MYID"]).text());
+        let (first, id) = (
+            &self.nodes[0],
+            node.probe().command(&["CLUSTER", "MYID"]).text(),
+        );
         let [port, bus] = [first.port(), first.bus_port()].map(|port| port.to_string());
         let mut again = SystemClock.now();
         eventually("a node is known to the first one", AGREEMENT, || {
             if SystemClock.now() >= again {
-                ok(&mut node.probe(), &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
+                ok(
+                    &mut node.probe(),
+                    &["CLUSTER", "MEET", "127.0.0.1", &port, &bus],
+                );
                 again = SystemClock.now() + HANDSHAKE;
             }
             let known = first.probe().command(&["CLUSTER", "NODES"]).text();
-            known.lines().any(|line| line.contains(&id) && !line.contains("handshake"))
+            known
+                .lines()
+                .any(|line| line.contains(&id) && !line.contains("handshake"))
         });
     }
 
@@ -237,8 +274,12 @@ impl Cluster {
                 views.push(View::of(&mut probe)?);
             }
             let agreed = views.windows(2).all(|two| two[0] == two[1]);
-            let known: usize =
-                views.first()?.0.values().map(|(_, replicas)| 1 + replicas.len()).sum();
+            let known: usize = views
+                .first()?
+                .0
+                .values()
+                .map(|(_, replicas)| 1 + replicas.len())
+                .sum();
             (agreed && known == nodes).then_some(())
         });
     }
@@ -253,7 +294,10 @@ impl Cluster {
         let user = login.split(':').next().unwrap_or_default();
         let rights = rights::known(rights.to_vec());
         for node in self.running() {
-            ok(&mut node.probe(), &[&["ACL", "SETUSER", user], &rights[..]].concat());
+            ok(
+                &mut node.probe(),
+                &[&["ACL", "SETUSER", user], &rights[..]].concat(),
+            );
         }
         self.url().replace(rights::LOGIN, login)
     }
@@ -273,13 +317,21 @@ impl Cluster {
     /// The same over a network whose servers are all nodes, in their order, with the option that
     /// keeps the client on it, and room for more behind it.
     pub fn url_over(&self, network: &Network) -> String {
-        let hosts = network.ports().into_iter().map(|port| ("127.0.0.1".to_owned(), port));
+        let hosts = network
+            .ports()
+            .into_iter()
+            .map(|port| ("127.0.0.1".to_owned(), port));
         format!("{}?{}", url(hosts), network.address_map())
     }
 
     /// A network to all nodes, the `n`th of which is reached as `reach` says of `n`.
     pub fn network(&self, reach: impl Fn(usize) -> Reach) -> Network {
-        Network::new(self.nodes.iter().enumerate().map(|(at, node)| (node.port(), reach(at))))
+        Network::new(
+            self.nodes
+                .iter()
+                .enumerate()
+                .map(|(at, node)| (node.port(), reach(at))),
+        )
     }
 
     pub fn node(&self, number: usize) -> &RedisServer {
@@ -302,11 +354,15 @@ impl Cluster {
         self.nodes.push(node);
         let (number, id) = (self.nodes.len() - 1, self.id(self.nodes.len() - 1));
         for node in self.running() {
-            eventually("all know the new node, and it knows them", AGREEMENT, || {
-                let mut probe = node.probe();
-                info(&mut probe, "cluster_state").is_some_and(|state| state == "ok")
-                    && probe.command(&["CLUSTER", "NODES"]).text().contains(&id)
-            });
+            eventually(
+                "all know the new node, and it knows them",
+                AGREEMENT,
+                || {
+                    let mut probe = node.probe();
+                    info(&mut probe, "cluster_state").is_some_and(|state| state == "ok")
+                        && probe.command(&["CLUSTER", "NODES"]).text().contains(&id)
+                },
+            );
         }
         number
     }
@@ -325,7 +381,10 @@ impl Cluster {
     }
 
     pub fn id(&self, number: usize) -> String {
-        self.nodes[number].probe().command(&["CLUSTER", "MYID"]).text()
+        self.nodes[number]
+            .probe()
+            .command(&["CLUSTER", "MYID"])
+            .text()
     }
 
     /// The slot of a key, by the word of a node.
@@ -337,12 +396,16 @@ impl Cluster {
     /// Which node serves this slot, by the word of the nodes themselves: the one that says so of
     /// itself, if there is one.
     pub fn owner(&self, slot: u16) -> usize {
-        self.find_owner(slot).unwrap_or_else(|| panic!("no node serves the slot {slot}"))
+        self.find_owner(slot)
+            .unwrap_or_else(|| panic!("no node serves the slot {slot}"))
     }
 
     pub fn find_owner(&self, slot: u16) -> Option<usize> {
         self.nodes.iter().position(|node| {
-            let view = node.is_running().then(|| Probe::try_connect(node.port()).ok()).flatten();
+            let view = node
+                .is_running()
+                .then(|| Probe::try_connect(node.port()).ok())
+                .flatten();
             let view = view.and_then(|mut probe| View::of(&mut probe));
             view.is_some_and(|view| view.serves(node.port(), slot))
         })
@@ -358,7 +421,9 @@ impl Cluster {
             let slot = probe.command(&["CLUSTER", "KEYSLOT", name]).int();
             served.contains(&u16::try_from(slot).unwrap())
         };
-        names.find(lives).expect("one of a few names lives in a third of the slots")
+        names
+            .find(lives)
+            .expect("one of a few names lives in a third of the slots")
     }
 
     /// Waits until the replicas of this node have everything that it has.
@@ -376,7 +441,9 @@ impl Cluster {
     /// From now on nothing that this node writes gets to its replica, which is to be paused
     /// already.
     pub fn cut_off_replicas(&self, master: usize) {
-        let killed = self.nodes[master].probe().command(&["CLIENT", "KILL", "TYPE", "replica"]);
+        let killed = self.nodes[master]
+            .probe()
+            .command(&["CLIENT", "KILL", "TYPE", "replica"]);
         assert_eq!(killed, Value::Int(1));
     }
 
@@ -384,7 +451,9 @@ impl Cluster {
     /// error.
     pub fn errors(&self, code: &str) -> u64 {
         let field = format!("errorstat_{code}");
-        let stats = self.running().map(|node| node.probe().info_field("errorstats", &field));
+        let stats = self
+            .running()
+            .map(|node| node.probe().info_field("errorstats", &field));
         let counts = stats
             .map(|stats| stats.and_then(|stats| stats.strip_prefix("count=")?.parse::<u64>().ok()));
         counts.map(Option::unwrap_or_default).sum()
@@ -439,9 +508,11 @@ impl Cluster {
         for _ in 0..TAKEOVER.as_secs() / 6 {
             ok(&mut self.nodes[replica].probe(), words);
             let until = SystemClock.now() + Duration::from_secs(6);
-            eventually("the replica takes over, or its time is over", TAKEOVER, || {
-                self.find_owner(slot) == Some(replica) || SystemClock.now() >= until
-            });
+            eventually(
+                "the replica takes over, or its time is over",
+                TAKEOVER,
+                || self.find_owner(slot) == Some(replica) || SystemClock.now() >= until,
+            );
             if self.find_owner(slot) == Some(replica) {
                 break;
             }
@@ -459,7 +530,11 @@ impl Cluster {
     pub fn wait_for_owner_but(&self, slot: u16, node: usize, apart: Option<usize>) {
         let port = self.nodes[node].port();
         let apart = apart.map(|apart| self.nodes[apart].port());
-        let mut said = Said { slot, port, nodes: Vec::new() };
+        let mut said = Said {
+            slot,
+            port,
+            nodes: Vec::new(),
+        };
         eventually("all nodes know the owner of the slot", TAKEOVER, || {
             said.nodes.clear();
             for node in self.running().filter(|node| Some(node.port()) != apart) {
@@ -493,7 +568,9 @@ impl View {
     /// The slots that the node on this port serves.
     fn slots(&self, port: u16) -> impl Iterator<Item = u16> {
         let ranges = self.0.get(&port).into_iter().flat_map(|(slots, _)| slots);
-        ranges.flat_map(|(from, to)| *from..=*to).filter_map(|slot| slot.try_into().ok())
+        ranges
+            .flat_map(|(from, to)| *from..=*to)
+            .filter_map(|slot| slot.try_into().ok())
     }
 
     fn serves(&self, port: u16, slot: u16) -> bool {
@@ -506,8 +583,12 @@ impl View {
         };
         let mut view = BTreeMap::new();
         for range in ranges {
-            let Value::List(range) = range else { return None };
-            let [Value::Int(from), Value::Int(to), nodes @ ..] = &range[..] else { return None };
+            let Value::List(range) = range else {
+                return None;
+            };
+            let [Value::Int(from), Value::Int(to), nodes @ ..] = &range[..] else {
+                return None;
+            };
             let mut ports = nodes.iter().map(|node| match node {
                 Value::List(node) => match node[..] {
                     [_, Value::Int(port), ..] => u16::try_from(port).ok(),
@@ -525,21 +606,31 @@ impl View {
 }
 
 fn info(probe: &mut Probe, field: &str) -> Option<String> {
-    let Value::Text(info) = probe.try_command(&["CLUSTER", "INFO"]).ok()? else { return None };
+    let Value::Text(info) = probe.try_command(&["CLUSTER", "INFO"]).ok()? else {
+        return None;
+    };
     let mut lines = info.lines().filter_map(|line| line.split_once(':'));
-    lines.find(|(name, _)| *name == field).map(|(_, value)| value.trim().to_owned())
+    lines
+        .find(|(name, _)| *name == field)
+        .map(|(_, value)| value.trim().to_owned())
 }
 
 /// `redis+cluster://`, with these hosts, for the user with the least rights.
 fn url(places: impl Iterator<Item = (String, u16)>) -> String {
-    let hosts: Vec<_> = places.map(|(host, port)| format!("{host}:{port}")).collect();
+    let hosts: Vec<_> = places
+        .map(|(host, port)| format!("{host}:{port}"))
+        .collect();
     format!("redis+cluster://{}@{}", rights::LOGIN, hosts.join(","))
 }
 
 /// How often a node was asked for the slot map; on Redis 6, which counts no parts of commands, how
 /// often for anything of the cluster.
 pub fn map_requests(probe: &mut Probe) -> u64 {
-    probe.command_calls(if is_before_7() { "cluster" } else { "cluster|shards" })
+    probe.command_calls(if is_before_7() {
+        "cluster"
+    } else {
+        "cluster|shards"
+    })
 }
 
 /// Makes a cluster of this node alone, and waits until it serves all slots.

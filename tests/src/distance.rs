@@ -72,8 +72,14 @@ impl Distance {
     pub fn of(server: u16, reach: Reach) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         let port = listener.local_addr().expect("it is bound").port();
-        let state = Mutex::new(State { reach, has_ended: false });
-        let way = Arc::new(Way { state, changed: Condvar::new() });
+        let state = Mutex::new(State {
+            reach,
+            has_ended: false,
+        });
+        let way = Arc::new(Way {
+            state,
+            changed: Condvar::new(),
+        });
         let accepting = Arc::clone(&way);
         thread::spawn(move || {
             for client in listener.incoming() {
@@ -190,6 +196,9 @@ impl Network {
         let pair = |(server, way): &(u16, Distance)| {
             format!("127.0.0.1:{server}=127.0.0.1:{}", way.port())
         };
-        format!("address_map={}", self.0.iter().map(pair).collect::<Vec<_>>().join(","))
+        format!(
+            "address_map={}",
+            self.0.iter().map(pair).collect::<Vec<_>>().join(",")
+        )
     }
 }

@@ -29,7 +29,10 @@ impl HangingFile {
         mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let _none_before = unlink(path);
         link(&fifo, path).unwrap();
-        Self { path: path.to_owned(), fifo }
+        Self {
+            path: path.to_owned(),
+            fifo,
+        }
     }
 
     /// Puts a file with this content in its place, and ends the reads that hang.

@@ -4,11 +4,22 @@
 //! Nothing in here asks the library about its own state: a test does not ask its subject whether
 //! the subject is right.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
-#![allow(missing_docs, missing_debug_implementations, reason = "it is read beside its callers")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on panics, and says where"
+)]
+#![allow(
+    missing_docs,
+    missing_debug_implementations,
+    reason = "it is read beside its callers"
+)]
 #![allow(clippy::len_without_is_empty, reason = "a cluster is never empty")]
 #![allow(clippy::new_without_default, reason = "it starts something")]
-#![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "it is not published")]
+#![allow(
+    clippy::exhaustive_enums,
+    clippy::exhaustive_structs,
+    reason = "it is not published"
+)]
 
 pub mod addresses;
 pub mod authority;

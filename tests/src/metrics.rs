@@ -43,7 +43,10 @@ impl Recorded {
     }
 
     fn by(recorder: &DebuggingRecorder) -> Self {
-        Self { snapshotter: recorder.snapshotter(), series: Mutex::default() }
+        Self {
+            snapshotter: recorder.snapshotter(),
+            series: Mutex::default(),
+        }
     }
 
     /// All series that were registered so far.
@@ -51,18 +54,20 @@ impl Recorded {
         let mut all = self.series.lock();
         for (key, unit, meaning, value) in self.snapshotter.snapshot().into_vec() {
             let (kind, key) = key.into_parts();
-            let series = all.entry(format!("{kind:?} {key}")).or_insert_with(|| Series {
-                kind,
-                name: key.name().to_owned(),
-                labels: key
-                    .labels()
-                    .map(|label| (label.key().to_owned(), label.value().to_owned()))
-                    .collect(),
-                unit,
-                meaning: meaning.map_or_else(String::new, |it| it.to_string()),
-                value: 0.0,
-                samples: Vec::new(),
-            });
+            let series = all
+                .entry(format!("{kind:?} {key}"))
+                .or_insert_with(|| Series {
+                    kind,
+                    name: key.name().to_owned(),
+                    labels: key
+                        .labels()
+                        .map(|label| (label.key().to_owned(), label.value().to_owned()))
+                        .collect(),
+                    unit,
+                    meaning: meaning.map_or_else(String::new, |it| it.to_string()),
+                    value: 0.0,
+                    samples: Vec::new(),
+                });
             match value {
                 DebugValue::Counter(more) => series.value += more as f64,
                 DebugValue::Gauge(more) => series.value += more.0,
@@ -77,7 +82,10 @@ impl Recorded {
     fn matching(&self, name: &str, label: &str) -> Vec<Series> {
         let has = |series: &Series| {
             label.is_empty()
-                || series.labels.iter().any(|(key, value)| format!("{key}={value}") == label)
+                || series
+                    .labels
+                    .iter()
+                    .any(|(key, value)| format!("{key}={value}") == label)
         };
         let mut matching = self.all();
         matching.retain(|series| series.name == name && has(series));
@@ -88,12 +96,18 @@ impl Recorded {
     /// The value of a counter or a gauge, over all series with this label.
     #[track_caller]
     pub fn value(&self, name: &str, label: &str) -> f64 {
-        self.matching(name, label).iter().map(|series| series.value).sum()
+        self.matching(name, label)
+            .iter()
+            .map(|series| series.value)
+            .sum()
     }
 
     /// The samples of a histogram, over all series with this label.
     #[track_caller]
     pub fn samples(&self, name: &str, label: &str) -> Vec<f64> {
-        self.matching(name, label).into_iter().flat_map(|series| series.samples).collect()
+        self.matching(name, label)
+            .into_iter()
+            .flat_map(|series| series.samples)
+            .collect()
     }
 }

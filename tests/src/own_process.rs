@@ -20,14 +20,26 @@ pub fn alone(name: &str, test: impl FnOnce()) {
     let _turn = TURN.lock();
     let binary = std::env::current_exe().expect("a test knows its binary");
     let output = Command::new(binary)
-        .args(["--exact", name, "--nocapture", "--test-threads=1", "--include-ignored"])
+        .args([
+            "--exact",
+            name,
+            "--nocapture",
+            "--test-threads=1",
+            "--include-ignored",
+        ])
         .env(ALONE, name)
         .output()
         .expect("the test's own binary can be started");
     let said = String::from_utf8_lossy(&output.stdout);
     println!("{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{name} failed in a process of its own");
-    assert!(said.contains("1 passed"), "{name} is not the name of this test");
+    assert!(
+        output.status.success(),
+        "{name} failed in a process of its own"
+    );
+    assert!(
+        said.contains("1 passed"),
+        "{name} is not the name of this test"
+    );
 }
 
 /// The names of this process's threads that the library started, as the system has them (cut at 15
@@ -48,7 +60,15 @@ pub fn own_cpu_time() -> std::time::Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("this is Linux");
     // After the name, which may have spaces: the 12th and 13th field, in ticks of a hundredth of a
     // second.
-    let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().unwrap_or(0)).sum();
+    let fields: Vec<_> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .collect();
+    let ticks: u64 = fields[11..13]
+        .iter()
+        .map(|field| field.parse::<u64>().unwrap_or(0))
+        .sum();
     std::time::Duration::from_millis(ticks * 10)
 }

@@ -62,7 +62,8 @@ impl Probe {
     /// One command and its answer; an error answer is a value, too.
     #[track_caller]
     pub fn command(&mut self, words: &[&str]) -> Value {
-        self.try_command(words).unwrap_or_else(|error| panic!("`{}`: {error}", words.join(" ")))
+        self.try_command(words)
+            .unwrap_or_else(|error| panic!("`{}`: {error}", words.join(" ")))
     }
 
     pub fn try_command(&mut self, words: &[&str]) -> io::Result<Value> {
@@ -94,7 +95,9 @@ impl Probe {
                 Ok(Value::Text(String::from_utf8_lossy(&bytes).into_owned()))
             }
             "*" => Ok(Value::List(
-                (0..number()?).map(|_| self.read_value()).collect::<Result<_, _>>()?,
+                (0..number()?)
+                    .map(|_| self.read_value())
+                    .collect::<Result<_, _>>()?,
             )),
             _ => Err(io::Error::other(format!("not RESP2: {line:?}"))),
         }
@@ -116,12 +119,17 @@ impl Probe {
 
     pub fn hgetall(&mut self, key: &str) -> BTreeMap<String, String> {
         let words = self.command(&["HGETALL", key]).texts();
-        words.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
+        words
+            .chunks(2)
+            .map(|pair| (pair[0].clone(), pair[1].clone()))
+            .collect()
     }
 
     /// What is left of a key's life; `None` if there is no key, or it has no end.
     pub fn pttl(&mut self, key: &str) -> Option<Duration> {
-        u64::try_from(self.command(&["PTTL", key]).int()).ok().map(Duration::from_millis)
+        u64::try_from(self.command(&["PTTL", key]).int())
+            .ok()
+            .map(Duration::from_millis)
     }
 
     /// When a key's life ends, in milliseconds of the server's clock.
@@ -167,7 +175,9 @@ impl Probe {
             return 0;
         };
         let count = stats.split(',').find_map(|part| part.strip_prefix(what));
-        count.and_then(|count| count.parse().ok()).expect("the stats of a command say its calls")
+        count
+            .and_then(|count| count.parse().ok())
+            .expect("the stats of a command say its calls")
     }
 
     /// How often every command was run, this probe's own included.
@@ -175,22 +185,33 @@ impl Probe {
         self.info("commandstats")
             .into_iter()
             .filter_map(|(field, stats)| {
-                let calls = stats.split(',').find_map(|part| part.strip_prefix("calls="))?;
-                Some((field.strip_prefix("cmdstat_")?.to_owned(), calls.parse().ok()?))
+                let calls = stats
+                    .split(',')
+                    .find_map(|part| part.strip_prefix("calls="))?;
+                Some((
+                    field.strip_prefix("cmdstat_")?.to_owned(),
+                    calls.parse().ok()?,
+                ))
             })
             .collect()
     }
 
     /// Sets the counters of commands and connections to zero.
     pub fn reset_stats(&mut self) {
-        assert_eq!(self.command(&["CONFIG", "RESETSTAT"]), Value::Text("OK".to_owned()));
+        assert_eq!(
+            self.command(&["CONFIG", "RESETSTAT"]),
+            Value::Text("OK".to_owned())
+        );
     }
 
     /// The connections that are open now, except this one, each as `CLIENT LIST` describes it.
     pub fn clients(&mut self) -> Vec<String> {
         let own = format!("id={} ", self.command(&["CLIENT", "ID"]).int());
         let list = self.command(&["CLIENT", "LIST"]).text();
-        list.lines().filter(|line| !line.starts_with(&own)).map(str::to_owned).collect()
+        list.lines()
+            .filter(|line| !line.starts_with(&own))
+            .map(str::to_owned)
+            .collect()
     }
 
     /// How many connections are open now, except this one.
@@ -206,18 +227,24 @@ impl Probe {
     /// A field of `INFO stats` that is a number, such as `total_connections_received`.
     pub fn stat(&mut self, field: &str) -> u64 {
         let value = self.info_field("stats", field);
-        value.and_then(|v| v.parse().ok()).unwrap_or_else(|| panic!("INFO stats has no {field}"))
+        value
+            .and_then(|v| v.parse().ok())
+            .unwrap_or_else(|| panic!("INFO stats has no {field}"))
     }
 
     fn info(&mut self, section: &str) -> BTreeMap<String, String> {
         let info = self.command(&["INFO", section]).text();
         let pairs = info.lines().filter_map(|line| line.split_once(':'));
-        pairs.map(|(field, value)| (field.to_owned(), value.to_owned())).collect()
+        pairs
+            .map(|(field, value)| (field.to_owned(), value.to_owned()))
+            .collect()
     }
 
     /// The server's process, if it answers yet.
     pub(super) fn process_id(&mut self) -> Option<u32> {
-        let Value::Text(pong) = self.try_command(&["PING"]).ok()? else { return None };
+        let Value::Text(pong) = self.try_command(&["PING"]).ok()? else {
+            return None;
+        };
         if pong != "PONG" {
             return None;
         }

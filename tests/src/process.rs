@@ -54,9 +54,16 @@ struct Setup {
 
 impl Setup {
     fn of(arguments: &[&str], clock: Option<&TimeOfDay>) -> Self {
-        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let arguments = arguments
+            .iter()
+            .map(|&argument| argument.to_owned())
+            .collect();
         let environment = clock.map(TimeOfDay::environment).unwrap_or_default();
-        Self { arguments, environment, ..Self::default() }
+        Self {
+            arguments,
+            environment,
+            ..Self::default()
+        }
     }
 }
 
@@ -80,7 +87,10 @@ impl RedisServer {
 
     /// One that knows no user but its default one.
     pub fn start_without_user() -> Self {
-        Self::launch(Setup { without_user: true, ..Setup::default() })
+        Self::launch(Setup {
+            without_user: true,
+            ..Setup::default()
+        })
     }
 
     /// One that looks at this clock for the time of day.
@@ -101,7 +111,12 @@ impl RedisServer {
     /// The same with more on the command line.
     pub fn start_sentinel_with(settings: &str, arguments: Vec<String>) -> Self {
         let sentinel = Some(settings.to_owned());
-        Self::launch(Setup { arguments, sentinel, without_user: true, ..Setup::default() })
+        Self::launch(Setup {
+            arguments,
+            sentinel,
+            without_user: true,
+            ..Setup::default()
+        })
     }
 
     /// One on a port whose cluster bus, 10,000 above, is below the ports of outgoing connections,
@@ -112,24 +127,39 @@ impl RedisServer {
 
     /// The same that looks at this clock for the time of day.
     pub fn start_cluster_node_on(arguments: &[&str], clock: Option<&TimeOfDay>) -> Self {
-        Self::launch(Setup { on_cluster: true, ..Setup::of(arguments, clock) })
+        Self::launch(Setup {
+            on_cluster: true,
+            ..Setup::of(arguments, clock)
+        })
     }
 
     fn launch(setup: Setup) -> Self {
         let directory = directory(&setup);
-        let mut server = Self { port: 0, setup, directory, running: None };
+        let mut server = Self {
+            port: 0,
+            setup,
+            directory,
+            running: None,
+        };
         if let Some(settings) = &server.setup.sentinel {
             std::fs::write(server.settings_file(), settings).unwrap();
         }
         // A port that was free a moment ago may be taken when the server binds it: then another
         // one.
         for _ in 0..20 {
-            server.port = if server.setup.on_cluster { free_pair_of_ports() } else { free_port() };
+            server.port = if server.setup.on_cluster {
+                free_pair_of_ports()
+            } else {
+                free_port()
+            };
             if server.try_launch() {
                 return server;
             }
         }
-        panic!("no redis-server came up on any of 20 ports; the last log:\n{}", server.log_tail());
+        panic!(
+            "no redis-server came up on any of 20 ports; the last log:\n{}",
+            server.log_tail()
+        );
     }
 
     /// `redis://127.0.0.1:PORT`, for the user with the least rights.
@@ -156,14 +186,20 @@ impl RedisServer {
     pub fn is_running(&self) -> bool {
         let stopped = || {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process_id()));
-            stat.unwrap_or_default().rsplit(')').next().unwrap_or("").starts_with(" T")
+            stat.unwrap_or_default()
+                .rsplit(')')
+                .next()
+                .unwrap_or("")
+                .starts_with(" T")
         };
         self.running.is_some() && !stopped()
     }
 
     /// Where a cluster node takes keys from others.
     pub fn port_for_nodes(&self) -> u16 {
-        let tls = self.argument("--tls-cluster").and_then(|_| self.argument("--tls-port"));
+        let tls = self
+            .argument("--tls-cluster")
+            .and_then(|_| self.argument("--tls-port"));
         tls.map_or(self.port, |port| port.parse().expect("a port is a number"))
     }
 
@@ -203,7 +239,9 @@ impl RedisServer {
     /// Kills the server, if it still runs, and starts it on the same port, empty.
     pub fn restart(&mut self) {
         self.kill();
-        eventually("the server is back on its port", START, || self.try_launch());
+        eventually("the server is back on its port", START, || {
+            self.try_launch()
+        });
     }
 
     /// The same as a replica of the server on this port, whatever it was before.
@@ -234,7 +272,11 @@ impl RedisServer {
         let mut process = self.spawn();
         let line = LifeLine::with_files(&process, self.directory.path());
         let up = eventually("the server answers, or gives up", START, || {
-            if process.try_wait().expect("our own child can be looked at").is_some() {
+            if process
+                .try_wait()
+                .expect("our own child can be looked at")
+                .is_some()
+            {
                 return Some(false);
             }
             let answered_by = Probe::try_connect(self.port).ok()?.process_id()?;
@@ -250,20 +292,41 @@ impl RedisServer {
 
     fn spawn(&self) -> Child {
         let binary = binary();
-        let Setup { arguments, environment, without_user, sentinel, on_cluster } = &self.setup;
+        let Setup {
+            arguments,
+            environment,
+            without_user,
+            sentinel,
+            on_cluster,
+        } = &self.setup;
         let mut user = vec!["--user"];
-        user.extend(if *on_cluster { rights::on_cluster() } else { rights::without_prefix() });
+        user.extend(if *on_cluster {
+            rights::on_cluster()
+        } else {
+            rights::without_prefix()
+        });
         user.retain(|_| !without_user);
         // By itself it is above the port for TLS where the nodes speak that with each other.
-        let bus = self.argument("--tls-cluster").map(|_| self.bus_port().to_string());
-        let bus = bus.into_iter().flat_map(|port| ["--cluster-port".to_owned(), port]);
+        let bus = self
+            .argument("--tls-cluster")
+            .map(|_| self.bus_port().to_string());
+        let bus = bus
+            .into_iter()
+            .flat_map(|port| ["--cluster-port".to_owned(), port]);
         let mut command = Command::new(&binary);
         match sentinel {
             Some(_) => command.arg(self.settings_file()).arg("--sentinel"),
             None => command.args(["--save", "", "--appendonly", "no"]),
         };
         command
-            .args(["--bind", "127.0.0.1", "--port", &self.port.to_string(), "--daemonize", "no"])
+            .args([
+                "--bind",
+                "127.0.0.1",
+                "--port",
+                &self.port.to_string(),
+                "--daemonize",
+                "no",
+            ])
             .arg("--dir")
             .arg(self.directory.path())
             .arg("--logfile")
@@ -287,7 +350,9 @@ impl RedisServer {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.process_id()).ok().and_then(Pid::from_raw);
+        let pid = i32::try_from(self.process_id())
+            .ok()
+            .and_then(Pid::from_raw);
         kill_process(pid.expect("a child has a number"), signal).expect("our child can be told");
     }
 
@@ -321,8 +386,15 @@ impl RedisServer {
     /// setting for it: since Redis 7).
     pub fn answer_while_loading(&mut self) {
         const SETTING: &str = "loading-process-events-interval-bytes";
-        if !self.probe().command(&["CONFIG", "GET", SETTING]).texts().is_empty() {
-            self.setup.arguments.extend([format!("--{SETTING}"), "65536".to_owned()]);
+        if !self
+            .probe()
+            .command(&["CONFIG", "GET", SETTING])
+            .texts()
+            .is_empty()
+        {
+            self.setup
+                .arguments
+                .extend([format!("--{SETTING}"), "65536".to_owned()]);
         }
     }
 
@@ -346,7 +418,11 @@ impl RedisServer {
 impl Drop for RedisServer {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("--- log of redis-server on port {} ---\n{}---", self.port, self.log_tail());
+            eprintln!(
+                "--- log of redis-server on port {} ---\n{}---",
+                self.port,
+                self.log_tail()
+            );
             return self.kill();
         }
         let mut refused = Vec::new();
@@ -355,7 +431,10 @@ impl Drop for RedisServer {
             refused = self.refused();
         }
         self.kill();
-        assert!(refused.is_empty(), "the library may not do what it does: {refused:#?}");
+        assert!(
+            refused.is_empty(),
+            "the library may not do what it does: {refused:#?}"
+        );
     }
 }
 
@@ -366,20 +445,35 @@ fn directory(setup: &Setup) -> TempDir {
     const IN_MEMORY: &str = "/dev/shm";
     let mut directory = tempfile::Builder::new();
     directory.prefix("distlock-redis-");
-    let in_memory = setup.sentinel.is_some().then(|| directory.tempdir_in(IN_MEMORY).ok());
-    in_memory.flatten().unwrap_or_else(|| directory.tempdir().unwrap())
+    let in_memory = setup
+        .sentinel
+        .is_some()
+        .then(|| directory.tempdir_in(IN_MEMORY).ok());
+    in_memory
+        .flatten()
+        .unwrap_or_else(|| directory.tempdir().unwrap())
 }
 
 /// A port without a listener, below the ports of outgoing connections: a client that redials a dead
 /// server at one of these can connect to itself. No process gets a port again during a run: a
 /// sentinel that still looks for a killed server would make the next one on its port a replica.
 pub fn free_port() -> u16 {
-    Ports { name: "single", range: 22_000..32_000, distances: &[0] }.next()
+    Ports {
+        name: "single",
+        range: 22_000..32_000,
+        distances: &[0],
+    }
+    .next()
 }
 
 /// The first of two ports, of which the second is for the bus of a cluster node.
 fn free_pair_of_ports() -> u16 {
-    Ports { name: "pair", range: 10_000..12_000, distances: &[0, BUS] }.next()
+    Ports {
+        name: "pair",
+        range: 10_000..12_000,
+        distances: &[0, BUS],
+    }
+    .next()
 }
 
 /// A range of ports that all processes of this user take from in turn, so that a port comes again
@@ -410,11 +504,17 @@ impl Ports {
         let last: Option<u16> = last.trim().parse().ok().filter(|last| range.contains(last));
         let mut port = last.unwrap_or_else(|| fastrand::u16(range.clone()));
         for _ in range.clone() {
-            port = if port + 1 < range.end { port + 1 } else { range.start };
+            port = if port + 1 < range.end {
+                port + 1
+            } else {
+                range.start
+            };
             let is_free =
                 |distance| TcpListener::bind((Ipv4Addr::LOCALHOST, port + distance)).is_ok();
             if self.distances.iter().all(|&distance| is_free(distance)) {
-                file.rewind().and_then(|()| write!(file, "{port:5}")).expect("a file of our own");
+                file.rewind()
+                    .and_then(|()| write!(file, "{port:5}"))
+                    .expect("a file of our own");
                 return port;
             }
         }

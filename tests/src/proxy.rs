@@ -98,8 +98,17 @@ pub enum Turn {
 
 impl Sometimes {
     pub fn new(kind: Option<Kind>, turn: Turn, fault: Fault) -> Self {
-        let seed = if let Turn::Chance { seed, .. } = turn { seed } else { 0 };
-        Self { kind, fault, turn, seen: Mutex::new((0, fastrand::Rng::with_seed(seed))) }
+        let seed = if let Turn::Chance { seed, .. } = turn {
+            seed
+        } else {
+            0
+        };
+        Self {
+            kind,
+            fault,
+            turn,
+            seen: Mutex::new((0, fastrand::Rng::with_seed(seed))),
+        }
     }
 
     /// Whether it befalls this command, which counts as seen.
@@ -119,7 +128,11 @@ impl Sometimes {
 
 impl Plan for Sometimes {
     fn fate(&self, request: &mut Request) -> Fault {
-        if self.strikes(request) { self.fault } else { Fault::Pass }
+        if self.strikes(request) {
+            self.fault
+        } else {
+            Fault::Pass
+        }
     }
 }
 
@@ -127,7 +140,9 @@ impl Plan for Sometimes {
 impl Plan for Vec<Sometimes> {
     fn fate(&self, request: &mut Request) -> Fault {
         let mut fates = self.iter().map(|one| one.fate(request));
-        fates.find(|fate| *fate != Fault::Pass).unwrap_or(Fault::Pass)
+        fates
+            .find(|fate| *fate != Fault::Pass)
+            .unwrap_or(Fault::Pass)
     }
 }
 
@@ -166,7 +181,13 @@ impl Proxy {
         let (running, ended) = bounded(0);
         let (counts, open) = (Mutex::default(), Mutex::default());
         let servers = Mutex::new(VecDeque::from([server]));
-        let inner = Arc::new(Inner { plan, servers, ended, counts, open });
+        let inner = Arc::new(Inner {
+            plan,
+            servers,
+            ended,
+            counts,
+            open,
+        });
         let accepting = Arc::clone(&inner);
         thread::spawn(move || {
             for client in listener.incoming() {
@@ -178,7 +199,11 @@ impl Proxy {
                 let _down = accepting.connect(client);
             }
         });
-        Self { port, inner, running: Some(running) }
+        Self {
+            port,
+            inner,
+            running: Some(running),
+        }
     }
 
     /// One that passes everything on.
@@ -214,18 +239,30 @@ impl Proxy {
 
     /// How often this fault (its delay does not matter) befell commands of this kind.
     pub fn count(&self, kind: Kind, fault: Fault) -> u64 {
-        self.inner.counts.lock().get(&(kind, fault.label())).copied().unwrap_or(0)
+        self.inner
+            .counts
+            .lock()
+            .get(&(kind, fault.label()))
+            .copied()
+            .unwrap_or(0)
     }
 
     /// How many requests that were held back the server has answered.
     pub fn arrived_late(&self, kind: Kind) -> u64 {
-        self.inner.counts.lock().get(&(kind, ARRIVED_LATE)).copied().unwrap_or(0)
+        self.inner
+            .counts
+            .lock()
+            .get(&(kind, ARRIVED_LATE))
+            .copied()
+            .unwrap_or(0)
     }
 
     /// All that it did, for people.
     pub fn account(&self) -> String {
         let counts = self.inner.counts.lock();
-        let parts = counts.iter().map(|((kind, what), count)| format!("{kind:?} {what} {count}"));
+        let parts = counts
+            .iter()
+            .map(|((kind, what), count)| format!("{kind:?} {what} {count}"));
         parts.collect::<Vec<_>>().join(", ")
     }
 
@@ -246,16 +283,24 @@ impl Drop for Proxy {
 
 impl Inner {
     fn has_ended(&self) -> bool {
-        self.ended.try_recv().is_err_and(|error| error.is_disconnected())
+        self.ended
+            .try_recv()
+            .is_err_and(|error| error.is_disconnected())
     }
 
     /// Lets time pass; `false` if the proxy ended meanwhile.
     fn pause(&self, time: Duration) -> bool {
-        self.ended.recv_timeout(time).is_err_and(|error| error.is_timeout())
+        self.ended
+            .recv_timeout(time)
+            .is_err_and(|error| error.is_timeout())
     }
 
     fn note(&self, request: &Request, fault: Fault) {
-        *self.counts.lock().entry((request.kind(), fault.label())).or_default() += 1;
+        *self
+            .counts
+            .lock()
+            .entry((request.kind(), fault.label()))
+            .or_default() += 1;
     }
 
     fn cut_all(&self) {
@@ -347,7 +392,11 @@ impl Inner {
         });
         if let Ok(Some(reply)) = delivered {
             self.plan.answered(request, &reply, Fault::Late(time));
-            *self.counts.lock().entry((request.kind(), ARRIVED_LATE)).or_default() += 1;
+            *self
+                .counts
+                .lock()
+                .entry((request.kind(), ARRIVED_LATE))
+                .or_default() += 1;
         }
     }
 

@@ -37,7 +37,9 @@ impl Line {
         let served = Arc::clone(&self.served);
         self.threads.push(thread::spawn(move || {
             let guard = lock.lock().unwrap();
-            served.lock().push((number, guard.fencing_token().unwrap().get()));
+            served
+                .lock()
+                .push((number, guard.fencing_token().unwrap().get()));
             guard.unlock().unwrap();
         }));
         eventually("it has a position", SOON, || waiting(probe, &name) > before);
@@ -45,7 +47,9 @@ impl Line {
 
     /// Waits until all are served, each with a larger token than the one before. Their order.
     pub fn end(self) -> Vec<usize> {
-        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+        self.threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
         let served = self.served.lock();
         assert!(served.is_sorted_by_key(|it| it.1), "{served:?}");
         served.iter().map(|it| it.0).collect()

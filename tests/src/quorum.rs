@@ -30,7 +30,10 @@ impl Servers {
         let places: Vec<_> = servers.iter().map(|server| place(server.port())).collect();
         set_up(&places, options);
         servers.truncate(alive);
-        Self { url: url(&places, options), servers }
+        Self {
+            url: url(&places, options),
+            servers,
+        }
     }
 
     /// Kills a server and starts it again on the same port, with what is on its disk.
@@ -58,7 +61,10 @@ impl Warnings {
                 noted.lock().push((*kind, message.clone()));
             }
         };
-        let builder = distlock::builder().url(url).unwrap().events(Arc::new(handler));
+        let builder = distlock::builder()
+            .url(url)
+            .unwrap()
+            .events(Arc::new(handler));
         (builder.connect().unwrap(), warnings)
     }
 
@@ -87,10 +93,16 @@ pub fn start() -> RedisServer {
 /// started.
 pub fn admit(server: &RedisServer) {
     let operations = include_str!("../../docs/OPERATIONS.md");
-    let mut rules = operations.lines().filter_map(|line| line.strip_prefix("ACL SETUSER "));
-    let rule =
-        rules.find(|rule| rule.starts_with("locker +hmget")).expect("the document has the rule");
-    let words: Vec<_> = ["ACL", "SETUSER"].into_iter().chain(rule.split(' ')).collect();
+    let mut rules = operations
+        .lines()
+        .filter_map(|line| line.strip_prefix("ACL SETUSER "));
+    let rule = rules
+        .find(|rule| rule.starts_with("locker +hmget"))
+        .expect("the document has the rule");
+    let words: Vec<_> = ["ACL", "SETUSER"]
+        .into_iter()
+        .chain(rule.split(' '))
+        .collect();
     assert_eq!(server.probe().command(&words).text(), "OK");
 }
 
@@ -107,15 +119,17 @@ pub fn set_up(places: &[String], options: &str) {
     let config = Config::from_url(&url(places, options)).unwrap();
     // On a busy machine a server may need longer than the time-outs that a test asks for; it can be
     // called again.
-    eventually("the quorum is set up", Duration::from_secs(20), || {
-        match distlock::set_up_quorum(&config) {
+    eventually(
+        "the quorum is set up",
+        Duration::from_secs(20),
+        || match distlock::set_up_quorum(&config) {
             Err(error) if error.is_unavailable() => false,
             outcome => {
                 outcome.unwrap();
                 true
             }
-        }
-    });
+        },
+    );
 }
 
 /// A store that cannot be asked anything.

@@ -10,7 +10,9 @@ pub fn client(server: &RedisServer, options: &str) -> Client {
 }
 
 pub fn builder(server: &RedisServer, options: &str) -> ClientBuilder {
-    distlock::builder().url(&format!("{}?{options}", server.url())).unwrap()
+    distlock::builder()
+        .url(&format!("{}?{options}", server.url()))
+        .unwrap()
 }
 
 /// What the server counted since the counters were reset. An acquire looks for its tombstone, and

@@ -19,7 +19,9 @@ pub fn await_sample(client: &Client, name: &str, replicas: &[&RedisServer]) {
     let _granted = client.mutex(name).unwrap().try_lock();
     for replica in replicas {
         let mut probe = replica.probe();
-        eventually("the clock of a replica is read", LONG, || probe.command_calls("time") >= READS);
+        eventually("the clock of a replica is read", LONG, || {
+            probe.command_calls("time") >= READS
+        });
     }
 }
 

@@ -48,7 +48,11 @@ impl Replicated {
             // Something that reaches them and leaves nothing behind.
             probe.command(&["PUBLISH", "sync", "now"]);
             let count = probe.command(&["WAIT", &count, "100"]).int();
-            times = if count == self.replicas.len() as i64 { times + 1 } else { 0 };
+            times = if count == self.replicas.len() as i64 {
+                times + 1
+            } else {
+                0
+            };
             times == 3
         });
     }
@@ -66,12 +70,17 @@ impl Replicated {
     }
 
     fn follow(&self, replica: usize, port: &str) {
-        let answer = self.replicas[replica].probe().command(&["REPLICAOF", "127.0.0.1", port]);
+        let answer = self.replicas[replica]
+            .probe()
+            .command(&["REPLICAOF", "127.0.0.1", port]);
         assert!(answer.text().starts_with("OK"));
     }
 
     /// A connection of the test's own to each server, the master first.
     pub fn probes(&self) -> Vec<Probe> {
-        std::iter::once(&self.master).chain(&self.replicas).map(RedisServer::probe).collect()
+        std::iter::once(&self.master)
+            .chain(&self.replicas)
+            .map(RedisServer::probe)
+            .collect()
     }
 }

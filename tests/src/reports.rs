@@ -29,7 +29,9 @@ pub fn silent_release_wakes_waiter(client: &Client, name: &str, servers: &mut [P
             within(LONG, || lock.lock().unwrap().unlock().unwrap());
         });
         for server in &mut *servers {
-            eventually("the key is tracked", LONG, || server.stat("tracking_total_keys") > 0);
+            eventually("the key is tracked", LONG, || {
+                server.stat("tracking_total_keys") > 0
+            });
         }
         for server in &mut *servers {
             assert_eq!(server.command(&["DEL", name]).int(), 1);
@@ -47,7 +49,9 @@ pub fn loss_is_reported(client: &Client, name: &str, servers: &mut [Probe]) {
     let guard = client.mutex(name).unwrap().lock().unwrap();
     let losses = guard.losses();
     for server in &mut *servers {
-        eventually("the key is tracked", LONG, || server.stat("tracking_total_keys") > 0);
+        eventually("the key is tracked", LONG, || {
+            server.stat("tracking_total_keys") > 0
+        });
     }
     for server in &mut *servers {
         assert_eq!(server.command(&["DEL", name]).int(), 1);
@@ -81,11 +85,17 @@ pub fn little_is_asked(held: &[&dyn DistLock], wanted: &[&dyn DistLock], servers
         }
         let before = scripts();
         let_pass(Duration::from_secs(3));
-        let asked: Vec<_> =
-            scripts().iter().zip(before).map(|(now, then)| now.saturating_sub(then)).collect();
+        let asked: Vec<_> = scripts()
+            .iter()
+            .zip(before)
+            .map(|(now, then)| now.saturating_sub(then))
+            .collect();
         interrupt.fire();
         let most = 15 * (held.len() + wanted.len()) as u64;
-        assert!(asked.iter().all(|count| *count <= most), "{asked:?} scripts in 3 s");
+        assert!(
+            asked.iter().all(|count| *count <= most),
+            "{asked:?} scripts in 3 s"
+        );
         println!("{asked:?} scripts in 3 s, at most {most}");
     });
     drop(guards);
@@ -94,13 +104,21 @@ pub fn little_is_asked(held: &[&dyn DistLock], wanted: &[&dyn DistLock], servers
 /// The same of a mutex, a fair one, a lock that is read and one that is written.
 #[track_caller]
 pub fn little_is_asked_of_all_kinds([one, other]: [Client; 2], servers: &mut [Probe]) {
-    let mutexes =
-        |client: &Client| [client.mutex("mutex").unwrap(), client.fair_mutex("fair").unwrap()];
+    let mutexes = |client: &Client| {
+        [
+            client.mutex("mutex").unwrap(),
+            client.fair_mutex("fair").unwrap(),
+        ]
+    };
     let read_write = |client: &Client| ["read", "written"].map(|it| client.rw_lock(it).unwrap());
     let (ours, theirs) = (mutexes(&one), mutexes(&other));
     let (our_rw, their_rw) = (read_write(&one), read_write(&other));
     let held: [&dyn DistLock; 4] = [&ours[0], &ours[1], our_rw[0].read(), our_rw[1].write()];
-    let wanted: [&dyn DistLock; 4] =
-        [&theirs[0], &theirs[1], their_rw[0].write(), their_rw[1].read()];
+    let wanted: [&dyn DistLock; 4] = [
+        &theirs[0],
+        &theirs[1],
+        their_rw[0].write(),
+        their_rw[1].read(),
+    ];
     little_is_asked(&held, &wanted, servers);
 }

@@ -51,7 +51,9 @@ impl Request {
 
     /// Whether it is this command, in capitals.
     pub fn is(&self, command: &str) -> bool {
-        self.words.first().is_some_and(|word| word.eq_ignore_ascii_case(command.as_bytes()))
+        self.words
+            .first()
+            .is_some_and(|word| word.eq_ignore_ascii_case(command.as_bytes()))
     }
 
     pub fn kind(&self) -> Kind {
@@ -112,7 +114,9 @@ impl Request {
     }
 
     fn arguments(&self) -> usize {
-        self.words.len().saturating_sub(3 + self.keys().unwrap_or(0))
+        self.words
+            .len()
+            .saturating_sub(3 + self.keys().unwrap_or(0))
     }
 
     /// Which tells one renewal from one forced release: that begins with a channel.
@@ -152,7 +156,9 @@ pub fn read_reply(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
 /// Whether a server sent this unasked: a message, or the report that a key has changed.
 pub fn is_unasked(reply: &[u8]) -> bool {
     let lines: Vec<_> = reply.split(|byte| *byte == b'\n').take(3).collect();
-    let [head, _, kind] = &lines[..] else { return false };
+    let [head, _, kind] = &lines[..] else {
+        return false;
+    };
     let is_pushed = matches!(head.first(), Some(b'>' | b'*'));
     is_pushed && matches!(*kind, b"message\r" | b"smessage\r" | b"invalidate\r")
 }
@@ -168,7 +174,9 @@ fn line(from: &mut impl BufRead) -> io::Result<Vec<u8>> {
 }
 
 fn count(line: &[u8], kind: u8) -> io::Result<usize> {
-    let number = line.strip_prefix(&[kind]).and_then(|digits| std::str::from_utf8(digits).ok());
+    let number = line
+        .strip_prefix(&[kind])
+        .and_then(|digits| std::str::from_utf8(digits).ok());
     number
         .and_then(|number| number.parse().ok())
         .ok_or_else(|| io::Error::other(format!("not RESP: {:?}", String::from_utf8_lossy(line))))

@@ -20,15 +20,22 @@ pub fn documented_for_cluster() -> Vec<&'static str> {
 /// This rule, and what stands in the document behind the name of the user in the one that begins
 /// like that.
 fn with(begin: &str, rule_so_far: Vec<&'static str>) -> Vec<&'static str> {
-    rule_so_far.into_iter().chain(rule(begin).into_iter().skip(1)).collect()
+    rule_so_far
+        .into_iter()
+        .chain(rule(begin).into_iter().skip(1))
+        .collect()
 }
 
 /// The rule that begins like this.
 fn rule(begin: &str) -> Vec<&'static str> {
     let operations = include_str!("../../docs/OPERATIONS.md");
-    let mut rules = operations.lines().filter_map(|line| line.strip_prefix("ACL SETUSER "));
+    let mut rules = operations
+        .lines()
+        .filter_map(|line| line.strip_prefix("ACL SETUSER "));
     let rule = rules.find(|rule| rule.starts_with(begin));
-    rule.expect("the document has the rule").split(' ').collect()
+    rule.expect("the document has the rule")
+        .split(' ')
+        .collect()
 }
 
 /// The rule for locks of any name, as the document says to write it where there is no prefix.
@@ -69,7 +76,11 @@ pub(super) fn known(mut rule: Vec<&str>) -> Vec<&str> {
 /// What the server refused to that user, as `ACL LOG` tells it; nothing if it cannot be asked.
 pub(super) fn refused(port: u16) -> Vec<String> {
     let log = Probe::try_connect(port).and_then(|mut probe| probe.try_command(&["ACL", "LOG"]));
-    let Ok(Value::List(entries)) = log else { return Vec::new() };
+    let Ok(Value::List(entries)) = log else {
+        return Vec::new();
+    };
     let shown = entries.iter().map(|entry| format!("{entry:?}"));
-    shown.filter(|entry| entry.contains("\"locker\"") && !entry.contains("\"auth\"")).collect()
+    shown
+        .filter(|entry| entry.contains("\"locker\"") && !entry.contains("\"auth\""))
+        .collect()
 }

@@ -32,7 +32,13 @@ impl Router {
         let port = listener.local_addr().expect("it is bound").port();
         let (spreads, has_ended) = (AtomicBool::new(true), AtomicBool::default());
         let (servers, open) = (servers.to_vec(), Mutex::default());
-        let inner = Arc::new(Inner { servers, seed, spreads, has_ended, open });
+        let inner = Arc::new(Inner {
+            servers,
+            seed,
+            spreads,
+            has_ended,
+            open,
+        });
         let accepting = Arc::clone(&inner);
         thread::spawn(move || {
             for client in listener.incoming() {
@@ -90,8 +96,11 @@ impl Inner {
     fn serve(&self, client: &TcpStream) -> io::Result<()> {
         client.set_nodelay(true)?;
         self.open.lock().push(client.try_clone()?);
-        let servers: Vec<_> =
-            self.servers.iter().map(|port| self.dial(*port)).collect::<io::Result<_>>()?;
+        let servers: Vec<_> = self
+            .servers
+            .iter()
+            .map(|port| self.dial(*port))
+            .collect::<io::Result<_>>()?;
         let mut answers: Vec<_> = servers.iter().map(BufReader::new).collect();
         let (mut commands, mut client) = (BufReader::new(client), client);
         while let Some(request) = Request::read(&mut commands)? {
@@ -107,7 +116,9 @@ impl Inner {
                     read_reply(answer)?;
                 }
             }
-            let Some(reply) = read_reply(&mut answers[at])? else { return Ok(()) };
+            let Some(reply) = read_reply(&mut answers[at])? else {
+                return Ok(());
+            };
             client.write_all(&reply)?;
         }
         Ok(())

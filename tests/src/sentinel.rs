@@ -21,8 +21,16 @@ pub const DOWN_AFTER: Duration = Duration::from_millis(1_500);
 /// Shorter periods than a sentinel's own. Pings have a lower limit: without a master a replica's
 /// `INFO` is read once a second, and may be five pings old at its promotion. At a publish period of
 /// 200 ms a sentinel that had not heard of a failover made the new master a replica again.
-const HASTE: [&str; 8] =
-    ["info-period", "200", "ping-period", "250", "publish-period", "400", "tilt-period", "500"];
+const HASTE: [&str; 8] = [
+    "info-period",
+    "200",
+    "ping-period",
+    "250",
+    "publish-period",
+    "400",
+    "tilt-period",
+    "500",
+];
 
 /// A master waits for more replicas before it sends any of them its data; not here.
 const AT_ONCE: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
@@ -99,7 +107,12 @@ impl Group {
         let settings = settings(&name, &host, servers[0].port(), sentinels, replicas.max(1));
         let start = |place| hosts.start_sentinel(place, &settings);
         let sentinels = (0..sentinels).map(start).collect();
-        let group = Self { name, hosts, servers, sentinels };
+        let group = Self {
+            name,
+            hosts,
+            servers,
+            sentinels,
+        };
         group.set_periods(&HASTE);
         group.await_quiet(replicas);
         group.set_down_after(down_after);
@@ -115,7 +128,12 @@ impl Group {
         let start = |_| RedisServer::start_sentinel(&settings);
         let sentinels = (0..sentinels).map(start).collect();
         let (name, hosts) = (self.name.clone(), Hosts::Same);
-        let group = Self { name, hosts, servers: vec![server], sentinels };
+        let group = Self {
+            name,
+            hosts,
+            servers: vec![server],
+            sentinels,
+        };
         group.set_periods(&HASTE);
         group.await_quiet(0);
         group
@@ -127,16 +145,28 @@ impl Group {
         let master = self.master();
         let (host, port) = (self.hosts.server(master), self.servers[master].port());
         self.sentinels[place].kill();
-        let settings = settings(&self.name, &host, port, self.sentinels.len(), self.servers.len());
+        let settings = settings(
+            &self.name,
+            &host,
+            port,
+            self.sentinels.len(),
+            self.servers.len(),
+        );
         self.sentinels[place] = self.hosts.start_sentinel(place, &settings);
         self.set_periods(&HASTE);
-        let ids: Vec<_> = (0..self.sentinels.len()).map(|it| self.sentinel_id(it)).collect();
+        let ids: Vec<_> = (0..self.sentinels.len())
+            .map(|it| self.sentinel_id(it))
+            .collect();
         eventually("the sentinels know each other", BOUND, || {
             let known = |(at, sentinel): (usize, &RedisServer)| {
-                let others = sentinel.probe().command(&["SENTINEL", "SENTINELS", &self.name]);
+                let others = sentinel
+                    .probe()
+                    .command(&["SENTINEL", "SENTINELS", &self.name]);
                 let others = each(others);
                 let lists = |id: &String| others.iter().any(|other| other["runid"] == *id);
-                ids.iter().enumerate().all(|(other, id)| other == at || lists(id))
+                ids.iter()
+                    .enumerate()
+                    .all(|(other, id)| other == at || lists(id))
             };
             self.sentinels.iter().enumerate().all(known)
         });
@@ -144,14 +174,19 @@ impl Group {
 
     /// The ID of this sentinel.
     pub fn sentinel_id(&self, place: usize) -> String {
-        self.sentinels[place].probe().command(&["SENTINEL", "MYID"]).text()
+        self.sentinels[place]
+            .probe()
+            .command(&["SENTINEL", "MYID"])
+            .text()
     }
 
     /// Waits until every sentinel sees all others, and that many replicas that are up and follow
     /// the master.
     pub fn await_quiet(&self, replicas: usize) {
         eventually("all sentinels see the same", BOUND, || {
-            self.sentinels.iter().all(|sentinel| self.is_quiet(sentinel, replicas))
+            self.sentinels
+                .iter()
+                .all(|sentinel| self.is_quiet(sentinel, replicas))
                 && (self.sentinels.is_empty() || self.has_everything_at(replicas))
         });
     }
@@ -179,13 +214,21 @@ impl Group {
 
     /// How many replicas this sentinel does not hold for down.
     pub fn replicas_up(&self, sentinel: &RedisServer) -> usize {
-        let replicas = sentinel.probe().command(&["SENTINEL", "REPLICAS", &self.name]);
-        each(replicas).iter().filter(|replica| replica["flags"] == "slave").count()
+        let replicas = sentinel
+            .probe()
+            .command(&["SENTINEL", "REPLICAS", &self.name]);
+        each(replicas)
+            .iter()
+            .filter(|replica| replica["flags"] == "slave")
+            .count()
     }
 
     fn following(&self, probe: &mut Probe) -> usize {
         let replicas = each(probe.command(&["SENTINEL", "REPLICAS", &self.name]));
-        replicas.iter().filter(|replica| replica["master-link-status"] == "ok").count()
+        replicas
+            .iter()
+            .filter(|replica| replica["master-link-status"] == "ok")
+            .count()
     }
 
     /// `redis+sentinel://..`, for the user with the least rights on the servers.
@@ -202,14 +245,20 @@ impl Group {
     /// loopback address, as [`addresses::loopback`] and [`addresses::name`] do.
     pub fn url_at(&self, host: impl Fn(u8) -> String) -> String {
         let place = |(at, port): (usize, u16)| (host(nth(FIRST_SENTINEL, at)), port);
-        url_with(&self.name, self.sentinel_ports().into_iter().enumerate().map(place))
+        url_with(
+            &self.name,
+            self.sentinel_ports().into_iter().enumerate().map(place),
+        )
     }
 
     /// A network to all sentinels, the `n`th of which is reached as `reach` says of `n`; its ports
     /// are for [`Self::url_of`].
     pub fn network(&self, reach: impl Fn(usize) -> Reach) -> Network {
         Network::new(
-            self.sentinel_ports().into_iter().enumerate().map(|(at, port)| (port, reach(at))),
+            self.sentinel_ports()
+                .into_iter()
+                .enumerate()
+                .map(|(at, port)| (port, reach(at))),
         )
     }
 
@@ -224,7 +273,10 @@ impl Group {
 
     /// Whom each of the sentinels that answer names.
     pub fn named(&self) -> Vec<u16> {
-        self.sentinels.iter().filter_map(|sentinel| self.named_by(sentinel)).collect()
+        self.sentinels
+            .iter()
+            .filter_map(|sentinel| self.named_by(sentinel))
+            .collect()
     }
 
     /// The port of the master that this sentinel names, if it answers.
@@ -235,7 +287,13 @@ impl Group {
     fn named_by(&self, sentinel: &RedisServer) -> Option<u16> {
         let mut probe = Probe::try_connect(sentinel.port()).ok()?;
         let question = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &self.name];
-        probe.try_command(&question).ok()?.texts().get(1)?.parse().ok()
+        probe
+            .try_command(&question)
+            .ok()?
+            .texts()
+            .get(1)?
+            .parse()
+            .ok()
     }
 
     /// The master, by most of the sentinels that run, as its place among the servers.
@@ -244,12 +302,18 @@ impl Group {
         for port in self.named() {
             *votes.entry(port).or_default() += 1;
         }
-        let (port, _) = votes.into_iter().max_by_key(|(_, votes)| *votes).expect("one answers");
+        let (port, _) = votes
+            .into_iter()
+            .max_by_key(|(_, votes)| *votes)
+            .expect("one answers");
         self.place_of(port)
     }
 
     fn place_of(&self, port: u16) -> usize {
-        self.servers.iter().position(|server| server.port() == port).expect("it is one of ours")
+        self.servers
+            .iter()
+            .position(|server| server.port() == port)
+            .expect("it is one of ours")
     }
 
     /// A connection to the present master.
@@ -284,7 +348,9 @@ impl Group {
         self.servers[old].kill();
         resume(self);
         eventually("the replicas are up again", BOUND, || {
-            self.sentinels.iter().all(|sentinel| self.replicas_up(sentinel) == replicas)
+            self.sentinels
+                .iter()
+                .all(|sentinel| self.replicas_up(sentinel) == replicas)
         });
         // A replica whose link has been down for ten times as long is not promoted.
         self.set_down_after(DOWN_AFTER * 4);
@@ -295,7 +361,9 @@ impl Group {
     fn set_periods(&self, periods: &[&str]) {
         for sentinel in &self.sentinels {
             // Unknown before Redis 7: then it takes a few seconds.
-            let _older = sentinel.probe().try_command(&[&["SENTINEL", "DEBUG"], periods].concat());
+            let _older = sentinel
+                .probe()
+                .try_command(&[&["SENTINEL", "DEBUG"], periods].concat());
         }
     }
 
@@ -307,7 +375,13 @@ impl Group {
     fn set_down_after(&self, time: Duration) {
         let millis = time.as_millis().to_string();
         for sentinel in &self.sentinels {
-            let change = ["SENTINEL", "SET", &self.name, "down-after-milliseconds", &millis];
+            let change = [
+                "SENTINEL",
+                "SET",
+                &self.name,
+                "down-after-milliseconds",
+                &millis,
+            ];
             sentinel.probe().command(&change);
         }
     }
@@ -315,11 +389,15 @@ impl Group {
     /// Has the sentinels choose this replica, if it is up, when the master is to be replaced.
     pub fn prefer(&self, place: usize) {
         let (server, priority) = (&self.servers[place], "1");
-        server.probe().command(&["CONFIG", "SET", "replica-priority", priority]);
+        server
+            .probe()
+            .command(&["CONFIG", "SET", "replica-priority", priority]);
         let port = server.port().to_string();
         eventually("all sentinels know the priority", BOUND, || {
             self.sentinels.iter().all(|sentinel| {
-                let replicas = sentinel.probe().command(&["SENTINEL", "REPLICAS", &self.name]);
+                let replicas = sentinel
+                    .probe()
+                    .command(&["SENTINEL", "REPLICAS", &self.name]);
                 let is_known = |it: &BTreeMap<String, String>| {
                     it["port"] == port && it["slave-priority"] == priority
                 };
@@ -335,16 +413,19 @@ impl Group {
         for (place, port) in places {
             ports[*place] = *port;
             let mut probe = self.sentinels[*place].probe();
-            for (name, value) in
-                [("announce-ip", "127.0.0.1"), ("announce-port", &port.to_string())]
-            {
+            for (name, value) in [
+                ("announce-ip", "127.0.0.1"),
+                ("announce-port", &port.to_string()),
+            ] {
                 let change = ["SENTINEL", "CONFIG", "SET", name, value];
                 assert_eq!(probe.command(&change).text(), "OK");
             }
         }
         eventually("they know each other by the announced ports", BOUND, || {
             self.sentinels.iter().enumerate().all(|(at, sentinel)| {
-                let others = sentinel.probe().command(&["SENTINEL", "SENTINELS", &self.name]);
+                let others = sentinel
+                    .probe()
+                    .command(&["SENTINEL", "SENTINELS", &self.name]);
                 let known: Vec<_> = each(others).iter().map(|it| it["port"].clone()).collect();
                 (0..ports.len())
                     .all(|other| other == at || known.contains(&ports[other].to_string()))
@@ -419,7 +500,9 @@ impl Group {
                 return true;
             }
             let master = about(probe.command(&["SENTINEL", "MASTER", &self.name]));
-            let is_under_way = master.get("flags").is_some_and(|it| it.contains("failover"));
+            let is_under_way = master
+                .get("flags")
+                .is_some_and(|it| it.contains("failover"));
             if !is_under_way {
                 // Again, too: on a busy machine it has not heard of the replicas for a moment, and
                 // gives up. Refused as long as the last one is not over for all of them.
@@ -488,7 +571,9 @@ fn settings(name: &str, host: &str, port: u16, sentinels: usize, replicas: usize
 /// server is told to take its place.
 pub fn keep_a_master(server: &RedisServer) {
     // The user of the sentinels, too.
-    server.probe().command(&["ACL", "SETUSER", "default", "-slaveof", "-replicaof"]);
+    server
+        .probe()
+        .command(&["ACL", "SETUSER", "default", "-slaveof", "-replicaof"]);
 }
 
 /// A name that no other master has, of any test that runs beside this one. Sentinels tell each
@@ -500,25 +585,37 @@ pub fn fresh_name() -> String {
 
 /// `redis+sentinel://..` with the sentinels on these ports.
 pub fn url(name: &str, ports: &[u16]) -> String {
-    url_with(name, ports.iter().map(|port| ("127.0.0.1".to_owned(), *port)))
+    url_with(
+        name,
+        ports.iter().map(|port| ("127.0.0.1".to_owned(), *port)),
+    )
 }
 
 fn url_with(name: &str, places: impl Iterator<Item = (String, u16)>) -> String {
-    let hosts: Vec<_> = places.map(|(host, port)| format!("{host}:{port}")).collect();
+    let hosts: Vec<_> = places
+        .map(|(host, port)| format!("{host}:{port}"))
+        .collect();
     format!("redis+sentinel://{LOGIN}@{}/{name}", hosts.join(","))
 }
 
 /// Whether the server says that it is a master.
 pub fn is_master(server: &RedisServer) -> bool {
-    let Ok(mut probe) = Probe::try_connect(server.port()) else { return false };
-    let Ok(Value::List(role)) = probe.try_command(&["ROLE"]) else { return false };
+    let Ok(mut probe) = Probe::try_connect(server.port()) else {
+        return false;
+    };
+    let Ok(Value::List(role)) = probe.try_command(&["ROLE"]) else {
+        return false;
+    };
     role.first() == Some(&Value::Text("master".to_owned()))
 }
 
 /// The names and values of one instance, as a sentinel lists them.
 pub fn about(value: Value) -> BTreeMap<String, String> {
     let words = value.texts();
-    words.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
+    words
+        .chunks(2)
+        .map(|pair| (pair[0].clone(), pair[1].clone()))
+        .collect()
 }
 
 fn each(value: Value) -> Vec<BTreeMap<String, String>> {
@@ -533,7 +630,9 @@ fn each(value: Value) -> Vec<BTreeMap<String, String>> {
 #[track_caller]
 pub fn await_move(lock: &Mutex, key: &str, to: &RedisServer) {
     eventually("locks are taken on the new master", BOUND, || {
-        let Ok(Some(guard)) = lock.try_lock() else { return false };
+        let Ok(Some(guard)) = lock.try_lock() else {
+            return false;
+        };
         let is_there = to.probe().exists(key);
         guard.unlock().is_ok() && is_there
     });

@@ -110,7 +110,13 @@ pub struct Tolerance {
 pub fn with_tolerance<T>(work: impl FnOnce() -> T) -> (T, Tolerance) {
     let (outcome, lateness) = with_lateness(work);
     let lateness = lateness.longest * 2 + lateness.queued;
-    (outcome, Tolerance { slack: scaled(SLACK), lateness })
+    (
+        outcome,
+        Tolerance {
+            slack: scaled(SLACK),
+            lateness,
+        },
+    )
 }
 
 impl Tolerance {
@@ -121,10 +127,16 @@ impl Tolerance {
     pub fn must_cover(&self, overdue: Duration, most: Duration, what: &str) {
         let widened = (self.slack + self.lateness).min(most);
         if overdue > widened {
-            late(widened, format!("{what}: {overdue:?} too late, where {widened:?} may be"));
+            late(
+                widened,
+                format!("{what}: {overdue:?} too late, where {widened:?} may be"),
+            );
         }
         if overdue > self.slack {
-            note_excuse(format_args!("{what}: {overdue:?} too late; excused: {:?}", self.lateness));
+            note_excuse(format_args!(
+                "{what}: {overdue:?} too late; excused: {:?}",
+                self.lateness
+            ));
         }
     }
 }
@@ -145,7 +157,9 @@ pub fn timed<T>(milliseconds: u64, call: impl FnOnce(Moment) -> T) -> T {
 /// The same for a call that is given no deadline, with a bound that is scaled.
 #[track_caller]
 pub fn within<T>(bound: Duration, call: impl FnOnce() -> T) -> T {
-    timed(u64::try_from(scaled(bound).as_millis()).unwrap(), |_| call())
+    timed(u64::try_from(scaled(bound).as_millis()).unwrap(), |_| {
+        call()
+    })
 }
 
 fn pause(time: Duration) {
@@ -162,7 +176,10 @@ mod tests {
     fn lateness_widens_no_bound_beyond_its_maximum() {
         let ms = Duration::from_millis;
         let is_covered = |lateness, overdue, most| {
-            let tolerance = Tolerance { slack: ms(1_000), lateness: ms(lateness) };
+            let tolerance = Tolerance {
+                slack: ms(1_000),
+                lateness: ms(lateness),
+            };
             catch_unwind(|| tolerance.must_cover(ms(overdue), ms(most), "it")).is_ok()
         };
         assert!(is_covered(0, 1_000, 4_000));

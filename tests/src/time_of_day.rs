@@ -19,12 +19,18 @@ pub struct TimeOfDay(TempDir);
 impl TimeOfDay {
     /// The right time, of a server.
     pub fn new() -> Self {
-        Self::by(concat!(include_str!("moved_by.c"), include_str!("time_of_day.c")))
+        Self::by(concat!(
+            include_str!("moved_by.c"),
+            include_str!("time_of_day.c")
+        ))
     }
 
     /// The same of a client's machine, to whole seconds. Its other clocks go on.
     pub fn of_client() -> Self {
-        Self::by(concat!(include_str!("moved_by.c"), include_str!("machine_clock.c")))
+        Self::by(concat!(
+            include_str!("moved_by.c"),
+            include_str!("machine_clock.c")
+        ))
     }
 
     fn by(source: &str) -> Self {
@@ -37,7 +43,11 @@ impl TimeOfDay {
             .output();
         let compiled =
             compiled.unwrap_or_else(|error| panic!("`{compiler}` does not run: {error}"));
-        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        assert!(
+            compiled.status.success(),
+            "{}",
+            String::from_utf8_lossy(&compiled.stderr)
+        );
         clock.set(0);
         clock
     }
@@ -59,13 +69,22 @@ impl TimeOfDay {
         let by = ahead - now.parse::<i64>().expect("it is a number");
         let before = time();
         self.set(ahead);
-        let has_moved = |by_now: i64| if by < 0 { by_now <= by / 2 } else { by_now >= by - 1_000 };
+        let has_moved = |by_now: i64| {
+            if by < 0 {
+                by_now <= by / 2
+            } else {
+                by_now >= by - 1_000
+            }
+        };
         eventually("scripts see the time", BOUND, || has_moved(time() - before));
     }
 
     /// What the process must find in its environment.
     pub fn environment(&self) -> Vec<(&'static str, PathBuf)> {
-        vec![("LD_PRELOAD", self.file("clock.so")), ("TIME_OF_DAY", self.file("ahead"))]
+        vec![
+            ("LD_PRELOAD", self.file("clock.so")),
+            ("TIME_OF_DAY", self.file("ahead")),
+        ]
     }
 
     fn file(&self, name: &str) -> PathBuf {

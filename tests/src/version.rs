@@ -7,8 +7,13 @@ use std::sync::LazyLock;
 /// What the server says of itself, such as `Redis server v=7.2.4 sha=..`.
 fn version() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| {
-        let output = Command::new(super::process::binary()).arg("--version").output();
-        output.map_or_else(|_| String::new(), |o| String::from_utf8_lossy(&o.stdout).into_owned())
+        let output = Command::new(super::process::binary())
+            .arg("--version")
+            .output();
+        output.map_or_else(
+            |_| String::new(),
+            |o| String::from_utf8_lossy(&o.stdout).into_owned(),
+        )
     });
     &VERSION
 }

@@ -31,12 +31,18 @@ struct State {
 
 impl State {
     fn keeps_out(&self, from: IpAddr) -> bool {
-        self.ended || self.kept_out.iter().any(|it| it.is_none_or(|it| it == from))
+        self.ended
+            || self
+                .kept_out
+                .iter()
+                .any(|it| it.is_none_or(|it| it == from))
     }
 
     fn cut(&mut self) {
         let open = std::mem::take(&mut self.open);
-        let (cut, left) = open.into_iter().partition(|(from, _)| self.keeps_out(*from));
+        let (cut, left) = open
+            .into_iter()
+            .partition(|(from, _)| self.keeps_out(*from));
         self.open = left;
         let cut: Vec<(IpAddr, [TcpStream; 2])> = cut;
         for stream in cut.iter().flat_map(|(_, both)| both) {
@@ -50,7 +56,10 @@ impl Wall {
     pub fn before(server: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         let port = listener.local_addr().expect("it is bound").port();
-        let inner = Arc::new(Inner { server, state: Mutex::default() });
+        let inner = Arc::new(Inner {
+            server,
+            state: Mutex::default(),
+        });
         let accepting = Arc::clone(&inner);
         thread::spawn(move || {
             for client in listener.incoming() {

@@ -13,20 +13,28 @@ use std::sync::Arc;
 fn refusal(url: &str) -> Failure {
     let bench = Bench::new(url);
     let owner = bench.owner();
-    timed(200, |_| bench.acquire_with("a", owner, lease(30_000), Tokens::None)).unwrap_err()
+    timed(200, |_| {
+        bench.acquire_with("a", owner, lease(30_000), Tokens::None)
+    })
+    .unwrap_err()
 }
 
 /// A server that asks for this password from now on.
 fn server_with_password(password: &str) -> RedisServer {
     let server = RedisServer::start();
-    let told = server.probe().command(&["CONFIG", "SET", "requirepass", password]);
+    let told = server
+        .probe()
+        .command(&["CONFIG", "SET", "requirepass", password]);
     assert_eq!(told, Value::Text("OK".to_owned()));
     server
 }
 
 /// Everything that an error shows.
 fn shown(error: &Error) -> String {
-    format!("{error} {error:?} {}", error.source().map(ToString::to_string).unwrap_or_default())
+    format!(
+        "{error} {error:?} {}",
+        error.source().map(ToString::to_string).unwrap_or_default()
+    )
 }
 
 #[track_caller]
@@ -75,16 +83,19 @@ fn password_is_not_shown_by_server_without_auth_command() {
 #[test]
 fn missing_database_is_told() {
     let server = RedisServer::start_with(&["--databases", "4"]);
-    is_configuration(&refusal(&format!("{}/4", server.url())), "no database with this number");
+    is_configuration(
+        &refusal(&format!("{}/4", server.url())),
+        "no database with this number",
+    );
     Bench::new(&format!("{}/3", server.url())).take("a");
 }
 
 #[test]
 fn client_without_right_to_setname_has_no_name() {
     let server = RedisServer::start();
-    server
-        .probe()
-        .command(&["ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", "-client"]);
+    server.probe().command(&[
+        "ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", "-client",
+    ]);
     Bench::new(&format!("redis://me@127.0.0.1:{}", server.port())).take("a");
 }
 
@@ -94,26 +105,37 @@ fn connections_have_the_client_name() {
     let bench = Bench::new(&format!("{}?client_name=till-7", server.url()));
     bench.take("a");
     let clients = server.probe().clients();
-    assert!(clients.iter().any(|line| line.contains("name=till-7 ")), "{clients:?}");
+    assert!(
+        clients.iter().any(|line| line.contains("name=till-7 ")),
+        "{clients:?}"
+    );
 }
 
 #[test]
 fn connections_are_named_after_the_owner() {
     let server = RedisServer::start();
-    for (owner, name) in
-        [("owner=till%207%20Łódź", "distlock:till_7___d_"), ("owner=off", "distlock")]
-    {
+    for (owner, name) in [
+        ("owner=till%207%20Łódź", "distlock:till_7___d_"),
+        ("owner=off", "distlock"),
+    ] {
         let bench = Bench::new(&format!("{}?{owner}", server.url()));
         bench.take("a");
         let clients = server.probe().clients();
-        assert!(clients.iter().any(|line| line.contains(&format!(" name={name} "))), "{clients:?}");
+        assert!(
+            clients
+                .iter()
+                .any(|line| line.contains(&format!(" name={name} "))),
+            "{clients:?}"
+        );
         server.probe().command(&["DEL", "a"]);
     }
     let bench = Bench::on(&server);
     bench.take("a");
     let (clients, process) = (server.probe().clients(), std::process::id());
     let is_it = |line: &String| {
-        let name = line.split(' ').find_map(|field| field.strip_prefix("name=distlock:"));
+        let name = line
+            .split(' ')
+            .find_map(|field| field.strip_prefix("name=distlock:"));
         name.is_some_and(|name| name.contains(&format!(":{process}:")))
     };
     assert!(clients.iter().any(is_it), "{clients:?}");
@@ -124,7 +146,9 @@ fn connections_are_named_after_the_owner() {
 #[test]
 fn missing_right_is_named_and_changes_nothing() {
     let server = RedisServer::start();
-    let all = ["ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "&*", "+@all"];
+    let all = [
+        "ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "&*", "+@all",
+    ];
     let me = Bench::new(&format!("redis://me@127.0.0.1:{}", server.port()));
     // With tokens set aside the counter is read before it is written.
     for (command, reserve) in [
@@ -136,10 +160,16 @@ fn missing_right_is_named_and_changes_nothing() {
         ("hset", 0),
         ("pexpire", 0),
     ] {
-        server.probe().command(&["SET", "redisson_lock_token:{a}", "5", "EX", "1000"]);
-        server.probe().command(&[&all[..], &[&format!("-{command}")]].concat());
+        server
+            .probe()
+            .command(&["SET", "redisson_lock_token:{a}", "5", "EX", "1000"]);
+        server
+            .probe()
+            .command(&[&all[..], &[&format!("-{command}")]].concat());
         let tokens = Tokens::Assign { reserve };
-        let failure = me.acquire_with("a", me.owner(), lease(30_000), tokens).unwrap_err();
+        let failure = me
+            .acquire_with("a", me.owner(), lease(30_000), tokens)
+            .unwrap_err();
         is_configuration(&failure, &format!("ACL SETUSER me +{command}`"));
         assert!(!server.probe().exists("a"), "{command}");
     }
@@ -147,13 +177,18 @@ fn missing_right_is_named_and_changes_nothing() {
     let (held, _) = me.take("a");
     for (rule, says) in [("-hexists", "+hexists`"), ("-del", "+del`")] {
         server.probe().command(&[&all[..], &[rule]].concat());
-        for closing in [ReleaseOptions::WITHOUT_TOMBSTONE, ReleaseOptions::WITH_TOMBSTONE] {
+        for closing in [
+            ReleaseOptions::WITHOUT_TOMBSTONE,
+            ReleaseOptions::WITH_TOMBSTONE,
+        ] {
             let failure = me.backend.release(&held, closing, soon()).unwrap_err();
             is_configuration(&failure, says);
             assert_eq!(server.probe().command(&["HLEN", "a"]).int(), 1, "{rule}");
         }
     }
-    server.probe().command(&[&all[..], &["resetkeys", "~other:*"]].concat());
+    server
+        .probe()
+        .command(&[&all[..], &["resetkeys", "~other:*"]].concat());
     let failure = me.backend.inspect(&name("a"), soon()).unwrap_err();
     is_configuration(&failure, "~a ~redisson_lock_token:*");
     server.probe().command(&[&all[..], &["-evalsha"]].concat());
@@ -171,24 +206,37 @@ fn missing_right_is_named_and_changes_nothing() {
 #[test]
 fn watch_without_channel_or_command_right_succeeds() {
     let server = RedisServer::start();
-    let me = Bench::new(&format!("redis://me@127.0.0.1:{}?tracking=off", server.port()));
-    let all = ["ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "+@all"];
+    let me = Bench::new(&format!(
+        "redis://me@127.0.0.1:{}?tracking=off",
+        server.port()
+    ));
+    let all = [
+        "ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "+@all",
+    ];
     for rule in ["resetchannels", "-subscribe"] {
         server.probe().command(&[&all[..], &[rule]].concat());
         let counter = Arc::new(Counter::default());
-        let _watch = me.backend.watch(&name("a"), Arc::clone(&counter) as _, soon()).unwrap();
+        let _watch = me
+            .backend
+            .watch(&name("a"), Arc::clone(&counter) as _, soon())
+            .unwrap();
         eventually("woken again and again", LONG, || counter.count() > 3);
     }
     server.probe().command(&[&all[..], &["&*"]].concat());
-    me.backend.watch(&name("a"), Arc::new(Counter::default()), soon()).unwrap();
+    me.backend
+        .watch(&name("a"), Arc::new(Counter::default()), soon())
+        .unwrap();
 }
 
 #[test]
 fn password_refused_for_a_watch_is_told_at_once() {
     let server = server_with_password("s3cret");
     let bench = Bench::new(&server.url_as(""));
-    let watch =
-        timed(200, |_| bench.backend.watch(&name("a"), Arc::new(Counter::default()), soon()));
+    let watch = timed(200, |_| {
+        bench
+            .backend
+            .watch(&name("a"), Arc::new(Counter::default()), soon())
+    });
     is_configuration(&watch.unwrap_err(), "asks for a password");
 }
 
@@ -202,7 +250,12 @@ fn server_that_takes_no_writes_says_why() {
     ] {
         server.probe().command(&["CONFIG", "SET", setting, before]);
         let failure = bench
-            .acquire_with("a", bench.owner(), lease(30_000), Tokens::Assign { reserve: 0 })
+            .acquire_with(
+                "a",
+                bench.owner(),
+                lease(30_000),
+                Tokens::Assign { reserve: 0 },
+            )
             .unwrap_err();
         assert!(matches!(failure, Failure::Refused(_)), "{failure:?}");
         assert!(failure.error().is_unavailable(), "{failure:?}");
@@ -211,34 +264,63 @@ fn server_that_takes_no_writes_says_why() {
         assert_eq!(server.probe().keys("*"), [""; 0]);
     }
     server.probe().command(&["REPLICAOF", "127.0.0.1", "1"]);
-    let failure = bench.acquire_with("a", bench.owner(), lease(100), Tokens::None).unwrap_err();
-    assert!(failure.error().to_string().contains("is a replica"), "{failure:?}");
-    server.probe().command(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
-    let failure = bench.acquire_with("a", bench.owner(), lease(100), Tokens::None).unwrap_err();
-    assert!(failure.error().to_string().contains("lost its master"), "{failure:?}");
+    let failure = bench
+        .acquire_with("a", bench.owner(), lease(100), Tokens::None)
+        .unwrap_err();
+    assert!(
+        failure.error().to_string().contains("is a replica"),
+        "{failure:?}"
+    );
+    server
+        .probe()
+        .command(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
+    let failure = bench
+        .acquire_with("a", bench.owner(), lease(100), Tokens::None)
+        .unwrap_err();
+    assert!(
+        failure.error().to_string().contains("lost its master"),
+        "{failure:?}"
+    );
     server.probe().command(&["REPLICAOF", "NO", "ONE"]);
-    assert!(matches!(bench.acquire("a", bench.owner()), Answer::Granted(_)));
+    assert!(matches!(
+        bench.acquire("a", bench.owner()),
+        Answer::Granted(_)
+    ));
 }
 
 #[test]
 fn full_server_is_reported() {
     let server = RedisServer::start();
     let mut only = server.probe();
-    assert_eq!(only.command(&["CONFIG", "SET", "maxclients", "1"]), Value::Text("OK".to_owned()));
+    assert_eq!(
+        only.command(&["CONFIG", "SET", "maxclients", "1"]),
+        Value::Text("OK".to_owned())
+    );
     let failure = refusal(&server.url());
     assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
     assert!(failure.error().is_unavailable(), "{failure:?}");
     // The server closes with our greeting unread, so its reason may or may not reach us.
     let text = failure.error().to_string();
-    assert!(text.contains("maxclients") || text.contains("broke"), "{failure:?}");
+    assert!(
+        text.contains("maxclients") || text.contains("broke"),
+        "{failure:?}"
+    );
 }
 
 #[test]
 fn cluster_node_says_that_it_is_a_cluster_node() {
     let server = RedisServer::start_with(&["--cluster-enabled", "yes"]);
     let bench = Bench::on(&server);
-    let failure = bench.acquire_with("a", bench.owner(), lease(100), Tokens::None).unwrap_err();
+    let failure = bench
+        .acquire_with("a", bench.owner(), lease(100), Tokens::None)
+        .unwrap_err();
     assert!(failure.error().is_unavailable(), "{failure:?}");
-    assert!(failure.error().to_string().contains("Redis Cluster"), "{failure:?}");
-    is_configuration(&refusal(&format!("{}/1", server.url())), "Redis Cluster has only 0");
+    assert!(
+        failure.error().to_string().contains("Redis Cluster"),
+        "{failure:?}"
+    );
+    is_configuration(
+        &refusal(&format!("{}/1", server.url())),
+        "Redis Cluster has only 0",
+    );
 }

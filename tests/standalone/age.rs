@@ -18,7 +18,10 @@ fn too_old_server_is_refused_by_name() {
         assert!(matches!(failure, Failure::Refused(_)), "{failure:?}");
         let error = failure.error();
         assert!(error.is_configuration(), "{error:?}");
-        assert!(error.to_string().contains("is too old: Redis 6.2"), "{error:?}");
+        assert!(
+            error.to_string().contains("is too old: Redis 6.2"),
+            "{error:?}"
+        );
         assert_eq!(server.probe().keys("*"), [""; 0]);
     }
 }
@@ -29,5 +32,8 @@ fn too_old_server_is_not_waited_for() {
     let server = RedisServer::start_without_user();
     let client = distlock::connect(&server.url_as("")).unwrap();
     let error = timed(500, |_| client.mutex("a").unwrap().lock()).unwrap_err();
-    assert!(error.to_string().contains("is too old: Redis 6.2"), "{error:?}");
+    assert!(
+        error.to_string().contains("is too old: Redis 6.2"),
+        "{error:?}"
+    );
 }

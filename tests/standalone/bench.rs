@@ -27,7 +27,11 @@ impl Bench {
         let context = Context::new(Arc::new(SystemClock), client);
         let config = Config::from_url(url).unwrap();
         let backend = distlock::schemes().open(&config, &context).unwrap();
-        Self { backend, client, last_owner: AtomicU64::new(0) }
+        Self {
+            backend,
+            client,
+            last_owner: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn on(server: &RedisServer) -> Self {
@@ -35,7 +39,10 @@ impl Bench {
     }
 
     pub(crate) fn owner(&self) -> OwnerId {
-        OwnerId::new(self.client, self.last_owner.fetch_add(1, Ordering::Relaxed) + 1)
+        OwnerId::new(
+            self.client,
+            self.last_owner.fetch_add(1, Ordering::Relaxed) + 1,
+        )
     }
 
     pub(crate) fn acquire_with(
@@ -46,22 +53,29 @@ impl Bench {
         tokens: Tokens,
     ) -> Result<Answer, Failure> {
         let name = name(lock);
-        self.backend.acquire(&Attempt::new(&name, owner, lease).tokens(tokens), soon())
+        self.backend
+            .acquire(&Attempt::new(&name, owner, lease).tokens(tokens), soon())
     }
 
     pub(crate) fn acquire(&self, lock: &str, owner: OwnerId) -> Answer {
-        self.acquire_with(lock, owner, lease(30_000), Tokens::Assign { reserve: 0 }).unwrap()
+        self.acquire_with(lock, owner, lease(30_000), Tokens::Assign { reserve: 0 })
+            .unwrap()
     }
 
     /// Acquires a free lock for a new owner.
     pub(crate) fn take(&self, lock: &str) -> (AcquisitionId, Grant) {
         let owner = self.owner();
         let grant = granted(self.acquire(lock, owner));
-        (AcquisitionId::new(name(lock), owner, lease(30_000), grant.receipt.clone()), grant)
+        (
+            AcquisitionId::new(name(lock), owner, lease(30_000), grant.receipt.clone()),
+            grant,
+        )
     }
 
     pub(crate) fn release(&self, acquisition: &AcquisitionId) -> Release {
-        self.backend.release(acquisition, ReleaseOptions::WITHOUT_TOMBSTONE, soon()).unwrap()
+        self.backend
+            .release(acquisition, ReleaseOptions::WITHOUT_TOMBSTONE, soon())
+            .unwrap()
     }
 
     pub(crate) fn renew(&self, batch: &[RenewalRequest]) -> Vec<Result<Renewal, Failure>> {

@@ -32,7 +32,9 @@ fn attempt(bench: &Bench) -> Result<Answer, Failure> {
 
 /// Closes the connection so that the other side is told by a reset.
 fn reset(stream: TcpStream) {
-    SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+    SockRef::from(&stream)
+        .set_linger(Some(Duration::ZERO))
+        .unwrap();
     drop(stream);
 }
 
@@ -97,7 +99,11 @@ struct SlowToBegin;
 
 impl Plan for SlowToBegin {
     fn fate(&self, request: &mut Request) -> Fault {
-        if request.is("CLIENT") { Fault::DelayReply(ms(400)) } else { Fault::Pass }
+        if request.is("CLIENT") {
+            Fault::DelayReply(ms(400))
+        } else {
+            Fault::Pass
+        }
     }
 }
 
@@ -111,10 +117,15 @@ fn connection_that_takes_longer_than_a_request_is_made_once() {
         calls += 1;
         let by = SystemClock.now() + Duration::from_millis(50);
         let outcome = bench.backend.inspect(&name("a"), by);
-        outcome.inspect_err(|it| assert!(matches!(it, Failure::NotSent(_)), "{it:?}")).is_ok()
+        outcome
+            .inspect_err(|it| assert!(matches!(it, Failure::NotSent(_)), "{it:?}"))
+            .is_ok()
     });
     assert!(calls > 1);
-    assert_eq!(proxy.count(Kind::Other, Fault::DelayReply(Duration::ZERO)), 1);
+    assert_eq!(
+        proxy.count(Kind::Other, Fault::DelayReply(Duration::ZERO)),
+        1
+    );
 }
 
 #[test]
@@ -154,8 +165,11 @@ fn frozen_server_costs_idle_connection_one_deadline() {
     let_pass(IDLE);
     server.pause();
     for _ in 0..2 {
-        let outcome =
-            timed(1_500, |by| bench.backend.release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by));
+        let outcome = timed(1_500, |by| {
+            bench
+                .backend
+                .release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by)
+        });
         assert!(outcome.is_err(), "{outcome:?}");
     }
     server.resume();
@@ -209,11 +223,21 @@ fn threads_on_one_connection_all_get_answers() {
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     });
-    assert_eq!(running.into_inner(), 0, "a thread got less than its share: {longest:?}");
+    assert_eq!(
+        running.into_inner(),
+        0,
+        "a thread got less than its share: {longest:?}"
+    );
     longest.sort_unstable();
-    println!("{THREADS} threads, one connection: {:?}; longest cycles {longest:?}", all.elapsed());
+    println!(
+        "{THREADS} threads, one connection: {:?}; longest cycles {longest:?}",
+        all.elapsed()
+    );
     assert!(longest[THREADS - 1] < LONG / 3, "{longest:?}");
     assert_eq!(server.probe().connections(), 1);
 }
@@ -222,8 +246,11 @@ fn threads_on_one_connection_all_get_answers() {
 fn drop_waits_for_no_server() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
-    let watch =
-        bench.backend.watch(&name("a"), Arc::new(Counter::default()) as Arc<dyn Wake>, soon());
+    let watch = bench.backend.watch(
+        &name("a"),
+        Arc::new(Counter::default()) as Arc<dyn Wake>,
+        soon(),
+    );
     bench.take("b");
     server.pause();
     timed(0, |_| drop(watch.unwrap()));
@@ -245,13 +272,17 @@ fn late_subscribe_confirmation_swallows_no_message() {
         stream.write_all([":0\r\n", A].concat().as_bytes()).unwrap();
         read_request(&mut stream);
         gone.recv().unwrap();
-        stream.write_all([RELEASED, B, RELEASED].concat().as_bytes()).unwrap();
+        stream
+            .write_all([RELEASED, B, RELEASED].concat().as_bytes())
+            .unwrap();
         hold(stream);
     });
     let bench = Bench::new(&format!("{}?tracking=off", peer.url()));
     let counter = Arc::new(Counter::default());
     let watch = |lock, by| -> Result<Watch, Failure> {
-        bench.backend.watch(&name(lock), Arc::clone(&counter) as Arc<dyn Wake>, by)
+        bench
+            .backend
+            .watch(&name(lock), Arc::clone(&counter) as Arc<dyn Wake>, by)
     };
     let _a = watch("a", soon()).unwrap();
     let impatient = timed(150, |by| watch("b", by)).unwrap_err();
@@ -276,18 +307,29 @@ fn answer_to_abandoned_request_is_discarded() {
     });
     let bench = Bench::new(&format!("{}?pool=1", peer.url()));
     let held = acquisition("a", bench.owner(), 1_000);
-    let first =
-        timed(500, |by| bench.backend.release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by));
+    let first = timed(500, |by| {
+        bench
+            .backend
+            .release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by)
+    });
     assert!(matches!(first, Err(Failure::Unknown(_))), "{first:?}");
     let second = thread::scope(|scope| {
         // Where the handshake was slow, the connection may be silent for longer.
         let asks = || {
-            let ask = |by| bench.backend.release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by);
+            let ask = |by| {
+                bench
+                    .backend
+                    .release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by)
+            };
             let mut outcomes = (0..3).map(|_| timed(2_000, ask));
-            outcomes.find(|_| peer.connections() == 2).expect("it asks on another")
+            outcomes
+                .find(|_| peer.connections() == 2)
+                .expect("it asks on another")
         };
         let asks = scope.spawn(asks);
-        eventually("it asks on another connection", LONG, || peer.connections() == 2);
+        eventually("it asks on another connection", LONG, || {
+            peer.connections() == 2
+        });
         go.send(()).unwrap();
         asks.join().unwrap()
     });

@@ -23,7 +23,9 @@ const DEADLINE: u64 = 1_000;
 
 fn attempt(bench: &Bench, by: Moment) -> Result<Answer, Failure> {
     let (name, owner) = (name("a"), bench.owner());
-    bench.backend.acquire(&Attempt::new(&name, owner, lease(30_000)), by)
+    bench
+        .backend
+        .acquire(&Attempt::new(&name, owner, lease(30_000)), by)
 }
 
 fn drip(mut stream: TcpStream, bytes: &[u8]) {
@@ -53,12 +55,30 @@ fn bad_peers() -> Vec<(&'static str, Peer)> {
                 drip(stream, &[b"$1000\r\n".as_slice(), &[b'x'; 1000]].concat());
             }),
         ),
-        ("half an answer", Peer::after_handshake(unanswered(b"*2\r\n:0\r\n:12"))),
-        ("garbage", Peer::after_handshake(unanswered(b"HTTP/1.1 400 Bad Request\r\n\r\n"))),
-        ("an answer of another kind", Peer::after_handshake(unanswered(b"+OK\r\n"))),
-        ("two answers", Peer::after_handshake(unanswered(b":1\r\n:1\r\n"))),
-        ("an answer and a half", Peer::after_handshake(unanswered(b":1\r\n*1\r\n"))),
-        ("RESP3", Peer::after_handshake(unanswered(b"%1\r\n:1\r\n:2\r\n"))),
+        (
+            "half an answer",
+            Peer::after_handshake(unanswered(b"*2\r\n:0\r\n:12")),
+        ),
+        (
+            "garbage",
+            Peer::after_handshake(unanswered(b"HTTP/1.1 400 Bad Request\r\n\r\n")),
+        ),
+        (
+            "an answer of another kind",
+            Peer::after_handshake(unanswered(b"+OK\r\n")),
+        ),
+        (
+            "two answers",
+            Peer::after_handshake(unanswered(b":1\r\n:1\r\n")),
+        ),
+        (
+            "an answer and a half",
+            Peer::after_handshake(unanswered(b":1\r\n*1\r\n")),
+        ),
+        (
+            "RESP3",
+            Peer::after_handshake(unanswered(b"%1\r\n:1\r\n:2\r\n")),
+        ),
         (
             "a long answer",
             Peer::after_handshake(|mut stream| {
@@ -88,12 +108,19 @@ fn silent_peer_costs_one_deadline_and_its_link_is_closed() {
 fn costs_no_more_than_the_deadline(what: &str, peer: &Peer) {
     // An answer may come late by as long as a command may take, until its link is given up.
     let bench = Bench::new(&format!("{}?command_timeout=100ms", peer.url()));
-    eventually(&format!("{what}: a later try has a link of its own"), LONG, || {
-        let failure = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
-        assert!(matches!(failure, Failure::Unknown(_)), "{what}: {failure:?}");
-        assert!(failure.error().is_unavailable(), "{what}: {failure:?}");
-        peer.connections() > 1
-    });
+    eventually(
+        &format!("{what}: a later try has a link of its own"),
+        LONG,
+        || {
+            let failure = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
+            assert!(
+                matches!(failure, Failure::Unknown(_)),
+                "{what}: {failure:?}"
+            );
+            assert!(failure.error().is_unavailable(), "{what}: {failure:?}");
+            peer.connections() > 1
+        },
+    );
 }
 
 #[test]
@@ -103,19 +130,31 @@ fn every_call_keeps_its_deadline() {
     let held = acquisition("a", bench.owner(), 1_000);
     let unknown = |failure: Failure| assert!(matches!(failure, Failure::Unknown(_)), "{failure:?}");
     unknown(
-        timed(DEADLINE, |by| bench.backend.release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by))
-            .unwrap_err(),
+        timed(DEADLINE, |by| {
+            bench
+                .backend
+                .release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by)
+        })
+        .unwrap_err(),
     );
     unknown(
-        timed(DEADLINE, |by| bench.backend.release(&held, ReleaseOptions::WITH_TOMBSTONE, by))
-            .unwrap_err(),
+        timed(DEADLINE, |by| {
+            bench
+                .backend
+                .release(&held, ReleaseOptions::WITH_TOMBSTONE, by)
+        })
+        .unwrap_err(),
     );
     unknown(timed(DEADLINE, |by| bench.backend.inspect(&held.name, by)).unwrap_err());
     unknown(timed(DEADLINE, |by| bench.backend.force_release(&held.name, by)).unwrap_err());
     let batch = vec![RenewalRequest::new(held); RENEW_BATCH];
-    let answers = timed(DEADLINE, |by| bench.backend.renew(NodeId::new(0), &batch, by));
+    let answers = timed(DEADLINE, |by| {
+        bench.backend.renew(NodeId::new(0), &batch, by)
+    });
     assert_eq!(answers.len(), RENEW_BATCH);
-    answers.into_iter().for_each(|answer| unknown(answer.unwrap_err()));
+    answers
+        .into_iter()
+        .for_each(|answer| unknown(answer.unwrap_err()));
 }
 
 #[test]
@@ -151,8 +190,14 @@ fn refused_connection_is_told_at_once_with_its_cause() {
     assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
     let error = failure.error();
     assert!(error.is_unavailable());
-    assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
-    assert!(error.source().unwrap().to_string().contains("refused"), "{error:?}");
+    assert!(
+        error.to_string().contains(&format!("127.0.0.1:{port}")),
+        "{error}"
+    );
+    assert!(
+        error.source().unwrap().to_string().contains("refused"),
+        "{error:?}"
+    );
     assert!(!format!("{failure:?}").contains("s3cret"));
 }
 
@@ -161,7 +206,13 @@ fn unknown_host_is_told() {
     let bench = Bench::new("redis://no-such-host.invalid");
     let failure = timed(2_000, |by| attempt(&bench, by)).unwrap_err();
     assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
-    assert!(failure.error().to_string().contains("no-such-host.invalid:6379"), "{failure:?}");
+    assert!(
+        failure
+            .error()
+            .to_string()
+            .contains("no-such-host.invalid:6379"),
+        "{failure:?}"
+    );
 }
 
 #[test]
@@ -179,8 +230,10 @@ fn past_deadline_sends_nothing() {
     for by in [Moment::from_nanos(0), SystemClock.now()] {
         let failure = attempt(&bench, by).unwrap_err();
         assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
-        let failure =
-            bench.backend.release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by).unwrap_err();
+        let failure = bench
+            .backend
+            .release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by)
+            .unwrap_err();
         assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
     }
     assert_eq!(server.probe().command_calls("evalsha"), 0);
@@ -198,17 +251,25 @@ fn stopped_server_is_unknown_in_time_gone_server_not_sent() {
     );
     let (held, _) = bench.take("a");
     server.pause();
-    let failure =
-        timed(DEADLINE, |by| bench.backend.release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by));
+    let failure = timed(DEADLINE, |by| {
+        bench
+            .backend
+            .release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, by)
+    });
     assert!(matches!(failure, Err(Failure::Unknown(_))), "{failure:?}");
     server.resume();
-    eventually("the server has carried out what it was sent", LONG, || !server.probe().exists("a"));
+    eventually("the server has carried out what it was sent", LONG, || {
+        !server.probe().exists("a")
+    });
     assert_eq!(bench.release(&held), Release::Gone);
     server.kill();
     // The look at the idle link, or the write, or the read notices; only the last one leaves a
     // doubt.
     let first = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
-    assert!(matches!(first, Failure::Unknown(_) | Failure::NotSent(_)), "{first:?}");
+    assert!(
+        matches!(first, Failure::Unknown(_) | Failure::NotSent(_)),
+        "{first:?}"
+    );
     let second = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
     assert!(matches!(second, Failure::NotSent(_)), "{second:?}");
     server.restart();
@@ -217,7 +278,10 @@ fn stopped_server_is_unknown_in_time_gone_server_not_sent() {
 
 /// The server, behind a proxy that knows what was sent.
 fn behind_a_proxy(server: &RedisServer) -> Proxy {
-    Proxy::new(server.port(), Arc::new(Sometimes::new(None, Turn::Every(1), Fault::Pass)))
+    Proxy::new(
+        server.port(),
+        Arc::new(Sometimes::new(None, Turn::Every(1), Fault::Pass)),
+    )
 }
 
 #[test]
@@ -235,7 +299,10 @@ fn server_killed_during_a_request_is_unknown_at_once() {
         let start = SystemClock.now();
         server.kill();
         let failure = asking.join().unwrap().unwrap_err();
-        assert!(SystemClock.now().since(start) < Duration::from_secs(20), "at the deadline");
+        assert!(
+            SystemClock.now().since(start) < Duration::from_secs(20),
+            "at the deadline"
+        );
         failure
     });
     assert!(matches!(failure, Failure::Unknown(_)), "{failure:?}");
@@ -246,7 +313,9 @@ fn link_closed_while_idle_is_replaced_unnoticed() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
-    server.probe().command(&["CLIENT", "KILL", "TYPE", "normal"]);
+    server
+        .probe()
+        .command(&["CLIENT", "KILL", "TYPE", "normal"]);
     let_pass(Duration::from_millis(1_100));
     assert_eq!(bench.release(&held), Release::FreedFor(0));
 }
@@ -256,7 +325,9 @@ fn link_closed_while_idle_is_replaced_unnoticed() {
 fn two_at_once(server: &RedisServer, bench: &Bench) -> Vec<Result<Answer, Failure>> {
     server.pause();
     thread::scope(|scope| {
-        let asking: Vec<_> = (0..2).map(|_| scope.spawn(|| attempt(bench, soon()))).collect();
+        let asking: Vec<_> = (0..2)
+            .map(|_| scope.spawn(|| attempt(bench, soon())))
+            .collect();
         let_pass(Duration::from_millis(50));
         server.resume();
         asking.into_iter().map(|one| one.join().unwrap()).collect()
@@ -268,9 +339,14 @@ fn pooled_links_are_checked_after_a_link_died() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     assert!(two_at_once(&server, &bench).iter().all(Result::is_ok));
-    server.probe().command(&["CLIENT", "KILL", "TYPE", "normal"]);
+    server
+        .probe()
+        .command(&["CLIENT", "KILL", "TYPE", "normal"]);
     let first = attempt(&bench, soon());
-    assert!(matches!(first, Err(Failure::Unknown(_) | Failure::NotSent(_))), "{first:?}");
+    assert!(
+        matches!(first, Err(Failure::Unknown(_) | Failure::NotSent(_))),
+        "{first:?}"
+    );
     let later = two_at_once(&server, &bench);
     assert!(later.iter().all(Result::is_ok), "{later:?}");
 }
@@ -291,15 +367,20 @@ fn pool_of_one_serves_two_and_says_when_it_is_too_small() {
         }
     });
     let tidy = acquisition("a", bench.owner(), 1_000);
-    let close = |by| bench.backend.release(&tidy, ReleaseOptions::WITH_TOMBSTONE, by);
+    let close = |by| {
+        bench
+            .backend
+            .release(&tidy, ReleaseOptions::WITH_TOMBSTONE, by)
+    };
     assert_eq!(close(soon()).unwrap(), Release::Gone);
     server.pause();
     let sent = || proxy.count(Kind::Close, Fault::Pass);
     let before = sent();
     thread::scope(|scope| {
         // Attempts go over a connection that all share. What cleans up borrows one.
-        let shared: Vec<_> =
-            (0..2).map(|_| scope.spawn(|| timed(3_000, |by| attempt(&bench, by)))).collect();
+        let shared: Vec<_> = (0..2)
+            .map(|_| scope.spawn(|| timed(3_000, |by| attempt(&bench, by))))
+            .collect();
         let first = scope.spawn(|| timed(3_000, close));
         eventually("the only connection is borrowed", LONG, || sent() > before);
         let second = timed(DEADLINE, close).unwrap_err();
@@ -318,10 +399,15 @@ fn pool_users_delay_no_renewal() {
     let bench = Bench::new(&format!("{}?pool=1", peer.url()));
     thread::scope(|scope| {
         let user = scope.spawn(|| timed(3_000, |by| attempt(&bench, by)));
-        eventually("the user has the only link", LONG, || peer.connections() == 1);
+        eventually("the user has the only link", LONG, || {
+            peer.connections() == 1
+        });
         let batch = [RenewalRequest::new(acquisition("a", bench.owner(), 1_000))];
         let answer = timed(1_000, |by| bench.backend.renew(NodeId::new(0), &batch, by)).remove(0);
-        assert!(matches!(answer, Err(Failure::Unknown(_))), "sent on its own link: {answer:?}");
+        assert!(
+            matches!(answer, Err(Failure::Unknown(_))),
+            "sent on its own link: {answer:?}"
+        );
         assert!(user.join().unwrap().is_err());
     });
 }
@@ -330,7 +416,14 @@ fn pool_users_delay_no_renewal() {
 fn link_to_a_black_hole_is_given_up_in_time() {
     // A listener whose queue is full drops what comes, as a firewall would.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    socket.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
+    socket
+        .bind(
+            &"127.0.0.1:0"
+                .parse::<std::net::SocketAddr>()
+                .unwrap()
+                .into(),
+        )
+        .unwrap();
     socket.listen(0).unwrap();
     let address = socket.local_addr().unwrap().as_socket().unwrap();
     let mut queued = Vec::new();
@@ -341,7 +434,10 @@ fn link_to_a_black_hole_is_given_up_in_time() {
     let bench = Bench::new(&format!("redis://{address}"));
     let failure = timed(DEADLINE, |by| attempt(&bench, by)).unwrap_err();
     assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
-    assert!(failure.error().to_string().contains("firewall"), "{failure:?}");
+    assert!(
+        failure.error().to_string().contains("firewall"),
+        "{failure:?}"
+    );
 }
 
 #[test]
@@ -356,7 +452,9 @@ fn short_and_long_deadlines_in_turn_are_both_kept() {
             assert_eq!(*renewal, Renewal::Extended);
         }
         server.pause();
-        let outcome = timed(milliseconds.min(300), |by| bench.backend.inspect(&held.name, by));
+        let outcome = timed(milliseconds.min(300), |by| {
+            bench.backend.inspect(&held.name, by)
+        });
         assert!(outcome.is_err());
         server.resume();
     }
@@ -372,7 +470,9 @@ fn acquire_without_tokens_keeps_the_link() {
     });
     let bench = Bench::new(&peer.url());
     for _ in 0..10 {
-        let answer = bench.acquire_with("a", bench.owner(), lease(100), Tokens::None).unwrap();
+        let answer = bench
+            .acquire_with("a", bench.owner(), lease(100), Tokens::None)
+            .unwrap();
         assert!(matches!(answer, Answer::Granted(_)));
     }
     assert_eq!(peer.connections(), 1, "a good answer keeps the link");

@@ -13,9 +13,15 @@ fn server() -> RedisServer {
 
 /// Makes it a replica of the other, and waits until it has what that has and no more.
 fn demote(server: &RedisServer, master: &RedisServer) {
-    server.probe().command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+    server
+        .probe()
+        .command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
     eventually("it follows", LONG, || {
-        server.probe().info_field("replication", "master_link_status").as_deref() == Some("up")
+        server
+            .probe()
+            .info_field("replication", "master_link_status")
+            .as_deref()
+            == Some("up")
     });
 }
 
@@ -32,7 +38,10 @@ fn is_told<T: std::fmt::Debug>(outcome: Result<T, Failure>) {
     let (Failure::Refused(error) | Failure::NotSent(error)) = &failure else {
         panic!("{failure:?}")
     };
-    assert!(error.is_unavailable() && error.to_string().contains("is a replica"), "{error:?}");
+    assert!(
+        error.is_unavailable() && error.to_string().contains("is a replica"),
+        "{error:?}"
+    );
 }
 
 #[test]
@@ -41,12 +50,21 @@ fn demoted_server_reports_no_lock_as_gone() {
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
     let renewing = [RenewalRequest::new(held.clone())];
-    assert!(matches!(bench.renew(&renewing)[..], [Ok(Renewal::Extended)]));
+    assert!(matches!(
+        bench.renew(&renewing)[..],
+        [Ok(Renewal::Extended)]
+    ));
     demote(&server, &master);
     assert!(!server.probe().exists("a"));
-    assert!(!connections(&server).is_empty(), "by hand, its connections stay");
+    assert!(
+        !connections(&server).is_empty(),
+        "by hand, its connections stay"
+    );
     is_told(bench.renew(&renewing).remove(0));
-    for closing in [ReleaseOptions::WITHOUT_TOMBSTONE, ReleaseOptions::WITH_TOMBSTONE] {
+    for closing in [
+        ReleaseOptions::WITHOUT_TOMBSTONE,
+        ReleaseOptions::WITH_TOMBSTONE,
+    ] {
         is_told(bench.backend.release(&held, closing, soon()));
     }
     is_told(bench.backend.force_release(&name("a"), soon()));
@@ -56,7 +74,10 @@ fn demoted_server_reports_no_lock_as_gone() {
     assert!(matches!(bench.renew(&renewing)[..], [Ok(Renewal::Gone)]));
     assert_eq!(bench.release(&held), Release::Gone);
     assert!(!bench.backend.force_release(&name("a"), soon()).unwrap());
-    assert_eq!(bench.backend.inspect(&name("a"), soon()).unwrap(), LockInfo::FREE);
+    assert_eq!(
+        bench.backend.inspect(&name("a"), soon()).unwrap(),
+        LockInfo::FREE
+    );
 }
 
 /// Its name may stand for another server by now.
@@ -70,9 +91,15 @@ fn connection_to_a_demoted_server_is_left() {
     assert_eq!(before.len(), 2, "{before:?}");
     demote(&server, &master);
     is_told(bench.renew(&[RenewalRequest::new(held.clone())]).remove(0));
-    is_told(bench.backend.release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, soon()));
+    is_told(
+        bench
+            .backend
+            .release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, soon()),
+    );
     eventually("the old connections are gone", LONG, || {
-        connections(&server).iter().all(|connection| !before.contains(connection))
+        connections(&server)
+            .iter()
+            .all(|connection| !before.contains(connection))
     });
     server.probe().command(&["REPLICAOF", "NO", "ONE"]);
     granted(bench.acquire("b", bench.owner()));

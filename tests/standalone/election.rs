@@ -17,7 +17,9 @@ const LEASE: &str = "watchdog=1s";
 
 /// Waits until a process leads that none did at that moment, and returns its number.
 fn await_leader(candidates: &mut Contenders, after: Moment) -> u32 {
-    eventually("a process leads", LONG, || candidates.leader(after).map(|leader| leader.id()))
+    eventually("a process leads", LONG, || {
+        candidates.leader(after).map(|leader| leader.id())
+    })
 }
 
 /// Pauses the leader until another process leads.
@@ -27,7 +29,9 @@ fn replace_by_pause(candidates: &mut Contenders) {
     // This one, and not who leads by now: then `old` may lead next, and be waited for in vain.
     candidates.of(old).pause();
     eventually("another process leads", LONG, || {
-        candidates.leader(begun).is_some_and(|leader| leader.id() != old)
+        candidates
+            .leader(begun)
+            .is_some_and(|leader| leader.id() != old)
     });
     candidates.of(old).resume();
 }
@@ -43,7 +47,9 @@ fn killed_and_paused_leaders_never_lead_beside_another() {
             let old = await_leader(&mut candidates, begun);
             candidates.of(old).kill();
             eventually("another process leads", LONG, || {
-                candidates.leader(begun).is_some_and(|leader| leader.id() != old)
+                candidates
+                    .leader(begun)
+                    .is_some_and(|leader| leader.id() != old)
             });
         } else {
             replace_by_pause(&mut candidates);
@@ -75,22 +81,27 @@ fn threads(name: &str) -> usize {
 
 #[test]
 fn dropped_election_releases_at_once_and_ends_its_threads() {
-    alone("election::dropped_election_releases_at_once_and_ends_its_threads", || {
-        let server = RedisServer::start();
-        let client = client(&server, "");
-        let elections = [(); 3].map(|()| client.election("x").unwrap());
-        for election in &elections {
-            election.campaign().unwrap();
-            election.on_change(drop).unwrap();
-        }
-        eventually("one leads", LONG, || elections.iter().any(distlock::Election::is_leader));
-        eventually("each has its threads", LONG, || {
-            (threads("distlock-elect"), threads("distlock-leader")) == (3, 3)
-        });
-        drop(elections);
-        eventually("the lock is free", LONG, || !server.probe().exists("x"));
-        eventually("no thread is left", LONG, || {
-            threads("distlock-elect") + threads("distlock-leader") == 0
-        });
-    });
+    alone(
+        "election::dropped_election_releases_at_once_and_ends_its_threads",
+        || {
+            let server = RedisServer::start();
+            let client = client(&server, "");
+            let elections = [(); 3].map(|()| client.election("x").unwrap());
+            for election in &elections {
+                election.campaign().unwrap();
+                election.on_change(drop).unwrap();
+            }
+            eventually("one leads", LONG, || {
+                elections.iter().any(distlock::Election::is_leader)
+            });
+            eventually("each has its threads", LONG, || {
+                (threads("distlock-elect"), threads("distlock-leader")) == (3, 3)
+            });
+            drop(elections);
+            eventually("the lock is free", LONG, || !server.probe().exists("x"));
+            eventually("no thread is left", LONG, || {
+                threads("distlock-elect") + threads("distlock-leader") == 0
+            });
+        },
+    );
 }

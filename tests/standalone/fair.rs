@@ -129,7 +129,11 @@ fn fair_waiter_that_gives_up_lets_the_next_one_in() {
 /// A client in another process that wants the lock again and again, once it waits, with this
 /// presence.
 fn contender(server: &RedisServer, probe: &mut Probe, presence: Duration) -> Contenders {
-    let url = format!("{}?order=fair&fair_presence={}ms", server.url(), presence.as_millis());
+    let url = format!(
+        "{}?order=fair&fair_presence={}ms",
+        server.url(),
+        presence.as_millis()
+    );
     let contender = Contenders::start(&url, "x", 1, 1);
     eventually("it has a position", LONG, || waiting(probe) == 1);
     contender
@@ -156,7 +160,11 @@ fn wait_behind(
     });
     println!("behind a head that does not answer: {waited:?}");
     let bound = presence + WAITER_ATTEMPTS;
-    tolerance.must_cover(waited.saturating_sub(bound), LONG, "a dead head is passed over");
+    tolerance.must_cover(
+        waited.saturating_sub(bound),
+        LONG,
+        "a dead head is passed over",
+    );
     head
 }
 
@@ -172,7 +180,9 @@ fn paused_head_of_the_queue_loses_its_position_only() {
     let server = RedisServer::start();
     let mut head = wait_behind(&server, WAITER_PRESENCE, |head| head.pause());
     head.child(0).resume();
-    eventually("it gets the lock after all", LONG, || !head.claims().is_empty());
+    eventually("it gets the lock after all", LONG, || {
+        !head.claims().is_empty()
+    });
     head.stop();
 }
 
@@ -199,10 +209,14 @@ fn requests_per_hand_over(waiters: usize) -> f64 {
     let mut probe = server.probe();
     let held = fair(&owner).lock().unwrap();
     let mut line = Line::default();
-    clients.iter().for_each(|client| line.enter(&mut probe, fair(client)));
+    clients
+        .iter()
+        .for_each(|client| line.enter(&mut probe, fair(client)));
     // The holder's, and two of each that waits: before and after it listens.
     let attempts = 1 + 2 * waiters as u64;
-    eventually("all have asked again", LONG, || counted(&mut probe).scripts >= attempts);
+    eventually("all have asked again", LONG, || {
+        counted(&mut probe).scripts >= attempts
+    });
     probe.reset_stats();
     let (took, tolerance) = with_tolerance(|| {
         let watch = Stopwatch::start();
@@ -238,7 +252,10 @@ fn hand_over_costs_one_request_whatever_number_waits() {
 
 fn fair_attempt(bench: &Bench, owner: OwnerId) -> Answer {
     let name = name("x").of_kind(LockKind::Fair);
-    bench.backend.acquire(&Attempt::new(&name, owner, lease(30_000)), soon()).unwrap()
+    bench
+        .backend
+        .acquire(&Attempt::new(&name, owner, lease(30_000)), soon())
+        .unwrap()
 }
 
 fn fair_release(bench: &Bench, owner: OwnerId, options: ReleaseOptions) -> Release {
@@ -268,7 +285,10 @@ fn next_waiter_is_named_by_release_and_by_leaving_a_free_lock() {
     let bench = Bench::on(&server);
     let named = Arc::new(Named::default());
     let fair = name("x").of_kind(LockKind::Fair);
-    let watch = bench.backend.watch(&fair, Arc::clone(&named) as Arc<dyn Wake>, soon()).unwrap();
+    let watch = bench
+        .backend
+        .watch(&fair, Arc::clone(&named) as Arc<dyn Wake>, soon())
+        .unwrap();
     let [holder, first, second, third] = [(); 4].map(|()| bench.owner());
     for owner in [holder, first, second, third] {
         let _answer = fair_attempt(&bench, owner);
@@ -301,7 +321,10 @@ fn holder_and_direct_waiter(bench: &Bench) -> [OwnerId; 2] {
 fn told_by_release(bench: &Bench, [holder, next]: [OwnerId; 2]) -> Option<DirectGrant> {
     let named = Arc::new(Named::default());
     let fair = name("x").of_kind(LockKind::Fair);
-    let watch = bench.backend.watch(&fair, Arc::clone(&named) as Arc<dyn Wake>, soon()).unwrap();
+    let watch = bench
+        .backend
+        .watch(&fair, Arc::clone(&named) as Arc<dyn Wake>, soon())
+        .unwrap();
     assert!(matches!(
         fair_release(bench, holder, ReleaseOptions::WITHOUT_TOMBSTONE),
         Release::FreedFor(_)
@@ -323,27 +346,41 @@ fn release_grants_the_lock_to_the_next_owner_for_its_presence() {
     let granted = told_by_release(&bench, [holder, next]).expect("it was granted");
     let left = probe.pttl("x").expect("it has an end");
     let passed = SystemClock.now().since(begun) + Duration::from_millis(10);
-    assert!(left <= WAITER_PRESENCE && left + passed >= WAITER_PRESENCE, "{left:?}");
-    assert_eq!(probe.hgetall("x").into_keys().collect::<Vec<_>>(), [next.to_string()]);
+    assert!(
+        left <= WAITER_PRESENCE && left + passed >= WAITER_PRESENCE,
+        "{left:?}"
+    );
+    assert_eq!(
+        probe.hgetall("x").into_keys().collect::<Vec<_>>(),
+        [next.to_string()]
+    );
     assert!(!probe.exists(QUEUE), "it waits no longer");
     assert_eq!(granted.attempt.get(), 7);
     assert_eq!(probe.get(COUNTER), Some(granted.token.to_string()));
     assert!(granted.token.get() > before.parse().unwrap());
     // One that missed the message finds it its own, with the same token and its whole lease.
-    let Answer::Granted(grant) = fair_attempt(&bench, next) else { panic!("it is its own") };
+    let Answer::Granted(grant) = fair_attempt(&bench, next) else {
+        panic!("it is its own")
+    };
     assert_eq!(grant.tokens.unwrap().first(), granted.token);
     assert!(probe.pttl("x").unwrap() > WAITER_PRESENCE);
     // A copy of the release that comes late frees nothing.
     let released = ReleaseOptions::WITHOUT_TOMBSTONE;
     assert_eq!(fair_release(&bench, holder, released), Release::Gone);
-    assert!(matches!(fair_release(&bench, next, released), Release::FreedFor(0)));
+    assert!(matches!(
+        fair_release(&bench, next, released),
+        Release::FreedFor(0)
+    ));
     assert!(!probe.exists("x"));
 }
 
 fn attempt_with(bench: &Bench, owner: OwnerId, presence: Duration) -> Answer {
     let name = name("x").of_kind(LockKind::Fair);
     let attempt = Attempt::new(&name, owner, lease(30_000)).presence(presence);
-    bench.backend.acquire(&attempt.direct(NonZeroU32::new(7)), soon()).unwrap()
+    bench
+        .backend
+        .acquire(&attempt.direct(NonZeroU32::new(7)), soon())
+        .unwrap()
 }
 
 /// Has the queue say that this owner waits for so many milliseconds less.
@@ -360,13 +397,19 @@ fn long_presence_is_kept_beside_shorter_ones() {
     assert!(matches!(fair_attempt(&bench, holder), Answer::Granted(_)));
     assert!(attempt_with(&bench, patient, LONG).is_busy());
     assert!(fair_attempt(&bench, usual).is_busy());
-    assert!(probe.pttl(QUEUE).unwrap() > WAITER_PRESENCE, "the key stays for the longest");
+    assert!(
+        probe.pttl(QUEUE).unwrap() > WAITER_PRESENCE,
+        "the key stays for the longest"
+    );
     // As if it had asked five seconds before.
     shorten(&mut probe, patient, 5_000);
     let granted = told_by_release(&bench, [holder, patient]).expect("it was granted");
     assert_eq!(granted.attempt.get(), 7);
     let left = probe.pttl("x").unwrap();
-    assert!(left > WAITER_PRESENCE && left <= LONG, "for its own presence: {left:?}");
+    assert!(
+        left > WAITER_PRESENCE && left <= LONG,
+        "for its own presence: {left:?}"
+    );
     assert!(fair_attempt(&bench, usual).is_busy());
 }
 
@@ -389,7 +432,10 @@ fn release_that_others_listen_for_is_granted_to_none() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
     let owners = holder_and_direct_waiter(&bench);
-    let mutex = bench.backend.watch(&name("x"), Arc::new(Named::default()), soon()).unwrap();
+    let mutex = bench
+        .backend
+        .watch(&name("x"), Arc::new(Named::default()), soon())
+        .unwrap();
     assert_eq!(told_by_release(&bench, owners), None);
     assert!(!server.probe().exists("x"), "the first request gets it");
     drop(mutex);
@@ -448,7 +494,10 @@ fn closed_owner_enters_no_queue_and_is_granted_nothing() {
     let (holder, late) = (bench.owner(), bench.owner());
     assert!(matches!(fair_attempt(&bench, holder), Answer::Granted(_)));
     assert!(matches!(fair_attempt(&bench, late), Answer::Busy(Some(_))));
-    assert_eq!(fair_release(&bench, late, ReleaseOptions::WITH_TOMBSTONE), Release::Gone);
+    assert_eq!(
+        fair_release(&bench, late, ReleaseOptions::WITH_TOMBSTONE),
+        Release::Gone
+    );
     assert!(matches!(fair_attempt(&bench, late), Answer::Busy(None)));
     assert!(!probe.exists(QUEUE));
     fair_release(&bench, holder, ReleaseOptions::WITHOUT_TOMBSTONE);
@@ -472,9 +521,15 @@ fn repeated_fair_attempt_keeps_position_grant_and_token() {
         assert!(fair_attempt(&bench, owner).is_busy());
     }
     let released = ReleaseOptions::WITHOUT_TOMBSTONE;
-    assert!(matches!(fair_release(&bench, holder, released), Release::FreedFor(_)));
+    assert!(matches!(
+        fair_release(&bench, holder, released),
+        Release::FreedFor(_)
+    ));
     assert_eq!(fair_release(&bench, holder, released), Release::Gone);
-    assert!(fair_attempt(&bench, second).is_busy(), "the first came before");
+    assert!(
+        fair_attempt(&bench, second).is_busy(),
+        "the first came before"
+    );
     let again = tokens(fair_attempt(&bench, first));
     assert_eq!(waiting(&mut server.probe()), 1, "a holder waits no longer");
     assert!(again.unwrap().first() > granted.unwrap().last());
@@ -493,7 +548,10 @@ fn queue_of_dead_waiters_goes_by_itself() {
     let left = probe.pttl(QUEUE).expect("it has an end");
     // The server counts in whole milliseconds, by a clock that it reads once for several commands.
     let since_then = SystemClock.now().since(begun) + Duration::from_millis(10);
-    assert!(left <= WAITER_PRESENCE && since_then + left >= WAITER_PRESENCE, "{left:?}");
+    assert!(
+        left <= WAITER_PRESENCE && since_then + left >= WAITER_PRESENCE,
+        "{left:?}"
+    );
     eventually("it is gone", LONG, || !probe.exists(QUEUE));
 }
 
@@ -504,13 +562,23 @@ fn many_dead_waiters_are_removed_a_part_at_a_time() {
     let mut probe = server.probe();
     for number in 0..250 {
         let (number, dead) = (format!("{}", number + 1), format!("dead:{number}"));
-        probe.command(&["ZADD", QUEUE, &number, &dead, "-1", &format!("until:{dead}")]);
+        probe.command(&[
+            "ZADD",
+            QUEUE,
+            &number,
+            &dead,
+            "-1",
+            &format!("until:{dead}"),
+        ]);
     }
     let owner = bench.owner();
     let mut attempts = 0;
     while fair_attempt(&bench, owner).is_busy() {
         attempts += 1;
-        assert!(waiting(&mut probe) >= 250 + 1 - attempts * 100, "more than a part");
+        assert!(
+            waiting(&mut probe) >= 250 + 1 - attempts * 100,
+            "more than a part"
+        );
     }
     assert_eq!(attempts, 2);
 }
@@ -526,7 +594,10 @@ fn forced_release_of_a_free_lock_removes_the_head_of_the_queue() {
     probe.command(&["ZADD", QUEUE, &until, "until:a:2", "-1", "attempt:a:1"]);
     assert!(!lock.force_unlock().unwrap(), "it is free");
     let left = probe.command(&["ZRANGE", QUEUE, "0", "-1"]).texts();
-    assert!(left == ["until:a:2", "a:2"] || left.is_empty(), "{left:?}, where both may be over");
+    assert!(
+        left == ["until:a:2", "a:2"] || left.is_empty(),
+        "{left:?}, where both may be over"
+    );
     assert!(!lock.force_unlock().unwrap());
     assert!(!probe.exists(QUEUE));
     assert!(lock.try_lock().unwrap().is_some());
@@ -567,7 +638,10 @@ fn lost_replies_leave_no_position_and_no_second_holder() {
     for (kind, fault) in faults {
         let each = |kind, turn| Sometimes::new(Some(kind), turn, fault);
         let plan = match kind {
-            Kind::Close => vec![each(Kind::Release, Turn::Every(3)), each(kind, Turn::Only(1))],
+            Kind::Close => vec![
+                each(Kind::Release, Turn::Every(3)),
+                each(kind, Turn::Only(1)),
+            ],
             _ => vec![each(kind, Turn::Every(3))],
         };
         let proxy = Proxy::new(server.port(), Arc::new(plan));
@@ -588,19 +662,29 @@ fn lost_replies_leave_no_position_and_no_second_holder() {
                 })
             })
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
         assert!(proxy.count(kind, fault) > 0, "{kind:?} {fault:?}");
         let mut probe = server.probe();
-        eventually("nothing is left", LONG, || !probe.exists(QUEUE) && !probe.exists("x"));
+        eventually("nothing is left", LONG, || {
+            !probe.exists(QUEUE) && !probe.exists("x")
+        });
     }
 }
 
 #[test]
 fn fair_lock_is_refused_where_there_are_mutexes_only() {
     let server = RedisServer::start();
-    for options in ["format=token", "format=plain", "format=timestamp&server_clock=yes"] {
+    for options in [
+        "format=token",
+        "format=plain",
+        "format=timestamp&server_clock=yes",
+    ] {
         let url = format!("{}?{options}", server.url());
-        let Ok(client) = distlock::connect(&url) else { continue };
+        let Ok(client) = distlock::connect(&url) else {
+            continue;
+        };
         let refused = client.fair_mutex("x").unwrap_err();
         assert!(refused.is_unsupported(), "{refused:?}");
         let refused = distlock::connect(&format!("{url}&order=fair")).unwrap_err();

@@ -28,23 +28,38 @@ impl Told {
             Event::Renewed { .. } => drop(renewed.fetch_add(1, Ordering::SeqCst)),
             _ => {}
         };
-        let builder = distlock::builder().url(&format!("{}?{settings}", proxy.url())).unwrap();
+        let builder = distlock::builder()
+            .url(&format!("{}?{settings}", proxy.url()))
+            .unwrap();
         let client = builder.events(Arc::new(handler)).connect().unwrap();
-        Self { client, changes, renewals }
+        Self {
+            client,
+            changes,
+            renewals,
+        }
     }
 
     fn take(&self, name: &str) -> LockGuard {
-        self.client.mutex(name).unwrap().try_lock_for(LONG).unwrap().expect("it is free")
+        self.client
+            .mutex(name)
+            .unwrap()
+            .try_lock_for(LONG)
+            .unwrap()
+            .expect("it is free")
     }
 
     /// Waits for a renewal: what the server shows behind it is noted.
     fn await_renewal(&self) {
         let before = self.renewals.load(Ordering::SeqCst);
-        eventually("it is renewed", LONG, || self.renewals.load(Ordering::SeqCst) > before);
+        eventually("it is renewed", LONG, || {
+            self.renewals.load(Ordering::SeqCst) > before
+        });
     }
 
     fn await_change(&self, number: usize) -> ServerData {
-        eventually("the change is told", LONG, || self.changes.lock().get(number - 1).copied())
+        eventually("the change is told", LONG, || {
+            self.changes.lock().get(number - 1).copied()
+        })
     }
 }
 
@@ -53,12 +68,19 @@ fn fixed(lease: Duration) -> LockOptions {
 }
 
 fn field(server: &RedisServer, field: &str) -> String {
-    server.probe().info_field("replication", field).unwrap_or_default()
+    server
+        .probe()
+        .info_field("replication", field)
+        .unwrap_or_default()
 }
 
 /// A server that shows after a restart which data its dump is from.
 fn is_from_7(server: &RedisServer) -> bool {
-    !server.probe().info_field("server", "redis_version").unwrap().starts_with("6.")
+    !server
+        .probe()
+        .info_field("server", "redis_version")
+        .unwrap()
+        .starts_with("6.")
 }
 
 /// Hands the role of `master` over to `replica`, which has all data then.
@@ -69,15 +91,21 @@ fn fail_over(master: &RedisServer, replica: &RedisServer) {
         let _refused = master.probe().command(&to);
         field(replica, "role") == "master"
     });
-    eventually("the former master follows", LONG, || field(master, "master_link_status") == "up");
+    eventually("the former master follows", LONG, || {
+        field(master, "master_link_status") == "up"
+    });
 }
 
 #[test]
 fn balancer_over_master_and_replicas_costs_no_lock() {
     let group = Replicated::start(2);
     let proxy = Proxy::plain(group.master.port());
-    let ports: Vec<_> =
-        group.replicas.iter().chain([&group.master]).map(RedisServer::port).collect();
+    let ports: Vec<_> = group
+        .replicas
+        .iter()
+        .chain([&group.master])
+        .map(RedisServer::port)
+        .collect();
     proxy.balance_over(&ports);
     // Each start and each reconnection begins at another server.
     let held: Vec<_> = (0..8)
@@ -98,7 +126,10 @@ fn balancer_over_master_and_replicas_costs_no_lock() {
         }
     }
     for (told, guard) in held {
-        assert!(told.changes.lock().is_empty(), "none but the master was ever used");
+        assert!(
+            told.changes.lock().is_empty(),
+            "none but the master was ever used"
+        );
         guard.unlock().unwrap();
     }
 }
@@ -111,7 +142,10 @@ fn replica_is_named_with_its_master_and_never_followed() {
     let lock = told.client.mutex("a").unwrap();
     let error = within(Duration::from_secs(5), || lock.try_lock()).unwrap_err();
     let master = format!("replica of 127.0.0.1:{}", group.master.port());
-    assert!(error.is_unavailable() && error.to_string().contains(&master), "{error}");
+    assert!(
+        error.is_unavailable() && error.to_string().contains(&master),
+        "{error}"
+    );
     proxy.switch_to(group.master.port());
     let guard = told.take("a");
     // Also not later, when the address leads there for a while.
@@ -119,7 +153,9 @@ fn replica_is_named_with_its_master_and_never_followed() {
     let other = told.client.mutex("b").unwrap();
     assert!(other.try_lock().is_err() && guard.is_valid());
     proxy.switch_to(group.master.port());
-    eventually("the master is reached again", LONG, || guard.verify().is_ok());
+    eventually("the master is reached again", LONG, || {
+        guard.verify().is_ok()
+    });
     assert!(told.changes.lock().is_empty());
     guard.unlock().unwrap();
 }
@@ -134,7 +170,9 @@ fn fail_back_is_followed_at_once_and_keeps_the_lock() {
     for (number, (master, replica)) in [(one, &other), (&other, one)].into_iter().enumerate() {
         fail_over(master, replica);
         proxy.switch_to(replica.port());
-        let next = within(Duration::from_secs(20), || told.take(&format!("next-{number}")));
+        let next = within(Duration::from_secs(20), || {
+            told.take(&format!("next-{number}"))
+        });
         assert_eq!(told.await_change(number + 1), ServerData::Continued);
         assert!(held.verify().is_ok() && held.is_valid());
         next.unlock().unwrap();
@@ -153,7 +191,9 @@ fn replica_that_was_behind_is_reported_as_cut_and_its_lost_lock() {
     let lost = told.take("lost");
     told.await_renewal();
     let losses = lost.losses();
-    group.replicas[0].probe().command(&["REPLICAOF", "NO", "ONE"]);
+    group.replicas[0]
+        .probe()
+        .command(&["REPLICAOF", "NO", "ONE"]);
     proxy.switch_to(group.replicas[0].port());
     told.take("next").unlock().unwrap();
     assert_eq!(told.await_change(1), ServerData::Cut);
@@ -166,8 +206,12 @@ fn replica_that_was_behind_is_reported_as_cut_and_its_lost_lock() {
 fn server_without_snapshots_that_loads_a_dump_is_no_continuation() {
     let mut master = RedisServer::start_with(&["--repl-diskless-sync", "no"]);
     let mut replica = RedisServer::start();
-    replica.probe().command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
-    eventually("it is in sync", LONG, || field(&replica, "master_link_status") == "up");
+    replica
+        .probe()
+        .command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+    eventually("it is in sync", LONG, || {
+        field(&replica, "master_link_status") == "up"
+    });
     replica.probe().command(&["REPLICAOF", "NO", "ONE"]);
     for (server, known_before) in [(&mut master, true), (&mut replica, false)] {
         let proxy = Proxy::plain(server.port());
@@ -179,7 +223,11 @@ fn server_without_snapshots_that_loads_a_dump_is_no_continuation() {
         told.take("next").unlock().unwrap();
         // The dump of the master is one of the noted history; that of the replica is of another's.
         let is_cut = known_before && is_from_7(server);
-        let expected = if is_cut { ServerData::Cut } else { ServerData::Unknown };
+        let expected = if is_cut {
+            ServerData::Cut
+        } else {
+            ServerData::Unknown
+        };
         assert_eq!(told.await_change(1), expected);
         assert_eq!(losses.recv_timeout(LONG).unwrap().cause(), LossCause::Gone);
     }
@@ -195,7 +243,9 @@ fn returned_master_is_no_continuation_and_hides_no_loss() {
     let held = told.take("held");
     group.must_be_in_sync();
     group.master.kill();
-    group.replicas[0].probe().command(&["REPLICAOF", "NO", "ONE"]);
+    group.replicas[0]
+        .probe()
+        .command(&["REPLICAOF", "NO", "ONE"]);
     proxy.switch_to(group.replicas[0].port());
     told.take("next").unlock().unwrap();
     assert_eq!(told.await_change(1), ServerData::Continued);
@@ -218,16 +268,33 @@ fn demotion_and_promotion_on_standing_connections_hide_no_loss() {
     let told = Told::behind(&proxy, "watchdog=9s&tracking=off");
     let renewed = told.take("renewed");
     let lease = Duration::from_secs(600);
-    let lost = told.client.mutex("lost").unwrap().lock_with(&fixed(lease)).unwrap();
+    let lost = told
+        .client
+        .mutex("lost")
+        .unwrap()
+        .lock_with(&fixed(lease))
+        .unwrap();
     let losses = [&lost, &renewed].map(LockGuard::losses);
     told.await_renewal();
-    let (owner, count) = server.probe().hgetall("renewed").into_iter().next().unwrap();
+    let (owner, count) = server
+        .probe()
+        .hgetall("renewed")
+        .into_iter()
+        .next()
+        .unwrap();
     other.probe().command(&["HSET", "renewed", &owner, &count]);
     other.probe().command(&["PEXPIRE", "renewed", "60000"]);
-    server.probe().command(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]);
-    eventually("it follows", LONG, || field(&server, "master_link_status") == "up");
+    server
+        .probe()
+        .command(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]);
+    eventually("it follows", LONG, || {
+        field(&server, "master_link_status") == "up"
+    });
     server.probe().command(&["REPLICAOF", "NO", "ONE"]);
-    assert_eq!(losses[0].recv_timeout(LONG).unwrap().cause(), LossCause::Gone);
+    assert_eq!(
+        losses[0].recv_timeout(LONG).unwrap().cause(),
+        LossCause::Gone
+    );
     assert!(losses[1].try_recv().is_err() && renewed.verify().is_ok());
 }
 
@@ -237,7 +304,9 @@ fn locks_on_a_replaced_server_are_settled_in_batches() {
     let [old, new] = [(); 2].map(|()| RedisServer::start());
     let proxy = Proxy::plain(old.port());
     let told = Told::behind(&proxy, "watchdog=5m&tracking=off");
-    let held: Vec<_> = (0..LOCKS).map(|number| told.take(&format!("lock-{number}"))).collect();
+    let held: Vec<_> = (0..LOCKS)
+        .map(|number| told.take(&format!("lock-{number}")))
+        .collect();
     // Every second one is known to the new server, too.
     for guard in held.iter().step_by(2) {
         let name = guard.name().as_str();
@@ -250,13 +319,24 @@ fn locks_on_a_replaced_server_are_settled_in_batches() {
     let is_settled = |(number, guard): (usize, &LockGuard)| {
         let name = guard.name().as_str();
         let is_renewed = || new.probe().pttl(name) > Some(Duration::from_secs(290));
-        if number % 2 == 0 { guard.is_valid() && is_renewed() } else { !guard.is_valid() }
+        if number % 2 == 0 {
+            guard.is_valid() && is_renewed()
+        } else {
+            !guard.is_valid()
+        }
     };
-    eventually("each is settled", LONG, || held.iter().enumerate().all(is_settled));
-    let calls: u64 =
-        ["evalsha", "eval"].map(|command| new.probe().command_calls(command)).iter().sum();
+    eventually("each is settled", LONG, || {
+        held.iter().enumerate().all(is_settled)
+    });
+    let calls: u64 = ["evalsha", "eval"]
+        .map(|command| new.probe().command_calls(command))
+        .iter()
+        .sum();
     println!("{calls} scripts for {LOCKS} locks");
-    assert!(calls < LOCKS as u64 / 2, "{calls} scripts for {LOCKS} locks");
+    assert!(
+        calls < LOCKS as u64 / 2,
+        "{calls} scripts for {LOCKS} locks"
+    );
 }
 
 /// What a look costs the server, beside the renewals.
@@ -266,9 +346,14 @@ fn look_behind_each_batch_of_renewals_costs_few_microseconds() {
     let server = RedisServer::start();
     let proxy = Proxy::plain(server.port());
     let told = Told::behind(&proxy, "watchdog=3s");
-    let _held: Vec<_> = (0..LOCKS).map(|number| told.take(&format!("lock-{number}"))).collect();
-    let stats =
-        |command: &str| server.probe().info_field("commandstats", &format!("cmdstat_{command}"));
+    let _held: Vec<_> = (0..LOCKS)
+        .map(|number| told.take(&format!("lock-{number}")))
+        .collect();
+    let stats = |command: &str| {
+        server
+            .probe()
+            .info_field("commandstats", &format!("cmdstat_{command}"))
+    };
     told.await_renewal();
     server.probe().reset_stats();
     let before = told.renewals.load(Ordering::SeqCst);

@@ -22,7 +22,10 @@ pub(crate) fn of_a_lock(server: &RedisServer, url: &str) {
 fn is_handed_over(server: &RedisServer, url: &str) {
     let [ours, theirs] = [(); 2].map(|()| {
         let builder = distlock::builder().url(url).unwrap();
-        builder.configure(|config| config.with_watchdog(LEASE)).connect().unwrap()
+        builder
+            .configure(|config| config.with_watchdog(LEASE))
+            .connect()
+            .unwrap()
     });
     let (mutex, rival) = (ours.mutex("a").unwrap(), theirs.mutex("a").unwrap());
     let guard = mutex.lock().unwrap();
@@ -37,13 +40,19 @@ fn is_handed_over(server: &RedisServer, url: &str) {
     });
     let mut probe = server.probe();
     eventually("the rival listens", LONG, || {
-        !probe.command(&["PUBSUB", "CHANNELS", "*{a}"]).texts().is_empty()
+        !probe
+            .command(&["PUBSUB", "CHANNELS", "*{a}"])
+            .texts()
+            .is_empty()
     });
     let freed = SystemClock.now();
     guard.unlock().unwrap();
     let (next_token, got) = waiting.join().unwrap();
     assert!(next_token > token);
-    assert!(got.since(freed) < LEASE / 3, "it waited for the lease, not for the message");
+    assert!(
+        got.since(freed) < LEASE / 3,
+        "it waited for the lease, not for the message"
+    );
     assert!(!probe.exists("a"));
 }
 

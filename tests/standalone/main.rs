@@ -1,7 +1,10 @@
 //! One Redis server as a [`Backend`](lock_core::Backend), without the engine above it: on real
 //! servers, one for each test, and on peers that only pretend to be one.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics, and says where")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on panics, and says where"
+)]
 
 // Passwords, databases, access control lists.
 mod access;

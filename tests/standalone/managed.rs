@@ -51,7 +51,9 @@ const OF_REDIS_CLOUD: &[&str] = &["CLUSTER", "DEBUG", "SELECT", "SHUTDOWN", "SYN
 
 /// A server that does not know these commands.
 fn without(commands: &[&str]) -> RedisServer {
-    let renamed = commands.iter().flat_map(|command| ["--rename-command", command, ""]);
+    let renamed = commands
+        .iter()
+        .flat_map(|command| ["--rename-command", command, ""]);
     let good = ["--appendonly", "yes", "--appendfsync", "always"];
     RedisServer::start_with(&good.into_iter().chain(renamed).collect::<Vec<_>>())
 }
@@ -69,12 +71,19 @@ fn locks_live_on(url: &str) {
     let token = held.fencing_token();
     thread::scope(|scope| {
         let waits = scope.spawn(|| {
-            let guard = other.mutex("it").unwrap().try_lock_for(LONG).unwrap().expect("free");
+            let guard = other
+                .mutex("it")
+                .unwrap()
+                .try_lock_for(LONG)
+                .unwrap()
+                .expect("free");
             assert!(guard.fencing_token() > token);
             guard.unlock().unwrap();
         });
         let since = Stopwatch::start();
-        eventually("a lease is over", LONG, || since.elapsed() > Duration::from_secs(2));
+        eventually("a lease is over", LONG, || {
+            since.elapsed() > Duration::from_secs(2)
+        });
         assert!(held.verify().unwrap() > Duration::ZERO, "it was renewed");
         held.unlock().unwrap();
         waits.join().unwrap();
@@ -87,11 +96,17 @@ fn locks_work_without_the_commands_that_services_withhold() {
         let server = without(withheld);
         locks_live_on(&server.url());
         let findings = client(&server.url_as("")).diagnose(LONG).unwrap();
-        let dangers: Vec<_> =
-            findings.iter().filter(|it| it.level >= FindingLevel::Danger).collect();
+        let dangers: Vec<_> = findings
+            .iter()
+            .filter(|it| it.level >= FindingLevel::Danger)
+            .collect();
         assert!(dangers.is_empty(), "{withheld:?}: {dangers:#?}");
         let unknown = findings.iter().any(|it| it.level == FindingLevel::Unknown);
-        assert_eq!(unknown, withheld.contains(&"CONFIG"), "{withheld:?}: {findings:#?}");
+        assert_eq!(
+            unknown,
+            withheld.contains(&"CONFIG"),
+            "{withheld:?}: {findings:#?}"
+        );
     }
 }
 
@@ -104,18 +119,37 @@ fn refusal(url: &str) -> Error {
 fn service_without_wait_refuses_replicas_alone() {
     let server = without(OF_REDIS_CLOUD);
     let error = refusal(&format!("{}?replicas=1", server.url()));
-    assert!(error.is_configuration() && error.to_string().contains("WAIT"), "{error:?}");
-    let free = client(&server.url()).mutex("it").unwrap().try_lock().unwrap();
-    free.expect("nothing is left of the attempt").unlock().unwrap();
+    assert!(
+        error.is_configuration() && error.to_string().contains("WAIT"),
+        "{error:?}"
+    );
+    let free = client(&server.url())
+        .mutex("it")
+        .unwrap()
+        .try_lock()
+        .unwrap();
+    free.expect("nothing is left of the attempt")
+        .unlock()
+        .unwrap();
 }
 
 #[test]
 fn service_without_select_refuses_other_databases_alone() {
     let server = without(OF_REDIS_CLOUD);
     let error = refusal(&format!("{}/1", server.url()));
-    assert!(error.is_configuration() && error.to_string().contains("database"), "{error:?}");
+    assert!(
+        error.is_configuration() && error.to_string().contains("database"),
+        "{error:?}"
+    );
     let url = format!("{}/0", server.url());
-    client(&url).mutex("it").unwrap().try_lock().unwrap().expect("free").unlock().unwrap();
+    client(&url)
+        .mutex("it")
+        .unwrap()
+        .try_lock()
+        .unwrap()
+        .expect("free")
+        .unlock()
+        .unwrap();
 }
 
 /// As with IAM or Entra: over TLS, the token is the password, and the service ends connections.
@@ -124,18 +158,41 @@ fn token_that_expires_is_replaced_over_tls() {
     let authority = Authority::new();
     let (server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
     let mut probe = server.probe();
-    probe.command(&["ACL", "SETUSER", "iam", "on", ">token-one", "~*", "&*", "+@all"]);
+    probe.command(&[
+        "ACL",
+        "SETUSER",
+        "iam",
+        "on",
+        ">token-one",
+        "~*",
+        "&*",
+        "+@all",
+    ]);
     let token = Arc::new(Mutex::new("token-one".to_owned()));
-    let url = format!("rediss://127.0.0.1:{port}?watchdog=10s&tls_ca={}", authority.file("ca.crt"));
+    let url = format!(
+        "rediss://127.0.0.1:{port}?watchdog=10s&tls_ca={}",
+        authority.file("ca.crt")
+    );
     let current = Arc::clone(&token);
     let provider = move |_: &str| Ok(Credentials::new(current.lock().clone()).with_user("iam"));
-    let config = Config::from_url(&url).unwrap().with_credentials(Arc::new(provider));
-    let [one, other] =
-        [(); 2].map(|()| distlock::builder().config(config.clone()).connect().unwrap());
+    let config = Config::from_url(&url)
+        .unwrap()
+        .with_credentials(Arc::new(provider));
+    let [one, other] = [(); 2].map(|()| {
+        distlock::builder()
+            .config(config.clone())
+            .connect()
+            .unwrap()
+    });
     let held = one.mutex("it").unwrap().lock().unwrap();
     thread::scope(|scope| {
         let waits = scope.spawn(|| {
-            let guard = other.mutex("it").unwrap().try_lock_for(LONG).unwrap().expect("free");
+            let guard = other
+                .mutex("it")
+                .unwrap()
+                .try_lock_for(LONG)
+                .unwrap()
+                .expect("free");
             guard.unlock().unwrap();
         });
         let waits_again = || server.probe().clients().join(" ").contains("ubscribe");

@@ -25,7 +25,10 @@ fn must_be_idle(recorded: &Recorded) {
 /// Three locks are taken, one of which is lost, and one call finds the lock held by `other`.
 fn known_work(make: impl Fn() -> Client, other: &Client, delete: impl FnOnce(&str)) {
     let (recorded, client) = Recorded::of(make);
-    let (first, busy) = (client.mutex("first").unwrap(), client.mutex("busy").unwrap());
+    let (first, busy) = (
+        client.mutex("first").unwrap(),
+        client.mutex("busy").unwrap(),
+    );
     for is_awaited in [true, false] {
         let guard = first.lock().unwrap();
         first.lock().unwrap().unlock().unwrap(); // nested: the same acquisition
@@ -52,11 +55,21 @@ fn known_work(make: impl Fn() -> Client, other: &Client, delete: impl FnOnce(&st
     ] {
         assert_eq!(recorded.value(name, ""), value, "{name}");
     }
-    assert_eq!(recorded.value("distlock_events_total", "event=contended"), 1.0);
+    assert_eq!(
+        recorded.value("distlock_events_total", "event=contended"),
+        1.0
+    );
     assert_eq!(recorded.samples("distlock_wait_seconds", "").len(), 3);
-    assert_eq!(recorded.samples("distlock_hold_seconds", "").len(), 2, "the lost one is not held");
+    assert_eq!(
+        recorded.samples("distlock_hold_seconds", "").len(),
+        2,
+        "the lost one is not held"
+    );
     let requests = |request| recorded.samples("distlock_request_seconds", request).len();
-    assert_eq!((requests("request=acquire"), requests("request=release")), (4, 3));
+    assert_eq!(
+        (requests("request=acquire"), requests("request=release")),
+        (4, 3)
+    );
     must_be_idle(&recorded);
 }
 
@@ -64,7 +77,9 @@ fn known_work(make: impl Fn() -> Client, other: &Client, delete: impl FnOnce(&st
 fn known_work_in_memory_has_exact_metrics() {
     let make = || distlock::connect("memory://metrics-of-known-work").unwrap();
     let other = make();
-    known_work(make, &other, |name| assert!(other.mutex(name).unwrap().force_unlock().unwrap()));
+    known_work(make, &other, |name| {
+        assert!(other.mutex(name).unwrap().force_unlock().unwrap())
+    });
 }
 
 #[test]
@@ -73,7 +88,11 @@ fn known_work_on_redis_has_exact_metrics() {
     let delete = |name: &str| {
         server.probe().command(&["DEL", name]);
     };
-    known_work(|| client(&server, "tracking=off"), &client(&server, ""), delete);
+    known_work(
+        || client(&server, "tracking=off"),
+        &client(&server, ""),
+        delete,
+    );
 }
 
 #[test]
@@ -95,7 +114,9 @@ fn gauge_of_held_returns_to_zero_after_panic_and_loss() {
     let guard = brief.lock_with(&distlock::LockOptions::new().lease(Duration::from_millis(50)));
     let guard = guard.unwrap();
     eventually("the lease is over", LONG, || !guard.is_valid());
-    eventually("the loss is counted", LONG, || recorded.value("distlock_lost_total", "") == 1.0);
+    eventually("the loss is counted", LONG, || {
+        recorded.value("distlock_lost_total", "") == 1.0
+    });
     must_be_idle(&recorded);
     drop(guard);
     must_be_idle(&recorded);
@@ -112,7 +133,9 @@ fn waiting_thread_is_in_gauge_and_histogram() {
     let watch = Stopwatch::start();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| drop(client.mutex("a").unwrap().lock().unwrap()));
-        eventually("a thread waits", LONG, || recorded.value("distlock_waiting", "") == 1.0);
+        eventually("a thread waits", LONG, || {
+            recorded.value("distlock_waiting", "") == 1.0
+        });
         let began_before = watch.elapsed();
         let_pass(PASSES);
         guard.unlock().unwrap();
@@ -120,7 +143,10 @@ fn waiting_thread_is_in_gauge_and_histogram() {
         let waited = recorded.samples("distlock_wait_seconds", "");
         assert_eq!(waited.len(), 1);
         let bounds = (watch.elapsed() - began_before).min(PASSES)..watch.elapsed();
-        assert!(bounds.contains(&Duration::from_secs_f64(waited[0])), "{waited:?}: {bounds:?}");
+        assert!(
+            bounds.contains(&Duration::from_secs_f64(waited[0])),
+            "{waited:?}: {bounds:?}"
+        );
     });
     must_be_idle(&recorded);
 }
@@ -142,16 +168,26 @@ fn handoff_between_threads_is_counted() {
                 })
             })
             .collect();
-        eventually("all wait", LONG, || recorded.value("distlock_waiting", "") == 3.0);
+        eventually("all wait", LONG, || {
+            recorded.value("distlock_waiting", "") == 3.0
+        });
         before.unlock().unwrap();
-        waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+        waiters
+            .into_iter()
+            .for_each(|waiter| waiter.join().unwrap());
     });
     assert_eq!(recorded.value("distlock_acquired_total", ""), 3.0);
     assert_eq!(recorded.samples("distlock_hold_seconds", "").len(), 3);
     let handed_off = recorded.value("distlock_handed_off_total", "");
-    let acquires = recorded.samples("distlock_request_seconds", "request=release").len();
+    let acquires = recorded
+        .samples("distlock_request_seconds", "request=release")
+        .len();
     assert!(handed_off >= 1.0, "{handed_off}");
-    assert_eq!(handed_off + acquires as f64, 3.0, "each release is one of the two");
+    assert_eq!(
+        handed_off + acquires as f64,
+        3.0,
+        "each release is one of the two"
+    );
     must_be_idle(&recorded);
 }
 
@@ -179,15 +215,27 @@ fn full_event_queue_loses_no_count() {
 #[test]
 fn lost_replies_and_outages_are_counted() {
     let server = RedisServer::start();
-    client(&server, "").mutex("a").unwrap().lock().unwrap().unlock().unwrap();
-    for (kind, label) in [(Kind::Acquire, "request=acquire"), (Kind::Release, "request=release")] {
+    client(&server, "")
+        .mutex("a")
+        .unwrap()
+        .lock()
+        .unwrap()
+        .unlock()
+        .unwrap();
+    for (kind, label) in [
+        (Kind::Acquire, "request=acquire"),
+        (Kind::Release, "request=release"),
+    ] {
         let plan = Sometimes::new(Some(kind), Turn::Only(1), Fault::CutReply);
         let proxy = Proxy::new(server.port(), Arc::new(plan));
         let url = format!("{}?command_timeout=5s", proxy.url());
         let (recorded, client) = Recorded::of(|| distlock::connect(&url).unwrap());
         client.mutex("a").unwrap().lock().unwrap().unlock().unwrap();
         assert_eq!(proxy.count(kind, Fault::CutReply), 1);
-        assert_eq!(recorded.value("distlock_unknown_outcomes_total", label), 1.0);
+        assert_eq!(
+            recorded.value("distlock_unknown_outcomes_total", label),
+            1.0
+        );
         assert_eq!(recorded.value("distlock_unknown_outcomes_total", ""), 1.0);
         assert_eq!(recorded.value("distlock_acquired_total", ""), 1.0);
         let unconfirmed = recorded.value("distlock_events_total", "event=release_unconfirmed");
@@ -206,9 +254,18 @@ fn outage_counts_failed_renewals_and_refused_calls() {
     eventually("a renewal", LONG, || renewals("result=ok") >= 1.0);
     server.kill();
     eventually("failed renewals", LONG, || renewals("result=failed") >= 3.0);
-    assert!(client.mutex("b").unwrap().lock().unwrap_err().is_unavailable());
+    assert!(
+        client
+            .mutex("b")
+            .unwrap()
+            .lock()
+            .unwrap_err()
+            .is_unavailable()
+    );
     assert_eq!(recorded.value("distlock_unavailable_total", ""), 1.0);
-    eventually("the loss", LONG, || recorded.value("distlock_lost_total", "") == 1.0);
+    eventually("the loss", LONG, || {
+        recorded.value("distlock_lost_total", "") == 1.0
+    });
     must_be_idle(&recorded);
     drop(guard);
 }
@@ -226,14 +283,21 @@ fn open_connections_are_those_that_the_server_has() {
     let mut probe = server.probe();
     let mut on_server = || {
         let clients = probe.clients();
-        clients.iter().filter(|client| client.contains("name=distlock")).count() as f64
+        clients
+            .iter()
+            .filter(|client| client.contains("name=distlock"))
+            .count() as f64
     };
-    eventually("as many as on the server", LONG, || open() == on_server() && open() >= 1.0);
+    eventually("as many as on the server", LONG, || {
+        open() == on_server() && open() >= 1.0
+    });
     let before = opened();
     proxy.cut_all();
     lock.lock().unwrap().unlock().unwrap();
     assert!(opened() > before, "it connected again");
-    eventually("as many as on the server", LONG, || open() == on_server() && open() >= 1.0);
+    eventually("as many as on the server", LONG, || {
+        open() == on_server() && open() >= 1.0
+    });
     drop((lock, client));
     eventually("none", LONG, || open() == 0.0);
 }

@@ -17,7 +17,9 @@ fn fair_lock_is_granted_to_no_waiter_of_the_tagged_name() {
         let waits = waiter.fair_mutex(held).unwrap();
         let waiting = thread::spawn(move || waits.lock().unwrap().unlock().unwrap());
         let mut probe = server.probe();
-        eventually("it waits", LONG, || !probe.keys("distlock_queue:*").is_empty());
+        eventually("it waits", LONG, || {
+            !probe.keys("distlock_queue:*").is_empty()
+        });
         unlocked.unlock().unwrap();
         let rule = format!("{released} was released, and {held} is still held");
         always(&rule, ms(1_000), || !waiting.is_finished());
@@ -36,7 +38,15 @@ fn waiting_writer_keeps_no_reader_of_the_tagged_name_out() {
     let waiting = thread::spawn(move || waits.write().lock().unwrap().unlock().unwrap());
     let mut probe = server.probe();
     eventually("it waits", LONG, || probe.exists("distlock_writer:{x}"));
-    assert!(reader.rw_lock("{x}").unwrap().read().try_lock().unwrap().is_some());
+    assert!(
+        reader
+            .rw_lock("{x}")
+            .unwrap()
+            .read()
+            .try_lock()
+            .unwrap()
+            .is_some()
+    );
     guard.unlock().unwrap();
     waiting.join().unwrap();
 }
@@ -44,12 +54,22 @@ fn waiting_writer_keeps_no_reader_of_the_tagged_name_out() {
 #[test]
 fn labels_of_names_that_differ_by_braces_are_two() {
     let server = RedisServer::start();
-    let label = |text: &str| builder(&server, "watchdog=1s").owner(text).connect().unwrap();
+    let label = |text: &str| {
+        builder(&server, "watchdog=1s")
+            .owner(text)
+            .connect()
+            .unwrap()
+    };
     let [plain, tagged] = [label("plain"), label("tagged")];
-    let _held = [plain.mutex("x").unwrap().lock(), tagged.mutex("{x}").unwrap().lock()];
+    let _held = [
+        plain.mutex("x").unwrap().lock(),
+        tagged.mutex("{x}").unwrap().lock(),
+    ];
     let shows = |client: &Client, name: &str, says: &str| {
         let holder = client.mutex(name).unwrap().inspect().unwrap().holder;
-        holder.and_then(|it| it.label).is_some_and(|label| &*label.text == says)
+        holder
+            .and_then(|it| it.label)
+            .is_some_and(|label| &*label.text == says)
     };
     // At the same time: under one key the later one would stand.
     eventually("both have one", LONG, || {
@@ -74,12 +94,25 @@ fn semaphore_whose_key_is_one_hash_tag_is_refused() {
         let error = outcome.unwrap_err();
         assert!(error.is_misuse(), "{error:?}");
         let text = error.to_string();
-        assert!(text.contains("`{x}:timeout`") && text.contains("name it `x`"), "{text}");
+        assert!(
+            text.contains("`{x}:timeout`") && text.contains("name it `x`"),
+            "{text}"
+        );
     }
     assert_eq!(server.probe().keys("*"), [""; 0]);
     let prefixed = client(&server, "prefix=app:");
-    for (client, name) in [(&plain, "x"), (&plain, "{x}:all"), (&plain, ":{x}"), (&prefixed, "{x}")]
-    {
-        client.semaphore(name, 2).unwrap().acquire().unwrap().unlock().unwrap();
+    for (client, name) in [
+        (&plain, "x"),
+        (&plain, "{x}:all"),
+        (&plain, ":{x}"),
+        (&prefixed, "{x}"),
+    ] {
+        client
+            .semaphore(name, 2)
+            .unwrap()
+            .acquire()
+            .unwrap()
+            .unlock()
+            .unwrap();
     }
 }

@@ -25,7 +25,10 @@ impl Peer {
                 thread::spawn(move || serve(stream));
             }
         });
-        Self { address, connections }
+        Self {
+            address,
+            connections,
+        }
     }
 
     /// A peer that lets clients in as a server would, and then goes on as told.

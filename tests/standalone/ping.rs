@@ -43,10 +43,15 @@ fn ping_of_a_silent_store_names_it_and_the_reason_in_time() {
 #[test]
 fn client_refused_by_the_store_learns_why() {
     let server = RedisServer::start();
-    server.probe().command(&["CONFIG", "SET", "requirepass", "secret"]);
+    server
+        .probe()
+        .command(&["CONFIG", "SET", "requirepass", "secret"]);
     let url = format!("redis://:wrong@127.0.0.1:{}", server.port());
     let error = client(&url).ping(WAIT).unwrap_err();
-    assert!(error.to_string().contains("does not accept the password"), "{error:?}");
+    assert!(
+        error.to_string().contains("does not accept the password"),
+        "{error:?}"
+    );
 }
 
 /// A caller may wait for less than a round trip: that says nothing of the connection.

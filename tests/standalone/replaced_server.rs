@@ -22,11 +22,16 @@ fn listening(proxy: &Proxy, settings: &str) -> (Client, Told) {
     let told = Told::default();
     let heard = Arc::clone(&told);
     let handler = move |event: &Event| {
-        if let Event::ServerChanged { server, was, is, .. } = event {
+        if let Event::ServerChanged {
+            server, was, is, ..
+        } = event
+        {
             heard.lock().push([server.clone(), was.clone(), is.clone()]);
         }
     };
-    let builder = distlock::builder().url(&format!("{}?{settings}", proxy.url())).unwrap();
+    let builder = distlock::builder()
+        .url(&format!("{}?{settings}", proxy.url()))
+        .unwrap();
     (builder.events(Arc::new(handler)).connect().unwrap(), told)
 }
 
@@ -35,7 +40,12 @@ fn run_id(server: &RedisServer) -> String {
 }
 
 fn take(client: &Client, name: &str) -> LockGuard {
-    client.mutex(name).unwrap().try_lock_for(LONG).unwrap().expect("it is free")
+    client
+        .mutex(name)
+        .unwrap()
+        .try_lock_for(LONG)
+        .unwrap()
+        .expect("it is free")
 }
 
 /// The connections of ours.
@@ -64,7 +74,9 @@ fn replaced_server_is_followed_and_held_locks_are_verified() {
     let next = take(&client, "next");
     assert!(next.fencing_token() > fixed.fencing_token());
     for losses in losses {
-        let loss = losses.recv_timeout(Duration::from_secs(10)).expect("it is told soon");
+        let loss = losses
+            .recv_timeout(Duration::from_secs(10))
+            .expect("it is told soon");
         assert_eq!(loss.cause(), LossCause::Gone);
     }
     eventually("it is told", LONG, || !told.lock().is_empty());
@@ -88,7 +100,9 @@ fn restarted_server_is_followed_with_an_event() {
     take(&client, "next").unlock().unwrap();
     assert!(losses.recv_timeout(Duration::from_secs(10)).is_ok());
     let is = run_id(&server);
-    eventually("it is told", LONG, || told.lock().iter().any(|it| it[1..] == [&*was, &*is]));
+    eventually("it is told", LONG, || {
+        told.lock().iter().any(|it| it[1..] == [&*was, &*is])
+    });
 }
 
 /// What was found out about the server before says nothing of this one.
@@ -96,7 +110,12 @@ fn restarted_server_is_followed_with_an_event() {
 fn replacement_server_that_may_evict_is_refused() {
     let [old, new] = [(); 2].map(|()| RedisServer::start());
     for [setting, value] in [["maxmemory", "100mb"], ["maxmemory-policy", "volatile-lru"]] {
-        assert_eq!(new.probe().command(&["CONFIG", "SET", setting, value]).text(), "OK");
+        assert_eq!(
+            new.probe()
+                .command(&["CONFIG", "SET", setting, value])
+                .text(),
+            "OK"
+        );
     }
     let proxy = Proxy::plain(old.port());
     let (client, told) = listening(&proxy, "eviction=refuse");
@@ -129,7 +148,9 @@ fn connection_to_the_former_server_is_not_used() {
         from,
         to,
     };
-    eventually("it is renewed on a connection of its own", LONG, || connections(&old).len() >= 2);
+    eventually("it is renewed on a connection of its own", LONG, || {
+        connections(&old).len() >= 2
+    });
     // The one for attempts was first.
     let number = |it: &String| id(it).parse::<u64>().unwrap();
     let shared = connections(&old).into_iter().min_by_key(number).unwrap();
@@ -142,7 +163,9 @@ fn connection_to_the_former_server_is_not_used() {
             let lock = late.mutex(NAME).unwrap();
             while !ended.load(Ordering::SeqCst) {
                 let asked = SystemClock.now();
-                let Ok(Some(guard)) = lock.try_lock_for(Duration::from_secs(1)) else { continue };
+                let Ok(Some(guard)) = lock.try_lock_for(Duration::from_secs(1)) else {
+                    continue;
+                };
                 let until = SystemClock.now() + Duration::from_millis(20);
                 let stayed = stay(&guard, "late", asked, || SystemClock.now() >= until);
                 claims.lock().extend(stayed);
@@ -163,10 +186,24 @@ fn connection_to_the_former_server_is_not_used() {
         ended.store(true, Ordering::SeqCst);
     });
     let claims = claims.into_inner();
-    let since = claims.iter().filter(|it| it.holder == "late").map(|it| it.from).min().unwrap();
-    let both = claims.iter().filter(|it| it.holder == "first" && it.to > since).count();
-    println!("{} claims, {both} looks of the first while others were inside", claims.len());
-    assert_eq!(both, 0, "it held on the old server what was granted on the new one");
+    let since = claims
+        .iter()
+        .filter(|it| it.holder == "late")
+        .map(|it| it.from)
+        .min()
+        .unwrap();
+    let both = claims
+        .iter()
+        .filter(|it| it.holder == "first" && it.to > since)
+        .count();
+    println!(
+        "{} claims, {both} looks of the first while others were inside",
+        claims.len()
+    );
+    assert_eq!(
+        both, 0,
+        "it held on the old server what was granted on the new one"
+    );
     let mut late = claims;
     late.retain(|it| it.holder == "late");
     judge(late).must_be_exact_after_a_switch();
@@ -174,7 +211,9 @@ fn connection_to_the_former_server_is_not_used() {
 }
 
 fn id(connection: &str) -> String {
-    let word = connection.split(' ').find_map(|word| word.strip_prefix("id="));
+    let word = connection
+        .split(' ')
+        .find_map(|word| word.strip_prefix("id="));
     word.expect("a connection has a number").to_owned()
 }
 
@@ -191,7 +230,12 @@ fn former_server_is_not_followed_back_at_once() {
     let error = client.mutex("a").unwrap().try_lock().unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
     let text = error.to_string();
-    assert!([run_id(&old), run_id(&new)].iter().all(|id| text.contains(id)), "{text}");
+    assert!(
+        [run_id(&old), run_id(&new)]
+            .iter()
+            .all(|id| text.contains(id)),
+        "{text}"
+    );
     proxy.switch_to(new.port());
     take(&client, "a").unlock().unwrap();
     assert_eq!(told.lock().len(), 1);

@@ -40,10 +40,17 @@ fn restarted_server_grants_nothing_until_its_grace_is_over() {
     // Also by a client that is new, and one that does not wait is told at once.
     let new = client(&server).mutex("a").unwrap();
     let error = new.try_lock().unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("restart_grace"), "{error}");
+    assert!(
+        error.is_unavailable() && error.to_string().contains("restart_grace"),
+        "{error}"
+    );
     let guard = new.try_lock_for(LONG).unwrap().expect("it is free by then");
     // A second of rounding, and what the start took before the stopwatch.
-    assert!(since.elapsed() + Duration::from_secs(2) > GRACE, "{:?}", since.elapsed());
+    assert!(
+        since.elapsed() + Duration::from_secs(2) > GRACE,
+        "{:?}",
+        since.elapsed()
+    );
     assert!(!held.is_valid(), "the lock of before is over");
     guard.unlock().unwrap();
     drop((held, others));
@@ -73,26 +80,50 @@ fn clock_that_was_set_back_shortens_no_grace_and_lengthens_none() {
     let clock = TimeOfDay::new();
     let server = RedisServer::start_on(&clock);
     clock.set(-100_000);
-    let uptime = || server.probe().info_field("server", "uptime_in_seconds").unwrap();
-    eventually("it runs for a negative time", LONG, || uptime().starts_with('-'));
+    let uptime = || {
+        server
+            .probe()
+            .info_field("server", "uptime_in_seconds")
+            .unwrap()
+    };
+    eventually("it runs for a negative time", LONG, || {
+        uptime().starts_with('-')
+    });
     let lock = client(&server).mutex("a").unwrap();
     let since = Stopwatch::start();
     assert!(lock.try_lock().is_err());
-    lock.try_lock_for(LONG).unwrap().expect("it is free").unlock().unwrap();
+    lock.try_lock_for(LONG)
+        .unwrap()
+        .expect("it is free")
+        .unlock()
+        .unwrap();
     let took = since.elapsed();
-    assert!(took + Duration::from_secs(1) > GRACE && took < Duration::from_secs(90), "{took:?}");
+    assert!(
+        took + Duration::from_secs(1) > GRACE && took < Duration::from_secs(90),
+        "{took:?}"
+    );
 }
 
 #[test]
 fn server_that_hides_its_age_is_refused_with_a_grace_only() {
     let server = RedisServer::start();
-    let blind = ["ACL", "SETUSER", "blind", "on", ">pw", "~*", "&*", "+@all", "-info"];
+    let blind = [
+        "ACL", "SETUSER", "blind", "on", ">pw", "~*", "&*", "+@all", "-info",
+    ];
     server.probe().command(&blind);
     let lock = |settings: &str| {
         let url = format!("{}?{settings}", server.url_as("blind:pw"));
         distlock::connect(&url).unwrap().mutex("a").unwrap()
     };
     let error = lock("restart_grace=8s").try_lock().unwrap_err();
-    assert!(error.is_configuration() && error.to_string().contains("+info"), "{error}");
-    lock("tracking=off").try_lock().unwrap().expect("free").unlock().unwrap();
+    assert!(
+        error.is_configuration() && error.to_string().contains("+info"),
+        "{error}"
+    );
+    lock("tracking=off")
+        .try_lock()
+        .unwrap()
+        .expect("free")
+        .unlock()
+        .unwrap();
 }

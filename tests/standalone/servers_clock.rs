@@ -27,10 +27,17 @@ fn started() -> (RedisServer, TimeOfDay) {
     let clock = TimeOfDay::new();
     let server = RedisServer::start_on(&clock);
     clock.set(HOUR);
-    let time = || server.probe().command(&["TIME"]).texts()[0].parse::<u64>().unwrap();
+    let time = || {
+        server.probe().command(&["TIME"]).texts()[0]
+            .parse::<u64>()
+            .unwrap()
+    };
     let there = time();
     clock.set(0);
-    assert!(there > time() + 3_000, "this server's clock cannot be moved: it is linked statically");
+    assert!(
+        there > time() + 3_000,
+        "this server's clock cannot be moved: it is linked statically"
+    );
     (server, clock)
 }
 
@@ -41,13 +48,24 @@ fn clock_jump_forwards_allows_two_holders_tokens_in_order() {
     let first = one.mutex("a").unwrap().lock().unwrap();
     let (losses, left, watch) = (first.losses(), first.remaining(), Stopwatch::start());
     clock.set(HOUR);
-    let second = two.mutex("a").unwrap().try_lock().unwrap().expect("its lease is over there");
-    assert!(first.is_valid() && second.is_valid(), "neither can know yet");
+    let second = two
+        .mutex("a")
+        .unwrap()
+        .try_lock()
+        .unwrap()
+        .expect("its lease is over there");
+    assert!(
+        first.is_valid() && second.is_valid(),
+        "neither can know yet"
+    );
     assert!(first.fencing_token() < second.fencing_token());
     let loss = losses.recv_timeout(LONG).expect("it is told");
     println!("told after {:?}: {loss}", watch.elapsed());
     assert_eq!(loss.cause(), LossCause::Gone);
-    assert!(watch.elapsed() < left, "by a renewal, before its own deadline");
+    assert!(
+        watch.elapsed() < left,
+        "by a renewal, before its own deadline"
+    );
     assert!(first.unlock().unwrap_err().is_lost());
     second.verify().unwrap();
     second.unlock().unwrap();
@@ -89,7 +107,11 @@ fn clock_set_back_lengthens_the_lease_on_the_server_only() {
     assert!(!probe.exists("watched"));
     // The counter is ahead of the clock, so tokens still grow.
     let next = two.mutex("fixed").unwrap().try_lock().unwrap().unwrap();
-    assert!(next.fencing_token() > token, "{:?} after {token:?}", next.fencing_token());
+    assert!(
+        next.fencing_token() > token,
+        "{:?} after {token:?}",
+        next.fencing_token()
+    );
     drop(first);
     next.unlock().unwrap();
 }
@@ -108,24 +130,38 @@ fn emptied_server_with_clock_set_back_gives_smaller_tokens() {
 /// A waiter that dies before the clock is set back: its presence lies as far ahead of the clock.
 #[test]
 fn dead_waiter_keeps_no_one_out_after_the_clock_was_set_back() {
-    for (held, waits) in [(LockKind::Fair, LockKind::Fair), (LockKind::Read, LockKind::Write)] {
+    for (held, waits) in [
+        (LockKind::Fair, LockKind::Fair),
+        (LockKind::Read, LockKind::Write),
+    ] {
         let (server, clock) = started();
         clock.set(HOUR);
         let bench = Bench::on(&server);
         let [holder, dead] = [(); 2].map(|()| bench.owner());
         let (held, waits) = (name("x").of_kind(held), name("x").of_kind(waits));
         let attempt = |name, owner| {
-            bench.backend.acquire(&Attempt::new(name, owner, millis(30_000)), soon()).unwrap()
+            bench
+                .backend
+                .acquire(&Attempt::new(name, owner, millis(30_000)), soon())
+                .unwrap()
         };
         assert!(!attempt(&held, holder).is_busy());
         assert!(attempt(&waits, dead).is_busy());
         clock.set(0);
         let id = AcquisitionId::new(held.clone(), holder, millis(30_000), Receipt::default());
-        bench.backend.release(&id, ReleaseOptions::WITHOUT_TOMBSTONE, soon()).unwrap();
+        bench
+            .backend
+            .release(&id, ReleaseOptions::WITHOUT_TOMBSTONE, soon())
+            .unwrap();
         let client = client(&server, "");
         let granted = match held.kind() {
             LockKind::Fair => client.fair_mutex("x").unwrap().try_lock_for(LONG).unwrap(),
-            _ => client.rw_lock("x").unwrap().read().try_lock_for(LONG).unwrap(),
+            _ => client
+                .rw_lock("x")
+                .unwrap()
+                .read()
+                .try_lock_for(LONG)
+                .unwrap(),
         };
         assert!(granted.is_some(), "{waits:?} of a dead waiter");
     }

@@ -26,13 +26,19 @@ fn url(socket: &Path) -> String {
 fn refusal(url: &str) -> Failure {
     let bench = Bench::new(url);
     let owner = bench.owner();
-    timed(200, |_| bench.acquire_with("a", owner, lease(30_000), Tokens::None)).unwrap_err()
+    timed(200, |_| {
+        bench.acquire_with("a", owner, lease(30_000), Tokens::None)
+    })
+    .unwrap_err()
 }
 
 #[track_caller]
 fn says(error: &Error, path: &Path, words: &str) {
     let text = error.to_string();
-    assert!(text.contains(words) && text.contains(path.to_str().unwrap()), "{error:?}");
+    assert!(
+        text.contains(words) && text.contains(path.to_str().unwrap()),
+        "{error:?}"
+    );
 }
 
 #[test]
@@ -44,14 +50,19 @@ fn lock_works_on_a_unix_socket() {
 #[test]
 fn unix_url_gives_user_password_and_database() {
     let (_directory, socket, server) = server();
-    server.probe().command(&["ACL", "SETUSER", "me", "on", ">s3cret", "~*", "&*", "+@all"]);
+    server
+        .probe()
+        .command(&["ACL", "SETUSER", "me", "on", ">s3cret", "~*", "&*", "+@all"]);
     let bench = Bench::new(&format!("redis+unix://me:s3cret@{}?db=3", socket.display()));
     bench.take("a");
     let mut third = server.probe();
     third.command(&["SELECT", "3"]);
     assert!(third.exists("a") && !server.probe().exists("a"));
     let clients = server.probe().clients().join("\n");
-    assert!(clients.contains(" user=me ") && clients.contains("redis.sock:0"), "{clients}");
+    assert!(
+        clients.contains(" user=me ") && clients.contains("redis.sock:0"),
+        "{clients}"
+    );
     let failure = refusal(&format!("redis+unix://me:wr0ng@{}", socket.display()));
     assert!(matches!(failure, Failure::Refused(_)), "{failure:?}");
     says(failure.error(), &socket, "password");
@@ -75,7 +86,10 @@ fn path_that_is_no_socket_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
-    for (path, words) in [(directory.path(), "is a directory"), (&file, "is no socket")] {
+    for (path, words) in [
+        (directory.path(), "is a directory"),
+        (&file, "is no socket"),
+    ] {
         let failure = refusal(&url(path));
         assert!(matches!(failure, Failure::Refused(_)), "{failure:?}");
         assert!(failure.error().is_configuration(), "{failure:?}");
@@ -88,7 +102,10 @@ fn socket_without_permission_is_refused() {
     let (directory, socket, _server) = server();
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o000)).unwrap();
     if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
-        println!("skipped: this user may do everything ({})", directory.path().display());
+        println!(
+            "skipped: this user may do everything ({})",
+            directory.path().display()
+        );
         return;
     }
     let failure = refusal(&url(&socket));
@@ -100,7 +117,10 @@ fn socket_without_permission_is_refused() {
 #[test]
 fn database_of_a_unix_url_is_given_by_db_only() {
     let refused = distlock::connect("redis://127.0.0.1?db=2").unwrap_err();
-    assert!(refused.is_configuration() && refused.to_string().contains("`db`"), "{refused:?}");
+    assert!(
+        refused.is_configuration() && refused.to_string().contains("`db`"),
+        "{refused:?}"
+    );
 }
 
 #[test]
@@ -109,7 +129,9 @@ fn frozen_server_behind_a_socket_is_bounded_by_the_deadline() {
     server.pause();
     let bench = Bench::new(&format!("{}?connect_timeout=100ms", url(&socket)));
     let owner = bench.owner();
-    let outcome = timed(100, |_| bench.acquire_with("a", owner, lease(30_000), Tokens::None));
+    let outcome = timed(100, |_| {
+        bench.acquire_with("a", owner, lease(30_000), Tokens::None)
+    });
     assert!(outcome.unwrap_err().error().is_unavailable());
     server.resume();
 }

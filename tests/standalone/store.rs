@@ -40,21 +40,37 @@ fn held_once(owner: OwnerId) -> BTreeMap<String, String> {
 
 /// How the server confirms a connection's first subscription.
 fn subscribed(how: &str, channel: &str) -> Value {
-    Value::List(vec![Value::Text(how.to_owned()), Value::Text(channel.to_owned()), Value::Int(1)])
+    Value::List(vec![
+        Value::Text(how.to_owned()),
+        Value::Text(channel.to_owned()),
+        Value::Int(1),
+    ])
 }
 
 /// One call of everything that has a script.
 fn everything(bench: &Bench, lock: &str) {
     let (held, _) = bench.take(lock);
-    assert!(bench.backend.inspect(&name(lock), soon()).unwrap().holder.is_some());
+    assert!(
+        bench
+            .backend
+            .inspect(&name(lock), soon())
+            .unwrap()
+            .holder
+            .is_some()
+    );
     assert_eq!(
-        bench.renew(&[RenewalRequest::new(held.clone())])[0].as_ref().unwrap(),
+        bench.renew(&[RenewalRequest::new(held.clone())])[0]
+            .as_ref()
+            .unwrap(),
         &Renewal::Extended
     );
     assert_eq!(bench.release(&held), Release::FreedFor(0));
     let (held, _) = bench.take(lock);
     assert_eq!(
-        bench.backend.release(&held, ReleaseOptions::WITH_TOMBSTONE, soon()).unwrap(),
+        bench
+            .backend
+            .release(&held, ReleaseOptions::WITH_TOMBSTONE, soon())
+            .unwrap(),
         Release::FreedFor(0)
     );
     bench.take(lock);
@@ -79,7 +95,10 @@ fn every_script_loads_and_is_known_by_its_hash() {
     };
     assert_eq!(evals(), 6);
     for hash in &hashes {
-        assert_eq!(probe.command(&["SCRIPT", "EXISTS", hash]), Value::List(vec![Value::Int(1)]));
+        assert_eq!(
+            probe.command(&["SCRIPT", "EXISTS", hash]),
+            Value::List(vec![Value::Int(1)])
+        );
     }
     everything(&bench, "a");
     assert_eq!(evals(), 6);
@@ -92,19 +111,34 @@ fn flushed_script_cache_changes_nothing() {
     let flush = || assert_eq!(server.probe().command(&["SCRIPT", "FLUSH"]).text(), "OK");
     let (held, grant) = bench.take("a");
     flush();
-    assert_eq!(tokens(&granted(bench.acquire("a", held.owner))), tokens(&grant));
+    assert_eq!(
+        tokens(&granted(bench.acquire("a", held.owner))),
+        tokens(&grant)
+    );
     flush();
     assert_eq!(
-        bench.renew(&[RenewalRequest::new(held.clone())])[0].as_ref().unwrap(),
+        bench.renew(&[RenewalRequest::new(held.clone())])[0]
+            .as_ref()
+            .unwrap(),
         &Renewal::Extended
     );
     flush();
-    assert!(bench.backend.inspect(&name("a"), soon()).unwrap().holder.is_some());
+    assert!(
+        bench
+            .backend
+            .inspect(&name("a"), soon())
+            .unwrap()
+            .holder
+            .is_some()
+    );
     flush();
     assert_eq!(bench.release(&held), Release::FreedFor(0));
     flush();
     assert_eq!(
-        bench.backend.release(&held, ReleaseOptions::WITH_TOMBSTONE, soon()).unwrap(),
+        bench
+            .backend
+            .release(&held, ReleaseOptions::WITH_TOMBSTONE, soon())
+            .unwrap(),
         Release::Gone
     );
     flush();
@@ -131,12 +165,16 @@ fn uncontended_cycle_is_two_commands() {
     );
     // Redis before 7 counts all of CONFIG as one.
     let from_outside = ["evalsha", "info", "config|resetstat", "config"];
-    let inside =
-        ["exists", "pttl", "pexpire", "get", "time", "set", "hset", "hexists", "publish", "del"];
+    let inside = [
+        "exists", "pttl", "pexpire", "get", "time", "set", "hset", "hexists", "publish", "del",
+    ];
     let stats = server.probe().all_command_calls();
     assert!(stats.contains_key("evalsha"), "{stats:?}");
     for command in stats.keys().map(String::as_str) {
-        assert!(from_outside.contains(&command) || inside.contains(&command), "{command}");
+        assert!(
+            from_outside.contains(&command) || inside.contains(&command),
+            "{command}"
+        );
     }
 }
 
@@ -152,15 +190,28 @@ fn stored_bytes_are_those_of_redisson() {
             server.probe().command(&["PUBSUB", "NUMPAT"]) == Value::Int(0)
         });
         let mut ear = server.probe();
-        assert_eq!(ear.command(&["PSUBSCRIBE", "*"]), subscribed("psubscribe", "*"));
+        assert_eq!(
+            ear.command(&["PSUBSCRIBE", "*"]),
+            subscribed("psubscribe", "*")
+        );
         let (held, _) = bench.take(lock);
         assert_eq!(server.probe().hgetall(lock), held_once(held.owner));
         assert!((29_000..=30_000).contains(&server.probe().command(&["PTTL", lock]).int()));
-        assert_eq!(bench.release(&held), Release::FreedFor(1), "a listener counts");
-        assert_eq!(ear.read_value().unwrap().texts(), ["pmessage", "*", channel, "0"]);
+        assert_eq!(
+            bench.release(&held),
+            Release::FreedFor(1),
+            "a listener counts"
+        );
+        assert_eq!(
+            ear.read_value().unwrap().texts(),
+            ["pmessage", "*", channel, "0"]
+        );
         assert!(!server.probe().exists(lock));
     }
-    let expected = ["redisson_lock_token:orders:{42}", "redisson_lock_token:{orders:42}"];
+    let expected = [
+        "redisson_lock_token:orders:{42}",
+        "redisson_lock_token:{orders:42}",
+    ];
     assert_eq!(server.probe().keys("*"), expected);
 }
 
@@ -175,7 +226,10 @@ fn our_lock_and_redissons_find_each_other_busy() {
     let Answer::Busy(Some(left)) = bench.acquire("a", bench.owner()) else {
         panic!("granted over a stranger's lock")
     };
-    assert!(left > Duration::from_secs(19) && left <= Duration::from_secs(20), "{left:?}");
+    assert!(
+        left > Duration::from_secs(19) && left <= Duration::from_secs(20),
+        "{left:?}"
+    );
     let info = bench.backend.inspect(&name("a"), soon()).unwrap();
     let holder = info.holder.unwrap();
     assert_eq!((holder.owner.as_str(), holder.holds), (theirs, 2));
@@ -196,15 +250,24 @@ fn repeated_acquire_by_the_owner_keeps_the_longer_lease() {
         "a full lease is left from then"
     );
     bench.acquire_with("a", owner, lease(1_000), one).unwrap();
-    assert!(server.probe().command(&["PTTL", "a"]).int() > 59_000, "and it is never shortened");
-    assert_eq!(server.probe().hgetall("a"), held_once(owner), "and counted once");
+    assert!(
+        server.probe().command(&["PTTL", "a"]).int() > 59_000,
+        "and it is never shortened"
+    );
+    assert_eq!(
+        server.probe().hgetall("a"),
+        held_once(owner),
+        "and counted once"
+    );
 }
 
 #[test]
 fn lease_ends() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
-    bench.acquire_with("a", bench.owner(), lease(50), Tokens::None).unwrap();
+    bench
+        .acquire_with("a", bench.owner(), lease(50), Tokens::None)
+        .unwrap();
     eventually("the lease has ended", LONG, || {
         matches!(bench.acquire("a", bench.owner()), Answer::Granted(_))
     });
@@ -216,10 +279,19 @@ fn lock_without_expiry_is_busy_without_expiry() {
     let bench = Bench::on(&server);
     let theirs = "7f2c3a10-8f8e-4f0e-9a51-0d2b6d2f7c11:57";
     server.probe().command(&["HSET", "a", theirs, "1"]);
-    assert!(matches!(bench.acquire("a", bench.owner()), Answer::BusyWithoutExpiry(None)));
+    assert!(matches!(
+        bench.acquire("a", bench.owner()),
+        Answer::BusyWithoutExpiry(None)
+    ));
     let info = bench.backend.inspect(&name("a"), soon()).unwrap();
-    assert_eq!(info, LockInfo::held(HolderInfo::new(OwnerText::new(theirs), None, 1)));
-    assert_eq!(bench.backend.inspect(&name("b"), soon()).unwrap(), LockInfo::FREE);
+    assert_eq!(
+        info,
+        LockInfo::held(HolderInfo::new(OwnerText::new(theirs), None, 1))
+    );
+    assert_eq!(
+        bench.backend.inspect(&name("b"), soon()).unwrap(),
+        LockInfo::FREE
+    );
 }
 
 #[test]
@@ -230,12 +302,19 @@ fn only_the_owner_releases() {
     let stranger = acquisition("a", bench.owner(), 30_000);
     assert_eq!(bench.release(&stranger), Release::Gone);
     assert_eq!(
-        bench.backend.release(&stranger, ReleaseOptions::WITH_TOMBSTONE, soon()).unwrap(),
+        bench
+            .backend
+            .release(&stranger, ReleaseOptions::WITH_TOMBSTONE, soon())
+            .unwrap(),
         Release::Gone
     );
     assert_eq!(server.probe().command(&["HLEN", "a"]).int(), 1);
     assert_eq!(bench.release(&held), Release::FreedFor(0));
-    assert_eq!(bench.release(&held), Release::Gone, "the second copy of a release");
+    assert_eq!(
+        bench.release(&held),
+        Release::Gone,
+        "the second copy of a release"
+    );
 }
 
 #[test]
@@ -243,14 +322,24 @@ fn release_returns_how_many_clients_were_told() {
     let server = RedisServer::start();
     let benches: [Bench; 3] = std::array::from_fn(|_| Bench::on(&server));
     let watch = |bench: &Bench| {
-        bench.backend.watch(&name("a"), Arc::new(Counter::default()), soon()).unwrap()
+        bench
+            .backend
+            .watch(&name("a"), Arc::new(Counter::default()), soon())
+            .unwrap()
     };
     let watches: Vec<_> = benches.iter().map(watch).collect();
     let again = watch(&benches[0]);
     let (held, _) = benches[0].take("a");
-    assert_eq!(benches[0].release(&held), Release::FreedFor(3), "a client counts once");
+    assert_eq!(
+        benches[0].release(&held),
+        Release::FreedFor(3),
+        "a client counts once"
+    );
     let (held, _) = benches[1].take("a");
-    let closed = benches[1].backend.release(&held, ReleaseOptions::WITH_TOMBSTONE, soon()).unwrap();
+    let closed = benches[1]
+        .backend
+        .release(&held, ReleaseOptions::WITH_TOMBSTONE, soon())
+        .unwrap();
     assert_eq!(closed, Release::FreedFor(3));
     drop((watches, again));
     // For a while the server goes on telling all three; and the releasing client is none of those
@@ -286,7 +375,9 @@ fn waiters_of_a_signal_count_as_one_client() {
 fn pattern_subscribers_count_as_one_client() {
     const OPTIONS: &str = "prefix=registry:&format=token,wakes=spring-integration";
     let server = RedisServer::start();
-    let words = ["ACL", "SETUSER", "less", "on", ">pw", "~*", "&*", "+@all", "-pubsub"];
+    let words = [
+        "ACL", "SETUSER", "less", "on", ">pw", "~*", "&*", "+@all", "-pubsub",
+    ];
     server.probe().command(&words);
     for (login, ours) in [("locker:SECRET", 1), ("less:pw", 0)] {
         let bench = Bench::new(&format!("{}?{OPTIONS}", server.url_as(login)));
@@ -302,10 +393,15 @@ fn pattern_subscribers_count_as_one_client() {
         });
         assert_eq!(released(&bench), Release::FreedFor(1));
         let other = Bench::new(&format!("{}?{OPTIONS}", server.url()));
-        let watch = other.backend.watch(&name("a"), Arc::new(Counter::default()), soon()).unwrap();
+        let watch = other
+            .backend
+            .watch(&name("a"), Arc::new(Counter::default()), soon())
+            .unwrap();
         assert_eq!(released(&bench), Release::FreedFor(1 + ours), "{login}");
         drop((watch, listening));
-        eventually("no client is told any more", LONG, || released(&bench) == Release::FreedFor(0));
+        eventually("no client is told any more", LONG, || {
+            released(&bench) == Release::FreedFor(0)
+        });
     }
 }
 
@@ -329,8 +425,15 @@ fn cycle_on_a_busy_name_costs_eight_calls_in_the_server() {
     for other in ["config|resetstat", "config", "info", "evalsha"] {
         calls.remove(other);
     }
-    let once = ["exists", "time", "set", "hset", "pexpire", "hexists", "publish", "del"];
-    assert_eq!(calls, once.into_iter().map(|command| (command.to_owned(), 1)).collect());
+    let once = [
+        "exists", "time", "set", "hset", "pexpire", "hexists", "publish", "del",
+    ];
+    assert_eq!(
+        calls,
+        once.into_iter()
+            .map(|command| (command.to_owned(), 1))
+            .collect()
+    );
 }
 
 #[test]
@@ -339,15 +442,24 @@ fn closed_owner_is_granted_nothing() {
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
     assert_eq!(
-        bench.backend.release(&held, ReleaseOptions::WITH_TOMBSTONE, soon()).unwrap(),
+        bench
+            .backend
+            .release(&held, ReleaseOptions::WITH_TOMBSTONE, soon())
+            .unwrap(),
         Release::FreedFor(0)
     );
-    assert!(matches!(bench.acquire("a", held.owner), Answer::Busy(None)), "a late copy");
+    assert!(
+        matches!(bench.acquire("a", held.owner), Answer::Busy(None)),
+        "a late copy"
+    );
     assert!(!server.probe().exists("a"));
     // An owner whose request has not come yet.
     let late = acquisition("a", bench.owner(), 30_000);
     assert_eq!(
-        bench.backend.release(&late, ReleaseOptions::WITH_TOMBSTONE, soon()).unwrap(),
+        bench
+            .backend
+            .release(&late, ReleaseOptions::WITH_TOMBSTONE, soon())
+            .unwrap(),
         Release::Gone
     );
     assert!(matches!(bench.acquire("a", late.owner), Answer::Busy(None)));
@@ -355,9 +467,14 @@ fn closed_owner_is_granted_nothing() {
     assert!((29_000..=30_000).contains(&server.probe().command(&["PTTL", &stone]).int()));
     // Closed by a request that was refused half way, so that the lock is still its own.
     let (held, _) = bench.take("b");
-    server.probe().command(&["SET", &format!("distlock_closed:{{b}}:{}", held.owner), "1"]);
+    server
+        .probe()
+        .command(&["SET", &format!("distlock_closed:{{b}}:{}", held.owner), "1"]);
     assert!(matches!(bench.acquire("b", held.owner), Answer::Busy(None)));
-    assert!(matches!(bench.acquire("a", bench.owner()), Answer::Granted(_)), "another owner");
+    assert!(
+        matches!(bench.acquire("a", bench.owner()), Answer::Granted(_)),
+        "another owner"
+    );
 }
 
 #[test]
@@ -365,7 +482,10 @@ fn tombstone_outlives_a_command_under_a_shorter_lease() {
     let server = RedisServer::start();
     let bench = Bench::new(&format!("{}?command_timeout=3s", server.url()));
     let late = acquisition("a", bench.owner(), 10);
-    bench.backend.release(&late, ReleaseOptions::WITH_TOMBSTONE, soon()).unwrap();
+    bench
+        .backend
+        .release(&late, ReleaseOptions::WITH_TOMBSTONE, soon())
+        .unwrap();
     let stone = format!("distlock_closed:{{a}}:{}", late.owner);
     assert!((5_000..=6_000).contains(&server.probe().command(&["PTTL", &stone]).int()));
 }
@@ -378,17 +498,31 @@ fn value_of_wrong_type_is_told_and_left_alone() {
     let owner = bench.owner();
     let held = acquisition("a", owner, 30_000);
     let failures = [
-        bench.acquire_with("a", owner, lease(100), Tokens::Assign { reserve: 0 }).unwrap_err(),
-        bench.backend.release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, soon()).unwrap_err(),
-        bench.backend.release(&held, ReleaseOptions::WITH_TOMBSTONE, soon()).unwrap_err(),
-        bench.renew(&[RenewalRequest::new(held)]).remove(0).unwrap_err(),
+        bench
+            .acquire_with("a", owner, lease(100), Tokens::Assign { reserve: 0 })
+            .unwrap_err(),
+        bench
+            .backend
+            .release(&held, ReleaseOptions::WITHOUT_TOMBSTONE, soon())
+            .unwrap_err(),
+        bench
+            .backend
+            .release(&held, ReleaseOptions::WITH_TOMBSTONE, soon())
+            .unwrap_err(),
+        bench
+            .renew(&[RenewalRequest::new(held)])
+            .remove(0)
+            .unwrap_err(),
         bench.backend.inspect(&name("a"), soon()).unwrap_err(),
         bench.backend.force_release(&name("a"), soon()).unwrap_err(),
     ];
     for failure in failures {
         assert!(matches!(failure, Failure::Refused(_)), "{failure:?}");
         assert!(failure.error().is_foreign_format(), "{failure:?}");
-        assert!(failure.error().to_string().contains("under the key \"a\""), "{failure:?}");
+        assert!(
+            failure.error().to_string().contains("under the key \"a\""),
+            "{failure:?}"
+        );
         assert_eq!(failure.error().lock(), Some(&name("a")));
     }
     assert_eq!(server.probe().command(&["GET", "a"]).text(), "precious");
@@ -402,7 +536,9 @@ fn bad_key_among_a_hundred_prevents_no_renewal() {
     let batch: Vec<_> = (0..100)
         .map(|number| {
             let (lock, owner) = (format!("lock:{number}"), bench.owner());
-            bench.acquire_with(&lock, owner, lease(1_000), Tokens::None).unwrap();
+            bench
+                .acquire_with(&lock, owner, lease(1_000), Tokens::None)
+                .unwrap();
             RenewalRequest::new(acquisition(&lock, owner, 60_000 + number))
         })
         .collect();
@@ -423,8 +559,14 @@ fn bad_key_among_a_hundred_prevents_no_renewal() {
             }
             (32, Ok(Renewal::Gone)) => assert!(!server.probe().exists("lock:32")),
             (_, Ok(Renewal::Extended)) if number != 31 && number != 32 => {
-                let left = server.probe().command(&["PTTL", &format!("lock:{number}")]).int();
-                assert!(left > 58_000 && left <= 60_000 + number as i64, "{number}: {left}");
+                let left = server
+                    .probe()
+                    .command(&["PTTL", &format!("lock:{number}")])
+                    .int();
+                assert!(
+                    left > 58_000 && left <= 60_000 + number as i64,
+                    "{number}: {left}"
+                );
             }
             other => panic!("{other:?}"),
         }
@@ -437,13 +579,24 @@ fn renewal_never_shortens_and_restores_a_lost_expiry() {
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
     let short = RenewalRequest::new(acquisition("a", held.owner, 1_000));
-    assert_eq!(bench.renew(std::slice::from_ref(&short))[0].as_ref().unwrap(), &Renewal::Extended);
+    assert_eq!(
+        bench.renew(std::slice::from_ref(&short))[0]
+            .as_ref()
+            .unwrap(),
+        &Renewal::Extended
+    );
     assert!(server.probe().command(&["PTTL", "a"]).int() > 29_000);
     server.probe().command(&["PERSIST", "a"]);
-    assert_eq!(bench.renew(&[short])[0].as_ref().unwrap(), &Renewal::Extended);
+    assert_eq!(
+        bench.renew(&[short])[0].as_ref().unwrap(),
+        &Renewal::Extended
+    );
     assert!((1..=1_000).contains(&server.probe().command(&["PTTL", "a"]).int()));
     let stranger = RenewalRequest::new(acquisition("a", bench.owner(), 90_000));
-    assert_eq!(bench.renew(&[stranger])[0].as_ref().unwrap(), &Renewal::Gone);
+    assert_eq!(
+        bench.renew(&[stranger])[0].as_ref().unwrap(),
+        &Renewal::Gone
+    );
     assert!(
         server.probe().command(&["PTTL", "a"]).int() <= 1_000,
         "a stranger's lease is not ours to set"
@@ -456,7 +609,10 @@ fn force_release_frees_any_owner() {
     let bench = Bench::on(&server);
     const CHANNEL: &str = "redisson_lock__channel:{a}";
     let mut ear = server.probe();
-    assert_eq!(ear.command(&["SUBSCRIBE", CHANNEL]), subscribed("subscribe", CHANNEL));
+    assert_eq!(
+        ear.command(&["SUBSCRIBE", CHANNEL]),
+        subscribed("subscribe", CHANNEL)
+    );
     let (held, _) = bench.take("a");
     assert!(bench.backend.force_release(&name("a"), soon()).unwrap());
     assert_eq!(ear.read_value().unwrap().texts(), ["message", CHANNEL, "0"]);

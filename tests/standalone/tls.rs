@@ -12,7 +12,9 @@ use std::io::Write;
 fn attempt(url: &str) -> Result<(), Failure> {
     let bench = Bench::new(url);
     let owner = bench.owner();
-    let outcome = timed(500, |_| bench.acquire_with("a", owner, lease(30_000), Tokens::None));
+    let outcome = timed(500, |_| {
+        bench.acquire_with("a", owner, lease(30_000), Tokens::None)
+    });
     outcome.map(|answer| drop(granted(answer)))
 }
 
@@ -68,7 +70,10 @@ fn certificate_for_a_different_host_is_refused_unless_named() {
     let (_server, port) = authority.server("redis.example", 2090, "no", &[]);
     is_refused(&authority.url(port), "`tls_name=HOST`");
     attempt(&format!("{}&tls_name=redis.example", authority.url(port))).unwrap();
-    is_refused(&format!("{}&tls_name=other.example", authority.url(port)), "another host");
+    is_refused(
+        &format!("{}&tls_name=other.example", authority.url(port)),
+        "another host",
+    );
 }
 
 #[test]
@@ -94,10 +99,16 @@ fn server_without_tls_is_reported_as_such() {
     let server = RedisServer::start();
     let url = format!("rediss://127.0.0.1:{}?connect_timeout=300ms", server.port());
     let authority = Authority::new();
-    is_unavailable(&format!("{url}&tls_ca={}", authority.file("ca.crt")), "`redis://`");
+    is_unavailable(
+        &format!("{url}&tls_ca={}", authority.file("ca.crt")),
+        "`redis://`",
+    );
     let talker = Peer::new(|mut stream| stream.write_all(b"-ERR unknown command\r\n").unwrap());
     let url = talker.url().replace("redis://", "rediss://");
-    is_unavailable(&format!("{url}?tls_ca={}", authority.file("ca.crt")), "`redis://`");
+    is_unavailable(
+        &format!("{url}?tls_ca={}", authority.file("ca.crt")),
+        "`redis://`",
+    );
 }
 
 #[test]
@@ -123,7 +134,10 @@ fn silent_tls_peer_is_bounded_by_the_connect_timeout() {
     };
     for peer in [Peer::new(hold), Peer::new(drip)] {
         let url = peer.url().replace("redis://", "rediss://");
-        is_unavailable(&format!("{url}?connect_timeout=300ms&tls_ca={ca}"), "TLS handshake");
+        is_unavailable(
+            &format!("{url}?connect_timeout=300ms&tls_ca={ca}"),
+            "TLS handshake",
+        );
     }
 }
 
@@ -140,7 +154,9 @@ fn idle_or_killed_tls_connection_costs_no_answer() {
     distlock_tests::time::let_pass(std::time::Duration::from_millis(1_200));
     bench.release(&held);
     assert_eq!(connections(), before + 1, "only the probe");
-    server.probe().command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    server
+        .probe()
+        .command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     distlock_tests::time::let_pass(std::time::Duration::from_millis(1_200));
     let (held, _) = bench.take("a");
     bench.release(&held);
@@ -155,7 +171,9 @@ fn unreadable_certificate_file_keeps_its_last_content() {
     for _ in 0..2 {
         let (held, _) = bench.take("a");
         bench.release(&held);
-        server.probe().command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        server
+            .probe()
+            .command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         distlock_tests::time::let_pass(std::time::Duration::from_millis(1_200));
     }
 }
@@ -170,7 +188,9 @@ fn many_and_large_messages_wake_every_watch() {
     let (name, by) = (crate::bench::name("a"), crate::bench::soon());
     let _watch = bench.backend.watch(&name, counter.clone(), by).unwrap();
     let script = "for i = 1, 5000 do redis.call('PUBLISH', KEYS[1], string.rep('x', 50)) end";
-    let told = server.probe().command(&["EVAL", script, "1", "redisson_lock__channel:{a}"]);
+    let told = server
+        .probe()
+        .command(&["EVAL", script, "1", "redisson_lock__channel:{a}"]);
     println!("{told:?}");
     distlock_tests::time::eventually("all were heard", LONG, || counter.count() == 5_000);
 }
@@ -205,16 +225,40 @@ fn invalid_tls_settings_are_refused_before_dialling() {
     let (cert, key) = (authority.file("client.crt"), authority.file("client.key"));
     let wrong_key = authority.file("second.key");
     for (url, says) in [
-        ("redis://h?tls_ca=x".to_owned(), "no option `tls_ca` for `redis://`"),
-        ("redis+unix:///run/r?tls_name=x".to_owned(), "no option `tls_name`"),
-        ("rediss://h?tls_ca=/does/not/exist".to_owned(), "`tls_ca=/does/not/exist`"),
+        (
+            "redis://h?tls_ca=x".to_owned(),
+            "no option `tls_ca` for `redis://`",
+        ),
+        (
+            "redis+unix:///run/r?tls_name=x".to_owned(),
+            "no option `tls_name`",
+        ),
+        (
+            "rediss://h?tls_ca=/does/not/exist".to_owned(),
+            "`tls_ca=/does/not/exist`",
+        ),
         (format!("rediss://h?tls_ca={key}"), "`tls_ca="),
-        (format!("rediss://h?tls_ca={ca}&tls_cert={cert}"), "belong together"),
-        (format!("rediss://h?tls_ca={ca}&tls_key={key}"), "belong together"),
-        (format!("rediss://h?tls_ca={ca}&tls_cert={cert}&tls_key={cert}"), "`tls_key="),
-        (format!("rediss://h?tls_ca={ca}&tls_cert={cert}&tls_key={wrong_key}"), "together"),
+        (
+            format!("rediss://h?tls_ca={ca}&tls_cert={cert}"),
+            "belong together",
+        ),
+        (
+            format!("rediss://h?tls_ca={ca}&tls_key={key}"),
+            "belong together",
+        ),
+        (
+            format!("rediss://h?tls_ca={ca}&tls_cert={cert}&tls_key={cert}"),
+            "`tls_key=",
+        ),
+        (
+            format!("rediss://h?tls_ca={ca}&tls_cert={cert}&tls_key={wrong_key}"),
+            "together",
+        ),
         (format!("rediss://h?tls_ca={ca}&tls_name=a%20b"), "no name"),
-        (format!("rediss://h,i?tls_ca={ca}"), "`rediss://` means one server"),
+        (
+            format!("rediss://h,i?tls_ca={ca}"),
+            "`rediss://` means one server",
+        ),
     ] {
         let error = distlock::connect(&url).unwrap_err();
         assert!(error.is_configuration(), "{url}: {error:?}");

@@ -63,8 +63,19 @@ struct Outcome {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { contest, turns, longest_wait, round } = self;
-        let Contest { threads, giving, hold, round_trip, .. } = contest;
+        let Self {
+            contest,
+            turns,
+            longest_wait,
+            round,
+        } = self;
+        let Contest {
+            threads,
+            giving,
+            hold,
+            round_trip,
+            ..
+        } = contest;
         let rounds = longest_wait.as_secs_f64() / round.as_secs_f64();
         write!(
             f,
@@ -93,8 +104,14 @@ fn contend(contest: Contest) -> Outcome {
     let far = Distance::new(server.port(), contest.round_trip);
     let connect = |_| distlock::connect(&far.url()).unwrap();
     let clients: Vec<_> = (0..CLIENTS).map(connect).collect();
-    let locks: Vec<Mutex> = clients.iter().map(|client| client.mutex("turns").unwrap()).collect();
-    let shares: Vec<_> = locks.iter().map(|_| Shared::new(Vec::<Share>::new())).collect();
+    let locks: Vec<Mutex> = clients
+        .iter()
+        .map(|client| client.mutex("turns").unwrap())
+        .collect();
+    let shares: Vec<_> = locks
+        .iter()
+        .map(|_| Shared::new(Vec::<Share>::new()))
+        .collect();
     let begun = SystemClock.now();
     let end = begun + contest.time();
     thread::scope(|scope| {
@@ -109,12 +126,24 @@ fn contend(contest: Contest) -> Outcome {
     });
     let took = SystemClock.now().since(begun);
     let shares: Vec<Vec<Share>> = shares.into_iter().map(Shared::into_inner).collect();
-    let turns: Vec<u32> =
-        shares.iter().map(|shares| shares.iter().map(|share| share.turns).sum()).collect();
-    let longest_wait = shares.iter().flatten().map(|share| share.longest_wait).max().unwrap();
+    let turns: Vec<u32> = shares
+        .iter()
+        .map(|shares| shares.iter().map(|share| share.turns).sum())
+        .collect();
+    let longest_wait = shares
+        .iter()
+        .flatten()
+        .map(|share| share.longest_wait)
+        .max()
+        .unwrap();
     let all = turns.iter().sum::<u32>();
     let round = took / all * u32::try_from(CLIENTS * contest.threads).unwrap();
-    Outcome { contest, turns, longest_wait, round }
+    Outcome {
+        contest,
+        turns,
+        longest_wait,
+        round,
+    }
 }
 
 fn take_turns(lock: &Mutex, contest: Contest, end: Moment) -> Share {
@@ -143,9 +172,14 @@ fn all_are_fair(contests: impl Iterator<Item = Contest> + Clone) {
 
 fn run_all(contests: impl Iterator<Item = Contest>) {
     let outcomes: Vec<_> = thread::scope(|scope| {
-        let running: Vec<_> =
-            contests.into_iter().map(|contest| scope.spawn(move || contend(contest))).collect();
-        running.into_iter().map(|contest| contest.join().unwrap()).collect()
+        let running: Vec<_> = contests
+            .into_iter()
+            .map(|contest| scope.spawn(move || contend(contest)))
+            .collect();
+        running
+            .into_iter()
+            .map(|contest| contest.join().unwrap())
+            .collect()
     });
     println!(
         "| threads | given back by | held for | round trip | turns | longest wait | in rounds |"
@@ -164,12 +198,20 @@ fn each(
     turns: u32,
     round_trips: &'static [u64],
 ) -> impl Iterator<Item = Contest> + Clone {
-    [Giving::Drop, Giving::Unlock].into_iter().flat_map(move |giving| {
-        round_trips.iter().map(move |ms| {
-            let round_trip = Duration::from_millis(*ms);
-            Contest { threads, giving, hold, round_trip, turns }
+    [Giving::Drop, Giving::Unlock]
+        .into_iter()
+        .flat_map(move |giving| {
+            round_trips.iter().map(move |ms| {
+                let round_trip = Duration::from_millis(*ms);
+                Contest {
+                    threads,
+                    giving,
+                    hold,
+                    round_trip,
+                    turns,
+                }
+            })
         })
-    })
 }
 
 #[test]

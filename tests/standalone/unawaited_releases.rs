@@ -48,7 +48,10 @@ fn only(told: &Told) -> Result<Release, Failure> {
 fn async_release_completes_without_further_requests() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
-    for closing in [ReleaseOptions::WITHOUT_TOMBSTONE, ReleaseOptions::WITH_TOMBSTONE] {
+    for closing in [
+        ReleaseOptions::WITHOUT_TOMBSTONE,
+        ReleaseOptions::WITH_TOMBSTONE,
+    ] {
         let (held, _) = bench.take("a");
         let (done, told) = done();
         bench.backend.submit_release(&held, closing, soon(), done);
@@ -80,7 +83,10 @@ fn async_release_resends_a_flushed_script() {
     let bench = Bench::on(&server);
     let (held, _) = bench.take("a");
     server.probe().command(&["SCRIPT", "FLUSH"]);
-    assert_eq!(only(&submit(&bench, &held, LONG)).unwrap(), Release::FreedFor(0));
+    assert_eq!(
+        only(&submit(&bench, &held, LONG)).unwrap(),
+        Release::FreedFor(0)
+    );
     assert!(!server.probe().exists("a"));
 }
 
@@ -101,9 +107,15 @@ fn missing_async_reply_is_told_at_the_deadline() {
     assert!(took >= deadline, "{took:?}");
     server.kill();
     let outcome = only(&patient);
-    assert!(matches!(outcome, Err(Failure::NotSent(_) | Failure::Unknown(_))), "{outcome:?}");
+    assert!(
+        matches!(outcome, Err(Failure::NotSent(_) | Failure::Unknown(_))),
+        "{outcome:?}"
+    );
     let outcome = only(&submit(&bench, &held, LONG));
-    assert!(matches!(outcome, Err(Failure::NotSent(_) | Failure::Unknown(_))), "{outcome:?}");
+    assert!(
+        matches!(outcome, Err(Failure::NotSent(_) | Failure::Unknown(_))),
+        "{outcome:?}"
+    );
 }
 
 #[test]
@@ -115,7 +127,9 @@ fn dropped_backend_still_reports_async_releases() {
     drop(bench);
     assert_eq!(only(&told).unwrap(), Release::FreedFor(0));
     let mut probe = server.probe();
-    eventually("the connection is closed", LONG, || probe.connections() == 0);
+    eventually("the connection is closed", LONG, || {
+        probe.connections() == 0
+    });
 }
 
 #[test]
@@ -133,14 +147,30 @@ fn many_async_releases_are_each_reported_once() {
                 })
             })
             .collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect()
     });
     for told in &all {
-        assert_eq!(told.recv_timeout(LONG).unwrap().unwrap(), Release::FreedFor(0));
+        assert_eq!(
+            told.recv_timeout(LONG).unwrap().unwrap(),
+            Release::FreedFor(0)
+        );
         // What told it is gone a moment after.
-        assert_eq!(told.recv_timeout(LONG).unwrap_err(), RecvTimeoutError::Disconnected);
+        assert_eq!(
+            told.recv_timeout(LONG).unwrap_err(),
+            RecvTimeoutError::Disconnected
+        );
     }
-    assert_eq!(bench.backend.inspect(&name("crowd:0"), soon()).unwrap().holder, None);
+    assert_eq!(
+        bench
+            .backend
+            .inspect(&name("crowd:0"), soon())
+            .unwrap()
+            .holder,
+        None
+    );
 }
 
 #[test]
@@ -152,7 +182,9 @@ fn replaced_link_is_dropped_under_async_releases() {
     let outcome = only(&submit(&bench, &held, Duration::from_millis(400)));
     assert!(matches!(outcome, Err(Failure::Unknown(_))), "{outcome:?}");
     // The link was silent for longer than replies take, so this is asked on another.
-    let outcome = bench.backend.inspect(&name("a"), within(Duration::from_millis(200)));
+    let outcome = bench
+        .backend
+        .inspect(&name("a"), within(Duration::from_millis(200)));
     assert!(matches!(outcome, Err(Failure::NotSent(_))), "{outcome:?}");
     server.resume();
     let (is_over, mut probe) = (AtomicBool::new(false), server.probe());

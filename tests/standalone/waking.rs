@@ -15,7 +15,9 @@ const CHANNEL: &str = "redisson_lock__channel:{a}";
 
 fn watch(bench: &Bench, lock: &str) -> (Watch, Arc<Counter>) {
     let counter = Arc::new(Counter::default());
-    let watch = bench.backend.watch(&name(lock), Arc::clone(&counter) as Arc<dyn Wake>, soon());
+    let watch = bench
+        .backend
+        .watch(&name(lock), Arc::clone(&counter) as Arc<dyn Wake>, soon());
     (watch.unwrap(), counter)
 }
 
@@ -29,7 +31,12 @@ fn subscribers(server: &RedisServer) -> i64 {
 
 /// How many connections listen to anything.
 fn listeners(server: &RedisServer) -> usize {
-    server.probe().command(&["CLIENT", "LIST", "TYPE", "pubsub"]).text().lines().count()
+    server
+        .probe()
+        .command(&["CLIENT", "LIST", "TYPE", "pubsub"])
+        .text()
+        .lines()
+        .count()
 }
 
 #[test]
@@ -43,7 +50,9 @@ fn release_wakes_every_watch_of_that_name_only() {
     let (held, _) = elsewhere.take("a");
     elsewhere.release(&held);
     // Again if the lock is free a moment after the message.
-    eventually("both are woken", LONG, || one.count() >= 1 && two.count() >= 1);
+    eventually("both are woken", LONG, || {
+        one.count() >= 1 && two.count() >= 1
+    });
     assert_eq!(other.count(), 0);
 }
 
@@ -68,12 +77,19 @@ fn first_watch_costs_a_round_trip_second_none() {
     let _warm = watch(&bench, "warm");
     server.probe().reset_stats();
     let watch_all = Stopwatch::start();
-    let watches: Vec<_> = (0..100).map(|number| watch(&bench, &format!("{number}"))).collect();
+    let watches: Vec<_> = (0..100)
+        .map(|number| watch(&bench, &format!("{number}")))
+        .collect();
     let took = watch_all.elapsed();
     assert_eq!(server.probe().command_calls("subscribe"), 100);
     // A subscriber that finds a new watch when it next looks around does so once a second.
-    assert!(took < Duration::from_secs(20), "{took:?}: nothing here polls");
-    let again: Vec<_> = (0..100).map(|number| watch(&bench, &format!("{number}"))).collect();
+    assert!(
+        took < Duration::from_secs(20),
+        "{took:?}: nothing here polls"
+    );
+    let again: Vec<_> = (0..100)
+        .map(|number| watch(&bench, &format!("{number}")))
+        .collect();
     assert_eq!(server.probe().command_calls("subscribe"), 100);
     assert_eq!(server.probe().command_calls("ping"), 0);
     drop((watches, again));
@@ -105,18 +121,26 @@ fn channel_is_left_a_while_after_its_last_watch() {
             return None;
         }
         assert!(lingers, "it is left only a while later");
-        assert_eq!(subscribed(), before, "and is watched again without a subscription");
+        assert_eq!(
+            subscribed(),
+            before,
+            "and is watched again without a subscription"
+        );
         Some(again)
     });
     let_pass(LINGER * 3 / 2);
     assert_eq!(subscribers(&server), 1, "it stays");
     drop(third);
-    eventually("no client is subscribed", LONG, || subscribers(&server) == 0);
+    eventually("no client is subscribed", LONG, || {
+        subscribers(&server) == 0
+    });
     server.probe().command(&["PUBLISH", CHANNEL, "0"]);
     assert_eq!(counter.count(), 0);
     let (_again, counter) = watch(&bench, "a");
     server.probe().command(&["PUBLISH", CHANNEL, "0"]);
-    eventually("woken by the second subscription", LONG, || counter.count() == 1);
+    eventually("woken by the second subscription", LONG, || {
+        counter.count() == 1
+    });
 }
 
 #[test]
@@ -146,12 +170,18 @@ fn watch_churn_around_unsubscribing_loses_no_wake() {
 fn reconnect_wakes_every_watch_once() {
     let server = RedisServer::start();
     let bench = Bench::on(&server);
-    let watches: Vec<_> = (0..20).map(|number| watch(&bench, &format!("{number}"))).collect();
+    let watches: Vec<_> = (0..20)
+        .map(|number| watch(&bench, &format!("{number}")))
+        .collect();
     let all = |count| watches.iter().all(|(_, counter)| counter.count() == count);
     assert!(all(0));
-    server.probe().command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    server
+        .probe()
+        .command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     eventually("every watch is woken", LONG, || all(1));
-    server.probe().command(&["PUBLISH", "redisson_lock__channel:{7}", "0"]);
+    server
+        .probe()
+        .command(&["PUBLISH", "redisson_lock__channel:{7}", "0"]);
     eventually("and hears again", LONG, || watches[7].1.count() == 2);
     assert_eq!(watches[8].1.count(), 1);
 }
@@ -162,8 +192,11 @@ fn subscriber_finds_a_server_that_comes_back() {
     let bench = Bench::on(&server);
     let (_watch, counter) = watch(&bench, "a");
     server.kill();
-    let failure =
-        timed(300, |by| bench.backend.watch(&name("b"), Arc::new(Counter::default()), by));
+    let failure = timed(300, |by| {
+        bench
+            .backend
+            .watch(&name("b"), Arc::new(Counter::default()), by)
+    });
     let failure = failure.unwrap_err();
     assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
     assert!(failure.error().is_unavailable(), "{failure:?}");
@@ -181,14 +214,19 @@ fn watch_on_unreachable_server_fails_in_time_with_the_reason() {
     let wake = Arc::new(Counter::default());
     let failure = timed(200, |by| bench.backend.watch(&name("a"), wake, by)).unwrap_err();
     assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
-    assert!(failure.error().to_string().contains("cannot connect"), "{failure:?}");
+    assert!(
+        failure.error().to_string().contains("cannot connect"),
+        "{failure:?}"
+    );
 }
 
 #[test]
 fn watch_on_paused_server_fails_in_time_and_recovers() {
     let server = RedisServer::start();
-    let bench =
-        Bench::new(&format!("{}?command_timeout=200ms&connect_timeout=200ms", server.url()));
+    let bench = Bench::new(&format!(
+        "{}?command_timeout=200ms&connect_timeout=200ms",
+        server.url()
+    ));
     let (_watch, counter) = watch(&bench, "a");
     server.pause();
     let wake = Arc::new(Counter::default());
@@ -213,11 +251,16 @@ fn silent_subscriber_link_is_noticed_without_requests() {
             .unwrap();
         hold(stream);
     });
-    let bench = Bench::new(&format!("{}?command_timeout=200ms&tracking=off", peer.url()));
+    let bench = Bench::new(&format!(
+        "{}?command_timeout=200ms&tracking=off",
+        peer.url()
+    ));
     let (_watch, counter) = watch(&bench, "a");
     assert_eq!(peer.connections(), 1);
     let silence = Stopwatch::start();
-    eventually("a second connection, and a wake", LONG, || counter.count() == 1);
+    eventually("a second connection, and a wake", LONG, || {
+        counter.count() == 1
+    });
     println!("noticed after {:?}", silence.elapsed());
 }
 
@@ -252,16 +295,25 @@ fn thousand_threads_watch_over_one_connection() {
         let threads: Vec<_> = (0..1000)
             .map(|number| {
                 let bench = &bench;
-                let lock = if number % 2 == 0 { "a".to_owned() } else { format!("{number}") };
+                let lock = if number % 2 == 0 {
+                    "a".to_owned()
+                } else {
+                    format!("{number}")
+                };
                 scope.spawn(move || (number, watch(bench, &lock)))
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     });
     assert_eq!(server.probe().command_calls("subscribe"), 501);
     bench.release(&held);
     eventually("all who watch `a` are woken", LONG, || {
-        counters.iter().all(|(number, (_, counter))| (counter.count() > 0) == (number % 2 == 0))
+        counters
+            .iter()
+            .all(|(number, (_, counter))| (counter.count() > 0) == (number % 2 == 0))
     });
     assert_eq!(listeners(&server), 1);
 }
@@ -276,7 +328,10 @@ fn panicking_wake_does_not_stop_further_wakes() {
     }
     let server = RedisServer::start();
     let bench = Bench::on(&server);
-    let _bad = bench.backend.watch(&name("a"), Arc::new(Panics), soon()).unwrap();
+    let _bad = bench
+        .backend
+        .watch(&name("a"), Arc::new(Panics), soon())
+        .unwrap();
     let (_watch, counter) = watch(&bench, "a");
     for round in 1..=3 {
         server.probe().command(&["PUBLISH", CHANNEL, "0"]);
@@ -304,7 +359,9 @@ fn wake_may_watch_and_release() {
     let _nested = bench.backend.watch(&name("a"), nested, soon()).unwrap();
     server.probe().command(&["PUBLISH", CHANNEL, "0"]);
     eventually("woken", LONG, || counter.count() == 1);
-    eventually("the other one did its work", LONG, || server.probe().exists("b"));
+    eventually("the other one did its work", LONG, || {
+        server.probe().exists("b")
+    });
 }
 
 #[test]
@@ -326,7 +383,9 @@ fn revoked_and_restored_right_is_noticed() {
     let (_watch, counter) = watch(&bench, "a");
     // The server ends the connections that have what they may not have any more. (Not Redis before
     // 7 where the user had all channels: there they go on to hear.)
-    server.probe().command(&["ACL", "SETUSER", "me", "resetchannels"]);
+    server
+        .probe()
+        .command(&["ACL", "SETUSER", "me", "resetchannels"]);
     eventually("woken, to look for itself", LONG, || counter.count() >= 1);
     server.probe().command(&["ACL", "SETUSER", "me", RULE]);
     eventually("subscribed again", LONG, || subscribers(&server) == 1);

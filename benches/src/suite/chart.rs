@@ -24,7 +24,12 @@ pub(crate) struct Group {
 /// As SVG, from the lines of figures.
 pub(super) fn draw(groups: &[Group], figures: &[Value]) -> String {
     let (mut body, mut y) = (String::new(), 30.0);
-    for Group { work, title, metric: (metric, unit) } in groups {
+    for Group {
+        work,
+        title,
+        metric: (metric, unit),
+    } in groups
+    {
         let shown = |line: &&Value| line["work"] == work.as_str() && line["metric"] == *metric;
         let lines: Vec<_> = figures.iter().filter(shown).collect();
         if lines.len() < 2 {
@@ -66,7 +71,11 @@ fn bar(body: &mut String, line: &Value, y: f64) {
         return;
     };
     let column = line["column"].as_str().unwrap_or_default();
-    let colour = if column.starts_with("ours") { "#2a78b5" } else { "#b0b8c0" };
+    let colour = if column.starts_with("ours") {
+        "#2a78b5"
+    } else {
+        "#b0b8c0"
+    };
     let (from, to) = (place(1.0).min(place(median)), place(1.0).max(place(median)));
     let (width, middle) = ((to - from).max(1.0), y + BAR / 2.0);
     add(
@@ -93,7 +102,10 @@ fn place(ratio: f64) -> f64 {
 }
 
 fn text(body: &mut String, (x, y): (f64, f64), weight: &str, what: &str) {
-    add(body, format_args!(r#"<text x="{x:.0}" y="{y:.0}" font-weight="{weight}">{what}</text>"#));
+    add(
+        body,
+        format_args!(r#"<text x="{x:.0}" y="{y:.0}" font-weight="{weight}">{what}</text>"#),
+    );
 }
 
 fn add(body: &mut String, what: std::fmt::Arguments<'_>) {

@@ -24,7 +24,11 @@ impl Child {
             .unwrap_or_else(|error| panic!("{} does not start: {error}", program.display()));
         let input = process.stdin.take();
         let output = BufReader::new(process.stdout.take().expect("it is piped"));
-        let mut child = Self { process, input, output };
+        let mut child = Self {
+            process,
+            input,
+            output,
+        };
         let line = child.line();
         assert_eq!(line, "ready", "{arguments:?} did not get ready");
         child
@@ -50,7 +54,9 @@ impl Child {
 
     fn line(&mut self) -> String {
         let mut line = String::new();
-        self.output.read_line(&mut line).expect("the worker writes text");
+        self.output
+            .read_line(&mut line)
+            .expect("the worker writes text");
         line.trim_end().to_owned()
     }
 }

@@ -22,7 +22,9 @@ fn parse(line: &str) -> Value {
 pub(super) fn rewrite(docs: &Path, ours: impl Fn(&str) -> bool, lines: &str) {
     let old = text(docs);
     // As they are: written anew, a figure's last digit may be another.
-    let theirs = old.lines().filter(|line| !parse(line)["work"].as_str().is_some_and(&ours));
+    let theirs = old
+        .lines()
+        .filter(|line| !parse(line)["work"].as_str().is_some_and(&ours));
     let kept: String = theirs.map(|line| format!("{line}\n")).collect();
     std::fs::write(docs.join(FILE), kept + lines).unwrap_or_else(|error| panic!("{FILE}: {error}"));
 }

@@ -27,7 +27,14 @@ const fn goal(
     by: Option<&'static str>,
     bound: Bound,
 ) -> Goal {
-    Goal { what, work, column, metric, by, bound }
+    Goal {
+        what,
+        work,
+        column,
+        metric,
+        by,
+        bound,
+    }
 }
 
 const GOALS: &[Goal] = &[
@@ -43,8 +50,18 @@ const GOALS: &[Goal] = &[
         Some("raw"),
         AtLeast(1.3),
     ),
-    goal("8 threads, of a raw socket each", ["own-8", "ours", "rate"], Some("raw"), AtLeast(1.0)),
-    goal("32 threads, of a raw socket each", ["own-32", "ours", "rate"], Some("raw"), AtLeast(1.0)),
+    goal(
+        "8 threads, of a raw socket each",
+        ["own-8", "ours", "rate"],
+        Some("raw"),
+        AtLeast(1.0),
+    ),
+    goal(
+        "32 threads, of a raw socket each",
+        ["own-32", "ours", "rate"],
+        Some("raw"),
+        AtLeast(1.0),
+    ),
     goal(
         "128 threads, of a raw socket each",
         ["own-128", "ours", "rate"],
@@ -93,7 +110,12 @@ const GOALS: &[Goal] = &[
         Some("rslock"),
         AtLeast(1.0),
     ),
-    goal("32 threads, `unlock()`, of rslock", ["own-32", "ours", "rate"], Some("rslock"), Nothing),
+    goal(
+        "32 threads, `unlock()`, of rslock",
+        ["own-32", "ours", "rate"],
+        Some("rslock"),
+        Nothing,
+    ),
     goal(
         "128 threads, `unlock()`, of rslock",
         ["own-128", "ours", "rate"],
@@ -214,10 +236,30 @@ const GOALS: &[Goal] = &[
         Some("direct-grant"),
         AtMost(1.5),
     ),
-    goal("one thread, of Redisson", ["alone", "ours", "rate"], Some("redisson"), AtLeast(1.0)),
-    goal("8 threads, of Redisson", ["own-8", "ours", "rate"], Some("redisson"), AtLeast(1.0)),
-    goal("32 threads, of Redisson", ["own-32", "ours", "rate"], Some("redisson"), AtLeast(1.0)),
-    goal("128 threads, of Redisson", ["own-128", "ours", "rate"], Some("redisson"), AtLeast(1.0)),
+    goal(
+        "one thread, of Redisson",
+        ["alone", "ours", "rate"],
+        Some("redisson"),
+        AtLeast(1.0),
+    ),
+    goal(
+        "8 threads, of Redisson",
+        ["own-8", "ours", "rate"],
+        Some("redisson"),
+        AtLeast(1.0),
+    ),
+    goal(
+        "32 threads, of Redisson",
+        ["own-32", "ours", "rate"],
+        Some("redisson"),
+        AtLeast(1.0),
+    ),
+    goal(
+        "128 threads, of Redisson",
+        ["own-128", "ours", "rate"],
+        Some("redisson"),
+        AtLeast(1.0),
+    ),
     goal(
         "8 threads on one lock, changes of owner, of Redisson",
         ["contended", "ours", "changes_per_s"],
@@ -248,8 +290,18 @@ const GOALS: &[Goal] = &[
         Some("parking_lot-held"),
         Nothing,
     ),
-    goal("nested, requests", ["nested", "ours", "requests_each"], None, AtMost(0.0)),
-    goal("100,000 held locks, lost", ["held-100000", "ours", "lost"], None, AtMost(0.0)),
+    goal(
+        "nested, requests",
+        ["nested", "ours", "requests_each"],
+        None,
+        AtMost(0.0),
+    ),
+    goal(
+        "100,000 held locks, lost",
+        ["held-100000", "ours", "lost"],
+        None,
+        AtMost(0.0),
+    ),
     goal(
         "100,000 held locks, timer threads",
         ["held-100000", "ours", "timer_threads"],
@@ -324,7 +376,9 @@ pub(super) struct Verdict {
 /// Those for which something was measured.
 pub(super) fn verdicts(summaries: &[Summary<'_>]) -> Vec<Verdict> {
     let verdict = |goal: &Goal| {
-        let summary = summaries.iter().find(|summary| summary.work.name == goal.work)?;
+        let summary = summaries
+            .iter()
+            .find(|summary| summary.work.name == goal.work)?;
         let measured = match goal.by {
             Some(by) => summary.ratio(goal.column, by, goal.metric)?,
             None => summary.figure(goal.column, goal.metric)?,
@@ -332,10 +386,18 @@ pub(super) fn verdicts(summaries: &[Summary<'_>]) -> Vec<Verdict> {
         let (bound, met) = match goal.bound {
             AtLeast(least) => (format!("at least {least}"), Some(measured.median >= least)),
             AtMost(most) => (format!("at most {most}"), Some(measured.median <= most)),
-            Exactly(this) => (this.to_string(), Some((measured.median - this).abs() < 1e-9)),
+            Exactly(this) => (
+                this.to_string(),
+                Some((measured.median - this).abs() < 1e-9),
+            ),
             Nothing => ("-".to_owned(), None),
         };
-        Some(Verdict { what: goal.what, bound, measured, met })
+        Some(Verdict {
+            what: goal.what,
+            bound,
+            measured,
+            met,
+        })
     };
     GOALS.iter().filter_map(verdict).collect()
 }

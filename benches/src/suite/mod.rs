@@ -52,8 +52,15 @@ struct Column {
 }
 
 /// Who takes a lock by a plain `SET`.
-const WITHOUT_SCRIPT: [&str; 7] =
-    ["ours-bare", "ours-bare-drop", "rslock", "rlock", "rlock-sync", "redis-py", "redsync"];
+const WITHOUT_SCRIPT: [&str; 7] = [
+    "ours-bare",
+    "ours-bare-drop",
+    "rslock",
+    "rlock",
+    "rlock-sync",
+    "redis-py",
+    "redsync",
+];
 
 /// What has no columns that take turns, but stands with the figures: see `instructions.rs`.
 const INSTRUCTIONS: &str = "instructions";
@@ -74,8 +81,11 @@ impl Work {
         server.prefer(self.priority);
         eprintln!("{}", self.title);
         let mut samples = vec![Vec::new(); self.columns.len()];
-        let mut all: Vec<Vec<Child>> =
-            if self.solo { Vec::new() } else { self.columns.iter().map(Column::start).collect() };
+        let mut all: Vec<Vec<Child>> = if self.solo {
+            Vec::new()
+        } else {
+            self.columns.iter().map(Column::start).collect()
+        };
         // The first turn makes connections, loads scripts and warms caches; it is not counted.
         for children in &mut all {
             turn(server, children, self.turn / 2, self.solo);
@@ -86,7 +96,12 @@ impl Work {
             for index in (0..self.columns.len()).map(|i| (i + round) % self.columns.len()) {
                 fresh[index] = match all.get_mut(index) {
                     Some(children) => turn(server, children, self.turn, self.solo),
-                    None => turn(server, &mut self.columns[index].start(), self.turn, self.solo),
+                    None => turn(
+                        server,
+                        &mut self.columns[index].start(),
+                        self.turn,
+                        self.solo,
+                    ),
                 };
                 if self.solo {
                     server.flush();
@@ -101,12 +116,18 @@ impl Work {
                 samples.push(sample);
             }
         }
-        Measured { work: self, samples }
+        Measured {
+            work: self,
+            samples,
+        }
     }
 
     /// Adds what follows from the samples of all columns of a round.
     fn complete(&self, round: &mut [Sample]) {
-        let quiet = self.columns.iter().position(|column| column.name == "no-lock");
+        let quiet = self
+            .columns
+            .iter()
+            .position(|column| column.name == "no-lock");
         let quiet = quiet.map(|index| figure(&round[index], "server_s_per_min"));
         for (column, sample) in self.columns.iter().zip(round) {
             // They lock without a script, and the scripts that they use here set nothing: so these
@@ -129,8 +150,13 @@ impl Work {
 
 impl Column {
     fn start(&self) -> Vec<Child> {
-        let program = self.program.as_ref().expect("a work has no columns without a program");
-        (0..self.processes).map(|_| Child::start(program, &self.arguments)).collect()
+        let program = self
+            .program
+            .as_ref()
+            .expect("a work has no columns without a program");
+        (0..self.processes)
+            .map(|_| Child::start(program, &self.arguments))
+            .collect()
     }
 }
 
@@ -150,7 +176,10 @@ fn turn(server: &Server, children: &mut [Child], time: Duration, solo: bool) -> 
         (children.iter_mut().map(Child::end).collect(), None)
     };
     let mut sample = derived(&answers, before, server.counters());
-    let logs: Vec<_> = answers.iter().filter_map(|answer| answer["log"].as_str()).collect();
+    let logs: Vec<_> = answers
+        .iter()
+        .filter_map(|answer| answer["log"].as_str())
+        .collect();
     if !logs.is_empty() {
         visits::add(&mut sample, &logs.iter().map(Path::new).collect::<Vec<_>>());
     }
@@ -197,7 +226,13 @@ fn derived(answers: &[Value], before: Counters, after: Counters) -> Sample {
 
 /// All tables, as Markdown.
 pub(crate) fn tables(measured: &[Measured], scale: Scale) -> String {
-    page::tables(&measured.iter().map(summary::Summary::of).collect::<Vec<_>>(), scale)
+    page::tables(
+        &measured
+            .iter()
+            .map(summary::Summary::of)
+            .collect::<Vec<_>>(),
+        scale,
+    )
 }
 
 /// What is drawn of these works, in their order.
@@ -214,7 +249,10 @@ pub(crate) fn groups(works: &[Work]) -> Vec<Group> {
 /// is.
 pub(crate) fn publish(measured: &[Measured], all: &[Group], scale: Scale, docs: &Path) {
     let summaries: Vec<_> = measured.iter().map(summary::Summary::of).collect();
-    let lines: String = summaries.iter().flat_map(|summary| summary.lines()).collect();
+    let lines: String = summaries
+        .iter()
+        .flat_map(|summary| summary.lines())
+        .collect();
     let is_whole = summaries.len() == all.len();
     let is_ours = |work: &str| {
         work != INSTRUCTIONS && (is_whole || summaries.iter().any(|it| it.work.name == work))
@@ -245,6 +283,8 @@ pub(crate) fn publish_instructions(counted: &[(&str, u64)], table: &str, docs: &
 /// How many instructions are written down for this path.
 pub(crate) fn written_instructions(path: &str, docs: &Path) -> Option<u64> {
     let lines = figures::read(docs);
-    let line = lines.iter().find(|l| l["work"] == INSTRUCTIONS && l["column"] == path)?;
+    let line = lines
+        .iter()
+        .find(|l| l["work"] == INSTRUCTIONS && l["column"] == path)?;
     line["count"].as_u64()
 }

@@ -12,8 +12,10 @@ const PAGE: &str = "PERFORMANCE.md";
 #[derive(Clone, Copy)]
 pub(super) struct Marks(&'static str, &'static str);
 
-pub(super) const MEASURED: Marks =
-    Marks("<!-- measured: written by the benchmarks -->", "<!-- end of what was measured -->");
+pub(super) const MEASURED: Marks = Marks(
+    "<!-- measured: written by the benchmarks -->",
+    "<!-- end of what was measured -->",
+);
 pub(super) const COUNTED: Marks = Marks(
     "<!-- counted: written by the benchmarks' `instructions` -->",
     "<!-- end of what was counted -->",
@@ -40,9 +42,15 @@ pub(super) fn tables(summaries: &[Summary<'_>], scale: Scale) -> String {
 
 /// A line of the table of goals: by what it is known, and what was measured.
 fn goal(verdict: &Verdict) -> (String, String) {
-    let Spread { median, least, most } = verdict.measured;
+    let Spread {
+        median,
+        least,
+        most,
+    } = verdict.measured;
     let (median, least, most) = (short(median), short(least), short(most));
-    let met = verdict.met.map_or("-", |met| if met { "yes" } else { "**no**" });
+    let met = verdict
+        .met
+        .map_or("-", |met| if met { "yes" } else { "**no**" });
     let begin = format!("| {} | {} | ", verdict.what, verdict.bound);
     (begin, format!("{median} | {least} - {most} | {met} |"))
 }
@@ -53,14 +61,20 @@ pub(super) fn update(docs: &Path, summaries: &[Summary<'_>]) {
     let page = std::fs::read_to_string(docs.join(PAGE)).expect("a page with all tables");
     let (_, rest) = page.split_once(begin).expect("a page with all tables");
     let (old, _) = rest.split_once(end).expect("a page with all tables");
-    let mut sections: Vec<String> =
-        old.trim().split("\n## ").map(|section| section.trim_end().to_owned()).collect();
+    let mut sections: Vec<String> = old
+        .trim()
+        .split("\n## ")
+        .map(|section| section.trim_end().to_owned())
+        .collect();
     for summary in summaries {
         let mut fresh = String::new();
         table(&mut fresh, summary);
         let fresh = fresh.trim().trim_start_matches("## ").to_owned();
         let title = format!("{}\n", summary.work.title);
-        match sections.iter_mut().find(|section| section.starts_with(&title)) {
+        match sections
+            .iter_mut()
+            .find(|section| section.starts_with(&title))
+        {
             Some(known) => *known = fresh,
             None => sections.push(fresh),
         }
@@ -89,20 +103,39 @@ fn table(text: &mut String, summary: &Summary<'_>) {
         none if none.is_empty() => none,
         names => format!(" Left out on request: {names}."),
     };
-    line(text, format_args!("{} rounds; least and most in brackets.{left_out}\n", work.rounds));
+    line(
+        text,
+        format_args!(
+            "{} rounds; least and most in brackets.{left_out}\n",
+            work.rounds
+        ),
+    );
     line(text, format_args!("| | {} | ratio |", heads.join(" | ")));
-    line(text, format_args!("|---{}|---|", "|---".repeat(heads.len())));
+    line(
+        text,
+        format_args!("|---{}|---|", "|---".repeat(heads.len())),
+    );
     let first = work.columns[0].name;
     for column in summary.columns() {
         let figure = |(metric, _): &(&str, &str)| {
-            summary.figure(column, metric).map_or("-".to_owned(), |spread| short(spread.median))
+            summary
+                .figure(column, metric)
+                .map_or("-".to_owned(), |spread| short(spread.median))
         };
         let figures: Vec<_> = work.metrics.iter().map(figure).collect();
         let ratio = summary.ratio(column, first, work.metrics[0].0);
-        let ratio = ratio.map_or("-".to_owned(), |Spread { median, least, most }| {
-            format!("{} ({} - {})", short(median), short(least), short(most))
-        });
-        line(text, format_args!("| {column} | {} | {ratio} |", figures.join(" | ")));
+        let ratio = ratio.map_or(
+            "-".to_owned(),
+            |Spread {
+                 median,
+                 least,
+                 most,
+             }| { format!("{} ({} - {})", short(median), short(least), short(most)) },
+        );
+        line(
+            text,
+            format_args!("| {column} | {} | {ratio} |", figures.join(" | ")),
+        );
     }
 }
 

@@ -28,13 +28,20 @@ impl Spread {
         } else {
             (figures[middle - 1] + figures[middle]) / 2.0
         };
-        Some(Self { median, least, most })
+        Some(Self {
+            median,
+            least,
+            most,
+        })
     }
 }
 
 impl<'a> Summary<'a> {
     pub(super) fn of(measured: &'a Measured) -> Self {
-        Self { work: &measured.work, samples: &measured.samples }
+        Self {
+            work: &measured.work,
+            samples: &measured.samples,
+        }
     }
 
     pub(super) fn columns(&self) -> impl Iterator<Item = &'static str> {
@@ -44,7 +51,10 @@ impl<'a> Summary<'a> {
     /// The figures of one column.
     pub(super) fn figure(&self, column: &str, metric: &str) -> Option<Spread> {
         Spread::of(
-            self.row(column)?.iter().filter_map(|sample| sample.get(metric)?.as_f64()).collect(),
+            self.row(column)?
+                .iter()
+                .filter_map(|sample| sample.get(metric)?.as_f64())
+                .collect(),
         )
     }
 

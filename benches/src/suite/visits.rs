@@ -15,8 +15,11 @@ struct Visit {
 
 /// Adds to `sample` what the logs of all processes say together.
 pub(super) fn add(sample: &mut Sample, logs: &[&Path]) {
-    let mut visits: Vec<_> =
-        logs.iter().enumerate().flat_map(|(process, log)| read(process, log)).collect();
+    let mut visits: Vec<_> = logs
+        .iter()
+        .enumerate()
+        .flat_map(|(process, log)| read(process, log))
+        .collect();
     visits.sort_unstable_by_key(|visit| visit.entered);
     let mut handoffs = Vec::new();
     let (mut changes, mut violations) = (0_u64, 0_u64);
@@ -53,14 +56,18 @@ pub(super) fn add(sample: &mut Sample, logs: &[&Path]) {
 /// to ask again at once. The visits are in the order in which they came in.
 fn overtaken(visits: &[Visit]) -> f64 {
     let mut last = BTreeMap::new();
-    let asked: Vec<Option<u64>> =
-        visits.iter().map(|it| last.insert((it.process, it.thread), it.left)).collect();
+    let asked: Vec<Option<u64>> = visits
+        .iter()
+        .map(|it| last.insert((it.process, it.thread), it.left))
+        .collect();
     let (mut count, mut overtakes) = (0_u64, 0);
     for (at, mine) in asked.iter().enumerate() {
         let Some(mine) = mine else { continue };
         let before = visits[..at].iter().zip(&asked).rev();
         let meanwhile = before.take_while(|(visit, _)| visit.entered > *mine);
-        overtakes += meanwhile.filter(|(_, asked)| asked.is_some_and(|it| it > *mine)).count();
+        overtakes += meanwhile
+            .filter(|(_, asked)| asked.is_some_and(|it| it > *mine))
+            .count();
         count += 1;
     }
     overtakes as f64 / count.max(1) as f64
@@ -69,7 +76,9 @@ fn overtaken(visits: &[Visit]) -> f64 {
 /// The longest that one of so many had to wait, or waited in vain at the end, in the time in which
 /// each would come in once. Who leaves is taken to ask again at once.
 fn longest_wait(visits: &[Visit], contenders: usize) -> f64 {
-    let (Some(first), Some(end)) = (visits.first(), visits.last()) else { return 0.0 };
+    let (Some(first), Some(end)) = (visits.first(), visits.last()) else {
+        return 0.0;
+    };
     let round = (end.entered - first.entered) as f64 / visits.len() as f64 * contenders as f64;
     let mut last = BTreeMap::new();
     let mut longest = 0;
@@ -78,7 +87,11 @@ fn longest_wait(visits: &[Visit], contenders: usize) -> f64 {
         longest = longest.max(visit.entered.saturating_sub(asked.unwrap_or(first.entered)));
     }
     // Who never came in waited for all of it.
-    let in_vain = if last.len() < contenders { Some(&first.entered) } else { last.values().min() };
+    let in_vain = if last.len() < contenders {
+        Some(&first.entered)
+    } else {
+        last.values().min()
+    };
     let longest = longest.max(in_vain.map_or(0, |since| end.entered.saturating_sub(*since)));
     longest as f64 / round.max(1.0)
 }
@@ -87,7 +100,12 @@ fn read(process: usize, log: &Path) -> Vec<Visit> {
     let bytes = std::fs::read(log).expect("the worker wrote it");
     let visit = |chunk: &[u8]| {
         let number = |at: usize| u64::from_le_bytes(chunk[at..at + 8].try_into().expect("eight"));
-        Visit { entered: number(0), left: number(8), process, thread: number(16) }
+        Visit {
+            entered: number(0),
+            left: number(8),
+            process,
+            thread: number(16),
+        }
     };
     bytes.chunks_exact(24).map(visit).collect()
 }
@@ -97,7 +115,11 @@ pub(super) fn per_change(sample: &mut Sample) {
     let cycles = figure(sample, "cycles");
     for (name, each, changes) in [
         ("requests_per_change", "requests_each", "changes"),
-        ("requests_per_process_change", "requests_each", "process_changes"),
+        (
+            "requests_per_process_change",
+            "requests_each",
+            "process_changes",
+        ),
         ("server_us_per_change", "server_us", "changes"),
     ] {
         let cost = figure(sample, each) * cycles / figure(sample, changes).max(1.0);
@@ -113,9 +135,16 @@ fn shares(visits: &[Visit], contenders: usize, who: impl Fn(&Visit) -> (usize, u
         *counts.entry(who(visit)).or_insert(0_u64) += 1;
     }
     let fair = visits.len() as f64 / contenders.max(1) as f64;
-    let worst = counts.values().map(|&count| (count as f64 / fair - 1.0).abs()).fold(0.0, f64::max);
+    let worst = counts
+        .values()
+        .map(|&count| (count as f64 / fair - 1.0).abs())
+        .fold(0.0, f64::max);
     // Who never came in is not in the log.
-    if counts.len() < contenders { worst.max(1.0) } else { worst }
+    if counts.len() < contenders {
+        worst.max(1.0)
+    } else {
+        worst
+    }
 }
 
 #[cfg(test)]

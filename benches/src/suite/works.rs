@@ -50,12 +50,18 @@ const PROCESSES: &[(&str, &str)] = &[
     ("process_changes_per_s", "changes of process/s"),
     ("requests_per_change", "requests/change"),
     ("requests_per_process_change", "requests/change of process"),
-    ("process_share", "worst process's distance from a fair share"),
+    (
+        "process_share",
+        "worst process's distance from a fair share",
+    ),
 ];
 const ORDER: &[(&str, &str)] = &[
     ("process_changes_per_s", "changes of process/s"),
     ("overtaken", "overtaken by, each"),
-    ("process_share", "worst process's distance from a fair share"),
+    (
+        "process_share",
+        "worst process's distance from a fair share",
+    ),
     ("longest_wait", "longest wait, in times of 8 visits"),
     ("requests_per_process_change", "requests/change of process"),
 ];
@@ -93,13 +99,18 @@ const CROWD: &[(&str, &str)] = &[
     ("requests_each", "requests/waiter"),
 ];
 const NESTED: &[(&str, &str)] = &[("rate", "cycles/s"), ("requests_each", "requests/cycle")];
-const SCRIPTS: &[(&str, &str)] =
-    &[("server_us", "server us/cycle"), ("script_us", "of that in EVALSHA")];
+const SCRIPTS: &[(&str, &str)] = &[
+    ("server_us", "server us/cycle"),
+    ("script_us", "of that in EVALSHA"),
+];
 
 /// The kinds of locks besides the mutex, as a worker is told them, and what is measured.
 const KINDS: [(&str, &str); 4] = [
     ("read", "8 threads that read, one read-write lock"),
-    ("write", "8 threads that write, each with its own read-write lock"),
+    (
+        "write",
+        "8 threads that write, each with its own read-write lock",
+    ),
     ("permits", "8 threads, one semaphore of 100 permits"),
     ("fair", "8 threads, each with its own fair lock"),
 ];
@@ -107,22 +118,47 @@ const KINDS: [(&str, &str); 4] = [
 /// All works, in the order of the page.
 pub(crate) fn works(port: u16, peers: &Peers, scale: Scale) -> Vec<Work> {
     let own = std::env::current_exe().expect("this program is a file");
-    let maker = Maker { port, own, peers, scale };
+    let maker = Maker {
+        port,
+        own,
+        peers,
+        scale,
+    };
     let mut works = vec![maker.alone()];
     works.extend([1, 8, 32, 128].map(|threads| maker.own_locks(threads)));
-    works.extend([maker.contended(), maker.processes(), maker.handoff(), maker.order()]);
+    works.extend([
+        maker.contended(),
+        maker.processes(),
+        maker.handoff(),
+        maker.order(),
+    ]);
     works.extend(KINDS.map(|kind| maker.kind(kind)));
-    let held: &[usize] =
-        if scale == Scale::Quick { &[1_000, 10_000] } else { &[1_000, 10_000, 100_000] };
+    let held: &[usize] = if scale == Scale::Quick {
+        &[1_000, 10_000]
+    } else {
+        &[1_000, 10_000, 100_000]
+    };
     works.extend(held.iter().map(|&locks| maker.held(locks)));
-    works.extend([maker.burst(), maker.large(), maker.nested(), maker.crowd(), maker.scripts(&[])]);
+    works.extend([
+        maker.burst(),
+        maker.large(),
+        maker.nested(),
+        maker.crowd(),
+        maker.scripts(&[]),
+    ]);
     works
 }
 
 /// Ours, Redisson's, and trials: directories with `acquire.lua` and `release.lua`.
 pub(crate) fn scripts(port: u16, peers: &Peers, trials: &[String], scale: Scale) -> Work {
     let own = std::env::current_exe().expect("this program is a file");
-    Maker { port, own, peers, scale }.scripts(trials)
+    Maker {
+        port,
+        own,
+        peers,
+        scale,
+    }
+    .scripts(trials)
 }
 
 /// Who hears of a release in another process. Those that ask now and then come in when that happens
@@ -147,20 +183,33 @@ impl Maker<'_> {
         for (option, value) in [("port", usize::from(self.port))].iter().chain(options) {
             arguments.extend([format!("--{option}"), value.to_string()]);
         }
-        Column { name, program: Some(self.own.clone()), arguments, processes: 1 }
+        Column {
+            name,
+            program: Some(self.own.clone()),
+            arguments,
+            processes: 1,
+        }
     }
 
     /// The columns of this program's own workers.
     fn columns(&self, work: &str, who: &[&'static str], options: &[(&str, usize)]) -> Vec<Column> {
-        who.iter().map(|who| self.column(work, who, options)).collect()
+        who.iter()
+            .map(|who| self.column(work, who, options))
+            .collect()
     }
 
     /// The columns of the other crates and of other languages.
     fn peers(&self, work: &str, options: &[(&str, usize)]) -> Vec<Column> {
         let program = &self.peers.crates;
-        let column = |name| Column { program: program.clone(), ..self.column(work, name, options) };
+        let column = |name| Column {
+            program: program.clone(),
+            ..self.column(work, name, options)
+        };
         let crates = CRATES.map(column);
-        crates.into_iter().chain(self.foreign_clients(work, options, |_| true)).collect()
+        crates
+            .into_iter()
+            .chain(self.foreign_clients(work, options, |_| true))
+            .collect()
     }
 
     /// Those of other languages that are wanted.
@@ -174,13 +223,17 @@ impl Maker<'_> {
             let mut column = self.column(work, name, options);
             match program {
                 Some(it) => {
-                    column.arguments.extend(["--program".to_owned(), it.display().to_string()]);
+                    column
+                        .arguments
+                        .extend(["--program".to_owned(), it.display().to_string()]);
                 }
                 None => column.program = None,
             }
             column
         };
-        let names = FOREIGN_CLIENTS.iter().map(|foreign_client| foreign_client.name);
+        let names = FOREIGN_CLIENTS
+            .iter()
+            .map(|foreign_client| foreign_client.name);
         let all = names.zip(&self.peers.foreign_clients);
         all.filter(|(name, _)| wanted(name)).map(column).collect()
     }
@@ -192,8 +245,9 @@ impl Maker<'_> {
         columns: Vec<Column>,
         metrics: &'static [(&str, &str)],
     ) -> Work {
-        let (columns, left_out): (Vec<_>, Vec<_>) =
-            columns.into_iter().partition(|column| column.program.is_some());
+        let (columns, left_out): (Vec<_>, Vec<_>) = columns
+            .into_iter()
+            .partition(|column| column.program.is_some());
         Work {
             name: name.to_owned(),
             title: title.to_owned(),
@@ -210,7 +264,12 @@ impl Maker<'_> {
     fn alone(&self) -> Work {
         let mut columns = self.columns("cycles", &[&OWN[..], &["raw-async"]].concat(), &[]);
         columns.extend(self.peers("cycles", &[]));
-        self.work("alone", "Uncontended lock and unlock, one thread", columns, CYCLES)
+        self.work(
+            "alone",
+            "Uncontended lock and unlock, one thread",
+            columns,
+            CYCLES,
+        )
     }
 
     fn own_locks(&self, threads: usize) -> Work {
@@ -228,9 +287,19 @@ impl Maker<'_> {
         let options = [("threads", 8)];
         let mut columns = self.columns("contend", &["publish-retry", "gate", "ours"], &options);
         columns.extend(self.peers("contend", &options));
-        let work = self.work("contended", "One lock, 8 threads of one process", columns, CONTENDED);
+        let work = self.work(
+            "contended",
+            "One lock, 8 threads of one process",
+            columns,
+            CONTENDED,
+        );
         let (turn, rounds) = (Duration::from_millis(500), self.scale.rounds(6, 40));
-        Work { turn, rounds, priority: Priority::Nice, ..work }
+        Work {
+            turn,
+            rounds,
+            priority: Priority::Nice,
+            ..work
+        }
     }
 
     fn processes(&self) -> Work {
@@ -244,7 +313,12 @@ impl Maker<'_> {
         // Long turns: a process has the lock some fifteen times a second, and not always for as
         // many visits.
         let (turn, rounds) = (Duration::from_secs(5), self.scale.rounds(2, 5));
-        Work { turn, rounds, priority: Priority::Nice, ..work }
+        Work {
+            turn,
+            rounds,
+            priority: Priority::Nice,
+            ..work
+        }
     }
 
     fn handoff(&self) -> Work {
@@ -257,7 +331,12 @@ impl Maker<'_> {
         let title = "From `unlock()` in one process to the end of `lock()` in another";
         let work = self.work("handoff", title, columns, HANDOFF);
         let (turn, rounds) = (Duration::from_secs(1), self.scale.rounds(4, 40));
-        Work { turn, rounds, priority: Priority::Nice, ..work }
+        Work {
+            turn,
+            rounds,
+            priority: Priority::Nice,
+            ..work
+        }
     }
 
     /// Ours and Redisson's.
@@ -266,7 +345,9 @@ impl Maker<'_> {
         let mut columns = self.columns("cycles", &["ours"], &options);
         columns.extend(self.foreign_clients("cycles", &options, is_told));
         for column in &mut columns {
-            column.arguments.extend(["--kind".to_owned(), kind.to_owned()]);
+            column
+                .arguments
+                .extend(["--kind".to_owned(), kind.to_owned()]);
         }
         self.work(&format!("kind-{kind}"), title, columns, CYCLES)
     }
@@ -280,13 +361,20 @@ impl Maker<'_> {
         for column in &mut columns {
             column.processes = 8;
             if column.name == "redisson" {
-                column.arguments.extend(["--kind".to_owned(), "fair".to_owned()]);
+                column
+                    .arguments
+                    .extend(["--kind".to_owned(), "fair".to_owned()]);
             }
         }
         let title = "One lock, 8 processes of one thread; Redisson's fair lock";
         let work = self.work("order", title, columns, ORDER);
         let (turn, rounds) = (Duration::from_secs(2), self.scale.rounds(3, 20));
-        Work { turn, rounds, priority: Priority::Nice, ..work }
+        Work {
+            turn,
+            rounds,
+            priority: Priority::Nice,
+            ..work
+        }
     }
 
     fn held(&self, locks: usize) -> Work {
@@ -298,7 +386,10 @@ impl Maker<'_> {
         let options = [("locks", locks), ("lease", lease)];
         let mut columns = self.columns("hold", &["raw", "ours", "no-lock"], &options);
         columns.extend(self.foreign_clients("hold", &options, has_watchdog));
-        let title = format!("{locks} held locks under the watchdog, lease {} s", lease / 1000);
+        let title = format!(
+            "{locks} held locks under the watchdog, lease {} s",
+            lease / 1000
+        );
         let work = self.work(&format!("held-{locks}"), &title, columns, HELD);
         Work {
             turn: Duration::from_secs(turn),
@@ -316,7 +407,12 @@ impl Maker<'_> {
         let title = "10000 held locks, lease 6 s, taken in a burst by 128 threads";
         let work = self.work("burst", title, columns, BURST);
         // Three renewals of each.
-        Work { turn: Duration::from_secs(6), rounds: self.scale.rounds(2, 6), solo: true, ..work }
+        Work {
+            turn: Duration::from_secs(6),
+            rounds: self.scale.rounds(2, 6),
+            solo: true,
+            ..work
+        }
     }
 
     /// What would hold the server up if it were done in one piece.
@@ -326,7 +422,12 @@ impl Maker<'_> {
         let columns = self.columns("hold", &who, &options);
         let title = "100 guards of 1000 permits; forced release of 10^6 permits, of 10^5 readers";
         let work = self.work("large", title, columns, BURST);
-        Work { turn: Duration::from_secs(6), rounds: self.scale.rounds(2, 6), solo: true, ..work }
+        Work {
+            turn: Duration::from_secs(6),
+            rounds: self.scale.rounds(2, 6),
+            solo: true,
+            ..work
+        }
     }
 
     fn nested(&self) -> Work {
@@ -337,12 +438,19 @@ impl Maker<'_> {
         );
         columns.extend(self.foreign_clients("nested", &[], is_reentrant));
         let work = self.work("nested", "Nested lock and unlock", columns, NESTED);
-        Work { turn: Duration::from_millis(50), rounds: self.scale.rounds(10, 40), ..work }
+        Work {
+            turn: Duration::from_millis(50),
+            rounds: self.scale.rounds(10, 40),
+            ..work
+        }
     }
 
     fn crowd(&self) -> Work {
-        let (threads, locks) =
-            if self.scale == Scale::Quick { (2_000, 200) } else { (10_000, 1_000) };
+        let (threads, locks) = if self.scale == Scale::Quick {
+            (2_000, 200)
+        } else {
+            (10_000, 1_000)
+        };
         let columns = vec![self.column(
             "crowd",
             "ours",
@@ -350,11 +458,22 @@ impl Maker<'_> {
         )];
         let title = format!("{threads} threads that wait for {locks} locks");
         let work = self.work("crowd", &title, columns, CROWD);
-        Work { rounds: self.scale.rounds(1, 3), solo: true, ..work }
+        Work {
+            rounds: self.scale.rounds(1, 3),
+            solo: true,
+            ..work
+        }
     }
 
     fn scripts(&self, trials: &[String]) -> Work {
-        let names = ["lean", "redisson", "ours", "ours-first", "ours-joined-4", "ours-joined-16"];
+        let names = [
+            "lean",
+            "redisson",
+            "ours",
+            "ours-first",
+            "ours-joined-4",
+            "ours-joined-16",
+        ];
         let mut columns: Vec<_> = names.map(|who| self.column("scripts", who, &[])).into();
         for trial in trials {
             let name: &'static str = format!("dir:{trial}").leak();
@@ -362,6 +481,10 @@ impl Maker<'_> {
         }
         let title = "Server time of acquire and release, beside other scripts";
         let work = self.work("scripts", title, columns, SCRIPTS);
-        Work { turn: Duration::from_millis(100), rounds: self.scale.rounds(10, 40), ..work }
+        Work {
+            turn: Duration::from_millis(100),
+            rounds: self.scale.rounds(10, 40),
+            ..work
+        }
     }
 }

@@ -25,8 +25,11 @@ pub(super) fn run(task: &Task) {
     let log = tempfile::NamedTempFile::new().expect("a file of our own");
     serve(|time| {
         let (visits, answer) = turn(task, &mut contenders, time);
-        let bytes: Vec<u8> =
-            visits.iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
+        let bytes: Vec<u8> = visits
+            .iter()
+            .flatten()
+            .flat_map(|number| number.to_le_bytes())
+            .collect();
         std::fs::write(log.path(), bytes).expect("there is room for a log");
         let mut answer = answer;
         answer["log"] = json!(log.path());
@@ -39,16 +42,27 @@ fn contenders(task: &Task) -> Vec<Box<dyn Contender>> {
     // subscribed.
     let name = format!("contended:{}", task.who);
     if let "ours" | "ours-fair" = task.who.as_str() {
-        let order = if task.who == "ours" { LockOrder::Any } else { LockOrder::Fair };
-        let builder = distlock::builder().url(&url(task.port)).expect("a URL of ours");
-        let client = builder.configure(|it| it.with_order(order)).connect().expect("it is there");
+        let order = if task.who == "ours" {
+            LockOrder::Any
+        } else {
+            LockOrder::Fair
+        };
+        let builder = distlock::builder()
+            .url(&url(task.port))
+            .expect("a URL of ours");
+        let client = builder
+            .configure(|it| it.with_order(order))
+            .connect()
+            .expect("it is there");
         let lock = || Box::new(client.mutex(name.as_str()).expect("a name")) as Box<dyn Contender>;
         return (0..task.threads).map(|_| lock()).collect();
     }
     let number = |index| std::process::id() as usize * 1000 + index;
     if task.who == "direct-grant" {
         let contender = |index| DirectGrant::new(task.port, &name, number(index));
-        return (0..task.threads).map(|index| Box::new(contender(index)) as _).collect();
+        return (0..task.threads)
+            .map(|index| Box::new(contender(index)) as _)
+            .collect();
     }
     let pair = task.learn();
     let gate = Arc::new(Mutex::new(()));
@@ -89,7 +103,10 @@ fn turn(task: &Task, contenders: &mut [Box<dyn Contender>], time: Duration) -> (
                 })
             })
             .collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().expect("no panic"))
+            .collect()
     });
     let answer = json!({
         "cycles": visits.len(), "contenders": task.threads,
@@ -118,8 +135,15 @@ struct PublishRetry {
 impl PublishRetry {
     fn new(port: u16, name: &str, requests: Requests) -> Self {
         let mut messages = Raw::connect(port);
-        messages.call(&request(&["SUBSCRIBE", &format!("redisson_lock__channel:{{{name}}}")]));
-        Self { raw: Raw::connect(port), messages, requests }
+        messages.call(&request(&[
+            "SUBSCRIBE",
+            &format!("redisson_lock__channel:{{{name}}}"),
+        ]));
+        Self {
+            raw: Raw::connect(port),
+            messages,
+            requests,
+        }
     }
 }
 
@@ -131,7 +155,10 @@ impl Contender for PublishRetry {
             self.messages.next_within(LOOK_AGAIN);
         }
         inside();
-        assert!(matches!(self.raw.call(&self.requests.release), Reply::Int(1..)), "it was ours");
+        assert!(
+            matches!(self.raw.call(&self.requests.release), Reply::Int(1..)),
+            "it was ours"
+        );
     }
 }
 

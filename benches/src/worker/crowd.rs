@@ -20,7 +20,9 @@ fn turn(task: &Task) -> Value {
     let mut raw = Raw::connect(task.port);
     let pair = task.learn();
     let name = |index: usize| format!("crowd:{index:06}");
-    let holders: Vec<_> = (0..task.locks).map(|lock| pair.requests(&name(lock), lock)).collect();
+    let holders: Vec<_> = (0..task.locks)
+        .map(|lock| pair.requests(&name(lock), lock))
+        .collect();
     for holder in &holders {
         assert!(is_granted(&raw.call(&holder.acquire)), "it was free");
     }
@@ -41,7 +43,9 @@ fn turn(task: &Task) -> Value {
                 served.fetch_add(1, Ordering::Relaxed);
             };
             let thread = std::thread::Builder::new().stack_size(STACK);
-            thread.spawn_scoped(scope, waiter).expect("the system has room for the threads");
+            thread
+                .spawn_scoped(scope, waiter)
+                .expect("the system has room for the threads");
         }
         until(|| thread_count() > task.threads);
         let standing = resident();
@@ -78,7 +82,9 @@ fn count(raw: &mut Raw) -> usize {
     match raw.call(&request(&["CLIENT", "LIST"])) {
         Reply::Text(list) => {
             let list = String::from_utf8(list).expect("it is text");
-            list.lines().filter(|line| line.contains(" name=crowd ")).count()
+            list.lines()
+                .filter(|line| line.contains(" name=crowd "))
+                .count()
         }
         other => panic!("CLIENT LIST answers {other:?}"),
     }

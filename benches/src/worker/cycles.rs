@@ -38,14 +38,21 @@ fn steps(task: &Task) -> Vec<Box<dyn Step>> {
         "raw" => {
             let pair = pair();
             each(&|index| {
-                Box::new(Plain(Raw::connect(task.port), pair.requests(&own(index), index)))
+                Box::new(Plain(
+                    Raw::connect(task.port),
+                    pair.requests(&own(index), index),
+                ))
             })
         }
         "raw-async" => {
             let pair = pair();
             each(&|index| {
                 let requests = pair.requests(&own(index), index);
-                Box::new(Unawaited { raw: Raw::connect(task.port), requests, owed: false })
+                Box::new(Unawaited {
+                    raw: Raw::connect(task.port),
+                    requests,
+                    owed: false,
+                })
             })
         }
         "pipeline" => vec![Box::new(Pipeline::new(task, &pair()))],
@@ -73,13 +80,23 @@ fn turn(steps: &mut [Box<dyn Step>], time: Duration) -> Value {
             })
             .collect();
         barrier.wait();
-        let turns: Vec<_> =
-            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+        let turns: Vec<_> = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .collect();
         let cycles: u64 = turns.iter().map(|&(cycles, ..)| cycles).sum();
         // From the first who began to the last who ended. This thread may be the last to be woken
         // by the barrier, and would count what was done by then for nothing.
-        let start = turns.iter().map(|&(_, start, _)| start).min().expect("one thread at least");
-        let end = turns.iter().map(|&(.., end)| end).max().expect("one thread at least");
+        let start = turns
+            .iter()
+            .map(|&(_, start, _)| start)
+            .min()
+            .expect("one thread at least");
+        let end = turns
+            .iter()
+            .map(|&(.., end)| end)
+            .max()
+            .expect("one thread at least");
         json!({ "cycles": cycles, "seconds": (end - start).as_secs_f64(), "cpu": cpu_time() - cpu })
     })
 }
@@ -102,7 +119,9 @@ impl<F: FnMut() -> Result<(), Error> + Send> Step for Ours<F> {
 
 fn ours(task: &Task, url: &str) -> Vec<Box<dyn Step>> {
     let client = distlock::connect(url).expect("a URL of ours");
-    (0..task.threads).map(|index| cycle(&client, task, index).expect("a name")).collect()
+    (0..task.threads)
+        .map(|index| cycle(&client, task, index).expect("a name"))
+        .collect()
 }
 
 fn cycle(client: &Client, task: &Task, index: usize) -> Result<Box<dyn Step>, Error> {
@@ -131,8 +150,14 @@ struct Plain(Raw, Requests);
 
 impl Step for Plain {
     fn step(&mut self) -> u64 {
-        assert!(is_granted(&self.0.call(&self.1.acquire)), "no other client has it");
-        assert!(matches!(self.0.call(&self.1.release), Reply::Int(1..)), "it was ours");
+        assert!(
+            is_granted(&self.0.call(&self.1.acquire)),
+            "no other client has it"
+        );
+        assert!(
+            matches!(self.0.call(&self.1.release), Reply::Int(1..)),
+            "it was ours"
+        );
         1
     }
 }
@@ -150,7 +175,10 @@ impl Step for Unawaited {
         if self.owed {
             self.raw.read().expect("the release is answered");
         }
-        assert!(is_granted(&self.raw.read().expect("an answer")), "no other client has it");
+        assert!(
+            is_granted(&self.raw.read().expect("an answer")),
+            "no other client has it"
+        );
         self.raw.send(&self.requests.release);
         self.owed = true;
         1
@@ -171,7 +199,9 @@ impl Pipeline {
     fn new(task: &Task, pair: &Pair) -> Self {
         let half = (task.threads / 2).max(1);
         let halves = [0, half].map(|first| {
-            let all: Vec<_> = (first..first + half).map(|i| pair.requests(&own(i), i)).collect();
+            let all: Vec<_> = (first..first + half)
+                .map(|i| pair.requests(&own(i), i))
+                .collect();
             Requests {
                 acquire: all.iter().flat_map(|one| one.acquire.clone()).collect(),
                 release: all.iter().flat_map(|one| one.release.clone()).collect(),
@@ -190,7 +220,11 @@ impl Step for Pipeline {
                 for _ in 0..self.half {
                     self.raw.read().expect("an answer");
                 }
-                self.raw.send(if releasing { &requests.release } else { &requests.acquire });
+                self.raw.send(if releasing {
+                    &requests.release
+                } else {
+                    &requests.acquire
+                });
             }
         }
         2 * self.half as u64

@@ -46,7 +46,12 @@ impl DirectGrant {
             let hash = load(&mut raw, script);
             request(&["EVALSHA", &hash, "2", name, &waiters, LEASE, &owner])
         });
-        Self { raw, messages, lock, unlock }
+        Self {
+            raw,
+            messages,
+            lock,
+            unlock,
+        }
     }
 }
 
@@ -56,6 +61,9 @@ impl Contender for DirectGrant {
             assert!(self.messages.next_within(LONG).is_some(), "it is granted");
         }
         inside();
-        assert!(matches!(self.raw.call(&self.unlock), Reply::Int(1)), "it was ours");
+        assert!(
+            matches!(self.raw.call(&self.unlock), Reply::Int(1)),
+            "it was ours"
+        );
     }
 }

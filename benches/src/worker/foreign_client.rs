@@ -69,8 +69,19 @@ impl Running {
         let input = process.stdin.take().expect("it is piped");
         let output = BufReader::new(process.stdout.take().expect("it is piped"));
         let logs = (task.work == "contend").then(|| TempDir::new().expect("a folder of our own"));
-        let mut running = Self { process, input, output, lease: library.lease, logs };
-        assert_eq!(running.line(), library.says(), "{} is another one", program.display());
+        let mut running = Self {
+            process,
+            input,
+            output,
+            lease: library.lease,
+            logs,
+        };
+        assert_eq!(
+            running.line(),
+            library.says(),
+            "{} is another one",
+            program.display()
+        );
         if task.kind == Kind::Permits {
             running.tell(&format!("0 limit permits {PERMITS}"));
             running.line();
@@ -140,7 +151,10 @@ impl Running {
     /// What one of its threads is to do.
     fn order(&self, task: &Task, thread: usize, time: Duration) -> String {
         let (name, file) = match &self.logs {
-            Some(logs) => (format!("contended:{}", task.who), logs.path().join(thread.to_string())),
+            Some(logs) => (
+                format!("contended:{}", task.who),
+                logs.path().join(thread.to_string()),
+            ),
             None => (own(thread), "-".into()),
         };
         let name = match task.kind {
@@ -151,7 +165,10 @@ impl Running {
         };
         let (millis, file) = (time.as_millis(), file.display());
         let Task { hold, pause, .. } = task;
-        format!("{thread} cycles {name} {millis} {hold} {pause} {} {file}", self.lease)
+        format!(
+            "{thread} cycles {name} {millis} {hold} {pause} {} {file}",
+            self.lease
+        )
     }
 
     fn tell(&mut self, line: &str) {
@@ -161,7 +178,9 @@ impl Running {
     /// The number in the next answer, which must be a good one.
     fn done(&mut self, task: &Task) -> u64 {
         let answer = self.line();
-        let number = answer.split_once(" ok ").and_then(|(_, number)| number.parse().ok());
+        let number = answer
+            .split_once(" ok ")
+            .and_then(|(_, number)| number.parse().ok());
         number.unwrap_or_else(|| panic!("{} says {answer:?}", task.who))
     }
 
@@ -173,8 +192,9 @@ impl Running {
 
     /// The processor time of its threads, in seconds. Those that have ended are not in it.
     fn cpu_time(&self) -> f64 {
-        let text =
-            self.threads().filter_map(|it| std::fs::read_to_string(it.join("schedstat")).ok());
+        let text = self
+            .threads()
+            .filter_map(|it| std::fs::read_to_string(it.join("schedstat")).ok());
         let nanos = text.filter_map(|text| text.split(' ').next()?.parse::<u64>().ok());
         nanos.sum::<u64>() as f64 / 1e9
     }
@@ -187,14 +207,20 @@ impl Running {
         // Behind the name, which may have spaces: the 14th and 15th field are those of the user and
         // of the system.
         let (_, fields) = stat.rsplit_once(") ").expect("its name is in brackets");
-        let ticks = fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>());
+        let ticks = fields
+            .split(' ')
+            .skip(11)
+            .take(2)
+            .map(|field| field.parse::<u64>());
         ticks.map(|ticks| ticks.expect("a number")).sum::<u64>() as f64 / 100.0
     }
 
     /// The folders in which its threads stand.
     fn threads(&self) -> impl Iterator<Item = PathBuf> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id()));
-        tasks.expect("it runs").filter_map(|task| Some(task.ok()?.path()))
+        tasks
+            .expect("it runs")
+            .filter_map(|task| Some(task.ok()?.path()))
     }
 }
 

@@ -20,15 +20,21 @@ const DEPTH: usize = 1000;
 
 pub(super) fn run(task: &Task) {
     match task.who.as_str() {
-        "ours" => ours(task, |client| (0..task.locks).map(|index| hold(client, index)).collect()),
+        "ours" => ours(task, |client| {
+            (0..task.locks).map(|index| hold(client, index)).collect()
+        }),
         "ours-burst" => ours(task, |client| burst(client, task)),
         "permits" => ours(task, |client| permits(client, task.locks, 1)),
         "many-permits" => ours(task, |client| permits(client, task.locks, PERMITS_OF_EACH)),
         "force-permits" => forced(task, PERMIT, |client| {
-            client.semaphore(LARGE, 1).and_then(|it| it.force_release_all())
+            client
+                .semaphore(LARGE, 1)
+                .and_then(|it| it.force_release_all())
         }),
         "force-readers" => forced(task, READER, |client| {
-            client.rw_lock(LARGE).and_then(|it| it.write().force_unlock())
+            client
+                .rw_lock(LARGE)
+                .and_then(|it| it.write().force_unlock())
         }),
         "raw" => raw(task),
         "no-lock" => serve(|time| measured(time, 0, || std::thread::sleep(time))),
@@ -54,19 +60,26 @@ fn measured(time: Duration, memory: u64, work: impl FnOnce()) -> Value {
 }
 
 fn hold(client: &Client, index: usize) -> OwnedGuard {
-    client.owned_mutex(name(index)).and_then(|lock| lock.lock()).expect("it is free")
+    client
+        .owned_mutex(name(index))
+        .and_then(|lock| lock.lock())
+        .expect("it is free")
 }
 
 /// So many guards of one semaphore, with `each` permits.
 fn permits(client: &Client, count: usize, each: u32) -> Vec<OwnedGuard> {
     let limit = u32::try_from(count).expect("not so many") * each;
     let semaphore = client.semaphore("permits", limit).expect("a name");
-    (0..count).map(|_| semaphore.acquire_many(each).expect("it is free")).collect()
+    (0..count)
+        .map(|_| semaphore.acquire_many(each).expect("it is free"))
+        .collect()
 }
 
 /// What makes a member of a large lock of the number `n`, and how many there are in all.
-const PERMIT: (&str, usize) =
-    ("redis.call('ZADD', '{large}:timeout', 922337203685477, n)", 1_000_000);
+const PERMIT: (&str, usize) = (
+    "redis.call('ZADD', '{large}:timeout', 922337203685477, n)",
+    1_000_000,
+);
 const READER: (&str, usize) = (
     "redis.call('HSET', 'large', 'mode', 'read', \
      'f81d4fae-7dec-11d0-a765-00a0c91e6bf6:' .. n, 1)",
@@ -97,8 +110,14 @@ fn forced(
 /// All of them as soon as many threads can.
 fn burst(client: &Client, &Task { threads, locks, .. }: &Task) -> Vec<OwnedGuard> {
     std::thread::scope(|scope| {
-        let each =
-            |first| move || (first..locks).step_by(threads).map(|i| hold(client, i)).collect();
+        let each = |first| {
+            move || {
+                (first..locks)
+                    .step_by(threads)
+                    .map(|i| hold(client, i))
+                    .collect()
+            }
+        };
         let threads: Vec<_> = (0..threads).map(|first| scope.spawn(each(first))).collect();
         let held = |thread: std::thread::ScopedJoinHandle<'_, Vec<OwnedGuard>>| {
             thread.join().expect("no panic")
@@ -118,8 +137,10 @@ pub(super) fn lost(task: &Task) -> usize {
     let mut lost = 0;
     for first in (0..task.locks).step_by(DEPTH) {
         let some = first..task.locks.min(first + DEPTH);
-        let questions: Vec<u8> =
-            some.clone().flat_map(|index| request(&["PTTL", &name(index)])).collect();
+        let questions: Vec<u8> = some
+            .clone()
+            .flat_map(|index| request(&["PTTL", &name(index)]))
+            .collect();
         raw.send(&questions);
         for _ in some {
             match raw.read().expect("an answer") {
@@ -140,7 +161,12 @@ fn ours(task: &Task, hold: impl FnOnce(&Client) -> Vec<OwnedGuard>) {
         .connect()
         .expect("settings of ours");
     // The first makes connections and threads, which are not a lock's.
-    drop(client.owned_mutex("first").and_then(|lock| lock.lock()).expect("it is free"));
+    drop(
+        client
+            .owned_mutex("first")
+            .and_then(|lock| lock.lock())
+            .expect("it is free"),
+    );
     let before = resident();
     let held = hold(&client);
     if let Some(renewals) = task.cycles {
@@ -176,7 +202,9 @@ fn raw(task: &Task) {
         for _ in some.clone() {
             assert!(is_granted(&raw.read().expect("an answer")), "it is free");
         }
-        let held: Vec<_> = some.map(|index| (name(index), acquires.owner(index + 1))).collect();
+        let held: Vec<_> = some
+            .map(|index| (name(index), acquires.owner(index + 1)))
+            .collect();
         renewals.push(request(&script.words(&held)));
     }
     let memory = (resident() - before) / task.locks as u64;
@@ -190,9 +218,10 @@ fn raw(task: &Task) {
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
             let some = match raw.call(renewal) {
                 Reply::Int(1) => 0,
-                Reply::List(answers) => {
-                    answers.iter().filter(|answer| !matches!(answer, Reply::Int(1))).count()
-                }
+                Reply::List(answers) => answers
+                    .iter()
+                    .filter(|answer| !matches!(answer, Reply::Int(1)))
+                    .count(),
                 other => panic!("a renewal is answered {other:?}"),
             };
             told.fetch_add(some as u64, Ordering::Relaxed);

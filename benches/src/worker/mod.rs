@@ -120,7 +120,9 @@ fn serve_and_look(mut turn: impl FnMut(Duration) -> Value, look: impl Fn() -> Va
 
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).expect("the parent reads");
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .expect("the parent reads");
 }
 
 /// The processor time of this process, in seconds.
@@ -129,7 +131,9 @@ fn cpu_time() -> f64 {
 }
 
 fn seconds_of(clock: ClockId) -> f64 {
-    Duration::try_from(clock_gettime(clock)).expect("after the start").as_secs_f64()
+    Duration::try_from(clock_gettime(clock))
+        .expect("after the start")
+        .as_secs_f64()
 }
 
 /// Nanoseconds on the clock that all processes of this machine share.
@@ -141,13 +145,22 @@ fn nanos() -> u64 {
 /// Resident memory of this process, in bytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it is there");
-    line.split_whitespace().nth(1).and_then(|text| text.parse::<u64>().ok()).expect("in kB") * 1024
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .expect("it is there");
+    line.split_whitespace()
+        .nth(1)
+        .and_then(|text| text.parse::<u64>().ok())
+        .expect("in kB")
+        * 1024
 }
 
 /// How many threads this process has.
 fn thread_count() -> usize {
-    std::fs::read_dir("/proc/self/task").expect("Linux has it").count()
+    std::fs::read_dir("/proc/self/task")
+        .expect("Linux has it")
+        .count()
 }
 
 /// How many of them have a name that begins with this. The system keeps fifteen letters of a name.
@@ -155,7 +168,10 @@ fn threads_called(head: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux has it");
     // Who has ended meanwhile has no name any more.
     let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
-    tasks.filter_map(|task| name(task.ok()?)).filter(|name| name.starts_with(head)).count()
+    tasks
+        .filter_map(|task| name(task.ok()?))
+        .filter(|name| name.starts_with(head))
+        .count()
 }
 
 fn pause(micros: u64) {

@@ -11,15 +11,29 @@ use std::hint::black_box;
 use std::time::Instant;
 
 pub(super) fn run(task: &Task) {
-    let store = if task.who == "memory" { "memory://".to_owned() } else { url(task.port) };
+    let store = if task.who == "memory" {
+        "memory://".to_owned()
+    } else {
+        url(task.port)
+    };
     let client = distlock::connect(&store).expect("a URL of ours");
-    let lock = client.mutex(format!("nested:{}", std::process::id())).expect("a name");
+    let lock = client
+        .mutex(format!("nested:{}", std::process::id()))
+        .expect("a name");
     let _outer = lock.lock().expect("the store is there");
     let local = ReentrantMutex::new(());
     let _held = (task.who == "parking_lot-held").then(|| local.lock());
-    let ours = || lock.lock().and_then(|guard| guard.unlock()).expect("it is held");
+    let ours = || {
+        lock.lock()
+            .and_then(|guard| guard.unlock())
+            .expect("it is held")
+    };
     let peer = || drop(black_box(black_box(&local).lock()));
-    let cycle: &dyn Fn() = if task.who.starts_with("parking_lot") { &peer } else { &ours };
+    let cycle: &dyn Fn() = if task.who.starts_with("parking_lot") {
+        &peer
+    } else {
+        &ours
+    };
     if let Some(cycles) = task.cycles {
         return (0..cycles).for_each(|_| cycle());
     }

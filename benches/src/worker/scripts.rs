@@ -36,7 +36,13 @@ fn cycles(task: &Task, raw: &mut Raw) -> (Vec<Requests>, Vec<u8>) {
         let count = count.parse().expect("how many are joined");
         let hashes = load_joined(raw);
         let locks: Vec<_> = (0..NAMES).map(|index| (name(index), index)).collect();
-        return (locks.chunks(count).map(|some| pair.joined(&hashes, some)).collect(), cleanup);
+        return (
+            locks
+                .chunks(count)
+                .map(|some| pair.joined(&hashes, some))
+                .collect(),
+            cleanup,
+        );
     }
     if let Some(directory) = task.who.strip_prefix("dir:") {
         let script = |name: &str| {
@@ -45,7 +51,12 @@ fn cycles(task: &Task, raw: &mut Raw) -> (Vec<Requests>, Vec<u8>) {
         };
         pair = pair.with_scripts(["acquire", "release"].map(|name| load(raw, &script(name))));
     }
-    ((0..NAMES).map(|index| pair.requests(&name(index), index)).collect(), cleanup)
+    (
+        (0..NAMES)
+            .map(|index| pair.requests(&name(index), index))
+            .collect(),
+        cleanup,
+    )
 }
 
 /// The other columns have names of their own.
@@ -116,7 +127,10 @@ fn turn(raw: &mut Raw, cycles: &[Requests], cleanup: &[u8], time: Duration) -> V
             }
         }
         let after = Counters::of(raw);
-        (cpu, script) = (cpu + after.cpu - before.cpu, script + after.script_us - before.script_us);
+        (cpu, script) = (
+            cpu + after.cpu - before.cpu,
+            script + after.script_us - before.script_us,
+        );
         done += NAMES;
         // Redisson's latches, and what makes a name of ours known, must be gone before it comes
         // again.

@@ -52,11 +52,18 @@ pub(crate) fn bench(arguments: &BenchArguments) -> Result<u8, Failure> {
         let written = file.write_all(report::chart(&figures).as_bytes());
         written.map_err(|error| unwritable(path, &error))?;
     }
-    output::line(&if arguments.json { report::json(&figures) } else { report::table(&figures) })
+    output::line(&if arguments.json {
+        report::json(&figures)
+    } else {
+        report::table(&figures)
+    })
 }
 
 fn unwritable(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(exit::USAGE, format_args!("{} cannot be written: {error}", path.display()))
+    Failure::new(
+        exit::USAGE,
+        format_args!("{} cannot be written: {error}", path.display()),
+    )
 }
 
 /// The clients, and what is asked of them.
@@ -83,7 +90,13 @@ impl<'a> Bench<'a> {
         let clients = [connect()?, connect()?];
         let random: String = ClientId::random().to_string().chars().take(8).collect();
         let base = format!("distlock:bench:{random}");
-        Ok(Self { arguments, stop, base, config, clients })
+        Ok(Self {
+            arguments,
+            stop,
+            base,
+            config,
+            clients,
+        })
     }
 
     /// When a workload that begins now has had its part of the time.
@@ -95,7 +108,10 @@ impl<'a> Bench<'a> {
     fn measure(&self) -> Result<Vec<Figure>, Failure> {
         let figures = self.workloads();
         let wait = self.config.command_timeout();
-        let cleaned = self.clients.iter().try_for_each(|client| client.wait_for_cleanup(wait));
+        let cleaned = self
+            .clients
+            .iter()
+            .try_for_each(|client| client.wait_for_cleanup(wait));
         let figures = figures?;
         cleaned?;
         Ok(figures)
@@ -139,7 +155,11 @@ impl<'a> Bench<'a> {
         let pause = alone.cycle.quantile(0.5).unwrap_or_default() * 3 + Duration::from_millis(5);
         let locks = [one.mutex(name(0))?, other.mutex(name(0))?];
         let times = work::hand_off(&locks, pause, self.until(HAND_OFF), self.stop)?;
-        figures.push(Figure::of("hand_off", "release to the other client's grant", &times));
+        figures.push(Figure::of(
+            "hand_off",
+            "release to the other client's grant",
+            &times,
+        ));
 
         if self.arguments.held > 0 && one.abilities().renewable {
             progress.show(6, "held locks");
@@ -156,15 +176,26 @@ impl<'a> Bench<'a> {
     fn held(&self) -> Result<Figure, Failure> {
         let counters = Arc::new(Counters::new());
         let config = self.config.clone().with_tokens(TokenPolicy::Off);
-        let client = distlock::builder().config(config).events(counters.clone()).connect()?;
+        let client = distlock::builder()
+            .config(config)
+            .events(counters.clone())
+            .connect()?;
         let until = self.until(HELD);
         let names = (0..self.arguments.held).map(|number| format!("{}:held:{number}", self.base));
         let names: Vec<_> = names.collect();
         let threads = self.arguments.threads;
-        let Held { count, renewed, lost, time } =
-            work::hold(&client, &names, threads, until, &counters, self.stop)?;
+        let Held {
+            count,
+            renewed,
+            lost,
+            time,
+        } = work::hold(&client, &names, threads, until, &counters, self.stop)?;
         client.wait_for_cleanup(self.config.command_timeout())?;
-        let lost = if lost == 0 { String::new() } else { format!(", {lost} of them LOST") };
+        let lost = if lost == 0 {
+            String::new()
+        } else {
+            format!(", {lost} of them LOST")
+        };
         let what = format!("renewals of {count} held locks{lost}");
         Ok(Figure::of("held", &what, &Times::default()).rate(renewed, time))
     }
@@ -177,7 +208,9 @@ struct Progress {
 
 impl Progress {
     fn new() -> Self {
-        Self { is_shown: io::stderr().is_terminal() }
+        Self {
+            is_shown: io::stderr().is_terminal(),
+        }
     }
 
     fn show(&self, number: u8, what: &str) {

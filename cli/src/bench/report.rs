@@ -20,7 +20,14 @@ impl Figure {
     /// Times.
     pub(super) fn of(id: &'static str, what: &str, times: &Times) -> Self {
         let (p50, p99) = (times.quantile(0.5), times.quantile(0.99));
-        Self { id, what: what.to_owned(), count: times.count, per_second: None, p50, p99 }
+        Self {
+            id,
+            what: what.to_owned(),
+            count: times.count,
+            per_second: None,
+            p50,
+            p99,
+        }
     }
 
     /// The same with a rate.
@@ -44,11 +51,18 @@ pub(super) fn table(figures: &[Figure]) -> String {
     let head = ["MEASURED", "PER SECOND", "P50", "P99"].map(str::to_owned);
     let none = || "-".to_owned();
     let row = |figure: &Figure| {
-        let rate = figure.per_second.map_or_else(none, |rate| format!("{rate:.0}"));
+        let rate = figure
+            .per_second
+            .map_or_else(none, |rate| format!("{rate:.0}"));
         let [p50, p99] = [figure.p50, figure.p99].map(|time| time.map_or_else(none, short));
         [figure.what.clone(), rate, p50, p99]
     };
-    output::aligned(&[head].into_iter().chain(figures.iter().map(row)).collect::<Vec<_>>())
+    output::aligned(
+        &[head]
+            .into_iter()
+            .chain(figures.iter().map(row))
+            .collect::<Vec<_>>(),
+    )
 }
 
 pub(super) fn json(figures: &[Figure]) -> String {
@@ -83,14 +97,23 @@ pub(super) fn chart(figures: &[Figure]) -> String {
     let times = figures.iter().filter_map(|it| {
         let [p50, p99] = [it.p50?, it.p99?];
         let [from, to] = [p50, p99].map(|time| time.as_secs_f64() * 1e6);
-        Some((it.what.trim(), from, to, format!("{} .. {}", short(p50), short(p99))))
+        Some((
+            it.what.trim(),
+            from,
+            to,
+            format!("{} .. {}", short(p50), short(p99)),
+        ))
     });
-    let groups: [(&str, Vec<_>); 2] =
-        [("per second", rates.collect()), ("time, P50 to P99", times.collect())];
+    let groups: [(&str, Vec<_>); 2] = [
+        ("per second", rates.collect()),
+        ("time, P50 to P99", times.collect()),
+    ];
     for (title, bars) in groups {
         y += 18.0;
         text(&mut body, 10.0, y, title);
-        let most = bars.iter().fold(10.0_f64, |most, (_, _, to, _)| most.max(*to));
+        let most = bars
+            .iter()
+            .fold(10.0_f64, |most, (_, _, to, _)| most.max(*to));
         let place = |value: f64| LEFT + value.max(1.0).log10() / most.log10() * (RIGHT - LEFT);
         for (what, from, to, label) in bars {
             y += BAR + 4.0;

@@ -16,7 +16,10 @@ pub(super) struct Times {
 
 impl Default for Times {
     fn default() -> Self {
-        Self { buckets: vec![0; BUCKETS], count: 0 }
+        Self {
+            buckets: vec![0; BUCKETS],
+            count: 0,
+        }
     }
 }
 

@@ -45,7 +45,10 @@ pub(super) fn pairs(
 ) -> Result<Pairs, Error> {
     let began = SystemClock.now();
     let each = in_threads(locks, stop, |lock| pairs_of(lock, until, most, stop))?;
-    let mut all = Pairs { elapsed: SystemClock.now().since(began), ..Pairs::default() };
+    let mut all = Pairs {
+        elapsed: SystemClock.now().since(began),
+        ..Pairs::default()
+    };
     each.iter().for_each(|one| all.merge(one));
     Ok(all)
 }
@@ -54,7 +57,9 @@ fn pairs_of(lock: &Mutex, until: Moment, most: u64, stop: &Interrupt) -> Result<
     let mut pairs = Pairs::default();
     while pairs.cycle.count < most {
         let began = SystemClock.now();
-        let Some(guard) = take(until, stop, |options| lock.try_lock_with(options))? else { break };
+        let Some(guard) = take(until, stop, |options| lock.try_lock_with(options))? else {
+            break;
+        };
         let granted = SystemClock.now();
         guard.unlock()?;
         let ended = SystemClock.now();
@@ -89,8 +94,13 @@ fn in_threads<T: Sync, R: Send>(
 ) -> Result<Vec<R>, Error> {
     thread::scope(|scope| {
         let work = |item| work(item).inspect_err(|_| stop.fire());
-        let threads: Vec<_> = items.iter().map(|item| scope.spawn(move || work(item))).collect();
-        let ended = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
+        let threads: Vec<_> = items
+            .iter()
+            .map(|item| scope.spawn(move || work(item)))
+            .collect();
+        let ended = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("it does not panic"));
         ended.collect()
     })
 }
@@ -109,7 +119,11 @@ pub(super) fn hand_off(
         let sides = locks.each_ref().map(|lock| {
             let ((order, orders), (moment, moments)) = (bounded(1), bounded(1));
             let side = move || side(lock, &orders, &moment, until + pause, stop);
-            (order, moments, scope.spawn(move || side().inspect_err(|_| stop.fire())))
+            (
+                order,
+                moments,
+                scope.spawn(move || side().inspect_err(|_| stop.fire())),
+            )
         });
         let exchange = |holder: usize| {
             let [(holder, released, _), (other, granted, _)] =
@@ -137,7 +151,9 @@ pub(super) fn hand_off(
             holder = 1 - holder;
         }
         let threads = sides.map(|(_, _, thread)| thread);
-        threads.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().expect("it does not panic"))
     })?;
     Ok(times)
 }
@@ -151,7 +167,9 @@ fn side(
     stop: &Interrupt,
 ) -> Result<(), Error> {
     while orders.recv().is_ok() {
-        let Some(guard) = take(until, stop, |options| lock.try_lock_with(options))? else { break };
+        let Some(guard) = take(until, stop, |options| lock.try_lock_with(options))? else {
+            break;
+        };
         let is_wanted = moments.send(SystemClock.now()).is_ok() && orders.recv().is_ok();
         let released = SystemClock.now();
         guard.unlock()?;
@@ -198,7 +216,9 @@ pub(super) fn hold(
             let lock = client.owned_mutex(name)?;
             let leased =
                 |options: &LockOptions| lock.try_lock_with(&options.clone().watched(LEASE));
-            let Some(guard) = take(began + third, stop, leased)? else { break };
+            let Some(guard) = take(began + third, stop, leased)? else {
+                break;
+            };
             guards.push(guard);
         }
         Ok(guards)
@@ -208,7 +228,15 @@ pub(super) fn hold(
     wait((began + RENEWED).since(SystemClock.now()));
     let (before, from) = (counters.count("renewed"), SystemClock.now());
     wait(until.since(from));
-    let (renewed, time) = (counters.count("renewed") - before, SystemClock.now().since(from));
+    let (renewed, time) = (
+        counters.count("renewed") - before,
+        SystemClock.now().since(from),
+    );
     let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
-    Ok(Held { count: guards.len(), renewed, lost, time })
+    Ok(Held {
+        count: guards.len(),
+        renewed,
+        lost,
+        time,
+    })
 }

@@ -20,13 +20,16 @@ use std::time::Duration;
 const WORKERS: usize = 4;
 
 /// The limits of the histograms' buckets in seconds: from a request in memory to the longest wait.
-const BUCKETS: [f64; 14] =
-    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0];
+const BUCKETS: [f64; 14] = [
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0,
+];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let url = arguments.next().unwrap_or_else(|| "memory://".to_owned());
-    let address = arguments.next().unwrap_or_else(|| "127.0.0.1:9464".to_owned());
+    let address = arguments
+        .next()
+        .unwrap_or_else(|| "127.0.0.1:9464".to_owned());
     // Before the client: it registers its metrics when it is made.
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)?
@@ -44,7 +47,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         });
     }
     let listener = TcpListener::bind(&address)?;
-    println!("http://{}/metrics shows the metrics of {url}", listener.local_addr()?);
+    println!(
+        "http://{}/metrics shows the metrics of {url}",
+        listener.local_addr()?
+    );
     for stream in listener.incoming() {
         // A scraper that closes its connection early loses its answer only.
         let _served = stream.and_then(|stream| serve(&stream, &handle));
@@ -58,7 +64,9 @@ fn work(client: &Client) -> Result<(), Error> {
     let lock = client.mutex(format!("job:{}", fastrand::u8(0..3)))?;
     if let Some(guard) = lock.try_lock_for(Duration::from_millis(50))? {
         let is_long = fastrand::u8(0..100) == 0;
-        thread::sleep(Duration::from_millis(fastrand::u64(1..60) * if is_long { 60 } else { 1 }));
+        thread::sleep(Duration::from_millis(
+            fastrand::u64(1..60) * if is_long { 60 } else { 1 },
+        ));
         guard.unlock()?;
     }
     thread::sleep(Duration::from_millis(fastrand::u64(1..10)));
@@ -69,7 +77,11 @@ fn work(client: &Client) -> Result<(), Error> {
 fn serve(mut stream: &TcpStream, handle: &PrometheusHandle) -> std::io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     let mut lines = BufReader::new(stream).lines();
-    while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
+    while lines
+        .next()
+        .transpose()?
+        .is_some_and(|line| !line.is_empty())
+    {}
     // Histograms collect samples until they are rendered or this is called.
     handle.run_upkeep();
     let body = handle.render();

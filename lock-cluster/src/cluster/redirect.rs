@@ -30,7 +30,11 @@ impl<T> RoutedReply<T> {
     /// The answer, if the node still owns the slot. A replaced master may have been isolated, and
     /// its writes lost: the outcome is unknown then.
     pub(crate) fn if_still_owner(self, slot: u16, topology: &Topology) -> Result<T, Failure> {
-        let is_owner = || topology.look(slot).is_some_and(|owner| Arc::ptr_eq(&owner, &self.node));
+        let is_owner = || {
+            topology
+                .look(slot)
+                .is_some_and(|owner| Arc::ptr_eq(&owner, &self.node))
+        };
         if self.mode == RequestMode::Asking || is_owner() {
             return Ok(self.answer);
         }
@@ -40,7 +44,10 @@ impl<T> RoutedReply<T> {
 
 /// The error of an answer by a node that no longer serves the slot.
 pub(crate) fn superseded(node: &ClusterNode) -> Error {
-    Error::unavailable(format!("{} has answered, and serves the slot no longer", node.address))
+    Error::unavailable(format!(
+        "{} has answered, and serves the slot no longer",
+        node.address
+    ))
 }
 
 /// The next step of a request.
@@ -63,7 +70,10 @@ impl Topology {
         let (mut redirects, mut backoff) = (0, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
         loop {
             let NextHop::To(node, mode) = next else {
-                clock.wait(&Arc::<Signal>::default(), by.min(clock.now() + backoff.next()));
+                clock.wait(
+                    &Arc::<Signal>::default(),
+                    by.min(clock.now() + backoff.next()),
+                );
                 next = NextHop::To(self.owner(slot, by)?, RequestMode::Direct);
                 continue;
             };

@@ -44,14 +44,23 @@ impl RedirectQueue {
         };
         if self.task.start(&clock, turn).is_err() {
             let releases = std::mem::take(&mut *self.releases.lock());
-            releases.into_iter().for_each(|it| (it.done)(it.first_outcome));
+            releases
+                .into_iter()
+                .for_each(|it| (it.done)(it.first_outcome));
         }
     }
 }
 
 impl RedirectedRelease {
     fn send(self) {
-        let Self { topology, acquisition, options, by, done, first_outcome } = self;
+        let Self {
+            topology,
+            acquisition,
+            options,
+            by,
+            done,
+            first_outcome,
+        } = self;
         // The caller is told of a panic, too.
         let outcome = call_backend(|| topology.release(&acquisition, options, by));
         done(match (first_outcome, outcome) {

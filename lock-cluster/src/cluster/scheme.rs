@@ -38,7 +38,11 @@ impl ClusterScheme {
 
 impl Scheme for ClusterScheme {
     fn names(&self) -> &[&str] {
-        if self.tls { &["rediss+cluster"] } else { &["redis+cluster"] }
+        if self.tls {
+            &["rediss+cluster"]
+        } else {
+            &["redis+cluster"]
+        }
     }
 
     fn options(&self) -> &[&str] {

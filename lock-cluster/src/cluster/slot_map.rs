@@ -109,7 +109,10 @@ impl SlotMap {
     /// Whether these nodes, most of the masters, may replace this map by one with a smaller epoch:
     /// none was elected without them. The epoch of a replica proves nothing.
     pub(crate) fn is_outvoted_by<'a>(&self, ids: impl Iterator<Item = &'a str>) -> bool {
-        let masters = self.masters.iter().filter(|node| node.listed.load(Ordering::Relaxed));
+        let masters = self
+            .masters
+            .iter()
+            .filter(|node| node.listed.load(Ordering::Relaxed));
         let masters: HashSet<_> = masters.filter_map(|node| node.node.identity()).collect();
         let replied = ids.filter(|id| masters.iter().any(|master| **master == **id));
         !self.is_by_master && replied.collect::<HashSet<_>>().len() * 2 > masters.len()
@@ -117,7 +120,8 @@ impl SlotMap {
 
     /// The owner of a slot.
     pub(crate) fn owner(&self, slot: u16) -> Option<&Arc<ClusterNode>> {
-        self.masters.get(usize::from(*self.owners.get(usize::from(slot))?))
+        self.masters
+            .get(usize::from(*self.owners.get(usize::from(slot))?))
     }
 
     /// The masters.
@@ -152,7 +156,11 @@ impl SlotMap {
 
     /// The ID of the node at this address; `None` if none or several are listed.
     fn id_at(&self, address: &Address) -> Option<&str> {
-        let mut ids = self.nodes.iter().filter(|(_, at)| at == address).map(|(id, _)| id.as_str());
+        let mut ids = self
+            .nodes
+            .iter()
+            .filter(|(_, at)| at == address)
+            .map(|(id, _)| id.as_str());
         ids.next().filter(|_| ids.next().is_none())
     }
 
@@ -171,7 +179,8 @@ impl SlotMap {
 
     /// Adds nodes that a known node lists. They replace earlier ones at their addresses.
     pub(crate) fn note(&mut self, nodes: &[(String, Address)]) {
-        self.nodes.retain(|(_, at)| !nodes.iter().any(|(_, address)| address == at));
+        self.nodes
+            .retain(|(_, at)| !nodes.iter().any(|(_, address)| address == at));
         self.nodes.extend(nodes.iter().cloned());
     }
 
@@ -200,7 +209,9 @@ impl SlotMap {
         if let Some(place) = self.masters.iter().position(is_it) {
             return Ok(u16::try_from(place).expect("there are fewer masters than slots"));
         }
-        let place = u16::try_from(self.masters.len()).ok().filter(|place| *place < SLOTS);
+        let place = u16::try_from(self.masters.len())
+            .ok()
+            .filter(|place| *place < SLOTS);
         let place =
             place.ok_or_else(|| Error::unavailable("the cluster has more masters than slots"))?;
         let real = factory.addresses.real(address);
@@ -209,7 +220,9 @@ impl SlotMap {
         let count = Arc::new(move || Ok(count(&counted)));
         // Without a usable port it counts all the same, and cannot be asked for its clock.
         let addresses = Arc::new(move || listed.lock().clone());
-        let node = factory.settings.guest_on(&real.host, real.port, id, count, addresses)?;
+        let node = factory
+            .settings
+            .guest_on(&real.host, real.port, id, count, addresses)?;
         let node = self.make(address, node, replicas, factory);
         self.masters.push(node);
         Ok(place)
@@ -269,7 +282,10 @@ impl SlotMap {
         for (place, shard) in told.shards.iter().enumerate() {
             let place_of_it = self.find_or_make(&shard.master, Some(&shard.id), factory)?;
             let node = Arc::clone(&self.masters[usize::from(place_of_it)]);
-            let replicas = shard.replicas.iter().map(|replica| factory.addresses.real(replica));
+            let replicas = shard
+                .replicas
+                .iter()
+                .map(|replica| factory.addresses.real(replica));
             *node.replicas.lock() = replicas.collect();
             masters.push(node);
             for slot in shard.slots.iter().cloned().flatten() {
@@ -277,7 +293,10 @@ impl SlotMap {
             }
         }
         let replicas = told.shards.iter().flat_map(|shard| &shard.replicas);
-        self.replicas = replicas.filter(|replica| replica.port > 0).cloned().collect();
+        self.replicas = replicas
+            .filter(|replica| replica.port > 0)
+            .cloned()
+            .collect();
         self.nodes = told.nodes.iter().cloned().collect();
         // A node known from a redirect only may be importing its first slot, which the replying
         // node may not know: it stays.
@@ -290,13 +309,22 @@ impl SlotMap {
             !is_kept && (is_replaced || is_left)
         };
         let gone = self.masters.extract_if(.., |node| is_gone(node)).collect();
-        masters.iter().for_each(|node| node.listed.store(true, Ordering::Relaxed));
+        masters
+            .iter()
+            .for_each(|node| node.listed.store(true, Ordering::Relaxed));
         let forgotten = std::mem::replace(&mut self.masters, masters);
         self.owners = owners;
         self.is_by_master = told.is_of_master();
-        self.epoch = if self.is_by_master || told.is_up { told.epoch } else { 0 };
+        self.epoch = if self.is_by_master || told.is_up {
+            told.epoch
+        } else {
+            0
+        };
         self.known = true;
-        Ok(RemovedNodes { gone, _forgotten: forgotten })
+        Ok(RemovedNodes {
+            gone,
+            _forgotten: forgotten,
+        })
     }
 }
 

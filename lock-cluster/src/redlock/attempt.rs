@@ -38,7 +38,9 @@ impl Quorum {
             Tokens::Propose { first, reserve } => (Some(reserve), Some(first)),
             _ => (None, None),
         };
-        let first = self.proposals.first(name, owner, reserve.unwrap_or(0), self.clock.as_ref());
+        let first = self
+            .proposals
+            .first(name, owner, reserve.unwrap_or(0), self.clock.as_ref());
         let mut first = asked.map_or(first, |asked| first.max(asked));
         let (membership, clock) = (Arc::clone(&self.membership), Arc::clone(&self.clock));
         let state = AttemptState::new(attempt, self.workers.len(), membership, clock);
@@ -48,7 +50,10 @@ impl Quorum {
             let mut answers = state.answers();
             let mut wrong_clocks = WrongClocks::none();
             if decision == Decision::Outbid && round < MAX_ROUNDS && self.clock.now() < by {
-                let next = self.token_to_outbid(&state, &answers).unwrap_or(first.get()) + 1;
+                let next = self
+                    .token_to_outbid(&state, &answers)
+                    .unwrap_or(first.get())
+                    + 1;
                 match self.refusal_of_token(next + u64::from(reserve.unwrap_or(0)), by) {
                     Some(wrong) => {
                         // A server that was read for it has answered the attempt before.
@@ -63,7 +68,11 @@ impl Quorum {
             }
             self.update_in_background();
             if decision != Decision::Won {
-                if answers.iter().flatten().any(|it| matches!(it, NodeAnswer::Ahead(_))) {
+                if answers
+                    .iter()
+                    .flatten()
+                    .any(|it| matches!(it, NodeAnswer::Ahead(_)))
+                {
                     self.proposals.forget(name);
                 }
                 return self.roll_back(&state, &answers, first, &wrong_clocks);
@@ -92,7 +101,9 @@ impl Quorum {
         stale.sort_unstable();
         let tally = state.tally(|at| self.workers[at].context().is_suspect());
         let hopeful = tally.granted + tally.waiting - tally.suspects;
-        let needed = majority(tally.nodes).saturating_sub(hopeful).clamp(1, stale.len().max(1));
+        let needed = majority(tally.nodes)
+            .saturating_sub(hopeful)
+            .clamp(1, stale.len().max(1));
         stale.get(needed - 1).copied()
     }
 
@@ -115,7 +126,13 @@ impl Quorum {
                 Ok(vote)
             };
             worker.ask(Queue::Attempts, by, request, move |context, response| {
-                let is_unmarked = matches!(&response, Ok(Response { what: Vote::Unmarked, .. }));
+                let is_unmarked = matches!(
+                    &response,
+                    Ok(Response {
+                        what: Vote::Unmarked,
+                        ..
+                    })
+                );
                 if state.note(context.number(), round, response) {
                     state.roll_back_on(context);
                 }
@@ -162,7 +179,9 @@ impl Quorum {
     /// nodes that do not answer.
     pub(super) fn roll_back_on_nodes(&self, state: &Arc<AttemptState>, outstanding: &Outstanding) {
         let by = self.by(Moment::NEVER);
-        let Outstanding { granted, unknown, .. } = outstanding;
+        let Outstanding {
+            granted, unknown, ..
+        } = outstanding;
         let responses = Responses::of(granted.len());
         for (place, at) in granted.iter().chain(unknown).enumerate() {
             let (responses, count) = (Arc::clone(&responses), granted.len());
@@ -206,7 +225,10 @@ impl Quorum {
         if tally.is_contended() || can_grant && has_right_clocks {
             return RollbackCause::SplitVote;
         }
-        let refusals = answers.iter().flatten().filter(|it| matches!(it, NodeAnswer::Ahead(_)));
+        let refusals = answers
+            .iter()
+            .flatten()
+            .filter(|it| matches!(it, NodeAnswer::Ahead(_)));
         let most_refuse = refusals.count() >= majority(nodes);
         let outcomes = answers.iter().enumerate().map(|(at, answer)| match answer {
             Some(NodeAnswer::Stale(_)) if wrong_clocks.error(at).is_some() => {
@@ -253,7 +275,9 @@ impl Quorum {
                 ": its clock was set back, and `distlock quorum init` shortens the wait".to_owned()
             }
         };
-        Error::unavailable(format!("it {why}, and does not vote for {left:.1?} yet{clock}"))
+        Error::unavailable(format!(
+            "it {why}, and does not vote for {left:.1?} yet{clock}"
+        ))
     }
 
     /// The error of a node that refuses a proposal as too far ahead of its clock.
@@ -299,7 +323,9 @@ impl Quorum {
             _ => true,
         };
         let begins = votes == 0 && answers.iter().all(is_new);
-        let has_begun = answers.iter().any(|it| matches!(it, Some(NodeAnswer::Paused(..))));
+        let has_begun = answers
+            .iter()
+            .any(|it| matches!(it, Some(NodeAnswer::Paused(..))));
         // Unmarked servers become nodes at once; if they do not, the end is unknown.
         let is_starting = begins && self.is_starting(has_begun);
         let left = answers.iter().flatten().filter_map(|answer| match answer {
@@ -355,8 +381,14 @@ impl Quorum {
     }
 
     fn error_of_all(&self, kind: ErrorKind, what: &str, outcomes: Vec<MemberOutcome>) -> Error {
-        let names = self.workers.iter().map(|worker| worker.context().node().name());
-        let members = names.zip(outcomes).map(|(name, it)| MemberResult::new(name, it)).collect();
+        let names = self
+            .workers
+            .iter()
+            .map(|worker| worker.context().node().name());
+        let members = names
+            .zip(outcomes)
+            .map(|(name, it)| MemberResult::new(name, it))
+            .collect();
         Error::from_members(kind, what, "did", members)
     }
 }
@@ -384,14 +416,25 @@ mod tests {
     #[test]
     fn pause_may_end_sooner_if_silent_nodes_make_a_majority() {
         let paused = || Some(NodeAnswer::Paused(Duration::from_secs(9), None));
-        let refused = || Some(NodeAnswer::Failed(Failure::Refused(Error::configuration("no"))));
+        let refused = || {
+            Some(NodeAnswer::Failed(Failure::Refused(Error::configuration(
+                "no",
+            ))))
+        };
         let vote = || Some(NodeAnswer::Granted { with_tokens: true });
         let can_win = |answers: &[Option<NodeAnswer>], granted| {
-            let tally = RoundTally { nodes: answers.len(), granted, ..RoundTally::default() };
+            let tally = RoundTally {
+                nodes: answers.len(),
+                granted,
+                ..RoundTally::default()
+            };
             can_win_with_silent_nodes(&tally, answers)
         };
         assert!(can_win(&[vote(), paused(), None], 1), "one missed answer");
-        assert!(!can_win(&[vote(), paused(), refused()], 1), "it would refuse again");
+        assert!(
+            !can_win(&[vote(), paused(), refused()], 1),
+            "it would refuse again"
+        );
         assert!(!can_win(&[vote(), paused(), paused()], 1));
         assert!(!can_win(&[None, None, paused()], 0), "no node votes yet");
     }

@@ -98,9 +98,22 @@ impl AttemptState {
         let acquisition = AcquisitionId::new(name, attempt.owner, attempt.lease, receipt);
         let (began, tokens, votes) = (clock.now(), attempt.tokens, Votes::of(nodes));
         let nodes = (0..nodes).map(|_| NodeProgress::default()).collect();
-        let state = State { is_abandoned: false, round: 0, began, tokens, nodes, votes };
+        let state = State {
+            is_abandoned: false,
+            round: 0,
+            began,
+            tokens,
+            nodes,
+            votes,
+        };
         let state = Mutex::new(state);
-        Arc::new(Self { acquisition, state, signal: Arc::default(), membership, clock })
+        Arc::new(Self {
+            acquisition,
+            state,
+            signal: Arc::default(),
+            membership,
+            clock,
+        })
     }
 
     /// The owner and the name, with the receipt of this node.
@@ -110,13 +123,18 @@ impl AttemptState {
 
     /// The same acquisition with the receipt of this node.
     pub(super) fn with_receipt(&self, acquisition: &AcquisitionId, at: usize) -> AcquisitionId {
-        let AcquisitionId { name, owner, lease, .. } = acquisition;
+        let AcquisitionId {
+            name, owner, lease, ..
+        } = acquisition;
         AcquisitionId::new(name.clone(), *owner, *lease, self.receipt(at))
     }
 
     /// The receipt of the last grant of this node.
     pub(super) fn receipt(&self, at: usize) -> Receipt {
-        self.state.lock().nodes[at].granted.clone().unwrap_or_default()
+        self.state.lock().nodes[at]
+            .granted
+            .clone()
+            .unwrap_or_default()
     }
 
     /// Begins a round of requests to all nodes for these tokens. Returns its number.
@@ -141,7 +159,10 @@ impl AttemptState {
         let State { nodes, votes, .. } = &mut *state;
         let node = &mut nodes[at];
         node.pending -= 1;
-        let by = response.as_ref().ok().and_then(|response| response.from.clone());
+        let by = response
+            .as_ref()
+            .ok()
+            .and_then(|response| response.from.clone());
         let answer = match response.map(|response| response.what) {
             Ok(Vote::Paused(left)) => NodeAnswer::Paused(left, by.clone()),
             Ok(Vote::Unmarked) => NodeAnswer::Unmarked,
@@ -152,7 +173,9 @@ impl AttemptState {
                 if node.pending == 0 {
                     votes.granted(at, by.clone(), until);
                 }
-                NodeAnswer::Granted { with_tokens: grant.tokens.is_some() }
+                NodeAnswer::Granted {
+                    with_tokens: grant.tokens.is_some(),
+                }
             }
             Ok(Vote::Cast(Answer::Busy(left) | Answer::BusyWithoutExpiry(left))) => {
                 NodeAnswer::Busy(left)
@@ -168,7 +191,11 @@ impl AttemptState {
                 NodeAnswer::Failed(failure)
             }
         };
-        if node.answer.as_ref().is_none_or(|(before, ..)| *before <= round) {
+        if node
+            .answer
+            .as_ref()
+            .is_none_or(|(before, ..)| *before <= round)
+        {
             node.answer = Some((round, answer, by));
         }
         let is_left = node.pending == 0 && (node.granted.is_some() || node.is_unknown);
@@ -180,13 +207,19 @@ impl AttemptState {
     /// Begins a renewal, or ends one: the new votes count if the older ones are a majority.
     pub(super) fn count_votes(&self) {
         let quorum = self.membership.known_quorum();
-        self.state.lock().votes.count_new(quorum.as_deref(), self.clock.now());
+        self.state
+            .lock()
+            .votes
+            .count_new(quorum.as_deref(), self.clock.now());
     }
 
     /// Whether the votes that count are those of a majority now.
     pub(super) fn stands(&self) -> bool {
         let quorum = self.membership.known_quorum();
-        self.state.lock().votes.stand(quorum.as_deref(), self.clock.now())
+        self.state
+            .lock()
+            .votes
+            .stand(quorum.as_deref(), self.clock.now())
     }
 
     /// A node has extended the lease until this moment.
@@ -255,7 +288,10 @@ impl AttemptState {
     /// The responses of the present round, counted. `is_suspect` tells which nodes seem dead.
     pub(super) fn tally(&self, is_suspect: impl Fn(usize) -> bool) -> RoundTally {
         let answers = self.answers();
-        let mut tally = RoundTally { nodes: answers.len(), ..RoundTally::default() };
+        let mut tally = RoundTally {
+            nodes: answers.len(),
+            ..RoundTally::default()
+        };
         for (at, answer) in answers.iter().enumerate() {
             match answer {
                 Some(NodeAnswer::Granted { .. }) => tally.granted += 1,
@@ -280,7 +316,10 @@ impl AttemptState {
     /// failure.
     pub(super) fn answers(&self) -> Vec<Option<NodeAnswer>> {
         let (answers, views) = self.present();
-        let exclusions = self.membership.exclusions(&views, self.clock.now()).into_iter();
+        let exclusions = self
+            .membership
+            .exclusions(&views, self.clock.now())
+            .into_iter();
         let counted = |(answer, why): (Option<NodeAnswer>, Option<Error>)| {
             let answer = answer?;
             Some(why.map_or(answer, |why| NodeAnswer::Failed(Failure::Refused(why))))
@@ -336,7 +375,11 @@ impl AttemptState {
         }
         let is_granted = node.granted.is_some();
         drop(state);
-        if is_granted { Ok(asked) } else { Err(self.note_release(at, Release::Gone)) }
+        if is_granted {
+            Ok(asked)
+        } else {
+            Err(self.note_release(at, Release::Gone))
+        }
     }
 
     /// Releases the lock on this node.
@@ -365,7 +408,11 @@ impl AttemptState {
 
     /// A release was decided: the next one is another release.
     pub(super) fn forget_releases(&self) {
-        self.state.lock().nodes.iter_mut().for_each(|node| node.is_freed = false);
+        self.state
+            .lock()
+            .nodes
+            .iter_mut()
+            .for_each(|node| node.is_freed = false);
     }
 
     /// The outcome of a release on this node together with earlier ones: a lock that was freed once
@@ -373,6 +420,10 @@ impl AttemptState {
     pub(super) fn note_release(&self, at: usize, release: Release) -> Release {
         let node = &mut self.state.lock().nodes[at];
         node.is_freed |= release != Release::Gone;
-        if node.is_freed && release == Release::Gone { Release::Freed } else { release }
+        if node.is_freed && release == Release::Gone {
+            Release::Freed
+        } else {
+            release
+        }
     }
 }

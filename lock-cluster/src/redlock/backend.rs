@@ -61,7 +61,11 @@ impl QuorumBackend {
         context: &Context,
     ) -> Result<Self, Error> {
         let node = |(at, store)| QuorumNode::of_store(at + 1, store);
-        Self::of(stores.into_iter().enumerate().map(node).collect(), node_timeout, context)
+        Self::of(
+            stores.into_iter().enumerate().map(node).collect(),
+            node_timeout,
+            context,
+        )
     }
 
     pub(super) fn of(
@@ -84,7 +88,12 @@ impl QuorumBackend {
 
 /// Refuses a store that cannot be a node of a quorum.
 fn check(node: &QuorumNode) -> Result<(), Error> {
-    let Abilities { renewable, waking, independent, .. } = node.abilities();
+    let Abilities {
+        renewable,
+        waking,
+        independent,
+        ..
+    } = node.abilities();
     let why = if !independent {
         "is not independent: a replica of it may take over without the last writes, or it does not \
          grant by proposal"
@@ -95,12 +104,18 @@ fn check(node: &QuorumNode) -> Result<(), Error> {
     } else {
         return Ok(());
     };
-    Err(Error::configuration(format!("{} cannot be of a quorum: it {why}", node.name())))
+    Err(Error::configuration(format!(
+        "{} cannot be of a quorum: it {why}",
+        node.name()
+    )))
 }
 
 /// A decision if a majority has answered.
 fn answered_by_most<T>(answers: &[Option<Result<T, Failure>>]) -> Option<()> {
-    let count = answers.iter().filter(|answer| matches!(answer, Some(Ok(_)))).count();
+    let count = answers
+        .iter()
+        .filter(|answer| matches!(answer, Some(Ok(_))))
+        .count();
     (count >= majority(answers.len())).then_some(())
 }
 
@@ -206,30 +221,48 @@ impl Backend for QuorumBackend {
         let decided = |responses: &[_]| {
             let answers = quorum.counted(responses);
             let answer = |answer: &Option<Result<Vec<Result<LockInfo, Failure>>, _>>, at: usize| {
-                answer.as_ref()?.as_ref().ok()?.get(at)?.as_ref().ok().cloned()
+                answer
+                    .as_ref()?
+                    .as_ref()
+                    .ok()?
+                    .get(at)?
+                    .as_ref()
+                    .ok()
+                    .cloned()
             };
             let answers = |at| answers.iter().map(|it| answer(it, at)).collect::<Vec<_>>();
-            (0..names.len()).map(|at| majority::state(&answers(at))).collect::<Vec<_>>()
+            (0..names.len())
+                .map(|at| majority::state(&answers(at)))
+                .collect::<Vec<_>>()
         };
         let all_decided =
             |responses: &[_]| decided(responses).iter().all(Option::is_some).then_some(());
         let _all_decided = responses.wait(clock, round, all_decided);
         let infos = responses.read(decided).into_iter().zip(names);
         // Where the nodes disagree, the lock changes hands: that is asked for again.
-        infos.map(|(info, name)| info.map_or_else(|| self.inspect(name, by), Ok)).collect()
+        infos
+            .map(|(info, name)| info.map_or_else(|| self.inspect(name, by), Ok))
+            .collect()
     }
 
     fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
         let quorum = &self.0;
         // One character for each node that was gone through: `!` for one that could not be asked.
         let (nodes, part) = from.part.split_once('/').unwrap_or(("", ""));
-        let Some(worker) = quorum.workers.get(nodes.len()) else { return Ok(LockPage::default()) };
+        let Some(worker) = quorum.workers.get(nodes.len()) else {
+            return Ok(LockPage::default());
+        };
         let inner = PagePosition::new(part, from.cursor);
         let behind = |nodes: String| {
             let is_last = nodes.len() == quorum.workers.len();
             (!is_last).then(|| PagePosition::new(nodes + "/", 0))
         };
-        let page = match worker.context().node().store().list(pattern, &inner, quorum.by(by)) {
+        let page = match worker
+            .context()
+            .node()
+            .store()
+            .list(pattern, &inner, quorum.by(by))
+        {
             Ok(page) => page,
             Err(failure) => {
                 let nodes = format!("{nodes}!");
@@ -241,7 +274,11 @@ impl Backend for QuorumBackend {
             }
         };
         let names: Vec<_> = page.locks.into_iter().map(|(name, _)| name).collect();
-        let infos = if names.is_empty() { Vec::new() } else { self.inspect_all(&names, by) };
+        let infos = if names.is_empty() {
+            Vec::new()
+        } else {
+            self.inspect_all(&names, by)
+        };
         let mut locks = Vec::with_capacity(names.len());
         for (name, info) in names.into_iter().zip(infos) {
             let info = info?;
@@ -249,21 +286,34 @@ impl Backend for QuorumBackend {
             locks.extend(info.holder.is_some().then_some((name, info)));
         }
         let next = match page.next {
-            Some(inner) => Some(PagePosition::new(format!("{nodes}/{}", inner.part), inner.cursor)),
+            Some(inner) => Some(PagePosition::new(
+                format!("{nodes}/{}", inner.part),
+                inner.cursor,
+            )),
             None => behind(format!("{nodes}.")),
         };
         Ok(LockPage::new(locks, next))
     }
 
     fn poll_pause(&self, name: &LockName, found_by: FoundBusyBy) -> Option<Duration> {
-        let stores = self.0.workers.iter().map(|worker| worker.context().node().store());
-        stores.filter_map(|store| store.poll_pause(name, found_by)).min()
+        let stores = self
+            .0
+            .workers
+            .iter()
+            .map(|worker| worker.context().node().store());
+        stores
+            .filter_map(|store| store.poll_pause(name, found_by))
+            .min()
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         let (quorum, clock) = (&self.0, self.0.clock.as_ref());
         if quorum.membership.known_quorum().is_none() {
-            let views: Vec<_> = quorum.survey().into_iter().map(|state| state?.view()).collect();
+            let views: Vec<_> = quorum
+                .survey()
+                .into_iter()
+                .map(|state| state?.view())
+                .collect();
             quorum.membership.exclusions(&views, clock.now());
         }
         let (name, known) = (name.clone(), quorum.membership.known_quorum());
@@ -298,13 +348,19 @@ impl Backend for QuorumBackend {
             let request = move |context: &NodeContext, by| {
                 pending.start(context.number(), context.node(), by)
             };
-            worker.ask_unless(Queue::Attempts, by, known, request, move |context, outcome| {
-                // A node that fails now may be the only one to report a release later.
-                if outcome.is_err() {
-                    context.watch_later(later);
-                }
-                responses.put(context.number(), outcome);
-            });
+            worker.ask_unless(
+                Queue::Attempts,
+                by,
+                known,
+                request,
+                move |context, outcome| {
+                    // A node that fails now may be the only one to report a release later.
+                    if outcome.is_err() {
+                        context.watch_later(later);
+                    }
+                    responses.put(context.number(), outcome);
+                },
+            );
         }
         let decided = responses.wait(quorum.clock.as_ref(), by, answered_by_most);
         decided.ok_or_else(|| {
@@ -346,6 +402,8 @@ impl Backend for QuorumBackend {
 
 impl fmt::Debug for QuorumBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuorumBackend").field("nodes", &self.0.workers).finish_non_exhaustive()
+        f.debug_struct("QuorumBackend")
+            .field("nodes", &self.0.workers)
+            .finish_non_exhaustive()
     }
 }

@@ -17,7 +17,10 @@ pub(super) struct WrongClocks {
 
 impl WrongClocks {
     pub(super) fn none() -> Self {
-        Self { servers: Vec::new(), max_lease: Duration::ZERO }
+        Self {
+            servers: Vec::new(),
+            max_lease: Duration::ZERO,
+        }
     }
 
     /// `tolerance` is how far right clocks may seem to differ.
@@ -81,9 +84,15 @@ pub(super) fn not_before(
     let others = members.saturating_sub(majority(members));
     let granted = recorded.len().saturating_sub(others).max(1);
     // A member that took a place itself stands for what its predecessor granted.
-    let bound =
-        |state: &ServerState| state.time.max(state.votes_from.saturating_sub(micros(max_lease)));
-    let mut bounds: Vec<_> = recorded.iter().map(|(at, state)| (bound(state), *at)).collect();
+    let bound = |state: &ServerState| {
+        state
+            .time
+            .max(state.votes_from.saturating_sub(micros(max_lease)))
+    };
+    let mut bounds: Vec<_> = recorded
+        .iter()
+        .map(|(at, state)| (bound(state), *at))
+        .collect();
     bounds.sort_unstable_by(|one, other| other.cmp(one));
     bounds.get(granted - 1).copied()
 }
@@ -95,7 +104,12 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     fn states(times: &[u64]) -> Vec<Option<ServerState>> {
-        let state = |time: &u64| Some(ServerState { time: *time, ..ServerState::of("a") });
+        let state = |time: &u64| {
+            Some(ServerState {
+                time: *time,
+                ..ServerState::of("a")
+            })
+        };
         times.iter().map(state).collect()
     }
 
@@ -107,9 +121,21 @@ mod tests {
 
     #[test]
     fn pause_counts_from_the_latest_clock_that_a_majority_needs() {
-        assert_eq!(bound(&[5, 9], 3), Some((9, 1)), "either may have granted with the third");
-        assert_eq!(bound(&[5, 9, 7, 6], 5), Some((7, 2)), "a grant has two of these four");
-        assert_eq!(bound(&[5, 9, 7], 5), Some((9, 1)), "a grant may have one of these");
+        assert_eq!(
+            bound(&[5, 9], 3),
+            Some((9, 1)),
+            "either may have granted with the third"
+        );
+        assert_eq!(
+            bound(&[5, 9, 7, 6], 5),
+            Some((7, 2)),
+            "a grant has two of these four"
+        );
+        assert_eq!(
+            bound(&[5, 9, 7], 5),
+            Some((9, 1)),
+            "a grant may have one of these"
+        );
         assert_eq!(bound(&[1, 2, 3, 4, 5, 6], 7), Some((4, 3)));
         assert_eq!(bound(&[5], 3), Some((5, 0)));
         assert_eq!(bound(&[], 3), None);
@@ -119,7 +145,10 @@ mod tests {
     fn pause_counts_from_what_a_paused_member_may_have_to_outbid() {
         let mut states = states(&[5, 9]);
         let since = 100 + micros(MINUTE);
-        states[0] = states[0].take().map(|state| ServerState { votes_from: since, ..state });
+        states[0] = states[0].take().map(|state| ServerState {
+            votes_from: since,
+            ..state
+        });
         let recorded: Vec<_> = states.iter().flatten().enumerate().collect();
         assert_eq!(not_before(&recorded, 3, MINUTE), Some((100, 0)));
     }
@@ -134,7 +163,11 @@ mod tests {
         let ahead = i64::try_from(hour).unwrap();
         assert_eq!(wrong(&[now, now + hour], now), [(1, ahead)]);
         assert_eq!(wrong(&[now - hour, now, now], now), [(0, -ahead)]);
-        assert_eq!(wrong(&[now, now, now], now - hour), [], "this machine's is wrong");
+        assert_eq!(
+            wrong(&[now, now, now], now - hour),
+            [],
+            "this machine's is wrong"
+        );
         assert_eq!(wrong(&[now, now + micros(MINUTE)], now), []);
     }
 }

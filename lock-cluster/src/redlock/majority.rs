@@ -83,7 +83,9 @@ pub(super) fn free_in(
     free: usize,
 ) -> Option<Duration> {
     left.sort_unstable_by_key(|left| left.unwrap_or(Duration::MAX));
-    let needed = majority(nodes).saturating_sub(free).clamp(1, left.len().max(1));
+    let needed = majority(nodes)
+        .saturating_sub(free)
+        .clamp(1, left.len().max(1));
     left.get(needed - 1).copied().flatten()
 }
 
@@ -122,7 +124,12 @@ pub(super) fn renewed(
     stands: impl FnOnce() -> bool,
     are_known: bool,
 ) -> Option<Renewal> {
-    let count = |which| answers.iter().filter(|answer| **answer == Some(which)).count();
+    let count = |which| {
+        answers
+            .iter()
+            .filter(|answer| **answer == Some(which))
+            .count()
+    };
     let needed = majority(answers.len());
     let (extended, new) = (count(NodeRenewal::Extended), count(NodeRenewal::Voted));
     let lacking = count(NodeRenewal::Missing) + new;
@@ -143,7 +150,12 @@ pub(super) fn forced(answers: &[Option<bool>]) -> Option<bool> {
 
 /// `yes` if a majority says so, `no` if the nodes that say so leave no majority.
 fn decided<T: Copy + PartialEq>(answers: &[Option<T>], yes: T, no: T) -> Option<T> {
-    let count = |which| answers.iter().filter(|answer| **answer == Some(which)).count();
+    let count = |which| {
+        answers
+            .iter()
+            .filter(|answer| **answer == Some(which))
+            .count()
+    };
     let needed = majority(answers.len());
     if count(yes) >= needed {
         Some(yes)
@@ -156,24 +168,34 @@ fn decided<T: Copy + PartialEq>(answers: &[Option<T>], yes: T, no: T) -> Option<
 pub(super) fn holder(answers: &[Option<LockInfo>]) -> Option<LockInfo> {
     let needed = majority(answers.len());
     let unknown = answers.iter().filter(|answer| answer.is_none()).count();
-    let holders: Vec<&HolderInfo> =
-        answers.iter().flatten().filter_map(|info| info.holder.as_ref()).collect();
+    let holders: Vec<&HolderInfo> = answers
+        .iter()
+        .flatten()
+        .filter_map(|info| info.holder.as_ref())
+        .collect();
     let mut most = 0;
     for one in &holders {
-        let same: Vec<_> = holders.iter().filter(|other| other.owner == one.owner).collect();
+        let same: Vec<_> = holders
+            .iter()
+            .filter(|other| other.owner == one.owner)
+            .collect();
         most = most.max(same.len());
         if same.len() < needed {
             continue;
         }
         // It is held until the leases that are left are no majority.
-        let mut left: Vec<_> =
-            same.iter().map(|it| it.remaining.unwrap_or(Duration::MAX)).collect();
+        let mut left: Vec<_> = same
+            .iter()
+            .map(|it| it.remaining.unwrap_or(Duration::MAX))
+            .collect();
         left.sort_unstable_by(|a, b| b.cmp(a));
         let remaining = Some(left[needed - 1]).filter(|left| *left < Duration::MAX);
         let owner: OwnerText = one.owner.clone();
         let holds = same.iter().map(|it| it.holds).max().unwrap_or(1);
         let label = same.iter().find_map(|it| it.label.clone());
-        return Some(LockInfo::held(HolderInfo::new(owner, remaining, holds).label(label)));
+        return Some(LockInfo::held(
+            HolderInfo::new(owner, remaining, holds).label(label),
+        ));
     }
     (most + unknown < needed).then_some(LockInfo::FREE)
 }
@@ -202,7 +224,14 @@ mod tests {
         waiting: usize,
         suspects: usize,
     ) -> RoundTally {
-        RoundTally { nodes: 5, granted, busy, stale, waiting, suspects }
+        RoundTally {
+            nodes: 5,
+            granted,
+            busy,
+            stale,
+            waiting,
+            suspects,
+        }
     }
 
     #[test]
@@ -211,8 +240,16 @@ mod tests {
         assert_eq!(round(2, 0, 0, 3, 0).decision(), None);
         assert_eq!(round(2, 2, 0, 1, 0).decision(), None);
         assert_eq!(round(2, 3, 0, 0, 0).decision(), Some(Decision::Lost));
-        assert_eq!(round(0, 0, 0, 2, 2).decision(), Some(Decision::Lost), "three cannot be asked");
-        assert_eq!(round(0, 1, 0, 2, 0).decision(), None, "it may be held, or unavailable");
+        assert_eq!(
+            round(0, 0, 0, 2, 2).decision(),
+            Some(Decision::Lost),
+            "three cannot be asked"
+        );
+        assert_eq!(
+            round(0, 1, 0, 2, 0).decision(),
+            None,
+            "it may be held, or unavailable"
+        );
     }
 
     #[test]
@@ -224,7 +261,11 @@ mod tests {
     #[test]
     fn stale_token_is_outbid_where_a_majority_is_possible() {
         assert_eq!(round(2, 0, 3, 0, 0).decision(), Some(Decision::Outbid));
-        assert_eq!(round(2, 0, 1, 2, 0).decision(), None, "a majority is possible without it");
+        assert_eq!(
+            round(2, 0, 1, 2, 0).decision(),
+            None,
+            "a majority is possible without it"
+        );
         assert_eq!(round(2, 0, 1, 2, 2).decision(), Some(Decision::Outbid));
         assert_eq!(round(1, 3, 1, 0, 0).decision(), Some(Decision::Lost));
         assert_eq!(round(1, 2, 2, 0, 0).decision(), Some(Decision::Outbid));
@@ -241,7 +282,11 @@ mod tests {
     fn release_outcome_is_that_of_a_majority() {
         assert_eq!(released(&[FREED, FREED, None]), Some(Release::Freed));
         assert_eq!(released(&[GONE, GONE, None]), Some(Release::Gone));
-        let told = [FREED, Some(Release::FreedFor(2)), Some(Release::FreedFor(5))];
+        let told = [
+            FREED,
+            Some(Release::FreedFor(2)),
+            Some(Release::FreedFor(5)),
+        ];
         assert_eq!(
             released(&told),
             Some(Release::FreedFor(5)),
@@ -249,32 +294,57 @@ mod tests {
         );
         assert_eq!(released(&[FREED, GONE, None]), None);
         assert_eq!(released(&[FREED, FREED, GONE, None, None]), None);
-        assert_eq!(released(&[FREED, GONE, GONE, GONE, None]), Some(Release::Gone));
+        assert_eq!(
+            released(&[FREED, GONE, GONE, GONE, None]),
+            Some(Release::Gone)
+        );
     }
 
     #[test]
     fn renewal_counts_new_votes_only_while_the_older_ones_stand() {
         use NodeRenewal::{Extended, Missing, Voted};
         let of = |answers: [NodeRenewal; 2], third, stands, are_known| {
-            renewed(&[Some(answers[0]), Some(answers[1]), third], || stands, are_known)
+            renewed(
+                &[Some(answers[0]), Some(answers[1]), third],
+                || stands,
+                are_known,
+            )
         };
         let (extended, gone) = (Some(Renewal::Extended), Some(Renewal::Gone));
         assert_eq!(of([Extended; 2], None, true, false), extended);
-        assert_eq!(of([Extended, Voted], None, true, false), None, "the third may be removed");
+        assert_eq!(
+            of([Extended, Voted], None, true, false),
+            None,
+            "the third may be removed"
+        );
         assert_eq!(of([Extended, Voted], None, true, true), extended);
         assert_eq!(of([Extended, Voted], Some(Missing), false, true), gone);
         assert_eq!(of([Extended, Voted], None, false, true), None);
-        assert_eq!(of([Missing; 2], Some(Extended), true, true), None, "until their lease ends");
+        assert_eq!(
+            of([Missing; 2], Some(Extended), true, true),
+            None,
+            "until their lease ends"
+        );
         assert_eq!(of([Missing; 2], None, false, false), gone);
         assert_eq!(of([Voted; 2], Some(Voted), false, true), gone);
     }
 
     #[test]
     fn lock_is_free_when_enough_leases_have_ended() {
-        let left =
-            |seconds: &[u64]| seconds.iter().map(|s| Some(Duration::from_secs(*s))).collect();
-        assert_eq!(free_in(left(&[9, 5, 7]), 5, 2), Some(Duration::from_secs(5)));
-        assert_eq!(free_in(left(&[9, 5, 7, 1, 2]), 5, 0), Some(Duration::from_secs(5)));
+        let left = |seconds: &[u64]| {
+            seconds
+                .iter()
+                .map(|s| Some(Duration::from_secs(*s)))
+                .collect()
+        };
+        assert_eq!(
+            free_in(left(&[9, 5, 7]), 5, 2),
+            Some(Duration::from_secs(5))
+        );
+        assert_eq!(
+            free_in(left(&[9, 5, 7, 1, 2]), 5, 0),
+            Some(Duration::from_secs(5))
+        );
         assert_eq!(free_in(vec![None, None], 3, 0), None);
         assert_eq!(free_in(Vec::new(), 3, 0), None);
     }
@@ -283,7 +353,11 @@ mod tests {
     fn holder_is_the_owner_with_a_majority() {
         let held = |owner: &str, seconds| {
             let owner = OwnerText::new(owner);
-            Some(LockInfo::held(HolderInfo::new(owner, Some(Duration::from_secs(seconds)), 1)))
+            Some(LockInfo::held(HolderInfo::new(
+                owner,
+                Some(Duration::from_secs(seconds)),
+                1,
+            )))
         };
         let info = holder(&[held("a", 9), held("a", 3), held("b", 5)]).unwrap();
         assert_eq!(info.holder.unwrap().remaining, Some(Duration::from_secs(3)));

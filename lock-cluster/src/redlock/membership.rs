@@ -44,7 +44,10 @@ impl Membership {
 
     /// The quorum of this client, if it is known.
     pub(super) fn known_quorum(&self) -> Option<Arc<str>> {
-        self.known_quorum.lock().as_ref().map(|known| Arc::clone(&known.quorum))
+        self.known_quorum
+            .lock()
+            .as_ref()
+            .map(|known| Arc::clone(&known.quorum))
     }
 
     /// Requests an update of the membership.
@@ -94,7 +97,10 @@ impl Membership {
             return vec![None; views.len()];
         };
         let identity = |node: &Arc<NodeView>| (Arc::clone(&node.node), Arc::clone(&node.run_id));
-        let identities: Vec<_> = views.iter().map(|node| node.as_ref().map(identity)).collect();
+        let identities: Vec<_> = views
+            .iter()
+            .map(|node| node.as_ref().map(identity))
+            .collect();
         let exclusion = |(at, node): (usize, &Option<Arc<NodeView>>)| {
             let why = self.exclusion(at, node.as_ref()?, &identities, &quorum, view.as_deref());
             why.map(Error::unavailable)
@@ -121,7 +127,10 @@ impl Membership {
             )
         } else if let Some(twin) = preferred_twin(at, identities) {
             let (first, other) = (&self.names[twin], identities[twin].as_ref());
-            match other.map(|(_, other)| other).filter(|other| *other != run_id) {
+            match other
+                .map(|(_, other)| other)
+                .filter(|other| *other != run_id)
+            {
                 None => format!(
                     "{first} and {name} are one and the same server (run_id {run_id}): its vote \
                      counts once"
@@ -170,8 +179,12 @@ impl Membership {
             agree.collect::<HashSet<_>>().len()
         };
         let best = |quorum: Option<&Arc<str>>| {
-            let of_it = nodes.iter().filter(|node| quorum.is_none_or(|it| node.quorum == *it));
-            of_it.max_by_key(|node| (count(node), node.epoch)).map(|node| Arc::clone(node))
+            let of_it = nodes
+                .iter()
+                .filter(|node| quorum.is_none_or(|it| node.quorum == *it));
+            of_it
+                .max_by_key(|node| (count(node), node.epoch))
+                .map(|node| Arc::clone(node))
         };
         if let Some(known) = known.as_mut() {
             if let Some(view) = best(Some(&known.quorum)) {
@@ -186,7 +199,10 @@ impl Membership {
         let view = best(None)?;
         let quorum = Arc::clone(&view.quorum);
         if count(&view) >= majority(views.len()) {
-            *known = Some(KnownQuorum { quorum: Arc::clone(&quorum), seen: now });
+            *known = Some(KnownQuorum {
+                quorum: Arc::clone(&quorum),
+                seen: now,
+            });
         }
         Some((quorum, Some(view)))
     }
@@ -196,8 +212,12 @@ impl Membership {
         self.request_update();
         let name = &self.names[at];
         let nodes = views.iter().enumerate();
-        let nodes: Vec<_> = nodes.filter_map(|(at, node)| Some((at, node.as_ref()?))).collect();
-        let leftover = nodes.first().filter(|_| nodes.len() < majority(views.len()));
+        let nodes: Vec<_> = nodes
+            .filter_map(|(at, node)| Some((at, node.as_ref()?)))
+            .collect();
+        let leftover = nodes
+            .first()
+            .filter(|_| nodes.len() < majority(views.len()));
         Error::unavailable(match leftover {
             None => format!(
                 "{name} has no marker that counts: it is new, was emptied, or came back from a dump \
@@ -250,7 +270,10 @@ mod tests {
     use lock_redis::parts::Member;
 
     fn node(quorum: &str, epoch: u64, members: [&str; 3], run_id: &str) -> Option<Arc<NodeView>> {
-        let member = |id: &str| Member { id: Some(id.into()), address: "h:1".into() };
+        let member = |id: &str| Member {
+            id: Some(id.into()),
+            address: "h:1".into(),
+        };
         Some(Arc::new(NodeView {
             quorum: quorum.into(),
             epoch,
@@ -279,7 +302,9 @@ mod tests {
         now: Moment,
     ) -> Vec<String> {
         let exclusions = membership.exclusions(views, now).into_iter();
-        exclusions.map(|why| why.map_or(String::new(), |why| why.to_string())).collect()
+        exclusions
+            .map(|why| why.map_or(String::new(), |why| why.to_string()))
+            .collect()
     }
 
     #[test]
@@ -288,7 +313,10 @@ mod tests {
         let [a, b] = ["a", "b"].map(|it| node("q", 1, FIRST, it));
         let why = exclusions(&membership, &[b.clone(), b, a], clock.now());
         assert!(why[0].is_empty() && why[2].is_empty(), "{why:?}");
-        assert!(why[1].contains("one:1 and two:2") && why[1].contains("run_id b"), "{why:?}");
+        assert!(
+            why[1].contains("one:1 and two:2") && why[1].contains("run_id b"),
+            "{why:?}"
+        );
     }
 
     /// It was a replica of that node for a moment, and was started again since.
@@ -296,7 +324,10 @@ mod tests {
     fn copy_of_a_node_does_not_displace_the_node() {
         let (membership, clock) = membership();
         let a = node("q", 1, FIRST, "a");
-        let copy = NodeView { run_id: "b1".into(), ..NodeView::clone(a.as_ref().unwrap()) };
+        let copy = NodeView {
+            run_id: "b1".into(),
+            ..NodeView::clone(a.as_ref().unwrap())
+        };
         let answers = [Some(Arc::new(copy)), a, node("q", 1, FIRST, "c")];
         let why = exclusions(&membership, &answers, clock.now());
         assert!(why[0].contains("copy of the data of two:2"), "{why:?}");
@@ -306,14 +337,27 @@ mod tests {
     #[test]
     fn nodes_of_different_views_do_not_count_together() {
         let (membership, clock) = membership();
-        let answers =
-            [node("q", 2, SECOND, "a"), node("q", 1, FIRST, "b"), node("q", 2, SECOND, "c")];
+        let answers = [
+            node("q", 2, SECOND, "a"),
+            node("q", 1, FIRST, "b"),
+            node("q", 2, SECOND, "c"),
+        ];
         let why = exclusions(&membership, &answers, clock.now());
-        assert!(why[0].is_empty() && why[1].contains("no member") && why[2].is_empty(), "{why:?}");
+        assert!(
+            why[0].is_empty() && why[1].contains("no member") && why[2].is_empty(),
+            "{why:?}"
+        );
         assert!(!membership.take_update_request());
-        let late = [node("q", 2, SECOND, "a"), node("q", 2, SECOND, "d"), node("q", 1, FIRST, "c")];
+        let late = [
+            node("q", 2, SECOND, "a"),
+            node("q", 2, SECOND, "d"),
+            node("q", 1, FIRST, "c"),
+        ];
         let why = exclusions(&membership, &late, clock.now());
-        assert!(why[2].contains("epoch 1") && why[..2].concat().is_empty(), "{why:?}");
+        assert!(
+            why[2].contains("epoch 1") && why[..2].concat().is_empty(),
+            "{why:?}"
+        );
         assert!(membership.take_update_request(), "it is to be told");
     }
 
@@ -323,16 +367,30 @@ mod tests {
         let known_quorum = FIRST.map(|it| node("q", 1, FIRST, it));
         let others = ["x", "y", "z"];
         let theirs = others.map(|it| node("r", 1, others, it));
-        assert_eq!(exclusions(&membership, &known_quorum, clock.now()).concat(), "");
+        assert_eq!(
+            exclusions(&membership, &known_quorum, clock.now()).concat(),
+            ""
+        );
         // Two addresses lead elsewhere: one node of known_quorum is enough to know that.
-        let mixed = [theirs[0].clone(), theirs[1].clone(), known_quorum[2].clone()];
+        let mixed = [
+            theirs[0].clone(),
+            theirs[1].clone(),
+            known_quorum[2].clone(),
+        ];
         for _ in 0..3 {
             let why = exclusions(&membership, &mixed, clock.now());
-            assert!(why[0].contains("another quorum") && why[0].contains("run_id x"), "{why:?}");
+            assert!(
+                why[0].contains("another quorum") && why[0].contains("run_id x"),
+                "{why:?}"
+            );
             assert!(why[2].is_empty(), "{why:?}");
             clock.advance(Duration::from_secs(59));
         }
-        assert!(exclusions(&membership, &theirs, clock.now()).iter().all(|why| !why.is_empty()));
+        assert!(
+            exclusions(&membership, &theirs, clock.now())
+                .iter()
+                .all(|why| !why.is_empty())
+        );
         clock.advance(Duration::from_secs(2));
         assert_eq!(exclusions(&membership, &theirs, clock.now()).concat(), "");
         assert!(!exclusions(&membership, &mixed, clock.now())[2].is_empty());
@@ -343,7 +401,12 @@ mod tests {
         let (membership, _) = membership();
         let views = [None, node("old", 1, FIRST, "b"), None];
         let text = membership.unmarked_error(0, &views).to_string();
-        let parts = ["one:1", "two:2", "quorum old", "delete the key `distlock_quorum` on two:2"];
+        let parts = [
+            "one:1",
+            "two:2",
+            "quorum old",
+            "delete the key `distlock_quorum` on two:2",
+        ];
         assert!(parts.iter().all(|part| text.contains(part)), "{text}");
     }
 
@@ -361,7 +424,10 @@ mod tests {
         let answers = |from: Option<Arc<NodeView>>| Some(Ok(Response { what: 1, from }));
         let failed = |answers: &[_]| {
             let counted = membership.counted(answers, clock.now());
-            counted.iter().map(|it| matches!(it, Some(Err(_)))).collect::<Vec<_>>()
+            counted
+                .iter()
+                .map(|it| matches!(it, Some(Err(_))))
+                .collect::<Vec<_>>()
         };
         assert_eq!(failed(&[answers(None), answers(None), None]), [false; 3]);
         let mixed = [answers(None), answers(node("q", 1, FIRST, "b")), None];

@@ -71,21 +71,37 @@ impl Quorum {
 
     /// Makes changes until none is left or one fails. Returns their number.
     pub(super) fn update_membership(&self, absence: Absence) -> Result<usize, Error> {
-        let Some(terms) = self.terms else { return Ok(0) };
+        let Some(terms) = self.terms else {
+            return Ok(0);
+        };
         let names = self.names();
         for changes in 0..MAX_CHANGES {
             let states = self.survey();
             let known_quorum = self.membership.known_quorum();
-            let survey = Survey { states: &states, names: &names, absence, known_quorum, terms };
+            let survey = Survey {
+                states: &states,
+                names: &names,
+                absence,
+                known_quorum,
+                terms,
+            };
             let view = survey.latest().map(|(_, view)| view);
             let noted = view.filter(|_| absence != Absence::Declared).map(|view| {
                 self.report(&states, &names, &view);
                 self.note_missing(&states, &view)
             });
-            let survey = Survey { states: noted.as_deref().unwrap_or(&states), ..survey };
+            let survey = Survey {
+                states: noted.as_deref().unwrap_or(&states),
+                ..survey
+            };
             match survey.next_change() {
                 None => return Ok(changes),
-                Some(Change::Record { at, epoch, agreed, admission }) => {
+                Some(Change::Record {
+                    at,
+                    epoch,
+                    agreed,
+                    admission,
+                }) => {
                     let request = move |context: &NodeContext, run_id: &str, by| {
                         let request = MarkerRequest::Record(epoch, &agreed, admission.as_ref());
                         mark(context, run_id, &request, by)
@@ -112,7 +128,10 @@ impl Quorum {
     }
 
     pub(super) fn names(&self) -> Vec<String> {
-        self.workers.iter().map(|worker| worker.context().node().name().to_owned()).collect()
+        self.workers
+            .iter()
+            .map(|worker| worker.context().node().name().to_owned())
+            .collect()
     }
 
     /// The states of all servers, each member once.
@@ -159,7 +178,11 @@ impl Quorum {
         epoch: u64,
         agreed: Agreement,
     ) -> Result<(), Error> {
-        let quorum: Arc<str> = if epoch == 0 { "".into() } else { Arc::clone(&agreed.quorum) };
+        let quorum: Arc<str> = if epoch == 0 {
+            "".into()
+        } else {
+            Arc::clone(&agreed.quorum)
+        };
         let is_chooser = |state: &ServerState| match &state.marker {
             None => epoch == 0,
             Some((_, node)) => {
@@ -174,41 +197,71 @@ impl Quorum {
             .map(|(at, _)| at)
             .collect();
         let needed = majority(self.workers.len());
-        let largest = states.iter().flatten().map(|state| state.ballot).max().unwrap_or(0);
+        let largest = states
+            .iter()
+            .flatten()
+            .map(|state| state.ballot)
+            .max()
+            .unwrap_or(0);
         // It need not be unique: each server promises it once, so one client gets a majority.
         let ballot = largest + 1 + fastrand::u64(..1_000);
         let too_few = |what: &str| {
-            Error::unavailable(format!("too few nodes of the quorum {what}: others may have"))
+            Error::unavailable(format!(
+                "too few nodes of the quorum {what}: others may have"
+            ))
         };
         let of = Arc::clone(&quorum);
         let promised = self.ask_nodes(states, &choosers, move |context, run_id, by| {
-            done(mark(context, run_id, &MarkerRequest::Promise(&of, epoch, ballot), by)?)
+            done(mark(
+                context,
+                run_id,
+                &MarkerRequest::Promise(&of, epoch, ballot),
+                by,
+            )?)
         });
         if promised.len() < needed {
             return Err(too_few("promised to choose the next members"));
         }
         // An accepted choice may have been chosen, and stays.
         let accepted = promised.into_iter().filter_map(|state| state.accepted);
-        let choice = accepted.max_by_key(|(ballot, _)| *ballot).map_or(agreed, |(_, its)| its);
+        let choice = accepted
+            .max_by_key(|(ballot, _)| *ballot)
+            .map_or(agreed, |(_, its)| its);
         let its = choice.clone();
         let accepted = self.ask_nodes(states, &choosers, move |context, run_id, by| {
-            done(mark(context, run_id, &MarkerRequest::Accept(&quorum, epoch, ballot, &its), by)?)
+            done(mark(
+                context,
+                run_id,
+                &MarkerRequest::Accept(&quorum, epoch, ballot, &its),
+                by,
+            )?)
         });
         if accepted.len() < needed {
             return Err(too_few("chose the next members"));
         }
-        let pause = choice.max_lease.max(self.terms.map_or(Duration::ZERO, |it| it.max_lease));
+        let pause = choice
+            .max_lease
+            .max(self.terms.map_or(Duration::ZERO, |it| it.max_lease));
         // The first members become nodes by recording the choice.
         self.ask_nodes(states, &choosers, move |context, run_id, by| {
             let admission = Admission::at_once(pause, "");
             let is_first = epoch == 0 && choice.members.contain(run_id);
             let admission = is_first.then_some(&admission);
-            mark(context, run_id, &MarkerRequest::Record(epoch + 1, &choice, admission), by)
+            mark(
+                context,
+                run_id,
+                &MarkerRequest::Record(epoch + 1, &choice, admission),
+                by,
+            )
         });
         Ok(())
     }
 }
 
 fn done(state: ServerState) -> Result<ServerState, Failure> {
-    if state.is_done { Ok(state) } else { Err(other_choice()) }
+    if state.is_done {
+        Ok(state)
+    } else {
+        Err(other_choice())
+    }
 }

@@ -43,7 +43,10 @@ pub(super) fn missing_for<'a>(
     id: &str,
 ) -> Option<(Duration, &'a MissingMember)> {
     let note = state.missing.iter().find(|note| *note.id == *id)?;
-    Some((Duration::from_micros(state.time.saturating_sub(note.since)), note))
+    Some((
+        Duration::from_micros(state.time.saturating_sub(note.since)),
+        note,
+    ))
 }
 
 /// The members that none of these servers is.
@@ -61,8 +64,16 @@ mod tests {
 
     fn noting(since: u64, clients: &[&str]) -> ServerState {
         let clients = clients.iter().map(|client| Arc::from(*client)).collect();
-        let missing = vec![MissingMember { id: "b".into(), since, clients }];
-        ServerState { time: 70_000_000, missing, ..ServerState::of("a") }
+        let missing = vec![MissingMember {
+            id: "b".into(),
+            since,
+            clients,
+        }];
+        ServerState {
+            time: 70_000_000,
+            missing,
+            ..ServerState::of("a")
+        }
     }
 
     #[test]
@@ -71,7 +82,10 @@ mod tests {
         let agreed = |states: &[&ServerState], clients| minute.is_agreed("b", clients, states, 3);
         let (old, new) = (noting(0, &["one"]), noting(20_000_000, &["one"]));
         assert!(agreed(&[&old, &old], 1));
-        assert!(!agreed(&[&old, &old], 2), "one client may have the wrong address");
+        assert!(
+            !agreed(&[&old, &old], 2),
+            "one client may have the wrong address"
+        );
         assert!(!agreed(&[&old, &new], 1), "a client reached it there since");
         assert!(!agreed(&[&old], 1));
         let two = noting(0, &["two"]);

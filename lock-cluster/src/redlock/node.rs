@@ -51,13 +51,21 @@ pub(super) enum Vote {
 impl QuorumNode {
     /// A store without a marker, named by its number.
     pub(super) fn of_store(number: usize, store: Arc<dyn Backend>) -> Self {
-        Self { store, name: format!("node {number}"), server: None }
+        Self {
+            store,
+            name: format!("node {number}"),
+            server: None,
+        }
     }
 
     /// A Redis server, whose marker is read with each answer. Connects to nothing.
     pub(super) fn of_server(node: Node, terms: QuorumTerms) -> Self {
         let (name, store) = (node.server().to_string(), Arc::new(node.clone()));
-        Self { store, name, server: Some(RedisNode::new(node, terms)) }
+        Self {
+            store,
+            name,
+            server: Some(RedisNode::new(node, terms)),
+        }
     }
 
     /// The name of the node in messages.
@@ -77,7 +85,11 @@ impl QuorumNode {
     pub(super) fn abilities(&self) -> Abilities {
         match &self.server {
             None => self.store.abilities(),
-            Some(server) => server.node.format().abilities(ReplicaSupport::Never).independent(true),
+            Some(server) => server
+                .node
+                .format()
+                .abilities(ReplicaSupport::Never)
+                .independent(true),
         }
     }
 
@@ -87,7 +99,11 @@ impl QuorumNode {
         by: Moment,
     ) -> Result<Response<Vote>, Failure> {
         match &self.server {
-            None => self.store.acquire(attempt, by).map(Vote::Cast).map(Response::of_store),
+            None => self
+                .store
+                .acquire(attempt, by)
+                .map(Vote::Cast)
+                .map(Response::of_store),
             Some(server) => server.vote(attempt, by),
         }
     }
@@ -100,7 +116,9 @@ impl QuorumNode {
         match &self.server {
             None => {
                 let renewals = self.store.renew(NodeId::new(0), batch, by).into_iter();
-                renewals.map(|renewal| renewal.map(Response::of_store)).collect()
+                renewals
+                    .map(|renewal| renewal.map(Response::of_store))
+                    .collect()
             }
             Some(server) => server.node.renew_with_view(batch, by),
         }
@@ -115,7 +133,10 @@ impl QuorumNode {
         by: Moment,
     ) -> Vec<Result<Option<Receipt>, Failure>> {
         let votes = match (&self.server, view) {
-            (None, _) => attempts.iter().map(|attempt| self.store.acquire(attempt, by)).collect(),
+            (None, _) => attempts
+                .iter()
+                .map(|attempt| self.store.acquire(attempt, by))
+                .collect(),
             (Some(server), Some(view)) => server.vote_again(attempts, view, by),
             (Some(_), None) => return vec![Ok(None); attempts.len()],
         };
@@ -128,7 +149,9 @@ impl QuorumNode {
 
     /// Whether the operator declares that it loses no write.
     pub(super) fn is_durable(&self) -> bool {
-        self.server.as_ref().is_none_or(|server| server.terms.durable)
+        self.server
+            .as_ref()
+            .is_none_or(|server| server.terms.durable)
     }
 
     pub(super) fn inspect(
@@ -193,7 +216,11 @@ enum CachedView {
 
 impl RedisNode {
     fn new(node: Node, terms: QuorumTerms) -> Self {
-        Self { node, terms, cached: Mutex::new(CachedView::None) }
+        Self {
+            node,
+            terms,
+            cached: Mutex::new(CachedView::None),
+        }
     }
 
     pub(super) fn terms(&self) -> &QuorumTerms {
@@ -210,9 +237,10 @@ impl RedisNode {
     pub(super) fn read_state(&self, by: Moment) -> Result<ServerState, Failure> {
         let state = self.ask_state(by);
         *self.cached.lock() = match &state {
-            Ok(ServerState { marker: Some((_, view)), .. }) => {
-                CachedView::Node(Arc::new(view.clone()))
-            }
+            Ok(ServerState {
+                marker: Some((_, view)),
+                ..
+            }) => CachedView::Node(Arc::new(view.clone())),
             Err(Failure::Refused(error)) => {
                 CachedView::Refused(error.clone(), self.node.clock().now() + REFUSAL_VALIDITY)
             }
@@ -251,7 +279,9 @@ impl RedisNode {
         } else {
             return Ok(());
         };
-        Err(Failure::Refused(Error::configuration(format!("{server} {why}"))))
+        Err(Failure::Refused(Error::configuration(format!(
+            "{server} {why}"
+        ))))
     }
 
     /// Reads or changes the marker of the server of this `run_id`. Another server, and one with
@@ -267,9 +297,21 @@ impl RedisNode {
             return Err(Failure::Refused(self.changed()));
         }
         if let Some((agreed, _)) = &state.marker {
-            let QuorumTerms { max_lease, keep, .. } = self.terms;
-            self.compare("max_lease", "the longest lease", agreed.max_lease, max_lease)?;
-            self.compare("token_retention", "for how long token counters stay", agreed.keep, keep)?;
+            let QuorumTerms {
+                max_lease, keep, ..
+            } = self.terms;
+            self.compare(
+                "max_lease",
+                "the longest lease",
+                agreed.max_lease,
+                max_lease,
+            )?;
+            self.compare(
+                "token_retention",
+                "for how long token counters stay",
+                agreed.keep,
+                keep,
+            )?;
         }
         Ok(state)
     }
@@ -306,18 +348,35 @@ impl RedisNode {
     fn vote(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Response<Vote>, Failure> {
         // The server may have restarted or recorded other members since it was read, and once more.
         for _ in 0..3 {
-            let Some(view) = self.view(by)? else { return Ok(Response::of_store(Vote::Unmarked)) };
-            let QuorumTerms { max_lease, durable, .. } = self.terms;
-            let terms = VoteTerms { max_lease, durable, view: &view };
+            let Some(view) = self.view(by)? else {
+                return Ok(Response::of_store(Vote::Unmarked));
+            };
+            let QuorumTerms {
+                max_lease, durable, ..
+            } = self.terms;
+            let terms = VoteTerms {
+                max_lease,
+                durable,
+                view: &view,
+            };
             match self.node.propose(attempt, &terms, by)? {
                 ProposalReply::Answer(answer) => {
-                    return Ok(Response { what: Vote::Cast(answer), from: Some(view) });
+                    return Ok(Response {
+                        what: Vote::Cast(answer),
+                        from: Some(view),
+                    });
                 }
                 ProposalReply::Paused(left) => {
-                    return Ok(Response { what: Vote::Paused(left), from: Some(view) });
+                    return Ok(Response {
+                        what: Vote::Paused(left),
+                        from: Some(view),
+                    });
                 }
                 ProposalReply::Ahead(ahead) => {
-                    return Ok(Response { what: Vote::Ahead(ahead), from: Some(view) });
+                    return Ok(Response {
+                        what: Vote::Ahead(ahead),
+                        from: Some(view),
+                    });
                 }
                 ProposalReply::Stranger | ProposalReply::Unmarked | ProposalReply::Outdated => {
                     *self.cached.lock() = CachedView::None;
@@ -333,8 +392,14 @@ impl RedisNode {
         view: &NodeView,
         by: Moment,
     ) -> Vec<Result<Answer, Failure>> {
-        let QuorumTerms { max_lease, durable, .. } = self.terms;
-        let terms = VoteTerms { max_lease, durable, view };
+        let QuorumTerms {
+            max_lease, durable, ..
+        } = self.terms;
+        let terms = VoteTerms {
+            max_lease,
+            durable,
+            view,
+        };
         let answer = |reply| match reply {
             ProposalReply::Answer(answer) => Ok(answer),
             // The next renewal asks again.

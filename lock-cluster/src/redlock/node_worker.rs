@@ -115,9 +115,18 @@ impl NodeWorker {
             watches: Mutex::default(),
             attempts: BackgroundTask::default(),
         };
-        let queue = |task| Arc::new(RequestQueue { state: Mutex::default(), task });
+        let queue = |task| {
+            Arc::new(RequestQueue {
+                state: Mutex::default(),
+                task,
+            })
+        };
         let attempts = queue(context.attempts.clone());
-        Self { context: Arc::new(context), attempts, renewals: queue(BackgroundTask::default()) }
+        Self {
+            context: Arc::new(context),
+            attempts,
+            renewals: queue(BackgroundTask::default()),
+        }
     }
 
     pub(super) fn number(&self) -> usize {
@@ -178,7 +187,11 @@ impl NodeWorker {
             context.open.fetch_sub(open, Ordering::AcqRel);
             done(context, outcome);
         });
-        let queue = if is_attempt { &self.attempts } else { &self.renewals };
+        let queue = if is_attempt {
+            &self.attempts
+        } else {
+            &self.renewals
+        };
         let (runs, context) = (Arc::clone(queue), Arc::clone(&self.context));
         // `NEVER` without pending work: what is added then is tried at once.
         let mut retry_at = Moment::NEVER;
@@ -261,7 +274,9 @@ impl NodeContext {
             NO_ANSWER => Some(took),
             old => Some(took.min(old + old / 8 + 1)),
         };
-        let _updated = self.fastest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        let _updated = self
+            .fastest
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
     /// Sends a request for which its caller waits for so long.
@@ -313,13 +328,21 @@ impl NodeContext {
         let options = ReleaseOptions::WITH_TOMBSTONE.kept(kept);
         let until = since + acquisition.lease.duration() + self.node_timeout;
         let mut cleanups = self.cleanups.lock();
-        if cleanups.iter().any(|other| other.acquisition.owner == acquisition.owner) {
+        if cleanups
+            .iter()
+            .any(|other| other.acquisition.owner == acquisition.owner)
+        {
             return;
         }
         if cleanups.len() >= MAX_CLEANUPS {
             cleanups.pop_front();
         }
-        cleanups.push_back(PendingCleanup { acquisition, options, since, until });
+        cleanups.push_back(PendingCleanup {
+            acquisition,
+            options,
+            since,
+            until,
+        });
         drop(cleanups);
         // An asynchronous release fails on another thread, while that of the node sleeps.
         self.attempts.wake();
@@ -342,7 +365,11 @@ impl NodeContext {
         let now = self.clock.now();
         if was_sent {
             let is_unanswered = self.is_unanswered.load(Ordering::Relaxed);
-            *retry_at = if is_unanswered { (*retry_at).min(now + RETRY) } else { now };
+            *retry_at = if is_unanswered {
+                (*retry_at).min(now + RETRY)
+            } else {
+                now
+            };
             return now;
         }
         if !self.has_pending() {
@@ -350,7 +377,11 @@ impl NodeContext {
         } else if *retry_at == Moment::NEVER || now >= *retry_at {
             let answered = self.busy(|| contain(|| self.do_pending()).unwrap_or(false));
             // A piece in each turn: requests go first.
-            *retry_at = if answered { now } else { self.clock.now() + RETRY };
+            *retry_at = if answered {
+                now
+            } else {
+                self.clock.now() + RETRY
+            };
         }
         *retry_at
     }
@@ -377,12 +408,15 @@ impl NodeContext {
     }
 
     fn begin_watch(&self) -> bool {
-        let Some(watch) = self.watches.lock().pop() else { return true };
+        let Some(watch) = self.watches.lock().pop() else {
+            return true;
+        };
         if !watch.is_wanted() {
             return true;
         }
-        let outcome =
-            self.ask(self.by(), self.node_timeout, |by| watch.start(self.number, &self.node, by));
+        let outcome = self.ask(self.by(), self.node_timeout, |by| {
+            watch.start(self.number, &self.node, by)
+        });
         let answered = !is_unavailable(&outcome);
         if !answered {
             self.watch_later(watch);
@@ -395,7 +429,9 @@ impl NodeContext {
 }
 
 pub(super) fn is_unavailable<T>(outcome: &Result<T, Failure>) -> bool {
-    outcome.as_ref().is_err_and(|failure| failure.error().is_unavailable())
+    outcome
+        .as_ref()
+        .is_err_and(|failure| failure.error().is_unavailable())
 }
 
 impl RequestQueue {

@@ -170,7 +170,8 @@ impl Quorum {
         waits: bool,
         each: impl Fn(usize, Result<Release, Failure>) + Clone + Send + 'static,
     ) {
-        self.proposals.released(&acquisition.name, acquisition.owner, options.last_used);
+        self.proposals
+            .released(&acquisition.name, acquisition.owner, options.last_used);
         let receipt = acquisition.receipt.get::<QuorumReceipt>();
         let state = receipt.map(|receipt| Arc::clone(&receipt.0));
         for worker in &self.workers {
@@ -191,14 +192,22 @@ impl Quorum {
                 // An attempt without an answer may have been granted on any node.
                 None => context.release(&acquisition, ReleaseOptions::WITH_TOMBSTONE, by),
             };
-            worker.ask_unless(Queue::Attempts, by, known, request, move |context, outcome| {
-                if matches!(&outcome, Err(Failure::NotSent(_))) {
-                    let AcquisitionId { name, owner, lease, .. } = late;
-                    let late = AcquisitionId::new(name, owner, lease, Receipt::default());
-                    context.release_later(late, options.kept);
-                }
-                each(context.number(), outcome);
-            });
+            worker.ask_unless(
+                Queue::Attempts,
+                by,
+                known,
+                request,
+                move |context, outcome| {
+                    if matches!(&outcome, Err(Failure::NotSent(_))) {
+                        let AcquisitionId {
+                            name, owner, lease, ..
+                        } = late;
+                        let late = AcquisitionId::new(name, owner, lease, Receipt::default());
+                        context.release_later(late, options.kept);
+                    }
+                    each(context.number(), outcome);
+                },
+            );
         }
     }
 }
@@ -225,10 +234,16 @@ fn submit_release(
         }
         each(at, outcome.map(|release| state.note_release(at, release)));
     });
-    context.node().store().submit_release(&acquisition, options, by, done);
+    context
+        .node()
+        .store()
+        .submit_release(&acquisition, options, by, done);
 }
 
 /// The answers without the failures.
 pub(super) fn answered<T: Clone>(answers: &[Option<Result<T, Failure>>]) -> Vec<Option<T>> {
-    answers.iter().map(|answer| answer.as_ref().and_then(|it| it.as_ref().ok().cloned())).collect()
+    answers
+        .iter()
+        .map(|answer| answer.as_ref().and_then(|it| it.as_ref().ok().cloned()))
+        .collect()
 }

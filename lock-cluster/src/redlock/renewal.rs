@@ -25,11 +25,17 @@ impl Quorum {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Vec<Result<Renewal, Failure>> {
-        let refusals: Vec<_> =
-            batch.iter().map(|one| self.check_lease(one.acquisition.lease).err()).collect();
-        let allowed = batch.iter().zip(&refusals).filter(|(_, refusal)| refusal.is_none());
-        let mut renewals =
-            self.renew_allowed(allowed.map(|(one, _)| one.clone()).collect(), by).into_iter();
+        let refusals: Vec<_> = batch
+            .iter()
+            .map(|one| self.check_lease(one.acquisition.lease).err())
+            .collect();
+        let allowed = batch
+            .iter()
+            .zip(&refusals)
+            .filter(|(_, refusal)| refusal.is_none());
+        let mut renewals = self
+            .renew_allowed(allowed.map(|(one, _)| one.clone()).collect(), by)
+            .into_iter();
         let outcome = |refusal| match refusal {
             Some(refusal) => Err(Failure::Refused(refusal)),
             None => renewals.next().expect("one for each that was allowed"),
@@ -47,12 +53,18 @@ impl Quorum {
         }
         let (sent, by) = (self.clock.now(), self.by(by));
         // Those that came after the end of the last renewal.
-        batch.iter().filter_map(state_of).for_each(|state| state.count_votes());
+        batch
+            .iter()
+            .filter_map(state_of)
+            .for_each(|state| state.count_votes());
         let batch: Arc<[_]> = batch.into();
         let responses = Responses::of(self.workers.len());
         for worker in &self.workers {
-            let (batch, requested, responses) =
-                (Arc::clone(&batch), Arc::clone(&responses), Arc::clone(&responses));
+            let (batch, requested, responses) = (
+                Arc::clone(&batch),
+                Arc::clone(&responses),
+                Arc::clone(&responses),
+            );
             let request = move |context: &NodeContext, by| {
                 let (outcomes, missing) = renew_on(context, &batch, sent, by)?;
                 if missing.is_empty() {
@@ -82,9 +94,15 @@ impl Quorum {
         };
         let _all_decided = responses.wait(self.clock.as_ref(), by, all_decided);
         let outcomes = responses.read(|responses| {
-            (0..batch.len()).map(|at| counted(responses, at)).collect::<Vec<_>>()
+            (0..batch.len())
+                .map(|at| counted(responses, at))
+                .collect::<Vec<_>>()
         });
-        batch.iter().zip(outcomes).map(|(one, outcomes)| self.decide(one, &outcomes)).collect()
+        batch
+            .iter()
+            .zip(outcomes)
+            .map(|(one, outcomes)| self.decide(one, &outcomes))
+            .collect()
     }
 
     /// The outcome of a renewal by those of the nodes.
@@ -105,21 +123,35 @@ impl Quorum {
                 Some(Ok(NodeRenewal::Missing)) => Some(Err(Failure::Refused(no_vote()))),
                 outcome => outcome.clone(),
             };
-            self.undecided("renewed it", &outcomes.iter().map(has_none).collect::<Vec<_>>())
+            self.undecided(
+                "renewed it",
+                &outcomes.iter().map(has_none).collect::<Vec<_>>(),
+            )
         })
     }
 
     /// Releases a lost lock where it is left: a vote that was given again, too.
     fn release_rest(&self, state: &Arc<AttemptState>) {
-        let Outstanding { granted, unknown, .. } = state.abandon();
+        let Outstanding {
+            granted, unknown, ..
+        } = state.abandon();
         let rest = [granted, unknown].concat();
         // None is waited for.
-        self.roll_back_on_nodes(state, &Outstanding { unknown: rest, ..Outstanding::default() });
+        self.roll_back_on_nodes(
+            state,
+            &Outstanding {
+                unknown: rest,
+                ..Outstanding::default()
+            },
+        );
     }
 }
 
 fn state_of(one: &RenewalRequest) -> Option<&Arc<AttemptState>> {
-    one.acquisition.receipt.get::<QuorumReceipt>().map(|receipt| &receipt.0)
+    one.acquisition
+        .receipt
+        .get::<QuorumReceipt>()
+        .map(|receipt| &receipt.0)
 }
 
 fn stands(one: &RenewalRequest) -> bool {
@@ -140,10 +172,14 @@ fn renew_on<'a>(
     let at = context.number();
     let on_node = |one: &RenewalRequest| {
         let mut one = one.clone();
-        one.acquisition.receipt = state_of(&one).map(|state| state.receipt(at)).unwrap_or_default();
+        one.acquisition.receipt = state_of(&one)
+            .map(|state| state.receipt(at))
+            .unwrap_or_default();
         one
     };
-    let renewals = context.node().renew(&batch.iter().map(on_node).collect::<Vec<_>>(), by);
+    let renewals = context
+        .node()
+        .renew(&batch.iter().map(on_node).collect::<Vec<_>>(), by);
     // A node that answered none of them is silent.
     if let Some(Err(failure)) = renewals.first()
         && renewals.iter().all(is_unavailable)
@@ -158,7 +194,12 @@ fn renew_on<'a>(
             (Renewal::Gone, Some(state)) => {
                 let is_durable = context.node().is_durable();
                 if let Some(tokens) = state.plan_vote(at, from.as_deref(), is_durable) {
-                    missing.push(MissingVote { place, one, state, tokens });
+                    missing.push(MissingVote {
+                        place,
+                        one,
+                        state,
+                        tokens,
+                    });
                 }
                 NodeRenewal::Missing
             }
@@ -193,10 +234,17 @@ fn vote_again(
     let (at, sent) = (context.number(), context.now());
     let attempts: Vec<_> = missing.iter().map(MissingVote::attempt).collect();
     // They are of one node, which has answered just now.
-    let view = outcomes[missing[0].place].as_ref().ok().and_then(|outcome| outcome.from.clone());
+    let view = outcomes[missing[0].place]
+        .as_ref()
+        .ok()
+        .and_then(|outcome| outcome.from.clone());
     // It has a node's whole time: a vote that comes after the end of this renewal counts in the
     // next one.
-    let votes = contain(|| context.node().vote_again(&attempts, view.as_deref(), context.by()));
+    let votes = contain(|| {
+        context
+            .node()
+            .vote_again(&attempts, view.as_deref(), context.by())
+    });
     let mut votes = votes.unwrap_or_default();
     votes.resize_with(missing.len(), || Err(Failure::Unknown(no_vote())));
     for (it, vote) in missing.iter().zip(votes) {
@@ -212,7 +260,9 @@ fn vote_again(
 
 impl MissingVote<'_> {
     fn attempt(&self) -> Attempt<'_> {
-        let AcquisitionId { name, owner, lease, .. } = &self.one.acquisition;
+        let AcquisitionId {
+            name, owner, lease, ..
+        } = &self.one.acquisition;
         Attempt::new(name, *owner, *lease).tokens(self.tokens)
     }
 }

@@ -19,7 +19,10 @@ pub(super) struct QuorumReports {
 
 impl QuorumReports {
     pub(super) fn new(notices: Notices) -> Self {
-        Self { notices, ..Self::default() }
+        Self {
+            notices,
+            ..Self::default()
+        }
     }
 
     /// Reports a warning about this subject once while it applies.

@@ -19,7 +19,11 @@ impl<T> Responses<T> {
     pub(super) fn of(nodes: usize) -> Arc<Self> {
         let values = (0..nodes).map(|_| None).collect();
         let (values, open) = (Mutex::new(values), AtomicUsize::new(0));
-        Arc::new(Self { values, open, signal: Arc::default() })
+        Arc::new(Self {
+            values,
+            open,
+            signal: Arc::default(),
+        })
     }
 
     pub(super) fn put(&self, node: usize, value: T) {

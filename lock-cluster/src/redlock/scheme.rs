@@ -43,7 +43,11 @@ impl RedlockScheme {
 
 impl Scheme for RedlockScheme {
     fn names(&self) -> &[&str] {
-        if self.tls { &["redlocks"] } else { &["redlock"] }
+        if self.tls {
+            &["redlocks"]
+        } else {
+            &["redlock"]
+        }
     }
 
     fn options(&self) -> &[&str] {
@@ -65,7 +69,11 @@ impl Scheme for RedlockScheme {
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
         let options = UrlOptions::read(config)?;
         let nodes = nodes(config, &options, context)?;
-        Ok(Arc::new(QuorumBackend::of(nodes, options.node_timeout, context)?))
+        Ok(Arc::new(QuorumBackend::of(
+            nodes,
+            options.node_timeout,
+            context,
+        )?))
     }
 }
 
@@ -80,7 +88,9 @@ pub(super) struct UrlOptions {
 impl UrlOptions {
     pub(super) fn read(config: &Config) -> Result<Self, Error> {
         let time = |name: &str, default| {
-            config.scheme_option(name).map_or(Ok(default), |text| duration(name, text))
+            config
+                .scheme_option(name)
+                .map_or(Ok(default), |text| duration(name, text))
         };
         let max_lease = time("max_lease", DEFAULT_MAX_LEASE)?;
         let node_timeout = time("node_timeout", QuorumBackend::DEFAULT_NODE_TIMEOUT)?;
@@ -106,7 +116,12 @@ impl UrlOptions {
                 Error::configuration(format!("`/{shown}` in the URL is no database number"))
             })?,
         };
-        Ok(Self { max_lease, durable, node_timeout, database })
+        Ok(Self {
+            max_lease,
+            durable,
+            node_timeout,
+            database,
+        })
     }
 }
 
@@ -159,12 +174,21 @@ pub(super) fn nodes(
              so can share none with a quorum; leave `wakes=` out"
         )));
     }
-    let UrlOptions { max_lease, durable, .. } = *options;
-    let terms = QuorumTerms { max_lease, keep: format.keep(), durable };
+    let UrlOptions {
+        max_lease, durable, ..
+    } = *options;
+    let terms = QuorumTerms {
+        max_lease,
+        keep: format.keep(),
+        durable,
+    };
     let node_settings = NodeSettings::new(config, options.database, context, format)?;
     let node = |host: &Host| {
         let (name, port) = place(host);
-        Ok(QuorumNode::of_server(node_settings.node_on(&name, port)?, terms))
+        Ok(QuorumNode::of_server(
+            node_settings.node_on(&name, port)?,
+            terms,
+        ))
     };
     hosts.iter().map(node).collect()
 }

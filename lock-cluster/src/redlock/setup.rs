@@ -51,8 +51,14 @@ pub fn set_up(config: &Config) -> Result<(), Error> {
     let read = || each(&quorum, |_, server| server.read_state(by()));
     let states = read()?;
     check_servers(&quorum, &states)?;
-    let mut setup = if states.iter().any(|state| state.marker.is_some() && !state.is_new) {
-        Setup::Complete { pause: options.max_lease, anew: None }
+    let mut setup = if states
+        .iter()
+        .any(|state| state.marker.is_some() && !state.is_new)
+    {
+        Setup::Complete {
+            pause: options.max_lease,
+            anew: None,
+        }
     } else {
         Setup::Begin
     };
@@ -75,14 +81,21 @@ pub fn set_up(config: &Config) -> Result<(), Error> {
         let Some(records) = setup.records(&quorum, &states)? else {
             return shorten(&quorum, &states);
         };
-        if has_begun.iter().zip(&records).any(|(has_begun, record)| *has_begun && record.is_some())
+        if has_begun
+            .iter()
+            .zip(&records)
+            .any(|(has_begun, record)| *has_begun && record.is_some())
         {
             return Err(Error::unavailable(
                 "a server was emptied just after it had begun to vote: call it again",
             ));
         }
         let is_done = each(&quorum, |at, server| match &records[at] {
-            Some(Record { epoch, agreed, pause }) => {
+            Some(Record {
+                epoch,
+                agreed,
+                pause,
+            }) => {
                 let admission = Admission::at_once(*pause, &states[at].version);
                 let request = MarkerRequest::Record(*epoch, agreed, Some(&admission));
                 Ok(server.mark(&states[at].run_id, &request, by())?.is_done)
@@ -105,21 +118,37 @@ pub fn set_up(config: &Config) -> Result<(), Error> {
 fn shorten(quorum: &Quorum, states: &[ServerState]) -> Result<(), Error> {
     let pause = quorum.terms.expect("its nodes are servers").max_lease;
     // What the others were to outbid themselves counts no more: the operator says so.
-    let now: Vec<_> =
-        states.iter().map(|state| Some(ServerState { votes_from: 0, ..state.clone() })).collect();
+    let now: Vec<_> = states
+        .iter()
+        .map(|state| {
+            Some(ServerState {
+                votes_from: 0,
+                ..state.clone()
+            })
+        })
+        .collect();
     let admission = |at: usize| {
         let (_, view) = states[at].marker.as_ref()?;
         let mut others = recorded(&now, view);
         others.retain(|(other, _)| *other != at);
         let (not_before, _) = not_before(&others, states.len(), pause)?;
-        let votes_from = not_before.max(states[at].time).saturating_add(micros(pause));
+        let votes_from = not_before
+            .max(states[at].time)
+            .saturating_add(micros(pause));
         let admission = Admission::at_once(pause, &states[at].version);
-        (states[at].votes_from > votes_from).then_some(Admission { not_before, ..admission })
+        (states[at].votes_from > votes_from).then_some(Admission {
+            not_before,
+            ..admission
+        })
     };
     let by = || quorum.clock.now() + quorum.node_timeout();
     each(quorum, |at, server| {
         if let Some(admission) = admission(at) {
-            server.mark(&states[at].run_id, &MarkerRequest::Shorten(&admission), by())?;
+            server.mark(
+                &states[at].run_id,
+                &MarkerRequest::Shorten(&admission),
+                by(),
+            )?;
         }
         Ok(())
     })?;
@@ -131,7 +160,10 @@ enum Setup {
     /// No server voted: all vote at once.
     Begin,
     /// Some voted: the others join them; or all begin anew, as `anew`.
-    Complete { pause: Duration, anew: Option<Agreement> },
+    Complete {
+        pause: Duration,
+        anew: Option<Agreement>,
+    },
 }
 
 /// What a server is to record to vote after a pause.
@@ -173,7 +205,11 @@ impl Setup {
                 (&its.quorum, view.epoch, &its.members) == (&agreed.quorum, epoch, &agreed.members)
             });
             let votes = is_there && (!state.is_new || !pause.is_zero());
-            (!votes).then(|| Record { epoch, agreed: agreed.clone(), pause })
+            (!votes).then(|| Record {
+                epoch,
+                agreed: agreed.clone(),
+                pause,
+            })
         };
         let records: Vec<_> = states.iter().map(record).collect();
         Ok(records.iter().any(Option::is_some).then_some(records))
@@ -184,7 +220,10 @@ impl Setup {
 fn is_complete(quorum: &Quorum, states: &[ServerState]) -> Result<bool, Error> {
     let views: Vec<_> = states.iter().map(ServerState::view).collect();
     let exclusions = quorum.membership.exclusions(&views, quorum.clock.now());
-    let nodes = views.iter().zip(&exclusions).filter(|(node, why)| node.is_some() && why.is_none());
+    let nodes = views
+        .iter()
+        .zip(&exclusions)
+        .filter(|(node, why)| node.is_some() && why.is_none());
     let count = nodes.count();
     if count < views.len() && count >= majority(views.len()) {
         let why = exclusions.into_iter().flatten().next();
@@ -198,14 +237,21 @@ fn is_complete(quorum: &Quorum, states: &[ServerState]) -> Result<bool, Error> {
 /// The present servers as the first members of a quorum.
 fn first_members(quorum: &Quorum, states: &[ServerState]) -> Agreement {
     let present: Vec<_> = states.iter().cloned().map(Some).collect();
-    new_quorum(&present, &quorum.names(), &quorum.terms.expect("its nodes are servers"))
+    new_quorum(
+        &present,
+        &quorum.names(),
+        &quorum.terms.expect("its nodes are servers"),
+    )
 }
 
 /// Refuses one server with two names, and nodes of different quorums or of one of another size.
 fn check_servers(quorum: &Quorum, states: &[ServerState]) -> Result<(), Error> {
     let name = |at: usize| quorum.workers[at].context().node().name();
     for (at, state) in states.iter().enumerate() {
-        if let Some(twin) = states[..at].iter().position(|other| other.run_id == state.run_id) {
+        if let Some(twin) = states[..at]
+            .iter()
+            .position(|other| other.run_id == state.run_id)
+        {
             return Err(Error::configuration(format!(
                 "{} and {} are one and the same server (run_id {}): its vote would count twice",
                 name(twin),
@@ -225,8 +271,12 @@ fn check_servers(quorum: &Quorum, states: &[ServerState]) -> Result<(), Error> {
                 states.len()
             )));
         }
-        let of =
-            |state: &ServerState| state.marker.as_ref().map(|(_, node)| Arc::clone(&node.quorum));
+        let of = |state: &ServerState| {
+            state
+                .marker
+                .as_ref()
+                .map(|(_, node)| Arc::clone(&node.quorum))
+        };
         let other = |other: &ServerState| of(other).is_some() && of(other) != of(state);
         if of(state).is_some()
             && let Some(before) = states[..at].iter().position(other)
@@ -252,7 +302,9 @@ fn each<T>(
     let mut kind = None;
     for (at, worker) in quorum.workers.iter().enumerate() {
         let node = worker.context().node();
-        let Some(server) = node.server() else { continue };
+        let Some(server) = node.server() else {
+            continue;
+        };
         let outcome = match request(at, server) {
             Ok(answer) => {
                 done.push(answer);
@@ -268,8 +320,11 @@ fn each<T>(
     }
     match kind {
         None => Ok(done),
-        Some(kind) => {
-            Err(Error::from_members(kind, "the quorum could not be set up", "answered", results))
-        }
+        Some(kind) => Err(Error::from_members(
+            kind,
+            "the quorum could not be set up",
+            "answered",
+            results,
+        )),
     }
 }

@@ -87,10 +87,18 @@ impl Quorum {
         if nodes.is_empty() {
             return states.to_vec();
         }
-        let (quorum, epoch, client) =
-            (Arc::clone(&view.quorum), view.epoch, Arc::clone(&self.client));
+        let (quorum, epoch, client) = (
+            Arc::clone(&view.quorum),
+            view.epoch,
+            Arc::clone(&self.client),
+        );
         let noted = self.ask_nodes(states, &nodes, move |context, run_id, by| {
-            mark(context, run_id, &MarkerRequest::Note(&quorum, epoch, &client, &absent), by)
+            mark(
+                context,
+                run_id,
+                &MarkerRequest::Note(&quorum, epoch, &client, &absent),
+                by,
+            )
         });
         let after = |before: &Option<ServerState>| {
             let before = before.as_ref()?;

@@ -92,14 +92,19 @@ impl Quorum {
         let mut answers = Vec::new();
         for worker in &self.workers {
             let node = worker.context().node();
-            let Some(server) = node.server() else { continue };
+            let Some(server) = node.server() else {
+                continue;
+            };
             let bound = || by.min(clock.now() + timeout);
             // Twice: the first time a connection is made.
             let answer = server.read_state(bound()).and_then(|_| {
                 let (sent, since) = (clock.unix_time(), clock.now());
                 let state = server.read_state(bound())?;
                 let received = sent + clock.now().since(since);
-                Ok((ServerClock::read(Duration::from_micros(state.time), sent, received), state))
+                Ok((
+                    ServerClock::read(Duration::from_micros(state.time), sent, received),
+                    state,
+                ))
             });
             answers.push((node.name().to_owned(), answer));
         }
@@ -111,7 +116,11 @@ impl Quorum {
             .iter()
             .map(|(_, answer)| answer.as_ref().ok().map(|(_, state)| state.clone()))
             .collect();
-        let latest = views.iter().flatten().max_by_key(|view| view.epoch).cloned();
+        let latest = views
+            .iter()
+            .flatten()
+            .max_by_key(|view| view.epoch)
+            .cloned();
         let mut exclusions = self.membership.exclusions(&views, clock.now()).into_iter();
         let status = |(address, answer): (String, Result<(ServerClock, ServerState), Failure>)| {
             let excluded = exclusions.next().flatten();
@@ -136,16 +145,20 @@ impl Quorum {
         let mut all: Vec<_> = answers.into_iter().map(status).collect();
         let Some(latest) = latest else { return all };
         let names: Vec<_> = all.iter().map(|node| node.address.clone()).collect();
-        all.extend(unlisted(&latest, &names, &states).into_iter().map(|member| QuorumNodeStatus {
-            address: member.address.to_string(),
-            vote: QuorumVote::Unlisted,
-            quorum: Some(latest.quorum.to_string()),
-            epoch: Some(latest.epoch),
-            clock_ahead: None,
-            clock_uncertainty: Duration::ZERO,
-            waits_for_clock_of: None,
-            missing_for: None,
-        }));
+        all.extend(
+            unlisted(&latest, &names, &states)
+                .into_iter()
+                .map(|member| QuorumNodeStatus {
+                    address: member.address.to_string(),
+                    vote: QuorumVote::Unlisted,
+                    quorum: Some(latest.quorum.to_string()),
+                    epoch: Some(latest.epoch),
+                    clock_ahead: None,
+                    clock_uncertainty: Duration::ZERO,
+                    waits_for_clock_of: None,
+                    missing_for: None,
+                }),
+        );
         for member in latest.members.iter() {
             let noted = states
                 .iter()
@@ -177,7 +190,9 @@ impl Quorum {
 
     /// The findings about the quorum, and about each of its servers.
     pub(super) fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
-        let Some(terms) = self.terms else { return Ok(Vec::new()) };
+        let Some(terms) = self.terms else {
+            return Ok(Vec::new());
+        };
         let all = self.status(self.node_timeout(), by);
         let is_unreachable = |it: &QuorumNodeStatus| matches!(it.vote, QuorumVote::Unreachable(_));
         if let (true, Some(first)) = (all.iter().all(is_unreachable), all.first())
@@ -186,11 +201,16 @@ impl Quorum {
             return Err(Failure::NotSent(error.clone()));
         }
         let mut findings = quorum_findings(&all);
-        let store = StoreKind::Quorum { max_lease: terms.max_lease, durable: terms.durable };
+        let store = StoreKind::Quorum {
+            max_lease: terms.max_lease,
+            durable: terms.durable,
+        };
         let mut clocks = Vec::new();
         for worker in &self.workers {
             let node = worker.context().node();
-            let Some(server) = node.server() else { continue };
+            let Some(server) = node.server() else {
+                continue;
+            };
             // One that cannot be asked has been reported.
             if let Ok(found) = server.diagnose(store, by) {
                 findings.extend(found.findings);
@@ -213,15 +233,25 @@ fn quorum_findings(all: &[QuorumNodeStatus]) -> Vec<Finding> {
     const SUBJECT: &str = "the quorum";
     const SET_UP: &str = "`distlock quorum init`, if no lock was held there within max_lease";
     let mut findings = Vec::new();
-    let count = all.iter().filter(|node| !matches!(node.vote, QuorumVote::Unlisted)).count();
+    let count = all
+        .iter()
+        .filter(|node| !matches!(node.vote, QuorumVote::Unlisted))
+        .count();
     let needed = majority(count);
     let votes = all.iter().filter(|node| node.vote.counts()).count();
     let seen = format!("{votes} of {count} servers vote, and {needed} are needed");
-    let is_new = all.iter().all(|node| matches!(node.vote, QuorumVote::Unmarked));
+    let is_new = all
+        .iter()
+        .all(|node| matches!(node.vote, QuorumVote::Unmarked));
     findings.push(if is_new {
-        Finding::new(FindingLevel::Danger, "quorum", SUBJECT, format!("{seen}: it is not set up"))
-            .why("the first client begins it, and waits for max_lease")
-            .remedy(SET_UP)
+        Finding::new(
+            FindingLevel::Danger,
+            "quorum",
+            SUBJECT,
+            format!("{seen}: it is not set up"),
+        )
+        .why("the first client begins it, and waits for max_lease")
+        .remedy(SET_UP)
     } else if votes < needed {
         Finding::new(FindingLevel::Danger, "quorum", SUBJECT, seen)
             .why("no lock can be taken")
@@ -232,7 +262,10 @@ fn quorum_findings(all: &[QuorumNodeStatus]) -> Vec<Finding> {
     if count % 2 == 0 {
         let seen = format!("{count} servers");
         let finding = Finding::new(FindingLevel::Warning, "quorum_size", SUBJECT, seen)
-            .why(format!("they survive no more failures than {} servers", count - 1))
+            .why(format!(
+                "they survive no more failures than {} servers",
+                count - 1
+            ))
             .remedy("use three or five servers");
         findings.push(finding);
     }
@@ -240,7 +273,13 @@ fn quorum_findings(all: &[QuorumNodeStatus]) -> Vec<Finding> {
         |address, seen: String| Finding::new(FindingLevel::Warning, "quorum_node", address, seen);
     let failed =
         |address, error| Finding::failed(FindingLevel::Warning, "quorum_node", address, error);
-    for QuorumNodeStatus { address, vote, waits_for_clock_of, .. } in all {
+    for QuorumNodeStatus {
+        address,
+        vote,
+        waits_for_clock_of,
+        ..
+    } in all
+    {
         let pause = "it does not vote until every lease that it may have forgotten is over";
         findings.push(match vote {
             QuorumVote::Votes(_) => continue,

@@ -13,7 +13,12 @@ use std::sync::Arc;
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Change {
     /// This server records the members; with an admission, it becomes a node.
-    Record { at: usize, epoch: u64, agreed: Agreement, admission: Option<Admission> },
+    Record {
+        at: usize,
+        epoch: u64,
+        agreed: Agreement,
+        admission: Option<Admission>,
+    },
     /// The members of this epoch choose the next ones.
     Choose { epoch: u64, agreed: Agreement },
 }
@@ -30,10 +35,16 @@ pub(super) struct Survey<'a> {
 /// The same states with each member once.
 pub(super) fn distinct(mut states: Vec<Option<ServerState>>) -> Vec<Option<ServerState>> {
     let identity = |state: &ServerState| -> Identity {
-        let node = state.marker.as_ref().map_or(&state.run_id, |(_, node)| &node.node);
+        let node = state
+            .marker
+            .as_ref()
+            .map_or(&state.run_id, |(_, node)| &node.node);
         (Arc::clone(node), Arc::clone(&state.run_id))
     };
-    let identities: Vec<_> = states.iter().map(|state| state.as_ref().map(identity)).collect();
+    let identities: Vec<_> = states
+        .iter()
+        .map(|state| state.as_ref().map(identity))
+        .collect();
     for (at, state) in states.iter_mut().enumerate() {
         if preferred_twin(at, &identities).is_some() {
             *state = None;
@@ -50,7 +61,10 @@ pub(super) fn new_quorum(
 ) -> Agreement {
     let member = |(state, name): (&Option<ServerState>, &String)| {
         let id = state.as_ref().map(|state| Arc::clone(&state.run_id));
-        Member { id, address: name.as_str().into() }
+        Member {
+            id,
+            address: name.as_str().into(),
+        }
     };
     Agreement {
         quorum: ClientId::random().to_string().into(),
@@ -64,12 +78,24 @@ impl Survey<'_> {
     /// The next change; `None` if none is needed, or too few servers are present for it.
     pub(super) fn next_change(&self) -> Option<Change> {
         let needed = majority(self.states.len());
-        let markers = || self.states.iter().flatten().filter_map(|state| state.marker.as_ref());
+        let markers = || {
+            self.states
+                .iter()
+                .flatten()
+                .filter_map(|state| state.marker.as_ref())
+        };
         let Some(quorum) = self.quorum() else {
-            let unmarked = self.states.iter().flatten().filter(|state| state.marker.is_none());
+            let unmarked = self
+                .states
+                .iter()
+                .flatten()
+                .filter(|state| state.marker.is_none());
             let is_new = markers().next().is_none() && unmarked.count() >= needed;
             let agreed = || new_quorum(self.states, self.names, &self.terms);
-            return is_new.then(|| Change::Choose { epoch: 0, agreed: agreed() });
+            return is_new.then(|| Change::Choose {
+                epoch: 0,
+                agreed: agreed(),
+            });
         };
         let (agreed, last) = self.latest()?;
         if last.members.count() != self.states.len() {
@@ -77,9 +103,18 @@ impl Survey<'_> {
         }
         let epoch = last.epoch;
         let recorded = recorded(self.states, &last);
-        let choosers = recorded.iter().filter(|(_, state)| state.admitted != epoch).count();
-        let record =
-            |at, admission| Some(Change::Record { at, epoch, agreed: agreed.clone(), admission });
+        let choosers = recorded
+            .iter()
+            .filter(|(_, state)| state.admitted != epoch)
+            .count();
+        let record = |at, admission| {
+            Some(Change::Record {
+                at,
+                epoch,
+                agreed: agreed.clone(),
+                admission,
+            })
+        };
         let present = self.states.iter().enumerate();
         let present = present.filter_map(|(at, state)| Some((at, state.as_ref()?)));
         let mut servers: Vec<_> = present.collect();
@@ -105,7 +140,10 @@ impl Survey<'_> {
                 None if choosers >= needed => {
                     if let Some(place) = self.replaced_place(&agreed.members, at, &recorded) {
                         let id = Some(Arc::clone(&state.run_id));
-                        let member = Member { id, address: self.names[at].as_str().into() };
+                        let member = Member {
+                            id,
+                            address: self.names[at].as_str().into(),
+                        };
                         let members = agreed.members.with(place, member);
                         let agreed = Agreement { members, ..agreed };
                         return Some(Change::Choose { epoch, agreed });
@@ -122,7 +160,11 @@ impl Survey<'_> {
     /// The last members of the quorum, and a node that knows them.
     pub(super) fn latest(&self) -> Option<(Agreement, NodeView)> {
         let quorum = self.quorum()?;
-        let markers = self.states.iter().flatten().filter_map(|state| state.marker.as_ref());
+        let markers = self
+            .states
+            .iter()
+            .flatten()
+            .filter_map(|state| state.marker.as_ref());
         let members = markers
             .filter(|(agreed, node)| node.quorum == quorum && agreed.members.contain(&node.node));
         members.max_by_key(|(_, node)| node.epoch).cloned()
@@ -134,20 +176,37 @@ impl Survey<'_> {
         let bound = not_before(recorded, self.states.len(), pause);
         let (not_before, whose) = bound.unwrap_or_default();
         let is_ahead = not_before > state.time.saturating_add(micros(CLOCKS_APART));
-        let clock = if is_ahead { self.names[whose].as_str().into() } else { "".into() };
+        let clock = if is_ahead {
+            self.names[whose].as_str().into()
+        } else {
+            "".into()
+        };
         let replaces = Arc::clone(&state.version);
-        Admission { pause, not_before, clock, replaces, chooses }
+        Admission {
+            pause,
+            not_before,
+            clock,
+            replaces,
+            chooses,
+        }
     }
 
     /// The known quorum, if one of its nodes is present; for a new client that of most servers.
     fn quorum(&self) -> Option<Arc<str>> {
-        let markers = self.states.iter().flatten().filter_map(|state| state.marker.as_ref());
+        let markers = self
+            .states
+            .iter()
+            .flatten()
+            .filter_map(|state| state.marker.as_ref());
         let quorums: Vec<_> = markers.map(|(_, node)| &node.quorum).collect();
         let count = |quorum: &Arc<str>| quorums.iter().filter(|other| **other == quorum).count();
         if let Some(known) = &self.known_quorum {
             return Some(Arc::clone(known)).filter(|known| count(known) > 0);
         }
-        quorums.iter().max_by_key(|quorum| count(quorum)).map(|quorum| Arc::clone(quorum))
+        quorums
+            .iter()
+            .max_by_key(|quorum| count(quorum))
+            .map(|quorum| Arc::clone(quorum))
     }
 
     /// The place that a server takes: that of the missing member of its address, or of the only
@@ -162,14 +221,19 @@ impl Survey<'_> {
         let is_absent = |member: &Member| member.id.as_ref().is_none_or(|id| absent.contains(id));
         let recorded: Vec<_> = recorded.iter().map(|(_, state)| *state).collect();
         let is_replaceable = |member: &Member, clients| {
-            member
-                .id
-                .as_ref()
-                .is_none_or(|id| self.absence.is_agreed(id, clients, &recorded, members.count()))
+            member.id.as_ref().is_none_or(|id| {
+                self.absence
+                    .is_agreed(id, clients, &recorded, members.count())
+            })
         };
-        let missing: Vec<_> =
-            members.iter().enumerate().filter(|(_, member)| is_absent(member)).collect();
-        let at_address = missing.iter().find(|(_, member)| *member.address == *self.names[at]);
+        let missing: Vec<_> = members
+            .iter()
+            .enumerate()
+            .filter(|(_, member)| is_absent(member))
+            .collect();
+        let at_address = missing
+            .iter()
+            .find(|(_, member)| *member.address == *self.names[at]);
         let is_only = missing.len() == 1 && self.states.iter().all(Option::is_some);
         let (replaced, clients) = match at_address {
             Some(replaced) => (replaced, 1),
@@ -220,7 +284,10 @@ mod tests {
     }
 
     fn unmarked(run_id: &str) -> Option<ServerState> {
-        Some(ServerState { time: 5, ..ServerState::of(run_id) })
+        Some(ServerState {
+            time: 5,
+            ..ServerState::of(run_id)
+        })
     }
 
     fn node(run_id: &str, epoch: u64, ids: [&str; 3]) -> Option<ServerState> {
@@ -234,7 +301,10 @@ mod tests {
             clock: None,
             is_paused: false,
         };
-        unmarked(run_id).map(|state| ServerState { marker: Some((agreed, view)), ..state })
+        unmarked(run_id).map(|state| ServerState {
+            marker: Some((agreed, view)),
+            ..state
+        })
     }
 
     fn change_at(
@@ -243,7 +313,14 @@ mod tests {
         absence: Absence,
     ) -> Option<Change> {
         let names: Vec<_> = names.iter().map(ToString::to_string).collect();
-        Survey { states, names: &names, absence, known_quorum: None, terms: TERMS }.next_change()
+        Survey {
+            states,
+            names: &names,
+            absence,
+            known_quorum: None,
+            terms: TERMS,
+        }
+        .next_change()
     }
 
     fn change(states: &[Option<ServerState>]) -> Option<Change> {
@@ -257,13 +334,20 @@ mod tests {
         clients: &[&str],
     ) -> Vec<Option<ServerState>> {
         let clients: Vec<_> = clients.iter().map(|client| Arc::from(*client)).collect();
-        let note = MissingMember { id: id.into(), since: 5, clients };
+        let note = MissingMember {
+            id: id.into(),
+            since: 5,
+            clients,
+        };
         let noting = |state: &ServerState| ServerState {
             time: 5 + micros(TERMS.max_lease),
             missing: vec![note.clone()],
             ..state.clone()
         };
-        states.iter().map(|state| state.as_ref().map(noting)).collect()
+        states
+            .iter()
+            .map(|state| state.as_ref().map(noting))
+            .collect()
     }
 
     fn noted(states: &[Option<ServerState>], names: &[&str; 3]) -> Option<Change> {
@@ -272,7 +356,13 @@ mod tests {
 
     fn admission(chooses: bool) -> Admission {
         let (not_before, replaces) = (5, "".into());
-        Admission { pause: TERMS.max_lease, not_before, clock: "".into(), replaces, chooses }
+        Admission {
+            pause: TERMS.max_lease,
+            not_before,
+            clock: "".into(),
+            replaces,
+            chooses,
+        }
     }
 
     const FIRST: [&str; 3] = ["a", "b", "c"];
@@ -281,7 +371,10 @@ mod tests {
     fn is_choice(change: Option<Change>, of_epoch: u64, says: &str) {
         match change {
             Some(Change::Choose { epoch, agreed }) => {
-                assert_eq!((epoch, agreed.members.to_string().as_str()), (of_epoch, says));
+                assert_eq!(
+                    (epoch, agreed.members.to_string().as_str()),
+                    (of_epoch, says)
+                );
             }
             other => panic!("{other:?}"),
         }
@@ -289,7 +382,11 @@ mod tests {
 
     #[test]
     fn new_quorum_is_chosen_by_a_majority_of_empty_servers() {
-        is_choice(change(&[unmarked("a"), None, unmarked("c")]), 0, "a@h:1 @h:2 c@h:3");
+        is_choice(
+            change(&[unmarked("a"), None, unmarked("c")]),
+            0,
+            "a@h:1 @h:2 c@h:3",
+        );
         assert_eq!(change(&[unmarked("a"), None, None]), None);
         assert_eq!(
             change(&[node("a", 1, FIRST), unmarked("x"), unmarked("y")]),
@@ -301,37 +398,69 @@ mod tests {
     #[test]
     fn empty_server_replaces_the_member_of_its_address() {
         let [a, c] = ["a", "c"].map(|id| node(id, 1, FIRST));
-        is_choice(change(&[a.clone(), unmarked("d"), c.clone()]), 1, "a@h:1 d@h:2 c@h:3");
-        is_choice(change(&[unmarked("d"), a.clone(), c]), 1, "a@h:1 d@h:1 c@h:3");
-        assert_eq!(change(&[unmarked("d"), a, None]), None, "one node cannot change it");
+        is_choice(
+            change(&[a.clone(), unmarked("d"), c.clone()]),
+            1,
+            "a@h:1 d@h:2 c@h:3",
+        );
+        is_choice(
+            change(&[unmarked("d"), a.clone(), c]),
+            1,
+            "a@h:1 d@h:1 c@h:3",
+        );
+        assert_eq!(
+            change(&[unmarked("d"), a, None]),
+            None,
+            "one node cannot change it"
+        );
     }
 
     #[test]
     fn new_member_is_admitted_when_a_majority_has_recorded_it() {
         let behind = [node("a", 2, SECOND), unmarked("d"), node("c", 1, FIRST)];
         let recorded = |at, admission| {
-            Some(Change::Record { at, epoch: 2, agreed: agreed(SECOND), admission })
+            Some(Change::Record {
+                at,
+                epoch: 2,
+                agreed: agreed(SECOND),
+                admission,
+            })
         };
         assert_eq!(change(&behind), recorded(2, None));
         assert_eq!(change(&[node("a", 2, SECOND), unmarked("d"), None]), None);
         let both = [node("a", 2, SECOND), unmarked("d"), node("c", 2, SECOND)];
         assert_eq!(change(&both), recorded(1, Some(admission(false))));
-        let done = [node("a", 2, SECOND), node("d", 2, SECOND), node("c", 2, SECOND)];
+        let done = [
+            node("a", 2, SECOND),
+            node("d", 2, SECOND),
+            node("c", 2, SECOND),
+        ];
         assert_eq!(change(&done), None);
         // A replaced server keeps its marker.
         assert_eq!(
-            change(&[node("a", 2, SECOND), node("b", 1, FIRST), node("c", 2, SECOND)]),
+            change(&[
+                node("a", 2, SECOND),
+                node("b", 1, FIRST),
+                node("c", 2, SECOND)
+            ]),
             None
         );
     }
 
     #[test]
     fn first_member_that_forgot_its_choice_waits_for_a_majority() {
-        let chose =
-            unmarked("b").map(|state| ServerState { accepted: Some((1, agreed(FIRST))), ..state });
+        let chose = unmarked("b").map(|state| ServerState {
+            accepted: Some((1, agreed(FIRST))),
+            ..state
+        });
         let recorded = |chooses| {
             let admission = Some(admission(chooses));
-            Some(Change::Record { at: 1, epoch: 1, agreed: agreed(FIRST), admission })
+            Some(Change::Record {
+                at: 1,
+                epoch: 1,
+                agreed: agreed(FIRST),
+                admission,
+            })
         };
         assert_eq!(change(&[node("a", 1, FIRST), chose, None]), recorded(true));
         assert_eq!(change(&[node("a", 1, FIRST), unmarked("b"), None]), None);
@@ -349,10 +478,16 @@ mod tests {
 
     #[test]
     fn admitted_member_chooses_from_the_next_epoch_on() {
-        let admitted = node("d", 2, SECOND).map(|state| ServerState { admitted: 2, ..state });
+        let admitted = node("d", 2, SECOND).map(|state| ServerState {
+            admitted: 2,
+            ..state
+        });
         let states = [node("a", 2, SECOND), admitted.clone(), node("c", 2, SECOND)];
         is_choice(change(&states), 2, "a@h:1 d@h:2 c@h:3");
-        assert_eq!(change(&[node("a", 2, SECOND), admitted, unmarked("e")]), None);
+        assert_eq!(
+            change(&[node("a", 2, SECOND), admitted, unmarked("e")]),
+            None
+        );
     }
 
     #[test]
@@ -361,7 +496,11 @@ mod tests {
         let names = ["h:1", "h:2", "h:3"];
         assert_eq!(noted(&states, &names), None);
         assert_eq!(noted(&noting(&states, "a", &["one"]), &names), None);
-        is_choice(noted(&noting(&states, "b", &["one"]), &names), 1, "a@h:1 d@h:2 c@h:3");
+        is_choice(
+            noted(&noting(&states, "b", &["one"]), &names),
+            1,
+            "a@h:1 d@h:2 c@h:3",
+        );
     }
 
     #[test]
@@ -376,9 +515,15 @@ mod tests {
     #[test]
     fn new_member_is_told_whose_clock_it_waits_for() {
         let hour = 3_600_000_000;
-        let ahead = node("c", 2, SECOND).map(|state| ServerState { time: hour, ..state });
+        let ahead = node("c", 2, SECOND).map(|state| ServerState {
+            time: hour,
+            ..state
+        });
         match change(&[node("a", 2, SECOND), unmarked("d"), ahead]) {
-            Some(Change::Record { admission: Some(its), .. }) => {
+            Some(Change::Record {
+                admission: Some(its),
+                ..
+            }) => {
                 assert_eq!((its.not_before, &*its.clock), (hour, "h:3"));
             }
             other => panic!("{other:?}"),
@@ -387,8 +532,16 @@ mod tests {
 
     #[test]
     fn server_with_a_copied_marker_is_no_second_member() {
-        let copy = node("a", 1, FIRST).map(|state| ServerState { run_id: "x".into(), ..state });
-        let states = distinct(vec![copy, node("a", 1, FIRST), node("a", 1, FIRST), unmarked("d")]);
+        let copy = node("a", 1, FIRST).map(|state| ServerState {
+            run_id: "x".into(),
+            ..state
+        });
+        let states = distinct(vec![
+            copy,
+            node("a", 1, FIRST),
+            node("a", 1, FIRST),
+            unmarked("d"),
+        ]);
         assert_eq!(states, [None, node("a", 1, FIRST), None, unmarked("d")]);
     }
 }

@@ -75,7 +75,9 @@ impl TokenProposals {
     /// The owner releases the lock, and with it the tokens after the last one used.
     pub(super) fn released(&self, name: &LockName, owner: OwnerId, used: Option<FencingToken>) {
         let mut state = self.0.lock();
-        let Some((first, reserve)) = state.won.remove(&owner) else { return };
+        let Some((first, reserve)) = state.won.remove(&owner) else {
+            return;
+        };
         if let (Some(used), Some(seen)) = (used, state.seen.get_mut(name))
             && *seen == first + u64::from(reserve)
         {

@@ -37,12 +37,20 @@ impl Votes {
 
     /// The node has granted the attempt.
     pub(super) fn granted(&mut self, at: usize, by: Option<Arc<NodeView>>, until: Moment) {
-        self.0[at] = Some(Vote { by, until, weight: Weight::Counted });
+        self.0[at] = Some(Vote {
+            by,
+            until,
+            weight: Weight::Counted,
+        });
     }
 
     /// The node has given its vote again.
     pub(super) fn voted(&mut self, at: usize, by: Option<Arc<NodeView>>, until: Moment) {
-        self.0[at] = Some(Vote { by, until, weight: Weight::New });
+        self.0[at] = Some(Vote {
+            by,
+            until,
+            weight: Weight::New,
+        });
     }
 
     /// The node has extended the lease.
@@ -91,7 +99,9 @@ impl Votes {
     pub(super) fn stand(&self, quorum: Option<&str>, now: Moment) -> bool {
         let is_ours = |by: &NodeView| quorum.is_none_or(|quorum| *by.quorum == *quorum);
         let lasting = || self.0.iter().flatten().filter(|vote| now < vote.until);
-        let views = lasting().filter_map(|vote| vote.by.as_deref()).filter(|by| is_ours(by));
+        let views = lasting()
+            .filter_map(|vote| vote.by.as_deref())
+            .filter(|by| is_ours(by));
         let newest = views.max_by_key(|view| view.epoch);
         let mut nodes: Vec<&str> = Vec::new();
         let is_member = |by: &Arc<NodeView>| {
@@ -148,7 +158,10 @@ mod tests {
     }
 
     fn view(node: &str, run_id: &str, epoch: u64, members: [&str; 3]) -> Option<Arc<NodeView>> {
-        let member = |id: &str| Member { id: Some(id.into()), address: "h:1".into() };
+        let member = |id: &str| Member {
+            id: Some(id.into()),
+            address: "h:1".into(),
+        };
         Some(Arc::new(NodeView {
             quorum: "q".into(),
             epoch,
@@ -186,10 +199,16 @@ mod tests {
         assert!(votes.missing(2, node("c").as_deref(), false, at(3)));
         votes.voted(2, node("c"), at(13));
         assert!(count_third(&mut votes, 4));
-        assert_eq!(votes.extended(0, node("a"), at(14), at(4)), NodeRenewal::Extended);
+        assert_eq!(
+            votes.extended(0, node("a"), at(14), at(4)),
+            NodeRenewal::Extended
+        );
         // The lease of `b` is over: `a` and `c` are enough.
         assert!(votes.stand(QUORUM, at(11)));
-        assert!(votes.missing(1, node("b").as_deref(), false, at(11)), "it is asked again");
+        assert!(
+            votes.missing(1, node("b").as_deref(), false, at(11)),
+            "it is asked again"
+        );
         assert!(!votes.stand(QUORUM, at(13)));
     }
 
@@ -203,7 +222,10 @@ mod tests {
             NodeRenewal::Voted,
             "it had ended"
         );
-        assert_eq!(votes.extended(2, node("c"), at(20), at(11)), NodeRenewal::Voted);
+        assert_eq!(
+            votes.extended(2, node("c"), at(20), at(11)),
+            NodeRenewal::Voted
+        );
         assert!(!count_third(&mut votes, 11));
     }
 
@@ -214,7 +236,10 @@ mod tests {
         assert!(!votes.missing(1, node("b").as_deref(), false, at(3)));
         assert!(votes.stand(QUORUM, at(3)), "two are left");
         votes.voted(2, node("c"), at(12));
-        assert!(!count_third(&mut votes, 3), "only one of the older ones is left");
+        assert!(
+            !count_third(&mut votes, 3),
+            "only one of the older ones is left"
+        );
         assert!(votes.missing(1, node("b").as_deref(), false, at(10)));
     }
 
@@ -225,12 +250,18 @@ mod tests {
         assert!(votes.missing(1, started_again.as_deref(), false, at(3)));
         votes.voted(2, node("c"), at(12));
         assert!(count_third(&mut votes, 4), "`b` grants nothing yet");
-        assert!(!of_two().missing(1, started_again.as_deref(), true, at(3)), "it keeps all writes");
+        assert!(
+            !of_two().missing(1, started_again.as_deref(), true, at(3)),
+            "it keeps all writes"
+        );
     }
 
     #[test]
     fn vote_of_a_server_that_was_emptied_while_it_ran_stands_until_its_lease_ends() {
-        let again = NodeView { is_paused: true, ..NodeView::clone(node("b").as_ref().unwrap()) };
+        let again = NodeView {
+            is_paused: true,
+            ..NodeView::clone(node("b").as_ref().unwrap())
+        };
         let mut votes = of_two();
         assert!(votes.missing(1, Some(&again), true, at(3)));
         assert!(votes.stand(QUORUM, at(4)) && !votes.stand(QUORUM, at(10)));

@@ -40,7 +40,10 @@ pub(super) struct PendingWatch {
 
 impl PendingWatch {
     pub(super) fn new(name: &LockName, watch: &Arc<QuorumWatch>) -> Self {
-        Self { name: name.clone(), watch: Arc::downgrade(watch) }
+        Self {
+            name: name.clone(),
+            watch: Arc::downgrade(watch),
+        }
     }
 
     /// Whether the waiter still waits.
@@ -55,9 +58,14 @@ impl PendingWatch {
         node: &QuorumNode,
         by: Moment,
     ) -> Result<(), Failure> {
-        let wake = Arc::new(NodeWake { watch: Weak::clone(&self.watch), node: number });
+        let wake = Arc::new(NodeWake {
+            watch: Weak::clone(&self.watch),
+            node: number,
+        });
         let watch = node.store().watch(&self.name, wake, by)?;
-        self.watch.upgrade().inspect(|all| all.watches.lock().push(watch));
+        self.watch
+            .upgrade()
+            .inspect(|all| all.watches.lock().push(watch));
         Ok(())
     }
 
@@ -75,8 +83,16 @@ struct NodeWake {
 
 impl QuorumWatch {
     pub(super) fn new(nodes: usize, wake: Arc<dyn Wake>, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let state = Mutex::new(State { reported: vec![false; nodes], woken: None });
-        Arc::new(Self { wake, clock, state, watches: Mutex::default() })
+        let state = Mutex::new(State {
+            reported: vec![false; nodes],
+            woken: None,
+        });
+        Arc::new(Self {
+            wake,
+            clock,
+            state,
+            watches: Mutex::default(),
+        })
     }
 
     fn note_report(&self, node: usize) {
@@ -125,8 +141,12 @@ mod tests {
     fn release_wakes_at_its_first_message_and_at_its_majority() {
         let (clock, count) = (ManualClock::new(), Arc::new(Count::default()));
         let watch = QuorumWatch::new(5, Arc::clone(&count) as _, Arc::new(clock.clone()));
-        let nodes: Vec<_> =
-            (0..5).map(|node| NodeWake { watch: Arc::downgrade(&watch), node }).collect();
+        let nodes: Vec<_> = (0..5)
+            .map(|node| NodeWake {
+                watch: Arc::downgrade(&watch),
+                node,
+            })
+            .collect();
         let woken = || count.0.swap(0, Ordering::Relaxed);
         let mut heard = Vec::new();
         for node in [0, 1, 2, 3, 4, 3, 1, 0] {
@@ -143,8 +163,13 @@ mod tests {
     fn holder_release_after_rival_rollbacks_wakes_the_waiter() {
         let (clock, count) = (ManualClock::new(), Arc::new(Count::default()));
         let watch = QuorumWatch::new(5, Arc::clone(&count) as _, Arc::new(clock));
-        let node_wake =
-            |node: &usize| NodeWake { watch: Arc::downgrade(&watch), node: *node }.wake();
+        let node_wake = |node: &usize| {
+            NodeWake {
+                watch: Arc::downgrade(&watch),
+                node: *node,
+            }
+            .wake()
+        };
         for rivals in [&[][..], &[3], &[3, 4]] {
             rivals.iter().for_each(node_wake);
             count.0.store(0, Ordering::Relaxed);

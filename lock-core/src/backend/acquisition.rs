@@ -32,7 +32,11 @@ impl Receipt {
 
 impl fmt::Debug for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Receipt(..)" } else { "Receipt" })
+        f.write_str(if self.0.is_some() {
+            "Receipt(..)"
+        } else {
+            "Receipt"
+        })
     }
 }
 
@@ -54,7 +58,12 @@ impl AcquisitionId {
     /// Makes the identity of `owner`'s acquisition of `name`.
     #[must_use]
     pub fn new(name: LockName, owner: OwnerId, lease: LeaseTime, receipt: Receipt) -> Self {
-        Self { name, owner, lease, receipt }
+        Self {
+            name,
+            owner,
+            lease,
+            receipt,
+        }
     }
 }
 
@@ -76,7 +85,11 @@ impl RenewalRequest {
     /// Makes a request that no replica needs to confirm.
     #[must_use]
     pub fn new(acquisition: AcquisitionId) -> Self {
-        Self { acquisition, replication: Replication::off(), label: None }
+        Self {
+            acquisition,
+            replication: Replication::off(),
+            label: None,
+        }
     }
 
     /// Sets how many replicas must confirm it.
@@ -153,12 +166,18 @@ impl KeptLock {
 
 impl ReleaseOptions {
     /// For an owner whose requests were all answered.
-    pub const WITHOUT_TOMBSTONE: Self =
-        Self { last_used: None, tombstone: Tombstone::None, kept: None };
+    pub const WITHOUT_TOMBSTONE: Self = Self {
+        last_used: None,
+        tombstone: Tombstone::None,
+        kept: None,
+    };
 
     /// For an owner with a request that may still arrive.
-    pub const WITH_TOMBSTONE: Self =
-        Self { last_used: None, tombstone: Tombstone::Leave, kept: None };
+    pub const WITH_TOMBSTONE: Self = Self {
+        last_used: None,
+        tombstone: Tombstone::Leave,
+        kept: None,
+    };
 
     /// Sets the last token that was used.
     #[must_use]

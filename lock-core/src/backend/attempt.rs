@@ -54,7 +54,18 @@ impl<'a> Attempt<'a> {
     pub fn new(name: &'a LockName, owner: OwnerId, lease: LeaseTime) -> Self {
         let (tokens, replication) = (Tokens::Assign { reserve: 0 }, Replication::off());
         let (beside, waits, presence, direct, label) = (None, true, WAITER_PRESENCE, None, None);
-        Self { name, owner, lease, tokens, replication, beside, waits, presence, direct, label }
+        Self {
+            name,
+            owner,
+            lease,
+            tokens,
+            replication,
+            beside,
+            waits,
+            presence,
+            direct,
+            label,
+        }
     }
 
     /// Sets the tokens.
@@ -215,7 +226,11 @@ impl Pause {
     /// Makes a pause of this length, with its reason.
     #[must_use]
     pub fn new(left: Duration, why: Error) -> Self {
-        Self { left, why, may_end_sooner: false }
+        Self {
+            left,
+            why,
+            may_end_sooner: false,
+        }
     }
 
     /// Sets whether it may end at any time.
@@ -245,7 +260,12 @@ impl Grant {
     /// Makes a grant with these tokens and an empty receipt.
     #[must_use]
     pub fn new(tokens: Option<TokenRange>) -> Self {
-        Self { tokens, receipt: Receipt::default(), limit: None, count: None }
+        Self {
+            tokens,
+            receipt: Receipt::default(),
+            limit: None,
+            count: None,
+        }
     }
 
     /// Sets how many permits the semaphore has in the store.

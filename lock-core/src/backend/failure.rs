@@ -12,7 +12,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Those of the request.
 pub fn call_backend<T>(request: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(request)).unwrap_or_else(|_| {
-        Err(Failure::Unknown(Error::unavailable("the store's backend panicked; see its message")))
+        Err(Failure::Unknown(Error::unavailable(
+            "the store's backend panicked; see its message",
+        )))
     })
 }
 

@@ -69,7 +69,10 @@ impl Readers {
     #[must_use]
     pub fn new(mut known: Vec<HolderInfo>, writer_waits: bool) -> Self {
         known.sort_by_key(|reader| Reverse(reader.remaining.unwrap_or(Duration::MAX)));
-        Self { known, writer_waits }
+        Self {
+            known,
+            writer_waits,
+        }
     }
 }
 
@@ -87,13 +90,19 @@ impl LockInfo {
     /// What is left of the holder's lease: `None` if the lock is free, [`Duration::MAX`] if the
     /// lease has no end.
     pub(crate) fn time_to_live(&self) -> Option<Duration> {
-        self.holder.as_ref().map(|holder| holder.remaining.unwrap_or(Duration::MAX))
+        self.holder
+            .as_ref()
+            .map(|holder| holder.remaining.unwrap_or(Duration::MAX))
     }
 
     /// Makes the state of a lock with this holder.
     #[must_use]
     pub fn held(holder: HolderInfo) -> Self {
-        Self { holder: Some(holder), holders: 1, ..Self::FREE }
+        Self {
+            holder: Some(holder),
+            holders: 1,
+            ..Self::FREE
+        }
     }
 
     /// Sets how many owners hold it.
@@ -171,7 +180,10 @@ impl PagePosition {
     /// Makes a position.
     #[must_use]
     pub fn new(part: impl Into<String>, cursor: u64) -> Self {
-        Self { part: part.into(), cursor }
+        Self {
+            part: part.into(),
+            cursor,
+        }
     }
 }
 
@@ -193,7 +205,12 @@ impl HolderInfo {
     /// Makes a holder.
     #[must_use]
     pub fn new(owner: OwnerText, remaining: Option<Duration>, holds: u64) -> Self {
-        Self { owner, remaining, holds, label: None }
+        Self {
+            owner,
+            remaining,
+            holds,
+            label: None,
+        }
     }
 
     /// Sets the owner's label.

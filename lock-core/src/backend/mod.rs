@@ -215,7 +215,9 @@ pub trait Backend: Send + Sync + fmt::Debug {
         acquisition: &AcquisitionId,
         by: Moment,
     ) -> Result<Option<HolderInfo>, Failure> {
-        Ok(self.inspect(&acquisition.name, by)?.held_by(acquisition.owner))
+        Ok(self
+            .inspect(&acquisition.name, by)?
+            .held_by(acquisition.owner))
     }
 
     /// Releases the lock of any holder, wakes the waiters, and returns whether it was held. A value
@@ -241,7 +243,10 @@ pub trait Backend: Send + Sync + fmt::Debug {
         _change: PermitChange,
         _by: Moment,
     ) -> Result<PermitOutcome, Failure> {
-        Err(Failure::NotSent(Error::new(ErrorKind::Unsupported, "this store has no semaphores")))
+        Err(Failure::NotSent(Error::new(
+            ErrorKind::Unsupported,
+            "this store has no semaphores",
+        )))
     }
 
     /// Calls `wake` at every release of `name` by any client, and once whenever releases may have

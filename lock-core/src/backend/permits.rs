@@ -30,7 +30,9 @@ impl PermitChange {
     /// [`Error::is_misuse`] if a semaphore cannot have so many.
     pub fn added(before: i64, more: i32) -> Result<u32, Error> {
         let now = before.saturating_add(more.into());
-        let limit = u32::try_from(now).ok().filter(|now| (1..=MAX_PERMITS).contains(now));
+        let limit = u32::try_from(now)
+            .ok()
+            .filter(|now| (1..=MAX_PERMITS).contains(now));
         limit.ok_or_else(|| {
             Error::misuse(format!(
                 "the semaphore has {before} permits, and {more:+} would make {now}: a semaphore \

@@ -12,7 +12,10 @@ use std::num::NonZeroU32;
 
 /// How a waiter found that a lock is busy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_enums, reason = "there is no third request of a waiter")]
+#[allow(
+    clippy::exhaustive_enums,
+    reason = "there is no third request of a waiter"
+)]
 pub enum FoundBusyBy {
     /// An attempt: its answer takes into account whether the holder publishes its release.
     Attempt,
@@ -46,7 +49,10 @@ impl NextOwner {
     /// Makes an owner that is next, and has not been granted the lock.
     #[must_use]
     pub fn new(owner: OwnerText) -> Self {
-        Self { owner, granted: None }
+        Self {
+            owner,
+            granted: None,
+        }
     }
 
     /// Sets that it was granted the lock.

@@ -136,7 +136,9 @@ impl ClientBuilder {
 
     /// The schemes that a URL may name.
     pub(super) fn known_schemes(&self) -> Schemes {
-        self.schemes.clone().unwrap_or_else(|| Schemes::empty().with(MemoryScheme))
+        self.schemes
+            .clone()
+            .unwrap_or_else(|| Schemes::empty().with(MemoryScheme))
     }
 
     pub(super) fn open(self) -> Result<Arc<EngineHandle>, Error> {
@@ -150,7 +152,9 @@ impl ClientBuilder {
         #[cfg(feature = "metrics")]
         let metrics = {
             let config = self.config.as_ref();
-            let scheme = config.filter(|_| self.backend.is_none()).map_or("custom", Config::scheme);
+            let scheme = config
+                .filter(|_| self.backend.is_none())
+                .map_or("custom", Config::scheme);
             let format = config.and_then(|config| config.scheme_option("format"));
             Metrics::register(scheme, format, self.metrics_by_name)
         };
@@ -205,13 +209,18 @@ mod tests {
         let refused = named().connect().unwrap_err();
         assert!(refused.to_string().contains("name a store"), "{refused}");
         let backend = Arc::new(MemoryBackend::new(Arc::new(SystemClock)));
-        for builder in
-            [named().url("memory://owner-and-url?owner=x").unwrap(), named().backend(backend)]
-        {
+        for builder in [
+            named().url("memory://owner-and-url?owner=x").unwrap(),
+            named().backend(backend),
+        ] {
             let client = builder.connect().unwrap();
             assert_eq!(label(&client).as_deref(), Some("till-7"));
         }
-        let client = named().url("memory://owner-of-variant").unwrap().connect().unwrap();
+        let client = named()
+            .url("memory://owner-of-variant")
+            .unwrap()
+            .connect()
+            .unwrap();
         let other = client.with_option("owner", "till-8").unwrap();
         assert_eq!(label(&other).as_deref(), Some("till-8"));
     }
@@ -220,9 +229,15 @@ mod tests {
     #[test]
     fn owner_of_a_builder_is_that_of_its_set() {
         let configs = || crate::ConfigSet::from_toml("url = 'memory://owner-of-set'").unwrap();
-        let set = Client::builder().owner("till-7").connect_set(configs()).unwrap();
+        let set = Client::builder()
+            .owner("till-7")
+            .connect_set(configs())
+            .unwrap();
         assert_eq!(label(&set.client("a").unwrap()).as_deref(), Some("till-7"));
-        let refused = Client::builder().owner("").connect_set(configs()).unwrap_err();
+        let refused = Client::builder()
+            .owner("")
+            .connect_set(configs())
+            .unwrap_err();
         assert!(refused.is_configuration(), "{refused:?}");
     }
 
@@ -230,7 +245,10 @@ mod tests {
     fn label(client: &Client) -> Option<Arc<str>> {
         let lock = client.mutex("labelled").unwrap();
         let _guard = lock.lock().unwrap();
-        let state = client.inspect_all(&[LockName::new("labelled").unwrap()]).remove(0).unwrap();
+        let state = client
+            .inspect_all(&[LockName::new("labelled").unwrap()])
+            .remove(0)
+            .unwrap();
         state.holder?.label.map(|label| label.text)
     }
 }

@@ -44,10 +44,13 @@ impl Locks {
     /// [`Error::is_unavailable`], or [`Error::is_configuration`] if the user may not do this; and
     /// no page follows.
     pub fn next_page(&mut self) -> Result<Option<Vec<(LockName, LockInfo)>>, Error> {
-        let Some(from) = self.next.take() else { return Ok(None) };
+        let Some(from) = self.next.take() else {
+            return Ok(None);
+        };
         let mut page = self.engine.list(&self.pattern, &from)?;
         self.next = page.next;
-        page.locks.retain(|(name, _)| self.returned.insert(name.clone()));
+        page.locks
+            .retain(|(name, _)| self.returned.insert(name.clone()));
         Ok(Some(page.locks))
     }
 }
@@ -70,7 +73,9 @@ impl Iterator for Locks {
 
 impl fmt::Debug for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locks").field("pattern", &self.pattern).finish_non_exhaustive()
+        f.debug_struct("Locks")
+            .field("pattern", &self.pattern)
+            .finish_non_exhaustive()
     }
 }
 
@@ -82,8 +87,14 @@ mod tests {
 
     #[test]
     fn held_locks_that_match_are_each_listed_once() {
-        let client = Client::builder().url("memory://listed").unwrap().connect().unwrap();
-        let locks: Vec<_> = (0..2_500).map(|n| client.mutex(format!("a:{n}")).unwrap()).collect();
+        let client = Client::builder()
+            .url("memory://listed")
+            .unwrap()
+            .connect()
+            .unwrap();
+        let locks: Vec<_> = (0..2_500)
+            .map(|n| client.mutex(format!("a:{n}")).unwrap())
+            .collect();
         let held: Vec<_> = locks.iter().map(|lock| lock.lock().unwrap()).collect();
         let other = client.mutex("b:1").unwrap();
         let guard = other.lock().unwrap();
@@ -96,7 +107,13 @@ mod tests {
         assert!(listed.iter().all(|name| name.as_str().starts_with("a:")));
         let (name, info) = client.locks("b*").next().unwrap().unwrap();
         assert_eq!((name.as_str(), info.waiters), ("b:1", Some(0)));
-        assert!(info.holder.unwrap().owner.as_str().starts_with(&client.id().to_string()));
+        assert!(
+            info.holder
+                .unwrap()
+                .owner
+                .as_str()
+                .starts_with(&client.id().to_string())
+        );
         assert_eq!(info.largest_token, guard.fencing_token());
         let both = client.rw_lock("b:read").unwrap();
         let _reader = both.read().lock().unwrap();
@@ -112,15 +129,31 @@ mod tests {
 
     #[test]
     fn named_locks_are_looked_at_with_their_waiters() {
-        let client = Client::builder().url("memory://looked-at").unwrap().connect().unwrap();
-        let waiting = Client::builder().url("memory://looked-at").unwrap().connect().unwrap();
+        let client = Client::builder()
+            .url("memory://looked-at")
+            .unwrap()
+            .connect()
+            .unwrap();
+        let waiting = Client::builder()
+            .url("memory://looked-at")
+            .unwrap()
+            .connect()
+            .unwrap();
         let names = ["a", "b"].map(|name| LockName::new(name).unwrap());
         let state = || client.inspect_all(&names).into_iter().map(Result::unwrap);
         assert!(state().all(|info| info.holder.is_none() && info.waiters == Some(0)));
         let lock = client.mutex("a").unwrap();
         let guard = lock.lock().unwrap();
         std::thread::scope(|scope| {
-            scope.spawn(|| waiting.mutex("a").unwrap().lock().unwrap().unlock().unwrap());
+            scope.spawn(|| {
+                waiting
+                    .mutex("a")
+                    .unwrap()
+                    .lock()
+                    .unwrap()
+                    .unlock()
+                    .unwrap()
+            });
             eventually("it waits", || state().next().unwrap().waiters == Some(1));
             guard.unlock().unwrap();
         });

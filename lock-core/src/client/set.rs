@@ -98,7 +98,9 @@ impl ClientSet {
     ///
     /// [`Error::is_configuration`] if there is no such backend, with the names that there are.
     pub fn backend(&self, name: Option<&str>) -> Result<Client, Error> {
-        self.open(self.0.configs.backend_key(name)?, || self.0.configs.backend_config(name))
+        self.open(self.0.configs.backend_key(name)?, || {
+            self.0.configs.backend_config(name)
+        })
     }
 
     /// Returns the settings.
@@ -167,7 +169,11 @@ impl ClientBuilder {
             Engine::refuse_unsupported(config, &abilities)
         })?;
         let open = Synchronised::default();
-        Ok(ClientSet(Arc::new(Shared { builder: self, configs, open })))
+        Ok(ClientSet(Arc::new(Shared {
+            builder: self,
+            configs,
+            open,
+        })))
     }
 }
 
@@ -196,7 +202,9 @@ mod tests {
     ";
 
     fn clients() -> ClientSet {
-        Client::builder().connect_set(ConfigSet::from_toml(FILE).unwrap()).unwrap()
+        Client::builder()
+            .connect_set(ConfigSet::from_toml(FILE).unwrap())
+            .unwrap()
     }
 
     #[test]
@@ -210,9 +218,20 @@ mod tests {
         assert_eq!(id("brief"), id("brief:1"));
         assert_eq!(id("brief"), clients.clone().client("brief").unwrap().id());
         let different = [id("a"), id("nightly"), id("brief"), id("lasting")];
-        assert_eq!(different.iter().collect::<std::collections::HashSet<_>>().len(), 4);
+        assert_eq!(
+            different
+                .iter()
+                .collect::<std::collections::HashSet<_>>()
+                .len(),
+            4
+        );
         assert_eq!(clients.0.open.lock().len(), 4);
-        assert!(clients.backend(Some("none")).unwrap_err().is_configuration());
+        assert!(
+            clients
+                .backend(Some("none"))
+                .unwrap_err()
+                .is_configuration()
+        );
     }
 
     #[test]
@@ -224,7 +243,10 @@ mod tests {
         let nightly = clients.mutex("nightly").unwrap().lock().unwrap();
         assert!(is_locked(&ledger, "nightly") && !is_locked(&main, "nightly"));
         let left = nightly.remaining();
-        assert!(left > Duration::from_secs(2) && left <= Duration::from_secs(7), "{left:?}");
+        assert!(
+            left > Duration::from_secs(2) && left <= Duration::from_secs(7),
+            "{left:?}"
+        );
         let brief = clients.owned_mutex("brief:x").unwrap().lock().unwrap();
         assert!(is_locked(&main, "brief:x") && brief.remaining() <= Duration::from_secs(2));
     }
@@ -232,14 +254,19 @@ mod tests {
     #[test]
     fn mutexes_and_semaphores_of_a_set_are_fair_where_its_settings_say_so() {
         let file = "url = 'memory://set-fair'\norder = 'fair'\n";
-        let clients = Client::builder().connect_set(ConfigSet::from_toml(file).unwrap()).unwrap();
+        let clients = Client::builder()
+            .connect_set(ConfigSet::from_toml(file).unwrap())
+            .unwrap();
         let kinds = [
             clients.mutex("a").unwrap().name().kind(),
             clients.owned_mutex("a").unwrap().name().kind(),
         ];
         assert_eq!(kinds, [LockKind::Fair; 2]);
         let slots = clients.client("s").unwrap().semaphore("s", 2).unwrap();
-        assert_eq!(slots.name().kind(), LockKind::FairPermits { limit: 2, count: 1 });
+        assert_eq!(
+            slots.name().kind(),
+            LockKind::FairPermits { limit: 2, count: 1 }
+        );
     }
 
     #[test]
@@ -247,18 +274,30 @@ mod tests {
         let refusal = |text: &str| {
             let set = ConfigSet::from_toml(&format!("url = 'memory://set'\n{text}")).unwrap();
             let error = Client::builder().connect_set(set).unwrap_err();
-            assert!(error.is_configuration() || error.is_unsupported(), "{error:?}");
+            assert!(
+                error.is_configuration() || error.is_unsupported(),
+                "{error:?}"
+            );
             error.to_string()
         };
         for (text, says) in [
-            ("[backends.b]\nurl = 'redis://u:s3cret@h'", "line 3: there is no scheme `redis://`"),
-            ("[locks.x]\nformat = 'token'", "line 3: there is no option `format` for `memory://`"),
+            (
+                "[backends.b]\nurl = 'redis://u:s3cret@h'",
+                "line 3: there is no scheme `redis://`",
+            ),
+            (
+                "[locks.x]\nformat = 'token'",
+                "line 3: there is no option `format` for `memory://`",
+            ),
             ("tls_ca = 'x'", "line 2: there is no option `tls_ca`"),
             ("pool = 1\nreplicas = 1", "line 3: "),
             ("[locks.x]\nlease = '1s'\nreplicas = 1", "line 4: "),
         ] {
             let said = refusal(text);
-            assert!(said.starts_with(says) && !said.contains("s3cret"), "{text}: {said}");
+            assert!(
+                said.starts_with(says) && !said.contains("s3cret"),
+                "{text}: {said}"
+            );
         }
     }
 
@@ -266,9 +305,10 @@ mod tests {
     fn builder_with_a_store_makes_no_set() {
         let set = || ConfigSet::from_toml(FILE).unwrap();
         let backend = Arc::new(MemoryBackend::new(Arc::new(SystemClock)));
-        for builder in
-            [Client::builder().url("memory://").unwrap(), Client::builder().backend(backend)]
-        {
+        for builder in [
+            Client::builder().url("memory://").unwrap(),
+            Client::builder().backend(backend),
+        ] {
             let refused = builder.connect_set(set()).unwrap_err().to_string();
             assert!(refused.contains("ConfigSet::configure"), "{refused}");
         }

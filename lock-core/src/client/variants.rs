@@ -28,8 +28,14 @@ struct Shared {
 impl Variant {
     /// The variant without changes.
     pub(super) fn first(origin: ClientBuilder) -> Self {
-        let shared = Shared { origin, open: Mutex::default() };
-        Self { shared: Arc::new(shared), changes: Changes::new() }
+        let shared = Shared {
+            origin,
+            open: Mutex::default(),
+        };
+        Self {
+            shared: Arc::new(shared),
+            changes: Changes::new(),
+        }
     }
 
     /// The client with one more change: the one in use, or a new one.
@@ -50,7 +56,11 @@ impl Variant {
         let change =
             |config: Config, (name, value): (&String, &String)| config.with_option(name, value);
         let configure = |config: Config| {
-            variant.changes.iter().fold(config, change).without_unknown_variables()
+            variant
+                .changes
+                .iter()
+                .fold(config, change)
+                .without_unknown_variables()
         };
         let alive = origin.clone().configure(configure).open()?;
         open.retain(|_, client| client.strong_count() > 0);
@@ -66,7 +76,11 @@ mod tests {
 
     #[test]
     fn variant_is_a_client_of_its_own_and_reused_while_in_use() {
-        let client = Client::builder().url("memory://variants").unwrap().connect().unwrap();
+        let client = Client::builder()
+            .url("memory://variants")
+            .unwrap()
+            .connect()
+            .unwrap();
         let brief = client.with_option("watchdog", "2s").unwrap();
         let held = client.mutex("a").unwrap().lock().unwrap();
         let lock = brief.mutex("a").unwrap();
@@ -74,8 +88,15 @@ mod tests {
         let id = brief.id();
         assert!(id != client.id());
         drop(brief);
-        assert_eq!(client.with_option("watchdog", "2s").unwrap().id(), id, "kept by a handle");
-        let also = client.with_option("watchdog", "2s").unwrap().with_option("tokens", "off");
+        assert_eq!(
+            client.with_option("watchdog", "2s").unwrap().id(),
+            id,
+            "kept by a handle"
+        );
+        let also = client
+            .with_option("watchdog", "2s")
+            .unwrap()
+            .with_option("tokens", "off");
         assert!(also.unwrap().id() != id);
         drop((held, lock));
         assert!(
@@ -86,7 +107,11 @@ mod tests {
 
     #[test]
     fn variant_with_invalid_option_or_given_backend_is_refused() {
-        let client = Client::builder().url("memory://").unwrap().connect().unwrap();
+        let client = Client::builder()
+            .url("memory://")
+            .unwrap()
+            .connect()
+            .unwrap();
         let refused = |client: &Client, option, value| {
             let error = client.with_option(option, value).unwrap_err();
             assert!(error.is_configuration(), "{error}");

@@ -27,7 +27,13 @@ impl Address {
     /// `memory://`.
     pub(super) fn memory() -> Self {
         let scheme = "memory".to_owned();
-        Self { scheme, user: None, password: None, hosts: Vec::new(), path: String::new() }
+        Self {
+            scheme,
+            user: None,
+            password: None,
+            hosts: Vec::new(),
+            path: String::new(),
+        }
     }
 
     /// Parses a URL into the address and its options. An error message quotes nothing that may be a
@@ -39,10 +45,12 @@ impl Address {
             );
         };
         if scheme.is_empty()
-            || !scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
+            || !scheme
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
         {
             return Err(
-                "the URL's scheme may have letters, digits, `+`, `-` and `.` only".to_owned()
+                "the URL's scheme may have letters, digits, `+`, `-` and `.` only".to_owned(),
             );
         }
         refuse_unescaped(rest)?;
@@ -60,11 +68,25 @@ impl Address {
         };
         let hosts = match hosts {
             "" => Vec::new(),
-            hosts => hosts.split(',').map(Host::parse).collect::<Result<_, _>>()?,
+            hosts => hosts
+                .split(',')
+                .map(Host::parse)
+                .collect::<Result<_, _>>()?,
         };
-        let options = url::form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+        let options = url::form_urlencoded::parse(query.as_bytes())
+            .into_owned()
+            .collect();
         let path = decoded("path", path)?.map_or_else(String::new, |path| path.reveal().to_owned());
-        Ok((Self { scheme: scheme.to_ascii_lowercase(), user, password, hosts, path }, options))
+        Ok((
+            Self {
+                scheme: scheme.to_ascii_lowercase(),
+                user,
+                password,
+                hosts,
+                path,
+            },
+            options,
+        ))
     }
 }
 
@@ -77,7 +99,11 @@ impl fmt::Display for Address {
         }
         for (at, Host { name, port }) in self.hosts.iter().enumerate() {
             let comma = if at > 0 { "," } else { "" };
-            let (open, close) = if name.contains(':') { ("[", "]") } else { ("", "") };
+            let (open, close) = if name.contains(':') {
+                ("[", "]")
+            } else {
+                ("", "")
+            };
             write!(f, "{comma}{open}{name}{close}")?;
             port.map_or(Ok(()), |port| write!(f, ":{port}"))?;
         }
@@ -92,10 +118,15 @@ impl fmt::Display for Address {
 /// in the hosts, the path or the options.
 fn refuse_unescaped(rest: &str) -> Result<(), String> {
     if rest.contains('#') {
-        return Err("the URL has a `#fragment`, which is not supported (in a password write %23)"
-            .to_owned());
+        return Err(
+            "the URL has a `#fragment`, which is not supported (in a password write %23)"
+                .to_owned(),
+        );
     }
-    if rest.find(['/', '?']).is_some_and(|end| rest[end..].contains('@')) {
+    if rest
+        .find(['/', '?'])
+        .is_some_and(|end| rest[end..].contains('@'))
+    {
         return Err(
             "the URL has an `@` behind its hosts: in a user or password write `/` as %2F, `?` as \
              %3F and `@` as %40, and anywhere else `@` as %40"
@@ -108,7 +139,9 @@ fn refuse_unescaped(rest: &str) -> Result<(), String> {
 /// Refuses user and password before a later host, or before several: the hosts in front of them
 /// would be taken for a part of the password, and be left out.
 fn refuse_repeated(userinfo: &str) -> Result<(), String> {
-    let Some((first, rest)) = userinfo.split_once(',') else { return Ok(()) };
+    let Some((first, rest)) = userinfo.split_once(',') else {
+        return Ok(());
+    };
     let (_, end) = first.split_once(':').unwrap_or((first, ""));
     // A host without a port, or with one; else it is a password that has a comma.
     let is_port = end.len() <= 5 && end.bytes().all(|byte| byte.is_ascii_digit());
@@ -116,9 +149,11 @@ fn refuse_repeated(userinfo: &str) -> Result<(), String> {
     if !first.contains('@') && !rest.contains('@') && !is_host {
         return Ok(());
     }
-    Err("the URL has an `@` among its hosts: user and password stand once, before the first host, \
+    Err(
+        "the URL has an `@` among its hosts: user and password stand once, before the first host, \
          and are used for all of them; in a user or password write `@` as %40 and `,` as %2C"
-        .to_owned())
+            .to_owned(),
+    )
 }
 
 impl Host {
@@ -142,7 +177,10 @@ impl Host {
         if name.is_empty() || url.port() == Some(0) || text.ends_with(':') {
             return Err(wrong(""));
         }
-        Ok(Self { name, port: url.port() })
+        Ok(Self {
+            name,
+            port: url.port(),
+        })
     }
 }
 
@@ -153,9 +191,9 @@ fn decoded(part: &str, text: &str) -> Result<Option<Secret>, String> {
     }
     match percent_encoding::percent_decode_str(text).decode_utf8() {
         Ok(text) => Ok(Some(Secret::new(text))),
-        Err(_) => {
-            Err(format!("the {part} in the URL is not UTF-8 when its %-escapes are resolved"))
-        }
+        Err(_) => Err(format!(
+            "the {part} in the URL is not UTF-8 when its %-escapes are resolved"
+        )),
     }
 }
 
@@ -169,14 +207,23 @@ mod tests {
         let config =
             Config::from_url("redis://me:p%40ss@a.example:7000,[::1]:7001,c/3?watchdog=10s&pool=2")
                 .unwrap();
-        assert_eq!((config.scheme(), config.path(), config.pool()), ("redis", "3", 2));
+        assert_eq!(
+            (config.scheme(), config.path(), config.pool()),
+            ("redis", "3", 2)
+        );
         assert_eq!(
             (config.user(), config.password().map(Secret::reveal)),
             (Some("me"), Some("p@ss"))
         );
-        let hosts: Vec<_> =
-            config.hosts().iter().map(|host| (host.name.as_str(), host.port)).collect();
-        assert_eq!(hosts, [("a.example", Some(7000)), ("::1", Some(7001)), ("c", None)]);
+        let hosts: Vec<_> = config
+            .hosts()
+            .iter()
+            .map(|host| (host.name.as_str(), host.port))
+            .collect();
+        assert_eq!(
+            hosts,
+            [("a.example", Some(7000)), ("::1", Some(7001)), ("c", None)]
+        );
         assert_eq!(config.watchdog(), Duration::from_secs(10));
         config.check().unwrap();
     }
@@ -184,7 +231,10 @@ mod tests {
     #[test]
     fn password_without_user_is_accepted_and_not_shown() {
         let config = Config::from_url("redis://:s3cret@localhost").unwrap();
-        assert_eq!((config.user(), config.password().map(Secret::reveal)), (None, Some("s3cret")));
+        assert_eq!(
+            (config.user(), config.password().map(Secret::reveal)),
+            (None, Some("s3cret"))
+        );
         assert!(!format!("{config:?}").contains("s3cret"));
     }
 
@@ -215,7 +265,10 @@ mod tests {
             ] {
                 let error = Config::from_url(&format!("{scheme}://{hosts}/m")).unwrap_err();
                 let shown = format!("{error} {error:?}");
-                assert!(error.is_configuration() && shown.contains("`@`"), "{hosts}: {shown}");
+                assert!(
+                    error.is_configuration() && shown.contains("`@`"),
+                    "{hosts}: {shown}"
+                );
                 assert!(!shown.contains("s3c"), "{hosts}: {shown}");
             }
             for (hosts, password) in [
@@ -226,7 +279,11 @@ mod tests {
                 ("u:1%2Cp@a", "1,p"),
             ] {
                 let config = Config::from_url(&format!("{scheme}://{hosts}/m")).unwrap();
-                assert_eq!(config.password().map(Secret::reveal), Some(password), "{hosts}");
+                assert_eq!(
+                    config.password().map(Secret::reveal),
+                    Some(password),
+                    "{hosts}"
+                );
             }
         }
     }
@@ -246,7 +303,10 @@ mod tests {
         ] {
             let shown = match Config::from_url(url) {
                 Ok(config) => {
-                    format!("{config:?} {config:#?} {:?}", config.refuse_unknown_options(&[]))
+                    format!(
+                        "{config:?} {config:#?} {:?}",
+                        config.refuse_unknown_options(&[])
+                    )
                 }
                 Err(error) => format!("{error} {error:?} {:?}", std::error::Error::source(&error)),
             };

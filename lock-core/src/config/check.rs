@@ -14,8 +14,17 @@ impl Config {
     /// [`Error::is_configuration`] with every invalid setting, its value and its limits.
     pub fn check(&self) -> Result<(), Error> {
         let beyond_limits = SETTINGS.iter().filter_map(|option| self.complaint(option));
-        let wrong: Vec<_> = self.unreadable.iter().cloned().chain(beyond_limits).collect();
-        if wrong.is_empty() { Ok(()) } else { Err(Error::configuration(wrong.join("; "))) }
+        let wrong: Vec<_> = self
+            .unreadable
+            .iter()
+            .cloned()
+            .chain(beyond_limits)
+            .collect();
+        if wrong.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::configuration(wrong.join("; ")))
+        }
     }
 
     /// The complaint about the value of one setting. Only the sources of a password can contradict
@@ -38,11 +47,18 @@ impl Config {
                 })
             }
             "hand_off" => (self.hand_off > Self::LONGEST_HAND_OFF).then(|| {
-                format!("hand_off {:?} is longer than {:?}", self.hand_off, Self::LONGEST_HAND_OFF)
+                format!(
+                    "hand_off {:?} is longer than {:?}",
+                    self.hand_off,
+                    Self::LONGEST_HAND_OFF
+                )
             }),
             "restart_grace" => (self.restart_grace > Self::LONGEST_RESTART_GRACE).then(|| {
                 let longest = Self::LONGEST_RESTART_GRACE;
-                format!("restart_grace {:?} is longer than {longest:?}", self.restart_grace)
+                format!(
+                    "restart_grace {:?} is longer than {longest:?}",
+                    self.restart_grace
+                )
             }),
             "fair_presence" => {
                 let good = Self::SHORTEST_FAIR_PRESENCE..=Self::LONGEST_FAIR_PRESENCE;
@@ -58,7 +74,10 @@ impl Config {
             "token_retention" => {
                 let good = Self::SHORTEST_TOKEN_RETENTION..=Self::LONGEST_TOKEN_RETENTION;
                 (!good.contains(&self.token_retention)
-                    || !self.token_retention.subsec_nanos().is_multiple_of(1_000_000))
+                    || !self
+                        .token_retention
+                        .subsec_nanos()
+                        .is_multiple_of(1_000_000))
                 .then(|| {
                     format!(
                         "token_retention {:?} is not between 3m and 365days, in whole milliseconds",
@@ -68,8 +87,13 @@ impl Config {
             }
             "connect_timeout" => wrong_timeout(option, self.connect_timeout),
             "command_timeout" => wrong_timeout(option, self.command_timeout),
-            "pool" => (!(1..=Self::LARGEST_POOL).contains(&self.pool))
-                .then(|| format!("pool {} is not between 1 and {}", self.pool, Self::LARGEST_POOL)),
+            "pool" => (!(1..=Self::LARGEST_POOL).contains(&self.pool)).then(|| {
+                format!(
+                    "pool {} is not between 1 and {}",
+                    self.pool,
+                    Self::LARGEST_POOL
+                )
+            }),
             "client_name" => (!self.client_name.as_deref().is_none_or(is_printable)).then(|| {
                 "client_name must be printable ASCII without spaces, and not empty".to_owned()
             }),
@@ -86,7 +110,11 @@ impl Config {
 
     /// The complaint about a password that is set in more than one place.
     fn complaint_about_passwords(&self) -> Option<String> {
-        if self.password_file.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
+        if self
+            .password_file
+            .as_ref()
+            .is_some_and(|path| path.as_os_str().is_empty())
+        {
             return Some("password_file names no file".to_owned());
         }
         let places = [
@@ -95,8 +123,12 @@ impl Config {
             (self.credentials.is_some(), "by a provider of credentials"),
         ];
         let given: Vec<_> = places.iter().filter(|(is_given, _)| *is_given).collect();
-        let [(_, one), .., (_, other)] = given[..] else { return None };
-        Some(format!("the password is given {one} and {other}: leave one of them out"))
+        let [(_, one), .., (_, other)] = given[..] else {
+            return None;
+        };
+        Some(format!(
+            "the password is given {one} and {other}: leave one of them out"
+        ))
     }
 }
 

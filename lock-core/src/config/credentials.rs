@@ -19,13 +19,19 @@ impl Credentials {
     /// if it names one.
     #[must_use]
     pub fn new(password: impl Into<String>) -> Self {
-        Self { user: None, password: Secret::new(password) }
+        Self {
+            user: None,
+            password: Secret::new(password),
+        }
     }
 
     /// Sets the user.
     #[must_use]
     pub fn with_user(self, user: impl Into<String>) -> Self {
-        Self { user: Some(user.into()), ..self }
+        Self {
+            user: Some(user.into()),
+            ..self
+        }
     }
 
     /// Returns the user, if one was set.

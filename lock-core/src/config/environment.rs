@@ -12,8 +12,12 @@ pub(super) const URL: &str = "DISTLOCK_URL";
 
 /// Variables of the command `distlock`, not read here: `run` sets three for its child processes,
 /// and one names the file.
-const OF_THE_COMMAND: [&str; 4] =
-    ["DISTLOCK_NAME", "DISTLOCK_TOKEN", "DISTLOCK_DEADLINE", "DISTLOCK_CONFIG"];
+const OF_THE_COMMAND: [&str; 4] = [
+    "DISTLOCK_NAME",
+    "DISTLOCK_TOKEN",
+    "DISTLOCK_DEADLINE",
+    "DISTLOCK_CONFIG",
+];
 
 impl Config {
     /// Reads the URL in the environment variable `DISTLOCK_URL`, and then what
@@ -61,7 +65,9 @@ impl Config {
         variable: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Self, Error> {
         let text = |name: &str| -> Result<Option<String>, Error> {
-            let Some(value) = variable(name) else { return Ok(None) };
+            let Some(value) = variable(name) else {
+                return Ok(None);
+            };
             let no_text = |_| Error::configuration(format!("{name} is not UTF-8"));
             value.into_string().map(Some).map_err(no_text)
         };
@@ -88,7 +94,8 @@ impl Config {
                 || SETTINGS.iter().any(|option| variable_of(option) == name)
         };
         let has_prefix = |name: &str| {
-            name.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
+            name.get(..PREFIX.len())
+                .is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
         };
         let named = variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
         let unknown = named.filter(|(name, value)| {
@@ -148,7 +155,9 @@ fn is_of_kubernetes(name: &str, value: &str) -> bool {
     let is_port = |after: &str| {
         let mut parts = after.split('_');
         parts.next().is_some_and(|port| port.parse::<u16>().is_ok())
-            && parts.next().is_some_and(|protocol| PROTOCOLS.contains(&protocol))
+            && parts
+                .next()
+                .is_some_and(|protocol| PROTOCOLS.contains(&protocol))
     };
     name.ends_with("_SERVICE_HOST")
         || name.ends_with("_SERVICE_PORT")
@@ -165,7 +174,11 @@ mod tests {
     use std::time::Duration;
 
     fn overlaid(config: Config, set: &[(&str, &str)]) -> Result<Config, Error> {
-        let value = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, v)| v.into());
+        let value = |name: &str| {
+            set.iter()
+                .find(|(set, _)| *set == name)
+                .map(|(_, v)| v.into())
+        };
         config.overlaid(value)
     }
 
@@ -182,8 +195,14 @@ mod tests {
         assert_eq!((kept.pool(), kept.hosts()[0].name.as_str()), (1, "x"));
         let url = ("DISTLOCK_URL", "memory://y?pool=2&watchdog=2s");
         let config = overlaid(before, &[url, ("DISTLOCK_WATCHDOG", "3s")]).unwrap();
-        assert_eq!((config.hosts()[0].name.as_str(), &*config.client_name()), ("y", "me"));
-        assert_eq!((config.pool(), config.watchdog()), (2, Duration::from_secs(3)));
+        assert_eq!(
+            (config.hosts()[0].name.as_str(), &*config.client_name()),
+            ("y", "me")
+        );
+        assert_eq!(
+            (config.pool(), config.watchdog()),
+            (2, Duration::from_secs(3))
+        );
     }
 
     fn noting(names: &[&str]) -> Config {
@@ -197,14 +216,28 @@ mod tests {
     #[test]
     fn misspelt_variable_is_refused() {
         for (name, says) in [
-            ("DISTLOCK_WACHDOG", "no variable DISTLOCK_WACHDOG: did you mean DISTLOCK_WATCHDOG?"),
+            (
+                "DISTLOCK_WACHDOG",
+                "no variable DISTLOCK_WACHDOG: did you mean DISTLOCK_WATCHDOG?",
+            ),
             ("DISTLOCK_URI", "did you mean DISTLOCK_URL?"),
             ("distlock_pool", "did you mean DISTLOCK_POOL?"),
-            ("DISTLOCK_COMMAND_TIME_OUT", "did you mean DISTLOCK_COMMAND_TIMEOUT?"),
-            ("DISTLOCK_FORMAT", "`format` is an option of `memory://`, which stands in the URL"),
+            (
+                "DISTLOCK_COMMAND_TIME_OUT",
+                "did you mean DISTLOCK_COMMAND_TIMEOUT?",
+            ),
+            (
+                "DISTLOCK_FORMAT",
+                "`format` is an option of `memory://`, which stands in the URL",
+            ),
         ] {
-            let refused = noting(&[name]).refuse_unknown_options(&["format"]).unwrap_err();
-            assert!(refused.is_configuration() && refused.to_string().contains(says), "{refused}");
+            let refused = noting(&[name])
+                .refuse_unknown_options(&["format"])
+                .unwrap_err();
+            assert!(
+                refused.is_configuration() && refused.to_string().contains(says),
+                "{refused}"
+            );
         }
     }
 
@@ -214,7 +247,10 @@ mod tests {
         let known = noting(&[&OF_THE_COMMAND[..], &others].concat());
         assert_eq!(known.unknown_variables, [""; 0]);
         let unknown = noting(&["DISTLOCK_GREETING", "PATH", "DISTLOCK_PORT_X"]);
-        assert_eq!(unknown.unknown_variables, ["DISTLOCK_GREETING", "DISTLOCK_PORT_X"]);
+        assert_eq!(
+            unknown.unknown_variables,
+            ["DISTLOCK_GREETING", "DISTLOCK_PORT_X"]
+        );
         unknown.refuse_unknown_options(&[]).unwrap();
     }
 
@@ -239,7 +275,10 @@ mod tests {
             let config = noting_values(set.iter().map(|(name, value)| (name.as_str(), *value)));
             assert_eq!(config.unknown_variables, [""; 0], "{service}");
         }
-        let set = [("DISTLOCK_REDIS_PORT", "6379"), ("DISTLOCK_REDIS_PORT_6379", "x")];
+        let set = [
+            ("DISTLOCK_REDIS_PORT", "6379"),
+            ("DISTLOCK_REDIS_PORT_6379", "x"),
+        ];
         let config = noting_values(set.into_iter());
         assert_eq!(config.unknown_variables, set.map(|(name, _)| name));
     }
@@ -248,18 +287,29 @@ mod tests {
     fn unknown_variable_is_warned_of_once_for_all_variants() {
         let (sender, warnings) = crossbeam_channel::unbounded();
         let handler = move |event: &Event| {
-            if let Event::Warning { kind: WarningKind::UnknownVariable, message } = event {
+            if let Event::Warning {
+                kind: WarningKind::UnknownVariable,
+                message,
+            } = event
+            {
                 sender.send(message.clone()).unwrap();
             }
         };
         let config = noting(&["DISTLOCK_GREETING"]);
-        let client = Client::builder().config(config).events(Arc::new(handler)).connect().unwrap();
+        let client = Client::builder()
+            .config(config)
+            .events(Arc::new(handler))
+            .connect()
+            .unwrap();
         let variants = ["2s", "3s"].map(|lease| client.with_option("watchdog", lease).unwrap());
         drop((variants, client));
         // The handlers' threads end with their clients, and the sender with the handlers.
         let next = || warnings.recv_timeout(Duration::from_secs(60));
         assert!(next().unwrap().contains("DISTLOCK_GREETING"));
-        assert_eq!(next(), Err(crossbeam_channel::RecvTimeoutError::Disconnected));
+        assert_eq!(
+            next(),
+            Err(crossbeam_channel::RecvTimeoutError::Disconnected)
+        );
     }
 
     #[test]

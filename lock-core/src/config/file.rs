@@ -8,7 +8,10 @@ use std::collections::BTreeMap;
 
 /// A value in a file.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "a setting is a text, a whole number, or true or false")]
+#[serde(
+    untagged,
+    expecting = "a setting is a text, a whole number, or true or false"
+)]
 pub(super) enum Scalar {
     Text(String),
     Number(i64),
@@ -32,7 +35,9 @@ impl TryFrom<BTreeMap<String, Scalar>> for Config {
                 Scalar::Truth(truth) => truth.to_string(),
             };
             let file = Source::Direct("file");
-            config.set(&option, &value, &file).map_err(Error::configuration)?;
+            config
+                .set(&option, &value, &file)
+                .map_err(Error::configuration)?;
             config.note_origin(&option, &file);
         }
         Ok(config)
@@ -50,7 +55,10 @@ mod tests {
         const TEXT: &str =
             "url = 'memory://x?pool=3&watchdog=5s'\nwatchdog = '7s'\ntokens = 'keep'";
         let as_written = |config: Config| {
-            assert_eq!((config.pool(), config.watchdog()), (3, Duration::from_secs(7)));
+            assert_eq!(
+                (config.pool(), config.watchdog()),
+                (3, Duration::from_secs(7))
+            );
             assert_eq!(config.tokens(), TokenPolicy::Keep);
         };
         as_written(toml::from_str(TEXT).unwrap());
@@ -78,8 +86,13 @@ mod tests {
                 .and_then(|config| config.refuse_unknown_options(&[]))
                 .unwrap_err();
             assert!(error.is_configuration(), "{error:?}");
-            assert!(!format!("{error} {error:?}").contains("s3cret"), "{error:?}");
-            error.to_string().replace(&path.display().to_string(), "FILE")
+            assert!(
+                !format!("{error} {error:?}").contains("s3cret"),
+                "{error:?}"
+            );
+            error
+                .to_string()
+                .replace(&path.display().to_string(), "FILE")
         };
         const URL: &str = "# locks\nurl = 'memory://u:s3cret@h'\n";
         for (lines, says) in [
@@ -88,16 +101,37 @@ mod tests {
                 "FILE, line 3: there is no option `wachdog` for `memory://` (did you mean \
                 `watchdog`?); there",
             ),
-            ("\npool = 'many'", "FILE, line 4: `pool=many` is not a number of connections"),
-            ("pool = 0", "FILE, line 3: pool 0 is not between 1 and 10000"),
+            (
+                "\npool = 'many'",
+                "FILE, line 4: `pool=many` is not a number of connections",
+            ),
+            (
+                "pool = 0",
+                "FILE, line 3: pool 0 is not between 1 and 10000",
+            ),
             ("watchdog = '1ms'", "FILE, line 3: watchdog 1ms: "),
-            ("watchdog = 1.5", "FILE, line 3: `watchdog` is a fraction: a setting is a text"),
-            ("watchdog = 30", "FILE, line 3: `watchdog=30` is not a duration, as in `30s`"),
-            ("pool = 0x10", "FILE, line 3: `pool` is a number that is not decimal"),
+            (
+                "watchdog = 1.5",
+                "FILE, line 3: `watchdog` is a fraction: a setting is a text",
+            ),
+            (
+                "watchdog = 30",
+                "FILE, line 3: `watchdog=30` is not a duration, as in `30s`",
+            ),
+            (
+                "pool = 0x10",
+                "FILE, line 3: `pool` is a number that is not decimal",
+            ),
             ("[tls]\nca = 'x'", "FILE, line 3: `tls` is a table"),
-            ("pool = 1\npool = 2", "FILE, line 4: not TOML: duplicate key"),
+            (
+                "pool = 1\npool = 2",
+                "FILE, line 4: not TOML: duplicate key",
+            ),
             ("pool = ", "FILE, line 3: not TOML: "),
-            ("url = 'memory://u:s3cret@h'", "FILE, line 3: not TOML: duplicate key"),
+            (
+                "url = 'memory://u:s3cret@h'",
+                "FILE, line 3: not TOML: duplicate key",
+            ),
         ] {
             let refused = refusal(&format!("{URL}{lines}"));
             assert!(refused.starts_with(says), "{lines}: {refused}");
@@ -106,7 +140,10 @@ mod tests {
             ("pool = 1", "FILE, there is no `url`"),
             ("url = 's3cret'", "FILE, line 1: the URL has no `scheme://`"),
             ("url = 'redis://u:s3cret@h", "FILE, line 1: not TOML: "),
-            ("\nurl = 'memory://u:s3cret@h?pool=1&pool=1'", "FILE, line 2: the option `pool` is"),
+            (
+                "\nurl = 'memory://u:s3cret@h?pool=1&pool=1'",
+                "FILE, line 2: the option `pool` is",
+            ),
             ("url = 7", "FILE, line 1: the URL has no `scheme://`"),
         ] {
             let refused = refusal(text);
@@ -116,6 +153,11 @@ mod tests {
         let missing = Config::from_file(&path).unwrap_err();
         assert!(missing.to_string().contains("locks.toml"), "{missing}");
         assert!(std::error::Error::source(&missing).is_some(), "{missing:?}");
-        assert!(Config::from_toml("pool = 1").unwrap_err().to_string().starts_with("there is no"));
+        assert!(
+            Config::from_toml("pool = 1")
+                .unwrap_err()
+                .to_string()
+                .starts_with("there is no")
+        );
     }
 }

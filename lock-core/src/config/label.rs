@@ -22,7 +22,10 @@ pub(super) fn complaint(label: &str, longest: usize) -> Option<String> {
 /// `HOST:PROCESS:PROGRAM`, of at most so many bytes.
 pub(super) fn of_this_process(longest: usize) -> String {
     let program = std::env::args_os().next().unwrap_or_default();
-    let program = Path::new(&program).file_name().unwrap_or_default().to_string_lossy();
+    let program = Path::new(&program)
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy();
     of_process(&host(), std::process::id(), &program, longest)
 }
 
@@ -36,7 +39,10 @@ fn of_process(host: &str, process: u32, program: &str, longest: usize) -> String
 
 #[cfg(unix)]
 fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
 }
 
 #[cfg(not(unix))]
@@ -46,7 +52,10 @@ fn host() -> String {
 
 /// The same with `_` for each character that a connection's name cannot have.
 pub(super) fn printable(label: &str) -> String {
-    label.chars().map(|c| if is_printable(c) { c } else { '_' }).collect()
+    label
+        .chars()
+        .map(|c| if is_printable(c) { c } else { '_' })
+        .collect()
 }
 
 /// Whether a connection's name can have it: printable ASCII, without the space.

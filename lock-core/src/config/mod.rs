@@ -209,7 +209,8 @@ impl Config {
     /// Applies an option by its name. An option of a file or the environment is checked at once,
     /// while its source is known, all others by [`check`](Self::check).
     fn take(&mut self, option: &str, value: &str, place: &Source) -> Result<(), Error> {
-        self.set(option, value, place).map_err(|wrong| place.refuse(&wrong))?;
+        self.set(option, value, place)
+            .map_err(|wrong| place.refuse(&wrong))?;
         self.note_origin(option, place);
         match (place, self.complaint(option)) {
             (Source::Named(_), Some(wrong)) => Err(place.refuse(&wrong)),
@@ -563,7 +564,9 @@ impl Config {
     /// type.
     #[must_use]
     pub fn scheme_option(&self, name: &str) -> Option<&str> {
-        self.scheme_options.get(name).map(|option| option.value.reveal())
+        self.scheme_options
+            .get(name)
+            .map(|option| option.value.reveal())
     }
 }
 

@@ -41,11 +41,16 @@ type Words<T> = [(&'static str, T)];
 
 const ORDERS: &Words<LockOrder> = &[("any", LockOrder::Any), ("fair", LockOrder::Fair)];
 
-const WRITERS: &Words<WriterPriority> =
-    &[("first", WriterPriority::First), ("equal", WriterPriority::Equal)];
+const WRITERS: &Words<WriterPriority> = &[
+    ("first", WriterPriority::First),
+    ("equal", WriterPriority::Equal),
+];
 
-const TOKENS: &Words<TokenPolicy> =
-    &[("expire", TokenPolicy::Expire), ("keep", TokenPolicy::Keep), ("off", TokenPolicy::Off)];
+const TOKENS: &Words<TokenPolicy> = &[
+    ("expire", TokenPolicy::Expire),
+    ("keep", TokenPolicy::Keep),
+    ("off", TokenPolicy::Off),
+];
 
 const ON_INSUFFICIENT_REPLICAS: &Words<OnInsufficientReplicas> = &[
     ("retry", OnInsufficientReplicas::Retry),
@@ -100,7 +105,9 @@ pub(super) const URL: &str = "url";
 
 /// Whether the value of this scheme's option must not be shown.
 fn is_secret(option: &str) -> bool {
-    let names_secret = ["password", "secret", "user"].iter().any(|word| option.contains(word));
+    let names_secret = ["password", "secret", "user"]
+        .iter()
+        .any(|word| option.contains(word));
     names_secret && !option.ends_with("_file")
 }
 
@@ -160,7 +167,10 @@ impl Config {
                     meaning(option, value, ON_INSUFFICIENT_REPLICAS)?;
             }
             other => {
-                let extra = SchemeOption { value: Secret::new(value), source: source.clone() };
+                let extra = SchemeOption {
+                    value: Secret::new(value),
+                    source: source.clone(),
+                };
                 self.scheme_options.insert(other.to_owned(), extra);
             }
         }
@@ -188,7 +198,9 @@ impl Config {
             "command_timeout" => duration(self.command_timeout()),
             "pool" => self.pool().to_string(),
             "client_name" => self.client_name().into_owned(),
-            "owner" => self.owner().map_or_else(|| "off".to_owned(), Cow::into_owned),
+            "owner" => self
+                .owner()
+                .map_or_else(|| "off".to_owned(), Cow::into_owned),
             "prefix" => self.prefix().to_owned(),
             "writers" => word(self.writers(), WRITERS),
             "tokens" => word(self.tokens(), TOKENS),
@@ -198,9 +210,10 @@ impl Config {
             "on_insufficient_replicas" => {
                 word(self.replication().insufficient(), ON_INSUFFICIENT_REPLICAS)
             }
-            "unconfirmed_renewals" => {
-                word(self.replication().keeps_unconfirmed_renewals(), UNCONFIRMED_RENEWALS)
-            }
+            "unconfirmed_renewals" => word(
+                self.replication().keeps_unconfirmed_renewals(),
+                UNCONFIRMED_RENEWALS,
+            ),
             _ => return None,
         })
     }
@@ -232,7 +245,12 @@ impl Config {
         let address = Setting {
             name: URL.to_owned(),
             value: Some(self.address.to_string()),
-            source: self.origins.0.get(URL).map_or("default", |(at, _)| at.word()).to_owned(),
+            source: self
+                .origins
+                .0
+                .get(URL)
+                .map_or("default", |(at, _)| at.word())
+                .to_owned(),
         };
         let defaults = Self::default();
         let settings = SETTINGS.iter().map(|name| {
@@ -246,21 +264,39 @@ impl Config {
                 None if *name == "client_name" && self.client_name.is_none() => "owner",
                 _ => "code",
             };
-            Setting { name: (*name).to_owned(), value, source: source.to_owned() }
+            Setting {
+                name: (*name).to_owned(),
+                value,
+                source: source.to_owned(),
+            }
         });
         let options = self.scheme_options.iter().map(|(name, option)| {
-            let value = if is_secret(name) { "<redacted>" } else { option.value.reveal() };
+            let value = if is_secret(name) {
+                "<redacted>"
+            } else {
+                option.value.reveal()
+            };
             let source = option.source.word().to_owned();
-            Setting { name: name.clone(), value: Some(value.to_owned()), source }
+            Setting {
+                name: name.clone(),
+                value: Some(value.to_owned()),
+                source,
+            }
         });
-        [address].into_iter().chain(settings).chain(options).collect()
+        [address]
+            .into_iter()
+            .chain(settings)
+            .chain(options)
+            .collect()
     }
 
     /// Adds a place to an error that names neither a line nor an environment variable: that of the
     /// first option in its text, or else `section`.
     #[cfg(feature = "toml")]
     pub(super) fn locate(&self, error: Error, section: &Source) -> Error {
-        let Source::Named(section) = section else { return error };
+        let Source::Named(section) = section else {
+            return error;
+        };
         let file = section.rsplit_once("line ").map_or("", |(file, _)| file);
         let said = error.message();
         let is_located = said.starts_with(&format!("{file}line ")) || said.contains(PREFIX);
@@ -279,20 +315,27 @@ impl Config {
     /// Remembers where a setting came from, after it was set.
     pub(super) fn note_origin(&mut self, option: &str, source: &Source) {
         let value = self.option(option);
-        self.origins.0.insert(option.to_owned(), (source.clone(), value));
+        self.origins
+            .0
+            .insert(option.to_owned(), (source.clone(), value));
     }
 
     /// Refuses options that nothing reads, and misspelt variables. `also` are the options that the
     /// scheme takes.
     pub(crate) fn refuse_unknown_options(&self, also: &[&str]) -> Result<(), Error> {
         self.refuse_misspelt_variables(also)?;
-        let Some((unknown, extra)) =
-            self.scheme_options.iter().find(|(option, _)| !also.contains(&option.as_str()))
+        let Some((unknown, extra)) = self
+            .scheme_options
+            .iter()
+            .find(|(option, _)| !also.contains(&option.as_str()))
         else {
             return Ok(());
         };
-        let mut known: Vec<_> =
-            SETTINGS.iter().chain(also).map(|option| format!("`{option}`")).collect();
+        let mut known: Vec<_> = SETTINGS
+            .iter()
+            .chain(also)
+            .map(|option| format!("`{option}`"))
+            .collect();
         known.sort_unstable();
         Err(extra.source.refuse(&format!(
             "there is no option `{}` for `{}://`{}; there are {}",
@@ -326,7 +369,11 @@ fn replicas(option: &str, value: &str) -> Result<Replicas, String> {
         "off" => Ok(Replicas::Off),
         "all" => Ok(Replicas::All),
         count => count.parse().map(Replicas::AtLeast).map_err(|_| {
-            unreadable(option, value, "a number of replicas, or one of `off` and `all`")
+            unreadable(
+                option,
+                value,
+                "a number of replicas, or one of `off` and `all`",
+            )
         }),
     }
 }
@@ -337,7 +384,11 @@ fn meaning<T: Copy>(option: &str, value: &str, words: &[(&str, T)]) -> Result<T,
     found.map(|(_, meaning)| *meaning).ok_or_else(|| {
         let mut words: Vec<_> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
         let last = words.pop().unwrap_or_default();
-        unreadable(option, value, format_args!("one of {} and {last}", words.join(", ")))
+        unreadable(
+            option,
+            value,
+            format_args!("one of {} and {last}", words.join(", ")),
+        )
     })
 }
 

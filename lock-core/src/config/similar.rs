@@ -3,7 +3,9 @@
 /// The word of `known` that `word` resembles most, if it resembles any.
 pub(crate) fn similar<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_ascii_lowercase();
-    let near = known.into_iter().map(|known| (distance(&word, known), known));
+    let near = known
+        .into_iter()
+        .map(|known| (distance(&word, known), known));
     let (distance, nearest) = near.min_by_key(|(distance, _)| *distance)?;
     // At most one edit in three letters.
     (distance * 3 <= word.len().max(nearest.len())).then_some(nearest)

@@ -74,7 +74,10 @@ fn options_are_set_alike_by_url_and_by_setter() {
             config.token_retention(),
             config.restart_grace(),
         ];
-        assert_eq!(durations.map(|duration| duration.as_secs()), [10, 11, 12, 13, 15 * 60, 16]);
+        assert_eq!(
+            durations.map(|duration| duration.as_secs()),
+            [10, 11, 12, 13, 15 * 60, 16]
+        );
         assert_eq!(config.hand_off(), Duration::from_millis(8));
         assert_eq!((config.pool(), &*config.client_name()), (14, "me"));
         assert_eq!(config.owner().as_deref(), Some("till 7"));
@@ -92,8 +95,14 @@ fn outage_limit_defaults_to_one_lease() {
 #[test]
 fn unprintable_client_name_is_refused() {
     for name in ["", "two words", "ümlaut", "line\n"] {
-        let refused = Config::default().with_client_name(name).check().unwrap_err();
-        assert!(refused.to_string().contains("client_name"), "{name:?}: {refused}");
+        let refused = Config::default()
+            .with_client_name(name)
+            .check()
+            .unwrap_err();
+        assert!(
+            refused.to_string().contains("client_name"),
+            "{name:?}: {refused}"
+        );
     }
 }
 
@@ -106,7 +115,10 @@ fn owner_is_bounded_text_and_names_connections() {
         (&"ü".repeat(65), "130 bytes, which is more than 128"),
     ] {
         let refused = Config::default().with_owner(owner).check().unwrap_err();
-        assert!(refused.is_configuration() && refused.to_string().contains(why), "{refused}");
+        assert!(
+            refused.is_configuration() && refused.to_string().contains(why),
+            "{refused}"
+        );
     }
     let config = Config::default().with_owner("till 7, \"Łódź\"");
     config.check().unwrap();
@@ -114,8 +126,14 @@ fn owner_is_bounded_text_and_names_connections() {
     let off = Config::from_url("memory://?owner=off").unwrap();
     off.check().unwrap();
     assert_eq!((off.owner(), &*off.client_name()), (None, "distlock"));
-    let usual = Config::default().owner().map(|owner| owner.into_owned()).unwrap();
-    assert!(usual.contains(&format!(":{}:", std::process::id())), "{usual}");
+    let usual = Config::default()
+        .owner()
+        .map(|owner| owner.into_owned())
+        .unwrap();
+    assert!(
+        usual.contains(&format!(":{}:", std::process::id())),
+        "{usual}"
+    );
 }
 
 #[test]
@@ -125,20 +143,31 @@ fn longest_lease_can_be_written_in_milliseconds() {
     longest.check().unwrap();
     assert!(refusal("memory://?watchdog=9007199254740992ms").contains("too long"));
     for odd in ["ms", "-5ms", "%2B500ms", "0x5ms"] {
-        assert!(refusal(&format!("memory://?watchdog={odd}")).contains("duration"), "{odd}");
+        assert!(
+            refusal(&format!("memory://?watchdog={odd}")).contains("duration"),
+            "{odd}"
+        );
     }
 }
 
 #[test]
 fn named_option_is_setting_or_scheme_option_or_refused() {
-    let config = Config::default().with_option("pool", "3").with_option("tls_ca", "s3cret.pem");
+    let config = Config::default()
+        .with_option("pool", "3")
+        .with_option("tls_ca", "s3cret.pem");
     config.check().unwrap();
     assert_eq!(config.pool(), 3);
     assert_eq!(config.scheme_option("tls_ca"), Some("s3cret.pem"));
     config.refuse_unknown_options(&["tls_ca"]).unwrap();
     let unknown = told(config.refuse_unknown_options(&["db"]).unwrap_err());
-    assert!(unknown.contains("no option `tls_ca`") && unknown.contains("`db`"), "{unknown}");
-    let wrong = config.with_option("pool", "many").with_option("watchdog", "x").with_pool(0);
+    assert!(
+        unknown.contains("no option `tls_ca`") && unknown.contains("`db`"),
+        "{unknown}"
+    );
+    let wrong = config
+        .with_option("pool", "many")
+        .with_option("watchdog", "x")
+        .with_pool(0);
     let wrong = told(wrong.check().unwrap_err());
     for one in ["`pool=many`", "`watchdog=x`", "pool 0"] {
         assert!(wrong.contains(one), "{wrong}");
@@ -148,8 +177,10 @@ fn named_option_is_setting_or_scheme_option_or_refused() {
 
 #[test]
 fn user_and_password_are_set_without_escapes() {
-    let config =
-        Config::from_url("redis://a:b@h").unwrap().with_user("m@").with_password("s3cr%t/");
+    let config = Config::from_url("redis://a:b@h")
+        .unwrap()
+        .with_user("m@")
+        .with_password("s3cr%t/");
     let password = config.password().map(Secret::reveal);
     assert_eq!((config.user(), password), (Some("m@"), Some("s3cr%t/")));
     assert!(!format!("{config:?}").contains("s3cr"));
@@ -186,15 +217,23 @@ fn option_is_what_a_url_says() {
         assert_eq!(config.option(option).as_deref(), Some(value));
         assert_ne!(Config::default().option(option).as_deref(), Some(value));
     }
-    let names = Config::default().settings().into_iter().map(|setting| setting.name);
+    let names = Config::default()
+        .settings()
+        .into_iter()
+        .map(|setting| setting.name);
     assert_eq!(names.skip(1).collect::<Vec<_>>(), option::SETTINGS);
     assert_eq!(Config::default().option("format"), None);
 }
 
 #[test]
 fn fair_presence_outside_its_limits_is_refused() {
-    let values =
-        [("1s", true), ("10m", true), ("999ms", false), ("601s", false), ("2s 1us", false)];
+    let values = [
+        ("1s", true),
+        ("10m", true),
+        ("999ms", false),
+        ("601s", false),
+        ("2s 1us", false),
+    ];
     for (value, is_good) in values {
         let config = Config::default().with_option("fair_presence", value);
         let refused = config.check().err().map(|error| error.to_string());

@@ -134,10 +134,16 @@ pub const NEEDS_ALL_KINDS: &[(&str, &str)] = &[
     ("waiting_writer_keeps_new_readers_out", MUTEXES_ONLY),
     ("writer_that_gives_up_lets_readers_in", MUTEXES_ONLY),
     ("readers_and_a_waiting_writer_are_told", MUTEXES_ONLY),
-    ("writer_that_gives_up_leaves_the_first_waiting", MUTEXES_ONLY),
+    (
+        "writer_that_gives_up_leaves_the_first_waiting",
+        MUTEXES_ONLY,
+    ),
     ("reader_gets_the_token_of_the_last_writer", MUTEXES_ONLY),
     ("release_of_each_kind_wakes_its_waiters", MUTEXES_ONLY),
-    ("owner_with_tombstone_is_refused_for_each_kind", MUTEXES_ONLY),
+    (
+        "owner_with_tombstone_is_refused_for_each_kind",
+        MUTEXES_ONLY,
+    ),
     ("permits_are_granted_up_to_the_limit", MUTEXES_ONLY),
     ("permits_of_a_dead_holder_come_back", MUTEXES_ONLY),
     ("repeated_requests_for_permits_count_once", MUTEXES_ONLY),

@@ -100,23 +100,37 @@ impl FaultyBackend {
 
     /// Delivers a copy of the last attempt, as a delayed packet.
     pub(super) fn deliver_a_late_copy(&self, by: Moment) -> Result<Answer, Failure> {
-        let Sent { name, owner, lease, tokens, replication } =
-            self.last.lock().clone().expect("there was an attempt");
-        let copy = Attempt::new(&name, owner, lease).tokens(tokens).replication(replication);
+        let Sent {
+            name,
+            owner,
+            lease,
+            tokens,
+            replication,
+        } = self.last.lock().clone().expect("there was an attempt");
+        let copy = Attempt::new(&name, owner, lease)
+            .tokens(tokens)
+            .replication(replication);
         self.inner.acquire(&copy, by)
     }
 
     fn send(&self) -> Result<(), Failure> {
         if self.cut.load(Ordering::SeqCst) {
-            return Err(Failure::NotSent(Error::unavailable("the network is cut, on purpose")));
+            return Err(Failure::NotSent(Error::unavailable(
+                "the network is cut, on purpose",
+            )));
         }
         Ok(())
     }
 
     fn reply<T>(&self, lost: &AtomicU32, answer: Result<T, Failure>) -> Result<T, Failure> {
         let less = |count: u32| count.checked_sub(1);
-        if lost.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
-            return Err(Failure::Unknown(Error::unavailable("the answer was lost, on purpose")));
+        if lost
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, less)
+            .is_ok()
+        {
+            return Err(Failure::Unknown(Error::unavailable(
+                "the answer was lost, on purpose",
+            )));
         }
         answer
     }
@@ -125,8 +139,21 @@ impl FaultyBackend {
 impl Backend for FaultyBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         self.send()?;
-        let Attempt { name, owner, lease, tokens, replication, .. } = *attempt;
-        *self.last.lock() = Some(Sent { name: name.clone(), owner, lease, tokens, replication });
+        let Attempt {
+            name,
+            owner,
+            lease,
+            tokens,
+            replication,
+            ..
+        } = *attempt;
+        *self.last.lock() = Some(Sent {
+            name: name.clone(),
+            owner,
+            lease,
+            tokens,
+            replication,
+        });
         self.reply(&self.lost_acquires, self.inner.acquire(attempt, by))
     }
 
@@ -149,7 +176,10 @@ impl Backend for FaultyBackend {
         by: Moment,
     ) -> Result<Release, Failure> {
         self.send()?;
-        self.reply(&self.lost_releases, self.inner.release(acquisition, options, by))
+        self.reply(
+            &self.lost_releases,
+            self.inner.release(acquisition, options, by),
+        )
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {

@@ -58,7 +58,12 @@ impl Late {
     #[track_caller]
     pub(super) fn after(bound: Duration, what: impl Into<String>) -> Self {
         let (raised, at) = (SystemClock.now(), Location::caller());
-        Self { what: what.into(), bound, raised, at }
+        Self {
+            what: what.into(),
+            bound,
+            raised,
+            at,
+        }
     }
 
     /// Whether what was measured is the reason.
@@ -119,7 +124,9 @@ pub fn retry_if_late_beyond<T>(excuse: Duration, mut test: impl FnMut() -> T) ->
             Ok(result) => return result,
             Err(panic) => panic,
         };
-        let Some(late) = panic.downcast_ref::<Late>() else { resume_unwind(panic) };
+        let Some(late) = panic.downcast_ref::<Late>() else {
+            resume_unwind(panic)
+        };
         if violation::count() > violations {
             // Of several threads that panic, one panic is passed on: perhaps not the decisive one.
             eprintln!("{late}; not excused: a violation was seen meanwhile");
@@ -149,9 +156,18 @@ pub struct Lateness {
 pub fn with_lateness<T>(work: impl FnOnce() -> T) -> (T, Lateness) {
     let (result, measured) = measured(work);
     let (longest, own) = (measured.delays.longest(), Account::of_this_thread());
-    let queued =
-        own.and_then(|own| measured.queued(Moment::from_nanos(0), Moment::NEVER).remove(&own));
-    (result, Lateness { longest, queued: queued.unwrap_or_default() })
+    let queued = own.and_then(|own| {
+        measured
+            .queued(Moment::from_nanos(0), Moment::NEVER)
+            .remove(&own)
+    });
+    (
+        result,
+        Lateness {
+            longest,
+            queued: queued.unwrap_or_default(),
+        },
+    )
 }
 
 /// From now on the delays of this process count, too: a server that tests wait for.
@@ -192,7 +208,11 @@ impl Delays {
 
 impl fmt::Display for Delays {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { wake_up, queued, server } = self;
+        let Self {
+            wake_up,
+            queued,
+            server,
+        } = self;
         write!(
             f,
             "a wake-up was {wake_up:.1?} late, a thread queued {queued:.1?}, a server {server:.1?}"
@@ -236,7 +256,10 @@ impl Measured {
 
     /// The same of the one that was queued for longest.
     fn most_queued(&self, from: Moment, to: Moment) -> Duration {
-        self.queued(from, to).into_values().max().unwrap_or_default()
+        self.queued(from, to)
+            .into_values()
+            .max()
+            .unwrap_or_default()
     }
 }
 
@@ -281,11 +304,15 @@ fn open() -> u64 {
     keeper.read_accounts();
     keeper.next += 1;
     let span = keeper.next;
-    keeper.spans.insert(span, (SystemClock.now(), Delays::default()));
+    keeper
+        .spans
+        .insert(span, (SystemClock.now(), Delays::default()));
     if keeper.due.is_none() {
         // Until it runs, it is late.
         keeper.due = Some(SystemClock.now());
-        let spawned = thread::Builder::new().name("timekeeper".to_owned()).spawn(keep_time);
+        let spawned = thread::Builder::new()
+            .name("timekeeper".to_owned())
+            .spawn(keep_time);
         spawned.expect("a thread can be started");
     }
     span
@@ -295,8 +322,15 @@ fn close(span: u64) -> Measured {
     let mut keeper = KEEPER.lock();
     keeper.read_clock();
     keeper.read_accounts();
-    let Some((began, delays)) = keeper.spans.remove(&span) else { return Measured::default() };
-    let looks = keeper.looks.iter().filter(|look| look.at > began).cloned().collect();
+    let Some((began, delays)) = keeper.spans.remove(&span) else {
+        return Measured::default();
+    };
+    let looks = keeper
+        .looks
+        .iter()
+        .filter(|look| look.at > began)
+        .cloned()
+        .collect();
     keeper.forget_looks();
     if keeper.spans.is_empty() {
         keeper.signal.raise();
@@ -331,7 +365,10 @@ impl Timekeeper {
     fn read_clock(&mut self) {
         let now = SystemClock.now();
         let wake_up = self.due.map(|due| now.since(due)).unwrap_or_default();
-        self.add(Delays { wake_up, ..Delays::default() });
+        self.add(Delays {
+            wake_up,
+            ..Delays::default()
+        });
     }
 
     /// Sees for how long each was queued since the last look. One that is new since then was queued
@@ -339,7 +376,11 @@ impl Timekeeper {
     fn read_accounts(&mut self) {
         let is_first = self.accounts.is_empty();
         let (accounts, at) = (self.all_accounts(), SystemClock.now());
-        let mut look = Look { since: self.looked.unwrap_or(at), at, queued: Vec::new() };
+        let mut look = Look {
+            since: self.looked.unwrap_or(at),
+            at,
+            queued: Vec::new(),
+        };
         for (account, queued) in &accounts {
             let before = match account {
                 _ if is_first => *queued,
@@ -351,8 +392,14 @@ impl Timekeeper {
                 look.queued.push((*account, since));
             }
             self.add(match account {
-                Account::Thread(_) => Delays { queued: since, ..Delays::default() },
-                Account::Process(_) => Delays { server: since, ..Delays::default() },
+                Account::Thread(_) => Delays {
+                    queued: since,
+                    ..Delays::default()
+                },
+                Account::Process(_) => Delays {
+                    server: since,
+                    ..Delays::default()
+                },
             });
         }
         (self.accounts, self.looked) = (accounts, Some(at));
@@ -377,13 +424,20 @@ impl Timekeeper {
         let is_thread = |account: &Account| matches!(account, Account::Thread(_));
         let known = self.accounts.keys().copied().filter(is_thread);
         let processes = self.processes.iter().map(|pid| Account::Process(*pid));
-        let all = threads.filter_map(thread).chain(known).chain(Account::of_this_thread());
+        let all = threads
+            .filter_map(thread)
+            .chain(known)
+            .chain(Account::of_this_thread());
         let all: HashSet<_> = all.chain(processes).collect();
-        all.into_iter().filter_map(|account| Some((account, account.queued()?))).collect()
+        all.into_iter()
+            .filter_map(|account| Some((account, account.queued()?)))
+            .collect()
     }
 
     fn add(&mut self, delays: Delays) {
-        self.spans.values_mut().for_each(|(_, span)| span.add(delays));
+        self.spans
+            .values_mut()
+            .for_each(|(_, span)| span.add(delays));
     }
 }
 
@@ -414,8 +468,13 @@ pub fn note_excuse(excuse: impl fmt::Display) {
     let line = line.replace('\n', " ");
     eprintln!("{line}");
     // Its own tests are late on purpose.
-    let Some(path) = std::env::var_os(EXCUSES).filter(|_| !cfg!(test)) else { return };
-    let opened = OpenOptions::new().append(true).create(true).open(Path::new(&path));
+    let Some(path) = std::env::var_os(EXCUSES).filter(|_| !cfg!(test)) else {
+        return;
+    };
+    let opened = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(Path::new(&path));
     let written = opened.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
     written.unwrap_or_else(|error| panic!("cannot write to {path:?}: {error}"));
 }
@@ -457,17 +516,24 @@ mod tests {
             thread::scope(|scope| {
                 let quiet = |work: fn()| {
                     let named = thread::Builder::new().name(violation::QUIET.to_owned());
-                    named.spawn_scoped(scope, work).expect("a thread can be started")
+                    named
+                        .spawn_scoped(scope, work)
+                        .expect("a thread can be started")
                 };
-                let threads =
-                    [quiet(|| late(BEAT, "on purpose")), quiet(|| violated("on purpose"))];
+                let threads = [
+                    quiet(|| late(BEAT, "on purpose")),
+                    quiet(|| violated("on purpose")),
+                ];
                 for thread in threads {
                     thread.join().unwrap_or_else(|panic| resume_unwind(panic));
                 }
             });
         };
         let outcome = catch_unwind(one_is_late_and_one_wrong);
-        assert!(outcome.unwrap_err().is::<Late>(), "the violation's own panic is lost");
+        assert!(
+            outcome.unwrap_err().is::<Late>(),
+            "the violation's own panic is lost"
+        );
         assert_eq!(runs(BEAT, one_is_late_and_one_wrong), (1, false));
     }
 
@@ -490,8 +556,14 @@ mod tests {
         assert_eq!(runs(Duration::MAX, is_late), (1, false));
         assert_eq!(runs(BEAT, is_wrong), (1, false));
         assert_eq!(runs(BEAT, is_late), (1 + RETRIES, false));
-        assert_eq!(runs(BEAT, || is_late_after(BEAT * 20)), (1 + RETRIES, false));
-        assert_eq!(runs(BEAT, || is_late_after(Duration::from_secs(3600))), (1, false));
+        assert_eq!(
+            runs(BEAT, || is_late_after(BEAT * 20)),
+            (1 + RETRIES, false)
+        );
+        assert_eq!(
+            runs(BEAT, || is_late_after(Duration::from_secs(3600))),
+            (1, false)
+        );
     }
 
     /// Ten seconds in which a thread was queued for this part of each tenth of a second.
@@ -499,10 +571,20 @@ mod tests {
         let at = |tenths: u64| Moment::from_nanos(tenths * 100_000_000);
         let look = |tenth| {
             let queued = vec![(Account::Thread(7), queued)];
-            Arc::new(Look { since: at(tenth), at: at(tenth + 1), queued })
+            Arc::new(Look {
+                since: at(tenth),
+                at: at(tenth + 1),
+                queued,
+            })
         };
-        let delays = Delays { queued, ..Delays::default() };
-        Measured { delays, looks: (0..100).map(look).collect() }
+        let delays = Delays {
+            queued,
+            ..Delays::default()
+        };
+        Measured {
+            delays,
+            looks: (0..100).map(look).collect(),
+        }
     }
 
     #[test]
@@ -510,7 +592,10 @@ mod tests {
         let ms = Duration::from_millis;
         let after = |bound, raised: u64| {
             let raised = Moment::from_nanos(raised * 1_000_000_000);
-            Late { raised, ..Late::after(bound, "on purpose") }
+            Late {
+                raised,
+                ..Late::after(bound, "on purpose")
+            }
         };
         // No single piece is a twentieth of the bound.
         let (starved, busy) = (ten_seconds(ms(90)), ten_seconds(ms(30)));
@@ -540,7 +625,10 @@ mod tests {
                 return;
             };
             let accounts = HashMap::from([(account, Duration::ZERO)]);
-            let keeper = Timekeeper { accounts, ..Timekeeper::default() };
+            let keeper = Timekeeper {
+                accounts,
+                ..Timekeeper::default()
+            };
             assert!((0..30).all(|_| keeper.all_accounts().contains_key(&account)));
             drop(end);
             older.into_iter().for_each(|thread| thread.join().unwrap());
@@ -557,7 +645,10 @@ mod tests {
         let ((), lateness) = with_lateness(|| {
             // Each sleep ends in the queue, for a moment at least.
             (0..200).for_each(|_| {
-                SystemClock.wait(&Arc::default(), SystemClock.now() + Duration::from_millis(1));
+                SystemClock.wait(
+                    &Arc::default(),
+                    SystemClock.now() + Duration::from_millis(1),
+                );
             });
         });
         assert!(lateness.queued > Duration::ZERO);

@@ -36,7 +36,9 @@ impl Pairs {
             Self::All => true,
         };
         let sound = (self != Self::Core || is_core).then_some(None);
-        sound.into_iter().chain(Mutation::ALL.iter().copied().filter(is_wanted).map(Some))
+        sound
+            .into_iter()
+            .chain(Mutation::ALL.iter().copied().filter(is_wanted).map(Some))
     }
 }
 
@@ -61,7 +63,9 @@ impl Matrix {
             for _ in 0..at_a_time.max(1) {
                 scope.spawn(|| {
                     loop {
-                        let Some((case, mutation)) = rest.lock().next().copied() else { return };
+                        let Some((case, mutation)) = rest.lock().next().copied() else {
+                            return;
+                        };
                         if let Err(message) = check(case, mutation) {
                             failed.lock().insert((case.name, mutation), message);
                         }
@@ -69,14 +73,20 @@ impl Matrix {
                 });
             }
         });
-        Self { failed: failed.into_inner(), pairs }
+        Self {
+            failed: failed.into_inner(),
+            pairs,
+        }
     }
 
     /// Returns the mutations that none of these cases catches.
     #[must_use]
     pub fn missed_by(&self, by: impl Fn(&Case) -> bool) -> Vec<Mutation> {
         let is_missed = |mutation: &Mutation| {
-            !cases().iter().filter(|case| by(case)).any(|case| self.catches(case, *mutation))
+            !cases()
+                .iter()
+                .filter(|case| by(case))
+                .any(|case| self.catches(case, *mutation))
         };
         Mutation::ALL.iter().copied().filter(is_missed).collect()
     }
@@ -84,8 +94,12 @@ impl Matrix {
     /// Complaints that this case fails without a mutation, or passes with its own.
     fn complaints_about(&self, case: &Case) -> impl Iterator<Item = String> {
         let message = self.failed.get(&(case.name, None));
-        let failed = message
-            .map(|message| format!("the store without a mutation failed {}: {message}", case.name));
+        let failed = message.map(|message| {
+            format!(
+                "the store without a mutation failed {}: {message}",
+                case.name
+            )
+        });
         let missed = (!self.catches(case, case.catches))
             .then(|| format!("{} does not catch {:?}", case.name, case.catches));
         failed.into_iter().chain(missed)
@@ -102,7 +116,10 @@ impl Matrix {
     #[must_use]
     pub fn complaints(&self) -> Vec<String> {
         let was_run = |case: &&Case| self.pairs != Pairs::Core || case.is_core;
-        let of_cases = cases().iter().filter(was_run).flat_map(|case| self.complaints_about(case));
+        let of_cases = cases()
+            .iter()
+            .filter(was_run)
+            .flat_map(|case| self.complaints_about(case));
         let of_mutations = self
             .missed_by(|_| true)
             .into_iter()
@@ -123,14 +140,19 @@ impl Matrix {
 /// `x` where on another.
 impl fmt::Display for Matrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = cases().iter().map(|case| case.name.len()).max().unwrap_or(0);
+        let width = cases()
+            .iter()
+            .map(|case| case.name.len())
+            .max()
+            .unwrap_or(0);
         for (number, mutation) in Mutation::ALL.iter().enumerate() {
             writeln!(f, "{:>3} {mutation:?}", number + 1)?;
         }
         for digit in [10, 1] {
             let numbers = 1..=Mutation::ALL.len();
-            let digits: String =
-                numbers.map(|n| char::from(b'0' + (n / digit % 10) as u8)).collect();
+            let digits: String = numbers
+                .map(|n| char::from(b'0' + (n / digit % 10) as u8))
+                .collect();
             writeln!(f, "{:width$} {digits}", "")?;
         }
         for case in cases() {
@@ -150,7 +172,8 @@ impl fmt::Display for Matrix {
 
 fn check(case: &Case, mutation: Option<Mutation>) -> Result<(), String> {
     let subject = mutation.map_or_else(Mutant::unmutated, Mutant::new);
-    case.check(Arc::new(subject), QUIET).map_err(|panic| message_of(panic.as_ref()))
+    case.check(Arc::new(subject), QUIET)
+        .map_err(|panic| message_of(panic.as_ref()))
 }
 
 /// Suppresses the printed panics of quiet threads.

@@ -156,7 +156,10 @@ impl Case {
             let (ended, result, clock) =
                 (Arc::clone(&ended), Arc::clone(&result), Arc::clone(&clock));
             move || {
-                fixture::enter(CaseContext { clock, tags: subject.has_tags() });
+                fixture::enter(CaseContext {
+                    clock,
+                    tags: subject.has_tags(),
+                });
                 // Dropped by the panic, so that the subject sees that the case failed.
                 let outcome = catch_unwind(AssertUnwindSafe(move || check(subject.as_ref())));
                 *result.lock() = Some(outcome);
@@ -207,8 +210,11 @@ pub fn run_case(case: &str, subject: impl Subject + 'static) {
 /// The message of a panic.
 fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).map(str::to_owned);
+    let text = text
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .map(str::to_owned);
     let text = text.or_else(|| panic.downcast_ref::<Late>().map(Late::to_string));
     let text = text.or_else(|| panic.downcast_ref::<Violation>().map(Violation::to_string));
-    text.unwrap_or_else(|| "a panic without words".to_owned()).replace('\n', " ")
+    text.unwrap_or_else(|| "a panic without words".to_owned())
+        .replace('\n', " ")
 }

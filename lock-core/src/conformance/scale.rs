@@ -24,7 +24,10 @@ pub(super) fn ms(millis: u64) -> Duration {
 
 fn factor(text: Option<&str>) -> f64 {
     let Some(text) = text else { return 1.0 };
-    let factor = text.parse().ok().filter(|factor| (0.1..=100.0).contains(factor));
+    let factor = text
+        .parse()
+        .ok()
+        .filter(|factor| (0.1..=100.0).contains(factor));
     factor
         .unwrap_or_else(|| panic!("DISTLOCK_TEST_SCALE={text} is not a factor between 0.1 and 100"))
 }

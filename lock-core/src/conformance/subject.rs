@@ -30,7 +30,9 @@ pub trait Subject: Send + Sync {
     /// Returns a builder for a client on a backend of its own. Override it for a client by scheme
     /// and URL.
     fn client(&self, context: &Context) -> ClientBuilder {
-        Client::builder().clock(Arc::clone(&context.clock)).backend(self.backend(context))
+        Client::builder()
+            .clock(Arc::clone(&context.clock))
+            .backend(self.backend(context))
     }
 
     /// Applies settings that all clients of this store need, such as a fixed lease.
@@ -47,7 +49,9 @@ pub trait Subject: Send + Sync {
     /// Returns the lock of this name, made of those clients. Override it together with
     /// [`clients`](Self::clients).
     fn lock(&self, clients: &[Client], name: &LockName) -> Arc<dyn DistLock> {
-        let [client] = clients else { panic!("several clients need their own `lock`") };
+        let [client] = clients else {
+            panic!("several clients need their own `lock`")
+        };
         client.mutex(name).expect("a good name").into()
     }
 
@@ -101,7 +105,10 @@ pub struct Seen {
 
 impl Seen {
     /// A free lock.
-    pub const FREE: Self = Self { held: false, remaining: None };
+    pub const FREE: Self = Self {
+        held: false,
+        remaining: None,
+    };
 
     /// Inspects through the backend: for a store without another access, as memory.
     ///
@@ -110,13 +117,19 @@ impl Seen {
     /// If it does not answer.
     #[must_use]
     pub fn of(backend: &dyn Backend, lock: &LockName) -> Self {
-        let info = backend.inspect(lock, Moment::NEVER).expect("the store answers");
-        info.holder.map_or(Self::FREE, |holder| Self::held(holder.remaining))
+        let info = backend
+            .inspect(lock, Moment::NEVER)
+            .expect("the store answers");
+        info.holder
+            .map_or(Self::FREE, |holder| Self::held(holder.remaining))
     }
 
     /// A held lock with this remaining lease.
     #[must_use]
     pub fn held(remaining: Option<Duration>) -> Self {
-        Self { held: true, remaining }
+        Self {
+            held: true,
+            remaining,
+        }
     }
 }

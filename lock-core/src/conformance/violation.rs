@@ -40,7 +40,10 @@ impl fmt::Display for Violation {
 pub fn violated(what: impl fmt::Display) -> ! {
     // Before the panic: another thread's panic may hide it.
     SEEN.fetch_add(1, Ordering::SeqCst);
-    let violation = Violation { what: what.to_string(), at: Location::caller() };
+    let violation = Violation {
+        what: what.to_string(),
+        at: Location::caller(),
+    };
     if !is_quiet() {
         // The panic hook cannot print such a payload.
         eprintln!("{violation}");

@@ -33,8 +33,12 @@ pub enum GuardState {
     Released,
 }
 
-const STATES: [GuardState; 4] =
-    [GuardState::Held, GuardState::Suspended, GuardState::Lost, GuardState::Released];
+const STATES: [GuardState; 4] = [
+    GuardState::Held,
+    GuardState::Suspended,
+    GuardState::Lost,
+    GuardState::Released,
+];
 
 /// One stretch of holding.
 ///
@@ -122,7 +126,10 @@ pub(crate) struct Listener {
 
 impl Listener {
     pub(crate) fn new(wanted: Wanted, tell: impl FnOnce(Loss) + Send + 'static) -> Self {
-        Self { tell: Box::new(tell), wanted }
+        Self {
+            tell: Box::new(tell),
+            wanted,
+        }
     }
 
     pub(crate) fn tell(self, loss: Loss) {
@@ -226,7 +233,12 @@ impl RenewalPlan {
     /// `earlier`.
     pub(crate) fn from(sent: Moment, ttl: LeaseTime, left: Option<u32>, earlier: Duration) -> Self {
         let due = sent + (ttl.duration() / 3).saturating_sub(earlier);
-        Self { ttl, left, due, planned: None }
+        Self {
+            ttl,
+            left,
+            due,
+            planned: None,
+        }
     }
 
     /// Adds a renewal at `early`, if that is before the next one.
@@ -247,7 +259,10 @@ impl RenewalPlan {
     pub(crate) fn renewed(&mut self, sent: Moment) {
         self.left = self.left.map(|left| left.saturating_sub(1));
         let next = Self::next(sent, self.ttl);
-        self.due = self.planned.take().map_or(next, |planned| planned.min(next));
+        self.due = self
+            .planned
+            .take()
+            .map_or(next, |planned| planned.min(next));
     }
 
     /// When the renewal after the one sent at `sent` is due: with two thirds of the lease left.
@@ -288,7 +303,10 @@ impl AcquisitionInit {
             tokens: None,
             receipt: Receipt::default(),
             unknown_outcome: false,
-            sent: Reading { now: sent, skipped: 0 },
+            sent: Reading {
+                now: sent,
+                skipped: 0,
+            },
             granted: lease,
             lease,
             is_lease_asked: true,
@@ -314,7 +332,10 @@ impl Acquisition {
             since: init.sent.now,
             replication: init.replication,
             receipt: init.receipt,
-            chain: HandoffChain { before: 0, reserved },
+            chain: HandoffChain {
+                before: 0,
+                reserved,
+            },
             unknown_outcome: init.unknown_outcome,
             is_lease_asked: init.is_lease_asked,
             holds: AtomicU32::new(1),
@@ -336,7 +357,10 @@ impl Acquisition {
         }
         let HandoffChain { before, reserved } = self.chain;
         let (token, reserved) = match self.token {
-            Some(token) => (Some(FencingToken::new(token.get() + 1)), reserved.checked_sub(1)?),
+            Some(token) => (
+                Some(FencingToken::new(token.get() + 1)),
+                reserved.checked_sub(1)?,
+            ),
             None => (None, 0),
         };
         let mut next = Inner::new(inner.lease, inner.renewal, inner.counted.another());
@@ -349,7 +373,10 @@ impl Acquisition {
             since,
             replication: self.replication,
             receipt: self.receipt.clone(),
-            chain: HandoffChain { before: before + 1, reserved },
+            chain: HandoffChain {
+                before: before + 1,
+                reserved,
+            },
             unknown_outcome: self.unknown_outcome,
             is_lease_asked: self.is_lease_asked,
             holds: AtomicU32::new(1),
@@ -440,14 +467,22 @@ impl Acquisition {
         let mut until = self.valid_until.load(Ordering::Acquire);
         // A renewal that read the clock before its deadline may be about to extend it: whichever of
         // the two comes first stands.
-        let mark = if mutant("late_renewal_revives") { 0 } else { OVER };
+        let mark = if mutant("late_renewal_revives") {
+            0
+        } else {
+            OVER
+        };
         while until & OVER == 0 && until <= now.as_nanos() {
             match self.exchange(until, until | mark) {
                 Ok(_) => return Duration::ZERO,
                 Err(newer) => until = newer,
             }
         }
-        if until & OVER == 0 { Moment::from_nanos(until).since(now) } else { Duration::ZERO }
+        if until & OVER == 0 {
+            Moment::from_nanos(until).since(now)
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// What is left of the validity, if all passed that the clock may have skipped since the store
@@ -460,7 +495,11 @@ impl Acquisition {
 
     /// How much the clock may have skipped since the store was last asked.
     pub(crate) fn doubt_at(&self, reading: Reading) -> Duration {
-        let skipped = if reading.skipped == 0 { 0 } else { self.skipped.load(Ordering::Acquire) };
+        let skipped = if reading.skipped == 0 {
+            0
+        } else {
+            self.skipped.load(Ordering::Acquire)
+        };
         Duration::from_nanos(reading.skipped.saturating_sub(skipped))
     }
 
@@ -473,7 +512,9 @@ impl Acquisition {
             return false;
         }
         let validity = |left| LeaseTime::new(left).map_or(Duration::ZERO, LeaseTime::validity);
-        let end = left.map_or(old, |left| sent.now + validity(left).saturating_sub(inner.lead()));
+        let end = left.map_or(old, |left| {
+            sent.now + validity(left).saturating_sub(inner.lead())
+        });
         self.confirm(old, sent, end.min(old)) && self.valid_until() < old
     }
 
@@ -482,7 +523,9 @@ impl Acquisition {
     fn confirm(&self, old: Moment, sent: Reading, end: Moment) -> bool {
         let doubt = u64::try_from(self.doubt_at(sent).as_nanos()).unwrap_or(u64::MAX);
         let shortened = Moment::from_nanos(old.as_nanos().saturating_sub(doubt));
-        let is_good = self.exchange(old.as_nanos(), shortened.max(end).as_nanos() & !OVER).is_ok();
+        let is_good = self
+            .exchange(old.as_nanos(), shortened.max(end).as_nanos() & !OVER)
+            .is_ok();
         if is_good && sent.skipped > 0 {
             self.skipped.fetch_max(sent.skipped, Ordering::AcqRel);
         }
@@ -490,7 +533,8 @@ impl Acquisition {
     }
 
     fn exchange(&self, until: u64, new: u64) -> Result<u64, u64> {
-        self.valid_until.compare_exchange(until, new, Ordering::AcqRel, Ordering::Acquire)
+        self.valid_until
+            .compare_exchange(until, new, Ordering::AcqRel, Ordering::Acquire)
     }
 
     /// Has it renewed at once, if it is renewed without an end; if that is being done, once more
@@ -576,19 +620,27 @@ impl Acquisition {
     /// Held again, or suspended; not if it has ended.
     pub(crate) fn set_suspended(&self, _inner: &mut Inner, suspended: bool) {
         if !self.has_ended() {
-            let state = if suspended { GuardState::Suspended } else { GuardState::Held };
+            let state = if suspended {
+                GuardState::Suspended
+            } else {
+                GuardState::Held
+            };
             self.state.store(state as u8, Ordering::Release);
         }
     }
 
     /// Lost or released.
     pub(crate) fn has_ended(&self) -> bool {
-        matches!(self.recorded_state(), GuardState::Lost | GuardState::Released)
+        matches!(
+            self.recorded_state(),
+            GuardState::Lost | GuardState::Released
+        )
     }
 
     /// Ends it by release. From here on nothing renews it.
     pub(crate) fn set_released(&self, inner: &mut Inner) {
-        self.state.store(GuardState::Released as u8, Ordering::Release);
+        self.state
+            .store(GuardState::Released as u8, Ordering::Release);
         inner.renewal = None;
         inner.counted.end();
     }
@@ -635,7 +687,10 @@ impl Acquisition {
 
     /// The loss as an error; for an acquisition that was lost.
     pub(crate) fn lost_error(&self) -> Error {
-        self.loss().unwrap_or_else(|| Loss::new(LossCause::Expired, None)).to_error().on(&self.name)
+        self.loss()
+            .unwrap_or_else(|| Loss::new(LossCause::Expired, None))
+            .to_error()
+            .on(&self.name)
     }
 
     /// Adds a listener, or calls it at once if the loss is known already.
@@ -652,7 +707,10 @@ impl Acquisition {
 
     #[cfg(test)]
     pub(crate) fn listeners(&self) -> usize {
-        self.lock().rare.as_ref().map_or(0, |rare| rare.listeners.len())
+        self.lock()
+            .rare
+            .as_ref()
+            .map_or(0, |rare| rare.listeners.len())
     }
 
     /// What the backend is told about it, with this lease.
@@ -674,14 +732,20 @@ impl Acquisition {
         };
         let left = until.since(now);
         let kept = (!left.is_zero()).then(|| LeaseTime::new(left.max(LeaseTime::SHORTEST)).ok());
-        (id, options.kept(kept.flatten().map(|left| KeptLock::new(owner, left))))
+        (
+            id,
+            options.kept(kept.flatten().map(|left| KeptLock::new(owner, left))),
+        )
     }
 
     /// Has the store keep it for at least this time from its beginning, for a new owner.
     pub(crate) fn keep(&self, time: LeaseTime, new_owner: impl FnOnce() -> OwnerId) {
         let until = self.since + time.duration();
         let mut inner = self.lock();
-        let (_, kept_until) = inner.rare().kept.get_or_insert_with(|| (new_owner(), until));
+        let (_, kept_until) = inner
+            .rare()
+            .kept
+            .get_or_insert_with(|| (new_owner(), until));
         *kept_until = until.max(*kept_until);
     }
 
@@ -719,13 +783,22 @@ mod tests {
 
     #[test]
     fn alternating_causes_are_reported_once_until_a_success() {
-        let mut inner =
-            Inner::new(LeaseTime::new(Duration::from_secs(1)).unwrap(), None, Counted::default());
+        let mut inner = Inner::new(
+            LeaseTime::new(Duration::from_secs(1)).unwrap(),
+            None,
+            Counted::default(),
+        );
         let told = |inner: &mut Inner, causes: &[&str]| {
             let errors = causes.iter().map(|cause| Error::unavailable(*cause));
             errors.filter(|error| inner.note_failure(error)).count()
         };
-        assert_eq!(told(&mut inner, &["refused", "no answer", "refused", "no answer"]), 2);
+        assert_eq!(
+            told(
+                &mut inner,
+                &["refused", "no answer", "refused", "no answer"]
+            ),
+            2
+        );
         inner.renewal_succeeded();
         assert_eq!(told(&mut inner, &["refused"]), 1);
         let new_each_time: Vec<_> = (0..100).map(|n| format!("after {n} ms")).collect();
@@ -745,7 +818,10 @@ mod tests {
         let whole = sent + lease.validity();
         let short_by = |seconds: u32| {
             let end = acquisition.valid_until() + second * seconds;
-            assert!(whole.since(end) <= Duration::from_nanos(1) && whole >= end, "{seconds} s");
+            assert!(
+                whole.since(end) <= Duration::from_nanos(1) && whole >= end,
+                "{seconds} s"
+            );
         };
         short_by(1);
         let shortened = |lead| acquisition.shortened(&mut acquisition.lock(), second * lead);

@@ -46,19 +46,30 @@ impl Engine {
             return; // There is nothing that could be unlocked.
         }
         let (lock, acquisition) = (Arc::clone(lock), Arc::clone(acquisition));
-        let hold = Detached { thread, lock, acquisition, whole };
+        let hold = Detached {
+            thread,
+            lock,
+            acquisition,
+            whole,
+        };
         let mut detached = self.detached.lock();
-        let of_lock = detached.entry(key_of(&hold.lock)).or_insert_with(|| Vec::with_capacity(1));
+        let of_lock = detached
+            .entry(key_of(&hold.lock))
+            .or_insert_with(|| Vec::with_capacity(1));
         of_lock.push(hold);
     }
 
     /// Forgets the holds on these: their threads have ended, and no other can end them.
     pub(super) fn drop_detached(&self, lock: &Arc<LocalLock>, acquisitions: &[Arc<Acquisition>]) {
         let is_left = |it: &mut Detached| {
-            acquisitions.iter().any(|acquisition| Arc::ptr_eq(&it.acquisition, acquisition))
+            acquisitions
+                .iter()
+                .any(|acquisition| Arc::ptr_eq(&it.acquisition, acquisition))
         };
         let mut detached = self.detached.lock();
-        let Entry::Occupied(mut of_lock) = detached.entry(key_of(lock)) else { return };
+        let Entry::Occupied(mut of_lock) = detached.entry(key_of(lock)) else {
+            return;
+        };
         let abandoned: Vec<_> = of_lock.get_mut().extract_if(.., is_left).collect();
         if of_lock.get().is_empty() {
             of_lock.remove();
@@ -80,7 +91,9 @@ impl Engine {
             (it.thread == thread || mutant("unlock_ends_anothers_detached_hold"))
                 && it.whole.as_ref().map(|whole| whole.number) == whole
         };
-        let Entry::Occupied(mut of_lock) = detached.entry(key_of(lock)) else { return None };
+        let Entry::Occupied(mut of_lock) = detached.entry(key_of(lock)) else {
+            return None;
+        };
         self.registry.note_visits(of_lock.get().len());
         let at = of_lock.get().iter().rposition(is_it)?;
         let hold = of_lock.get_mut().remove(at);

@@ -25,7 +25,11 @@ impl Engine {
 
     /// What is left of the validity, by the clocks alone.
     pub(crate) fn remaining(&self, acquisition: &Acquisition) -> Duration {
-        if self.is_forked() { Duration::ZERO } else { acquisition.trusted_at(self.reading()) }
+        if self.is_forked() {
+            Duration::ZERO
+        } else {
+            acquisition.trusted_at(self.reading())
+        }
     }
 
     /// Reads the clock. Has all that is held confirmed, on another thread, if that may have skipped
@@ -65,13 +69,22 @@ impl Engine {
         lock: &Arc<LocalLock>,
         acquisition: &Arc<Acquisition>,
     ) -> Result<(), Error> {
-        self.refuse_if_forked().map_err(|error| error.on(&acquisition.name))?;
-        if self.still_holds(lock, acquisition) { Ok(()) } else { Err(acquisition.lost_error()) }
+        self.refuse_if_forked()
+            .map_err(|error| error.on(&acquisition.name))?;
+        if self.still_holds(lock, acquisition) {
+            Ok(())
+        } else {
+            Err(acquisition.lost_error())
+        }
     }
 
     /// What this thread holds of this lock and may still trust.
     pub(super) fn held_by(&self, name: &LockName, thread: u64) -> Option<Arc<Acquisition>> {
-        let scope = if name.kind().is_apart() { Scope::thread(thread) } else { Scope::CLIENT };
+        let scope = if name.kind().is_apart() {
+            Scope::thread(thread)
+        } else {
+            Scope::CLIENT
+        };
         let (holds, acquisition) = self.find_local_lock(name, scope)?.holds_of(thread)?;
         // By the deadline: in doubt the thread still has what keeps it out of another kind.
         let is_held = holds > 0 && acquisition.is_valid_at(self.clock.now()) && !self.is_forked();
@@ -81,7 +94,9 @@ impl Engine {
     /// Whether this is a write lock beside which the calling thread reads.
     pub(super) fn is_read_here(&self, name: &LockName) -> bool {
         name.kind() == LockKind::Write
-            && self.held_by(&name.of_kind(LockKind::Read), thread_id()).is_some()
+            && self
+                .held_by(&name.of_kind(LockKind::Read), thread_id())
+                .is_some()
     }
 
     /// Asks the store whether it still has it, and what is left of its lease: what the store says,
@@ -146,7 +161,9 @@ impl Engine {
         if acquisition.has_ended() && !mutant("loss_declared_twice") {
             return;
         }
-        let unconfirmed = inner.last_failure().is_some_and(Error::is_insufficient_replicas);
+        let unconfirmed = inner
+            .last_failure()
+            .is_some_and(Error::is_insufficient_replicas);
         let cause = match cause {
             LossCause::Expired if unconfirmed => LossCause::InsufficientReplicas,
             cause => cause,
@@ -215,5 +232,9 @@ pub(super) fn tell_lost(events: &Events, acquisition: &Acquisition, loss: Loss) 
             last: tokens.map(|tokens| tokens.last()),
         });
     }
-    events.emit(|| Event::Lost { lock: acquisition.name.clone(), token: acquisition.token, loss });
+    events.emit(|| Event::Lost {
+        lock: acquisition.name.clone(),
+        token: acquisition.token,
+        loss,
+    });
 }

@@ -149,8 +149,10 @@ impl Engine {
             order: config.order(),
             fair_presence: config.fair_presence(),
         };
-        let sharing =
-            Sharing { hand_off: config.hand_off(), counts_waiters: abilities.counts_waiters };
+        let sharing = Sharing {
+            hand_off: config.hand_off(),
+            counts_waiters: abilities.counts_waiters,
+        };
         let origin = Arc::new(Origin::here());
         let engine = Arc::new_cyclic(|this: &Weak<Self>| {
             let handler = || Weak::clone(this) as Weak<dyn RenewalHandler>;
@@ -205,7 +207,9 @@ impl Engine {
         if name.kind() != LockKind::Mutex {
             self.uses_kinds.store(true, Ordering::Relaxed);
         }
-        self.registry.get(name, scope).ok_or_else(|| forked().on(name))
+        self.registry
+            .get(name, scope)
+            .ok_or_else(|| forked().on(name))
     }
 
     /// Whether there was ever a lock that is no mutex: quick locks look for none then.
@@ -284,7 +288,9 @@ impl Engine {
         let infos = call_backend(|| Ok(self.store()?.inspect_all(names, by)));
         let infos = infos.unwrap_or_else(|failure| vec![Err(failure); names.len()]);
         let named = infos.into_iter().zip(names);
-        named.map(|(info, name)| info.map_err(|it| it.into_error().on(name))).collect()
+        named
+            .map(|(info, name)| info.map_err(|it| it.into_error().on(name)))
+            .collect()
     }
 
     /// A page of the locks that are held.
@@ -306,9 +312,16 @@ impl Engine {
     /// How many threads queue for this name.
     pub(crate) fn waiting(&self, name: &LockName) -> usize {
         if !name.kind().is_apart() {
-            return self.registry.find(name, Scope::CLIENT).map_or(0, |lock| lock.waiting());
+            return self
+                .registry
+                .find(name, Scope::CLIENT)
+                .map_or(0, |lock| lock.waiting());
         }
-        self.registry.apart(name).iter().map(|lock| lock.waiting()).sum()
+        self.registry
+            .apart(name)
+            .iter()
+            .map(|lock| lock.waiting())
+            .sum()
     }
 
     /// For how long a wait without a deadline bears a store that cannot be asked.
@@ -334,13 +347,20 @@ impl Engine {
         let is_known = told.insert(key, stored) == Some(stored);
         drop(told);
         if !is_known {
-            self.events.emit(|| Event::LimitDiffers { lock: name.clone(), asked, stored });
+            self.events.emit(|| Event::LimitDiffers {
+                lock: name.clone(),
+                asked,
+                stored,
+            });
         }
     }
 
     /// A campaign's wait for the lock has failed, and it goes on.
     pub(crate) fn tell_campaign_failed(&self, name: &LockName, error: Error) {
-        self.events.emit(|| Event::CampaignFailed { lock: name.clone(), error: error.on(name) });
+        self.events.emit(|| Event::CampaignFailed {
+            lock: name.clone(),
+            error: error.on(name),
+        });
     }
 
     /// Refuses a kind of lock that the store does not have.
@@ -416,7 +436,11 @@ impl Engine {
 
     /// Refuses to do anything in a forked child.
     pub(crate) fn refuse_if_forked(&self) -> Result<(), Error> {
-        if self.is_forked() { Err(forked()) } else { Ok(()) }
+        if self.is_forked() {
+            Err(forked())
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether this is a forked child of the process that made the client.

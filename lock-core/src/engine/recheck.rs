@@ -41,7 +41,12 @@ impl Recheck {
     pub(super) fn start_on(notices: &Notices, engine: &Engine) -> Arc<Self> {
         let (clock, engine) = (Arc::clone(&engine.clock), Weak::clone(&engine.this));
         let (task, is_asked) = (BackgroundTask::default(), AtomicBool::new(false));
-        let recheck = Arc::new(Self { engine, clock, task, is_asked });
+        let recheck = Arc::new(Self {
+            engine,
+            clock,
+            task,
+            is_asked,
+        });
         let started = Arc::clone(&recheck);
         notices.on_recheck(Arc::new(move || started.start()));
         recheck
@@ -53,7 +58,9 @@ impl Recheck {
         let (ours, mut left) = (Arc::clone(self), Unsettled::new());
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         // Without a thread the next renewal tells, as it does without a notice.
-        let _started = self.task.start(&self.clock, move || ours.turn(&mut left, &mut backoff));
+        let _started = self
+            .task
+            .start(&self.clock, move || ours.turn(&mut left, &mut backoff));
     }
 
     fn turn(&self, left: &mut Unsettled, backoff: &mut Backoff) -> Option<Moment> {
@@ -68,10 +75,16 @@ impl Recheck {
 
     fn held(&self) -> Unsettled {
         let engine = self.engine.upgrade();
-        let Some(engine) = engine.filter(|it| !it.is_forked()) else { return Unsettled::new() };
+        let Some(engine) = engine.filter(|it| !it.is_forked()) else {
+            return Unsettled::new();
+        };
         let held = engine.held().into_iter().map(|(lock, acquisition)| {
             let valid_until = acquisition.valid_until();
-            Held { lock, acquisition, valid_until }
+            Held {
+                lock,
+                acquisition,
+                valid_until,
+            }
         });
         let held = held.collect();
         engine.renew_now(None);
@@ -79,7 +92,14 @@ impl Recheck {
     }
 
     /// Verifies it; whether that is to be tried again, because the store could not be asked.
-    fn is_left(&self, Held { lock, acquisition, valid_until }: &Held) -> bool {
+    fn is_left(
+        &self,
+        Held {
+            lock,
+            acquisition,
+            valid_until,
+        }: &Held,
+    ) -> bool {
         let is_settled = acquisition.has_ended() || acquisition.valid_until() != *valid_until;
         let engine = self.engine.upgrade().filter(|_| !is_settled);
         let outcome = engine.map(|engine| engine.verify(lock, acquisition));
@@ -143,14 +163,22 @@ mod tests {
         let (noted, url) = (Noted::default(), "memory://recheck");
         let other = Client::builder().url(url).unwrap().connect().unwrap();
         let schemes = Schemes::empty().with(noted.clone());
-        let client = Client::builder().url(url).unwrap().schemes(schemes).connect().unwrap();
+        let client = Client::builder()
+            .url(url)
+            .unwrap()
+            .schemes(schemes)
+            .connect()
+            .unwrap();
         // The lease is so long that neither lock is renewed during the test.
         let options = LockOptions::new().lease(Duration::from_secs(3_600));
         let take = |name: &str| client.mutex(name).unwrap().lock_with(&options).unwrap();
         let (gone, kept) = (take("gone"), take("kept"));
         let losses = gone.losses();
         assert!(other.mutex("gone").unwrap().force_unlock().unwrap());
-        assert!(gone.is_valid() && losses.try_recv().is_err(), "no notice was sent yet");
+        assert!(
+            gone.is_valid() && losses.try_recv().is_err(),
+            "no notice was sent yet"
+        );
         noted.0.lock().verify_held();
         let loss = losses.recv_timeout(Duration::from_secs(60)).unwrap();
         assert_eq!(loss.cause(), LossCause::Gone);

@@ -48,9 +48,19 @@ impl Engine {
         lock: &Arc<LocalLock>,
         acquisition: &Arc<Acquisition>,
     ) -> Result<(), Error> {
-        let Some(ended) = self.end_locally(lock, acquisition)? else { return Ok(()) };
-        let Ended { at: sent, is_doubtful } = ended;
-        let mut ending = Ending { engine: self, lock, acquisition, timing: None };
+        let Some(ended) = self.end_locally(lock, acquisition)? else {
+            return Ok(());
+        };
+        let Ended {
+            at: sent,
+            is_doubtful,
+        } = ended;
+        let mut ending = Ending {
+            engine: self,
+            lock,
+            acquisition,
+            timing: None,
+        };
         #[cfg(feature = "tracing")]
         let span = crate::trace::CallSpan::release(&acquisition.name);
         let by = sent + self.settings.command_timeout;
@@ -62,7 +72,11 @@ impl Engine {
         span.ended(&outcome.as_ref().map(Some));
         let now = self.clock.now();
         let told = outcome.as_ref().ok().copied().flatten();
-        ending.timing = Some(ReleaseTiming { at: now, took: Some(now.since(sent)), told });
+        ending.timing = Some(ReleaseTiming {
+            at: now,
+            took: Some(now.since(sent)),
+            told,
+        });
         drop(ending);
         match &outcome {
             Ok(_) => tell_released(&self.events, acquisition, now),
@@ -75,8 +89,15 @@ impl Engine {
 
     /// The same, without waiting for the store's answer. What it says is told as events.
     pub(crate) fn end_hold_async(&self, lock: &Arc<LocalLock>, acquisition: &Arc<Acquisition>) {
-        let Ok(Some(Ended { at: ended, .. })) = self.end_locally(lock, acquisition) else { return };
-        let mut ending = Ending { engine: self, lock, acquisition, timing: None };
+        let Ok(Some(Ended { at: ended, .. })) = self.end_locally(lock, acquisition) else {
+            return;
+        };
+        let mut ending = Ending {
+            engine: self,
+            lock,
+            acquisition,
+            timing: None,
+        };
         #[cfg(feature = "tracing")]
         let _span = crate::trace::CallSpan::release(&acquisition.name);
         let by = ended + self.settings.command_timeout;
@@ -100,9 +121,17 @@ impl Engine {
         if let Err(failure) = asked {
             // A backend that panicked: whatever it did with the request.
             self.clean_up((id, options));
-            tell_failed(&self.events, acquisition, failure.into_error().on(&acquisition.name));
+            tell_failed(
+                &self.events,
+                acquisition,
+                failure.into_error().on(&acquisition.name),
+            );
         }
-        ending.timing = Some(ReleaseTiming { at: self.clock.now(), took: None, told: None });
+        ending.timing = Some(ReleaseTiming {
+            at: self.clock.now(),
+            took: None,
+            told: None,
+        });
     }
 
     /// Ends one hold. If it was the last one, and the store is to be asked, returns when that was.
@@ -117,7 +146,8 @@ impl Engine {
         }
         // The parent holds it: what a forked child does must not reach the store. Nor may the child
         // wait for the local lock: a thread that had it at the fork is not there to unlock it.
-        self.refuse_if_forked().map_err(|error| error.on(&acquisition.name))?;
+        self.refuse_if_forked()
+            .map_err(|error| error.on(&acquisition.name))?;
         lock.end_hold(acquisition);
         if !held {
             return Err(acquisition.lost_error());
@@ -193,7 +223,11 @@ impl Engine {
             // Half of the time for the first send, so that there is time to ask again and hear what
             // came of it; all of it where a request without an answer is not repeated.
             let may_repeat = first_unanswered.is_none() && self.abilities.renewable;
-            let answer_by = if may_repeat { sent + by.since(sent) / 2 } else { by };
+            let answer_by = if may_repeat {
+                sent + by.since(sent) / 2
+            } else {
+                by
+            };
             let options = options.after(sent.since(begun));
             let failure = match call_backend(|| self.backend.release(id, options, answer_by)) {
                 Ok(release) => return (Ok(release), first_unanswered),
@@ -236,11 +270,19 @@ struct Ending<'a> {
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
-        let Self { engine, acquisition, .. } = *self;
+        let Self {
+            engine,
+            acquisition,
+            ..
+        } = *self;
         let timing = self.timing.unwrap_or_else(|| {
             let now = engine.clock.now();
             engine.clean_up(acquisition.to_end(now));
-            ReleaseTiming { at: now, took: None, told: None }
+            ReleaseTiming {
+                at: now,
+                took: None,
+                told: None,
+            }
         });
         acquisition.close_listeners();
         self.lock.released(acquisition, timing);
@@ -271,7 +313,9 @@ impl ReleaseOutcome {
             Ok(Release::Gone)
                 if first_unanswered.is_some_and(|sent| sent < acquisition.valid_until()) =>
             {
-                events.emit(|| Event::ReleaseUnconfirmed { lock: acquisition.name.clone() });
+                events.emit(|| Event::ReleaseUnconfirmed {
+                    lock: acquisition.name.clone(),
+                });
                 Self::Released(None)
             }
             Ok(Release::Gone) => Self::Lost(end_as_gone(events, acquisition)),
@@ -303,7 +347,12 @@ impl AsyncRelease {
     /// The answer has come, or will not. Short, and asks nothing: the thread that reads it is in
     /// the middle of a request of its own.
     fn answered(self, answer: Result<Release, Failure>) {
-        let Self { events, acquisition, workers, .. } = &self;
+        let Self {
+            events,
+            acquisition,
+            workers,
+            ..
+        } = &self;
         events.metrics.release_answered(self.start, &answer);
         match ReleaseOutcome::of(events, acquisition, answer, None) {
             ReleaseOutcome::Released(told) => {
@@ -336,18 +385,26 @@ fn unconfirmed(acquisition: &Acquisition, now: Moment, cause: &Error) -> Error {
         "the release was not confirmed: it is tried on in the background, and the lease ends the \
          lock within about {left:.1?} in any case"
     );
-    Error::new(cause.kind(), message).with_source(cause.clone()).on(&acquisition.name)
+    Error::new(cause.kind(), message)
+        .with_source(cause.clone())
+        .on(&acquisition.name)
 }
 
 /// Tells that a lock was released.
 fn tell_released(events: &Events, acquisition: &Acquisition, now: Moment) {
     let held = now.since(acquisition.since);
-    events.emit(|| Event::Released { lock: acquisition.name.clone(), held });
+    events.emit(|| Event::Released {
+        lock: acquisition.name.clone(),
+        held,
+    });
 }
 
 /// Tells that a release was not confirmed.
 pub(super) fn tell_failed(events: &Events, acquisition: &Acquisition, error: Error) {
-    events.emit(|| Event::ReleaseFailed { lock: acquisition.name.clone(), error });
+    events.emit(|| Event::ReleaseFailed {
+        lock: acquisition.name.clone(),
+        error,
+    });
 }
 
 /// The store says that it was not ours when it was released: a loss after all, and told as one.

@@ -70,7 +70,13 @@ impl RenewalHandler for Engine {
         sent: Moment,
         answer: Result<Renewal, Error>,
     ) -> Option<RenewalJob> {
-        let RenewalJob { lock, acquisition, lease, extension, .. } = job;
+        let RenewalJob {
+            lock,
+            acquisition,
+            lease,
+            extension,
+            ..
+        } = job;
         let answer = answer.and_then(|it| weigh_renewal(&self.events, acquisition, it));
         let result = match answer {
             Ok(Renewal::Extended | Renewal::Unacknowledged(_) | Renewal::Unreplicated(_)) => {
@@ -98,11 +104,16 @@ impl RenewalHandler for Engine {
         if let Some(extension) = extension {
             extension.answer(result.map(drop));
         }
-        has_changed.then(|| self.renewal_of_changed(Arc::clone(lock), self.clock.now())).flatten()
+        has_changed
+            .then(|| self.renewal_of_changed(Arc::clone(lock), self.clock.now()))
+            .flatten()
     }
 
     fn cleanup_failed(&self, lock: &LockName, error: Error) {
-        self.events.emit(|| Event::ReleaseFailed { lock: lock.clone(), error: error.on(lock) });
+        self.events.emit(|| Event::ReleaseFailed {
+            lock: lock.clone(),
+            error: error.on(lock),
+        });
     }
 }
 
@@ -122,7 +133,9 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
     }
     let slack = inner.renewal.map_or(TICK, |plan| slack(acquisition, &plan));
     match inner.renewal {
-        Some(plan) if now + slack <= plan.due => CheckResult::Fine { next: plan.due.min(end) },
+        Some(plan) if now + slack <= plan.due => CheckResult::Fine {
+            next: plan.due.min(end),
+        },
         Some(RenewalPlan { left: Some(0), .. }) => {
             acquisition.give_up_renewing(&mut inner);
             CheckResult::UsedUp { next: end }
@@ -132,7 +145,11 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
             // Armed for the renewal after this one: if this one is answered in time, nothing has to
             // be armed again.
             let next = RenewalPlan::next(now, plan.ttl).min(end);
-            CheckResult::Renew { lease: plan.ttl, slack, next }
+            CheckResult::Renew {
+                lease: plan.ttl,
+                slack,
+                next,
+            }
         }
         _ => CheckResult::Fine { next: end },
     }
@@ -144,7 +161,11 @@ fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
 /// so the next check, which was armed by that one, comes as much before the time.
 fn slack(acquisition: &Acquisition, plan: &RenewalPlan) -> Duration {
     let is_regular = plan.is_regular() && acquisition.recorded_state() == GuardState::Held;
-    if is_regular { (plan.ttl.duration() / 30).clamp(TICK, LONGEST_SLACK) } else { TICK }
+    if is_regular {
+        (plan.ttl.duration() / 30).clamp(TICK, LONGEST_SLACK)
+    } else {
+        TICK
+    }
 }
 
 impl Engine {
@@ -161,7 +182,10 @@ impl Engine {
             state = lock.lock();
         }
         self.arm_for_lost(&lock, &mut state, now);
-        let acquisition = state.current().filter(|it| !it.has_ended()).map(Arc::clone)?;
+        let acquisition = state
+            .current()
+            .filter(|it| !it.has_ended())
+            .map(Arc::clone)?;
         let finding = examine(&acquisition, now);
         let next = match finding {
             CheckResult::Fine { next }
@@ -178,12 +202,19 @@ impl Engine {
         let _armed = self.timer.arm(&lock, &mut state, now, next);
         drop(state);
         match finding {
-            CheckResult::Renew { lease, slack, .. } => {
-                Some(RenewalJob { lock, acquisition, lease, slack, extension: None })
-            }
+            CheckResult::Renew { lease, slack, .. } => Some(RenewalJob {
+                lock,
+                acquisition,
+                lease,
+                slack,
+                extension: None,
+            }),
             CheckResult::UsedUp { next: end } => {
                 let left = end.since(self.clock.now());
-                self.events.emit(|| Event::RenewalsUsedUp { lock: acquisition.name.clone(), left });
+                self.events.emit(|| Event::RenewalsUsedUp {
+                    lock: acquisition.name.clone(),
+                    left,
+                });
                 None
             }
             CheckResult::Fine { .. } | CheckResult::Over(_) | CheckResult::Released => None,
@@ -215,7 +246,10 @@ impl Engine {
 
     /// The renewal of what the store says has changed. If one is under way, that is followed by it.
     fn renewal_of_changed(&self, lock: Arc<LocalLock>, now: Moment) -> Option<RenewalJob> {
-        let is_due = lock.lock().current().is_some_and(|acquisition| acquisition.make_due(now));
+        let is_due = lock
+            .lock()
+            .current()
+            .is_some_and(|acquisition| acquisition.make_due(now));
         is_due.then(|| self.renewal_due(lock, now)).flatten()
     }
 
@@ -321,8 +355,15 @@ impl Engine {
         let _armed = self.timer.arm(lock, &mut state, now, next);
         drop(state);
         self.shorten_if_lead_grew(acquisition, lease, lead);
-        self.events.emit(|| Event::Renewed { lock: acquisition.name.clone(), left });
-        Ok(if changed { StoreChange::Reported } else { StoreChange::None })
+        self.events.emit(|| Event::Renewed {
+            lock: acquisition.name.clone(),
+            left,
+        });
+        Ok(if changed {
+            StoreChange::Reported
+        } else {
+            StoreChange::None
+        })
     }
 
     fn renewal_failed(
@@ -353,7 +394,8 @@ impl Engine {
         let left = acquisition.remaining_at(now);
         if is_news {
             let lock = acquisition.name.clone();
-            self.events.emit(|| Event::RenewalFailed { lock, error, left });
+            self.events
+                .emit(|| Event::RenewalFailed { lock, error, left });
         }
     }
 
@@ -392,8 +434,10 @@ impl Engine {
                 return result;
             }
             if self.clock.now() >= by {
-                return Err(Error::unavailable("the extension was not confirmed in time")
-                    .on(&acquisition.name));
+                return Err(
+                    Error::unavailable("the extension was not confirmed in time")
+                        .on(&acquisition.name),
+                );
             }
             self.clock.wait(&extension.signal, by);
         }

@@ -74,8 +74,18 @@ impl SkippedTime {
         let unix = self.clock.unix_time();
         let now = self.clock.now();
         let change = difference(unix, now).wrapping_sub(self.ahead.load(Ordering::Acquire));
-        let look = if (-LEAP..=LEAP).contains(&change) { Look::Even } else { self.note() };
-        (Reading { now, skipped: self.total.load(Ordering::Acquire) }, look)
+        let look = if (-LEAP..=LEAP).contains(&change) {
+            Look::Even
+        } else {
+            self.note()
+        };
+        (
+            Reading {
+                now,
+                skipped: self.total.load(Ordering::Acquire),
+            },
+            look,
+        )
     }
 
     /// Looks again, without other threads.
@@ -89,7 +99,10 @@ impl SkippedTime {
         let (least, most) = (difference(unix, now), difference(unix, before));
         let leap = least.wrapping_sub(known);
         if leap > LEAP {
-            let total = self.total.load(Ordering::Acquire).saturating_add(leap.unsigned_abs());
+            let total = self
+                .total
+                .load(Ordering::Acquire)
+                .saturating_add(leap.unsigned_abs());
             if leaps.len() == MOST_LEAPS {
                 leaps.remove(0);
             }
@@ -168,8 +181,14 @@ mod tests {
         }
         let reading = time.look().0;
         let ago = |seconds| reading.since(time.reading_at(begin + SECOND * seconds));
-        assert_eq!([100, 99, 98, 40].map(ago), [0, 2, 4, 120].map(|seconds| SECOND * seconds));
-        assert!(ago(10) >= SECOND * 180, "what is forgotten counts as skipped since");
+        assert_eq!(
+            [100, 99, 98, 40].map(ago),
+            [0, 2, 4, 120].map(|seconds| SECOND * seconds)
+        );
+        assert!(
+            ago(10) >= SECOND * 180,
+            "what is forgotten counts as skipped since"
+        );
     }
 
     /// A clock of a test, which says nothing of the time of day.
@@ -191,7 +210,10 @@ mod tests {
         let clock = ManualClock::new();
         let time = SkippedTime::new(Arc::new(Bare(clock.clone())));
         for _ in 0..10 {
-            SystemClock.wait(&Arc::default(), SystemClock.now() + Duration::from_millis(5));
+            SystemClock.wait(
+                &Arc::default(),
+                SystemClock.now() + Duration::from_millis(5),
+            );
             assert_eq!(time.look().1, Look::Even);
             clock.advance(SECOND * 100);
             assert_eq!(time.look().1, Look::Even);

@@ -65,7 +65,14 @@ impl<T> Wheel<T> {
     pub(crate) fn new(start: Moment, tick: Duration) -> Self {
         let tick = u64::try_from(tick.as_nanos()).expect("a tick is short");
         let slots = (0..SLOTS).map(|_| Slot::new()).collect();
-        Self { start, tick, cursor: 0, slots, occupied: [0; SLOTS / 64], serial: 0 }
+        Self {
+            start,
+            tick,
+            cursor: 0,
+            slots,
+            occupied: [0; SLOTS / 64],
+            serial: 0,
+        }
     }
 
     /// Hands `item` out at the first tick that is not before `due`.
@@ -73,10 +80,18 @@ impl<T> Wheel<T> {
         let due = self.nanos_to(due).div_ceil(self.tick).max(self.cursor);
         self.serial = self.serial.wrapping_add(1);
         let (slot, serial) = (slot_of(due), self.serial);
-        let index =
-            self.slots[slot].put(Scheduled { item: Some(item), due, serial, next_free: NIL });
+        let index = self.slots[slot].put(Scheduled {
+            item: Some(item),
+            due,
+            serial,
+            next_free: NIL,
+        });
         self.occupied[slot / 64] |= 1 << (slot % 64);
-        TimerKey { slot: u32::try_from(slot).expect("smaller than the ring"), index, serial }
+        TimerKey {
+            slot: u32::try_from(slot).expect("smaller than the ring"),
+            index,
+            serial,
+        }
     }
 
     /// Takes a timer out; `None` if it is not there any more.
@@ -141,7 +156,10 @@ impl<T> Wheel<T> {
     /// Everything that is scheduled, in no order.
     #[cfg(test)]
     pub(crate) fn items(&self) -> impl Iterator<Item = &T> {
-        self.slots.iter().flat_map(|slot| &slot.timers).filter_map(|timer| timer.item.as_ref())
+        self.slots
+            .iter()
+            .flat_map(|slot| &slot.timers)
+            .filter_map(|timer| timer.item.as_ref())
     }
 
     fn nanos_to(&self, moment: Moment) -> u64 {
@@ -176,7 +194,11 @@ impl<T> Wheel<T> {
 
 impl<T> Slot<T> {
     fn new() -> Self {
-        Self { timers: Vec::new(), free: NIL, taken: 0 }
+        Self {
+            timers: Vec::new(),
+            free: NIL,
+            taken: 0,
+        }
     }
 
     fn put(&mut self, timer: Scheduled<T>) -> u32 {
@@ -290,7 +312,15 @@ mod tests {
             wheel.schedule(at(50), item);
         }
         assert_eq!(expired(&mut wheel, 50).len(), 10_000);
-        assert!(wheel.slots.iter().map(|slot| slot.timers.capacity()).max().unwrap() <= KEPT);
+        assert!(
+            wheel
+                .slots
+                .iter()
+                .map(|slot| slot.timers.capacity())
+                .max()
+                .unwrap()
+                <= KEPT
+        );
     }
 
     #[test]
@@ -300,7 +330,11 @@ mod tests {
         assert_eq!(wheel.cancel(keys[1]), Some(1));
         assert_eq!(wheel.cancel(keys[1]), None);
         let again = wheel.schedule(at(50), 9);
-        assert_eq!(wheel.cancel(keys[1]), None, "the position is reused, the key is not");
+        assert_eq!(
+            wheel.cancel(keys[1]),
+            None,
+            "the position is reused, the key is not"
+        );
         assert_eq!(wheel.cancel(again), Some(9));
         assert_eq!(expired(&mut wheel, 50), [0, 2]);
     }
@@ -351,8 +385,11 @@ mod tests {
             }
             if random.u8(0..8) == 0 {
                 if let Some(next) = wheel.next() {
-                    let earliest =
-                        list.iter().map(|(due, ..)| due.div_ceil(10) * 10).min().unwrap();
+                    let earliest = list
+                        .iter()
+                        .map(|(due, ..)| due.div_ceil(10) * 10)
+                        .min()
+                        .unwrap();
                     assert!(
                         next <= at(earliest.max(now / 10 * 10 + 10)),
                         "the wheel must not skip a timer"

@@ -73,8 +73,14 @@ impl Shares {
 
     /// Until when another owner counts as waiting that goes before this attempt.
     fn before(&mut self, attempt: &Attempt<'_>, now: Moment) -> Option<Moment> {
-        let next = attempt.name.kind().is_queued().then(|| self.next(now)).flatten();
-        next.filter(|next| next.owner != attempt.owner).map(|next| next.until)
+        let next = attempt
+            .name
+            .kind()
+            .is_queued()
+            .then(|| self.next(now))
+            .flatten();
+        next.filter(|next| next.owner != attempt.owner)
+            .map(|next| next.until)
     }
 
     /// Whether nothing would be lost with it.
@@ -94,9 +100,23 @@ impl Shares {
     }
 
     fn enqueue(&mut self, attempt: &Attempt<'_>, now: Moment) {
-        let Attempt { owner, presence, direct, .. } = *attempt;
-        let new = Position { owner, until: now + presence, presence, direct };
-        match self.queue.iter_mut().find(|position| position.owner == owner) {
+        let Attempt {
+            owner,
+            presence,
+            direct,
+            ..
+        } = *attempt;
+        let new = Position {
+            owner,
+            until: now + presence,
+            presence,
+            direct,
+        };
+        match self
+            .queue
+            .iter_mut()
+            .find(|position| position.owner == owner)
+        {
             Some(position) => *position = new,
             None => self.queue.push_back(new),
         }
@@ -123,7 +143,10 @@ impl Shares {
         let had: u32 = own().map(|share| share.count).sum();
         let free = limit.saturating_sub(self.taken());
         let count = match kind.permits().map_or(1, |(_, count)| count) {
-            0 if had > 0 => own().map(|share| share.first + share.count).max().unwrap_or(0),
+            0 if had > 0 => own()
+                .map(|share| share.first + share.count)
+                .max()
+                .unwrap_or(0),
             0 => free.max(1),
             count => count,
         };
@@ -135,7 +158,11 @@ impl Shares {
             // It would keep all others out until the limit rises.
             return (busy(first), is_queued && self.leave_queue(owner));
         }
-        let others = if missing > 0 { self.before(attempt, now) } else { None };
+        let others = if missing > 0 {
+            self.before(attempt, now)
+        } else {
+            None
+        };
         if missing > free || others.is_some() {
             if is_queued && attempt.waits {
                 self.enqueue(attempt, now);
@@ -147,11 +174,23 @@ impl Shares {
             share.extend(until, label.clone());
         }
         if had == 0 {
-            self.permits.push(Share { owner, until, first: 0, count, label });
+            self.permits.push(Share {
+                owner,
+                until,
+                first: 0,
+                count,
+                label,
+            });
         } else if missing > 0 {
             let is_there = |it| self.permits.iter().any(|s| s.owner == owner && s.has(it));
             let lost: Vec<_> = (0..count).filter(|number| !is_there(*number)).collect();
-            let again = |first| Share { owner, until, first, count: 1, label: label.clone() };
+            let again = |first| Share {
+                owner,
+                until,
+                first,
+                count: 1,
+                label: label.clone(),
+            };
             self.permits.extend(lost.into_iter().map(again));
         }
         let grant = Grant::new(None).limit(limit).count(count);
@@ -161,13 +200,22 @@ impl Shares {
     /// Takes a permit out of the share that it belongs to.
     fn split_off(&mut self, id: PermitId) -> Option<Share> {
         let number_of = |share: &Share| id.number_of(share.owner).filter(|it| share.has(*it));
-        let at = self.permits.iter().position(|share| number_of(share).is_some())?;
+        let at = self
+            .permits
+            .iter()
+            .position(|share| number_of(share).is_some())?;
         let share = self.permits.swap_remove(at);
         let number = number_of(&share)?;
-        let part = |first, count| Share { first, count, label: share.label.clone(), ..share };
+        let part = |first, count| Share {
+            first,
+            count,
+            label: share.label.clone(),
+            ..share
+        };
         let (before, behind) = (number - share.first, share.first + share.count - number - 1);
         let others = [part(share.first, before), part(number + 1, behind)];
-        self.permits.extend(others.into_iter().filter(|others| others.count > 0));
+        self.permits
+            .extend(others.into_iter().filter(|others| others.count > 0));
         Some(part(number, 1))
     }
 
@@ -199,7 +247,10 @@ fn foreign(found: &str) -> Failure {
 impl State {
     /// The shares of a name; made if there are none.
     fn shares(&mut self, name: &LockName, now: Moment) -> &mut Shares {
-        let shares = self.shares.entry(name.of_kind(LockKind::Mutex)).or_default();
+        let shares = self
+            .shares
+            .entry(name.of_kind(LockKind::Mutex))
+            .or_default();
         shares.purge(now);
         shares
     }
@@ -212,7 +263,11 @@ impl State {
         }
         let is_locked = self.holder(name, now).is_some();
         let Some(shares) = self.shares.get_mut(&name.of_kind(LockKind::Mutex)) else {
-            return if is_semaphore && is_locked { Err(foreign("a lock")) } else { Ok(()) };
+            return if is_semaphore && is_locked {
+                Err(foreign("a lock"))
+            } else {
+                Ok(())
+            };
         };
         shares.purge(now);
         match is_semaphore {
@@ -272,24 +327,51 @@ impl State {
         writers: WriterPriority,
         now: Moment,
     ) -> Result<(Answer, bool), Failure> {
-        let Attempt { name, owner, lease, tokens, beside, .. } = *attempt;
+        let Attempt {
+            name,
+            owner,
+            lease,
+            tokens,
+            beside,
+            ..
+        } = *attempt;
         let until = now + lease.duration();
         let writer = self.holder(name, now).map(|held| (held.owner, held.until));
-        let last = self.tokens.get(&name.of_kind(LockKind::Mutex)).map(|counter| counter.last);
+        let last = self
+            .tokens
+            .get(&name.of_kind(LockKind::Mutex))
+            .map(|counter| counter.last);
         let shares = self.shares(name, now);
         if let Some((named, _)) = name.kind().permits() {
             let limit = *shares.limit.get_or_insert(named);
             return Ok(shares.take_permits(attempt, (until, label), limit, now));
         }
-        let is_repeated = shares.of(name.kind()).iter().any(|share| share.owner == owner);
+        let is_repeated = shares
+            .of(name.kind())
+            .iter()
+            .any(|share| share.owner == owner);
         let other = writer.filter(|(writer, _)| !is_repeated && beside != Some(*writer));
         let gives_way = writers == WriterPriority::First && !is_repeated && writer.is_none();
-        let waiting = shares.waiting_writer.map(|(_, until)| until).filter(|_| gives_way);
+        let waiting = shares
+            .waiting_writer
+            .map(|(_, until)| until)
+            .filter(|_| gives_way);
         if let Some(until) = other.map(|(_, until)| until).or(waiting) {
             return Ok((Answer::Busy(Some(until.since(now))), false));
         }
-        hold(&mut shares.readers, Share { owner, until, first: 0, count: 1, label });
-        let token = last.filter(|_| tokens != Tokens::None).map(FencingToken::new);
+        hold(
+            &mut shares.readers,
+            Share {
+                owner,
+                until,
+                first: 0,
+                count: 1,
+                label,
+            },
+        );
+        let token = last
+            .filter(|_| tokens != Tokens::None)
+            .map(FencingToken::new);
         let range = token.and_then(|token| TokenRange::new(token, token));
         Ok((Answer::Granted(Grant::new(range)), false))
     }
@@ -305,7 +387,10 @@ impl State {
     ) -> bool {
         let shares = self.shares(name, now).of(name.kind());
         let is_whole = held_of(shares, name, owner).is_whole;
-        for share in shares.iter_mut().filter(|share| is_whole && share.owner == owner) {
+        for share in shares
+            .iter_mut()
+            .filter(|share| is_whole && share.owner == owner)
+        {
             share.extend(until, label.clone());
         }
         is_whole
@@ -322,9 +407,18 @@ impl State {
         let all = self.shares(name, now);
         let is_left = name.kind().is_queued() && all.leave_queue(owner);
         let shares = all.of(name.kind());
-        let Held { is_whole, is_any, .. } = held_of(shares, name, owner);
+        let Held {
+            is_whole, is_any, ..
+        } = held_of(shares, name, owner);
         shares.retain(|share| share.owner != owner);
-        (if is_whole { Release::Freed } else { Release::Gone }, is_any || is_left)
+        (
+            if is_whole {
+                Release::Freed
+            } else {
+                Release::Gone
+            },
+            is_any || is_left,
+        )
     }
 
     /// An owner does not wait any more; or a writer has released, and readers may compete. Whether
@@ -335,15 +429,19 @@ impl State {
         }
         let is_holder = self.is_owned(name, owner, now);
         let is_free = self.holder(name, now).is_none();
-        match (name.kind(), self.shares.get_mut(&name.of_kind(LockKind::Mutex))) {
+        match (
+            name.kind(),
+            self.shares.get_mut(&name.of_kind(LockKind::Mutex)),
+        ) {
             (LockKind::Fair, Some(shares)) => {
                 let is_left = shares.leave_queue(owner);
                 shares.purge(now);
                 is_left && is_free && shares.readers.is_empty()
             }
-            (LockKind::Write, Some(shares)) => {
-                shares.waiting_writer.take_if(|(first, _)| is_holder || *first == owner).is_some()
-            }
+            (LockKind::Write, Some(shares)) => shares
+                .waiting_writer
+                .take_if(|(first, _)| is_holder || *first == owner)
+                .is_some(),
             _ => false,
         }
     }
@@ -363,7 +461,9 @@ impl State {
         let shares = self.shares.get_mut(&*plain(name))?;
         let first = shares.next(now)?;
         let (owner, presence, next) = (first.owner, first.presence, first.next_owner());
-        let Some(attempt) = first.direct else { return Some(next) };
+        let Some(attempt) = first.direct else {
+            return Some(next);
+        };
         shares.leave_queue(owner);
         let token = self.next_tokens(&plain(name), 0, now, unix)?.first();
         self.hold(name, owner, now + presence, None);
@@ -378,11 +478,24 @@ impl State {
         now: Moment,
     ) -> Option<HolderInfo> {
         let shares = self.shares(name, now).of(name.kind());
-        let Held { is_whole, first_end, .. } = held_of(shares, name, owner);
-        let first = shares.iter().find(|it| it.owner == owner && Some(it.until) == first_end);
-        let count: u32 = shares.iter().filter(|it| it.owner == owner).map(|it| it.count).sum();
+        let Held {
+            is_whole,
+            first_end,
+            ..
+        } = held_of(shares, name, owner);
+        let first = shares
+            .iter()
+            .find(|it| it.owner == owner && Some(it.until) == first_end);
+        let count: u32 = shares
+            .iter()
+            .filter(|it| it.owner == owner)
+            .map(|it| it.count)
+            .sum();
         let info = first.filter(|_| is_whole)?.info(now);
-        Some(HolderInfo { holds: count.into(), ..info })
+        Some(HolderInfo {
+            holds: count.into(),
+            ..info
+        })
     }
 
     /// The holders that share a name.
@@ -408,10 +521,12 @@ impl State {
 
     /// Whether a writer waits.
     pub(super) fn writer_waits(&mut self, name: &LockName, now: Moment) -> bool {
-        self.shares.get_mut(&name.of_kind(LockKind::Mutex)).is_some_and(|shares| {
-            shares.purge(now);
-            shares.waiting_writer.is_some()
-        })
+        self.shares
+            .get_mut(&name.of_kind(LockKind::Mutex))
+            .is_some_and(|shares| {
+                shares.purge(now);
+                shares.waiting_writer.is_some()
+            })
     }
 
     /// Ends all shares of the kind; whether there were any.
@@ -423,7 +538,9 @@ impl State {
     /// Ends the wait of a writer; of what `is_free` that of the head of the queue. Whether
     /// there was one.
     pub(super) fn force_wait(&mut self, name: &LockName, is_free: bool, now: Moment) -> bool {
-        let Some(shares) = self.shares.get_mut(&*plain(name)) else { return false };
+        let Some(shares) = self.shares.get_mut(&*plain(name)) else {
+            return false;
+        };
         match name.kind() {
             LockKind::Write => shares.waiting_writer.take().is_some(),
             LockKind::Fair | LockKind::FairPermits { .. } if is_free => {
@@ -441,7 +558,9 @@ impl State {
         now: Moment,
     ) -> Result<PermitOutcome, Failure> {
         let Some((named, _)) = name.kind().permits() else {
-            return Err(Failure::NotSent(Error::misuse("only a semaphore has permits")));
+            return Err(Failure::NotSent(Error::misuse(
+                "only a semaphore has permits",
+            )));
         };
         // No lock has a permit to be extended.
         if !matches!(change, PermitChange::Extend(..)) {
@@ -485,7 +604,11 @@ fn held_of(shares: &[Share], name: &LockName, owner: OwnerId) -> Held {
     let count: u32 = own().map(|share| share.count).sum();
     let wanted = name.kind().permits().map_or(1, |(_, count)| count);
     let first_end = own().map(|share| share.until).min();
-    Held { is_whole: count > 0 && count == wanted, is_any: count > 0, first_end }
+    Held {
+        is_whole: count > 0 && count == wanted,
+        is_any: count > 0,
+        first_end,
+    }
 }
 
 impl Share {

@@ -96,7 +96,10 @@ impl MemoryBackend {
     /// Makes an empty store on this clock.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        let state = Mutex::new(State { sweep_at: SWEEP, ..State::default() });
+        let state = Mutex::new(State {
+            sweep_at: SWEEP,
+            ..State::default()
+        });
         Self(Arc::new(Store { clock, state }), WriterPriority::default())
     }
 
@@ -125,8 +128,13 @@ impl MemoryBackend {
         name: &LockName,
         next: Option<NextOwner>,
     ) -> u32 {
-        let Some(watches) = state.watches.get(&*plain(name)) else { return 0 };
-        let wakes: Vec<_> = watches.iter().map(|watch| Arc::clone(&watch.wake)).collect();
+        let Some(watches) = state.watches.get(&*plain(name)) else {
+            return 0;
+        };
+        let wakes: Vec<_> = watches
+            .iter()
+            .map(|watch| Arc::clone(&watch.wake))
+            .collect();
         drop(state);
         for wake in &wakes {
             match &next {
@@ -141,7 +149,9 @@ impl MemoryBackend {
 impl State {
     /// The lock, if it is held now.
     fn holder(&self, name: &LockName, now: Moment) -> Option<&HeldLock> {
-        self.locks.get(&*plain(name)).filter(|held| now < held.until)
+        self.locks
+            .get(&*plain(name))
+            .filter(|held| now < held.until)
     }
 
     /// The holder, or those that share the name.
@@ -170,25 +180,40 @@ impl State {
     fn info(&mut self, name: &LockName, now: Moment) -> LockInfo {
         let plain = plain(name);
         let waiters = self.watches.get(&*plain).map_or(0, Vec::len);
-        let token = self.tokens.get(&*plain).map(|counter| FencingToken::new(counter.last));
-        self.look(name, now).waiters(u64::try_from(waiters).ok()).largest_token(token)
+        let token = self
+            .tokens
+            .get(&*plain)
+            .map(|counter| FencingToken::new(counter.last));
+        self.look(name, now)
+            .waiters(u64::try_from(waiters).ok())
+            .largest_token(token)
     }
 
     fn is_owned(&self, name: &LockName, owner: OwnerId, now: Moment) -> bool {
-        self.holder(name, now).is_some_and(|held| held.owner == owner)
+        self.holder(name, now)
+            .is_some_and(|held| held.owner == owner)
     }
 
     /// A `label` replaces the owner's former one.
     fn hold(&mut self, name: &LockName, owner: OwnerId, until: Moment, label: Option<OwnerLabel>) {
         let is_writer = name.kind() == LockKind::Write;
         let name = plain(name);
-        match self.locks.get_mut(&*name).filter(|held| held.owner == owner) {
+        match self
+            .locks
+            .get_mut(&*name)
+            .filter(|held| held.owner == owner)
+        {
             Some(held) => {
                 held.until = held.until.max(until);
                 held.label = label.or(held.label.take());
             }
             None => {
-                let held = HeldLock { owner, until, label, is_writer };
+                let held = HeldLock {
+                    owner,
+                    until,
+                    label,
+                    is_writer,
+                };
                 self.locks.insert(name.into_owned(), held);
             }
         }
@@ -202,17 +227,28 @@ impl State {
         now: Moment,
         unix: Duration,
     ) -> Option<TokenRange> {
-        let stored = self.tokens.get(name).map_or(self.forgotten, |counter| counter.last);
-        let first = u64::try_from(unix.as_micros()).unwrap_or(u64::MAX).max(stored + 1);
+        let stored = self
+            .tokens
+            .get(name)
+            .map_or(self.forgotten, |counter| counter.last);
+        let first = u64::try_from(unix.as_micros())
+            .unwrap_or(u64::MAX)
+            .max(stored + 1);
         let last = first + u64::from(reserve);
-        self.tokens.insert(name.clone(), Counter { last, used: now });
+        self.tokens
+            .insert(name.clone(), Counter { last, used: now });
         TokenRange::new(FencingToken::new(first), FencingToken::new(last))
     }
 
     /// The stored token, if a token proposed for a free lock is not larger.
     fn stale_against(&self, name: &LockName, tokens: Tokens, now: Moment) -> Option<u64> {
-        let Tokens::Propose { first, .. } = tokens else { return None };
-        let stored = self.tokens.get(name).map_or(self.forgotten, |counter| counter.last);
+        let Tokens::Propose { first, .. } = tokens else {
+            return None;
+        };
+        let stored = self
+            .tokens
+            .get(name)
+            .map_or(self.forgotten, |counter| counter.last);
         (self.holder(name, now).is_none() && first.get() <= stored).then_some(stored)
     }
 
@@ -226,7 +262,13 @@ impl State {
     ) -> Option<TokenRange> {
         let last = first.get() + u64::from(reserve);
         let stored = self.tokens.get(name).map_or(0, |counter| counter.last);
-        self.tokens.insert(name.clone(), Counter { last: last.max(stored), used: now });
+        self.tokens.insert(
+            name.clone(),
+            Counter {
+                last: last.max(stored),
+                used: now,
+            },
+        );
         TokenRange::new(first, FencingToken::new(last))
     }
 
@@ -257,8 +299,19 @@ impl State {
 
 impl Backend for MemoryBackend {
     fn acquire(&self, attempt: &Attempt<'_>, _by: Moment) -> Result<Answer, Failure> {
-        let Attempt { name, owner, lease, tokens, replication, label, .. } = *attempt;
-        debug_assert!(replication.is_off(), "the engine asks for what the store is able to do");
+        let Attempt {
+            name,
+            owner,
+            lease,
+            tokens,
+            replication,
+            label,
+            ..
+        } = *attempt;
+        debug_assert!(
+            replication.is_off(),
+            "the engine asks for what the store is able to do"
+        );
         let unix = self.0.clock.unix_time();
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
@@ -266,7 +319,10 @@ impl Backend for MemoryBackend {
         state.refuse_other_use(name, now)?;
         let is_closed = |until: &Moment| now < *until;
         if !state.tombstones.is_empty()
-            && state.tombstones.get(&(name.clone(), owner)).is_some_and(is_closed)
+            && state
+                .tombstones
+                .get(&(name.clone(), owner))
+                .is_some_and(is_closed)
         {
             return Ok(Answer::Busy(None));
         }
@@ -318,8 +374,12 @@ impl Backend for MemoryBackend {
     ) -> Vec<Result<Renewal, Failure>> {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
-        let renew = |RenewalRequest { acquisition, label, .. }: &RenewalRequest| {
-            let AcquisitionId { name, owner, lease, .. } = acquisition;
+        let renew = |RenewalRequest {
+                         acquisition, label, ..
+                     }: &RenewalRequest| {
+            let AcquisitionId {
+                name, owner, lease, ..
+            } = acquisition;
             let until = now + lease.duration();
             let is_owned = if name.kind().is_shared() {
                 state.renew_share(name, *owner, until, label.clone(), now)
@@ -343,11 +403,15 @@ impl Backend for MemoryBackend {
         options: ReleaseOptions,
         _by: Moment,
     ) -> Result<Release, Failure> {
-        let AcquisitionId { name, owner, lease, .. } = acquisition;
+        let AcquisitionId {
+            name, owner, lease, ..
+        } = acquisition;
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
         if options.tombstone == Tombstone::Leave {
-            state.tombstones.insert((name.clone(), *owner), now + lease.duration());
+            state
+                .tombstones
+                .insert((name.clone(), *owner), now + lease.duration());
             state.sweep(now);
         }
         state.refuse_other_use(name, now)?;
@@ -362,12 +426,18 @@ impl Backend for MemoryBackend {
         }
         let lets_in = state.stop_waiting(name, *owner, now);
         if !state.is_owned(name, *owner, now) {
-            let is_repeated = options.kept.is_some_and(|it| state.is_owned(name, it.owner, now));
+            let is_repeated = options
+                .kept
+                .is_some_and(|it| state.is_owned(name, it.owner, now));
             drop(state);
             if lets_in {
                 self.wake(name);
             }
-            return Ok(if is_repeated { Release::Freed } else { Release::Gone });
+            return Ok(if is_repeated {
+                Release::Freed
+            } else {
+                Release::Gone
+            });
         }
         let plain = plain(name);
         state.locks.remove(&*plain);
@@ -380,7 +450,14 @@ impl Backend for MemoryBackend {
         let may_grant = name.kind() == LockKind::Fair && options.kept.is_none();
         // Others that wait for a release get a chance.
         let is_fair = |watch: &Watcher| watch.kind == LockKind::Fair;
-        if may_grant && state.watches.get(&*plain).into_iter().flatten().all(is_fair) {
+        if may_grant
+            && state
+                .watches
+                .get(&*plain)
+                .into_iter()
+                .flatten()
+                .all(is_fair)
+        {
             let next = state.grant_next(name, now, self.0.clock.unix_time());
             return Ok(Release::FreedFor(self.wake_with(state, name, next)));
         }
@@ -398,7 +475,11 @@ impl Backend for MemoryBackend {
     fn inspect_all(&self, names: &[LockName], _by: Moment) -> Vec<Result<LockInfo, Failure>> {
         let mut state = self.0.state.lock();
         let now = self.0.clock.now();
-        let info = |name| state.refuse_other_use(name, now).map(|()| state.info(name, now));
+        let info = |name| {
+            state
+                .refuse_other_use(name, now)
+                .map(|()| state.info(name, now))
+        };
         names.iter().map(info).collect()
     }
 
@@ -408,7 +489,12 @@ impl Backend for MemoryBackend {
         let is_next = |name: &&LockName| {
             name.as_str() > from.part.as_str() && glob::matches(pattern, name.as_str())
         };
-        let names = state.locks.keys().chain(state.shares.keys()).filter(is_next).cloned();
+        let names = state
+            .locks
+            .keys()
+            .chain(state.shares.keys())
+            .filter(is_next)
+            .cloned();
         let names: BTreeSet<_> = names.collect();
         let mut infos = names.into_iter().map(|name| {
             let info = state.info(&name, now);
@@ -477,8 +563,16 @@ impl Backend for MemoryBackend {
         let id = state.next_watch;
         state.next_watch += 1;
         let (kind, name) = (name.kind(), plain(name).into_owned());
-        state.watches.entry(name.clone()).or_default().push(Watcher { id, kind, wake });
-        Ok(Watch::new(MemoryWatch { store: Arc::downgrade(&self.0), name, id }))
+        state
+            .watches
+            .entry(name.clone())
+            .or_default()
+            .push(Watcher { id, kind, wake });
+        Ok(Watch::new(MemoryWatch {
+            store: Arc::downgrade(&self.0),
+            name,
+            id,
+        }))
     }
 
     fn renewal_node(&self, _name: &LockName) -> NodeId {
@@ -486,7 +580,10 @@ impl Backend for MemoryBackend {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::full().independent(true).counts_waiters(true).all_kinds(true)
+        Abilities::full()
+            .independent(true)
+            .counts_waiters(true)
+            .all_kinds(true)
     }
 }
 
@@ -499,11 +596,17 @@ struct MemoryWatch {
 
 impl Drop for MemoryWatch {
     fn drop(&mut self) {
-        let Some(store) = self.store.upgrade() else { return };
+        let Some(store) = self.store.upgrade() else {
+            return;
+        };
         let mut state = store.state.lock();
-        let Some(watches) = state.watches.get_mut(&self.name) else { return };
-        let ended =
-            watches.iter().position(|watch| watch.id == self.id).map(|at| watches.swap_remove(at));
+        let Some(watches) = state.watches.get_mut(&self.name) else {
+            return;
+        };
+        let ended = watches
+            .iter()
+            .position(|watch| watch.id == self.id)
+            .map(|at| watches.swap_remove(at));
         if watches.is_empty() {
             state.watches.remove(&self.name);
         }
@@ -539,16 +642,32 @@ mod tests {
 
     #[test]
     fn readers_are_told_of_a_name_without_a_kind_too() {
-        let client = Client::builder().url("memory://").unwrap().connect().unwrap();
+        let client = Client::builder()
+            .url("memory://")
+            .unwrap()
+            .connect()
+            .unwrap();
         let lock = client.rw_lock("readers of a name").unwrap();
         let name = lock.read().name().of_kind(LockKind::Mutex);
-        let of_name = || client.inspect_all(slice::from_ref(&name)).remove(0).unwrap();
+        let of_name = || {
+            client
+                .inspect_all(slice::from_ref(&name))
+                .remove(0)
+                .unwrap()
+        };
         assert_eq!(of_name().readers, None);
         let read = || lock.read().acquire_owned(&LockOptions::new()).unwrap();
         let reading = [read(), read()];
         let readers = of_name().readers.unwrap();
         assert_eq!((readers.known.len(), of_name().holders), (2, 2));
-        let listed = client.locks(name.as_str()).next().unwrap().unwrap().1.readers.unwrap();
+        let listed = client
+            .locks(name.as_str())
+            .next()
+            .unwrap()
+            .unwrap()
+            .1
+            .readers
+            .unwrap();
         assert_eq!(listed.known.len(), 2);
         drop(reading);
         let writing = lock.write().lock().unwrap();
@@ -568,17 +687,28 @@ mod tests {
             clock.advance(Duration::from_secs(60));
         }
         let state = store.0.state.lock();
-        assert!(state.tokens.len() + state.locks.len() < 8 * SWEEP, "{}", state.tokens.len());
+        assert!(
+            state.tokens.len() + state.locks.len() < 8 * SWEEP,
+            "{}",
+            state.tokens.len()
+        );
         assert!(!state.tokens.contains_key(&LockName::new("again").unwrap()));
         drop(state);
         clock.set_unix_time(Duration::from_secs(1));
-        assert!(tokens(&store, "again") > first, "also when the time of day was set back");
+        assert!(
+            tokens(&store, "again") > first,
+            "also when the time of day was set back"
+        );
     }
 
     #[test]
     fn named_store_refuses_a_second_clock() {
         let open = |clock: Arc<dyn Clock>| {
-            Client::builder().url("memory://one-clock").unwrap().clock(clock).connect()
+            Client::builder()
+                .url("memory://one-clock")
+                .unwrap()
+                .clock(clock)
+                .connect()
         };
         let manual = ManualClock::new();
         let first = open(Arc::new(manual.clone())).unwrap();
@@ -586,7 +716,9 @@ mod tests {
         assert!(error.is_configuration(), "{error}");
         assert!(error.to_string().contains("memory://one-clock"), "{error}");
         assert!(
-            open(Arc::new(ManualClock::new())).unwrap_err().is_configuration(),
+            open(Arc::new(ManualClock::new()))
+                .unwrap_err()
+                .is_configuration(),
             "another manual clock at the same time"
         );
         drop(open(Arc::new(manual)).unwrap());
@@ -594,7 +726,11 @@ mod tests {
         let system = open(Arc::new(SystemClock)).unwrap();
         drop(open(Arc::new(SystemClock)).unwrap());
         drop(system.with_option("watchdog", "2s").unwrap());
-        assert!(open(Arc::new(ManualClock::new())).unwrap_err().is_configuration());
+        assert!(
+            open(Arc::new(ManualClock::new()))
+                .unwrap_err()
+                .is_configuration()
+        );
     }
 
     #[test]
@@ -603,7 +739,10 @@ mod tests {
         clock.set_unix_time(start);
         let client = |owner: &str| {
             let clock = Arc::new(clock.clone());
-            let builder = Client::builder().url("memory://labels").unwrap().clock(clock);
+            let builder = Client::builder()
+                .url("memory://labels")
+                .unwrap()
+                .clock(clock);
             builder.owner(owner).connect().unwrap().mutex("a").unwrap()
         };
         let [till, desk, hidden] = ["till 7", "desk", "off"].map(client);
@@ -636,10 +775,16 @@ mod tests {
         let readers = locks[0].read().inspect().unwrap().readers.unwrap();
         let mut labels: Vec<_> = readers.known.iter().map(text).collect();
         labels.sort_unstable();
-        assert_eq!(labels, [None, Some("desk".to_owned()), Some("till 7".to_owned())]);
+        assert_eq!(
+            labels,
+            [None, Some("desk".to_owned()), Some("till 7".to_owned())]
+        );
         let slots = till.semaphore("s", 2).unwrap();
         let _permit = slots.acquire().unwrap();
-        assert_eq!(slots.inspect().unwrap().holder.as_ref().map(text), Some(Some("till 7".into())));
+        assert_eq!(
+            slots.inspect().unwrap().holder.as_ref().map(text),
+            Some(Some("till 7".into()))
+        );
     }
 
     #[test]
@@ -656,12 +801,18 @@ mod tests {
             let watch = store.watch(&name, Arc::new(NoOp), Moment::NEVER).unwrap();
             let owner = OwnerId::new(ClientId::random(), 1);
             let acquisition = AcquisitionId::new(name, owner, lease, Default::default());
-            store.release(&acquisition, ReleaseOptions::WITH_TOMBSTONE, Moment::NEVER).unwrap();
+            store
+                .release(&acquisition, ReleaseOptions::WITH_TOMBSTONE, Moment::NEVER)
+                .unwrap();
             drop(watch);
             clock.advance(Duration::from_millis(1));
         }
         let state = store.0.state.lock();
-        assert!(state.tombstones.len() < 8 * SWEEP, "{}", state.tombstones.len());
+        assert!(
+            state.tombstones.len() < 8 * SWEEP,
+            "{}",
+            state.tombstones.len()
+        );
         assert!(state.watches.is_empty());
     }
 }

@@ -16,7 +16,10 @@ use std::sync::{Arc, LazyLock, OnceLock, Weak};
 /// while a client uses it, and its clients must use the same clock. A forked child has stores of
 /// its own, which start empty.
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(clippy::exhaustive_structs, reason = "it has nothing in it, and is made by its name")]
+#[allow(
+    clippy::exhaustive_structs,
+    reason = "it has nothing in it, and is made by its name"
+)]
 pub struct MemoryScheme;
 
 /// The stores of a process that have clients.
@@ -31,7 +34,11 @@ static STORES: LazyLock<Stores> = LazyLock::new(Stores::new);
 
 impl Stores {
     fn new() -> Self {
-        Self { origin: Origin::here(), by_name: Mutex::default(), of_child: OnceLock::new() }
+        Self {
+            origin: Origin::here(),
+            by_name: Mutex::default(),
+            of_child: OnceLock::new(),
+        }
     }
 
     /// The stores of this process.

@@ -63,7 +63,9 @@ impl Backend for Metered {
         closing: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        self.timed(Request::Release, |backend| backend.release(acquisition, closing, by))
+        self.timed(Request::Release, |backend| {
+            backend.release(acquisition, closing, by)
+        })
     }
 
     /// Timed by the engine, which knows when the reply comes: a callback around `done` would be
@@ -104,7 +106,9 @@ impl Backend for Metered {
         change: PermitChange,
         by: Moment,
     ) -> Result<PermitOutcome, Failure> {
-        self.timed(Request::Force, |backend| backend.change_permits(name, change, by))
+        self.timed(Request::Force, |backend| {
+            backend.change_permits(name, change, by)
+        })
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {

@@ -50,8 +50,14 @@ enum Request {
 const REQUESTS: [&str; 6] = ["acquire", "renew", "release", "read", "watch", "force"];
 
 /// The events that have a metric of their own, or are not counted when they are emitted.
-const NOT_IN_EVENTS: [&str; 6] =
-    ["acquired", "released", "renewed", "renewal_failed", "lost", "missed"];
+const NOT_IN_EVENTS: [&str; 6] = [
+    "acquired",
+    "released",
+    "renewed",
+    "renewal_failed",
+    "lost",
+    "missed",
+];
 
 /// The metrics of a client. Cheap to clone; the default records nothing.
 #[derive(Clone, Default)]
@@ -71,7 +77,10 @@ struct ClientMetrics {
 /// The metrics of locks.
 enum Locks {
     Together(LockMetrics),
-    ByName { labels: Vec<Label>, each: RwLock<HashMap<LockName, Arc<LockMetrics>>> },
+    ByName {
+        labels: Vec<Label>,
+        each: RwLock<HashMap<LockName, Arc<LockMetrics>>>,
+    },
 }
 
 struct LockMetrics {
@@ -104,7 +113,13 @@ impl Metrics {
         if let Some(format) = format {
             labels.push(Label::new("format", format.to_owned()));
         }
-        let with = |name, value| labels.iter().cloned().chain([Label::new(name, value)]).collect();
+        let with = |name, value| {
+            labels
+                .iter()
+                .cloned()
+                .chain([Label::new(name, value)])
+                .collect()
+        };
         let with = |name: &'static str, value: &'static str| -> Vec<Label> { with(name, value) };
         let unknown = |request: Request| {
             let request = REQUESTS[request as usize];
@@ -122,7 +137,10 @@ impl Metrics {
             connections: new_gauge("distlock_connections", labels.clone()),
             connections_opened: new_counter("distlock_connections_opened_total", labels.clone()),
             locks: match by_name {
-                true => Locks::ByName { labels, each: RwLock::default() },
+                true => Locks::ByName {
+                    labels,
+                    each: RwLock::default(),
+                },
                 false => Locks::Together(LockMetrics::register(&labels)),
             },
         })))
@@ -138,7 +156,10 @@ impl Metrics {
         if !self.is_on() {
             return backend;
         }
-        Arc::new(Metered { backend, metrics: self.clone() })
+        Arc::new(Metered {
+            backend,
+            metrics: self.clone(),
+        })
     }
 
     /// Records what an event tells.
@@ -188,19 +209,25 @@ impl Metrics {
 
     /// Counts a waiting thread until the result is dropped.
     pub(crate) fn waiting(&self, lock: &LockName) -> Counted {
-        let Some(client) = &self.0 else { return Counted::default() };
+        let Some(client) = &self.0 else {
+            return Counted::default();
+        };
         client.locks.with(lock, |it| Counted::up(&it.waiting))
     }
 
     /// Counts an acquisition until the result is dropped.
     pub(crate) fn held(&self, lock: &LockName) -> Counted {
-        let Some(client) = &self.0 else { return Counted::default() };
+        let Some(client) = &self.0 else {
+            return Counted::default();
+        };
         client.locks.with(lock, |it| Counted::up(&it.held))
     }
 
     /// Counts a connection until the result is dropped.
     pub(crate) fn connected(&self) -> Counted {
-        let Some(client) = &self.0 else { return Counted::default() };
+        let Some(client) = &self.0 else {
+            return Counted::default();
+        };
         contain(|| client.connections_opened.increment(1));
         Counted::up(&client.connections)
     }
@@ -329,30 +356,57 @@ impl fmt::Debug for Counted {
 /// Tells the recorder the unit and the meaning of each metric, in the words of `docs/METRICS.md`.
 fn describe() {
     let counters = [
-        ("distlock_acquired_total", "Locks acquired, from the store or by hand-off"),
-        ("distlock_handed_off_total", "Releases that passed the lock to a waiter of this client"),
-        ("distlock_busy_total", "Calls that ended without the lock because it was held"),
-        ("distlock_unavailable_total", "Calls that failed because the store could not be asked"),
+        (
+            "distlock_acquired_total",
+            "Locks acquired, from the store or by hand-off",
+        ),
+        (
+            "distlock_handed_off_total",
+            "Releases that passed the lock to a waiter of this client",
+        ),
+        (
+            "distlock_busy_total",
+            "Calls that ended without the lock because it was held",
+        ),
+        (
+            "distlock_unavailable_total",
+            "Calls that failed because the store could not be asked",
+        ),
         ("distlock_lost_total", "Locks lost while they were held"),
         ("distlock_renewals_total", "Renewals, by result"),
-        ("distlock_unknown_outcomes_total", "Requests to take or release a lock without a reply"),
+        (
+            "distlock_unknown_outcomes_total",
+            "Requests to take or release a lock without a reply",
+        ),
         ("distlock_events_total", "Other events, by name"),
-        ("distlock_connections_opened_total", "Connections opened, the first ones included"),
+        (
+            "distlock_connections_opened_total",
+            "Connections opened, the first ones included",
+        ),
     ];
     for (name, meaning) in counters {
         describe_counter!(name, Unit::Count, meaning);
     }
     let histograms = [
         ("distlock_wait_seconds", "Time from the call to the grant"),
-        ("distlock_hold_seconds", "Time from the grant to the release or hand-off"),
-        ("distlock_request_seconds", "Time of a request to the store, until its reply or timeout"),
+        (
+            "distlock_hold_seconds",
+            "Time from the grant to the release or hand-off",
+        ),
+        (
+            "distlock_request_seconds",
+            "Time of a request to the store, until its reply or timeout",
+        ),
     ];
     for (name, meaning) in histograms {
         describe_histogram!(name, Unit::Seconds, meaning);
     }
     let gauges = [
         ("distlock_held", "Locks held"),
-        ("distlock_waiting", "Threads in a call that takes a lock and does not have it yet"),
+        (
+            "distlock_waiting",
+            "Threads in a call that takes a lock and does not have it yet",
+        ),
         ("distlock_connections", "Connections open"),
     ];
     for (name, meaning) in gauges {

@@ -45,7 +45,10 @@ pub(super) fn acquire(
 ) -> Result<Option<LockGuard>, Error> {
     let signal = Arc::new(Signal::new());
     // The members' own waits miss an interrupt that fires between two of them and is reset.
-    let interrupt = options.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
+    let interrupt = options
+        .interrupt
+        .as_ref()
+        .map(|interrupt| interrupt.register(&signal));
     CompositeAcquisition::new(members, options, &signal, interrupt.as_ref())?.run()
 }
 
@@ -104,8 +107,12 @@ impl<'a> CompositeAcquisition<'a> {
         };
         let locks = members.composite().single_locks();
         let shortest = |time| {
-            let times = locks.iter().map(|lock| lock.engine.shortest_time(lock.name(), time));
-            times.reduce(|one, other| one.and(other)).expect("there are members")
+            let times = locks
+                .iter()
+                .map(|lock| lock.engine.shortest_time(lock.name(), time));
+            times
+                .reduce(|one, other| one.and(other))
+                .expect("there are members")
         };
         let at_least = options.at_least.map(shortest).transpose()?;
         let deadline = options.wait.map(|wait| clock.now() + wait);
@@ -189,14 +196,21 @@ impl<'a> CompositeAcquisition<'a> {
         if waits_for_all {
             self.patience.sort(&mut order, self.members.spare() == 0);
         } else {
-            let start = order.iter().position(|at| Some(*at) == wait_for).unwrap_or_default();
+            let start = order
+                .iter()
+                .position(|at| Some(*at) == wait_for)
+                .unwrap_or_default();
             order.rotate_left(start);
         }
         // An unresponsive member costs a command timeout: it comes last, and is left out if the
         // others are enough.
         let is_awaited = |at| !waits_for_all && Some(at) == wait_for;
         order.sort_by_key(|at| self.is_unresponsive(*at) && !is_awaited(*at));
-        let first = if waits_for_all { order.first().copied() } else { wait_for };
+        let first = if waits_for_all {
+            order.first().copied()
+        } else {
+            wait_for
+        };
         (order, first)
     }
 
@@ -204,8 +218,14 @@ impl<'a> CompositeAcquisition<'a> {
     fn wait_beside(&self, round: &Round, at: usize) -> Duration {
         let now = self.clock.now();
         // A fixed lease must not end meanwhile.
-        let ends = self.lease.zip(round.first).map(|(lease, first)| first + lease.validity() / 2);
-        let ends = ends.into_iter().chain(self.deadline).map(|end| end.since(now));
+        let ends = self
+            .lease
+            .zip(round.first)
+            .map(|(lease, first)| first + lease.validity() / 2);
+        let ends = ends
+            .into_iter()
+            .chain(self.deadline)
+            .map(|end| end.since(now));
         ends.fold(self.patience.beside_others(at), Duration::min)
     }
 
@@ -215,7 +235,9 @@ impl<'a> CompositeAcquisition<'a> {
 
     /// How long to wait for a lock while none is held. `None`: for ever.
     fn share(&self, at: usize) -> Option<Duration> {
-        let left = self.deadline.map(|deadline| deadline.since(self.clock.now()));
+        let left = self
+            .deadline
+            .map(|deadline| deadline.since(self.clock.now()));
         if self.members.spare() == 0 {
             return left; // every member is required
         }
@@ -231,7 +253,9 @@ impl<'a> CompositeAcquisition<'a> {
 
     /// Fails if the interrupt has ended the wait.
     fn check_interrupt(&self) -> Result<(), Error> {
-        self.interrupt.map_or(Ok(()), Registration::check).map_err(|_| interrupted())
+        self.interrupt
+            .map_or(Ok(()), Registration::check)
+            .map_err(|_| interrupted())
     }
 
     fn try_member(
@@ -243,7 +267,12 @@ impl<'a> CompositeAcquisition<'a> {
         self.check_interrupt()?;
         // Kept only once all are taken: otherwise they are given back.
         let is_share = self.deadline.is_none() || self.options.is_share;
-        let options = LockOptions { wait, at_least: None, is_share, ..self.options.clone() };
+        let options = LockOptions {
+            wait,
+            at_least: None,
+            is_share,
+            ..self.options.clone()
+        };
         round.outcomes[at] = match self.members.locks[at].acquire(&options) {
             Ok(Some(guard)) => {
                 self.members.set_unresponsive(at, None);
@@ -258,7 +287,8 @@ impl<'a> CompositeAcquisition<'a> {
             Err(error) if error.is_interrupted() => return Err(interrupted()),
             Err(error) => {
                 if self.is_transient(at, &error) {
-                    self.members.set_unresponsive(at, Some(self.clock.now() + UNRESPONSIVE_FOR));
+                    self.members
+                        .set_unresponsive(at, Some(self.clock.now() + UNRESPONSIVE_FOR));
                     round.unavailable = Some(at);
                 } else {
                     round.refused[at] = true;
@@ -273,7 +303,10 @@ impl<'a> CompositeAcquisition<'a> {
     /// not confirm and the policy is to retry.
     fn is_transient(&self, at: usize, error: &Error) -> bool {
         let retries = |lock: &SingleLock| {
-            let policy = self.options.replication.unwrap_or(lock.engine.replication());
+            let policy = self
+                .options
+                .replication
+                .unwrap_or(lock.engine.replication());
             policy.insufficient() != OnInsufficientReplicas::Fail
         };
         let locks = || self.members.composite().parts[at].single_locks();
@@ -290,7 +323,12 @@ impl<'a> CompositeAcquisition<'a> {
         if let Some(lease) = self.lease {
             round.restart_lease(lease, |at, error| self.is_transient(at, error));
         }
-        let good = round.guards.iter().flatten().filter(|guard| guard.is_valid()).count();
+        let good = round
+            .guards
+            .iter()
+            .flatten()
+            .filter(|guard| guard.is_valid())
+            .count();
         if good >= need {
             return Ok(true);
         }
@@ -354,8 +392,11 @@ impl<'a> CompositeAcquisition<'a> {
             counts.then(|| result.clone())
         };
         let decided: Vec<_> = results.iter().enumerate().filter_map(decided).collect();
-        let kind =
-            if decided.is_empty() { ErrorKind::InsufficientReplicas } else { worst_kind(&decided) };
+        let kind = if decided.is_empty() {
+            ErrorKind::InsufficientReplicas
+        } else {
+            worst_kind(&decided)
+        };
         Error::from_members(kind, what, "was taken and given back", results)
     }
 
@@ -364,14 +405,19 @@ impl<'a> CompositeAcquisition<'a> {
     /// enough answers is not repeated at once either: a store may say at once that it grants
     /// nothing.
     fn pause(&mut self, held_for: Option<Duration>, began: Moment) {
-        let asks_again = self.outage.as_mut().map(|(_, pauses)| began + pauses.next());
+        let asks_again = self
+            .outage
+            .as_mut()
+            .map(|(_, pauses)| began + pauses.next());
         let tries_again = held_for.map(|held_for| {
             let longest =
                 (held_for * 2).max(SHORTEST_PAUSE) * 2u32.pow(self.patience.failed_rounds().min(6));
             self.patience.round_failed();
             self.clock.now() + longest.min(LONGEST_PAUSE).mul_f64(fastrand::f64())
         });
-        let Some(until) = asks_again.max(tries_again) else { return };
+        let Some(until) = asks_again.max(tries_again) else {
+            return;
+        };
         let until = self.deadline.map_or(until, |deadline| until.min(deadline));
         // An interrupt raises the signal.
         let _woken: Woken = self.clock.wait(self.signal, until);
@@ -391,7 +437,15 @@ impl Round {
         guards.resize_with(members, || None);
         let outcomes = vec![MemberOutcome::NotAsked; members];
         let refused = vec![false; members];
-        Self { began, first: None, guards, outcomes, busy: None, unavailable: None, refused }
+        Self {
+            began,
+            first: None,
+            guards,
+            outcomes,
+            busy: None,
+            unavailable: None,
+            refused,
+        }
     }
 
     fn count(&self) -> Count {
@@ -410,7 +464,12 @@ impl Round {
 
     /// Whether the round has failed, and the remaining members cannot change why.
     fn is_decided(&self, need: usize) -> bool {
-        let Count { taken, busy, unavailable, refused } = self.count();
+        let Count {
+            taken,
+            busy,
+            unavailable,
+            refused,
+        } = self.count();
         let spare = self.outcomes.len() - need;
         let is_lost = busy + unavailable + refused > spare;
         let not_asked = self.outcomes.len() - taken - busy - unavailable - refused;

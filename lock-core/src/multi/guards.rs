@@ -43,7 +43,11 @@ impl MemberGuards {
         done: &str,
         mut request: impl FnMut(&LockGuard) -> Result<T, Error>,
     ) -> Result<Vec<T>, Error> {
-        let answers = self.guards.iter().map(|part| part.as_ref().map(&mut request)).collect();
+        let answers = self
+            .guards
+            .iter()
+            .map(|part| part.as_ref().map(&mut request))
+            .collect();
         self.collect(what, done, answers)
     }
 
@@ -77,7 +81,9 @@ impl MemberGuards {
     /// The longest duration that as many members reach as are required.
     fn reached(&self, mut each: Vec<Duration>) -> Duration {
         each.sort_unstable_by(|a, b| b.cmp(a));
-        each.get(self.composite.required - 1).copied().unwrap_or_default()
+        each.get(self.composite.required - 1)
+            .copied()
+            .unwrap_or_default()
     }
 
     /// How many of the held members may be lost.
@@ -89,10 +95,19 @@ impl MemberGuards {
 impl CompositeGuard for MemberGuards {
     fn unlock(mut self: Box<Self>) -> Result<(), Error> {
         // In reverse order. Each is released, whatever the result of the others.
-        let mut answers: Vec<_> =
-            self.guards.iter_mut().rev().map(|part| part.take().map(LockGuard::unlock)).collect();
+        let mut answers: Vec<_> = self
+            .guards
+            .iter_mut()
+            .rev()
+            .map(|part| part.take().map(LockGuard::unlock))
+            .collect();
         answers.reverse();
-        self.collect("not all were released as they should be", "was released", answers).map(|_| ())
+        self.collect(
+            "not all were released as they should be",
+            "was released",
+            answers,
+        )
+        .map(|_| ())
     }
 
     fn detach(mut self: Box<Self>, composite_hold: Option<CompositeHold>) {
@@ -111,12 +126,18 @@ impl CompositeGuard for MemberGuards {
     }
 
     fn fencing_tokens(&self) -> Vec<(LockName, Option<FencingToken>)> {
-        let each =
-            self.composite.parts.iter().zip(&self.guards).flat_map(|(part, guard)| match guard {
+        let each = self
+            .composite
+            .parts
+            .iter()
+            .zip(&self.guards)
+            .flat_map(|(part, guard)| match guard {
                 Some(guard) => guard.fencing_tokens(),
-                None => {
-                    part.single_locks().iter().map(|lock| (lock.name().clone(), None)).collect()
-                }
+                None => part
+                    .single_locks()
+                    .iter()
+                    .map(|lock| (lock.name().clone(), None))
+                    .collect(),
             });
         each.collect()
     }
@@ -138,12 +159,17 @@ impl CompositeGuard for MemberGuards {
     }
 
     fn extend(&self, time: Duration) -> Result<(), Error> {
-        self.call("it was not extended", "was extended", |part| part.extend(time)).map(|_| ())
+        self.call("it was not extended", "was extended", |part| {
+            part.extend(time)
+        })
+        .map(|_| ())
     }
 
     fn restart_lease(&self, lease: LeaseTime) -> Result<(), Error> {
-        self.call("it was not extended", "was extended", |part| part.restart_lease(lease))
-            .map(|_| ())
+        self.call("it was not extended", "was extended", |part| {
+            part.restart_lease(lease)
+        })
+        .map(|_| ())
     }
 
     fn keep(&self, time: LeaseTime) {
@@ -151,7 +177,8 @@ impl CompositeGuard for MemberGuards {
     }
 
     fn keep_at_least(&self, time: Duration) -> Result<(), Error> {
-        self.call("it is not kept", "is kept", |part| part.keep_at_least(time)).map(|_| ())
+        self.call("it is not kept", "is kept", |part| part.keep_at_least(time))
+            .map(|_| ())
     }
 
     fn verify(&self) -> Result<Duration, Error> {
@@ -182,7 +209,9 @@ impl CompositeGuard for MemberGuards {
 
     /// The loss after which fewer than required are left, as far as the order is known.
     fn loss(&self) -> Option<Loss> {
-        let mut losses = self.held().filter_map(|part| Some(part.loss()?.of(part.name())));
+        let mut losses = self
+            .held()
+            .filter_map(|part| Some(part.loss()?.of(part.name())));
         losses.nth(self.spare())
     }
 

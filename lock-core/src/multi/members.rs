@@ -95,7 +95,9 @@ impl Members {
     /// The members' names, each with its outcome.
     pub(super) fn results(&self, outcomes: Vec<MemberOutcome>) -> Vec<MemberResult> {
         let named = self.locks.iter().zip(outcomes);
-        named.map(|(lock, outcome)| MemberResult::new(lock.name().as_str(), outcome)).collect()
+        named
+            .map(|(lock, outcome)| MemberResult::new(lock.name().as_str(), outcome))
+            .collect()
     }
 
     /// The holder that prevents an acquisition now, if one does.
@@ -105,7 +107,10 @@ impl Members {
         let mut outcomes = Vec::new();
         for lock in &self.locks {
             outcomes.push(match lock.inspect() {
-                Ok(LockInfo { holder: Some(holder), .. }) => {
+                Ok(LockInfo {
+                    holder: Some(holder),
+                    ..
+                }) => {
                     holders.push(holder);
                     MemberOutcome::Done
                 }
@@ -134,14 +139,21 @@ impl Members {
         let Composite { name, key, .. } = &*self.composite;
         let locks = self.composite.single_locks();
         for lock in &locks {
-            lock.engine.refuse_if_forked().map_err(|error| error.on(name))?;
+            lock.engine
+                .refuse_if_forked()
+                .map_err(|error| error.on(name))?;
         }
-        let newest = locks.into_iter().filter_map(|lock| lock.newest_composite(key));
+        let newest = locks
+            .into_iter()
+            .filter_map(|lock| lock.newest_composite(key));
         let parts = Parts::Composite(Arc::clone(&self.composite));
-        let hold = newest.max().and_then(|number| take_detached(&parts, number));
+        let hold = newest
+            .max()
+            .and_then(|number| take_detached(&parts, number));
         let message = "this thread has no detached hold on these locks together: a guard unlocks \
                        its own, and what was locked one by one is unlocked one by one";
-        hold.ok_or_else(|| Error::new(ErrorKind::NotHeld, message).on(name))?.unlock()
+        hold.ok_or_else(|| Error::new(ErrorKind::NotHeld, message).on(name))?
+            .unlock()
     }
 
     pub(super) fn force_unlock(&self) -> Result<bool, Error> {
@@ -156,11 +168,18 @@ impl Members {
                 Err(error) => MemberOutcome::Failed(error),
             });
         }
-        let done = outcomes.iter().filter(|it| matches!(it, MemberOutcome::Done)).count();
+        let done = outcomes
+            .iter()
+            .filter(|it| matches!(it, MemberOutcome::Done))
+            .count();
         if done >= self.required() {
             return Ok(was_held);
         }
-        Err(self.failed("not enough of its members could be freed", "was freed", outcomes))
+        Err(self.failed(
+            "not enough of its members could be freed",
+            "was freed",
+            outcomes,
+        ))
     }
 
     pub(super) fn hold_count(&self) -> u32 {
@@ -171,7 +190,10 @@ impl Members {
     }
 
     pub(super) fn is_held_by_current_thread(&self) -> bool {
-        let held = self.locks.iter().filter(|lock| lock.is_held_by_current_thread());
+        let held = self
+            .locks
+            .iter()
+            .filter(|lock| lock.is_held_by_current_thread());
         held.count() >= self.required()
     }
 
@@ -187,7 +209,10 @@ fn take_detached(parts: &Parts, number: u64) -> Option<LockGuard> {
     match parts {
         Parts::Single(lock) => lock.take_detached(number),
         Parts::Composite(composite) => {
-            let parts = composite.parts.iter().map(|part| take_detached(part, number));
+            let parts = composite
+                .parts
+                .iter()
+                .map(|part| take_detached(part, number));
             let guards: Vec<_> = parts.collect();
             let has_any = guards.iter().any(Option::is_some);
             has_any.then(|| LockGuard::composite(MemberGuards::new(Arc::clone(composite), guards)))

@@ -33,7 +33,11 @@ pub(super) struct Patience {
 
 impl Patience {
     pub(super) fn new(members: usize, is_queued: bool) -> Self {
-        Self { is_queued, failed_rounds: 0, waited: vec![None; members] }
+        Self {
+            is_queued,
+            failed_rounds: 0,
+            waited: vec![None; members],
+        }
     }
 
     pub(super) fn failed_rounds(&self) -> u32 {
@@ -59,7 +63,9 @@ impl Patience {
             return self.of(at).min(grown(LONGEST_TRY_WAIT));
         }
         let most = self.of(at).max(LONGEST_TRY_WAIT);
-        grown(SHORTEST_TRY_WAIT).mul_f64(0.5 + fastrand::f64() / 2.0).min(most)
+        grown(SHORTEST_TRY_WAIT)
+            .mul_f64(0.5 + fastrand::f64() / 2.0)
+            .min(most)
     }
 
     /// Whether all locks are taken in one order, the first with no other held, because tries have
@@ -76,7 +82,13 @@ impl Patience {
     /// How long this member may need. At random: of two threads of which each holds what the
     /// other waits for, one gives up first. A wait in vain makes the next one longer.
     fn of(&self, at: usize) -> Duration {
-        let longest = self.waited.iter().flatten().max().copied().unwrap_or_default();
+        let longest = self
+            .waited
+            .iter()
+            .flatten()
+            .max()
+            .copied()
+            .unwrap_or_default();
         let known = self.waited[at].map_or(longest, |it| it.max(longest / PART_OF_LONGEST));
         known.max(SHORTEST_TRY_WAIT).mul_f64(1.0 + fastrand::f64())
     }
@@ -95,7 +107,10 @@ impl Patience {
 
 /// Waits within the same power of four take similarly long.
 fn magnitude(wait: Duration) -> u32 {
-    u32::try_from(wait.as_millis() + 1).unwrap_or(u32::MAX).ilog2() / 2
+    u32::try_from(wait.as_millis() + 1)
+        .unwrap_or(u32::MAX)
+        .ilog2()
+        / 2
 }
 
 #[cfg(test)]
@@ -106,7 +121,10 @@ mod tests {
 
     fn after(waits: &[Option<Duration>]) -> Patience {
         let mut patience = Patience::new(waits.len(), true);
-        let known = waits.iter().enumerate().filter_map(|(at, wait)| Some((at, (*wait)?)));
+        let known = waits
+            .iter()
+            .enumerate()
+            .filter_map(|(at, wait)| Some((at, (*wait)?)));
         known.for_each(|(at, wait)| patience.waited(at, wait));
         patience
     }
@@ -114,7 +132,10 @@ mod tests {
     #[test]
     fn wait_beside_held_locks_is_up_to_twice_the_earlier_one() {
         let patience = after(&[Some(SECOND), None, Some(SECOND / 1_000), Some(16 * SECOND)]);
-        for (at, least) in [SECOND, 16 * SECOND, SECOND, 16 * SECOND].into_iter().enumerate() {
+        for (at, least) in [SECOND, 16 * SECOND, SECOND, 16 * SECOND]
+            .into_iter()
+            .enumerate()
+        {
             for _ in 0..100 {
                 let wait = patience.of(at);
                 assert!(wait >= least && wait <= 2 * least, "member {at}: {wait:?}");
@@ -141,7 +162,11 @@ mod tests {
         patience.sort(&mut order, true);
         assert_eq!(order, [1, 4, 0, 3, 2]);
         patience.sort(&mut order, false);
-        assert_eq!(order, [2, 4, 0, 3, 1], "a majority may do without the longest");
+        assert_eq!(
+            order,
+            [2, 4, 0, 3, 1],
+            "a majority may do without the longest"
+        );
     }
 
     #[test]
@@ -168,10 +193,16 @@ mod tests {
             let longest = Duration::from_millis(1 << rounds.min(7)).min(LONGEST_TRY_WAIT);
             let wait = patience.beside_others(0);
             assert!(wait >= longest / 2 && wait <= longest, "{rounds}: {wait:?}");
-            assert!(!patience.waits_for_all(), "the one that was busy is waited for first");
+            assert!(
+                !patience.waits_for_all(),
+                "the one that was busy is waited for first"
+            );
             patience.round_failed();
         }
         patience.waited(0, 60 * SECOND);
-        assert!(patience.beside_others(0) >= 60 * SECOND, "its queue needs that");
+        assert!(
+            patience.beside_others(0) >= 60 * SECOND,
+            "its queue needs that"
+        );
     }
 }

@@ -40,7 +40,15 @@ impl<'a> CommandSequence<'a> {
         hook: Option<&'a dyn StepHook>,
         progress: &'a mut Progress,
     ) -> Self {
-        Self { link, name, key, by, hook, progress, place: 0 }
+        Self {
+            link,
+            name,
+            key,
+            by,
+            hook,
+            progress,
+            place: 0,
+        }
     }
 
     /// Now comes this step, if it was not taken already.
@@ -79,11 +87,22 @@ impl<'a> CommandSequence<'a> {
     ) -> Result<Reply, Failure> {
         self.once(|sequence| {
             let head: &[&[u8]] = &[command.as_bytes(), sequence.key.as_bytes()];
-            match sequence.link.call(&Request(&[head, arguments]), sequence.by)? {
+            match sequence
+                .link
+                .call(&Request(&[head, arguments]), sequence.by)?
+            {
                 Reply::Error(error) => {
-                    let failure =
-                        refused(sequence.link, &error, &Asked::Command(command, sequence.key));
-                    Err(format::with_found_value(sequence.link, failure, sequence.key, sequence.by))
+                    let failure = refused(
+                        sequence.link,
+                        &error,
+                        &Asked::Command(command, sequence.key),
+                    );
+                    Err(format::with_found_value(
+                        sequence.link,
+                        failure,
+                        sequence.key,
+                        sequence.by,
+                    ))
                 }
                 reply => Ok(reply),
             }
@@ -97,7 +116,13 @@ impl<'a> CommandSequence<'a> {
         arguments: &[&[u8]],
     ) -> Result<Reply, Failure> {
         self.once(|sequence| {
-            format::run(script, sequence.link, &[sequence.key.as_bytes()], arguments, sequence.by)
+            format::run(
+                script,
+                sequence.link,
+                &[sequence.key.as_bytes()],
+                arguments,
+                sequence.by,
+            )
         })
     }
 
@@ -113,7 +138,11 @@ impl<'a> CommandSequence<'a> {
         // First, and alone: without the right to MULTI, the commands behind it would run one by
         // one.
         if let Reply::Error(error) = self.link.call(&Request(&[&[b"MULTI"]]), self.by)? {
-            return Err(refused(self.link, &error, &Asked::Command("MULTI", self.key)));
+            return Err(refused(
+                self.link,
+                &error,
+                &Asked::Command("MULTI", self.key),
+            ));
         }
         let words: Vec<[&[&[u8]]; 1]> = commands.iter().map(|words| [*words]).collect();
         let mut requests: Vec<_> = words.iter().map(|words| Request(words)).collect();
@@ -129,11 +158,16 @@ impl<'a> CommandSequence<'a> {
         for reply in replies {
             match reply {
                 Reply::Error(error) => {
-                    return Err(refused(self.link, &error, &Asked::Command("EXEC", self.key)));
+                    return Err(refused(
+                        self.link,
+                        &error,
+                        &Asked::Command("EXEC", self.key),
+                    ));
                 }
                 Reply::Array(answers) => {
-                    if let Some(Reply::Error(error)) =
-                        answers.iter().find(|answer| matches!(answer, Reply::Error(_)))
+                    if let Some(Reply::Error(error)) = answers
+                        .iter()
+                        .find(|answer| matches!(answer, Reply::Error(_)))
                     {
                         let failure = refused(self.link, error, &Asked::Command("EXEC", self.key));
                         return Err(format::with_found_value(

@@ -59,7 +59,9 @@ impl Counter {
     }
 
     pub(super) fn inspect(self, commands: &mut CommandSequence<'_>) -> Result<LockInfo, Failure> {
-        let Some(value) = commands.look()? else { return Ok(LockInfo::FREE) };
+        let Some(value) = commands.look()? else {
+            return Ok(LockInfo::FREE);
+        };
         must_count(commands, &value)?;
         held(commands, &value)
     }

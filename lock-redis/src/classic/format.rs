@@ -92,16 +92,30 @@ impl WireFormat for ClassicFormat {
                 self.name()
             ))));
         }
-        let mut progress = self.attempts.as_ref().map_or_else(Progress::default, |attempts| {
-            attempts.lock().get_mut(&attempt.owner).map(std::mem::take).unwrap_or_default()
-        });
-        let answer =
-            self.go_on(link, attempt.name, &mut progress, by, |commands| match &self.algorithm {
+        let mut progress = self
+            .attempts
+            .as_ref()
+            .map_or_else(Progress::default, |attempts| {
+                attempts
+                    .lock()
+                    .get_mut(&attempt.owner)
+                    .map(std::mem::take)
+                    .unwrap_or_default()
+            });
+        let answer = self.go_on(
+            link,
+            attempt.name,
+            &mut progress,
+            by,
+            |commands| match &self.algorithm {
                 Algorithm::Plain(plain) => plain.acquire(commands, attempt),
                 Algorithm::Timestamp(timestamp) => timestamp.acquire(commands, attempt),
                 Algorithm::Counter(counter) => counter.acquire(commands, attempt),
-            });
-        let Some(attempts) = &self.attempts else { return progress.settle(answer) };
+            },
+        );
+        let Some(attempts) = &self.attempts else {
+            return progress.settle(answer);
+        };
         if let Some(known) = attempts.lock().get_mut(&attempt.owner) {
             *known = progress;
         }
@@ -115,9 +129,11 @@ impl WireFormat for ClassicFormat {
         _: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        self.begin(link, &acquisition.name, by, |commands| match &self.algorithm {
-            Algorithm::Timestamp(timestamp) => timestamp.release(commands, acquisition),
-            Algorithm::Plain(_) | Algorithm::Counter(_) => commands.delete(),
+        self.begin(link, &acquisition.name, by, |commands| {
+            match &self.algorithm {
+                Algorithm::Timestamp(timestamp) => timestamp.release(commands, acquisition),
+                Algorithm::Plain(_) | Algorithm::Counter(_) => commands.delete(),
+            }
         })
     }
 
@@ -157,7 +173,9 @@ impl ClassicFormat {
         owner: OwnerId,
         attempt: impl FnOnce() -> Result<Answer, Failure>,
     ) -> Result<Answer, Failure> {
-        let Some(attempts) = &self.attempts else { return attempt() };
+        let Some(attempts) = &self.attempts else {
+            return attempt();
+        };
         attempts.lock().insert(owner, Progress::default());
         let outcome = attempt();
         let progress = attempts.lock().remove(&owner);
@@ -186,6 +204,8 @@ impl ClassicFormat {
             return Err(mutexes_only(self.name()));
         }
         let (key, hook) = (self.keys.lock(name), self.hook.as_deref());
-        commands(&mut CommandSequence::new(link, name, &key, by, hook, progress))
+        commands(&mut CommandSequence::new(
+            link, name, &key, by, hook, progress,
+        ))
     }
 }

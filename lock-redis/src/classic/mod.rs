@@ -81,7 +81,11 @@ pub fn open_any_format<B: Backend + 'static>(
         Some(format) => {
             let format = Arc::new(format);
             let store = Box::new(build(Format(Arc::clone(&format) as _))?);
-            Ok(Arc::new(ClassicBackend { store, format, clock: Arc::clone(&context.clock) }))
+            Ok(Arc::new(ClassicBackend {
+                store,
+                format,
+                clock: Arc::clone(&context.clock),
+            }))
         }
     }
 }
@@ -108,17 +112,27 @@ impl Backend for ClassicBackend {
         let sent = self.clock.now();
         let ask = || call_backend(|| self.store.acquire(attempt, by));
         match self.format.attempt(attempt.owner, ask) {
-            Ok(Answer::Granted(Grant { tokens, receipt, .. })) => {
+            Ok(Answer::Granted(Grant {
+                tokens, receipt, ..
+            })) => {
                 let lead =
-                    self.store.replica_lead(attempt.name, attempt.lease, attempt.replication);
+                    self.store
+                        .replica_lead(attempt.name, attempt.lease, attempt.replication);
                 let until = sent + attempt.lease.validity().saturating_sub(lead);
                 let now = self.clock.now();
                 if now >= until {
                     return Err(Failure::Final(came_late(attempt, now.since(sent))));
                 }
                 let (is_released, failed) = (AtomicBool::new(false), Mutex::default());
-                let held = Held { until, receipt, is_released, failed };
-                Ok(Answer::Granted(Grant::new(tokens).receipt(Receipt::new(held))))
+                let held = Held {
+                    until,
+                    receipt,
+                    is_released,
+                    failed,
+                };
+                Ok(Answer::Granted(
+                    Grant::new(tokens).receipt(Receipt::new(held)),
+                ))
             }
             Err(Failure::Unknown(error)) => Err(Failure::Final(error.with_hint(MAY_HOLD))),
             answer => answer,
@@ -140,8 +154,16 @@ impl Backend for ClassicBackend {
         _: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        let AcquisitionId { name, owner, lease, receipt, .. } = acquisition;
-        let Some(held) = receipt.get::<Held>() else { return Ok(Release::Gone) };
+        let AcquisitionId {
+            name,
+            owner,
+            lease,
+            receipt,
+            ..
+        } = acquisition;
+        let Some(held) = receipt.get::<Held>() else {
+            return Ok(Release::Gone);
+        };
         if self.clock.now() >= held.until {
             // Nothing was heard of a loss: the store could not be asked while the lease lasted.
             return match &*held.failed.lock() {

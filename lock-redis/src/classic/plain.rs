@@ -56,7 +56,9 @@ impl Plain {
     }
 
     pub(super) fn inspect(self, commands: &mut CommandSequence<'_>) -> Result<LockInfo, Failure> {
-        let Some(value) = commands.look()? else { return Ok(LockInfo::FREE) };
+        let Some(value) = commands.look()? else {
+            return Ok(LockInfo::FREE);
+        };
         held(commands, value.strip_prefix(OURS).unwrap_or(&value))
     }
 }

@@ -36,10 +36,12 @@ impl Progress {
     /// What the attempt came to, when it is sent on no more: one that has written something and
     /// failed then may have left that behind.
     pub(super) fn settle<T>(&self, outcome: Result<T, Failure>) -> Result<T, Failure> {
-        outcome.map_err(
-            |failure| {
-                if self.wrote { Failure::Unknown(failure.into_error()) } else { failure }
-            },
-        )
+        outcome.map_err(|failure| {
+            if self.wrote {
+                Failure::Unknown(failure.into_error())
+            } else {
+                failure
+            }
+        })
     }
 }

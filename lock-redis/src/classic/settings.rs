@@ -23,12 +23,18 @@ pub(super) fn read_classic_format(
         "plain" => {
             let forms = [("set", Plain::Set), ("commands", Plain::Commands)];
             let form = settings.one_of(&forms)?.unwrap_or(Plain::Set);
-            (Algorithm::Plain(form), "`set` and `commands`, `poll=` and `jitter=`")
+            (
+                Algorithm::Plain(form),
+                "`set` and `commands`, `poll=` and `jitter=`",
+            )
         }
         "timestamp" => {
             let known = "`seconds` and `float`, `takeover=` with `getset` or `delete`, `release=` \
              with `delete`, `not-older` or `compare`, `poll=` and `jitter=`";
-            (Algorithm::Timestamp(timestamp(&mut settings, context)?), known)
+            (
+                Algorithm::Timestamp(timestamp(&mut settings, context)?),
+                known,
+            )
         }
         "counter" => {
             let forms = [
@@ -37,7 +43,10 @@ pub(super) fn read_classic_format(
                 ("lua", Counter::Script),
             ];
             let form = settings.one_of(&forms)?.unwrap_or(Counter::Commands);
-            (Algorithm::Counter(form), "`commands`, `multi` and `lua`, `poll=` and `jitter=`")
+            (
+                Algorithm::Counter(form),
+                "`commands`, `multi` and `lua`, `poll=` and `jitter=`",
+            )
         }
         _ => return Ok(None),
     };
@@ -53,7 +62,13 @@ pub(super) fn read_classic_format(
     settings.must_be_used_up(known)?;
     let keys = Keys::new(config.prefix());
     let attempts = config.scheme().ends_with("+cluster").then(Mutex::default);
-    Ok(Some(ClassicFormat { keys, algorithm, polls, hook, attempts }))
+    Ok(Some(ClassicFormat {
+        keys,
+        algorithm,
+        polls,
+        hook,
+        attempts,
+    }))
 }
 
 fn timestamp(settings: &mut Settings<'_>, context: &Context) -> Result<Timestamp, Error> {
@@ -69,9 +84,17 @@ fn timestamp(settings: &mut Settings<'_>, context: &Context) -> Result<Timestamp
         Spelling::Float => Rule::NotOlder,
     };
     let rule = settings.one_of(&rules)?.unwrap_or(usual);
-    let takeovers = [("takeover=getset", Takeover::GetSet), ("takeover=delete", Takeover::Delete)];
+    let takeovers = [
+        ("takeover=getset", Takeover::GetSet),
+        ("takeover=delete", Takeover::Delete),
+    ];
     let takeover = settings.one_of(&takeovers)?.unwrap_or(Takeover::GetSet);
-    Ok(Timestamp { spelling, takeover, rule, clock: Arc::clone(&context.clock) })
+    Ok(Timestamp {
+        spelling,
+        takeover,
+        rule,
+        clock: Arc::clone(&context.clock),
+    })
 }
 
 #[cfg(test)]
@@ -124,7 +147,11 @@ mod tests {
             ("counter,jitter=0ms", [100_000, 0]),
         ] {
             let [interval, jitter] = times.map(Duration::from_micros);
-            let waking = format(text).unwrap().unwrap().abilities(ReplicaSupport::Never).waking;
+            let waking = format(text)
+                .unwrap()
+                .unwrap()
+                .abilities(ReplicaSupport::Never)
+                .waking;
             assert_eq!(waking, Waking::Polls { interval, jitter }, "{text}");
         }
     }
@@ -133,11 +160,17 @@ mod tests {
     fn setting_that_a_format_does_not_have_is_refused_by_name() {
         for (text, says) in [
             ("plain,", ""),
-            ("plain,wakes=python-redis-lock", "there are `set` and `commands`"),
+            (
+                "plain,wakes=python-redis-lock",
+                "there are `set` and `commands`",
+            ),
             ("plain,poll=2h", "longer than an hour"),
             ("plain,lua", "no setting `lua`"),
             ("counter,float", "there are `commands`, `multi` and `lua`"),
-            ("counter,lua,multi", "only one of `commands`, `multi`, `lua`"),
+            (
+                "counter,lua,multi",
+                "only one of `commands`, `multi`, `lua`",
+            ),
             ("timestamp,float,seconds", "only one of"),
             ("timestamp,release=never", "`release=` with `delete`"),
             ("plain,poll=soon", "`poll=soon` is not a duration"),
@@ -149,7 +182,10 @@ mod tests {
                 Ok(_) => assert_eq!(says, "", "{text}"),
                 Err(error) => {
                     let said = error.to_string();
-                    assert!(error.is_configuration() && !says.is_empty(), "{text}: {said}");
+                    assert!(
+                        error.is_configuration() && !says.is_empty(),
+                        "{text}: {said}"
+                    );
                     assert!(said.contains(says), "{text}: {said}");
                 }
             }

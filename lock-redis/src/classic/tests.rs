@@ -34,20 +34,35 @@ impl Recorded {
     fn new() -> Self {
         let clock = ManualClock::new();
         let store = MemoryBackend::new(Arc::new(clock.clone()));
-        Self { store, clock, requests: Arc::default(), fault: Arc::default() }
+        Self {
+            store,
+            clock,
+            requests: Arc::default(),
+            fault: Arc::default(),
+        }
     }
 
     fn backend(&self) -> ClassicBackend {
         let context = Context::new(Arc::new(self.clock.clone()), ClientId::random());
         let config = Config::from_url("redis://h?format=plain").unwrap();
-        let format =
-            Arc::new(settings::read_classic_format(&config, &context, None).unwrap().unwrap());
-        ClassicBackend { store: Box::new(self.clone()), format, clock: context.clock }
+        let format = Arc::new(
+            settings::read_classic_format(&config, &context, None)
+                .unwrap()
+                .unwrap(),
+        );
+        ClassicBackend {
+            store: Box::new(self.clone()),
+            format,
+            clock: context.clock,
+        }
     }
 
     fn client(&self) -> Client {
         let builder = Client::builder().backend(Arc::new(self.backend()));
-        builder.clock(Arc::new(self.clock.clone())).connect().unwrap()
+        builder
+            .clock(Arc::new(self.clock.clone()))
+            .connect()
+            .unwrap()
     }
 
     fn fail_next(&self, fault: Fault) {
@@ -55,7 +70,11 @@ impl Recorded {
     }
 
     fn count(&self, kind: &str) -> usize {
-        self.requests.lock().iter().filter(|(it, _)| *it == kind).count()
+        self.requests
+            .lock()
+            .iter()
+            .filter(|(it, _)| *it == kind)
+            .count()
     }
 
     fn asked<T>(
@@ -103,7 +122,9 @@ impl Backend for Recorded {
         options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        self.asked("release", by, || self.store.release(acquisition, options, by))
+        self.asked("release", by, || {
+            self.store.release(acquisition, options, by)
+        })
     }
 
     fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
@@ -135,7 +156,10 @@ fn fixed(lease: Duration) -> LockOptions {
 fn lease_is_fixed_and_holding_is_neither_extended_nor_verified() {
     let store = Recorded::new();
     let lock = store.client().mutex("x").unwrap();
-    assert!(lock.lock().unwrap_err().is_unsupported(), "the watchdog cannot keep it");
+    assert!(
+        lock.lock().unwrap_err().is_unsupported(),
+        "the watchdog cannot keep it"
+    );
     let guard = lock.lock_with(&fixed(10 * SECOND)).unwrap();
     assert!(guard.extend(20 * SECOND).unwrap_err().is_unsupported());
     assert!(guard.verify().unwrap_err().is_unsupported());
@@ -151,11 +175,17 @@ fn attempt_without_an_answer_is_not_repeated_nor_taken_back() {
     let lock = client.mutex("x").unwrap();
     store.fail_next(Fault::Lost);
     let error = lock.lock_with(&fixed(10 * SECOND)).unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("may have taken"), "{error}");
+    assert!(
+        error.is_unavailable() && error.to_string().contains("may have taken"),
+        "{error}"
+    );
     client.wait_for_cleanup(SECOND).unwrap();
     assert_eq!((store.count("acquire"), store.count("release")), (1, 0));
     store.clock.advance(11 * SECOND);
-    lock.lock_with(&fixed(10 * SECOND)).unwrap().unlock().unwrap();
+    lock.lock_with(&fixed(10 * SECOND))
+        .unwrap()
+        .unlock()
+        .unwrap();
 }
 
 #[test]
@@ -163,7 +193,10 @@ fn attempt_that_never_left_is_repeated() {
     let store = Recorded::new();
     let lock = store.client().mutex("x").unwrap();
     store.fail_next(Fault::NotSent);
-    lock.lock_with(&fixed(10 * SECOND)).unwrap().unlock().unwrap();
+    lock.lock_with(&fixed(10 * SECOND))
+        .unwrap()
+        .unlock()
+        .unwrap();
     assert_eq!((store.count("acquire"), store.count("release")), (2, 1));
 }
 
@@ -174,7 +207,10 @@ fn grant_that_comes_too_late_is_left_to_its_lease() {
     let lock = client.mutex("x").unwrap();
     store.fail_next(Fault::Late(11 * SECOND));
     let error = lock.lock_with(&fixed(10 * SECOND)).unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("left to its lease"), "{error}");
+    assert!(
+        error.is_unavailable() && error.to_string().contains("left to its lease"),
+        "{error}"
+    );
     client.wait_for_cleanup(SECOND).unwrap();
     assert_eq!(store.count("release"), 0);
 }
@@ -184,24 +220,40 @@ fn release_without_an_answer_is_not_repeated() {
     for drops in [false, true] {
         let store = Recorded::new();
         let client = store.client();
-        let guard = client.mutex("x").unwrap().lock_with(&fixed(10 * SECOND)).unwrap();
+        let guard = client
+            .mutex("x")
+            .unwrap()
+            .lock_with(&fixed(10 * SECOND))
+            .unwrap();
         store.fail_next(Fault::Lost);
         if drops {
             drop(guard);
         } else {
             let error = guard.unlock().unwrap_err();
             assert!(error.is_unavailable(), "{error:?}");
-            assert!(error.to_string().contains("it is not sent again"), "{error}");
+            assert!(
+                error.to_string().contains("it is not sent again"),
+                "{error}"
+            );
         }
         client.wait_for_cleanup(SECOND).unwrap();
-        assert_eq!(store.count("release"), 1, "a second release could free the next holder's lock");
+        assert_eq!(
+            store.count("release"),
+            1,
+            "a second release could free the next holder's lock"
+        );
     }
 }
 
 #[test]
 fn release_must_be_answered_before_the_lease_is_over() {
     let store = Recorded::new();
-    let guard = store.client().mutex("x").unwrap().lock_with(&fixed(SECOND)).unwrap();
+    let guard = store
+        .client()
+        .mutex("x")
+        .unwrap()
+        .lock_with(&fixed(SECOND))
+        .unwrap();
     let end = store.clock.now() + guard.remaining();
     guard.unlock().unwrap();
     let by = store.requests.lock().last().map(|(_, by)| *by);
@@ -241,7 +293,9 @@ fn release_that_never_left_is_no_loss_after_the_lease() {
     store.fail_next(Fault::NotSent);
     assert!(matches!(release(), Err(Failure::NotSent(_))));
     store.clock.advance(SECOND);
-    let Err(Failure::Final(error)) = release() else { panic!("no store said that it is lost") };
+    let Err(Failure::Final(error)) = release() else {
+        panic!("no store said that it is lost")
+    };
     assert!(error.is_unavailable(), "{error:?}");
     assert_eq!(store.count("release"), 1);
 }
@@ -251,11 +305,15 @@ fn attempt_goes_on_at_the_next_node_of_a_cluster_only() {
     let context = Context::new(Arc::new(ManualClock::new()), ClientId::random());
     let goes_on = |url: &str| {
         let config = Config::from_url(url).unwrap();
-        let format = settings::read_classic_format(&config, &context, None).unwrap().unwrap();
+        let format = settings::read_classic_format(&config, &context, None)
+            .unwrap()
+            .unwrap();
         format.attempts.is_some()
     };
     assert!(goes_on("redis+cluster://h?format=plain,commands"));
-    assert!(!goes_on("redis+sentinel://h/mymaster?format=plain,commands"));
+    assert!(!goes_on(
+        "redis+sentinel://h/mymaster?format=plain,commands"
+    ));
     assert!(!goes_on("redis://h?format=plain,commands"));
 }
 
@@ -265,19 +323,37 @@ fn panic_of_the_store_is_not_repeated_and_leaves_no_attempt() {
     let mut backend = store.backend();
     let config = Config::from_url("redis+cluster://h?format=plain").unwrap();
     let context = Context::new(Arc::clone(&backend.clock), ClientId::random());
-    backend.format =
-        Arc::new(settings::read_classic_format(&config, &context, None).unwrap().unwrap());
+    backend.format = Arc::new(
+        settings::read_classic_format(&config, &context, None)
+            .unwrap()
+            .unwrap(),
+    );
     let format = Arc::clone(&backend.format);
     let builder = Client::builder().backend(Arc::new(backend));
-    let client = builder.clock(Arc::new(store.clock.clone())).connect().unwrap();
+    let client = builder
+        .clock(Arc::new(store.clock.clone()))
+        .connect()
+        .unwrap();
     let lock = client.mutex(name.as_str()).unwrap();
     store.fail_next(Fault::Panic);
-    assert!(lock.lock_with(&fixed(10 * SECOND)).unwrap_err().is_unavailable());
+    assert!(
+        lock.lock_with(&fixed(10 * SECOND))
+            .unwrap_err()
+            .is_unavailable()
+    );
     assert_eq!(store.count("acquire"), 1, "it may have been carried out");
-    assert!(format.attempts.as_ref().is_some_and(|attempts| attempts.lock().is_empty()));
+    assert!(
+        format
+            .attempts
+            .as_ref()
+            .is_some_and(|attempts| attempts.lock().is_empty())
+    );
     let guard = lock.lock_with(&fixed(10 * SECOND)).unwrap();
     store.fail_next(Fault::Panic);
     let error = guard.unlock().unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("not sent again"), "{error}");
+    assert!(
+        error.is_unavailable() && error.to_string().contains("not sent again"),
+        "{error}"
+    );
     assert_eq!(store.count("release"), 1);
 }

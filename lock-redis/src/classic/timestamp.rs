@@ -91,7 +91,9 @@ impl Timestamp {
             commands.step("GET");
             // Freed in between, and perhaps another's by now: neither to be deleted nor to be
             // overwritten.
-            let Some(stored) = commands.get()? else { continue };
+            let Some(stored) = commands.get()? else {
+                continue;
+            };
             return match self.left(commands, &stored)? {
                 Some(left) => Ok(busy(left)),
                 None => self.take_over(commands, until),
@@ -121,7 +123,11 @@ impl Timestamp {
         // If another was faster, its time has been overwritten with ours, a little later: so the
         // algorithm has it.
         commands.wrote();
-        match found.map(|found| self.left(commands, &found)).transpose()?.flatten() {
+        match found
+            .map(|found| self.left(commands, &found))
+            .transpose()?
+            .flatten()
+        {
             None => Ok(granted(until)),
             Some(left) => Ok(busy(left)),
         }
@@ -141,7 +147,9 @@ impl Timestamp {
         match self.rule {
             Rule::Delete => commands.delete(),
             Rule::NotOlder => {
-                let Some(stored) = commands.look()? else { return Ok(Release::Gone) };
+                let Some(stored) = commands.look()? else {
+                    return Ok(Release::Gone);
+                };
                 let stored = time(commands, &stored)?;
                 if ours.parse::<f64>().is_ok_and(|ours| stored < ours) {
                     return Ok(Release::Gone);
@@ -157,7 +165,9 @@ impl Timestamp {
     }
 
     pub(super) fn inspect(&self, commands: &mut CommandSequence<'_>) -> Result<LockInfo, Failure> {
-        let Some(stored) = commands.look()? else { return Ok(LockInfo::FREE) };
+        let Some(stored) = commands.look()? else {
+            return Ok(LockInfo::FREE);
+        };
         Ok(match self.left(commands, &stored)? {
             None => LockInfo::FREE,
             Some(left) => LockInfo::held(HolderInfo::new(OwnerText::new(&stored), left, 1)),
@@ -210,13 +220,21 @@ fn granted(until: String) -> Answer {
 
 /// Another client has it, for this long yet, or for ever.
 fn busy(left: Option<Duration>) -> Answer {
-    left.map_or(Answer::BusyWithoutExpiry(None), |left| Answer::Busy(Some(left)))
+    left.map_or(Answer::BusyWithoutExpiry(None), |left| {
+        Answer::Busy(Some(left))
+    })
 }
 
 /// The time that this says.
 fn time(commands: &CommandSequence<'_>, stored: &str) -> Result<f64, Failure> {
-    let time = stored.parse::<f64>().ok().filter(|time| time.is_finite() && *time >= EARLIEST);
+    let time = stored
+        .parse::<f64>()
+        .ok()
+        .filter(|time| time.is_finite() && *time >= EARLIEST);
     time.ok_or_else(|| {
-        commands.foreign(stored, "the time until which it is held, in seconds since 1970")
+        commands.foreign(
+            stored,
+            "the time until which it is held, in seconds since 1970",
+        )
     })
 }

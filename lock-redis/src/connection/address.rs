@@ -16,15 +16,23 @@ impl Address {
     /// This host and port.
     #[must_use]
     pub fn new(host: &str, port: u16) -> Self {
-        Self { host: host.to_owned(), port }
+        Self {
+            host: host.to_owned(),
+            port,
+        }
     }
 
     /// Reads `host:port`; the host may be an address of IPv6, with brackets or without.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        Some(Self::new(bare.unwrap_or(host), port.parse().ok().filter(|port| *port > 0)?))
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        Some(Self::new(
+            bare.unwrap_or(host),
+            port.parse().ok().filter(|port| *port > 0)?,
+        ))
     }
 
     /// The same, with the host of the reporting server where the report has none.
@@ -51,5 +59,9 @@ impl fmt::Display for Address {
 
 /// Writes an address as in a URL: IPv6 in brackets.
 pub(crate) fn write_address(f: &mut fmt::Formatter<'_>, host: &str, port: u16) -> fmt::Result {
-    if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    if host.contains(':') {
+        write!(f, "[{host}]:{port}")
+    } else {
+        write!(f, "{host}:{port}")
+    }
 }

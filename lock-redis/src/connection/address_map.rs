@@ -47,7 +47,9 @@ impl AddressMap {
     pub fn read(text: &str) -> Result<Self, Error> {
         let mut map = Self::default();
         for pair in text.split(',') {
-            let Some((announced, real)) = pair.split_once('=') else { return Err(refused(pair)) };
+            let Some((announced, real)) = pair.split_once('=') else {
+                return Err(refused(pair));
+            };
             match (Side::read(announced), Side::read(real)) {
                 (Some(Side::Address(announced)), Some(Side::Address(real))) => {
                     map.addresses.insert(canonical(&announced), real);
@@ -89,7 +91,10 @@ impl Side {
             return Some(Self::Host(host.to_string()));
         }
         let is_host = |host: &str| {
-            !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c))
+            !host.is_empty()
+                && host
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c))
         };
         match text.split_once(':') {
             Some((host, port)) => is_host(host).then(|| Self::address(host, port)).flatten(),
@@ -110,7 +115,8 @@ fn canonical(address: &Address) -> Address {
 }
 
 fn canonical_host(host: &str) -> String {
-    host.parse::<Ipv6Addr>().map_or_else(|_| host.to_ascii_lowercase(), |host| host.to_string())
+    host.parse::<Ipv6Addr>()
+        .map_or_else(|_| host.to_ascii_lowercase(), |host| host.to_string())
 }
 
 fn refused(pair: &str) -> Error {
@@ -164,7 +170,10 @@ mod tests {
             }
             for (real, ..) in addresses {
                 for pair in [format!("{announced}={real}"), format!("{real}={announced}")] {
-                    assert!(AddressMap::read(&pair).unwrap_err().is_configuration(), "{pair}");
+                    assert!(
+                        AddressMap::read(&pair).unwrap_err().is_configuration(),
+                        "{pair}"
+                    );
                 }
             }
         }
@@ -217,7 +226,10 @@ mod tests {
         ] {
             let error = AddressMap::read(text).unwrap_err();
             assert!(error.is_configuration(), "{text}");
-            assert!(error.to_string().contains("10.0.0.1:7000=gateway:17000"), "{text}: {error}");
+            assert!(
+                error.to_string().contains("10.0.0.1:7000=gateway:17000"),
+                "{text}: {error}"
+            );
         }
     }
 }

@@ -16,13 +16,20 @@ const ASKING: Request<'static> = Request(&[&[b"ASKING"]]);
 
 impl<'a> AskingConnection<'a> {
     pub(crate) fn new(connection: BorrowedConnection<'a>) -> Self {
-        Self { connection, in_transaction: false }
+        Self {
+            connection,
+            in_transaction: false,
+        }
     }
 
     /// Whether `ASKING` goes before each of these.
     fn asked_for(&mut self, requests: &[Request<'_>]) -> Vec<bool> {
         let is = |request: &Request<'_>, word: &[u8]| {
-            request.0.first().and_then(|words| words.first()).is_some_and(|first| *first == word)
+            request
+                .0
+                .first()
+                .and_then(|words| words.first())
+                .is_some_and(|first| *first == word)
         };
         let mut goes_before = Vec::with_capacity(requests.len());
         for request in requests {

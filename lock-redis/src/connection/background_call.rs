@@ -60,7 +60,10 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
             pause: AGAIN,
             last: None,
         };
-        Self(Arc::new(Shared { state: Mutex::new(state), finished: Condvar::new() }))
+        Self(Arc::new(Shared {
+            state: Mutex::new(state),
+            finished: Condvar::new(),
+        }))
     }
 
     /// The result of `call`, or of one that is already running, in `time`.
@@ -85,7 +88,10 @@ impl<T: Clone + Send + 'static> BackgroundCall<T> {
             if left.is_zero() {
                 return Err(CallNotDone::Late);
             }
-            let _timed_out = self.0.finished.wait_for(&mut state, left.min(SystemClock::SLICE));
+            let _timed_out = self
+                .0
+                .finished
+                .wait_for(&mut state, left.min(SystemClock::SLICE));
         }
         state.last.clone().ok_or(CallNotDone::Panicked)
     }
@@ -148,7 +154,9 @@ pub(crate) enum SystemError {
 
 impl From<io::Error> for SystemError {
     fn from(error: io::Error) -> Self {
-        error.raw_os_error().map_or_else(|| Self::Text(error.to_string()), Self::Number)
+        error
+            .raw_os_error()
+            .map_or_else(|| Self::Text(error.to_string()), Self::Number)
     }
 }
 
@@ -171,10 +179,16 @@ mod tests {
     fn call_that_panics_is_followed_by_the_next() {
         let calls = BackgroundCall::new();
         let soon = || SystemClock.now() + Duration::from_secs(5);
-        let outcome =
-            calls.call(&DialTime::until(&SystemClock, soon()), || -> u8 { panic!("on purpose") });
+        let outcome = calls.call(&DialTime::until(&SystemClock, soon()), || -> u8 {
+            panic!("on purpose")
+        });
         assert!(matches!(outcome, Err(CallNotDone::Panicked)), "{outcome:?}");
-        assert_eq!(calls.call(&DialTime::until(&SystemClock, soon()), || 7).unwrap(), 7);
+        assert_eq!(
+            calls
+                .call(&DialTime::until(&SystemClock, soon()), || 7)
+                .unwrap(),
+            7
+        );
     }
 
     #[test]
@@ -207,6 +221,10 @@ mod tests {
         }
         assert_eq!(started() - calls.ended(), MOST);
         drop(go);
-        assert!(!calls.call(&wait(Duration::from_secs(60)), || false).unwrap());
+        assert!(
+            !calls
+                .call(&wait(Duration::from_secs(60)), || false)
+                .unwrap()
+        );
     }
 }

@@ -24,7 +24,10 @@ pub(crate) enum Endpoint {
 
 impl Endpoint {
     pub(crate) fn tcp(host: &str, port: u16) -> Self {
-        Self::Tcp { host: host.to_owned(), port }
+        Self::Tcp {
+            host: host.to_owned(),
+            port,
+        }
     }
 
     /// A socket in the file system; refuses a path that no socket can have.
@@ -60,13 +63,20 @@ pub(super) struct SocketRoute {
 
 impl SocketRoute {
     pub(super) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), looks: BackgroundCall::new() }
+        Self {
+            path: path.to_owned(),
+            looks: BackgroundCall::new(),
+        }
     }
 
     /// Connects in `time`.
     pub(super) fn connect(&self, time: &DialTime<'_>) -> Result<UnixStream, Error> {
         let path = self.path.clone();
-        let look = move || fs::metadata(&path).map(|it| it.file_type()).map_err(SystemError::from);
+        let look = move || {
+            fs::metadata(&path)
+                .map(|it| it.file_type())
+                .map_err(SystemError::from)
+        };
         let kind = match self.looks.call(time, look) {
             Ok(Ok(kind)) => kind,
             Ok(Err(error)) => return Err(self.explain(None, error.into())),
@@ -81,7 +91,8 @@ impl SocketRoute {
                 return Err(self.explain(None, io::Error::other("the look at it panicked")));
             }
         };
-        self.try_connect(time).map_err(|error| self.explain(Some(kind), error))
+        self.try_connect(time)
+            .map_err(|error| self.explain(Some(kind), error))
     }
 
     fn try_connect(&self, time: &DialTime<'_>) -> io::Result<UnixStream> {
@@ -151,9 +162,15 @@ mod tests {
 
     #[test]
     fn endpoint_prints_as_in_a_url() {
-        assert_eq!(Endpoint::tcp("redis.example", 6379).to_string(), "redis.example:6379");
+        assert_eq!(
+            Endpoint::tcp("redis.example", 6379).to_string(),
+            "redis.example:6379"
+        );
         assert_eq!(Endpoint::tcp("::1", 6379).to_string(), "[::1]:6379");
-        assert_eq!(Endpoint::unix("/run/redis.sock").unwrap().to_string(), "/run/redis.sock");
+        assert_eq!(
+            Endpoint::unix("/run/redis.sock").unwrap().to_string(),
+            "/run/redis.sock"
+        );
     }
 
     #[test]
@@ -180,8 +197,9 @@ mod tests {
         let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
         listener.bind(&address).unwrap();
         listener.listen(0).unwrap();
-        let (route, short) =
-            (SocketRoute::new(&path), || SystemClock.now() + Duration::from_millis(100));
+        let (route, short) = (SocketRoute::new(&path), || {
+            SystemClock.now() + Duration::from_millis(100)
+        });
         let connect = |by| route.connect(&DialTime::until(&SystemClock, by));
         // The queue takes one, or a few.
         let mut queued = Vec::new();
@@ -195,10 +213,16 @@ mod tests {
                 }
             }
         };
-        assert!(error.is_unavailable() && error.to_string().contains("in time"), "{error:?}");
+        assert!(
+            error.is_unavailable() && error.to_string().contains("in time"),
+            "{error:?}"
+        );
         drop(listener);
         let error = connect(short()).unwrap_err();
-        assert!(error.is_unavailable() && error.to_string().contains("listening"), "{error:?}");
+        assert!(
+            error.is_unavailable() && error.to_string().contains("listening"),
+            "{error:?}"
+        );
         fs::remove_file(&path).unwrap();
     }
 
@@ -207,8 +231,13 @@ mod tests {
         let route = SocketRoute::new(Path::new("/run/redis.sock"));
         route.looks.hang();
         let by = SystemClock.now() + Duration::from_millis(50);
-        let error = route.connect(&DialTime::until(&SystemClock, by)).unwrap_err();
+        let error = route
+            .connect(&DialTime::until(&SystemClock, by))
+            .unwrap_err();
         assert!(SystemClock.now().since(by) < Duration::from_secs(10));
-        assert!(error.is_unavailable() && error.to_string().contains("in time"), "{error:?}");
+        assert!(
+            error.is_unavailable() && error.to_string().contains("in time"),
+            "{error:?}"
+        );
     }
 }

@@ -34,7 +34,9 @@ pub(crate) enum Asked<'a> {
 impl Asked<'_> {
     /// The list that the script, or another of its format, pushes to.
     fn list(&self) -> Option<String> {
-        let Self::Script(script, key) = self else { return None };
+        let Self::Script(script, key) = self else {
+            return None;
+        };
         script.wakes?.list(key)
     }
 }
@@ -69,7 +71,10 @@ pub(crate) fn unready(server: &Server, shown: &Shown) -> Option<Error> {
         _ => return None,
     };
     let detail = "by what INFO says".to_owned();
-    Some(Error::unavailable(message).with_source(ServerError { code: code.to_owned(), detail }))
+    Some(Error::unavailable(message).with_source(ServerError {
+        code: code.to_owned(),
+        detail,
+    }))
 }
 
 /// Whether the server, or what stands before it, will not carry out this command, now or later: it
@@ -107,7 +112,10 @@ pub(crate) fn cause_on_channel<'a>(
     let family = channel.split_inclusive(':').next().unwrap_or(channel);
     let change = explain(server, answer, &asked(family)).to_string();
     let is_about_channel = is_about_channel(server, answer);
-    Cause { change, channel: is_about_channel.then(|| channel.to_owned()) }
+    Cause {
+        change,
+        channel: is_about_channel.then(|| channel.to_owned()),
+    }
 }
 
 /// Whether it is the channel that is not allowed, and not the command.
@@ -124,7 +132,11 @@ fn without_user(server: &Server, detail: &str) -> String {
 /// What an error says outside of quotations: a quoted key may contain any word.
 fn unquoted(detail: &str) -> String {
     // So that every apostrophe that is left belongs to a quotation.
-    detail.replace("can't", "cannot").split('\'').step_by(2).collect()
+    detail
+        .replace("can't", "cannot")
+        .split('\'')
+        .step_by(2)
+        .collect()
 }
 
 /// What the error means, and what to do about it.
@@ -162,9 +174,10 @@ pub(crate) fn explain(server: &Server, answer: &ServerError, asked: &Asked<'_>) 
                  password"
             ),
         ),
-        "CROSSSLOT" if asked.list().is_some() => {
-            (ErrorKind::Configuration, apart(&asked.list().unwrap_or_default()))
-        }
+        "CROSSSLOT" if asked.list().is_some() => (
+            ErrorKind::Configuration,
+            apart(&asked.list().unwrap_or_default()),
+        ),
         "MOVED" | "ASK" | "CROSSSLOT" => (
             ErrorKind::Configuration,
             format!(
@@ -210,7 +223,11 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
             "{server} has no database with this number: see `databases` in its configuration \
              (Redis Cluster has only 0)"
         )
-    } else if begins(&["unknown command", "Unknown Redis command", "Unknown command"]) {
+    } else if begins(&[
+        "unknown command",
+        "Unknown Redis command",
+        "Unknown command",
+    ]) {
         match detail.get(17..23) {
             _ if matches!(asked, Asked::Confirmation) => format!(
                 "{server} does not know WAIT, as some managed services: leave `replicas` out"
@@ -234,14 +251,20 @@ fn general(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> (ErrorKi
         format!("{server} is too old: {OLDEST}")
     } else if detail.contains("AUTH") && detail.contains("without any password configured") {
         format!("{server} has no password, and the URL gives one: check which server this is")
-    } else if begins(&["The user executing the script can't", "ACL failure in script"]) {
+    } else if begins(&[
+        "The user executing the script can't",
+        "ACL failure in script",
+    ]) {
         permission(server, answer, asked)
     } else if begins(&["Write commands not allowed after non deterministic"]) {
         format!(
             "{server} runs with `lua-replicate-commands no`: set it to `yes`; or it is too old: \
              {OLDEST}"
         )
-    } else if begins(&["value is not an integer", "increment or decrement would overflow"]) {
+    } else if begins(&[
+        "value is not an integer",
+        "increment or decrement would overflow",
+    ]) {
         return (ErrorKind::ForeignFormat, foreign(answer, asked));
     } else if begins(&["max number of clients"]) {
         let message = format!(
@@ -294,7 +317,11 @@ fn foreign(answer: &ServerError, asked: &Asked<'_>) -> String {
     } else {
         let has_tokens = matches!(asked, Asked::Script(script, _)
             if ["acquire", "close", "propose"].contains(&script.name));
-        let or = if has_tokens { ", or under its token counter" } else { "" };
+        let or = if has_tokens {
+            ", or under its token counter"
+        } else {
+            ""
+        };
         format!("something that is not a lock of this format is under the key {key:?}{or}")
     }
 }
@@ -309,9 +336,10 @@ fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Strin
             Asked::Subscribe(channel) | Asked::Publish(_, channel) => {
                 (format!("use the channel {channel:?}"), *channel)
             }
-            Asked::Script(script, _) => {
-                ("publish on the channel of the lock".to_owned(), script.channel)
-            }
+            Asked::Script(script, _) => (
+                "publish on the channel of the lock".to_owned(),
+                script.channel,
+            ),
             _ => ("use a channel".to_owned(), ""),
         };
         (what, acl_pattern('&', name))
@@ -333,8 +361,14 @@ fn permission(server: &Server, answer: &ServerError, asked: &Asked<'_>) -> Strin
         (format!("use the key {key:?} or those beside it"), rules)
     } else {
         let commands = missing_commands(&detail, asked);
-        let rules: Vec<_> = commands.iter().map(|command| format!("+{command}")).collect();
-        (format!("run {}", commands.join(", ").to_uppercase()), rules.join(" "))
+        let rules: Vec<_> = commands
+            .iter()
+            .map(|command| format!("+{command}"))
+            .collect();
+        (
+            format!("run {}", commands.join(", ").to_uppercase()),
+            rules.join(" "),
+        )
     };
     format!(
         "the user `{user}` on {server} may not {what}: allow it with `ACL SETUSER {user} {rules}`"
@@ -361,16 +395,26 @@ fn missing_commands(detail: &str, asked: &Asked<'_>) -> Vec<String> {
         }
         Asked::Confirmation => return vec!["wait".to_owned()],
         Asked::Cluster => {
-            return ["myid", "info", "shards", "slots"].map(|it| format!("cluster|{it}")).into();
+            return ["myid", "info", "shards", "slots"]
+                .map(|it| format!("cluster|{it}"))
+                .into();
         }
         Asked::Introduction => return vec!["info".to_owned()],
         Asked::Handshake | Asked::Subscribe(_) => return vec!["@pubsub".to_owned()],
     };
     let line = detail.rsplit_once("@user_script:").and_then(|(_, rest)| {
-        rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|line| line.parse().ok())
+        rest.split(|c: char| !c.is_ascii_digit())
+            .next()
+            .and_then(|line| line.parse().ok())
     });
-    let there = line.map(|line| script.commands(Some(line))).unwrap_or_default();
-    if there.is_empty() { script.commands(None) } else { there }
+    let there = line
+        .map(|line| script.commands(Some(line)))
+        .unwrap_or_default();
+    if there.is_empty() {
+        script.commands(None)
+    } else {
+        there
+    }
 }
 
 /// Redis before 7 wraps the error of a command inside a script, once or twice: `ERR Error running
@@ -391,7 +435,10 @@ fn inside_script(answer: &ServerError) -> Option<ServerError> {
         // With the line, from which `missing_commands` knows the command: these servers do not name
         // it.
         let line = place.split(':').next().unwrap_or_default().trim();
-        ServerError { code: "ERR".to_owned(), detail: format!("{text} @user_script:{line}") }
+        ServerError {
+            code: "ERR".to_owned(),
+            detail: format!("{text} @user_script:{line}"),
+        }
     })
 }
 
@@ -416,7 +463,11 @@ mod tests {
 
     fn explained(text: &str) -> Error {
         let server = Server::new(Endpoint::tcp("h", 1), Some("me"));
-        explain(&server, &ServerError::parse(text), &Asked::Script(ACQUIRE, "k"))
+        explain(
+            &server,
+            &ServerError::parse(text),
+            &Asked::Script(ACQUIRE, "k"),
+        )
     }
 
     #[test]
@@ -429,13 +480,19 @@ mod tests {
         ] {
             let error = said(text);
             let rule = "`ACL SETUSER me +wait`";
-            assert!(error.is_configuration() && error.to_string().contains(rule), "{error:?}");
+            assert!(
+                error.is_configuration() && error.to_string().contains(rule),
+                "{error:?}"
+            );
         }
         let error = said(
             "UNBLOCKED force unblock from blocking operation, instance state changed (master -> \
              replica?)",
         );
-        assert!(error.is_unavailable() && error.to_string().contains("a replica"), "{error:?}");
+        assert!(
+            error.is_unavailable() && error.to_string().contains("a replica"),
+            "{error:?}"
+        );
     }
 
     /// The texts are those of redis-server 7.0.15, and of 6.0, 6.2 and 7.2 where they differ.
@@ -443,10 +500,26 @@ mod tests {
     fn every_error_of_a_server_has_a_kind_and_a_meaning() {
         use ErrorKind::{Configuration, ForeignFormat, Unavailable};
         for (text, kind, says) in [
-            ("WRONGTYPE Operation against a key", ForeignFormat, "under the key \"k\""),
-            ("ERR unknown command 'SELECT'", Configuration, "leave its number out"),
-            ("ERR unknown command `SELECT`, with args beginning with: `1`", Configuration, "one"),
-            ("WRONGTYPE the token counter is not", ForeignFormat, "no counter"),
+            (
+                "WRONGTYPE Operation against a key",
+                ForeignFormat,
+                "under the key \"k\"",
+            ),
+            (
+                "ERR unknown command 'SELECT'",
+                Configuration,
+                "leave its number out",
+            ),
+            (
+                "ERR unknown command `SELECT`, with args beginning with: `1`",
+                Configuration,
+                "one",
+            ),
+            (
+                "WRONGTYPE the token counter is not",
+                ForeignFormat,
+                "no counter",
+            ),
             (
                 "ERR Error running script (call to f_0): @user_script:9: WRONGTYPE Operation",
                 ForeignFormat,
@@ -458,7 +531,11 @@ mod tests {
                 Unavailable,
                 "maxmemory",
             ),
-            ("@user_script: 9: -READONLY You can't", Unavailable, "replica"),
+            (
+                "@user_script: 9: -READONLY You can't",
+                Unavailable,
+                "replica",
+            ),
             (
                 "ERR Error running script (call to f_0): @user_script:1: @user_script: 1: The user \
                  executing the script can't run this command",
@@ -476,9 +553,17 @@ mod tests {
                 Configuration,
                 "too old",
             ),
-            ("ERR wrong number of arguments for 'auth' command", Configuration, "too old"),
+            (
+                "ERR wrong number of arguments for 'auth' command",
+                Configuration,
+                "too old",
+            ),
             ("NOAUTH Authentication required.", Configuration, "password"),
-            ("WRONGPASS invalid username-password pair", Configuration, "`me`"),
+            (
+                "WRONGPASS invalid username-password pair",
+                Configuration,
+                "`me`",
+            ),
             (
                 "NOPERM this user has no permissions to run the 'client|setname' command",
                 Configuration,
@@ -511,20 +596,52 @@ mod tests {
                 Configuration,
                 "&redisson_lock__channel:*`",
             ),
-            ("DENIED Redis is running in protected mode", Configuration, "protected"),
+            (
+                "DENIED Redis is running in protected mode",
+                Configuration,
+                "protected",
+            ),
             ("MOVED 1 h:2", Configuration, "Redis Cluster"),
-            ("MOVED 1 h:2", Configuration, "the URL is `redis+cluster://h:1`"),
+            (
+                "MOVED 1 h:2",
+                Configuration,
+                "the URL is `redis+cluster://h:1`",
+            ),
             ("ASK 1 h:2", Configuration, "Redis Cluster"),
             ("ERR DB index is out of range", Configuration, "database"),
-            ("ERR unknown command 'EVALSHA', with args beginning with: 'x' ", Configuration, "6.2"),
-            ("ERR Unknown Redis command called from script", Configuration, "renamed or disabled"),
-            ("ERR Unknown command called from script", Configuration, "renamed or disabled"),
-            ("ERR max number of clients reached", Unavailable, "maxclients"),
-            ("LOADING Redis is loading the dataset in memory", Unavailable, "reading its data"),
+            (
+                "ERR unknown command 'EVALSHA', with args beginning with: 'x' ",
+                Configuration,
+                "6.2",
+            ),
+            (
+                "ERR Unknown Redis command called from script",
+                Configuration,
+                "renamed or disabled",
+            ),
+            (
+                "ERR Unknown command called from script",
+                Configuration,
+                "renamed or disabled",
+            ),
+            (
+                "ERR max number of clients reached",
+                Unavailable,
+                "maxclients",
+            ),
+            (
+                "LOADING Redis is loading the dataset in memory",
+                Unavailable,
+                "reading its data",
+            ),
             ("MASTERDOWN Link with MASTER is down", Unavailable, "master"),
             ("BUSY Redis is busy running a script", Unavailable, "script"),
             ("MISCONF Redis is configured to save", Unavailable, "disk"),
-            ("NOREPLICAS Not enough good replicas to write.", Unavailable, "replicas"),
+            (
+                "NOREPLICAS Not enough good replicas to write.",
+                Unavailable,
+                "replicas",
+            ),
             ("CLUSTERDOWN Hash slot not served", Unavailable, "Cluster"),
             ("TRYAGAIN Multiple keys request", Unavailable, "moving"),
             ("STRANGE things", Unavailable, "refused"),
@@ -545,9 +662,10 @@ mod tests {
         for user in ["monkey", "key", "channels", "o'key"] {
             let server = Server::new(Endpoint::tcp("h", 1), Some(user));
             for prefix in ["NOPERM", "ERR ACL failure in script:"] {
-                for (forbidden, rule) in
-                    [("run the 'pexpire' command", "+pexpire`"), ("access the 'k' key", "~k ")]
-                {
+                for (forbidden, rule) in [
+                    ("run the 'pexpire' command", "+pexpire`"),
+                    ("access the 'k' key", "~k "),
+                ] {
                     let text = format!("{prefix} User {user} has no permissions to {forbidden}");
                     let answer = ServerError::parse(&text);
                     let error = explain(&server, &answer, &Asked::Script(ACQUIRE, "k"));
@@ -569,7 +687,10 @@ mod tests {
                 "WRONGTYPE the list of signals is a hash",
                 "the list of signals is a hash under the key \"lock-signal:a\"",
             ),
-            ("CROSSSLOT Keys in request don't hash to the same slot", "a hash tag"),
+            (
+                "CROSSSLOT Keys in request don't hash to the same slot",
+                "a hash tag",
+            ),
             (
                 "NOPERM this user has no permissions to access one of the keys used",
                 "~lock:a ~redisson_lock_token:* ~distlock_closed:* ~lock-signal:*`",
@@ -581,12 +702,18 @@ mod tests {
         ] {
             let error = said(text);
             // No error reports a loss: the client still holds the lock.
-            assert!(error.is_configuration() && error.to_string().contains(says), "{error:?}");
+            assert!(
+                error.is_configuration() && error.to_string().contains(says),
+                "{error:?}"
+            );
         }
         let release = Asked::Script(&SPRING_INTEGRATION.scripts.release, "registry:a");
         let text = "ERR The user executing the script can't publish to the channel mentioned";
         let error = explain(&server, &ServerError::parse(text), &release);
-        assert!(error.to_string().contains("`ACL SETUSER me &*-channel:*`"), "{error:?}");
+        assert!(
+            error.to_string().contains("`ACL SETUSER me &*-channel:*`"),
+            "{error:?}"
+        );
     }
 
     /// One `ACL SETUSER` is enough, whatever key it was that the user may not use.
@@ -601,7 +728,10 @@ mod tests {
                 for name in kind.names_beside("lock:a") {
                     let named = error.split(' ').filter_map(|word| word.strip_prefix('~'));
                     let mut begins = named.map(|rule| rule.trim_end_matches(['*', '`']));
-                    assert!(begins.any(|begin| name.starts_with(begin)), "{name}: {error}");
+                    assert!(
+                        begins.any(|begin| name.starts_with(begin)),
+                        "{name}: {error}"
+                    );
                 }
             }
         }
@@ -610,9 +740,22 @@ mod tests {
     /// Redis before 7 says on which line of the script it was, and not which command.
     #[test]
     fn command_is_found_by_its_script_line() {
-        let at = |text| 1 + ACQUIRE.source.lines().position(|line| line.contains(text)).unwrap();
-        for (text, command) in [("'HSET'", "hset"), ("'EXISTS'", "exists"), ("'TIME'", "time")] {
-            let (line, cannot) = (at(text), "The user executing the script can't run this command");
+        let at = |text| {
+            1 + ACQUIRE
+                .source
+                .lines()
+                .position(|line| line.contains(text))
+                .unwrap()
+        };
+        for (text, command) in [
+            ("'HSET'", "hset"),
+            ("'EXISTS'", "exists"),
+            ("'TIME'", "time"),
+        ] {
+            let (line, cannot) = (
+                at(text),
+                "The user executing the script can't run this command",
+            );
             for wrapped in [
                 format!(
                     "ERR Error running script (call to f_0): @user_script:{line}: @user_script: \
@@ -622,7 +765,10 @@ mod tests {
             ] {
                 let error = explained(&wrapped);
                 let rule = format!("ACL SETUSER me +{command}`");
-                assert!(error.is_configuration() && error.to_string().contains(&rule), "{error:?}");
+                assert!(
+                    error.is_configuration() && error.to_string().contains(&rule),
+                    "{error:?}"
+                );
             }
         }
     }
@@ -633,7 +779,10 @@ mod tests {
             "{:?}",
             explained("ERR unknown command 'AUTH', with args beginning with: 's3cret'")
         );
-        assert!(shown.contains("unknown command 'AUTH'") && !shown.contains("s3cret"), "{shown}");
+        assert!(
+            shown.contains("unknown command 'AUTH'") && !shown.contains("s3cret"),
+            "{shown}"
+        );
         assert!(format!("{:?}", explained("STRANGE things")).contains("STRANGE things"));
     }
 }

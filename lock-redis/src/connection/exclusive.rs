@@ -49,12 +49,17 @@ impl ConnectionLike for Connection {
         let mut replies = Vec::with_capacity(requests.len());
         let mut outcome = self.send(requests, by);
         if outcome.is_ok() {
-            outcome = self.receive(requests.len(), &mut replies, by).map_err(CallError::Unknown);
+            outcome = self
+                .receive(requests.len(), &mut replies, by)
+                .map_err(CallError::Unknown);
         }
         self.last_used = self.clock.now();
         if self.generation.is_over() {
             self.open = None;
-            return (Vec::new(), Err(CallError::Unknown(self.server.superseded())));
+            return (
+                Vec::new(),
+                Err(CallError::Unknown(self.server.superseded())),
+            );
         }
         if outcome.is_err() {
             self.open = None;
@@ -96,7 +101,12 @@ impl Connection {
     ) -> Self {
         let (output, input) = (WriteBuffer::default(), ReadBuffer::default());
         Self {
-            open: Some(Open { transport, output, input, reader: ReplyReader::default() }),
+            open: Some(Open {
+                transport,
+                output,
+                input,
+                reader: ReplyReader::default(),
+            }),
             unsent: Vec::new(),
             last_used: clock.now(),
             server,
@@ -111,7 +121,15 @@ impl Connection {
 
     /// Completes the TLS handshake until `by`, if there is one.
     pub(super) fn handshake_tls(&mut self, by: Moment) -> io::Result<()> {
-        let Some(Open { transport, output, input, reader }) = &mut self.open else { return Ok(()) };
+        let Some(Open {
+            transport,
+            output,
+            input,
+            reader,
+        }) = &mut self.open
+        else {
+            return Ok(());
+        };
         transport.handshake(output, input, reader.input(), &*self.clock, by)
     }
 
@@ -137,7 +155,11 @@ impl Connection {
 
     /// Closes it if the server did, or has sent what was not asked for. Does not wait.
     pub(crate) fn check_idle(&mut self) {
-        if !self.open.as_ref().is_some_and(|open| open.transport.is_quiet()) {
+        if !self
+            .open
+            .as_ref()
+            .is_some_and(|open| open.transport.is_quiet())
+        {
             self.open = None;
         }
     }
@@ -149,14 +171,22 @@ impl Connection {
 
     fn send(&mut self, requests: &[Request<'_>], by: Moment) -> Result<(), CallError> {
         self.open.take_if(|_| self.generation.is_over());
-        let Some(Open { transport, output, input, .. }) = &mut self.open else {
+        let Some(Open {
+            transport,
+            output,
+            input,
+            ..
+        }) = &mut self.open
+        else {
             return Err(CallError::NotSent(Error::unavailable(format!(
                 "the connection to {} is closed",
                 self.server
             ))));
         };
         self.unsent.clear();
-        requests.iter().for_each(|request| request.encode(&mut self.unsent));
+        requests
+            .iter()
+            .for_each(|request| request.encode(&mut self.unsent));
         // How many bytes count as sent, also after an error.
         let mut taken = 0;
         let mut write_all = || loop {
@@ -171,14 +201,26 @@ impl Connection {
         write_all().map_err(|error| {
             let error = transport.tls_error(input).unwrap_or(error);
             let error = self.server.io_error("take a request", error);
-            if taken == 0 { CallError::NotSent(error) } else { CallError::Unknown(error) }
+            if taken == 0 {
+                CallError::NotSent(error)
+            } else {
+                CallError::Unknown(error)
+            }
         })
     }
 
     /// Reads so many replies.
     fn receive(&mut self, count: usize, replies: &mut Vec<Reply>, by: Moment) -> Result<(), Error> {
-        let open = self.open.as_mut().expect("a connection that has sent something is open");
-        let Open { transport, input, reader, .. } = open;
+        let open = self
+            .open
+            .as_mut()
+            .expect("a connection that has sent something is open");
+        let Open {
+            transport,
+            input,
+            reader,
+            ..
+        } = open;
         while replies.len() < count {
             match reader.next() {
                 Ok(Some(reply)) => replies.push(reply),
@@ -233,9 +275,15 @@ mod tests {
         let by = soon() + Duration::from_secs(2);
         let outcome = connection.call(&Request(&[&[b"SET", b"k", &much]]), by);
         assert!(SystemClock.now().since(by) < Duration::from_secs(5));
-        assert!(matches!(outcome, Err(CallError::Unknown(_))), "a part was sent: {outcome:?}");
+        assert!(
+            matches!(outcome, Err(CallError::Unknown(_))),
+            "a part was sent: {outcome:?}"
+        );
         assert!(!connection.is_open());
-        assert!(matches!(connection.call(&PING, soon()), Err(CallError::NotSent(_))));
+        assert!(matches!(
+            connection.call(&PING, soon()),
+            Err(CallError::NotSent(_))
+        ));
         drop(theirs);
     }
 
@@ -259,9 +307,15 @@ mod tests {
     #[test]
     fn nothing_is_read_after_a_deadline() {
         let (mut connection, mut theirs) = pair();
-        assert!(matches!(connection.call(&PING, soon()), Err(CallError::Unknown(_))));
+        assert!(matches!(
+            connection.call(&PING, soon()),
+            Err(CallError::Unknown(_))
+        ));
         let _closed = theirs.write_all(b"+PONG\r\n");
-        assert!(matches!(connection.call(&PING, soon()), Err(CallError::NotSent(_))));
+        assert!(matches!(
+            connection.call(&PING, soon()),
+            Err(CallError::NotSent(_))
+        ));
     }
 
     #[test]
@@ -283,7 +337,10 @@ mod tests {
     fn earlier_reply_is_not_taken_for_the_next_one() {
         let (mut connection, mut theirs) = pair();
         theirs.write_all(b":1\r\n:2\r\n").unwrap();
-        assert!(matches!(connection.call(&PING, soon()), Err(CallError::Unknown(_))));
+        assert!(matches!(
+            connection.call(&PING, soon()),
+            Err(CallError::Unknown(_))
+        ));
         assert!(!connection.is_open());
     }
 
@@ -304,7 +361,12 @@ mod tests {
     /// On both kinds of connections: the requests may be out of step with the replies.
     #[test]
     fn replies_beside_invalid_bytes_are_not_believed() {
-        for bytes in [&b":1\r\n:2\r\n:3\r\n"[..], b":1\r\n:2\r\n:", b":1\r\n%1\r\n", b":1\r\n\0"] {
+        for bytes in [
+            &b":1\r\n:2\r\n:3\r\n"[..],
+            b":1\r\n:2\r\n:",
+            b":1\r\n%1\r\n",
+            b":1\r\n\0",
+        ] {
             let (mut exclusive, mut theirs) = pair();
             theirs.write_all(bytes).unwrap();
             let (replies, outcome) = exclusive.call_many(&[PING, PING], soon());
@@ -319,7 +381,11 @@ mod tests {
                 told.send(outcome).unwrap();
                 ReplyCheck::Expected
             });
-            let callback = CallbackRequest { by_hash: Vec::new(), text: "", done };
+            let callback = CallbackRequest {
+                by_hash: Vec::new(),
+                text: "",
+                done,
+            };
             assert!(shared.submit(b"a", soon(), callback).is_ok());
             theirs.write_all(bytes).unwrap();
             assert!(shared.call(&PING, soon()).is_err(), "{bytes:?}");

@@ -86,7 +86,11 @@ impl Judgement {
 impl Shown {
     /// Reads replies to `INFO`, of whatever sections.
     pub(crate) fn read(info: &str) -> Self {
-        let text = |name| info_field(info, name).map(str::trim).filter(|text| !text.is_empty());
+        let text = |name| {
+            info_field(info, name)
+                .map(str::trim)
+                .filter(|text| !text.is_empty())
+        };
         let owned = |name| text(name).map(str::to_owned);
         let number = |name| text(name).and_then(|text| text.parse::<i64>().ok());
         let flag = |name| number(name).map(|number| number != 0);
@@ -109,7 +113,11 @@ impl Shown {
     /// What is to be noted of it, if it shows that.
     pub(crate) fn noted(&self) -> Option<Noted> {
         let (run_id, id) = (self.run_id.clone()?, self.id.clone()?);
-        Some(Noted { run_id, id, offset: self.offset? })
+        Some(Noted {
+            run_id,
+            id,
+            offset: self.offset?,
+        })
     }
 }
 
@@ -119,7 +127,12 @@ impl Shown {
 /// [`Cut`](Judgement::Cut) is one if the offset was read right after the write. The rest proves
 /// nothing: what was held is settled by its keys.
 pub(crate) fn judge(noted: &Noted, shown: &Shown, silence: Duration) -> Judgement {
-    let Shown { is_master: Some(is_master), is_loading, .. } = shown else {
+    let Shown {
+        is_master: Some(is_master),
+        is_loading,
+        ..
+    } = shown
+    else {
         return Judgement::NotShown;
     };
     if *is_loading == Some(true) {
@@ -140,7 +153,11 @@ pub(crate) fn judge(noted: &Noted, shown: &Shown, silence: Duration) -> Judgemen
     };
     let is_same_process = *run_id == noted.run_id;
     if is_same_process && *id == noted.id {
-        return if offset >= noted.offset { Judgement::Same } else { Judgement::Cut };
+        return if offset >= noted.offset {
+            Judgement::Same
+        } else {
+            Judgement::Cut
+        };
     }
     if *former_id == noted.id {
         return match (former_end > noted.offset, backlog) {
@@ -151,7 +168,9 @@ pub(crate) fn judge(noted: &Noted, shown: &Shown, silence: Duration) -> Judgemen
     }
     let has_former = former_id.bytes().any(|byte| byte != b'0');
     let started_since = || {
-        let uptime = shown.uptime.map(|uptime| u64::try_from(uptime).unwrap_or(0));
+        let uptime = shown
+            .uptime
+            .map(|uptime| u64::try_from(uptime).unwrap_or(0));
         uptime.is_some_and(|uptime| Duration::from_secs(uptime) < silence)
     };
     Judgement::Unknown(match (is_same_process, has_former) {
@@ -171,7 +190,11 @@ mod tests {
     const SILENCE: Duration = Duration::from_secs(10);
 
     fn noted() -> Noted {
-        Noted { run_id: "run".to_owned(), id: "X".to_owned(), offset: 100 }
+        Noted {
+            run_id: "run".to_owned(),
+            id: "X".to_owned(),
+            offset: 100,
+        }
     }
 
     /// What a master shows that has these IDs and offsets, and runs for an hour.
@@ -200,9 +223,18 @@ mod tests {
         for (row, info, expected) in [
             // The role decides before the IDs, and before it, whether they are final.
             (2, same.replace("loading:0", "loading:1"), Loading),
-            (2, same.replace("loading:0", "loading:1").replace("master\r\n", "slave\r\n"), Loading),
+            (
+                2,
+                same.replace("loading:0", "loading:1")
+                    .replace("master\r\n", "slave\r\n"),
+                Loading,
+            ),
             (3, same.replace("role:master", "role:slave"), Replica),
-            (3, shown("b", "Y", 9, ("X", 101), 1).replace("role:master", "role:slave"), Replica),
+            (
+                3,
+                shown("b", "Y", 9, ("X", 101), 1).replace("role:master", "role:slave"),
+                Replica,
+            ),
             (4, same.clone(), Same),
             (4, shown("run", "X", 101, (ZEROS, -1), 0), Same),
             (4, shown("run", "X", 100, ("W", 7), 1), Same),
@@ -211,16 +243,32 @@ mod tests {
             (6, shown("run", "Y", 500, ("X", 101), 1), Continued),
             (7, shown("other", "Y", 500, ("X", 100), 1), Cut),
             (7, shown("other", "Y", 500, ("X", 74), 0), Cut),
-            (8, shown("other", "Y", 500, ("X", 101), 0), Unknown(NoBacklog)),
+            (
+                8,
+                shown("other", "Y", 500, ("X", 101), 0),
+                Unknown(NoBacklog),
+            ),
             (9, shown("run", "Y", 500, (ZEROS, -1), 1), Unknown(Renewed)),
             (10, shown("run", "Y", 500, ("Z", 600), 1), Unknown(Demoted)),
-            (11, shown("other", "X", 500, (ZEROS, -1), 1), Unknown(SameId)),
+            (
+                11,
+                shown("other", "X", 500, (ZEROS, -1), 1),
+                Unknown(SameId),
+            ),
             (12, with_uptime("9"), Unknown(StartedSince)),
             (12, with_uptime("-98"), Unknown(StartedSince)),
             (13, with_uptime("10"), Unknown(Stranger)),
             (13, other.clone(), Unknown(Stranger)),
-            (13, shown("other", "Y", 500, ("Z", 600), 1), Unknown(Stranger)),
-            (13, other.replace("uptime_in_seconds", "uptime"), Unknown(Stranger)),
+            (
+                13,
+                shown("other", "Y", 500, ("Z", 600), 1),
+                Unknown(Stranger),
+            ),
+            (
+                13,
+                other.replace("uptime_in_seconds", "uptime"),
+                Unknown(Stranger),
+            ),
             // An address that no service shows: a proxy, an own implementation.
             (1, String::new(), NotShown),
             (1, "# Replication\r\n".to_owned(), NotShown),
@@ -241,8 +289,15 @@ mod tests {
             "second_repl_offset:",
             "repl_backlog_active:",
         ] {
-            let rest: Vec<_> = whole.lines().filter(|line| !line.starts_with(field)).collect();
-            assert_eq!(judged(&rest.join("\r\n")), Judgement::NotShown, "without {field}");
+            let rest: Vec<_> = whole
+                .lines()
+                .filter(|line| !line.starts_with(field))
+                .collect();
+            assert_eq!(
+                judged(&rest.join("\r\n")),
+                Judgement::NotShown,
+                "without {field}"
+            );
         }
         // Of a service that hides what it does on its disk the rest is good enough.
         let without_loading = whole.replace("loading:0\r\n", "");
@@ -250,13 +305,19 @@ mod tests {
         // A replica is none to be followed, whatever else it leaves out.
         let replica = "role:slave\r\nmaster_host:10.0.0.7\r\nmaster_port:6380\r\n";
         assert_eq!(judged(replica), Judgement::Replica);
-        assert_eq!(Shown::read(replica).master.as_deref(), Some("10.0.0.7:6380"));
+        assert_eq!(
+            Shown::read(replica).master.as_deref(),
+            Some("10.0.0.7:6380")
+        );
     }
 
     #[test]
     fn what_is_noted_is_judged_as_the_same_server() {
         let info = shown("run", "X", 100, (ZEROS, -1), 1);
         assert_eq!(Shown::read(&info).noted(), Some(noted()));
-        assert_eq!(Shown::read(&info.replace("master_repl_offset", "offset")).noted(), None);
+        assert_eq!(
+            Shown::read(&info.replace("master_repl_offset", "offset")).noted(),
+            None
+        );
     }
 }

@@ -100,7 +100,9 @@ impl ServerGeneration {
     /// Whether another server was followed since, or this one lost its role: what this connection's
     /// server says does not count any more.
     pub(crate) fn is_over(&self) -> bool {
-        self.latest.as_ref().is_some_and(|latest| latest.load(Ordering::SeqCst) != self.own)
+        self.latest
+            .as_ref()
+            .is_some_and(|latest| latest.load(Ordering::SeqCst) != self.own)
     }
 }
 
@@ -108,18 +110,31 @@ impl Identity {
     /// An endpoint that belongs to this server alone; to the first that answers, where it is
     /// `None`.
     pub(crate) fn of(kind: IdentityKind, expected: Option<&str>) -> Self {
-        let state = State { known: expected.map(Arc::from), ..State::default() };
+        let state = State {
+            known: expected.map(Arc::from),
+            ..State::default()
+        };
         Self::new(kind, IdentityPolicy::Keep, state)
     }
 
     /// An endpoint whose server may be another one, which is followed then, and not back to the one
     /// before for `rest` without a proof.
     pub(crate) fn followed(rest: Duration) -> Self {
-        Self::new(IdentityKind::Run, IdentityPolicy::Follow(rest), State::default())
+        Self::new(
+            IdentityKind::Run,
+            IdentityPolicy::Follow(rest),
+            State::default(),
+        )
     }
 
     fn new(kind: IdentityKind, policy: IdentityPolicy, state: State) -> Self {
-        Self { kind, policy, former: None, state: Mutex::new(state), latest: Arc::default() }
+        Self {
+            kind,
+            policy,
+            former: None,
+            state: Mutex::new(state),
+            latest: Arc::default(),
+        }
     }
 
     /// The same where a server that has shown this, at that time, was replaced by one that was
@@ -159,15 +174,26 @@ impl Identity {
         Some(*uptime + now.since(*at))
     }
 
-    fn is_succeeded_by(&self, Introduction { shown, answered, .. }: &Introduction) -> bool {
-        let Some((noted, at)) = &self.former else { return false };
+    fn is_succeeded_by(
+        &self,
+        Introduction {
+            shown, answered, ..
+        }: &Introduction,
+    ) -> bool {
+        let Some((noted, at)) = &self.former else {
+            return false;
+        };
         judge(noted, shown, answered.since(*at)).is_of_same_history()
     }
 
     fn generation(&self, shown: &Shown) -> ServerGeneration {
         let own = self.latest.load(Ordering::SeqCst);
         let shows_history = shown.noted().is_some();
-        ServerGeneration { own, latest: Some(Arc::clone(&self.latest)), shows_history }
+        ServerGeneration {
+            own,
+            latest: Some(Arc::clone(&self.latest)),
+            shows_history,
+        }
     }
 
     /// A new connection has found the server `found` at the endpoint, which shows this.
@@ -181,14 +207,22 @@ impl Identity {
         found: Option<&str>,
         introduction: &Introduction,
     ) -> Result<ServerGeneration, Refusal> {
-        let Introduction { shown, answered: now, .. } = introduction;
+        let Introduction {
+            shown,
+            answered: now,
+            ..
+        } = introduction;
         let mut state = self.state.lock();
         // As it would refuse a write. A node of a cluster says so itself, and who is asked instead.
         if let Some(error) = error_mapping::unready(server, shown)
             && self.kind == IdentityKind::Run
         {
             let is_known = found.is_some() && state.known.as_deref() == found;
-            return Err(if is_known { Refusal::Here(error) } else { Refusal::Elsewhere(error) });
+            return Err(if is_known {
+                Refusal::Here(error)
+            } else {
+                Refusal::Elsewhere(error)
+            });
         }
         let judgement = state.judge(introduction);
         let (found, known) = match (found, state.known.clone()) {
@@ -219,7 +253,9 @@ impl Identity {
         };
         let error = match self.policy {
             IdentityPolicy::Follow(rest) if !is_back(rest) => {
-                state.left.retain(|(left, at)| now.since(*at) < rest && **left != *found);
+                state
+                    .left
+                    .retain(|(left, at)| now.since(*at) < rest && **left != *found);
                 state.left.push((Arc::clone(&known), *now));
                 state.known = Some(found.into());
                 state.noted = None;
@@ -228,7 +264,12 @@ impl Identity {
                 let generation = self.generation(shown);
                 drop(state);
                 let (was, is) = (known.to_string(), found.to_owned());
-                Report::Changed { was, is, data: judgement.data() }.send(server);
+                Report::Changed {
+                    was,
+                    is,
+                    data: judgement.data(),
+                }
+                .send(server);
                 return Ok(generation);
             }
             IdentityPolicy::Follow(rest) => Error::unavailable(format!(
@@ -249,7 +290,9 @@ impl Identity {
         }
         drop(state);
         if is_news {
-            server.notices.server_refused(&server.to_string(), &known, found);
+            server
+                .notices
+                .server_refused(&server.to_string(), &known, found);
         }
         Err(Refusal::Here(error))
     }
@@ -268,7 +311,10 @@ impl Identity {
         }
         let shown = &mut introduction.shown;
         // The connection is the same one, and so is the process.
-        shown.run_id = shown.run_id.take().or_else(|| state.noted_process().map(str::to_owned));
+        shown.run_id = shown
+            .run_id
+            .take()
+            .or_else(|| state.noted_process().map(str::to_owned));
         let is_master = shown.is_master != Some(false);
         if !is_master && self.kind == IdentityKind::Run {
             self.latest.fetch_add(1, Ordering::SeqCst);
@@ -289,8 +335,17 @@ impl State {
         self.noted.as_ref().map(|(noted, _)| noted.run_id.as_str())
     }
 
-    fn judge(&self, Introduction { shown, asked, answered }: &Introduction) -> Judgement {
-        let Some((noted, at)) = &self.noted else { return Judgement::NotShown };
+    fn judge(
+        &self,
+        Introduction {
+            shown,
+            asked,
+            answered,
+        }: &Introduction,
+    ) -> Judgement {
+        let Some((noted, at)) = &self.noted else {
+            return Judgement::NotShown;
+        };
         if shown.run_id.as_ref() == Some(&noted.run_id) && asked < at {
             // Two answers that crossed: the later one was judged already.
             return Judgement::Same;
@@ -307,22 +362,38 @@ impl State {
                 Report::Nothing
             }
             Judgement::Continued | Judgement::Unknown(_) if was == is => Report::Verify,
-            Judgement::Continued | Judgement::Unknown(_) | Judgement::Cut => {
-                Report::Changed { was, is, data: judgement.data() }
-            }
+            Judgement::Continued | Judgement::Unknown(_) | Judgement::Cut => Report::Changed {
+                was,
+                is,
+                data: judgement.data(),
+            },
         }
     }
 
-    fn note(&mut self, Introduction { shown, asked, answered }: &Introduction) {
+    fn note(
+        &mut self,
+        Introduction {
+            shown,
+            asked,
+            answered,
+        }: &Introduction,
+    ) {
         if let Some(run_id) = &shown.run_id
-            && self.running.as_ref().is_none_or(|running| running.run_id != *run_id)
+            && self
+                .running
+                .as_ref()
+                .is_none_or(|running| running.run_id != *run_id)
         {
             self.running = shown.uptime.map(|uptime| {
                 // Both ends are whole seconds: it may be one less. It may have been read at the end
                 // of the time that the answer took.
                 let uptime = u64::try_from(uptime.saturating_sub(1)).unwrap_or(0);
                 let uptime = Duration::from_secs(uptime);
-                Running { run_id: run_id.clone(), at: *answered, uptime }
+                Running {
+                    run_id: run_id.clone(),
+                    at: *answered,
+                    uptime,
+                }
             });
         }
         let is_older = self.noted.as_ref().is_some_and(|(_, at)| asked < at);
@@ -338,7 +409,9 @@ impl Report {
             Self::Nothing => {}
             Self::Verify => server.notices.verify_held(),
             Self::Changed { was, is, data } => {
-                server.notices.server_replaced(&server.to_string(), &was, &is, data);
+                server
+                    .notices
+                    .server_replaced(&server.to_string(), &was, &is, data);
                 server.notices.verify_held();
             }
         }
@@ -394,22 +467,34 @@ mod tests {
     /// A server that shows nothing but its ID.
     fn admit(identity: &Identity, found: &str, seconds: u64) -> Result<ServerGeneration, Error> {
         let (asked, answered) = (at(seconds), at(seconds));
-        let introduction = Introduction { shown: Shown::default(), asked, answered };
-        identity.admit(&server(), Some(found), &introduction).map_err(|refusal| match refusal {
-            Refusal::Elsewhere(error) | Refusal::Here(error) => error,
-        })
+        let introduction = Introduction {
+            shown: Shown::default(),
+            asked,
+            answered,
+        };
+        identity
+            .admit(&server(), Some(found), &introduction)
+            .map_err(|refusal| match refusal {
+                Refusal::Elsewhere(error) | Refusal::Here(error) => error,
+            })
     }
 
     #[test]
     fn kept_endpoint_refuses_strangers_and_names_both() {
-        for identity in
-            [Identity::of(IdentityKind::Node, Some("aaa")), Identity::of(IdentityKind::Node, None)]
-        {
+        for identity in [
+            Identity::of(IdentityKind::Node, Some("aaa")),
+            Identity::of(IdentityKind::Node, None),
+        ] {
             let first = admit(&identity, "aaa", 0).unwrap();
             let error = admit(&identity, "bbb", 1).unwrap_err();
             assert!(error.is_unavailable(), "{error:?}");
             let told = error.to_string();
-            assert!(["aaa", "bbb", "host:1"].iter().all(|part| told.contains(part)), "{told}");
+            assert!(
+                ["aaa", "bbb", "host:1"]
+                    .iter()
+                    .all(|part| told.contains(part)),
+                "{told}"
+            );
             assert!(!first.is_over() && !admit(&identity, "aaa", 2).unwrap().is_over());
         }
     }
@@ -430,7 +515,10 @@ mod tests {
         let second = admit(&identity, "bbb", 1).unwrap();
         assert!(admit(&identity, "aaa", 2).is_err());
         let told = admit(&identity, "aaa", 30).unwrap_err().to_string();
-        assert!(told.contains("aaa") && told.contains("bbb") && told.contains("balance"), "{told}");
+        assert!(
+            told.contains("aaa") && told.contains("bbb") && told.contains("balance"),
+            "{told}"
+        );
         assert!(!second.is_over());
         assert!(!admit(&identity, "aaa", 31).unwrap().is_over() && second.is_over());
     }
@@ -453,20 +541,31 @@ mod tests {
             has_backlog: Some(true),
             ..Shown::default()
         };
-        Introduction { shown, asked: at, answered: at }
+        Introduction {
+            shown,
+            asked: at,
+            answered: at,
+        }
     }
 
     const NONE: (&str, i64) = ("0000000000000000000000000000000000000000", -1);
 
     fn meet(identity: &Identity, introduction: &Introduction) -> Result<ServerGeneration, Refusal> {
-        identity.admit(&server(), introduction.shown.run_id.as_deref(), introduction)
+        identity.admit(
+            &server(),
+            introduction.shown.run_id.as_deref(),
+            introduction,
+        )
     }
 
     #[test]
     fn expected_server_may_be_another_replica_of_the_one_before() {
         // Its history ends before or after what was noted; it is another one.
         for (history, is_met) in [(("X", 101), true), (("X", 74), true), (("W", 101), false)] {
-            let noted = (master("old", "X", 100, NONE, at(0)).shown.noted().unwrap(), at(0));
+            let noted = (
+                master("old", "X", 100, NONE, at(0)).shown.noted().unwrap(),
+                at(0),
+            );
             let identity = Identity::of(IdentityKind::Run, Some("listed")).after(Some(noted));
             let met = meet(&identity, &master("found", "Y", 200, history, at(1)));
             assert_eq!(met.is_ok(), is_met, "{history:?}");
@@ -510,14 +609,25 @@ mod tests {
                     met.unwrap();
                     continue;
                 }
-                let Err(Refusal::Elsewhere(error)) = met else { panic!("{met:?}") };
-                assert!(error.is_unavailable() && error.to_string().contains(says), "{error}");
+                let Err(Refusal::Elsewhere(error)) = met else {
+                    panic!("{met:?}")
+                };
+                assert!(
+                    error.is_unavailable() && error.to_string().contains(says),
+                    "{error}"
+                );
                 assert_eq!(identity.known(), None);
             }
             if kind == IdentityKind::Run {
                 meet(&identity, &master("aaa", "X", 100, NONE, at(2))).unwrap();
-                assert!(matches!(meet(&identity, &replica("aaa")), Err(Refusal::Here(_))));
-                assert!(matches!(meet(&identity, &replica("bbb")), Err(Refusal::Elsewhere(_))));
+                assert!(matches!(
+                    meet(&identity, &replica("aaa")),
+                    Err(Refusal::Here(_))
+                ));
+                assert!(matches!(
+                    meet(&identity, &replica("bbb")),
+                    Err(Refusal::Elsewhere(_))
+                ));
                 assert_eq!(identity.known().as_deref(), Some("aaa"));
             }
         }
@@ -548,7 +658,12 @@ mod tests {
         older.asked = at(4);
         assert_eq!(identity.state.lock().judge(&older), Judgement::Same);
         identity.note(&server(), &generation, older);
-        let noted = identity.state.lock().noted.as_ref().map(|(noted, _)| noted.offset);
+        let noted = identity
+            .state
+            .lock()
+            .noted
+            .as_ref()
+            .map(|(noted, _)| noted.offset);
         assert_eq!(noted, Some(200));
         // Asked for later, it is one.
         let later = master("aaa", "X", 150, NONE, at(6));
@@ -574,7 +689,11 @@ mod tests {
             ("bbb", 0, 61, 1),
         ] {
             running(run_id, uptime, when);
-            assert_eq!(identity.age(at(when)), Some(Duration::from_secs(age)), "at {when}");
+            assert_eq!(
+                identity.age(at(when)),
+                Some(Duration::from_secs(age)),
+                "at {when}"
+            );
         }
     }
 

@@ -152,7 +152,9 @@ pub(crate) trait ConnectionLike {
 
     /// Closes the connection: the last reply was none to the request.
     fn close(&mut self) {
-        let why = self.server().garbage("requests and replies may be out of step");
+        let why = self
+            .server()
+            .garbage("requests and replies may be out of step");
         self.close_with(&why);
     }
 

@@ -25,7 +25,11 @@ impl Introduction {
     /// Reads the reply to [`HISTORY`].
     pub(crate) fn of(reply: &Reply, asked: Moment, answered: Moment) -> Option<Self> {
         let shown = Shown::read(&String::from_utf8_lossy(reply.as_bytes()?));
-        Some(Self { shown, asked, answered })
+        Some(Self {
+            shown,
+            asked,
+            answered,
+        })
     }
 }
 

@@ -27,7 +27,11 @@ pub(crate) enum OneStore {
 
 impl OneStore {
     pub(crate) fn of(config: &Config) -> Result<Self, Error> {
-        config.scheme_word(OPTION, &[("auto", Self::Proven), ("off", Self::Off)], Self::Proven)
+        config.scheme_word(
+            OPTION,
+            &[("auto", Self::Proven), ("off", Self::Off)],
+            Self::Proven,
+        )
     }
 
     /// The scripts that a new connection begins with.
@@ -36,13 +40,18 @@ impl OneStore {
         // Keys that a client may use whatever its locks are called.
         let key = || format!("distlock_closed:{{{:016x}}}:probe", fastrand::u64(..));
         let keys: Vec<_> = (0..=count).map(|_| key()).collect();
-        keys.windows(2).enumerate().map(|(at, pair)| Probe::new(at == 0, pair)).collect()
+        keys.windows(2)
+            .enumerate()
+            .map(|(at, pair)| Probe::new(at == 0, pair))
+            .collect()
     }
 
     /// Whether these replies to the probes prove it; `run_id` is that of the server that has said
     /// which one it is.
     pub(super) fn is_proven(self, replies: &[Reply], run_id: Option<&str>) -> bool {
-        let expected = run_id.map(str::as_bytes).or_else(|| replies.first()?.as_bytes());
+        let expected = run_id
+            .map(str::as_bytes)
+            .or_else(|| replies.first()?.as_bytes());
         let is_it = |reply: &Reply| expected.is_some() && reply.as_bytes() == expected;
         self == Self::Proven && replies.len() == PROBES && replies.iter().all(is_it)
     }
@@ -63,7 +72,10 @@ impl Probe {
             true => [b"EVAL", WHICH.as_bytes(), b"2"],
             false => [b"EVALSHA", hash.as_bytes(), b"2"],
         };
-        Self { command, keys: [keys[0].clone(), keys[1].clone()] }
+        Self {
+            command,
+            keys: [keys[0].clone(), keys[1].clone()],
+        }
     }
 
     pub(super) fn words(&self) -> Vec<&[u8]> {
@@ -104,10 +116,18 @@ mod tests {
         assert_eq!(OneStore::Off.probes().len(), 0);
         let probes = OneStore::Proven.probes();
         assert_eq!(probes.len(), PROBES);
-        let slots: Vec<_> = probes.iter().map(|probe| keys::slot(&probe.keys[0])).collect();
-        let apart = probes.iter().filter(|it| keys::slot(&it.keys[0]) != keys::slot(&it.keys[1]));
+        let slots: Vec<_> = probes
+            .iter()
+            .map(|probe| keys::slot(&probe.keys[0]))
+            .collect();
+        let apart = probes
+            .iter()
+            .filter(|it| keys::slot(&it.keys[0]) != keys::slot(&it.keys[1]));
         assert!(apart.count() > PROBES / 2, "{slots:?}");
         let others = OneStore::Proven.probes();
-        assert_ne!(others[0].keys, probes[0].keys, "each connection has keys of its own");
+        assert_ne!(
+            others[0].keys, probes[0].keys,
+            "each connection has keys of its own"
+        );
     }
 }

@@ -56,13 +56,20 @@ impl<'a> BorrowedConnection<'a> {
         by: Moment,
     ) -> Result<Self, Failure> {
         let failures = dialer.failures();
-        let PoolSlot { connection, failures_seen, .. } = &mut **slot;
+        let PoolSlot {
+            connection,
+            failures_seen,
+            ..
+        } = &mut **slot;
         if let Some(connection) = connection
             && (connection.is_stale() || *failures_seen != failures)
         {
             connection.check_idle();
         }
-        if connection.take_if(|connection| !connection.is_open()).is_some() {
+        if connection
+            .take_if(|connection| !connection.is_open())
+            .is_some()
+        {
             dialer.count_failure();
         }
         *failures_seen = failures;

@@ -60,7 +60,13 @@ impl<'a> AcknowledgedConnection<'a> {
         most: u32,
         time: Duration,
     ) -> Self {
-        Self { link, clock, most, time, heard: Acknowledgement::By(0) }
+        Self {
+            link,
+            clock,
+            most,
+            time,
+            heard: Acknowledgement::By(0),
+        }
     }
 
     /// Whether the last request, which was carried out, counts for one that needs so many: if not,
@@ -69,7 +75,11 @@ impl<'a> AcknowledgedConnection<'a> {
         &self,
         needed: NeededReplicas,
     ) -> Result<Option<InsufficientReplicas>, Failure> {
-        let NeededReplicas { count: needed, ahead, .. } = needed;
+        let NeededReplicas {
+            count: needed,
+            ahead,
+            ..
+        } = needed;
         let insufficient = |it: InsufficientReplicas| Ok(Some(it.clocks_ahead(ahead)));
         match &self.heard {
             // Which ones have confirmed it is not known: it may be those that do not count.
@@ -82,7 +92,11 @@ impl<'a> AcknowledgedConnection<'a> {
             // unknown.
             Acknowledgement::Refused(error) => {
                 let server = self.link.server();
-                Err(Failure::Unknown(error_mapping::explain(server, error, &Asked::Confirmation)))
+                Err(Failure::Unknown(error_mapping::explain(
+                    server,
+                    error,
+                    &Asked::Confirmation,
+                )))
             }
             Acknowledgement::Lost(error) => Err(Failure::Unknown(error.clone())),
         }
@@ -114,11 +128,18 @@ impl ConnectionLike for AcknowledgedConnection<'_> {
         if self.most == 0 {
             return self.link.call_many(requests, by);
         }
-        let (count, millis) = (Text::number(self.most.into()), Text::millis(self.patience(by)));
+        let (count, millis) = (
+            Text::number(self.most.into()),
+            Text::millis(self.patience(by)),
+        );
         let words: [&[&[u8]]; 1] = [&[b"WAIT", count.as_bytes(), millis.as_bytes()]];
         let all = [requests, &[Request(&words)]].concat();
         let (mut replies, outcome) = self.link.call_many(&all, by);
-        let said = if replies.len() > requests.len() { replies.pop() } else { None };
+        let said = if replies.len() > requests.len() {
+            replies.pop()
+        } else {
+            None
+        };
         self.heard = match (said, outcome) {
             (Some(Reply::Int(count)), Ok(())) => {
                 Acknowledgement::By(u32::try_from(count).unwrap_or(0))

@@ -42,7 +42,14 @@ impl Server {
         let user = Mutex::new(user.map(str::to_owned));
         let (notices, warned) = (Notices::default(), Mutex::default());
         let has_warned = AtomicBool::new(false);
-        Self { endpoint, is_tls: false, user, notices, warned, has_warned }
+        Self {
+            endpoint,
+            is_tls: false,
+            user,
+            notices,
+            warned,
+            has_warned,
+        }
     }
 
     /// The same, over TLS or not.
@@ -62,7 +69,10 @@ impl Server {
 
     /// Our user there.
     pub(crate) fn user(&self) -> String {
-        self.user.lock().clone().unwrap_or_else(|| "default".to_owned())
+        self.user
+            .lock()
+            .clone()
+            .unwrap_or_else(|| "default".to_owned())
     }
 
     /// A connection was made as this user.
@@ -99,10 +109,17 @@ impl Server {
         message: impl FnOnce() -> String,
     ) {
         let mut warned = self.warned.lock();
-        if warned.iter().any(|known| known.kind == kind && known.cause == cause.change) {
+        if warned
+            .iter()
+            .any(|known| known.kind == kind && known.cause == cause.change)
+        {
             return;
         }
-        warned.push(Reported { kind, cause: cause.change, channel: cause.channel });
+        warned.push(Reported {
+            kind,
+            cause: cause.change,
+            channel: cause.channel,
+        });
         self.has_warned.store(true, Ordering::Relaxed);
         drop(warned);
         self.notices.warn(kind, message);

@@ -26,15 +26,19 @@ pub(crate) fn with_server_kind(
     match role.as_ref().ok().and_then(Reply::as_array) {
         Some([role, masters]) if role.as_bytes() == Some(b"sentinel") => {
             let masters = masters.as_array().unwrap_or_default().iter();
-            let masters = masters.filter_map(Reply::as_bytes).map(String::from_utf8_lossy);
+            let masters = masters
+                .filter_map(Reply::as_bytes)
+                .map(String::from_utf8_lossy);
             let url = |master| format!("`{}/{master}`", link.server().url("redis+sentinel"));
             let urls: Vec<_> = masters.map(url).collect();
             let which = match &urls[..] {
                 [] => format!("{}; it watches no master yet", url("mymaster".into())),
                 urls => urls.join(" or "),
             };
-            let message =
-                format!("{} is a Sentinel, and has no locks: the URL is {which}", link.server());
+            let message = format!(
+                "{} is a Sentinel, and has no locks: the URL is {which}",
+                link.server()
+            );
             Failure::Refused(Error::configuration(message).with_source(answer))
         }
         _ => failure,

@@ -26,7 +26,13 @@ impl SharedConnection {
     /// `joins` says which requests may leave as one.
     pub(crate) fn new(dialer: Arc<Dialer>, joins: &'static [Join]) -> Self {
         let poller = ReplyPoller::new(Arc::clone(dialer.clock()));
-        Self { dialer, current: Mutex::default(), dialing: SingleFlight::default(), poller, joins }
+        Self {
+            dialer,
+            current: Mutex::default(),
+            dialing: SingleFlight::default(),
+            poller,
+            joins,
+        }
     }
 
     /// The server at the other end.
@@ -69,7 +75,9 @@ impl SharedConnection {
     pub(crate) fn wait_for_callbacks(&self, by: Moment) -> Result<(), Failure> {
         const PING: Request<'static> = Request(&[&[b"PING"]]);
         let current = self.current.lock().clone();
-        let Some(mut connection) = current else { return Ok(()) };
+        let Some(mut connection) = current else {
+            return Ok(());
+        };
         let mut awaited = connection.last_callback(RequestId::MAX);
         // Replies come in the order of requests, except for those that are sent again. A connection
         // that is closed has run its callbacks.
@@ -92,8 +100,10 @@ impl SharedConnection {
         loop {
             let now = self.dialer.clock().now();
             if now >= by {
-                let late =
-                    self.dialer.server().io_error("take a request", ErrorKind::TimedOut.into());
+                let late = self
+                    .dialer
+                    .server()
+                    .io_error("take a request", ErrorKind::TimedOut.into());
                 return Err(Failure::NotSent(late));
             }
             if let Some(connection) = self.usable(now) {
@@ -147,7 +157,11 @@ impl SharedConnection {
         let outcome = self.dialer.dial(by).and_then(|connection| {
             let dialed_in = self.dialer.clock().now().since(began);
             let grace = self.dialer.command_timeout();
-            let joins = if connection.can_join() { self.joins } else { &[] };
+            let joins = if connection.can_join() {
+                self.joins
+            } else {
+                &[]
+            };
             MultiplexedConnection::new(connection, dialed_in, failures, grace, joins)
                 .map_err(|error| Failure::NotSent(self.dialer.cannot_connect(error)))
         });
@@ -204,7 +218,10 @@ mod tests {
         request.encode(&mut expected);
         let mut heard = vec![0; expected.len()];
         peer.read_exact(&mut heard).unwrap();
-        assert_eq!(String::from_utf8_lossy(&heard), String::from_utf8_lossy(&expected));
+        assert_eq!(
+            String::from_utf8_lossy(&heard),
+            String::from_utf8_lossy(&expected)
+        );
     }
 
     #[test]
@@ -212,20 +229,31 @@ mod tests {
         const NAME: Request<'_> = Request(&[&[b"CLIENT", b"SETNAME", b""]]);
         const PING: Request<'_> = Request(&[&[b"PING"]]);
         let by_text = Request(&[&[b"EVAL", b"return 1", b"0"]]);
-        let by_hash = Request(&[&[b"EVALSHA", b"0123456789012345678901234567890123456789", b"0"]]);
+        let by_hash = Request(&[&[
+            b"EVALSHA",
+            b"0123456789012345678901234567890123456789",
+            b"0",
+        ]]);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let shared =
-            SharedConnection::new(Arc::new(Dialer::to(&listener, Duration::from_secs(60))), &[]);
+        let shared = SharedConnection::new(
+            Arc::new(Dialer::to(&listener, Duration::from_secs(60))),
+            &[],
+        );
         let by = SystemClock.now() + Duration::from_secs(60);
         let submit = || {
             let done = Box::new(|_: Result<Reply, _>| ReplyCheck::Expected);
-            let callback = CallbackRequest { by_hash: Vec::new(), text: "return 1", done };
+            let callback = CallbackRequest {
+                by_hash: Vec::new(),
+                text: "return 1",
+                done,
+            };
             shared.submit(&by_text, Some((1, &by_hash)), by, callback);
         };
         thread::scope(|scope| {
             let peer = scope.spawn(|| {
                 let (mut peer, _) = listener.accept().unwrap();
-                peer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                peer.set_read_timeout(Some(Duration::from_secs(10)))
+                    .unwrap();
                 hear(&mut peer, &NAME);
                 peer.write_all(b"+OK\r\n").unwrap();
                 peer
@@ -234,9 +262,14 @@ mod tests {
             submit();
             let mut peer = peer.join().unwrap();
             let waits = scope.spawn(|| shared.wait_for_callbacks(by));
-            [&by_text, &by_hash, &PING].iter().for_each(|request| hear(&mut peer, request));
-            peer.write_all(b":1\r\n-NOSCRIPT No it.\r\n+PONG\r\n").unwrap();
-            [&by_text, &PING].iter().for_each(|request| hear(&mut peer, request));
+            [&by_text, &by_hash, &PING]
+                .iter()
+                .for_each(|request| hear(&mut peer, request));
+            peer.write_all(b":1\r\n-NOSCRIPT No it.\r\n+PONG\r\n")
+                .unwrap();
+            [&by_text, &PING]
+                .iter()
+                .for_each(|request| hear(&mut peer, request));
             assert!(!waits.is_finished());
             peer.write_all(b":1\r\n+PONG\r\n").unwrap();
             waits.join().unwrap().unwrap();

@@ -39,6 +39,8 @@ impl ShutdownRegistry {
         let mut open = self.open.lock();
         self.is_shut.store(true, Ordering::Release);
         let open = std::mem::take(&mut *open);
-        open.iter().filter_map(Weak::upgrade).for_each(|transport| transport.shut());
+        open.iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|transport| transport.shut());
     }
 }

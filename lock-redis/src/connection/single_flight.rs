@@ -55,13 +55,19 @@ impl SingleFlight {
         let mut state = self.0.lock();
         if !state.busy {
             state.busy = true;
-            return Flight::Lead(FlightLeader { flight: self, result: FlightResult::Retry });
+            return Flight::Lead(FlightLeader {
+                flight: self,
+                result: FlightResult::Retry,
+            });
         }
         let waiting = Arc::new(Waiting::default());
         state.waiting.push(Arc::clone(&waiting));
         drop(state);
         clock.wait(&waiting.signal, by);
-        self.0.lock().waiting.retain(|other| !Arc::ptr_eq(other, &waiting));
+        self.0
+            .lock()
+            .waiting
+            .retain(|other| !Arc::ptr_eq(other, &waiting));
         // A result that comes together with the deadline counts.
         let told = waiting.result.lock().take();
         told.map_or(Flight::TimedOut, Flight::Finished)

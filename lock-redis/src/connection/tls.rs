@@ -52,9 +52,16 @@ impl TlsSettings {
     /// Reads the files, in `time`.
     pub(crate) fn read(options: &TlsOptions<'_>, time: &DialTime<'_>) -> Result<Self, Error> {
         let ca = options.ca.map(str::to_owned);
-        let identity = options.identity.map(|(cert, key)| [cert, key].map(str::to_owned));
+        let identity = options
+            .identity
+            .map(|(cert, key)| [cert, key].map(str::to_owned));
         let (current, reads) = (Mutex::default(), BackgroundCall::new());
-        let files = Arc::new(Files { ca, identity, current, reads });
+        let files = Arc::new(Files {
+            ca,
+            identity,
+            current,
+            reads,
+        });
         files.renew(time).map_err(|error| {
             let is_configuration = error.is_configuration();
             if is_configuration {
@@ -63,7 +70,10 @@ impl TlsSettings {
                 Error::configuration(error.to_string()).with_source(error)
             }
         })?;
-        Ok(Self { files, name: options.name.map(str::to_owned) })
+        Ok(Self {
+            files,
+            name: options.name.map(str::to_owned),
+        })
     }
 
     /// TLS with the server on this host.
@@ -73,13 +83,18 @@ impl TlsSettings {
             let message = format!("{name:?} is no name that a certificate can be for");
             Error::configuration(message).with_source(error)
         })?;
-        Ok(Tls { files: Arc::clone(&self.files), name })
+        Ok(Tls {
+            files: Arc::clone(&self.files),
+            name,
+        })
     }
 }
 
 impl fmt::Debug for TlsSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsSettings").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("TlsSettings")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -108,16 +123,18 @@ impl Files {
     /// Reads the files, in `time`, and makes another configuration if they have changed.
     fn renew(self: &Arc<Self>, time: &DialTime<'_>) -> Result<(), Error> {
         let files = Arc::clone(self);
-        self.reads.call(time, move || files.read()).map_err(|error| {
-            let attempt = format!("{} cannot be read", self.named());
-            match error {
-                CallNotDone::NoThread(error) => no_thread(&attempt, error),
-                CallNotDone::Late => Error::unavailable(format!(
-                    "{attempt}: reading did not end in time, is the file system there?"
-                )),
-                CallNotDone::Panicked => Error::unavailable(attempt),
-            }
-        })?
+        self.reads
+            .call(time, move || files.read())
+            .map_err(|error| {
+                let attempt = format!("{} cannot be read", self.named());
+                match error {
+                    CallNotDone::NoThread(error) => no_thread(&attempt, error),
+                    CallNotDone::Late => Error::unavailable(format!(
+                        "{attempt}: reading did not end in time, is the file system there?"
+                    )),
+                    CallNotDone::Panicked => Error::unavailable(attempt),
+                }
+            })?
     }
 
     /// Reads the files, however long that takes.
@@ -129,7 +146,11 @@ impl Files {
             return Ok(());
         }
         let config = Arc::new(config(ca, identity, &contents)?);
-        *self.current.lock() = Some(Current { contents, config, doubtful: false });
+        *self.current.lock() = Some(Current {
+            contents,
+            config,
+            doubtful: false,
+        });
         Ok(())
     }
 
@@ -156,7 +177,9 @@ impl Contents {
         let read = |option: &str, path: &str, what: &str| {
             fs::read(path).map_err(|error| unreadable(option, path, what).with_source(error))
         };
-        let ca = ca.map(|path| read("tls_ca", path, CERTIFICATES)).transpose()?;
+        let ca = ca
+            .map(|path| read("tls_ca", path, CERTIFICATES))
+            .transpose()?;
         let identity = match identity {
             None => None,
             Some([cert, key]) => Some([
@@ -184,7 +207,9 @@ impl Tls {
 
     /// A handshake failed. The next one reads the system's authorities again.
     pub(super) fn failed(&self, failure: &io::Error) {
-        let error = failure.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+        let error = failure
+            .get_ref()
+            .and_then(|error| error.downcast_ref::<rustls::Error>());
         if let Some(rustls::Error::InvalidCertificate(_)) = error
             && let Some(current) = &mut *self.files.current.lock()
         {
@@ -195,7 +220,9 @@ impl Tls {
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Tls")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -218,10 +245,12 @@ fn config(
     let chain = certificates("tls_cert", cert, chain)?;
     let secret = PrivateKeyDer::from_pem_slice(secret)
         .map_err(|error| unreadable("tls_key", key, "a private key").with_source(error))?;
-    builder.with_client_auth_cert(chain, secret).map_err(|error| {
-        let message = format!("tls_cert={cert} and tls_key={key} do not belong together");
-        Error::configuration(message).with_source(error)
-    })
+    builder
+        .with_client_auth_cert(chain, secret)
+        .map_err(|error| {
+            let message = format!("tls_cert={cert} and tls_key={key} do not belong together");
+            Error::configuration(message).with_source(error)
+        })
 }
 
 /// The trusted authorities: those in this file, or those of the system.
@@ -261,7 +290,9 @@ fn certificates(
 }
 
 fn unreadable(option: &str, path: &str, what: &str) -> Error {
-    Error::configuration(format!("`{option}={path}` is no file that {what} can be read from (PEM)"))
+    Error::configuration(format!(
+        "`{option}={path}` is no file that {what} can be read from (PEM)"
+    ))
 }
 
 /// One TLS session: turns ciphertext to plaintext and back. The socket belongs to the
@@ -320,7 +351,10 @@ pub(super) fn explain(server: &Server, failure: &io::Error) -> Option<Error> {
                  1.3"
             ),
         ),
-        _ => (Kind::Unavailable, format!("the TLS connection to {server} failed")),
+        _ => (
+            Kind::Unavailable,
+            format!("the TLS connection to {server} failed"),
+        ),
     };
     Some(Error::new(kind, message).with_source(error.clone()))
 }
@@ -397,6 +431,9 @@ fn refusal(server: &Server, alert: AlertDescription) -> (Kind, String) {
             Kind::Configuration,
             format!("{server} has no version of TLS in common with us: it needs TLS 1.2 or 1.3"),
         ),
-        _ => (Kind::Unavailable, format!("{server} ended the TLS connection")),
+        _ => (
+            Kind::Unavailable,
+            format!("{server} ended the TLS connection"),
+        ),
     }
 }

@@ -2,7 +2,10 @@
 
 /// What a URL says about TLS.
 #[derive(Clone, Copy, Debug, Default)]
-#[cfg_attr(not(feature = "tls"), allow(dead_code, reason = "refused, whatever they say"))]
+#[cfg_attr(
+    not(feature = "tls"),
+    allow(dead_code, reason = "refused, whatever they say")
+)]
 pub(crate) struct TlsOptions<'a> {
     /// The file of the only trusted authorities; without it, those that the system trusts.
     pub(crate) ca: Option<&'a str>,

@@ -85,8 +85,10 @@ impl ConnectionLike for TrackedConnection<'_> {
             return self.connection.call_many(requests, by);
         }
         let keys: Vec<_> = requests.iter().map(script_keys).collect();
-        let reads: Vec<[&[&[u8]]; 2]> =
-            keys.iter().map(|keys| [EXISTS, keys.unwrap_or_default()]).collect();
+        let reads: Vec<[&[&[u8]]; 2]> = keys
+            .iter()
+            .map(|keys| [EXISTS, keys.unwrap_or_default()])
+            .collect();
         let mut all = Vec::with_capacity(3 * requests.len());
         for ((request, keys), read) in requests.iter().zip(&keys).zip(&reads) {
             all.push(*request);
@@ -112,7 +114,11 @@ impl ConnectionLike for TrackedConnection<'_> {
             answers.push(answer);
         }
         // What they say counts, also if the connection broke behind them.
-        let outcome = if answers.len() == requests.len() { Ok(()) } else { outcome };
+        let outcome = if answers.len() == requests.len() {
+            Ok(())
+        } else {
+            outcome
+        };
         (answers, outcome)
     }
 
@@ -150,8 +156,15 @@ impl Connection {
         by: Moment,
     ) -> Result<Option<ServerError>, CallError> {
         let id = Text::number(subscriber);
-        let tracking: &[&[u8]] =
-            &[b"CLIENT", b"TRACKING", b"ON", b"REDIRECT", id.as_bytes(), b"OPTIN", b"NOLOOP"];
+        let tracking: &[&[u8]] = &[
+            b"CLIENT",
+            b"TRACKING",
+            b"ON",
+            b"REDIRECT",
+            id.as_bytes(),
+            b"OPTIN",
+            b"NOLOOP",
+        ];
         // Without the second nothing would be tracked.
         let (replies, outcome) = self.call_many(&[Request(&[tracking]), CACHING], by);
         outcome?;

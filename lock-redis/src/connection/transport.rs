@@ -108,7 +108,11 @@ pub(crate) fn poll(sources: &mut [PollFd<'_>], longest: Duration) -> Polled {
 /// How long it is until `by`; an error when that has come.
 pub(crate) fn time_left(clock: &dyn Clock, by: Moment) -> io::Result<Duration> {
     let left = by.since(clock.now());
-    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+    if left.is_zero() {
+        Err(ErrorKind::TimedOut.into())
+    } else {
+        Ok(left)
+    }
 }
 
 impl Transport {
@@ -118,12 +122,19 @@ impl Transport {
     pub(crate) fn new(socket: impl Into<Socket>, tls: Option<TlsSession>) -> io::Result<Self> {
         let socket = socket.into();
         socket.set_read_timeout(Some(SystemClock::SLICE))?;
-        Ok(Self { socket, tls: tls.map(Mutex::new), _counted: None })
+        Ok(Self {
+            socket,
+            tls: tls.map(Mutex::new),
+            _counted: None,
+        })
     }
 
     /// The same, counted as open until it is dropped.
     pub(crate) fn counted(self, counted: OpenConnection) -> Self {
-        Self { _counted: Some(counted), ..self }
+        Self {
+            _counted: Some(counted),
+            ..self
+        }
     }
 
     /// From now on, what is sent stays unacknowledged for `longest` at most.
@@ -206,13 +217,21 @@ impl Transport {
             }
         }
         let backlog = !output.ciphertext.is_empty();
-        Ok(WriteProgress { taken, stalled: backlog || taken < bytes.len(), backlog })
+        Ok(WriteProgress {
+            taken,
+            stalled: backlog || taken < bytes.len(),
+            backlog,
+        })
     }
 
     /// Waits until the socket can be written (or read, if `read`), at most for `longest` and for a
     /// slice. Whether it can be read.
     pub(crate) fn wait(&self, read: bool, longest: Duration) -> bool {
-        let flags = if read { PollFlags::IN | PollFlags::OUT } else { PollFlags::OUT };
+        let flags = if read {
+            PollFlags::IN | PollFlags::OUT
+        } else {
+            PollFlags::OUT
+        };
         let mut fds = [PollFd::from_borrowed_fd(self.fd(), flags)];
         let found = match poll(&mut fds, slice_of(longest)) {
             Polled::Done => fds[0].revents(),
@@ -297,8 +316,11 @@ impl Transport {
     /// Whether the peer has neither closed the connection nor sent data, while no thread reads.
     pub(crate) fn is_quiet(&self) -> bool {
         if self.tls.is_none() {
-            let look =
-                rustix::net::recv(self.fd(), &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+            let look = rustix::net::recv(
+                self.fd(),
+                &mut [0_u8; 1],
+                RecvFlags::PEEK | RecvFlags::DONTWAIT,
+            );
             return matches!(look, Err(Errno::AGAIN));
         }
         // What belongs to TLS itself, such as a session ticket, is read.

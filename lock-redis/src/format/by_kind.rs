@@ -33,7 +33,15 @@ impl WireFormat for OwnedFormat {
     }
 
     fn commands(&self) -> Vec<String> {
-        let Scripts { acquire, release, close, renew, inspect, force, .. } = &self.dialect.scripts;
+        let Scripts {
+            acquire,
+            release,
+            close,
+            renew,
+            inspect,
+            force,
+            ..
+        } = &self.dialect.scripts;
         let mut commands = Vec::new();
         for script in [acquire, release, close, renew, inspect, force] {
             for command in script.commands(None) {
@@ -68,7 +76,9 @@ impl WireFormat for OwnedFormat {
             return kind.acquire(self, link, attempt, is_tracked, by);
         }
         if let Tokens::Propose { .. } | Tokens::Granted { .. } = attempt.tokens {
-            return self.propose(link, attempt, None, is_tracked, by)?.into_answer(link.server());
+            return self
+                .propose(link, attempt, None, is_tracked, by)?
+                .into_answer(link.server());
         }
         let key = self.keys.lock(attempt.name);
         self.refuse_apart(&key)?;
@@ -81,7 +91,15 @@ impl WireFormat for OwnedFormat {
         let script = &self.dialect.scripts.acquire;
         let reply = run(script, link, &request.keys(&key), arguments, by)?;
         let is_tracked = || is_tracked(&key);
-        self.acquired(link, script, &reply, request.reserve, attempt.name, is_tracked, by)
+        self.acquired(
+            link,
+            script,
+            &reply,
+            request.reserve,
+            attempt.name,
+            is_tracked,
+            by,
+        )
     }
 
     fn release(
@@ -96,13 +114,21 @@ impl WireFormat for OwnedFormat {
             return self.free(link, kind, &call, &acquisition.name, by);
         }
         let request = self.release_request(acquisition, options);
-        let ReleaseRequest { script, channel, .. } = &request;
+        let ReleaseRequest {
+            script, channel, ..
+        } = &request;
         let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
         let (keys, arguments) = (request.keys(&mut keys), request.arguments(&mut arguments));
         let reply = run(script, link, keys, arguments, by)?;
         let channel = || channel.clone();
-        released(link.server(), self.channels(), channel, &reply, self.unseen())
-            .ok_or_else(|| unexpected(link, script))
+        released(
+            link.server(),
+            self.channels(),
+            channel,
+            &reply,
+            self.unseen(),
+        )
+        .ok_or_else(|| unexpected(link, script))
     }
 
     fn inspect(
@@ -137,7 +163,10 @@ impl WireFormat for OwnedFormat {
         self.refuse_apart(&key)?;
         let (channel, list) = (self.naming.of(&key), self.list(&key));
         let mut keys = [b"".as_slice(); 2];
-        let keys = fill(&mut keys, once(key.as_bytes()).chain(list.iter().map(String::as_bytes)));
+        let keys = fill(
+            &mut keys,
+            once(key.as_bytes()).chain(list.iter().map(String::as_bytes)),
+        );
         let told = [channel.as_bytes(), self.publish()];
         let script = &self.dialect.scripts.force;
         let reply = run(script, link, keys, &told, by)?;
@@ -156,7 +185,9 @@ impl WireFormat for OwnedFormat {
         if let Some(kind) = self.kind_format(&acquisition.name)? {
             return kind.verify(self, link, acquisition, by);
         }
-        Ok(self.inspect(link, &acquisition.name, by)?.held_by(acquisition.owner))
+        Ok(self
+            .inspect(link, &acquisition.name, by)?
+            .held_by(acquisition.owner))
     }
 }
 
@@ -196,7 +227,9 @@ impl OwnedFormat {
     ///
     /// Where there is none beside this one, or the name would share another lock's state.
     fn kind_format(&self, name: &LockName) -> Result<Option<&'static dyn KindFormat>, Failure> {
-        let Some(kind) = kinds::format_of(name.kind()) else { return Ok(None) };
+        let Some(kind) = kinds::format_of(name.kind()) else {
+            return Ok(None);
+        };
         if !self.dialect.has_all_kinds {
             return Err(mutexes_only(self.dialect.name));
         }
@@ -206,7 +239,11 @@ impl OwnedFormat {
 
     /// The formats of the other kinds beside this one.
     fn kinds(&self) -> &'static [&'static dyn KindFormat] {
-        if self.dialect.has_all_kinds { kinds::ALL } else { &[] }
+        if self.dialect.has_all_kinds {
+            kinds::ALL
+        } else {
+            &[]
+        }
     }
 
     /// Runs what ends holds of this kind.
@@ -220,8 +257,14 @@ impl OwnedFormat {
     ) -> Result<Release, Failure> {
         let key = self.keys.lock(name);
         let reply = call.run(link, by)?;
-        released(link.server(), self.channels(), || kind.channel(&key), &reply, 0)
-            .ok_or_else(|| unexpected(link, call.script))
+        released(
+            link.server(),
+            self.channels(),
+            || kind.channel(&key),
+            &reply,
+            0,
+        )
+        .ok_or_else(|| unexpected(link, call.script))
     }
 
     /// Where this client listens for releases of `name`.
@@ -229,11 +272,15 @@ impl OwnedFormat {
         let key = self.keys.lock(name);
         let kind = kinds::format_of(name.kind());
         let is_tracked = kind.is_none_or(KindFormat::is_tracked);
-        let inbox = kind.and_then(|kind| kind.queue(&key)).map(|queue| inbox(&queue, client));
+        let inbox = kind
+            .and_then(|kind| kind.queue(&key))
+            .map(|queue| inbox(&queue, client));
         ReleaseChannel {
             kind: self.channels(),
             name: inbox.unwrap_or_else(|| self.channel(name)),
-            grants: kind.and_then(|kind| kind.queue(&key)).map(|_| key.to_string()),
+            grants: kind
+                .and_then(|kind| kind.queue(&key))
+                .map(|_| key.to_string()),
             key: is_tracked.then(|| key.into_owned()),
             polls: self.polls.unwrap_or_default(),
         }
@@ -258,13 +305,20 @@ impl OwnedFormat {
 
     /// Where a client is told which of its owners in a queue is next, of all kinds.
     pub(crate) fn inboxes(&self, name: &LockName, client: ClientId) -> Vec<String> {
-        self.queues(name).iter().map(|queue| inbox(queue, client)).collect()
+        self.queues(name)
+            .iter()
+            .map(|queue| inbox(queue, client))
+            .collect()
     }
 
     /// The queues of waiters in the store, of all kinds.
     pub(crate) fn queues(&self, name: &LockName) -> Vec<String> {
         let key = self.keys.lock(name);
-        let mut queues: Vec<_> = self.kinds().iter().filter_map(|kind| kind.queue(&key)).collect();
+        let mut queues: Vec<_> = self
+            .kinds()
+            .iter()
+            .filter_map(|kind| kind.queue(&key))
+            .collect();
         queues.dedup(); // a fair semaphore has that of a fair lock
         queues
     }
@@ -277,7 +331,10 @@ impl OwnedFormat {
     ) -> impl Iterator<Item = (Vec<String>, Vec<String>)> {
         let key = self.keys.lock(name);
         self.kinds().iter().map(move |kind| {
-            let commands = kind.scripts().iter().flat_map(|script| script.commands(None));
+            let commands = kind
+                .scripts()
+                .iter()
+                .flat_map(|script| script.commands(None));
             (kind.names_beside(&key), commands.collect())
         })
     }
@@ -327,7 +384,11 @@ impl OwnedFormat {
             }
             None => {
                 request = self.release_request(acquisition, options);
-                (request.script, request.keys(&mut keys), request.arguments(&mut arguments))
+                (
+                    request.script,
+                    request.keys(&mut keys),
+                    request.arguments(&mut arguments),
+                )
             }
         };
         submit(script, link, keys, arguments, by, move |outcome| {
@@ -343,7 +404,9 @@ impl OwnedFormat {
                     heard = ReplyCheck::Unexpected;
                     unexpected_reply(&server, &format!("the script `{}`", script.name))
                 })?;
-                Ok(without_own_subscription(release, || lingers(&channel_of(&key))))
+                Ok(without_own_subscription(release, || {
+                    lingers(&channel_of(&key))
+                }))
             }));
             heard
         });
@@ -367,16 +430,28 @@ impl OwnedFormat {
         if batch.iter().all(|one| kind_of(one).is_none()) {
             return renew_mutexes(link, batch);
         }
-        let (others, mutexes): (Vec<_>, Vec<_>) =
-            batch.iter().cloned().partition(|one| kind_of(one).is_some());
+        let (others, mutexes): (Vec<_>, Vec<_>) = batch
+            .iter()
+            .cloned()
+            .partition(|one| kind_of(one).is_some());
         let mut mutexes = match mutexes.is_empty() {
             true => Vec::new(),
             false => renew_mutexes(link, &mutexes)?,
         }
         .into_iter();
         let mut others = self.renew_kinds(link, &others, by).into_iter();
-        let next = |one| if kind_of(one).is_some() { others.next() } else { mutexes.next() };
-        Ok(batch.iter().map(next).map(|answer| answer.expect("an answer for each")).collect())
+        let next = |one| {
+            if kind_of(one).is_some() {
+                others.next()
+            } else {
+                mutexes.next()
+            }
+        };
+        Ok(batch
+            .iter()
+            .map(next)
+            .map(|answer| answer.expect("an answer for each"))
+            .collect())
     }
 
     /// The labels that are written with these renewals.
@@ -387,7 +462,10 @@ impl OwnedFormat {
             LabelWrite::of(one, &self.keys.lock(name), &owner)
         };
         // Most have none: their owners and keys are not written for it.
-        renewals.filter(|one| one.label.is_some() && self.has_labels()).filter_map(write).collect()
+        renewals
+            .filter(|one| one.label.is_some() && self.has_labels())
+            .filter_map(write)
+            .collect()
     }
 
     /// Each by a script of its own, those of a kind in one write.
@@ -413,7 +491,10 @@ impl OwnedFormat {
             let group: Vec<_> = (first..calls.len()).filter(is_next).collect();
             let runs: Vec<_> = group
                 .iter()
-                .map(|at| Run { keys: &words[*at].0, arguments: &words[*at].1 })
+                .map(|at| Run {
+                    keys: &words[*at].0,
+                    arguments: &words[*at].1,
+                })
                 .collect();
             // What several share changes with each of them, and the reports would tell of no loss.
             let is_shared = batch[first].acquisition.name.kind().is_shared();
@@ -462,7 +543,9 @@ mod tests {
                 }
             }
         }
-        all.iter().filter_map(|text| LockName::new(text).ok()).collect()
+        all.iter()
+            .filter_map(|text| LockName::new(text).ok())
+            .collect()
     }
 
     /// What Redisson's format prescribes, and so two locks may share.
@@ -497,7 +580,9 @@ mod tests {
             PREFIXES.map(|prefix| format!("redis://h?prefix={prefix}&format={format}"))
         });
         let configs = urls.map(|url| Config::from_url(&url).unwrap());
-        configs.filter_map(|config| settings::read_owned_format(&config).ok()).collect()
+        configs
+            .filter_map(|config| settings::read_owned_format(&config).ok())
+            .collect()
     }
 
     #[test]
@@ -516,7 +601,10 @@ mod tests {
                         continue;
                     }
                     let is_near = keys::slot(&derived) == keys::slot(&key);
-                    assert!(is_near || !derived.starts_with("distlock_"), "{derived} of {key}");
+                    assert!(
+                        is_near || !derived.starts_with("distlock_"),
+                        "{derived} of {key}"
+                    );
                     let place = (derived, is_spring);
                     let before = found.entry(place).or_insert_with(|| key.clone());
                     assert_eq!(*before, key, "both have a key that is called the same");

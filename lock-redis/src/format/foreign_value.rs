@@ -24,7 +24,9 @@ pub(crate) fn with_found_value(
     if is_named {
         return failure;
     }
-    let Some(found) = what_is_there(link, key, by) else { return failure };
+    let Some(found) = what_is_there(link, key, by) else {
+        return failure;
+    };
     match failure {
         Failure::Refused(error) => Failure::Refused(error.with_hint(&found)),
         Failure::Unknown(error) => Failure::Unknown(error.with_hint(&found)),
@@ -34,14 +36,21 @@ pub(crate) fn with_found_value(
 
 /// What is there, by its type, and whose lock it might be.
 fn what_is_there(link: &mut dyn ConnectionLike, key: &str, by: Moment) -> Option<String> {
-    let Reply::Text(kind) = link.call(&Request(&[&[b"TYPE", key.as_bytes()]]), by).ok()? else {
+    let Reply::Text(kind) = link
+        .call(&Request(&[&[b"TYPE", key.as_bytes()]]), by)
+        .ok()?
+    else {
         return None;
     };
     if kind == "string"
-        && let Reply::Int(length) = link.call(&Request(&[&[b"STRLEN", key.as_bytes()]]), by).ok()?
+        && let Reply::Int(length) = link
+            .call(&Request(&[&[b"STRLEN", key.as_bytes()]]), by)
+            .ok()?
         && length > LONGEST_TEXT
     {
-        return Some(format!("under the key is a text of {length} bytes, which is no lock"));
+        return Some(format!(
+            "under the key is a text of {length} bytes, which is no lock"
+        ));
     }
     Some(match kind.as_str() {
         "none" => "nothing is under the key, so it is what stands beside it".to_owned(),

@@ -34,7 +34,11 @@ impl LabelWrite {
         let lease = renewal.acquisition.lease.as_millis();
         let since = Text::millis(since.duration_since(UNIX_EPOCH).unwrap_or_default());
         Some(Self {
-            key: if is_shared { keys::label_of(key, owner) } else { keys::label(key) },
+            key: if is_shared {
+                keys::label_of(key, owner)
+            } else {
+                keys::label(key)
+            },
             value: [owner, " ", since.as_str(), " ", text].concat(),
             time: Text::number(lease.saturating_mul(OwnerLabel::LEASES.into())),
         })
@@ -42,7 +46,13 @@ impl LabelWrite {
 
     pub(super) fn words(&self) -> [&[u8]; 5] {
         let Self { key, value, time } = self;
-        [b"SET", key.as_bytes(), value.as_bytes(), b"PX", time.as_bytes()]
+        [
+            b"SET",
+            key.as_bytes(),
+            value.as_bytes(),
+            b"PX",
+            time.as_bytes(),
+        ]
     }
 }
 
@@ -56,14 +66,24 @@ pub(super) fn keys_of(key: &str, info: &LockInfo) -> Vec<String> {
         _ if info.permits.is_some() => info.holder.as_slice(),
         _ => return info.holder.iter().map(|_| keys::label(key)).collect(),
     };
-    shares.iter().map(|share| keys::label_of(key, share.owner.as_str())).collect()
+    shares
+        .iter()
+        .map(|share| keys::label_of(key, share.owner.as_str()))
+        .collect()
 }
 
 /// Adds what the store has under those keys.
 pub(super) fn add(info: &mut LockInfo, replies: &[Reply]) {
-    let readers = info.readers.iter_mut().flat_map(|readers| &mut readers.known);
+    let readers = info
+        .readers
+        .iter_mut()
+        .flat_map(|readers| &mut readers.known);
     // The holder that is named of several readers is the first of them.
-    let holders = info.holder.iter_mut().zip(replies.first()).chain(readers.zip(replies));
+    let holders = info
+        .holder
+        .iter_mut()
+        .zip(replies.first())
+        .chain(readers.zip(replies));
     holders.for_each(|(holder, reply)| add_to(holder, Some(reply)));
 }
 
@@ -75,7 +95,10 @@ pub(super) fn add_to(holder: &mut HolderInfo, reply: Option<&Reply>) {
 
 /// The label in this value, if it is that of `owner` and this library can have written it.
 fn of(value: &[u8], owner: &str) -> Option<OwnerLabel> {
-    let rest = std::str::from_utf8(value).ok()?.strip_prefix(owner)?.strip_prefix(' ')?;
+    let rest = std::str::from_utf8(value)
+        .ok()?
+        .strip_prefix(owner)?
+        .strip_prefix(' ')?;
     let (since, text) = rest.split_once(' ')?;
     let since = since.parse().ok().filter(|since| *since < YEAR_10000)?;
     let is_ours = text.len() <= Config::LONGEST_OWNER && !text.contains(char::is_control);
@@ -99,10 +122,19 @@ mod tests {
         let renewal = RenewalRequest::new(acquisition).label(Some(label.clone()));
         let write = LabelWrite::of(&renewal, "a b", &owner.to_string()).unwrap();
         let [set, key, value, px, time] = write.words();
-        assert_eq!([set, key, px, time], [&b"SET"[..], b"distlock_owner:{a b}", b"PX", b"90000"]);
+        assert_eq!(
+            [set, key, px, time],
+            [&b"SET"[..], b"distlock_owner:{a b}", b"PX", b"90000"]
+        );
         assert_eq!(of(value, &owner.to_string()), Some(label));
         assert_eq!(of(value, &other.to_string()), None);
-        for odd in ["", "x", &format!("{owner}"), &format!("{owner} "), &format!("{owner} x y")] {
+        for odd in [
+            "",
+            "x",
+            &format!("{owner}"),
+            &format!("{owner} "),
+            &format!("{owner} x y"),
+        ] {
             assert_eq!(of(odd.as_bytes(), &owner.to_string()), None, "{odd:?}");
         }
         let renewal = renewal.label(None);

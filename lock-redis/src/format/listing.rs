@@ -16,7 +16,10 @@ const KEYS_OF_A_PAGE: u64 = 1000;
 
 /// The locks among some keys of a server.
 #[derive(Debug)]
-#[allow(clippy::exhaustive_structs, reason = "for the crate of the same workspace")]
+#[allow(
+    clippy::exhaustive_structs,
+    reason = "for the crate of the same workspace"
+)]
 pub struct NodePage {
     /// Held locks. One that the server could not be asked about, as in a slot that is moving, has
     /// the failure.
@@ -56,7 +59,11 @@ impl OwnedFormat {
                 Ok(info) => self.is_lock(info),
                 Err(failure) => !failure.error().is_foreign_format(),
             };
-            let found = names.iter().cloned().zip(infos).filter(|(_, info)| is_lock(info));
+            let found = names
+                .iter()
+                .cloned()
+                .zip(infos)
+                .filter(|(_, info)| is_lock(info));
             let (names, mut infos): (Vec<_>, Vec<_>) = found.unzip();
             self.tell_more(link, &names, &mut infos, by)?;
             locks.extend(names.into_iter().zip(infos));
@@ -111,7 +118,9 @@ impl OwnedFormat {
         }
         let page = match reply.as_array() {
             Some([Reply::Bulk(next), Reply::Array(found)]) => {
-                let next = std::str::from_utf8(next).ok().and_then(|next| next.parse().ok());
+                let next = std::str::from_utf8(next)
+                    .ok()
+                    .and_then(|next| next.parse().ok());
                 next.map(|next| (next, found))
             }
             _ => None,
@@ -130,14 +139,26 @@ impl OwnedFormat {
         names: &[LockName],
         by: Moment,
     ) -> Result<Vec<Result<LockInfo, Failure>>, Failure> {
-        if names.iter().any(|name| kinds::format_of(name.kind()).is_some()) {
+        if names
+            .iter()
+            .any(|name| kinds::format_of(name.kind()).is_some())
+        {
             // They have scripts of their own, and are rarely asked about.
-            return Ok(names.iter().map(|name| self.inspect(link, name, by)).collect());
+            return Ok(names
+                .iter()
+                .map(|name| self.inspect(link, name, by))
+                .collect());
         }
         let script = &self.dialect.scripts.inspect;
         let keys: Vec<_> = names.iter().map(|name| self.keys.lock(name)).collect();
         let words: Vec<_> = keys.iter().map(|key| [key.as_bytes()]).collect();
-        let runs: Vec<_> = words.iter().map(|keys| Run { keys, arguments: &[] }).collect();
+        let runs: Vec<_> = words
+            .iter()
+            .map(|keys| Run {
+                keys,
+                arguments: &[],
+            })
+            .collect();
         let (replies, outcome) = run_many(script, link, &runs, NONE, by);
         outcome?;
         let mut infos = Vec::with_capacity(names.len());
@@ -145,7 +166,9 @@ impl OwnedFormat {
             infos.push(match (reply, info(reply)) {
                 (_, Some(info)) if has_mode(reply) => {
                     // Who reads, unless the user may not ask for it, or the slot is moving.
-                    Ok(self.inspect(link, &name.of_kind(LockKind::Write), by).unwrap_or(info))
+                    Ok(self
+                        .inspect(link, &name.of_kind(LockKind::Write), by)
+                        .unwrap_or(info))
                 }
                 (_, Some(info)) => Ok(info),
                 (Reply::Error(error), _) => Err(refused(link, error, &Asked::Script(script, key))),
@@ -166,19 +189,30 @@ impl OwnedFormat {
         if names.is_empty() {
             return Ok(());
         }
-        let channels: Vec<_> = names.iter().map(|name| self.channels_of_all(name)).collect();
+        let channels: Vec<_> = names
+            .iter()
+            .map(|name| self.channels_of_all(name))
+            .collect();
         let listeners: &[u8] = match self.channels() {
             ChannelKind::Plain => b"NUMSUB",
             ChannelKind::Sharded => b"SHARDNUMSUB",
         };
-        let counters = names.iter().map(|name| keys::token_counter(&self.keys.lock(name)));
+        let counters = names
+            .iter()
+            .map(|name| keys::token_counter(&self.keys.lock(name)));
         let counters: Vec<_> = counters.filter(|_| self.has_tokens()).collect();
         let of_holders = |(name, info): (&LockName, &Result<LockInfo, _>)| match info {
             Ok(info) if self.has_labels() => label::keys_of(&self.keys.lock(name), info),
             _ => Vec::new(),
         };
         let labels: Vec<_> = names.iter().zip(&*infos).map(of_holders).collect();
-        let queues = |name| if self.sees_queues() { self.queues(name) } else { Vec::new() };
+        let queues = |name| {
+            if self.sees_queues() {
+                self.queues(name)
+            } else {
+                Vec::new()
+            }
+        };
         let queues: Vec<_> = names.iter().map(queues).collect();
         let mut requests: Vec<Vec<&[u8]>> = vec![vec![b"PUBSUB", listeners]];
         requests[0].extend(channels.iter().flatten().map(String::as_bytes));
@@ -215,8 +249,14 @@ impl OwnedFormat {
                 Reply::Int(count) => u64::try_from(*count).ok(),
                 _ => None,
             };
-            let queued: u64 = queues[at].iter().filter_map(|_| count(queued.next()?)).sum();
-            let waiters = counts.into_iter().sum::<Option<u64>>().map(|told| told + queued);
+            let queued: u64 = queues[at]
+                .iter()
+                .filter_map(|_| count(queued.next()?))
+                .sum();
+            let waiters = counts
+                .into_iter()
+                .sum::<Option<u64>>()
+                .map(|told| told + queued);
             let Ok(info) = info else { continue };
             info.waiters = waiters;
             info.largest_token = tokens.get(at).and_then(token);

@@ -155,7 +155,9 @@ pub(crate) trait WireFormat: fmt::Debug + Send + Sync {
         acquisition: &AcquisitionId,
         by: Moment,
     ) -> Result<Option<HolderInfo>, Failure> {
-        Ok(self.inspect(link, &acquisition.name, by)?.held_by(acquisition.owner))
+        Ok(self
+            .inspect(link, &acquisition.name, by)?
+            .held_by(acquisition.owner))
     }
 }
 
@@ -264,7 +266,9 @@ impl Format {
         name: &LockName,
         client: ClientId,
     ) -> Result<ReleaseChannel, Failure> {
-        Ok(self.owned("tell of releases")?.watched_channel(name, client))
+        Ok(self
+            .owned("tell of releases")?
+            .watched_channel(name, client))
     }
 
     /// The key of a quorum node's marker.
@@ -358,7 +362,11 @@ pub(crate) const FOR_EVER: i64 = -1;
 
 /// Another client has it, and this is what PTTL says of the key; -2 is what a closed owner hears.
 pub(crate) fn busy_from_pttl(pttl: i64) -> Answer {
-    if pttl == FOR_EVER { Answer::BusyWithoutExpiry(None) } else { Answer::Busy(remaining(pttl)) }
+    if pttl == FOR_EVER {
+        Answer::BusyWithoutExpiry(None)
+    } else {
+        Answer::Busy(remaining(pttl))
+    }
 }
 
 /// What PTTL says: -1 is "for ever", -2 "not there".

@@ -72,9 +72,9 @@ struct ReservedTokens {
 pub(crate) fn granted(tokens: Option<TokenRange>, reserve: u32) -> Grant {
     let grant = Grant::new(tokens);
     match tokens {
-        Some(tokens) if reserve > 0 => {
-            grant.receipt(Receipt::new(ReservedTokens { last: tokens.last() }))
-        }
+        Some(tokens) if reserve > 0 => grant.receipt(Receipt::new(ReservedTokens {
+            last: tokens.last(),
+        })),
         _ => grant,
     }
 }
@@ -84,7 +84,9 @@ pub(super) fn info(reply: &Reply) -> Option<LockInfo> {
     match reply.as_array()? {
         [Reply::Int(-2)] => Some(LockInfo::FREE),
         [Reply::Int(pttl), Reply::Bulk(owner), Reply::Bulk(holds), ..] => {
-            let holds = std::str::from_utf8(holds).ok().and_then(|holds| holds.parse().ok());
+            let holds = std::str::from_utf8(holds)
+                .ok()
+                .and_then(|holds| holds.parse().ok());
             Some(LockInfo::held(HolderInfo::new(
                 OwnerText::new(&String::from_utf8_lossy(owner)),
                 remaining(*pttl),
@@ -138,7 +140,11 @@ impl OwnedFormat {
 
     /// See [`Format::joins`](super::Format::joins).
     pub(super) fn joins(&self) -> &'static [Join] {
-        if self.has_slots() { &[] } else { self.dialect.joins }
+        if self.has_slots() {
+            &[]
+        } else {
+            self.dialect.joins
+        }
     }
 
     pub(super) fn has_slots(&self) -> bool {
@@ -172,7 +178,11 @@ impl OwnedFormat {
 
     /// The kind of the channels.
     pub(crate) fn channels(&self) -> ChannelKind {
-        if self.sharded.load(Ordering::Relaxed) { ChannelKind::Sharded } else { ChannelKind::Plain }
+        if self.sharded.load(Ordering::Relaxed) {
+            ChannelKind::Sharded
+        } else {
+            ChannelKind::Plain
+        }
     }
 
     /// The holder of a mutex, or of another kind of lock under its key; `None` where these are very
@@ -185,7 +195,10 @@ impl OwnedFormat {
         by: Moment,
     ) -> Result<Option<LockInfo>, Failure> {
         let key = self.keys.lock(name);
-        let run = Run { keys: &[key.as_bytes()], arguments: &[] };
+        let run = Run {
+            keys: &[key.as_bytes()],
+            arguments: &[],
+        };
         let script = &self.dialect.scripts.inspect;
         let read = self.reads(labels, || vec![keys::label(&key)]);
         let (reply, found) = run_with_reads(script, link, &run, &read, by)?;
@@ -201,7 +214,11 @@ impl OwnedFormat {
 
     /// The keys of labels, if these are to be read.
     pub(super) fn reads(&self, labels: Labels, keys: impl FnOnce() -> Vec<String>) -> Vec<String> {
-        if labels == Labels::Read && self.has_labels() { keys() } else { Vec::new() }
+        if labels == Labels::Read && self.has_labels() {
+            keys()
+        } else {
+            Vec::new()
+        }
     }
 
     /// Whether the keys of labels are used.
@@ -242,9 +259,13 @@ impl OwnedFormat {
     /// could not be given back: it is not taken either. The library has the same limit, and says
     /// `CROSSSLOT`.
     pub(super) fn refuse_apart(&self, key: &str) -> Result<(), Failure> {
-        match self.list(key).filter(|list| self.has_slots() && keys::slot(list) != keys::slot(key))
+        match self
+            .list(key)
+            .filter(|list| self.has_slots() && keys::slot(list) != keys::slot(key))
         {
-            Some(list) => Err(Failure::Refused(Error::configuration(error_mapping::apart(&list)))),
+            Some(list) => Err(Failure::Refused(Error::configuration(
+                error_mapping::apart(&list),
+            ))),
             None => Ok(()),
         }
     }
@@ -318,7 +339,9 @@ impl OwnedFormat {
         match (reply, reserve) {
             (Reply::Int(1), None) => Ok(Answer::Granted(Grant::new(None))),
             (Reply::Bulk(first), Some(reserve)) => {
-                let first = std::str::from_utf8(first).ok().and_then(|first| first.parse().ok());
+                let first = std::str::from_utf8(first)
+                    .ok()
+                    .and_then(|first| first.parse().ok());
                 let tokens = first.and_then(|first| token_range(first, reserve));
                 let tokens = tokens.ok_or_else(|| unexpected(link, script))?;
                 Ok(Answer::Granted(granted(Some(tokens), reserve)))
@@ -377,13 +400,17 @@ impl OwnedFormat {
             .last_used
             .zip(acquisition.receipt.get::<ReservedTokens>())
             .filter(|(used, aside)| *used < aside.last);
-        let tombstone = self.tombstone_lifetime(acquisition, options).unwrap_or_default();
+        let tombstone = self
+            .tombstone_lifetime(acquisition, options)
+            .unwrap_or_default();
         let owner = Text::owner(acquisition.owner);
         let is_plain = unused.is_none() && tombstone.is_zero() && options.kept.is_none();
         let closing = (!is_plain).then(|| Closing {
             unused: unused.map(|(used, aside)| [used, aside.last].map(Text::of)),
             lifetime: Text::millis(tombstone),
-            kept: options.kept.map(|it| [Text::owner(it.owner), Text::number(it.time.as_millis())]),
+            kept: options
+                .kept
+                .map(|it| [Text::owner(it.owner), Text::number(it.time.as_millis())]),
             ..Closing::nothing(&key, &owner)
         });
         let Scripts { release, close, .. } = &self.dialect.scripts;
@@ -406,11 +433,17 @@ impl OwnedFormat {
         labels: &[LabelWrite],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
-        let keys: Vec<_> = batch.iter().map(|one| self.keys.lock(&one.acquisition.name)).collect();
+        let keys: Vec<_> = batch
+            .iter()
+            .map(|one| self.keys.lock(&one.acquisition.name))
+            .collect();
         let arguments: Vec<_> = batch
             .iter()
             .flat_map(|RenewalRequest { acquisition, .. }| {
-                [Text::number(acquisition.lease.as_millis()), Text::owner(acquisition.owner)]
+                [
+                    Text::number(acquisition.lease.as_millis()),
+                    Text::owner(acquisition.owner),
+                ]
             })
             .collect();
         let key_words: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
@@ -418,23 +451,33 @@ impl OwnedFormat {
         let script = &self.dialect.scripts.renew;
         if self.has_slots() || !link.is_one_store() {
             let runs = key_words.chunks(1).zip(words.chunks(2));
-            let runs: Vec<_> = runs.map(|(keys, arguments)| Run { keys, arguments }).collect();
+            let runs: Vec<_> = runs
+                .map(|(keys, arguments)| Run { keys, arguments })
+                .collect();
             let (renewals, answers) = renew_each(script, link, &runs, labels, by);
             self.note_refusal(&answers);
             return Ok(renewals);
         }
-        let run = Run { keys: &key_words, arguments: &words };
+        let run = Run {
+            keys: &key_words,
+            arguments: &words,
+        };
         let labels: Vec<_> = labels.iter().map(LabelWrite::words).collect();
         let (reply, answers) = run_with(script, link, &run, &labels, by)?;
         self.note_refusal(&answers);
         if matches!(reply, Reply::Int(1)) {
             return Ok(vec![Ok(Renewal::Extended); batch.len()]);
         }
-        let Some(answers) = reply.as_array().filter(|answers| answers.len() == batch.len()) else {
+        let Some(answers) = reply
+            .as_array()
+            .filter(|answers| answers.len() == batch.len())
+        else {
             return Err(unexpected(link, script));
         };
-        let renewals =
-            answers.iter().zip(&keys).map(|(answer, key)| renewed(script, link, answer, key));
+        let renewals = answers
+            .iter()
+            .zip(&keys)
+            .map(|(answer, key)| renewed(script, link, answer, key));
         Ok(renewals.collect())
     }
 }
@@ -459,7 +502,11 @@ pub(super) struct AcquireRequest {
 
 impl AcquireRequest {
     pub(super) fn keys<'a>(&'a self, key: &'a str) -> [&'a [u8]; 3] {
-        [key.as_bytes(), self.token.as_bytes(), self.tombstone.as_bytes()]
+        [
+            key.as_bytes(),
+            self.token.as_bytes(),
+            self.tombstone.as_bytes(),
+        ]
     }
 
     pub(super) fn arguments(&self) -> impl Iterator<Item = &[u8]> {
@@ -502,7 +549,13 @@ struct Closing {
 impl Closing {
     fn nothing(key: &str, owner: &Text) -> Self {
         let (token, tombstone) = (keys::token_counter(key), keys::tombstone(key, owner));
-        Self { token, tombstone, unused: None, lifetime: Text::number(0), kept: None }
+        Self {
+            token,
+            tombstone,
+            unused: None,
+            lifetime: Text::number(0),
+            kept: None,
+        }
     }
 }
 
@@ -515,12 +568,23 @@ impl ReleaseRequest<'_> {
     /// By this form of close.lua, which is for a kind with a queue of its waiters in the store.
     pub(super) fn queued(mut self, script: &'static Script, queue: String) -> ScriptCall {
         let (key, owner) = (&self.key, &self.owner);
-        self.closing.get_or_insert_with(|| Closing::nothing(key, owner));
+        self.closing
+            .get_or_insert_with(|| Closing::nothing(key, owner));
         self.list = Some(queue);
         let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
-        let keys = self.keys(&mut keys).iter().map(|key| String::from_utf8_lossy(key).into());
-        let arguments = self.arguments(&mut arguments).iter().map(|word| word.to_vec());
-        ScriptCall { script, keys: keys.collect(), arguments: arguments.collect() }
+        let keys = self
+            .keys(&mut keys)
+            .iter()
+            .map(|key| String::from_utf8_lossy(key).into());
+        let arguments = self
+            .arguments(&mut arguments)
+            .iter()
+            .map(|word| word.to_vec());
+        ScriptCall {
+            script,
+            keys: keys.collect(),
+            arguments: arguments.collect(),
+        }
     }
 
     /// The arguments of release.lua.
@@ -529,8 +593,10 @@ impl ReleaseRequest<'_> {
     }
 
     pub(super) fn keys<'a>(&'a self, room: &'a mut [&'a [u8]; 4]) -> &'a [&'a [u8]] {
-        let closing =
-            self.closing.iter().flat_map(|it| [it.token.as_bytes(), it.tombstone.as_bytes()]);
+        let closing = self
+            .closing
+            .iter()
+            .flat_map(|it| [it.token.as_bytes(), it.tombstone.as_bytes()]);
         let list = self.list.iter().map(String::as_bytes);
         fill(room, once(self.key.as_bytes()).chain(closing).chain(list))
     }
@@ -542,7 +608,9 @@ impl ReleaseRequest<'_> {
                 None => [b"".as_slice(); 2],
             };
             let kept = it.kept.iter().flatten().map(Text::as_bytes);
-            [used, aside, it.lifetime.as_bytes()].into_iter().chain(kept)
+            [used, aside, it.lifetime.as_bytes()]
+                .into_iter()
+                .chain(kept)
         });
         fill(room, self.told().into_iter().chain(closing))
     }

@@ -104,7 +104,10 @@ pub(super) fn run_with_reads(
     read: &[String],
     by: Moment,
 ) -> Result<(Reply, Vec<Reply>), Failure> {
-    let words: Vec<_> = read.iter().map(|key| [b"GET".as_slice(), key.as_bytes()]).collect();
+    let words: Vec<_> = read
+        .iter()
+        .map(|key| [b"GET".as_slice(), key.as_bytes()])
+        .collect();
     run_with(script, link, run, &words, by)
 }
 
@@ -117,7 +120,9 @@ fn not_refused(
     by: Moment,
 ) -> Result<Reply, Failure> {
     if let Reply::Error(error) = &reply {
-        let key = keys.first().map_or(Cow::default(), |key| String::from_utf8_lossy(key));
+        let key = keys
+            .first()
+            .map_or(Cow::default(), |key| String::from_utf8_lossy(key));
         let failure = refused(link, error, &Asked::Script(script, &key));
         return Err(with_found_value(link, failure, &key, by));
     }
@@ -166,8 +171,14 @@ fn send_many<const N: usize>(
     others: &[[&[u8]; N]],
     by: Moment,
 ) -> (Vec<Reply>, Result<(), CallError>) {
-    let counts: Vec<_> = runs.iter().map(|run| Text::number(run.keys.len() as u64)).collect();
-    let heads: Vec<_> = counts.iter().map(|count| [how[0], how[1], count.as_bytes()]).collect();
+    let counts: Vec<_> = runs
+        .iter()
+        .map(|run| Text::number(run.keys.len() as u64))
+        .collect();
+    let heads: Vec<_> = counts
+        .iter()
+        .map(|count| [how[0], how[1], count.as_bytes()])
+        .collect();
     let words: Vec<[&[&[u8]]; 3]> = heads
         .iter()
         .zip(runs)
@@ -175,7 +186,11 @@ fn send_many<const N: usize>(
         .collect();
     let others = in_groups(others);
     let others = others.iter().map(|words| Request(words));
-    let requests: Vec<_> = words.iter().map(|words| Request(words)).chain(others).collect();
+    let requests: Vec<_> = words
+        .iter()
+        .map(|words| Request(words))
+        .chain(others)
+        .collect();
     link.call_many(&requests, by)
 }
 
@@ -192,7 +207,15 @@ pub(super) fn submit(
     let text: &[&[u8]] = &[b"EVAL", script.source.as_bytes(), count.as_bytes()];
     let hash: &[&[u8]] = &[b"EVALSHA", script.hash().as_bytes(), count.as_bytes()];
     let (text, hash) = ([text, keys, arguments], [hash, keys, arguments]);
-    let callback =
-        CallbackRequest { by_hash: Vec::new(), text: script.source, done: Box::new(done) };
-    link.submit(&Request(&text), Some((script.bit, &Request(&hash))), by, callback);
+    let callback = CallbackRequest {
+        by_hash: Vec::new(),
+        text: script.source,
+        done: Box::new(done),
+    };
+    link.submit(
+        &Request(&text),
+        Some((script.bit, &Request(&hash))),
+        by,
+        callback,
+    );
 }

@@ -17,7 +17,11 @@ pub(crate) struct ScriptCall {
 impl ScriptCall {
     /// With these arguments, in the order of the script's head.
     pub(super) fn new(script: &'static Script, keys: Vec<String>, words: &[&[u8]]) -> Self {
-        Self { script, keys, arguments: words.iter().map(|word| word.to_vec()).collect() }
+        Self {
+            script,
+            keys,
+            arguments: words.iter().map(|word| word.to_vec()).collect(),
+        }
     }
 
     /// The keys and the arguments.
@@ -34,7 +38,10 @@ impl ScriptCall {
         by: Moment,
     ) -> Result<(Reply, Vec<Reply>), Failure> {
         let (keys, arguments) = self.words();
-        let run = Run { keys: &keys, arguments: &arguments };
+        let run = Run {
+            keys: &keys,
+            arguments: &arguments,
+        };
         run_with_reads(self.script, link, &run, read, by)
     }
 

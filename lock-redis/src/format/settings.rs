@@ -28,8 +28,11 @@ pub(super) fn read_owned_format(config: &Config) -> Result<OwnedFormat, Error> {
             if let Some(complaint) = wakes.and_then(|wakes| wakes.complaint(config.prefix())) {
                 return Err(settings.refuse(complaint));
             }
-            let format =
-                owned(config, &mut settings, wakes.map_or(&TOKEN, ForeignClient::dialect))?;
+            let format = owned(
+                config,
+                &mut settings,
+                wakes.map_or(&TOKEN, ForeignClient::dialect),
+            )?;
             settings.must_be_used_up(
                 "`poll=` and `jitter=`, `wakes=` with `python-redis-lock` or `spring-integration`",
             )?;
@@ -49,9 +52,12 @@ fn owned(
     settings: &mut Settings<'_>,
     dialect: &'static Dialect,
 ) -> Result<OwnedFormat, Error> {
-    let usual = dialect
-        .detects_silent_holders
-        .then(|| dialect.wakes().map(ForeignClient::usual_polls).unwrap_or_default());
+    let usual = dialect.detects_silent_holders.then(|| {
+        dialect
+            .wakes()
+            .map(ForeignClient::usual_polls)
+            .unwrap_or_default()
+    });
     if usual.is_none() && settings.has("jitter") && !settings.has("poll") {
         return Err(settings.refuse("`jitter` is what `poll` is made longer by, and there is none"));
     }
@@ -69,7 +75,13 @@ impl<'a> Settings<'a> {
     pub(crate) fn of(config: &'a Config) -> Self {
         let text = config.scheme_option(OPTION).unwrap_or("redisson");
         let (name, settings) = text.split_once(',').unwrap_or((text, ""));
-        Self { name, left: settings.split(',').filter(|setting| !setting.is_empty()).collect() }
+        Self {
+            name,
+            left: settings
+                .split(',')
+                .filter(|setting| !setting.is_empty())
+                .collect(),
+        }
     }
 
     /// The one of these that is there; two are a contradiction.
@@ -90,13 +102,20 @@ impl<'a> Settings<'a> {
     }
 
     fn has(&self, name: &str) -> bool {
-        self.left.iter().any(|setting| setting.split('=').next() == Some(name))
+        self.left
+            .iter()
+            .any(|setting| setting.split('=').next() == Some(name))
     }
 
     fn duration(&mut self, name: &str) -> Result<Option<Duration>, Error> {
-        let is_it =
-            |setting: &&str| setting.strip_prefix(name).is_some_and(|rest| rest.starts_with('='));
-        let Some(at) = self.left.iter().position(is_it) else { return Ok(None) };
+        let is_it = |setting: &&str| {
+            setting
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with('='))
+        };
+        let Some(at) = self.left.iter().position(is_it) else {
+            return Ok(None);
+        };
         let setting = self.left.swap_remove(at);
         let read = humantime::parse_duration(&setting[name.len() + 1..]);
         read.map(Some).map_err(|_| {
@@ -164,7 +183,10 @@ mod tests {
             ("token", "token"),
             ("token,poll=50ms,jitter=0ms", "token"),
             ("token,wakes=python-redis-lock&prefix=lock:", "token"),
-            ("token,wakes=spring-integration,poll=1s&prefix=registry:", "token"),
+            (
+                "token,wakes=spring-integration,poll=1s&prefix=registry:",
+                "token",
+            ),
         ] {
             let format = format(text).unwrap();
             assert_eq!(format.name(), name, "{text}");
@@ -182,8 +204,14 @@ mod tests {
             ("token", 100..=125),
             ("token,wakes=spring-integration&prefix=registry:", 100..=125),
             ("token,wakes=python-redis-lock&prefix=lock:", 10..=13),
-            ("token,wakes=python-redis-lock,poll=40ms&prefix=lock:", 40..=50),
-            ("token,wakes=python-redis-lock,jitter=0ms&prefix=lock:", 10..=10),
+            (
+                "token,wakes=python-redis-lock,poll=40ms&prefix=lock:",
+                40..=50,
+            ),
+            (
+                "token,wakes=python-redis-lock,jitter=0ms&prefix=lock:",
+                10..=10,
+            ),
             ("token,jitter=0ms", 100..=100),
         ] {
             let format = format(text).unwrap();
@@ -192,7 +220,10 @@ mod tests {
             };
             assert!(millis.contains(&pause.as_millis()), "{text}: {pause:?}");
             let tracked = format.busy(30_000, false, true);
-            assert!(matches!(tracked, Answer::Busy(Some(left)) if left.as_secs() == 30), "{text}");
+            assert!(
+                matches!(tracked, Answer::Busy(Some(left)) if left.as_secs() == 30),
+                "{text}"
+            );
         }
     }
 
@@ -210,13 +241,28 @@ mod tests {
                 "no setting `wakes=redis-py`; there are `poll=` and `jitter=`, `wakes=` with \
                  `python-redis-lock` or `spring-integration`",
             ),
-            ("redisson,wakes=spring-integration", "there are `poll=` and `jitter=`"),
+            (
+                "redisson,wakes=spring-integration",
+                "there are `poll=` and `jitter=`",
+            ),
             ("token,wakes=python-redis-lock", "needs `prefix=lock:`"),
-            ("token,wakes=python-redis-lock&prefix=registry:", "needs `prefix=lock:`"),
+            (
+                "token,wakes=python-redis-lock&prefix=registry:",
+                "needs `prefix=lock:`",
+            ),
             ("token,wakes=python-redis-lock&prefix=lock:app:", ""),
-            ("token,wakes=spring-integration", "a prefix that ends with `:`"),
-            ("token,wakes=spring-integration&prefix=:", "a prefix that ends with `:`"),
-            ("token,wakes=spring-integration&prefix=registry", "a prefix that ends with `:`"),
+            (
+                "token,wakes=spring-integration",
+                "a prefix that ends with `:`",
+            ),
+            (
+                "token,wakes=spring-integration&prefix=:",
+                "a prefix that ends with `:`",
+            ),
+            (
+                "token,wakes=spring-integration&prefix=registry",
+                "a prefix that ends with `:`",
+            ),
             (
                 "token,wakes=spring-integration,wakes=python-redis-lock&prefix=lock:",
                 "only one of `wakes=python-redis-lock`, `wakes=spring-integration`",
@@ -226,13 +272,19 @@ mod tests {
             ("token,jitter=1h", "longer than that"),
             ("plain", "does not know who holds a lock"),
             ("redisson,", ""),
-            ("token,poll=500000000000y,jitter=500000000000y", "longer than an hour"),
+            (
+                "token,poll=500000000000y,jitter=500000000000y",
+                "longer than an hour",
+            ),
         ] {
             match format(text) {
                 Ok(_) => assert_eq!(says, "", "{text}"),
                 Err(error) => {
                     let said = error.to_string();
-                    assert!(error.is_configuration() && !says.is_empty(), "{text}: {said}");
+                    assert!(
+                        error.is_configuration() && !says.is_empty(),
+                        "{text}: {said}"
+                    );
                     assert!(said.contains(says), "{text}: {said}");
                 }
             }

@@ -39,9 +39,18 @@ pub(super) fn take_by_set(
     attempt: &Attempt<'_>,
     by: Moment,
 ) -> Result<bool, Failure> {
-    let (owner, lease) = (Text::owner(attempt.owner), Text::number(attempt.lease.as_millis()));
-    let words: &[&[u8]] =
-        &[b"SET", key.as_bytes(), owner.as_bytes(), b"NX", b"PX", lease.as_bytes()];
+    let (owner, lease) = (
+        Text::owner(attempt.owner),
+        Text::number(attempt.lease.as_millis()),
+    );
+    let words: &[&[u8]] = &[
+        b"SET",
+        key.as_bytes(),
+        owner.as_bytes(),
+        b"NX",
+        b"PX",
+        lease.as_bytes(),
+    ];
     match link.call(&Request(&[words]), by)? {
         Reply::Text(_) => Ok(true),
         Reply::Nil => Ok(false),

@@ -117,7 +117,13 @@ mod tests {
         let naming = Naming::new(&PYTHON_REDIS_LOCK, "lock:");
         assert_eq!(naming.of("lock:a"), "distlock_lock__channel:{lock:a}");
         let naming = |prefix| Naming::new(&SPRING_INTEGRATION, prefix);
-        assert_eq!(naming("registry:").of("registry:a"), "registry-channel:registry:a");
-        assert_eq!(naming("app:locks:").of("app:locks:{a}"), "app:locks-channel:app:locks:{a}");
+        assert_eq!(
+            naming("registry:").of("registry:a"),
+            "registry-channel:registry:a"
+        );
+        assert_eq!(
+            naming("app:locks:").of("app:locks:{a}"),
+            "app:locks-channel:app:locks:{a}"
+        );
     }
 }

@@ -47,7 +47,11 @@ mod tests {
 
     #[test]
     fn signal_list_shares_the_slot_of_a_tagged_lock() {
-        for (key, is_there) in [("lock:a", false), ("lock:{a}", true), ("lock:x:{a}:y", true)] {
+        for (key, is_there) in [
+            ("lock:a", false),
+            ("lock:{a}", true),
+            ("lock:x:{a}:y", true),
+        ] {
             let list = ForeignClient::PythonRedisLock.list(key).unwrap();
             assert_eq!(keys::slot(&list) == keys::slot(key), is_there, "{list}");
         }

@@ -177,7 +177,15 @@ impl Script {
     ) -> Self {
         assert!(number < u64::BITS, "no bit is left for another script");
         let names_beside = |_: &str| Vec::new();
-        Self { name, source, channel, wakes, names_beside, hash: OnceLock::new(), bit: 1 << number }
+        Self {
+            name,
+            source,
+            channel,
+            wakes,
+            names_beside,
+            hash: OnceLock::new(),
+            bit: 1 << number,
+        }
     }
 
     pub(crate) const fn with_names_beside(mut self, names: fn(&str) -> Vec<String>) -> Self {
@@ -187,7 +195,8 @@ impl Script {
 
     /// The name under which a server keeps it: the SHA1 of its text, in hexadecimal digits.
     pub(crate) fn hash(&self) -> &str {
-        self.hash.get_or_init(|| redis::Script::new(self.source).get_hash().to_owned())
+        self.hash
+            .get_or_init(|| redis::Script::new(self.source).get_hash().to_owned())
     }
 
     /// The commands it may run, as an ACL writes them, in the order they stand; `line` (counted
@@ -197,7 +206,10 @@ impl Script {
         let mut commands = Vec::new();
         for (_, text) in lines.filter(|(index, _)| line.is_none_or(|line| index + 1 == line)) {
             for call in text.split("call(").skip(1) {
-                let command = match call.strip_prefix('\'').and_then(|call| call.split_once('\'')) {
+                let command = match call
+                    .strip_prefix('\'')
+                    .and_then(|call| call.split_once('\''))
+                {
                     Some((command, _)) => command.to_ascii_lowercase(),
                     // The one command that comes as an argument.
                     None => "publish".to_owned(),
@@ -225,16 +237,39 @@ mod tests {
 
     #[test]
     fn scripts_know_their_commands() {
-        let Scripts { acquire, release, inspect, .. } = &REDISSON.scripts;
-        assert_eq!(release.commands(None), ["hexists", "hdel", "publish", "del"]);
-        assert_eq!(inspect.commands(None), ["hlen", "hexists", "hmget", "hkeys", "hdel", "pttl"]);
-        let hset = acquire.source.lines().position(|line| line.contains("'HSET'")).unwrap();
+        let Scripts {
+            acquire,
+            release,
+            inspect,
+            ..
+        } = &REDISSON.scripts;
+        assert_eq!(
+            release.commands(None),
+            ["hexists", "hdel", "publish", "del"]
+        );
+        assert_eq!(
+            inspect.commands(None),
+            ["hlen", "hexists", "hmget", "hkeys", "hdel", "pttl"]
+        );
+        let hset = acquire
+            .source
+            .lines()
+            .position(|line| line.contains("'HSET'"))
+            .unwrap();
         assert_eq!(acquire.commands(Some(hset + 1)), ["hset"]);
         assert_eq!(acquire.commands(Some(1)), [""; 0]);
     }
 
     fn all(scripts: &Scripts) -> [&Script; 7] {
-        let Scripts { acquire, release, close, renew, inspect, force, propose } = scripts;
+        let Scripts {
+            acquire,
+            release,
+            close,
+            renew,
+            inspect,
+            force,
+            propose,
+        } = scripts;
         [acquire, release, close, renew, inspect, force, propose]
     }
 
@@ -243,7 +278,12 @@ mod tests {
     fn joined_scripts_run_no_other_commands() {
         for join in DIALECTS.into_iter().flat_map(|it| it.joins) {
             let commands = join.one.commands(None);
-            assert!(join.many.commands(None).iter().all(|it| commands.contains(it)));
+            assert!(
+                join.many
+                    .commands(None)
+                    .iter()
+                    .all(|it| commands.contains(it))
+            );
             assert!(join.word_count() <= Join::MAX_WORDS);
         }
     }
@@ -252,19 +292,37 @@ mod tests {
     fn scripts_have_a_head_and_a_number_of_their_own() {
         let mut bits = 0_u64;
         let of_formats = DIALECTS.into_iter().flat_map(|it| all(&it.scripts));
-        let of_kinds = kinds::ALL.iter().flat_map(|kind| kind.scripts().iter().copied());
-        let of_joins = DIALECTS.into_iter().flat_map(|it| it.joins).map(|join| &join.many);
-        for script in of_formats.chain(of_kinds).chain(of_joins).chain([&MARK, &COUNT, &CLEAR]) {
+        let of_kinds = kinds::ALL
+            .iter()
+            .flat_map(|kind| kind.scripts().iter().copied());
+        let of_joins = DIALECTS
+            .into_iter()
+            .flat_map(|it| it.joins)
+            .map(|join| &join.many);
+        for script in of_formats
+            .chain(of_kinds)
+            .chain(of_joins)
+            .chain([&MARK, &COUNT, &CLEAR])
+        {
             assert_eq!(bits & script.bit, 0, "{}", script.name);
             bits |= script.bit;
             let head = format!("-- {}: ", script.name);
-            assert!(script.source.lines().any(|line| line.starts_with(&head)), "{}", script.name);
+            assert!(
+                script.source.lines().any(|line| line.starts_with(&head)),
+                "{}",
+                script.name
+            );
             for part in ["-- KEYS[", "-- Returns ", "-- Atomic because "] {
                 assert!(script.source.contains(part), "{} lacks {part}", script.name);
             }
             let first = |text| script.source.find(text);
             let defined = first("function timestamp()").map(|at| at + "function ".len());
-            assert_eq!(first("timestamp()"), defined, "{} lacks timestamp.lua", script.name);
+            assert_eq!(
+                first("timestamp()"),
+                defined,
+                "{} lacks timestamp.lua",
+                script.name
+            );
         }
     }
 }

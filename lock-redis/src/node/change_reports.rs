@@ -135,7 +135,10 @@ impl ChangeListener for HeldLocks {
     fn changed(&self, changed: Option<&[String]>) {
         match changed {
             Some(changed) => {
-                let names: Vec<_> = changed.iter().filter_map(|key| self.keys.name(key)).collect();
+                let names: Vec<_> = changed
+                    .iter()
+                    .filter_map(|key| self.keys.name(key))
+                    .collect();
                 self.notices.changed(Some(&names));
             }
             None => self.notices.changed(None),

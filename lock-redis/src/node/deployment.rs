@@ -11,7 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a server says of its deployment.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same workspace")]
+#[allow(
+    clippy::exhaustive_structs,
+    reason = "made by the crate of the same workspace"
+)]
 pub struct Account {
     /// Where it was asked.
     pub asked_at: Address,
@@ -106,7 +109,10 @@ pub fn deployments(configured: &[Address], accounts: &[Account]) -> Vec<Deployme
         .iter()
         .map(|group| Deployment {
             accounts: group.clone(),
-            covered: servers.iter().filter(|server| covers(group, server)).count(),
+            covered: servers
+                .iter()
+                .filter(|server| covers(group, server))
+                .count(),
             known,
             configured,
         })
@@ -122,13 +128,15 @@ pub struct Granted(AtomicU64);
 impl Granted {
     /// A request for this lease that was sent at `sent` was granted.
     pub fn note(&self, sent: Moment, lease: LeaseTime) {
-        self.0.fetch_max((sent + lease.duration()).as_nanos(), Ordering::SeqCst);
+        self.0
+            .fetch_max((sent + lease.duration()).as_nanos(), Ordering::SeqCst);
     }
 
     /// This attempt is sent at `sent`: a release may grant it later, and that is not heard here.
     pub fn note_attempt(&self, sent: Moment, attempt: &Attempt<'_>) {
         if attempt.direct.is_some() {
-            self.0.fetch_max((sent + attempt.presence).as_nanos(), Ordering::SeqCst);
+            self.0
+                .fetch_max((sent + attempt.presence).as_nanos(), Ordering::SeqCst);
         }
     }
 
@@ -167,8 +175,14 @@ mod tests {
     }
 
     fn account(port: u16, id: &str, listed: &[(&str, u16)]) -> Account {
-        let listed = listed.iter().map(|(id, port)| ((*id).to_owned(), at(*port)));
-        Account { asked_at: at(port), id: id.to_owned(), listed: listed.collect() }
+        let listed = listed
+            .iter()
+            .map(|(id, port)| ((*id).to_owned(), at(*port)));
+        Account {
+            asked_at: at(port),
+            id: id.to_owned(),
+            listed: listed.collect(),
+        }
     }
 
     fn all(configured: &[u16], accounts: &[Account]) -> Vec<Deployment> {
@@ -178,7 +192,9 @@ mod tests {
 
     fn found(configured: &[u16], accounts: &[Account]) -> Vec<(Vec<usize>, usize, usize)> {
         let found = all(configured, accounts).into_iter();
-        found.map(|it| (it.accounts, it.covered, it.configured)).collect()
+        found
+            .map(|it| (it.accounts, it.covered, it.configured))
+            .collect()
     }
 
     #[test]
@@ -188,9 +204,15 @@ mod tests {
             account(1, "a", &[("b", 2), ("c", 3)]),
             account(2, "b", &[("a", 1), ("c", 3)]),
         ];
-        assert_eq!(found(&[1, 2, 3], &accounts), [(vec![1, 2], 2, 3), (vec![0], 1, 3)]);
+        assert_eq!(
+            found(&[1, 2, 3], &accounts),
+            [(vec![1, 2], 2, 3), (vec![0], 1, 3)]
+        );
         // One sentinel alone lists the addresses of the others.
-        assert_eq!(found(&[1, 2, 3], &accounts[..2]), [(vec![1], 2, 3), (vec![0], 1, 3)]);
+        assert_eq!(
+            found(&[1, 2, 3], &accounts[..2]),
+            [(vec![1], 2, 3), (vec![0], 1, 3)]
+        );
         assert_eq!(found(&[1, 2, 3], &accounts[..1]), [(vec![0], 1, 3)]);
     }
 
@@ -199,13 +221,19 @@ mod tests {
         let left_over = account(1, "f", &[("g", 2), ("h", 3)]);
         let others = [account(2, "b", &[("c", 3)]), account(3, "c", &[("b", 2)])];
         let accounts = [&[left_over], &others[..]].concat();
-        assert_eq!(found(&[1, 2, 3], &accounts), [(vec![1, 2], 2, 3), (vec![0], 1, 3)]);
+        assert_eq!(
+            found(&[1, 2, 3], &accounts),
+            [(vec![1, 2], 2, 3), (vec![0], 1, 3)]
+        );
     }
 
     #[test]
     fn servers_known_by_other_addresses_form_no_majority() {
         let accounts = [account(1, "a", &[("b", 12)]), account(2, "f", &[("g", 8)])];
-        assert_eq!(found(&[1, 2], &accounts), [(vec![0], 1, 2), (vec![1], 1, 2)]);
+        assert_eq!(
+            found(&[1, 2], &accounts),
+            [(vec![0], 1, 2), (vec![1], 1, 2)]
+        );
     }
 
     #[test]
@@ -233,8 +261,11 @@ mod tests {
 
     #[test]
     fn account_that_lists_two_others_joins_them() {
-        let accounts =
-            [account(1, "a", &[]), account(2, "b", &[]), account(3, "c", &[("a", 1), ("b", 2)])];
+        let accounts = [
+            account(1, "a", &[]),
+            account(2, "b", &[]),
+            account(3, "c", &[("a", 1), ("b", 2)]),
+        ];
         assert_eq!(found(&[1], &accounts), [(vec![0, 1, 2], 1, 1)]);
     }
 }

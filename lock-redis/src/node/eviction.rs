@@ -40,7 +40,11 @@ impl OnEviction {
         if config.scheme().starts_with("redlock") {
             return Ok(Self::CheckedByQuorum);
         }
-        config.scheme_word(OPTION, &[("warn", Self::Warn), ("refuse", Self::Refuse)], Self::Warn)
+        config.scheme_word(
+            OPTION,
+            &[("warn", Self::Warn), ("refuse", Self::Refuse)],
+            Self::Warn,
+        )
     }
 }
 
@@ -64,7 +68,11 @@ struct State {
 
 impl Eviction {
     pub(crate) fn new(rule: OnEviction, dialer: Arc<Dialer>) -> Self {
-        Self { rule, dialer, state: Mutex::default() }
+        Self {
+            rule,
+            dialer,
+            state: Mutex::default(),
+        }
     }
 
     /// Before a lock is taken: where that is the rule, asks the server if it is time for that, and
@@ -85,11 +93,22 @@ impl Eviction {
                 Some(said) => said.danger(link.server()),
                 None => Some(untold(link.server(), &reply)),
             };
-            let pause = if refused.is_some() { WHILE_REFUSED } else { INTERVAL };
+            let pause = if refused.is_some() {
+                WHILE_REFUSED
+            } else {
+                INTERVAL
+            };
             state = self.state.lock();
-            *state = State { next: Some(now + pause), changes, refused };
+            *state = State {
+                next: Some(now + pause),
+                changes,
+                refused,
+            };
         }
-        state.refused.clone().map_or(Ok(()), |error| Err(Failure::Refused(error)))
+        state
+            .refused
+            .clone()
+            .map_or(Ok(()), |error| Err(Failure::Refused(error)))
     }
 
     /// Where the rule is to warn: asks the server behind an answer of its own, if it is time for
@@ -115,7 +134,11 @@ impl Eviction {
             tell(&server, answer.ok().as_ref());
             ReplyCheck::Expected
         };
-        let callback = CallbackRequest { by_hash: Vec::new(), text: "", done: Box::new(done) };
+        let callback = CallbackRequest {
+            by_hash: Vec::new(),
+            text: "",
+            done: Box::new(done),
+        };
         link.submit(&INFO, None, by, callback);
     }
 
@@ -123,11 +146,17 @@ impl Eviction {
     /// is a command timeout ahead at most, and costs no look at the clock.
     fn is_due(&self, by: Moment) -> bool {
         // Another thread that looks does so for all.
-        let Some(mut state) = self.state.try_lock() else { return false };
+        let Some(mut state) = self.state.try_lock() else {
+            return false;
+        };
         let changes = self.dialer.changes();
         let is_due = state.is_due(by, changes);
         if is_due {
-            *state = State { next: Some(by + INTERVAL), changes, refused: None };
+            *state = State {
+                next: Some(by + INTERVAL),
+                changes,
+                refused: None,
+            };
         }
         is_due
     }
@@ -159,7 +188,10 @@ impl Memory {
     pub(super) fn read(info: &str) -> Option<Self> {
         let limit = info_field(info, "maxmemory")?;
         let policy = info_field(info, "maxmemory_policy")?.to_owned();
-        Some(Self { has_limit: limit != "0", policy })
+        Some(Self {
+            has_limit: limit != "0",
+            policy,
+        })
     }
 
     /// Whether locks may be evicted.

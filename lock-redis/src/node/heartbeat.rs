@@ -25,12 +25,17 @@ pub(super) struct Heartbeat {
 
 impl Heartbeat {
     pub(super) fn new(dialer: Arc<Dialer>) -> Self {
-        Self { dialer, next: AtomicU64::new(0) }
+        Self {
+            dialer,
+            next: AtomicU64::new(0),
+        }
     }
 
     /// Looks behind an answer, if it is time for that.
     pub(super) fn look(&self, link: &mut dyn ConnectionLike, by: Moment) {
-        let Some(generation) = link.history().cloned().filter(|_| self.is_due(by)) else { return };
+        let Some(generation) = link.history().cloned().filter(|_| self.is_due(by)) else {
+            return;
+        };
         let asked = self.dialer.clock().now();
         if let Ok(reply) = link.call(&HISTORY, by) {
             let answered = self.dialer.clock().now();
@@ -45,18 +50,25 @@ impl Heartbeat {
         if !self.is_due(by) {
             return;
         }
-        let Some(generation) = link.history() else { return };
+        let Some(generation) = link.history() else {
+            return;
+        };
         let (dialer, asked) = (Arc::clone(&self.dialer), self.dialer.clock().now());
         let done = move |answer: Result<Reply, Failure>| {
             let answered = dialer.clock().now();
-            if let Some(introduction) =
-                answer.ok().and_then(|reply| Introduction::of(&reply, asked, answered))
+            if let Some(introduction) = answer
+                .ok()
+                .and_then(|reply| Introduction::of(&reply, asked, answered))
             {
                 dialer.note(&generation, introduction);
             }
             ReplyCheck::Expected
         };
-        let callback = CallbackRequest { by_hash: Vec::new(), text: "", done: Box::new(done) };
+        let callback = CallbackRequest {
+            by_hash: Vec::new(),
+            text: "",
+            done: Box::new(done),
+        };
         link.submit(&HISTORY, None, by, callback);
     }
 
@@ -66,7 +78,10 @@ impl Heartbeat {
         let (now, next) = (by.as_nanos(), self.next.load(Ordering::Relaxed));
         let later = (by + INTERVAL).as_nanos();
         now >= next
-            && self.next.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && self
+                .next
+                .compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
             && next > 0
     }
 }

@@ -34,7 +34,10 @@ impl Node {
         let (link, format) = (connection.get(), &self.inner.format.0);
         match format.owned() {
             Some(owned) => owned.inspect_all(link, names, by),
-            None => Ok(names.iter().map(|name| format.inspect(link, name, by)).collect()),
+            None => Ok(names
+                .iter()
+                .map(|name| format.inspect(link, name, by))
+                .collect()),
         }
     }
 }

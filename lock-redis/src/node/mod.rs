@@ -70,7 +70,10 @@ use std::time::Duration;
 
 /// How a node is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_enums, reason = "for the crate of the same workspace")]
+#[allow(
+    clippy::exhaustive_enums,
+    reason = "for the crate of the same workspace"
+)]
 pub enum RequestMode {
     /// As the master of the lock's slot.
     Direct,
@@ -138,7 +141,10 @@ impl Node {
     /// The same node, asked in this way.
     #[must_use]
     pub fn asked(&self, mode: RequestMode) -> Self {
-        Self { inner: Arc::clone(&self.inner), mode }
+        Self {
+            inner: Arc::clone(&self.inner),
+            mode,
+        }
     }
 
     /// How it is asked.
@@ -170,7 +176,11 @@ impl Node {
         }
         let mut link =
             AcknowledgedConnection::new(connection.get(), self.clock(), needed.awaited, time);
-        let answer = self.inner.format.0.acquire(&mut link, attempt, &self.tracking(), by)?;
+        let answer = self
+            .inner
+            .format
+            .0
+            .acquire(&mut link, attempt, &self.tracking(), by)?;
         self.inner.replica_clocks.note_confirmed(link.confirmed());
         Ok(match answer {
             Answer::Granted(grant) => match link.weigh(needed)? {
@@ -229,7 +239,10 @@ impl Node {
     /// See [`Failure`].
     pub fn follow(&self, name: &LockName, wake: Arc<dyn Wake>) -> Result<Watch, Failure> {
         let channel = self.inner.format.watched_channel(name, self.inner.client)?;
-        self.inner.subscriber.follow_releases(&channel, wake).map_err(on(name))
+        self.inner
+            .subscriber
+            .follow_releases(&channel, wake)
+            .map_err(on(name))
     }
 
     /// From now on `tell`, which must be short, is called whenever the subscriber's connection was
@@ -287,10 +300,19 @@ impl Node {
 /// that of a standalone server. A watch is the same however the node is asked.
 impl Backend for Node {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
-        let NodeInner { format, eviction, restart_grace, .. } = &*self.inner;
+        let NodeInner {
+            format,
+            eviction,
+            restart_grace,
+            ..
+        } = &*self.inner;
         let outcome = if attempt.replication.is_off() {
             let is_apart = format.0.needs_own_link();
-            let connection = if is_apart { self.borrow(by) } else { self.connection(by) };
+            let connection = if is_apart {
+                self.borrow(by)
+            } else {
+                self.connection(by)
+            };
             connection.and_then(|mut link| {
                 eviction.refuse(link.get(), by)?;
                 if let Some(pause) = restart_grace.pause()? {
@@ -319,11 +341,21 @@ impl Backend for Node {
         options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        let NodeInner { format, eviction, heartbeat, subscriber, .. } = &*self.inner;
+        let NodeInner {
+            format,
+            eviction,
+            heartbeat,
+            subscriber,
+            ..
+        } = &*self.inner;
         // A clean-up must not wait behind the request without an answer that it cleans up after. It
         // may overtake that one: the tombstone refuses what comes later.
         let cleans_up = options.tombstone != Tombstone::None;
-        let connection = if cleans_up { self.borrow(by) } else { self.connection(by) };
+        let connection = if cleans_up {
+            self.borrow(by)
+        } else {
+            self.connection(by)
+        };
         let outcome = connection.and_then(|mut link| {
             let release = format.0.release(link.get(), acquisition, options, by)?;
             if !cleans_up {
@@ -335,7 +367,9 @@ impl Backend for Node {
         let name = &acquisition.name;
         let told_on = || format.0.owned().map(|format| format.channel(name));
         let lingers = || told_on().is_some_and(|channel| subscriber.lingering()(&channel));
-        outcome.map(|release| without_own_subscription(release, lingers)).map_err(on(name))
+        outcome
+            .map(|release| without_own_subscription(release, lingers))
+            .map_err(on(name))
     }
 
     fn submit_release(
@@ -346,7 +380,12 @@ impl Backend for Node {
         done: OnReleased,
     ) {
         // `ASKING` goes with a call only.
-        let owned = self.inner.format.0.owned().filter(|_| self.mode == RequestMode::Direct);
+        let owned = self
+            .inner
+            .format
+            .0
+            .owned()
+            .filter(|_| self.mode == RequestMode::Direct);
         let Some(owned) = owned else {
             return done(self.release(acquisition, options, by));
         };
@@ -368,7 +407,9 @@ impl Backend for Node {
     fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
         let format = &self.inner.format.0;
         let connection = self.connection(by);
-        connection.and_then(|mut link| format.inspect(link.get(), name, by)).map_err(on(name))
+        connection
+            .and_then(|mut link| format.inspect(link.get(), name, by))
+            .map_err(on(name))
     }
 
     fn verify(
@@ -391,7 +432,9 @@ impl Backend for Node {
         let format = &self.inner.format;
         let connection = self.connection(by);
         let outcome = connection.and_then(|mut link| {
-            format.owned(SHARED)?.change_permits(link.get(), name, change, by)
+            format
+                .owned(SHARED)?
+                .change_permits(link.get(), name, change, by)
         });
         outcome.map_err(on(name))
     }
@@ -414,12 +457,17 @@ impl Backend for Node {
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         let format = &self.inner.format.0;
         let connection = self.connection(by);
-        connection.and_then(|mut link| format.force(link.get(), name, by)).map_err(on(name))
+        connection
+            .and_then(|mut link| format.force(link.get(), name, by))
+            .map_err(on(name))
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
         let channel = self.inner.format.watched_channel(name, self.inner.client)?;
-        self.inner.subscriber.watch(&channel, wake, by).map_err(on(name))
+        self.inner
+            .subscriber
+            .watch(&channel, wake, by)
+            .map_err(on(name))
     }
 
     /// One server is one node.
@@ -434,7 +482,10 @@ impl Backend for Node {
     fn abilities(&self) -> Abilities {
         // Which replicas there should be, a server on its own does not know: those that are gone it
         // has forgotten.
-        self.inner.format.abilities(ReplicaSupport::Counted).independent(true)
+        self.inner
+            .format
+            .abilities(ReplicaSupport::Counted)
+            .independent(true)
     }
 
     fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {

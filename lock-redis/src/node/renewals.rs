@@ -37,8 +37,18 @@ impl Node {
             let mut plain = plainly(&plain).into_iter();
             let renewed = self.renew_with_replicas(&confirmed, by);
             let mut confirmed = of_each(&confirmed, renewed).into_iter();
-            let next = |one| if is_off(one) { plain.next() } else { confirmed.next() };
-            batch.iter().map(next).map(|answer| answer.expect("an answer for each")).collect()
+            let next = |one| {
+                if is_off(one) {
+                    plain.next()
+                } else {
+                    confirmed.next()
+                }
+            };
+            batch
+                .iter()
+                .map(next)
+                .map(|answer| answer.expect("an answer for each"))
+                .collect()
         };
         if renewals.iter().any(Result::is_ok) {
             self.look_behind();
@@ -71,7 +81,11 @@ impl Node {
                 renewals
             }
             Err(none) if stands => {
-                let renewals = self.inner.link.connection(by).and_then(|mut link| renew(&mut link));
+                let renewals = self
+                    .inner
+                    .link
+                    .connection(by)
+                    .and_then(|mut link| renew(&mut link));
                 renewals.map_err(|failure| match failure {
                     Failure::NotSent(_) => none,
                     Failure::Unknown(_) => Failure::Unknown(none.into_error()),
@@ -90,22 +104,36 @@ impl Node {
         batch: &[RenewalRequest],
         by: Moment,
     ) -> Result<Vec<Result<Renewal, Failure>>, Failure> {
-        let needs = batch.iter().map(|one| self.needed(one.replication, one.acquisition.lease));
+        let needs = batch
+            .iter()
+            .map(|one| self.needed(one.replication, one.acquisition.lease));
         let needs: Vec<_> = needs.collect::<Result<_, _>>()?;
         let most = needs.iter().map(|needed| needed.awaited).max().unwrap_or(0);
         let clocks = &self.inner.replica_clocks;
-        batch.iter().map(|one| one.acquisition.lease).max().inspect(|it| clocks.note_use(*it));
-        let time = batch.iter().map(|one| one.replication.time()).max().unwrap_or_default();
+        batch
+            .iter()
+            .map(|one| one.acquisition.lease)
+            .max()
+            .inspect(|it| clocks.note_use(*it));
+        let time = batch
+            .iter()
+            .map(|one| one.replication.time())
+            .max()
+            .unwrap_or_default();
         let mut connection = self.renewal_connection(by)?;
         let clock = self.inner.dialer.clock().as_ref();
         let mut link = NotingConnection::new(connection.get(), &self.inner.dialer);
         let mut link = AcknowledgedConnection::new(&mut link, clock, most, time);
-        let renewals = self.inner.format.owned(RENEWED)?.renew(&mut link, batch, by)?;
+        let renewals = self
+            .inner
+            .format
+            .owned(RENEWED)?
+            .renew(&mut link, batch, by)?;
         clocks.note_confirmed(link.confirmed());
         let weighed = |(renewal, needed)| match renewal {
-            Ok(Renewal::Extended) => {
-                Ok(link.weigh(needed)?.map_or(Renewal::Extended, Renewal::Unacknowledged))
-            }
+            Ok(Renewal::Extended) => Ok(link
+                .weigh(needed)?
+                .map_or(Renewal::Extended, Renewal::Unacknowledged)),
             renewal => renewal,
         };
         let renewals = renewals.into_iter().zip(needs).map(weighed).collect();
@@ -121,13 +149,18 @@ impl Node {
         batch: &[RenewalRequest],
         weight: AnswerWeight,
     ) {
-        let NodeConnection::Tracked(connection) = connection else { return };
+        let NodeConnection::Tracked(connection) = connection else {
+            return;
+        };
         if let Some(error) = connection.refusal() {
             self.reports_are_refused(connection.reports_to(), error.clone());
         }
         let is_unclear = weight == AnswerWeight::Sole && connection.may_have_missed_change();
         if connection.has_missed_change() || is_unclear {
-            let names: Vec<_> = batch.iter().map(|one| one.acquisition.name.clone()).collect();
+            let names: Vec<_> = batch
+                .iter()
+                .map(|one| one.acquisition.name.clone())
+                .collect();
             self.inner.dialer.server().notices().changed(Some(&names));
         }
     }
@@ -140,5 +173,7 @@ fn of_each<T>(
 ) -> Vec<Result<T, Failure>> {
     let all = |failure: Failure| batch.iter().map(|_| Err(failure.clone())).collect();
     let renewals = renewals.unwrap_or_else(all).into_iter().zip(batch);
-    renewals.map(|(renewal, one)| renewal.map_err(on(&one.acquisition.name))).collect()
+    renewals
+        .map(|(renewal, one)| renewal.map_err(on(&one.acquisition.name)))
+        .collect()
 }

@@ -31,7 +31,10 @@ impl RestartGrace {
         }
         let server = self.dialer.server();
         let now = self.dialer.clock().now();
-        let Some(age) = self.dialer.identity().and_then(|identity| Identity::age(identity, now))
+        let Some(age) = self
+            .dialer
+            .identity()
+            .and_then(|identity| Identity::age(identity, now))
         else {
             return Err(Failure::Refused(Error::configuration(format!(
                 "{server} does not say since when it runs, which `restart_grace` needs to know: \

@@ -56,14 +56,25 @@ impl NodeSettings {
             (None, None) => PasswordSource::None,
         };
         let user = config.user().map(str::to_owned);
-        let secrets = CredentialsSource { user, password, provider, is_sentinel: false };
-        let bounds =
-            Timeouts { connect: config.connect_timeout(), command: config.command_timeout() };
+        let secrets = CredentialsSource {
+            user,
+            password,
+            provider,
+            is_sentinel: false,
+        };
+        let bounds = Timeouts {
+            connect: config.connect_timeout(),
+            command: config.command_timeout(),
+        };
         let clock = &*context.clock;
         let time = DialTime::until(clock, clock.now() + bounds.connect);
         secrets.check(&time)?;
         let client_name = config.client_name().into_owned();
-        let login = Login { secrets, database, client_name };
+        let login = Login {
+            secrets,
+            database,
+            client_name,
+        };
         let sentinel_secrets = url::sentinel_secrets(config, &time)?;
         // Formats without owners have no scripts for several locks.
         let one_store = match (format.0.owned(), OneStore::of(config)?) {
@@ -102,7 +113,9 @@ impl NodeSettings {
     ///
     /// [`Error::is_configuration`] if no certificate can be for a host of this name.
     pub fn node_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        let destination = self.destination(Endpoint::tcp(host, port))?.proving(self.one_store);
+        let destination = self
+            .destination(Endpoint::tcp(host, port))?
+            .proving(self.one_store);
         self.node(destination, None, None, Arc::default())
     }
 
@@ -122,7 +135,9 @@ impl NodeSettings {
         addresses: ReplicaAddresses,
     ) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Node, id);
-        let destination = self.destination(Endpoint::tcp(host, port))?.identified(identity);
+        let destination = self
+            .destination(Endpoint::tcp(host, port))?
+            .identified(identity);
         // They are mapped.
         self.node(destination, Some(replicas), Some(addresses), Arc::default())
     }
@@ -134,7 +149,9 @@ impl NodeSettings {
     ///
     /// The same.
     pub fn bystander_on(&self, host: &str, port: u16) -> Result<Node, Error> {
-        let destination = self.destination(Endpoint::tcp(host, port))?.proving(self.one_store);
+        let destination = self
+            .destination(Endpoint::tcp(host, port))?
+            .proving(self.one_store);
         self.node(destination, None, None, Arc::default())
     }
 
@@ -158,7 +175,9 @@ impl NodeSettings {
         advice: String,
     ) -> Result<Node, Error> {
         let identity = Identity::of(IdentityKind::Run, run_id).after(former);
-        let destination = self.destination(Endpoint::tcp(&at.host, at.port))?.advising(advice);
+        let destination = self
+            .destination(Endpoint::tcp(&at.host, at.port))?
+            .advising(advice);
         let destination = destination.identified(identity).proving(self.one_store);
         self.node(destination, Some(replicas), None, map)
     }
@@ -166,7 +185,10 @@ impl NodeSettings {
     /// The same for any place, where another server is followed: see [`Identity`].
     pub(crate) fn followed(&self, place: Endpoint) -> Result<Node, Error> {
         let identity = Identity::followed(self.terms.lease);
-        let destination = self.destination(place)?.identified(identity).proving(self.one_store);
+        let destination = self
+            .destination(place)?
+            .identified(identity)
+            .proving(self.one_store);
         self.node(destination, None, None, Arc::default())
     }
 
@@ -182,10 +204,16 @@ impl NodeSettings {
         let login = self.login.clone();
         let to_replica = move |announced: &Address| {
             let Address { host, port } = map.real(announced);
-            destinations.of(Endpoint::tcp(&host, port), login.clone()).map(Dialer::new)
+            destinations
+                .of(Endpoint::tcp(&host, port), login.clone())
+                .map(Dialer::new)
         };
-        let replica_clocks =
-            ReplicaClocks::new(Arc::clone(master), Box::new(to_replica), addresses, terms.lease);
+        let replica_clocks = ReplicaClocks::new(
+            Arc::clone(master),
+            Box::new(to_replica),
+            addresses,
+            terms.lease,
+        );
         let inner = NodeInner {
             format: self.format.clone(),
             client: self.client,
@@ -201,7 +229,10 @@ impl NodeSettings {
             replica_clocks,
             terms,
         };
-        Ok(Node { inner: Arc::new(inner), mode: RequestMode::Direct })
+        Ok(Node {
+            inner: Arc::new(inner),
+            mode: RequestMode::Direct,
+        })
     }
 
     /// A dialer for a sentinel: with the sentinels' credentials, and in database 0.
@@ -210,9 +241,15 @@ impl NodeSettings {
         place: Endpoint,
         advice: Option<String>,
     ) -> Result<Dialer, Error> {
-        let (secrets, client_name) =
-            (self.sentinel_secrets.clone(), self.login.client_name.clone());
-        let login = Login { secrets, database: 0, client_name };
+        let (secrets, client_name) = (
+            self.sentinel_secrets.clone(),
+            self.login.client_name.clone(),
+        );
+        let login = Login {
+            secrets,
+            database: 0,
+            client_name,
+        };
         let destination = self.destinations.of(place, login)?;
         Ok(Dialer::new(match advice {
             Some(advice) => destination.advising(advice),
@@ -278,6 +315,12 @@ impl Destinations {
         let server = Server::new(place, login.secrets.user.as_deref())
             .over_tls(tls.is_some())
             .warning(self.notices.clone());
-        Ok(Destination::new(server, tls, login, self.bounds, Arc::clone(&self.clock)))
+        Ok(Destination::new(
+            server,
+            tls,
+            login,
+            self.bounds,
+            Arc::clone(&self.clock),
+        ))
     }
 }

@@ -44,7 +44,10 @@ struct WakeFromNode {
 
 impl WakeFromNode {
     fn new(wake: &Arc<dyn Wake>) -> Arc<Self> {
-        Arc::new(Self { wake: Arc::clone(wake), has_left: AtomicBool::new(false) })
+        Arc::new(Self {
+            wake: Arc::clone(wake),
+            has_left: AtomicBool::new(false),
+        })
     }
 }
 
@@ -78,10 +81,19 @@ impl WatchRegistry {
         let mut registry = self.0.lock();
         registry.last += 1;
         let number = registry.last;
-        let entry = WatchEntry { name: name.clone(), wake: Arc::clone(&wake), subscribed: None };
+        let entry = WatchEntry {
+            name: name.clone(),
+            wake: Arc::clone(&wake),
+            subscribed: None,
+        };
         registry.entries.insert(number, entry);
         drop(registry);
-        RelocatableWatch { registry: Arc::clone(&self.0), number, name: name.clone(), wake }
+        RelocatableWatch {
+            registry: Arc::clone(&self.0),
+            number,
+            name: name.clone(),
+            wake,
+        }
     }
 
     /// Whether there are no waiters.
@@ -107,7 +119,9 @@ impl WatchRegistry {
 
 impl std::fmt::Debug for WatchRegistry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WatchRegistry").field("count", &self.0.lock().entries.len()).finish()
+        f.debug_struct("WatchRegistry")
+            .field("count", &self.0.lock().entries.len())
+            .finish()
     }
 }
 
@@ -135,17 +149,26 @@ impl WatchEntry {
         let watch = node.follow(&self.name, Arc::clone(&wake) as _).ok();
         let subscribed = watch.map(|watch| SubscribedOn::new(node, wake, watch));
         let subscribed = std::mem::replace(&mut self.subscribed, subscribed);
-        Some(Left { subscribed, wake: Arc::clone(&self.wake) })
+        Some(Left {
+            subscribed,
+            wake: Arc::clone(&self.wake),
+        })
     }
 
     fn is_on(&self, node: &Node) -> bool {
-        self.subscribed.as_ref().is_some_and(|subscribed| subscribed.node.is(node))
+        self.subscribed
+            .as_ref()
+            .is_some_and(|subscribed| subscribed.node.is(node))
     }
 }
 
 impl SubscribedOn {
     fn new(node: &Node, wake: Arc<WakeFromNode>, watch: Watch) -> Self {
-        Self { node: node.downgrade(), wake, _watch: watch }
+        Self {
+            node: node.downgrade(),
+            wake,
+            _watch: watch,
+        }
     }
 }
 
@@ -167,9 +190,13 @@ impl RelocatableWatch {
         let wake = WakeFromNode::new(&self.wake);
         let watch = node.watch(&self.name, Arc::clone(&wake) as _, by)?;
         let mut registry = self.registry.lock();
-        let entry =
-            registry.entries.get_mut(&self.number).expect("the entry lives as long as the watch");
-        let left = entry.subscribed.replace(SubscribedOn::new(node, wake, watch));
+        let entry = registry
+            .entries
+            .get_mut(&self.number)
+            .expect("the entry lives as long as the watch");
+        let left = entry
+            .subscribed
+            .replace(SubscribedOn::new(node, wake, watch));
         drop(registry);
         drop(left);
         Ok(())
@@ -178,8 +205,10 @@ impl RelocatableWatch {
     /// Moves this watch, as [`WatchRegistry::relocate`] does, to the node where its lock lives.
     pub fn follow(&self, node: &Node) {
         let mut registry = self.registry.lock();
-        let entry =
-            registry.entries.get_mut(&self.number).expect("the entry lives as long as the watch");
+        let entry = registry
+            .entries
+            .get_mut(&self.number)
+            .expect("the entry lives as long as the watch");
         let left = entry.move_to(node);
         drop(registry);
         left.into_iter().for_each(Left::wake);
@@ -195,7 +224,9 @@ impl Drop for RelocatableWatch {
 
 impl std::fmt::Debug for RelocatableWatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RelocatableWatch").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("RelocatableWatch")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -280,6 +311,10 @@ mod tests {
             assert_eq!(calls.0.load(Ordering::SeqCst), woken);
         }
         watches.relocate(|_| None);
-        assert_eq!(calls.0.load(Ordering::SeqCst), 3, "the node of the lock is not known");
+        assert_eq!(
+            calls.0.load(Ordering::SeqCst),
+            3,
+            "the node of the lock is not known"
+        );
     }
 }

@@ -94,10 +94,16 @@ impl ReportedHere {
     /// Reads the reply to HELLO: names and values in turns.
     fn read(hello: &[Reply]) -> Self {
         let value = |name: &str| {
-            hello.chunks(2).find(|pair| text(&pair[0]) == Some(name)).and_then(|pair| pair.get(1))
+            hello
+                .chunks(2)
+                .find(|pair| text(&pair[0]) == Some(name))
+                .and_then(|pair| pair.get(1))
         };
         let version = value("version").and_then(text).unwrap_or_default();
-        let version: Vec<u32> = version.split('.').map_while(|part| part.parse().ok()).collect();
+        let version: Vec<u32> = version
+            .split('.')
+            .map_while(|part| part.parse().ok())
+            .collect();
         let id = match value("id") {
             Some(Reply::Int(id)) if *version >= REPORTS_SINCE[..] => u64::try_from(*id).ok(),
             _ => None,
@@ -154,7 +160,9 @@ impl PubSubConnection {
 
     /// Whether the server has not said whether it reports changes.
     pub(super) fn awaits_tracking(&self) -> bool {
-        self.pending.iter().any(|(it, _)| matches!(it, PubSubRequest::Hello | PubSubRequest::Track))
+        self.pending
+            .iter()
+            .any(|(it, _)| matches!(it, PubSubRequest::Hello | PubSubRequest::Track))
     }
 
     pub(super) fn wants_to_write(&self) -> bool {
@@ -203,7 +211,10 @@ impl PubSubConnection {
                 self.last_received = now;
                 return self.understand(reply).map(Some);
             }
-            if !self.transport.read_available(&mut self.input, self.reader.input())? {
+            if !self
+                .transport
+                .read_available(&mut self.input, self.reader.input())?
+            {
                 return Ok(None);
             }
         }
@@ -250,14 +261,20 @@ impl PubSubConnection {
             }
             "message" | "smessage" => {
                 // Plain releases say `0`, or whatever a foreign client says.
-                let next = rest.first().and_then(text).filter(|text| text.contains(':'));
+                let next = rest
+                    .first()
+                    .and_then(text)
+                    .filter(|text| text.contains(':'));
                 let next = next.map(NamedOwner::read);
                 return named(&move |channel| PubSubEvent::Message(channel, next.clone()));
             }
             "sunsubscribe" if !self.is_unsubscribing(channel) => return named(&PubSubEvent::Ended),
             "invalidate" => {
                 let keys = about.as_array().map(|keys| {
-                    keys.iter().filter_map(text).map(str::to_owned).collect::<Vec<_>>()
+                    keys.iter()
+                        .filter_map(text)
+                        .map(str::to_owned)
+                        .collect::<Vec<_>>()
                 });
                 return Ok(PubSubEvent::Changed(keys));
             }
@@ -285,11 +302,15 @@ impl PubSubConnection {
         let (request, _) = self.pending.pop_front().ok_or(Disconnected)?;
         match (reply, request) {
             (Reply::Text(pong), PubSubRequest::Ping) if pong == "PONG" => Ok(PubSubEvent::Ignored),
-            (Reply::Text(_), PubSubRequest::Track) => {
-                Ok(self.hello.map_or(PubSubEvent::Ignored, |here| PubSubEvent::Tracking(Ok(here))))
-            }
+            (Reply::Text(_), PubSubRequest::Track) => Ok(self
+                .hello
+                .map_or(PubSubEvent::Ignored, |here| PubSubEvent::Tracking(Ok(here)))),
             (Reply::Int(pttl), PubSubRequest::Read(key)) => {
-                let state = if *pttl == ABSENT { KeyState::Free } else { KeyState::Held };
+                let state = if *pttl == ABSENT {
+                    KeyState::Free
+                } else {
+                    KeyState::Held
+                };
                 Ok(PubSubEvent::Read(key, state))
             }
             (Reply::Int(_), PubSubRequest::Publish(kind, channel)) => {
@@ -331,5 +352,7 @@ impl PubSubConnection {
 const ABSENT: i64 = -2;
 
 fn text(reply: &Reply) -> Option<&str> {
-    reply.as_bytes().and_then(|bytes| std::str::from_utf8(bytes).ok())
+    reply
+        .as_bytes()
+        .and_then(|bytes| std::str::from_utf8(bytes).ok())
 }

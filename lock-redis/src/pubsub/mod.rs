@@ -82,7 +82,10 @@ impl Subscriber {
         self.start(&mut table)?;
         let (id, standing) = table.add_waiter(releases, wake);
         drop(table);
-        let registration = Registration { shared: Arc::clone(&self.shared), id };
+        let registration = Registration {
+            shared: Arc::clone(&self.shared),
+            id,
+        };
         let SubscriptionState::Awaited(confirmation) = standing else {
             return Ok(Watch::new(registration));
         };
@@ -131,7 +134,10 @@ impl Subscriber {
         let (id, _) = add(&mut table);
         table.missed(&id);
         drop(table);
-        Ok(Watch::new(Registration { shared: Arc::clone(&self.shared), id }))
+        Ok(Watch::new(Registration {
+            shared: Arc::clone(&self.shared),
+            id,
+        }))
     }
 
     /// Whether waiters of the lock under this key are woken after every release, also by a client
@@ -181,7 +187,10 @@ impl Subscriber {
     /// Starts the worker if it is not running.
     fn start(&self, table: &mut SubscriptionTable) -> Result<(), Failure> {
         self.try_start(table).map_err(|error| {
-            Failure::NotSent(no_thread("cannot start the thread that hears of releases", error))
+            Failure::NotSent(no_thread(
+                "cannot start the thread that hears of releases",
+                error,
+            ))
         })
     }
 
@@ -192,9 +201,11 @@ impl Subscriber {
         let (waker, poller) = Waker::pair()?;
         let shared = Arc::clone(&self.shared);
         let tracking = self.tracking;
-        thread::Builder::new().name("distlock-sub".to_owned()).spawn(move || {
-            SubscriberWorker::new(shared, poller, tracking).run();
-        })?;
+        thread::Builder::new()
+            .name("distlock-sub".to_owned())
+            .spawn(move || {
+                SubscriberWorker::new(shared, poller, tracking).run();
+            })?;
         table.set_waker(waker);
         Ok(())
     }

@@ -19,7 +19,10 @@ impl NamedOwner {
             (Ok(attempt), Ok(token)) => Some((lock.to_owned(), DirectGrant { attempt, token })),
             _ => None,
         };
-        Self { owner: OwnerText::new(owner), granted }
+        Self {
+            owner: OwnerText::new(owner),
+            granted,
+        }
     }
 
     /// To the waiters of the lock of this key, a grant of which is none if it names another, or

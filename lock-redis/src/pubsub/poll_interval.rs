@@ -17,8 +17,10 @@ const JITTER: Duration = Duration::from_millis(25);
 
 /// Where every release should be published, and changes are not reported: for a release that is not
 /// published all the same, and for a lock that is deleted by hand.
-pub(crate) const UNTRACKED: PollInterval =
-    PollInterval { interval: Duration::from_secs(4), jitter: Duration::from_secs(1) };
+pub(crate) const UNTRACKED: PollInterval = PollInterval {
+    interval: Duration::from_secs(4),
+    jitter: Duration::from_secs(1),
+};
 
 impl Default for PollInterval {
     fn default() -> Self {
@@ -29,12 +31,18 @@ impl Default for PollInterval {
 impl PollInterval {
     /// At this interval; and unless it is given, with a jitter of a quarter of that at most.
     pub(crate) fn new(interval: Duration, jitter: Option<Duration>) -> Self {
-        Self { interval, jitter: jitter.unwrap_or(JITTER.min(interval / 4)) }
+        Self {
+            interval,
+            jitter: jitter.unwrap_or(JITTER.min(interval / 4)),
+        }
     }
 
     /// The same, and not more often than this.
     pub(crate) fn at_least(self, interval: Duration) -> Self {
-        Self { interval: self.interval.max(interval), ..self }
+        Self {
+            interval: self.interval.max(interval),
+            ..self
+        }
     }
 
     /// How long to wait until the next time.

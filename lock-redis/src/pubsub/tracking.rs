@@ -23,13 +23,20 @@ pub(crate) enum Tracking {
 
 impl Tracking {
     pub(crate) fn of(config: &Config) -> Result<Self, Error> {
-        config.scheme_word(OPTION, &[("auto", Self::Auto), ("off", Self::Off)], Self::Auto)
+        config.scheme_word(
+            OPTION,
+            &[("auto", Self::Auto), ("off", Self::Off)],
+            Self::Auto,
+        )
     }
 }
 
 /// Reports that the server does not report changes, and what follows from it.
 pub(crate) fn warn(server: &Server, why: &NotTracked) {
-    let cause = Cause { change: why.to_string(), channel: None };
+    let cause = Cause {
+        change: why.to_string(),
+        channel: None,
+    };
     server.warn_of(WarningKind::NotTracked, cause, || {
         format!(
             "{server} does not report changes of locks ({why}): a release that is not published is \

@@ -40,7 +40,11 @@ impl Poller {
         wants_to_write: bool,
         longest: Duration,
     ) -> bool {
-        let wanted = if wants_to_write { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        let wanted = if wants_to_write {
+            PollFlags::IN | PollFlags::OUT
+        } else {
+            PollFlags::IN
+        };
         let mut sources = vec![PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN)];
         sources.extend(socket.map(|socket| PollFd::from_borrowed_fd(socket, wanted)));
         if matches!(poll(&mut sources, longest), Polled::Impossible) {

@@ -209,8 +209,11 @@ impl SubscriberWorker {
         }
         loop {
             let now = self.now();
-            let unpublished_anywhere =
-                self.shared.dialer.server().has_reported(WarningKind::NotPublished);
+            let unpublished_anywhere = self
+                .shared
+                .dialer
+                .server()
+                .has_reported(WarningKind::NotPublished);
             let mut table = self.shared.table.lock();
             let is_time = now.since(last_retry) >= SubscriptionTable::LINGER;
             if is_time {
@@ -223,7 +226,10 @@ impl SubscriberWorker {
                     self.lost_soon = 0;
                 }
                 if now >= steady_from {
-                    self.shared.dialer.server().clear_warnings(WarningKind::ShortConnections);
+                    self.shared
+                        .dialer
+                        .server()
+                        .clear_warnings(WarningKind::ShortConnections);
                 }
                 table.retry_refused();
             }
@@ -261,7 +267,10 @@ impl SubscriberWorker {
         }
         connection.push(PubSubRequest::Hello, now);
         connection.push(PubSubRequest::Track, now);
-        self.shared.table.lock().set_tracking(TrackingSupport::Requested);
+        self.shared
+            .table
+            .lock()
+            .set_tracking(TrackingSupport::Requested);
         Moment::NEVER
     }
 
@@ -303,8 +312,14 @@ impl SubscriberWorker {
             return self.take_in(connection);
         }
         // While there are watches, also to find those that have ended.
-        let longest = if tasks.is_watched { SubscriptionTable::LINGER } else { silence };
-        let due = due.min(next_poll).min(tasks.next_read.unwrap_or(Moment::NEVER));
+        let longest = if tasks.is_watched {
+            SubscriptionTable::LINGER
+        } else {
+            silence
+        };
+        let due = due
+            .min(next_poll)
+            .min(tasks.next_read.unwrap_or(Moment::NEVER));
         let longest = longest.min(due.since(now)).max(Duration::from_millis(1));
         let (fd, writing) = (connection.fd(), connection.wants_to_write());
         if self.poller.sleep(Some(fd), writing, longest) {

@@ -35,16 +35,27 @@ impl Agreement {
     /// For a majority only those count that were asked in this round: an answer to an earlier
     /// question may be older than what another one says.
     pub(super) fn of(counted: &[&MasterReport], since: Moment, sentinels: usize) -> Self {
-        let epoch = counted.iter().map(|report| report.epoch).max().unwrap_or_default();
+        let epoch = counted
+            .iter()
+            .map(|report| report.epoch)
+            .max()
+            .unwrap_or_default();
         let same = |master: &Address| {
-            counted.iter().filter(|it| it.epoch == epoch && it.master == *master).count()
+            counted
+                .iter()
+                .filter(|it| it.epoch == epoch && it.master == *master)
+                .count()
         };
         let of_latest = counted.iter().filter(|report| report.epoch == epoch);
         let master = of_latest
             .map(|report| report.master.clone())
             .max_by_key(|master| same(master))
             .expect("the latest is among them");
-        let supporting = || counted.iter().filter(|it| it.epoch == epoch && it.master == master);
+        let supporting = || {
+            counted
+                .iter()
+                .filter(|it| it.epoch == epoch && it.master == master)
+        };
         let run_id = most_frequent(supporting().filter_map(|it| it.run_id.as_deref()));
         let replicas: HashSet<_> = supporting()
             .flat_map(|report| &report.replicas)
@@ -53,10 +64,13 @@ impl Agreement {
             .filter(|replica| **replica != master)
             .collect();
         let replicas = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
-        let replica_ids =
-            supporting().filter_map(|it| it.replica_ids.clone()).reduce(|a, b| [a, b].concat());
+        let replica_ids = supporting()
+            .filter_map(|it| it.replica_ids.clone())
+            .reduce(|a, b| [a, b].concat());
         let has_unheard = supporting().any(|report| report.has_unheard);
-        let said_by = supporting().map(|report| report.account.asked_at.clone()).next();
+        let said_by = supporting()
+            .map(|report| report.account.asked_at.clone())
+            .next();
         let said_by = said_by.expect("the latest is among them");
         let supporters = supporting().filter(|report| report.asked >= since).count();
         let by_majority = supporters * 2 > sentinels;
@@ -83,5 +97,8 @@ fn most_frequent<'a>(all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     all.for_each(|one| *counts.entry(one).or_default() += 1);
     let most = counts.values().copied().max()?;
     let mut first = counts.into_iter().filter(|(_, count)| *count == most);
-    first.next().filter(|_| first.next().is_none()).map(|(one, _)| one)
+    first
+        .next()
+        .filter(|_| first.next().is_none())
+        .map(|(one, _)| one)
 }

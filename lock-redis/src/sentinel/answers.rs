@@ -72,7 +72,11 @@ impl Answers {
             state.announced = state.announced.take().filter(is_open);
             state.report = Some((**report).clone());
         }
-        state.last = Some(Answer { asked, answered: now, reply });
+        state.last = Some(Answer {
+            asked,
+            answered: now,
+            reply,
+        });
         state.is_asked_again = std::mem::take(&mut state.is_asked_again) && !has_failed;
         state.asking = state.is_asked_again.then_some(now);
         std::mem::take(&mut state.is_asked_again)
@@ -87,7 +91,10 @@ impl Answers {
     /// already, and no message another one since.
     pub(super) fn announce(&self, master: Address, now: Moment) {
         let mut state = self.0.lock();
-        let is_reported = state.report.as_ref().is_some_and(|report| report.master == master);
+        let is_reported = state
+            .report
+            .as_ref()
+            .is_some_and(|report| report.master == master);
         if state.announced.is_some() || !is_reported {
             state.announced = Some((now, master));
         }
@@ -96,21 +103,38 @@ impl Answers {
     /// The reply to a question that began at `since` or later.
     pub(super) fn reply_since(&self, since: Moment) -> Option<SentinelReply> {
         let state = self.0.lock();
-        state.last.as_ref().filter(|it| it.asked >= since).map(|it| it.reply.clone())
+        state
+            .last
+            .as_ref()
+            .filter(|it| it.asked >= since)
+            .map(|it| it.reply.clone())
     }
 
     /// What it says since then, whenever it was asked; where it does not answer, what its message
     /// says: a later failover than the last that it reported.
     pub(super) fn said_since(&self, since: Moment, now: Moment) -> Option<SentinelReply> {
         let state = self.0.lock();
-        let announced = state.announced.as_ref().filter(|(at, _)| now.since(*at) < ANNOUNCED);
+        let announced = state
+            .announced
+            .as_ref()
+            .filter(|(at, _)| now.since(*at) < ANNOUNCED);
         if let (Some((_, master)), Some(report)) = (announced, &state.report) {
             let (master, epoch) = (master.clone(), report.epoch + 1);
             let asked = Moment::from_nanos(0);
-            let report = MasterReport { master, epoch, run_id: None, asked, ..report.clone() };
+            let report = MasterReport {
+                master,
+                epoch,
+                run_id: None,
+                asked,
+                ..report.clone()
+            };
             return Some(SentinelReply::MasterReport(Box::new(report)));
         }
-        state.last.as_ref().filter(|it| it.answered >= since).map(|it| it.reply.clone())
+        state
+            .last
+            .as_ref()
+            .filter(|it| it.answered >= since)
+            .map(|it| it.reply.clone())
     }
 
     /// Until when its answer is waited for in a round that began at `start`, once there is one of
@@ -123,8 +147,10 @@ impl Answers {
         are_most: bool,
     ) -> Moment {
         let state = self.0.lock();
-        let has_failed =
-            state.last.as_ref().is_some_and(|it| matches!(it.reply, SentinelReply::Failed(_)));
+        let has_failed = state
+            .last
+            .as_ref()
+            .is_some_and(|it| matches!(it.reply, SentinelReply::Failed(_)));
         if has_failed && state.announced.is_none() {
             return start;
         }
@@ -134,7 +160,11 @@ impl Answers {
             None if are_most => asked + UNKNOWN.min(by.since(asked) / 2),
             None => asked + by.since(asked) / 2,
         };
-        if due <= start { start } else { due.max(first + GRACE) }
+        if due <= start {
+            start
+        } else {
+            due.max(first + GRACE)
+        }
     }
 }
 
@@ -151,8 +181,11 @@ mod tests {
 
     fn report(port: u16, epoch: u64, asked: Moment) -> SentinelReply {
         let master = Address::new("m", port);
-        let account =
-            Account { asked_at: Address::new("s", 1), id: "s".to_owned(), listed: Vec::new() };
+        let account = Account {
+            asked_at: Address::new("s", 1),
+            id: "s".to_owned(),
+            listed: Vec::new(),
+        };
         SentinelReply::MasterReport(Box::new(MasterReport {
             master,
             epoch,
@@ -188,7 +221,11 @@ mod tests {
         assert!(answers.begin(at(0)));
         assert_eq!(until(&answers, 0), at(1_000), "it has never answered");
         let little = (at(0), at(300));
-        assert_eq!(answers.awaited_until(little, at(0), true), at(150), "half of the time");
+        assert_eq!(
+            answers.awaited_until(little, at(0), true),
+            at(150),
+            "half of the time"
+        );
         let alone = answers.awaited_until((at(0), by), at(0), false);
         assert_eq!(alone, at(50_000), "the others may all know better");
         assert!(!answers.note(report(1, 1, at(0)), at(250)));
@@ -197,11 +234,19 @@ mod tests {
         assert_eq!(until(&answers, 1_900), at(1_900), "it hangs");
         assert!(!answers.note(failed(), at(3_000)));
         assert!(answers.begin(at(4_000)));
-        assert_eq!(until(&answers, 4_000), at(4_000), "it was silent the last time");
+        assert_eq!(
+            until(&answers, 4_000),
+            at(4_000),
+            "it was silent the last time"
+        );
         assert!(!answers.note(report(1, 1, at(4_000)), at(4_000)));
         let usual = Duration::from_millis(250) * 7 / 8;
         assert!(answers.begin(at(5_000)));
-        assert_eq!(until(&answers, 5_000), at(5_100) + usual * 3, "one fast answer is not usual");
+        assert_eq!(
+            until(&answers, 5_000),
+            at(5_100) + usual * 3,
+            "one fast answer is not usual"
+        );
     }
 
     #[test]
@@ -209,8 +254,16 @@ mod tests {
         let answers = Answers::default();
         assert!(answers.begin(at(0)) && !answers.begin(at(10)));
         assert!(answers.note(report(1, 1, at(0)), at(20)));
-        assert_eq!(named(answers.reply_since(at(10))), None, "it was asked before");
-        assert_eq!(named(answers.said_since(at(10), at(20))), Some((1, 1)), "it counts");
+        assert_eq!(
+            named(answers.reply_since(at(10))),
+            None,
+            "it was asked before"
+        );
+        assert_eq!(
+            named(answers.said_since(at(10), at(20))),
+            Some((1, 1)),
+            "it counts"
+        );
         assert!(!answers.note(report(2, 2, at(20)), at(30)));
         assert_eq!(named(answers.reply_since(at(10))), Some((2, 2)));
         assert!(answers.begin(at(40)) && !answers.begin(at(50)));
@@ -255,7 +308,11 @@ mod tests {
         assert!(answers.begin(at(20)));
         answers.note(failed(), at(21));
         assert_eq!(named(answers.said_since(at(20), at(22))), Some((2, 8)));
-        assert_eq!(named(answers.said_since(at(20), at(20_000))), None, "not for ever");
+        assert_eq!(
+            named(answers.said_since(at(20), at(20_000))),
+            None,
+            "not for ever"
+        );
         assert!(answers.begin(at(30)));
         answers.note(report(3, 9, at(30)), at(31));
         assert_eq!(named(answers.said_since(at(30), at(32))), Some((3, 9)));

@@ -66,7 +66,10 @@ impl SentinelBackend {
         let address = url::sentinels(config)?;
         let settings = NodeSettings::new(config, address.database, context, format)?;
         let signal_to_watcher = Arc::new(WatcherSignal::default());
-        let given = address.sentinels.into_iter().map(|(host, port)| Address::new(&host, port));
+        let given = address
+            .sentinels
+            .into_iter()
+            .map(|(host, port)| Address::new(&host, port));
         let sentinel_set = SentinelSet::new(
             &address.master,
             given,
@@ -74,7 +77,9 @@ impl SentinelBackend {
             &settings,
             Arc::clone(&signal_to_watcher),
         )?;
-        Ok(Self { tracker: MasterTracker::new(sentinel_set, settings, signal_to_watcher) })
+        Ok(Self {
+            tracker: MasterTracker::new(sentinel_set, settings, signal_to_watcher),
+        })
     }
 
     /// How many replicas must acknowledge now if all are to: those that the sentinels know and do
@@ -115,7 +120,9 @@ impl SentinelBackend {
             }
             master = self.tracker.present(by)?;
         }
-        Err(Failure::NotSent(Error::unavailable("the master changes faster than it can be asked")))
+        Err(Failure::NotSent(Error::unavailable(
+            "the master changes faster than it can be asked",
+        )))
     }
 }
 
@@ -170,7 +177,9 @@ impl Backend for SentinelBackend {
         let master = match self.tracker.present(by) {
             Ok(master) => master,
             Err(failure) => {
-                let each = batch.iter().map(|one| Err(on(&one.acquisition.name)(failure.clone())));
+                let each = batch
+                    .iter()
+                    .map(|one| Err(on(&one.acquisition.name)(failure.clone())));
                 return each.collect();
             }
         };
@@ -193,8 +202,11 @@ impl Backend for SentinelBackend {
         by: Moment,
     ) -> Result<Release, Failure> {
         let number = self.tracker.number();
-        let outcome =
-            self.ask(by, |node| node.release(acquisition, options, by), |_| Effect::Something);
+        let outcome = self.ask(
+            by,
+            |node| node.release(acquisition, options, by),
+            |_| Effect::Something,
+        );
         if outcome.as_ref().is_ok_and(is_freed) {
             self.tracker.note_release(acquisition, number);
         }
@@ -216,7 +228,9 @@ impl Backend for SentinelBackend {
         let id = acquisition.clone();
         let heard = Box::new(move |outcome: Result<Release, Failure>| {
             // If it is gone, so is the client, and no request goes to another master.
-            let Some(tracker) = tracker.upgrade() else { return done(outcome) };
+            let Some(tracker) = tracker.upgrade() else {
+                return done(outcome);
+            };
             let outcome = believe(&tracker, &master, outcome);
             if outcome.as_ref().is_ok_and(is_freed) {
                 tracker.note_release(&id, master.number);
@@ -255,7 +269,8 @@ impl Backend for SentinelBackend {
     }
 
     fn peek(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
-        self.ask(by, |node| node.peek(name, by), |_| Effect::Nothing).map_err(on(name))
+        self.ask(by, |node| node.peek(name, by), |_| Effect::Nothing)
+            .map_err(on(name))
     }
 
     fn inspect_all(&self, names: &[LockName], by: Moment) -> Vec<Result<LockInfo, Failure>> {
@@ -285,15 +300,26 @@ impl Backend for SentinelBackend {
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
-        let effect = |freed: &bool| if *freed { Effect::Something } else { Effect::Nothing };
-        self.ask(by, |node| node.force_release(name, by), effect).map_err(on(name))
+        let effect = |freed: &bool| {
+            if *freed {
+                Effect::Something
+            } else {
+                Effect::Nothing
+            }
+        };
+        self.ask(by, |node| node.force_release(name, by), effect)
+            .map_err(on(name))
     }
 
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
         let moving = self.tracker.watches.register(name, wake);
         // That it was asked for where the master is no longer is as good as if it had not been.
-        self.ask(by, |node| moving.subscribe_on(node, by), |()| Effect::Nothing)
-            .map_err(on(name))?;
+        self.ask(
+            by,
+            |node| moving.subscribe_on(node, by),
+            |()| Effect::Nothing,
+        )
+        .map_err(on(name))?;
         Ok(Watch::new(moving))
     }
 
@@ -309,11 +335,16 @@ impl Backend for SentinelBackend {
         replication: Replication,
     ) -> Duration {
         let master = self.tracker.known();
-        master.map_or(Duration::ZERO, |it| it.node.replica_lead(name, lease, replication))
+        master.map_or(Duration::ZERO, |it| {
+            it.node.replica_lead(name, lease, replication)
+        })
     }
 
     fn abilities(&self) -> Abilities {
-        self.tracker.settings.format().abilities(ReplicaSupport::Listed)
+        self.tracker
+            .settings
+            .format()
+            .abilities(ReplicaSupport::Listed)
     }
 
     fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
@@ -327,7 +358,9 @@ impl Backend for SentinelBackend {
 
 impl fmt::Debug for SentinelBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SentinelBackend").field("tracker", &self.tracker).finish_non_exhaustive()
+        f.debug_struct("SentinelBackend")
+            .field("tracker", &self.tracker)
+            .finish_non_exhaustive()
     }
 }
 
@@ -342,7 +375,10 @@ fn may_be_over(failure: &Failure) -> bool {
         (Failure::Refused(_), Some(answer)) => {
             // The last: it has too few replicas left, because it is cut off from them, or has been
             // replaced.
-            matches!(answer.code.as_str(), "READONLY" | "MASTERDOWN" | "LOADING" | "NOREPLICAS")
+            matches!(
+                answer.code.as_str(),
+                "READONLY" | "MASTERDOWN" | "LOADING" | "NOREPLICAS"
+            )
         }
         (Failure::Refused(_), None) => false,
         _ => error.is_unavailable(),
@@ -395,7 +431,10 @@ mod tests {
     }
 
     fn say(backend: &SentinelBackend, port: u16, epoch: u64, by_majority: bool) {
-        backend.tracker.adopt(&agreement(port, epoch, by_majority)).unwrap();
+        backend
+            .tracker
+            .adopt(&agreement(port, epoch, by_majority))
+            .unwrap();
     }
 
     fn agreement(port: u16, epoch: u64, by_majority: bool) -> Agreement {
@@ -440,14 +479,20 @@ mod tests {
         };
         let outcome = backend.ask(soon(), request, |_| effect);
         assert_eq!(asked[0], "127.0.0.1:2");
-        assert!(asked.get(1).is_none_or(|second| second == "127.0.0.1:3"), "{asked:?}");
+        assert!(
+            asked.get(1).is_none_or(|second| second == "127.0.0.1:3"),
+            "{asked:?}"
+        );
         (outcome, asked.len())
     }
 
     #[test]
     fn request_during_a_switch_is_repeated_unless_it_had_effect() {
         let unknown = |outcome: (Result<u8, Failure>, usize)| {
-            assert!(matches!(outcome, (Err(Failure::Unknown(_)), 1)), "{outcome:?}");
+            assert!(
+                matches!(outcome, (Err(Failure::Unknown(_)), 1)),
+                "{outcome:?}"
+            );
         };
         unknown(ask_during_a_switch(&Ok(1), Effect::Something));
         let lost = Failure::Unknown(Error::unavailable("no answer"));
@@ -459,7 +504,10 @@ mod tests {
             (Err(not_sent), Effect::Something),
         ] {
             let (outcome, asked) = ask_during_a_switch(&outcome, effect);
-            assert!(matches!((&outcome, asked), (Ok(2), 2)), "{outcome:?}, {asked} asked");
+            assert!(
+                matches!((&outcome, asked), (Ok(2), 2)),
+                "{outcome:?}, {asked} asked"
+            );
         }
     }
 
@@ -511,7 +559,9 @@ mod tests {
             name(&backend, 2, 1 + asked);
             Ok(())
         };
-        let failure = backend.ask(soon(), request, |()| Effect::Nothing).unwrap_err();
+        let failure = backend
+            .ask(soon(), request, |()| Effect::Nothing)
+            .unwrap_err();
         assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
         assert_eq!(asked, 1 + SentinelBackend::MOVES as u64);
     }
@@ -534,7 +584,10 @@ mod tests {
             let before = backend.tracker.number();
             say(&backend, port, epoch, by_majority);
             let followed = backend.tracker.number() != before;
-            assert_eq!(followed, follows, "port {port}, epoch {epoch}, {by_majority}");
+            assert_eq!(
+                followed, follows,
+                "port {port}, epoch {epoch}, {by_majority}"
+            );
         }
     }
 
@@ -545,12 +598,26 @@ mod tests {
         let number = backend.tracker.number();
         name(&backend, 3, 6);
         let outdated = agreement(2, 5, true);
-        backend.tracker.adopt_unless_outdated(number, &outdated).unwrap();
+        backend
+            .tracker
+            .adopt_unless_outdated(number, &outdated)
+            .unwrap();
         assert_eq!(backend.tracker.number(), number + 1);
-        backend.tracker.adopt_unless_outdated(number, &agreement(4, 7, false)).unwrap();
-        assert_eq!(backend.tracker.number(), number + 2, "a later one is followed all the same");
+        backend
+            .tracker
+            .adopt_unless_outdated(number, &agreement(4, 7, false))
+            .unwrap();
+        assert_eq!(
+            backend.tracker.number(),
+            number + 2,
+            "a later one is followed all the same"
+        );
         backend.tracker.adopt(&outdated).unwrap();
-        assert_eq!(backend.tracker.number(), number + 3, "they were set up anew");
+        assert_eq!(
+            backend.tracker.number(),
+            number + 3,
+            "they were set up anew"
+        );
     }
 
     #[test]
@@ -561,25 +628,43 @@ mod tests {
             let run_id = run_id.map(str::to_owned);
             // Known, as the replicas were by which it was replaced.
             let replica_ids = Some(vec![(Address::new("127.0.0.1", 3), "a".to_owned())]);
-            let agreement = Agreement { run_id, replica_ids, ..agreement(port, epoch, false) };
+            let agreement = Agreement {
+                run_id,
+                replica_ids,
+                ..agreement(port, epoch, false)
+            };
             backend.tracker.adopt(&agreement).unwrap();
             backend.tracker.number() != before
         };
-        assert!(!say(2, 5, Some("a")), "no connection has found another `run_id` yet");
+        assert!(
+            !say(2, 5, Some("a")),
+            "no connection has found another `run_id` yet"
+        );
         assert!(say(3, 6, Some("a")));
         assert!(!say(3, 6, Some("a")) && !say(3, 6, None));
-        assert!(!say(3, 6, Some("b")), "a successor that has never answered, at a reused address");
+        assert!(
+            !say(3, 6, Some("b")),
+            "a successor that has never answered, at a reused address"
+        );
         // A restarted or another server: its data are unknown.
-        backend.tracker.note_heard(&backend.tracker.known().unwrap());
+        backend
+            .tracker
+            .note_heard(&backend.tracker.known().unwrap());
         assert!(say(3, 6, Some("b")));
-        assert!(!say(3, 5, Some("c")), "an outdated sentinel is not followed");
+        assert!(
+            !say(3, 5, Some("c")),
+            "an outdated sentinel is not followed"
+        );
     }
 
     #[test]
     fn replica_count_is_that_of_the_latest_epoch() {
         let backend = named(2, 5);
         for (epoch, said, known) in [(5, 2, 2), (4, 1, 2), (5, 1, 1), (6, 3, 3)] {
-            let agreement = Agreement { replicas: said, ..agreement(2, epoch, false) };
+            let agreement = Agreement {
+                replicas: said,
+                ..agreement(2, epoch, false)
+            };
             backend.tracker.adopt(&agreement).unwrap();
             assert_eq!(backend.replicas(), Some(known), "{agreement:?}");
         }

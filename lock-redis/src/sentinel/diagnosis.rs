@@ -27,18 +27,29 @@ pub(super) fn diagnose(
             Some(SentinelReply::Failed(failure)) => {
                 Finding::failed(FindingLevel::Warning, ID, address, failure.error())
             }
-            Some(SentinelReply::Unknown(_)) => {
-                Finding::new(FindingLevel::Warning, ID, address, "it does not watch this master")
-            }
+            Some(SentinelReply::Unknown(_)) => Finding::new(
+                FindingLevel::Warning,
+                ID,
+                address,
+                "it does not watch this master",
+            ),
             None => Finding::new(FindingLevel::Warning, ID, address, "no answer in time"),
         };
         let finding = seen.why("fewer sentinels can agree on a failover");
         findings.push(finding.remedy("start it, or correct the URL"));
     }
     let mut add = |level, id, seen: String, why: &str, remedy: &str| {
-        findings.push(Finding::new(level, id, subject, seen).why(why).remedy(remedy));
+        findings.push(
+            Finding::new(level, id, subject, seen)
+                .why(why)
+                .remedy(remedy),
+        );
     };
-    let (ok, warning, danger) = (FindingLevel::Ok, FindingLevel::Warning, FindingLevel::Danger);
+    let (ok, warning, danger) = (
+        FindingLevel::Ok,
+        FindingLevel::Warning,
+        FindingLevel::Danger,
+    );
     let reports: Vec<&MasterReport> = said
         .iter()
         .filter_map(|(_, said)| match said {
@@ -46,29 +57,63 @@ pub(super) fn diagnose(
             _ => None,
         })
         .collect();
-    let known: BTreeSet<_> = reports.iter().flat_map(|report| report.account.ids()).collect();
+    let known: BTreeSet<_> = reports
+        .iter()
+        .flat_map(|report| report.account.ids())
+        .collect();
     let seen = format!("{} know each other", known.len());
     if known.len() < FEWEST {
         let why = "a failover needs most of them: the loss of one prevents it";
-        add(warning, "sentinels", seen, why, "run three or five, on different machines");
+        add(
+            warning,
+            "sentinels",
+            seen,
+            why,
+            "run three or five, on different machines",
+        );
     } else {
         add(ok, "sentinels", seen, "", "");
     }
-    let masters: BTreeSet<_> = reports.iter().map(|report| report.master.to_string()).collect();
-    let listed = masters.iter().map(String::as_str).collect::<Vec<_>>().join(" and ");
+    let masters: BTreeSet<_> = reports
+        .iter()
+        .map(|report| report.master.to_string())
+        .collect();
+    let listed = masters
+        .iter()
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(" and ");
     if masters.len() > 1 {
         let why = "clients may follow different masters, and both grant";
         let remedy = "wait for the end of a failover; else `SENTINEL RESET` on the sentinels that \
                       are wrong";
-        add(danger, "sentinel_agreement", format!("they name {listed}"), why, remedy);
+        add(
+            danger,
+            "sentinel_agreement",
+            format!("they name {listed}"),
+            why,
+            remedy,
+        );
     } else {
-        add(ok, "sentinel_agreement", format!("all name {listed}"), "", "");
+        add(
+            ok,
+            "sentinel_agreement",
+            format!("all name {listed}"),
+            "",
+            "",
+        );
     }
     if let Some(quorum) = reports.iter().filter_map(|report| report.quorum).max() {
         let seen = format!("quorum {quorum} of {} sentinels", known.len());
         if quorum as usize > known.len() {
             let remedy = "`SENTINEL SET <master> quorum 2` on each sentinel";
-            add(warning, "sentinel_quorum", seen, "no master is ever replaced", remedy);
+            add(
+                warning,
+                "sentinel_quorum",
+                seen,
+                "no master is ever replaced",
+                remedy,
+            );
         } else {
             add(ok, "sentinel_quorum", seen, "", "");
         }
@@ -88,7 +133,10 @@ pub(super) fn diagnose(
             add(ok, "sentinel_down_after", seen, "", "");
         }
     }
-    let down: BTreeSet<_> = reports.iter().flat_map(|report| &report.replicas_down).collect();
+    let down: BTreeSet<_> = reports
+        .iter()
+        .flat_map(|report| &report.replicas_down)
+        .collect();
     if !down.is_empty() {
         let seen = format!(
             "down, as sentinels see it: {}",
@@ -109,7 +157,10 @@ mod tests {
 
     fn report(id: &str, master: &str, others: &[&str]) -> (Address, Option<SentinelReply>) {
         let address = Address::new(id, 1);
-        let listed = others.iter().map(|&id| (id.to_owned(), Address::new(id, 1))).collect();
+        let listed = others
+            .iter()
+            .map(|&id| (id.to_owned(), Address::new(id, 1)))
+            .collect();
         let report = MasterReport {
             master: Address::new(master, 6379),
             epoch: 1,
@@ -121,7 +172,11 @@ mod tests {
             replicas_down: Vec::new(),
             quorum: Some(4),
             down_after: Some(Duration::from_secs(30)),
-            account: Account { asked_at: address.clone(), id: id.to_owned(), listed },
+            account: Account {
+                asked_at: address.clone(),
+                id: id.to_owned(),
+                listed,
+            },
         };
         (address, Some(SentinelReply::MasterReport(Box::new(report))))
     }
@@ -129,7 +184,10 @@ mod tests {
     /// What no test on real sentinels can hold still.
     #[test]
     fn sentinels_that_name_two_masters_are_a_danger() {
-        let said = [report("a", "m1", &["b", "c"]), report("b", "m2", &["a", "c"])];
+        let said = [
+            report("a", "m1", &["b", "c"]),
+            report("b", "m2", &["a", "c"]),
+        ];
         let findings = diagnose("s", &said, Duration::from_secs(64));
         let level = |id| findings.iter().find(|it| it.id == id).map(|it| it.level);
         assert_eq!(level("sentinel_agreement"), Some(FindingLevel::Danger));
@@ -137,6 +195,10 @@ mod tests {
         assert_eq!(level("sentinel_quorum"), Some(FindingLevel::Warning));
         assert_eq!(level("sentinel_down_after"), Some(FindingLevel::Warning));
         let longer = diagnose("s", &said, Duration::from_secs(65));
-        assert!(longer.iter().any(|it| it.id == "sentinel_down_after" && it.why.is_empty()));
+        assert!(
+            longer
+                .iter()
+                .any(|it| it.id == "sentinel_down_after" && it.why.is_empty())
+        );
     }
 }

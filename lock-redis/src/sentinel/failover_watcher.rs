@@ -75,7 +75,10 @@ mod tests {
         let by = SystemClock.now() + Duration::from_secs(10);
         let wait_while = |is: &dyn Fn() -> bool| {
             while is() {
-                assert!(SystemClock.now() < by, "the watcher has not reacted in time");
+                assert!(
+                    SystemClock.now() < by,
+                    "the watcher has not reacted in time"
+                );
                 std::thread::yield_now();
             }
         };

@@ -38,8 +38,15 @@ const SWITCH: &str = "+switch-master";
 
 /// On which of a sentinel's channels it is told that the master is another one, or that the
 /// replicas are others, or were restarted.
-const CHANNELS: [&str; 7] =
-    [SWITCH, "+sdown", "-sdown", "+slave", "+sentinel", "-odown", "+reboot"];
+const CHANNELS: [&str; 7] = [
+    SWITCH,
+    "+sdown",
+    "-sdown",
+    "+slave",
+    "+sentinel",
+    "-odown",
+    "+reboot",
+];
 
 impl SentinelInstance {
     pub(super) fn new(
@@ -79,7 +86,11 @@ impl SentinelInstance {
             // same.
             let follow = |channel| {
                 self.subscriber
-                    .follow(ChannelKind::Plain, channel, Arc::clone(signal_to_watcher) as _)
+                    .follow(
+                        ChannelKind::Plain,
+                        channel,
+                        Arc::clone(signal_to_watcher) as _,
+                    )
                     .ok()
             };
             watches.extend(CHANNELS.into_iter().filter_map(follow));
@@ -144,7 +155,9 @@ impl SentinelInstance {
         };
         *self.id.lock() = text(id).map(str::to_owned);
         let about = fields(about);
-        let epoch = about.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+        let epoch = about
+            .get("config-epoch")
+            .and_then(|epoch| epoch.parse().ok());
         let account = Account {
             asked_at: self.address.clone(),
             // One that may not be asked for it counts as what it is called.
@@ -168,7 +181,9 @@ impl SentinelInstance {
                     master,
                     epoch,
                     asked,
-                    replicas: each(replicas).filter_map(|fields| replica(&fields)).collect(),
+                    replicas: each(replicas)
+                        .filter_map(|fields| replica(&fields))
+                        .collect(),
                     replica_ids: replicas
                         .as_array()
                         .map(|it| it.iter().filter_map(|it| replica_id(&fields(it))).collect()),
@@ -188,11 +203,15 @@ impl SentinelInstance {
     ) -> Result<SentinelReply, Failure> {
         if !error.detail.starts_with("No such master") {
             let message = format!("{} refused", self.dialer.server());
-            return Err(Failure::Refused(Error::unavailable(message).with_source(error.clone())));
+            return Err(Failure::Refused(
+                Error::unavailable(message).with_source(error.clone()),
+            ));
         }
         let masters = link.call(&Request(&[&[b"SENTINEL", b"MASTERS"]]), by);
         let names = masters.map(|masters| {
-            each(&masters).filter_map(|mut fields| fields.remove("name")).collect::<Vec<_>>()
+            each(&masters)
+                .filter_map(|mut fields| fields.remove("name"))
+                .collect::<Vec<_>>()
         });
         // Without the right to list them, there is nothing to list.
         Ok(SentinelReply::Unknown(names.unwrap_or_default()))
@@ -247,13 +266,19 @@ fn named(host: Option<&str>, port: Option<&str>) -> Option<Address> {
 /// The master that a message on this channel names, if it is about the master of this name:
 /// `NAME OLD-IP OLD-PORT NEW-IP NEW-PORT`.
 fn switched_to(channel: &str, text: &str, master: &str) -> Option<Address> {
-    let mut words = text.strip_prefix(master)?.strip_prefix(' ')?.split(' ').skip(2);
+    let mut words = text
+        .strip_prefix(master)?
+        .strip_prefix(' ')?
+        .split(' ')
+        .skip(2);
     let new = named(words.next(), words.next())?;
     (channel == SWITCH && words.next().is_none()).then_some(new)
 }
 
 fn text(reply: &Reply) -> Option<&str> {
-    reply.as_bytes().and_then(|bytes| std::str::from_utf8(bytes).ok())
+    reply
+        .as_bytes()
+        .and_then(|bytes| std::str::from_utf8(bytes).ok())
 }
 
 /// The names and values of one instance.
@@ -271,7 +296,9 @@ fn each(reply: &Reply) -> impl Iterator<Item = HashMap<&str, String>> {
 }
 
 fn master_address(reply: &Reply) -> Option<Address> {
-    let [host, port] = reply.as_array()? else { return None };
+    let [host, port] = reply.as_array()? else {
+        return None;
+    };
     named(text(host), text(port))
 }
 
@@ -313,7 +340,10 @@ fn is_down(fields: &HashMap<&str, String>) -> Option<bool> {
 
 fn other(fields: &HashMap<&str, String>) -> Option<(String, Address)> {
     let field = |name| fields.get(name).map(String::as_str);
-    Some((field("runid")?.to_owned(), named(field("ip"), field("port"))?))
+    Some((
+        field("runid")?.to_owned(),
+        named(field("ip"), field("port"))?,
+    ))
 }
 
 /// The `run_id` of the master at this address. While a failover is under way the rest is about the
@@ -321,5 +351,7 @@ fn other(fields: &HashMap<&str, String>) -> Option<(String, Address)> {
 fn run_id(about: &HashMap<&str, String>, master: &Address) -> Option<String> {
     let field = |name| about.get(name).map(String::as_str);
     let is_of_it = named(field("ip"), field("port")).is_some_and(|address| address == *master);
-    field("runid").filter(|id| is_of_it && !id.is_empty()).map(str::to_owned)
+    field("runid")
+        .filter(|id| is_of_it && !id.is_empty())
+        .map(str::to_owned)
 }

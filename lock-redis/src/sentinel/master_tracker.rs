@@ -112,7 +112,10 @@ impl MasterTracker {
             asking: SingleFlight::default(),
             settled: AtomicU64::new(0),
             signal_to_watcher,
-            pace: Mutex::new(Pace { asked: Moment::from_nanos(0), pause: Duration::ZERO }),
+            pace: Mutex::new(Pace {
+                asked: Moment::from_nanos(0),
+                pause: Duration::ZERO,
+            }),
             counted: AtomicU64::new(0),
             heard: AtomicU64::new(0),
             granted: Granted::default(),
@@ -127,7 +130,8 @@ impl MasterTracker {
     /// The master has answered.
     pub(super) fn note_heard(&self, master: &Master) {
         master.has_answered.store(true, Ordering::Relaxed);
-        self.heard.fetch_max(self.now().as_nanos(), Ordering::Relaxed);
+        self.heard
+            .fetch_max(self.now().as_nanos(), Ordering::Relaxed);
     }
 
     /// The number of the present master.
@@ -175,8 +179,10 @@ impl MasterTracker {
                     self.known().map(drop).ok_or(failure)?;
                 }
                 Flight::Finished(Outcome::Retry) | Flight::TimedOut => {
-                    let message =
-                        format!("{:?} have not said in time who is master", self.sentinel_set);
+                    let message = format!(
+                        "{:?} have not said in time who is master",
+                        self.sentinel_set
+                    );
                     return Err(Failure::NotSent(Error::unavailable(message)));
                 }
             }
@@ -288,7 +294,9 @@ impl MasterTracker {
 
     fn hear(&self, mut doing: FlightLeader<'_>, by: Moment) -> Result<(), Failure> {
         let (announced, number) = (self.signal_to_watcher.announcements(), self.number());
-        let agreement = self.sentinel_set.ask(&self.settings, by, &self.known_of_present());
+        let agreement = self
+            .sentinel_set
+            .ask(&self.settings, by, &self.known_of_present());
         let outcome = agreement
             .and_then(|agreement| self.adopt_unless_outdated(number, &self.examine(agreement, by)));
         self.settled.fetch_max(announced, Ordering::SeqCst);
@@ -304,8 +312,9 @@ impl MasterTracker {
     /// Follows what was answered after the last question had been judged.
     pub(super) fn hear_late(&self) {
         let number = self.number();
-        if let Some(agreement) =
-            self.sentinel_set.hear_late(&self.settings, &self.known_of_present())
+        if let Some(agreement) = self
+            .sentinel_set
+            .hear_late(&self.settings, &self.known_of_present())
         {
             // Refused only where the next question is, too.
             let by = self.now() + self.settings.bounds().connect;
@@ -329,13 +338,23 @@ impl MasterTracker {
         let unused: ReplicaCount = Arc::new(|| Ok(0));
         let run_id = agreement.run_id.as_deref();
         let map = self.sentinel_set.addresses();
-        let Ok(found) = self.settings.master_on(&at, run_id, None, unused, map, advice) else {
+        let Ok(found) = self
+            .settings
+            .master_on(&at, run_id, None, unused, map, advice)
+        else {
             return agreement;
         };
         let is_proven = found.succeeds(&noted, by);
-        let identity = found.identity().map(|id| id.to_string()).filter(|_| is_proven);
+        let identity = found
+            .identity()
+            .map(|id| id.to_string())
+            .filter(|_| is_proven);
         found.retire();
-        Agreement { is_proven, run_id: identity.or(agreement.run_id), ..agreement }
+        Agreement {
+            is_proven,
+            run_id: identity.or(agreement.run_id),
+            ..agreement
+        }
     }
 
     fn known_of_present(&self) -> PresentMaster {
@@ -396,11 +415,16 @@ impl MasterTracker {
             let unknown = "no sentinel has said how many replicas there are";
             known.ok_or_else(|| Error::unavailable(unknown))
         });
-        let noted = state.present.as_ref().and_then(|present| present.node.noted());
+        let noted = state
+            .present
+            .as_ref()
+            .and_then(|present| present.node.noted());
         state.former = noted.or_else(|| state.former.take());
         let (run_id, former) = (run_id.as_deref(), state.former.clone());
         let map = self.sentinel_set.addresses();
-        let node = self.settings.master_on(&at, run_id, former, count, map, advice);
+        let node = self
+            .settings
+            .master_on(&at, run_id, former, count, map, advice);
         let node = node.map_err(Failure::Refused)?;
         // A waiter asks for nothing that could fail.
         let signal_to_watcher = Arc::clone(&self.signal_to_watcher);
@@ -425,7 +449,8 @@ impl MasterTracker {
             // It has something to give back there.
             self.signal_to_watcher.nudge();
         }
-        self.watches.relocate(|_| self.known().map(|it| it.node.clone()));
+        self.watches
+            .relocate(|_| self.known().map(|it| it.node.clone()));
         Ok(())
     }
 
@@ -461,9 +486,15 @@ impl MasterTracker {
         // They may name another one by now, or it may be followed.
         self.report_failure();
         let state = self.state.lock();
-        let Some(stranger) = state.succession.stranger() else { return Ok(()) };
+        let Some(stranger) = state.succession.stranger() else {
+            return Ok(());
+        };
         let present = node.server().to_string();
-        Err(Failure::NotSent(stranger.refusal(&present, self.settings.lease(), self.now())))
+        Err(Failure::NotSent(stranger.refusal(
+            &present,
+            self.settings.lease(),
+            self.now(),
+        )))
     }
 
     /// This was given back: it was asked for when the present master had this `number`.
@@ -500,7 +531,9 @@ impl MasterTracker {
             // Whatever comes of it: what is not freed now ends with its lease.
             let ignored = Box::new(|_| ());
             let options = ReleaseOptions::WITHOUT_TOMBSTONE;
-            master.node.submit_release(&acquisition, options, by, ignored);
+            master
+                .node
+                .submit_release(&acquisition, options, by, ignored);
         }
     }
 
@@ -509,9 +542,15 @@ impl MasterTracker {
         let tracker = Arc::downgrade(self);
         // Kept for as long as a turn takes: asking the sentinels has a bound.
         let turn = move || Some(tracker.upgrade()?.watch_for_failovers());
-        let started = self.signal_to_watcher.task.start(self.settings.clock(), turn);
+        let started = self
+            .signal_to_watcher
+            .task
+            .start(self.settings.clock(), turn);
         started.map_err(|error| {
-            Failure::NotSent(no_thread("could not start the thread that hears of failovers", error))
+            Failure::NotSent(no_thread(
+                "could not start the thread that hears of failovers",
+                error,
+            ))
         })?;
         self.sentinel_set.listen();
         Ok(())

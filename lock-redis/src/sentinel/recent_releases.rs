@@ -26,7 +26,9 @@ pub(super) struct RecentReleases(Mutex<VecDeque<(Moment, AcquisitionId)>>);
 impl RecentReleases {
     /// This was given back, by the word of a master.
     pub(super) fn note(&self, acquisition: &AcquisitionId, now: Moment) {
-        let AcquisitionId { name, owner, lease, .. } = acquisition;
+        let AcquisitionId {
+            name, owner, lease, ..
+        } = acquisition;
         let acquisition = AcquisitionId::new(name.clone(), *owner, *lease, Receipt::default());
         let mut lately = self.0.lock();
         while lately.len() >= MOST || lately.front().is_some_and(|(at, _)| is_over(*at, now)) {
@@ -58,20 +60,37 @@ mod tests {
         let lease = LeaseTime::new(Duration::from_secs(30)).unwrap();
         let acquisition = |number: u64| {
             let name = LockName::new("a").unwrap();
-            AcquisitionId::new(name, OwnerId::new(client, number), lease, Receipt::default())
+            AcquisitionId::new(
+                name,
+                OwnerId::new(client, number),
+                lease,
+                Receipt::default(),
+            )
         };
         let at = |seconds| Moment::from_nanos(0) + Duration::from_secs(seconds);
         let freed = RecentReleases::default();
         freed.note(&acquisition(1), at(1));
         freed.note(&acquisition(2), at(8));
-        let numbers = |now| freed.lately(now).iter().map(|it| it.owner).collect::<Vec<_>>();
-        assert_eq!(numbers(at(11)), [acquisition(1).owner, acquisition(2).owner]);
+        let numbers = |now| {
+            freed
+                .lately(now)
+                .iter()
+                .map(|it| it.owner)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            numbers(at(11)),
+            [acquisition(1).owner, acquisition(2).owner]
+        );
         assert_eq!(numbers(at(12)), [acquisition(2).owner]);
         assert_eq!(numbers(at(19)), []);
         for number in 3..10_000 {
             freed.note(&acquisition(number), at(20));
         }
         assert_eq!(numbers(at(20)).len(), MOST);
-        assert_eq!(freed.lately(at(20))[MOST - 1].owner, acquisition(9_999).owner);
+        assert_eq!(
+            freed.lately(at(20))[MOST - 1].owner,
+            acquisition(9_999).owner
+        );
     }
 }

@@ -38,14 +38,22 @@ struct State {
 impl Default for State {
     fn default() -> Self {
         let (since, waiting) = (Moment::from_nanos(0), Vec::new());
-        Self { since, is_under_way: false, is_unjudged: false, waiting }
+        Self {
+            since,
+            is_under_way: false,
+            is_unjudged: false,
+            waiting,
+        }
     }
 }
 
 impl Rounds {
     /// Wakes this watcher for answers that come late.
     pub(super) fn new(signal_to_watcher: Arc<WatcherSignal>) -> Self {
-        Self { signal_to_watcher, state: Mutex::default() }
+        Self {
+            signal_to_watcher,
+            state: Mutex::default(),
+        }
     }
 
     /// Begins a round, whose answers are judged at its end. One at a time.
@@ -92,7 +100,10 @@ impl Rounds {
         self.state.lock().waiting.push(Arc::clone(&signal));
         let mut first = None;
         loop {
-            let said: Said = members.iter().map(|it| it.answers.reply_since(start)).collect();
+            let said: Said = members
+                .iter()
+                .map(|it| it.answers.reply_since(start))
+                .collect();
             let now = clock.now();
             let counted = answered(&said);
             if first.is_none() && counted != Answered::None {
@@ -101,7 +112,10 @@ impl Rounds {
             let are_most = counted == Answered::Most;
             let missing = members.iter().zip(&said).filter(|(_, said)| said.is_none());
             let awaited = missing.map(|(member, _)| match first {
-                Some(first) => member.answers.awaited_until((start, by), first, are_most).min(by),
+                Some(first) => member
+                    .answers
+                    .awaited_until((start, by), first, are_most)
+                    .min(by),
                 None => by,
             });
             let until = awaited.max().unwrap_or(start);
@@ -110,6 +124,9 @@ impl Rounds {
             }
             clock.wait(&signal, until);
         }
-        self.state.lock().waiting.retain(|other| !Arc::ptr_eq(other, &signal));
+        self.state
+            .lock()
+            .waiting
+            .retain(|other| !Arc::ptr_eq(other, &signal));
     }
 }

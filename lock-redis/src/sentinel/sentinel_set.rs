@@ -100,12 +100,19 @@ impl SentinelSet {
         });
         let dialer = settings.sentinel_dialer(place, advice)?;
         let addresses = Arc::clone(&self.addresses);
-        Ok(SentinelInstance::new(address, announced_by.is_none(), dialer, addresses))
+        Ok(SentinelInstance::new(
+            address,
+            announced_by.is_none(),
+            dialer,
+            addresses,
+        ))
     }
 
     /// Where this server is reached, and what to say where it is not.
     pub(super) fn reach(&self, agreement: &Agreement) -> (Address, String) {
-        let Agreement { master, said_by, .. } = agreement;
+        let Agreement {
+            master, said_by, ..
+        } = agreement;
         let advice = format!(
             "the sentinel at {said_by} announced {master} as the master: if clients reach it at \
              another address, set `address_map={master}=REAL` in the URL, or `replica-announce-ip` \
@@ -157,7 +164,10 @@ impl SentinelSet {
             self.rounds.end();
             let agreement = self.agree(&members, start, settings, present)?;
             let may_be_outvoted = !present.is_known && !agreement.by_majority;
-            let has_learned = self.members().iter().any(|it| !members.iter().any(|m| same(m, it)));
+            let has_learned = self
+                .members()
+                .iter()
+                .any(|it| !members.iter().any(|m| same(m, it)));
             if !(may_be_outvoted && has_learned) || clock.now() >= by {
                 return Ok(agreement);
             }
@@ -183,7 +193,10 @@ impl SentinelSet {
         present: &PresentMaster,
     ) -> Result<Agreement, Failure> {
         let now = settings.clock().now();
-        let said: Said = members.iter().map(|it| it.answers.said_since(since, now)).collect();
+        let said: Said = members
+            .iter()
+            .map(|it| it.answers.said_since(since, now))
+            .collect();
         let (counted, are_others) = self.admit(members, &said, settings, present);
         if counted.is_empty() {
             return Err(self.no_agreement(members, &said));
@@ -191,7 +204,11 @@ impl SentinelSet {
         self.learn(&counted, settings);
         let agreement = Agreement::of(&counted, since, self.ours.lock().ids.len());
         // What the ones before counted does not matter to these.
-        Ok(Agreement { by_majority: agreement.by_majority || are_others, are_others, ..agreement })
+        Ok(Agreement {
+            by_majority: agreement.by_majority || are_others,
+            are_others,
+            ..agreement
+        })
     }
 
     /// The reports that count, one for each Sentinel.
@@ -219,8 +236,14 @@ impl SentinelSet {
         let given: Vec<_> = given.map(|member| member.address.clone()).collect();
         let reports: Vec<_> = reports(said).collect();
         let accounts: Vec<_> = reports.iter().map(|it| it.account.clone()).collect();
-        let best = deployments(&given, &accounts).into_iter().find(|it| it.is_majority());
-        once(best.into_iter().flat_map(|it| it.accounts).map(|place| reports[place]))
+        let best = deployments(&given, &accounts)
+            .into_iter()
+            .find(|it| it.is_majority());
+        once(
+            best.into_iter()
+                .flat_map(|it| it.accounts)
+                .map(|place| reports[place]),
+        )
     }
 
     /// The same, and what follows from it: which Sentinels are known by now. Where none of those
@@ -246,7 +269,10 @@ impl SentinelSet {
             }
         }
         ours.silent_since = None;
-        let ids = counted.iter().flat_map(|it| it.account.ids()).map(str::to_owned);
+        let ids = counted
+            .iter()
+            .flat_map(|it| it.account.ids())
+            .map(str::to_owned);
         let before = std::mem::replace(&mut ours.ids, ids.collect());
         let are_others = !before.is_empty() && ours.ids.is_disjoint(&before);
         let (all, strangers) = (ours.listed(), ours.strangers(&counted, said));
@@ -256,7 +282,9 @@ impl SentinelSet {
             settings.notices().server_changed(&name, &was, &all);
         }
         for (address, expected, found) in strangers {
-            settings.notices().server_refused(&address.to_string(), &expected, &found);
+            settings
+                .notices()
+                .server_refused(&address.to_string(), &expected, &found);
         }
         (counted, are_others)
     }
@@ -274,13 +302,20 @@ impl SentinelSet {
             let start = clock.now();
             let by = by.min(start + settings.bounds().connect);
             self.send_to_all(&members, start, settings);
-            self.rounds.wait(&members, (start, by), &**clock, |_| Answered::None);
+            self.rounds
+                .wait(&members, (start, by), &**clock, |_| Answered::None);
             let replies = members.iter().map(|it| it.answers.reply_since(begin));
-            if replies.into_iter().all(|it| matches!(it, Some(SentinelReply::MasterReport(_)))) {
+            if replies
+                .into_iter()
+                .all(|it| matches!(it, Some(SentinelReply::MasterReport(_))))
+            {
                 break;
             }
         }
-        members.iter().map(|it| (it.address.clone(), it.answers.reply_since(begin))).collect()
+        members
+            .iter()
+            .map(|it| (it.address.clone(), it.answers.reply_since(begin)))
+            .collect()
     }
 
     pub(super) fn name(&self) -> String {
@@ -288,7 +323,9 @@ impl SentinelSet {
     }
 
     fn send_to_all(&self, members: &[Arc<SentinelInstance>], now: Moment, settings: &NodeSettings) {
-        members.iter().for_each(|member| self.send(member, now, settings));
+        members
+            .iter()
+            .for_each(|member| self.send(member, now, settings));
     }
 
     /// Asks one of them, in the background: connecting cannot be waited for together, and an answer
@@ -307,7 +344,9 @@ impl SentinelSet {
         };
         if let Err(error) = run_in_background(ask) {
             let error = no_thread("could not start a thread to ask a sentinel", error);
-            member.answers.note(SentinelReply::Failed(Failure::NotSent(error)), now);
+            member
+                .answers
+                .note(SentinelReply::Failed(Failure::NotSent(error)), now);
             self.rounds.answered();
         }
     }
@@ -320,7 +359,9 @@ impl SentinelSet {
             .map(|((id, address), account)| (id.clone(), address.clone(), &account.asked_at))
             .collect();
         let counts = |member: &SentinelInstance| {
-            counted.iter().any(|report| report.account.asked_at == member.address)
+            counted
+                .iter()
+                .any(|report| report.account.asked_at == member.address)
         };
         let mut members = self.members.lock();
         let (kept, gone) = std::mem::take(&mut *members).into_iter().partition(
@@ -369,7 +410,11 @@ impl SentinelSet {
                 Some(SentinelReply::Unknown(names)) => {
                     unknown += 1;
                     let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
-                    let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                    let names = if names.is_empty() {
+                        "none".to_owned()
+                    } else {
+                        names.join(", ")
+                    };
                     format!("does not know it (it watches {names})")
                 }
                 Some(SentinelReply::Failed(failure)) => {
@@ -382,7 +427,9 @@ impl SentinelSet {
                 }
                 Some(SentinelReply::MasterReport(report)) => {
                     strangers += 1;
-                    let Account { id, listed: others, .. } = &report.account;
+                    let Account {
+                        id, listed: others, ..
+                    } = &report.account;
                     let others = others.iter().map(|(id, _)| id.clone()).collect();
                     format!("is the Sentinel {id}, and knows {}", listed(&others))
                 }
@@ -401,15 +448,19 @@ impl SentinelSet {
                 "no sentinel says who is the master `{master}`: {each}"
             )),
             _ if strangers > 0 => self.undecided(&each),
-            _ => {
-                Error::unavailable(format!("no sentinel says who is the master `{master}`: {each}"))
-            }
+            _ => Error::unavailable(format!(
+                "no sentinel says who is the master `{master}`: {each}"
+            )),
         };
         let error = match source {
             Some(source) => error.with_source(source),
             None => error,
         };
-        if is_final { Failure::Refused(error) } else { Failure::NotSent(error) }
+        if is_final {
+            Failure::Refused(error)
+        } else {
+            Failure::NotSent(error)
+        }
     }
 }
 
@@ -460,7 +511,12 @@ impl KnownSentinels {
                 continue;
             }
             let (address, found) = (account.asked_at.clone(), account.id.clone());
-            if self.reported.insert(address.clone(), found.clone()).as_ref() == Some(&found) {
+            if self
+                .reported
+                .insert(address.clone(), found.clone())
+                .as_ref()
+                == Some(&found)
+            {
                 continue;
             }
             let mut known = counted.iter().flat_map(|it| &it.account.listed);
@@ -489,13 +545,18 @@ fn listed(ids: &BTreeSet<String>) -> String {
     if ids.is_empty() {
         return NONE.to_owned();
     }
-    ids.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+    ids.iter()
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// One report of each Sentinel, by whatever addresses it was asked.
 fn once<'a>(reports: impl Iterator<Item = &'a MasterReport>) -> Vec<&'a MasterReport> {
     let mut ids = HashSet::new();
-    reports.filter(|report| ids.insert(report.account.id.as_str())).collect()
+    reports
+        .filter(|report| ids.insert(report.account.id.as_str()))
+        .collect()
 }
 
 fn reports(said: &[Option<SentinelReply>]) -> impl Iterator<Item = &MasterReport> {
@@ -511,8 +572,11 @@ fn same(one: &Arc<SentinelInstance>, other: &Arc<SentinelInstance>) -> bool {
 
 impl fmt::Debug for SentinelSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sentinels: Vec<_> =
-            self.members().iter().map(|member| member.address.to_string()).collect();
+        let sentinels: Vec<_> = self
+            .members()
+            .iter()
+            .map(|member| member.address.to_string())
+            .collect();
         f.debug_struct("SentinelSet")
             .field("master", &self.master)
             .field("sentinels", &sentinels)

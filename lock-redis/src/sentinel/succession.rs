@@ -46,9 +46,15 @@ impl Succession {
     /// may be the next.
     pub(super) fn note(&mut self, agreement: &Agreement) {
         self.stranger = None;
-        let Some(replicas) = &agreement.replica_ids else { return };
+        let Some(replicas) = &agreement.replica_ids else {
+            return;
+        };
         let master = agreement.run_id.iter().map(|id| (&agreement.master, id));
-        for (address, id) in replicas.iter().map(|(address, id)| (address, id)).chain(master) {
+        for (address, id) in replicas
+            .iter()
+            .map(|(address, id)| (address, id))
+            .chain(master)
+        {
             self.says_ids = true;
             self.known.retain(|(_, known)| known != id);
             self.known.push((address.clone(), id.clone()));
@@ -83,7 +89,11 @@ impl Succession {
         let (since, before) = before.map_or((now, None), |it| (it.since, Some(it.run_id)));
         let is_news = before.is_none_or(|before| run_id.is_some() && before != *run_id);
         let (address, run_id) = (master.clone(), run_id.clone());
-        self.stranger = Some(Stranger { address, run_id, since });
+        self.stranger = Some(Stranger {
+            address,
+            run_id,
+            since,
+        });
         (since, is_news)
     }
 
@@ -96,8 +106,14 @@ impl Stranger {
     /// Why nothing is granted while it is named. `present` is the master that is known, which is
     /// left `lease` after the first word, at the earliest.
     pub(super) fn refusal(&self, present: &str, lease: Duration, now: Moment) -> Error {
-        let Self { address, run_id, since } = self;
-        let id = run_id.as_ref().map_or_else(String::new, |id| format!(" (run_id {id})"));
+        let Self {
+            address,
+            run_id,
+            since,
+        } = self;
+        let id = run_id
+            .as_ref()
+            .map_or_else(String::new, |id| format!(" (run_id {id})"));
         let rest = (*since + lease).since(now).as_secs();
         Error::unavailable(format!(
             "the sentinels name {address}{id} as the master, which none of them had listed as a \
@@ -124,7 +140,10 @@ mod tests {
             is_proven: false,
             replicas: 0,
             replica_ids: Some(
-                replicas.iter().map(|(port, id)| (at(*port), (*id).to_owned())).collect(),
+                replicas
+                    .iter()
+                    .map(|(port, id)| (at(*port), (*id).to_owned()))
+                    .collect(),
             ),
             has_unheard: false,
             said_by: at(9),
@@ -138,13 +157,29 @@ mod tests {
             succession.claim(&agreement(port, run_id, &[(port, "listed with the claim")]))
         };
         let known = |id: &str| Claim::Known(Some(id.to_owned()));
-        assert_eq!(claim(&succession, 2, Some("b")), known("b"), "nothing was said before");
+        assert_eq!(
+            claim(&succession, 2, Some("b")),
+            known("b"),
+            "nothing was said before"
+        );
         assert_eq!(claim(&succession, 2, None), Claim::Known(None));
         succession.note(&agreement(1, Some("a"), &[(2, "b"), (3, "c")]));
         assert_eq!(claim(&succession, 2, Some("b")), known("b"));
-        assert_eq!(claim(&succession, 7, Some("c")), known("c"), "under another address");
-        assert_eq!(claim(&succession, 3, None), known("c"), "not asked for its run_id yet");
-        assert_eq!(claim(&succession, 2, Some("x")), Claim::Unknown, "a reused address");
+        assert_eq!(
+            claim(&succession, 7, Some("c")),
+            known("c"),
+            "under another address"
+        );
+        assert_eq!(
+            claim(&succession, 3, None),
+            known("c"),
+            "not asked for its run_id yet"
+        );
+        assert_eq!(
+            claim(&succession, 2, Some("x")),
+            Claim::Unknown,
+            "a reused address"
+        );
         assert_eq!(claim(&succession, 4, Some("x")), Claim::Unknown);
         assert_eq!(claim(&succession, 4, None), Claim::Unknown);
         // The next one is followed, and fails back.
@@ -154,12 +189,33 @@ mod tests {
         succession.note(&agreement(2, Some("b"), &[(3, "d")]));
         assert_eq!(claim(&succession, 3, None), known("d"));
         let mut unlisted = Succession::default();
-        unlisted.note(&Agreement { replica_ids: None, ..agreement(1, Some("a"), &[]) });
-        assert_eq!(claim(&unlisted, 4, Some("x")), known("x"), "replicas may not be listed");
-        let proven = Agreement { is_proven: true, ..agreement(4, Some("x"), &[]) };
-        assert_eq!(succession.claim(&proven), known("x"), "it continues the data");
-        let others = Agreement { are_others: true, ..agreement(4, Some("x"), &[]) };
-        assert_eq!(succession.claim(&others), known("x"), "the deployment was replaced");
+        unlisted.note(&Agreement {
+            replica_ids: None,
+            ..agreement(1, Some("a"), &[])
+        });
+        assert_eq!(
+            claim(&unlisted, 4, Some("x")),
+            known("x"),
+            "replicas may not be listed"
+        );
+        let proven = Agreement {
+            is_proven: true,
+            ..agreement(4, Some("x"), &[])
+        };
+        assert_eq!(
+            succession.claim(&proven),
+            known("x"),
+            "it continues the data"
+        );
+        let others = Agreement {
+            are_others: true,
+            ..agreement(4, Some("x"), &[])
+        };
+        assert_eq!(
+            succession.claim(&others),
+            known("x"),
+            "the deployment was replaced"
+        );
     }
 
     #[test]
@@ -169,16 +225,31 @@ mod tests {
         let mut note =
             |port, run_id, now| succession.note_stranger(&agreement(port, run_id, &[]), at(now));
         assert_eq!(note(4, None, 1), (at(1), true));
-        assert_eq!(note(4, Some("x"), 2), (at(1), true), "now it is known which one");
+        assert_eq!(
+            note(4, Some("x"), 2),
+            (at(1), true),
+            "now it is known which one"
+        );
         assert_eq!(note(4, Some("x"), 3), (at(1), false));
         assert_eq!(note(4, None, 4), (at(1), false));
         assert_eq!(note(5, Some("y"), 5), (at(5), true));
-        let refusal = succession.stranger().unwrap().refusal("m:1", Duration::from_secs(9), at(6));
+        let refusal = succession
+            .stranger()
+            .unwrap()
+            .refusal("m:1", Duration::from_secs(9), at(6));
         let text = refusal.to_string();
         assert!(refusal.is_unavailable());
-        assert!(["host:5", "run_id y", "m:1", "8 s"].iter().all(|it| text.contains(it)), "{text}");
+        assert!(
+            ["host:5", "run_id y", "m:1", "8 s"]
+                .iter()
+                .all(|it| text.contains(it)),
+            "{text}"
+        );
         succession.note(&agreement(1, Some("a"), &[]));
-        assert!(succession.stranger().is_none(), "the known one is named again");
+        assert!(
+            succession.stranger().is_none(),
+            "the known one is named again"
+        );
     }
 
     #[test]
@@ -188,6 +259,9 @@ mod tests {
             succession.note(&agreement(1, Some(&format!("id{number}")), &[]));
         }
         assert_eq!(succession.known.len(), MOST);
-        assert_eq!(succession.claim(&agreement(1, Some("id0"), &[])), Claim::Unknown);
+        assert_eq!(
+            succession.claim(&agreement(1, Some("id0"), &[])),
+            Claim::Unknown
+        );
     }
 }

@@ -35,8 +35,18 @@ fn pauses() -> impl Iterator<Item = Duration> {
 pub(crate) fn no_increment_is_lost_between_both_sides(library: &'static Library) {
     let scene = Scene::with(library, "", library.eager);
     let lock = scene.ours.mutex("lock");
-    add_up(library.name, &scene.peer, &lock, "lock", &scene.server, (TIMES, library.crossings));
-    assert!(!scene.probe().exists(&library.key("lock")), "the lock is free in the end");
+    add_up(
+        library.name,
+        &scene.peer,
+        &lock,
+        "lock",
+        &scene.server,
+        (TIMES, library.crossings),
+    );
+    assert!(
+        !scene.probe().exists(&library.key("lock")),
+        "the lock is free in the end"
+    );
 }
 
 /// A JVM loads what it needs at its first requests: on a busy machine that takes as long as all
@@ -50,7 +60,9 @@ fn warm_up(peer: &Peer, name: &str, data: &RedisServer) {
 
 /// Has each of their threads do this.
 fn all<'a>(peer: &'a Peer, line: &str) -> Vec<Pending<'a>> {
-    (0..THREADS).map(|thread| peer.tell(&format!("t{thread}"), line)).collect()
+    (0..THREADS)
+        .map(|thread| peer.tell(&format!("t{thread}"), line))
+        .collect()
 }
 
 /// The same for whatever lock is one for both: ours, and the name that they know it by. What it
@@ -84,7 +96,10 @@ fn add_up_once(
     data: &RedisServer,
     (times, pause): (u64, Duration),
 ) -> usize {
-    let theirs = all(peer, &format!("count {name} sum {times} {} 0", pause.as_micros()));
+    let theirs = all(
+        peer,
+        &format!("count {name} sum {times} {} 0", pause.as_micros()),
+    );
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| count(lock, data.port(), "sum", Until::Times(times), pause));
@@ -95,14 +110,20 @@ fn add_up_once(
     }
     let (each, mut probe) = (times * THREADS as u64, data.probe());
     let sum = probe.get("sum").map(|sum| sum.parse::<u64>().unwrap());
-    let lost = format!("{sum:?} of {}: an increment is lost, two were inside", 2 * each);
+    let lost = format!(
+        "{sum:?} of {}: an increment is lost, two were inside",
+        2 * each
+    );
     violated_unless(sum == Some(2 * each), lost);
     let by = probe.command(&["LRANGE", "sum:by", "0", "-1"]).texts();
     let ours = by.iter().filter(|it| *it == LABEL).count() as u64;
     assert_eq!((ours, by.len() as u64), (each, 2 * each));
     probe.command(&["DEL", "sum", "sum:by"]);
     let crossings = by.windows(2).filter(|two| two[0] != two[1]).count();
-    say!("{what}: {} increments, {crossings} times from one side to the other", by.len());
+    say!(
+        "{what}: {} increments, {crossings} times from one side to the other",
+        by.len()
+    );
     crossings
 }
 
@@ -121,18 +142,34 @@ pub(crate) fn both_sides_get_a_share_of_the_lock(library: &'static Library) {
 
 /// What of the turns was ours, in percent.
 fn share(scene: &Scene, library: &Library) -> u64 {
-    let line = format!("contend lock sum {} {} 0", CONTEST.as_millis(), PAUSE.as_micros());
+    let line = format!(
+        "contend lock sum {} {} 0",
+        CONTEST.as_millis(),
+        PAUSE.as_micros()
+    );
     let theirs = all(&scene.peer, &line);
     let ours: u64 = thread::scope(|scope| {
-        let visits = || scene.ours.count("lock", "sum", Until::Passed(CONTEST), PAUSE);
+        let visits = || {
+            scene
+                .ours
+                .count("lock", "sum", Until::Passed(CONTEST), PAUSE)
+        };
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(visits)).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .sum()
     });
-    let theirs: Vec<u64> =
-        theirs.into_iter().map(|pending| pending.within(LONG).parse().unwrap()).collect();
+    let theirs: Vec<u64> = theirs
+        .into_iter()
+        .map(|pending| pending.within(LONG).parse().unwrap())
+        .collect();
     let (all, mut probe) = (ours + theirs.iter().sum::<u64>(), scene.probe());
     let share = ours * 100 / all;
-    say!("{}: of {all} turns {share} % were ours, theirs by thread {theirs:?}", library.name);
+    say!(
+        "{}: of {all} turns {share} % were ours, theirs by thread {theirs:?}",
+        library.name
+    );
     let sum = probe.get("sum");
     let what = format!("{sum:?} of {all}: an increment is lost, two were inside");
     violated_unless(sum == Some(all.to_string()), what);

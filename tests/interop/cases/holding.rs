@@ -39,7 +39,9 @@ pub(crate) fn unlock_is_refused(peer: &Peer, as_it_does: Refusal) {
 /// that.
 #[track_caller]
 pub(crate) fn must_stay_ours(guard: &LockGuard, time: Duration) {
-    always("ours stays ours", time, || guard.is_valid() && guard.verify().is_ok());
+    always("ours stays ours", time, || {
+        guard.is_valid() && guard.verify().is_ok()
+    });
 }
 
 /// The same where renewals keep it.
@@ -50,10 +52,16 @@ pub(crate) fn must_be_renewed(guard: &LockGuard, time: Duration) {
         lease = lease.max(left);
         let verified = guard.verify();
         if verified.as_ref().is_err_and(Error::is_lost) && asked.elapsed() < left {
-            violated(format_args!("a loss was not told, {left:?} before the end: {guard:?}"));
+            violated(format_args!(
+                "a loss was not told, {left:?} before the end: {guard:?}"
+            ));
         }
         let is_kept = guard.is_valid() && verified.is_ok();
-        timely!(lease, is_kept, "ours was not renewed: {verified:?}, {guard:?}");
+        timely!(
+            lease,
+            is_kept,
+            "ours was not renewed: {verified:?}, {guard:?}"
+        );
         let_pass(LOOK_AGAIN);
     }
 }
@@ -63,7 +71,9 @@ pub(crate) fn must_be_renewed(guard: &LockGuard, time: Duration) {
 pub(crate) fn until_it_sleeps(scene: &Scene) {
     let mut probe = scene.probe();
     eventually("a waiter of theirs sleeps", BOUND, || {
-        let is_blocked = probe.info_field("clients", "blocked_clients").is_some_and(|it| it != "0");
+        let is_blocked = probe
+            .info_field("clients", "blocked_clients")
+            .is_some_and(|it| it != "0");
         is_blocked || !probe.command(&["PUBSUB", "CHANNELS"]).texts().is_empty()
     });
     let_pass(SETTLED);
@@ -77,8 +87,14 @@ pub(crate) fn foreign_unlock_of_our_lock_is_refused(library: &'static Library) {
     let before = stored(&mut probe, &key);
     unlock_is_refused(&scene.peer, library.never_held);
     let state = scene.peer.ask("t", "state lock");
-    assert!(state.starts_with("locked=true") || state.starts_with("locked=?"), "{state}");
-    assert!(state.contains("holds=0") || state.contains("holds=?"), "{state}");
+    assert!(
+        state.starts_with("locked=true") || state.starts_with("locked=?"),
+        "{state}"
+    );
+    assert!(
+        state.contains("holds=0") || state.contains("holds=?"),
+        "{state}"
+    );
     assert!(scene.peer.ask("t", "try lock 0 0").starts_with("busy"));
     assert_eq!(stored(&mut probe, &key), before);
     guard.verify().unwrap();
@@ -125,7 +141,9 @@ pub(crate) fn nested_holds_are_held_until_the_last(library: &'static Library) {
     assert_eq!(lock.hold_count(), 2);
     assert_eq!(probe.hgetall(&key).into_values().collect::<Vec<_>>(), ["1"]);
     let seen = scene.peer.ask("t", "state lock");
-    let ttl = seen.strip_prefix("locked=true holds=0 ttl=").expect("it is ours for a while");
+    let ttl = seen
+        .strip_prefix("locked=true holds=0 ttl=")
+        .expect("it is ours for a while");
     assert!((20_000..=30_000).contains(&ttl.parse().unwrap()), "{seen}");
     inner.unlock().unwrap();
     assert!(scene.peer.ask("t", "try lock 0 0").starts_with("busy"));
@@ -139,7 +157,10 @@ pub(crate) fn nested_holds_are_held_until_the_last(library: &'static Library) {
     for left in [2, 1] {
         scene.peer.ask("t", "unlock lock");
         assert_eq!(lock.inspect().unwrap().holder.unwrap().holds, left);
-        assert!(lock.try_lock().unwrap().is_none(), "they have it {left} times more");
+        assert!(
+            lock.try_lock().unwrap().is_none(),
+            "they have it {left} times more"
+        );
     }
     scene.peer.ask("t", "unlock lock");
     assert!(lock.try_lock().unwrap().is_some());
@@ -153,7 +174,9 @@ pub(crate) fn lock_freed_by_force_is_lost_to_its_holder(library: &'static Librar
     let guard = lock.lock().unwrap();
     let losses = guard.losses();
     assert_eq!(scene.peer.ask("t", "force lock"), "true");
-    let loss = losses.recv_timeout(BOUND).expect("the next renewal notices");
+    let loss = losses
+        .recv_timeout(BOUND)
+        .expect("the next renewal notices");
     assert_eq!(loss.cause(), LossCause::Gone);
     assert!(!guard.is_valid());
     assert!(guard.unlock().unwrap_err().is_lost());

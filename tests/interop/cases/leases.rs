@@ -37,7 +37,9 @@ pub(crate) fn watchdogs_of_both_sides_keep_their_locks(library: &'static Library
         }
         let theirs = scene.ours.mutex("theirs");
         let key = library.key("theirs");
-        let mut held_by_them = library.has_watchdog.then(|| HeldKey::of(scene.probe(), &key));
+        let mut held_by_them = library
+            .has_watchdog
+            .then(|| HeldKey::of(scene.probe(), &key));
         let held = Stopwatch::start();
         while held.elapsed() < scaled(LEASE * LEASES) {
             if let Some(key) = &mut held_by_them {
@@ -53,7 +55,10 @@ pub(crate) fn watchdogs_of_both_sides_keep_their_locks(library: &'static Library
         guard.unlock().unwrap();
         assert!(scene.peer.ask("t", "try ours 1000 0").starts_with("held"));
         if library.has_watchdog {
-            let ttl = scene.probe().pttl(&library.key("theirs")).expect("it has an end");
+            let ttl = scene
+                .probe()
+                .pttl(&library.key("theirs"))
+                .expect("it has an end");
             assert!(ttl <= LEASE, "it was renewed");
             scene.peer.ask("holder", "unlock theirs");
             assert!(theirs.try_lock_for(LEASE).unwrap().is_some());
@@ -80,7 +85,9 @@ pub(crate) fn lock_of_our_killed_program_is_free_after_its_lease(library: &'stat
         }
         holder.kill();
         let dead = Stopwatch::start();
-        let Some(left) = probe.pttl(&key) else { late(LEASE, "the holder was renewed too late") };
+        let Some(left) = probe.pttl(&key) else {
+            late(LEASE, "the holder was renewed too late")
+        };
         waiting.ok();
         let what = format!("{}: our program is killed", library.name);
         must_be_in_time(&what, library.theirs, left, dead.elapsed());
@@ -94,14 +101,20 @@ pub(crate) fn lock_of_a_killed_foreign_program_is_free_after_its_lease(library: 
         let scene = Scene::with(library, "", &["watchdog=1000"]);
         let lock = scene.ours.mutex("lock");
         // Who has no watchdog holds it for three leases, and is killed in the second.
-        let lease = if library.has_watchdog { 0 } else { 3 * LEASE.as_millis() };
+        let lease = if library.has_watchdog {
+            0
+        } else {
+            3 * LEASE.as_millis()
+        };
         scene.peer.ask("t", &format!("lock lock {lease}"));
         let mut held = HeldKey::of(scene.probe(), &library.key("lock"));
         held.must_refuse_all_along(|| lock.try_lock_for(LIFE).unwrap().is_some());
         scene.peer.kill();
         let dead = Stopwatch::start();
         let left = scene.probe().pttl(&library.key("lock"));
-        let Some(left) = left else { late(LEASE, "the holder was renewed too late") };
+        let Some(left) = left else {
+            late(LEASE, "the holder was renewed too late")
+        };
         let guard = lock.try_lock_for(BOUND).unwrap().expect("its lease ends");
         let what = format!("{}: their program is killed", library.name);
         must_be_in_time(&what, library.ours, left, dead.elapsed());
@@ -117,7 +130,9 @@ pub(crate) fn fixed_lease_ends_for_both_sides(library: &'static Library) {
         let guard = lock.lock_with(&fixed(LEASE)).unwrap();
         let clock = Stopwatch::start();
         let left = left_of(&mut probe, &key);
-        scene.peer.ask("t", &format!("lock lock {}", LEASE.as_millis()));
+        scene
+            .peer
+            .ask("t", &format!("lock lock {}", LEASE.as_millis()));
         let what = format!("{}: our lease ends", library.name);
         must_be_in_time(&what, library.theirs, left, clock.elapsed());
         assert!(!guard.is_valid());
@@ -135,9 +150,15 @@ pub(crate) fn fixed_lease_ends_for_both_sides(library: &'static Library) {
 
 /// What is left of a lease that has just begun.
 fn left_of(probe: &mut Probe, key: &str) -> Duration {
-    let Some(left) = probe.pttl(key) else { late(LEASE, "the lease is over") };
+    let Some(left) = probe.pttl(key) else {
+        late(LEASE, "the lease is over")
+    };
     assert!(left <= LEASE, "{left:?}");
-    timely!(LEASE / 2, left > LEASE / 2, "{left:?} are left of a lease that has just begun");
+    timely!(
+        LEASE / 2,
+        left > LEASE / 2,
+        "{left:?} are left of a lease that has just begun"
+    );
     left
 }
 
@@ -152,15 +173,25 @@ pub(crate) fn foreign_client_extends_its_own_lock_only(library: &'static Library
         // Two leases.
         for _ in 0..4 {
             let_pass(LEASE / 2);
-            let extended = scene.peer.tell("t", &format!("extend lock {lease}")).answer(BOUND);
-            timely!(LEASE / 2, extended.is_ok(), "extended too late: {extended:?}");
+            let extended = scene
+                .peer
+                .tell("t", &format!("extend lock {lease}"))
+                .answer(BOUND);
+            timely!(
+                LEASE / 2,
+                extended.is_ok(),
+                "extended too late: {extended:?}"
+            );
             held.must_refuse(|| lock.try_lock().unwrap().is_some());
         }
         let left = probe.pttl(&key).unwrap_or_default();
         timely!(LEASE / 2, left > LEASE / 2, "it was not extended: {left:?}");
         scene.peer.ask("t", "unlock lock");
 
-        let guard = lock.try_lock_for(BOUND).unwrap().expect("they gave it back");
+        let guard = lock
+            .try_lock_for(BOUND)
+            .unwrap()
+            .expect("they gave it back");
         let before = probe.pttl(&key).expect("it has an end");
         let refused = scene.peer.tell("t", "extend lock 3600000").answer(BOUND);
         assert!(refused.is_err(), "they have extended what is ours");
@@ -177,7 +208,14 @@ pub(crate) fn foreign_client_extends_its_own_lock_only(library: &'static Library
 pub(crate) fn must_be_in_time(what: &str, how: Learns, left: Duration, took: Duration) {
     say!("{what}: {left:?} left, free after {took:?}");
     // The server's clock and ours, in whole milliseconds.
-    assert!(took + ms(5) >= left, "{what}: after {took:?}, and {left:?} were left");
+    assert!(
+        took + ms(5) >= left,
+        "{what}: after {took:?}, and {left:?} were left"
+    );
     let bound = left + how.within(SLACK);
-    timely!(bound, took <= bound, "{what}: {took:?}, and {left:?} were left");
+    timely!(
+        bound,
+        took <= bound,
+        "{what}: {took:?}, and {left:?} were left"
+    );
 }

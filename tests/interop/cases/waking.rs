@@ -42,7 +42,13 @@ struct Figures {
 pub(crate) fn foreign_waiter_gets_our_released_lock_at_once(library: &'static Library) {
     retry_if_late(late::TURN, || {
         let scene = Scene::of(library);
-        they_are_soon(library.name, &scene.peer, &scene.ours.mutex("lock"), "lock", library.theirs);
+        they_are_soon(
+            library.name,
+            &scene.peer,
+            &scene.ours.mutex("lock"),
+            "lock",
+            library.theirs,
+        );
     });
 }
 
@@ -50,7 +56,13 @@ pub(crate) fn foreign_waiter_gets_our_released_lock_at_once(library: &'static Li
 pub(crate) fn our_waiter_gets_a_foreign_released_lock_at_once(library: &'static Library) {
     retry_if_late(late::TURN, || {
         let scene = Scene::of(library);
-        we_are_soon(library.name, &scene.peer, &scene.ours.mutex("lock"), "lock", library.ours);
+        we_are_soon(
+            library.name,
+            &scene.peer,
+            &scene.ours.mutex("lock"),
+            "lock",
+            library.ours,
+        );
     });
 }
 
@@ -63,13 +75,23 @@ pub(crate) fn both_are_soon(what: &str, peer: &Peer, lock: &dyn DistLock, name: 
 /// From us to them, on any store: our lock, and the name that they know it by.
 pub(crate) fn they_are_soon(what: &str, peer: &Peer, lock: &dyn DistLock, name: &str, how: Learns) {
     let (times, late) = with_lateness(|| in_rows(how, || to_them(peer, lock, name, how)));
-    must_be_soon(&format!("{what}: we release, they return"), how, times, late.longest);
+    must_be_soon(
+        &format!("{what}: we release, they return"),
+        how,
+        times,
+        late.longest,
+    );
 }
 
 /// From them to us, on any store.
 pub(crate) fn we_are_soon(what: &str, peer: &Peer, lock: &dyn DistLock, name: &str, how: Learns) {
     let (times, late) = with_lateness(|| in_rows(how, || to_us(peer, lock, name, how)));
-    must_be_soon(&format!("{what}: they release, we return"), how, times, late.longest);
+    must_be_soon(
+        &format!("{what}: they release, we return"),
+        how,
+        times,
+        late.longest,
+    );
 }
 
 /// One change from us to them: from before our release to the return of their call.
@@ -78,8 +100,15 @@ pub(crate) fn to_them(peer: &Peer, lock: &dyn DistLock, name: &str, how: Learns)
     let lease = guard.remaining();
     let waiting = peer.tell("waiter", &format!("lock {name} 0"));
     let_pass(before_release(how));
-    violated_unless(!waiting.is_there() || !guard.is_valid(), "both sides have it");
-    timely!(lease, guard.is_valid() && !waiting.is_there(), "our lock was not renewed");
+    violated_unless(
+        !waiting.is_there() || !guard.is_valid(),
+        "both sides have it",
+    );
+    timely!(
+        lease,
+        guard.is_valid() && !waiting.is_there(),
+        "our lock was not renewed"
+    );
     let released = now();
     in_time(guard.unlock().map(Some));
     let returned = waiting.ok().parse().map(Duration::from_micros).unwrap();
@@ -131,7 +160,11 @@ fn in_rows(how: Learns, mut once: impl FnMut() -> Duration) -> Vec<Duration> {
     // At once, or a hundred leases would be waited for one after the other.
     let mut soon = || {
         let took = once();
-        timely!(how.within(ALL), took <= how.within(ALL), "{took:?}: was the waiter not told?");
+        timely!(
+            how.within(ALL),
+            took <= how.within(ALL),
+            "{took:?}: was the waiter not told?"
+        );
         took
     };
     for _ in 0..warm {
@@ -146,15 +179,27 @@ fn must_be_soon(what: &str, how: Learns, times: Vec<Duration>, late: Duration) {
     let (count, figures) = (times.len(), Figures::of(times));
     let Figures { half, most, worst } = figures;
     say!("{what}: of {count} p50 {half:?}, p99 {most:?}, at most {worst:?}; late by {late:?}");
-    timely!(how.within(HALF), half <= how.within(HALF) + late, "{what}: {half:?} is too long");
-    timely!(how.within(MOST), most <= how.within(MOST) + late * 2, "{what}: {most:?} is too long");
+    timely!(
+        how.within(HALF),
+        half <= how.within(HALF) + late,
+        "{what}: {half:?} is too long"
+    );
+    timely!(
+        how.within(MOST),
+        most <= how.within(MOST) + late * 2,
+        "{what}: {most:?} is too long"
+    );
 }
 
 impl Figures {
     fn of(mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         let at = |percent: usize| times[(times.len() - 1) * percent / 100];
-        Self { half: at(50), most: at(99), worst: at(100) }
+        Self {
+            half: at(50),
+            most: at(99),
+            worst: at(100),
+        }
     }
 }
 
@@ -167,5 +212,7 @@ fn before_release(how: Learns) -> Duration {
 
 /// The time of day, which other programs have, too.
 fn now() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970")
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("it is after 1970")
 }

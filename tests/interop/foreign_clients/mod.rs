@@ -37,10 +37,26 @@ const FOREIGN_CLIENT: Library = Library {
     has_watchdog: false,
 };
 
-const PYTHON: Library = Library { language: "python", program: "python", ..FOREIGN_CLIENT };
-const NODE: Library = Library { language: "node", program: "node", ..FOREIGN_CLIENT };
-const RUST: Library = Library { language: "rust", program: "rust", ..FOREIGN_CLIENT };
-const SPRING: Library = Library { language: "java", program: "spring", ..FOREIGN_CLIENT };
+const PYTHON: Library = Library {
+    language: "python",
+    program: "python",
+    ..FOREIGN_CLIENT
+};
+const NODE: Library = Library {
+    language: "node",
+    program: "node",
+    ..FOREIGN_CLIENT
+};
+const RUST: Library = Library {
+    language: "rust",
+    program: "rust",
+    ..FOREIGN_CLIENT
+};
+const SPRING: Library = Library {
+    language: "java",
+    program: "spring",
+    ..FOREIGN_CLIENT
+};
 
 const REDIS_PY: Library = Library {
     name: "redis-py",
@@ -198,8 +214,17 @@ const REGISTRY_WOKEN: Library = Library {
 };
 
 /// Those that are asked everything.
-static ALL: [Library; 9] =
-    [REDIS_PY, PYTHON_REDIS_LOCK, REDLOCK_4, REDLOCK_5, REDSYNC, RSLOCK, RLOCK, SHEDLOCK, REGISTRY];
+static ALL: [Library; 9] = [
+    REDIS_PY,
+    PYTHON_REDIS_LOCK,
+    REDLOCK_4,
+    REDLOCK_5,
+    REDSYNC,
+    RSLOCK,
+    RLOCK,
+    SHEDLOCK,
+    REGISTRY,
+];
 
 /// Those of which no waiter is woken by the end of a lease, or that are there already.
 static IN_SHORT: [Library; 3] = [REGISTRY_TOLD, PYTHON_REDIS_LOCK_WOKEN, REGISTRY_WOKEN];

@@ -38,7 +38,10 @@ const LEASE: &str = "lease=1000";
 /// redlock 5 gives back what it got of a split vote when it gives up, and not before it tries
 /// again. Then no client has the lock until the leases of those votes are over: on a busy machine
 /// its own clients can keep each other out for minutes. So these are short, and it tries seldom.
-static REDLOCK_5_SELDOM: Library = Library { eager: &["retry=100", "lease=500"], ..REDLOCK_5 };
+static REDLOCK_5_SELDOM: Library = Library {
+    eager: &["retry=100", "lease=500"],
+    ..REDLOCK_5
+};
 
 fn redsync_and_our_quorum_exclude_each_other(library: &'static Library) {
     meet(library, SETTINGS, TIMES);
@@ -65,7 +68,14 @@ fn meet(library: &'static Library, settings: &str, times: u64) {
     let (peer, client) = (&scene.peer, scene.servers.client());
     let lock = client.mutex("lock").unwrap();
     let what = format!("{} on three servers, {settings}", library.name);
-    add_up(&what, peer, &lock, "lock", scene.data(), (times, library.crossings));
+    add_up(
+        &what,
+        peer,
+        &lock,
+        "lock",
+        scene.data(),
+        (times, library.crossings),
+    );
 
     let guard = lock.lock().unwrap();
     assert!(peer.ask("t", "try lock 100 10000").starts_with("busy"));
@@ -75,6 +85,10 @@ fn meet(library: &'static Library, settings: &str, times: u64) {
     assert!(peer.ask("t", "try lock 1000 10000").starts_with("held"));
     assert!(lock.try_lock().unwrap().is_none());
     peer.ask("t", "unlock lock");
-    retry_if_late(late::TURN, || waking::they_are_soon(&what, peer, &lock, "lock", library.theirs));
-    retry_if_late(late::TURN, || waking::we_are_soon(&what, peer, &lock, "lock", library.ours));
+    retry_if_late(late::TURN, || {
+        waking::they_are_soon(&what, peer, &lock, "lock", library.theirs)
+    });
+    retry_if_late(late::TURN, || {
+        waking::we_are_soon(&what, peer, &lock, "lock", library.ours)
+    });
 }

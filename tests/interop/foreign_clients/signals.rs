@@ -17,16 +17,25 @@ use std::time::Duration;
 const ASLEEP: Duration = Duration::from_millis(1_500);
 
 /// Without a lease: for ever.
-static WITHOUT_LEASE: Library =
-    Library { arguments: &["kind=python-redis-lock"], ..PYTHON_REDIS_LOCK };
+static WITHOUT_LEASE: Library = Library {
+    arguments: &["kind=python-redis-lock"],
+    ..PYTHON_REDIS_LOCK
+};
 
-static WOKEN_WITHOUT_LEASE: Library =
-    Library { arguments: WITHOUT_LEASE.arguments, ..PYTHON_REDIS_LOCK_WOKEN };
+static WOKEN_WITHOUT_LEASE: Library = Library {
+    arguments: WITHOUT_LEASE.arguments,
+    ..PYTHON_REDIS_LOCK_WOKEN
+};
 
 /// With the registry's usual lease: a minute.
-static USUAL_LEASE: Library = Library { arguments: &["kind=registry-pubsub"], ..REGISTRY_TOLD };
-static WOKEN_WITH_USUAL_LEASE: Library =
-    Library { arguments: USUAL_LEASE.arguments, ..REGISTRY_WOKEN };
+static USUAL_LEASE: Library = Library {
+    arguments: &["kind=registry-pubsub"],
+    ..REGISTRY_TOLD
+};
+static WOKEN_WITH_USUAL_LEASE: Library = Library {
+    arguments: USUAL_LEASE.arguments,
+    ..REGISTRY_WOKEN
+};
 
 pub(crate) fn mount(suite: &mut Suite) {
     let push = case!(python_redis_lock_waiter_hears_a_push_not_our_release);
@@ -113,7 +122,11 @@ fn hears_us(library: &'static Library, is_asleep: fn(&mut Probe) -> bool) {
         free(&scene, guard);
         // Long before its own bound.
         waiting.within(ASLEEP);
-        say!("{}: there {:?} after we have freed it", library.name, freed.elapsed());
+        say!(
+            "{}: there {:?} after we have freed it",
+            library.name,
+            freed.elapsed()
+        );
         scene.peer.ask("t", "unlock lock");
     }
 }

@@ -16,13 +16,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// As it is by default: its unlock deletes the key of any owner.
-static UNSAFE: Library =
-    Library { name: "shedlock", id: "unsafe", arguments: &["kind=shedlock"], ..SHEDLOCK };
+static UNSAFE: Library = Library {
+    name: "shedlock",
+    id: "unsafe",
+    arguments: &["kind=shedlock"],
+    ..SHEDLOCK
+};
 
-static SAFE: Library = Library { id: "safe", ..SHEDLOCK };
+static SAFE: Library = Library {
+    id: "safe",
+    ..SHEDLOCK
+};
 
 /// As it is by default: its lock has no end.
-static WITHOUT_END: Library = Library { arguments: &["kind=redis-py"], ..REDIS_PY };
+static WITHOUT_END: Library = Library {
+    arguments: &["kind=redis-py"],
+    ..REDIS_PY
+};
 
 pub(crate) fn mount(suite: &mut Suite) {
     let late = case!(late_shedlock_unlock_deletes_our_lock_guard_is_told);
@@ -52,12 +62,22 @@ fn late_shedlock_unlock_deletes_our_lock_guard_is_told(library: &'static Library
     scene.peer.ask("t", "unlock job");
     assert!(!scene.probe().exists(&key), "it has deleted what is ours");
     // That is what it costs: another holder is in, and we do not know yet.
-    assert!(scene.peer.ask("other", "try job 0 30000").starts_with("held"));
-    let loss = losses.recv_timeout(BOUND).expect("the next renewal notices");
+    assert!(
+        scene
+            .peer
+            .ask("other", "try job 0 30000")
+            .starts_with("held")
+    );
+    let loss = losses
+        .recv_timeout(BOUND)
+        .expect("the next renewal notices");
     assert_eq!(loss.cause(), LossCause::Gone);
     assert!(!guard.is_valid());
     assert!(guard.unlock().unwrap_err().is_lost());
-    assert!(scene.probe().exists(&key), "and what is theirs we leave alone");
+    assert!(
+        scene.probe().exists(&key),
+        "and what is theirs we leave alone"
+    );
     scene.peer.ask("other", "unlock job");
 }
 
@@ -73,7 +93,9 @@ fn shedlock_lock_at_least_for_is_busy_until_then(library: &'static Library) {
         scene.peer.ask("t", "unlock job");
         let clock = Stopwatch::start();
         let left = scene.probe().pttl(&library.key("job"));
-        let Some(left) = left else { late::late(ms(1_500), "its lock is over") };
+        let Some(left) = left else {
+            late::late(ms(1_500), "its lock is over")
+        };
         assert!(left <= ms(1_500), "it is to end sooner: {left:?}");
         let mut held = HeldKey::of(scene.probe(), &library.key("job"));
         held.must_refuse(|| lock.try_lock().unwrap().is_some());
@@ -107,13 +129,19 @@ fn shedlock_extension_overwrites_our_lock_guard_is_told(library: &'static Librar
     let losses = guard.losses();
     let theirs = probe.get(&key).expect("it is there");
     assert!(guard.is_valid(), "we are not told yet");
-    let loss = losses.recv_timeout(BOUND).expect("the next renewal notices");
+    let loss = losses
+        .recv_timeout(BOUND)
+        .expect("the next renewal notices");
     assert_eq!(loss.cause(), LossCause::Gone);
     assert!(!guard.is_valid());
     let left = probe.pttl(&key).expect("it has an end");
     let token = guard.fencing_token();
     assert!(guard.unlock().unwrap_err().is_lost());
-    assert_eq!(probe.get(&key), Some(theirs), "what is theirs we leave alone");
+    assert_eq!(
+        probe.get(&key),
+        Some(theirs),
+        "what is theirs we leave alone"
+    );
     let later = probe.pttl(&key).expect("it is there");
     assert!(
         left > Duration::from_secs(5) && later <= left,
@@ -122,7 +150,10 @@ fn shedlock_extension_overwrites_our_lock_guard_is_told(library: &'static Librar
     let lock = scene.ours.mutex("job");
     assert!(lock.try_lock().unwrap().is_none());
     assert!(lock.force_unlock().unwrap());
-    assert!(lock.lock().unwrap().fencing_token() > token, "what it protects can tell");
+    assert!(
+        lock.lock().unwrap().fencing_token() > token,
+        "what it protects can tell"
+    );
 }
 
 /// With `safeUpdate` it compares, as for a release, and ours stays ours.
@@ -147,10 +178,16 @@ fn redis_py_lock_without_expiry_is_waited_for_and_named(library: &'static Librar
     let lock = client.mutex("lock").unwrap();
     scene.peer.ask("t", "lock lock 0");
     assert!(lock.try_lock_for(ms(300)).unwrap().is_none());
-    eventually("it is told", BOUND, || told.count("busy_without_expiry") == 1);
+    eventually("it is told", BOUND, || {
+        told.count("busy_without_expiry") == 1
+    });
     assert_eq!(lock.inspect().unwrap().holder.unwrap().remaining, None);
     scene.peer.ask("t", "unlock lock");
-    lock.try_lock_for(BOUND).unwrap().expect("it is released").unlock().unwrap();
+    lock.try_lock_for(BOUND)
+        .unwrap()
+        .expect("it is released")
+        .unlock()
+        .unwrap();
 
     scene.peer.ask("t", "lock lock 0");
     assert!(lock.force_unlock().unwrap());
@@ -185,6 +222,17 @@ fn forgotten_format_is_an_error_and_grants_no_lock(library: &'static Library) {
 fn no_increment_is_lost_without_our_tokens(library: &'static Library) {
     let scene = Scene::with(library, "tokens=off", library.eager);
     let lock = scene.ours.mutex("lock");
-    add_up("redis-py, tokens=off", &scene.peer, &lock, "lock", &scene.server, (200, 2));
-    assert_eq!(scene.probe().keys("*"), [""; 0], "no counter of ours is left");
+    add_up(
+        "redis-py, tokens=off",
+        &scene.peer,
+        &lock,
+        "lock",
+        &scene.server,
+        (200, 2),
+    );
+    assert_eq!(
+        scene.probe().keys("*"),
+        [""; 0],
+        "no counter of ours is left"
+    );
 }

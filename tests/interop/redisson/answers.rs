@@ -39,7 +39,11 @@ impl Plan for OneAnswer {
     fn fate(&self, request: &mut Request) -> Fault {
         let is_script = request.is("EVAL") || request.is("EVALSHA");
         let strikes = is_script && self.0.swap(false, Ordering::SeqCst);
-        if strikes { Fault::SwallowReply } else { Fault::Pass }
+        if strikes {
+            Fault::SwallowReply
+        } else {
+            Fault::Pass
+        }
     }
 }
 
@@ -58,7 +62,11 @@ impl Lossy {
         let plan = Arc::<OneAnswer>::default();
         let proxy = Proxy::new(server.port(), Arc::clone(&plan) as _);
         let url = format!("redis://127.0.0.1:{}", proxy.port());
-        let peer = Lent::start(library, &url, &[&format!("timeout={}", TIMEOUT.as_millis())]);
+        let peer = Lent::start(
+            library,
+            &url,
+            &[&format!("timeout={}", TIMEOUT.as_millis())],
+        );
         let ours = Ours::connect(library, &server.url(), "", server.port());
         // The first of a script may be by its hash, and asked again as a text; and a JVM loads what
         // it needs for it, which may take longer than an answer may.
@@ -68,7 +76,13 @@ impl Lossy {
             said.is_ok_and(|it| it.starts_with("held")) && given_back.is_ok()
         };
         eventually("it is warm", BOUND, is_warm);
-        Self { peer, plan, ours, _proxy: proxy, server }
+        Self {
+            peer,
+            plan,
+            ours,
+            _proxy: proxy,
+            server,
+        }
     }
 
     fn lose_one_answer(&self) {
@@ -89,12 +103,21 @@ fn resent_redisson_unlock_does_not_free_our_lock(library: &'static Library) {
         scene.peer.ask("t", "lock lock 0");
         scene.lose_one_answer();
         let pending = scene.peer.tell("t", "unlock lock");
-        let guard = scene.ours.mutex("lock").try_lock_for(BOUND).unwrap().expect("it was freed");
+        let guard = scene
+            .ours
+            .mutex("lock")
+            .try_lock_for(BOUND)
+            .unwrap()
+            .expect("it was freed");
         let said = pending.answer(BOUND);
         say!("{}: an unlock whose answer is lost: {said:?}", library.name);
         must_stay_ours(&guard, ms(500));
         // Another answer that is later than their time-out is lost to them, too.
-        timely!(TIMEOUT, said.is_ok() == is_told, "docs/INTEROP.md says otherwise: {said:?}");
+        timely!(
+            TIMEOUT,
+            said.is_ok() == is_told,
+            "docs/INTEROP.md says otherwise: {said:?}"
+        );
         guard.unlock().unwrap();
     });
 }
@@ -112,7 +135,11 @@ fn surplus_redisson_hold_is_waited_out_or_forced(library: &'static Library) {
         say!("{}: a lock whose answer is lost: {said:?}", library.name);
         let seen = lock.inspect().unwrap().holder.expect("they have it").holds;
         // Another answer that is later than their time-out is lost to them, too.
-        timely!(TIMEOUT, (said.is_ok(), seen) == (holds == 2, holds), "{seen} holds: {said:?}");
+        timely!(
+            TIMEOUT,
+            (said.is_ok(), seen) == (holds == 2, holds),
+            "{seen} holds: {said:?}"
+        );
         if holds == 2 {
             scene.peer.ask("t", "unlock lock");
         }

@@ -50,11 +50,27 @@ pub(crate) fn mount(suite: &mut Suite) {
     suite.each(Shared, &VERSIONS, grow);
     suite.shared(&FENCED, case!(our_counter_with_tokens_kept_has_no_expiry));
     suite.shared(&FENCED, case!(our_counter_without_tokens_kept_expires));
-    suite.shared(&FENCED, case!(nested_hold_keeps_our_token_and_changes_redissons));
-    suite.shared(&FENCED, case!(counter_deleted_by_redisson_lowers_no_token_of_ours));
-    suite.shared(&FENCED, case!(counter_given_an_expiry_lowers_no_token_of_ours));
-    suite.shared(&FENCED, case!(lease_ignored_by_a_fenced_lock_is_not_assumed));
-    suite.each(Exclusive, &VERSIONS, case!(no_increment_is_lost_under_a_fenced_lock));
+    suite.shared(
+        &FENCED,
+        case!(nested_hold_keeps_our_token_and_changes_redissons),
+    );
+    suite.shared(
+        &FENCED,
+        case!(counter_deleted_by_redisson_lowers_no_token_of_ours),
+    );
+    suite.shared(
+        &FENCED,
+        case!(counter_given_an_expiry_lowers_no_token_of_ours),
+    );
+    suite.shared(
+        &FENCED,
+        case!(lease_ignored_by_a_fenced_lock_is_not_assumed),
+    );
+    suite.each(
+        Exclusive,
+        &VERSIONS,
+        case!(no_increment_is_lost_under_a_fenced_lock),
+    );
     let soon = case!(waiter_gets_a_released_fenced_lock_at_once);
     suite.each(Exclusive, &VERSIONS, soon);
 }
@@ -62,11 +78,18 @@ pub(crate) fn mount(suite: &mut Suite) {
 fn tokens_of_both_sides_grow_and_counter_has_no_expiry(library: &'static Library) {
     let scene = Scene::of(library);
     let tokens = tokens_by_turns(&scene);
-    assert_eq!(tokens[0], 1, "they were first, and theirs are plain numbers");
+    assert_eq!(
+        tokens[0], 1,
+        "they were first, and theirs are plain numbers"
+    );
     assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
     assert!(stays(&mut scene.probe()));
     let (first, last) = (tokens[0], tokens.last().unwrap());
-    say!("{}: {} tokens, from {first} to {last}", library.name, tokens.len());
+    say!(
+        "{}: {} tokens, from {first} to {last}",
+        library.name,
+        tokens.len()
+    );
 }
 
 fn our_counter_with_tokens_kept_has_no_expiry(library: &'static Library) {
@@ -75,7 +98,10 @@ fn our_counter_with_tokens_kept_has_no_expiry(library: &'static Library) {
     let first = ours.fencing_token().unwrap().get();
     assert!(stays(&mut scene.probe()));
     ours.unlock().unwrap();
-    assert_eq!(scene.peer.ask("t", "fenced lock 0"), (first + 1).to_string());
+    assert_eq!(
+        scene.peer.ask("t", "fenced lock 0"),
+        (first + 1).to_string()
+    );
     scene.peer.ask("t", "unlock lock");
     let tokens = tokens_by_turns(&scene);
     assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
@@ -101,7 +127,10 @@ fn nested_hold_keeps_our_token_and_changes_redissons(library: &'static Library) 
     assert_eq!(scene.peer.ask("t", "token lock"), ours.get().to_string());
     drop((inner, outer));
     let theirs: u64 = scene.peer.ask("t", "fenced lock 0").parse().unwrap();
-    assert_eq!(scene.peer.ask("t", "fenced lock 0"), (theirs + 1).to_string());
+    assert_eq!(
+        scene.peer.ask("t", "fenced lock 0"),
+        (theirs + 1).to_string()
+    );
     scene.peer.ask("t", "unlock lock");
     scene.peer.ask("t", "unlock lock");
     assert!(lock.lock().unwrap().fencing_token().unwrap().get() > theirs + 1);
@@ -116,7 +145,11 @@ fn counter_deleted_by_redisson_lowers_no_token_of_ours(library: &'static Library
     let before = token();
     scene.peer.ask("t", "delete lock");
     assert!(!scene.probe().exists(COUNTER));
-    assert_eq!(scene.peer.ask("t", "fenced lock 0"), "1", "which ours never do");
+    assert_eq!(
+        scene.peer.ask("t", "fenced lock 0"),
+        "1",
+        "which ours never do"
+    );
     scene.peer.ask("t", "unlock lock");
     assert!(token() > before);
 }
@@ -132,7 +165,13 @@ fn counter_given_an_expiry_lowers_no_token_of_ours(library: &'static Library) {
     });
     for kind in ["kind=multi", "kind=red"] {
         counter_ends(library, &["members=fenced", kind], |scene| {
-            assert!(scene.peer.ask("t", "try lock,other 5000 1500").starts_with("held"), "{kind}");
+            assert!(
+                scene
+                    .peer
+                    .ask("t", "try lock,other 5000 1500")
+                    .starts_with("held"),
+                "{kind}"
+            );
             scene.peer.ask("t", "unlock lock,other");
         });
     }
@@ -145,7 +184,10 @@ fn counter_ends(library: &'static Library, arguments: &[&str], theirs: impl Fn(&
     let token = || lock.lock().unwrap().fencing_token().unwrap();
     let first = token();
     theirs(&scene);
-    assert!(!probe.exists(COUNTER) || !stays(&mut probe), "docs/INTEROP.md says otherwise");
+    assert!(
+        !probe.exists(COUNTER) || !stays(&mut probe),
+        "docs/INTEROP.md says otherwise"
+    );
     eventually("it is over", BOUND, || !probe.exists(COUNTER));
     let second = token();
     assert!(second > first, "{first:?}, {second:?}");

@@ -40,7 +40,12 @@ fn interrupt(scene: &Scene, lease: u64, has_next: bool) {
         let freed = Stopwatch::start();
         guard.unlock().unwrap();
         next.ok();
-        timely!(ms(2_000), freed.elapsed() < ms(2_000), "it was not told: {:?}", freed.elapsed());
+        timely!(
+            ms(2_000),
+            freed.elapsed() < ms(2_000),
+            "it was not told: {:?}",
+            freed.elapsed()
+        );
         scene.peer.ask("next", "unlock lock");
     } else {
         eventually("its subscription ends", BOUND, || !has_listeners(scene));
@@ -55,6 +60,8 @@ fn interrupt(scene: &Scene, lease: u64, has_next: bool) {
 
 /// Whether one of them hears releases: we have the lock and do not wait.
 fn has_listeners(scene: &Scene) -> bool {
-    let channels = scene.probe().command(&["PUBSUB", "CHANNELS", "redisson_lock__channel:*"]);
+    let channels = scene
+        .probe()
+        .command(&["PUBSUB", "CHANNELS", "redisson_lock__channel:*"]);
     !channels.texts().is_empty()
 }

@@ -17,10 +17,26 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
-static FAIR: Library = Library { id: "fair", arguments: &["kind=fair"], ..NEWEST };
-static SPIN: Library = Library { id: "spin", arguments: &["kind=spin"], ..NEWEST };
-static WRITE: Library = Library { id: "write", arguments: &["kind=write"], ..NEWEST };
-static ONCE: Library = Library { id: "once", arguments: &["kind=non-reentrant"], ..NEWEST };
+static FAIR: Library = Library {
+    id: "fair",
+    arguments: &["kind=fair"],
+    ..NEWEST
+};
+static SPIN: Library = Library {
+    id: "spin",
+    arguments: &["kind=spin"],
+    ..NEWEST
+};
+static WRITE: Library = Library {
+    id: "write",
+    arguments: &["kind=write"],
+    ..NEWEST
+};
+static ONCE: Library = Library {
+    id: "once",
+    arguments: &["kind=non-reentrant"],
+    ..NEWEST
+};
 
 /// Of both watchdogs. Half of it is left when the first waiter sleeps, and more.
 const LEASE: Duration = Duration::from_secs(2);
@@ -28,15 +44,27 @@ const LEASE: Duration = Duration::from_secs(2);
 pub(crate) fn mount(suite: &mut Suite) {
     let fair = case!(fair_lock_of_a_different_name_does_not_collide);
     suite.each(Permit::Shared, &ALL_REDISSONS, fair);
-    suite.shared(&FAIR, case!(fair_lock_of_the_same_name_excludes_without_being_woken));
-    suite.shared(&NEWEST, case!(label_beside_our_lock_leaves_the_hash_as_redisson_has_it));
+    suite.shared(
+        &FAIR,
+        case!(fair_lock_of_the_same_name_excludes_without_being_woken),
+    );
+    suite.shared(
+        &NEWEST,
+        case!(label_beside_our_lock_leaves_the_hash_as_redisson_has_it),
+    );
     let both = case!(our_fair_lock_and_theirs_exclude_each_other);
     suite.each(Permit::Shared, [&FAIR, &NEWEST], both);
     suite.shared(&ONCE, case!(non_reentrant_lock_is_a_single_hold));
-    suite.shared(&SPIN, case!(spin_lock_excludes_and_is_found_free_within_a_lease));
+    suite.shared(
+        &SPIN,
+        case!(spin_lock_excludes_and_is_found_free_within_a_lease),
+    );
     let poll = case!(spin_and_fair_locks_are_found_free_within_a_set_poll);
     suite.each(Permit::Shared, [&SPIN, &FAIR], poll);
-    suite.shared(&WRITE, case!(read_write_lock_breaks_into_our_lock_ours_does_not));
+    suite.shared(
+        &WRITE,
+        case!(read_write_lock_breaks_into_our_lock_ours_does_not),
+    );
 }
 
 /// RFairLock keeps a queue beside its lock. With another name it has nothing to do with ours.
@@ -63,7 +91,9 @@ fn label_beside_our_lock_leaves_the_hash_as_redisson_has_it(library: &'static Li
     let scene = Scene::with(library, "owner=till-7", &[]);
     let (lock, mut probe) = (scene.ours.mutex("lock"), scene.probe());
     let guard = lock.lock().unwrap();
-    eventually("it is renewed", BOUND, || probe.exists("distlock_owner:{lock}"));
+    eventually("it is renewed", BOUND, || {
+        probe.exists("distlock_owner:{lock}")
+    });
     let holder = || lock.inspect().unwrap().holder.expect("it is held");
     assert_eq!(&*holder().label.expect("it has one").text, "till-7");
     let is_only_field = |stored: BTreeMap<String, String>| {
@@ -73,7 +103,10 @@ fn label_beside_our_lock_leaves_the_hash_as_redisson_has_it(library: &'static Li
     assert!(is_only_field(probe.hgetall("lock")));
     guard.unlock().unwrap();
     scene.peer.ask("t", "lock lock 0");
-    assert!(probe.exists("distlock_owner:{lock}"), "until its lease ends");
+    assert!(
+        probe.exists("distlock_owner:{lock}"),
+        "until its lease ends"
+    );
     assert!(is_only_field(probe.hgetall("lock")));
     assert_eq!(holder().label, None);
     scene.peer.ask("t", "unlock lock");
@@ -89,7 +122,10 @@ fn passed_to_and_fro(scene: &Scene, settled: impl Fn(&Scene)) -> (Duration, Dura
     held.must_refuse(|| lock.try_lock().unwrap().is_some());
     let ours = thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let guard = lock.try_lock_for(BOUND).unwrap().expect("they give it back");
+            let guard = lock
+                .try_lock_for(BOUND)
+                .unwrap()
+                .expect("they give it back");
             guard.unlock().unwrap();
         });
         let_pass(ms(100));
@@ -99,15 +135,24 @@ fn passed_to_and_fro(scene: &Scene, settled: impl Fn(&Scene)) -> (Duration, Dura
         waiter.join().unwrap();
         freed.elapsed()
     });
-    timely!(LEASE + ms(500), ours < LEASE + ms(500), "{ours:?}: a lease is the bound");
+    timely!(
+        LEASE + ms(500),
+        ours < LEASE + ms(500),
+        "{ours:?}: a lease is the bound"
+    );
     let mut probe = scene.probe();
-    eventually("ours listens no more, so what listens is theirs", BOUND, || {
-        probe.command(&["PUBSUB", "CHANNELS"]).texts().is_empty()
-    });
+    eventually(
+        "ours listens no more, so what listens is theirs",
+        BOUND,
+        || probe.command(&["PUBSUB", "CHANNELS"]).texts().is_empty(),
+    );
     let guard = lock.lock().unwrap();
     let waiting = scene.peer.tell("t", "lock lock 0");
     settled(scene);
-    violated_unless(!waiting.is_there() || !guard.is_valid(), "both sides have it");
+    violated_unless(
+        !waiting.is_there() || !guard.is_valid(),
+        "both sides have it",
+    );
     timely!(LEASE, !waiting.is_there(), "our lock was not renewed");
     let freed = Stopwatch::start();
     guard.unlock().unwrap();
@@ -128,10 +173,18 @@ fn fair_lock_of_the_same_name_excludes_without_being_woken(library: &'static Lib
         let slept = (0..ROUNDS).any(|_| {
             let (ours, theirs) = passed_to_and_fro(&scene, until_it_sleeps);
             say!("fair on our name: we waited {ours:?}, they {theirs:?}");
-            timely!(SETTLED, ours < SETTLED, "{ours:?}: the server reports the change");
+            timely!(
+                SETTLED,
+                ours < SETTLED,
+                "{ours:?}: the server reports the change"
+            );
             theirs > ms(200)
         });
-        timely!(SETTLED, slept, "told each time, docs/INTEROP.md says otherwise");
+        timely!(
+            SETTLED,
+            slept,
+            "told each time, docs/INTEROP.md says otherwise"
+        );
     });
 }
 
@@ -143,7 +196,11 @@ fn our_fair_lock_and_theirs_exclude_each_other(library: &'static Library) {
         let (ours, theirs) = passed_to_and_fro(&scene, until_it_sleeps);
         let what = library.id;
         say!("{what} beside our fair lock: we waited {ours:?}, they {theirs:?}");
-        timely!(ms(1_500), ours < ms(1_500), "{ours:?}: ours asks each second");
+        timely!(
+            ms(1_500),
+            ours < ms(1_500),
+            "{ours:?}: ours asks each second"
+        );
         // Two thirds of a lease are left at least: that is when it asks if it is not told.
         let told = what == FAIR.id || theirs < LEASE / 3;
         timely!(LEASE / 3, told, "{theirs:?}: RLock is told of our release");
@@ -171,7 +228,11 @@ fn spin_lock_excludes_and_is_found_free_within_a_lease(library: &'static Library
         let scene = Scene::with(library, "watchdog=2s", &["watchdog=2000"]);
         let (ours, theirs) = passed_to_and_fro(&scene, |_| let_pass(ms(300)));
         say!("spin on our name: we waited {ours:?}, they {theirs:?}");
-        timely!(ms(500), theirs < ms(500), "{theirs:?}: it asks every 128 ms at least");
+        timely!(
+            ms(500),
+            theirs < ms(500),
+            "{theirs:?}: it asks every 128 ms at least"
+        );
     });
 }
 
@@ -180,7 +241,10 @@ fn spin_and_fair_locks_are_found_free_within_a_set_poll(library: &'static Librar
     retry_if_late(late::TURN, || {
         let scene = Scene::with(library, "format=redisson,poll=50ms&tracking=off", &[]);
         let how = Learns::Asks(Duration::from_millis(100));
-        let (what, lock) = (format!("{}, with poll=50ms", library.id), scene.ours.mutex("lock"));
+        let (what, lock) = (
+            format!("{}, with poll=50ms", library.id),
+            scene.ours.mutex("lock"),
+        );
         waking::we_are_soon(&what, &scene.peer, &lock, "lock", how);
     });
 }
@@ -193,7 +257,10 @@ fn read_write_lock_breaks_into_our_lock_ours_does_not(library: &'static Library)
     let lock = scene.ours.mutex("lock");
     let guard = lock.lock().unwrap();
     let said = scene.peer.ask("t", "try lock 0 0");
-    assert!(said.starts_with("held"), "their defect: see docs/INTEROP.md");
+    assert!(
+        said.starts_with("held"),
+        "their defect: see docs/INTEROP.md"
+    );
     guard.verify().unwrap();
     guard.unlock().unwrap();
     // The other way round it works: what is held we do not take.

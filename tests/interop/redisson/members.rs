@@ -40,8 +40,14 @@ fn member_left_by_redisson_unlock_is_waited_out_or_forced(library: &'static Libr
         assert!(members[0].force_unlock().unwrap());
         let said = scene.peer.refusal("t", "unlock a,b,c");
         assert!(said.contains(REFUSED), "{said}");
-        let left: Vec<_> = members.iter().filter(|it| it.is_locked().unwrap()).collect();
-        say!("after an unlock of three, the first of which was gone: {} are left", left.len());
+        let left: Vec<_> = members
+            .iter()
+            .filter(|it| it.is_locked().unwrap())
+            .collect();
+        say!(
+            "after an unlock of three, the first of which was gone: {} are left",
+            left.len()
+        );
         assert!(!left.is_empty(), "docs/INTEROP.md says otherwise");
         let held = |member: &Mutex| HeldKey::of(scene.probe(), member.name().as_str());
         let waits = || left[0].try_lock_for(RENEWALS).unwrap().is_some();
@@ -52,7 +58,9 @@ fn member_left_by_redisson_unlock_is_waited_out_or_forced(library: &'static Libr
         }
         let guards = members.each_ref().map(|member| member.lock().unwrap());
         always("ours stay ours", RENEWALS, || {
-            guards.iter().all(|guard| guard.is_valid() && guard.verify().is_ok())
+            guards
+                .iter()
+                .all(|guard| guard.is_valid() && guard.verify().is_ok())
         });
     });
 }
@@ -77,7 +85,9 @@ fn reported_lease_of_a_red_lock_on_our_key_is_corrected(library: &'static Librar
     let guard = scene.trample(&lock);
     let mut probe = scene.servers[0].probe();
     let ours = |left: Duration| left > Trampled::LEASE * 10;
-    eventually("our lease is back", BOUND, || probe.pttl("lock").is_some_and(ours));
+    eventually("our lease is back", BOUND, || {
+        probe.pttl("lock").is_some_and(ours)
+    });
     guard.verify().unwrap();
     guard.unlock().unwrap();
 }
@@ -95,10 +105,16 @@ fn lease_set_on_our_key_by_a_red_lock_is_noticed(library: &'static Library) {
         eventually("our key runs out", BOUND, || !probe.exists("lock"));
         timely!(RENEWED_AFTER, guard.is_valid(), "a renewal was there first");
         assert!(guard.verify().unwrap_err().is_lost());
-        assert_eq!(guard.loss().expect("verify told us").cause(), LossCause::Gone);
+        assert_eq!(
+            guard.loss().expect("verify told us").cause(),
+            LossCause::Gone
+        );
         let token = guard.fencing_token();
         drop(guard);
-        assert!(lock.lock().unwrap().fencing_token() > token, "what it protects can tell");
+        assert!(
+            lock.lock().unwrap().fencing_token() > token,
+            "what it protects can tell"
+        );
     });
 }
 
@@ -123,17 +139,27 @@ impl Trampled {
         let arguments = ["kind=red", "topology=independent", &timeout];
         let peer = Lent::start(library, &urls, &arguments);
         let ours = Ours::connect(library, &servers[0].url(), settings, servers[0].port());
-        Self { peer, ours, servers }
+        Self {
+            peer,
+            ours,
+            servers,
+        }
     }
 
     /// Takes our lock between theirs and the moment when they set its lease.
     fn trample(&self, lock: &Mutex) -> LockGuard {
         self.servers[2].pause();
-        let pending = self.peer.tell("t", &format!("try lock 0 {}", Self::LEASE.as_millis()));
+        let pending = self
+            .peer
+            .tell("t", &format!("try lock 0 {}", Self::LEASE.as_millis()));
         let mut probe = self.servers[0].probe();
         eventually("they have it", BOUND, || probe.exists("lock"));
         let guard = lock.try_lock_for(BOUND).unwrap().expect("their lease ends");
-        timely!(Self::TIMEOUT - Self::LEASE, !pending.is_there(), "they wait for the last server");
+        timely!(
+            Self::TIMEOUT - Self::LEASE,
+            !pending.is_there(),
+            "they wait for the last server"
+        );
         let said = pending.answer(BOUND);
         say!("a red lock that took longer than its lease: {said:?}");
         self.servers[2].resume();

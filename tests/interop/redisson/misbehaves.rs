@@ -43,7 +43,9 @@ fn lock_shortened_by_redisson_is_ours_despite_renewals(library: &'static Library
         scene.peer.ask("t", "lock lock 300");
         let lock = scene.ours.mutex("lock");
         let taken = lock.try_lock_for(ms(900)).unwrap();
-        let Some(guard) = taken else { late::late(ms(1_000), "a renewal was there first") };
+        let Some(guard) = taken else {
+            late::late(ms(1_000), "a renewal was there first")
+        };
         // Over more than two of their renewals.
         must_stay_ours(&guard, Duration::from_millis(2_200));
         assert!(scene.peer.refusal("t", "unlock lock").contains(REFUSED));
@@ -63,7 +65,11 @@ fn lock_without_redisson_renewal_is_ours_after_its_lease(library: &'static Libra
         timely!(ms(900), said.is_ok(), "its lease was over: {said:?}");
         let lock = scene.ours.mutex("lock");
         let got = lock.try_lock_for(Duration::from_secs(3)).unwrap();
-        say!("{}: after an inner lock with a lease: {}", library.name, got.is_some());
+        say!(
+            "{}: after an inner lock with a lease: {}",
+            library.name,
+            got.is_some()
+        );
         let guard = got.expect("it is not renewed");
         must_stay_ours(&guard, RENEWALS);
         assert!(scene.peer.refusal("t", "unlock lock").contains(REFUSED));
@@ -87,7 +93,9 @@ fn lock_unknown_to_its_redisson_holder_is_waited_out_or_forced(library: &'static
         scene.server.resume();
         let said = said.expect_err("the thread was interrupted");
         let lock = scene.ours.mutex("lock");
-        eventually("it is locked nevertheless", BOUND, || lock.is_locked().unwrap());
+        eventually("it is locked nevertheless", BOUND, || {
+            lock.is_locked().unwrap()
+        });
         let mut orphan = HeldKey::of(scene.probe(), "lock");
         orphan.must_refuse_all_along(|| lock.try_lock_for(RENEWALS).unwrap().is_some());
         say!("an orphan that is renewed for ever; its thread was told: {said}");
@@ -109,7 +117,9 @@ fn locks_no_longer_renewed_are_ours_after_their_lease_only(library: &'static Lib
         let scene = Scene::with(library, "watchdog=1s", &["watchdog=1000"]);
         let mut probe = scene.probe();
         scene.peer.ask("a", "lock a 0");
-        OTHERS.iter().for_each(|name| drop(scene.peer.ask(name, &format!("lock {name} 0"))));
+        OTHERS
+            .iter()
+            .for_each(|name| drop(scene.peer.ask(name, &format!("lock {name} 0"))));
         let [hit, spared] = ["hit", "spared"].map(|name| scene.ours.mutex(name).lock().unwrap());
         let losses = hit.losses();
         for name in ["a", "hit"] {
@@ -127,7 +137,12 @@ fn locks_no_longer_renewed_are_ours_after_their_lease_only(library: &'static Lib
             }
             if let Some(guard) = taken {
                 lapsed += 1;
-                assert!(scene.peer.refusal(name, &format!("unlock {name}")).contains(REFUSED));
+                assert!(
+                    scene
+                        .peer
+                        .refusal(name, &format!("unlock {name}"))
+                        .contains(REFUSED)
+                );
                 must_be_renewed(&guard, ms(100));
             } else {
                 scene.peer.ask(name, &format!("unlock {name}"));
@@ -135,7 +150,11 @@ fn locks_no_longer_renewed_are_ours_after_their_lease_only(library: &'static Lib
         }
         let (name, all) = (library.name, OTHERS.len());
         say!("{name}: beside an overwritten lock {lapsed} of {all} were renewed no more");
-        timely!(ms(1_000), (lapsed == 0) == renews_the_others, "docs/INTEROP.md says otherwise");
+        timely!(
+            ms(1_000),
+            (lapsed == 0) == renews_the_others,
+            "docs/INTEROP.md says otherwise"
+        );
         probe.command(&["DEL", "a", "hit"]);
     });
 }

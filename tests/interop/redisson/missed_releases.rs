@@ -80,7 +80,11 @@ fn release_without_subscribers_is_found_by_ours_at_once(library: &'static Librar
             scene.probe().command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
             let freed = clock.elapsed();
             let given_back = [kept, lent].map(|guard| guard.unlock().is_ok());
-            timely!(LEASE, given_back == [true; 2], "the lease was over before the release");
+            timely!(
+                LEASE,
+                given_back == [true; 2],
+                "the lease was over before the release"
+            );
             waiter.join().unwrap().saturating_sub(freed)
         });
         timely!(scaled(SOON), took <= scaled(SOON), "{took:?}");
@@ -108,7 +112,10 @@ fn take_at_the_end(scene: &Scene, other: &Ours, round: u32) {
     const WAIT: Duration = Duration::from_millis(300);
     // Either of theirs may be there before ours, and gives it back at once.
     let visit = |thread: &str, line: &str| {
-        [scene.peer.tell(thread, line), scene.peer.tell(thread, "unlock lock")]
+        [
+            scene.peer.tell(thread, line),
+            scene.peer.tell(thread, "unlock lock"),
+        ]
     };
     let guard = scene.ours.mutex("lock").lock_with(&fixed(LEASE)).unwrap();
     let sleeper = visit("sleeper", "lock lock 0");
@@ -130,13 +137,24 @@ fn take_at_the_end(scene: &Scene, other: &Ours, round: u32) {
         });
         let_pass(WAIT - ms(10) + ms(2) * round);
         let freed = clock.elapsed();
-        timely!(LEASE, guard.unlock().is_ok(), "the lease was over before the release");
+        timely!(
+            LEASE,
+            guard.unlock().is_ok(),
+            "the lease was over before the release"
+        );
         let (arrived, released) = waiter.join().unwrap();
         sleeper.into_iter().for_each(|line| drop(line.ok()));
-        (arrived.saturating_sub(freed), clock.elapsed().saturating_sub(released))
+        (
+            arrived.saturating_sub(freed),
+            clock.elapsed().saturating_sub(released),
+        )
     });
     timely!(scaled(SOON), ours <= scaled(SOON), "{ours:?}");
-    timely!(scaled(SOON), theirs <= scaled(SOON), "{theirs:?}: woken by our release");
+    timely!(
+        scaled(SOON),
+        theirs <= scaled(SOON),
+        "{theirs:?}: woken by our release"
+    );
 }
 
 /// `delete` frees our lock without a message. Our guard learns of it at its next renewal, a waiter
@@ -157,14 +175,24 @@ fn our_lock_deleted_by_redisson_is_lost_and_found_free(library: &'static Library
             until_subscribed(&scene, "lock", 1);
             let clock = Stopwatch::start();
             scene.peer.ask("t", "delete lock");
-            let loss = losses.recv_timeout(BOUND).expect("the next renewal notices");
-            timely!(ms(1_000), loss.cause() == LossCause::Gone, "lost for another cause: {loss:?}");
+            let loss = losses
+                .recv_timeout(BOUND)
+                .expect("the next renewal notices");
+            timely!(
+                ms(1_000),
+                loss.cause() == LossCause::Gone,
+                "lost for another cause: {loss:?}"
+            );
             assert!(guard.unlock().unwrap_err().is_lost());
             waiter.join().unwrap();
             clock.elapsed()
         });
         say!("deleted by RFencedLock: our waiter was there after {took:?}");
         // What it saw was a lease of a second.
-        timely!(Duration::from_secs(1), took <= Duration::from_secs(1) + scaled(SOON), "{took:?}");
+        timely!(
+            Duration::from_secs(1),
+            took <= Duration::from_secs(1) + scaled(SOON),
+            "{took:?}"
+        );
     });
 }

@@ -58,7 +58,10 @@ pub(crate) fn mount(suite: &mut Suite) {
 
 /// The same version with another kind of lock, or another setting.
 const fn with(library: Library, arguments: &'static [&'static str]) -> Library {
-    Library { arguments, ..library }
+    Library {
+        arguments,
+        ..library
+    }
 }
 
 /// What it throws when it is to unlock what it does not hold, and where a lock that is held once is

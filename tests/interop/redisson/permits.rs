@@ -19,11 +19,23 @@ const TAKEN: &str = "{lock}:timeout";
 
 pub(crate) fn mount(suite: &mut Suite) {
     suite.shared(&PERMITS, case!(permits_are_stored_as_redisson_stores_them));
-    suite.shared(&PERMITS, case!(both_sides_share_the_permits_and_their_limit));
-    suite.shared(&PERMITS, case!(permit_of_a_dead_holder_comes_back_to_the_other_side));
+    suite.shared(
+        &PERMITS,
+        case!(both_sides_share_the_permits_and_their_limit),
+    );
+    suite.shared(
+        &PERMITS,
+        case!(permit_of_a_dead_holder_comes_back_to_the_other_side),
+    );
     suite.shared(&PERMITS, case!(our_watchdog_keeps_a_permit_from_redisson));
-    suite.shared(&PERMITS, case!(each_side_extends_and_releases_permits_of_the_other));
-    suite.exclusive(&PERMITS, case!(permit_waiters_of_both_sides_are_woken_at_once));
+    suite.shared(
+        &PERMITS,
+        case!(each_side_extends_and_releases_permits_of_the_other),
+    );
+    suite.exclusive(
+        &PERMITS,
+        case!(permit_waiters_of_both_sides_are_woken_at_once),
+    );
 }
 
 fn semaphore(scene: &Scene, limit: u32) -> Semaphore {
@@ -39,15 +51,25 @@ fn each_side_extends_and_releases_permits_of_the_other(library: &'static Library
     assert_eq!(semaphore.add_permits(1).unwrap(), 2);
     let mut latest = || {
         let last = probe.command(&["ZRANGE", TAKEN, "-1", "-1", "WITHSCORES"]);
-        let Value::List(last) = last else { panic!("{last:?}") };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+        let Value::List(last) = last else {
+            panic!("{last:?}")
+        };
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_millis();
         let end: u128 = last[1].clone().text().parse().unwrap();
         Duration::from_millis(u64::try_from(end.saturating_sub(now)).unwrap())
     };
     let (short, long) = (Duration::from_secs(600), Duration::from_secs(6_000));
-    let ours = semaphore.acquire_with(1, &LockOptions::new().watched(short)).unwrap();
+    let ours = semaphore
+        .acquire_with(1, &LockOptions::new().watched(short))
+        .unwrap();
     let id = ours.permit_ids()[0];
-    assert_eq!(scene.peer.ask("t", &format!("extend lock 6000000 {id}")), "");
+    assert_eq!(
+        scene.peer.ask("t", &format!("extend lock 6000000 {id}")),
+        ""
+    );
     assert!(latest() > short * 2, "theirs has extended ours");
     assert_eq!(scene.peer.ask("t", &format!("release lock {id}")), "true");
     assert!(ours.verify().unwrap_err().is_lost());
@@ -82,10 +104,17 @@ fn permits_are_stored_as_redisson_stores_them(library: &'static Library) {
         let id = "return #redis.call('ZRANGE', KEYS[1], 0, 0)[1]";
         let length = probe.command(&["EVAL", id, "1", TAKEN]).int();
         let ends = probe.command(&["ZRANGE", TAKEN, "0", "0", "WITHSCORES"]);
-        let Value::List(ends) = ends else { panic!("{ends:?}") };
+        let Value::List(ends) = ends else {
+            panic!("{ends:?}")
+        };
         let ends: u128 = ends[1].clone().text().parse().unwrap();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
-        let left = ends.checked_sub(now).unwrap_or_else(|| panic!("{what}: {ends}, {now}"));
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_millis();
+        let left = ends
+            .checked_sub(now)
+            .unwrap_or_else(|| panic!("{what}: {ends}, {now}"));
         assert!(left <= 30_000 && left > 20_000, "{what}: {left} ms");
         let number = probe.get(NAME);
         probe.command(&["FLUSHALL"]);
@@ -94,7 +123,9 @@ fn permits_are_stored_as_redisson_stores_them(library: &'static Library) {
     assert_eq!(scene.peer.ask("t", "permits lock 3"), "true");
     scene.peer.ask("t", "lock lock 30000");
     let theirs = stored("theirs");
-    let permit = semaphore.acquire_with(1, &LockOptions::new().lease(ms(30_000))).unwrap();
+    let permit = semaphore
+        .acquire_with(1, &LockOptions::new().lease(ms(30_000)))
+        .unwrap();
     let ours = stored("ours");
     assert_eq!(ours, theirs);
     assert_eq!(ours.1, 16);
@@ -107,7 +138,11 @@ fn both_sides_share_the_permits_and_their_limit(library: &'static Library) {
     let mut semaphore = semaphore(&scene, 3);
     let state = |thread| scene.peer.ask(thread, "state lock");
     let one = semaphore.acquire().unwrap();
-    assert_eq!(state("t"), "free=2 taken=1 limit=3", "they find what we made");
+    assert_eq!(
+        state("t"),
+        "free=2 taken=1 limit=3",
+        "they find what we made"
+    );
     scene.peer.ask("t", "lock lock 30000");
     let two = semaphore.acquire().unwrap();
     assert!(scene.peer.ask("t", "try lock 0 30000").starts_with("busy"));
@@ -116,11 +151,24 @@ fn both_sides_share_the_permits_and_their_limit(library: &'static Library) {
     let info = semaphore.inspect().unwrap();
     assert_eq!((info.holders, info.permits.unwrap().free), (3, 0));
     scene.peer.ask("t", "unlock lock");
-    assert_eq!(scene.peer.ask("t", &format!("release lock {theirs}")), "false");
+    assert_eq!(
+        scene.peer.ask("t", &format!("release lock {theirs}")),
+        "false"
+    );
     one.unlock().unwrap();
     // What we show they can release, and we learn of it.
-    let shown = semaphore.inspect().unwrap().holder.unwrap().owner.as_str().to_owned();
-    assert_eq!(scene.peer.ask("t", &format!("release lock {shown}")), "true");
+    let shown = semaphore
+        .inspect()
+        .unwrap()
+        .holder
+        .unwrap()
+        .owner
+        .as_str()
+        .to_owned();
+    assert_eq!(
+        scene.peer.ask("t", &format!("release lock {shown}")),
+        "true"
+    );
     assert!(two.unlock().unwrap_err().is_lost());
     assert_eq!(state("t"), "free=3 taken=0 limit=3");
     scene.peer.ask("t", "limit lock 1");
@@ -137,9 +185,16 @@ fn permit_of_a_dead_holder_comes_back_to_the_other_side(library: &'static Librar
         assert_eq!(scene.peer.ask("t", "permits lock 1"), "true");
         let since = Stopwatch::start();
         scene.peer.ask("t", "lock lock 1000");
-        let permit = semaphore.try_acquire_for(BOUND).unwrap().expect("it expires");
+        let permit = semaphore
+            .try_acquire_for(BOUND)
+            .unwrap()
+            .expect("it expires");
         let waited = since.elapsed();
-        timely!(ms(2_000), waited < ms(2_000), "{waited:?} after a lease of 1 s");
+        timely!(
+            ms(2_000),
+            waited < ms(2_000),
+            "{waited:?} after a lease of 1 s"
+        );
         permit.unlock().unwrap();
         let brief = LockOptions::new().lease(Duration::from_secs(1));
         std::mem::forget(semaphore.acquire_with(1, &brief).unwrap());

@@ -18,13 +18,34 @@ static READ_WRITE: Library = with(NEWEST, &["kind=read-write"]);
 const CHANNEL: &str = "redisson_rwlock:{lock}";
 
 pub(crate) fn mount(suite: &mut Suite) {
-    suite.shared(&READ_WRITE, case!(read_write_lock_is_stored_as_redisson_stores_it));
-    suite.shared(&READ_WRITE, case!(readers_share_with_redisson_and_writers_exclude_it));
-    suite.shared(&READ_WRITE, case!(waiting_writer_of_ours_lets_readers_of_redisson_in));
-    suite.shared(&READ_WRITE, case!(dead_reader_of_redisson_ends_with_its_own_lease));
-    suite.shared(&READ_WRITE, case!(our_unlock_and_redissons_keep_the_others_lease));
-    suite.shared(&READ_WRITE, case!(downgrades_of_both_sides_let_the_others_in));
-    suite.exclusive(&READ_WRITE, case!(read_write_waiters_of_both_sides_are_woken_at_once));
+    suite.shared(
+        &READ_WRITE,
+        case!(read_write_lock_is_stored_as_redisson_stores_it),
+    );
+    suite.shared(
+        &READ_WRITE,
+        case!(readers_share_with_redisson_and_writers_exclude_it),
+    );
+    suite.shared(
+        &READ_WRITE,
+        case!(waiting_writer_of_ours_lets_readers_of_redisson_in),
+    );
+    suite.shared(
+        &READ_WRITE,
+        case!(dead_reader_of_redisson_ends_with_its_own_lease),
+    );
+    suite.shared(
+        &READ_WRITE,
+        case!(our_unlock_and_redissons_keep_the_others_lease),
+    );
+    suite.shared(
+        &READ_WRITE,
+        case!(downgrades_of_both_sides_let_the_others_in),
+    );
+    suite.exclusive(
+        &READ_WRITE,
+        case!(read_write_waiters_of_both_sides_are_woken_at_once),
+    );
 }
 
 fn lock(scene: &Scene) -> RwLock {
@@ -41,13 +62,21 @@ fn stored(probe: &mut Probe) -> BTreeMap<String, String> {
         _ => text.to_owned(),
     };
     let hash = probe.hgetall("lock").into_iter();
-    let mut all: BTreeMap<_, _> = hash.map(|(field, value)| (anonymous(&field), value)).collect();
+    let mut all: BTreeMap<_, _> = hash
+        .map(|(field, value)| (anonymous(&field), value))
+        .collect();
     for key in probe.keys("*rwlock_timeout*") {
         let owner = key.strip_prefix("{lock}:").expect("Redisson's rule");
-        all.insert(format!("{{lock}}:{}", anonymous(owner)), probe.get(&key).unwrap());
+        all.insert(
+            format!("{{lock}}:{}", anonymous(owner)),
+            probe.get(&key).unwrap(),
+        );
     }
     let kinds = ["lock", "redisson_lock_token:{lock}"];
-    let others = probe.keys("*").into_iter().filter(|key| !kinds.contains(&key.as_str()));
+    let others = probe
+        .keys("*")
+        .into_iter()
+        .filter(|key| !kinds.contains(&key.as_str()));
     for key in others.filter(|key| !key.contains("rwlock_timeout")) {
         all.insert(key, String::new());
     }
@@ -108,13 +137,19 @@ fn readers_share_with_redisson_and_writers_exclude_it(library: &'static Library)
     reading.unlock().unwrap();
     assert!(lock.write().try_lock().unwrap().is_none());
     ask("unlock read/lock");
-    assert!(scene.probe().keys("lock").is_empty(), "the last reader was theirs");
+    assert!(
+        scene.probe().keys("lock").is_empty(),
+        "the last reader was theirs"
+    );
     let again = lock.read().lock().unwrap();
     ask("lock read/lock 0");
     ask("unlock read/lock");
     again.verify().unwrap();
     again.unlock().unwrap();
-    assert!(scene.probe().keys("lock").is_empty(), "the last reader was ours");
+    assert!(
+        scene.probe().keys("lock").is_empty(),
+        "the last reader was ours"
+    );
     ask("lock write/lock 0");
     assert!(lock.read().try_lock().unwrap().is_none());
     assert!(lock.write().try_lock().unwrap().is_none());
@@ -137,7 +172,9 @@ fn waiting_writer_of_ours_lets_readers_of_redisson_in(library: &'static Library)
     thread::scope(|scope| {
         let writer = scope.spawn(|| lock.write().try_lock_for(BOUND).unwrap().is_some());
         let mut probe = scene.probe();
-        eventually("our writer waits", BOUND, || probe.exists("distlock_writer:{lock}"));
+        eventually("our writer waits", BOUND, || {
+            probe.exists("distlock_writer:{lock}")
+        });
         let other = scope.spawn(|| lock.read().try_lock().unwrap().is_none());
         assert!(other.join().unwrap(), "it keeps our readers out");
         scene.peer.ask("t", "lock read/lock 0");
@@ -160,10 +197,21 @@ fn dead_reader_of_redisson_ends_with_its_own_lease(library: &'static Library) {
         alive.unlock().unwrap();
         let hash = scene.probe().pttl("lock").unwrap();
         assert!(hash > Duration::from_secs(10), "{hash:?}");
-        let writing = lock.write().try_lock_for(BOUND).unwrap().expect("it is dead");
+        let writing = lock
+            .write()
+            .try_lock_for(BOUND)
+            .unwrap()
+            .expect("it is dead");
         let waited = since.elapsed();
-        timely!(ms(3_000), waited < ms(3_000), "{waited:?} after a lease of 1 s");
-        assert!(waited > ms(700), "{waited:?}: its second hold lasts a second");
+        timely!(
+            ms(3_000),
+            waited < ms(3_000),
+            "{waited:?} after a lease of 1 s"
+        );
+        assert!(
+            waited > ms(700),
+            "{waited:?}: its second hold lasts a second"
+        );
         writing.unlock().unwrap();
     });
 }
@@ -178,7 +226,10 @@ fn our_unlock_and_redissons_keep_the_others_lease(library: &'static Library) {
     assert!(probe.pttl("lock").unwrap() > Duration::from_secs(40));
     scene.peer.ask("t", "unlock read/lock");
     let left = probe.pttl("lock").unwrap();
-    assert!(left > Duration::from_secs(10) && left <= Duration::from_secs(20), "{left:?}");
+    assert!(
+        left > Duration::from_secs(10) && left <= Duration::from_secs(20),
+        "{left:?}"
+    );
     reading.verify().unwrap();
     scene.peer.ask("t", "lock read/lock 60000");
     reading.unlock().unwrap();
@@ -198,7 +249,11 @@ fn downgrades_of_both_sides_let_the_others_in(library: &'static Library) {
         writing.unlock().unwrap();
         waiting.ok();
         let theirs = freed.elapsed();
-        timely!(SETTLED, theirs < SETTLED, "{theirs:?}: our downgrade is published");
+        timely!(
+            SETTLED,
+            theirs < SETTLED,
+            "{theirs:?}: our downgrade is published"
+        );
         reading.unlock().unwrap();
         scene.peer.ask("t", "unlock read/lock");
 
@@ -213,7 +268,11 @@ fn downgrades_of_both_sides_let_the_others_in(library: &'static Library) {
             assert!(reader.join().unwrap());
             let ours = freed.elapsed();
             say!("our reader came in {ours:?} after Redisson's downgrade, which is not published");
-            timely!(ms(5_000), ours < ms(5_000), "{ours:?}: it asks again after three seconds");
+            timely!(
+                ms(5_000),
+                ours < ms(5_000),
+                "{ours:?}: it asks again after three seconds"
+            );
         });
         scene.peer.ask("t", "unlock read/lock");
     });
@@ -228,7 +287,11 @@ fn read_write_waiters_of_both_sides_are_woken_at_once(library: &'static Library)
         for (held, wanted) in [("read", "write"), ("write", "read"), ("write", "write")] {
             let (mut ours, mut theirs) = (Vec::new(), Vec::new());
             let half = |name: &str| -> &dyn DistLock {
-                if name == "read" { lock.read() } else { lock.write() }
+                if name == "read" {
+                    lock.read()
+                } else {
+                    lock.write()
+                }
             };
             for _ in 0..ROUNDS {
                 let guard = half(held).lock().unwrap();
@@ -242,7 +305,12 @@ fn read_write_waiters_of_both_sides_are_woken_at_once(library: &'static Library)
                 scene.peer.ask("t", &format!("lock {held}/lock 30000"));
                 ours.push(thread::scope(|scope| {
                     let waiter = scope.spawn(|| {
-                        half(wanted).try_lock_for(BOUND).unwrap().unwrap().unlock().unwrap();
+                        half(wanted)
+                            .try_lock_for(BOUND)
+                            .unwrap()
+                            .unwrap()
+                            .unlock()
+                            .unwrap();
                     });
                     until_subscribed(&mut probe);
                     assert!(!waiter.is_finished());

@@ -37,7 +37,14 @@ fn multi_locks_of_both_sides_exclude_in_any_order(library: &'static Library) {
     let ours = ["a", "b", "c"].map(|name| scene.ours.mutex(name));
     let several = MultiLock::new(ours).unwrap();
     let what = format!("{} multi", library.name);
-    add_up(&what, &scene.peer, &several, "c,b,a", &scene.server, (TIMES, 5));
+    add_up(
+        &what,
+        &scene.peer,
+        &several,
+        "c,b,a",
+        &scene.server,
+        (TIMES, 5),
+    );
     assert_eq!(locks_in(&scene.server), [""; 0]);
 }
 
@@ -70,7 +77,11 @@ fn failed_redisson_multi_lock_keeps_no_member(library: &'static Library) {
 
 /// The same servers, by all three.
 fn independent(library: &'static Library) -> Independent {
-    Independent::start(library, "max_lease=10m", &["kind=red", "topology=independent"])
+    Independent::start(
+        library,
+        "max_lease=10m",
+        &["kind=red", "topology=independent"],
+    )
 }
 
 fn redisson_red_lock_and_our_quorum_exclude_each_other(library: &'static Library) {
@@ -100,8 +111,9 @@ fn redisson_red_lock_and_our_quorum_wake_each_other_at_once(library: &'static Li
 fn redisson_red_lock_and_our_majority_exclude_each_other(library: &'static Library) {
     let scene = independent(library);
     let servers = scene.servers.servers.iter();
-    let clients: Vec<_> =
-        servers.map(|it| Ours::connect(library, &it.url(), "", it.port())).collect();
+    let clients: Vec<_> = servers
+        .map(|it| Ours::connect(library, &it.url(), "", it.port()))
+        .collect();
     let lock = MajorityLock::new(clients.iter().map(|ours| ours.mutex("lock"))).unwrap();
     let what = format!("{} red and a majority", library.name);
     add_up(&what, &scene.peer, &lock, "lock", scene.data(), (TIMES, 5));

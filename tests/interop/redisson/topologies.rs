@@ -28,7 +28,10 @@ static ON_CLUSTER: [Library; 3] = [NEWEST, WITH_LATCH, PLAIN];
 /// Those that wait for replicas, and leave their lock taken where no replica answers, or give it
 /// back. The watchdog's lease is longer than they wait.
 static WITH_REPLICAS: [Library; 3] = [
-    Library { id: "newest_fenced", ..with(NEWEST, &["kind=fenced", "watchdog=2500"]) },
+    Library {
+        id: "newest_fenced",
+        ..with(NEWEST, &["kind=fenced", "watchdog=2500"])
+    },
     with(PLAIN, &["watchdog=2500"]),
     with(NEWEST, &["watchdog=2500", "attempts=0"]),
 ];
@@ -50,12 +53,18 @@ pub(crate) fn mount(suite: &mut Suite) {
     suite.exclusive(&NOT_SHARDED, both);
     let apart = case!(cluster_release_on_unshared_channel_is_found_by_polling);
     suite.shared(&PLAIN, apart);
-    suite.exclusive(&NEWEST, case!(sentinel_locks_of_both_sides_wait_for_replicas));
+    suite.exclusive(
+        &NEWEST,
+        case!(sentinel_locks_of_both_sides_wait_for_replicas),
+    );
     let failed = case!(sentinel_lock_left_by_failed_redisson_is_free_after_lease);
     suite.each(Shared, &WITH_REPLICAS, failed);
     let lapsed = case!(sentinel_lock_unrenewed_by_redisson_is_free_after_lease);
     suite.shared(&RENEWS, lapsed);
-    suite.exclusive(&OLDEST, case!(sentinel_lock_is_shared_with_the_oldest_redisson));
+    suite.exclusive(
+        &OLDEST,
+        case!(sentinel_lock_is_shared_with_the_oldest_redisson),
+    );
 }
 
 /// Both sides on a store that is not one server, and one on which they count.
@@ -68,8 +77,10 @@ struct Elsewhere {
 impl Elsewhere {
     fn start(library: &'static Library, theirs: &str, url: &str, settings: &str) -> Self {
         let data = RedisServer::start();
-        let (address, topology) =
-            (format!("data={}", data.url_as("")), format!("topology={theirs}"));
+        let (address, topology) = (
+            format!("data={}", data.url_as("")),
+            format!("topology={theirs}"),
+        );
         let peer = Lent::start(library, &without_login(url), &[&topology, &address]);
         let ours = Ours::connect(library, url, settings, data.port());
         Self { peer, ours, data }
@@ -83,7 +94,9 @@ impl Elsewhere {
 
     fn wake(&self, what: &str) {
         let lock = self.ours.mutex("lock");
-        retry_if_late(late::TURN, || waking::both_are_soon(what, &self.peer, &lock, "lock"));
+        retry_if_late(late::TURN, || {
+            waking::both_are_soon(what, &self.peer, &lock, "lock")
+        });
     }
 }
 
@@ -110,12 +123,21 @@ fn on_sharded(library: &'static Library) -> (Elsewhere, Arc<Cluster>) {
     for number in 1..=TRIES {
         let (scene, cluster) = on_cluster(library, "");
         if !has_sharded(&cluster) || is_sharded(&scene, &cluster, library.id) {
-            say!("{}: sharded channels after {number} connections", library.name);
+            say!(
+                "{}: sharded channels after {number} connections",
+                library.name
+            );
             return (scene, cluster);
         }
-        assert_eq!(library.id, WITH_LATCH.id, "newer ones ask what every master answers");
+        assert_eq!(
+            library.id, WITH_LATCH.id,
+            "newer ones ask what every master answers"
+        );
     }
-    panic!("{}: no sharded channels in {TRIES} connections", library.name);
+    panic!(
+        "{}: no sharded channels in {TRIES} connections",
+        library.name
+    );
 }
 
 /// There are none before Redis 7, and then both use plain ones, without being told.
@@ -129,7 +151,12 @@ fn is_sharded(scene: &Elsewhere, cluster: &Cluster, name: &str) -> bool {
     let guard = scene.ours.mutex(name).lock().unwrap();
     let mut probe = cluster.node(cluster.owner_of(name)).probe();
     let channel = format!("redisson_lock__channel:{{{name}}}");
-    let mut has = |kind| !probe.command(&["PUBSUB", kind, &channel]).texts().is_empty();
+    let mut has = |kind| {
+        !probe
+            .command(&["PUBSUB", kind, &channel])
+            .texts()
+            .is_empty()
+    };
     let is_sharded = eventually("a waiter of theirs subscribes", BOUND, || {
         let waiting = scene.peer.tell("waiter", &format!("try {name} 500 0"));
         let mut seen = None;
@@ -200,7 +227,9 @@ fn cluster_release_on_unshared_channel_is_found_by_polling(library: &'static Lib
             let lock = scene.ours.mutex("apart");
             let how = Learns::Asks(bound.0);
             // In the first one our client connects: on a busy machine that takes half a second.
-            let took = (0..3).map(|_| waking::to_us(&scene.peer, &lock, "apart", how)).skip(1);
+            let took = (0..3)
+                .map(|_| waking::to_us(&scene.peer, &lock, "apart", how))
+                .skip(1);
             let worst = took.max().expect("some");
             say!("cluster, 3.17 and we on other channels, {settings}: at most {worst:?}");
             timely!(until(bound), worst <= until(bound), "{worst:?}");
@@ -248,7 +277,10 @@ fn sentinel_lock_left_by_failed_redisson_is_free_after_lease(library: &'static L
     group.servers[1..].iter().for_each(RedisServer::pause);
     let said = scene.peer.refusal("t", &format!("{verb} lock 0"));
     let is_left = group.probe().exists("lock");
-    say!("{} `{verb}` that no replica has, left in the store: {is_left}: {said}", library.name);
+    say!(
+        "{} `{verb}` that no replica has, left in the store: {is_left}: {said}",
+        library.name
+    );
     assert_eq!(is_left, leaves_it, "docs/INTEROP.md says otherwise");
     let lock = scene.ours.mutex("lock");
     if is_left {
@@ -272,23 +304,41 @@ fn sentinel_lock_left_by_failed_redisson_is_free_after_lease(library: &'static L
 fn sentinel_lock_unrenewed_by_redisson_is_free_after_lease(library: &'static Library) {
     let (scene, group) = on_sentinel(library, "");
     let names: Vec<_> = (0..120).map(|number| format!("held-{number}")).collect();
-    names.iter().for_each(|name| drop(scene.peer.ask("t", &format!("lock {name} 0"))));
+    names
+        .iter()
+        .for_each(|name| drop(scene.peer.ask("t", &format!("lock {name} 0"))));
     group.servers[1..].iter().for_each(RedisServer::pause);
     let mut probe = group.probe();
-    eventually("some lapse", BOUND, || names.iter().any(|name| !probe.exists(name)));
+    eventually("some lapse", BOUND, || {
+        names.iter().any(|name| !probe.exists(name))
+    });
     // They were all renewed at once.
     let_pass(ms(500));
     group.servers[1..].iter().for_each(RedisServer::resume);
     let mut lapsed = 0;
     for name in &names {
-        let Some(guard) = scene.ours.mutex(name).try_lock().unwrap() else { continue };
+        let Some(guard) = scene.ours.mutex(name).try_lock().unwrap() else {
+            continue;
+        };
         lapsed += 1;
-        assert!(scene.peer.refusal("t", &format!("unlock {name}")).contains(REFUSED));
+        assert!(
+            scene
+                .peer
+                .refusal("t", &format!("unlock {name}"))
+                .contains(REFUSED)
+        );
         guard.verify().unwrap();
         guard.unlock().unwrap();
     }
-    say!("{}: {lapsed} of {} lapsed while no replica answered", library.name, names.len());
-    assert!((1..names.len()).contains(&lapsed), "docs/INTEROP.md says otherwise: {lapsed}");
+    say!(
+        "{}: {lapsed} of {} lapsed while no replica answered",
+        library.name,
+        names.len()
+    );
+    assert!(
+        (1..names.len()).contains(&lapsed),
+        "docs/INTEROP.md says otherwise: {lapsed}"
+    );
 }
 
 fn sentinel_lock_is_shared_with_the_oldest_redisson(library: &'static Library) {

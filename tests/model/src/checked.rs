@@ -23,7 +23,11 @@ const FOR_EVER: u8 = u8::MAX;
 /// Two attempts, each of which asks twice, on nodes whose counters differ.
 fn plain() -> Quorum {
     Quorum {
-        rules: Rules { longest: None, keep: FOR_EVER, flaw: Flaw::None },
+        rules: Rules {
+            longest: None,
+            keep: FOR_EVER,
+            flaw: Flaw::None,
+        },
         protocol: Protocol::Proposed,
         attempts: 2,
         rounds: 2,
@@ -47,27 +51,62 @@ fn plain() -> Quorum {
 }
 
 fn resent() -> Quorum {
-    Quorum { resends: true, latest: 2, skew: 1, ..plain() }
+    Quorum {
+        resends: true,
+        latest: 2,
+        skew: 1,
+        ..plain()
+    }
 }
 
 fn ranges() -> Quorum {
-    Quorum { reserve: 1, releases: true, rounds: 1, ..plain() }
+    Quorum {
+        reserve: 1,
+        releases: true,
+        rounds: 1,
+        ..plain()
+    }
 }
 
 fn expiring() -> Quorum {
-    let rules = Rules { longest: Some(1), keep: 1, flaw: Flaw::None };
-    Quorum { rules, clocks: 3, skew: 0, rounds: 1, ..plain() }
+    let rules = Rules {
+        longest: Some(1),
+        keep: 1,
+        flaw: Flaw::None,
+    };
+    Quorum {
+        rules,
+        clocks: 3,
+        skew: 0,
+        rounds: 1,
+        ..plain()
+    }
 }
 
 fn forgetful() -> Quorum {
-    let rules = Rules { longest: Some(1), ..plain().rules };
-    Quorum { rules, clocks: 3, latest: 4, skew: 0, mortals: 1, restarts: 1, rounds: 1, ..plain() }
+    let rules = Rules {
+        longest: Some(1),
+        ..plain().rules
+    };
+    Quorum {
+        rules,
+        clocks: 3,
+        latest: 4,
+        skew: 0,
+        mortals: 1,
+        restarts: 1,
+        rounds: 1,
+        ..plain()
+    }
 }
 
 /// An empty server takes a node's place, which may go on voting; and clients may be led to any of
 /// the four.
 fn replaced() -> Quorum {
-    let rules = Rules { longest: Some(1), ..plain().rules };
+    let rules = Rules {
+        longest: Some(1),
+        ..plain().rules
+    };
     Quorum {
         rules,
         clocks: 1,
@@ -84,22 +123,42 @@ fn replaced() -> Quorum {
 
 /// Nodes that lost a vote, or never gave it, are asked for it by the renewals.
 fn voting_again() -> Quorum {
-    Quorum { renews: 2, votes_again: true, rounds: 1, latest: 2, skew: 0, ..plain() }
+    Quorum {
+        renews: 2,
+        votes_again: true,
+        rounds: 1,
+        latest: 2,
+        skew: 0,
+        ..plain()
+    }
 }
 
 /// The clocks of two nodes are ahead, by more than the longest lease. One of them is replaced, and
 /// what the other one granted with it lies beyond what the third would grant.
 fn ahead() -> Quorum {
-    Quorum { ahead: 2, clocks: 4, latest: 3, ..replaced() }
+    Quorum {
+        ahead: 2,
+        clocks: 4,
+        latest: 3,
+        ..replaced()
+    }
 }
 
 /// Clients may be led to a node of another quorum.
 fn foreign() -> Quorum {
-    Quorum { outsider: Outsider::Foreign, replacements: 0, ..replaced() }
+    Quorum {
+        outsider: Outsider::Foreign,
+        replacements: 0,
+        ..replaced()
+    }
 }
 
 fn three() -> Quorum {
-    Quorum { attempts: 3, rounds: 1, ..plain() }
+    Quorum {
+        attempts: 3,
+        rounds: 1,
+        ..plain()
+    }
 }
 
 /// A property that does not hold, and how it comes to that.
@@ -110,7 +169,10 @@ fn fault(checker: &impl Checker<Quorum>) -> Option<(&'static str, Path<State, Ac
             DiscoveryClassification::Counterexample
         )
     };
-    checker.discoveries().into_iter().find(|(property, _)| is_fault(property))
+    checker
+        .discoveries()
+        .into_iter()
+        .find(|(property, _)| is_fault(property))
 }
 
 fn holds(what: &str, model: Quorum) {
@@ -120,25 +182,47 @@ fn holds(what: &str, model: Quorum) {
     if let Some((property, path)) = fault(&checker) {
         panic!("{what}: not so that {property}: {:#?}", path.into_actions());
     }
-    assert_eq!(checker.discoveries().len(), 1, "{what}: every attempt can win");
+    assert_eq!(
+        checker.discoveries().len(),
+        1,
+        "{what}: every attempt can win"
+    );
 }
 
 /// Each of these faults is found in the model, on any path.
 fn finds(model: &Quorum, flaws: &[Flaw]) {
     for &flaw in flaws {
-        let rules = Rules { flaw, ..model.rules };
-        let checker = Quorum { rules, ..model.clone() }.checker().threads(2);
+        let rules = Rules {
+            flaw,
+            ..model.rules
+        };
+        let checker = Quorum {
+            rules,
+            ..model.clone()
+        }
+        .checker()
+        .threads(2);
         let checker = checker.finish_when(HasDiscoveries::AnyFailures);
         let (checker, time) = timed(|| checker.spawn_dfs().join());
-        println!("{flaw:?}: {} states, {time:.1?}", checker.unique_state_count());
+        println!(
+            "{flaw:?}: {} states, {time:.1?}",
+            checker.unique_state_count()
+        );
         assert!(fault(&checker).is_some(), "{flaw:?} was not found");
     }
 }
 
 /// The shortest way to a fault.
 fn refuted(what: &str, model: Quorum) {
-    let model = Quorum { is_symmetric: false, ..model };
-    let checker = model.clone().checker().threads(1).finish_when(HasDiscoveries::AnyFailures);
+    let model = Quorum {
+        is_symmetric: false,
+        ..model
+    };
+    let checker = model
+        .clone()
+        .checker()
+        .threads(1)
+        .finish_when(HasDiscoveries::AnyFailures);
     let (checker, time) = timed(|| checker.spawn_bfs().join());
     let states = checker.unique_state_count();
     let Some((property, path)) = fault(&checker) else {
@@ -147,7 +231,10 @@ fn refuted(what: &str, model: Quorum) {
     println!("{what}: not so that {property}; {states} states, {time:.1?}");
     let steps = path.into_vec();
     let counter = |column: &Column| column.node.stored(&model.rules).unwrap_or_default();
-    println!("    the counters are {:?}", steps[0].0.columns.each_ref().map(counter));
+    println!(
+        "    the counters are {:?}",
+        steps[0].0.columns.each_ref().map(counter)
+    );
     for (at, (state, action)) in steps.into_iter().enumerate() {
         let Some(action) = action else { break };
         let answer = match model.apply(&state, action).1 {
@@ -190,7 +277,13 @@ fn two_attempts_and_a_node_that_is_replaced() {
 
 #[test]
 fn two_attempts_and_a_node_that_is_replaced_beside_renewals() {
-    holds("a node that is replaced, renewals", Quorum { renews: 1, ..replaced() });
+    holds(
+        "a node that is replaced, renewals",
+        Quorum {
+            renews: 1,
+            ..replaced()
+        },
+    );
 }
 
 #[test]
@@ -200,7 +293,16 @@ fn two_attempts_and_a_node_that_is_replaced_beside_clocks_that_are_ahead() {
 
 #[test]
 fn two_attempts_and_nodes_whose_clocks_are_ahead() {
-    holds("clocks ahead", Quorum { skew: 0, clocks: 3, latest: 4, ahead: 2, ..expiring() });
+    holds(
+        "clocks ahead",
+        Quorum {
+            skew: 0,
+            clocks: 3,
+            latest: 4,
+            ahead: 2,
+            ..expiring()
+        },
+    );
 }
 
 #[test]
@@ -212,7 +314,13 @@ fn two_attempts_and_a_node_of_a_foreign_quorum() {
 fn every_rule_of_the_membership_is_needed() {
     finds(&foreign(), &[Flaw::CountsAddresses, Flaw::CountsStrangers]);
     finds(&replaced(), &[Flaw::Unrecorded]);
-    finds(&Quorum { renews: 1, ..replaced() }, &[Flaw::RenewsAnywhere]);
+    finds(
+        &Quorum {
+            renews: 1,
+            ..replaced()
+        },
+        &[Flaw::RenewsAnywhere],
+    );
     finds(&ahead(), &[Flaw::EarliestClock]);
 }
 
@@ -223,29 +331,53 @@ fn two_attempts_whose_votes_are_given_again() {
 
 #[test]
 fn two_attempts_that_release_what_was_voted_again() {
-    holds("votes given again, releases", Quorum { releases: true, renews: 1, ..voting_again() });
+    holds(
+        "votes given again, releases",
+        Quorum {
+            releases: true,
+            renews: 1,
+            ..voting_again()
+        },
+    );
 }
 
 #[test]
 fn votes_given_again_and_a_node_that_forgets() {
-    let model = Quorum { renews: 1, votes_again: true, latest: 2, clocks: 2, ..forgetful() };
+    let model = Quorum {
+        renews: 1,
+        votes_again: true,
+        latest: 2,
+        clocks: 2,
+        ..forgetful()
+    };
     holds("votes given again, a node that forgets", model);
 }
 
 #[test]
 #[ignore = "long: run by `tests/run.sh --all`"]
 fn votes_given_again_and_a_node_that_is_replaced() {
-    let model = Quorum { renews: 1, votes_again: true, ..replaced() };
+    let model = Quorum {
+        renews: 1,
+        votes_again: true,
+        ..replaced()
+    };
     holds("votes given again, a node that is replaced", model);
 }
 
 #[test]
 fn every_rule_of_a_vote_given_again_is_needed() {
     finds(&voting_again(), &[Flaw::CountsLapsed]);
-    let releasing = Quorum { releases: true, ..voting_again() };
+    let releasing = Quorum {
+        releases: true,
+        ..voting_again()
+    };
     finds(&releasing, &[Flaw::AgainClosed]);
     // One has the lock, another had it since, and a third one comes behind a late vote.
-    let three = Quorum { attempts: 3, renews: 1, ..voting_again() };
+    let three = Quorum {
+        attempts: 3,
+        renews: 1,
+        ..voting_again()
+    };
     finds(&three, &[Flaw::AgainLowers]);
 }
 
@@ -257,7 +389,11 @@ fn three_attempts() {
 #[test]
 #[ignore = "long: run by `tests/run.sh --all`"]
 fn two_rounds_with_counters_that_expire() {
-    let model = Quorum { rounds: 2, clocks: 2, ..expiring() };
+    let model = Quorum {
+        rounds: 2,
+        clocks: 2,
+        ..expiring()
+    };
     finds(&model, &[Flaw::ExpiredIsNothing, Flaw::CountsOldRounds]);
     holds("counters that expire, two rounds", model);
 }
@@ -265,7 +401,10 @@ fn two_rounds_with_counters_that_expire() {
 #[test]
 #[ignore = "long: run by `tests/run.sh --all`"]
 fn two_rounds_with_a_node_that_forgets() {
-    let model = Quorum { rounds: 2, ..forgetful() };
+    let model = Quorum {
+        rounds: 2,
+        ..forgetful()
+    };
     finds(&model, &[Flaw::NoMarker]);
     holds("a node that forgets, two rounds", model);
 }
@@ -274,13 +413,23 @@ fn two_rounds_with_a_node_that_forgets() {
 #[test]
 #[ignore = "long: run by `tests/run.sh --all`"]
 fn a_node_that_forgets_with_old_snapshots() {
-    holds("a node that forgets, old snapshots", Quorum { saves: true, ..forgetful() });
+    holds(
+        "a node that forgets, old snapshots",
+        Quorum {
+            saves: true,
+            ..forgetful()
+        },
+    );
 }
 
 #[test]
 #[ignore = "long: run by `tests/run.sh --all`"]
 fn two_attempts_with_resends_and_counters_further_apart() {
-    let model = Quorum { latest: 3, skew: 2, ..resent() };
+    let model = Quorum {
+        latest: 3,
+        skew: 2,
+        ..resent()
+    };
     finds(&model, &[Flaw::GrantsEqual, Flaw::OwnLowers]);
     holds("re-sends, counters further apart", model);
 }
@@ -288,7 +437,12 @@ fn two_attempts_with_resends_and_counters_further_apart() {
 #[test]
 #[ignore = "long: run by `tests/run.sh --all`"]
 fn two_rounds_with_ranges() {
-    let model = Quorum { rounds: 2, skew: 0, latest: 2, ..ranges() };
+    let model = Quorum {
+        rounds: 2,
+        skew: 0,
+        latest: 2,
+        ..ranges()
+    };
     finds(&model, &[Flaw::CountsFirst]);
     holds("ranges, two rounds", model);
 }
@@ -301,22 +455,54 @@ fn three_attempts_to_a_depth() {
 
 #[test]
 fn naive_protocol_is_refuted() {
-    let naive = Quorum { protocol: Protocol::Naive, skew: 1, ..plain() };
+    let naive = Quorum {
+        protocol: Protocol::Naive,
+        skew: 1,
+        ..plain()
+    };
     refuted("counters that are written back", naive);
 }
 
 #[test]
 fn protocol_without_the_marker_is_refuted() {
-    let rules = Rules { flaw: Flaw::NoMarker, ..forgetful().rules };
-    refuted("no marker", Quorum { rules, ..forgetful() });
+    let rules = Rules {
+        flaw: Flaw::NoMarker,
+        ..forgetful().rules
+    };
+    refuted(
+        "no marker",
+        Quorum {
+            rules,
+            ..forgetful()
+        },
+    );
 }
 
 #[test]
 fn every_rule_of_a_node_is_needed() {
-    let once = Quorum { rounds: 1, latest: 2, skew: 0, ..plain() };
+    let once = Quorum {
+        rounds: 1,
+        latest: 2,
+        skew: 0,
+        ..plain()
+    };
     finds(&once, &[Flaw::GrantsEqual]);
-    finds(&Quorum { latest: 2, skew: 1, ..plain() }, &[Flaw::OwnLowers]);
-    finds(&Quorum { skew: 0, latest: 2, ..ranges() }, &[Flaw::CountsFirst]);
+    finds(
+        &Quorum {
+            latest: 2,
+            skew: 1,
+            ..plain()
+        },
+        &[Flaw::OwnLowers],
+    );
+    finds(
+        &Quorum {
+            skew: 0,
+            latest: 2,
+            ..ranges()
+        },
+        &[Flaw::CountsFirst],
+    );
     finds(&forgetful(), &[Flaw::NoFloor, Flaw::NoCeiling]);
     finds(&expiring(), &[Flaw::ExpiredIsNothing]);
 }
@@ -324,18 +510,43 @@ fn every_rule_of_a_node_is_needed() {
 /// That takes three attempts, and too many steps to look for the shortest way.
 #[test]
 fn late_release_lowers_no_token_of_the_next_owner() {
-    let sound = Quorum { attempts: 3, ..ranges() };
-    assert_eq!(walks(&sound, 0..20_000), None, "the seed of a walk that ends with a fault");
-    let rules = Rules { flaw: Flaw::GivesBackLate, ..sound.rules };
+    let sound = Quorum {
+        attempts: 3,
+        ..ranges()
+    };
+    assert_eq!(
+        walks(&sound, 0..20_000),
+        None,
+        "the seed of a walk that ends with a fault"
+    );
+    let rules = Rules {
+        flaw: Flaw::GivesBackLate,
+        ..sound.rules
+    };
     let seed = walks(&Quorum { rules, ..sound }, 0..1_000_000);
-    println!("GivesBackLate: found by walk {}", seed.expect("it is found"));
+    println!(
+        "GivesBackLate: found by walk {}",
+        seed.expect("it is found")
+    );
 }
 
 #[test]
 fn every_rule_of_a_client_is_needed() {
-    let once = Quorum { rounds: 1, latest: 2, skew: 0, ..plain() };
+    let once = Quorum {
+        rounds: 1,
+        latest: 2,
+        skew: 0,
+        ..plain()
+    };
     finds(&once, &[Flaw::Minority, Flaw::NoLeaseCheck]);
-    finds(&Quorum { latest: 2, skew: 1, ..plain() }, &[Flaw::CountsOldRounds]);
+    finds(
+        &Quorum {
+            latest: 2,
+            skew: 1,
+            ..plain()
+        },
+        &[Flaw::CountsOldRounds],
+    );
 }
 
 fn walks(model: &Quorum, seeds: Range<u64>) -> Option<u64> {
@@ -360,10 +571,16 @@ fn all_features_together_at_random() {
 }
 
 fn to_depth(depth: usize) {
-    let model = Quorum { is_symmetric: true, ..Quorum::everything() };
+    let model = Quorum {
+        is_symmetric: true,
+        ..Quorum::everything()
+    };
     let checker = model.checker().threads(2).target_max_depth(depth);
     let (checker, time) = timed(|| checker.spawn_bfs().join());
-    println!("everything to {depth} steps: {} states, {time:.1?}", checker.unique_state_count());
+    println!(
+        "everything to {depth} steps: {} states, {time:.1?}",
+        checker.unique_state_count()
+    );
     assert!(fault(&checker).is_none());
 }
 

@@ -109,7 +109,10 @@ impl Model for Choice {
         let mut state = before.clone();
         match action {
             Action::Promises { acceptor, proposer } => {
-                let (it, asks) = (&mut state.acceptors[acceptor], &mut state.proposers[proposer]);
+                let (it, asks) = (
+                    &mut state.acceptors[acceptor],
+                    &mut state.proposers[proposer],
+                );
                 it.promised = ballot(proposer);
                 asks.promises |= 1 << acceptor;
                 asks.found = asks.found.max(it.accepted);
@@ -119,7 +122,10 @@ impl Model for Choice {
                 asks.proposed = Some(asks.found.map_or(ballot(proposer), |(_, value)| value));
             }
             Action::Accepts { acceptor, proposer } => {
-                let (it, asks) = (&mut state.acceptors[acceptor], &mut state.proposers[proposer]);
+                let (it, asks) = (
+                    &mut state.acceptors[acceptor],
+                    &mut state.proposers[proposer],
+                );
                 let value = asks.proposed.expect("it is asked for that");
                 it.promised = ballot(proposer);
                 it.accepted = Some((ballot(proposer), value));
@@ -129,11 +135,17 @@ impl Model for Choice {
                 }
             }
             Action::IsEmptied { acceptor } => {
-                state.acceptors[acceptor] = Acceptor { is_empty: true, ..Acceptor::default() };
+                state.acceptors[acceptor] = Acceptor {
+                    is_empty: true,
+                    ..Acceptor::default()
+                };
                 state.losses += 1;
             }
             Action::IsReadmitted { acceptor } => {
-                state.acceptors[acceptor] = Acceptor { is_readmitted: true, ..Acceptor::default() };
+                state.acceptors[acceptor] = Acceptor {
+                    is_readmitted: true,
+                    ..Acceptor::default()
+                };
             }
         }
         Some(state)
@@ -156,7 +168,10 @@ mod tests {
 
     #[test]
     fn one_membership_is_chosen_although_acceptors_forget() {
-        let model = Choice { losses: 2, readmitted_choose: false };
+        let model = Choice {
+            losses: 2,
+            readmitted_choose: false,
+        };
         let checker = model.checker().threads(2).spawn_bfs().join();
         println!("{} states", checker.unique_state_count());
         checker.assert_properties();
@@ -164,7 +179,10 @@ mod tests {
 
     #[test]
     fn readmitted_acceptor_that_chooses_is_refuted() {
-        let model = Choice { losses: 1, readmitted_choose: true };
+        let model = Choice {
+            losses: 1,
+            readmitted_choose: true,
+        };
         let checker = model.checker().threads(1).spawn_bfs().join();
         let path = checker.assert_any_discovery("one membership is chosen");
         println!("{:#?}", path.into_actions());

@@ -53,14 +53,35 @@ pub struct View {
 pub enum Request {
     /// `propose.lua`. `run` is the start that the client believes to speak to, `view` what it takes
     /// for the node's.
-    Propose { owner: u8, first: u8, last: u8, run: u8, view: View },
+    Propose {
+        owner: u8,
+        first: u8,
+        last: u8,
+        run: u8,
+        view: View,
+    },
     /// `propose.lua` for an owner that has a majority at this token, and no vote here.
-    VoteAgain { owner: u8, first: u8, last: u8, run: u8, view: View },
+    VoteAgain {
+        owner: u8,
+        first: u8,
+        last: u8,
+        run: u8,
+        view: View,
+    },
     /// `close.lua`, with the last token used and the last one set aside.
-    Close { owner: u8, tokens: Option<(u8, u8)>, tombstone: bool },
+    Close {
+        owner: u8,
+        tokens: Option<(u8, u8)>,
+        tombstone: bool,
+    },
     /// `mark.lua`: records a view. A server without a marker becomes a node if it `is_admitted`,
     /// and votes one longest lease later, counted from `not_before` at the earliest.
-    Mark { run: u8, view: View, is_admitted: bool, not_before: u8 },
+    Mark {
+        run: u8,
+        view: View,
+        is_admitted: bool,
+        not_before: u8,
+    },
     /// Of the naive protocol: one more than the last, for any owner.
     Count { owner: u8 },
     /// Of the naive protocol: the counter is at least this from now on.
@@ -158,16 +179,24 @@ impl Flaw {
 
 impl View {
     /// The first membership of the quorum.
-    pub const FIRST: Self = Self { quorum: 1, epoch: 1 };
+    pub const FIRST: Self = Self {
+        quorum: 1,
+        epoch: 1,
+    };
     /// Another quorum's.
-    pub const FOREIGN: Self = Self { quorum: 2, epoch: 1 };
+    pub const FOREIGN: Self = Self {
+        quorum: 2,
+        epoch: 1,
+    };
 }
 
 impl Node {
     /// The view under which it votes; that of no quorum where there are no markers.
     #[must_use]
     pub fn view(&self) -> View {
-        self.disk.marker.map_or(View::default(), |marker| marker.view)
+        self.disk
+            .marker
+            .map_or(View::default(), |marker| marker.view)
     }
 
     /// The stored token, unless it has expired.
@@ -180,20 +209,45 @@ impl Node {
     /// Carries out a request, and says what the node answers.
     pub fn step(&mut self, rules: &Rules, request: Request) -> Answer {
         match request {
-            Request::Propose { owner, first, last, run, view } => {
-                let tokens = Tokens { first, last, is_again: false };
+            Request::Propose {
+                owner,
+                first,
+                last,
+                run,
+                view,
+            } => {
+                let tokens = Tokens {
+                    first,
+                    last,
+                    is_again: false,
+                };
                 self.propose(rules, owner, tokens, run, view)
             }
-            Request::VoteAgain { owner, first, last, run, view } => {
-                let tokens = Tokens { first, last, is_again: true };
+            Request::VoteAgain {
+                owner,
+                first,
+                last,
+                run,
+                view,
+            } => {
+                let tokens = Tokens {
+                    first,
+                    last,
+                    is_again: true,
+                };
                 self.propose(rules, owner, tokens, run, view)
             }
-            Request::Close { owner, tokens, tombstone } => {
-                self.close(rules, owner, tokens, tombstone)
-            }
-            Request::Mark { run, view, is_admitted, not_before } => {
-                self.mark(rules, run, view, is_admitted.then_some(not_before))
-            }
+            Request::Close {
+                owner,
+                tokens,
+                tombstone,
+            } => self.close(rules, owner, tokens, tombstone),
+            Request::Mark {
+                run,
+                view,
+                is_admitted,
+                not_before,
+            } => self.mark(rules, run, view, is_admitted.then_some(not_before)),
             Request::Count { owner } => match self.disk.lock {
                 Some(holder) if holder != owner => Answer::Busy,
                 Some(_) => Answer::Counted(self.disk.counter.map_or(0, |counter| counter.value)),
@@ -205,29 +259,47 @@ impl Node {
                 }
             },
             Request::WriteBack { token } => {
-                self.set(self.disk.counter.map_or(0, |counter| counter.value).max(token));
+                self.set(
+                    self.disk
+                        .counter
+                        .map_or(0, |counter| counter.value)
+                        .max(token),
+                );
                 Answer::Granted
             }
         }
     }
 
     fn set(&mut self, value: u8) {
-        self.disk.counter = Some(Counter { value, stands_for: value });
+        self.disk.counter = Some(Counter {
+            value,
+            stands_for: value,
+        });
     }
 
     fn propose(&mut self, rules: &Rules, owner: u8, tokens: Tokens, run: u8, view: View) -> Answer {
-        let Tokens { first, last, is_again } = tokens;
+        let Tokens {
+            first,
+            last,
+            is_again,
+        } = tokens;
         let mut floor = self.now.saturating_sub(rules.keep);
         if let Some(longest) = rules.longest {
             if run != self.run {
                 return Answer::Stranger;
             }
-            let Some(marker) = &mut self.disk.marker else { return Answer::Unmarked };
+            let Some(marker) = &mut self.disk.marker else {
+                return Answer::Unmarked;
+            };
             if marker.view != view {
                 return Answer::Outdated;
             }
             if marker.run != run {
-                *marker = Marker { run, since: self.now + longest, view };
+                *marker = Marker {
+                    run,
+                    since: self.now + longest,
+                    view,
+                };
             }
             let since = marker.since;
             if self.now < since {
@@ -249,12 +321,24 @@ impl Node {
         }
         let stored = self.stored(rules);
         let value = stored.unwrap_or(0).max(floor);
-        let lowest = if rules.flaw == Flaw::GrantsEqual { value } else { value + 1 };
+        let lowest = if rules.flaw == Flaw::GrantsEqual {
+            value
+        } else {
+            value + 1
+        };
         if !ours && !is_again && first < lowest {
             return Answer::Stale(value);
         }
-        let last = if rules.flaw == Flaw::CountsFirst { first } else { last };
-        let lowers = if is_again { Flaw::AgainLowers } else { Flaw::OwnLowers };
+        let last = if rules.flaw == Flaw::CountsFirst {
+            first
+        } else {
+            last
+        };
+        let lowers = if is_again {
+            Flaw::AgainLowers
+        } else {
+            Flaw::OwnLowers
+        };
         if stored.is_none_or(|stored| stored < last) || rules.flaw == lowers {
             self.set(last);
         }
@@ -316,7 +400,11 @@ impl Node {
         self.disk = self.saved;
         if rules.flaw == Flaw::NoMarker {
             // It counts as a node that has always been there.
-            self.disk.marker = Some(Marker { run: self.run, since: 0, view: View::FIRST });
+            self.disk.marker = Some(Marker {
+                run: self.run,
+                since: 0,
+                view: View::FIRST,
+            });
         }
     }
 }

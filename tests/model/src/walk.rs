@@ -20,7 +20,12 @@ impl<'a> Walk<'a> {
         let mut random = Rng::with_seed(seed);
         let starts = model.init_states();
         let state = starts[random.usize(..starts.len())].clone();
-        Self { model, state, random, actions: Vec::new() }
+        Self {
+            model,
+            state,
+            random,
+            actions: Vec::new(),
+        }
     }
 
     /// Where it is.
@@ -36,13 +41,15 @@ impl<'a> Walk<'a> {
         // What could happen all the time would leave no room for anything else.
         let weights: Vec<_> = self.actions.iter().map(weight).collect();
         let mut left = self.random.u32(..weights.iter().sum::<u32>().max(1));
-        let chosen = weights.iter().position(|weight| match left.checked_sub(*weight) {
-            Some(rest) => {
-                left = rest;
-                false
-            }
-            None => true,
-        })?;
+        let chosen = weights
+            .iter()
+            .position(|weight| match left.checked_sub(*weight) {
+                Some(rest) => {
+                    left = rest;
+                    false
+                }
+                None => true,
+            })?;
         let action = self.actions[chosen];
         let (next, event) = self.model.apply(&self.state, action);
         self.state = next;

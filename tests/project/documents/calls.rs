@@ -10,13 +10,16 @@ const CRATES: [&str; 2] = ["lock-core/src", "lock-redis/src"];
 fn quoted(section: &str) -> Vec<&str> {
     let lines = section.lines().filter(|line| !line.starts_with("**"));
     let body = lines.skip_while(|line| !line.starts_with("- "));
-    body.flat_map(|line| line.split('`').skip(1).step_by(2)).collect()
+    body.flat_map(|line| line.split('`').skip(1).step_by(2))
+        .collect()
 }
 
 /// The source of this file, by a path below one of the crates' sources.
 fn source(file: &str) -> String {
     let paths = CRATES.iter().map(|folder| root().join(folder).join(file));
-    let sources: Vec<_> = paths.filter_map(|path| fs::read_to_string(path).ok()).collect();
+    let sources: Vec<_> = paths
+        .filter_map(|path| fs::read_to_string(path).ok())
+        .collect();
     assert!(!sources.is_empty(), "there is no {file}");
     sources.concat()
 }
@@ -30,7 +33,10 @@ fn functions_of_the_call_lists_stand_in_the_named_files() {
     let (files, functions): (Vec<&str>, Vec<&str>) =
         quoted.into_iter().partition(|text| text.ends_with(".rs"));
     let sources: Vec<_> = files.iter().map(|file| source(file)).collect();
-    assert!(files.len() > 15 && functions.len() > 30, "{files:?} {functions:?}");
+    assert!(
+        files.len() > 15 && functions.len() > 30,
+        "{files:?} {functions:?}"
+    );
     for function in functions {
         let name = function.rsplit("::").next().unwrap();
         let definition = format!("fn {name}");
@@ -40,6 +46,9 @@ fn functions_of_the_call_lists_stand_in_the_named_files() {
                 next.is_some_and(|next| next == '(' || next == '<')
             })
         };
-        assert!(sources.iter().any(is_defined), "no named file has {function}");
+        assert!(
+            sources.iter().any(is_defined),
+            "no named file has {function}"
+        );
     }
 }

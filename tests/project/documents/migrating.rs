@@ -14,7 +14,12 @@ const SECTIONS: [(&str, &str); 4] = [
 ];
 
 /// Calls that no program uses; read in the libraries' sources.
-const ELSEWHERE: [&str; 4] = ["WithTries", "assertLocked", "isHeldByCurrentThread", "thread_local"];
+const ELSEWHERE: [&str; 4] = [
+    "WithTries",
+    "assertLocked",
+    "isHeldByCurrentThread",
+    "thread_local",
+];
 
 /// The texts of all files in a folder.
 fn text_of(folder: &Path) -> String {
@@ -58,8 +63,14 @@ fn calls_of_other_libraries_are_made_by_their_programs() {
     for (section, folder) in SECTIONS {
         let program = text_of(&root().join("tests/interop/peers").join(folder));
         for row in table(&document, section) {
-            for name in called(&row[0]).iter().filter(|name| !ELSEWHERE.contains(name)) {
-                assert!(has_word(&program, name), "{section}: {name} is not called in {folder}");
+            for name in called(&row[0])
+                .iter()
+                .filter(|name| !ELSEWHERE.contains(name))
+            {
+                assert!(
+                    has_word(&program, name),
+                    "{section}: {name} is not called in {folder}"
+                );
             }
         }
     }

@@ -22,7 +22,9 @@ fn read(file: &str) -> String {
 
 /// The rows of the table under this heading as cells, without the head.
 fn table(document: &str, heading: &str) -> Vec<Vec<String>> {
-    let after = document.split_once(&format!("\n## {heading}\n")).map(|(_, after)| after);
+    let after = document
+        .split_once(&format!("\n## {heading}\n"))
+        .map(|(_, after)| after);
     let section = after.unwrap_or_else(|| panic!("there is no section `{heading}`"));
     let section = section.split("\n## ").next().unwrap();
     let rows = section.lines().filter(|line| line.starts_with('|')).skip(2);

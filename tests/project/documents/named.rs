@@ -37,21 +37,42 @@ enum Run {
 }
 
 /// The packages with tests.
-const PACKAGES: [&str; 7] =
-    [".", "lock-core", "lock-redis", "lock-cluster", "tests", "tests/model", "tests/schedules"];
+const PACKAGES: [&str; 7] = [
+    ".",
+    "lock-core",
+    "lock-redis",
+    "lock-cluster",
+    "tests",
+    "tests/model",
+    "tests/schedules",
+];
 
 /// The names of all tests that the packages compile, and of all cases of the conformance suite. Of
 /// several tests with one name, the one that runs most often counts.
 fn tests() -> BTreeMap<String, Run> {
     let mut names = BTreeMap::new();
     let cases = lock_core::conformance::cases();
-    names.extend(cases.iter().map(|case| (case.name().to_owned(), Run::Always)));
-    for target in PACKAGES.iter().flat_map(|package| targets(&root().join(package))) {
+    names.extend(
+        cases
+            .iter()
+            .map(|case| (case.name().to_owned(), Run::Always)),
+    );
+    for target in PACKAGES
+        .iter()
+        .flat_map(|package| targets(&root().join(package)))
+    {
         for source in sources_of(&target.root, true) {
             let source = fs::read_to_string(source).unwrap();
-            let tests = if target.has_harness { tests_in(&source) } else { Vec::new() };
+            let tests = if target.has_harness {
+                tests_in(&source)
+            } else {
+                Vec::new()
+            };
             for (name, run) in tests.into_iter().chain(mounted_in(&source)) {
-                names.entry(name).and_modify(|other| *other = run.min(*other)).or_insert(run);
+                names
+                    .entry(name)
+                    .and_modify(|other| *other = run.min(*other))
+                    .or_insert(run);
             }
         }
     }
@@ -70,23 +91,44 @@ fn targets(package: &Path) -> Vec<Target> {
     let manifest = fs::read_to_string(package.join("Cargo.toml")).unwrap();
     let manifest: toml::Table = manifest.parse().unwrap();
     let library = manifest.get("lib").and_then(|it| it.get("path")?.as_str());
-    let mut targets =
-        vec![Target { root: package.join(library.unwrap_or("src/lib.rs")), has_harness: true }];
-    let named = manifest.get("test").and_then(|it| it.as_array()).into_iter().flatten();
+    let mut targets = vec![Target {
+        root: package.join(library.unwrap_or("src/lib.rs")),
+        has_harness: true,
+    }];
+    let named = manifest
+        .get("test")
+        .and_then(|it| it.as_array())
+        .into_iter()
+        .flatten();
     targets.extend(named.filter_map(|test| {
         let root = package.join(test.get("path")?.as_str()?);
-        let has_harness = test.get("harness").and_then(toml::Value::as_bool).unwrap_or(true);
+        let has_harness = test
+            .get("harness")
+            .and_then(toml::Value::as_bool)
+            .unwrap_or(true);
         Some(Target { root, has_harness })
     }));
-    let is_auto =
-        manifest["package"].get("autotests").and_then(toml::Value::as_bool) != Some(false);
-    for folder in ["src/bin", "tests"].iter().filter(|it| is_auto || **it != "tests") {
+    let is_auto = manifest["package"]
+        .get("autotests")
+        .and_then(toml::Value::as_bool)
+        != Some(false);
+    for folder in ["src/bin", "tests"]
+        .iter()
+        .filter(|it| is_auto || **it != "tests")
+    {
         let entries = fs::read_dir(package.join(folder)).into_iter().flatten();
-        let roots = entries
-            .map(|entry| entry.unwrap().path())
-            .map(|path| if path.is_dir() { path.join("main.rs") } else { path });
+        let roots = entries.map(|entry| entry.unwrap().path()).map(|path| {
+            if path.is_dir() {
+                path.join("main.rs")
+            } else {
+                path
+            }
+        });
         let roots = roots.filter(|it| it.extension().is_some_and(|it| it == "rs") && it.is_file());
-        targets.extend(roots.map(|root| Target { root, has_harness: true }));
+        targets.extend(roots.map(|root| Target {
+            root,
+            has_harness: true,
+        }));
     }
     targets
 }
@@ -100,7 +142,10 @@ fn sources_of(source: &Path, is_root: bool) -> Vec<PathBuf> {
     };
     let mut sources = vec![source.to_owned()];
     for name in declared_in(&fs::read_to_string(source).unwrap()) {
-        let files = [folder.join(format!("{name}.rs")), folder.join(&name).join("mod.rs")];
+        let files = [
+            folder.join(format!("{name}.rs")),
+            folder.join(&name).join("mod.rs"),
+        ];
         let files = files.iter().filter(|file| file.is_file());
         sources.extend(files.flat_map(|file| sources_of(file, false)));
     }
@@ -109,7 +154,9 @@ fn sources_of(source: &Path, is_root: bool) -> Vec<PathBuf> {
 
 /// The modules in files of their own that a source declares.
 fn declared_in(source: &str) -> Vec<String> {
-    let lines = source.lines().filter_map(|line| line.trim().strip_suffix(';'));
+    let lines = source
+        .lines()
+        .filter_map(|line| line.trim().strip_suffix(';'));
     let names = lines.filter_map(|line| match line.split_once("mod ") {
         Some((before, name)) if before.is_empty() || before.starts_with("pub") => Some(name),
         _ => None,
@@ -120,7 +167,10 @@ fn declared_in(source: &str) -> Vec<String> {
 /// The tests that a source lists at run time: `case!(name)` of the interop suite and
 /// `Trial::test(format!("..::name"))`.
 fn mounted_in(source: &str) -> impl Iterator<Item = (String, Run)> {
-    let cases = source.split("case!(").skip(1).filter_map(|it| it.split(')').next());
+    let cases = source
+        .split("case!(")
+        .skip(1)
+        .filter_map(|it| it.split(')').next());
     let trials = source.split("Trial::test(format!(\"").skip(1);
     let trials = trials.filter_map(|it| it.split('"').next()?.rsplit("::").next());
     let cases = cases.map(|name| (name, Run::Interop));
@@ -138,7 +188,14 @@ fn tests_in(source: &str) -> Vec<(String, Run)> {
             if attributes.contains(&"#[test]") {
                 let is_ignored = attributes.iter().any(|line| line.contains("ignore"));
                 let name = name.split('(').next().unwrap_or_default().to_owned();
-                tests.push((name, if is_ignored { Run::LongTier } else { Run::Always }));
+                tests.push((
+                    name,
+                    if is_ignored {
+                        Run::LongTier
+                    } else {
+                        Run::Always
+                    },
+                ));
             }
             attributes.clear();
         } else if line.ends_with([';', '{', '}']) {
@@ -157,21 +214,32 @@ struct Named {
 /// The quoted words of a text that `is_name` accepts.
 fn quoted(text: &str, is_name: impl Fn(&str) -> bool) -> Vec<Named> {
     let parts: Vec<_> = text.split('`').collect();
-    let quoted = parts.iter().skip(1).step_by(2).zip(parts.iter().skip(2).step_by(2));
+    let quoted = parts
+        .iter()
+        .skip(1)
+        .step_by(2)
+        .zip(parts.iter().skip(2).step_by(2));
     let run = |behind: &str| match behind {
         long if long.starts_with(LONG_TIER) => Run::LongTier,
         interop if interop.starts_with(INTEROP) => Run::Interop,
         _ => Run::Always,
     };
     let named = quoted.filter(|(name, _)| is_name(name));
-    named.map(|(name, behind)| Named { name: (*name).to_owned(), run: run(behind) }).collect()
+    named
+        .map(|(name, behind)| Named {
+            name: (*name).to_owned(),
+            run: run(behind),
+        })
+        .collect()
 }
 
 /// The tests that this document names: all in a column of tests, and what looks like one elsewhere.
 fn named(document: &str) -> Vec<Named> {
     let is_long = |name: &str| {
         name.matches('_').count() >= UNDERSCORES
-            && name.chars().all(|c| c == '_' || c.is_ascii_lowercase() || c.is_ascii_digit())
+            && name
+                .chars()
+                .all(|c| c == '_' || c.is_ascii_lowercase() || c.is_ascii_digit())
     };
     let (mut named, mut is_of_tests, mut in_table) = (Vec::new(), false, false);
     for line in read(document).lines() {
@@ -185,7 +253,10 @@ fn named(document: &str) -> Vec<Named> {
             is_of_tests = HEADS.contains(&last);
         } else if is_of_tests && !last.starts_with("---") {
             let of_row = quoted(last, |_| true);
-            assert!(!of_row.is_empty(), "{document}: no test is named in {line:?}");
+            assert!(
+                !of_row.is_empty(),
+                "{document}: no test is named in {line:?}"
+            );
             named.extend(of_row);
         } else {
             named.extend(quoted(line, is_long));
@@ -218,7 +289,9 @@ fn named_tests_exist_and_run_in_the_tier_of_their_mark() {
 
 /// The filters of the tests that a command runs, as in `cargo test -p package -- filter`.
 fn filters(command: &str) -> Vec<&str> {
-    let Some((_, arguments)) = command.split_once("cargo test ") else { return Vec::new() };
+    let Some((_, arguments)) = command.split_once("cargo test ") else {
+        return Vec::new();
+    };
     let arguments = arguments.split(" # ").next().unwrap_or_default();
     let mut filters = Vec::new();
     let mut words = arguments.split_whitespace().filter(|word| *word != "...");
@@ -235,14 +308,20 @@ fn filters(command: &str) -> Vec<&str> {
 #[test]
 fn commands_of_documents_name_existing_tests() {
     let files = sources(["tests", "lock-core"], "rs");
-    let texts: Vec<_> = files.iter().map(|file| format!("{file} {}", read(file))).collect();
+    let texts: Vec<_> = files
+        .iter()
+        .map(|file| format!("{file} {}", read(file)))
+        .collect();
     let mut count = 0;
     for document in ["docs/TESTING.md", "docs/PERFORMANCE.md"] {
         for line in read(document).lines() {
             for filter in filters(line.trim_matches('`')) {
                 for part in filter.split("::") {
                     let is_there = texts.iter().any(|text| text.contains(part));
-                    assert!(is_there, "{document}: nothing is called `{part}` in {line:?}");
+                    assert!(
+                        is_there,
+                        "{document}: nothing is called `{part}` in {line:?}"
+                    );
                     count += 1;
                 }
             }
@@ -256,9 +335,16 @@ fn ignored_tests_are_known_by_their_attribute() {
     let source = "#[test]\nfn runs() {\n}\n#[test]\n#[ignore = \"long\"]\nfn late() {}\n\n    #[ignore]\n    #[test]\n    // why\n    fn \
                   early() {\n}\n#[ignore]\nstruct Odd;\n#[test]\nfn after() {}\nfn helper() {}";
     let known = tests_in(source);
-    let names: Vec<_> = known.iter().map(|(name, run)| (name.as_str(), *run)).collect();
+    let names: Vec<_> = known
+        .iter()
+        .map(|(name, run)| (name.as_str(), *run))
+        .collect();
     let long_tier = Run::LongTier;
-    let all =
-        [("runs", Run::Always), ("late", long_tier), ("early", long_tier), ("after", Run::Always)];
+    let all = [
+        ("runs", Run::Always),
+        ("late", long_tier),
+        ("early", long_tier),
+        ("after", Run::Always),
+    ];
     assert_eq!(names, all);
 }

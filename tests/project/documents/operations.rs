@@ -8,6 +8,9 @@ fn alerts_are_on_counters_that_exist() {
     let known: Vec<_> = Counters::new().all().map(|(name, _)| name).collect();
     for row in table(&read("docs/OPERATIONS.md"), "Alerts") {
         let name = row[0].trim_matches('`');
-        assert!(known.contains(&name), "there is no counter `{name}`, only {known:?}");
+        assert!(
+            known.contains(&name),
+            "there is no counter `{name}`, only {known:?}"
+        );
     }
 }

@@ -30,24 +30,38 @@ fn values(port: u16, query: &str) -> Vec<f64> {
     let answer = get(port, &format!("/api/v1/query?query={escaped}")).expect("it listens");
     assert_eq!(answer["status"], "success", "{query}: {answer}");
     let series = answer["data"]["result"].as_array().unwrap();
-    series.iter().map(|one| one["value"][1].as_str().unwrap().parse().unwrap()).collect()
+    series
+        .iter()
+        .map(|one| one["value"][1].as_str().unwrap().parse().unwrap())
+        .collect()
 }
 
 /// The alert rules by name: their health, and their state.
 fn rules(port: u16) -> Vec<[String; 3]> {
     let answer = get(port, "/api/v1/rules").expect("it listens");
-    let rules = answer["data"]["groups"][0]["rules"].as_array().cloned().unwrap_or_default();
+    let rules = answer["data"]["groups"][0]["rules"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
     let text = |rule: &Json, field: &str| rule[field].as_str().unwrap_or_default().to_owned();
-    rules.iter().map(|rule| ["name", "health", "state"].map(|field| text(rule, field))).collect()
+    rules
+        .iter()
+        .map(|rule| ["name", "health", "state"].map(|field| text(rule, field)))
+        .collect()
 }
 
 /// The queries of all panels, with what Grafana puts into them.
 fn queries() -> Vec<String> {
     let dashboard: Json = serde_json::from_str(&read("docs/grafana.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
-    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    let targets = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().unwrap());
     let query = |target: &Json| {
-        let query = target["expr"].as_str().unwrap().replace("$__rate_interval", "10s");
+        let query = target["expr"]
+            .as_str()
+            .unwrap()
+            .replace("$__rate_interval", "10s");
         query.replace("$job", ".*").replace("$instance", ".*")
     };
     targets.map(query).collect()
@@ -56,19 +70,36 @@ fn queries() -> Vec<String> {
 #[test]
 #[ignore = "long: run by `tests/run.sh --all`"]
 fn prometheus_answers_each_panel_and_alert_rule() {
-    if Command::new("prometheus").arg("--version").output().is_err() {
+    if Command::new("prometheus")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
         println!("skipped: there is no Prometheus: apt-get install prometheus");
         return;
     }
     let alerts = root().join("docs/alerts.yml").canonicalize().unwrap();
-    let checked = Command::new("promtool").args(["check", "rules"]).arg(&alerts).output().unwrap();
-    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+    let checked = Command::new("promtool")
+        .args(["check", "rules"])
+        .arg(&alerts)
+        .output()
+        .unwrap();
+    assert!(
+        checked.status.success(),
+        "{}",
+        String::from_utf8_lossy(&checked.stderr)
+    );
 
     let mut server = RedisServer::start();
     let [scraped, port] = [free_port(), free_port()];
     let address = format!("127.0.0.1:{scraped}");
-    let url = format!("{}?command_timeout=200ms&connect_timeout=200ms", server.url());
-    let _example = Example::program(metrics_example()).args(&[&url, &address]).spawn();
+    let url = format!(
+        "{}?command_timeout=200ms&connect_timeout=200ms",
+        server.url()
+    );
+    let _example = Example::program(metrics_example())
+        .args(&[&url, &address])
+        .spawn();
     let folder = tempfile::tempdir().unwrap();
     let settings = folder.path().join("prometheus.yml");
     let text = format!(
@@ -80,13 +111,18 @@ fn prometheus_answers_each_panel_and_alert_rule() {
     fs::write(&settings, text).unwrap();
     let arguments = [
         format!("--config.file={}", settings.display()),
-        format!("--storage.tsdb.path={}", folder.path().join("data").display()),
+        format!(
+            "--storage.tsdb.path={}",
+            folder.path().join("data").display()
+        ),
         format!("--web.listen-address=127.0.0.1:{port}"),
         "--log.level=warn".to_owned(),
     ];
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let _prometheus = Example::program("prometheus").args(&arguments).spawn();
-    eventually("Prometheus listens", LONG, || get(port, "/api/v1/rules").is_some());
+    eventually("Prometheus listens", LONG, || {
+        get(port, "/api/v1/rules").is_some()
+    });
 
     let queries = queries();
     assert!(queries.len() > 10, "{queries:?}");

@@ -16,7 +16,10 @@ const WIDTH: usize = 100;
 fn documents() -> Vec<String> {
     let entries = fs::read_dir(root().join("docs")).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}")).collect()
+    names
+        .filter(|name| name.ends_with(".md"))
+        .map(|name| format!("docs/{name}"))
+        .collect()
 }
 
 /// The lines of a document that are written by hand.
@@ -38,10 +41,18 @@ fn documents_have_at_most_an_hours_words() {
     };
     let (of_the_command, most) = OF_THE_COMMAND;
     let in_command = words(&of_the_command.to_owned());
-    assert!(in_command <= most, "{of_the_command} has {in_command} words outside of tables");
-    let of_the_library = documents().into_iter().filter(|name| name != of_the_command);
+    assert!(
+        in_command <= most,
+        "{of_the_command} has {in_command} words outside of tables"
+    );
+    let of_the_library = documents()
+        .into_iter()
+        .filter(|name| name != of_the_command);
     let total: usize = of_the_library.map(|name| words(&name)).sum();
-    assert!(total <= MOST_WORDS, "{total} words outside of tables: cut repetition first");
+    assert!(
+        total <= MOST_WORDS,
+        "{total} words outside of tables: cut repetition first"
+    );
 }
 
 #[test]
@@ -50,8 +61,14 @@ fn each_sentence_names_its_subject() {
     for name in others.into_iter().chain(documents()) {
         for line in written_lines(&read(&name)) {
             let words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
-            let vague = words.map(str::to_lowercase).find(|word| VAGUE.contains(&word.as_str()));
-            assert!(vague.is_none(), "{name} says `{}` in {line:?}", vague.unwrap_or_default());
+            let vague = words
+                .map(str::to_lowercase)
+                .find(|word| VAGUE.contains(&word.as_str()));
+            assert!(
+                vague.is_none(),
+                "{name} says `{}` in {line:?}",
+                vague.unwrap_or_default()
+            );
         }
     }
 }
@@ -67,10 +84,21 @@ fn is_too_wide(line: &str) -> bool {
 
 #[test]
 fn lines_are_no_wider_than_rustfmt_allows() {
-    let folders =
-        ["src", "lock-core", "lock-redis", "lock-cluster", "cli", "tests", "examples", "benches"];
+    let folders = [
+        "src",
+        "lock-core",
+        "lock-redis",
+        "lock-cluster",
+        "cli",
+        "tests",
+        "examples",
+        "benches",
+    ];
     let mut wide = Vec::new();
-    for file in sources(folders, "rs").into_iter().chain(sources(["lock-redis"], "lua")) {
+    for file in sources(folders, "rs")
+        .into_iter()
+        .chain(sources(["lock-redis"], "lua"))
+    {
         for (number, line) in read(&file).lines().enumerate() {
             if is_too_wide(line) {
                 wide.push(format!("{file}:{}", number + 1));

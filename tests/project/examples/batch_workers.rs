@@ -43,8 +43,12 @@ fn number_in(file: &Path) -> u64 {
 fn thirty_two_threads_in_memory_are_exact() {
     let (code, output) = run(&["--workers", "32", "--jobs", "3000"]);
     assert_eq!(code, 0, "{output}");
-    for part in ["sold     3000 of 3000 jobs, 1 to 3000", "twice    none", "rose by 3000", "Exact"]
-    {
+    for part in [
+        "sold     3000 of 3000 jobs, 1 to 3000",
+        "twice    none",
+        "rose by 3000",
+        "Exact",
+    ] {
         assert!(output.contains(part), "{part}: {output}");
     }
     assert!(output.contains("tokens   grew with every sale"), "{output}");
@@ -68,11 +72,23 @@ fn every_format_is_exact_within_its_leases() {
         "counter,lua,poll=5ms",
     ] {
         let url = format!("{}?format={format}&lease=60s", server.url());
-        let (code, output) =
-            run(&["--url", &url, "--processes", "2", "--workers", "4", "--jobs", "400"]);
+        let (code, output) = run(&[
+            "--url",
+            &url,
+            "--processes",
+            "2",
+            "--workers",
+            "4",
+            "--jobs",
+            "400",
+        ]);
         assert_eq!(code, 0, "{format}: {output}");
-        for part in ["sold     400 of 400 jobs, 1 to 400", "twice    none", "rose by 400", "Exact"]
-        {
+        for part in [
+            "sold     400 of 400 jobs, 1 to 400",
+            "twice    none",
+            "rose by 400",
+            "Exact",
+        ] {
             assert!(output.contains(part), "{format}: {part}: {output}");
         }
         server.probe().command(&["FLUSHALL"]);
@@ -82,15 +98,30 @@ fn every_format_is_exact_within_its_leases() {
 #[test]
 fn four_processes_of_eight_threads_are_exact_on_a_server() {
     let server = RedisServer::start();
-    let (code, output) =
-        run(&["--url", &server.url(), "--processes", "4", "--workers", "8", "--jobs", "3000"]);
+    let (code, output) = run(&[
+        "--url",
+        &server.url(),
+        "--processes",
+        "4",
+        "--workers",
+        "8",
+        "--jobs",
+        "3000",
+    ]);
     assert_eq!(code, 0, "{output}");
-    for part in ["sold     3000 of 3000 jobs, 1 to 3000", "twice    none", "rose by 3000", "Exact"]
-    {
+    for part in [
+        "sold     3000 of 3000 jobs, 1 to 3000",
+        "twice    none",
+        "rose by 3000",
+        "Exact",
+    ] {
         assert!(output.contains(part), "{part}: {output}");
     }
     assert!(output.contains("tokens   grew with every sale"), "{output}");
-    assert_eq!(server.probe().keys("*"), ["redisson_lock_token:{batch_workers}"]);
+    assert_eq!(
+        server.probe().keys("*"),
+        ["redisson_lock_token:{batch_workers}"]
+    );
 }
 
 #[test]
@@ -98,7 +129,10 @@ fn run_without_lock_oversells() {
     for processes in ["1", "2"] {
         let (code, output) = run(&["--unsafe", "--processes", processes]);
         assert_eq!(code, 1, "{output}");
-        assert!(output.contains("NOT EXACT:") && output.contains("was sold"), "{output}");
+        assert!(
+            output.contains("NOT EXACT:") && output.contains("was sold"),
+            "{output}"
+        );
     }
 }
 
@@ -106,7 +140,14 @@ fn run_without_lock_oversells() {
 fn several_runs_share_a_counter() {
     let server = RedisServer::start();
     let (_directory, file) = counter();
-    let shared = ["--url", &server.url(), "--counter", file.to_str().unwrap(), "--name", "shared"];
+    let shared = [
+        "--url",
+        &server.url(),
+        "--counter",
+        file.to_str().unwrap(),
+        "--name",
+        "shared",
+    ];
     let runs =
         [500, 700, 900].map(|jobs| start(&[&shared[..], &["--jobs", &jobs.to_string()]].concat()));
     for mut child in runs {
@@ -145,14 +186,23 @@ fn counter_set_back_by_another_program_is_detected() {
 #[test]
 fn sales_are_exact_after_ctrl_c() {
     let (_directory, file) = counter();
-    let mut child =
-        start(&["--workers", "32", "--jobs", "1000000", "--counter", file.to_str().unwrap()]);
+    let mut child = start(&[
+        "--workers",
+        "32",
+        "--jobs",
+        "1000000",
+        "--counter",
+        file.to_str().unwrap(),
+    ]);
     eventually("it sells", SOON, || number_in(&file) > 100);
     child.interrupt();
     assert_eq!(child.wait_exit(SOON), 130);
     let output = child.output();
     assert!(output.contains("Stopped early, and exact"), "{output}");
-    assert!(output.contains(&format!("sold     {} of 1000000", number_in(&file))), "{output}");
+    assert!(
+        output.contains(&format!("sold     {} of 1000000", number_in(&file))),
+        "{output}"
+    );
 }
 
 /// How a run over several processes is told to stop.
@@ -161,8 +211,10 @@ type Stop = fn(&Child);
 #[test]
 fn interrupted_workers_leave_nothing() {
     let server = RedisServer::start();
-    let ways: [(&str, Stop); 2] =
-        [("workers:ctrl-c", Child::interrupt), ("workers:terminated", Child::terminate)];
+    let ways: [(&str, Stop); 2] = [
+        ("workers:ctrl-c", Child::interrupt),
+        ("workers:terminated", Child::terminate),
+    ];
     for (name, stop) in ways {
         let shared = ["--url", &server.url(), "--name", name];
         let mut holder = Example::distlock(&["hold", "--url", &server.url(), name]).spawn();
@@ -187,7 +239,10 @@ fn interrupted_workers_leave_nothing() {
         assert_eq!(processes_with(name), 1, "only the holder is left");
         holder.send("release");
         holder.expect_event("released", SOON);
-        assert_eq!(probe.keys(&format!("*{name}*")), [format!("redisson_lock_token:{{{name}}}")]);
+        assert_eq!(
+            probe.keys(&format!("*{name}*")),
+            [format!("redisson_lock_token:{{{name}}}")]
+        );
     }
 }
 
@@ -210,9 +265,14 @@ fn killed_parent_ends_its_children() {
     eventually("all run", SOON, || processes_with(path) == 4);
     signal(child.id(), Signal::KILL);
     eventually("its children are gone", SOON, || processes_with(path) == 0);
-    assert!(!server.probe().exists("batch_workers"), "they released before they went");
+    assert!(
+        !server.probe().exists("batch_workers"),
+        "they released before they went"
+    );
     let sold = number_in(&file);
-    always("no worker sells", Duration::from_millis(100), || number_in(&file) == sold);
+    always("no worker sells", Duration::from_millis(100), || {
+        number_in(&file) == sold
+    });
 }
 
 #[test]
@@ -220,16 +280,30 @@ fn interrupt_of_one_process_stops_all() {
     let server = RedisServer::start();
     let (_directory, file) = counter();
     let path = file.to_str().unwrap();
-    let shared = ["--url", &server.url(), "--jobs", "1000000", "--counter", path];
+    let shared = [
+        "--url",
+        &server.url(),
+        "--jobs",
+        "1000000",
+        "--counter",
+        path,
+    ];
     let mut child = start(&[&shared[..], &["--processes", "3"]].concat());
     eventually("it sells", SOON, || number_in(&file) > 100);
     // A child that has just begun has no handler yet, and the signal would kill it.
     let second = eventually("the second child listens", SOON, || {
-        children_of(child.id()).get(1).copied().filter(|child| catches(*child, Signal::INT))
+        children_of(child.id())
+            .get(1)
+            .copied()
+            .filter(|child| catches(*child, Signal::INT))
     });
     signal(second, Signal::INT);
     assert_eq!(child.wait_exit(SOON), 130, "{}", child.errors());
-    assert!(child.output().contains("Stopped early, and exact"), "{}", child.output());
+    assert!(
+        child.output().contains("Stopped early, and exact"),
+        "{}",
+        child.output()
+    );
 }
 
 #[test]
@@ -238,13 +312,29 @@ fn killed_child_is_reported() {
     let (_directory, file) = counter();
     let url = format!("{}?watchdog=3s", server.url());
     let path = file.to_str().unwrap();
-    let mut child =
-        start(&["--url", &url, "--processes", "2", "--jobs", "4000", "--counter", path]);
+    let mut child = start(&[
+        "--url",
+        &url,
+        "--processes",
+        "2",
+        "--jobs",
+        "4000",
+        "--counter",
+        path,
+    ]);
     eventually("it sells", SOON, || number_in(&file) > 100);
     signal(children_of(child.id())[0], Signal::KILL);
     assert_eq!(child.wait_exit(A_RUN), 70, "{}", child.output());
-    assert!(only_error(&child).contains("did not end well"), "{}", child.errors());
-    assert!(child.output().contains("jobs were not done"), "{}", child.output());
+    assert!(
+        only_error(&child).contains("did not end well"),
+        "{}",
+        child.errors()
+    );
+    assert!(
+        child.output().contains("jobs were not done"),
+        "{}",
+        child.output()
+    );
 }
 
 #[test]
@@ -253,20 +343,44 @@ fn failure_is_one_line_with_exit_code() {
     let path = file.to_str().unwrap();
     std::fs::write(&file, "many\n").unwrap();
     let troubles: [(&[&str], i32, &str); 8] = [
-        (&["--processes", "2"], 78, "2 processes cannot share a lock in memory"),
-        (&["--url", "nosuch://"], 78, "there is no scheme `nosuch://`"),
-        (&["--jobs", "many"], 78, "invalid value 'many' for '--jobs <NUMBER>'"),
+        (
+            &["--processes", "2"],
+            78,
+            "2 processes cannot share a lock in memory",
+        ),
+        (
+            &["--url", "nosuch://"],
+            78,
+            "there is no scheme `nosuch://`",
+        ),
+        (
+            &["--jobs", "many"],
+            78,
+            "invalid value 'many' for '--jobs <NUMBER>'",
+        ),
         (&["--workers", "0"], 78, "0 is not in 1..="),
         (&["--name", "{}x"], 78, "hash tag"),
         (&["--counter", path], 78, "holds no number"),
-        (&["--counter", "/nonexistent/counter"], 70, "/nonexistent/counter"),
+        (
+            &["--counter", "/nonexistent/counter"],
+            70,
+            "/nonexistent/counter",
+        ),
         (&["--url", "redis://127.0.0.1:1"], 69, "Connection refused"),
     ];
     for (arguments, code, what) in troubles {
         let mut child = start(arguments);
-        assert_eq!(child.wait_exit(SOON), code, "{arguments:?}: {}", child.errors());
+        assert_eq!(
+            child.wait_exit(SOON),
+            code,
+            "{arguments:?}: {}",
+            child.errors()
+        );
         let line = only_error(&child);
-        assert!(line.starts_with("batch_workers: ") && line.contains(what), "{line}");
+        assert!(
+            line.starts_with("batch_workers: ") && line.contains(what),
+            "{line}"
+        );
         assert_eq!(child.output(), "");
     }
 }
@@ -276,12 +390,25 @@ fn lost_store_ends_run_with_sales_so_far() {
     let mut server = RedisServer::start();
     let (_directory, file) = counter();
     let url = format!("{}?outage_limit=300ms", server.url());
-    let mut child =
-        start(&["--url", &url, "--jobs", "1000000", "--counter", file.to_str().unwrap()]);
+    let mut child = start(&[
+        "--url",
+        &url,
+        "--jobs",
+        "1000000",
+        "--counter",
+        file.to_str().unwrap(),
+    ]);
     eventually("it sells", SOON, || number_in(&file) > 100);
     server.kill();
     assert_eq!(child.wait_exit(SOON), 69, "{}", child.errors());
-    assert!(only_error(&child).contains("check that the store is up"), "{}", child.errors());
+    assert!(
+        only_error(&child).contains("check that the store is up"),
+        "{}",
+        child.errors()
+    );
     let output = child.output();
-    assert!(output.contains(&format!("sold     {} of 1000000", number_in(&file))), "{output}");
+    assert!(
+        output.contains(&format!("sold     {} of 1000000", number_in(&file))),
+        "{output}"
+    );
 }

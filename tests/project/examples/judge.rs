@@ -29,7 +29,12 @@ fn judge_tally(
     (first, last): (u64, Option<u64>),
     alone: bool,
 ) -> (u8, String) {
-    let run = Run { jobs, first, last, took: Duration::from_secs(1) };
+    let run = Run {
+        jobs,
+        first,
+        last,
+        took: Duration::from_secs(1),
+    };
     let proof = Proof::of(tally, &run, alone);
     (proof.exit_code(), proof.to_string())
 }
@@ -40,7 +45,10 @@ const EXACT: [(u64, Option<u64>); 3] = [(7, Some(40)), (6, Some(30)), (8, Some(5
 fn exact_sales_pass_in_any_order() {
     let (code, summary) = judge(&EXACT, (5, Some(8)), true);
     assert_eq!(code, 0, "{summary}");
-    assert!(summary.contains("3 of 3 jobs, 6 to 8") && summary.contains("30 to 50"), "{summary}");
+    assert!(
+        summary.contains("3 of 3 jobs, 6 to 8") && summary.contains("30 to 50"),
+        "{summary}"
+    );
 }
 
 #[test]
@@ -59,7 +67,10 @@ fn token_that_does_not_grow_is_named() {
         let sales = [(6, Some(30)), (7, Some(second)), (8, Some(50))];
         let (code, summary) = judge(&sales, (5, Some(8)), true);
         assert_eq!(code, 1);
-        assert!(summary.contains("number 7 has a smaller or equal token than 6"), "{summary}");
+        assert!(
+            summary.contains("number 7 has a smaller or equal token than 6"),
+            "{summary}"
+        );
     }
 }
 
@@ -92,14 +103,20 @@ fn counter_above_its_sales_fails_unless_others_sell() {
 fn number_from_before_the_run_fails() {
     let (code, summary) = judge(&EXACT, (6, Some(9)), true);
     assert_eq!(code, 1);
-    assert!(summary.contains("number 6 was sold, but the file went from 6 to 9"), "{summary}");
+    assert!(
+        summary.contains("number 6 was sold, but the file went from 6 to 9"),
+        "{summary}"
+    );
 }
 
 #[test]
 fn number_beyond_counter_fails_also_where_others_sell() {
     let (code, summary) = judge(&[(9, Some(30))], (5, Some(7)), false);
     assert_eq!(code, 1);
-    assert!(summary.contains("number 9 was sold, but the file went from 5 to 7"), "{summary}");
+    assert!(
+        summary.contains("number 9 was sold, but the file went from 5 to 7"),
+        "{summary}"
+    );
 }
 
 #[test]
@@ -117,12 +134,23 @@ fn missing_jobs_fail_unless_interrupted() {
         }
         tally
     };
-    let sold = Report::Sold(Sale { number: 1, token: Some(9) });
+    let sold = Report::Sold(Sale {
+        number: 1,
+        token: Some(9),
+    });
     let file = (0, Some(1));
     let missing = judge_tally(tally(std::slice::from_ref(&sold)), 2, file, true);
-    assert!(missing.0 == 1 && missing.1.contains("1 jobs were not done"), "{}", missing.1);
+    assert!(
+        missing.0 == 1 && missing.1.contains("1 jobs were not done"),
+        "{}",
+        missing.1
+    );
     let unreadable = judge_tally(tally(&[sold.clone(), Report::Unreadable]), 2, file, true);
-    assert!(unreadable.0 == 1 && unreadable.1.contains("half written"), "{}", unreadable.1);
+    assert!(
+        unreadable.0 == 1 && unreadable.1.contains("half written"),
+        "{}",
+        unreadable.1
+    );
     let interrupted = judge_tally(tally(&[sold, Report::Interrupted]), 2, file, true);
     assert_eq!(interrupted.0, 130, "{}", interrupted.1);
 }
@@ -131,8 +159,14 @@ fn missing_jobs_fail_unless_interrupted() {
 fn reports_survive_the_pipe() {
     let trouble = shared::Trouble::new(69, "two\nlines of trouble");
     let reports = [
-        Report::Sold(Sale { number: 3, token: Some(4) }),
-        Report::Sold(Sale { number: 3, token: None }),
+        Report::Sold(Sale {
+            number: 3,
+            token: Some(4),
+        }),
+        Report::Sold(Sale {
+            number: 3,
+            token: None,
+        }),
         Report::Unreadable,
         Report::Interrupted,
         Report::Failed(trouble),
@@ -140,9 +174,20 @@ fn reports_survive_the_pipe() {
     for report in reports {
         let line = report.to_string();
         assert_eq!(line.lines().count(), 1);
-        assert_eq!(format!("{:?}", line.parse::<Report>().unwrap()), format!("{report:?}"));
+        assert_eq!(
+            format!("{:?}", line.parse::<Report>().unwrap()),
+            format!("{report:?}")
+        );
     }
-    for line in ["", "sold", "sold x", "sold 1 x", "failed", "failed x y", "sung"] {
+    for line in [
+        "",
+        "sold",
+        "sold x",
+        "sold 1 x",
+        "failed",
+        "failed x y",
+        "sung",
+    ] {
         assert!(line.parse::<Report>().is_err(), "{line:?}");
     }
 }

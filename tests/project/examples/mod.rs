@@ -25,15 +25,24 @@ fn only_error(child: &Child) -> String {
 
 /// How many processes have this argument and live.
 fn processes_with(argument: &str) -> usize {
-    let processes = std::fs::read_dir("/proc").expect("there is a /proc").flatten();
+    let processes = std::fs::read_dir("/proc")
+        .expect("there is a /proc")
+        .flatten();
     let lines = processes.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
     // The command line of a zombie is empty.
-    lines.filter(|line| line.split(|byte| *byte == 0).any(|a| a == argument.as_bytes())).count()
+    lines
+        .filter(|line| {
+            line.split(|byte| *byte == 0)
+                .any(|a| a == argument.as_bytes())
+        })
+        .count()
 }
 
 /// The processes that this one started, and that are not waited for yet.
 fn children_of(parent: u32) -> Vec<u32> {
-    let processes = std::fs::read_dir("/proc").expect("there is a /proc").flatten();
+    let processes = std::fs::read_dir("/proc")
+        .expect("there is a /proc")
+        .flatten();
     let numbers = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
     let is_child = |process: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
@@ -54,6 +63,9 @@ fn catches(process: u32, signal: Signal) -> bool {
 
 /// Sends the signal to this process alone, not to its group.
 fn signal(process: u32, signal: Signal) {
-    let pid = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process has a number");
+    let pid = i32::try_from(process)
+        .ok()
+        .and_then(Pid::from_raw)
+        .expect("a process has a number");
     kill_process(pid, signal).expect("a process of ours can be told");
 }

@@ -13,7 +13,9 @@ const LEASE: Duration = Duration::from_millis(300);
 /// Every example that is one file; a new one is included by itself.
 fn small_ones() -> Vec<String> {
     let directory = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join("examples");
-    let files = std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
+    let files = std::fs::read_dir(directory)
+        .unwrap()
+        .map(|file| file.unwrap().path());
     let names = files
         .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
         .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned());
@@ -24,8 +26,10 @@ fn small_ones() -> Vec<String> {
 
 fn run_all(url: &[&str]) {
     // Built, all of them, before the first of them runs: it has leases.
-    let examples: Vec<_> =
-        small_ones().into_iter().map(|name| Example::new(&name).args(url)).collect();
+    let examples: Vec<_> = small_ones()
+        .into_iter()
+        .map(|name| Example::new(&name).args(url))
+        .collect();
     let started: Vec<_> = examples.into_iter().map(Example::spawn).collect();
     for mut child in started {
         let code = child.wait_exit(SOON);

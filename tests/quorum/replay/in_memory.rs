@@ -22,7 +22,11 @@ pub(super) struct InMemory {
 impl InMemory {
     pub(super) fn new() -> Self {
         let store = MemoryBackend::new(Arc::new(ManualClock::new()));
-        Self { store, client: ClientId::random(), name: LockName::new(LOCK).unwrap() }
+        Self {
+            store,
+            client: ClientId::random(),
+            name: LockName::new(LOCK).unwrap(),
+        }
     }
 
     fn lease() -> LeaseTime {
@@ -54,7 +58,11 @@ impl InMemory {
         if let Some(used) = used {
             closing = closing.last_used(FencingToken::new(used.into()));
         }
-        match self.store.release(&acquisition, closing, Moment::NEVER).unwrap() {
+        match self
+            .store
+            .release(&acquisition, closing, Moment::NEVER)
+            .unwrap()
+        {
             Release::Gone => Answer::Gone,
             _ => Answer::Freed,
         }
@@ -72,9 +80,19 @@ impl Real for InMemory {
 
     fn ask(&mut self, request: Request) -> Answer {
         match request {
-            Request::Propose { owner, first, last, .. } => self.propose(owner, first, last),
-            Request::Close { owner, tokens, tombstone } => {
-                let doubt = if tombstone { Tombstone::Leave } else { Tombstone::None };
+            Request::Propose {
+                owner, first, last, ..
+            } => self.propose(owner, first, last),
+            Request::Close {
+                owner,
+                tokens,
+                tombstone,
+            } => {
+                let doubt = if tombstone {
+                    Tombstone::Leave
+                } else {
+                    Tombstone::None
+                };
                 self.close(owner, tokens.map(|(used, _end)| used), doubt)
             }
             other => panic!("it is never asked {other:?}"),
@@ -99,7 +117,15 @@ impl Real for InMemory {
 
     fn holder(&mut self) -> Option<u8> {
         let LockInfo { holder, .. } = self.store.inspect(&self.name, Moment::NEVER).unwrap();
-        holder.map(|it| it.owner.as_str().rsplit(':').next().unwrap().parse().unwrap())
+        holder.map(|it| {
+            it.owner
+                .as_str()
+                .rsplit(':')
+                .next()
+                .unwrap()
+                .parse()
+                .unwrap()
+        })
     }
 
     fn counter(&mut self) -> Option<Option<u8>> {

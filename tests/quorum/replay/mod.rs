@@ -48,7 +48,9 @@ fn replay<R: Real>(
             real.begin(counter, column.node.disk.marker.is_some());
         }
         for step in 0..steps {
-            let Some((action, event)) = walk.step() else { break };
+            let Some((action, event)) = walk.step() else {
+                break;
+            };
             let Some((at, event)) = event else { continue };
             let node = walk.state().columns[at].node;
             follow(&model.rules, event, node, &mut nodes[at])
@@ -84,38 +86,78 @@ fn follow(rules: &Rules, event: Event, node: Node, real: &mut impl Real) -> Resu
             let run = node.run - 1;
             once_more(rules, admit(run, View::FIRST), node, real)?;
             let view = node.view();
-            let late = Request::Propose { owner: 0, first: 1, last: 1, run, view };
+            let late = Request::Propose {
+                owner: 0,
+                first: 1,
+                last: 1,
+                run,
+                view,
+            };
             once_more(rules, late, node, real)?;
         }
     }
     if let Some(marker) = node.disk.marker {
         // What clients ask that know of older members, or of another quorum.
         let View { quorum, epoch } = marker.view;
-        for view in [View { quorum, epoch: epoch - 1 }, View { quorum: quorum + 1, epoch }] {
-            let late = Request::Propose { owner: 0, first: 1, last: 1, run: node.run, view };
+        for view in [
+            View {
+                quorum,
+                epoch: epoch - 1,
+            },
+            View {
+                quorum: quorum + 1,
+                epoch,
+            },
+        ] {
+            let late = Request::Propose {
+                owner: 0,
+                first: 1,
+                last: 1,
+                run: node.run,
+                view,
+            };
             once_more(rules, late, node, real)?;
         }
-        for view in
-            [View { quorum, epoch: epoch - 1 }, View { quorum: quorum + 1, epoch: epoch + 1 }]
-        {
+        for view in [
+            View {
+                quorum,
+                epoch: epoch - 1,
+            },
+            View {
+                quorum: quorum + 1,
+                epoch: epoch + 1,
+            },
+        ] {
             once_more(rules, admit(node.run, view), node, real)?;
         }
     } else if rules.longest.is_some() {
         once_more(rules, look(node.run), node, real)?;
     }
     same("the holder", real.holder(), node.disk.lock)?;
-    let counter = real.counter().map_or(Ok(()), |it| same("counter", it, node.stored(rules)));
+    let counter = real
+        .counter()
+        .map_or(Ok(()), |it| same("counter", it, node.stored(rules)));
     counter.map_err(|why| format!("{why}; it is {node:?}"))
 }
 
 /// A request to record what every node has recorded.
 fn look(run: u8) -> Request {
-    Request::Mark { run, view: View::FIRST, is_admitted: false, not_before: 0 }
+    Request::Mark {
+        run,
+        view: View::FIRST,
+        is_admitted: false,
+        not_before: 0,
+    }
 }
 
 /// A request to become a node under this view.
 fn admit(run: u8, view: View) -> Request {
-    Request::Mark { run, view, is_admitted: true, not_before: 0 }
+    Request::Mark {
+        run,
+        view,
+        is_admitted: true,
+        not_before: 0,
+    }
 }
 
 /// A request that changes nothing.
@@ -125,7 +167,11 @@ fn once_more(
     mut node: Node,
     real: &mut impl Real,
 ) -> Result<(), String> {
-    same(&format!("{request:?}"), real.ask(request), node.step(rules, request))
+    same(
+        &format!("{request:?}"),
+        real.ask(request),
+        node.step(rules, request),
+    )
 }
 
 fn same<T: PartialEq + Debug>(what: &str, real: T, expected: T) -> Result<(), String> {
@@ -169,26 +215,43 @@ fn scripts_without_a_marker_answer_like_the_model() {
 #[test]
 fn memory_store_answers_like_the_model() {
     let model = Quorum::without_time();
-    agree(&model, 1_000, 100, &mut [InMemory::new(), InMemory::new(), InMemory::new()]);
+    agree(
+        &model,
+        1_000,
+        100,
+        &mut [InMemory::new(), InMemory::new(), InMemory::new()],
+    );
 }
 
 /// A line of the scripts, and what it is changed into.
 const WRONG: &[(&str, &str)] = &[
     // propose.lua
     ("tonumber(ARGV[5]) <= value", "tonumber(ARGV[5]) < value"),
-    ("if not stored or tonumber(stored) < last then", "if true then"),
-    ("local last = tonumber(ARGV[6])", "local last = tonumber(ARGV[5])"),
+    (
+        "if not stored or tonumber(stored) < last then",
+        "if true then",
+    ),
+    (
+        "local last = tonumber(ARGV[6])",
+        "local last = tonumber(ARGV[5])",
+    ),
     ("if now < since then", "if false then"),
     ("if since > floor then", "if false then"),
     ("ahead > ARGV[7] * 1000", "false"),
-    ("math.max(tonumber(stored) or 0, floor)", "tonumber(stored) or 0"),
+    (
+        "math.max(tonumber(stored) or 0, floor)",
+        "tonumber(stored) or 0",
+    ),
     ("EXISTS', KEYS[3], KEYS[1])", "EXISTS', KEYS[1])"),
     ("if server ~= ARGV[8] then", "if false then"),
     ("if marker[1] ~= server then", "if false then"),
     ("marker[3] = now + marker[2] * 1000", "marker[3] = now"),
     ("ARGV[14] ~= '1' and", ""),
     ("ARGV[14] ~= '1' and", "false and"),
-    ("look(redis.call, KEYS[1], ARGV[2]) == 0", "look(redis.call, KEYS[1], ARGV[2]) == 2"),
+    (
+        "look(redis.call, KEYS[1], ARGV[2]) == 0",
+        "look(redis.call, KEYS[1], ARGV[2]) == 2",
+    ),
     ("marker[5] ~= ARGV[11]", "false"),
     ("marker[6] ~= ARGV[12]", "false"),
     // mark.lua
@@ -201,9 +264,15 @@ const WRONG: &[(&str, &str)] = &[
     ("ARGV[8] ~= '' and", ""),
     // close.lua
     ("if ARGV[6] ~= '0' then", "if false then"),
-    ("if look(redis.call, KEYS[1], ARGV[1]) == 0 then", "if false then"),
+    (
+        "if look(redis.call, KEYS[1], ARGV[1]) == 0 then",
+        "if false then",
+    ),
     ("if ARGV[4] ~= '' then", "if false then"),
-    ("if redis.call('GET', KEYS[2]) == ARGV[5] then", "if true then"),
+    (
+        "if redis.call('GET', KEYS[2]) == ARGV[5] then",
+        "if true then",
+    ),
 ];
 
 #[test]
@@ -213,7 +282,10 @@ fn script_without_one_rule_is_found_out() {
     // Nodes with larger tokens than a majority grants at vote again all the same: most of all where
     // little else happens.
     let models = &[
-        Quorum { skew: 3, ..Quorum::everything() },
+        Quorum {
+            skew: 3,
+            ..Quorum::everything()
+        },
         Quorum {
             skew: 3,
             outsider: Outsider::None,
@@ -224,8 +296,13 @@ fn script_without_one_rule_is_found_out() {
     ];
     let missed: Vec<_> = thread::scope(|scope| {
         let parts = WRONG.chunks(WRONG.len().div_ceil(AT_A_TIME));
-        let parts: Vec<_> = parts.map(|part| scope.spawn(|| missed(models, part))).collect();
-        parts.into_iter().flat_map(|part| part.join().unwrap()).collect()
+        let parts: Vec<_> = parts
+            .map(|part| scope.spawn(|| missed(models, part)))
+            .collect();
+        parts
+            .into_iter()
+            .flat_map(|part| part.join().unwrap())
+            .collect()
     });
     assert!(missed.is_empty(), "not found out: {missed:?}");
 }
@@ -236,12 +313,23 @@ fn missed<'a>(models: &[Quorum], changes: &'a [(&'a str, &'a str)]) -> Vec<&'a s
     let mut missed = Vec::new();
     for (right, wrong) in changes {
         let mut scripts = Scripts::real();
-        let Scripts { propose, close, mark } = &mut scripts;
-        let script = [propose, close, mark].into_iter().find(|script| script.contains(right));
+        let Scripts {
+            propose,
+            close,
+            mark,
+        } = &mut scripts;
+        let script = [propose, close, mark]
+            .into_iter()
+            .find(|script| script.contains(right));
         let script = script.unwrap_or_else(|| panic!("no script has the line `{right}`"));
         *script = script.replacen(right, wrong, 1);
-        nodes.iter_mut().for_each(|node| node.scripts = scripts.clone());
-        match models.iter().find_map(|model| replay(model, 100, 80, &mut nodes).err()) {
+        nodes
+            .iter_mut()
+            .for_each(|node| node.scripts = scripts.clone());
+        match models
+            .iter()
+            .find_map(|model| replay(model, 100, 80, &mut nodes).err())
+        {
             None => missed.push(*right),
             Some(why) => println!("`{right}` as `{wrong}`: {why}"),
         }

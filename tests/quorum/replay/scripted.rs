@@ -66,7 +66,15 @@ impl Scripted {
         let clock = TimeOfDay::new();
         let server = RedisServer::start_on(&clock);
         let probe = server.probe();
-        Self { rules, clock, server, probe, runs: Vec::new(), base: 0, scripts }
+        Self {
+            rules,
+            clock,
+            server,
+            probe,
+            runs: Vec::new(),
+            base: 0,
+            scripts,
+        }
     }
 
     /// A unit of the model's time. A real clock goes on meanwhile, but not for so long.
@@ -84,9 +92,9 @@ impl Scripted {
     }
 
     fn longest(&self) -> String {
-        self.rules
-            .longest
-            .map_or(String::new(), |longest| (i64::from(longest) * self.unit()).to_string())
+        self.rules.longest.map_or(String::new(), |longest| {
+            (i64::from(longest) * self.unit()).to_string()
+        })
     }
 
     fn run(&self, run: u8) -> String {
@@ -94,7 +102,8 @@ impl Scripted {
     }
 
     fn note_run(&mut self) {
-        self.runs.push(self.probe.info_field("server", "run_id").unwrap());
+        self.runs
+            .push(self.probe.info_field("server", "run_id").unwrap());
     }
 
     fn script(&mut self, script: &str, keys: &[&str], told: &[&str]) -> Value {
@@ -126,7 +135,11 @@ impl Scripted {
         let keys = [LOCK, COUNTER, &tombstone, MARKER];
         let (quorum, epoch) = (view.quorum.to_string(), view.epoch.to_string());
         let node = self.probe.command(&["HGET", MARKER, NODE]);
-        let node = if let Value::Nil = node { String::new() } else { node.text() };
+        let node = if let Value::Nil = node {
+            String::new()
+        } else {
+            node.text()
+        };
         let told = [
             &lease, &owner, "1", &keep, &first, &last, &longest, &run, "1", "0", &quorum, &epoch,
             &node, is_again,
@@ -177,24 +190,38 @@ impl Real for Scripted {
                 ["run_id", &run],
                 ["since", &since],
             ];
-            self.probe.command(&[&["HSET", MARKER][..], marker.as_flattened()].concat());
+            self.probe
+                .command(&[&["HSET", MARKER][..], marker.as_flattened()].concat());
         }
         if counter > 0 {
             let token = self.token(counter);
             let until = (token.parse::<i64>().unwrap() / 1_000 + KEEP_MILLIS).to_string();
-            self.probe.command(&["SET", COUNTER, &token, "PXAT", &until]);
+            self.probe
+                .command(&["SET", COUNTER, &token, "PXAT", &until]);
         }
     }
 
     fn ask(&mut self, request: Request) -> Answer {
         match request {
-            Request::Propose { owner, first, last, run, view } => {
-                self.propose(owner, first, last, run, view, "0")
-            }
-            Request::VoteAgain { owner, first, last, run, view } => {
-                self.propose(owner, first, last, run, view, "1")
-            }
-            Request::Close { owner, tokens, tombstone: is_left } => {
+            Request::Propose {
+                owner,
+                first,
+                last,
+                run,
+                view,
+            } => self.propose(owner, first, last, run, view, "0"),
+            Request::VoteAgain {
+                owner,
+                first,
+                last,
+                run,
+                view,
+            } => self.propose(owner, first, last, run, view, "1"),
+            Request::Close {
+                owner,
+                tokens,
+                tombstone: is_left,
+            } => {
                 let (used, end) = match tokens {
                     Some((used, end)) => (self.token(used), self.token(end)),
                     None => (String::new(), String::new()),
@@ -208,7 +235,12 @@ impl Real for Scripted {
                     _ => Answer::Freed,
                 }
             }
-            Request::Mark { run, view, is_admitted, not_before } => {
+            Request::Mark {
+                run,
+                view,
+                is_admitted,
+                not_before,
+            } => {
                 let (run, longest) = (self.run(run), self.longest());
                 let (quorum, epoch) = (view.quorum.to_string(), view.epoch.to_string());
                 let keep = KEEP_MILLIS.to_string();
@@ -239,7 +271,9 @@ impl Real for Scripted {
                     Value::Text(text) => Some(text.clone()),
                     _ => None,
                 };
-                let [server, _, Value::List(fields), _] = &state[..] else { panic!("{state:?}") };
+                let [server, _, Value::List(fields), _] = &state[..] else {
+                    panic!("{state:?}")
+                };
                 match (text(&fields[0]), text(&fields[1])) {
                     _ if text(server) != Some(run) => Answer::Stranger,
                     (None, _) => Answer::Unmarked,

@@ -9,7 +9,12 @@ use std::sync::Arc;
 use sync::model;
 
 #[path = "../../../lock-core/src/clock.rs"]
-#[allow(dead_code, unreachable_pub, missing_docs, reason = "a part of it is used here")]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "a part of it is used here"
+)]
 mod clock;
 mod sync;
 
@@ -38,7 +43,9 @@ fn raised_twice() {
             loom::thread::spawn(move || signal.raise())
         });
         assert_eq!(SystemClock.wait(&signal, Moment::NEVER), Woken::Signalled);
-        raising.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        raising
+            .into_iter()
+            .for_each(|thread| thread.join().expect("no panic"));
         let _second = signal.take();
         assert!(!signal.take());
     });

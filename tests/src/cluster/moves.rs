@@ -16,17 +16,25 @@ impl Cluster {
             info(&mut self.nodes[node].probe(), field).and_then(|epoch| epoch.parse::<u64>().ok())
         };
         let newest = epoch(from, "cluster_my_epoch");
-        eventually("the next node knows the epoch of the one before", AGREEMENT, || {
-            epoch(to, "cluster_current_epoch") >= newest
-        });
+        eventually(
+            "the next node knows the epoch of the one before",
+            AGREEMENT,
+            || epoch(to, "cluster_current_epoch") >= newest,
+        );
     }
 
     /// Begins to move a slot: keys that are not there any more are asked for at its new node.
     pub fn begin_to_move(&self, slot: u16, from: usize, to: usize) {
         self.wait_for_epoch(from, to);
         let (slot, source, target) = (slot.to_string(), self.id(from), self.id(to));
-        ok(&mut self.nodes[to].probe(), &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]);
-        ok(&mut self.nodes[from].probe(), &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]);
+        ok(
+            &mut self.nodes[to].probe(),
+            &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source],
+        );
+        ok(
+            &mut self.nodes[from].probe(),
+            &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target],
+        );
     }
 
     /// Moves the keys that are in a slot.
@@ -34,7 +42,9 @@ impl Cluster {
         let (mut probe, slot) = (self.nodes[from].probe(), slot.to_string());
         let port = self.nodes[to].port_for_nodes().to_string();
         loop {
-            let keys = probe.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]).texts();
+            let keys = probe
+                .command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"])
+                .texts();
             if keys.is_empty() {
                 return;
             }
@@ -53,7 +63,10 @@ impl Cluster {
         // A node that has given its last slot away may be a replica by now, and knows the owner.
         let answer = self.nodes[from].probe().command(&words);
         let is_replica = matches!(&answer, Value::Error(why) if why.contains("only with masters"));
-        assert!(is_replica || answer == Value::Text("OK".to_owned()), "{answer:?}");
+        assert!(
+            is_replica || answer == Value::Text("OK".to_owned()),
+            "{answer:?}"
+        );
     }
 
     /// Moves many slots, each with its keys, one after the other, over the same two connections.
@@ -64,10 +77,18 @@ impl Cluster {
         let (mut left, mut right) = (self.nodes[from].probe(), self.nodes[to].probe());
         for slot in slots {
             let slot = slot.to_string();
-            ok(&mut right, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]);
-            ok(&mut left, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]);
+            ok(
+                &mut right,
+                &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source],
+            );
+            ok(
+                &mut left,
+                &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target],
+            );
             loop {
-                let keys = left.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]).texts();
+                let keys = left
+                    .command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"])
+                    .texts();
                 if keys.is_empty() {
                     break;
                 }
@@ -81,7 +102,10 @@ impl Cluster {
         }
         // Moved back before all have heard, the two nodes may be in the same epoch, and the slots
         // be either's.
-        slots.last().into_iter().for_each(|slot| self.wait_for_owner(*slot, to));
+        slots
+            .last()
+            .into_iter()
+            .for_each(|slot| self.wait_for_owner(*slot, to));
     }
 
     /// Moves a slot with all its keys.
@@ -102,7 +126,15 @@ impl Cluster {
         self.wait_for_epoch(from, to);
         let (id, range) = (self.id(to), slot.to_string());
         let mut probe = self.nodes[from].probe();
-        let words = ["CLUSTER", AT_ONCE, "SLOTSRANGE", &range, &range, "NODE", &id];
+        let words = [
+            "CLUSTER",
+            AT_ONCE,
+            "SLOTSRANGE",
+            &range,
+            &range,
+            "NODE",
+            &id,
+        ];
         ok(&mut probe, &words);
         eventually("the slot has been moved", TAKEOVER, || {
             let owner = self.find_owner(slot);
@@ -111,8 +143,13 @@ impl Cluster {
             }
             // On a busy machine it may not be done in the time that it is given: then once more.
             let migrations = probe.command(&["CLUSTER", "GETSLOTMIGRATIONS"]);
-            let Value::List(migrations) = migrations else { panic!("{migrations:?}") };
-            let newest = migrations.first().map(|one| format!("{one:?}")).unwrap_or_default();
+            let Value::List(migrations) = migrations else {
+                panic!("{migrations:?}")
+            };
+            let newest = migrations
+                .first()
+                .map(|one| format!("{one:?}"))
+                .unwrap_or_default();
             if newest.contains("\"failed\"") && self.find_owner(slot) == Some(from) {
                 println!("a migration failed: {newest}");
                 ok(&mut probe, &words);

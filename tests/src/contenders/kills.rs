@@ -119,16 +119,27 @@ impl<M: Masters> Scene<M> {
         let client = distlock::connect(&url).unwrap();
         let lock = client.mutex(NAME).unwrap();
         let contenders = Contenders::start(&url, NAME, PROCESSES, THREADS);
-        let scene = Self { masters, client, lock, contenders, claims: Vec::new() };
+        let scene = Self {
+            masters,
+            client,
+            lock,
+            contenders,
+            claims: Vec::new(),
+        };
         scene.await_claims_of_all_processes(Moment::from_nanos(0));
         scene
     }
 
     fn await_claims_of_all_processes(&self, since: Moment) {
         eventually("every process had the lock", SOON, || {
-            let claims = self.contenders.claims().into_iter().filter(|claim| claim.from >= since);
-            let mut processes: Vec<_> =
-                claims.map(|claim| claim.holder.split('.').next().unwrap().to_owned()).collect();
+            let claims = self
+                .contenders
+                .claims()
+                .into_iter()
+                .filter(|claim| claim.from >= since);
+            let mut processes: Vec<_> = claims
+                .map(|claim| claim.holder.split('.').next().unwrap().to_owned())
+                .collect();
             processes.sort_unstable();
             processes.dedup();
             processes.len() == PROCESSES
@@ -143,10 +154,20 @@ impl<M: Masters> Scene<M> {
         let asked = SystemClock.now();
         let guard = take(&self.lock);
         let (masters, contenders) = (&mut self.masters, &self.contenders);
-        let (Times { killed, failed_over, replica }, taken, let_go) = thread::scope(|scope| {
+        let (
+            Times {
+                killed,
+                failed_over,
+                replica,
+            },
+            taken,
+            let_go,
+        ) = thread::scope(|scope| {
             let killing = scope.spawn(|| kill(masters, old, &stage, contenders));
             let taking = scope.spawn(|| {
-                eventually("the master is gone", SOON, || stage.gone.load(Ordering::SeqCst));
+                eventually("the master is gone", SOON, || {
+                    stage.gone.load(Ordering::SeqCst)
+                });
                 let guard = take(&free);
                 let taken = SystemClock.now();
                 stage.taken.store(true, Ordering::SeqCst);
@@ -154,10 +175,18 @@ impl<M: Masters> Scene<M> {
                 taken
             });
             let let_go = Stage::raise(&stage.let_go);
-            let awaited = if holder == Holder::Stays { &stage.replaced } else { &stage.gone };
+            let awaited = if holder == Holder::Stays {
+                &stage.replaced
+            } else {
+                &stage.gone
+            };
             let claim = stay(&guard, "test", asked, || awaited.load(Ordering::SeqCst));
             self.claims.push(claim.expect("it was valid"));
-            assert!(awaited.load(Ordering::SeqCst), "it is valid all the time: {:?}", guard.loss());
+            assert!(
+                awaited.load(Ordering::SeqCst),
+                "it is valid all the time: {:?}",
+                guard.loss()
+            );
             let moment = SystemClock.now();
             let outcome = guard.unlock();
             assert!(holder == Holder::LetsGo || outcome.is_ok(), "{outcome:?}");
@@ -175,12 +204,23 @@ impl<M: Masters> Scene<M> {
         self.await_claims_of_all_processes(SystemClock.now());
         let [failed_over, replica, let_go, usable, next] =
             [failed_over, replica, let_go, taken, next].map(|moment| moment.since(killed));
-        Round { holder, failed_over, replica, let_go, usable, next }
+        Round {
+            holder,
+            failed_over,
+            replica,
+            let_go,
+            usable,
+            next,
+        }
     }
 
     /// What all contenders said.
     fn end(self) -> Vec<Claim> {
-        let Self { contenders, mut claims, .. } = self;
+        let Self {
+            contenders,
+            mut claims,
+            ..
+        } = self;
         claims.extend(contenders.stop());
         claims
     }
@@ -197,15 +237,25 @@ fn kill<M: Masters>(masters: &mut M, old: usize, stage: &Stage, others: &Contend
     let failed_over = SystemClock.now();
     drop(replaced);
     if !masters.has_spare_replicas() {
-        eventually("the holder has let go", SOON, || stage.let_go.load(Ordering::SeqCst));
-        always("nothing is granted that no replica could confirm", ms(500), || {
-            !stage.taken.load(Ordering::SeqCst)
-                && others.claims().iter().all(|claim| claim.from < killed)
+        eventually("the holder has let go", SOON, || {
+            stage.let_go.load(Ordering::SeqCst)
         });
+        always(
+            "nothing is granted that no replica could confirm",
+            ms(500),
+            || {
+                !stage.taken.load(Ordering::SeqCst)
+                    && others.claims().iter().all(|claim| claim.from < killed)
+            },
+        );
         masters.bring_back(old);
     }
     masters.await_replica(new);
-    Times { killed, failed_over, replica: SystemClock.now() }
+    Times {
+        killed,
+        failed_over,
+        replica: SystemClock.now(),
+    }
 }
 
 /// Waits until a replica of the server at the other end confirms.
@@ -229,7 +279,11 @@ pub fn rounds<M: Masters>(masters: M, count: usize, bound: Duration) {
     let mut scene = Scene::start(masters);
     let (rounds, tolerance) = with_tolerance(|| {
         let round = |number| {
-            let holder = if number % 2 == 0 { Holder::Stays } else { Holder::LetsGo };
+            let holder = if number % 2 == 0 {
+                Holder::Stays
+            } else {
+                Holder::LetsGo
+            };
             let round = scene.round(holder, number);
             round.print(number);
             round
@@ -238,9 +292,18 @@ pub fn rounds<M: Masters>(masters: M, count: usize, bound: Duration) {
     });
     judge(scene.end()).must_be_exact();
     print("failover", rounds.iter().map(|round| round.failed_over));
-    print("a replica that confirms", rounds.iter().map(|round| round.replica));
-    print("a free lock, from when it could be", rounds.iter().map(Round::late));
-    for (holder, what) in [(Holder::Stays, "by then"), (Holder::LetsGo, "without a master")] {
+    print(
+        "a replica that confirms",
+        rounds.iter().map(|round| round.replica),
+    );
+    print(
+        "a free lock, from when it could be",
+        rounds.iter().map(Round::late),
+    );
+    for (holder, what) in [
+        (Holder::Stays, "by then"),
+        (Holder::LetsGo, "without a master"),
+    ] {
         let of_kind = rounds.iter().filter(|round| round.holder == holder);
         let what = format!("the lock that was held, given back {what}, from when it could be");
         print(&what, of_kind.map(Round::next_late));
@@ -270,8 +333,19 @@ impl Round {
     }
 
     fn print(&self, number: usize) {
-        let Self { holder, failed_over, replica, usable, next, .. } = self;
-        let holder = if *holder == Holder::Stays { "stays " } else { "lets go" };
+        let Self {
+            holder,
+            failed_over,
+            replica,
+            usable,
+            next,
+            ..
+        } = self;
+        let holder = if *holder == Holder::Stays {
+            "stays "
+        } else {
+            "lets go"
+        };
         println!(
             "round {number:2}, holder {holder}: failover {failed_over:.2?}, replica \
              {replica:.2?}, free lock {usable:.2?}, \

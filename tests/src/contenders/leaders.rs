@@ -25,7 +25,9 @@ impl Role {
     const SELDOM: Duration = Duration::from_millis(500);
 
     pub(super) fn of(word: &str) -> Option<Self> {
-        [Self::Valid, Self::Told].into_iter().find(|role| role.word() == word)
+        [Self::Valid, Self::Told]
+            .into_iter()
+            .find(|role| role.word() == word)
     }
 
     fn word(self) -> &'static str {
@@ -55,14 +57,20 @@ impl Contenders {
 
     /// The process of this number.
     pub fn of(&mut self, id: u32) -> &mut Child {
-        self.children.iter_mut().find(|child| child.id() == id).expect("one of ours")
+        self.children
+            .iter_mut()
+            .find(|child| child.id() == id)
+            .expect("one of ours")
     }
 
     /// The process that led last, after this moment.
     pub fn leader(&mut self, after: Moment) -> Option<&mut Child> {
         let last = self.terms().into_iter().max_by_key(|term| term.to)?;
         let is_it = |child: &&mut Child| child.id().to_string() == last.holder;
-        self.children.iter_mut().find(is_it).filter(|_| last.to > after)
+        self.children
+            .iter_mut()
+            .find(is_it)
+            .filter(|_| last.to > after)
     }
 }
 
@@ -90,7 +98,14 @@ pub(super) fn lead(file: &Path, role: Role, name: &str, url: &str) {
                 let (_, from) = *began.get_or_insert((term, now));
                 let holder = std::process::id().to_string();
                 let (lock, token) = (name.to_owned(), term.get());
-                log.write(&Claim { lock, holder, token, asked: from, from, to: now });
+                log.write(&Claim {
+                    lock,
+                    holder,
+                    token,
+                    asked: from,
+                    from,
+                    to: now,
+                });
             }
             began = began.filter(|(of, _)| Some(*of) == term);
             let_pass(LOOK);
@@ -108,7 +123,11 @@ struct Told {
 
 impl Told {
     fn new(election: &Election) -> Self {
-        Self { changes: election.changes(), term: None, looked: Moment::from_nanos(0) }
+        Self {
+            changes: election.changes(),
+            term: None,
+            looked: Moment::from_nanos(0),
+        }
     }
 
     fn term(&mut self, now: Moment) -> Option<FencingToken> {

@@ -48,7 +48,12 @@ impl Contenders {
     fn start_as(what: &str, url: &str, lock: &str, processes: usize) -> Self {
         let arguments = [what, lock, url].map(str::to_owned);
         let directory = tempfile::tempdir().unwrap();
-        let mut all = Self { children: Vec::new(), files: Vec::new(), arguments, directory };
+        let mut all = Self {
+            children: Vec::new(),
+            files: Vec::new(),
+            arguments,
+            directory,
+        };
         (0..processes).for_each(|_| all.start_another());
         all
     }
@@ -86,7 +91,10 @@ impl Contenders {
             let code = child.wait_exit(PATIENCE * 2);
             let output = child.output();
             assert_eq!(code, 0, "{output}\n{}", child.errors());
-            output.lines().filter(|line| line.contains("times: ")).for_each(|it| println!("{it}"));
+            output
+                .lines()
+                .filter(|line| line.contains("times: "))
+                .for_each(|it| println!("{it}"));
         }
         self.claims()
     }
@@ -100,7 +108,9 @@ pub fn contend(arguments: &[String]) {
     {
         return read_write::contend(rest);
     }
-    let [file, threads, lock, url] = arguments else { panic!("{arguments:?}") };
+    let [file, threads, lock, url] = arguments else {
+        panic!("{arguments:?}")
+    };
     if let Some(role) = leaders::Role::of(threads) {
         return leaders::lead(Path::new(file), role, lock, url);
     }
@@ -130,14 +140,19 @@ pub fn contend(arguments: &[String]) {
         ended.store(true, Ordering::SeqCst);
     });
     for (kind, count) in troubles.into_inner() {
-        println!("process {} met this {count} times: {kind}", std::process::id());
+        println!(
+            "process {} met this {count} times: {kind}",
+            std::process::id()
+        );
     }
 }
 
 /// Takes the lock, stays for a moment, and gives it back.
 fn visit(lock: &distlock::Mutex, holder: &str, log: &Log) -> Result<(), Error> {
     let asked = SystemClock.now();
-    let Some(guard) = lock.try_lock_for(PATIENCE)? else { return Ok(()) };
+    let Some(guard) = lock.try_lock_for(PATIENCE)? else {
+        return Ok(());
+    };
     let until = SystemClock.now() + Duration::from_millis(fastrand::u64(STAY));
     if let Some(claim) = stay(&guard, holder, asked, || SystemClock.now() >= until) {
         log.write(&claim);

@@ -33,13 +33,17 @@ pub(super) fn named(client: &distlock::Client, wanted: &str) -> Option<Semaphore
 
 /// Takes one permit or two, stays for a moment, and gives them back. What kind of trouble it met.
 pub(super) fn visit(semaphore: &Semaphore, holder: &str, log: &Log) -> Option<String> {
-    try_visit(semaphore, holder, log).err().map(|error| kind(&error))
+    try_visit(semaphore, holder, log)
+        .err()
+        .map(|error| kind(&error))
 }
 
 fn try_visit(semaphore: &Semaphore, holder: &str, log: &Log) -> Result<(), Error> {
     let asked = SystemClock.now();
     let (count, options) = (fastrand::u32(1..=2), LockOptions::new().wait(PATIENCE));
-    let Some(guard) = semaphore.try_acquire_with(count, &options)? else { return Ok(()) };
+    let Some(guard) = semaphore.try_acquire_with(count, &options)? else {
+        return Ok(());
+    };
     let until = SystemClock.now() + Duration::from_millis(fastrand::u64(STAY));
     let mut claimed = None;
     loop {
@@ -57,7 +61,14 @@ fn try_visit(semaphore: &Semaphore, holder: &str, log: &Log) -> Result<(), Error
     if let Some((from, to)) = claimed {
         let (lock, holder) = (semaphore.name().to_string(), holder.to_owned());
         // The number of permits takes the place of the token, which there is none of.
-        log.write(&Claim { lock, holder, token: count.into(), asked, from, to });
+        log.write(&Claim {
+            lock,
+            holder,
+            token: count.into(),
+            asked,
+            from,
+            to,
+        });
     }
     guard.unlock()
 }
@@ -76,5 +87,7 @@ pub fn most_at_once(claims: &[Claim]) -> u64 {
         now += change;
         now
     });
-    held.max().and_then(|most| u64::try_from(most).ok()).unwrap_or(0)
+    held.max()
+        .and_then(|most| u64::try_from(most).ok())
+        .unwrap_or(0)
 }

@@ -30,13 +30,20 @@ impl ReadersAndWriters {
     pub fn start(url: &str, processes: usize, readers: usize, writers: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let spawn = |process: usize| {
-            let file = directory.path().join(process.to_string()).display().to_string();
+            let file = directory
+                .path()
+                .join(process.to_string())
+                .display()
+                .to_string();
             let counts = [readers, writers].map(|count| count.to_string());
             Example::program(own_program("contender"))
                 .args(&["read-write", &file, &counts[0], &counts[1], url])
                 .spawn()
         };
-        Self { children: (0..processes).map(spawn).collect(), directory }
+        Self {
+            children: (0..processes).map(spawn).collect(),
+            directory,
+        }
     }
 
     /// What they did so far, those that were killed included.
@@ -77,10 +84,16 @@ impl Account {
         writes.sort_unstable_by_key(|claim| claim.from);
         for pair in writes.windows(2) {
             if pair[1].from < pair[0].to {
-                violated(format_args!("two writers at once: {} and {}", pair[0], pair[1]));
+                violated(format_args!(
+                    "two writers at once: {} and {}",
+                    pair[0], pair[1]
+                ));
             }
             if pair[1].token <= pair[0].token {
-                violated(format_args!("tokens do not grow: {} then {}", pair[0], pair[1]));
+                violated(format_args!(
+                    "tokens do not grow: {} then {}",
+                    pair[0], pair[1]
+                ));
             }
         }
         for read in &self.reads {
@@ -95,7 +108,9 @@ impl Account {
 
 /// What the other processes run, until their input ends: `FILE READERS WRITERS URL`.
 pub(super) fn contend(arguments: &[String]) {
-    let [file, readers, writers, url] = arguments else { panic!("{arguments:?}") };
+    let [file, readers, writers, url] = arguments else {
+        panic!("{arguments:?}")
+    };
     let lock = distlock::connect(url).unwrap().rw_lock("x").unwrap();
     let log = |end: &str| Log::create(Path::new(&format!("{file}.{end}")));
     let (reads, writes, ended) = (log("reads"), log("writes"), AtomicBool::new(false));
@@ -130,7 +145,9 @@ fn visit(
     asked: distlock::Moment,
     log: &Log,
 ) -> Result<(), Error> {
-    let Some(guard): Option<LockGuard> = lock.try_lock_for(PATIENCE)? else { return Ok(()) };
+    let Some(guard): Option<LockGuard> = lock.try_lock_for(PATIENCE)? else {
+        return Ok(());
+    };
     let until = SystemClock.now() + Duration::from_millis(fastrand::u64(STAY));
     if let Some(claim) = stay(&guard, holder, asked, || SystemClock.now() >= until) {
         log.write(&claim);

@@ -27,7 +27,13 @@ const fn owned(
     read: fn(Probe, &str) -> Seen,
     cannot: fn() -> NotApplicable,
 ) -> Format {
-    Format { options, prefix: "", is_owned: true, read, cannot }
+    Format {
+        options,
+        prefix: "",
+        is_owned: true,
+        read,
+        cannot,
+    }
 }
 
 /// A classic format.
@@ -36,7 +42,10 @@ const fn classic(
     read: fn(Probe, &str) -> Seen,
     cannot: fn() -> NotApplicable,
 ) -> Format {
-    Format { is_owned: false, ..owned(options, read, cannot) }
+    Format {
+        is_owned: false,
+        ..owned(options, read, cannot)
+    }
 }
 
 /// A hash with the owner as its only field: the default.
@@ -53,11 +62,19 @@ pub const BARE_TOKEN: Format = owned("format=token&tokens=off", expiring, || {
 /// The same, and a release wakes those of another library, too.
 pub const WAKES_PYTHON: Format = Format {
     prefix: "lock:",
-    ..owned("format=token,wakes=python-redis-lock&prefix=lock:", expiring, mutexes_only)
+    ..owned(
+        "format=token,wakes=python-redis-lock&prefix=lock:",
+        expiring,
+        mutexes_only,
+    )
 };
 pub const WAKES_SPRING: Format = Format {
     prefix: "registry:",
-    ..owned("format=token,wakes=spring-integration&prefix=registry:", expiring, mutexes_only)
+    ..owned(
+        "format=token,wakes=spring-integration&prefix=registry:",
+        expiring,
+        mutexes_only,
+    )
 };
 
 /// `SET NX EX` and `DEL`.
@@ -70,15 +87,21 @@ pub const PLAIN_COMMANDS: Format = classic("format=plain,commands,poll=20ms", ex
 pub const TIMESTAMP: Format = classic("format=timestamp,poll=20ms", dated, dated_ahead);
 
 /// The same with `DEL` and `SETNX` where that time is past.
-pub const TIMESTAMP_DELETE: Format =
-    classic("format=timestamp,takeover=delete,poll=20ms", dated, dated_ahead);
+pub const TIMESTAMP_DELETE: Format = classic(
+    "format=timestamp,takeover=delete,poll=20ms",
+    dated,
+    dated_ahead,
+);
 
 /// The same as Python writes it, and deletes it by the rule that comes with that.
 pub const FLOAT_NOT_OLDER: Format = classic("format=timestamp,float,poll=20ms", dated, dated_ahead);
 
 /// The same, and deletes it only if it is its own.
-pub const FLOAT: Format =
-    classic("format=timestamp,float,release=compare,poll=20ms", dated, dated_ahead);
+pub const FLOAT: Format = classic(
+    "format=timestamp,float,release=compare,poll=20ms",
+    dated,
+    dated_ahead,
+);
 
 /// `INCR` and `EXPIRE`.
 pub const COUNTER: Format = classic("format=counter,poll=20ms", counted, nameless);
@@ -97,7 +120,10 @@ fn dated_ahead() -> NotApplicable {
         ("inspected_remaining_lease_decreases", SECONDS),
         ("waiter_takes_lock_whose_lease_ends", SECONDS),
         ("unlock_that_cannot_be_sent_is_an_error", SECONDS),
-        ("release_after_lease_end_reports_gone", "its key stays when the lease is over"),
+        (
+            "release_after_lease_end_reports_gone",
+            "its key stays when the lease is over",
+        ),
     ]);
     cannot
 }
@@ -130,14 +156,20 @@ fn not_owned() -> NotApplicable {
 /// Where the value is a time or a number.
 fn nameless() -> NotApplicable {
     let mut cannot = not_owned();
-    cannot.push(("inspect_names_holder", "its value does not say who holds the lock"));
+    cannot.push((
+        "inspect_names_holder",
+        "its value does not say who holds the lock",
+    ));
     cannot
 }
 
 /// As Redisson stores it: a hash with one field, whose TTL is the lease.
 fn only_field(mut probe: Probe, key: &str) -> Seen {
     let holders = probe.hgetall(key);
-    assert!(holders.len() <= 1, "a lock with several holders: {holders:?}");
+    assert!(
+        holders.len() <= 1,
+        "a lock with several holders: {holders:?}"
+    );
     // Between the two requests the lease may end.
     match (holders.len(), probe.pttl(key)) {
         (1, Some(left)) => Seen::held(Some(left)),
@@ -169,9 +201,15 @@ fn dated(mut probe: Probe, key: &str) -> Seen {
     let Some(until) = probe.get(key).map(|text| text.parse::<f64>().unwrap()) else {
         return Seen::FREE;
     };
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap();
     let left = until - now.as_secs_f64();
-    if left < 0.0 { Seen::FREE } else { Seen::held(Some(Duration::from_secs_f64(left))) }
+    if left < 0.0 {
+        Seen::FREE
+    } else {
+        Seen::held(Some(Duration::from_secs_f64(left)))
+    }
 }
 
 const PLAINLY: &str = "it takes a free lock by one plain SET, which minds no tombstone";

@@ -18,7 +18,10 @@ pub struct MemorySubject {
 
 impl MemorySubject {
     pub fn on(clock: Arc<dyn Clock>) -> Self {
-        Self { store: MemoryBackend::new(Arc::clone(&clock)), clock }
+        Self {
+            store: MemoryBackend::new(Arc::clone(&clock)),
+            clock,
+        }
     }
 }
 
@@ -55,12 +58,16 @@ pub struct SeveralSubject {
 impl SeveralSubject {
     /// All three of them.
     pub fn all() -> Self {
-        Self::new("all of three", |members| MultiLock::new(members).unwrap().into())
+        Self::new("all of three", |members| {
+            MultiLock::new(members).unwrap().into()
+        })
     }
 
     /// The majority of the three.
     pub fn majority() -> Self {
-        Self::new("a majority of three", |members| MajorityLock::new(members).unwrap().into())
+        Self::new("a majority of three", |members| {
+            MajorityLock::new(members).unwrap().into()
+        })
     }
 
     /// The same lock in the middle of others.
@@ -75,7 +82,12 @@ impl SeveralSubject {
     fn new(name: &'static str, make: fn(Vec<Mutex>) -> Arc<dyn DistLock>) -> Self {
         let time = VirtualTime::new();
         let stores = [(); 3].map(|()| MemoryBackend::new(time.clock()));
-        Self { name, time, stores, make }
+        Self {
+            name,
+            time,
+            stores,
+            make,
+        }
     }
 }
 
@@ -94,20 +106,29 @@ impl Subject for SeveralSubject {
 
     fn clients(&self, context: &Context) -> Vec<ClientBuilder> {
         let client = |store: &MemoryBackend| {
-            Client::builder().clock(Arc::clone(&context.clock)).backend(Arc::new(store.clone()))
+            Client::builder()
+                .clock(Arc::clone(&context.clock))
+                .backend(Arc::new(store.clone()))
         };
         self.stores.iter().map(client).collect()
     }
 
     fn lock(&self, clients: &[Client], name: &LockName) -> Arc<dyn DistLock> {
-        (self.make)(clients.iter().map(|client| client.mutex(name).unwrap()).collect())
+        (self.make)(
+            clients
+                .iter()
+                .map(|client| client.mutex(name).unwrap())
+                .collect(),
+        )
     }
 
     /// Held if anything of it is: what is free must be free everywhere.
     fn probe(&self, lock: &LockName) -> Seen {
         let seen = self.stores.each_ref().map(|store| Seen::of(store, lock));
         let held = seen.iter().filter(|it| it.held);
-        held.min_by_key(|it| it.remaining).copied().unwrap_or(Seen::FREE)
+        held.min_by_key(|it| it.remaining)
+            .copied()
+            .unwrap_or(Seen::FREE)
     }
 
     fn lose(&self, lock: &LockName) {
@@ -125,7 +146,9 @@ pub struct MemoryQuorum {
 impl MemoryQuorum {
     pub fn new(alive: usize, dead: usize) -> Self {
         let time = VirtualTime::new();
-        let alive = (0..alive).map(|_| MemoryBackend::new(time.clock())).collect();
+        let alive = (0..alive)
+            .map(|_| MemoryBackend::new(time.clock()))
+            .collect();
         Self { time, alive, dead }
     }
 
@@ -144,7 +167,10 @@ impl Subject for MemoryQuorum {
     }
 
     fn backend(&self, context: &Context) -> Arc<dyn Backend> {
-        let alive = self.alive.iter().map(|store| Arc::new(store.clone()) as Arc<dyn Backend>);
+        let alive = self
+            .alive
+            .iter()
+            .map(|store| Arc::new(store.clone()) as Arc<dyn Backend>);
         let dead = (0..self.dead).map(|_| Arc::new(Dead::default()) as Arc<dyn Backend>);
         let stores = dead.chain(alive).collect();
         Arc::new(QuorumBackend::new(stores, Duration::from_secs(2), context).unwrap())
@@ -152,7 +178,10 @@ impl Subject for MemoryQuorum {
 
     fn probe(&self, lock: &LockName) -> Seen {
         let holders = self.alive.iter().filter_map(|store| {
-            let holder = store.inspect(lock, Moment::NEVER).expect("it is in memory").holder?;
+            let holder = store
+                .inspect(lock, Moment::NEVER)
+                .expect("it is in memory")
+                .holder?;
             Some((holder.owner.as_str().to_owned(), holder.remaining))
         });
         majority_of(holders.collect(), self.nodes())

@@ -40,14 +40,22 @@ impl Mount {
         open: impl Fn() -> Arc<dyn Subject> + Send + Sync + 'static,
     ) -> Self {
         let applies = move |case: &Case| cannot.iter().all(|(name, _)| *name != case.name());
-        Self { name, extent, applies: Box::new(applies), open: Arc::new(open) }
+        Self {
+            name,
+            extent,
+            applies: Box::new(applies),
+            open: Arc::new(open),
+        }
     }
 
     /// Keeps only the cases in `list`.
     pub fn only(self, list: &'static [(&'static str, &'static str)]) -> Self {
         let applies = self.applies;
         let is_listed = |case: &Case| list.iter().any(|(name, _)| *name == case.name());
-        Self { applies: Box::new(move |case| is_listed(case) && applies(case)), ..self }
+        Self {
+            applies: Box::new(move |case| is_listed(case) && applies(case)),
+            ..self
+        }
     }
 
     /// One test for each case.
@@ -87,15 +95,22 @@ pub fn left_out_cases_fail(
                 let case = case.unwrap_or_else(|| panic!("there is no case {name}"));
                 let fails = move || {
                     let outcome = catch_unwind(AssertUnwindSafe(|| case.run_once(open())));
-                    let Err(panic) = outcome else { panic!("{name} passes, left out: {why}") };
+                    let Err(panic) = outcome else {
+                        panic!("{name} passes, left out: {why}")
+                    };
                     let text = panic.downcast_ref::<String>().map(String::as_str);
                     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
                     let text = text.unwrap_or_default();
                     let is_expected = reasons.iter().any(|reason| text.contains(reason));
-                    assert!(is_expected || reasons.is_empty(), "{name} ({why}) fails by {text}");
+                    assert!(
+                        is_expected || reasons.is_empty(),
+                        "{name} ({why}) fails by {text}"
+                    );
                 };
                 let named = thread::Builder::new().name((*name).to_owned());
-                named.spawn_scoped(scope, fails).expect("a thread can be started");
+                named
+                    .spawn_scoped(scope, fails)
+                    .expect("a thread can be started");
             }
         });
         Ok(())
@@ -147,8 +162,16 @@ pub struct Borrowed<T> {
 
 impl<T> Pool<T> {
     pub fn new(most: usize, start: fn() -> T) -> Arc<Self> {
-        let state = Mutex::new(Kept { idle: Vec::new(), started: 0 });
-        Arc::new(Self { most, start, state, returned: Condvar::new() })
+        let state = Mutex::new(Kept {
+            idle: Vec::new(),
+            started: 0,
+        });
+        Arc::new(Self {
+            most,
+            start,
+            state,
+            returned: Condvar::new(),
+        })
     }
 
     /// Blocks until there is one.
@@ -165,7 +188,10 @@ impl<T> Pool<T> {
             }
             drop(state);
             let taken = Some(idle.unwrap_or_else(|| self.start()));
-            return Borrowed { pool: Arc::clone(self), taken };
+            return Borrowed {
+                pool: Arc::clone(self),
+                taken,
+            };
         }
     }
 }

@@ -28,7 +28,11 @@ impl Nodes {
     pub fn start(alive: usize, dead: usize, options: &str) -> Self {
         let servers = Servers::with(alive, dead, &format!("{OPTIONS}{options}"));
         let probes = servers.servers.iter().map(RedisServer::probe).collect();
-        Self { servers, dead, probes: Mutex::new(probes) }
+        Self {
+            servers,
+            dead,
+            probes: Mutex::new(probes),
+        }
     }
 }
 
@@ -42,7 +46,10 @@ pub struct Quorum {
 /// The only field of a hash, as Redisson has it.
 pub fn only_field(probe: &mut Probe, key: &str) -> Option<String> {
     let holders = probe.hgetall(key);
-    assert!(holders.len() <= 1, "a lock with several holders: {holders:?}");
+    assert!(
+        holders.len() <= 1,
+        "a lock with several holders: {holders:?}"
+    );
     holders.into_keys().next()
 }
 
@@ -57,7 +64,10 @@ impl Subject for Quorum {
     }
 
     fn client(&self, context: &Context) -> ClientBuilder {
-        builder().clock(Arc::clone(&context.clock)).url(&self.nodes.servers.url).unwrap()
+        builder()
+            .clock(Arc::clone(&context.clock))
+            .url(&self.nodes.servers.url)
+            .unwrap()
     }
 
     fn probe(&self, lock: &LockName) -> Seen {

@@ -44,7 +44,11 @@ impl Single {
     /// A server with more on its command line.
     pub fn start(arguments: &[&str]) -> Self {
         let server = RedisServer::start_with(arguments);
-        Self { url: server.url(), server, _files: None }
+        Self {
+            url: server.url(),
+            server,
+            _files: None,
+        }
     }
 
     pub fn url(&self) -> String {
@@ -93,7 +97,8 @@ impl Servers for Watched {
     }
 
     fn replicas(&self) -> Option<u32> {
-        self.alone.then(|| u32::try_from(self.group.servers.len() - 1).unwrap())
+        self.alone
+            .then(|| u32::try_from(self.group.servers.len() - 1).unwrap())
     }
 
     fn hold_back(&self, replicas: u32) {
@@ -127,7 +132,11 @@ impl Servers for Sharded {
     fn hold_back(&self, replicas: u32) {
         for number in self.cluster.len() / 2..self.cluster.len() {
             let replica = self.cluster.node(number);
-            if replicas > 0 { replica.pause() } else { replica.resume() }
+            if replicas > 0 {
+                replica.pause()
+            } else {
+                replica.resume()
+            }
         }
     }
 }
@@ -135,7 +144,11 @@ impl Servers for Sharded {
 /// A replica that is stopped stays connected, and the master counts it as one that is there.
 fn pause_first(replicas: &[RedisServer], count: u32) {
     for (number, replica) in replicas.iter().enumerate() {
-        if number < count as usize { replica.pause() } else { replica.resume() }
+        if number < count as usize {
+            replica.pause()
+        } else {
+            replica.resume()
+        }
     }
 }
 
@@ -157,18 +170,31 @@ impl<S> Store<S> {
             "" => url.to_owned(),
             options => format!("{url}{mark}{options}"),
         };
-        Self { servers, url, prefix: format.prefix, has_tags: false, format }
+        Self {
+            servers,
+            url,
+            prefix: format.prefix,
+            has_tags: false,
+            format,
+        }
     }
 
     /// The same with keys that begin with this.
     pub fn prefix(self, prefix: &'static str) -> Self {
         let mark = if self.url.contains('?') { '&' } else { '?' };
-        Self { url: format!("{}{mark}prefix={prefix}", self.url), prefix, ..self }
+        Self {
+            url: format!("{}{mark}prefix={prefix}", self.url),
+            prefix,
+            ..self
+        }
     }
 
     /// The same with hash tags in the names of its locks.
     pub fn with_tags(self) -> Self {
-        Self { has_tags: true, ..self }
+        Self {
+            has_tags: true,
+            ..self
+        }
     }
 
     fn key(&self, lock: &LockName) -> String {
@@ -186,15 +212,24 @@ where
     }
 
     fn backend(&self, context: &Context) -> Arc<dyn Backend> {
-        schemes().open(&Config::from_url(&self.url).unwrap(), context).unwrap()
+        schemes()
+            .open(&Config::from_url(&self.url).unwrap(), context)
+            .unwrap()
     }
 
     fn client(&self, context: &Context) -> ClientBuilder {
-        builder().clock(Arc::clone(&context.clock)).url(&self.url).unwrap()
+        builder()
+            .clock(Arc::clone(&context.clock))
+            .url(&self.url)
+            .unwrap()
     }
 
     fn settings(&self, config: Config) -> Config {
-        if self.format.is_owned { config } else { config.with_lease(Duration::from_secs(60)) }
+        if self.format.is_owned {
+            config
+        } else {
+            config.with_lease(Duration::from_secs(60))
+        }
     }
 
     fn probe(&self, lock: &LockName) -> Seen {
@@ -204,7 +239,9 @@ where
 
     fn lose(&self, lock: &LockName) {
         let key = self.key(lock);
-        self.servers.probe(&key).command(&["DEL", &key, &counter_of(&key)]);
+        self.servers
+            .probe(&key)
+            .command(&["DEL", &key, &counter_of(&key)]);
     }
 
     fn has_tags(&self) -> bool {

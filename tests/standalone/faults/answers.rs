@@ -94,7 +94,11 @@ fn release(fault: Fault) -> Row {
     let guard = client_of(&proxy.url()).mutex("a").unwrap().lock().unwrap();
     let watch = Stopwatch::start();
     answered(guard.unlock());
-    let row = Row::new("nothing: it is released", watch.elapsed(), command() + PAUSES);
+    let row = Row::new(
+        "nothing: it is released",
+        watch.elapsed(),
+        command() + PAUSES,
+    );
     assert!(!server.probe().exists("a"));
     nothing_comes_of_it(&server, &proxy, (Kind::Release, fault));
     row
@@ -111,12 +115,21 @@ fn renewal(fault: Fault) -> Row {
         Event::Lost { loss, .. } => panic!("{loss}"),
         _ => {}
     };
-    let client = builder_of(&proxy.url()).events(Arc::new(handler)).connect().unwrap();
+    let client = builder_of(&proxy.url())
+        .events(Arc::new(handler))
+        .connect()
+        .unwrap();
     let guard = client.mutex("a").unwrap().lock().unwrap();
-    eventually("a renewal meets it", LONG, || proxy.count(Kind::Renew, fault) == 1);
+    eventually("a renewal meets it", LONG, || {
+        proxy.count(Kind::Renew, fault) == 1
+    });
     let watch = Stopwatch::start();
     eventually("it is renewed", LONG, || told.lock().contains(&"renewed"));
-    let row = Row::new("nothing: it is renewed", watch.elapsed(), command() + PAUSES);
+    let row = Row::new(
+        "nothing: it is renewed",
+        watch.elapsed(),
+        command() + PAUSES,
+    );
     assert!(guard.is_valid());
     let left = server.probe().pttl("a").expect("it is held");
     assert!(left > lease() / 2, "{left:?}");

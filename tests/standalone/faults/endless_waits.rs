@@ -14,15 +14,33 @@ type Wait = fn(&Client, &str) -> Result<(), Error>;
 
 const WAITS: [(&str, Wait); 10] = [
     ("mutex", |client, name| client.mutex(name)?.lock().map(drop)),
-    ("owned", |client, name| client.owned_mutex(name)?.lock().map(drop)),
-    ("fair", |client, name| client.fair_mutex(name)?.lock().map(drop)),
-    ("write", |client, name| client.rw_lock(name)?.write().lock().map(drop)),
-    ("read", |client, name| client.rw_lock(name)?.read().lock().map(drop)),
-    ("permit", |client, name| client.semaphore(name, 2)?.acquire().map(drop)),
-    ("permits", |client, name| client.semaphore(name, 2)?.acquire_many(2).map(drop)),
-    ("multi", |client, name| MultiLock::new([&client.mutex(name)?])?.lock().map(drop)),
-    ("election", |client, name| leads(&client.election(name)?, Duration::MAX)),
-    ("bounded election", |client, name| leads(&client.election(name)?, LONG * 60)),
+    ("owned", |client, name| {
+        client.owned_mutex(name)?.lock().map(drop)
+    }),
+    ("fair", |client, name| {
+        client.fair_mutex(name)?.lock().map(drop)
+    }),
+    ("write", |client, name| {
+        client.rw_lock(name)?.write().lock().map(drop)
+    }),
+    ("read", |client, name| {
+        client.rw_lock(name)?.read().lock().map(drop)
+    }),
+    ("permit", |client, name| {
+        client.semaphore(name, 2)?.acquire().map(drop)
+    }),
+    ("permits", |client, name| {
+        client.semaphore(name, 2)?.acquire_many(2).map(drop)
+    }),
+    ("multi", |client, name| {
+        MultiLock::new([&client.mutex(name)?])?.lock().map(drop)
+    }),
+    ("election", |client, name| {
+        leads(&client.election(name)?, Duration::MAX)
+    }),
+    ("bounded election", |client, name| {
+        leads(&client.election(name)?, LONG * 60)
+    }),
 ];
 
 fn leads(election: &Election, wait: Duration) -> Result<(), Error> {
@@ -45,7 +63,9 @@ fn all_end(url: &str, names: [&str; 2], is_expected: impl Fn(&Error) -> bool) {
 #[test]
 fn waits_end_by_wrong_password() {
     let server = RedisServer::start();
-    server.probe().command(&["CONFIG", "SET", "requirepass", "s3cret"]);
+    server
+        .probe()
+        .command(&["CONFIG", "SET", "requirepass", "s3cret"]);
     let url = format!("redis://:wr0ng@127.0.0.1:{}", server.port());
     all_end(&url, ["x"; 2], Error::is_configuration);
 }
@@ -53,7 +73,9 @@ fn waits_end_by_wrong_password() {
 #[test]
 fn waits_end_by_missing_right() {
     let server = RedisServer::start();
-    let me = ["ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", "-evalsha", "-eval"];
+    let me = [
+        "ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", "-evalsha", "-eval",
+    ];
     server.probe().command(&me);
     let url = format!("redis://me@127.0.0.1:{}", server.port());
     all_end(&url, ["x"; 2], Error::is_configuration);
@@ -80,23 +102,32 @@ fn waits_end_by_foreign_value() {
 fn outage_is_told_of_a_campaign_and_ends_no_wait_without_an_end() {
     let counters = Arc::new(Counters::new());
     let url = format!("redis://127.0.0.1:{}?outage_limit=300ms", free_port());
-    let builder = distlock::builder().url(&url).unwrap().events(counters.clone());
+    let builder = distlock::builder()
+        .url(&url)
+        .unwrap()
+        .events(counters.clone());
     let client = builder.connect().unwrap();
     let election = client.election("x").unwrap();
     election.campaign().unwrap();
     eventually("it is the last error at once", LONG, || {
-        election.last_error().is_some_and(|error| error.is_unavailable())
+        election
+            .last_error()
+            .is_some_and(|error| error.is_unavailable())
     });
     let stop = Interrupt::new();
     thread::scope(|scope| {
         let waits = scope.spawn(|| election.wait_for_leadership(Duration::MAX, Some(&stop)));
-        eventually("it is an event", LONG, || counters.count("campaign_failed") > 0);
+        eventually("it is an event", LONG, || {
+            counters.count("campaign_failed") > 0
+        });
         always("it waits", ms(300), || !waits.is_finished());
         stop.fire();
         let error = waits.join().unwrap().unwrap_err();
         assert!(error.is_interrupted(), "{error}");
     });
-    let error = election.wait_for_leadership(ms(10), None).expect_err("it is not known");
+    let error = election
+        .wait_for_leadership(ms(10), None)
+        .expect_err("it is not known");
     assert!(error.is_unavailable(), "{error}");
     assert_eq!(counters.count("campaign_failed"), 1, "once for each cause");
 }

@@ -71,7 +71,12 @@ fn short_leases_at_300_ms_cost_no_watched_lock() {
         for (lease, threads, seconds) in scenes {
             scope.spawn(move || {
                 let lease = Duration::from_secs(lease);
-                let scene = Scene { round_trip: ms(300), lease, short: ms(800), threads };
+                let scene = Scene {
+                    round_trip: ms(300),
+                    lease,
+                    short: ms(800),
+                    threads,
+                };
                 let connections = scene.hold_for(Duration::from_secs(seconds));
                 println!("{lease:?} beside {threads} threads: {connections} connections");
                 assert!(connections < 60, "{connections} connections");

@@ -25,18 +25,36 @@ pub(super) const CASES: &[Case] = &[
     ("before the call", before_the_call),
     ("in the local queue, behind a holder", behind_a_holder),
     ("in the local queue, behind a waiter", behind_a_waiter),
-    ("as it is handed the lock", || in_its_turn(Sleep::Handed, false)),
-    ("as it is handed the lock, before another", || in_its_turn(Sleep::Handed, true)),
-    ("at the head, standing back", || in_its_turn(Sleep::StandsBack, false)),
-    ("at the head, standing back, before another", || in_its_turn(Sleep::StandsBack, true)),
-    ("as the first request is sent, busy", || busy(Step::sent(acquires, 1))),
-    ("as the first answer comes, busy", || busy(Step::answered(acquires, 1))),
+    ("as it is handed the lock", || {
+        in_its_turn(Sleep::Handed, false)
+    }),
+    ("as it is handed the lock, before another", || {
+        in_its_turn(Sleep::Handed, true)
+    }),
+    ("at the head, standing back", || {
+        in_its_turn(Sleep::StandsBack, false)
+    }),
+    ("at the head, standing back, before another", || {
+        in_its_turn(Sleep::StandsBack, true)
+    }),
+    ("as the first request is sent, busy", || {
+        busy(Step::sent(acquires, 1))
+    }),
+    ("as the first answer comes, busy", || {
+        busy(Step::answered(acquires, 1))
+    }),
     ("as it subscribes", || busy(Step::sent(subscribes, 1))),
-    ("as the subscription is confirmed", || busy(Step::answered(subscribes, 1))),
+    ("as the subscription is confirmed", || {
+        busy(Step::answered(subscribes, 1))
+    }),
     ("as it looks again", || busy(Step::sent(acquires, 2))),
-    ("after that look, before it sleeps", || busy(Step::answered(acquires, 2))),
+    ("after that look, before it sleeps", || {
+        busy(Step::answered(acquires, 2))
+    }),
     ("asleep", asleep),
-    ("as the first request is sent, free", || free(Step::sent(acquires, 1))),
+    ("as the first request is sent, free", || {
+        free(Step::sent(acquires, 1))
+    }),
     ("as it is granted", || free(Step::answered(acquires, 1))),
     ("a request is under way that gets no answer", no_answer),
     ("the server is frozen", frozen),
@@ -64,11 +82,19 @@ struct Step {
 
 impl Step {
     fn sent(on: fn(&Request) -> bool, turn: u64) -> Self {
-        Self { on, turn, answered: false, fault: Fault::Pass }
+        Self {
+            on,
+            turn,
+            answered: false,
+            fault: Fault::Pass,
+        }
     }
 
     fn answered(on: fn(&Request) -> bool, turn: u64) -> Self {
-        Self { answered: true, ..Self::sent(on, turn) }
+        Self {
+            answered: true,
+            ..Self::sent(on, turn)
+        }
     }
 }
 
@@ -85,7 +111,13 @@ impl Fires {
     fn at(step: Step) -> Arc<Self> {
         let (sent, answered) = (AtomicU64::new(0), AtomicU64::new(0));
         let (interrupt, at) = (Interrupt::new(), Mutex::default());
-        Arc::new(Self { step, sent, answered, interrupt, at })
+        Arc::new(Self {
+            step,
+            sent,
+            answered,
+            interrupt,
+            at,
+        })
     }
 
     fn count(&self, seen: &AtomicU64, answered: bool) -> bool {
@@ -114,7 +146,13 @@ impl Plan for Fires {
 /// A server that knows the scripts already.
 fn server() -> RedisServer {
     let server = RedisServer::start();
-    client_of(&server.url()).mutex("b").unwrap().lock().unwrap().unlock().unwrap();
+    client_of(&server.url())
+        .mutex("b")
+        .unwrap()
+        .lock()
+        .unwrap()
+        .unlock()
+        .unwrap();
     server
 }
 
@@ -124,7 +162,10 @@ fn wait(client: &Client, interrupt: &Interrupt) -> (Result<LockGuard, Error>, Mo
     let options = LockOptions::new().wait(scaled(LONG)).interrupt(interrupt);
     let outcome = client.mutex("a").unwrap().try_lock_with(&options);
     let ended = SystemClock.now();
-    (outcome.map(|guard| guard.expect("the interrupt ends it, or it is granted")), ended)
+    (
+        outcome.map(|guard| guard.expect("the interrupt ends it, or it is granted")),
+        ended,
+    )
 }
 
 /// The owner of the lock, and the subscribed channels.
@@ -146,9 +187,18 @@ fn busy(step: Step) -> Row {
     assert!(error.is_interrupted(), "{error:?}");
     let fired = fires.at.lock().expect("it has fired");
     assert_eq!(client.queue_length("a").unwrap(), 0);
-    eventually("nothing but the holder is left", LONG, || left(&mut probe) == before);
+    eventually("nothing but the holder is left", LONG, || {
+        left(&mut probe) == before
+    });
     holder.unlock().unwrap();
-    client.mutex("a").unwrap().try_lock().unwrap().unwrap().unlock().unwrap();
+    client
+        .mutex("a")
+        .unwrap()
+        .try_lock()
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .unwrap();
     // What is under way is waited for.
     Row::new(error, ended.since(fired), command())
 }
@@ -172,13 +222,18 @@ fn free(step: Step) -> Row {
         }
     };
     let mut probe = server.probe();
-    eventually("nothing is left", LONG, || left(&mut probe) == (vec![], vec![]));
+    eventually("nothing is left", LONG, || {
+        left(&mut probe) == (vec![], vec![])
+    });
     always("nothing comes back", command(), || !probe.exists("a"));
     Row::new(said, ended.since(fired), command())
 }
 
 fn no_answer() -> Row {
-    free(Step { fault: Fault::SwallowReply, ..Step::sent(acquires, 1) })
+    free(Step {
+        fault: Fault::SwallowReply,
+        ..Step::sent(acquires, 1)
+    })
 }
 
 fn before_the_call() -> Row {
@@ -191,7 +246,10 @@ fn before_the_call() -> Row {
     let start = SystemClock.now();
     let (outcome, ended) = wait(&client, &interrupt);
     let error = outcome.map(drop).unwrap_err();
-    assert!(error.is_interrupted() && probe.command_calls("evalsha") == 0, "{error:?}");
+    assert!(
+        error.is_interrupted() && probe.command_calls("evalsha") == 0,
+        "{error:?}"
+    );
     Row::new(error, ended.since(start), AT_ONCE)
 }
 
@@ -231,8 +289,11 @@ fn behind_a_waiter() -> Row {
     thread::scope(|scope| {
         let first = scope.spawn(|| client.mutex("a").unwrap().lock().unwrap().unlock());
         eventually("one waits", LONG, || client.queue_length("a").unwrap() == 1);
-        let queues =
-            || eventually("another queues", LONG, || client.queue_length("a").unwrap() == 2);
+        let queues = || {
+            eventually("another queues", LONG, || {
+                client.queue_length("a").unwrap() == 2
+            })
+        };
         let (error, took) = fired_when(&client, queues);
         assert!(!first.is_finished(), "it is not meant");
         held.unlock().unwrap();
@@ -299,7 +360,9 @@ impl Clock for Alarm {
 /// hands it on, or after it.
 fn in_its_turn(sleep: Sleep, before_another: bool) -> Row {
     // On a busy machine the moment may be over before the thread gets to sleep: then once more.
-    eventually("it sleeps like that", LONG, || try_in_its_turn(sleep, before_another))
+    eventually("it sleeps like that", LONG, || {
+        try_in_its_turn(sleep, before_another)
+    })
 }
 
 /// The same where it does; `None` where the waiter got the lock without that sleep.
@@ -307,11 +370,19 @@ fn try_in_its_turn(sleep: Sleep, before_another: bool) -> Option<Row> {
     let server = server();
     let elsewhere = client_of(&server.url()).mutex("a").unwrap().lock().unwrap();
     let (is_set, interrupt, at) = (AtomicBool::new(false), Interrupt::new(), Mutex::default());
-    let alarm = Arc::new(Alarm { sleep, is_set, interrupt, at });
+    let alarm = Arc::new(Alarm {
+        sleep,
+        is_set,
+        interrupt,
+        at,
+    });
     let taken = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&taken);
     let counts = move |event: &Event| {
-        count.fetch_add(u64::from(matches!(event, Event::Acquired { .. })), Ordering::SeqCst);
+        count.fetch_add(
+            u64::from(matches!(event, Event::Acquired { .. })),
+            Ordering::SeqCst,
+        );
     };
     let (hand_off, holds) = match sleep {
         Sleep::Handed => (Duration::from_secs(1), Duration::ZERO),
@@ -341,7 +412,9 @@ fn try_in_its_turn(sleep: Sleep, before_another: bool) -> Option<Row> {
         queues(1);
         // Or the second look, with no tokens set aside for the waiter behind it, could be the one
         // that is granted.
-        eventually("it has looked again", LONG, || probe.command_calls("exists") >= 2);
+        eventually("it has looked again", LONG, || {
+            probe.command_calls("exists") >= 2
+        });
         let waiter = thread::Builder::new().name(WAITER.to_owned());
         let waiting = waiter
             .spawn_scoped(scope, || {
@@ -367,12 +440,18 @@ fn try_in_its_turn(sleep: Sleep, before_another: bool) -> Option<Row> {
     let error = outcome.unwrap_err();
     assert!(error.is_interrupted(), "{error:?}");
     drop(other);
-    eventually("nothing is left", LONG, || left(&mut probe) == (vec![], vec![]));
+    eventually("nothing is left", LONG, || {
+        left(&mut probe) == (vec![], vec![])
+    });
     always("nothing comes back", command(), || !probe.exists("a"));
     // A lock that was handed off to the waiter counts as taken.
     let had = 1 + u64::from(sleep == Sleep::Handed) + u64::from(before_another);
     assert_eq!(taken.load(Ordering::SeqCst), had, "the number of grants");
-    let bound = if sleep == Sleep::Handed { command() } else { AT_ONCE };
+    let bound = if sleep == Sleep::Handed {
+        command()
+    } else {
+        AT_ONCE
+    };
     Some(Row::new(error, ended.since(fired), bound))
 }
 
@@ -382,10 +461,14 @@ fn asleep() -> Row {
     let (client, mut probe) = (client_of(&server.url()), server.probe());
     probe.reset_stats();
     let (error, took) = fired_when(&client, || {
-        eventually("it has looked again", LONG, || probe.command_calls("exists") >= 2);
+        eventually("it has looked again", LONG, || {
+            probe.command_calls("exists") >= 2
+        });
         let_pass(ms(20));
     });
-    eventually("its subscription ends", LONG, || left(&mut probe).1.is_empty());
+    eventually("its subscription ends", LONG, || {
+        left(&mut probe).1.is_empty()
+    });
     held.unlock().unwrap();
     Row::new(error, took, AT_ONCE)
 }
@@ -434,11 +517,19 @@ impl Clock for Pauses {
 /// The pauses between two tries grow to half a second.
 fn down() -> Row {
     let mut server = server();
-    let url =
-        format!("{}?outage_limit=1m&command_timeout={}ms", server.url(), command().as_millis());
-    let pauses = Arc::new(Pauses { interrupt: Interrupt::new(), ended_by: Mutex::default() });
-    let client =
-        distlock::builder().url(&url).unwrap().clock(Arc::clone(&pauses) as Arc<dyn Clock>);
+    let url = format!(
+        "{}?outage_limit=1m&command_timeout={}ms",
+        server.url(),
+        command().as_millis()
+    );
+    let pauses = Arc::new(Pauses {
+        interrupt: Interrupt::new(),
+        ended_by: Mutex::default(),
+    });
+    let client = distlock::builder()
+        .url(&url)
+        .unwrap()
+        .clock(Arc::clone(&pauses) as Arc<dyn Clock>);
     let client = client.connect().unwrap();
     server.kill();
     let (outcome, ended) = thread::scope(|scope| {
@@ -452,7 +543,11 @@ fn down() -> Row {
     let error = outcome.unwrap_err();
     assert!(error.is_interrupted(), "{error:?}");
     let (fired, woken) = pauses.ended_by.lock().take().expect("it has fired");
-    assert_eq!(woken, Woken::Signalled, "the pause did not go on to its end");
+    assert_eq!(
+        woken,
+        Woken::Signalled,
+        "the pause did not go on to its end"
+    );
     Row::new(error, ended.since(fired), AT_ONCE)
 }
 
@@ -464,7 +559,14 @@ fn after_the_grant() -> Row {
     guard.verify().unwrap();
     let start = SystemClock.now();
     let (outcome, ended) = wait(&client, &interrupt);
-    assert!(outcome.map(drop).unwrap_err().is_interrupted(), "also a nested hold");
+    assert!(
+        outcome.map(drop).unwrap_err().is_interrupted(),
+        "also a nested hold"
+    );
     guard.unlock().unwrap();
-    Row::new("nothing: it is held; the next wait is refused", ended.since(start), AT_ONCE)
+    Row::new(
+        "nothing: it is held; the next wait is refused",
+        ended.since(start),
+        AT_ONCE,
+    )
 }

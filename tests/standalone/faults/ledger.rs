@@ -74,7 +74,9 @@ impl Ledger {
 impl Plan for Ledger {
     fn fate(&self, request: &mut Request) -> Fault {
         let (kind, owner) = (request.kind(), request.owner());
-        let Some(owner) = owner else { return Fault::Pass };
+        let Some(owner) = owner else {
+            return Fault::Pass;
+        };
         if kind == Kind::Close && !self.tombstones {
             request.replace_last("0");
         }
@@ -110,8 +112,11 @@ impl Plan for Ledger {
         if reply.starts_with(b"-") {
             return;
         }
-        let has_it =
-            if is_acquire { granted(reply) } else { reply.starts_with(b":") && reply != b":0\r\n" };
+        let has_it = if is_acquire {
+            granted(reply)
+        } else {
+            reply.starts_with(b":") && reply != b":0\r\n"
+        };
         let book = &mut *self.book.lock();
         let counts = &mut book.counts;
         if fault == Fault::SwallowReply {
@@ -120,7 +125,11 @@ impl Plan for Ledger {
             counts.swallowed_releases += u64::from(!is_acquire && has_it);
         }
         if is_late {
-            *(if is_acquire { &mut counts.late_acquires } else { &mut counts.late_releases }) += 1;
+            *(if is_acquire {
+                &mut counts.late_acquires
+            } else {
+                &mut counts.late_releases
+            }) += 1;
         }
         if !is_acquire {
             book.closed.insert(owner);

@@ -45,7 +45,13 @@ impl Told {
                 // A server that answers no client for a while answers no question of the harness
                 // either.
                 scene.server.kill();
-                return Self { loss, began, at, deadline, renewals };
+                return Self {
+                    loss,
+                    began,
+                    at,
+                    deadline,
+                    renewals,
+                };
             }
             if at.since(began) > lease() * 8 {
                 late(lease() * 8, "nothing is told");
@@ -64,7 +70,13 @@ impl Told {
 /// Does this to the server, which counts renewals from that very moment.
 fn counted(scene: &Scene, commands: &[&[&str]]) {
     let mut probe = scene.server.probe();
-    for words in [&[&["MULTI"][..], &["CONFIG", "RESETSTAT"]], commands, &[&["EXEC"]]].concat() {
+    for words in [
+        &[&["MULTI"][..], &["CONFIG", "RESETSTAT"]],
+        commands,
+        &[&["EXEC"]],
+    ]
+    .concat()
+    {
         probe.command(words);
     }
 }
@@ -96,16 +108,24 @@ fn loss_known_to_the_server_is_told_by_next_renewal() {
         ("key of another owner", |scene| {
             counted(scene, &[&["DEL", "a"], &["HSET", "a", "x", "1"]]);
         }),
-        ("key of another type", |scene| counted(scene, &[&["SET", "a", "text"]])),
+        ("key of another type", |scene| {
+            counted(scene, &[&["SET", "a", "text"]])
+        }),
         (RESTARTED, |scene| scene.server.restart()),
     ];
     for (what, told) in observe(&faults) {
         let took = told.at.since(told.began);
-        println!("{what}: told after {took:.1?}, renewals since: {:?}", told.renewals);
+        println!(
+            "{what}: told after {took:.1?}, renewals since: {:?}",
+            told.renewals
+        );
         assert_eq!(told.loss.cause(), LossCause::Gone, "{what}");
         // The look at a server that was started again may come before it.
         let is_by_the_look = what == RESTARTED && told.renewals == Some(0);
-        assert!(is_by_the_look || told.renewals == Some(1), "{what}: not by the next one");
+        assert!(
+            is_by_the_look || told.renewals == Some(1),
+            "{what}: not by the next one"
+        );
     }
 }
 
@@ -114,13 +134,18 @@ fn loss_on_unreachable_server_is_told_at_the_deadline() {
     let faults: [(&str, Fault); 3] = [
         ("killed", |scene| scene.server.kill()),
         ("frozen", |scene| scene.server.pause()),
-        ("answers no client", |scene| scene.pause_clients(lease() * 8)),
+        ("answers no client", |scene| {
+            scene.pause_clients(lease() * 8)
+        }),
     ];
     let (seen, tolerance) = with_tolerance(|| observe(&faults));
     for (what, told) in seen {
         assert_eq!(told.loss.cause(), LossCause::Expired, "{what}");
         assert!(told.at >= told.deadline, "{what}: told before the deadline");
-        assert!(told.loss.last_failure().is_some(), "{what}: why it could not be renewed");
+        assert!(
+            told.loss.last_failure().is_some(),
+            "{what}: why it could not be renewed"
+        );
         let after = told.at.since(told.deadline);
         println!(
             "{what}: told {:.1?} after it began, {after:.1?} after the deadline",

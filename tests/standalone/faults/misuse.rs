@@ -23,31 +23,76 @@ const LONG: Duration = Duration::from_secs(60);
 const AT_ONCE: Duration = Duration::ZERO;
 
 pub(super) const CASES: &[Case] = &[
-    ("unlock by a thread that holds nothing", unlock_by_another_thread),
-    ("unlock by a client that holds nothing", unlock_by_another_client),
-    ("unlock of a guard that is not detached", unlock_without_detaching),
+    (
+        "unlock by a thread that holds nothing",
+        unlock_by_another_thread,
+    ),
+    (
+        "unlock by a client that holds nothing",
+        unlock_by_another_client,
+    ),
+    (
+        "unlock of a guard that is not detached",
+        unlock_without_detaching,
+    ),
     ("unlock once too often", unlock_too_often),
-    ("unlock after a loss, and a successor is inside", unlock_after_loss),
-    ("unlock of a detached hold after a loss", unlock_detached_after_loss),
+    (
+        "unlock after a loss, and a successor is inside",
+        unlock_after_loss,
+    ),
+    (
+        "unlock of a detached hold after a loss",
+        unlock_detached_after_loss,
+    ),
     ("guard dropped during a panic", panic_with_a_guard),
     ("panic inside `run`", panic_in_run),
-    ("guard dropped while the server is frozen", drop_while_frozen),
+    (
+        "guard dropped while the server is frozen",
+        drop_while_frozen,
+    ),
     ("guard leaked, its thread lives", leaked),
-    ("guard leaked, its thread ends", leaked_by_a_thread_that_ends),
+    (
+        "guard leaked, its thread ends",
+        leaked_by_a_thread_that_ends,
+    ),
     ("thread that holds ends", thread_that_holds_ends),
-    ("thread that holds nested ends", thread_that_holds_nested_ends),
-    ("client dropped while a guard lives", client_dropped_before_guard),
-    ("client dropped with a detached hold", client_dropped_with_detached),
-    ("client dropped with a detached hold, server frozen", client_dropped_while_frozen),
+    (
+        "thread that holds nested ends",
+        thread_that_holds_nested_ends,
+    ),
+    (
+        "client dropped while a guard lives",
+        client_dropped_before_guard,
+    ),
+    (
+        "client dropped with a detached hold",
+        client_dropped_with_detached,
+    ),
+    (
+        "client dropped with a detached hold, server frozen",
+        client_dropped_while_frozen,
+    ),
     ("event handler that never returns", handler_that_hangs),
     ("event handler that panics", handler_that_panics),
     ("the clock jumps past the lease", clock_jumps_past_the_lease),
-    ("the clock jumps by half a lease", clock_jumps_by_half_a_lease),
-    ("the time of day is set back by ten years", time_of_day_is_set_back),
+    (
+        "the clock jumps by half a lease",
+        clock_jumps_by_half_a_lease,
+    ),
+    (
+        "the time of day is set back by ten years",
+        time_of_day_is_set_back,
+    ),
     #[cfg(target_os = "linux")]
     ("boot time against monotonic time", boot_time),
-    ("a lease that is over before its answer comes", lease_over_before_the_answer),
-    ("a watched lease that is over before its answer comes", watched_lease_over_before_the_answer),
+    (
+        "a lease that is over before its answer comes",
+        lease_over_before_the_answer,
+    ),
+    (
+        "a watched lease that is over before its answer comes",
+        watched_lease_over_before_the_answer,
+    ),
 ];
 
 /// Until the key is gone from the server.
@@ -114,7 +159,12 @@ fn unlock_too_often() -> Row {
 /// Frees the lock behind its holder's back, and has another client take it.
 fn overtake(scene: &Scene) -> distlock::LockGuard {
     scene.tell(&["DEL", "a"]);
-    client_of(&scene.server.url()).mutex("a").unwrap().try_lock().unwrap().unwrap()
+    client_of(&scene.server.url())
+        .mutex("a")
+        .unwrap()
+        .try_lock()
+        .unwrap()
+        .unwrap()
 }
 
 fn unlock_after_loss() -> Row {
@@ -137,7 +187,10 @@ fn unlock_detached_after_loss() -> Row {
     let watch = Stopwatch::start();
     let error = lock.unlock().unwrap_err();
     let row = Row::new(&error, watch.elapsed(), command());
-    assert!(error.is_lost() && lock.unlock().unwrap_err().is_not_held(), "{error:?}");
+    assert!(
+        error.is_lost() && lock.unlock().unwrap_err().is_not_held(),
+        "{error:?}"
+    );
     successor.verify().unwrap();
     row
 }
@@ -151,7 +204,12 @@ fn panic_with_a_guard() -> Row {
         resume_unwind(Box::new("on purpose"));
     }));
     assert!(panicked.is_err() && lock.hold_count() == 0);
-    freed(&scene, &watch, "nothing: it is free, and not poisoned", command())
+    freed(
+        &scene,
+        &watch,
+        "nothing: it is free, and not poisoned",
+        command(),
+    )
 }
 
 fn panic_in_run() -> Row {
@@ -162,7 +220,12 @@ fn panic_in_run() -> Row {
         lock.run(|_| resume_unwind(Box::new("on purpose"))).unwrap();
     }));
     assert!(panicked.is_err() && lock.hold_count() == 0);
-    freed(&scene, &watch, "nothing: it is free, and not poisoned", command())
+    freed(
+        &scene,
+        &watch,
+        "nothing: it is free, and not poisoned",
+        command(),
+    )
 }
 
 fn drop_while_frozen() -> Row {
@@ -198,8 +261,15 @@ fn leaked() -> Row {
 fn leaked_by_a_thread_that_ends() -> Row {
     let scene = Scene::new();
     let lock = scene.client.mutex("a").unwrap();
-    thread::spawn(move || std::mem::forget(lock.lock().unwrap())).join().unwrap();
-    freed(&scene, &Stopwatch::start(), "given back at the next renewal", lease() / 3 + command())
+    thread::spawn(move || std::mem::forget(lock.lock().unwrap()))
+        .join()
+        .unwrap();
+    freed(
+        &scene,
+        &Stopwatch::start(),
+        "given back at the next renewal",
+        lease() / 3 + command(),
+    )
 }
 
 /// Events of losses of a client with the usual settings.
@@ -221,14 +291,18 @@ fn thread_ends_with_holds(holds: usize) -> Row {
     let scene = Scene::new();
     let (client, losses) = with_losses(&scene.server);
     let lock = client.mutex("a").unwrap();
-    thread::spawn(move || (0..holds).for_each(|_| lock.lock().unwrap().detach())).join().unwrap();
+    thread::spawn(move || (0..holds).for_each(|_| lock.lock().unwrap().detach()))
+        .join()
+        .unwrap();
     let row = freed(
         &scene,
         &Stopwatch::start(),
         "an event: its holder has ended",
         lease() / 3 + command(),
     );
-    eventually("it is told", LONG, || *losses.lock() == [LossCause::HolderEnded]);
+    eventually("it is told", LONG, || {
+        *losses.lock() == [LossCause::HolderEnded]
+    });
     row
 }
 
@@ -267,8 +341,11 @@ fn client_dropped_while_frozen() -> Row {
     server.pause();
     let watch = Stopwatch::start();
     drop(client);
-    let row =
-        Row::new("nothing: it ends, at the latest with the lease", watch.elapsed(), command());
+    let row = Row::new(
+        "nothing: it ends, at the latest with the lease",
+        watch.elapsed(),
+        command(),
+    );
     server.resume();
     let mut probe = server.probe();
     eventually("it is free", LONG, || !probe.exists("a"));
@@ -277,7 +354,10 @@ fn client_dropped_while_frozen() -> Row {
 
 fn kept_in_spite_of(handler: impl Fn(&Event) + Send + Sync + 'static) -> Row {
     let scene = Scene::new();
-    let client = builder_of(&scene.server.url()).events(Arc::new(handler)).connect().unwrap();
+    let client = builder_of(&scene.server.url())
+        .events(Arc::new(handler))
+        .connect()
+        .unwrap();
     let guard = client.mutex("a").unwrap().lock().unwrap();
     await_renewals(&guard);
     assert!(scene.server.probe().exists("a") && guard.state() == GuardState::Held);
@@ -303,7 +383,10 @@ fn handler_that_panics() -> Row {
 /// A client with a clock that is moved by hand.
 fn with_a_clock(server: &RedisServer) -> (Client, ManualClock) {
     let clock = ManualClock::new();
-    let client = builder_of(&server.url()).clock(Arc::new(clock.clone())).connect().unwrap();
+    let client = builder_of(&server.url())
+        .clock(Arc::new(clock.clone()))
+        .connect()
+        .unwrap();
     (client, clock)
 }
 
@@ -314,7 +397,10 @@ fn clock_jumps_past_the_lease() -> Row {
     let losses = guard.losses();
     let watch = Stopwatch::start();
     clock.advance(lease() * 2);
-    assert!(!guard.is_valid() && guard.remaining().is_zero(), "the first look knows");
+    assert!(
+        !guard.is_valid() && guard.remaining().is_zero(),
+        "the first look knows"
+    );
     let loss = losses.recv_timeout(scaled(LONG)).unwrap();
     let row = Row::new(format!("lost: {}", loss.cause()), watch.elapsed(), AT_ONCE);
     assert_eq!(loss.cause(), LossCause::Expired);
@@ -329,7 +415,9 @@ fn clock_jumps_by_half_a_lease() -> Row {
     let guard = client.mutex("a").unwrap().lock().unwrap();
     let watch = Stopwatch::start();
     clock.advance(lease() / 2);
-    eventually("it is renewed at once", LONG, || guard.remaining() > lease() * 9 / 10);
+    eventually("it is renewed at once", LONG, || {
+        guard.remaining() > lease() * 9 / 10
+    });
     let row = Row::new("nothing: renewed at once", watch.elapsed(), command());
     guard.unlock().unwrap();
     row
@@ -341,17 +429,30 @@ fn time_of_day_is_set_back() -> Row {
     let guard = client.mutex("a").unwrap().lock().unwrap();
     let (before, token) = (guard.remaining(), guard.fencing_token());
     clock.set_unix_time(Duration::from_secs(1_500_000_000));
-    assert_eq!((guard.remaining(), guard.state()), (before, GuardState::Held));
+    assert_eq!(
+        (guard.remaining(), guard.state()),
+        (before, GuardState::Held)
+    );
     guard.unlock().unwrap();
     let watch = Stopwatch::start();
     let next = client.mutex("a").unwrap().lock().unwrap();
     assert!(next.fencing_token() > token);
-    Row::new("nothing: leases and tokens do not count on it", watch.elapsed(), command())
+    Row::new(
+        "nothing: leases and tokens do not count on it",
+        watch.elapsed(),
+        command(),
+    )
 }
 
 fn over_before_the_answer(options: &LockOptions) -> Row {
     let server = RedisServer::start();
-    client_of(&server.url()).mutex("b").unwrap().lock().unwrap().unlock().unwrap();
+    client_of(&server.url())
+        .mutex("b")
+        .unwrap()
+        .lock()
+        .unwrap()
+        .unlock()
+        .unwrap();
     let late = Fault::DelayReply(command() * 2 / 3);
     let plan = Sometimes::new(Some(Kind::Acquire), Turn::Only(1), late);
     let proxy = Proxy::new(server.port(), Arc::new(plan));
@@ -360,7 +461,10 @@ fn over_before_the_answer(options: &LockOptions) -> Row {
     let error = lock.try_lock_with(options).unwrap_err();
     let row = Row::new(&error, watch.elapsed(), command());
     assert!(error.is_unavailable(), "{error:?}");
-    assert!(row.said.contains("its answer took") && row.said.contains("lease of 150ms"), "{error}");
+    assert!(
+        row.said.contains("its answer took") && row.said.contains("lease of 150ms"),
+        "{error}"
+    );
     assert_eq!(lock.hold_count(), 0);
     let mut probe = server.probe();
     eventually("it is given back", LONG, || !probe.exists("a"));
@@ -393,5 +497,9 @@ fn boot_time() -> Row {
         assert!(before <= now && now <= after);
         let_pass(Duration::from_micros(100));
     }
-    Row::new("nothing: leases count on the time since the machine was started", longest, AT_ONCE)
+    Row::new(
+        "nothing: leases count on the time since the machine was started",
+        longest,
+        AT_ONCE,
+    )
 }

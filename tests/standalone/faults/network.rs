@@ -15,8 +15,17 @@ const A_WHILE: Duration = Duration::from_millis(100);
 /// Far longer than a busy machine takes for what must come before.
 const DELAY: Duration = Duration::from_millis(1_500);
 /// Has the shape of an acquire, and counts how often it was run.
-const ACQUIRE: [&str; 9] =
-    ["EVAL", "return redis.call('INCR', KEYS[1])", "3", "n", "t", "c", "0", "me:1", "0"];
+const ACQUIRE: [&str; 9] = [
+    "EVAL",
+    "return redis.call('INCR', KEYS[1])",
+    "3",
+    "n",
+    "t",
+    "c",
+    "0",
+    "me:1",
+    "0",
+];
 
 /// A proxy whose first acquire meets this fault.
 fn first(fault: Fault) -> (RedisServer, Proxy) {
@@ -53,7 +62,11 @@ fn send(proxy: &Proxy, says: &str, is_cut: bool) -> (TcpStream, String, bool) {
         }
         None
     });
-    (stream, String::from_utf8_lossy(&heard).into_owned(), is_closed)
+    (
+        stream,
+        String::from_utf8_lossy(&heard).into_owned(),
+        is_closed,
+    )
 }
 
 fn applied(server: &RedisServer) -> String {
@@ -78,7 +91,10 @@ fn proxy_fault_strikes_once_and_is_counted() {
     for (fault, says, cut, times) in faults {
         let (server, proxy) = first(fault);
         let (_stream, heard, is_closed) = send(&proxy, says, cut);
-        assert!(heard.contains(says) && heard.is_empty() == says.is_empty(), "{fault:?}: {heard}");
+        assert!(
+            heard.contains(says) && heard.is_empty() == says.is_empty(),
+            "{fault:?}: {heard}"
+        );
         assert!(fault != Fault::HalfReply || heard == ":1", "{heard}");
         assert_eq!(is_closed, cut, "{fault:?}");
         eventually("the server has run it", SOON, || applied(&server) == times);
@@ -87,18 +103,28 @@ fn proxy_fault_strikes_once_and_is_counted() {
         let mut other = Probe::connect(proxy.port());
         let next = 1 + times.parse::<i64>().unwrap();
         assert_eq!(other.command(&ACQUIRE).int(), next, "{fault:?}");
-        assert_eq!(proxy.count(Kind::Acquire, Fault::Pass), 1 + u64::from(fault == Fault::Pass));
+        assert_eq!(
+            proxy.count(Kind::Acquire, Fault::Pass),
+            1 + u64::from(fault == Fault::Pass)
+        );
         assert_eq!(other.command(&["PING"]).text(), "PONG");
-        assert_eq!(proxy.count(Kind::Other, Fault::Pass), 1, "{}", proxy.account());
+        assert_eq!(
+            proxy.count(Kind::Other, Fault::Pass),
+            1,
+            "{}",
+            proxy.account()
+        );
     }
 }
 
 #[test]
 fn proxy_passes_nothing_after_a_swallowed_part() {
     // Otherwise the next answer would be taken for the one that is missing: no network does that.
-    for (fault, times) in
-        [(Fault::SwallowReply, "2"), (Fault::SwallowRequest, "0"), (Fault::Late(ms(60_000)), "0")]
-    {
+    for (fault, times) in [
+        (Fault::SwallowReply, "2"),
+        (Fault::SwallowRequest, "0"),
+        (Fault::Late(ms(60_000)), "0"),
+    ] {
         let (server, proxy) = first(fault);
         let (mut stream, heard, _) = send(&proxy, "", false);
         assert_eq!(heard, "");
@@ -111,7 +137,10 @@ fn proxy_passes_nothing_after_a_swallowed_part() {
 
 #[test]
 fn proxy_delays_in_either_direction() {
-    for (fault, is_early) in [(Fault::Delay(DELAY), false), (Fault::DelayReply(DELAY), true)] {
+    for (fault, is_early) in [
+        (Fault::Delay(DELAY), false),
+        (Fault::DelayReply(DELAY), true),
+    ] {
         let (server, proxy) = first(fault);
         let mut probe = Probe::connect(proxy.port());
         let watch = Stopwatch::start();
@@ -121,7 +150,9 @@ fn proxy_delays_in_either_direction() {
                 eventually("the server has run it", SOON, || applied(&server) == "1");
                 assert!(!asked.is_finished());
             } else {
-                always("the server has not seen it", A_WHILE, || applied(&server) == "0");
+                always("the server has not seen it", A_WHILE, || {
+                    applied(&server) == "0"
+                });
             }
             assert_eq!(asked.join().unwrap(), 1);
         });
@@ -146,8 +177,13 @@ fn dropped_proxy_discards_held_requests_and_cuts() {
     let (mut stream, ..) = send(&proxy, "", false);
     drop(proxy);
     let mut rest = Vec::new();
-    assert!(matches!(stream.read_to_end(&mut rest), Ok(0) | Err(_)), "cut");
-    always("nothing arrives", DELAY + A_WHILE, || applied(&server) == "0");
+    assert!(
+        matches!(stream.read_to_end(&mut rest), Ok(0) | Err(_)),
+        "cut"
+    );
+    always("nothing arrives", DELAY + A_WHILE, || {
+        applied(&server) == "0"
+    });
 }
 
 #[test]
@@ -157,7 +193,9 @@ fn proxy_turns_are_kept_and_chances_follow_the_seed() {
         for word in words {
             bytes += &format!("${}\r\n{word}\r\n", word.len());
         }
-        let read = Request::read(&mut BufReader::new(bytes.as_bytes())).unwrap().unwrap();
+        let read = Request::read(&mut BufReader::new(bytes.as_bytes()))
+            .unwrap()
+            .unwrap();
         assert_eq!(read.bytes(), bytes.as_bytes());
         read
     };
@@ -165,7 +203,9 @@ fn proxy_turns_are_kept_and_chances_follow_the_seed() {
     let struck = |turn| {
         let plan = Sometimes::new(Some(Kind::Acquire), turn, Fault::Cut);
         assert_eq!(plan.fate(&mut request(&["PING"])), Fault::Pass);
-        (0..1000).map(|_| plan.strikes(&acquire)).collect::<Vec<_>>()
+        (0..1000)
+            .map(|_| plan.strikes(&acquire))
+            .collect::<Vec<_>>()
     };
     let count = |turn| struck(turn).iter().filter(|struck| **struck).count();
     assert_eq!((count(Turn::Only(7)), count(Turn::Every(7))), (1, 142));
@@ -178,11 +218,28 @@ fn proxy_turns_are_kept_and_chances_follow_the_seed() {
     assert_eq!(acquire.kind(), Kind::Acquire);
     assert_eq!(acquire.owner().unwrap(), "me:1");
     let kinds: [(&[&str], Kind); 7] = [
-        (&["EVALSHA", "x", "1", "n", "me:1", "channel", "PUBLISH"], Kind::Release),
-        (&["EVALSHA", "x", "3", "n", "t", "q", "me:1", "ch", "PUBLISH"], Kind::Release),
-        (&["EVALSHA", "x", "3", "n", "t", "c", "me:1", "ch", "PUBLISH", "", "", "9"], Kind::Close),
-        (&["EVALSHA", "x", "2", "n", "m", "900", "me:1", "900", "me:2"], Kind::Renew),
-        (&["EVALSHA", "x", "1", "n", "channel", "PUBLISH"], Kind::Other),
+        (
+            &["EVALSHA", "x", "1", "n", "me:1", "channel", "PUBLISH"],
+            Kind::Release,
+        ),
+        (
+            &["EVALSHA", "x", "3", "n", "t", "q", "me:1", "ch", "PUBLISH"],
+            Kind::Release,
+        ),
+        (
+            &[
+                "EVALSHA", "x", "3", "n", "t", "c", "me:1", "ch", "PUBLISH", "", "", "9",
+            ],
+            Kind::Close,
+        ),
+        (
+            &["EVALSHA", "x", "2", "n", "m", "900", "me:1", "900", "me:2"],
+            Kind::Renew,
+        ),
+        (
+            &["EVALSHA", "x", "1", "n", "channel", "PUBLISH"],
+            Kind::Other,
+        ),
         (&["EVALSHA", "x", "1", "n"], Kind::Other),
         (&["SET", "3", "3", "n"], Kind::Other),
     ];
@@ -197,7 +254,10 @@ fn proxy_passes_on_unsolicited_messages() {
     let mut listener = Probe::connect(proxy.port());
     listener.command(&["SUBSCRIBE", "news"]);
     server.probe().command(&["PUBLISH", "news", "hello"]);
-    assert_eq!(listener.read_value().unwrap().texts(), ["message", "news", "hello"]);
+    assert_eq!(
+        listener.read_value().unwrap().texts(),
+        ["message", "news", "hello"]
+    );
     proxy.cut_all();
     assert!(listener.read_value().is_err());
 }

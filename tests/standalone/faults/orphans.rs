@@ -46,29 +46,58 @@ fn run(
         COMMAND.as_millis(),
         lease.as_millis()
     );
-    let many = ["--processes", "4", "--workers", "8", "--jobs", "1000000", "--url", &url];
+    let many = [
+        "--processes",
+        "4",
+        "--workers",
+        "8",
+        "--jobs",
+        "1000000",
+        "--url",
+        &url,
+    ];
     let watch = Stopwatch::start();
     let mut child: Child = Example::new("batch_workers").args(&many).spawn();
-    eventually("enough went wrong", A_RUN, || enough(&ledger.counts()) || !child.is_running());
+    eventually("enough went wrong", A_RUN, || {
+        enough(&ledger.counts()) || !child.is_running()
+    });
     child.interrupt();
     let code = child.wait_exit(Duration::from_secs(30));
     if code == 69 && ledger.counts() == Counts::default() {
         late(COMMAND, "its first question was not answered in time");
     }
-    println!("{:?} in {:.1?}\nnetwork: {}", ledger.counts(), watch.elapsed(), proxy.account());
+    println!(
+        "{:?} in {:.1?}\nnetwork: {}",
+        ledger.counts(),
+        watch.elapsed(),
+        proxy.account()
+    );
     let (output, errors) = (child.output(), child.errors());
     println!("{output}\n{errors}");
     let (mut probe, watch) = (server.probe(), Stopwatch::start());
-    eventually("nothing is locked", lease * 2, || !probe.exists("batch_workers"));
+    eventually("nothing is locked", lease * 2, || {
+        !probe.exists("batch_workers")
+    });
     let left_behind = watch.elapsed();
     println!("after the end of the last process it was locked for {left_behind:.1?} yet");
-    Outcome { code, output, left_behind }
+    Outcome {
+        code,
+        output,
+        left_behind,
+    }
 }
 
 /// Runs until that many grants and releases were lost and that many acquires came late, and judges
 /// what came of it.
 fn nothing_is_left_or_sold_twice(seed: u64, hand_off: &str, lost: u64, late: u64) {
-    let (ledger, Outcome { code, output, left_behind }) = retry_if_late(|| {
+    let (
+        ledger,
+        Outcome {
+            code,
+            output,
+            left_behind,
+        },
+    ) = retry_if_late(|| {
         let ledger = Arc::new(Ledger::new(seed, true));
         let outcome = run(&ledger, hand_off, LEASE, |seen| {
             seen.swallowed_grants >= lost
@@ -80,12 +109,21 @@ fn nothing_is_left_or_sold_twice(seed: u64, hand_off: &str, lost: u64, late: u64
         (ledger, outcome)
     });
     let seen = ledger.counts();
-    assert!(code == 130 && output.contains("Stopped early, and exact"), "{code}: {output}");
+    assert!(
+        code == 130 && output.contains("Stopped early, and exact"),
+        "{code}: {output}"
+    );
     assert!(output.contains("tokens   grew with every sale"), "{output}");
     assert_eq!(seen.zombies, 0, "{seen:?}");
-    println!("longest time that a free and wanted lock lay idle: {:?}", seen.longest_idle);
+    println!(
+        "longest time that a free and wanted lock lay idle: {:?}",
+        seen.longest_idle
+    );
     assert!(seen.longest_idle < LEASE / 2, "{seen:?}");
-    assert!(left_behind < LEASE / 2, "a process that ends cleans up before");
+    assert!(
+        left_behind < LEASE / 2,
+        "a process that ends cleans up before"
+    );
 }
 
 #[test]
@@ -129,15 +167,26 @@ fn old_renewal_after_longer_extension_shortens_nothing() {
     let plan = Sometimes::new(Some(Kind::Renew), Turn::Only(1), Fault::Late(ms(5_000)));
     let proxy = Proxy::new(server.port(), Arc::new(plan));
     let url = format!("{}?watchdog=6s&command_timeout=3s", proxy.url());
-    let guard = distlock::connect(&url).unwrap().mutex("a").unwrap().lock().unwrap();
+    let guard = distlock::connect(&url)
+        .unwrap()
+        .mutex("a")
+        .unwrap()
+        .lock()
+        .unwrap();
     let held_back = || proxy.count(Kind::Renew, Fault::Late(ms(0)));
     eventually("a renewal is held back", SOON, || held_back() == 1);
     guard.extend(Duration::from_secs(60)).unwrap();
     assert_eq!(proxy.arrived_late(Kind::Renew), 0, "it is still under way");
     let mut probe = server.probe();
-    let mut is_long = || probe.pttl("a").is_some_and(|left| left > Duration::from_secs(50));
+    let mut is_long = || {
+        probe
+            .pttl("a")
+            .is_some_and(|left| left > Duration::from_secs(50))
+    };
     assert!(is_long());
-    eventually("the old renewal arrives", SOON, || proxy.arrived_late(Kind::Renew) == 1);
+    eventually("the old renewal arrives", SOON, || {
+        proxy.arrived_late(Kind::Renew) == 1
+    });
     always("the lease stays long", Duration::from_millis(50), is_long);
     guard.unlock().unwrap();
 }

@@ -195,7 +195,9 @@ const READ: &str = "read";
 const KINDS: [Kind; 5] = [
     ("mutex", |client| client.mutex("mutex").unwrap().into()),
     ("fair", |client| client.fair_mutex("fair").unwrap().into()),
-    ("write", |client| client.rw_lock("write").unwrap().write().into()),
+    ("write", |client| {
+        client.rw_lock("write").unwrap().write().into()
+    }),
     (READ, |client| client.rw_lock("read").unwrap().read().into()),
     ("multi", |client| {
         let names = ["one", "two"].map(|name| client.mutex(name).unwrap());
@@ -268,8 +270,15 @@ fn cycles(client: &Client, other: &Client, kind: usize) -> &'static str {
 /// there were.
 fn run(url: &str, other: &Client, kind: usize, code: Code, turn: Turn) -> u64 {
     *PLAN.lock() = (code, turn, 0);
-    let client = distlock::builder().url(url).unwrap().events(Arc::new(Handler));
-    let client = client.clock(Arc::new(Watch)).metrics_by_name().connect().unwrap();
+    let client = distlock::builder()
+        .url(url)
+        .unwrap()
+        .events(Arc::new(Handler));
+    let client = client
+        .clock(Arc::new(Watch))
+        .metrics_by_name()
+        .connect()
+        .unwrap();
     let name = cycles(&client, other, kind);
     let calls = std::mem::replace(&mut *PLAN.lock(), (code, Turn::None, 0)).2;
     let what = format!("{name} with {code:?} {turn:?} on {url}");
@@ -287,7 +296,12 @@ fn cycles_end(client: &Client, other: &Client, kind: usize) -> bool {
             let semaphore = client.semaphore("permits", 2).unwrap();
             semaphore.try_acquire_with(2, &options).unwrap().is_some()
         }
-        None => client.owned_mutex("election").unwrap().try_lock().unwrap().is_some(),
+        None => client
+            .owned_mutex("election")
+            .unwrap()
+            .try_lock()
+            .unwrap()
+            .is_some(),
     };
     one(other) && thread::scope(|scope| scope.spawn(|| one(client)).join().unwrap())
 }
@@ -316,26 +330,35 @@ fn install() {
 #[test]
 #[ignore = "long: tests/run.sh --all"]
 fn panic_at_any_call_of_user_code_changes_nothing_in_memory() {
-    alone("faults::panics::panic_at_any_call_of_user_code_changes_nothing_in_memory", || {
-        install();
-        table("memory://panics", 1);
-    });
+    alone(
+        "faults::panics::panic_at_any_call_of_user_code_changes_nothing_in_memory",
+        || {
+            install();
+            table("memory://panics", 1);
+        },
+    );
 }
 
 #[test]
 #[ignore = "long: tests/run.sh --all"]
 fn panic_at_some_calls_of_user_code_changes_nothing_on_redis() {
-    alone("faults::panics::panic_at_some_calls_of_user_code_changes_nothing_on_redis", || {
-        install();
-        table(&RedisServer::start().url(), 23);
-    });
+    alone(
+        "faults::panics::panic_at_some_calls_of_user_code_changes_nothing_on_redis",
+        || {
+            install();
+            table(&RedisServer::start().url(), 23);
+        },
+    );
 }
 
 #[test]
 #[ignore = "long: tests/run.sh --all"]
 fn panic_at_any_call_of_user_code_changes_nothing_on_redis() {
-    alone("faults::panics::panic_at_any_call_of_user_code_changes_nothing_on_redis", || {
-        install();
-        table(&RedisServer::start().url(), 1);
-    });
+    alone(
+        "faults::panics::panic_at_any_call_of_user_code_changes_nothing_on_redis",
+        || {
+            install();
+            table(&RedisServer::start().url(), 1);
+        },
+    );
 }

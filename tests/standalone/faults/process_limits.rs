@@ -1,7 +1,10 @@
 //! Faults of a whole process, which is forked, or gets no more file descriptors or threads. Each
 //! runs in a process of its own, which is this binary again.
 
-#![allow(unsafe_code, reason = "there is no safe way to fork, and that is the subject")]
+#![allow(
+    unsafe_code,
+    reason = "there is no safe way to fork, and that is the subject"
+)]
 
 use super::scene::{Row, Scene, builder_of, client_of, command, lease};
 use super::table::Case;
@@ -34,29 +37,58 @@ const AT_ONCE: Duration = Duration::ZERO;
 
 pub(super) const CASES: &[Case] = &[
     ("process forked while holding", forked),
-    ("guard and client dropped in a forked child", dropped_in_a_fork),
+    (
+        "guard and client dropped in a forked child",
+        dropped_in_a_fork,
+    ),
     #[cfg(target_os = "linux")]
-    ("forked past the C library while holding", forked_past_the_c_library),
+    (
+        "forked past the C library while holding",
+        forked_past_the_c_library,
+    ),
     ("no file descriptor is left: try_lock", no_file_descriptor),
-    ("no file descriptor is left to look up a name", no_file_descriptor_by_name),
-    ("no file descriptor is left for a socket", no_file_descriptor_by_socket),
-    ("no file descriptor is left for waiting", no_file_descriptor_to_wait),
-    ("no file descriptor is left while holding", no_file_descriptor_while_holding),
+    (
+        "no file descriptor is left to look up a name",
+        no_file_descriptor_by_name,
+    ),
+    (
+        "no file descriptor is left for a socket",
+        no_file_descriptor_by_socket,
+    ),
+    (
+        "no file descriptor is left for waiting",
+        no_file_descriptor_to_wait,
+    ),
+    (
+        "no file descriptor is left while holding",
+        no_file_descriptor_while_holding,
+    ),
     ("no thread is left for the watchdog", no_thread),
 ];
 
 /// Has another process meet this fault, and tell.
 pub(super) fn run(name: &str) -> Row {
     let binary = std::env::current_exe().expect("a test knows its binary");
-    let only = ["--exact", "faults::process_limits::fault_of_a_child_process"];
-    let run = Example::program(binary).args(&only).args(&["--nocapture", "--test-threads=1"]);
+    let only = [
+        "--exact",
+        "faults::process_limits::fault_of_a_child_process",
+    ];
+    let run = Example::program(binary)
+        .args(&only)
+        .args(&["--nocapture", "--test-threads=1"]);
     // A limit in between tells the stack of a thread from all else.
-    let run = run.env("RUST_MIN_STACK", &STACK.to_string()).env("MALLOC_ARENA_MAX", "1");
+    let run = run
+        .env("RUST_MIN_STACK", &STACK.to_string())
+        .env("MALLOC_ARENA_MAX", "1");
     let mut process = run.env(FAULT, name).spawn();
     let row = process.expect("its row", LONG * 2, |row| {
         let micros = |field: &str| row[field].as_u64().map(Duration::from_micros);
         let said = row["said"].as_str()?.to_owned();
-        Some(Row { said, took: micros("took")?, bound: micros("bound")? })
+        Some(Row {
+            said,
+            took: micros("took")?,
+            bound: micros("bound")?,
+        })
     });
     assert_eq!(process.wait_exit(LONG), 0, "{}", process.errors());
     row
@@ -65,12 +97,20 @@ pub(super) fn run(name: &str) -> Row {
 /// What the other process does. In any other nothing was asked for, and there is nothing to do.
 #[test]
 fn fault_of_a_child_process() {
-    let Ok(wanted) = std::env::var(FAULT) else { return };
-    let (_, case) = CASES.iter().find(|(name, _)| *name == wanted).expect("it has a case");
+    let Ok(wanted) = std::env::var(FAULT) else {
+        return;
+    };
+    let (_, case) = CASES
+        .iter()
+        .find(|(name, _)| *name == wanted)
+        .expect("it has a case");
     let Row { said, took, bound } = case();
     let micros = |time: Duration| u64::try_from(time.as_micros()).expect("short");
     // The line before is the harness's own, and has no end yet.
-    println!("\n{}", json!({ "said": said, "took": micros(took), "bound": micros(bound) }));
+    println!(
+        "\n{}",
+        json!({ "said": said, "took": micros(took), "bound": micros(bound) })
+    );
 }
 
 /// Runs `checks` in a forked child, and returns the number of the first that does not hold there; 0
@@ -88,14 +128,20 @@ fn in_a_clone(checks: impl FnOnce() -> Vec<bool>) -> i32 {
     // SAFETY: as above. All other arguments are zero, in whatever order: nothing is shared, the
     // stack goes on where it is.
     let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
-    checked(libc::pid_t::try_from(child).expect("a process number"), checks)
+    checked(
+        libc::pid_t::try_from(child).expect("a process number"),
+        checks,
+    )
 }
 
 /// What follows in both processes.
 fn checked(child: libc::pid_t, checks: impl FnOnce() -> Vec<bool>) -> i32 {
     assert!(child >= 0, "fork failed");
     if child == 0 {
-        let failed = checks().iter().position(|holds| !holds).map_or(0, |at| at + 1);
+        let failed = checks()
+            .iter()
+            .position(|holds| !holds)
+            .map_or(0, |at| at + 1);
         let code = i32::try_from(failed).unwrap_or(99);
         // SAFETY: ends this process, and nothing else.
         unsafe { libc::_exit(code) };
@@ -154,7 +200,11 @@ fn forked() -> Row {
         longest = longest.max(watch.elapsed());
         assert_eq!(failed, 0, "this check does not hold in the child");
     }
-    assert_eq!(probe.connections(), connections, "the child made none, and closed none of ours");
+    assert_eq!(
+        probe.connections(),
+        connections,
+        "the child made none, and closed none of ours"
+    );
     let token = guard.fencing_token();
     eventually("the parent goes on renewing", LONG, || {
         probe.command_calls("evalsha") > 3 && guard.verify().is_ok()
@@ -162,10 +212,17 @@ fn forked() -> Row {
     guard.unlock().unwrap();
     for _ in 0..50 {
         let next = lock.lock().unwrap();
-        assert!(next.fencing_token() > token, "answers and questions still belong together");
+        assert!(
+            next.fencing_token() > token,
+            "answers and questions still belong together"
+        );
         next.unlock().unwrap();
     }
-    Row::new("misuse, in the child; the parent holds on", longest, AT_ONCE)
+    Row::new(
+        "misuse, in the child; the parent holds on",
+        longest,
+        AT_ONCE,
+    )
 }
 
 fn dropped_in_a_fork() -> Row {
@@ -185,7 +242,9 @@ fn dropped_in_a_fork() -> Row {
     let row = Row::new("nothing: the parent holds on", watch.elapsed(), AT_ONCE);
     assert_eq!(failed, 0);
     let mut probe = server.probe();
-    always("both are held", command(), || probe.exists("forked") && probe.exists("left"));
+    always("both are held", command(), || {
+        probe.exists("forked") && probe.exists("left")
+    });
     let (guard, _lock, left, _client) = held.unwrap();
     guard.unlock().unwrap();
     left.unlock().unwrap();
@@ -218,7 +277,11 @@ fn forked_past_the_c_library() -> Row {
             is_refused(guard.unlock()),
         ]
     });
-    let row = Row::new("misuse, in the child; the parent holds on", watch.elapsed(), AT_ONCE);
+    let row = Row::new(
+        "misuse, in the child; the parent holds on",
+        watch.elapsed(),
+        AT_ONCE,
+    );
     assert_eq!(failed, 0, "this check does not hold in the child");
     assert!(server.probe().exists("forked"));
     held.take().unwrap().unlock().unwrap();
@@ -230,7 +293,10 @@ fn forked_past_the_c_library() -> Row {
 /// Runs `work` with a soft limit on `resource`, and gives it back afterwards.
 fn limited<T>(resource: Resource, to: u64, work: impl FnOnce() -> T) -> T {
     let before = getrlimit(resource);
-    let limit = |current| Rlimit { current, maximum: before.maximum };
+    let limit = |current| Rlimit {
+        current,
+        maximum: before.maximum,
+    };
     setrlimit(resource, limit(Some(to))).unwrap();
     let result = work();
     setrlimit(resource, limit(before.current)).unwrap();
@@ -238,7 +304,10 @@ fn limited<T>(resource: Resource, to: u64, work: impl FnOnce() -> T) -> T {
 }
 
 fn no_file_descriptor() -> Row {
-    let Scene { server: _server, client } = Scene::new();
+    let Scene {
+        server: _server,
+        client,
+    } = Scene::new();
     without_descriptors(&client)
 }
 
@@ -266,7 +335,11 @@ fn without_descriptors(client: &Client) -> Row {
         let error = free.try_lock().unwrap_err();
         let row = Row::new(&error, watch.elapsed(), command());
         assert!(error.is_unavailable(), "{error:?}");
-        assert!(row.said.contains("raise its limit (`ulimit -n`, or `LimitNOFILE="), "{error:?}");
+        assert!(
+            row.said
+                .contains("raise its limit (`ulimit -n`, or `LimitNOFILE="),
+            "{error:?}"
+        );
         let source = error.source().unwrap().to_string();
         assert!(source.contains("Too many open files"), "{source}");
         row
@@ -280,19 +353,31 @@ fn no_file_descriptor_to_wait() -> Row {
     let Scene { server, client } = Scene::new();
     let holder = client_of(&server.url()).mutex("held").unwrap();
     let guard = holder.lock().unwrap();
-    client.mutex("other").unwrap().lock().unwrap().unlock().unwrap();
+    client
+        .mutex("other")
+        .unwrap()
+        .lock()
+        .unwrap()
+        .unlock()
+        .unwrap();
     let waiter = client.mutex("held").unwrap();
     limited(Resource::Nofile, 3, || {
         thread::scope(|scope| {
             let waiting = scope.spawn(|| waiter.try_lock_for(LONG).unwrap().unwrap().unlock());
-            eventually("it waits", LONG, || client.queue_length("held").unwrap() == 1);
+            eventually("it waits", LONG, || {
+                client.queue_length("held").unwrap() == 1
+            });
             let watch = Stopwatch::start();
             eventually("it waits on", LONG, || watch.elapsed() > command());
             assert!(!waiting.is_finished());
             let watch = Stopwatch::start();
             guard.unlock().unwrap();
             waiting.join().unwrap().unwrap();
-            Row::new("nothing: it is got by asking again", watch.elapsed(), lease())
+            Row::new(
+                "nothing: it is got by asking again",
+                watch.elapsed(),
+                lease(),
+            )
         })
     })
 }
@@ -313,7 +398,11 @@ fn no_file_descriptor_while_holding() -> Row {
     let watch = Stopwatch::start();
     guard.verify().unwrap();
     guard.unlock().unwrap();
-    Row::new("nothing: it is renewed, and unlocked", watch.elapsed(), command() * 2)
+    Row::new(
+        "nothing: it is renewed, and unlocked",
+        watch.elapsed(),
+        command() * 2,
+    )
 }
 
 fn no_thread() -> Row {
@@ -324,7 +413,10 @@ fn no_thread() -> Row {
         let watch = Stopwatch::start();
         let error = lock.lock().unwrap_err();
         let row = Row::new(&error, watch.elapsed(), AT_ONCE);
-        assert!(error.is_unavailable() && row.said.contains("`ulimit -u`"), "{error:?}");
+        assert!(
+            error.is_unavailable() && row.said.contains("`ulimit -u`"),
+            "{error:?}"
+        );
         assert!(row.said.contains("`TasksMax="), "{error:?}");
         row
     });
@@ -359,7 +451,9 @@ impl Clock for Stopping {
             && self.stop.load(Ordering::Relaxed)
         {
             self.stopped.store(true, Ordering::Relaxed);
-            eventually("it may go on", LONG * 2, || self.go_on.load(Ordering::Relaxed));
+            eventually("it may go on", LONG * 2, || {
+                self.go_on.load(Ordering::Relaxed)
+            });
         }
         SystemClock.now()
     }
@@ -378,11 +472,16 @@ impl Clock for Stopping {
 #[test]
 fn client_dropped_in_a_forked_child_does_not_wait() {
     let clock = Arc::new(Stopping::default());
-    let client = builder_of("memory://").clock(Arc::<Stopping>::clone(&clock)).connect().unwrap();
+    let client = builder_of("memory://")
+        .clock(Arc::<Stopping>::clone(&clock))
+        .connect()
+        .unwrap();
     let lock = client.mutex("left").unwrap();
     clock.stop.store(true, Ordering::Relaxed);
     lock.lock().unwrap().detach();
-    eventually("the watchdog looks at it", LONG, || clock.stopped.load(Ordering::Relaxed));
+    eventually("the watchdog looks at it", LONG, || {
+        clock.stopped.load(Ordering::Relaxed)
+    });
     let mut last = Some((client, lock));
     let in_the_child = catch_unwind(AssertUnwindSafe(|| {
         in_a_child(|| {
@@ -402,10 +501,12 @@ fn client_of_a_forked_child_waits_for_nothing_of_the_parent() {
     let client = builder_of("memory://forks").connect().unwrap();
     let _held = client.mutex("x").unwrap().lock().unwrap();
     let stop = AtomicBool::new(false);
-    let busy: [&(dyn Fn() + Sync); 2] =
-        [&|| drop(client.with_option("hand_off", "1ms").unwrap()), &|| {
+    let busy: [&(dyn Fn() + Sync); 2] = [
+        &|| drop(client.with_option("hand_off", "1ms").unwrap()),
+        &|| {
             drop(builder_of("memory://forks").connect().unwrap());
-        }];
+        },
+    ];
     let check = || {
         let is_refused = is_refused(client.with_option("hand_off", "1ms"));
         let own = builder_of("memory://forks").connect().unwrap();
@@ -424,7 +525,11 @@ fn client_of_a_forked_child_waits_for_nothing_of_the_parent() {
         }
         let all = catch_unwind(AssertUnwindSafe(|| {
             for round in 1..=FORKS {
-                assert_eq!(in_a_child(check), 0, "this check does not hold in child {round}");
+                assert_eq!(
+                    in_a_child(check),
+                    0,
+                    "this check does not hold in child {round}"
+                );
             }
         }));
         stop.store(true, Ordering::Relaxed);
@@ -437,18 +542,29 @@ fn client_of_a_forked_child_waits_for_nothing_of_the_parent() {
 #[test]
 fn guard_dropped_in_a_forked_child_does_not_wait() {
     let clock = Arc::new(Stopping::default());
-    let client = builder_of("memory://").clock(Arc::<Stopping>::clone(&clock)).connect().unwrap();
-    let left = client.mutex("left").unwrap().lock_with(&LockOptions::new().lease(LONG)).unwrap();
+    let client = builder_of("memory://")
+        .clock(Arc::<Stopping>::clone(&clock))
+        .connect()
+        .unwrap();
+    let left = client
+        .mutex("left")
+        .unwrap()
+        .lock_with(&LockOptions::new().lease(LONG))
+        .unwrap();
     let only_handle = client.mutex("handle").unwrap();
     clock.stop.store(true, Ordering::Relaxed);
     let lock = client.mutex("forked").unwrap();
     let mut held = Some((lock.lock().unwrap(), left, only_handle));
-    eventually("the watchdog looks at it", LONG, || clock.stopped.load(Ordering::Relaxed));
+    eventually("the watchdog looks at it", LONG, || {
+        clock.stopped.load(Ordering::Relaxed)
+    });
     let stop = AtomicBool::new(false);
     // What no clock can stop is done again and again.
     let busy: [&(dyn Fn() + Sync); 2] = [&|| drop(client.mutex("others").unwrap()), &|| {
         let own = client.mutex("own").unwrap();
-        own.lock_with(&LockOptions::new().lease(LONG)).unwrap().detach();
+        own.lock_with(&LockOptions::new().lease(LONG))
+            .unwrap()
+            .detach();
         own.unlock().unwrap();
     }];
     let check = || {

@@ -76,17 +76,31 @@ impl Crowd {
             .unwrap();
         let take = |number| client.mutex(name(number)).unwrap().lock().unwrap();
         let guards = (0..LOCKS).map(take).collect();
-        Self { probe: server.probe(), client, guards, lease, record }
+        Self {
+            probe: server.probe(),
+            client,
+            guards,
+            lease,
+            record,
+        }
     }
 
     /// Waits until all locks but those of `apart` have been renewed twice since the record was
     /// cleared, or the client was made. By how much one may have been late.
     fn await_renewals(&self, apart: &[usize]) -> Tolerance {
-        let others: Vec<_> = (0..LOCKS).filter(|at| !apart.contains(at)).map(name).collect();
+        let others: Vec<_> = (0..LOCKS)
+            .filter(|at| !apart.contains(at))
+            .map(name)
+            .collect();
         let ((), tolerance) = with_tolerance(|| {
             eventually("all others are renewed twice", LONG, || {
                 let record = self.record.lock();
-                let twice = |name| record.renewed.get(name).is_some_and(|(count, _)| *count >= 2);
+                let twice = |name| {
+                    record
+                        .renewed
+                        .get(name)
+                        .is_some_and(|(count, _)| *count >= 2)
+                };
                 others.iter().all(twice)
             });
         });
@@ -100,12 +114,26 @@ impl Crowd {
         let record = self.record.lock();
         assert_eq!(record.lost, apart.iter().map(|&at| name(at)).collect());
         assert_eq!(record.failed, *failed, "renewals that failed");
-        for (at, guard) in self.guards.iter().enumerate().filter(|(at, _)| !apart.contains(at)) {
+        for (at, guard) in self
+            .guards
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| !apart.contains(at))
+        {
             assert_eq!(guard.state(), GuardState::Held, "{at}: {:?}", guard.loss());
         }
-        let on_time = record.renewed.iter().filter(|(name, _)| !failed.contains(*name));
-        let least = on_time.map(|(_, (_, least))| *least).min().expect("some were renewed");
-        println!("with a lease of {:?} at least {least:.1?} was left at a renewal", self.lease);
+        let on_time = record
+            .renewed
+            .iter()
+            .filter(|(name, _)| !failed.contains(*name));
+        let least = on_time
+            .map(|(_, (_, least))| *least)
+            .min()
+            .expect("some were renewed");
+        println!(
+            "with a lease of {:?} at least {least:.1?} was left at a renewal",
+            self.lease
+        );
         // Due at two thirds. One that waits for a command that gets no answer has a third left at
         // most.
         let overdue = (self.lease * 2 / 3).saturating_sub(least);
@@ -117,7 +145,10 @@ impl Crowd {
     #[track_caller]
     fn told(&self, broken: &[usize]) {
         for &at in broken {
-            let loss = self.guards[at].losses().recv_timeout(LONG).expect("it is told");
+            let loss = self.guards[at]
+                .losses()
+                .recv_timeout(LONG)
+                .expect("it is told");
             assert_eq!(loss.cause(), LossCause::Gone);
         }
     }
@@ -174,7 +205,15 @@ fn cleanup_without_an_answer_delays_no_renewal() {
     let server = RedisServer::start();
     let proxy = Proxy::new(server.port(), Arc::new(Doubt));
     let crowd = Crowd::hold(&server, &proxy.url());
-    assert!(crowd.client.mutex("doubt").unwrap().try_lock().unwrap_err().is_unavailable());
+    assert!(
+        crowd
+            .client
+            .mutex("doubt")
+            .unwrap()
+            .try_lock()
+            .unwrap_err()
+            .is_unavailable()
+    );
     let swallowed = || proxy.count(Kind::Close, Fault::SwallowRequest);
     eventually("a clean-up hangs", LONG, || swallowed() > 0);
     crowd.record.lock().renewed.clear();
@@ -203,20 +242,32 @@ impl Plan for OneSlowRenewal {
 #[test]
 fn unanswered_renewal_delays_only_its_own_batch() {
     let server = RedisServer::start();
-    let plan = OneSlowRenewal { of: "crowd:0", turn: 1, seen: AtomicU64::new(0) };
+    let plan = OneSlowRenewal {
+        of: "crowd:0",
+        turn: 1,
+        seen: AtomicU64::new(0),
+    };
     let proxy = Proxy::new(server.port(), Arc::new(plan));
     let crowd = Crowd::hold(&server, &proxy.url());
     let swallowed = || proxy.count(Kind::Renew, Fault::SwallowReply);
     eventually("a renewal gets no answer", LONG, || swallowed() == 1);
     let ((), tolerance) = with_tolerance(|| {
-        eventually("it is given up", LONG, || !crowd.record.lock().failed.is_empty());
+        eventually("it is given up", LONG, || {
+            !crowd.record.lock().failed.is_empty()
+        });
         crowd.await_renewals(&[]);
     });
     let record = crowd.record.lock();
     let (failed, meanwhile) = (record.failed.clone(), record.renewed_before_the_failure);
     drop(record);
-    println!("{} in one request without an answer, {meanwhile} renewed meanwhile", failed.len());
-    assert!((1..=100).contains(&failed.len()) && failed.contains(&name(0)), "{failed:?}");
+    println!(
+        "{} in one request without an answer, {meanwhile} renewed meanwhile",
+        failed.len()
+    );
+    assert!(
+        (1..=100).contains(&failed.len()) && failed.contains(&name(0)),
+        "{failed:?}"
+    );
     // All of them, on a machine that is not busy. None, if they had to wait: the lock that was
     // taken first is in the first request.
     assert!(meanwhile > 0, "no others were renewed while it hung");
@@ -227,7 +278,11 @@ fn unanswered_renewal_delays_only_its_own_batch() {
 #[test]
 fn unanswered_renewal_of_long_lease_costs_no_short_lease() {
     let server = RedisServer::start();
-    let plan = OneSlowRenewal { of: "long", turn: 1, seen: AtomicU64::new(0) };
+    let plan = OneSlowRenewal {
+        of: "long",
+        turn: 1,
+        seen: AtomicU64::new(0),
+    };
     let proxy = Proxy::new(server.port(), Arc::new(plan));
     let renewed = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&renewed);

@@ -34,7 +34,11 @@ pub(super) struct Row {
 
 impl Row {
     pub(super) fn new(said: impl ToString, took: Duration, bound: Duration) -> Self {
-        Self { said: said.to_string(), took, bound }
+        Self {
+            said: said.to_string(),
+            took,
+            bound,
+        }
     }
 }
 
@@ -74,7 +78,11 @@ impl Scene {
     #[track_caller]
     pub(super) fn works(&self, name: &str) {
         let lock = self.client.mutex(name).unwrap();
-        answered(answered(lock.try_lock_for(LONG)).expect("it is free").unlock());
+        answered(
+            answered(lock.try_lock_for(LONG))
+                .expect("it is free")
+                .unlock(),
+        );
     }
 
     /// Holds a lock through a fault, and returns when the loss was told. By the server's word that
@@ -90,7 +98,10 @@ impl Scene {
         let loss = losses.recv_timeout(LONG).expect("the loss is told");
         let took = watch.elapsed();
         if cause == LossCause::Gone && loss.cause() == LossCause::Expired {
-            late(lease(), format!("the server was not back before the lease was over: {loss}"));
+            late(
+                lease(),
+                format!("the server was not back before the lease was over: {loss}"),
+            );
         }
         assert_eq!(loss.cause(), cause, "{loss}");
         assert!(!guard.is_valid());
@@ -99,7 +110,10 @@ impl Scene {
             self.server.kill();
         }
         let bound = if cause == LossCause::Expired {
-            assert!(took >= deadline_before, "told after {took:?}, before {deadline_before:?}");
+            assert!(
+                took >= deadline_before,
+                "told after {took:?}, before {deadline_before:?}"
+            );
             deadline_after
         } else {
             lease() / 3 + command()
@@ -126,7 +140,11 @@ impl Scene {
         let watch = Stopwatch::start();
         answered(guard.verify());
         answered(guard.unlock());
-        Row::new("nothing: it is held, and unlocked", watch.elapsed(), command() * 2)
+        Row::new(
+            "nothing: it is held, and unlocked",
+            watch.elapsed(),
+            command() * 2,
+        )
     }
 }
 
@@ -153,7 +171,9 @@ pub(super) fn builder_of(url: &str) -> ClientBuilder {
         "watchdog={lease}ms&command_timeout={command}ms&connect_timeout={command}ms&outage_limit={outage}ms"
     );
     let and = if url.contains('?') { '&' } else { '?' };
-    distlock::builder().url(&format!("{url}{and}{settings}")).unwrap()
+    distlock::builder()
+        .url(&format!("{url}{and}{settings}"))
+        .unwrap()
 }
 
 #[track_caller]

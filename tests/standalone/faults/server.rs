@@ -18,14 +18,22 @@ pub(super) const CASES: &[Case] = &[
     ("down at the start: try_lock", down_at_the_start),
     ("down at the start: lock", down_and_waited_for),
     ("dies while waiting", dies_while_waiting),
-    ("dies while holding", || Scene::new().lost(LossCause::Expired, |s| s.server.kill())),
-    ("restarts empty while holding", || Scene::new().lost(LossCause::Gone, |s| s.server.restart())),
+    ("dies while holding", || {
+        Scene::new().lost(LossCause::Expired, |s| s.server.kill())
+    }),
+    ("restarts empty while holding", || {
+        Scene::new().lost(LossCause::Gone, |s| s.server.restart())
+    }),
     ("frozen: try_lock", frozen),
-    ("frozen while holding", || Scene::new().lost(LossCause::Expired, |s| s.server.pause())),
+    ("frozen while holding", || {
+        Scene::new().lost(LossCause::Expired, |s| s.server.pause())
+    }),
     ("frozen for half a lease while holding", frozen_and_back),
     ("a replica", replica),
     ("made a replica while holding", || {
-        Scene::new().lost(LossCause::Expired, |s| s.tell(&["REPLICAOF", "127.0.0.1", "1"]))
+        Scene::new().lost(LossCause::Expired, |s| {
+            s.tell(&["REPLICAOF", "127.0.0.1", "1"])
+        })
     }),
     ("LOADING", loading),
     ("OOM: try_lock", out_of_memory),
@@ -38,15 +46,23 @@ pub(super) const CASES: &[Case] = &[
     ("WRONGPASS", wrong_password),
     ("SCRIPT FLUSH all the time", script_flush),
     ("BUSY with a script: try_lock", busy),
-    ("BUSY with a script while holding, SCRIPT KILL", busy_while_holding),
-    ("CLIENT KILL of subscriber, lane and callers, again and again", client_kill),
+    (
+        "BUSY with a script while holding, SCRIPT KILL",
+        busy_while_holding,
+    ),
+    (
+        "CLIENT KILL of subscriber, lane and callers, again and again",
+        client_kill,
+    ),
     ("CLIENT PAUSE: try_lock", client_pause),
     ("CLIENT PAUSE while holding", || {
         Scene::new().lost(LossCause::Expired, |s| s.pause_clients(lease() * 4))
     }),
     ("maxclients reached", max_clients),
     ("`timeout` closes idle links", idle_links),
-    ("key deleted", || Scene::new().lost(LossCause::Gone, |s| s.tell(&["DEL", "a"]))),
+    ("key deleted", || {
+        Scene::new().lost(LossCause::Gone, |s| s.tell(&["DEL", "a"]))
+    }),
     ("key of another type, holding", || {
         Scene::new().lost(LossCause::Gone, |s| s.tell(&["SET", "a", "text"]))
     }),
@@ -54,7 +70,9 @@ pub(super) const CASES: &[Case] = &[
     ("key without TTL, holding", lost_expiry),
     ("key without TTL of a stranger", stranger_for_ever),
     ("another owner's hash", another_owner),
-    ("FLUSHALL", || Scene::new().lost(LossCause::Gone, |s| s.tell(&["FLUSHALL"]))),
+    ("FLUSHALL", || {
+        Scene::new().lost(LossCause::Gone, |s| s.tell(&["FLUSHALL"]))
+    }),
     ("eviction", eviction),
 ];
 
@@ -67,7 +85,10 @@ fn down_and_waited_for() -> Row {
     let client = client_of(&format!("redis://127.0.0.1:{}", free_port()));
     let watch = Stopwatch::start();
     let error = client.mutex("a").unwrap().lock().unwrap_err();
-    assert!(error.is_unavailable() && watch.elapsed() >= outage(), "{error:?}");
+    assert!(
+        error.is_unavailable() && watch.elapsed() >= outage(),
+        "{error:?}"
+    );
     Row::new(error, watch.elapsed(), outage() + command())
 }
 
@@ -80,7 +101,10 @@ fn dies_while_waiting() -> Row {
     let mut probe = scene.server.probe();
     eventually("it waits", LONG, || {
         if waiting.is_finished() {
-            late(outage(), "it had no answer before it was seen to wait".to_owned());
+            late(
+                outage(),
+                "it had no answer before it was seen to wait".to_owned(),
+            );
         }
         !probe.command(&["PUBSUB", "CHANNELS"]).texts().is_empty()
     });
@@ -170,7 +194,12 @@ fn misconf_while_holding() -> Row {
 /// From here on the server takes no writes, because it cannot save; until what is returned is
 /// called.
 fn cannot_save(scene: &Scene) -> impl FnOnce() {
-    let directory = scene.server.probe().command(&["CONFIG", "GET", "dir"]).texts().remove(1);
+    let directory = scene
+        .server
+        .probe()
+        .command(&["CONFIG", "GET", "dir"])
+        .texts()
+        .remove(1);
     // Where the dump should go stands something that it cannot replace.
     let in_the_way = std::path::Path::new(&directory).join("dump.rdb");
     std::fs::create_dir(&in_the_way).unwrap();
@@ -178,7 +207,10 @@ fn cannot_save(scene: &Scene) -> impl FnOnce() {
     scene.tell(&["BGSAVE"]);
     let mut probe = scene.server.probe();
     let mut saved = move |how: &str| {
-        probe.info_field("persistence", "rdb_last_bgsave_status").as_deref() == Some(how)
+        probe
+            .info_field("persistence", "rdb_last_bgsave_status")
+            .as_deref()
+            == Some(how)
     };
     eventually("it could not save", LONG, || saved("err"));
     let mut probe = scene.server.probe();
@@ -191,7 +223,9 @@ fn cannot_save(scene: &Scene) -> impl FnOnce() {
 
 fn no_permission() -> Row {
     let scene = Scene::new();
-    scene.tell(&["ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", "-evalsha"]);
+    scene.tell(&[
+        "ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", "-evalsha",
+    ]);
     let client = client_of(&format!("redis://me@127.0.0.1:{}", scene.server.port()));
     refused(&client, Error::is_configuration, "ACL SETUSER me +evalsha")
 }
@@ -216,7 +250,11 @@ fn wrong_password() -> Row {
     let scene = Scene::new();
     scene.tell(&["CONFIG", "SET", "requirepass", "s3cret"]);
     let client = client_of(&format!("redis://:wr0ng@127.0.0.1:{}", scene.server.port()));
-    let row = refused(&client, Error::is_configuration, "does not accept the password");
+    let row = refused(
+        &client,
+        Error::is_configuration,
+        "does not accept the password",
+    );
     assert!(!row.said.contains("wr0ng"));
     row
 }
@@ -276,8 +314,9 @@ fn with_a_long_script<T>(scene: &Scene, work: impl FnOnce() -> T) -> T {
 
 fn busy() -> Row {
     let scene = Scene::new();
-    let row =
-        with_a_long_script(&scene, || scene.refused(Error::is_unavailable, "busy with a script"));
+    let row = with_a_long_script(&scene, || {
+        scene.refused(Error::is_unavailable, "busy with a script")
+    });
     scene.works("a");
     row
 }
@@ -310,14 +349,21 @@ fn client_kill() -> Row {
             drop(mine);
             if let Err(error) = theirs.join().unwrap() {
                 assert!(error.is_unavailable(), "{error:?}");
-                late(outage(), format!("none of its requests was quicker than the kills: {error}"));
+                late(
+                    outage(),
+                    format!("none of its requests was quicker than the kills: {error}"),
+                );
             }
             *waited = (*waited).max(watch.elapsed());
         }
     });
     assert!(guard.is_valid());
     guard.verify().or_else(|_| guard.verify()).unwrap();
-    Row::new("nothing: held on; the longest passing on", longest, lease() + command())
+    Row::new(
+        "nothing: held on; the longest passing on",
+        longest,
+        lease() + command(),
+    )
 }
 
 fn client_pause() -> Row {
@@ -347,8 +393,20 @@ fn idle_links() -> Row {
     let mut probe = scene.server.probe();
     eventually("the idle link is closed", LONG, || probe.connections() == 0);
     let watch = Stopwatch::start();
-    scene.client.mutex("a").unwrap().try_lock().unwrap().unwrap().unlock().unwrap();
-    Row::new("nothing: the next lock is taken", watch.elapsed(), command())
+    scene
+        .client
+        .mutex("a")
+        .unwrap()
+        .try_lock()
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .unwrap();
+    Row::new(
+        "nothing: the next lock is taken",
+        watch.elapsed(),
+        command(),
+    )
 }
 
 fn another_type() -> Row {
@@ -365,14 +423,23 @@ fn lost_expiry() -> Row {
     eventually("it has an end again", LONG, || probe.pttl("a").is_some());
     let took = watch.elapsed();
     guard.unlock().unwrap();
-    Row::new("nothing: it has an end again", took, lease() / 3 + command())
+    Row::new(
+        "nothing: it has an end again",
+        took,
+        lease() / 3 + command(),
+    )
 }
 
 fn stranger_for_ever() -> Row {
     let scene = Scene::new();
     scene.tell(&["HSET", "a", "7b6d2f0e-5f55-4c05-9b3a-d3a6a3a8d1a1:1", "1"]);
     let watch = Stopwatch::start();
-    let answer = scene.client.mutex("a").unwrap().try_lock_for(command()).unwrap();
+    let answer = scene
+        .client
+        .mutex("a")
+        .unwrap()
+        .try_lock_for(command())
+        .unwrap();
     assert!(answer.is_none());
     Row::new("busy", watch.elapsed(), command() * 2)
 }
@@ -380,9 +447,16 @@ fn stranger_for_ever() -> Row {
 fn another_owner() -> Row {
     let mut scene = Scene::new();
     let row = scene.lost(LossCause::Gone, |scene| {
-        scene.tell(&["EVAL", "redis.call('DEL', 'a') redis.call('HSET', 'a', 'x:1', '1')", "0"]);
+        scene.tell(&[
+            "EVAL",
+            "redis.call('DEL', 'a') redis.call('HSET', 'a', 'x:1', '1')",
+            "0",
+        ]);
     });
-    assert!(scene.server.probe().hgetall("a").contains_key("x:1"), "the stranger has it yet");
+    assert!(
+        scene.server.probe().hgetall("a").contains_key("x:1"),
+        "the stranger has it yet"
+    );
     row
 }
 

@@ -15,15 +15,42 @@ const LONG: Duration = Duration::from_secs(60);
 
 pub(super) const CASES: &[Case] = &[
     ("password changed while holding", password_changed),
-    ("password changed and connections killed, holding", password_changed_and_killed),
-    ("password changed while waiting", password_changed_while_waiting),
-    ("password changed before the first renewal", password_changed_before_the_first_renewal),
-    ("maxclients reached while holding", max_clients_while_holding),
-    ("maxclients reached before the first renewal", max_clients_before_the_first_renewal),
-    ("maxclients reached while waiting", max_clients_while_waiting),
-    ("LOADING while holding, and the lock was saved", loading_while_holding),
-    ("LOADING while holding, for longer than the lease", loading_beyond_the_lease),
-    ("frozen and back while waiting for a time", frozen_and_back_while_waiting),
+    (
+        "password changed and connections killed, holding",
+        password_changed_and_killed,
+    ),
+    (
+        "password changed while waiting",
+        password_changed_while_waiting,
+    ),
+    (
+        "password changed before the first renewal",
+        password_changed_before_the_first_renewal,
+    ),
+    (
+        "maxclients reached while holding",
+        max_clients_while_holding,
+    ),
+    (
+        "maxclients reached before the first renewal",
+        max_clients_before_the_first_renewal,
+    ),
+    (
+        "maxclients reached while waiting",
+        max_clients_while_waiting,
+    ),
+    (
+        "LOADING while holding, and the lock was saved",
+        loading_while_holding,
+    ),
+    (
+        "LOADING while holding, for longer than the lease",
+        loading_beyond_the_lease,
+    ),
+    (
+        "frozen and back while waiting for a time",
+        frozen_and_back_while_waiting,
+    ),
     ("frozen while waiting without an end", frozen_while_waiting),
     ("restarted empty while waiting", restarted_while_waiting),
 ];
@@ -53,8 +80,16 @@ fn password_changed_and_killed() -> Row {
         change_password(scene);
         scene.tell(&["CLIENT", "KILL", "USER", "me"]);
     });
-    assert!(row.said.contains("does not accept the password"), "{}", row.said);
-    assert!(!row.said.contains("s3cret") && !row.said.contains("an0ther"), "{}", row.said);
+    assert!(
+        row.said.contains("does not accept the password"),
+        "{}",
+        row.said
+    );
+    assert!(
+        !row.said.contains("s3cret") && !row.said.contains("an0ther"),
+        "{}",
+        row.said
+    );
     row
 }
 
@@ -75,7 +110,9 @@ fn password_changed_while_waiting() -> Row {
 fn renewed_once(scene: &Scene) {
     let mut probe = scene.server.probe();
     let before = probe.command_calls("pexpire");
-    eventually("it has been renewed", LONG, || probe.command_calls("pexpire") > before);
+    eventually("it has been renewed", LONG, || {
+        probe.command_calls("pexpire") > before
+    });
 }
 
 fn refuse_new_clients(scene: &Scene) {
@@ -108,7 +145,11 @@ fn max_clients_while_waiting() -> Row {
     let watch = Stopwatch::start();
     holder.1.unlock().unwrap();
     waiting.join().unwrap().unwrap();
-    Row::new("nothing: it is got by asking again", watch.elapsed(), lease())
+    Row::new(
+        "nothing: it is got by asking again",
+        watch.elapsed(),
+        lease(),
+    )
 }
 
 type Failures = Arc<parking_lot::Mutex<Vec<String>>>;
@@ -126,7 +167,10 @@ fn listening(server: &RedisServer, lease: Duration) -> (Client, Failures) {
     // A server that is loading answers now and then only.
     let client = builder_of(&server.url())
         .configure(|config| {
-            config.with_watchdog(lease).with_command_timeout(lease).with_connect_timeout(lease)
+            config
+                .with_watchdog(lease)
+                .with_command_timeout(lease)
+                .with_connect_timeout(lease)
         })
         .events(Arc::new(handler))
         .connect()
@@ -147,7 +191,9 @@ fn loading_while_holding() -> Row {
             scope.spawn(|| scene.server.restart());
             let is_it = |error: &Error| error.to_string().contains("still reading its data");
             eventually("it is loading", LONG, || {
-                other.ping(Duration::from_millis(500)).is_err_and(|error| is_it(&error))
+                other
+                    .ping(Duration::from_millis(500))
+                    .is_err_and(|error| is_it(&error))
             });
         });
     })
@@ -156,7 +202,9 @@ fn loading_while_holding() -> Row {
 /// It was told, sooner or later: events come from a thread of their own.
 fn assert_loading(failures: &Failures) {
     let is_it = |failure: &String| failure.contains("still reading its data");
-    eventually("renewals failed because of that", LONG, || failures.lock().iter().any(is_it));
+    eventually("renewals failed because of that", LONG, || {
+        failures.lock().iter().any(is_it)
+    });
 }
 
 fn loading_beyond_the_lease() -> Row {
@@ -171,9 +219,15 @@ fn loading_beyond_the_lease() -> Row {
     let (watch, left) = (Stopwatch::start(), guard.remaining());
     let (loss, took) = thread::scope(|scope| {
         scope.spawn(|| scene.server.restart());
-        (losses.recv_timeout(LONG).expect("the loss is told"), watch.elapsed())
+        (
+            losses.recv_timeout(LONG).expect("the loss is told"),
+            watch.elapsed(),
+        )
     });
-    assert!(loss.cause() == LossCause::Expired && took >= left, "{loss}, {took:?}");
+    assert!(
+        loss.cause() == LossCause::Expired && took >= left,
+        "{loss}, {took:?}"
+    );
     assert_loading(&failures);
     assert!(guard.unlock().unwrap_err().is_lost());
     scene.tell(&["CONFIG", "SET", "key-load-delay", "0"]);
@@ -215,7 +269,9 @@ fn waits_seen_by(
 
 fn frozen_and_back_while_waiting() -> Row {
     let (scene, (_holder, guard)) = held(Scene::new());
-    let waiting = waits(&scene, |lock| lock.try_lock_for(LONG)?.expect("it gets it").unlock());
+    let waiting = waits(&scene, |lock| {
+        lock.try_lock_for(LONG)?.expect("it gets it").unlock()
+    });
     scene.server.pause();
     let_pass(lease());
     assert!(!waiting.is_finished());
@@ -241,9 +297,15 @@ fn frozen_while_waiting() -> Row {
 
 fn restarted_while_waiting() -> Row {
     let mut scene = Scene::new();
-    let guard = client_of(&scene.server.url()).mutex("a").unwrap().lock().unwrap();
+    let guard = client_of(&scene.server.url())
+        .mutex("a")
+        .unwrap()
+        .lock()
+        .unwrap();
     let losses = guard.losses();
-    let waiting = waits(&scene, |lock| lock.try_lock_for(LONG)?.expect("it gets it").unlock());
+    let waiting = waits(&scene, |lock| {
+        lock.try_lock_for(LONG)?.expect("it gets it").unlock()
+    });
     scene.server.restart();
     let watch = Stopwatch::start();
     waiting.join().unwrap().unwrap();

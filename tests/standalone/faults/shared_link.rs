@@ -43,7 +43,10 @@ impl RandomFaults {
             let turn = Turn::Chance { of_1000, seed };
             (Sometimes::new(Some(Kind::Other), turn, *fault), *fault)
         });
-        Self { turns: turns.collect(), are_over: AtomicBool::new(false) }
+        Self {
+            turns: turns.collect(),
+            are_over: AtomicBool::new(false),
+        }
     }
 }
 
@@ -159,7 +162,10 @@ fn shared_link_with_short_deadlines_mixes_no_answers() {
     let tally = ask(&server.url(), 1_500, patience, || ());
     println!("direct: {tally:?}");
     assert!(tally["answered"] >= patient.into_inner(), "{tally:?}");
-    assert!(tally.contains_key("not sent") || tally.contains_key("unknown"), "{tally:?}");
+    assert!(
+        tally.contains_key("not sent") || tally.contains_key("unknown"),
+        "{tally:?}"
+    );
 }
 
 #[test]
@@ -169,8 +175,13 @@ fn shared_link_on_a_faulty_network_mixes_no_answers() {
     let proxy = Proxy::new(server.port(), Arc::clone(&faults) as Arc<dyn Plan>);
     let url = format!("{}?command_timeout=50ms", proxy.url());
     let patience = |random: &mut fastrand::Rng| Duration::from_millis(random.u64(1..60));
-    let tally = ask(&url, 400, patience, || faults.are_over.store(true, Ordering::SeqCst));
+    let tally = ask(&url, 400, patience, || {
+        faults.are_over.store(true, Ordering::SeqCst)
+    });
     println!("through the proxy: {tally:?}; {}", proxy.account());
     // A busy machine answers few in time; without answers or faults the test would show nothing.
-    assert!(tally["answered"] > 100 && tally["unknown"] > 10, "{tally:?}");
+    assert!(
+        tally["answered"] > 100 && tally["unknown"] > 10,
+        "{tally:?}"
+    );
 }

@@ -18,7 +18,11 @@ struct CloseBehind(&'static str);
 
 impl Plan for CloseBehind {
     fn fate(&self, request: &mut Request) -> Fault {
-        if request.is(self.0) { Fault::CloseAfter } else { Fault::Pass }
+        if request.is(self.0) {
+            Fault::CloseAfter
+        } else {
+            Fault::Pass
+        }
     }
 }
 
@@ -29,11 +33,19 @@ fn subscriptions_cut_once_confirmed_cost_few_connections_and_a_warning() {
     let warnings = Arc::<Mutex<Vec<String>>>::default();
     let told = Arc::clone(&warnings);
     let handler = move |event: &Event| {
-        if let Event::Warning { kind: WarningKind::ShortConnections, message, .. } = event {
+        if let Event::Warning {
+            kind: WarningKind::ShortConnections,
+            message,
+            ..
+        } = event
+        {
             told.lock().push(message.clone());
         }
     };
-    let waiting = distlock::builder().url(&proxy.url()).unwrap().events(Arc::new(handler));
+    let waiting = distlock::builder()
+        .url(&proxy.url())
+        .unwrap()
+        .events(Arc::new(handler));
     let waiting = waiting.connect().unwrap().mutex("a").unwrap();
     let held = client(&server, "").mutex("a").unwrap().lock().unwrap();
     let cut = || proxy.count(Kind::Other, Fault::CloseAfter);
@@ -45,12 +57,18 @@ fn subscriptions_cut_once_confirmed_cost_few_connections_and_a_warning() {
         let later = cut() - before;
         println!("{before} connections before the warning, {later} in 2 s after it");
         // Pauses of 160 ms at least, which double up to a second.
-        assert!(before < 10 && later < 10, "{before} connections, and {later} later");
+        assert!(
+            before < 10 && later < 10,
+            "{before} connections, and {later} later"
+        );
         held.unlock().unwrap();
         waiter.join().unwrap().unwrap();
     });
     let warnings = warnings.lock();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     let server = format!("127.0.0.1:{}", proxy.port());
-    assert!(warnings[0].contains(&server) && warnings[0].contains("firewall"), "{warnings:?}");
+    assert!(
+        warnings[0].contains(&server) && warnings[0].contains("firewall"),
+        "{warnings:?}"
+    );
 }

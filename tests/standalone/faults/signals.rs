@@ -22,13 +22,26 @@ fn interrupted_system_calls_are_repeated_long() {
 fn stopped_and_continued(stops: u32) {
     let server = RedisServer::start();
     let url = format!("{}?watchdog=10m", server.url());
-    let many = ["--processes", "2", "--workers", "4", "--jobs", "1000000", "--url", &url];
+    let many = [
+        "--processes",
+        "2",
+        "--workers",
+        "4",
+        "--jobs",
+        "1000000",
+        "--url",
+        &url,
+    ];
     let mut child = Example::new("batch_workers").args(&many).spawn();
     let mut probe = server.probe();
     distlock_tests::time::eventually("they are at work", Duration::from_secs(60), || {
         probe.command_calls("evalsha") > 500
     });
-    let mut made = || probe.info_field("stats", "total_connections_received").unwrap();
+    let mut made = || {
+        probe
+            .info_field("stats", "total_connections_received")
+            .unwrap()
+    };
     let before = made();
     for _ in 0..stops {
         child.pause();
@@ -36,7 +49,11 @@ fn stopped_and_continued(stops: u32) {
         std::thread::yield_now();
     }
     assert!(child.is_running(), "ended by it: {}", child.errors());
-    assert_eq!(made(), before, "no connection was given up for it, and none made anew");
+    assert_eq!(
+        made(),
+        before,
+        "no connection was given up for it, and none made anew"
+    );
     child.interrupt();
     let code = child.wait_exit(Duration::from_secs(60));
     let output = child.output();

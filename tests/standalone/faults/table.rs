@@ -24,13 +24,41 @@ struct Group {
 }
 
 const TABLE: &[Group] = &[
-    Group { kind: "the store", cases: server::CASES, apart: false },
-    Group { kind: "the store, meanwhile", cases: server_changes::CASES, apart: false },
-    Group { kind: "the network", cases: answers::CASES, apart: false },
-    Group { kind: "TLS", cases: super::tls::CASES, apart: false },
-    Group { kind: "our own", cases: misuse::CASES, apart: false },
-    Group { kind: "our own, to a whole process", cases: process_limits::CASES, apart: true },
-    Group { kind: "an interrupt", cases: interrupts::CASES, apart: false },
+    Group {
+        kind: "the store",
+        cases: server::CASES,
+        apart: false,
+    },
+    Group {
+        kind: "the store, meanwhile",
+        cases: server_changes::CASES,
+        apart: false,
+    },
+    Group {
+        kind: "the network",
+        cases: answers::CASES,
+        apart: false,
+    },
+    Group {
+        kind: "TLS",
+        cases: super::tls::CASES,
+        apart: false,
+    },
+    Group {
+        kind: "our own",
+        cases: misuse::CASES,
+        apart: false,
+    },
+    Group {
+        kind: "our own, to a whole process",
+        cases: process_limits::CASES,
+        apart: true,
+    },
+    Group {
+        kind: "an interrupt",
+        cases: interrupts::CASES,
+        apart: false,
+    },
 ];
 
 /// As it is printed: what was measured, or how it failed.
@@ -42,9 +70,16 @@ enum Verdict {
 
 #[test]
 fn every_fault_has_its_outcome_within_its_bound() {
-    let cases = || TABLE.iter().flat_map(|group| group.cases.iter().map(move |case| (group, case)));
+    let cases = || {
+        TABLE
+            .iter()
+            .flat_map(|group| group.cases.iter().map(move |case| (group, case)))
+    };
     let verdicts = examine(&cases().collect::<Vec<_>>());
-    println!("{:57} {:>9} {:>9}  {:8}  said", "fault", "took ms", "bound ms", "verdict");
+    println!(
+        "{:57} {:>9} {:>9}  {:8}  said",
+        "fault", "took ms", "bound ms", "verdict"
+    );
     let (mut wrong, mut too_late, mut kind) = (Vec::new(), Vec::new(), "");
     for ((group, (name, _)), verdict) in cases().zip(&verdicts) {
         if std::mem::replace(&mut kind, group.kind) != group.kind {
@@ -84,7 +119,9 @@ fn examine(cases: &[(&Group, &'static Case)]) -> Vec<Verdict> {
             scope.spawn(|| {
                 loop {
                     let at = next.fetch_add(1, Ordering::SeqCst);
-                    let Some((group, case)) = cases.get(at) else { return };
+                    let Some((group, case)) = cases.get(at) else {
+                        return;
+                    };
                     let verdict = verdict(group, case);
                     verdicts.lock().push((at, verdict));
                 }
@@ -100,15 +137,23 @@ fn verdict(group: &Group, (name, case): &'static Case) -> Verdict {
     let too_late = Mutex::new(None);
     let run = || {
         *too_late.lock() = None;
-        let (row, tolerance) =
-            with_tolerance(|| if group.apart { process_limits::run(name) } else { case() });
+        let (row, tolerance) = with_tolerance(|| {
+            if group.apart {
+                process_limits::run(name)
+            } else {
+                case()
+            }
+        });
         // A panic of the second run is not the first one's lateness.
         *too_late.lock() = Some(row.clone());
         let overdue = row.took.saturating_sub(row.bound);
         tolerance.must_cover(overdue, scaled(MOST_OVERDUE), name);
         row
     };
-    match (catch_unwind(AssertUnwindSafe(|| retry_if_late(run))), too_late.into_inner()) {
+    match (
+        catch_unwind(AssertUnwindSafe(|| retry_if_late(run))),
+        too_late.into_inner(),
+    ) {
         (Ok(row), _) => Verdict::InTime(row),
         (Err(_), Some(row)) => Verdict::TooLate(row),
         (Err(_), None) => Verdict::Wrong,

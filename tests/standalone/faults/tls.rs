@@ -9,9 +9,16 @@ use distlock_tests::process::RedisServer;
 use std::net::{Ipv4Addr, TcpListener};
 
 pub(super) const CASES: &[Case] = &[
-    ("certificate of an authority that we do not know", unknown_authority),
-    ("certificate that has expired", || of_server("127.0.0.1", 2021, "no", "has expired")),
-    ("certificate for another host", || of_server("redis.example", 2090, "no", "`tls_name=HOST`")),
+    (
+        "certificate of an authority that we do not know",
+        unknown_authority,
+    ),
+    ("certificate that has expired", || {
+        of_server("127.0.0.1", 2021, "no", "has expired")
+    }),
+    ("certificate for another host", || {
+        of_server("redis.example", 2090, "no", "`tls_name=HOST`")
+    }),
     ("the server asks for our certificate", || {
         of_server("127.0.0.1", 2090, "yes", "tls_cert=FILE")
     }),
@@ -25,13 +32,21 @@ pub(super) const CASES: &[Case] = &[
 fn of_server(host: &str, last_year: i32, asks: &str, says: &str) -> Row {
     let authority = Authority::new();
     let (_server, port) = authority.server(host, last_year, asks, &[]);
-    refused(&client_of(&authority.url(port)), Error::is_configuration, says)
+    refused(
+        &client_of(&authority.url(port)),
+        Error::is_configuration,
+        says,
+    )
 }
 
 fn unknown_authority() -> Row {
     let (authority, other) = (Authority::new(), Authority::new());
     let (_server, port) = authority.server("127.0.0.1", 2090, "no", &[]);
-    refused(&client_of(&other.url(port)), Error::is_configuration, "`tls_ca=FILE`")
+    refused(
+        &client_of(&other.url(port)),
+        Error::is_configuration,
+        "`tls_ca=FILE`",
+    )
 }
 
 fn ours_is_unknown() -> Row {
@@ -39,7 +54,10 @@ fn ours_is_unknown() -> Row {
     let (_server, port) = authority.server("127.0.0.1", 2090, "yes", &[]);
     other.certify("client", "worker", 2090);
     let (cert, key) = (other.file("client.crt"), other.file("client.key"));
-    let client = client_of(&format!("{}&tls_cert={cert}&tls_key={key}", authority.url(port)));
+    let client = client_of(&format!(
+        "{}&tls_cert={cert}&tls_key={key}",
+        authority.url(port)
+    ));
     refused(&client, Error::is_configuration, "`tls_cert`")
 }
 

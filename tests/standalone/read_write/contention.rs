@@ -36,7 +36,9 @@ impl Inside {
         let seen = self.last_token.load(Ordering::SeqCst);
         let token = guard.fencing_token().map_or(0, |token| token.get());
         if token < seen {
-            violated(format!("a reader has the token {token} behind the writer's {seen}"));
+            violated(format!(
+                "a reader has the token {token} behind the writer's {seen}"
+            ));
         }
         thread::yield_now();
         self.now.fetch_sub(1, Ordering::SeqCst);
@@ -70,10 +72,15 @@ fn lost_write_lock_leaves_nothing_behind() {
     let lock = own.rw_lock("x").unwrap();
     let brief = LockOptions::new().lease(Duration::from_secs(1));
     let written = lock.write().lock_with(&brief).unwrap();
-    let reading = lock.read().lock_with(&LockOptions::new().watched(LONG * 10)).unwrap();
+    let reading = lock
+        .read()
+        .lock_with(&LockOptions::new().watched(LONG * 10))
+        .unwrap();
     eventually("the write lock is lost", LONG, || written.loss().is_some());
     let other = other.rw_lock("x").unwrap();
-    eventually("other readers are let in", LONG, || other.read().try_lock().unwrap().is_some());
+    eventually("other readers are let in", LONG, || {
+        other.read().try_lock().unwrap().is_some()
+    });
     assert!(reading.is_valid());
 }
 
@@ -88,7 +95,11 @@ fn contending_readers_and_writers_exclude_each_other() {
             let (inside, watch, client) = (&inside, &watch, &clients[n % 2]);
             scope.spawn(move || {
                 while watch.elapsed() < time {
-                    if n < 8 { inside.read(client) } else { inside.write(client) }
+                    if n < 8 {
+                        inside.read(client)
+                    } else {
+                        inside.write(client)
+                    }
                 }
             });
         }
@@ -96,8 +107,13 @@ fn contending_readers_and_writers_exclude_each_other() {
     let [reads, writes] = [&inside.reads, &inside.writes].map(|it| it.load(Ordering::SeqCst));
     let most = inside.most_readers.load(Ordering::SeqCst);
     println!("{reads} reads, {writes} writes, {most} readers at once at most");
-    assert!(most > 1 && writes > 10 && reads > 10, "{most}, {writes}, {reads}");
-    within(LONG, || elsewhere(|| clients[0].rw_lock("x")?.write().lock().map(drop)));
+    assert!(
+        most > 1 && writes > 10 && reads > 10,
+        "{most}, {writes}, {reads}"
+    );
+    within(LONG, || {
+        elsewhere(|| clients[0].rw_lock("x")?.write().lock().map(drop))
+    });
     let (mut probe, counter) = (server.probe(), ["redisson_lock_token:{x}"]);
     eventually("nothing else is left", LONG, || probe.keys("*") == counter);
 }
@@ -128,10 +144,16 @@ fn killed_and_paused_processes_let_no_two_in_and_block_briefly() {
     contenders.children[0].resume();
     go_on(&contenders, "they go on beside one that was paused");
     let account = contenders.stop();
-    println!("{} reads, {} writes", account.reads.len(), account.writes.len());
+    println!(
+        "{} reads, {} writes",
+        account.reads.len(),
+        account.writes.len()
+    );
     let lock = client(&server, "").rw_lock("x").unwrap();
     within(LONG, || lock.write().lock().unwrap().unlock().unwrap());
     // Tombstones of the paused one stay for some seconds.
     let counter = ["redisson_lock_token:{x}"];
-    eventually("nothing else is left", LONG, || server.probe().keys("*") == counter);
+    eventually("nothing else is left", LONG, || {
+        server.probe().keys("*") == counter
+    });
 }

@@ -32,7 +32,10 @@ fn storm() -> Vec<Sometimes> {
 fn lost_replies_and_late_requests_let_no_two_in() {
     let server = RedisServer::start();
     let proxy = Proxy::new(server.port(), Arc::new(storm()));
-    let url = format!("{}?command_timeout=250ms&watchdog=60s&outage_limit=5m", proxy.url());
+    let url = format!(
+        "{}?command_timeout=250ms&watchdog=60s&outage_limit=5m",
+        proxy.url()
+    );
     let contenders = ReadersAndWriters::start(&url, 3, 3, 2);
     let lost = |kind, fault| proxy.count(kind, fault);
     eventually("enough went wrong", LONG * 2, || {
@@ -41,7 +44,11 @@ fn lost_replies_and_late_requests_let_no_two_in() {
             && proxy.arrived_late(Kind::Acquire) >= 10
     });
     let account = contenders.stop();
-    println!("{} reads, {} writes", account.reads.len(), account.writes.len());
+    println!(
+        "{} reads, {} writes",
+        account.reads.len(),
+        account.writes.len()
+    );
     println!("{}", proxy.account());
     assert!(account.reads.len() > 20 && account.writes.len() > 20);
     // Long before a lease of 60 s: what was in doubt is cleaned up.
@@ -63,7 +70,12 @@ fn scripts_forgotten_between_requests_change_nothing() {
         let account = contenders.account();
         account.reads.len() > 300 && account.writes.len() > 100
     });
-    assert!(contenders.children.iter_mut().all(|child| child.is_running()));
+    assert!(
+        contenders
+            .children
+            .iter_mut()
+            .all(|child| child.is_running())
+    );
     contenders.stop();
 }
 
@@ -78,7 +90,12 @@ fn full_server_refuses_and_releases_without_a_trace() {
     probe.command(&["CONFIG", "SET", "maxmemory", "1"]);
     let refused = |name: LockName| {
         let attempt = Attempt::new(&name, asked.0.owner(), lease(30_000));
-        let error = asked.0.backend.acquire(&attempt, soon()).unwrap_err().into_error();
+        let error = asked
+            .0
+            .backend
+            .acquire(&attempt, soon())
+            .unwrap_err()
+            .into_error();
         assert!(error.is_unavailable(), "{error}");
     };
     refused(read());
@@ -87,7 +104,10 @@ fn full_server_refuses_and_releases_without_a_trace() {
     let kept = probe.keys("*rwlock_timeout*");
     assert!(before.contains(&kept[0]) && kept.len() == 1, "{kept:?}");
     let closing = ReleaseOptions::WITH_TOMBSTONE;
-    assert!(matches!(asked.release_with(&read(), reader, closing), Release::FreedFor(0)));
+    assert!(matches!(
+        asked.release_with(&read(), reader, closing),
+        Release::FreedFor(0)
+    ));
     assert!(!probe.exists("x"));
     refused(write());
     assert!(!probe.exists("x"));
@@ -96,12 +116,17 @@ fn full_server_refuses_and_releases_without_a_trace() {
 #[test]
 fn formats_without_other_kinds_refuse_them_by_name() {
     let server = RedisServer::start();
-    for options in ["format=token", "format=token,wakes=python-redis-lock&prefix=lock:"] {
+    for options in [
+        "format=token",
+        "format=token,wakes=python-redis-lock&prefix=lock:",
+    ] {
         let error = client(&server, options).rw_lock("x").unwrap_err();
         assert!(error.is_unsupported(), "{error}");
         assert!(error.to_string().contains("read-write locks"), "{error}");
     }
-    let plain = client(&server, "format=plain&lease=5s").rw_lock("x").unwrap_err();
+    let plain = client(&server, "format=plain&lease=5s")
+        .rw_lock("x")
+        .unwrap_err();
     assert!(plain.is_unsupported(), "{plain}");
 }
 
@@ -136,7 +161,10 @@ fn format_of_mutexes_refuses_each_request_for_another_kind() {
             refused("release", store.release(&it, plain, soon()).unwrap_err());
             let (done, submitted) = channel();
             store.submit_release(&it, plain, soon(), Box::new(move |it| drop(done.send(it))));
-            refused("submitted", submitted.recv_timeout(LONG).unwrap().unwrap_err());
+            refused(
+                "submitted",
+                submitted.recv_timeout(LONG).unwrap().unwrap_err(),
+            );
             refused("verify", store.verify(&it, soon()).unwrap_err());
             let renewals = [RenewalRequest::new(held.clone()), RenewalRequest::new(it)];
             let [mutex, other] = <[_; 2]>::try_from(bench.renew(&renewals)).unwrap();
@@ -174,12 +202,16 @@ fn renewals_of_readers_are_not_tracked() {
     let reading = client.rw_lock("x").unwrap();
     let guard = reading.read().lock().unwrap();
     probe.reset_stats();
-    eventually("it is renewed", LONG, || probe.command_calls("pexpire") >= 6);
+    eventually("it is renewed", LONG, || {
+        probe.command_calls("pexpire") >= 6
+    });
     assert_eq!(probe.stat("tracking_total_keys"), 0);
     assert!(guard.is_valid());
     guard.unlock().unwrap();
     let writing = client.rw_lock("x").unwrap().write().lock().unwrap();
-    eventually("a writer's key is tracked", LONG, || probe.stat("tracking_total_keys") == 1);
+    eventually("a writer's key is tracked", LONG, || {
+        probe.stat("tracking_total_keys") == 1
+    });
     probe.command(&["DEL", "x"]);
     eventually("the loss is known", LONG, || !writing.is_valid());
 }

@@ -44,7 +44,11 @@ fn hold(owner: OwnerId) -> String {
 
 /// The fields of the lock's hash, `field=value`, in order.
 fn fields(probe: &mut Probe) -> Vec<String> {
-    probe.hgetall("x").into_iter().map(|(field, value)| format!("{field}={value}")).collect()
+    probe
+        .hgetall("x")
+        .into_iter()
+        .map(|(field, value)| format!("{field}={value}"))
+        .collect()
 }
 
 /// Attempts and releases by the backend of one client.
@@ -52,7 +56,10 @@ struct Asked(Bench);
 
 impl Asked {
     fn attempt(&self, name: &LockName, owner: OwnerId, lease: LeaseTime) -> Answer {
-        self.0.backend.acquire(&Attempt::new(name, owner, lease), soon()).unwrap()
+        self.0
+            .backend
+            .acquire(&Attempt::new(name, owner, lease), soon())
+            .unwrap()
     }
 
     fn is_busy(&self, name: &LockName) -> bool {
@@ -68,7 +75,10 @@ impl Asked {
     /// Takes it for a new owner.
     fn take(&self, name: &LockName, milliseconds: u64) -> (OwnerId, Grant) {
         let owner = self.0.owner();
-        (owner, granted(self.attempt(name, owner, lease(milliseconds))))
+        (
+            owner,
+            granted(self.attempt(name, owner, lease(milliseconds))),
+        )
     }
 
     fn release(&self, name: &LockName, owner: OwnerId) -> Release {
@@ -76,7 +86,10 @@ impl Asked {
     }
 
     fn release_with(&self, name: &LockName, owner: OwnerId, options: ReleaseOptions) -> Release {
-        self.0.backend.release(&acquisition(name, owner, 30_000), options, soon()).unwrap()
+        self.0
+            .backend
+            .release(&acquisition(name, owner, 30_000), options, soon())
+            .unwrap()
     }
 
     fn renew(&self, name: &LockName, owner: OwnerId, milliseconds: u64) -> Renewal {
@@ -85,7 +98,11 @@ impl Asked {
     }
 
     fn verifies(&self, name: &LockName, owner: OwnerId) -> bool {
-        self.0.backend.verify(&acquisition(name, owner, 30_000), soon()).unwrap().is_some()
+        self.0
+            .backend
+            .verify(&acquisition(name, owner, 30_000), soon())
+            .unwrap()
+            .is_some()
     }
 }
 

@@ -12,7 +12,10 @@ const SHORT: u64 = 300;
 fn assert_left(left: Option<Duration>, seconds: u64) {
     let whole = Duration::from_secs(seconds);
     let left = left.expect("it has an end");
-    assert!(left <= whole && left + LATE > whole, "{left:?} are left of {seconds} s");
+    assert!(
+        left <= whole && left + LATE > whole,
+        "{left:?} are left of {seconds} s"
+    );
 }
 
 /// What a busy answer says.
@@ -28,9 +31,16 @@ fn readers_and_writers_stand_as_redissons_do() {
     let server = RedisServer::start();
     let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
     let (one, _) = asked.take(&read(), 20_000);
-    assert_eq!(fields(&mut probe), [format!("{one}=1"), "mode=read".to_owned()]);
+    assert_eq!(
+        fields(&mut probe),
+        [format!("{one}=1"), "mode=read".to_owned()]
+    );
     let (two, _) = asked.take(&read(), 50_000);
-    let mut expected = [format!("{one}=1"), format!("{two}=1"), "mode=read".to_owned()];
+    let mut expected = [
+        format!("{one}=1"),
+        format!("{two}=1"),
+        "mode=read".to_owned(),
+    ];
     expected.sort_unstable();
     assert_eq!(fields(&mut probe), expected);
     let mut keys = vec!["x".to_owned(), hold(one), hold(two)];
@@ -44,9 +54,15 @@ fn readers_and_writers_stand_as_redissons_do() {
     assert!(matches!(asked.release(&read(), one), Release::FreedFor(0)));
     assert_eq!(probe.keys("*"), [""; 0]);
     let (writer, _) = asked.take(&write(), 30_000);
-    assert_eq!(fields(&mut probe), [format!("{writer}:write=1"), "mode=write".to_owned()]);
+    assert_eq!(
+        fields(&mut probe),
+        [format!("{writer}:write=1"), "mode=write".to_owned()]
+    );
     assert_eq!(probe.keys("*"), ["redisson_lock_token:{x}", "x"]);
-    assert!(matches!(asked.release(&write(), writer), Release::FreedFor(0)));
+    assert!(matches!(
+        asked.release(&write(), writer),
+        Release::FreedFor(0)
+    ));
     assert!(!probe.exists("x"));
 }
 
@@ -78,15 +94,27 @@ fn dead_reader_ends_with_its_lease_while_another_renews() {
     assert_eq!(info.holders, 1);
     assert!(alive.matches(&info.holder.unwrap().owner));
     assert_eq!(asked.renew(&read(), alive, 30_000), Renewal::Extended);
-    assert!(probe.hgetall("x").contains_key(&dead.to_string()), "the hash was renewed");
+    assert!(
+        probe.hgetall("x").contains_key(&dead.to_string()),
+        "the hash was renewed"
+    );
     assert!(asked.is_busy(&write()));
-    assert!(!probe.hgetall("x").contains_key(&dead.to_string()), "a writer has looked");
+    assert!(
+        !probe.hgetall("x").contains_key(&dead.to_string()),
+        "a writer has looked"
+    );
     // A lock whose readers are all dead is taken at once, whatever its hash says.
     assert_eq!(asked.release(&write(), writer), Release::Gone);
     let (last, _) = asked.take(&read(), SHORT);
-    assert!(matches!(asked.release(&read(), alive), Release::FreedFor(_)));
+    assert!(matches!(
+        asked.release(&read(), alive),
+        Release::FreedFor(_)
+    ));
     eventually("the last ends", LONG, || !probe.exists(&hold(last)));
-    assert!(probe.pttl("x").unwrap() > Duration::from_secs(10), "the hash lives on");
+    assert!(
+        probe.pttl("x").unwrap() > Duration::from_secs(10),
+        "the hash lives on"
+    );
     asked.take(&write(), 30_000);
 }
 
@@ -104,7 +132,10 @@ fn reader_lives_while_any_of_its_holds_does() {
     assert_left(left_of(busy), 60);
     let info = asked.0.backend.inspect(&write(), soon()).unwrap();
     let holder = info.holder.unwrap();
-    assert_eq!((holder.owner.as_str(), holder.holds, info.holders), (foreign, 3, 1));
+    assert_eq!(
+        (holder.owner.as_str(), holder.holds, info.holders),
+        (foreign, 3, 1)
+    );
     assert_left(holder.remaining, 60);
     probe.command(&["DEL", &second]);
     asked.take(&write(), 30_000);
@@ -126,7 +157,10 @@ fn lock_whose_readers_are_all_dead_counts_as_free() {
     // Of those that are not looked at, none is known to be dead.
     die(23);
     let info = store.inspect(&write(), soon()).unwrap();
-    assert!(info.holder.is_some() && info.readers.as_ref().unwrap().known.is_empty(), "{info:?}");
+    assert!(
+        info.holder.is_some() && info.readers.as_ref().unwrap().known.is_empty(),
+        "{info:?}"
+    );
     assert_eq!(info.holders, 23);
 }
 
@@ -148,7 +182,10 @@ fn dead_readers_beyond_the_first_hundred_are_purged_too() {
         asked.take(&many, 30_000);
     }
     let info = asked.0.backend.inspect(&many, soon()).unwrap();
-    assert_eq!((info.holders, info.readers.unwrap().known.len()), (1_100, 100));
+    assert_eq!(
+        (info.holders, info.readers.unwrap().known.len()),
+        (1_100, 100)
+    );
     assert!(asked.0.backend.force_release(&many, soon()).unwrap());
     asked.take(&many.of_kind(LockKind::Write), 30_000);
 }
@@ -166,7 +203,11 @@ fn lock_of_many_readers_is_inspected_by_a_sample() {
             let infos = asked.0.backend.inspect_all(&[read.of_kind(kind)], soon());
             let info = infos.into_iter().flatten().next().expect("it is held");
             assert_eq!(info.readers.unwrap().known.len(), count, "{kind:?}");
-            assert_eq!(probe.command_calls("hkeys") > 0, count == 1, "{kind:?} of {count}");
+            assert_eq!(
+                probe.command_calls("hkeys") > 0,
+                count == 1,
+                "{kind:?} of {count}"
+            );
         }
     }
 }
@@ -192,7 +233,10 @@ fn a_thousand_dead_readers_end_in_one_attempt() {
     let (reader, _) = asked.take(&read(), 30_000);
     die(&asked, &mut probe, 1_000);
     assert!(asked.is_busy(&write()));
-    assert!(probe.command(&["HLEN", "x"]).int() < 100, "and the dead ones are gone");
+    assert!(
+        probe.command(&["HLEN", "x"]).int() < 100,
+        "and the dead ones are gone"
+    );
     asked.release(&read(), reader);
     assert!(!asked.is_busy(&write()));
 }
@@ -225,7 +269,13 @@ fn reader_with_a_live_hold_is_taken_for_no_dead_one() {
     let [several, endless] = [(); 2].map(|()| asked.0.owner().to_string());
     probe.command(&["HSET", "x", "mode", "read", &several, "3", &endless, "1"]);
     probe.command(&["PEXPIRE", "x", "30000"]);
-    probe.command(&["SET", &format!("{{x}}:{several}:rwlock_timeout:3"), "1", "PX", "30000"]);
+    probe.command(&[
+        "SET",
+        &format!("{{x}}:{several}:rwlock_timeout:3"),
+        "1",
+        "PX",
+        "30000",
+    ]);
     probe.command(&["SET", &format!("{{x}}:{endless}:rwlock_timeout:1"), "1"]);
     for _ in 0..20 {
         let (reader, _) = asked.take(&read(), 30_000);
@@ -238,7 +288,13 @@ fn reader_with_a_live_hold_is_taken_for_no_dead_one() {
 fn forced_release_of_readers_leaves_the_writer_and_a_mutex() {
     let server = RedisServer::start();
     let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
-    let force = |kind| asked.0.backend.force_release(&name("x").of_kind(kind), soon()).unwrap();
+    let force = |kind| {
+        asked
+            .0
+            .backend
+            .force_release(&name("x").of_kind(kind), soon())
+            .unwrap()
+    };
     for kind in [LockKind::Write, LockKind::Mutex] {
         let held = name("x").of_kind(kind);
         let (owner, _) = asked.take(&held, 30_000);
@@ -264,7 +320,10 @@ fn forced_release_ends_the_wait_of_a_writer() {
             asked.take(&read(), 30_000);
         }
         probe.command(&["SET", "distlock_writer:{x}", "dead:write", "PX", "60000"]);
-        assert_eq!(asked.0.backend.force_release(&write(), soon()).unwrap(), holds);
+        assert_eq!(
+            asked.0.backend.force_release(&write(), soon()).unwrap(),
+            holds
+        );
         assert!(!probe.exists("distlock_writer:{x}"));
         assert!(!asked.is_busy(&read()));
         probe.command(&["FLUSHALL"]);
@@ -304,16 +363,25 @@ fn repeated_requests_of_a_reader_count_once() {
     let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
     let (owner, _) = asked.take(&read(), 30_000);
     granted(asked.attempt(&read(), owner, lease(5_000)));
-    assert_eq!(fields(&mut probe), [format!("{owner}=1"), "mode=read".to_owned()]);
+    assert_eq!(
+        fields(&mut probe),
+        [format!("{owner}=1"), "mode=read".to_owned()]
+    );
     for key in ["x", &hold(owner)] {
         assert_left(probe.pttl(key), 30);
     }
     granted(asked.attempt(&read(), owner, lease(50_000)));
     assert_left(probe.pttl(&hold(owner)), 50);
     let closing = ReleaseOptions::WITH_TOMBSTONE;
-    assert!(matches!(asked.release_with(&read(), owner, closing), Release::FreedFor(0)));
+    assert!(matches!(
+        asked.release_with(&read(), owner, closing),
+        Release::FreedFor(0)
+    ));
     assert_eq!(asked.release_with(&read(), owner, closing), Release::Gone);
-    assert!(asked.attempt(&read(), owner, lease(30_000)).is_busy(), "it is closed");
+    assert!(
+        asked.attempt(&read(), owner, lease(30_000)).is_busy(),
+        "it is closed"
+    );
     assert_eq!(probe.keys("*"), [format!("distlock_closed:{{x}}:{owner}")]);
     // A release that overtakes its attempt.
     let late = asked.0.owner();
@@ -333,7 +401,10 @@ fn release_after_lease_end_reports_gone() {
     let (long, _) = asked.take(&read(), 30_000);
     eventually("its lease ends", LONG, || !probe.exists(&hold(short)));
     assert_eq!(asked.release(&read(), short), Release::Gone);
-    assert_eq!(fields(&mut probe), [format!("{long}=1"), "mode=read".to_owned()]);
+    assert_eq!(
+        fields(&mut probe),
+        [format!("{long}=1"), "mode=read".to_owned()]
+    );
 }
 
 #[test]
@@ -347,11 +418,23 @@ fn kinds_of_a_name_are_busy_for_each_other() {
             let shares = (held, kind) == (LockKind::Read, LockKind::Read);
             let answer = asked.attempt(&name(kind), asked.0.owner(), lease(30_000));
             assert_eq!(answer.is_busy(), !shares, "{kind:?} beside {held:?}");
-            assert!(matches!(answer, Answer::Busy(Some(_))) || shares, "{answer:?}");
-            assert_eq!(asked.release(&name(LockKind::Write), asked.0.owner()), Release::Gone);
+            assert!(
+                matches!(answer, Answer::Busy(Some(_))) || shares,
+                "{answer:?}"
+            );
+            assert_eq!(
+                asked.release(&name(LockKind::Write), asked.0.owner()),
+                Release::Gone
+            );
         }
         assert!(asked.verifies(&name(held), owner));
-        assert!(asked.0.backend.force_release(&name(LockKind::Write), soon()).unwrap());
+        assert!(
+            asked
+                .0
+                .backend
+                .force_release(&name(LockKind::Write), soon())
+                .unwrap()
+        );
         asked.take(&name(LockKind::Write), 30_000);
     }
 }
@@ -371,7 +454,10 @@ fn reader_gets_the_counters_value_as_its_token() {
     assert_eq!(token(grant), written);
     let name = read();
     let again = Attempt::new(&name, reader, lease(30_000)).tokens(Tokens::None);
-    assert_eq!(token(granted(asked.0.backend.acquire(&again, soon()).unwrap())), None);
+    assert_eq!(
+        token(granted(asked.0.backend.acquire(&again, soon()).unwrap())),
+        None
+    );
     probe.command(&["SET", "redisson_lock_token:{x}", "no number"]);
     assert_eq!(token(asked.take(&read(), 30_000).1), None);
     let calls = probe.all_command_calls();
@@ -384,13 +470,26 @@ fn kept_write_lock_ends_by_itself() {
     let (asked, mut probe) = (Asked(Bench::on(&server)), server.probe());
     let keep = |milliseconds| {
         let kept = KeptLock::new(asked.0.owner(), lease(milliseconds));
-        (kept.owner, ReleaseOptions::WITHOUT_TOMBSTONE.kept(Some(kept)))
+        (
+            kept.owner,
+            ReleaseOptions::WITHOUT_TOMBSTONE.kept(Some(kept)),
+        )
     };
     let (writer, _) = asked.take(&write(), 30_000);
     let (kept, options) = keep(5_000);
-    assert!(matches!(asked.release_with(&write(), writer, options), Release::FreedFor(0)));
-    assert_eq!(asked.release_with(&write(), writer, options), Release::FreedFor(0), "repeated");
-    assert_eq!(fields(&mut probe), [format!("{kept}:write=1"), "mode=write".to_owned()]);
+    assert!(matches!(
+        asked.release_with(&write(), writer, options),
+        Release::FreedFor(0)
+    ));
+    assert_eq!(
+        asked.release_with(&write(), writer, options),
+        Release::FreedFor(0),
+        "repeated"
+    );
+    assert_eq!(
+        fields(&mut probe),
+        [format!("{kept}:write=1"), "mode=write".to_owned()]
+    );
     assert_left(probe.pttl("x"), 5);
     assert!(asked.is_busy(&read()) && asked.is_busy(&write()));
     assert_eq!(asked.renew(&write(), writer, 30_000), Renewal::Gone);
@@ -404,7 +503,11 @@ fn kept_write_lock_ends_by_itself() {
     granted(asked.0.backend.acquire(&beside, soon()).unwrap());
     let (kept, options) = keep(5_000);
     asked.release_with(&write(), writer, options);
-    let mut expected = [format!("{kept}:write=1"), format!("{reader}=1"), "mode=write".to_owned()];
+    let mut expected = [
+        format!("{kept}:write=1"),
+        format!("{reader}=1"),
+        "mode=write".to_owned(),
+    ];
     expected.sort_unstable();
     assert_eq!(fields(&mut probe), expected);
     assert!(asked.verifies(&read(), reader) && asked.is_busy(&read()));
@@ -427,7 +530,15 @@ fn forced_release_ends_all_holds_and_frees_the_name() {
         let (writer, _) = asked.take(&write(), 30_000);
         let info = asked.0.backend.inspect(&write(), soon()).unwrap();
         assert!(writer.matches(&info.holder.unwrap().owner) && info.holders == 1);
-        assert!(asked.0.backend.inspect(&read(), soon()).unwrap().holder.is_none());
+        assert!(
+            asked
+                .0
+                .backend
+                .inspect(&read(), soon())
+                .unwrap()
+                .holder
+                .is_none()
+        );
         assert!(force(&write()));
         assert_eq!(asked.renew(&write(), writer, 30_000), Renewal::Gone);
         assert_eq!(asked.release(&write(), writer), Release::Gone);
@@ -455,7 +566,14 @@ fn foreign_data_under_the_name_is_refused_and_kept() {
         probe.command(&["DEL", "x"]);
     }
     // Without an end: a lock all the same.
-    probe.command(&["HSET", "x", "mode", "write", &format!("{}:write", asked.0.owner()), "1"]);
+    probe.command(&[
+        "HSET",
+        "x",
+        "mode",
+        "write",
+        &format!("{}:write", asked.0.owner()),
+        "1",
+    ]);
     let answer = asked.attempt(&read(), asked.0.owner(), lease(30_000));
     assert!(matches!(answer, Answer::BusyWithoutExpiry(_)), "{answer:?}");
 }

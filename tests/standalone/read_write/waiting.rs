@@ -53,7 +53,9 @@ fn writer_is_woken_by_the_last_reader() {
     retry_if_late(|| {
         let server = RedisServer::start();
         let clients = [client(&server, ""), client(&server, "")];
-        let [a, b] = clients.each_ref().map(|client| client.rw_lock("x").unwrap());
+        let [a, b] = clients
+            .each_ref()
+            .map(|client| client.rw_lock("x").unwrap());
         let mut probe = server.probe();
         let first = a.read().lock().unwrap();
         elsewhere(|| a.read().lock().map(|guard| guard.detach()));
@@ -73,7 +75,9 @@ fn readers_are_woken_by_the_writer_and_by_its_downgrade() {
     retry_if_late(|| {
         let server = RedisServer::start();
         let clients = [client(&server, ""), client(&server, "")];
-        let [a, b] = clients.each_ref().map(|client| client.rw_lock("x").unwrap());
+        let [a, b] = clients
+            .each_ref()
+            .map(|client| client.rw_lock("x").unwrap());
         let mut probe = server.probe();
         let writing = a.write().lock().unwrap();
         let free = || writing.unlock().unwrap();
@@ -98,7 +102,10 @@ fn mutex_and_reader_of_a_name_wake_each_other() {
     retry_if_late(|| {
         let server = RedisServer::start();
         let clients = [client(&server, ""), client(&server, "")];
-        let (mutex, lock) = (clients[0].mutex("x").unwrap(), clients[1].rw_lock("x").unwrap());
+        let (mutex, lock) = (
+            clients[0].mutex("x").unwrap(),
+            clients[1].rw_lock("x").unwrap(),
+        );
         let mut probe = server.probe();
         let held = mutex.lock().unwrap();
         let free = || held.unlock().unwrap();
@@ -113,15 +120,22 @@ fn mutex_and_writer_of_a_name_wait_in_one_client() {
     retry_if_late(|| {
         let server = RedisServer::start();
         let clients = [client(&server, ""), client(&server, "")];
-        let [holder, lock] = clients.each_ref().map(|client| client.rw_lock("x").unwrap());
-        let (held, mutex) = (holder.write().lock().unwrap(), clients[1].mutex("x").unwrap());
+        let [holder, lock] = clients
+            .each_ref()
+            .map(|client| client.rw_lock("x").unwrap());
+        let (held, mutex) = (
+            holder.write().lock().unwrap(),
+            clients[1].mutex("x").unwrap(),
+        );
         let mut probe = server.probe();
         thread::scope(|scope| {
             let writes = scope.spawn(|| lock.write().lock().unwrap().unlock().unwrap());
             eventually("the writer listens", LONG, || listeners(&mut probe) == 1);
             let locks = scope.spawn(|| mutex.lock().unwrap().unlock().unwrap());
             let channel = "redisson_lock__channel:{x}";
-            eventually("the other one, too", LONG, || listeners_on(&mut probe, channel) == 1);
+            eventually("the other one, too", LONG, || {
+                listeners_on(&mut probe, channel) == 1
+            });
             let_pass(ms(20)); // the attempts behind their subscriptions
             let freed = Stopwatch::start();
             held.unlock().unwrap();
@@ -142,7 +156,10 @@ fn waiting_writer_keeps_new_readers_out_for_its_presence() {
     let left = probe.pttl(WAITS).unwrap();
     assert!(left > WAITER_PRESENCE - Duration::from_secs(1) && left <= WAITER_PRESENCE);
     let busy = asked.attempt(&read(), asked.0.owner(), lease(30_000));
-    assert!(matches!(busy, Answer::Busy(Some(left)) if left <= WAITER_PRESENCE), "{busy:?}");
+    assert!(
+        matches!(busy, Answer::Busy(Some(left)) if left <= WAITER_PRESENCE),
+        "{busy:?}"
+    );
     granted(asked.attempt(&read(), reader, lease(30_000)));
     assert_eq!(asked.renew(&read(), reader, 30_000), Renewal::Extended);
     // Its grant, its release, and the end of its wait.
@@ -150,8 +167,14 @@ fn waiting_writer_keeps_new_readers_out_for_its_presence() {
     assert!(asked.is_busy(&read()), "the writer is next");
     granted(asked.attempt(&write(), writer, lease(30_000)));
     assert!(!probe.exists(WAITS));
-    assert!(asked.is_busy(&write()) && !probe.exists(WAITS), "a try keeps no reader out");
-    assert!(asked.waits(&write()) && probe.exists(WAITS), "another writer waits");
+    assert!(
+        asked.is_busy(&write()) && !probe.exists(WAITS),
+        "a try keeps no reader out"
+    );
+    assert!(
+        asked.waits(&write()) && probe.exists(WAITS),
+        "another writer waits"
+    );
     asked.release(&write(), writer);
     assert!(!probe.exists(WAITS), "both compete");
     asked.take(&read(), 30_000);
@@ -165,7 +188,9 @@ fn waiting_writer_keeps_new_readers_out_for_its_presence() {
     assert!(asked.attempt(&write(), second, lease(30_000)).is_busy());
     assert_eq!(asked.release(&write(), second), Release::Gone);
     assert!(asked.is_busy(&read()));
-    eventually("a dead writer is forgotten", LONG, || !asked.is_busy(&read()));
+    eventually("a dead writer is forgotten", LONG, || {
+        !asked.is_busy(&read())
+    });
 }
 
 #[test]
@@ -185,8 +210,14 @@ fn writers_without_priority_wait_for_a_gap() {
 fn writer_that_gives_up_wakes_readers() {
     retry_if_late(|| {
         let server = RedisServer::start();
-        let clients = [client(&server, ""), client(&server, ""), client(&server, "")];
-        let [a, b, c] = clients.each_ref().map(|client| client.rw_lock("x").unwrap());
+        let clients = [
+            client(&server, ""),
+            client(&server, ""),
+            client(&server, ""),
+        ];
+        let [a, b, c] = clients
+            .each_ref()
+            .map(|client| client.rw_lock("x").unwrap());
         let reading = a.read().lock().unwrap();
         let interrupt = distlock::Interrupt::new();
         thread::scope(|scope| {

@@ -28,7 +28,9 @@ fn forced_holder_frees_next_lock_unless_release_compares() {
     for (format, takes_it_along) in formats {
         // Another lease: with the same one two clients would write the same time in one second.
         let [a, b, other] = ["30s", "60s", "60s"].map(|lease| {
-            client(&server, &format!("format={format}&lease={lease}")).mutex("x").unwrap()
+            client(&server, &format!("format={format}&lease={lease}"))
+                .mutex("x")
+                .unwrap()
         });
         let first = a.lock().unwrap();
         assert!(other.force_unlock().unwrap(), "{format}");
@@ -58,21 +60,31 @@ fn del_delayed_past_the_lease_is_not_sent() {
 fn holds_up_its_del(format: &str) {
     let server = RedisServer::start();
     let url = format!("{}?format={format},poll=10ms", server.url());
-    let (hold, context) =
-        (Arc::<Hold>::default(), Context::new(Arc::new(SystemClock), ClientId::random()));
+    let (hold, context) = (
+        Arc::<Hold>::default(),
+        Context::new(Arc::new(SystemClock), ClientId::random()),
+    );
     let config = Config::from_url(&url).unwrap();
     let build = |format| standalone(&config, &context, format);
     let backend = open_any_format(&config, &context, Some(Arc::clone(&hold) as _), build).unwrap();
     let first = distlock::builder().backend(backend).connect().unwrap();
     let first = first.owned_mutex("x").unwrap();
-    let held = first.lock_with(&LockOptions::new().lease(Duration::from_secs(1))).unwrap();
+    let held = first
+        .lock_with(&LockOptions::new().lease(Duration::from_secs(1)))
+        .unwrap();
     let mut probe = server.probe();
     probe.reset_stats();
     let unlock = hold.until(&["DEL"], move || held.unlock());
     assert!(unlock.is_held_up(), "{format}");
-    let second = distlock::connect(&format!("{url}&lease=60s")).unwrap().mutex("x").unwrap();
+    let second = distlock::connect(&format!("{url}&lease=60s"))
+        .unwrap()
+        .mutex("x")
+        .unwrap();
     let held = second.lock().unwrap();
-    assert!(unlock.go_on().is_err(), "{format}: it says that it was freed");
+    assert!(
+        unlock.go_on().is_err(),
+        "{format}: it says that it was freed"
+    );
     assert_eq!(probe.command_calls("del"), 0, "{format}");
     assert!(probe.exists("x"), "{format}");
     held.unlock().unwrap();

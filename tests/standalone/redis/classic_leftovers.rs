@@ -14,7 +14,9 @@ use std::thread;
 /// A client of this format, whose user has all rights but this.
 fn without(server: &RedisServer, right: &str, format: &str) -> Client {
     let mut probe = server.probe();
-    let reset = ["ACL", "SETUSER", "less", "reset", "on", ">pw", "~*", "&*", "+@all"];
+    let reset = [
+        "ACL", "SETUSER", "less", "reset", "on", ">pw", "~*", "&*", "+@all",
+    ];
     probe.command(&[&reset[..], &[right]].concat());
     let url = server.url_as("less:pw");
     distlock::connect(&format!("{url}?format={format}&lease=60s")).unwrap()
@@ -31,7 +33,10 @@ fn lock_taken_without_expiry_is_told_and_can_be_freed() {
         let client = without(&server, "-expire", format);
         let error = fails_to_lock(&client);
         let said = error.to_string();
-        assert!(error.is_configuration() && said.contains("+expire"), "{format}: {said}");
+        assert!(
+            error.is_configuration() && said.contains("+expire"),
+            "{format}: {said}"
+        );
         let mut probe = server.probe();
         let is_taken = |probe: &mut Probe| probe.exists("x") && probe.pttl("x").is_none();
         assert!(is_taken(&mut probe), "{format}");
@@ -39,7 +44,11 @@ fn lock_taken_without_expiry_is_told_and_can_be_freed() {
             assert!(said.contains("may have taken the lock") && said.contains("force_unlock"));
         }
         let lock = client.mutex("x").unwrap();
-        assert_eq!(lock.inspect().unwrap().holder.unwrap().remaining, None, "{format}");
+        assert_eq!(
+            lock.inspect().unwrap().holder.unwrap().remaining,
+            None,
+            "{format}"
+        );
         assert!(lock.force_unlock().unwrap(), "{format}");
     }
 }
@@ -49,7 +58,11 @@ struct Unheard(&'static str);
 
 impl Plan for Unheard {
     fn fate(&self, request: &mut Request) -> Fault {
-        if request.is(self.0) { Fault::CutReply } else { Fault::Pass }
+        if request.is(self.0) {
+            Fault::CutReply
+        } else {
+            Fault::Pass
+        }
     }
 }
 
@@ -72,7 +85,10 @@ fn lost_answer_between_two_commands_leaves_no_expiry() {
         let mut probe = server.probe();
         assert!(probe.exists("x"), "{format}");
         assert_eq!(probe.pttl("x").is_none(), is_endless, "{format}");
-        assert!(client.mutex("x").unwrap().force_unlock().unwrap(), "{format}");
+        assert!(
+            client.mutex("x").unwrap().force_unlock().unwrap(),
+            "{format}"
+        );
     }
 }
 
@@ -83,7 +99,10 @@ fn user_without_right_to_multi_takes_nothing() {
     let client = without(&server, "-multi", "counter,multi");
     for _ in 0..2 {
         let error = fails_to_lock(&client);
-        assert!(error.is_configuration() && error.to_string().contains("+multi"), "{error}");
+        assert!(
+            error.is_configuration() && error.to_string().contains("+multi"),
+            "{error}"
+        );
         assert!(!server.probe().exists("x"));
     }
 }
@@ -94,7 +113,10 @@ fn late_grant_is_left_to_its_lease() {
     let late = Sometimes::new(None, Turn::Every(1), Fault::DelayReply(ms(700)));
     let proxy = Proxy::new(server.port(), Arc::new(late));
     thread::scope(|scope| {
-        for (prefix, format) in ["plain", "counter,lua", "timestamp"].into_iter().enumerate() {
+        for (prefix, format) in ["plain", "counter,lua", "timestamp"]
+            .into_iter()
+            .enumerate()
+        {
             let url = format!("{}?format={format},poll=10ms&prefix={prefix}:", proxy.url());
             scope.spawn(move || {
                 let url = format!("{url}&lease=600ms&command_timeout=60s&connect_timeout=60s");

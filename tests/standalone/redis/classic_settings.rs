@@ -28,10 +28,17 @@ fn poll_interval_must_be_shorter_than_the_lease() {
         let error = lock.try_lock_with(&options).unwrap_err();
         assert!(error.is_configuration(), "{format}: {error:?}");
         assert!(error.to_string().contains("`poll`"), "{format}: {error}");
-        assert!(!server.probe().exists("x"), "{format}: nothing was asked for");
+        assert!(
+            !server.probe().exists("x"),
+            "{format}: nothing was asked for"
+        );
         for often in ["999ms", "10ms"] {
             let lock = client(&server, &poll(often)).mutex("x").unwrap();
-            lock.try_lock_with(&options).unwrap().expect("it is free").unlock().unwrap();
+            lock.try_lock_with(&options)
+                .unwrap()
+                .expect("it is free")
+                .unlock()
+                .unwrap();
         }
         // A lease in the settings is checked when the client connects.
         let connect = |poll: &str, lease: &str| {
@@ -41,7 +48,10 @@ fn poll_interval_must_be_shorter_than_the_lease() {
         let refused = connect("2s", "2s").unwrap_err();
         assert!(refused.is_configuration(), "{format}: {refused:?}");
         let said = refused.to_string();
-        assert!(said.contains("every 2s") && said.contains("lease=2s"), "{format}: {said}");
+        assert!(
+            said.contains("every 2s") && said.contains("lease=2s"),
+            "{format}: {said}"
+        );
         assert!(connect("1999ms", "2s").is_ok(), "{format}");
     }
 }
@@ -86,7 +96,11 @@ fn timestamp_is_deleted_by_the_configured_rule() {
         ("compare", [false, true, false]),
     ];
     for (spelling, until) in UNTIL {
-        let usual = if spelling == "float" { "not-older" } else { "delete" };
+        let usual = if spelling == "float" {
+            "not-older"
+        } else {
+            "delete"
+        };
         for (rule, deletes) in rules {
             let mut formats = vec![format!("timestamp,{spelling},release={rule}")];
             formats.extend((rule == usual).then(|| format!("timestamp,{spelling}")));
@@ -96,11 +110,18 @@ fn timestamp_is_deleted_by_the_configured_rule() {
                     let server = Server::start();
                     let client = Client::still(&server, &format, NOW);
                     assert!(client.take());
-                    assert_eq!(server.ask("STRLEN x"), format!(":{}", until.len()), "{format}");
+                    assert_eq!(
+                        server.ask("STRLEN x"),
+                        format!(":{}", until.len()),
+                        "{format}"
+                    );
                     server.ask(&format!("SET x {stored}"));
                     let outcome = client.release();
                     let told = format!("{format} on {stored}: {outcome:?}");
-                    assert!(matches!(outcome, Ok(Release::Freed | Release::Gone)), "{told}");
+                    assert!(
+                        matches!(outcome, Ok(Release::Freed | Release::Gone)),
+                        "{told}"
+                    );
                     assert_eq!(matches!(outcome, Ok(Release::Freed)), deleted, "{told}");
                     assert_eq!(server.has_the_lock(), !deleted, "{told}");
                 }
@@ -136,7 +157,10 @@ fn remaining_time_is_read_from_both_spellings() {
             let Ok(Answer::Busy(Some(left))) = client.attempt() else {
                 panic!("{other} on {spelling}: {:?}", client.attempt());
             };
-            assert_eq!(left.as_secs(), until.parse::<f64>().unwrap() as u64 - NOW.as_secs());
+            assert_eq!(
+                left.as_secs(),
+                until.parse::<f64>().unwrap() as u64 - NOW.as_secs()
+            );
         }
     }
 }
@@ -144,9 +168,10 @@ fn remaining_time_is_read_from_both_spellings() {
 /// Python's read their clocks in whole seconds: what a finer one finds past they still hold.
 #[test]
 fn float_timestamp_is_past_by_a_clock_of_whole_seconds() {
-    for (format, until) in
-        [("timestamp,float", "1800000000.0"), ("timestamp,seconds", "1800000000")]
-    {
+    for (format, until) in [
+        ("timestamp,float", "1800000000.0"),
+        ("timestamp,seconds", "1800000000"),
+    ] {
         let server = Server::start();
         server.ask(&format!("SET x {until}"));
         let takes =

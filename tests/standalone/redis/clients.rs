@@ -18,9 +18,14 @@ fn events_report_acquisition_renewal_and_release() {
     let tell = parking_lot::Mutex::new(tell);
     let handler = move |event: &distlock::Event| {
         let text = format!("{event:?}");
-        let _sent = tell.lock().send(text.split([' ', '{']).next().unwrap_or_default().to_owned());
+        let _sent = tell
+            .lock()
+            .send(text.split([' ', '{']).next().unwrap_or_default().to_owned());
     };
-    let client = builder(&server, "watchdog=3s").events(Arc::new(handler)).connect().unwrap();
+    let client = builder(&server, "watchdog=3s")
+        .events(Arc::new(handler))
+        .connect()
+        .unwrap();
     let lock = client.mutex("told").unwrap();
     let guard = lock.lock().unwrap();
     let next = || told.recv_timeout(LONG).unwrap();
@@ -38,7 +43,11 @@ fn detached_lock_ends_with_its_client() {
     let mut probe = server.probe();
     assert!(probe.exists("left"));
     drop(client);
-    eventually("it is given back, long before its lease of 30 s", LONG, || !probe.exists("left"));
+    eventually(
+        "it is given back, long before its lease of 30 s",
+        LONG,
+        || !probe.exists("left"),
+    );
 }
 
 #[test]
@@ -46,7 +55,9 @@ fn lock_of_a_client_is_seen_and_refused_by_a_second_client() {
     let server = RedisServer::start();
     let (one, two) = (client(&server, ""), client(&server, ""));
     let (here, there) = (one.mutex("x").unwrap(), two.mutex("x").unwrap());
-    let guard = here.lock_with(&LockOptions::new().lease(Duration::from_secs(10))).unwrap();
+    let guard = here
+        .lock_with(&LockOptions::new().lease(Duration::from_secs(10)))
+        .unwrap();
     assert!(there.try_lock().unwrap().is_none());
     assert!(
         there.is_locked().unwrap()
@@ -54,7 +65,10 @@ fn lock_of_a_client_is_seen_and_refused_by_a_second_client() {
             && here.is_held_by_current_thread()
     );
     let left = there.time_to_live().unwrap().unwrap();
-    assert!(left > Duration::from_secs(9) && left <= Duration::from_secs(10), "{left:?}");
+    assert!(
+        left > Duration::from_secs(9) && left <= Duration::from_secs(10),
+        "{left:?}"
+    );
     assert!(there.unlock().unwrap_err().is_not_held());
     assert!(there.force_unlock().unwrap() && !there.force_unlock().unwrap());
     let next = there.try_lock().unwrap().unwrap();
@@ -68,8 +82,10 @@ fn lock_of_a_client_is_seen_and_refused_by_a_second_client() {
 fn lock_is_lost_when_server_restarts_empty_next_is_renewed() {
     let mut server = RedisServer::start();
     let lease = scaled(Duration::from_secs(3));
-    let client =
-        builder(&server, "").configure(|config| config.with_watchdog(lease)).connect().unwrap();
+    let client = builder(&server, "")
+        .configure(|config| config.with_watchdog(lease))
+        .connect()
+        .unwrap();
     let lock = client.mutex("restarted").unwrap();
     let guard = lock.lock().unwrap();
     let losses = guard.losses();
@@ -82,7 +98,10 @@ fn lock_is_lost_when_server_restarts_empty_next_is_renewed() {
     let token = guard.fencing_token();
     assert!(guard.unlock().unwrap_err().is_lost());
     let again = lock.lock().unwrap();
-    assert!(again.fencing_token() > token, "the counter is gone, and the tokens grow");
+    assert!(
+        again.fencing_token() > token,
+        "the counter is gone, and the tokens grow"
+    );
     await_renewals(&again);
     assert!(server.probe().exists("restarted"));
     again.unlock().unwrap();
@@ -101,11 +120,19 @@ fn locks_taken_at_once_are_not_renewed_at_once() {
         .connect()
         .unwrap();
     let mut probe = server.probe();
-    let take = |n| client.owned_mutex(format!("burst:{n}")).unwrap().lock().unwrap();
+    let take = |n| {
+        client
+            .owned_mutex(format!("burst:{n}"))
+            .unwrap()
+            .lock()
+            .unwrap()
+    };
     let held: Vec<_> = (0..LOCKS).map(take).collect();
     // Early, to have their changes reported: once more if the connection for that came later.
     clock.advance(Duration::from_secs(2));
-    eventually("all are tracked", LONG, || probe.stat("tracking_total_keys") >= LOCKS);
+    eventually("all are tracked", LONG, || {
+        probe.stat("tracking_total_keys") >= LOCKS
+    });
     let mut before = 0;
     eventually("those under way are over", LONG, || {
         let_pass(ms(100));
@@ -119,7 +146,9 @@ fn locks_taken_at_once_are_not_renewed_at_once() {
     clock.advance(period * 3 / 4);
     clock.advance(period / 8);
     eventually("some are renewed", LONG, || renewed() > LOCKS / 10);
-    always("not all of them", Duration::from_millis(500), || renewed() < LOCKS * 9 / 10);
+    always("not all of them", Duration::from_millis(500), || {
+        renewed() < LOCKS * 9 / 10
+    });
     clock.advance(period / 8);
     eventually("all are renewed", LONG, || renewed() >= LOCKS);
     assert!(held.iter().all(distlock::OwnedGuard::is_valid));

@@ -13,7 +13,9 @@ use std::time::Duration;
 const LONG: Duration = Duration::from_secs(60);
 
 fn cycle(client: &Client) -> Result<(), Error> {
-    within(LONG, || client.mutex("x")?.try_lock()?.expect("it is free").unlock())
+    within(LONG, || {
+        client.mutex("x")?.try_lock()?.expect("it is free").unlock()
+    })
 }
 
 /// From now on this is the password, and no connection is left that was made with another one.
@@ -56,10 +58,16 @@ fn password_file_is_read_for_each_connection() {
     drop(held);
     let missing = distlock::connect(&format!("{}?password_file=/no/such", server.url_as("")));
     let missing = missing.unwrap_err();
-    assert!(missing.is_configuration() && missing.to_string().contains("/no/such"), "{missing}");
+    assert!(
+        missing.is_configuration() && missing.to_string().contains("/no/such"),
+        "{missing}"
+    );
     let both = format!("redis://:s3cret@127.0.0.1?password_file={}", file.display());
     let both = distlock::connect(&both).unwrap_err();
-    assert!(both.is_configuration() && both.to_string().contains("leave one of them"), "{both}");
+    assert!(
+        both.is_configuration() && both.to_string().contains("leave one of them"),
+        "{both}"
+    );
     assert!(!format!("{both:?}").contains("s3cret"), "{both:?}");
 }
 
@@ -88,7 +96,9 @@ fn credentials_provider_is_asked_for_each_connection() {
     let vault = Arc::<Vault>::default();
     let mut give = |password: &str| {
         let rule = [">", password].concat();
-        let words = ["ACL", "SETUSER", "me", "reset", "on", &rule, "~*", "&*", "+@all"];
+        let words = [
+            "ACL", "SETUSER", "me", "reset", "on", &rule, "~*", "&*", "+@all",
+        ];
         probe.command(&words);
         password.clone_into(&mut vault.password.lock());
         probe.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
@@ -96,10 +106,16 @@ fn credentials_provider_is_asked_for_each_connection() {
     give("s3cret-one");
     let config = Config::from_url(&server.url_as("")).unwrap();
     let config = config.with_credentials(Arc::clone(&vault) as _);
-    let client = distlock::builder().config(config.clone()).connect().unwrap();
+    let client = distlock::builder()
+        .config(config.clone())
+        .connect()
+        .unwrap();
     assert!(vault.asked.lock().is_empty(), "nothing is dialled yet");
     cycle(&client).unwrap();
-    assert_eq!(*vault.asked.lock(), [format!("127.0.0.1:{}", server.port())]);
+    assert_eq!(
+        *vault.asked.lock(),
+        [format!("127.0.0.1:{}", server.port())]
+    );
     cycle(&client).unwrap();
     assert_eq!(vault.asked.lock().len(), 1, "once for each connection");
     give("s3cret-two");
@@ -109,9 +125,13 @@ fn credentials_provider_is_asked_for_each_connection() {
     assert!(!shown.contains("s3cret"), "{shown}");
     for (password, says) in [("panics", "panicked"), ("", "the vault is sealed")] {
         password.clone_into(&mut vault.password.lock());
-        server.probe().command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        server
+            .probe()
+            .command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         eventually("it is told", LONG, || {
-            let Err(error) = cycle(&client) else { return false };
+            let Err(error) = cycle(&client) else {
+                return false;
+            };
             assert!(error.is_unavailable(), "{error}");
             // A request on a connection that is just being closed has another text.
             error.to_string().contains(says)
@@ -128,11 +148,19 @@ fn hanging_credentials_provider_is_bounded_by_the_timeout() {
         let _opened = gate.lock().recv();
         Ok(Credentials::new("SECRET").with_user("locker"))
     };
-    let url = format!("{}?connect_timeout=200ms&command_timeout=200ms", server.url_as(""));
-    let config = Config::from_url(&url).unwrap().with_credentials(Arc::new(hangs));
+    let url = format!(
+        "{}?connect_timeout=200ms&command_timeout=200ms",
+        server.url_as("")
+    );
+    let config = Config::from_url(&url)
+        .unwrap()
+        .with_credentials(Arc::new(hangs));
     let client = distlock::builder().config(config).connect().unwrap();
     let error = cycle(&client).unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("none in time"), "{error}");
+    assert!(
+        error.is_unavailable() && error.to_string().contains("none in time"),
+        "{error}"
+    );
     drop(go);
     eventually("it is let in", LONG, || cycle(&client).is_ok());
 }
@@ -150,8 +178,13 @@ fn credentials_provider_that_never_returns_is_asked_again() {
         }
         Ok(Credentials::new("SECRET").with_user("locker"))
     };
-    let url = format!("{}?connect_timeout=200ms&command_timeout=200ms", server.url_as(""));
-    let config = Config::from_url(&url).unwrap().with_credentials(Arc::new(hangs_at_first));
+    let url = format!(
+        "{}?connect_timeout=200ms&command_timeout=200ms",
+        server.url_as("")
+    );
+    let config = Config::from_url(&url)
+        .unwrap()
+        .with_credentials(Arc::new(hangs_at_first));
     let client = distlock::builder().config(config).connect().unwrap();
     assert!(cycle(&client).is_err());
     assert_eq!(asked.load(Ordering::SeqCst), 1);
@@ -174,14 +207,26 @@ fn certificate_files_are_read_for_each_connection() {
     let client = distlock::connect(&url).unwrap();
     cycle(&client).unwrap();
     let mut probe = server.probe();
-    for file in ["ca.crt", "client.crt", "client.key", "server.crt", "server.key"] {
+    for file in [
+        "ca.crt",
+        "client.crt",
+        "client.key",
+        "server.crt",
+        "server.key",
+    ] {
         std::fs::copy(new.file(file), old.file(file)).unwrap();
     }
     let words = ["tls-ca-cert-file", "tls-cert-file", "tls-key-file"];
     let files = ["ca.crt", "server.crt", "server.key"].map(|file| new.file(file));
-    let pairs: Vec<_> = words.iter().zip(&files).flat_map(|(word, file)| [*word, file]).collect();
+    let pairs: Vec<_> = words
+        .iter()
+        .zip(&files)
+        .flat_map(|(word, file)| [*word, file])
+        .collect();
     let told = probe.command(&[&["CONFIG", "SET"][..], &pairs].concat());
     assert_eq!(told, Value::Text("OK".to_owned()));
     probe.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-    eventually("it trusts, and is trusted, again", LONG, || cycle(&client).is_ok());
+    eventually("it trusts, and is trusted, again", LONG, || {
+        cycle(&client).is_ok()
+    });
 }

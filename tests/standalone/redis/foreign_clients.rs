@@ -73,7 +73,10 @@ fn waiters_behind_a_local_holder_do_not_poll() {
         probe.reset_stats();
         distlock_tests::time::let_pass(ms(300));
         let asked = probe.command_calls("evalsha");
-        assert!(asked <= 2, "it was asked {asked} times, where polling would be sixty");
+        assert!(
+            asked <= 2,
+            "it was asked {asked} times, where polling would be sixty"
+        );
         guard.unlock().unwrap();
     });
 }
@@ -98,7 +101,11 @@ fn lock_without_expiry_is_reported_once_per_wait() {
             .unwrap();
         let lock = client.mutex("x").unwrap();
         assert!(lock.try_lock_for(ms(300)).unwrap().is_none(), "{format}");
-        assert_eq!(lock.inspect().unwrap().holder.unwrap().remaining, None, "{format}");
+        assert_eq!(
+            lock.inspect().unwrap().holder.unwrap().remaining,
+            None,
+            "{format}"
+        );
         eventually("it is told", LONG, || told.count("contended") == 1);
         assert_eq!(told.count("busy_without_expiry"), 1, "{format}");
         assert!(lock.force_unlock().unwrap(), "{format}");
@@ -116,16 +123,52 @@ fn value_found_under_the_key_is_named() {
             &["SET", "x", "text"][..],
             "a string, as a semaphore is, and locks are in `format=token`",
         ),
-        ("redisson", &["RPUSH", "x", "a"], "a list, which is a lock in no format"),
-        ("redisson", &["HSET", "x", "name", "7"], "its field \"name\" is no owner"),
-        ("redisson", &["HSET", "x", "a:1", "seven"], "its field \"a:1\" is no owner"),
+        (
+            "redisson",
+            &["RPUSH", "x", "a"],
+            "a list, which is a lock in no format",
+        ),
+        (
+            "redisson",
+            &["HSET", "x", "name", "7"],
+            "its field \"name\" is no owner",
+        ),
+        (
+            "redisson",
+            &["HSET", "x", "a:1", "seven"],
+            "its field \"a:1\" is no owner",
+        ),
         ("token", &HASH, "a hash, as locks are in `format=redisson`"),
-        ("token&tokens=off", &HASH, "a hash, as locks are in `format=redisson`"),
-        ("token", &["ZADD", "x", "1", "a"], "a zset, which is a lock in no format"),
-        ("plain&lease=10s", &HASH, "a hash, as locks are in `format=redisson`"),
-        ("timestamp&lease=10s", &HASH, "a hash, as locks are in `format=redisson`"),
-        ("timestamp&lease=10s", &["SET", "x", "token"], "\"token\" is under the key \"x\""),
-        ("counter&lease=10s", &HASH, "a hash, as locks are in `format=redisson`"),
+        (
+            "token&tokens=off",
+            &HASH,
+            "a hash, as locks are in `format=redisson`",
+        ),
+        (
+            "token",
+            &["ZADD", "x", "1", "a"],
+            "a zset, which is a lock in no format",
+        ),
+        (
+            "plain&lease=10s",
+            &HASH,
+            "a hash, as locks are in `format=redisson`",
+        ),
+        (
+            "timestamp&lease=10s",
+            &HASH,
+            "a hash, as locks are in `format=redisson`",
+        ),
+        (
+            "timestamp&lease=10s",
+            &["SET", "x", "token"],
+            "\"token\" is under the key \"x\"",
+        ),
+        (
+            "counter&lease=10s",
+            &HASH,
+            "a hash, as locks are in `format=redisson`",
+        ),
         ("counter&lease=10s", &["SET", "x", "token"], "a string"),
         ("counter,multi&lease=10s", &["RPUSH", "x", "a"], "a list"),
         (
@@ -133,22 +176,35 @@ fn value_found_under_the_key_is_named() {
             &["SET", "x", "9223372036854775807"],
             "a number that is counted up",
         ),
-        ("counter&lease=10s", &["SET", "x", "9223372036854775807"], "a string"),
+        (
+            "counter&lease=10s",
+            &["SET", "x", "9223372036854775807"],
+            "a string",
+        ),
     ] {
         probe.command(words);
         let is_unchanged = |probe: &mut Probe, before: &Value| {
             probe.command(&["DUMP", "x"]) == *before && probe.pttl("x").is_none()
         };
         let before = probe.command(&["DUMP", "x"]);
-        let lock = client(&server, &format!("format={format}")).mutex("x").unwrap();
+        let lock = client(&server, &format!("format={format}"))
+            .mutex("x")
+            .unwrap();
         let failures = [
             lock.try_lock().unwrap_err(),
             lock.inspect().unwrap_err(),
             lock.force_unlock().unwrap_err(),
         ];
-        assert!(failures[0].to_string().contains(says), "{format} on {words:?}: {}", failures[0]);
+        assert!(
+            failures[0].to_string().contains(says),
+            "{format} on {words:?}: {}",
+            failures[0]
+        );
         for failure in failures {
-            assert!(failure.is_foreign_format(), "{format} on {words:?}: {failure}");
+            assert!(
+                failure.is_foreign_format(),
+                "{format} on {words:?}: {failure}"
+            );
         }
         assert!(is_unchanged(&mut probe, &before), "{format} on {words:?}");
         probe.command(&["DEL", "x"]);
@@ -160,7 +216,14 @@ fn value_found_under_the_key_is_named() {
 fn redisson_read_write_lock_is_busy() {
     let server = RedisServer::start();
     let mut probe = server.probe();
-    probe.command(&["HSET", "x", "mode", "write", &format!("{}:write", HASH[2]), "1"]);
+    probe.command(&[
+        "HSET",
+        "x",
+        "mode",
+        "write",
+        &format!("{}:write", HASH[2]),
+        "1",
+    ]);
     let lock = client(&server, "").mutex("x").unwrap();
     assert!(lock.try_lock().unwrap().is_none());
     assert!(lock.inspect().unwrap().holder.is_some());
@@ -178,10 +241,16 @@ fn lock_may_have_a_format_of_its_own() {
     assert_eq!(probe.command(&["TYPE", "app:a"]).text(), "hash");
     assert_eq!(probe.command(&["TYPE", "app:b"]).text(), "string");
     let again = client.with_option("format", "token").unwrap();
-    assert_eq!((again.id(), tokens.id() == client.id()), (tokens.id(), false));
+    assert_eq!(
+        (again.id(), tokens.id() == client.id()),
+        (tokens.id(), false)
+    );
     let back = tokens.with_option("format", "redisson").unwrap();
     assert!(back.mutex("a").unwrap().try_lock().unwrap().is_none());
-    let refused = client.with_option("format", "tokens").unwrap_err().to_string();
+    let refused = client
+        .with_option("format", "tokens")
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("there is no format `tokens`"), "{refused}");
     usual.unlock().unwrap();
     guard.unlock().unwrap();

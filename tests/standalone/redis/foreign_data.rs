@@ -26,16 +26,28 @@ fn force_unlock_deletes_no_hash_but_a_lock() {
     let client = client(&server, "");
     let many = format!("{OWNER}0");
     for (fields, says) in [
-        (&["page:1", "42", "page:2", "7", "2026-11-22T10:30", "5"][..], "a hash of 3 fields"),
+        (
+            &["page:1", "42", "page:2", "7", "2026-11-22T10:30", "5"][..],
+            "a hash of 3 fields",
+        ),
         (&["page:1", "42"], "\"page:1\" is no owner"),
-        (&["2026-11-22T10:30", "5"], "\"2026-11-22T10:30\" is no owner"),
-        (&["user:7b6d2f0e-5f55-4c05-9b3a-d3a6a3a8d1a1:5", "1"], "is no owner"),
+        (
+            &["2026-11-22T10:30", "5"],
+            "\"2026-11-22T10:30\" is no owner",
+        ),
+        (
+            &["user:7b6d2f0e-5f55-4c05-9b3a-d3a6a3a8d1a1:5", "1"],
+            "is no owner",
+        ),
         (&[OWNER, "1.5"], "is no owner"),
         (&[OWNER, "0"], "is no owner"),
         (&[OWNER, "1", &many, "1"], "a hash of 2 fields"),
         (&["mode", "dark"], "\"mode\" is no owner"),
         (&["mode", "dark", OWNER, "1"], "\"mode\" is no owner"),
-        (&["mode", "read", OWNER, "1", "page:1", "42"], "\"page:1\" is no owner"),
+        (
+            &["mode", "read", OWNER, "1", "page:1", "42"],
+            "\"page:1\" is no owner",
+        ),
     ] {
         probe.command(&[&["HSET", "stats"], fields].concat());
         let before = probe.command(&["DUMP", "stats"]);
@@ -78,7 +90,10 @@ fn fill(probe: &mut Probe, kind: &str, size: &str) {
          redis.call('HSET', KEYS[1], unpack(fields)) end return 'done'";
     const TEXT: &str = "redis.call('SETRANGE', KEYS[1], ARGV[1] - 1, 'x') return 'done'";
     let script = if kind == "hash" { HASH } else { TEXT };
-    assert_eq!(probe.command(&["EVAL", script, "1", "x", size]).text(), "done");
+    assert_eq!(
+        probe.command(&["EVAL", script, "1", "x", size]).text(),
+        "done"
+    );
 }
 
 #[test]
@@ -89,7 +104,10 @@ fn large_hash_with_a_mode_is_taken_for_no_lock() {
     probe.command(&["HSET", "x", "mode", "read"]);
     let client = client(&server, "");
     let failures = failures(&client, "x");
-    assert!(failures.len() == 3 && failures.iter().all(Error::is_foreign_format), "{failures:?}");
+    assert!(
+        failures.len() == 3 && failures.iter().all(Error::is_foreign_format),
+        "{failures:?}"
+    );
     let lock = client.rw_lock("x").unwrap();
     assert!(lock.read().inspect().unwrap_err().is_foreign_format());
     assert!(probe.exists("x"));
@@ -121,10 +139,16 @@ fn large_value_under_a_lock_name_is_not_fetched() {
             assert!(failure.is_foreign_format(), "{format}: {failure}");
         }
         other.lock().unwrap().unlock().unwrap();
-        assert!(probe.stat("total_net_output_bytes") - sent < 100_000, "{format}");
+        assert!(
+            probe.stat("total_net_output_bytes") - sent < 100_000,
+            "{format}"
+        );
         // `counter,multi` borrows one.
         let more = probe.stat("total_connections_received") - connections;
-        assert!(more <= u64::from(format.starts_with("counter,multi")), "{format}: {more}");
+        assert!(
+            more <= u64::from(format.starts_with("counter,multi")),
+            "{format}: {more}"
+        );
         assert!(probe.exists("x"), "{format}");
         probe.command(&["DEL", "x"]);
     }
@@ -137,9 +161,15 @@ fn field_of_any_bytes_is_told_on_both_paths() {
     let server = RedisServer::start();
     let mut probe = server.probe();
     for (bytes, says) in [
-        (r"('x' .. string.rep('\195\164', 30))", "\"xäääääääääääääääääää\""),
+        (
+            r"('x' .. string.rep('\195\164', 30))",
+            "\"xäääääääääääääääääää\"",
+        ),
         (r"string.rep('\195\164', 30)", "\"ääääääääääääääääääää\""),
-        (r"string.rep('\240\159\148\146', 11)", "\"🔒🔒🔒🔒🔒🔒🔒🔒🔒🔒\""),
+        (
+            r"string.rep('\240\159\148\146', 11)",
+            "\"🔒🔒🔒🔒🔒🔒🔒🔒🔒🔒\"",
+        ),
         (r"('x' .. string.rep('\255', 80))", "is no owner"),
         (r"'a\r\n$5\0'", "is no owner"),
     ] {

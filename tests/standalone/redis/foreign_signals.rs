@@ -26,7 +26,9 @@ type Frees = fn(&Mutex, LockGuard);
 const WAYS: [(&str, Frees); 3] = [
     ("unlock", |_, guard| guard.unlock().unwrap()),
     ("drop", |_, guard| drop(guard)),
-    ("force", |lock, _guard| assert!(lock.force_unlock().unwrap())),
+    ("force", |lock, _guard| {
+        assert!(lock.force_unlock().unwrap())
+    }),
 ];
 
 /// A waiter on such a connection waits as python-redis-lock does, and is woken by `free`.
@@ -49,10 +51,17 @@ fn wakes_a_sleeper(way: &str, connect: impl Fn() -> Probe, list: &str, free: imp
 
 /// A listener on this connection does as Spring's registry, and hears of `free`.
 fn tells_a_listener(way: &str, mut listener: Probe, name: &str, free: impl FnOnce()) {
-    let (key, channel) = (format!("registry:{name}"), format!("registry-channel:registry:{name}"));
+    let (key, channel) = (
+        format!("registry:{name}"),
+        format!("registry-channel:registry:{name}"),
+    );
     listener.command(&["SUBSCRIBE", &channel]);
     free();
-    assert_eq!(listener.read_value().unwrap().texts(), ["message", &channel, &key], "{way}");
+    assert_eq!(
+        listener.read_value().unwrap().texts(),
+        ["message", &channel, &key],
+        "{way}"
+    );
 }
 
 /// Clients that have it by their URL, with tokens and without, and one that is made of another
@@ -62,7 +71,9 @@ fn with(server: &RedisServer, options: &str) -> [Client; 3] {
     [
         client(server, options),
         client(server, &format!("{options}&tokens=off")),
-        client(server, others).with_option("format", format).unwrap(),
+        client(server, others)
+            .with_option("format", format)
+            .unwrap(),
     ]
 }
 
@@ -73,10 +84,20 @@ fn every_release_path_signals_python_redis_lock() {
         let lock = client.mutex("x").unwrap();
         for (way, free) in WAYS {
             let guard = lock.lock().unwrap();
-            wakes_a_sleeper(way, || server.probe(), "lock-signal:x", || free(&lock, guard));
+            wakes_a_sleeper(
+                way,
+                || server.probe(),
+                "lock-signal:x",
+                || free(&lock, guard),
+            );
         }
     }
-    wakes_a_sleeper("close", || server.probe(), "lock-signal:x", || close(&server, PYTHON));
+    wakes_a_sleeper(
+        "close",
+        || server.probe(),
+        "lock-signal:x",
+        || close(&server, PYTHON),
+    );
 }
 
 #[test]
@@ -99,7 +120,11 @@ fn close(server: &RedisServer, options: &str) {
     let proxy = Proxy::new(server.port(), Arc::new(plan));
     let client = distlock::connect(&format!("{}?{options}", proxy.url())).unwrap();
     client.mutex("x").unwrap().lock().unwrap().unlock().unwrap();
-    assert!(proxy.count(Kind::Close, Fault::Pass) > 0, "{}", proxy.account());
+    assert!(
+        proxy.count(Kind::Close, Fault::Pass) > 0,
+        "{}",
+        proxy.account()
+    );
 }
 
 /// A full server refuses to push, unless something was written before: a lock is given back there
@@ -110,7 +135,12 @@ fn full_server_signals_as_well() {
     let lock = client(&server, PYTHON).mutex("x").unwrap();
     let guard = lock.lock().unwrap();
     server.probe().command(&["CONFIG", "SET", "maxmemory", "1"]);
-    wakes_a_sleeper("full", || server.probe(), "lock-signal:x", || guard.unlock().unwrap());
+    wakes_a_sleeper(
+        "full",
+        || server.probe(),
+        "lock-signal:x",
+        || guard.unlock().unwrap(),
+    );
 }
 
 /// As theirs leave it: a waiter that comes while it stays looks once in vain, and none ever finds
@@ -121,7 +151,12 @@ fn untaken_signal_stays_single_for_a_second() {
     let (lock, mut probe) = (client(&server, PYTHON).mutex("x").unwrap(), server.probe());
     for _ in 0..3 {
         lock.lock().unwrap().unlock().unwrap();
-        assert_eq!(probe.command(&["LRANGE", "lock-signal:x", "0", "-1"]).texts(), ["1"]);
+        assert_eq!(
+            probe
+                .command(&["LRANGE", "lock-signal:x", "0", "-1"])
+                .texts(),
+            ["1"]
+        );
         assert!(probe.pttl("lock-signal:x").expect("it has an end") <= Duration::from_secs(1));
     }
     // A release of what is not ours any more says nothing, as theirs.
@@ -138,8 +173,17 @@ fn untaken_signal_stays_single_for_a_second() {
 fn release_by_a_spring_registry_wakes_our_waiter_at_once() {
     let server = RedisServer::start();
     let mut probe = server.probe();
-    let client = client(&server, "prefix=registry:&format=token,wakes=spring-integration,poll=1h");
-    probe.command(&["SET", "registry:x", "7b6d2f0e-5f55-4c05-9b3a-d3a6a3a8d1a1", "PX", "600000"]);
+    let client = client(
+        &server,
+        "prefix=registry:&format=token,wakes=spring-integration,poll=1h",
+    );
+    probe.command(&[
+        "SET",
+        "registry:x",
+        "7b6d2f0e-5f55-4c05-9b3a-d3a6a3a8d1a1",
+        "PX",
+        "600000",
+    ]);
     thread::scope(|scope| {
         let waits = scope.spawn(|| {
             let lock = client.mutex("x").unwrap();
@@ -163,7 +207,9 @@ fn release_by_a_spring_registry_wakes_our_waiter_at_once() {
 fn everything(probe: &mut Probe) -> Vec<(String, Value)> {
     let mut keys = probe.keys("*");
     keys.sort();
-    keys.into_iter().map(|key| (key.clone(), probe.command(&["DUMP", &key]))).collect()
+    keys.into_iter()
+        .map(|key| (key.clone(), probe.command(&["DUMP", &key])))
+        .collect()
 }
 
 /// What it says, and what the errors behind it say.
@@ -176,11 +222,19 @@ fn chain(error: &dyn std::error::Error) -> String {
 fn is_refused(probe: &mut Probe, (lock, guard): (&Mutex, LockGuard), says: &str) {
     let before = everything(probe);
     let forced = lock.force_unlock().unwrap_err();
-    assert!(forced.is_configuration() && chain(&forced).contains(says), "{}", chain(&forced));
+    assert!(
+        forced.is_configuration() && chain(&forced).contains(says),
+        "{}",
+        chain(&forced)
+    );
     assert_eq!(everything(probe), before, "nothing was written");
     guard.verify().unwrap();
     let error = guard.unlock().unwrap_err();
-    assert!(!error.is_lost() && chain(&error).contains(says), "{}", chain(&error));
+    assert!(
+        !error.is_lost() && chain(&error).contains(says),
+        "{}",
+        chain(&error)
+    );
     assert_eq!(everything(probe), before, "nothing was written");
 }
 
@@ -207,10 +261,16 @@ fn as_user(server: &RedisServer, rules: &[&str], options: &str) -> Client {
 
 #[test]
 fn missing_right_to_signal_is_named_and_the_lock_is_kept() {
-    let keys = ["~lock:*", "~redisson_lock_token:*", "~distlock_closed:*", "&*"];
-    for (options, rules, says) in
-        [(PYTHON, &keys[..], "~lock-signal:*`"), (PYTHON, &["~*", "&*", "-lpush"], "+lpush`")]
-    {
+    let keys = [
+        "~lock:*",
+        "~redisson_lock_token:*",
+        "~distlock_closed:*",
+        "&*",
+    ];
+    for (options, rules, says) in [
+        (PYTHON, &keys[..], "~lock-signal:*`"),
+        (PYTHON, &["~*", "&*", "-lpush"], "+lpush`"),
+    ] {
         let server = RedisServer::start();
         let lock = as_user(&server, rules, options).mutex("x").unwrap();
         let guard = lock.lock().unwrap();
@@ -223,9 +283,11 @@ fn signal_list_must_be_in_the_slot_of_the_lock() {
     let cluster = Cluster::shared();
     let client = distlock::connect(&format!("{}?{PYTHON}", cluster.url())).unwrap();
     let lock = client.mutex("wakes-without-a-tag").unwrap();
-    for error in
-        [lock.try_lock().unwrap_err(), lock.lock().unwrap_err(), lock.force_unlock().unwrap_err()]
-    {
+    for error in [
+        lock.try_lock().unwrap_err(),
+        lock.lock().unwrap_err(),
+        lock.force_unlock().unwrap_err(),
+    ] {
         let said = error.to_string();
         assert!(error.is_configuration(), "{error:?}");
         assert!(said.contains("lock-signal:wakes-without-a-tag"), "{said}");
@@ -250,7 +312,9 @@ fn spring_channel_is_a_plain_channel_on_a_cluster() {
     let lock = client.mutex("wakes-spring").unwrap();
     for (node, (way, free)) in WAYS.into_iter().enumerate() {
         let guard = lock.lock().unwrap();
-        tells_a_listener(way, cluster.node(node).probe(), "wakes-spring", || free(&lock, guard));
+        tells_a_listener(way, cluster.node(node).probe(), "wakes-spring", || {
+            free(&lock, guard)
+        });
     }
     let sharded = format!("{}?channels=sharded&{SPRING}", cluster.url());
     assert!(distlock::connect(&sharded).unwrap_err().is_configuration());
@@ -277,7 +341,12 @@ fn signals_follow_the_master_behind_sentinels() {
             // What holds a lock meanwhile is another test's.
             let taken = |lock: &Mutex| lock.try_lock_for(LONG).unwrap().expect("it is free");
             let guard = taken(&python);
-            wakes_a_sleeper(way, || group.probe(), "lock-signal:x", || free(&python, guard));
+            wakes_a_sleeper(
+                way,
+                || group.probe(),
+                "lock-signal:x",
+                || free(&python, guard),
+            );
             let guard = taken(&spring);
             tells_a_listener(way, group.probe(), "x", || free(&spring, guard));
         }

@@ -32,8 +32,12 @@ fn full_server_takes_every_kind_of_release() {
         for name in ["doubt", "tokens", "both"] {
             let owner = bench.owner();
             let set_aside = Tokens::Assign { reserve: 5 };
-            let answer = bench.acquire_with(name, owner, lease(30_000), set_aside).unwrap();
-            let Answer::Granted(grant) = answer else { panic!("{answer:?}") };
+            let answer = bench
+                .acquire_with(name, owner, lease(30_000), set_aside)
+                .unwrap();
+            let Answer::Granted(grant) = answer else {
+                panic!("{answer:?}")
+            };
             let (first, _) = tokens(&grant);
             let mut held = crate::bench::acquisition(name, owner, 30_000);
             held.receipt = grant.receipt;
@@ -48,12 +52,20 @@ fn full_server_takes_every_kind_of_release() {
             };
             set(&server, "maxmemory", "1");
             let released = bench.backend.release(&held, closing, soon()).unwrap();
-            assert!(matches!(released, Release::FreedFor(_)), "{options} {name}: {released:?}");
+            assert!(
+                matches!(released, Release::FreedFor(_)),
+                "{options} {name}: {released:?}"
+            );
             set(&server, "maxmemory", "0");
             if name != "tokens" {
                 // A copy of the attempt that comes late finds the owner closed.
-                let late = bench.acquire_with(name, owner, lease(30_000), set_aside).unwrap();
-                assert!(matches!(late, Answer::Busy(_)), "{options} {name}: {late:?}");
+                let late = bench
+                    .acquire_with(name, owner, lease(30_000), set_aside)
+                    .unwrap();
+                assert!(
+                    matches!(late, Answer::Busy(_)),
+                    "{options} {name}: {late:?}"
+                );
             }
         }
     }
@@ -68,7 +80,12 @@ fn server_that_may_evict_locks_is_reported() {
         let warned = Arc::<Mutex<Vec<String>>>::default();
         let heard = Arc::clone(&warned);
         let handler = move |event: &Event| {
-            if let Event::Warning { kind: WarningKind::Eviction, message, .. } = event {
+            if let Event::Warning {
+                kind: WarningKind::Eviction,
+                message,
+                ..
+            } = event
+            {
                 heard.lock().push(message.clone());
             }
         };
@@ -106,12 +123,22 @@ fn server_that_may_evict_locks_can_be_refused() {
         assert!(refused.to_string().contains("volatile-lru"), "{refused}");
     }
     set(&server, "maxmemory-policy", "noeviction");
-    eventually("it is mended", LONG, || lock.try_lock().is_ok_and(|guard| guard.is_some()));
-    let unknown = ["ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", "-info"];
+    eventually("it is mended", LONG, || {
+        lock.try_lock().is_ok_and(|guard| guard.is_some())
+    });
+    let unknown = [
+        "ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", "-info",
+    ];
     server.probe().command(&unknown);
     let client = distlock::connect(&format!("{}?eviction=refuse", server.url_as("me"))).unwrap();
     let refused = client.mutex("x").unwrap().try_lock().unwrap_err();
-    assert!(refused.is_configuration() && refused.to_string().contains("+info"), "{refused}");
+    assert!(
+        refused.is_configuration() && refused.to_string().contains("+info"),
+        "{refused}"
+    );
     let nonsense = distlock::connect(&format!("{}?eviction=never", server.url())).unwrap_err();
-    assert!(nonsense.to_string().contains("`warn` and `refuse`"), "{nonsense}");
+    assert!(
+        nonsense.to_string().contains("`warn` and `refuse`"),
+        "{nonsense}"
+    );
 }

@@ -70,7 +70,12 @@ fn heads() -> Vec<(String, String)> {
             } else if path.extension().is_some_and(|it| it == "lua") {
                 let text = fs::read_to_string(&path).unwrap();
                 let first = text.lines().next().unwrap_or_default().to_owned();
-                let file = path.strip_prefix(&folder).unwrap().to_str().unwrap().to_owned();
+                let file = path
+                    .strip_prefix(&folder)
+                    .unwrap()
+                    .to_str()
+                    .unwrap()
+                    .to_owned();
                 if text.contains("\n-- Returns ") {
                     heads.push((file, first));
                 }
@@ -93,7 +98,11 @@ impl Scene {
         let bench = Bench::new(&format!("{}?{options}", server.url()));
         let mut monitor = server.probe();
         assert_eq!(monitor.command(&["MONITOR"]).text(), "OK");
-        Self { server, bench, monitor }
+        Self {
+            server,
+            bench,
+            monitor,
+        }
     }
 
     /// On a full server, which has forgotten all scripts.
@@ -119,7 +128,9 @@ impl Scene {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = name(&format!("{}", NEXT.fetch_add(1, Ordering::Relaxed))).of_kind(kind);
         let owner = self.bench.owner();
-        let Answer::Granted(grant) = self.acquire(&name, owner) else { panic!("it is free") };
+        let Answer::Granted(grant) = self.acquire(&name, owner) else {
+            panic!("it is free")
+        };
         AcquisitionId::new(name, owner, long(), grant.receipt)
     }
 
@@ -127,7 +138,10 @@ impl Scene {
     fn must_release(&self, held: &AcquisitionId, options: ReleaseOptions) {
         let released = self.full(|| self.bench.backend.release(held, options, soon()));
         let kind = held.name.kind();
-        assert!(matches!(released, Ok(Release::FreedFor(_))), "{kind:?} {options:?}: {released:?}");
+        assert!(
+            matches!(released, Ok(Release::FreedFor(_))),
+            "{kind:?} {options:?}: {released:?}"
+        );
     }
 
     /// The files of all scripts that a full server was sent.
@@ -135,14 +149,18 @@ impl Scene {
         self.server.probe().command(&["ECHO", "the end"]);
         let (mut sent, mut is_full) = (BTreeSet::new(), false);
         loop {
-            let Value::Text(line) = self.monitor.read_value().unwrap() else { panic!("no line") };
+            let Value::Text(line) = self.monitor.read_value().unwrap() else {
+                panic!("no line")
+            };
             if line.ends_with("\"ECHO\" \"the end\"") {
                 return sent;
             }
             if line.contains("\"ECHO\"") {
                 is_full = line.ends_with("\"full\"");
             }
-            let found = heads.iter().filter(|(_, head)| is_full && line.contains(head.as_str()));
+            let found = heads
+                .iter()
+                .filter(|(_, head)| is_full && line.contains(head.as_str()));
             sent.extend(found.map(|(file, _)| file.clone()));
         }
     }
@@ -161,17 +179,28 @@ fn holds_last_and_end(scene: &Scene, kind: LockKind) {
     let held = scene.take(kind);
     let request = [RenewalRequest::new(held.clone())];
     let renewed = scene.full(|| scene.bench.renew(&request)).remove(0);
-    assert!(matches!(renewed, Ok(Renewal::Extended)), "{kind:?}: {renewed:?}");
+    assert!(
+        matches!(renewed, Ok(Renewal::Extended)),
+        "{kind:?}: {renewed:?}"
+    );
     let verified = scene.full(|| scene.bench.backend.verify(&held, soon()));
     assert!(verified.unwrap().is_some(), "{kind:?}");
-    assert!(scene.full(|| scene.bench.backend.inspect(&held.name, soon())).is_ok(), "{kind:?}");
+    assert!(
+        scene
+            .full(|| scene.bench.backend.inspect(&held.name, soon()))
+            .is_ok(),
+        "{kind:?}"
+    );
     scene.must_release(&held, ReleaseOptions::WITHOUT_TOMBSTONE);
     scene.must_release(&scene.take(kind), ReleaseOptions::WITH_TOMBSTONE);
     if !kind.is_shared() {
         let unused = ReleaseOptions::WITHOUT_TOMBSTONE.last_used(FencingToken::new(1));
         scene.must_release(&scene.take(kind), unused);
         let kept = KeptLock::new(scene.bench.owner(), long());
-        scene.must_release(&scene.take(kind), ReleaseOptions::WITHOUT_TOMBSTONE.kept(Some(kept)));
+        scene.must_release(
+            &scene.take(kind),
+            ReleaseOptions::WITHOUT_TOMBSTONE.kept(Some(kept)),
+        );
     }
     let held = scene.take(kind);
     let forced = scene.full(|| scene.bench.backend.force_release(&held.name, soon()));
@@ -194,7 +223,11 @@ fn waiters_stay_and_leave(scene: &Scene) {
         // As if it had asked half a second before, or would stay for a minute.
         let until = |probe: &mut Probe, change: &str| -> f64 {
             let until = format!("until:{waits}");
-            probe.command(&["ZINCRBY", &key, change, &until]).text().parse().unwrap()
+            probe
+                .command(&["ZINCRBY", &key, change, &until])
+                .text()
+                .parse()
+                .unwrap()
         };
         let before = match kind.is_queued() {
             true => until(&mut probe, "500"),
@@ -209,12 +242,18 @@ fn waiters_stay_and_leave(scene: &Scene) {
         });
         assert!(matches!(busy, Ok(Answer::Busy(_))), "{kind:?}: {busy:?}");
         let left = probe.pttl(&key).expect("it waits");
-        assert!(left <= WAITER_PRESENCE, "its presence begins anew: {left:?}");
+        assert!(
+            left <= WAITER_PRESENCE,
+            "its presence begins anew: {left:?}"
+        );
         let is_anew = !kind.is_queued() || until(&mut probe, "0") <= before - 500.0;
         assert!(is_anew, "{kind:?}: its presence begins anew");
         let gone = scene.full(|| {
             let waiting = acquisition_of(&held.name, waits);
-            scene.bench.backend.release(&waiting, ReleaseOptions::WITH_TOMBSTONE, soon())
+            scene
+                .bench
+                .backend
+                .release(&waiting, ReleaseOptions::WITH_TOMBSTONE, soon())
         });
         assert!(matches!(gone, Ok(Release::Gone)), "{kind:?}: {gone:?}");
         assert!(!probe.exists(&key), "{kind:?}");
@@ -226,8 +265,16 @@ fn permits_of_others_last_and_end(scene: &Scene) {
     let held = scene.take(LockKind::Permits { limit: 9, count: 1 });
     let id = PermitId::new(held.owner, 0);
     for change in [PermitChange::Extend(id, long()), PermitChange::Release(id)] {
-        let changed = scene.full(|| scene.bench.backend.change_permits(&held.name, change, soon()));
-        assert!(matches!(changed, Ok(PermitOutcome::Changed)), "{change:?}: {changed:?}");
+        let changed = scene.full(|| {
+            scene
+                .bench
+                .backend
+                .change_permits(&held.name, change, soon())
+        });
+        assert!(
+            matches!(changed, Ok(PermitOutcome::Changed)),
+            "{change:?}: {changed:?}"
+        );
     }
 }
 
@@ -241,7 +288,10 @@ fn dead_readers_end(scene: &Scene) {
     let attempt = Attempt::new(&write, scene.bench.owner(), long()).waits(false);
     let refused = scene.full(|| scene.bench.backend.acquire(&attempt, soon()));
     assert!(refused.is_err(), "{refused:?}");
-    assert!(!probe.exists(held.name.as_str()), "the lock of dead readers is free");
+    assert!(
+        !probe.exists(held.name.as_str()),
+        "the lock of dead readers is free"
+    );
 }
 
 #[test]
@@ -258,7 +308,10 @@ fn full_server_keeps_holders_and_waiters_of_every_kind() {
         ("format=token", false),
         ("format=token&tokens=off", false),
         ("prefix=lock:&format=token,wakes=python-redis-lock", false),
-        ("prefix=registry:&format=token,wakes=spring-integration", false),
+        (
+            "prefix=registry:&format=token,wakes=spring-integration",
+            false,
+        ),
     ] {
         let scene = Scene::new(options);
         let of_kinds = [
@@ -270,7 +323,9 @@ fn full_server_keeps_holders_and_waiters_of_every_kind() {
             LockKind::FairPermits { limit: 9, count: 7 },
         ];
         let kinds = of_kinds.into_iter().filter(|_| all_kinds);
-        kinds.chain([LockKind::Mutex]).for_each(|kind| holds_last_and_end(&scene, kind));
+        kinds
+            .chain([LockKind::Mutex])
+            .for_each(|kind| holds_last_and_end(&scene, kind));
         if all_kinds {
             dead_readers_end(&scene);
             permits_of_others_last_and_end(&scene);
@@ -283,10 +338,15 @@ fn full_server_keeps_holders_and_waiters_of_every_kind() {
     let scene = Scene::new("");
     let classic = format!("{}?format=timestamp,release=compare", scene.server.url());
     let lock = distlock::connect(&classic).unwrap().mutex("x").unwrap();
-    let guard = lock.lock_with(&LockOptions::new().lease(long().duration())).unwrap();
+    let guard = lock
+        .lock_with(&LockOptions::new().lease(long().duration()))
+        .unwrap();
     scene.full(|| guard.unlock().unwrap());
     sent.extend(scene.sent(&heads));
     for (file, full) in SCRIPTS {
-        assert!(full != Full::Runs || sent.contains(file), "{file} was not tried");
+        assert!(
+            full != Full::Runs || sent.contains(file),
+            "{file} was not tried"
+        );
     }
 }

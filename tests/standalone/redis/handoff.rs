@@ -48,7 +48,9 @@ fn handoffs_ask_seldom_and_keep_counter_near_the_clock() {
     let script = "local t = redis.call('TIME') return \
                   (tonumber(redis.call('GET', KEYS[1]) or 0)) - (t[1] * 1000000 + t[2])";
     let lead = |probe: &mut distlock_tests::probe::Probe| {
-        probe.command(&["EVAL", script, "1", "redisson_lock_token:{crowd}"]).int()
+        probe
+            .command(&["EVAL", script, "1", "redisson_lock_token:{crowd}"])
+            .int()
     };
     let asks_seldom = (0..ROUNDS).any(|_| {
         probe.reset_stats();
@@ -68,7 +70,10 @@ fn handoffs_ask_seldom_and_keep_counter_near_the_clock() {
         assert!(most <= LEAD, "{most}");
         counted.acquires + counted.releases < cycles / 2
     });
-    assert!(asks_seldom, "half as often as the lock was taken, or more, each time");
+    assert!(
+        asks_seldom,
+        "half as often as the lock was taken, or more, each time"
+    );
 }
 
 #[test]

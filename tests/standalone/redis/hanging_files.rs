@@ -23,7 +23,9 @@ fn bounded<T: Send + 'static>(what: &str, call: impl FnOnce() -> T + Send + 'sta
 
 fn cycle(client: &Client) -> Result<(), Error> {
     let client = client.clone();
-    bounded("a cycle", move || client.mutex("x")?.try_lock()?.expect("it is free").unlock())
+    bounded("a cycle", move || {
+        client.mutex("x")?.try_lock()?.expect("it is free").unlock()
+    })
 }
 
 #[test]
@@ -32,7 +34,11 @@ fn hanging_password_file_costs_no_held_lock_and_no_deadline() {
     let mut probe = server.probe();
     let (_folder, file) = password_file(&mut probe);
     let limits = "watchdog=3s&connect_timeout=300ms&command_timeout=300ms";
-    let url = format!("{}?password_file={}&{limits}", server.url_as(""), file.display());
+    let url = format!(
+        "{}?password_file={}&{limits}",
+        server.url_as(""),
+        file.display()
+    );
     let client = distlock::connect(&url).unwrap();
     let held = client.mutex("held").unwrap().lock().unwrap();
     // Renewals would have a connection of their own.
@@ -43,12 +49,18 @@ fn hanging_password_file_costs_no_held_lock_and_no_deadline() {
     let waiting = client.clone();
     let error = bounded("the call ends at its deadline", move || {
         let lock = waiting.mutex("x").unwrap();
-        within(Duration::from_secs(1), || lock.try_lock_for(Duration::from_secs(1))).map(drop)
+        within(Duration::from_secs(1), || {
+            lock.try_lock_for(Duration::from_secs(1))
+        })
+        .map(drop)
     });
     let error = error.unwrap_err();
     let said = error.to_string();
     assert!(error.is_unavailable(), "{error}");
-    assert!(said.contains("`password_file=") && said.contains("did not end in time"), "{error}");
+    assert!(
+        said.contains("`password_file=") && said.contains("did not end in time"),
+        "{error}"
+    );
     hangs.replace("s3cret\n");
     eventually("it is let in again", LONG, || cycle(&client).is_ok());
 }
@@ -68,7 +80,11 @@ fn hanging_file_is_refused_by_connect_as_a_missing_one() {
         ("redlock", "redlocks", "h,i,j"),
     ] {
         let of = |file: &Path| file.display().to_string();
-        urls.push((format!("{scheme}://{hosts}?password_file="), String::new(), "password_file"));
+        urls.push((
+            format!("{scheme}://{hosts}?password_file="),
+            String::new(),
+            "password_file",
+        ));
         for (option, with) in [
             ("tls_ca", String::new()),
             ("tls_cert", format!("&tls_key={}", of(&other))),
@@ -85,7 +101,10 @@ fn hanging_file_is_refused_by_connect_as_a_missing_one() {
             let shown = url.clone();
             let error = bounded(&shown, move || distlock::connect(&url)).unwrap_err();
             assert!(error.is_configuration(), "{shown}: {error}");
-            assert!(error.to_string().contains(&format!("`{option}=")), "{shown}: {error}");
+            assert!(
+                error.to_string().contains(&format!("`{option}=")),
+                "{shown}: {error}"
+            );
         }
     }
     drop(hangs);
@@ -97,8 +116,10 @@ fn hanging_certificate_file_keeps_its_last_content() {
     authority.certify("client", "worker", 2090);
     let (server, port) = authority.server("127.0.0.1", 2090, "yes", &[]);
     let [ca, cert, key] = ["ca.crt", "client.crt", "client.key"].map(|file| authority.file(file));
-    let client =
-        distlock::connect(&format!("{}&tls_cert={cert}&tls_key={key}", authority.url(port)));
+    let client = distlock::connect(&format!(
+        "{}&tls_cert={cert}&tls_key={key}",
+        authority.url(port)
+    ));
     let client = client.unwrap();
     cycle(&client).unwrap();
     let mut probe = server.probe();

@@ -45,9 +45,17 @@ impl<F: Fn()> Drop for AtDrop<F> {
 impl Cycles {
     fn run(clients: &[Client], shared: u8, meanwhile: impl FnOnce(&Self)) -> Self {
         let names = (0..THREADS).map(|thread| format!("own-{thread}"));
-        let names: Vec<_> = names.chain((0..4).map(|number| format!("shared-{number}"))).collect();
-        let tokens = names.iter().map(|name| (name.clone(), Mutex::default())).collect();
-        let cycles = Self { tokens, ..Self::default() };
+        let names: Vec<_> = names
+            .chain((0..4).map(|number| format!("shared-{number}")))
+            .collect();
+        let tokens = names
+            .iter()
+            .map(|name| (name.clone(), Mutex::default()))
+            .collect();
+        let cycles = Self {
+            tokens,
+            ..Self::default()
+        };
         thread::scope(|scope| {
             for thread in 0..THREADS {
                 // The more threads of one client, the more is joined.
@@ -105,13 +113,20 @@ impl Cycles {
     /// joined depends on how the threads run.
     fn join_many(&self, server: &RedisServer) {
         let saves = |scripts: &u64| scripts + 1_000 <= self.grants();
-        eventually("many are joined", LONG, || scripts(server).iter().all(saves));
+        eventually("many are joined", LONG, || {
+            scripts(server).iter().all(saves)
+        });
     }
 
     /// Without errors, and with no lock left.
     fn must_end_well(&self, server: &RedisServer, clients: &[Client]) {
         let errors = self.errors.lock();
-        assert!(errors.is_empty(), "{} errors: {:?}", errors.len(), &errors[0]);
+        assert!(
+            errors.is_empty(),
+            "{} errors: {:?}",
+            errors.len(),
+            &errors[0]
+        );
         must_be_free(server, clients);
     }
 }
@@ -148,7 +163,11 @@ fn many_locks_at_once_are_exclusive_and_numbered() {
         server.probe().reset_stats();
         let cycles = Cycles::run(&clients, NONE_SHARED, |cycles| cycles.join_many(&server));
         cycles.must_end_well(&server, &clients);
-        println!("`{options}`: {:?} scripts for {} grants", scripts(&server), cycles.grants());
+        println!(
+            "`{options}`: {:?} scripts for {} grants",
+            scripts(&server),
+            cycles.grants()
+        );
     }
 }
 
@@ -160,14 +179,19 @@ fn server_without_identity_gets_no_joined_scripts() {
     let node = RedisServer::start_cluster_node(&["--cluster-enabled", "yes"]);
     serve_all_slots(&node);
     for (server, right) in [(silent, "-info"), (node, "+info")] {
-        let user = ["ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", right];
+        let user = [
+            "ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", right,
+        ];
         server.probe().command(&user);
         let url = format!("{}?command_timeout=1m", server.url_as("me:x"));
         let clients = [distlock::connect(&url).unwrap()];
         let cycles = Cycles::run(&clients, NONE_SHARED, |cycles| cycles.pass(2_000));
         cycles.must_end_well(&server, &clients);
         let (scripts, grants) = (scripts(&server), cycles.grants());
-        assert!(scripts.iter().all(|it| *it >= grants), "{scripts:?} scripts for {grants} grants");
+        assert!(
+            scripts.iter().all(|it| *it >= grants),
+            "{scripts:?} scripts for {grants} grants"
+        );
         // The node would have refused joined ones, whose locks are in different slots, as it
         // refuses those that a connection begins with.
         let [eval, evalsha] = ["eval", "evalsha"].map(|it| server.probe().rejected_calls(it));
@@ -193,27 +217,45 @@ fn script_that_is_forgotten_again_and_again_costs_no_lock() {
 #[test]
 fn refused_lock_spoils_no_other_one() {
     let broken_counter = |server: &RedisServer| {
-        server.probe().command(&["SET", "redisson_lock_token:{broken}", "text"]);
+        server
+            .probe()
+            .command(&["SET", "redisson_lock_token:{broken}", "text"]);
     };
     let broken_lock = |server: &RedisServer| {
         server.probe().command(&["SET", "broken", "text"]);
     };
     let forbidden = |server: &RedisServer| {
         let user = ["ACL", "SETUSER", "me", "on", "nopass", "&*", "+@all"];
-        let keys = ["own-*", "shared-*", "redisson_lock_token:*", "distlock_closed:*"];
+        let keys = [
+            "own-*",
+            "shared-*",
+            "redisson_lock_token:*",
+            "distlock_closed:*",
+        ];
         let keys = keys.map(|key| format!("~{key}"));
         let keys = keys.iter().map(String::as_str);
-        server.probe().command(&user.iter().copied().chain(keys).collect::<Vec<_>>());
+        server
+            .probe()
+            .command(&user.iter().copied().chain(keys).collect::<Vec<_>>());
     };
     let prepare: [&dyn Fn(&RedisServer); 3] = [&broken_counter, &broken_lock, &forbidden];
     for (case, prepare) in prepare.into_iter().enumerate() {
         let server = RedisServer::start();
         prepare(&server);
-        let url = if case == 2 { server.url_as("me:x") } else { server.url() };
+        let url = if case == 2 {
+            server.url_as("me:x")
+        } else {
+            server.url()
+        };
         let url = format!("{url}?command_timeout=1m");
         let client = distlock::connect(&url).unwrap();
         let alone = distlock::connect(&url).unwrap();
-        let expected = alone.mutex("broken").unwrap().lock().unwrap_err().to_string();
+        let expected = alone
+            .mutex("broken")
+            .unwrap()
+            .lock()
+            .unwrap_err()
+            .to_string();
         let clients = [client];
         let cycles = Cycles::run(&clients, NONE_SHARED, |cycles| {
             for _ in 0..200 {
@@ -227,7 +269,11 @@ fn refused_lock_spoils_no_other_one() {
             }
         });
         cycles.must_end_well(&server, &clients);
-        println!("case {case}: {:?} scripts, {} grants", scripts(&server), cycles.grants());
+        println!(
+            "case {case}: {:?} scripts, {} grants",
+            scripts(&server),
+            cycles.grants()
+        );
     }
 }
 
@@ -257,7 +303,11 @@ struct OfJoined(Sometimes);
 impl Plan for OfJoined {
     fn fate(&self, request: &mut Request) -> Fault {
         let is_joined = request.kind() == Kind::Other && request.is("EVALSHA");
-        if is_joined { self.0.fate(request) } else { Fault::Pass }
+        if is_joined {
+            self.0.fate(request)
+        } else {
+            Fault::Pass
+        }
     }
 }
 
@@ -275,21 +325,36 @@ fn joined_requests_without_replies_let_no_two_in() {
     ];
     for (case, fault) in (1..).zip(faults) {
         let server = RedisServer::start();
-        let turn = Turn::Chance { of_1000: 10, seed: case };
+        let turn = Turn::Chance {
+            of_1000: 10,
+            seed: case,
+        };
         let plan = OfJoined(Sometimes::new(None, turn, fault));
         let proxy = Proxy::new(server.port(), Arc::new(plan));
         let url = format!("{}?command_timeout=300ms&watchdog=3s", proxy.url());
         // The second has no faults.
-        let clients = [distlock::connect(&url).unwrap(), client(&server, "watchdog=3s")];
+        let clients = [
+            distlock::connect(&url).unwrap(),
+            client(&server, "watchdog=3s"),
+        ];
         let cycles = Cycles::run(&clients, SOME_SHARED, |cycles| {
-            eventually("it has happened", LONG, || proxy.count(Kind::Other, fault) >= 5);
+            eventually("it has happened", LONG, || {
+                proxy.count(Kind::Other, fault) >= 5
+            });
             cycles.pass(100);
         });
         for (name, error) in &*cycles.errors.lock() {
-            assert!(error.is_unavailable() || error.is_lost(), "{fault:?} {name}: {error}");
+            assert!(
+                error.is_unavailable() || error.is_lost(),
+                "{fault:?} {name}: {error}"
+            );
         }
         must_be_free(&server, &clients);
-        println!("{fault:?}: {} grants, {} errors", cycles.grants(), cycles.errors.lock().len());
+        println!(
+            "{fault:?}: {} grants, {} errors",
+            cycles.grants(),
+            cycles.errors.lock().len()
+        );
     }
 }
 
@@ -308,17 +373,37 @@ macro_rules! scripts {
             server: RedisServer::start(),
             format: $format,
             acquire: concat!(
-                include_str!(concat!("../../../lock-redis/src/lua/", $format, "/look.lua")),
-                include_str!(concat!("../../../lock-redis/src/lua/", $format, "/take.lua")),
-                include_str!(concat!("../../../lock-redis/src/lua/", $format, "/tells.lua")),
+                include_str!(concat!(
+                    "../../../lock-redis/src/lua/",
+                    $format,
+                    "/look.lua"
+                )),
+                include_str!(concat!(
+                    "../../../lock-redis/src/lua/",
+                    $format,
+                    "/take.lua"
+                )),
+                include_str!(concat!(
+                    "../../../lock-redis/src/lua/",
+                    $format,
+                    "/tells.lua"
+                )),
                 include_str!("../../../lock-redis/src/lua/timestamp.lua"),
                 include_str!("../../../lock-redis/src/lua/grant.lua"),
                 include_str!("../../../lock-redis/src/lua/attempt.lua"),
                 include_str!("../../../lock-redis/src/lua/acquire_many.lua"),
             ),
             release: concat!(
-                include_str!(concat!("../../../lock-redis/src/lua/", $format, "/look.lua")),
-                include_str!(concat!("../../../lock-redis/src/lua/", $format, "/drop.lua")),
+                include_str!(concat!(
+                    "../../../lock-redis/src/lua/",
+                    $format,
+                    "/look.lua"
+                )),
+                include_str!(concat!(
+                    "../../../lock-redis/src/lua/",
+                    $format,
+                    "/drop.lua"
+                )),
                 include_str!("../../../lock-redis/src/lua/tell.lua"),
                 include_str!("../../../lock-redis/src/lua/release_many.lua"),
             ),
@@ -337,7 +422,11 @@ impl Scripts {
     }
 
     fn acquire(&self, keys: [&str; 9], owners: [&str; 3]) -> Vec<Value> {
-        self.run(self.acquire, &keys, &[&["30000", "60000"][..], &owners].concat())
+        self.run(
+            self.acquire,
+            &keys,
+            &[&["30000", "60000"][..], &owners].concat(),
+        )
     }
 
     fn holder(&self, lock: &str) -> Option<String> {
@@ -362,21 +451,31 @@ fn is_error(answer: &Value) -> bool {
 fn scripts_for_several_locks_grant_none_twice() {
     for scripts in [scripts!("redisson"), scripts!("token")] {
         // The same lock twice, and two locks with one counter.
-        let answers =
-            scripts.acquire(["a", "a", "b", "1", "2", "3", "n", "n", "n"], ["x", "y", "z"]);
+        let answers = scripts.acquire(
+            ["a", "a", "b", "1", "2", "3", "n", "n", "n"],
+            ["x", "y", "z"],
+        );
         let [Value::Text(first), Value::List(twice), Value::Text(second)] = &answers[..] else {
             panic!("{answers:?}")
         };
         assert!(first < second, "{answers:?}");
         assert_eq!(twice[0], Value::Int(0));
-        assert_eq!(["a", "b"].map(|lock| scripts.holder(lock).unwrap()), ["x", "z"]);
+        assert_eq!(
+            ["a", "b"].map(|lock| scripts.holder(lock).unwrap()),
+            ["x", "z"]
+        );
         // One that is held for ever, one whose owner is closed, and one for its owner again.
         let mut probe = scripts.server.probe();
         probe.command(&["PERSIST", "a"]);
         probe.command(&["SET", "5", "1"]);
-        let answers =
-            scripts.acquire(["a", "c", "b", "4", "5", "6", "n", "n", "n"], ["y", "y", "z"]);
-        assert!(is_busy(&answers[0], -1) && is_busy(&answers[1], -2), "{answers:?}");
+        let answers = scripts.acquire(
+            ["a", "c", "b", "4", "5", "6", "n", "n", "n"],
+            ["y", "y", "z"],
+        );
+        assert!(
+            is_busy(&answers[0], -1) && is_busy(&answers[1], -2),
+            "{answers:?}"
+        );
         assert_eq!(answers[2], Value::Text(second.clone()));
         assert_eq!(scripts.holder("c"), None);
         // The holder's, another's, one that is gone, and a key of something else.
@@ -385,7 +484,10 @@ fn scripts_for_several_locks_grant_none_twice() {
         let answers = scripts.run(scripts.release, &["a", "b", "c", "d"], &words);
         assert_eq!(answers[..3], [1, 0, 0].map(Value::Int));
         assert!(is_error(&answers[3]), "{answers:?}");
-        assert_eq!(["a", "b"].map(|lock| scripts.holder(lock).is_some()), [false, true]);
+        assert_eq!(
+            ["a", "b"].map(|lock| scripts.holder(lock).is_some()),
+            [false, true]
+        );
     }
 }
 
@@ -395,18 +497,33 @@ fn error_of_one_lock_is_an_answer_for_it() {
     for scripts in [scripts!("redisson"), scripts!("token")] {
         let mut probe = scripts.server.probe();
         probe.command(&["RPUSH", "broken", "text"]);
-        let answers =
-            scripts.acquire(["a", "b", "c", "1", "2", "3", "n", "broken", "n"], ["x", "y", "z"]);
-        assert_eq!([0, 1, 2].map(|place| is_error(&answers[place])), [false, true, false]);
+        let answers = scripts.acquire(
+            ["a", "b", "c", "1", "2", "3", "n", "broken", "n"],
+            ["x", "y", "z"],
+        );
+        assert_eq!(
+            [0, 1, 2].map(|place| is_error(&answers[place])),
+            [false, true, false]
+        );
         assert_eq!(scripts.holder("b"), None);
         // Beside one that is held, on a full server.
         probe.command(&["CONFIG", "SET", "maxmemory", "1"]);
-        let answers =
-            scripts.acquire(["a", "d", "e", "4", "5", "6", "n", "n", "n"], ["y", "y", "y"]);
-        assert!(is_error(&answers[1]) && is_error(&answers[2]), "{answers:?}");
+        let answers = scripts.acquire(
+            ["a", "d", "e", "4", "5", "6", "n", "n", "n"],
+            ["y", "y", "y"],
+        );
+        assert!(
+            is_error(&answers[1]) && is_error(&answers[2]),
+            "{answers:?}"
+        );
         assert_eq!(["d", "e"].map(|lock| scripts.holder(lock)), [None, None]);
-        let answers =
-            scripts.acquire(["a", "d", "d", "4", "5", "6", "n", "n", "n"], ["x", "y", "z"]);
-        assert_eq!([0, 1, 2].map(|place| is_error(&answers[place])), [false, true, true]);
+        let answers = scripts.acquire(
+            ["a", "d", "d", "4", "5", "6", "n", "n", "n"],
+            ["x", "y", "z"],
+        );
+        assert_eq!(
+            [0, 1, 2].map(|place| is_error(&answers[place])),
+            [false, true, true]
+        );
     }
 }

@@ -35,13 +35,17 @@ fn renewing(server: &RedisServer, options: &str, owner: &str) -> (Client, Arc<At
             count.fetch_add(1, Ordering::SeqCst);
         }
     };
-    let builder = builder(server, options).owner(owner).events(Arc::new(handler));
+    let builder = builder(server, options)
+        .owner(owner)
+        .events(Arc::new(handler));
     (builder.connect().unwrap(), renewals)
 }
 
 fn await_renewals(renewals: &AtomicU64, more: u64) {
     let enough = renewals.load(Ordering::SeqCst) + more;
-    eventually("it is renewed", LONG, || renewals.load(Ordering::SeqCst) >= enough);
+    eventually("it is renewed", LONG, || {
+        renewals.load(Ordering::SeqCst) >= enough
+    });
 }
 
 #[test]
@@ -57,18 +61,28 @@ fn renewed_lock_has_its_label_in_a_key_of_its_own() {
         let owner = holder(&client).unwrap().owner.as_str().to_owned();
         if options.is_empty() {
             let hash = probe.hgetall("a");
-            assert_eq!(hash.into_iter().collect::<Vec<_>>(), [(owner.clone(), "1".to_owned())]);
+            assert_eq!(
+                hash.into_iter().collect::<Vec<_>>(),
+                [(owner.clone(), "1".to_owned())]
+            );
         } else {
             assert_eq!(probe.get("a"), Some(owner.clone()));
         }
         let stored = probe.get(KEY).unwrap();
         let since = stored.strip_prefix(&format!("{owner} ")).unwrap();
-        let since: u64 = since.strip_suffix(&format!(" {ODD}")).unwrap().parse().unwrap();
+        let since: u64 = since
+            .strip_suffix(&format!(" {ODD}"))
+            .unwrap()
+            .parse()
+            .unwrap();
         // The clocks are read one after the other, and rounded.
         let (first, last) = (before.as_millis() as u64 - 1, after.as_millis() as u64 + 1);
         assert!((first..=last).contains(&since), "{first} {since} {last}");
         let shown = label(&client).unwrap();
-        assert_eq!(shown, OwnerLabel::new(ODD.into(), Duration::from_millis(since)));
+        assert_eq!(
+            shown,
+            OwnerLabel::new(ODD.into(), Duration::from_millis(since))
+        );
         let left = probe.pttl(KEY).unwrap();
         assert!((60..=90).contains(&left.as_secs()), "{left:?}");
         guard.unlock().unwrap();
@@ -90,7 +104,10 @@ fn label_is_prolonged_with_its_lock_and_ends_with_it() {
     // Far beyond the time of the first label: three leases.
     await_renewals(&renewals, 14);
     let later = label(&client).unwrap().since;
-    let difference = later.duration_since(since).or_else(|_| since.duration_since(later)).unwrap();
+    let difference = later
+        .duration_since(since)
+        .or_else(|_| since.duration_since(later))
+        .unwrap();
     assert!(difference <= Duration::from_millis(2), "{difference:?}");
     guard.unlock().unwrap();
     eventually("its time is over", LONG, || !probe.exists(KEY));
@@ -103,7 +120,9 @@ fn label_of_a_former_owner_is_never_shown() {
     let [first, second] =
         ["first", "second"].map(|it| builder(&server, "").owner(it).connect().unwrap());
     let lost = first.mutex("a").unwrap().lock().unwrap();
-    eventually("it is renewed", LONG, || text(&second).as_deref() == Some("first"));
+    eventually("it is renewed", LONG, || {
+        text(&second).as_deref() == Some("first")
+    });
     let of_the_first = probe.get(KEY).unwrap();
     probe.command(&["DEL", "a"]);
     // Only an extension renews it.
@@ -118,7 +137,11 @@ fn label_of_a_former_owner_is_never_shown() {
     assert_eq!(text(&second), None);
     for odd in ["", "x", "x y z", "\n"] {
         probe.command(&["SET", KEY, odd]);
-        assert_eq!((text(&first), holder(&first).is_some()), (None, true), "{odd:?}");
+        assert_eq!(
+            (text(&first), holder(&first).is_some()),
+            (None, true),
+            "{odd:?}"
+        );
     }
     probe.command(&["DEL", KEY]);
     probe.command(&["HSET", KEY, "no", "text"]);
@@ -153,16 +176,25 @@ fn refused_labels_are_left_out_and_the_lock_is_renewed() {
     let count = Arc::clone(&renewals);
     let handler = move |event: &Event| {
         assert!(!matches!(event, Event::RenewalFailed { .. }), "{event:?}");
-        count.fetch_add(u64::from(matches!(event, Event::Renewed { .. })), Ordering::SeqCst);
+        count.fetch_add(
+            u64::from(matches!(event, Event::Renewed { .. })),
+            Ordering::SeqCst,
+        );
     };
-    let client = distlock::builder().url(&url).unwrap().events(Arc::new(handler));
+    let client = distlock::builder()
+        .url(&url)
+        .unwrap()
+        .events(Arc::new(handler));
     let client = client.connect().unwrap();
     let guard = client.mutex("a").unwrap().lock().unwrap();
     await_renewals(&renewals, 5);
     assert!(guard.is_valid() && holder(&client).is_some());
     let log = format!("{:?}", probe.command(&["ACL", "LOG"]));
     assert_eq!(log.matches("\"object\"").count(), 1, "{log}");
-    assert!(log.contains("Text(\"count\"), Int(1)") && log.contains(KEY), "{log}");
+    assert!(
+        log.contains("Text(\"count\"), Int(1)") && log.contains(KEY),
+        "{log}"
+    );
 }
 
 #[test]
@@ -178,19 +210,27 @@ fn full_memory_delays_a_label_and_no_renewal() {
     await_renewals(&renewals, 14);
     assert_eq!((probe.exists(KEY), guard.is_valid()), (false, true));
     probe.command(&["CONFIG", "SET", "maxmemory", "0"]);
-    eventually("there is room", LONG, || text(&client).as_deref() == Some("till"));
+    eventually("there is room", LONG, || {
+        text(&client).as_deref() == Some("till")
+    });
 }
 
 /// The labels of the readers that are named, or of the holder.
 fn labels(info: &LockInfo) -> Vec<Option<String>> {
     let text = |holder: &HolderInfo| holder.label.as_ref().map(|label| label.text.to_string());
-    let readers = info.readers.as_ref().map_or(&[][..], |readers| &readers.known);
+    let readers = info
+        .readers
+        .as_ref()
+        .map_or(&[][..], |readers| &readers.known);
     let mut readers: Vec<_> = readers.iter().map(text).collect();
     readers.sort_unstable();
     if readers.is_empty() {
         return info.holder.iter().map(text).collect();
     }
-    assert!(readers.contains(&info.holder.as_ref().and_then(text)), "{info:?}");
+    assert!(
+        readers.contains(&info.holder.as_ref().and_then(text)),
+        "{info:?}"
+    );
     readers
 }
 
@@ -204,7 +244,11 @@ fn shown(client: &Client, name: &str, kind: LockKind) -> Vec<Option<String>> {
     let name = LockName::new(name).unwrap();
     // A list has found the name only, except of a semaphore.
     let is_semaphore = matches!(kind, LockKind::Permits { .. });
-    let names = [if is_semaphore { name.of_kind(kind) } else { name }];
+    let names = [if is_semaphore {
+        name.of_kind(kind)
+    } else {
+        name
+    }];
     let mut seen = Vec::new();
     // A renewal may come in between.
     eventually("both show the same", LONG, || {
@@ -224,7 +268,9 @@ fn each_holder_of_any_kind_has_its_own_label() {
     let both = [Some("desk".to_owned()), Some("till".to_owned())];
     let [of_desk, of_till] = both.each_ref().map(|it| vec![it.clone()]);
     let await_labels = |name: &str, kind, expected: &[Option<String>]| {
-        eventually("the labels are there", LONG, || shown(desk, name, kind) == expected);
+        eventually("the labels are there", LONG, || {
+            shown(desk, name, kind) == expected
+        });
     };
 
     let fair = desk.fair_mutex("fair").unwrap().lock().unwrap();
@@ -233,24 +279,37 @@ fn each_holder_of_any_kind_has_its_own_label() {
     await_labels("rw", LockKind::Write, &of_till);
     writer.unlock().unwrap();
     assert_eq!(shown(desk, "rw", LockKind::Write), []);
-    let locks = clients.each_ref().map(|client| client.rw_lock("rw").unwrap());
+    let locks = clients
+        .each_ref()
+        .map(|client| client.rw_lock("rw").unwrap());
     let [one, other] = locks.each_ref().map(|lock| lock.read().lock().unwrap());
     await_labels("rw", LockKind::Read, &both);
     other.unlock().unwrap();
     // Only an extension would renew it.
-    let fixed = locks[1].read().lock_with(&LockOptions::new().lease(10 * LONG)).unwrap();
-    assert_eq!(shown(desk, "rw", LockKind::Read), [None, of_desk[0].clone()], "another hold");
+    let fixed = locks[1]
+        .read()
+        .lock_with(&LockOptions::new().lease(10 * LONG))
+        .unwrap();
+    assert_eq!(
+        shown(desk, "rw", LockKind::Read),
+        [None, of_desk[0].clone()],
+        "another hold"
+    );
 
     let kind = |count| LockKind::Permits { limit: 3, count };
     let taken = desk.semaphore("slots", 3).unwrap().acquire_many(2).unwrap();
     await_labels("slots", kind(1), &of_desk);
     let later = till.semaphore("slots", 3).unwrap();
-    let last = later.acquire_with(1, &LockOptions::new().lease(10 * LONG)).unwrap();
+    let last = later
+        .acquire_with(1, &LockOptions::new().lease(10 * LONG))
+        .unwrap();
     assert_eq!(shown(desk, "slots", kind(1)), [None], "that expires last");
     last.extend(20 * LONG).unwrap();
     assert_eq!(shown(desk, "slots", kind(1)), of_till);
     drop((fair, one, fixed, taken, last));
-    eventually("their times are over", LONG, || probe.keys("distlock_owner:*").len() == 1);
+    eventually("their times are over", LONG, || {
+        probe.keys("distlock_owner:*").len() == 1
+    });
 }
 
 #[test]
@@ -265,9 +324,14 @@ fn owner_off_and_refused_labels_leave_every_kind_without() {
     let count = Arc::clone(&renewals);
     let handler = move |event: &Event| {
         assert!(!matches!(event, Event::RenewalFailed { .. }), "{event:?}");
-        count.fetch_add(u64::from(matches!(event, Event::Renewed { .. })), Ordering::SeqCst);
+        count.fetch_add(
+            u64::from(matches!(event, Event::Renewed { .. })),
+            Ordering::SeqCst,
+        );
     };
-    let refused = distlock::builder().url(&format!("{url}?watchdog=2s")).unwrap();
+    let refused = distlock::builder()
+        .url(&format!("{url}?watchdog=2s"))
+        .unwrap();
     let refused = refused.events(Arc::new(handler)).connect().unwrap();
     for (client, renewals) in [(off, of_off), (refused, renewals)] {
         let reader = client.rw_lock("rw").unwrap().read().lock().unwrap();
@@ -275,14 +339,20 @@ fn owner_off_and_refused_labels_leave_every_kind_without() {
         await_renewals(&renewals, 8);
         assert!(reader.is_valid() && permit.is_valid());
         assert_eq!(shown(&client, "rw", LockKind::Read), [None]);
-        assert_eq!(shown(&client, "slots", LockKind::Permits { limit: 1, count: 1 }), [None]);
+        assert_eq!(
+            shown(&client, "slots", LockKind::Permits { limit: 1, count: 1 }),
+            [None]
+        );
         permit.unlock().unwrap();
         reader.unlock().unwrap();
     }
     assert_eq!(probe.keys("distlock_owner:*"), [""; 0]);
     let log = format!("{:?}", probe.command(&["ACL", "LOG"]));
     // Of the first renewal, and of one that was under way; otherwise of all.
-    let counts = log.split("Text(\"count\"), Int(").skip(1).filter_map(|it| it.split(')').next());
+    let counts = log
+        .split("Text(\"count\"), Int(")
+        .skip(1)
+        .filter_map(|it| it.split(')').next());
     let refusals: u32 = counts.map(|count| count.parse::<u32>().unwrap()).sum();
     assert!((1..=2).contains(&refusals), "{log}");
 }

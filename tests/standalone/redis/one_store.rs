@@ -34,14 +34,20 @@ impl Tries {
 
     fn of(names: usize, clients: &[Client], until: impl FnOnce(&Self)) -> Self {
         let tokens = (0..names).map(|_| Mutex::default()).collect();
-        let tries = Self { tokens, ..Self::default() };
+        let tries = Self {
+            tokens,
+            ..Self::default()
+        };
         thread::scope(|scope| {
             for thread in 0..THREADS {
                 let (client, tries) = (&clients[thread % clients.len()], &tries);
                 scope.spawn(move || {
                     while !tries.is_over.load(Ordering::Relaxed) {
-                        let number =
-                            if names == THREADS { thread } else { fastrand::usize(..names) };
+                        let number = if names == THREADS {
+                            thread
+                        } else {
+                            fastrand::usize(..names)
+                        };
                         tries.once(client, number);
                     }
                 });
@@ -55,12 +61,15 @@ impl Tries {
     /// A lost lock is one that another client's script has freed or taken: then the tokens show it.
     fn once(&self, client: &Client, number: usize) {
         let lock = client.mutex(format!("shared-{number}")).unwrap();
-        let Some(guard) = lock.try_lock().unwrap() else { return };
+        let Some(guard) = lock.try_lock().unwrap() else {
+            return;
+        };
         let token = guard.fencing_token().expect("tokens are on").get();
         match self.tokens[number].try_lock() {
             Some(mut last) => {
                 let is_larger = token > *last;
-                self.violations.fetch_add(u64::from(!is_larger), Ordering::Relaxed);
+                self.violations
+                    .fetch_add(u64::from(!is_larger), Ordering::Relaxed);
                 thread::yield_now(); // so that another that is let in finds this one
                 *last = token;
             }
@@ -76,7 +85,9 @@ impl Tries {
 
     fn pass(&self, grants: u64) {
         let until = self.grants.load(Ordering::Relaxed) + grants;
-        eventually("locks are taken", LONG, || self.grants.load(Ordering::Relaxed) >= until);
+        eventually("locks are taken", LONG, || {
+            self.grants.load(Ordering::Relaxed) >= until
+        });
     }
 }
 
@@ -101,7 +112,10 @@ impl Scene {
     /// Both have locks.
     fn must_be_spread(&self) {
         for server in &self.servers {
-            assert!(server.probe().command_calls("hset") > 0, "both servers have locks");
+            assert!(
+                server.probe().command_calls("hset") > 0,
+                "both servers have locks"
+            );
         }
     }
 }
@@ -112,7 +126,12 @@ fn contend(seeds: std::ops::Range<u64>, until: impl Fn(&Tries)) {
         let tries = Tries::run(&scene.clients(""), &until);
         scene.must_be_spread();
         let violations = tries.violations.into_inner();
-        assert_eq!(violations, 0, "seed {seed}, of {} grants", tries.grants.into_inner());
+        assert_eq!(
+            violations,
+            0,
+            "seed {seed}, of {} grants",
+            tries.grants.into_inner()
+        );
     }
 }
 
@@ -126,7 +145,9 @@ fn proxy_that_spreads_scripts_lets_no_two_in() {
 fn proxy_that_spreads_scripts_lets_no_two_in_for_long() {
     contend(1..5, |tries| {
         let start = distlock_tests::time::Stopwatch::start();
-        eventually("the time is over", LONG, || start.elapsed() >= Duration::from_secs(15));
+        eventually("the time is over", LONG, || {
+            start.elapsed() >= Duration::from_secs(15)
+        });
         tries.pass(1);
     });
 }
@@ -160,13 +181,23 @@ fn proxy_that_spreads_scripts_costs_no_held_lock() {
     let scene = Scene::new(1);
     let [client, _] = scene.clients("");
     let options = LockOptions::new().watched(ms(3_000));
-    let locks: Vec<_> = (0..20).map(|number| client.mutex(format!("held-{number}"))).collect();
-    let guards: Vec<_> =
-        locks.iter().map(|lock| lock.as_ref().unwrap().lock_with(&options).unwrap()).collect();
-    scene.servers.iter().for_each(|server| server.probe().reset_stats());
+    let locks: Vec<_> = (0..20)
+        .map(|number| client.mutex(format!("held-{number}")))
+        .collect();
+    let guards: Vec<_> = locks
+        .iter()
+        .map(|lock| lock.as_ref().unwrap().lock_with(&options).unwrap())
+        .collect();
+    scene
+        .servers
+        .iter()
+        .for_each(|server| server.probe().reset_stats());
     let renewed = |server: &RedisServer| server.probe().command_calls("pexpire");
     eventually("both servers have renewed", LONG, || {
-        assert!(guards.iter().all(|guard| guard.loss().is_none()), "a held lock is lost");
+        assert!(
+            guards.iter().all(|guard| guard.loss().is_none()),
+            "a held lock is lost"
+        );
         scene.servers.iter().all(|server| renewed(server) >= 12)
     });
     guards.into_iter().for_each(|guard| guard.unlock().unwrap());
@@ -195,5 +226,7 @@ fn joined_off_sends_each_lock_alone() {
     }
     let refused = distlock::connect("redis://127.0.0.1?joined=perhaps").unwrap_err();
     assert!(refused.to_string().contains("joined"), "{refused}");
-    always("nothing is left", ms(1), || server.probe().keys("shared-*").is_empty());
+    always("nothing is left", ms(1), || {
+        server.probe().keys("shared-*").is_empty()
+    });
 }

@@ -24,14 +24,22 @@ fn client(url: &str) -> (Client, Warned) {
             heard.lock().push((*kind, message.clone()));
         }
     };
-    let url = if url.contains('?') { url.to_owned() } else { format!("{url}?") };
+    let url = if url.contains('?') {
+        url.to_owned()
+    } else {
+        format!("{url}?")
+    };
     let client = distlock::builder().url(&format!("{url}{LEASE}")).unwrap();
     (client.events(Arc::new(handler)).connect().unwrap(), warned)
 }
 
 fn told(warned: &Warned, kind: WarningKind) -> Vec<String> {
     let warned = warned.lock();
-    warned.iter().filter(|(told, _)| *told == kind).map(|(_, message)| message.clone()).collect()
+    warned
+        .iter()
+        .filter(|(told, _)| *told == kind)
+        .map(|(_, message)| message.clone())
+        .collect()
 }
 
 /// Passes a lock to and fro between two clients.
@@ -52,10 +60,14 @@ fn pass(one: &Client, other: &Client, times: usize) {
     }
     // A guard that is dropped frees it, too.
     drop(one.mutex("x").unwrap().lock().unwrap());
-    within(LONG, || other.mutex("x").unwrap().lock().unwrap().unlock().unwrap());
+    within(LONG, || {
+        other.mutex("x").unwrap().lock().unwrap().unlock().unwrap()
+    });
 }
 
-const USER: [&str; 9] = ["ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "&*", "+@all"];
+const USER: [&str; 9] = [
+    "ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "&*", "+@all",
+];
 
 #[test]
 fn locks_are_freed_and_passed_on_without_publishing() {
@@ -73,10 +85,16 @@ fn locks_are_freed_and_passed_on_without_publishing() {
         }
         let [(one, warned), (other, _)] = [client(&url), client(&url)];
         pass(&one, &other, 4);
-        eventually("it is told", LONG, || !told(&warned, WarningKind::NotPublished).is_empty());
+        eventually("it is told", LONG, || {
+            !told(&warned, WarningKind::NotPublished).is_empty()
+        });
         let messages = told(&warned, WarningKind::NotPublished);
         assert_eq!(messages.len(), 1, "{messages:?}");
-        let cause = if rule == "renamed" { "renamed or disabled" } else { "+publish`" };
+        let cause = if rule == "renamed" {
+            "renamed or disabled"
+        } else {
+            "+publish`"
+        };
         assert!(messages[0].contains(cause), "{messages:?}");
         assert!(told(&warned, WarningKind::NotSubscribed).is_empty());
     }
@@ -84,7 +102,10 @@ fn locks_are_freed_and_passed_on_without_publishing() {
 
 #[test]
 fn locks_are_passed_on_without_subscriptions() {
-    for (rule, cause) in [("-subscribe", "+subscribe`"), ("renamed", "renamed or disabled")] {
+    for (rule, cause) in [
+        ("-subscribe", "+subscribe`"),
+        ("renamed", "renamed or disabled"),
+    ] {
         let server = if rule == "renamed" {
             RedisServer::start_with(&["--rename-command", "SUBSCRIBE", ""])
         } else {
@@ -111,16 +132,23 @@ fn locks_are_passed_on_without_subscriptions() {
 #[test]
 fn missing_channel_is_named_as_in_the_format() {
     let server = RedisServer::start();
-    server.probe().command(&[&USER[..], &["resetchannels"]].concat());
+    server
+        .probe()
+        .command(&[&USER[..], &["resetchannels"]].concat());
     for (options, channel) in [
         ("format=token", "&distlock_lock__channel:*`"),
         ("format=redisson", "&redisson_lock__channel:*`"),
-        ("format=token,wakes=spring-integration&prefix=registry:", "&registry-channel:*`"),
+        (
+            "format=token,wakes=spring-integration&prefix=registry:",
+            "&registry-channel:*`",
+        ),
     ] {
         let (client, warned) = client(&format!("{}?{options}&", server.url_as("me")));
         client.mutex("x").unwrap().lock().unwrap().unlock().unwrap();
         assert!(server.probe().keys("*x").is_empty(), "{options}");
-        eventually("it is told", LONG, || !told(&warned, WarningKind::NotPublished).is_empty());
+        eventually("it is told", LONG, || {
+            !told(&warned, WarningKind::NotPublished).is_empty()
+        });
         let messages = told(&warned, WarningKind::NotPublished);
         assert!(messages[0].contains(channel), "{options}: {messages:?}");
     }
@@ -138,7 +166,9 @@ fn restored_publish_right_is_used_and_its_loss_warned_anew() {
         tell("-publish");
         lock.lock().unwrap().unlock().unwrap();
         lock.lock().unwrap().unlock().unwrap();
-        eventually("it is told", LONG, || told(&warned, WarningKind::NotPublished).len() == times);
+        eventually("it is told", LONG, || {
+            told(&warned, WarningKind::NotPublished).len() == times
+        });
         tell("+publish");
         let published = probe.command_calls("publish");
         lock.lock().unwrap().unlock().unwrap();
@@ -153,7 +183,10 @@ fn each_cause_of_refused_publishing_is_warned_of_once() {
     let server = RedisServer::start();
     let (one, warned) = client(&server.url_as("me"));
     let only_a = ["resetchannels", "&*{a}*"];
-    let rules = [(&only_a[..], "&redisson_lock__channel:*`"), (&["-publish"], "+publish`")];
+    let rules = [
+        (&only_a[..], "&redisson_lock__channel:*`"),
+        (&["-publish"], "+publish`"),
+    ];
     for (rule, _) in rules {
         server.probe().command(&[&USER[..], rule].concat());
         for name in ["a", "b", "c"].repeat(3) {
@@ -162,7 +195,9 @@ fn each_cause_of_refused_publishing_is_warned_of_once() {
     }
     let is_told = || told(&warned, WarningKind::NotPublished);
     let (_, last) = rules[1];
-    eventually("it is told", LONG, || is_told().iter().any(|message| message.contains(last)));
+    eventually("it is told", LONG, || {
+        is_told().iter().any(|message| message.contains(last))
+    });
     let messages = is_told();
     assert_eq!(messages.len(), rules.len(), "{messages:?}");
     for ((_, cause), message) in rules.iter().zip(&messages) {
@@ -183,7 +218,9 @@ fn waiter_is_woken_although_only_another_channel_is_published() {
             let guard = within(LONG / 2, || lock.try_lock_for(LONG).unwrap());
             guard.expect("it asks again and again").unlock().unwrap();
         });
-        eventually("it is told", LONG, || !told(&warned, WarningKind::NotPublished).is_empty());
+        eventually("it is told", LONG, || {
+            !told(&warned, WarningKind::NotPublished).is_empty()
+        });
         other.mutex("a").unwrap().lock().unwrap().unlock().unwrap();
         guard.unlock().unwrap();
         waits.join().unwrap();

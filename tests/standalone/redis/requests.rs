@@ -12,11 +12,16 @@ fn uncontended_cycle_takes_two_round_trips_nested_none() {
     lock.lock().unwrap().unlock().unwrap(); // the server knows the scripts from here on
     let mut probe = server.probe();
     probe.reset_stats();
-    let (reads, commands) =
-        (probe.stat("total_reads_processed"), probe.stat("total_commands_processed"));
+    let (reads, commands) = (
+        probe.stat("total_reads_processed"),
+        probe.stat("total_commands_processed"),
+    );
     let (own_reads, own_commands) = {
         // What one pair of these questions costs by itself.
-        let again = (probe.stat("total_reads_processed"), probe.stat("total_commands_processed"));
+        let again = (
+            probe.stat("total_reads_processed"),
+            probe.stat("total_commands_processed"),
+        );
         (again.0 - reads, again.1 - commands)
     };
     for _ in 0..100 {
@@ -26,15 +31,26 @@ fn uncontended_cycle_takes_two_round_trips_nested_none() {
         }
         guard.unlock().unwrap();
     }
-    let (all_reads, all_commands) =
-        (probe.stat("total_reads_processed"), probe.stat("total_commands_processed"));
+    let (all_reads, all_commands) = (
+        probe.stat("total_reads_processed"),
+        probe.stat("total_commands_processed"),
+    );
     assert_eq!(
         counted(&mut probe),
-        Counted { scripts: 200, acquires: 100, releases: 100, subscriptions: 0 }
+        Counted {
+            scripts: 200,
+            acquires: 100,
+            releases: 100,
+            subscriptions: 0
+        }
     );
     // Scripts' inner calls count as commands, too, so the commands are counted by the scripts; a
     // round trip is a read.
-    assert_eq!(all_reads - reads - 2 * own_reads, 200, "the server read once for each request");
+    assert_eq!(
+        all_reads - reads - 2 * own_reads,
+        200,
+        "the server read once for each request"
+    );
     assert!(all_commands - commands - 2 * own_commands >= 200);
 }
 
@@ -48,18 +64,36 @@ fn stored_values_are_those_of_redisson() {
     let stored = probe.hgetall("orders:42");
     let (owner, holds) = stored.iter().next().unwrap();
     let (uuid, number) = owner.split_once(':').unwrap();
-    assert_eq!((stored.len(), holds.as_str(), uuid.len()), (1, "1", 36), "{stored:?}");
-    assert_eq!(uuid.split('-').map(str::len).collect::<Vec<_>>(), [8, 4, 4, 4, 12]);
+    assert_eq!(
+        (stored.len(), holds.as_str(), uuid.len()),
+        (1, "1", 36),
+        "{stored:?}"
+    );
+    assert_eq!(
+        uuid.split('-').map(str::len).collect::<Vec<_>>(),
+        [8, 4, 4, 4, 12]
+    );
     assert!(number.parse::<u64>().is_ok());
     assert_eq!(uuid, client.id().to_string());
     let left = probe.pttl("orders:42").unwrap();
-    assert!(left.as_secs_f64() > 29.0 && left.as_secs_f64() <= 30.0, "{left:?}");
-    assert_eq!(probe.keys("*"), ["orders:42", "redisson_lock_token:{orders:42}"]);
+    assert!(
+        left.as_secs_f64() > 29.0 && left.as_secs_f64() <= 30.0,
+        "{left:?}"
+    );
     assert_eq!(
-        probe.command(&["GET", "redisson_lock_token:{orders:42}"]).text(),
+        probe.keys("*"),
+        ["orders:42", "redisson_lock_token:{orders:42}"]
+    );
+    assert_eq!(
+        probe
+            .command(&["GET", "redisson_lock_token:{orders:42}"])
+            .text(),
         guard.fencing_token().unwrap().to_string()
     );
     guard.unlock().unwrap();
     assert_eq!(probe.keys("*"), ["redisson_lock_token:{orders:42}"]);
-    assert!(probe.pttl("redisson_lock_token:{orders:42}").is_some(), "the counter expires");
+    assert!(
+        probe.pttl("redisson_lock_token:{orders:42}").is_some(),
+        "the counter expires"
+    );
 }

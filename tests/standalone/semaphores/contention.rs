@@ -33,7 +33,9 @@ impl Inside {
 
     fn try_visit(&self, semaphore: &Semaphore, count: u32) -> Result<(), Error> {
         let options = LockOptions::new().wait(LONG);
-        let permits = semaphore.try_acquire_with(count, &options)?.expect("so many come free");
+        let permits = semaphore
+            .try_acquire_with(count, &options)?
+            .expect("so many come free");
         let now = self.now.fetch_add(count, Ordering::SeqCst) + count;
         self.most.fetch_max(now, Ordering::SeqCst);
         thread::yield_now();
@@ -75,10 +77,16 @@ fn lost_permits_leave_none_behind() {
     let mut probe = server.probe();
     let client = client(&server, "");
     let options = LockOptions::new().watched(LONG * 10);
-    let held = client.semaphore(NAME, 3).unwrap().acquire_with(3, &options).unwrap();
+    let held = client
+        .semaphore(NAME, 3)
+        .unwrap()
+        .acquire_with(3, &options)
+        .unwrap();
     probe.command(&["ZREMRANGEBYRANK", TAKEN, "0", "0"]);
     assert!(held.verify().unwrap_err().is_lost());
-    eventually("the others are free", LONG, || stored(&mut probe) == ("2".to_owned(), 0));
+    eventually("the others are free", LONG, || {
+        stored(&mut probe) == ("2".to_owned(), 0)
+    });
 }
 
 /// At each release the store wakes the client: no thread asks that has no chance.
@@ -108,7 +116,10 @@ fn threads_of_a_client_ask_about_once_for_a_permit() {
     // An attempt looks for its tombstone, and nothing else asks EXISTS.
     let (attempts, grants) = (probe.command_calls("exists"), u64::from(THREADS * TURNS));
     println!("{attempts} attempts for {grants} grants, in {elapsed:?}");
-    assert!(attempts < 3 * grants, "{attempts} attempts for {grants} grants");
+    assert!(
+        attempts < 3 * grants,
+        "{attempts} attempts for {grants} grants"
+    );
 }
 
 /// A thread whose deadline comes while the one before it is granted a permit is told that it is
@@ -151,7 +162,9 @@ fn limit_holds_while_holders_are_killed_and_paused() {
     let mut contenders = Contenders::start(&url, &semaphore(NAME, LIMIT), 3, 4);
     let visits = |contenders: &Contenders| {
         let before = contenders.claims().len();
-        eventually("they go on", LONG, || contenders.claims().len() > before + 100);
+        eventually("they go on", LONG, || {
+            contenders.claims().len() > before + 100
+        });
     };
     visits(&contenders);
     for _ in 0..4 {
@@ -167,7 +180,9 @@ fn limit_holds_while_holders_are_killed_and_paused() {
     assert_eq!(most, u64::from(LIMIT));
     let all = client(&server, "").semaphore(NAME, LIMIT).unwrap();
     eventually("all permits come back", LONG, || {
-        all.try_acquire_with(LIMIT, &LockOptions::new()).unwrap().is_some()
+        all.try_acquire_with(LIMIT, &LockOptions::new())
+            .unwrap()
+            .is_some()
     });
     assert_eq!(stored(&mut server.probe()), (LIMIT.to_string(), 0));
 }
@@ -194,7 +209,10 @@ fn lost_replies_count_no_permit_twice() {
     let losses = Losses(Mutex::new(fastrand::Rng::with_seed(7)));
     let proxy = Proxy::new(server.port(), Arc::new(losses));
     // Far longer than the test: what is left behind stays.
-    let url = format!("{}?command_timeout=250ms&outage_limit=5m&watchdog=10m", proxy.url());
+    let url = format!(
+        "{}?command_timeout=250ms&outage_limit=5m&watchdog=10m",
+        proxy.url()
+    );
     let inside = Inside::default();
     let clients = [(); 2].map(|()| distlock::connect(&url).unwrap());
     thread::scope(|scope| {
@@ -213,8 +231,14 @@ fn lost_replies_count_no_permit_twice() {
         client.wait_for_cleanup(LONG).unwrap();
     }
     let mut probe = server.probe();
-    eventually("every permit is back", LONG, || stored(&mut probe) == (LIMIT.to_string(), 0));
+    eventually("every permit is back", LONG, || {
+        stored(&mut probe) == (LIMIT.to_string(), 0)
+    });
     let_pass(ms(500));
-    assert_eq!(stored(&mut probe), (LIMIT.to_string(), 0), "after the last late request");
+    assert_eq!(
+        stored(&mut probe),
+        (LIMIT.to_string(), 0),
+        "after the last late request"
+    );
     assert_eq!(inside.most.load(Ordering::SeqCst), LIMIT);
 }

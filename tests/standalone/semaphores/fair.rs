@@ -62,10 +62,16 @@ fn fair_semaphore_serves_all_clients_in_the_order_of_arrival() {
         .map(|n| {
             let (order, client) = (Arc::clone(&order), &clients[n as usize * 7 % 3]);
             // More than half of them: one after the other.
-            enter(&mut probe, fair(client, 3), 2 + n % 2, LONG, move |permits| {
-                order.lock().push(n);
-                give_back(permits);
-            })
+            enter(
+                &mut probe,
+                fair(client, 3),
+                2 + n % 2,
+                LONG,
+                move |permits| {
+                    order.lock().push(n);
+                    give_back(permits);
+                },
+            )
         })
         .collect();
     let newcomer = fair(&clients[1], 3);
@@ -74,11 +80,16 @@ fn fair_semaphore_serves_all_clients_in_the_order_of_arrival() {
     while waiters.iter().any(|waiter| !waiter.is_finished()) {
         if let Some(permit) = newcomer.try_acquire().unwrap() {
             // Beside the last one there is room.
-            assert!(order.lock().len() + 1 >= WAITERS as usize, "it overtakes those that wait");
+            assert!(
+                order.lock().len() + 1 >= WAITERS as usize,
+                "it overtakes those that wait"
+            );
             permit.unlock().unwrap();
         }
     }
-    waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+    waiters
+        .into_iter()
+        .for_each(|waiter| waiter.join().unwrap());
     assert_eq!(*order.lock(), (0..WAITERS).collect::<Vec<_>>());
     assert_eq!(stored(&mut probe), ("3".to_owned(), 0));
     eventually("no position is left", LONG, || !probe.exists(QUEUE));
@@ -93,14 +104,20 @@ fn wait_for_two(semaphore_of: fn(&Client) -> Semaphore, longest: Duration) -> Op
     let options = LockOptions::new().wait(longest);
     let watch = Stopwatch::start();
     let waiter = thread::spawn(move || {
-        semaphore_of(&patient).try_acquire_with(2, &options).unwrap().map(|_| watch.elapsed())
+        semaphore_of(&patient)
+            .try_acquire_with(2, &options)
+            .unwrap()
+            .map(|_| watch.elapsed())
     });
     while !waiter.is_finished() {
         match semaphore_of(&busy).try_acquire().unwrap() {
             Some(next) => std::mem::replace(&mut held, next).unlock().unwrap(),
             None => {
                 held.unlock().unwrap();
-                held = semaphore_of(&busy).try_acquire_for(LONG).unwrap().expect("it is its turn");
+                held = semaphore_of(&busy)
+                    .try_acquire_for(LONG)
+                    .unwrap()
+                    .expect("it is its turn");
             }
         }
     }
@@ -123,7 +140,9 @@ fn fair_waiter_that_gives_up_lets_those_in_that_want_fewer() {
     let mut probe = server.probe();
     let held = fair(&a, 3).acquire_many(2).unwrap();
     // Longer than a busy machine takes until the next one has its position.
-    let gives_up = enter(&mut probe, fair(&b, 3), 3, ms(3_000), |permits| permits.is_none());
+    let gives_up = enter(&mut probe, fair(&b, 3), 3, ms(3_000), |permits| {
+        permits.is_none()
+    });
     let next = enter(&mut probe, fair(&a, 3), 1, LONG, give_back);
     assert!(gives_up.join().unwrap());
     next.join().expect("one is free");
@@ -149,7 +168,11 @@ fn dead_head_delays_others_by_its_own_presence() {
     });
     println!("behind a dead head: {waited:?}");
     let bound = presence + WAITER_ATTEMPTS;
-    tolerance.must_cover(waited.saturating_sub(bound), LONG, "a dead head is passed over");
+    tolerance.must_cover(
+        waited.saturating_sub(bound),
+        LONG,
+        "a dead head is passed over",
+    );
 }
 
 #[test]
@@ -198,12 +221,19 @@ struct Store {
 impl Store {
     fn start() -> Self {
         let server = RedisServer::start();
-        Self { bench: Bench::on(&server), probe: server.probe(), _server: server }
+        Self {
+            bench: Bench::on(&server),
+            probe: server.probe(),
+            _server: server,
+        }
     }
 
     fn attempt(&self, owner: OwnerId, count: u32) -> Answer {
         let name = name(NAME).of_kind(LockKind::FairPermits { limit: 3, count });
-        self.bench.backend.acquire(&Attempt::new(&name, owner, lease(30_000)), soon()).unwrap()
+        self.bench
+            .backend
+            .acquire(&Attempt::new(&name, owner, lease(30_000)), soon())
+            .unwrap()
     }
 
     #[track_caller]
@@ -236,21 +266,34 @@ fn only_the_next_waiter_for_permits_is_told() {
     let named = Arc::new(Named::default());
     let kind = LockKind::FairPermits { limit: 3, count: 1 };
     let wake = Arc::clone(&named) as Arc<dyn Wake>;
-    let _watch = store.bench.backend.watch(&name(NAME).of_kind(kind), wake, soon()).unwrap();
+    let _watch = store
+        .bench
+        .backend
+        .watch(&name(NAME).of_kind(kind), wake, soon())
+        .unwrap();
     let told = |owners: &[OwnerId]| {
         let owners: Vec<_> = owners.iter().map(OwnerId::to_string).collect();
         eventually("they are named", LONG, || *named.0.lock() == owners);
     };
-    assert!(matches!(store.release(held[0], 1, PLAIN), Release::FreedFor(_)));
+    assert!(matches!(
+        store.release(held[0], 1, PLAIN),
+        Release::FreedFor(_)
+    ));
     told(&[many]);
     assert_eq!(store.release(quits, 1, PLAIN), Release::Gone);
     told(&[many, many]);
     assert!(store.attempt(many, 3).is_busy(), "two are free");
-    assert!(matches!(store.release(held[1], 1, PLAIN), Release::FreedFor(_)));
+    assert!(matches!(
+        store.release(held[1], 1, PLAIN),
+        Release::FreedFor(_)
+    ));
     told(&[many, many, many]);
     assert!(!store.attempt(many, 3).is_busy());
     assert!(store.attempt(last, 1).is_busy());
-    assert!(matches!(store.release(many, 3, PLAIN), Release::FreedFor(_)));
+    assert!(matches!(
+        store.release(many, 3, PLAIN),
+        Release::FreedFor(_)
+    ));
     told(&[many, many, many, last]);
     // Two are left for the one behind it.
     let next = store.wait(1);
@@ -263,7 +306,10 @@ fn closed_owner_enters_no_queue_of_a_semaphore() {
     let mut store = Store::start();
     let held = store.hold(3);
     let late = store.wait(2);
-    assert_eq!(store.release(late, 2, ReleaseOptions::WITH_TOMBSTONE), Release::Gone);
+    assert_eq!(
+        store.release(late, 2, ReleaseOptions::WITH_TOMBSTONE),
+        Release::Gone
+    );
     assert!(matches!(store.attempt(late, 2), Answer::Busy(None)));
     assert!(!store.probe.exists(QUEUE));
     store.release(held, 3, PLAIN);
@@ -277,7 +323,11 @@ fn forced_release_of_free_permits_removes_the_head_of_the_queue() {
     let mut store = Store::start();
     let kind = LockKind::FairPermits { limit: 3, count: 1 };
     let force = |store: &Store| {
-        store.bench.backend.force_release(&name(NAME).of_kind(kind), soon()).unwrap()
+        store
+            .bench
+            .backend
+            .force_release(&name(NAME).of_kind(kind), soon())
+            .unwrap()
     };
     let held = store.hold(3);
     let [_dead, second, third] = [3, 2, 2].map(|count| store.wait(count));
@@ -342,7 +392,10 @@ fn semaphores_in_order_and_in_none_share_their_permits() {
     assert!(in_order.try_acquire().unwrap().is_none() && in_none.try_acquire().unwrap().is_none());
     let waiter = enter(&mut probe, fair(&ours, 2), 2, LONG, give_back);
     held.unlock().unwrap();
-    let overtakes = in_none.try_acquire().unwrap().expect("it stands in no line");
+    let overtakes = in_none
+        .try_acquire()
+        .unwrap()
+        .expect("it stands in no line");
     overtakes.unlock().unwrap();
     beside.unlock().unwrap();
     waiter.join().unwrap();
@@ -358,7 +411,9 @@ fn fair_limit_holds_while_processes_are_killed_and_paused() {
     let mut contenders = Contenders::start(&url, &fair_semaphore(NAME, LIMIT), 3, 3);
     let visits = |contenders: &Contenders| {
         let before = contenders.claims().len();
-        eventually("they go on", LONG, || contenders.claims().len() > before + 30);
+        eventually("they go on", LONG, || {
+            contenders.claims().len() > before + 30
+        });
     };
     visits(&contenders);
     contenders.replace_first();
@@ -370,6 +425,10 @@ fn fair_limit_holds_while_processes_are_killed_and_paused() {
     assert_eq!(most_at_once(&contenders.stop()), u64::from(LIMIT));
     let all = fair(&client(&server, ""), LIMIT);
     let options = LockOptions::new().wait(LONG);
-    all.try_acquire_with(LIMIT, &options).unwrap().expect("all come back").unlock().unwrap();
+    all.try_acquire_with(LIMIT, &options)
+        .unwrap()
+        .expect("all come back")
+        .unlock()
+        .unwrap();
     assert_eq!(stored(&mut server.probe()), (LIMIT.to_string(), 0));
 }

@@ -15,7 +15,15 @@ fn fill(probe: &mut Probe) {
          redis.call('ZADD', KEYS[2], 922337203685477, i) redis.call('HSET', KEYS[3], \
          'f81d4fae-7dec-11d0-a765-00a0c91e6bf6:' .. i, 1) end";
     let keys = [NAME, TAKEN, "x"];
-    let words = ["EVAL", script, "3", keys[0], keys[1], keys[2], &MEMBERS.to_string()];
+    let words = [
+        "EVAL",
+        script,
+        "3",
+        keys[0],
+        keys[1],
+        keys[2],
+        &MEMBERS.to_string(),
+    ];
     probe.command(&words);
 }
 
@@ -29,7 +37,9 @@ fn freed(probe: &mut Probe) -> u64 {
 fn large_locks_are_freed_beside_the_servers_work() {
     let server = RedisServer::start();
     let mut probe = server.probe();
-    let all = ["ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "&*", "+@all"];
+    let all = [
+        "ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "&*", "+@all",
+    ];
     probe.command(&all);
     let client = distlock::connect(&format!("redis://me@127.0.0.1:{}", server.port())).unwrap();
     let semaphore = client.semaphore(NAME, 5).unwrap();
@@ -40,12 +50,22 @@ fn large_locks_are_freed_beside_the_servers_work() {
         probe.command(&[&all[..], &[rule]].concat());
         assert!(semaphore.force_release_all().unwrap());
         assert!(lock.write().force_unlock().unwrap());
-        assert_eq!(stored(&mut probe), (MEMBERS.to_string(), 0), "each counts once");
+        assert_eq!(
+            stored(&mut probe),
+            (MEMBERS.to_string(), 0),
+            "each counts once"
+        );
         assert!(!probe.exists("x"));
         assert!(!semaphore.force_release_all().unwrap() && !lock.write().force_unlock().unwrap());
-        assert_eq!(stored(&mut probe), (MEMBERS.to_string(), 0), "and not when it is repeated");
+        assert_eq!(
+            stored(&mut probe),
+            (MEMBERS.to_string(), 0),
+            "and not when it is repeated"
+        );
         if is_lazy {
-            eventually("both are freed", ms(20_000), || freed(&mut probe) == before + 2);
+            eventually("both are freed", ms(20_000), || {
+                freed(&mut probe) == before + 2
+            });
         } else {
             assert_eq!(freed(&mut probe), before, "by DEL");
         }

@@ -14,5 +14,8 @@ const TAKEN: &str = "{downloads}:timeout";
 
 /// How many permits are free and how many are taken.
 fn stored(probe: &mut Probe) -> (String, i64) {
-    (probe.get(NAME).unwrap_or_default(), probe.command(&["ZCARD", TAKEN]).int())
+    (
+        probe.get(NAME).unwrap_or_default(),
+        probe.command(&["ZCARD", TAKEN]).int(),
+    )
 }

@@ -31,11 +31,18 @@ impl Store {
     fn start() -> Self {
         let server = RedisServer::start();
         let (bench, probe) = (Bench::on(&server), server.probe());
-        Self { _server: server, bench, probe }
+        Self {
+            _server: server,
+            bench,
+            probe,
+        }
     }
 
     fn acquire(&self, owner: OwnerId, count: u32) -> Result<Answer, Failure> {
-        self.bench.backend.acquire(&Attempt::new(&permits(3, count), owner, lease(30_000)), soon())
+        self.bench.backend.acquire(
+            &Attempt::new(&permits(3, count), owner, lease(30_000)),
+            soon(),
+        )
     }
 
     #[track_caller]
@@ -55,7 +62,10 @@ impl Store {
     }
 
     fn renew(&self, held: &AcquisitionId) -> Renewal {
-        self.bench.renew(&[RenewalRequest::new(held.clone())]).remove(0).unwrap()
+        self.bench
+            .renew(&[RenewalRequest::new(held.clone())])
+            .remove(0)
+            .unwrap()
     }
 
     fn verify(&self, held: &AcquisitionId) -> Option<HolderInfo> {
@@ -69,9 +79,18 @@ impl Store {
 
     /// When each permit expires, by the server's clock.
     fn expiries(&mut self) -> Vec<f64> {
-        let words = self.probe.command(&["ZRANGE", TAKEN, "0", "-1", "WITHSCORES"]);
-        let Value::List(words) = words else { panic!("{words:?}") };
-        words.into_iter().skip(1).step_by(2).map(|it| it.text().parse().unwrap()).collect()
+        let words = self
+            .probe
+            .command(&["ZRANGE", TAKEN, "0", "-1", "WITHSCORES"]);
+        let Value::List(words) = words else {
+            panic!("{words:?}")
+        };
+        words
+            .into_iter()
+            .skip(1)
+            .step_by(2)
+            .map(|it| it.text().parse().unwrap())
+            .collect()
     }
 
     /// The server's clock in milliseconds.
@@ -85,12 +104,16 @@ impl Store {
     fn leave_expired(&mut self, count: u32) {
         let script = "for i = 1, ARGV[1] do redis.call('ZADD', KEYS[2], i, 'dead' .. i) end \
              return redis.call('DECRBY', KEYS[1], ARGV[1])";
-        self.probe.command(&["EVAL", script, "2", NAME, TAKEN, &count.to_string()]).int();
+        self.probe
+            .command(&["EVAL", script, "2", NAME, TAKEN, &count.to_string()])
+            .int();
     }
 }
 
 fn permits(limit: u32, count: u32) -> LockName {
-    LockName::new(NAME).unwrap().of_kind(LockKind::Permits { limit, count })
+    LockName::new(NAME)
+        .unwrap()
+        .of_kind(LockKind::Permits { limit, count })
 }
 
 const PLAIN: ReleaseOptions = ReleaseOptions::WITHOUT_TOMBSTONE;
@@ -103,7 +126,10 @@ fn permits_expire_by_the_servers_clock_after_their_lease() {
     let after = store.now();
     assert_eq!(store.stored(), ("1".to_owned(), 2));
     for expiry in store.expiries() {
-        assert!(expiry >= before.floor() + 30_000.0 && expiry <= after + 30_000.0, "{expiry}");
+        assert!(
+            expiry >= before.floor() + 30_000.0 && expiry <= after + 30_000.0,
+            "{expiry}"
+        );
     }
     assert_eq!(store.probe.keys("*"), [NAME, TAKEN]);
     assert_eq!(store.probe.command(&["TTL", NAME]), Value::Int(-1));
@@ -123,22 +149,35 @@ fn permits_of_an_acquisition_are_its_owners() {
         let own = u64::from_str_radix(&id[16..26], 16).unwrap();
         own ^ u64::from_str_radix(&client[16..26], 16).unwrap()
     };
-    assert!(ids.iter().all(|id| id.len() == 32 && id[..16] == client[..16]), "{ids:?}");
+    assert!(
+        ids.iter()
+            .all(|id| id.len() == 32 && id[..16] == client[..16]),
+        "{ids:?}"
+    );
     let mut parts: Vec<_> = ids.iter().map(|id| (number(id), &id[26..])).collect();
     parts.sort_unstable();
     let [first, second] = [one, two].map(|held| held.owner.number());
-    assert_eq!(parts, [(first, "000000"), (second, "000000"), (second, "000001")]);
+    assert_eq!(
+        parts,
+        [(first, "000000"), (second, "000000"), (second, "000001")]
+    );
 }
 
 #[test]
 fn repeated_acquire_takes_nothing_more() {
     let mut store = Store::start();
     let held = store.take(2);
-    assert!(matches!(store.acquire(held.owner, 2), Ok(Answer::Granted(_))));
+    assert!(matches!(
+        store.acquire(held.owner, 2),
+        Ok(Answer::Granted(_))
+    ));
     assert_eq!(store.stored(), ("1".to_owned(), 2));
     // Also where no more are free.
     store.take(1);
-    assert!(matches!(store.acquire(held.owner, 2), Ok(Answer::Granted(_))));
+    assert!(matches!(
+        store.acquire(held.owner, 2),
+        Ok(Answer::Granted(_))
+    ));
     assert_eq!(store.stored(), ("0".to_owned(), 3));
 }
 
@@ -149,7 +188,10 @@ fn repeated_release_frees_nothing_more() {
     assert_eq!(store.release(&held, PLAIN), Release::FreedFor(0));
     assert_eq!(store.release(&held, PLAIN), Release::Gone);
     assert_eq!(store.stored(), ("2".to_owned(), 1));
-    assert_eq!((store.renew(&held), store.verify(&held)), (Renewal::Gone, None));
+    assert_eq!(
+        (store.renew(&held), store.verify(&held)),
+        (Renewal::Gone, None)
+    );
     assert_eq!(store.stored(), ("2".to_owned(), 1), "no renewal revives");
 }
 
@@ -168,10 +210,16 @@ fn closed_owner_gets_no_permit() {
 fn acquisition_that_lost_one_permit_is_gone() {
     let mut store = Store::start();
     let held = store.take(2);
-    assert_eq!(store.probe.command(&["ZREMRANGEBYRANK", TAKEN, "0", "0"]), Value::Int(1));
+    assert_eq!(
+        store.probe.command(&["ZREMRANGEBYRANK", TAKEN, "0", "0"]),
+        Value::Int(1)
+    );
     store.probe.command(&["INCR", NAME]);
     let kept = store.take(1);
-    assert_eq!((store.renew(&held), store.verify(&held)), (Renewal::Gone, None));
+    assert_eq!(
+        (store.renew(&held), store.verify(&held)),
+        (Renewal::Gone, None)
+    );
     assert_eq!(store.release(&held, PLAIN), Release::Gone);
     assert_eq!(store.stored(), ("2".to_owned(), 1), "the other one is free");
     assert_eq!(store.renew(&kept), Renewal::Extended);
@@ -186,9 +234,18 @@ fn renewal_never_shortens_a_permits_lease() {
     short.lease = lease(1_000);
     assert_eq!(store.renew(&short), Renewal::Extended);
     let after = store.expiries();
-    assert!(before.iter().zip(&after).all(|(before, after)| after > before), "{after:?}");
+    assert!(
+        before
+            .iter()
+            .zip(&after)
+            .all(|(before, after)| after > before),
+        "{after:?}"
+    );
     let left = store.verify(&held).unwrap();
-    assert_eq!((left.owner.as_str(), left.holds), (held.owner.to_string().as_str(), 2));
+    assert_eq!(
+        (left.owner.as_str(), left.holds),
+        (held.owner.to_string().as_str(), 2)
+    );
     assert!(left.remaining.unwrap() > Duration::from_secs(20));
 }
 
@@ -216,7 +273,10 @@ fn permit_that_expired_is_not_renewed_or_verified() {
     let held = store.take(1);
     let id = "return redis.call('ZADD', KEYS[1], 'XX', 1, redis.call('ZRANGE', KEYS[1], 0, 0)[1])";
     store.probe.command(&["EVAL", id, "1", TAKEN]);
-    assert_eq!((store.renew(&held), store.verify(&held)), (Renewal::Gone, None));
+    assert_eq!(
+        (store.renew(&held), store.verify(&held)),
+        (Renewal::Gone, None)
+    );
     assert_eq!(store.stored(), ("2".to_owned(), 1));
 }
 
@@ -239,14 +299,28 @@ fn permit_without_an_end_is_busy_without_expiry() {
     store.take(1);
     store.probe.command(&["SET", NAME, "0"]);
     let left = store.acquire(store.bench.owner(), 1).unwrap();
-    assert!(matches!(left, Answer::Busy(Some(left)) if left > Duration::from_secs(20)), "{left:?}");
+    assert!(
+        matches!(left, Answer::Busy(Some(left)) if left > Duration::from_secs(20)),
+        "{left:?}"
+    );
     store.probe.command(&["DEL", TAKEN]);
     let none_taken = store.acquire(store.bench.owner(), 1).unwrap();
     assert!(matches!(none_taken, Answer::Busy(None)), "{none_taken:?}");
-    store.probe.command(&["ZADD", TAKEN, NEVER, "0123456789abcdef"]);
+    store
+        .probe
+        .command(&["ZADD", TAKEN, NEVER, "0123456789abcdef"]);
     let endless = store.acquire(store.bench.owner(), 1).unwrap();
-    assert!(matches!(endless, Answer::BusyWithoutExpiry(None)), "{endless:?}");
-    let holder = store.bench.backend.inspect(&permits(3, 1), soon()).unwrap().holder.unwrap();
+    assert!(
+        matches!(endless, Answer::BusyWithoutExpiry(None)),
+        "{endless:?}"
+    );
+    let holder = store
+        .bench
+        .backend
+        .inspect(&permits(3, 1), soon())
+        .unwrap()
+        .holder
+        .unwrap();
     assert_eq!(
         (holder.owner.as_str(), holder.remaining),
         ("30313233343536373839616263646566", None)
@@ -259,7 +333,10 @@ fn forced_release_gives_all_permits_back() {
     let client = client(&server, "watchdog=10m");
     let semaphore = client.semaphore(NAME, 3).unwrap();
     assert!(!semaphore.force_release_all().unwrap(), "it was never used");
-    let (one, two) = (semaphore.acquire().unwrap(), semaphore.acquire_many(2).unwrap());
+    let (one, two) = (
+        semaphore.acquire().unwrap(),
+        semaphore.acquire_many(2).unwrap(),
+    );
     let waiter = std::thread::spawn({
         let semaphore = semaphore.clone();
         move || semaphore.acquire().unwrap().unlock().unwrap()
@@ -267,7 +344,11 @@ fn forced_release_gives_all_permits_back() {
     let mut probe = server.probe();
     eventually("it waits", LONG, || {
         probe.command(&["PUBSUB", "NUMSUB", "redisson_sc:{downloads}"]) != Value::Nil
-            && probe.command(&["PUBSUB", "CHANNELS", "redisson_sc:*"]).texts().len() == 1
+            && probe
+                .command(&["PUBSUB", "CHANNELS", "redisson_sc:*"])
+                .texts()
+                .len()
+                == 1
     });
     assert!(semaphore.force_release_all().unwrap());
     waiter.join().unwrap();
@@ -292,7 +373,11 @@ fn lower_limit_is_kept_and_a_higher_one_wakes() {
     let waiter = semaphore.clone();
     let waiter = std::thread::spawn(move || drop(waiter.acquire().unwrap()));
     eventually("it waits", LONG, || {
-        probe.command(&["PUBSUB", "CHANNELS", "redisson_sc:*"]).texts().len() == 1
+        probe
+            .command(&["PUBSUB", "CHANNELS", "redisson_sc:*"])
+            .texts()
+            .len()
+            == 1
     });
     assert_eq!(semaphore.set_limit(3).unwrap(), Some(1));
     waiter.join().unwrap();
@@ -315,7 +400,9 @@ fn lower_limit_binds_those_that_wait_already() {
     });
     let mut probe = server.probe();
     let channel = format!("redisson_sc:{{{NAME}}}");
-    eventually("it waits", LONG, || probe.command(&["PUBLISH", &channel, "1"]).int() == 1);
+    eventually("it waits", LONG, || {
+        probe.command(&["PUBLISH", &channel, "1"]).int() == 1
+    });
     assert_eq!(semaphore.set_limit(1).unwrap(), Some(2));
     first.unlock().unwrap();
     assert_eq!(stored(&mut probe), ("0".to_owned(), 1));
@@ -393,11 +480,17 @@ fn foreign_data_under_a_semaphores_keys_is_left_alone() {
         errors.extend(semaphore.set_limit(3).err());
         errors.extend(semaphore.inspect().err());
         errors.extend(semaphore.force_release_all().err());
-        assert!(errors.len() == 4 || command[2].is_empty(), "{command:?}: {errors:?}");
+        assert!(
+            errors.len() == 4 || command[2].is_empty(),
+            "{command:?}: {errors:?}"
+        );
         for error in errors {
             assert!(error.is_foreign_format(), "{command:?}: {error}");
             let text = error.to_string();
-            assert!(text.contains(NAME) && text.contains(says), "{command:?}: {text}");
+            assert!(
+                text.contains(NAME) && text.contains(says),
+                "{command:?}: {text}"
+            );
         }
         let after = [NAME, TAKEN].map(|key| probe.command(&["DUMP", key]));
         assert_eq!(after, before, "{command:?}");
@@ -415,7 +508,11 @@ fn semaphore_and_mutex_refuse_each_others_name() {
     assert!(error.to_string().contains("semaphore"), "{error}");
     permit.unlock().unwrap();
     let _held = client.mutex("locked").unwrap().lock().unwrap();
-    let error = client.semaphore("locked", 2).unwrap().try_acquire().unwrap_err();
+    let error = client
+        .semaphore("locked", 2)
+        .unwrap()
+        .try_acquire()
+        .unwrap_err();
     assert!(error.is_foreign_format(), "{error}");
 }
 
@@ -426,23 +523,35 @@ fn held_and_awaited_permits_are_not_tracked() {
     let semaphore = client.semaphore(NAME, 1).unwrap();
     let held = semaphore.acquire_with(1, &LockOptions::new()).unwrap();
     let mut probe = server.probe();
-    eventually("it was renewed twice", LONG, || probe.command_calls("zadd") >= 3);
+    eventually("it was renewed twice", LONG, || {
+        probe.command_calls("zadd") >= 3
+    });
     assert!(semaphore.try_acquire_for(ms(100)).unwrap().is_none());
     assert_eq!(probe.stat("tracking_total_keys"), 0);
     // A mutex beside it is.
     let _lock = client.mutex("beside").unwrap().lock().unwrap();
-    eventually("it was renewed", LONG, || probe.stat("tracking_total_keys") == 1);
+    eventually("it was renewed", LONG, || {
+        probe.stat("tracking_total_keys") == 1
+    });
     held.unlock().unwrap();
 }
 
 #[test]
 fn formats_without_kinds_refuse_semaphores_by_name() {
     let server = RedisServer::start();
-    for format in ["token", "plain&lease=10s", "timestamp&lease=10s", "counter&lease=10s"] {
+    for format in [
+        "token",
+        "plain&lease=10s",
+        "timestamp&lease=10s",
+        "counter&lease=10s",
+    ] {
         let client = client(&server, &format!("format={format}"));
         let error = client.semaphore(NAME, 2).unwrap_err();
         assert!(error.is_unsupported(), "{format}: {error}");
-        assert!(error.to_string().contains("no semaphores"), "{format}: {error}");
+        assert!(
+            error.to_string().contains("no semaphores"),
+            "{format}: {error}"
+        );
     }
     assert!(server.probe().keys("*").is_empty());
 }

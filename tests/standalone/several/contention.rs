@@ -29,7 +29,9 @@ const ENTRY: &str = "several::contention::child_process_of_the_test";
 /// Not a test of its own: what the other processes run.
 #[test]
 fn child_process_of_the_test() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
     let mut words = role.split(' ');
     let (file, seconds) = (words.next().unwrap(), words.next().unwrap());
     let end = SystemClock.now() + Duration::from_secs(seconds.parse().unwrap());
@@ -37,7 +39,11 @@ fn child_process_of_the_test() {
     // The same names on each server: of those no order can be told but the one in which they are
     // given.
     let locks: Vec<_> = (0..NAMES)
-        .flat_map(|n| clients.iter().map(move |client| client.mutex(format!("lock:{n}")).unwrap()))
+        .flat_map(|n| {
+            clients
+                .iter()
+                .map(move |client| client.mutex(format!("lock:{n}")).unwrap())
+        })
         .collect();
     let log = &Log::create(Path::new(file));
     thread::scope(|scope| {
@@ -69,7 +75,14 @@ fn visit(locks: &[Mutex], holder: &str, log: &Log) {
         assert_eq!(name.as_str(), locks[number].name().as_str());
         let server = number % (locks.len() / NAMES);
         let (lock, token) = (format!("{name}@{server}"), token.unwrap().get());
-        log.write(&Claim { lock, holder: holder.to_owned(), token, asked, from, to });
+        log.write(&Claim {
+            lock,
+            holder: holder.to_owned(),
+            token,
+            asked,
+            from,
+            to,
+        });
     }
     guard.unlock().expect("it was ours until now");
 }
@@ -85,28 +98,48 @@ fn start(file: &Path, seconds: u64, servers: &[RedisServer; 3]) -> Child {
 fn crowd(seconds: u64) {
     let servers = three_servers();
     let directory = tempfile::tempdir().unwrap();
-    let files =
-        [(); PROCESSES].map(|()| fastrand::u64(..)).map(|n| directory.path().join(n.to_string()));
+    let files = [(); PROCESSES]
+        .map(|()| fastrand::u64(..))
+        .map(|n| directory.path().join(n.to_string()));
     let mut children = files.each_ref().map(|file| start(file, seconds, &servers));
     for child in &mut children {
         let bound = Duration::from_secs(seconds) + PATIENCE;
-        assert_eq!(child.wait_exit(bound), 0, "{}\n{}", child.output(), child.errors());
+        assert_eq!(
+            child.wait_exit(bound),
+            0,
+            "{}\n{}",
+            child.output(),
+            child.errors()
+        );
     }
     let claims: Vec<_> = files.iter().flat_map(|file| Log::read(file)).collect();
     let mut visits: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
     for claim in &claims {
-        visits.entry(&claim.holder).or_default().insert(claim.from.as_nanos());
+        visits
+            .entry(&claim.holder)
+            .or_default()
+            .insert(claim.from.as_nanos());
     }
     let visits: Vec<_> = visits.values().map(BTreeSet::len).collect();
-    let longest = claims.iter().map(|claim| claim.from.since(claim.asked)).max().unwrap();
+    let longest = claims
+        .iter()
+        .map(|claim| claim.from.since(claim.asked))
+        .max()
+        .unwrap();
     println!("visits of each thread in {seconds} s: {visits:?}; the longest wait: {longest:.1?}");
-    assert_eq!(visits.len(), PROCESSES * THREADS, "every thread had its turns");
+    assert_eq!(
+        visits.len(),
+        PROCESSES * THREADS,
+        "every thread had its turns"
+    );
     let verdict = judge(claims);
     verdict.must_be_exact();
     assert_eq!(verdict.by_lock.len(), servers.len() * NAMES);
     for server in &servers {
         assert_eq!(left_over(server), [""; 0]);
-        eventually("no connection is left", SOON, || server.probe().connections() == 0);
+        eventually("no connection is left", SOON, || {
+            server.probe().connections() == 0
+        });
     }
 }
 

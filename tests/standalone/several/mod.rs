@@ -17,5 +17,7 @@ fn three_servers() -> [RedisServer; 3] {
 /// The keys in a server beside the token counters.
 fn left_over(server: &RedisServer) -> Vec<String> {
     let keys = server.probe().keys("*");
-    keys.into_iter().filter(|key| !key.starts_with("redisson_lock_token:")).collect()
+    keys.into_iter()
+        .filter(|key| !key.starts_with("redisson_lock_token:"))
+        .collect()
 }

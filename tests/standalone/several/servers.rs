@@ -32,7 +32,11 @@ impl Scene {
             n += 1;
             client.mutex(format!("lock on server {n}")).unwrap()
         });
-        Self { servers, _clients: clients, locks }
+        Self {
+            servers,
+            _clients: clients,
+            locks,
+        }
     }
 
     fn all(&self) -> MultiLock {
@@ -46,7 +50,9 @@ impl Scene {
     /// Whether no key of a lock is left on those servers, seen by connections of the test's own.
     fn nothing_is_left_on(&self, servers: &[usize]) {
         for n in servers {
-            eventually("nothing is left", SOON, || left_over(&self.servers[*n]).is_empty());
+            eventually("nothing is left", SOON, || {
+                left_over(&self.servers[*n]).is_empty()
+            });
         }
     }
 }
@@ -57,13 +63,21 @@ fn multi_lock_with_a_server_down_names_it_and_keeps_nothing() {
     scene.all().lock().unwrap().unlock().unwrap();
     scene.servers[1].kill();
     let all = scene.all();
-    for error in [all.try_lock().unwrap_err(), all.try_lock_for(ms(300)).unwrap_err()] {
+    for error in [
+        all.try_lock().unwrap_err(),
+        all.try_lock_for(ms(300)).unwrap_err(),
+    ] {
         assert!(error.is_unavailable(), "{error}");
         let text = error.to_string();
         assert!(text.contains("\"lock on server 2\" failed"), "{text}");
-        assert!(matches!(error.members()[1].outcome(), MemberOutcome::Failed(_)), "{error:?}");
+        assert!(
+            matches!(error.members()[1].outcome(), MemberOutcome::Failed(_)),
+            "{error:?}"
+        );
     }
-    let error = all.lock_with(&LockOptions::new().interrupt(&fired_soon())).unwrap_err();
+    let error = all
+        .lock_with(&LockOptions::new().interrupt(&fired_soon()))
+        .unwrap_err();
     assert!(error.is_interrupted(), "{error}");
     scene.nothing_is_left_on(&[0, 2]);
     // A majority goes on, and says which one it has not got.
@@ -73,7 +87,10 @@ fn multi_lock_with_a_server_down_names_it_and_keeps_nothing() {
     guard.unlock().unwrap();
     scene.servers[2].kill();
     let error = scene.majority().try_lock_for(ms(300)).unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("server 3"), "{error}");
+    assert!(
+        error.is_unavailable() && error.to_string().contains("server 3"),
+        "{error}"
+    );
     scene.nothing_is_left_on(&[0]);
 }
 
@@ -97,7 +114,10 @@ fn frozen_server_costs_a_timeout_and_a_majority_survives() {
     scene.servers[0].pause();
     let error = thread::scope(|scope| {
         let other = scope.spawn(|| {
-            let strangers = scene.servers.each_ref().map(|server| client(server, TIMEOUT));
+            let strangers = scene
+                .servers
+                .each_ref()
+                .map(|server| client(server, TIMEOUT));
             let mut n = 0;
             let locks = strangers.each_ref().map(|client| {
                 n += 1;
@@ -106,19 +126,35 @@ fn frozen_server_costs_a_timeout_and_a_majority_survives() {
             let all = MultiLock::new(&locks).unwrap();
             let error = all.try_lock().unwrap_err();
             let majority = MajorityLock::new(&locks).unwrap();
-            majority.try_lock().unwrap().expect("two of three answer").unlock().unwrap();
+            majority
+                .try_lock()
+                .unwrap()
+                .expect("two of three answer")
+                .unlock()
+                .unwrap();
             // Far less than ten time-outs.
             within(Duration::from_secs(1), || {
                 for _ in 0..10 {
-                    majority.try_lock().unwrap().expect("two of three answer").unlock().unwrap();
+                    majority
+                        .try_lock()
+                        .unwrap()
+                        .expect("two of three answer")
+                        .unlock()
+                        .unwrap();
                 }
             });
             error
         });
         other.join().unwrap()
     });
-    assert!(error.is_unavailable() && error.to_string().contains("\"other lock 1\""), "{error}");
-    assert!(guard.is_valid() && guard.verify().is_ok(), "two of three are enough");
+    assert!(
+        error.is_unavailable() && error.to_string().contains("\"other lock 1\""),
+        "{error}"
+    );
+    assert!(
+        guard.is_valid() && guard.verify().is_ok(),
+        "two of three are enough"
+    );
     guard.unlock().expect("and for unlocking, too");
     scene.servers[0].resume();
     scene.nothing_is_left_on(&[1, 2]);
@@ -133,7 +169,11 @@ fn emptied_server_loses_the_multi_lock_and_frees_the_rest() {
     let (lost, half_lost) = (all.losses(), majority.losses());
     scene.servers[2].restart();
     let loss = lost.recv_timeout(SOON).unwrap();
-    assert_eq!(loss.member().unwrap().as_str(), "lock on server 3", "{loss}");
+    assert_eq!(
+        loss.member().unwrap().as_str(),
+        "lock on server 3",
+        "{loss}"
+    );
     assert!(!all.is_valid() && majority.is_valid() && half_lost.is_empty());
     assert!(all.unlock().unwrap_err().is_lost());
     majority.unlock().unwrap();

@@ -51,7 +51,15 @@ impl Contest {
     fn of(kinds: Kinds, members: usize, singles: usize, hold: u64) -> Self {
         let hold = Duration::from_millis(hold);
         let (together, round_trip, same_name) = (Together::All(1), Duration::ZERO, false);
-        Self { kinds, together, members, singles, hold, round_trip, same_name }
+        Self {
+            kinds,
+            together,
+            members,
+            singles,
+            hold,
+            round_trip,
+            same_name,
+        }
     }
 
     fn together(self, together: Together) -> Self {
@@ -59,7 +67,10 @@ impl Contest {
     }
 
     fn far(self, millis: u64) -> Self {
-        Self { round_trip: Duration::from_millis(millis), ..self }
+        Self {
+            round_trip: Duration::from_millis(millis),
+            ..self
+        }
     }
 
     /// Several times what it takes.
@@ -95,7 +106,15 @@ impl Contest {
 
 impl fmt::Display for Contest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kinds, together, members, singles, hold, round_trip, same_name } = self;
+        let Self {
+            kinds,
+            together,
+            members,
+            singles,
+            hold,
+            round_trip,
+            same_name,
+        } = self;
         let names = if *same_name { "one name" } else { "names" };
         write!(
             f,
@@ -109,7 +128,9 @@ impl fmt::Display for Contest {
 fn contend(lock: &dyn DistLock, contest: Contest, turns: &AtomicU32, is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
         // A deadline, so that a client that starves ends soon after the contest.
-        let taken = lock.try_lock_for(contest.bound() * 2).expect("the server answers");
+        let taken = lock
+            .try_lock_for(contest.bound() * 2)
+            .expect("the server answers");
         let Some(guard) = taken else { return };
         let_pass(contest.hold);
         guard.unlock().expect("it was held until now");
@@ -122,11 +143,23 @@ type Turns = [Vec<AtomicU32>; 2];
 
 /// Lets the clients contend until each has had its locks.
 fn hold_contest(contest: Contest) {
-    let Contest { together, members, singles, round_trip, .. } = contest;
+    let Contest {
+        together,
+        members,
+        singles,
+        round_trip,
+        ..
+    } = contest;
     let server = RedisServer::start();
     let way = (!round_trip.is_zero()).then(|| Distance::new(server.port(), round_trip));
-    let url = way.as_ref().map_or_else(|| server.url_as(""), Distance::url);
-    let all = || (0..members).map(|at| contest.member(&url, at)).collect::<Vec<_>>();
+    let url = way
+        .as_ref()
+        .map_or_else(|| server.url_as(""), Distance::url);
+    let all = || {
+        (0..members)
+            .map(|at| contest.member(&url, at))
+            .collect::<Vec<_>>()
+    };
     let several: Vec<Arc<dyn DistLock>> = match together {
         Together::All(clients) => (0..clients)
             .map(|number| {
@@ -137,17 +170,26 @@ fn hold_contest(contest: Contest) {
             .collect(),
         Together::Majority => vec![MajorityLock::new(all()).unwrap().into()],
     };
-    let single: Vec<_> =
-        (0..members * singles).map(|number| contest.single(&url, number % members)).collect();
+    let single: Vec<_> = (0..members * singles)
+        .map(|number| contest.single(&url, number % members))
+        .collect();
     let turns: Turns =
         [&several, &single].map(|locks| locks.iter().map(|_| AtomicU32::new(0)).collect());
     let (is_over, watch) = (AtomicBool::new(false), Stopwatch::start());
     let outcome = thread::scope(|scope| {
-        let with_turns = [&several, &single].into_iter().flatten().zip(turns.iter().flatten());
+        let with_turns = [&several, &single]
+            .into_iter()
+            .flatten()
+            .zip(turns.iter().flatten());
         for (lock, turns) in with_turns {
             scope.spawn(|| contend(&**lock, contest, turns, &is_over));
         }
-        let all_had = || turns.iter().flatten().all(|it| it.load(Ordering::Relaxed) >= TURNS);
+        let all_had = || {
+            turns
+                .iter()
+                .flatten()
+                .all(|it| it.load(Ordering::Relaxed) >= TURNS)
+        };
         let ended = catch_unwind(|| eventually("all have their turns", contest.bound(), all_had));
         is_over.store(true, Ordering::Relaxed);
         ended
@@ -176,7 +218,12 @@ fn multi_locks_in_different_orders_are_taken_between_other_clients() {
 #[test]
 fn multi_locks_of_one_name_in_opposite_orders_do_not_starve() {
     let contest = Contest::of(Kinds::Fair, 2, 3, 5).together(Together::All(2));
-    retry_if_late(|| hold_contest(Contest { same_name: true, ..contest }));
+    retry_if_late(|| {
+        hold_contest(Contest {
+            same_name: true,
+            ..contest
+        })
+    });
 }
 
 #[test]
@@ -199,10 +246,18 @@ fn no_client_starves_in_any_contest_for_several_locks() {
                 }
                 if members == 3 && hold == 20 {
                     let contest = contest.together(Together::All(4));
-                    contests.extend([contest, Contest { same_name: true, ..contest }]);
+                    contests.extend([
+                        contest,
+                        Contest {
+                            same_name: true,
+                            ..contest
+                        },
+                    ]);
                 }
             }
         }
     }
-    contests.into_iter().for_each(|contest| retry_if_late(|| hold_contest(contest)));
+    contests
+        .into_iter()
+        .for_each(|contest| retry_if_late(|| hold_contest(contest)));
 }

@@ -73,17 +73,34 @@ pub(super) struct Kept<G> {
 
 impl<G> Kept<G> {
     fn new(guard: G, losses: Notification<Loss>) -> Self {
-        Self { guard, losses, told: Cell::default() }
+        Self {
+            guard,
+            losses,
+            told: Cell::default(),
+        }
     }
 
     /// What was told of the loss, which must come if the guard knows of one, and must not if it
     /// does not.
     fn told(&self, known: Option<LossCause>) -> Option<LossCause> {
         if self.told.get().is_none() {
-            let bound = if known.is_some() { scaled(BOUND) } else { Duration::ZERO };
-            self.told.set(self.losses.recv_timeout(bound).ok().map(|loss| loss.cause()));
+            let bound = if known.is_some() {
+                scaled(BOUND)
+            } else {
+                Duration::ZERO
+            };
+            self.told.set(
+                self.losses
+                    .recv_timeout(bound)
+                    .ok()
+                    .map(|loss| loss.cause()),
+            );
         }
-        assert_eq!(self.told.get(), known, "what the channel told, and what the guard says");
+        assert_eq!(
+            self.told.get(),
+            known,
+            "what the channel told, and what the guard says"
+        );
         self.told.get()
     }
 }
@@ -122,7 +139,10 @@ impl Own {
         std::array::from_fn(|lock| LockSeen {
             holds: self.locks[lock].hold_count(),
             is_held: self.locks[lock].is_held_by_current_thread(),
-            guards: self.guards[lock].iter().map(|kept| look_at!(kept)).collect(),
+            guards: self.guards[lock]
+                .iter()
+                .map(|kept| look_at!(kept))
+                .collect(),
         })
     }
 
@@ -151,7 +171,9 @@ impl Own {
     /// One of the guards, if there are any.
     pub(super) fn guard(&self, lock: usize, which: usize) -> Option<&LockGuard> {
         let guards = &self.guards[lock];
-        guards.get(which.checked_rem(guards.len())?).map(|kept| &kept.guard)
+        guards
+            .get(which.checked_rem(guards.len())?)
+            .map(|kept| &kept.guard)
     }
 
     pub(super) fn take_guard(&mut self, lock: usize, which: usize) -> Option<LockGuard> {
@@ -186,7 +208,10 @@ impl Actor {
         let (tell, answers) = unbounded();
         let (show, looks) = unbounded();
         thread::spawn(move || {
-            let mut own = Own { locks, guards: std::array::from_fn(|_| Vec::new()) };
+            let mut own = Own {
+                locks,
+                guards: std::array::from_fn(|_| Vec::new()),
+            };
             for task in tasks {
                 let goes_on = match task {
                     Task::Do(job) => tell.send(job(&mut own)).is_ok(),
@@ -197,12 +222,18 @@ impl Actor {
                 }
             }
         });
-        Self { jobs, answers, looks }
+        Self {
+            jobs,
+            answers,
+            looks,
+        }
     }
 
     /// Begins a job.
     pub(super) fn begin(&self, job: impl FnOnce(&mut Own) -> Answer + Send + 'static) {
-        self.jobs.send(Task::Do(Box::new(job))).expect("the thread is there");
+        self.jobs
+            .send(Task::Do(Box::new(job)))
+            .expect("the thread is there");
     }
 
     /// Waits for the answer to it.
@@ -217,8 +248,12 @@ impl Actor {
     }
 
     pub(super) fn look(&self) -> Result<[LockSeen; NAMES], String> {
-        self.jobs.send(Task::Look).map_err(|_| "the thread has panicked".to_owned())?;
-        self.looks.recv_timeout(scaled(BOUND)).map_err(|why| format!("no look: {why}"))
+        self.jobs
+            .send(Task::Look)
+            .map_err(|_| "the thread has panicked".to_owned())?;
+        self.looks
+            .recv_timeout(scaled(BOUND))
+            .map_err(|why| format!("no look: {why}"))
     }
 }
 
@@ -249,7 +284,11 @@ impl Shelf {
             Ok(Some(guard)) => {
                 let token = guard.fencing_token().map(Token::from);
                 let losses = guard.losses();
-                self.0.lock().push(Shelved { client, lock, kept: Kept::new(guard, losses) });
+                self.0.lock().push(Shelved {
+                    client,
+                    lock,
+                    kept: Kept::new(guard, losses),
+                });
                 Answer::Took(token)
             }
             Ok(None) => Answer::Busy,
@@ -259,7 +298,9 @@ impl Shelf {
 
     pub(super) fn take(&self, lock: usize, which: usize) -> Option<OwnedGuard> {
         let mut shelved = self.0.lock();
-        let of_lock: Vec<_> = (0..shelved.len()).filter(|at| shelved[*at].lock == lock).collect();
+        let of_lock: Vec<_> = (0..shelved.len())
+            .filter(|at| shelved[*at].lock == lock)
+            .collect();
         let at = of_lock[which.checked_rem(of_lock.len())?];
         Some(shelved.remove(at).kept.guard)
     }
@@ -284,7 +325,11 @@ impl Shelf {
     }
 
     pub(super) fn look(&self) -> Vec<(usize, usize, GuardSeen)> {
-        self.0.lock().iter().map(|it| (it.client, it.lock, look_at!(it.kept))).collect()
+        self.0
+            .lock()
+            .iter()
+            .map(|it| (it.client, it.lock, look_at!(it.kept)))
+            .collect()
     }
 
     pub(super) fn clear(&self) {

@@ -151,7 +151,11 @@ impl std::fmt::Debug for Name {
 
 impl std::fmt::Debug for Command {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "thread {} lock {} {:?}", self.actor, self.lock, self.operation)
+        write!(
+            f,
+            "thread {} lock {} {:?}",
+            self.actor, self.lock, self.operation
+        )
     }
 }
 
@@ -194,7 +198,11 @@ pub(super) fn cases() -> impl Strategy<Value = (HandOff, Vec<Command>)> {
 
 fn commands() -> impl Strategy<Value = Vec<Command>> {
     let command = (0..ACTORS, 0..NAMES, operation());
-    let command = command.prop_map(|(actor, lock, operation)| Command { actor, lock, operation });
+    let command = command.prop_map(|(actor, lock, operation)| Command {
+        actor,
+        lock,
+        operation,
+    });
     proptest::collection::vec(command, 1..80)
 }
 
@@ -207,7 +215,13 @@ fn operation() -> impl Strategy<Value = Operation> {
             Just(Terms::WatchedAtMost),
         ]
     };
-    let minutes = || prop_oneof![Just(Minutes::One), Just(Minutes::Fifteen), Just(Minutes::Forty)];
+    let minutes = || {
+        prop_oneof![
+            Just(Minutes::One),
+            Just(Minutes::Fifteen),
+            Just(Minutes::Forty)
+        ]
+    };
     let which = || any::<u8>().prop_map(usize::from);
     let taking = prop_oneof![
         20 => terms().prop_map(Operation::Lock),

@@ -35,7 +35,10 @@ const CASES: u32 = 150;
 
 fn from_environment<T: std::str::FromStr>(variable: &str) -> Option<T> {
     let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is not a number")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable}={text} is not a number")),
+    )
 }
 
 const HANDED_ON: &str = "handed on within a client";
@@ -55,7 +58,10 @@ fn compare(
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let config = Config { failure_persistence: None, ..config };
+    let config = Config {
+        failure_persistence: None,
+        ..config
+    };
     TestRunner::new_with_rng(config, rng).run(&cases(), |(hand_off, commands)| {
         case(left, right, hand_off, &commands, seen).map_err(TestCaseError::fail)
     })
@@ -99,7 +105,10 @@ fn case(
         last = Some(left);
     }
     let ended = worlds.map(World::end);
-    ended.into_iter().collect::<Result<Vec<()>, _>>().map(|_| ())
+    ended
+        .into_iter()
+        .collect::<Result<Vec<()>, _>>()
+        .map(|_| ())
 }
 
 fn note(command: &Command, before: Option<&Step>, step: &Step, seen: &Seen) {
@@ -112,8 +121,14 @@ fn note(command: &Command, before: Option<&Step>, step: &Step, seen: &Seen) {
         *seen.entry(HANDED_ON.to_owned()).or_default() += 1;
     }
     for (who, answer) in step.answers() {
-        let waited = if *who == command.actor() { "" } else { " for a waiter" };
-        *seen.entry(format!("{:?} -> {answer:?}{waited}", command.kind())).or_default() += 1;
+        let waited = if *who == command.actor() {
+            ""
+        } else {
+            " for a waiter"
+        };
+        *seen
+            .entry(format!("{:?} -> {answer:?}{waited}", command.kind()))
+            .or_default() += 1;
     }
 }
 
@@ -124,10 +139,16 @@ fn memory_and_redis_give_the_same_answers() {
     let (memory, redis) = (Arc::new(Store::memory()), Arc::new(Store::redis()));
     let seen = Seen::default();
     println!("DISTLOCK_PROPERTY_SEED={seed}");
-    let config =
-        Config { cases, max_shrink_iters: 300, max_shrink_time: 60_000, ..Config::default() };
+    let config = Config {
+        cases,
+        max_shrink_iters: 300,
+        max_shrink_time: 60_000,
+        ..Config::default()
+    };
     if let Err(failure) = compare(&memory, &redis, seed, config, &seen) {
-        violated(format_args!("run it again with DISTLOCK_PROPERTY_SEED={seed}\n{failure}"));
+        violated(format_args!(
+            "run it again with DISTLOCK_PROPERTY_SEED={seed}\n{failure}"
+        ));
     }
     let seen = seen.into_inner();
     for (what, times) in &seen {
@@ -152,7 +173,10 @@ fn memory_and_redis_give_the_same_answers() {
         "Settle -> Done",
         "ReplaceClient -> Done",
     ]) {
-        assert!(cases < CASES || is_seen(answer), "these commands never lead to `{answer}`");
+        assert!(
+            cases < CASES || is_seen(answer),
+            "these commands never lead to `{answer}`"
+        );
     }
 }
 
@@ -173,7 +197,11 @@ fn mutant_store_is_detected() {
     ] {
         let memory = Arc::new(Store::memory());
         let mutant = Arc::new(Store::mutant(Mutant::new(mutation)));
-        let config = Config { cases: CASES, max_shrink_iters: 40, ..Config::default() };
+        let config = Config {
+            cases: CASES,
+            max_shrink_iters: 40,
+            ..Config::default()
+        };
         match compare(&memory, &mutant, 1, config, &Seen::default()) {
             Err(TestError::Fail(why, case)) => {
                 println!("{mutation:?}: {case:?}\n{why}");
@@ -187,9 +215,15 @@ fn mutant_store_is_detected() {
 /// locks and of both clients, and no other wait; and it can be used again.
 #[test]
 fn shared_interrupt_ends_all_its_waits() {
-    let does = |actor, lock, operation| Command { actor, lock, operation };
-    let (lock, together) =
-        (Operation::Lock(Terms::Default), Operation::LockTogether(Terms::Default));
+    let does = |actor, lock, operation| Command {
+        actor,
+        lock,
+        operation,
+    };
+    let (lock, together) = (
+        Operation::Lock(Terms::Default),
+        Operation::LockTogether(Terms::Default),
+    );
     let commands = [
         does(0, 0, lock),
         does(3, 1, lock),
@@ -207,18 +241,30 @@ fn shared_interrupt_ends_all_its_waits() {
     let seen = Seen::default();
     case(&memory, &redis, HandOff::Never, &commands, &seen).unwrap();
     let seen = seen.into_inner();
-    let counts =
-        ["Interrupt -> Failed(Interrupted)", "Interrupt -> Failed(Interrupted) for a waiter"];
+    let counts = [
+        "Interrupt -> Failed(Interrupted)",
+        "Interrupt -> Failed(Interrupted) for a waiter",
+    ];
     assert_eq!(counts.map(|what| seen[what]), [2, 1], "{seen:?}");
-    let took = seen.iter().filter(|(what, _)| what.contains("Unlock -> Took"));
+    let took = seen
+        .iter()
+        .filter(|(what, _)| what.contains("Unlock -> Took"));
     assert_eq!(took.map(|(_, times)| times).sum::<u64>(), 2, "{seen:?}");
 }
 
 /// A lock passes from thread to thread within a client in both stores alike: its owner stays.
 #[test]
 fn lock_is_handed_on_within_a_client_by_both() {
-    let lock = |actor| Command { actor, lock: 0, operation: Operation::Lock(Terms::Default) };
-    let unlock = |actor| Command { actor, lock: 0, operation: Operation::Unlock(0) };
+    let lock = |actor| Command {
+        actor,
+        lock: 0,
+        operation: Operation::Lock(Terms::Default),
+    };
+    let unlock = |actor| Command {
+        actor,
+        lock: 0,
+        operation: Operation::Unlock(0),
+    };
     let commands = [lock(0), lock(1), lock(2), unlock(0), unlock(1), unlock(2)];
     let (memory, redis) = (Arc::new(Store::memory()), Arc::new(Store::redis()));
     for (hand_off, expected) in [(HandOff::Never, 0), (HandOff::Always, 1)] {
@@ -226,25 +272,49 @@ fn lock_is_handed_on_within_a_client_by_both() {
         case(&memory, &redis, hand_off, &commands, &seen).unwrap();
         let seen = seen.into_inner();
         let handed_on = seen.get(HANDED_ON).copied().unwrap_or_default();
-        assert!(handed_on == expected || seen.contains_key(CUT_SHORT), "{hand_off:?}: {seen:?}");
+        assert!(
+            handed_on == expected || seen.contains_key(CUT_SHORT),
+            "{hand_off:?}: {seen:?}"
+        );
     }
 }
 
 /// Differences are found, too, in what is done too seldom for chance to find it soon.
 #[test]
 fn rare_actions_show_a_difference_too() {
-    let mine = |operation| Command { actor: 0, lock: 0, operation };
-    let detached =
-        [Operation::Lock(Terms::Default), Operation::Detach(0), Operation::ReplaceClient];
+    let mine = |operation| Command {
+        actor: 0,
+        lock: 0,
+        operation,
+    };
+    let detached = [
+        Operation::Lock(Terms::Default),
+        Operation::Detach(0),
+        Operation::ReplaceClient,
+    ];
     for (mutation, operations, last) in [
-        (Mutation::RenewalSaysGone, &[Operation::TakeAndUseUp][..], "TakeAndUseUp"),
-        (Mutation::RenewalDoesNothing, &[Operation::TakeAndUseUp], "TakeAndUseUp"),
+        (
+            Mutation::RenewalSaysGone,
+            &[Operation::TakeAndUseUp][..],
+            "TakeAndUseUp",
+        ),
+        (
+            Mutation::RenewalDoesNothing,
+            &[Operation::TakeAndUseUp],
+            "TakeAndUseUp",
+        ),
         (Mutation::ReleaseForgets, &detached, "ReplaceClient"),
     ] {
         let commands: Vec<_> = operations.iter().copied().map(mine).collect();
         let compare = |mutant: Mutant| {
             let (memory, mutant) = (Arc::new(Store::memory()), Arc::new(Store::mutant(mutant)));
-            case(&memory, &mutant, HandOff::Never, &commands, &Seen::default())
+            case(
+                &memory,
+                &mutant,
+                HandOff::Never,
+                &commands,
+                &Seen::default(),
+            )
         };
         compare(Mutant::unmutated()).unwrap();
         let why = compare(Mutant::new(mutation)).expect_err("the difference is found");
@@ -258,6 +328,17 @@ fn rare_actions_show_a_difference_too() {
 fn sound_store_is_not_reported() {
     let memory = Arc::new(Store::memory());
     let unmutated = Arc::new(Store::mutant(Mutant::unmutated()));
-    let config = Config { cases: 10, max_shrink_iters: 40, ..Config::default() };
-    compare(&memory, &unmutated, fastrand::u64(..), config, &Seen::default()).unwrap();
+    let config = Config {
+        cases: 10,
+        max_shrink_iters: 40,
+        ..Config::default()
+    };
+    compare(
+        &memory,
+        &unmutated,
+        fastrand::u64(..),
+        config,
+        &Seen::default(),
+    )
+    .unwrap();
 }

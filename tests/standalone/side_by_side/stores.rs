@@ -62,7 +62,11 @@ impl Store {
     pub(super) fn memory() -> Self {
         let clients = Arc::<Ahead>::default();
         let subject = MemorySubject::on(Arc::clone(&clients) as Arc<dyn Clock>);
-        Self { subject: Arc::new(subject), clients, server: None }
+        Self {
+            subject: Arc::new(subject),
+            clients,
+            server: None,
+        }
     }
 
     /// A server of its own.
@@ -72,13 +76,25 @@ impl Store {
         // A loss is known at the next renewal, as in memory.
         let url = format!("{}?tracking=off", server.url());
         let probe = Mutex::new(server.probe());
-        let server = Arc::new(Single { server, url: url.clone(), _files: None });
+        let server = Arc::new(Single {
+            server,
+            url: url.clone(),
+            _files: None,
+        });
         let subject = Arc::new(RedisStore::new(server, &url, REDISSON));
-        Self { subject, clients: Arc::default(), server: Some((clock, probe)) }
+        Self {
+            subject,
+            clients: Arc::default(),
+            server: Some((clock, probe)),
+        }
     }
 
     pub(super) fn mutant(mutant: Mutant) -> Self {
-        Self { subject: Arc::new(mutant), clients: Arc::default(), server: None }
+        Self {
+            subject: Arc::new(mutant),
+            clients: Arc::default(),
+            server: None,
+        }
     }
 
     /// A raw connection to its server, if it has one.
@@ -88,7 +104,10 @@ impl Store {
 
     /// What a new client of this store is made in.
     pub(super) fn context(&self) -> Context {
-        Context::new(Arc::clone(&self.clients) as Arc<dyn Clock>, ClientId::random())
+        Context::new(
+            Arc::clone(&self.clients) as Arc<dyn Clock>,
+            ClientId::random(),
+        )
     }
 
     /// Moves the clients' clock, and then the server's: a lease never ends there first.
@@ -97,7 +116,10 @@ impl Store {
         self.clients.nanos.fetch_add(nanos, Ordering::SeqCst);
         if let Some((clock, probe)) = &self.server {
             let millis = self.clients.by().as_millis();
-            clock.set_for(&mut probe.lock(), i64::try_from(millis).expect("a short time"));
+            clock.set_for(
+                &mut probe.lock(),
+                i64::try_from(millis).expect("a short time"),
+            );
         }
     }
 }

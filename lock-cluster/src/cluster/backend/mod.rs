@@ -63,8 +63,11 @@ impl ClusterBackend {
         config.check()?;
         format.use_slots();
         let seeds = seeds(config)?;
-        let words =
-            [("auto", Channels::Auto), ("plain", Channels::Plain), ("sharded", Channels::Sharded)];
+        let words = [
+            ("auto", Channels::Auto),
+            ("plain", Channels::Plain),
+            ("sharded", Channels::Sharded),
+        ];
         let channels = config.scheme_word("channels", &words, Channels::Auto)?;
         let addresses = AddressMap::of(config)?;
         let refresh_state = Arc::<RefreshState>::default();
@@ -86,7 +89,10 @@ impl ClusterBackend {
         };
         let bound = config.connect_timeout();
         let topology = Topology::new(factory, refresh_state, seeds, bound, channels);
-        Ok(Self { redirect_queue: RedirectQueue::default(), topology })
+        Ok(Self {
+            redirect_queue: RedirectQueue::default(),
+            topology,
+        })
     }
 
     /// Renews the part of a batch that belongs to one node.
@@ -100,7 +106,11 @@ impl ClusterBackend {
         let mine = if group.places.len() == batch.len() {
             batch
         } else {
-            own = group.places.iter().map(|place| batch[*place].clone()).collect();
+            own = group
+                .places
+                .iter()
+                .map(|place| batch[*place].clone())
+                .collect();
             &own
         };
         group.node.node.asked(group.mode).renew_batch(mine, by)
@@ -113,8 +123,10 @@ impl ClusterBackend {
         outcomes: &mut [Result<Renewal, Failure>],
         by: Moment,
     ) {
-        let mut short: Vec<_> =
-            outcomes.iter_mut().filter(|it| matches!(it, Ok(Renewal::Unacknowledged(_)))).collect();
+        let mut short: Vec<_> = outcomes
+            .iter_mut()
+            .filter(|it| matches!(it, Ok(Renewal::Unacknowledged(_))))
+            .collect();
         if short.is_empty() || !self.topology.has_no_replica(&group.node, by) {
             return;
         }
@@ -137,7 +149,11 @@ fn add(groups: &mut Vec<NodeGroup>, node: Arc<ClusterNode>, mode: RequestMode, p
     let is_same = |group: &&mut NodeGroup| Arc::ptr_eq(&group.node, &node) && group.mode == mode;
     match groups.iter_mut().find(is_same) {
         Some(group) => group.places.push(place),
-        None => groups.push(NodeGroup { node, mode, places: vec![place] }),
+        None => groups.push(NodeGroup {
+            node,
+            mode,
+            places: vec![place],
+        }),
     }
 }
 
@@ -218,14 +234,20 @@ impl ClusterBackend {
 impl Backend for ClusterBackend {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let slot = self.topology.slot(attempt.name);
-        self.topology.granted.note_attempt(self.topology.clock().now(), attempt);
-        let answer = self.topology.route(slot, by, |node| node.acquire(attempt, by));
+        self.topology
+            .granted
+            .note_attempt(self.topology.clock().now(), attempt);
+        let answer = self
+            .topology
+            .route(slot, by, |node| node.acquire(attempt, by));
         let answer = answer.and_then(|answer| answer.if_still_owner(slot, &self.topology));
         if matches!(answer, Ok(Answer::Unacknowledged(..))) {
             self.topology.ask();
         }
         if matches!(answer, Ok(Answer::Granted(_) | Answer::Unacknowledged(..))) {
-            self.topology.granted.note(self.topology.clock().now(), attempt.lease);
+            self.topology
+                .granted
+                .note(self.topology.clock().now(), attempt.lease);
         }
         settled(answer)
     }
@@ -240,7 +262,10 @@ impl Backend for ClusterBackend {
         let mut renewals = vec![Err(Failure::NotSent(no_owner)); batch.len()];
         let mut groups = Vec::new();
         for (place, one) in batch.iter().enumerate() {
-            match self.topology.look(self.topology.slot(&one.acquisition.name)) {
+            match self
+                .topology
+                .look(self.topology.slot(&one.acquisition.name))
+            {
                 Some(owner) => add(&mut groups, owner, RequestMode::Direct, place),
                 // A node may serve it by the next time.
                 None => self.topology.ask(),
@@ -263,13 +288,17 @@ impl Backend for ClusterBackend {
                     }
                     let redirect = outcome.as_ref().err().and_then(Redirect::of);
                     let said = |to| self.topology.destination(&group.node, to);
-                    if matches!(outcome, Ok(Renewal::Unacknowledged(_) | Renewal::Unreplicated(_)))
-                    {
+                    if matches!(
+                        outcome,
+                        Ok(Renewal::Unacknowledged(_) | Renewal::Unreplicated(_))
+                    ) {
                         self.topology.ask();
                     }
                     if outcome.is_ok() {
                         let now = self.topology.clock().now();
-                        self.topology.granted.note(now, batch[*place].acquisition.lease);
+                        self.topology
+                            .granted
+                            .note(now, batch[*place].acquisition.lease);
                     }
                     failed |= matches!(outcome, Err(Failure::NotSent(_) | Failure::Unknown(_)))
                         || matches!(redirect, Some(Redirect::Down));
@@ -321,11 +350,17 @@ impl Backend for ClusterBackend {
         let Some(owner) = self.topology.look(slot) else {
             return done(self.release(acquisition, options, by));
         };
-        let (queue, id, number) = (self.redirect_queue.clone(), acquisition.clone(), owner.number);
+        let (queue, id, number) = (
+            self.redirect_queue.clone(),
+            acquisition.clone(),
+            owner.number,
+        );
         // Weak: a request that awaits its answer must not keep the cluster or the node.
         let (topology, node) = (Arc::downgrade(&self.topology), Arc::downgrade(&owner));
         let done = Box::new(move |outcome: Result<Release, Failure>| {
-            let Some(topology) = topology.upgrade() else { return done(settled(outcome)) };
+            let Some(topology) = topology.upgrade() else {
+                return done(settled(outcome));
+            };
             // By its number: the node may be removed before its answer arrives.
             let is_over = || topology.look(slot).is_some_and(|now| now.number != number);
             // Not sent from this thread: it is that of another request.
@@ -385,11 +420,17 @@ impl Backend for ClusterBackend {
         }
         let mut infos: Vec<_> = names.iter().map(|_| None).collect();
         for group in groups {
-            let own: Vec<_> = group.places.iter().map(|place| names[*place].clone()).collect();
+            let own: Vec<_> = group
+                .places
+                .iter()
+                .map(|place| names[*place].clone())
+                .collect();
             // A node that hangs takes half of what is left, and leaves the rest to the others.
             let now = topology.clock().now();
             let share = now + by.since(now) / 2;
-            let Ok(answers) = group.node.node.inspect_each(&own, share) else { continue };
+            let Ok(answers) = group.node.node.inspect_each(&own, share) else {
+                continue;
+            };
             for (place, answer) in group.places.into_iter().zip(answers) {
                 let owner = topology.look(self.topology.slot(&names[place]));
                 let is_owner = owner.is_some_and(|owner| Arc::ptr_eq(&owner, &group.node));
@@ -399,7 +440,8 @@ impl Backend for ClusterBackend {
         }
         // The rest alone: redirects are followed, and a failed node may have a successor.
         let each = infos.into_iter().zip(names);
-        each.map(|(info, name)| info.unwrap_or_else(|| self.inspect(name, by))).collect()
+        each.map(|(info, name)| info.unwrap_or_else(|| self.inspect(name, by)))
+            .collect()
     }
 
     fn list(&self, pattern: &str, from: &PagePosition, by: Moment) -> Result<LockPage, Failure> {
@@ -411,13 +453,22 @@ impl Backend for ClusterBackend {
         }
         let masters = topology.masters();
         let mut left = masters.iter().filter(|master| master.number >= first);
-        let Some(master) = left.next() else { return Ok(LockPage::default()) };
-        let cursor = if master.number == first { from.cursor } else { 0 };
-        let page = master.node.list_page(pattern, cursor, by).inspect_err(|failure| {
-            if !matches!(failure, Failure::Refused(_)) {
-                topology.suspect(master);
-            }
-        })?;
+        let Some(master) = left.next() else {
+            return Ok(LockPage::default());
+        };
+        let cursor = if master.number == first {
+            from.cursor
+        } else {
+            0
+        };
+        let page = master
+            .node
+            .list_page(pattern, cursor, by)
+            .inspect_err(|failure| {
+                if !matches!(failure, Failure::Refused(_)) {
+                    topology.suspect(master);
+                }
+            })?;
         let mut locks = Vec::with_capacity(page.locks.len());
         for (name, info) in page.locks {
             match info {
@@ -433,7 +484,9 @@ impl Backend for ClusterBackend {
             }
         }
         let next = match page.next {
-            0 => left.next().map(|next| PagePosition::new(next.number.to_string(), 0)),
+            0 => left
+                .next()
+                .map(|next| PagePosition::new(next.number.to_string(), 0)),
             cursor => Some(PagePosition::new(master.number.to_string(), cursor)),
         };
         Ok(LockPage::new(locks, next))
@@ -451,11 +504,15 @@ impl Backend for ClusterBackend {
     fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
         let topology = &self.topology;
         let moving = topology.watches.register(name, wake);
-        let watched = self.topology.route(self.topology.slot(name), by, |node| match node.mode() {
-            RequestMode::Direct => moving.subscribe_on(node, by),
-            // A channel is not redirected while its slot moves.
-            RequestMode::Asking => Err(Failure::NotSent(Error::unavailable("the slot is moving"))),
-        });
+        let watched = self
+            .topology
+            .route(self.topology.slot(name), by, |node| match node.mode() {
+                RequestMode::Direct => moving.subscribe_on(node, by),
+                // A channel is not redirected while its slot moves.
+                RequestMode::Asking => {
+                    Err(Failure::NotSent(Error::unavailable("the slot is moving")))
+                }
+            });
         settled(watched.map(|watched| watched.answer))?;
         // The slot may have moved meanwhile. Only this watch moves.
         if let Some(home) = topology.look(self.topology.slot(name)) {
@@ -465,7 +522,11 @@ impl Backend for ClusterBackend {
     }
 
     fn renewal_node(&self, name: &LockName) -> NodeId {
-        NodeId::new(self.topology.look(self.topology.slot(name)).map_or(0, |owner| owner.number))
+        NodeId::new(
+            self.topology
+                .look(self.topology.slot(name))
+                .map_or(0, |owner| owner.number),
+        )
     }
 
     fn diagnose(&self, by: Moment) -> Result<Vec<Finding>, Failure> {
@@ -479,7 +540,9 @@ impl Backend for ClusterBackend {
         replication: Replication,
     ) -> Duration {
         let owner = self.topology.look(self.topology.slot(name));
-        owner.map_or(Duration::ZERO, |it| it.node.replica_lead(name, lease, replication))
+        owner.map_or(Duration::ZERO, |it| {
+            it.node.replica_lead(name, lease, replication)
+        })
     }
 
     fn abilities(&self) -> Abilities {
@@ -496,6 +559,8 @@ impl Drop for ClusterBackend {
 
 impl fmt::Debug for ClusterBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClusterBackend").field("topology", &self.topology).finish_non_exhaustive()
+        f.debug_struct("ClusterBackend")
+            .field("topology", &self.topology)
+            .finish_non_exhaustive()
     }
 }

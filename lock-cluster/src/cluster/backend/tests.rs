@@ -25,7 +25,10 @@ fn invalid_cluster_url_is_refused() {
         ),
     ] {
         let error = open(url).unwrap_err();
-        assert!(error.is_configuration() && error.to_string().contains(says), "{error:?}");
+        assert!(
+            error.is_configuration() && error.to_string().contains(says),
+            "{error:?}"
+        );
     }
     open("redis+cluster://a,[::1]:7000/0").unwrap();
 }
@@ -43,7 +46,9 @@ fn cluster_has_slots_whatever_the_scheme_of_its_url() {
 fn refresh_requested_during_a_refresh_waits_for_the_next() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
-    let backend = open(&format!("redis+cluster://127.0.0.1:{port}?connect_timeout=300ms"));
+    let backend = open(&format!(
+        "redis+cluster://127.0.0.1:{port}?connect_timeout=300ms"
+    ));
     let backend = backend.unwrap();
     let shared = &backend.topology;
     let ask = || {
@@ -74,7 +79,9 @@ fn refresh_requested_during_a_refresh_waits_for_the_next() {
 fn refresh_ends_when_the_last_handle_is_dropped() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
-    let backend = open(&format!("redis+cluster://127.0.0.1:{port}?connect_timeout=300ms"));
+    let backend = open(&format!(
+        "redis+cluster://127.0.0.1:{port}?connect_timeout=300ms"
+    ));
     let backend = backend.unwrap();
     let shared = Arc::clone(&backend.topology);
     let asks = || {
@@ -132,7 +139,11 @@ fn new_watch_wakes_no_other_waiter() {
             }
         });
         let by = shared.clock().now() + Duration::from_secs(60);
-        drop(backend.watch(&names[1], Arc::<Calls>::default(), by).unwrap());
+        drop(
+            backend
+                .watch(&names[1], Arc::<Calls>::default(), by)
+                .unwrap(),
+        );
     });
     assert_eq!(calls.0.load(Ordering::SeqCst), 0);
 }
@@ -151,13 +162,19 @@ fn renewal_for_a_slot_without_node_requests_a_refresh() {
     let backend = open("redis+cluster://192.0.2.1:7000").unwrap();
     let shared = &backend.topology;
     assert!(!shared.is_asked_for());
-    let (name, lease) =
-        (LockName::new("a").unwrap(), LeaseTime::new(Duration::from_secs(9)).unwrap());
+    let (name, lease) = (
+        LockName::new("a").unwrap(),
+        LeaseTime::new(Duration::from_secs(9)).unwrap(),
+    );
     let owner = OwnerId::new(ClientId::random(), 1);
     let acquisition = AcquisitionId::new(name.clone(), owner, lease, Receipt::default());
     let by = shared.clock().now() + Duration::from_secs(9);
     let renewal = backend
-        .renew(backend.renewal_node(&name), &[RenewalRequest::new(acquisition)], by)
+        .renew(
+            backend.renewal_node(&name),
+            &[RenewalRequest::new(acquisition)],
+            by,
+        )
         .remove(0);
     assert!(matches!(renewal, Err(Failure::NotSent(_))), "{renewal:?}");
     assert!(shared.is_asked_for());

@@ -30,7 +30,10 @@ impl Evidence {
 
     /// The newest reply of a node that takes writes, by its own word.
     fn by_any(&self) -> Option<&Shards> {
-        self.replies.iter().filter(|told| told.is_up).max_by_key(|told| told.epoch)
+        self.replies
+            .iter()
+            .filter(|told| told.is_up)
+            .max_by_key(|told| told.epoch)
     }
 }
 
@@ -67,7 +70,10 @@ impl Topology {
         // If all could be asked, none has the known epoch.
         let epoch = self.map.read().epoch();
         let counts = |told: &&Shards| told.epoch >= epoch || evidence.trouble.is_none();
-        evidence.by_any().filter(counts).or_else(|| evidence.by_master().filter(counts))
+        evidence
+            .by_any()
+            .filter(counts)
+            .or_else(|| evidence.by_master().filter(counts))
     }
 
     /// The reply of a master that needs no other replies: it is as new as the map, or the map is a
@@ -114,7 +120,11 @@ impl Topology {
     /// The failure of a node that no known node lists.
     fn foreign_node(&self, node: &ClusterNode, id: &str) -> Failure {
         let (address, known) = (&node.address, self.map.read().ids());
-        if self.reported.lock().insert((id.to_owned(), address.clone())) {
+        if self
+            .reported
+            .lock()
+            .insert((id.to_owned(), address.clone()))
+        {
             let notices = self.factory.settings.notices();
             notices.server_refused(&address.to_string(), &format!("one of {known}"), id);
         }
@@ -137,7 +147,11 @@ impl Topology {
     }
 
     fn configured(&self) -> String {
-        self.seeds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        self.seeds
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 
     /// The reply of the cluster that most configured addresses lead to. Stops when the rest cannot
@@ -163,7 +177,10 @@ impl Topology {
                 survey.ask_next();
             }
             let hosts = survey.hosts.lock();
-            let named: Vec<_> = accounts.iter().map(|it| self.with_seeds(it, &hosts)).collect();
+            let named: Vec<_> = accounts
+                .iter()
+                .map(|it| self.with_seeds(it, &hosts))
+                .collect();
             drop(hosts);
             let found = deployments(&self.seeds, &named);
             let first = found.first().map(|first| {
@@ -190,20 +207,31 @@ impl Topology {
         let leads_to = |seed: &Address, announced: &Address| {
             let (to, node) = (real(seed), real(announced));
             let addresses = hosts.get(&seed.host).map_or(&[][..], Vec::as_slice);
-            let is_host = || node.host.parse::<IpAddr>().is_ok_and(|ip| addresses.contains(&ip));
+            let is_host = || {
+                node.host
+                    .parse::<IpAddr>()
+                    .is_ok_and(|ip| addresses.contains(&ip))
+            };
             to.port == node.port && (to.host == node.host || is_host())
         };
         let seeds = |(id, announced): &(String, Address)| {
             let seeds = self.seeds.iter().filter(|seed| leads_to(seed, announced));
-            seeds.map(|seed| (id.clone(), seed.clone())).collect::<Vec<_>>()
+            seeds
+                .map(|seed| (id.clone(), seed.clone()))
+                .collect::<Vec<_>>()
         };
         let found: Vec<_> = account.listed.iter().flat_map(seeds).collect();
-        Account { listed: [account.listed.clone(), found].concat(), ..account.clone() }
+        Account {
+            listed: [account.listed.clone(), found].concat(),
+            ..account.clone()
+        }
     }
 
     /// The configured addresses lead to several clusters.
     fn undecided(&self, accounts: &[Account]) -> Failure {
-        let each = accounts.iter().map(|it| format!("{} is the node {}", it.asked_at, it.id));
+        let each = accounts
+            .iter()
+            .map(|it| format!("{} is the node {}", it.asked_at, it.id));
         let each = each.collect::<Vec<_>>().join("; ");
         Failure::NotSent(Error::unavailable(format!(
             "no one cluster is known to be at most of the addresses in the URL ({}): {each}",
@@ -219,7 +247,11 @@ impl Topology {
                 Channels::Sharded => true,
             });
         });
-        let left = self.map.write().take_over(told, &self.factory).map_err(Failure::Refused)?;
+        let left = self
+            .map
+            .write()
+            .take_over(told, &self.factory)
+            .map_err(Failure::Refused)?;
         *self.last_answer.lock() = Some(self.clock.now());
         self.follow();
         // Requests to removed nodes fail now, and go to other nodes.
@@ -283,7 +315,12 @@ fn newest_of<'a>(replies: impl Iterator<Item = &'a Shards>) -> &'a Shards {
     let newest = masters().max_by_key(|told| told.epoch);
     newest
         .filter(|newest| masters().count() * 2 > newest.shards.len())
-        .or_else(|| replies.iter().copied().max_by_key(|told| (told.is_up, told.epoch)))
+        .or_else(|| {
+            replies
+                .iter()
+                .copied()
+                .max_by_key(|told| (told.is_up, told.epoch))
+        })
         .expect("a deployment has an account")
 }
 

@@ -150,13 +150,19 @@ impl Topology {
         by: Moment,
     ) -> Result<Option<Arc<ClusterNode>>, Failure> {
         self.refreshed(by)?;
-        Ok(self.look(slot).filter(|owner| owner.number != before.number))
+        Ok(self
+            .look(slot)
+            .filter(|owner| owner.number != before.number))
     }
 
     /// Where a redirect of `from` leads. Its host stays unknown if several nodes are on that port.
     pub(crate) fn destination(&self, from: &ClusterNode, to: Address) -> Address {
         let to = to.said_by(&from.address.host);
-        let known = if to.has_host() { None } else { self.map.read().only_node_on(to.port) };
+        let known = if to.has_host() {
+            None
+        } else {
+            self.map.read().only_node_on(to.port)
+        };
         known.unwrap_or(to)
     }
 
@@ -174,7 +180,11 @@ impl Topology {
             return successor.ok_or_else(|| unnamed(from));
         }
         self.learn(from, to, by)?;
-        let node = self.map.write().moved(slot, to, &self.factory).map_err(Failure::Refused)?;
+        let node = self
+            .map
+            .write()
+            .moved(slot, to, &self.factory)
+            .map_err(Failure::Refused)?;
         self.follow();
         // Other slots may have moved as well.
         self.refresh_state.ask();
@@ -184,7 +194,10 @@ impl Topology {
     /// Moves the watches of slots that have another owner.
     pub(crate) fn follow(&self) {
         self.watches.relocate(|name| {
-            self.map.read().owner(self.slot(name)).map(|owner| owner.node.clone())
+            self.map
+                .read()
+                .owner(self.slot(name))
+                .map(|owner| owner.node.clone())
         });
     }
 
@@ -196,7 +209,9 @@ impl Topology {
         if self.map.read().knows_node_at(to) {
             return Ok(());
         }
-        let told = from.node.shards(&from.address.host, self.factory.settings.is_tls(), by)?;
+        let told = from
+            .node
+            .shards(&from.address.host, self.factory.settings.is_tls(), by)?;
         let mut map = self.map.write();
         map.note(&told.nodes);
         // Before Redis 7 a node without slots is not listed.
@@ -220,7 +235,10 @@ impl Topology {
         by: Moment,
     ) -> Result<Arc<ClusterNode>, Failure> {
         self.learn(from, address, by)?;
-        self.map.write().node(address, &self.factory).map_err(Failure::Refused)
+        self.map
+            .write()
+            .node(address, &self.factory)
+            .map_err(Failure::Refused)
     }
 
     /// Notes a failure of this node, and requests a refresh.
@@ -269,7 +287,10 @@ impl Topology {
         for master in &masters {
             let (host, tls) = (&master.address.host, self.factory.settings.is_tls());
             let asked = if findings.is_empty() {
-                master.node.diagnose_cluster(host, tls, by).map(|found| findings = found)
+                master
+                    .node
+                    .diagnose_cluster(host, tls, by)
+                    .map(|found| findings = found)
             } else {
                 Ok(())
             };
@@ -300,7 +321,10 @@ impl Topology {
     /// Makes the node at `address` the owner of this slot.
     #[cfg(test)]
     pub(crate) fn place(&self, slot: u16, address: &Address) {
-        self.map.write().moved(slot, address, &self.factory).unwrap();
+        self.map
+            .write()
+            .moved(slot, address, &self.factory)
+            .unwrap();
     }
 
     #[cfg(test)]

@@ -72,7 +72,10 @@ impl RefreshState {
         state.trouble = outcome.err();
         let done = state.done;
         // Threads that came during this refresh wait for the next one.
-        let told: Vec<_> = state.waiting.extract_if(.., |(awaited, _)| *awaited <= done).collect();
+        let told: Vec<_> = state
+            .waiting
+            .extract_if(.., |(awaited, _)| *awaited <= done)
+            .collect();
         drop(state);
         told.iter().for_each(|(_, signal)| signal.raise());
     }
@@ -93,9 +96,15 @@ impl Topology {
         let signal = Arc::<Signal>::default();
         let mut state = self.refresh_state.state.lock();
         let mut refresher = Refresher::new(Arc::clone(self));
-        self.refresh_state.task.start(&self.clock, move || refresher.turn()).map_err(|error| {
-            Failure::NotSent(no_thread("cannot start the thread that asks for the cluster", error))
-        })?;
+        self.refresh_state
+            .task
+            .start(&self.clock, move || refresher.turn())
+            .map_err(|error| {
+                Failure::NotSent(no_thread(
+                    "cannot start the thread that asks for the cluster",
+                    error,
+                ))
+            })?;
         // A refresh under way may have asked before the event that led here.
         let awaited = state.begun + 1;
         state.asked = true;
@@ -107,9 +116,13 @@ impl Topology {
             let is_done = state.done >= awaited;
             // A closed topology has no further refresh.
             if is_done || state.closed || self.clock.now() >= by {
-                state.waiting.retain(|(_, other)| !Arc::ptr_eq(other, &signal));
+                state
+                    .waiting
+                    .retain(|(_, other)| !Arc::ptr_eq(other, &signal));
                 let trouble = state.trouble.clone();
-                return trouble.filter(|_| is_done || !self.is_known()).map_or(Ok(()), Err);
+                return trouble
+                    .filter(|_| is_done || !self.is_known())
+                    .map_or(Ok(()), Err);
             }
             drop(state);
             self.clock.wait(&signal, by);
@@ -129,7 +142,12 @@ struct Refresher {
 impl Refresher {
     fn new(shared: Arc<Topology>) -> Self {
         let (now, backoff) = (shared.clock.now(), Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
-        Self { shared, soon: now, later: now, backoff }
+        Self {
+            shared,
+            soon: now,
+            later: now,
+            backoff,
+        }
     }
 
     fn turn(&mut self) -> Option<Moment> {

@@ -96,7 +96,9 @@ impl<'a> Survey<'a> {
                 (0..BATCH).for_each(|_| self.ask_next());
             }
             // It may be closed meanwhile.
-            self.topology.clock.wait(&self.inbox.signal, self.more.min(self.by));
+            self.topology
+                .clock
+                .wait(&self.inbox.signal, self.more.min(self.by));
         }
     }
 
@@ -108,9 +110,11 @@ impl<'a> Survey<'a> {
             // An unusable address is skipped.
             let node = match &source {
                 Source::Known(node) => Some(Arc::clone(node)),
-                Source::Configured(address) => {
-                    self.topology.map.write().query_node(address, &self.topology.factory)
-                }
+                Source::Configured(address) => self
+                    .topology
+                    .map
+                    .write()
+                    .query_node(address, &self.topology.factory),
             };
             if let Some(node) = node {
                 self.under_way += 1;
@@ -122,8 +126,13 @@ impl<'a> Survey<'a> {
 
     /// Asks in the background: connecting to several cannot be waited for by one thread.
     fn ask(&self, node: Arc<ClusterNode>, is_configured: bool) {
-        let by = self.by.min(self.topology.clock.now() + self.topology.connect_timeout);
-        let (tls, inbox) = (self.topology.factory.settings.is_tls(), Arc::clone(&self.inbox));
+        let by = self
+            .by
+            .min(self.topology.clock.now() + self.topology.connect_timeout);
+        let (tls, inbox) = (
+            self.topology.factory.settings.is_tls(),
+            Arc::clone(&self.inbox),
+        );
         let (asked, hosts) = (Arc::clone(&node), Arc::clone(&self.hosts));
         let ask = move || {
             let outcome = contain(|| {

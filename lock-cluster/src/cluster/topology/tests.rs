@@ -27,7 +27,13 @@ fn at(port: u16) -> Address {
 #[test]
 fn suspect_node_is_asked_last_until_it_answers() {
     let topology = topology();
-    let node = |port| topology.map.write().node(&at(port), &topology.factory).unwrap();
+    let node = |port| {
+        topology
+            .map
+            .write()
+            .node(&at(port), &topology.factory)
+            .unwrap()
+    };
     let masters: Vec<_> = (1..6).map(node).collect();
     let last = || topology.known_nodes().last().map(|node| node.number);
     topology.suspect(&masters[2]);
@@ -36,7 +42,10 @@ fn suspect_node_is_asked_last_until_it_answers() {
         assert_eq!(last(), Some(masters[2].number));
     }
     masters[2].set_suspect(false);
-    assert!((0..1_000).any(|_| last() != Some(masters[2].number)), "they take turns");
+    assert!(
+        (0..1_000).any(|_| last() != Some(masters[2].number)),
+        "they take turns"
+    );
 }
 
 /// A moving slot may go to a node without slots, or one that the asked node does not know.
@@ -46,15 +55,38 @@ fn requests_continue_on_a_node_known_by_a_redirect_only() {
     let take_over = |port: u16| {
         let id = port.to_string();
         let told = Shards::new(1, vec![Shard::new(&id, at(port), 0..=9)]);
-        let left = topology.map.write().take_over(&told, &topology.factory).unwrap();
-        left.gone.iter().map(|node| node.address.port).collect::<Vec<_>>()
+        let left = topology
+            .map
+            .write()
+            .take_over(&told, &topology.factory)
+            .unwrap();
+        left.gone
+            .iter()
+            .map(|node| node.address.port)
+            .collect::<Vec<_>>()
     };
     assert_eq!(take_over(1), []);
-    topology.map.write().node(&at(2), &topology.factory).unwrap();
-    assert_eq!(take_over(1), [], "the next node of a slot that is just moving");
-    topology.map.write().moved(9, &at(3), &topology.factory).unwrap();
+    topology
+        .map
+        .write()
+        .node(&at(2), &topology.factory)
+        .unwrap();
+    assert_eq!(
+        take_over(1),
+        [],
+        "the next node of a slot that is just moving"
+    );
+    topology
+        .map
+        .write()
+        .moved(9, &at(3), &topology.factory)
+        .unwrap();
     assert_eq!(take_over(1), [], "where a slot has gone");
-    assert_eq!(take_over(4), [1], "one that was a master and is unknown by now");
+    assert_eq!(
+        take_over(4),
+        [1],
+        "one that was a master and is unknown by now"
+    );
 }
 
 #[test]
@@ -62,15 +94,26 @@ fn node_of_another_id_at_the_same_address_is_another_member() {
     let topology = topology();
     let take_over = |id: &str| {
         let told = Shards::new(1, vec![Shard::new(id, at(1), 0..=9)]);
-        let left = topology.map.write().take_over(&told, &topology.factory).unwrap();
+        let left = topology
+            .map
+            .write()
+            .take_over(&told, &topology.factory)
+            .unwrap();
         (left.gone.len(), topology.look(5).unwrap().number)
     };
     let (_, first) = take_over("a");
     assert_eq!(take_over("a"), (0, first));
     let (gone, second) = take_over("b");
     assert!(gone == 1 && second != first, "its connections are ended");
-    let by_address = topology.map.write().node(&at(1), &topology.factory).unwrap();
-    assert_eq!((by_address.number, by_address.node.identity().as_deref()), (second, Some("b")));
+    let by_address = topology
+        .map
+        .write()
+        .node(&at(1), &topology.factory)
+        .unwrap();
+    assert_eq!(
+        (by_address.number, by_address.node.identity().as_deref()),
+        (second, Some("b"))
+    );
 }
 
 /// One that was moved to another cluster keeps its ID.
@@ -80,11 +123,18 @@ fn node_is_believed_by_its_id_and_that_of_another() {
     let map = &topology.map;
     let nodes = |ids: &[&str]| -> Vec<_> {
         let ports = 1..;
-        ids.iter().zip(ports).map(|(id, port)| ((*id).to_owned(), at(port))).collect()
+        ids.iter()
+            .zip(ports)
+            .map(|(id, port)| ((*id).to_owned(), at(port)))
+            .collect()
     };
     let is_of = |id: &str, listed: &[&str]| {
         let (id, asked_at) = (id.to_owned(), at(9));
-        map.read().is_of(&Account { asked_at, id, listed: nodes(listed) })
+        map.read().is_of(&Account {
+            asked_at,
+            id,
+            listed: nodes(listed),
+        })
     };
     map.write().note(&nodes(&["a"]));
     assert!(is_of("a", &["a", "x"]) && !is_of("x", &["a", "x"]));
@@ -105,7 +155,10 @@ fn address_listed_with_two_ids_is_known_by_the_later_list() {
     assert!(map.knows_node_at(&at(1)));
     assert_eq!(id_of(&mut map).as_deref(), Some("b"));
     map.note(&[("c".to_owned(), at(1)), ("d".to_owned(), at(1))]);
-    assert!(!map.knows_node_at(&at(1)), "it is asked for, although there is a node");
+    assert!(
+        !map.knows_node_at(&at(1)),
+        "it is asked for, although there is a node"
+    );
 }
 
 /// A redirect to `?` leads where the port is known, and never to the host that was asked.
@@ -116,7 +169,10 @@ fn redirect_without_a_host_leads_to_the_only_node_on_its_port() {
     let from = topology.map.write().node(&from, &topology.factory).unwrap();
     let leads_to = || topology.destination(&from, to.clone());
     let note = |id: &str, host| {
-        topology.map.write().note(&[(id.to_owned(), Address::new(host, 2))]);
+        topology
+            .map
+            .write()
+            .note(&[(id.to_owned(), Address::new(host, 2))]);
     };
     assert!(!leads_to().has_host());
     note("a", "?");
@@ -126,5 +182,9 @@ fn redirect_without_a_host_leads_to_the_only_node_on_its_port() {
     note("c", "10.0.0.3");
     assert!(!leads_to().has_host(), "it is one of two");
     let to = topology.destination(&from, Address::new("", 2));
-    assert_eq!(to, Address::new("10.0.0.1", 2), "only that is the host asked");
+    assert_eq!(
+        to,
+        Address::new("10.0.0.1", 2),
+        "only that is the host asked"
+    );
 }

@@ -107,7 +107,11 @@ impl ConfigSet {
             Error::configuration(format!("cannot read the settings in {}", path.display()))
                 .with_source(source)
         })?;
-        Reader { text: &text, file: format!("{}, ", path.display()) }.read()
+        Reader {
+            text: &text,
+            file: format!("{}, ", path.display()),
+        }
+        .read()
     }
 
     /// Reads the text of such a file.
@@ -116,7 +120,11 @@ impl ConfigSet {
     ///
     /// Those of [`from_file`](Self::from_file), without the file.
     pub fn from_toml(text: &str) -> Result<Self, Error> {
-        Reader { text, file: String::new() }.read()
+        Reader {
+            text,
+            file: String::new(),
+        }
+        .read()
     }
 
     /// Overrides the settings of the file with those of the environment.
@@ -154,7 +162,8 @@ impl ConfigSet {
 
     fn variable(&self, name: &str) -> Option<OsString> {
         let mut all = self.environment.iter().flatten();
-        all.find(|(variable, _)| variable == name).map(|(_, value)| value.clone())
+        all.find(|(variable, _)| variable == name)
+            .map(|(_, value)| value.clone())
     }
 
     /// Changes the configuration of each client; the change wins. It is given the name of the
@@ -208,20 +217,29 @@ impl ConfigSet {
     /// Those of [`config`](Self::config).
     pub fn choice(&self, lock: &str) -> Result<(Option<&str>, Option<&str>), Error> {
         let (backend, section) = self.choose(lock)?;
-        Ok((self.backends[backend].name.as_deref(), section.map(|lock| lock.name.as_str())))
+        Ok((
+            self.backends[backend].name.as_deref(),
+            section.map(|lock| lock.name.as_str()),
+        ))
     }
 
     /// What decides the settings of this lock's client.
     pub(crate) fn key(&self, lock: &str) -> Result<ClientKey, Error> {
         let (backend, section) = self.choose(lock)?;
         let lines = section.map_or(&[][..], |section| &section.lines);
-        let options = lines.iter().map(|line| (line.key.clone(), line.value.clone())).collect();
+        let options = lines
+            .iter()
+            .map(|line| (line.key.clone(), line.value.clone()))
+            .collect();
         Ok(ClientKey { backend, options })
     }
 
     /// The same for a backend alone.
     pub(crate) fn backend_key(&self, name: Option<&str>) -> Result<ClientKey, Error> {
-        Ok(ClientKey { backend: self.index_of(name)?, options: BTreeMap::new() })
+        Ok(ClientKey {
+            backend: self.index_of(name)?,
+            options: BTreeMap::new(),
+        })
     }
 
     /// Passes each configuration that the file makes to `check`, whose errors are given the place.
@@ -229,8 +247,15 @@ impl ConfigSet {
         &self,
         check: impl Fn(&Config) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let backends = self.backends.iter().enumerate().map(|(at, it)| (at, None, &it.place));
-        let locks = self.locks.iter().map(|lock| (lock.backend, Some(lock), &lock.place));
+        let backends = self
+            .backends
+            .iter()
+            .enumerate()
+            .map(|(at, it)| (at, None, &it.place));
+        let locks = self
+            .locks
+            .iter()
+            .map(|lock| (lock.backend, Some(lock), &lock.place));
         for (backend, section, place) in backends.chain(locks) {
             let config = self.effective(backend, section)?;
             check(&config).map_err(|error| config.locate(error, place))?;
@@ -240,8 +265,13 @@ impl ConfigSet {
 
     /// The settings of a file without sections.
     pub(super) fn into_unnamed(mut self) -> Result<Config, Error> {
-        let named = self.backends.iter().filter(|backend| backend.name.is_some());
-        let mut places = named.map(|it| &it.place).chain(self.locks.iter().map(|it| &it.place));
+        let named = self
+            .backends
+            .iter()
+            .filter(|backend| backend.name.is_some());
+        let mut places = named
+            .map(|it| &it.place)
+            .chain(self.locks.iter().map(|it| &it.place));
         if let Some(place) = places.next() {
             return Err(place.refuse(
                 "this file has backends or locks by name, which `Config` cannot hold: read it with \
@@ -253,9 +283,14 @@ impl ConfigSet {
 
     fn index_of(&self, name: Option<&str>) -> Result<usize, Error> {
         let Some(name) = name else {
-            return self.default.ok_or_else(|| self.without_default("no backend is named"));
+            return self
+                .default
+                .ok_or_else(|| self.without_default("no backend is named"));
         };
-        let found = self.backends.iter().position(|it| it.name.as_deref() == Some(name));
+        let found = self
+            .backends
+            .iter()
+            .position(|it| it.name.as_deref() == Some(name));
         found.ok_or_else(|| Error::configuration(format!("{}{}", self.file, self.unknown(name))))
     }
 
@@ -267,7 +302,11 @@ impl ConfigSet {
         Error::configuration(format!(
             "{}{what}, and there is no default: add `default`, as in default = \"{}\"",
             self.file,
-            self.backends().flatten().next().unwrap_or("main").escape_debug()
+            self.backends()
+                .flatten()
+                .next()
+                .unwrap_or("main")
+                .escape_debug()
         ))
     }
 
@@ -277,7 +316,10 @@ impl ConfigSet {
             None => (section.name == lock).then_some(usize::MAX),
             Some(start) => lock.starts_with(start).then_some(start.len()),
         };
-        let matching = self.locks.iter().filter_map(|section| Some((length(section)?, section)));
+        let matching = self
+            .locks
+            .iter()
+            .filter_map(|section| Some((length(section)?, section)));
         match (matching.max_by_key(|(length, _)| *length), self.default) {
             (Some((_, section)), _) => Ok((section.backend, Some(section))),
             (None, Some(default)) => Ok((default, None)),
@@ -297,7 +339,9 @@ impl ConfigSet {
         if let Some(environment) = &self.environment {
             let is_default = self.default == Some(backend);
             let variable = |name: &str| (is_default || name != URL).then(|| self.variable(name))?;
-            config = config.overlaid(variable)?.noting_unknown(environment.iter().cloned());
+            config = config
+                .overlaid(variable)?
+                .noting_unknown(environment.iter().cloned());
         }
         Ok(match &self.change {
             Some(change) => change(name.as_deref(), config),
@@ -315,7 +359,11 @@ impl ConfigSet {
 /// The settings of one unnamed backend.
 impl From<Config> for ConfigSet {
     fn from(config: Config) -> Self {
-        let backend = Backend { name: None, place: Source::Direct("URL"), config };
+        let backend = Backend {
+            name: None,
+            place: Source::Direct("URL"),
+            config,
+        };
         Self {
             backends: vec![backend],
             default: Some(0),

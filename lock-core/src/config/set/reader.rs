@@ -43,7 +43,10 @@ pub(super) fn unknown_backend<'a>(name: &str, known: impl Iterator<Item = &'a st
 }
 
 fn quoted<'a>(words: impl Iterator<Item = &'a str>) -> String {
-    words.map(|word| format!("`{}`", word.escape_debug())).collect::<Vec<_>>().join(", ")
+    words
+        .map(|word| format!("`{}`", word.escape_debug()))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Reads a text.
@@ -65,8 +68,11 @@ impl Reader<'_> {
         // The error of `toml` quotes the whole line, password included, so only its message is
         // used.
         let table = DeTable::parse(self.text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start.min(self.text.len()));
-            self.place(at).refuse(&format!("not TOML: {}", error.message()))
+            let at = error
+                .span()
+                .map_or(0, |span| span.start.min(self.text.len()));
+            self.place(at)
+                .refuse(&format!("not TOML: {}", error.message()))
         })?;
         let (mut backends, mut locks) = (Vec::new(), Vec::new());
         let mut above = Vec::new();
@@ -106,15 +112,28 @@ impl Reader<'_> {
             Some(line) => Some(named(&read, &line)?),
             None => read[0].name.is_none().then_some(0),
         };
-        let locks = locks.into_iter().map(|section| lock(section, &read, default));
+        let locks = locks
+            .into_iter()
+            .map(|section| lock(section, &read, default));
         let locks = locks.collect::<Result<_, _>>()?;
         let (environment, change) = (None, None);
-        ConfigSet { backends: read, default, locks, environment, change, file: self.file }.checked()
+        ConfigSet {
+            backends: read,
+            default,
+            locks,
+            environment,
+            change,
+            file: self.file,
+        }
+        .checked()
     }
 
     /// The place in the text, as errors name it.
     fn place(&self, at: usize) -> Source {
-        let line = self.text.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count();
+        let line = self.text.as_bytes()[..at]
+            .iter()
+            .filter(|&&byte| byte == b'\n')
+            .count();
         Source::Named(format!("{}line {}", self.file, line + 1))
     }
 
@@ -132,7 +151,8 @@ impl Reader<'_> {
     fn sections(&self, kind: &str, value: &Spanned<DeValue<'_>>) -> Result<Vec<Section>, Error> {
         let refuse = |name: &str, at: usize| {
             let name = name.escape_debug();
-            self.place(at).refuse(&format!("`{name}` is no table, as in [{kind}.NAME]"))
+            self.place(at)
+                .refuse(&format!("`{name}` is no table, as in [{kind}.NAME]"))
         };
         let DeValue::Table(tables) = value.get_ref() else {
             return Err(refuse(kind, value.span().start));
@@ -142,7 +162,9 @@ impl Reader<'_> {
             let DeValue::Table(table) = value.get_ref() else {
                 return Err(refuse(name, key.span().start));
             };
-            let lines = in_order(table).into_iter().map(|(key, value)| self.line(key, value));
+            let lines = in_order(table)
+                .into_iter()
+                .map(|(key, value)| self.line(key, value));
             Ok(Section {
                 name: name.as_ref().to_owned(),
                 place: self.place(key.span().start),
@@ -166,7 +188,11 @@ impl Reader<'_> {
         for Line { key, value, place } in lines {
             config.take(&key, &value, &place)?;
         }
-        Ok(Backend { name, place: url.place, config })
+        Ok(Backend {
+            name,
+            place: url.place,
+            config,
+        })
     }
 }
 
@@ -196,7 +222,10 @@ fn lock(mut section: Section, backends: &[Backend], default: Option<usize>) -> R
             place.refuse("the lock has no `backend`, and the file no `default` one: add either")
         })?,
     };
-    if let Some(line) = lines.iter().find(|line| !OF_A_LOCK.contains(&line.key.as_str())) {
+    if let Some(line) = lines
+        .iter()
+        .find(|line| !OF_A_LOCK.contains(&line.key.as_str()))
+    {
         let known = || ["backend"].into_iter().chain(OF_A_LOCK);
         return Err(line.place.refuse(&format!(
             "a lock has no option `{}`{}; it has {}, and all others are of its backend",
@@ -206,14 +235,21 @@ fn lock(mut section: Section, backends: &[Backend], default: Option<usize>) -> R
         )));
     }
     let Section { name, place, lines } = section;
-    Ok(Lock { name, place, backend, lines })
+    Ok(Lock {
+        name,
+        place,
+        backend,
+        lines,
+    })
 }
 
 /// The backend that this line names.
 fn named(backends: &[Backend], line: &Line) -> Result<usize, Error> {
     let is_it = |backend: &Backend| backend.name.as_ref() == Some(&line.value);
     backends.iter().position(is_it).ok_or_else(|| {
-        let known = backends.iter().filter_map(|backend| backend.name.as_deref());
+        let known = backends
+            .iter()
+            .filter_map(|backend| backend.name.as_deref());
         line.place.refuse(&unknown_backend(&line.value, known))
     })
 }

@@ -27,13 +27,20 @@ fn set() -> ConfigSet {
 }
 
 fn with(set: ConfigSet, variables: &[(&str, &str)]) -> Result<ConfigSet, Error> {
-    set.with_variables(variables.iter().map(|(name, value)| (name.into(), value.into())))
+    set.with_variables(
+        variables
+            .iter()
+            .map(|(name, value)| (name.into(), value.into())),
+    )
 }
 
 /// The value of a setting of a lock, and where it came from.
 fn setting(set: &ConfigSet, lock: &str, name: &str) -> (String, String) {
     let settings = set.config(lock).unwrap().settings();
-    let found = settings.into_iter().find(|setting| setting.name == name).unwrap();
+    let found = settings
+        .into_iter()
+        .find(|setting| setting.name == name)
+        .unwrap();
     (found.value.unwrap_or_default(), found.source)
 }
 
@@ -57,12 +64,19 @@ fn lock_has_its_own_section_or_the_longest_pattern() {
         ("order", None),
     ] {
         let backend = if lock == "nightly" { "ledger" } else { "main" };
-        assert_eq!(set.choice(lock).unwrap(), (Some(backend), section), "{lock}");
+        assert_eq!(
+            set.choice(lock).unwrap(),
+            (Some(backend), section),
+            "{lock}"
+        );
     }
     // Sections are not mixed: the pattern's `replicas` and `watchdog` do not reach the name.
     let config = set.config("orders:eu:1").unwrap();
     assert_eq!(
-        (config.option("replicas").unwrap(), config.watchdog().as_secs()),
+        (
+            config.option("replicas").unwrap(),
+            config.watchdog().as_secs()
+        ),
         ("off".into(), 3)
     );
     assert_eq!(config.scheme_option("format"), Some("token"));
@@ -104,7 +118,9 @@ fn later_source_wins_and_is_named() {
         assert_eq!(seen(&set, lock, name), expected, "{lock} {name}");
     }
     let set = set.configure(|backend, config| match backend {
-        Some("ledger") => config.with_watchdog(Duration::from_secs(9)).with_option("pool", "6"),
+        Some("ledger") => config
+            .with_watchdog(Duration::from_secs(9))
+            .with_option("pool", "6"),
         _ => config,
     });
     assert_eq!(seen(&set, "nightly", "watchdog"), "9s code");
@@ -123,7 +139,13 @@ fn backend_above_the_sections_is_the_default() {
     assert_eq!(set.locks().collect::<Vec<_>>(), ["a", "b"]);
     assert_eq!(set.choice("a").unwrap(), (Some("other"), Some("a")));
     assert_eq!(set.choice("b").unwrap(), (None, Some("b")));
-    assert_eq!((set.config("c").unwrap().pool(), set.config("a").unwrap().pool()), (5, 8));
+    assert_eq!(
+        (
+            set.config("c").unwrap().pool(),
+            set.config("a").unwrap().pool()
+        ),
+        (5, 8)
+    );
     assert_eq!(set.backend_config(None).unwrap().pool(), 5);
 }
 
@@ -138,12 +160,18 @@ fn lock_without_section_or_default_is_refused() {
          default = \"a\""
     );
     let unnamed = told(set.backend_config(None).unwrap_err());
-    assert!(unnamed.starts_with("no backend is named, and there is no default"), "{unnamed}");
+    assert!(
+        unnamed.starts_with("no backend is named, and there is no default"),
+        "{unnamed}"
+    );
     let unknown = told(set.backend_config(Some("b")).unwrap_err());
     assert_eq!(unknown, "there is no backend `b`; there are `a`");
     for url in ["redlock:/u:s3cret@h", "u:s3cret", "s3cret@h"] {
         let mistaken = told(set.backend_config(Some(url)).unwrap_err());
-        assert!(mistaken.contains("looks like a URL") && !mistaken.contains("s3cret"), "{url}");
+        assert!(
+            mistaken.contains("looks like a URL") && !mistaken.contains("s3cret"),
+            "{url}"
+        );
     }
     let url = told(with(set, &[("DISTLOCK_URL", "memory://u:s3cret@x")]).unwrap_err());
     assert_eq!(
@@ -169,7 +197,10 @@ fn invalid_set_is_refused_with_line_and_accepted_values() {
             "[backends.b]\nurl = 's3cret'",
             "line 4: the URL has no `scheme://`, as in `memory://` or `redis://127.0.0.1:6379`",
         ),
-        ("[backends.b]\nurl = 'memory://'\npool = 0", "line 5: pool 0 is not between 1 and 10000"),
+        (
+            "[backends.b]\nurl = 'memory://'\npool = 0",
+            "line 5: pool 0 is not between 1 and 10000",
+        ),
         (
             "[locks.x]\nbackend = 'mian'",
             "line 4: there is no backend `mian` (did you mean `main`?); there are `main`",
@@ -178,7 +209,10 @@ fn invalid_set_is_refused_with_line_and_accepted_values() {
             "[locks.x]\npool = 1",
             "line 3: the lock has no `backend`, and the file no `default` one: add either",
         ),
-        ("[locks.x]\nbackend = 'main'\npool = 1", "line 5: a lock has no option `pool`; OPTIONS"),
+        (
+            "[locks.x]\nbackend = 'main'\npool = 1",
+            "line 5: a lock has no option `pool`; OPTIONS",
+        ),
         (
             "[locks.x]\nbackend = 'main'\nreplcas = 's3cret'",
             "line 5: a lock has no option `replcas` (did you mean `replicas`?); OPTIONS",
@@ -202,13 +236,19 @@ fn invalid_set_is_refused_with_line_and_accepted_values() {
             "line 3: the lock name \"{}x\" has braces that are not a hash tag: write `{tag}` with \
              something inside, once, or no braces",
         ),
-        ("[locks]\nx = 'main'", "line 4: `x` is no table, as in [locks.NAME]"),
+        (
+            "[locks]\nx = 'main'",
+            "line 4: `x` is no table, as in [locks.NAME]",
+        ),
         (
             "[backend.b]\nurl = 'memory://'",
             "line 3: `backend` is a table, and there are [backends.NAME] and [locks.NAME] only: a \
              setting is a text, a whole number, or true or false",
         ),
-        ("[locks.x]\nbackend = 'main'\n[locks.x]\nlease = '1s'", "line 5: not TOML: duplicate key"),
+        (
+            "[locks.x]\nbackend = 'main'\n[locks.x]\nlease = '1s'",
+            "line 5: not TOML: duplicate key",
+        ),
     ] {
         let said = told(ConfigSet::from_toml(&format!("{BACKENDS}{lines}")).unwrap_err());
         assert_eq!(said, says.replace("OPTIONS", OF_A_LOCK), "{lines}");
@@ -229,7 +269,10 @@ fn invalid_set_is_refused_with_line_and_accepted_values() {
             "line 1: there are `default` and, above the sections, `url`: the default backend is \
              one of the two, so leave the other out",
         ),
-        ("default = 7", "line 1: there is no backend `7`; there are `main`"),
+        (
+            "default = 7",
+            "line 1: there is no backend `7`; there are `main`",
+        ),
         (
             "default = 'redis://u:s3cret@h'",
             "line 1: there is no backend of this name, which looks like a URL; there are `main`",
@@ -241,7 +284,10 @@ fn invalid_set_is_refused_with_line_and_accepted_values() {
     let none = told(ConfigSet::from_toml("default = 'main'").unwrap_err());
     assert!(none.starts_with("there is no `url`"), "{none}");
     let misspelt = told(with(set(), &[("DISTLOCK_POOL", "many")]).unwrap_err());
-    assert!(misspelt.starts_with("DISTLOCK_POOL: `pool=many`"), "{misspelt}");
+    assert!(
+        misspelt.starts_with("DISTLOCK_POOL: `pool=many`"),
+        "{misspelt}"
+    );
 }
 
 #[test]
@@ -249,7 +295,10 @@ fn file_with_names_is_no_config_and_says_what_reads_it() {
     for (text, line) in [(FILE, 3), ("url = 'memory://'\n[locks.x]\nlease = '1s'", 2)] {
         let said = told(Config::from_toml(text).unwrap_err());
         let says = format!("line {line}: this file has backends or locks by name");
-        assert!(said.starts_with(&says) && said.contains("`ConfigSet::from_file`"), "{said}");
+        assert!(
+            said.starts_with(&says) && said.contains("`ConfigSet::from_file`"),
+            "{said}"
+        );
     }
 }
 

@@ -28,9 +28,14 @@ pub(crate) fn dropped_client_stops_threads(subject: &dyn Subject) {
         let events = Arc::new(move |_: &Event| counting.register());
         let client = connect(subject, subject.client(&context).events(events));
         use_all_threads(subject, &client, &name);
-        assert!(clock.live_threads() > 0, "the threads of a client in use are counted");
+        assert!(
+            clock.live_threads() > 0,
+            "the threads of a client in use are counted"
+        );
     });
-    eventually("its threads have ended", patience(), || clock.live_threads() == 0);
+    eventually("its threads have ended", patience(), || {
+        clock.live_threads() == 0
+    });
 }
 
 /// The backend is dropped with the last handle: it does not keep itself alive.
@@ -39,11 +44,16 @@ pub(crate) fn dropped_client_drops_backend(subject: &dyn Subject) {
     let context = context();
     let backend = subject.backend(&context);
     let alive: Weak<dyn Backend> = Arc::downgrade(&backend);
-    let client = connect(subject, Client::builder().clock(context.clock).backend(backend));
+    let client = connect(
+        subject,
+        Client::builder().clock(context.clock).backend(backend),
+    );
     use_all_threads(subject, &client, &name);
     assert!(alive.upgrade().is_some());
     drop(client);
-    eventually("the backend is dropped", patience(), || alive.upgrade().is_none());
+    eventually("the backend is dropped", patience(), || {
+        alive.upgrade().is_none()
+    });
 }
 
 /// A detached hold that was never unlocked is released when the client is dropped.
@@ -95,7 +105,10 @@ thread_local! {
 
 impl ThreadCountingClock {
     fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, threads: Arc::default() }
+        Self {
+            clock,
+            threads: Arc::default(),
+        }
     }
 
     fn register(&self) {
@@ -112,7 +125,11 @@ impl ThreadCountingClock {
     }
 
     fn live_threads(&self) -> usize {
-        self.threads.lock().iter().filter(|thread| thread.strong_count() > 0).count()
+        self.threads
+            .lock()
+            .iter()
+            .filter(|thread| thread.strong_count() > 0)
+            .count()
     }
 }
 

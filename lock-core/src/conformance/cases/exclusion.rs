@@ -35,9 +35,19 @@ pub(crate) fn busy_lock_is_a_value_not_an_error(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let _guard = take(&one);
     assert!(other.try_lock().expect("busy is no error").is_none());
-    assert!(other.try_lock_for(ms(50)).expect("busy is no error").is_none());
+    assert!(
+        other
+            .try_lock_for(ms(50))
+            .expect("busy is no error")
+            .is_none()
+    );
     let options = fixed(ms(1_000)).wait(ms(50));
-    assert!(other.try_lock_with(&options).expect("busy is no error").is_none());
+    assert!(
+        other
+            .try_lock_with(&options)
+            .expect("busy is no error")
+            .is_none()
+    );
 }
 
 /// Another thread of the same client can neither take nor end a hold.
@@ -49,7 +59,11 @@ pub(crate) fn other_thread_cannot_take_or_end_held_lock(subject: &dyn Subject) {
         assert!(is_busy(&one));
         assert!(!one.is_held_by_current_thread());
         assert_eq!(one.hold_count(), 0);
-        assert!(one.unlock().expect_err("it is not this thread's").is_not_held());
+        assert!(
+            one.unlock()
+                .expect_err("it is not this thread's")
+                .is_not_held()
+        );
     });
     assert!(is_busy(&other), "it is still held");
     one.unlock().expect("it is this thread's");
@@ -60,10 +74,18 @@ pub(crate) fn other_thread_cannot_take_or_end_held_lock(subject: &dyn Subject) {
 pub(crate) fn other_client_cannot_take_or_end_held_lock(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take(&one);
-    assert!(other.is_locked().expect("the store answers"), "it is held in the store");
+    assert!(
+        other.is_locked().expect("the store answers"),
+        "it is held in the store"
+    );
     assert!(!other.is_held_by_current_thread());
     assert_eq!(other.hold_count(), 0);
-    assert!(other.unlock().expect_err("it is not this client's").is_not_held());
+    assert!(
+        other
+            .unlock()
+            .expect_err("it is not this client's")
+            .is_not_held()
+    );
     assert!(is_busy(&other));
     guard.unlock().expect("it is ours");
 }
@@ -87,7 +109,9 @@ pub(crate) fn never_two_inside(subject: &dyn Subject) {
     let clients: [Lock; 3] = mutexes(subject);
     thread::scope(|scope| {
         let each_twice = clients.iter().chain(&clients);
-        let threads: Vec<_> = each_twice.map(|mutex| spawn(scope, || work(mutex))).collect();
+        let threads: Vec<_> = each_twice
+            .map(|mutex| spawn(scope, || work(mutex)))
+            .collect();
         threads.into_iter().for_each(join);
     });
     let counted = counter.load(Ordering::SeqCst);
@@ -126,12 +150,18 @@ pub(crate) fn concurrent_tries_leave_no_lock_behind(subject: &dyn Subject) {
 pub(crate) fn force_unlock_frees_lock_of_any_holder(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take(&one);
-    assert!(other.force_unlock().expect("the store answers"), "it was held");
+    assert!(
+        other.force_unlock().expect("the store answers"),
+        "it was held"
+    );
     assert!(!subject.probe(one.name()).held);
     assert!(!other.is_locked().expect("the store answers"));
     let _next = take(&other);
     assert!(guard.unlock().expect_err("it was taken away").is_lost());
-    violated_unless(subject.probe(one.name()).held, "a lost guard freed its successor's lock");
+    violated_unless(
+        subject.probe(one.name()).held,
+        "a lost guard freed its successor's lock",
+    );
 }
 
 /// A forced unlock wakes waiters.
@@ -163,8 +193,14 @@ pub(crate) fn queries_agree_with_store(subject: &dyn Subject) {
     let guard = take_with(&one, &fixed(ms(10_000)));
     for mutex in [&one, &other] {
         assert!(mutex.is_locked().expect("the store answers"));
-        let left = mutex.time_to_live().expect("the store answers").expect("it is held");
-        assert!(left <= ms(10_001) && left > ms(8_000), "{left:?} of 10 s are left");
+        let left = mutex
+            .time_to_live()
+            .expect("the store answers")
+            .expect("it is held");
+        assert!(
+            left <= ms(10_001) && left > ms(8_000),
+            "{left:?} of 10 s are left"
+        );
     }
     guard.unlock().expect("it is ours");
     assert!(!elsewhere(|| other.is_locked()).expect("the store answers"));
@@ -175,7 +211,10 @@ pub(crate) fn owned_guard_unlocks_on_other_thread(subject: &dyn Subject) {
     let name = fresh_name();
     let (here, there) = (client(subject), client(subject));
     let owned = here.owned_mutex(&name).expect("a good name");
-    let guard = owned.try_lock_for(patience()).expect("the store answers").expect("it is free");
+    let guard = owned
+        .try_lock_for(patience())
+        .expect("the store answers")
+        .expect("it is free");
     assert!(is_busy(&mutex(&there, &name)));
     elsewhere(move || guard.unlock()).expect("it is the guard's, not the thread's");
     drop(take(&mutex(&there, &name)));
@@ -186,9 +225,15 @@ pub(crate) fn owned_mutex_is_not_reentrant(subject: &dyn Subject) {
     let name = fresh_name();
     let client = client(subject);
     let owned = client.owned_mutex(&name).expect("a good name");
-    let guard = owned.try_lock().expect("the store answers").expect("it is free");
+    let guard = owned
+        .try_lock()
+        .expect("the store answers")
+        .expect("it is free");
     assert!(owned.try_lock().expect("the store answers").is_none());
-    assert!(is_busy(&mutex(&client, &name)), "nor is the thread the owner");
+    assert!(
+        is_busy(&mutex(&client, &name)),
+        "nor is the thread the owner"
+    );
     guard.unlock().expect("it is ours");
     assert!(!subject.probe(&name).held);
     drop(take(&mutex(&client, &name)));

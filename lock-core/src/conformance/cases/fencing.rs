@@ -43,7 +43,9 @@ pub(crate) fn fencing_token_grows_under_contention(subject: &dyn Subject) {
     };
     thread::scope(|scope| {
         let each_twice = clients.iter().chain(&clients);
-        let threads: Vec<_> = each_twice.map(|mutex| spawn(scope, || work(mutex))).collect();
+        let threads: Vec<_> = each_twice
+            .map(|mutex| spawn(scope, || work(mutex)))
+            .collect();
         threads.into_iter().for_each(join);
     });
     let seen = seen.into_inner();

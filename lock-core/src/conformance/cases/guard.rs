@@ -31,7 +31,8 @@ pub(crate) fn panic_releases(subject: &dyn Subject) {
     assert!(panicked.is_err());
     assert!(!subject.probe(one.name()).held);
     let panicked = catch_unwind(AssertUnwindSafe(|| {
-        one.run(|_| resume_unwind(Box::new("on purpose"))).expect("the lock is free");
+        one.run(|_| resume_unwind(Box::new("on purpose")))
+            .expect("the lock is free");
     }));
     assert!(panicked.is_err());
     drop(take(&other));
@@ -50,15 +51,23 @@ pub(crate) fn lock_is_kept_for_at_least_the_time_asked_for(subject: &dyn Subject
         } else {
             guard.unlock().expect("it is ours");
         }
-        violated_unless(is_busy(&other), "a lock with a shortest time was free before its end");
+        violated_unless(
+            is_busy(&other),
+            "a lock with a shortest time was free before its end",
+        );
     }
     let [one, other] = mutexes(subject);
     let (clock, kept) = (subject.clock(), short());
     let before = clock.now();
-    take_with(&one, &at_least(kept)).unlock().expect("it is ours");
+    take_with(&one, &at_least(kept))
+        .unlock()
+        .expect("it is ours");
     drop(take_soon(&other));
     let took = clock.now().since(before);
-    violated_unless(took >= kept, "a lock with a shortest time was granted before its end");
+    violated_unless(
+        took >= kept,
+        "a lock with a shortest time was granted before its end",
+    );
     // When its time is over already, it is freed.
     let guard = take_soon(&one);
     guard.unlock().expect("it is ours");
@@ -83,7 +92,10 @@ pub(crate) fn release_after_lease_end_keeps_next_holder(subject: &dyn Subject) {
     let guard = take_with(&one, &fixed(short()));
     let next = take_soon(&other);
     assert!(guard.unlock().expect_err("it is over").is_lost());
-    violated_unless(subject.probe(one.name()).held, "a late unlock freed its successor's lock");
+    violated_unless(
+        subject.probe(one.name()).held,
+        "a late unlock freed its successor's lock",
+    );
     violated_unless(is_busy(&third), "a lock that is held was granted once more");
     next.unlock().expect("it is ours");
 }
@@ -96,7 +108,10 @@ pub(crate) fn unlock_after_loss_keeps_next_holder(subject: &dyn Subject) {
     let next = take(&other);
     assert!(guard.is_valid(), "the loss is not known yet");
     assert!(guard.unlock().expect_err("it is another's").is_lost());
-    violated_unless(subject.probe(one.name()).held, "a lost guard freed its successor's lock");
+    violated_unless(
+        subject.probe(one.name()).held,
+        "a lost guard freed its successor's lock",
+    );
     next.unlock().expect("it is ours");
 }
 
@@ -113,7 +128,12 @@ pub(crate) fn loss_is_reported_to_holder(subject: &dyn Subject) {
     assert_eq!(guard.state(), GuardState::Lost);
     assert!(!guard.is_valid() && !one.is_held_by_current_thread());
     assert_eq!(guard.remaining(), Duration::ZERO);
-    assert!(guard.ensure(Duration::ZERO).expect_err("it is lost").is_lost());
+    assert!(
+        guard
+            .ensure(Duration::ZERO)
+            .expect_err("it is lost")
+            .is_lost()
+    );
     assert_eq!(guard.fencing_tokens(), tokens);
     assert!(guard.unlock().expect_err("it is lost").is_lost());
 }
@@ -123,7 +143,10 @@ pub(crate) fn verify_detects_deleted_lock(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &fixed(ms(10_000)));
     let left = guard.verify().expect("it is ours");
-    assert!(left <= ms(10_001) && left > ms(8_000), "{left:?} of 10 s are left");
+    assert!(
+        left <= ms(10_001) && left > ms(8_000),
+        "{left:?} of 10 s are left"
+    );
     subject.lose(one.name());
     assert!(guard.is_valid(), "the loss is not known yet");
     assert!(guard.verify().expect_err("it is gone").is_lost());

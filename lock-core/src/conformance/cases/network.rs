@@ -19,8 +19,12 @@ use std::thread;
 fn faulty_client(subject: &dyn Subject, name: &crate::LockName) -> (Arc<FaultyBackend>, Lock) {
     let context = context();
     let network = FaultyBackend::on(subject.backend(&context));
-    let client =
-        connect(subject, Client::builder().clock(context.clock).backend(Arc::clone(&network) as _));
+    let client = connect(
+        subject,
+        Client::builder()
+            .clock(context.clock)
+            .backend(Arc::clone(&network) as _),
+    );
     (network, mutex(&client, name))
 }
 
@@ -31,9 +35,21 @@ pub(crate) fn unreachable_store_is_not_busy(subject: &dyn Subject) {
     let guard = take(&holder);
     network.cut();
     assert!(lock.try_lock().expect_err("it cannot ask").is_unavailable());
-    assert!(lock.try_lock_for(ms(100)).expect_err("it cannot ask").is_unavailable());
-    assert!(lock.is_locked().expect_err("it cannot ask").is_unavailable());
-    assert!(lock.force_unlock().expect_err("it cannot ask").is_unavailable());
+    assert!(
+        lock.try_lock_for(ms(100))
+            .expect_err("it cannot ask")
+            .is_unavailable()
+    );
+    assert!(
+        lock.is_locked()
+            .expect_err("it cannot ask")
+            .is_unavailable()
+    );
+    assert!(
+        lock.force_unlock()
+            .expect_err("it cannot ask")
+            .is_unavailable()
+    );
     network.mend();
     assert!(is_busy(&lock));
     guard.unlock().expect("it is ours");
@@ -62,7 +78,10 @@ pub(crate) fn grant_with_lost_reply_is_recognised(subject: &dyn Subject) {
     let guard = take_soon(&lock);
     assert!(subject.probe(&name).held);
     guard.unlock().expect("it is ours");
-    assert!(!subject.probe(&name).held, "one release ends it, however often it was asked for");
+    assert!(
+        !subject.probe(&name).held,
+        "one release ends it, however often it was asked for"
+    );
 }
 
 /// A release whose reply was lost is repeated; that the second finds no lock is no loss.
@@ -81,9 +100,15 @@ pub(crate) fn attempt_with_unknown_outcome_is_undone(subject: &dyn Subject) {
     let name = fresh_name();
     let (network, lock) = faulty_client(subject, &name);
     network.lose_acquire_answers(u32::MAX);
-    assert!(lock.try_lock_for(ms(100)).expect_err("no answer came").is_unavailable());
+    assert!(
+        lock.try_lock_for(ms(100))
+            .expect_err("no answer came")
+            .is_unavailable()
+    );
     network.mend();
-    eventually("the attempt is undone", patience(), || !subject.probe(&name).held);
+    eventually("the attempt is undone", patience(), || {
+        !subject.probe(&name).held
+    });
     always("and stays so", short(), || !subject.probe(&name).held);
     drop(take(&lock));
 }
@@ -93,10 +118,18 @@ pub(crate) fn late_copy_of_undone_attempt_takes_no_lock(subject: &dyn Subject) {
     let name = fresh_name();
     let (network, lock) = faulty_client(subject, &name);
     network.lose_acquire_answers(u32::MAX);
-    assert!(lock.try_lock_for(ms(100)).expect_err("no answer came").is_unavailable());
+    assert!(
+        lock.try_lock_for(ms(100))
+            .expect_err("no answer came")
+            .is_unavailable()
+    );
     network.mend();
-    eventually("the attempt is undone", patience(), || !subject.probe(&name).held);
-    let answer = network.deliver_a_late_copy(now() + prompt()).expect("the store answers");
+    eventually("the attempt is undone", patience(), || {
+        !subject.probe(&name).held
+    });
+    let answer = network
+        .deliver_a_late_copy(now() + prompt())
+        .expect("the store answers");
     assert!(answer.is_busy(), "a late copy took the lock");
     assert!(!subject.probe(&name).held);
 }
@@ -107,7 +140,9 @@ pub(crate) fn late_copy_of_released_attempt_takes_no_lock(subject: &dyn Subject)
     let (network, lock) = faulty_client(subject, &name);
     network.lose_acquire_answers(1);
     take_soon(&lock).unlock().expect("it is ours");
-    let answer = network.deliver_a_late_copy(now() + prompt()).expect("the store answers");
+    let answer = network
+        .deliver_a_late_copy(now() + prompt())
+        .expect("the store answers");
     assert!(answer.is_busy(), "a late copy took the lock");
     assert!(!subject.probe(&name).held);
 }
@@ -118,10 +153,14 @@ pub(crate) fn outage_within_lease_is_survived(subject: &dyn Subject) {
     let (network, lock) = faulty_client(subject, &name);
     let guard = take_with(&lock, &watched(ms(1_000)));
     network.cut();
-    eventually("renewals fail", patience(), || guard.state() == GuardState::Suspended);
+    eventually("renewals fail", patience(), || {
+        guard.state() == GuardState::Suspended
+    });
     assert!(guard.is_valid(), "its deadline is ahead");
     network.mend();
-    eventually("renewals go on", patience(), || guard.state() != GuardState::Suspended);
+    eventually("renewals go on", patience(), || {
+        guard.state() != GuardState::Suspended
+    });
     stays_held(&guard, ms(1_000), ms(2_000), || subject.probe(&name).held);
     assert_eq!(guard.state(), GuardState::Held);
     guard.unlock().expect("it is ours");
@@ -135,7 +174,10 @@ pub(crate) fn outage_beyond_lease_is_a_loss(subject: &dyn Subject) {
     network.cut();
     let loss = loss(&guard.losses());
     assert_eq!(loss.cause(), LossCause::Expired);
-    assert!(loss.last_failure().is_some_and(|error| error.is_unavailable()));
+    assert!(
+        loss.last_failure()
+            .is_some_and(|error| error.is_unavailable())
+    );
     assert!(!guard.is_valid());
     let next = take_soon(&other);
     network.mend();
@@ -151,7 +193,12 @@ pub(crate) fn unlock_that_cannot_be_sent_is_an_error(subject: &dyn Subject) {
     let guard = take_with(&lock, &fixed(ms(2_500)));
     assert!(guard.remaining() < long());
     network.cut();
-    assert!(guard.unlock().expect_err("it cannot be sent").is_unavailable());
+    assert!(
+        guard
+            .unlock()
+            .expect_err("it cannot be sent")
+            .is_unavailable()
+    );
     drop(take_soon(&other));
 }
 
@@ -177,19 +224,33 @@ pub(crate) fn ended_wait_leaves_no_watch(subject: &dyn Subject) {
     let (network, lock) = faulty_client(subject, &name);
     let holder = mutex(&client(subject), &name);
     let guard = take(&holder);
-    assert!(lock.try_lock_for(ms(50)).expect("the store answers").is_none());
-    eventually("nothing is watched after a deadline", patience(), || network.watches() == 0);
+    assert!(
+        lock.try_lock_for(ms(50))
+            .expect("the store answers")
+            .is_none()
+    );
+    eventually("nothing is watched after a deadline", patience(), || {
+        network.watches() == 0
+    });
     let interrupt = Interrupt::new();
     thread::scope(|scope| {
         let waiting = spawn(scope, || lock.lock_interruptibly(&interrupt).map(drop));
         eventually("it watches", patience(), || network.watches() == 1);
         interrupt.fire();
-        assert!(join(waiting).expect_err("it was interrupted").is_interrupted());
-        eventually("nothing is watched after an interrupt", patience(), || network.watches() == 0);
+        assert!(
+            join(waiting)
+                .expect_err("it was interrupted")
+                .is_interrupted()
+        );
+        eventually("nothing is watched after an interrupt", patience(), || {
+            network.watches() == 0
+        });
         let waiting = spawn(scope, || drop(take_soon(&lock)));
         eventually("it watches", patience(), || network.watches() == 1);
         guard.unlock().expect("it is ours");
         join(waiting);
     });
-    eventually("nothing is watched after a grant", patience(), || network.watches() == 0);
+    eventually("nothing is watched after a grant", patience(), || {
+        network.watches() == 0
+    });
 }

@@ -51,7 +51,11 @@ pub(crate) fn detached_holds_end_by_unlock(subject: &dyn Subject) {
     let error = one.unlock().expect_err("nothing is held any more");
     assert!(error.is_not_held() && error.is_misuse());
     let guard = take(&one);
-    assert!(one.unlock().expect_err("a guard is not detached").is_not_held());
+    assert!(
+        one.unlock()
+            .expect_err("a guard is not detached")
+            .is_not_held()
+    );
     guard.unlock().expect("it is ours");
     drop(take(&other));
 }
@@ -98,9 +102,21 @@ pub(crate) fn nested_unlock_keeps_remaining_lease(subject: &dyn Subject) {
     let [first, second, third] = guards;
     third.unlock().expect("it is ours");
     second.unlock().expect("it is ours");
-    let left = one.time_to_live().expect("the store answers").expect("it is held");
-    assert!(left <= ms(10_001) && left > ms(8_000), "{left:?} of 10 s are left");
-    assert_eq!(subject.probe(one.name()).remaining.map(|left| left > ms(8_000)), Some(true));
+    let left = one
+        .time_to_live()
+        .expect("the store answers")
+        .expect("it is held");
+    assert!(
+        left <= ms(10_001) && left > ms(8_000),
+        "{left:?} of 10 s are left"
+    );
+    assert_eq!(
+        subject
+            .probe(one.name())
+            .remaining
+            .map(|left| left > ms(8_000)),
+        Some(true)
+    );
     first.unlock().expect("it is ours");
     assert_eq!(one.time_to_live().expect("the store answers"), None);
 }
@@ -113,7 +129,9 @@ pub(crate) fn renewal_continues_after_reentry(subject: &dyn Subject) {
         drop((inner, outer));
     });
     let guard = take_with(&one, &watched(kept()));
-    stays_held(&guard, kept(), kept() * 2, || subject.probe(one.name()).held);
+    stays_held(&guard, kept(), kept() * 2, || {
+        subject.probe(one.name()).held
+    });
     assert!(guard.is_valid());
     assert!(is_busy(&other));
     guard.unlock().expect("it is ours");
@@ -136,7 +154,9 @@ pub(crate) fn reentry_after_loss_is_refused(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &watched(kept()));
     subject.lose(one.name());
-    eventually("the guard learns of the loss", patience(), || !guard.is_valid());
+    eventually("the guard learns of the loss", patience(), || {
+        !guard.is_valid()
+    });
     assert!(one.try_lock().expect_err("it is lost").is_lost());
     assert_eq!(one.hold_count(), 1);
     assert!(!one.is_held_by_current_thread());

@@ -22,7 +22,13 @@ use std::thread;
 /// A lock of a client under this policy.
 fn under(subject: &dyn Subject, name: &LockName, policy: Replication) -> Lock {
     let builder = subject.client(&context());
-    mutex(&connect(subject, builder.configure(|config| config.with_replication(policy))), name)
+    mutex(
+        &connect(
+            subject,
+            builder.configure(|config| config.with_replication(policy)),
+        ),
+        name,
+    )
 }
 
 /// A store without replicas refuses a policy by name, and "all" if it does not know how many it
@@ -30,16 +36,24 @@ fn under(subject: &dyn Subject, name: &LockName, policy: Replication) -> Lock {
 pub(crate) fn unsupported_replication_policy_is_refused(subject: &dyn Subject) {
     let can = subject.backend(&context()).abilities().replication;
     let has_any = subject.replicas().is_some();
-    assert!(!has_any || can != ReplicaSupport::Never, "it has replicas, and says that it has none");
+    assert!(
+        !has_any || can != ReplicaSupport::Never,
+        "it has replicas, and says that it has none"
+    );
     let one = Replication::replicas(1).timeout(ms(300));
     let all = Replication::all().timeout(ms(300));
-    for (policy, is_kept) in
-        [(one, can != ReplicaSupport::Never), (all, can == ReplicaSupport::Listed)]
-    {
+    for (policy, is_kept) in [
+        (one, can != ReplicaSupport::Never),
+        (all, can == ReplicaSupport::Listed),
+    ] {
         let [lock] = mutexes(subject);
-        let asked = lock.try_lock_with(&LockOptions::new().replication(policy)).map(drop);
+        let asked = lock
+            .try_lock_with(&LockOptions::new().replication(policy))
+            .map(drop);
         let builder = subject.client(&context());
-        let opened = builder.configure(|config| config.with_replication(policy)).connect();
+        let opened = builder
+            .configure(|config| config.with_replication(policy))
+            .connect();
         for error in [asked.err(), opened.err()] {
             // Without replicas at the moment, it is too few acknowledgements.
             let is_refused = error.is_some_and(|error| error.is_unsupported());
@@ -47,7 +61,10 @@ pub(crate) fn unsupported_replication_policy_is_refused(subject: &dyn Subject) {
         }
         assert!(!subject.probe(lock.name()).held);
         let zero = LockOptions::new().replication(Replication::replicas(0));
-        assert!(lock.try_lock_with(&zero).is_err(), "no replicas is `off`, and not a number");
+        assert!(
+            lock.try_lock_with(&zero).is_err(),
+            "no replicas is `off`, and not a number"
+        );
     }
 }
 
@@ -66,7 +83,12 @@ pub(crate) fn insufficient_replicas_is_error_without_lock(subject: &dyn Subject)
         );
         let error = lock.try_lock().expect_err("one of them is missing");
         assert!(error.is_insufficient_replicas(), "{error}");
-        assert!(error.to_string().contains(&format!("{} of {count}", count - 1)), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("{} of {count}", count - 1)),
+            "{error}"
+        );
         assert!(!subject.probe(&name).held, "it is rolled back by now");
         drop(take_with(&lock, &off));
     }
@@ -75,7 +97,9 @@ pub(crate) fn insufficient_replicas_is_error_without_lock(subject: &dyn Subject)
         &name,
         impatient(count).on_insufficient_replicas(OnInsufficientReplicas::Fail),
     );
-    let error = lock.try_lock_for(long()).expect_err("it is not tried again");
+    let error = lock
+        .try_lock_for(long())
+        .expect_err("it is not tried again");
     assert!(error.is_insufficient_replicas(), "{error}");
     assert!(!subject.probe(&name).held);
 }
@@ -104,14 +128,22 @@ pub(crate) fn accepted_insufficient_replicas_emits_event(subject: &dyn Subject) 
     let (tell, told) = mpsc::channel();
     let tell = Cell::new(tell);
     let handler = move |event: &Event| {
-        if let Event::InsufficientReplicasAccepted { token, insufficient, .. } = event {
+        if let Event::InsufficientReplicasAccepted {
+            token,
+            insufficient,
+            ..
+        } = event
+        {
             let _sent = tell.lock().send((*token, *insufficient));
         }
     };
     let policy = impatient(count).on_insufficient_replicas(OnInsufficientReplicas::Accept);
     let builder = subject.client(&context()).events(Arc::new(handler));
     let lock = mutex(
-        &connect(subject, builder.configure(|config| config.with_replication(policy))),
+        &connect(
+            subject,
+            builder.configure(|config| config.with_replication(policy)),
+        ),
         &name,
     );
     let _held_back = hold_back(replicas, 1);
@@ -140,7 +172,11 @@ pub(crate) fn busy_lock_with_policy_is_a_value(subject: &dyn Subject) {
     let _held_back = hold_back(replicas, replicas.count());
     let guard = take_with(&holder, &off);
     assert!(is_busy(&lock));
-    assert!(lock.try_lock_for(ms(400)).expect("the store answers").is_none());
+    assert!(
+        lock.try_lock_for(ms(400))
+            .expect("the store answers")
+            .is_none()
+    );
     guard.unlock().expect("it is ours");
 }
 
@@ -151,11 +187,16 @@ pub(crate) fn unconfirmed_renewals_end_in_loss(subject: &dyn Subject) {
     let lock = under(subject, &name, patient(replicas.count()));
     let guard = take_with(&lock, &watched(ms(1_500)));
     let _held_back = hold_back(replicas, 1);
-    eventually("renewals are not confirmed", patience(), || guard.state() == GuardState::Suspended);
+    eventually("renewals are not confirmed", patience(), || {
+        guard.state() == GuardState::Suspended
+    });
     assert!(guard.is_valid(), "its deadline is ahead");
     let loss = loss(&guard.losses());
     assert_eq!(loss.cause(), LossCause::InsufficientReplicas);
-    assert!(loss.last_failure().is_some_and(|error| error.is_insufficient_replicas()));
+    assert!(
+        loss.last_failure()
+            .is_some_and(|error| error.is_insufficient_replicas())
+    );
     assert!(!guard.is_valid() && guard.unlock().expect_err("it is lost").is_lost());
     eventually("it is released", patience(), || !subject.probe(&name).held);
 }
@@ -166,9 +207,13 @@ pub(crate) fn renewal_confirmed_again_keeps_lock(subject: &dyn Subject) {
     let lock = under(subject, &name, patient(replicas.count()));
     let guard = take_with(&lock, &watched(ms(3_000)));
     let held_back = hold_back(replicas, 1);
-    eventually("renewals are not confirmed", patience(), || guard.state() == GuardState::Suspended);
+    eventually("renewals are not confirmed", patience(), || {
+        guard.state() == GuardState::Suspended
+    });
     drop(held_back);
-    eventually("they are again", patience(), || guard.state() == GuardState::Held);
+    eventually("they are again", patience(), || {
+        guard.state() == GuardState::Held
+    });
     stays_held(&guard, ms(3_000), ms(3_500), || subject.probe(&name).held);
     guard.unlock().expect("it is ours");
 }
@@ -179,16 +224,25 @@ pub(crate) fn grant_with_lost_reply_is_confirmed(subject: &dyn Subject) {
     let context = context();
     let network = FaultyBackend::on(subject.backend(&context));
     let policy = impatient(replicas.count()).on_insufficient_replicas(OnInsufficientReplicas::Fail);
-    let builder = Client::builder().clock(context.clock).backend(Arc::clone(&network) as _);
+    let builder = Client::builder()
+        .clock(context.clock)
+        .backend(Arc::clone(&network) as _);
     let lock = mutex(
-        &connect(subject, builder.configure(|config| config.with_replication(policy))),
+        &connect(
+            subject,
+            builder.configure(|config| config.with_replication(policy)),
+        ),
         &name,
     );
     let held_back = hold_back(replicas, 1);
     network.lose_acquire_answers(1);
-    let error = lock.try_lock_for(patience()).expect_err("one of them is missing");
+    let error = lock
+        .try_lock_for(patience())
+        .expect_err("one of them is missing");
     assert!(error.is_insufficient_replicas(), "{error}");
-    eventually("it is rolled back", patience(), || !subject.probe(&name).held);
+    eventually("it is rolled back", patience(), || {
+        !subject.probe(&name).held
+    });
     drop(held_back);
     network.lose_acquire_answers(1);
     take_soon(&lock).unlock().expect("it is ours");

@@ -15,8 +15,14 @@ pub(crate) fn acquire_grants_free_name_and_refuses_held(subject: &dyn Subject) {
     let owner = direct.hold(&name, long());
     assert!(subject.probe(&name).held);
     assert!(direct.is_busy(&name));
-    assert!(DirectBackend::open(subject).is_busy(&name), "for another client, too");
-    assert_eq!(direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
+    assert!(
+        DirectBackend::open(subject).is_busy(&name),
+        "for another client, too"
+    );
+    assert_eq!(
+        direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE),
+        Release::Freed
+    );
     direct.hold(&name, short());
 }
 
@@ -25,7 +31,10 @@ pub(crate) fn granted_lease_is_as_long_as_asked(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     direct.hold(&name, ms(10_000));
     let left = subject.probe(&name).remaining.expect("it has a lease");
-    assert!(left <= ms(10_001) && left > ms(8_000), "{left:?} of 10 s are left");
+    assert!(
+        left <= ms(10_001) && left > ms(8_000),
+        "{left:?} of 10 s are left"
+    );
 }
 
 /// The lock of an owner that ended is free when its lease ends, and not before.
@@ -34,8 +43,16 @@ pub(crate) fn abandoned_lock_is_free_after_lease(subject: &dyn Subject) {
     let start = now();
     DirectBackend::open(subject).hold(&name, short());
     let other = DirectBackend::open(subject);
-    eventually("the abandoned lock is granted to another", patience(), || !other.is_busy(&name));
-    assert!(now().since(start) >= short(), "taken over after {:?}", now().since(start));
+    eventually(
+        "the abandoned lock is granted to another",
+        patience(),
+        || !other.is_busy(&name),
+    );
+    assert!(
+        now().since(start) >= short(),
+        "taken over after {:?}",
+        now().since(start)
+    );
 }
 
 /// `Busy` returns the holder's remaining lease, so that waiters know when to poll.
@@ -72,8 +89,14 @@ pub(crate) fn repeated_attempt_is_the_same_grant(subject: &dyn Subject) {
     for _ in 0..3 {
         direct.granted(&name, owner, long());
     }
-    assert_eq!(direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
-    assert!(!subject.probe(&name).held, "one release ends it, however often it was sent");
+    assert_eq!(
+        direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE),
+        Release::Freed
+    );
+    assert!(
+        !subject.probe(&name).held,
+        "one release ends it, however often it was sent"
+    );
     direct.hold(&name, short());
 }
 
@@ -81,9 +104,17 @@ pub(crate) fn repeated_attempt_is_the_same_grant(subject: &dyn Subject) {
 pub(crate) fn repeated_attempt_keeps_token(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let owner = direct.owner();
-    let first = direct.granted(&name, owner, long()).tokens.expect("tokens").first();
+    let first = direct
+        .granted(&name, owner, long())
+        .tokens
+        .expect("tokens")
+        .first();
     for _ in 0..3 {
-        let again = direct.granted(&name, owner, long()).tokens.expect("tokens").first();
+        let again = direct
+            .granted(&name, owner, long())
+            .tokens
+            .expect("tokens")
+            .first();
         assert_eq!(again, first);
     }
 }
@@ -146,7 +177,10 @@ pub(crate) fn names_do_not_collide(subject: &dyn Subject) {
 pub(crate) fn owner_with_tombstone_is_refused(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let owner = direct.hold(&name, long());
-    assert_eq!(direct.release_with_tombstone(&name, owner, long()), Release::Freed);
+    assert_eq!(
+        direct.release_with_tombstone(&name, owner, long()),
+        Release::Freed
+    );
     assert!(!subject.probe(&name).held);
     refuses(&direct, &name, owner, subject);
 }
@@ -156,9 +190,15 @@ pub(crate) fn owner_with_tombstone_is_refused(subject: &dyn Subject) {
 pub(crate) fn tombstone_is_left_for_owner_without_lock(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let (early, gone) = (direct.owner(), direct.hold(&name, long()));
-    assert_eq!(direct.release(&name, gone, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
+    assert_eq!(
+        direct.release(&name, gone, ReleaseOptions::WITHOUT_TOMBSTONE),
+        Release::Freed
+    );
     for owner in [early, gone] {
-        assert_eq!(direct.release_with_tombstone(&name, owner, long()), Release::Gone);
+        assert_eq!(
+            direct.release_with_tombstone(&name, owner, long()),
+            Release::Gone
+        );
         refuses(&direct, &name, owner, subject);
     }
 }
@@ -169,7 +209,10 @@ pub(crate) fn tombstone_lasts_for_one_lease(subject: &dyn Subject) {
     let owner = direct.owner();
     let lease = ms(1_000);
     let closed = direct.clock.now();
-    assert_eq!(direct.release_with_tombstone(&name, owner, lease), Release::Gone);
+    assert_eq!(
+        direct.release_with_tombstone(&name, owner, lease),
+        Release::Gone
+    );
     let_pass(lease * 7 / 10);
     let answer = direct.acquire(&name, owner, short());
     if !answer.is_busy() && direct.clock.now().since(closed) >= lease {
@@ -183,11 +226,17 @@ pub(crate) fn tombstone_lasts_for_one_lease(subject: &dyn Subject) {
 pub(crate) fn tombstone_blocks_only_its_owner(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let owner = direct.hold(&name, long());
-    assert_eq!(direct.release_with_tombstone(&name, owner, long()), Release::Freed);
+    assert_eq!(
+        direct.release_with_tombstone(&name, owner, long()),
+        Release::Freed
+    );
     let next = direct.owner();
     grant(direct.acquire(&name, next, long()));
     refuses_only(&direct, &name, owner);
-    assert_eq!(direct.release(&name, next, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
+    assert_eq!(
+        direct.release(&name, next, ReleaseOptions::WITHOUT_TOMBSTONE),
+        Release::Freed
+    );
 }
 
 fn refuses(

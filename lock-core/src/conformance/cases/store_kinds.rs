@@ -25,7 +25,10 @@ fn permits(name: &LockName, limit: u32, count: u32) -> LockName {
 
 /// How many permits are free, and how many there are.
 fn free_of(direct: &DirectBackend, name: &LockName) -> (u32, u32) {
-    let permits = direct.inspect(name).permits.expect("a semaphore in use has permits");
+    let permits = direct
+        .inspect(name)
+        .permits
+        .expect("a semaphore in use has permits");
     (permits.free, permits.limit)
 }
 
@@ -42,7 +45,10 @@ pub(crate) fn readers_share_and_keep_the_writer_out(subject: &dyn Subject) {
     assert_eq!(direct.inspect(&read).holders, 2);
     assert_eq!(direct.release(&read, first, PLAIN), Release::Freed);
     let writer = direct.owner();
-    assert!(direct.acquire(&write, writer, long()).is_busy(), "one reader is left");
+    assert!(
+        direct.acquire(&write, writer, long()).is_busy(),
+        "one reader is left"
+    );
     assert_eq!(other.release(&read, second, PLAIN), Release::Freed);
     direct.granted(&write, writer, long());
 }
@@ -61,12 +67,20 @@ pub(crate) fn writer_keeps_readers_out(subject: &dyn Subject) {
 /// Mutexes, fair locks and read-write locks of a name exclude each other.
 pub(crate) fn kinds_of_a_name_exclude_each_other(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
-    let kinds = [LockKind::Mutex, LockKind::Fair, LockKind::Read, LockKind::Write];
+    let kinds = [
+        LockKind::Mutex,
+        LockKind::Fair,
+        LockKind::Read,
+        LockKind::Write,
+    ];
     for held in kinds {
         let name = fresh_name();
         direct.hold(&name.of_kind(held), long());
         for kind in kinds.into_iter().filter(|kind| *kind != held) {
-            assert!(direct.is_busy(&name.of_kind(kind)), "{kind:?} beside {held:?}");
+            assert!(
+                direct.is_busy(&name.of_kind(kind)),
+                "{kind:?} beside {held:?}"
+            );
         }
     }
 }
@@ -77,7 +91,12 @@ pub(crate) fn writer_becomes_a_reader(subject: &dyn Subject) {
     let (read, write) = read_write();
     let writer = direct.hold(&write, long());
     assert!(other.beside(&read, other.owner(), None).is_busy());
-    assert!(other.beside(&read, other.owner(), Some(other.owner())).is_busy(), "no writer's");
+    assert!(
+        other
+            .beside(&read, other.owner(), Some(other.owner()))
+            .is_busy(),
+        "no writer's"
+    );
     let reader = direct.owner();
     grant(direct.beside(&read, reader, Some(writer)));
     assert_eq!(direct.release(&write, writer, PLAIN), Release::Freed);
@@ -113,7 +132,10 @@ pub(crate) fn dead_reader_is_not_kept_alive_by_others(subject: &dyn Subject) {
     let _dead = other.hold(&read, short());
     let_pass(short() * 2);
     let writer = other.owner();
-    assert!(other.acquire(&write, writer, long()).is_busy(), "one reader lives");
+    assert!(
+        other.acquire(&write, writer, long()).is_busy(),
+        "one reader lives"
+    );
     assert_eq!(direct.release(&read, alive, PLAIN), Release::Freed);
     eventually("the writer is granted", prompt(), || {
         !other.acquire(&write, writer, long()).is_busy()
@@ -143,14 +165,24 @@ pub(crate) fn readers_and_a_waiting_writer_are_told(subject: &dyn Subject) {
     let seen = |name: &LockName| {
         let info = direct.inspect(name);
         let readers = info.readers.expect("it is a read-write lock");
-        let owners = readers.known.iter().map(|reader| reader.owner.as_str().to_owned());
-        (info.holders, owners.collect::<Vec<_>>(), readers.writer_waits)
+        let owners = readers
+            .known
+            .iter()
+            .map(|reader| reader.owner.as_str().to_owned());
+        (
+            info.holders,
+            owners.collect::<Vec<_>>(),
+            readers.writer_waits,
+        )
     };
     assert_eq!(seen(&write), (0, Vec::new(), false));
     let [first, last] =
         [(&direct, long()), (&other, long() * 2)].map(|(direct, lease)| direct.hold(&read, lease));
     for name in [&read, &write] {
-        assert_eq!(seen(name), (2, vec![last.to_string(), first.to_string()], false));
+        assert_eq!(
+            seen(name),
+            (2, vec![last.to_string(), first.to_string()], false)
+        );
     }
     let writer = other.owner();
     assert!(other.acquire(&write, writer, long()).is_busy());
@@ -197,7 +229,11 @@ pub(crate) fn reader_gets_the_token_of_the_last_writer(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
     let (read, write) = read_write();
     let reader = direct.owner();
-    assert_eq!(token(&direct.granted(&read, reader, long())), None, "there was no writer yet");
+    assert_eq!(
+        token(&direct.granted(&read, reader, long())),
+        None,
+        "there was no writer yet"
+    );
     assert_eq!(direct.release(&read, reader, PLAIN), Release::Freed);
     let mut last = None;
     for _ in 0..3 {
@@ -226,7 +262,9 @@ pub(crate) fn release_of_each_kind_wakes_its_waiters(subject: &dyn Subject) {
         let (wakes, _watch) = other.watch(waits_for);
         let before = wakes.count();
         assert_eq!(direct.release(held, owner, PLAIN), Release::Freed);
-        eventually("the release wakes the watch", prompt(), || wakes.count() > before);
+        eventually("the release wakes the watch", prompt(), || {
+            wakes.count() > before
+        });
     }
 }
 
@@ -241,16 +279,23 @@ pub(crate) fn owner_with_tombstone_is_refused_for_each_kind(subject: &dyn Subjec
         assert!(direct.acquire(&name, owner, long()).is_busy(), "{kind:?}");
         direct.hold(&name, long());
     }
-    for kind in
-        [LockKind::Permits { limit: 2, count: 1 }, LockKind::FairPermits { limit: 2, count: 1 }]
-    {
+    for kind in [
+        LockKind::Permits { limit: 2, count: 1 },
+        LockKind::FairPermits { limit: 2, count: 1 },
+    ] {
         let semaphore = fresh_name().of_kind(kind);
         let owner = direct.hold(&semaphore, long());
         let release = direct.release_with_tombstone(&semaphore, owner, ms(20_000));
         assert_eq!(release, Release::Freed, "{kind:?}");
-        assert!(direct.acquire(&semaphore, owner, long()).is_busy(), "{kind:?}");
+        assert!(
+            direct.acquire(&semaphore, owner, long()).is_busy(),
+            "{kind:?}"
+        );
         assert_eq!(free_of(&direct, &semaphore), (2, 2), "{kind:?}");
-        assert!(!direct.is_busy(&semaphore), "{kind:?}: it does not wait either");
+        assert!(
+            !direct.is_busy(&semaphore),
+            "{kind:?}: it does not wait either"
+        );
     }
 }
 
@@ -313,10 +358,17 @@ pub(crate) fn stored_limit_counts_until_it_is_changed(subject: &dyn Subject) {
     let second = other.owner();
     assert_eq!(other.granted(&nine, second, long()).limit, Some(2));
     assert!(other.is_busy(&nine), "the limit of the first client counts");
-    let limit = |before, now| PermitOutcome::Limit { before: Some(before), now };
+    let limit = |before, now| PermitOutcome::Limit {
+        before: Some(before),
+        now,
+    };
     assert_eq!(other.change(&two, PermitChange::SetLimit(1)), limit(2, 1));
     assert_eq!(free_of(&direct, &two), (0, 1));
-    assert_eq!(direct.renew(&two, first, long()), Renewal::Extended, "it stays");
+    assert_eq!(
+        direct.renew(&two, first, long()),
+        Renewal::Extended,
+        "it stays"
+    );
     assert_eq!(direct.release(&two, first, PLAIN), Release::Freed);
     assert!(direct.is_busy(&two), "one is held, and there is one");
     let (wakes, _watch) = direct.watch(&two);
@@ -380,8 +432,15 @@ pub(crate) fn fair_lock_is_granted_in_order(subject: &dyn Subject) {
     }
     for waiter in waiters {
         assert_eq!(direct.release(&name, holder, PLAIN), Release::Freed);
-        for later in waiters.into_iter().rev().take_while(|later| *later != waiter) {
-            assert!(direct.acquire(&name, later, long()).is_busy(), "it came later");
+        for later in waiters
+            .into_iter()
+            .rev()
+            .take_while(|later| *later != waiter)
+        {
+            assert!(
+                direct.acquire(&name, later, long()).is_busy(),
+                "it came later"
+            );
         }
         direct.granted(&name, waiter, long());
         holder = waiter;
@@ -399,7 +458,10 @@ pub(crate) fn fair_waiter_that_is_gone_is_skipped(subject: &dyn Subject) {
     }
     assert_eq!(direct.release(&name, quits, PLAIN), Release::Gone);
     assert_eq!(direct.release(&name, holder, PLAIN), Release::Freed);
-    assert!(direct.acquire(&name, stays, long()).is_busy(), "one is before it");
+    assert!(
+        direct.acquire(&name, stays, long()).is_busy(),
+        "one is before it"
+    );
     eventually("the dead waiter is skipped", ms(6_000), || {
         !direct.acquire(&name, stays, long()).is_busy()
     });
@@ -416,12 +478,18 @@ pub(crate) fn fair_permits_are_granted_in_order(subject: &dyn Subject) {
     let [many, quits, single] = [&direct, &other, &direct].map(DirectBackend::owner);
     for _ in 0..2 {
         assert!(direct.acquire(&three, many, long()).is_busy());
-        assert!(other.acquire(&one, quits, long()).is_busy(), "one is free, and one is before it");
+        assert!(
+            other.acquire(&one, quits, long()).is_busy(),
+            "one is free, and one is before it"
+        );
         assert!(direct.acquire(&one, single, long()).is_busy());
     }
     assert_eq!(other.release(&one, quits, PLAIN), Release::Gone);
     assert_eq!(direct.release(&two, held, PLAIN), Release::Freed);
-    assert!(direct.acquire(&one, single, long()).is_busy(), "three are free, and wanted before");
+    assert!(
+        direct.acquire(&one, single, long()).is_busy(),
+        "three are free, and wanted before"
+    );
     assert_eq!(free_of(&direct, &one), (3, 3));
     direct.granted(&three, many, long());
     assert!(direct.acquire(&one, single, long()).is_busy());
@@ -436,10 +504,16 @@ pub(crate) fn fair_and_write_locks_are_kept_after_release(subject: &dyn Subject)
     for kind in [LockKind::Fair, LockKind::Write] {
         let name = fresh_name().of_kind(kind);
         let owner = direct.hold(&name, long());
-        assert_eq!(direct.keep(&name, owner, (direct.owner(), short())), Release::Freed);
+        assert_eq!(
+            direct.keep(&name, owner, (direct.owner(), short())),
+            Release::Freed
+        );
         assert!(!direct.verifies(&name, owner), "{kind:?}");
         let next = direct.owner();
-        assert!(direct.acquire(&name, next, long()).is_busy(), "{kind:?} is kept");
+        assert!(
+            direct.acquire(&name, next, long()).is_busy(),
+            "{kind:?} is kept"
+        );
         eventually("it is free again", patience(), || {
             !direct.acquire(&name, next, long()).is_busy()
         });
@@ -451,10 +525,18 @@ pub(crate) fn semaphore_and_lock_do_not_share_a_name(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
     let (name, other) = (fresh_name(), fresh_name());
     direct.hold(&permits(&name, 1, 1), long());
-    for kind in [LockKind::Mutex, LockKind::Read, LockKind::Write, LockKind::Fair] {
+    for kind in [
+        LockKind::Mutex,
+        LockKind::Read,
+        LockKind::Write,
+        LockKind::Fair,
+    ] {
         assert!(direct.is_foreign(&name.of_kind(kind)), "{kind:?}");
     }
     direct.hold(&other, long());
     assert!(direct.is_foreign(&permits(&other, 1, 1)));
-    assert!(matches!(direct.acquire(&other, direct.owner(), long()), Answer::Busy(_)));
+    assert!(matches!(
+        direct.acquire(&other, direct.owner(), long()),
+        Answer::Busy(_)
+    ));
 }

@@ -19,7 +19,10 @@ fn permits(name: &LockName, limit: u32, count: u32) -> LockName {
 
 /// How many permits are free, and how many there are.
 fn free_of(direct: &DirectBackend, name: &LockName) -> (u32, u32) {
-    let permits = direct.inspect(name).permits.expect("a semaphore in use has permits");
+    let permits = direct
+        .inspect(name)
+        .permits
+        .expect("a semaphore in use has permits");
     (permits.free, permits.limit)
 }
 
@@ -29,20 +32,35 @@ pub(crate) fn changes_of_a_limit_all_count(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let name = permits(&fresh_name(), 3, 1);
     let limit = |before, now| PermitOutcome::Limit { before, now };
-    assert_eq!(direct.change(&name, PermitChange::AddLimit(2)), limit(None, 5));
+    assert_eq!(
+        direct.change(&name, PermitChange::AddLimit(2)),
+        limit(None, 5)
+    );
     let held = direct.hold(&name, long());
-    assert_eq!(other.change(&name, PermitChange::AddLimit(-3)), limit(Some(5), 2));
+    assert_eq!(
+        other.change(&name, PermitChange::AddLimit(-3)),
+        limit(Some(5), 2)
+    );
     let (wakes, _watch) = direct.watch(&name);
     let before = wakes.count();
-    assert_eq!(direct.change(&name, PermitChange::AddLimit(4)), limit(Some(2), 6));
+    assert_eq!(
+        direct.change(&name, PermitChange::AddLimit(4)),
+        limit(Some(2), 6)
+    );
     eventually("waiters are woken", prompt(), || wakes.count() > before);
     assert_eq!(free_of(&other, &name), (5, 6));
     for more in [-6, i32::MIN, i32::MAX, 1_000_000] {
         let refused = other.try_change(&name, PermitChange::AddLimit(more));
-        assert!(refused.is_err_and(|failure| failure.error().is_misuse()), "{more}");
+        assert!(
+            refused.is_err_and(|failure| failure.error().is_misuse()),
+            "{more}"
+        );
         assert_eq!(free_of(&other, &name), (5, 6), "nothing is changed");
     }
-    assert_eq!(direct.change(&name, PermitChange::AddLimit(-5)), limit(Some(6), 1));
+    assert_eq!(
+        direct.change(&name, PermitChange::AddLimit(-5)),
+        limit(Some(6), 1)
+    );
     assert!(other.is_busy(&name));
     assert_eq!(direct.renew(&name, held, long()), Renewal::Extended);
 }
@@ -61,7 +79,10 @@ pub(crate) fn permit_is_released_by_its_identity(subject: &dyn Subject) {
     assert_eq!(release(PermitId::new(held, 0)), PermitOutcome::Changed);
     eventually("waiters are woken", prompt(), || wakes.count() > before);
     assert_eq!(release(PermitId::new(held, 0)), PermitOutcome::NotTaken);
-    assert_eq!(release(PermitId::new(other.owner(), 0)), PermitOutcome::NotTaken);
+    assert_eq!(
+        release(PermitId::new(other.owner(), 0)),
+        PermitOutcome::NotTaken
+    );
     assert_eq!(free_of(&other, &one), (1, 5));
     assert_eq!(direct.renew(&one, held, long()), Renewal::Gone);
     assert_eq!(direct.renew(&one, kept, long()), Renewal::Extended);
@@ -87,7 +108,9 @@ pub(crate) fn permit_is_extended_by_its_identity(subject: &dyn Subject) {
     assert_eq!(extend(extended, ms(60_000)), PermitOutcome::Changed);
     assert_eq!(extend(held, ms(100)), PermitOutcome::Changed);
     assert_eq!(extend(other.owner(), long()), PermitOutcome::NotTaken);
-    eventually("the other one is over", patience(), || free_of(&other, &name) == (1, 3));
+    eventually("the other one is over", patience(), || {
+        free_of(&other, &name) == (1, 3)
+    });
     assert_eq!(extend(over, long()), PermitOutcome::NotTaken);
     assert_eq!(free_of(&other, &name), (1, 3), "it is still free");
     assert!(direct.verifies(&name, extended) && direct.verifies(&name, held));
@@ -99,9 +122,16 @@ pub(crate) fn drain_takes_all_free_permits_once(subject: &dyn Subject) {
     let name = fresh_name();
     let (one, all) = (permits(&name, 5, 1), permits(&name, 5, 0));
     let first = direct.owner();
-    assert_eq!(direct.granted(&all, first, long()).count, Some(5), "of one that is new");
+    assert_eq!(
+        direct.granted(&all, first, long()).count,
+        Some(5),
+        "of one that is new"
+    );
     assert!(other.is_busy(&all) && other.is_busy(&one));
-    assert_eq!(direct.release(&permits(&name, 5, 5), first, PLAIN), Release::Freed);
+    assert_eq!(
+        direct.release(&permits(&name, 5, 5), first, PLAIN),
+        Release::Freed
+    );
     let held = other.hold(&one, long());
     let drains = direct.owner();
     for _ in 0..3 {
@@ -109,7 +139,11 @@ pub(crate) fn drain_takes_all_free_permits_once(subject: &dyn Subject) {
         assert_eq!(free_of(&other, &one), (0, 5));
     }
     assert_eq!(other.release(&one, held, PLAIN), Release::Freed);
-    assert_eq!(direct.granted(&all, drains, long()).count, Some(4), "as before");
+    assert_eq!(
+        direct.granted(&all, drains, long()).count,
+        Some(4),
+        "as before"
+    );
     assert_eq!(free_of(&other, &one), (1, 5));
     let four = permits(&name, 5, 4);
     assert_eq!(direct.renew(&four, drains, long()), Renewal::Extended);

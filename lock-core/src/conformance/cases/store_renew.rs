@@ -13,9 +13,16 @@ pub(crate) fn renewal_extends_lease(subject: &dyn Subject) {
     let owner = direct.hold(&name, ms(1_000));
     let_pass(ms(400));
     assert_eq!(direct.renew(&name, owner, ms(1_000)), Renewal::Extended);
-    assert!(left(subject, &name) > ms(700), "{:?} of 1 s are left", left(subject, &name));
+    assert!(
+        left(subject, &name) > ms(700),
+        "{:?} of 1 s are left",
+        left(subject, &name)
+    );
     assert_eq!(direct.renew(&name, owner, ms(10_000)), Renewal::Extended);
-    assert!(left(subject, &name) > ms(8_000), "a longer lease is taken, too");
+    assert!(
+        left(subject, &name) > ms(8_000),
+        "a longer lease is taken, too"
+    );
 }
 
 /// A renewal keeps a longer lease: an older renewal may arrive after a newer one.
@@ -23,14 +30,21 @@ pub(crate) fn renewal_never_shortens_lease(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let owner = direct.hold(&name, ms(10_000));
     assert_eq!(direct.renew(&name, owner, short()), Renewal::Extended);
-    assert!(left(subject, &name) > ms(8_000), "{:?} of 10 s are left", left(subject, &name));
+    assert!(
+        left(subject, &name) > ms(8_000),
+        "{:?} of 10 s are left",
+        left(subject, &name)
+    );
 }
 
 /// A renewal of a free lock does not create it.
 pub(crate) fn renewal_never_recreates_lock(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let owner = direct.hold(&name, long());
-    assert_eq!(direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
+    assert_eq!(
+        direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE),
+        Release::Freed
+    );
     let lost = direct.owner();
     for owner in [owner, lost] {
         let _answer = direct.renew(&name, owner, long());
@@ -42,7 +56,10 @@ pub(crate) fn renewal_never_recreates_lock(subject: &dyn Subject) {
 pub(crate) fn renewal_of_lost_lock_reports_gone(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let released = direct.hold(&name, long());
-    assert_eq!(direct.release(&name, released, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
+    assert_eq!(
+        direct.release(&name, released, ReleaseOptions::WITHOUT_TOMBSTONE),
+        Release::Freed
+    );
     assert_eq!(direct.renew(&name, released, long()), Renewal::Gone);
     let lost = direct.hold(&name, long());
     subject.lose(&name);
@@ -56,7 +73,10 @@ pub(crate) fn renewal_by_other_owner_is_refused(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     direct.hold(&name, ms(1_000));
     assert_eq!(direct.renew(&name, direct.owner(), long()), Renewal::Gone);
-    assert!(left(subject, &name) <= ms(1_001), "the holder's lease is its own");
+    assert!(
+        left(subject, &name) <= ms(1_001),
+        "the holder's lease is its own"
+    );
 }
 
 /// A label that a renewal brings is shown while its owner holds the lock, and for no other owner. A
@@ -72,7 +92,10 @@ pub(crate) fn label_is_never_shown_for_another_owner(subject: &dyn Subject) {
     };
     let first = direct.hold(&name, long());
     renewed(first, "first");
-    assert_eq!(direct.release(&name, first, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
+    assert_eq!(
+        direct.release(&name, first, ReleaseOptions::WITHOUT_TOMBSTONE),
+        Release::Freed
+    );
     let second = direct.hold(&name, long());
     assert_eq!(shown(), None, "the first has released it");
     assert_eq!(direct.renew_as(&name, first, label("first")), Renewal::Gone);
@@ -102,7 +125,12 @@ pub(crate) fn batch_is_answered_in_order(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
     let held = hold_many(&direct, 4, long());
     subject.lose(&held[3].0);
-    let expected = [Renewal::Extended, Renewal::Extended, Renewal::Extended, Renewal::Gone];
+    let expected = [
+        Renewal::Extended,
+        Renewal::Extended,
+        Renewal::Extended,
+        Renewal::Gone,
+    ];
     assert_eq!(direct.renew_all(&held, long()), expected);
 }
 

@@ -19,8 +19,15 @@ pub(crate) fn every_grant_has_a_token(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     for _ in 0..3 {
         let (owner, tokens) = hold(&direct, &name, 0);
-        assert_eq!(tokens.first(), tokens.last(), "none is reserved unless requested");
-        assert_eq!(direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
+        assert_eq!(
+            tokens.first(),
+            tokens.last(),
+            "none is reserved unless requested"
+        );
+        assert_eq!(
+            direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE),
+            Release::Freed
+        );
     }
 }
 
@@ -33,8 +40,11 @@ pub(crate) fn no_token_unless_asked_for(subject: &dyn Subject) {
 
 /// The tokens of a name grow after each kind of release, for all clients.
 pub(crate) fn tokens_grow_after_each_kind_of_release(subject: &dyn Subject) {
-    let (one, other, name) =
-        (DirectBackend::open(subject), DirectBackend::open(subject), fresh_name());
+    let (one, other, name) = (
+        DirectBackend::open(subject),
+        DirectBackend::open(subject),
+        fresh_name(),
+    );
     let mut seen = Vec::new();
     for round in 0..8 {
         let direct = if round % 2 == 0 { &one } else { &other };
@@ -47,7 +57,10 @@ pub(crate) fn tokens_grow_after_each_kind_of_release(subject: &dyn Subject) {
                 Release::Freed
             ),
             1 => assert!(other.force_release(&name)),
-            2 => assert_eq!(direct.release_with_tombstone(&name, owner, long()), Release::Freed),
+            2 => assert_eq!(
+                direct.release_with_tombstone(&name, owner, long()),
+                Release::Freed
+            ),
             _ if round == 3 => {
                 eventually("the lease ends", patience(), || !subject.probe(&name).held);
             }
@@ -77,7 +90,10 @@ pub(crate) fn reserved_tokens_are_never_granted_again(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let (owner, range) = hold(&direct, &name, FAR);
     assert_eq!(range.last().get() - range.first().get(), u64::from(FAR));
-    assert_eq!(direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
+    assert_eq!(
+        direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE),
+        Release::Freed
+    );
     let (_, next) = hold(&direct, &name, 0);
     assert!(next.first() > range.last(), "{next:?} lies in {range:?}");
 }
@@ -97,12 +113,19 @@ pub(crate) fn release_writes_back_last_used_token(subject: &dyn Subject) {
     let (owner, range) = hold(&direct, &name, FAR);
     let used = FencingToken::new(range.first().get() + 2);
     assert_eq!(
-        direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE.last_used(used)),
+        direct.release(
+            &name,
+            owner,
+            ReleaseOptions::WITHOUT_TOMBSTONE.last_used(used)
+        ),
         Release::Freed
     );
     let (_, next) = hold(&direct, &name, 0);
     assert!(next.first() > used, "{next:?} was used up to {used:?}");
-    assert!(next.first() < range.last(), "the unused rest of {range:?} was not written back");
+    assert!(
+        next.first() < range.last(),
+        "the unused rest of {range:?} was not written back"
+    );
 }
 
 /// Used tokens, up to the last one, are never granted again.
@@ -112,7 +135,11 @@ pub(crate) fn used_token_is_never_granted_again(subject: &dyn Subject) {
     // So far ahead of the clock that the stored number alone determines the next token.
     let used = FencingToken::new(range.last().get() - 10);
     assert_eq!(
-        direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE.last_used(used)),
+        direct.release(
+            &name,
+            owner,
+            ReleaseOptions::WITHOUT_TOMBSTONE.last_used(used)
+        ),
         Release::Freed
     );
     let (_, next) = hold(&direct, &name, 0);
@@ -128,16 +155,27 @@ pub(crate) fn late_token_write_back_is_ignored(subject: &dyn Subject) {
     assert!(second.first() > first.last());
     let options = ReleaseOptions::WITHOUT_TOMBSTONE.last_used(first.first());
     assert_eq!(direct.release(&name, late, options), Release::Gone);
-    assert_eq!(direct.release(&name, holder, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
+    assert_eq!(
+        direct.release(&name, holder, ReleaseOptions::WITHOUT_TOMBSTONE),
+        Release::Freed
+    );
     let (_, third) = hold(&direct, &name, 0);
-    assert!(third.first() > second.last(), "{third:?} lies in {second:?}");
+    assert!(
+        third.first() > second.last(),
+        "{third:?} lies in {second:?}"
+    );
 }
 
 /// A refused attempt does not change the holder's token.
 pub(crate) fn refused_attempt_keeps_holders_token(subject: &dyn Subject) {
     let (direct, name) = (DirectBackend::open(subject), fresh_name());
     let (owner, held) = hold(&direct, &name, 0);
-    let answer = direct.attempt(&name, direct.owner(), short(), Tokens::Assign { reserve: 3 });
+    let answer = direct.attempt(
+        &name,
+        direct.owner(),
+        short(),
+        Tokens::Assign { reserve: 3 },
+    );
     assert!(answer.is_busy());
     assert_eq!(direct.granted(&name, owner, long()).tokens, Some(held));
 }

@@ -8,8 +8,11 @@ use crate::conformance::subject::Subject;
 
 /// A release by any client wakes the watch.
 pub(crate) fn release_by_any_client_wakes_watch(subject: &dyn Subject) {
-    let (direct, other, name) =
-        (DirectBackend::open(subject), DirectBackend::open(subject), fresh_name());
+    let (direct, other, name) = (
+        DirectBackend::open(subject),
+        DirectBackend::open(subject),
+        fresh_name(),
+    );
     let (wakes, _watch) = direct.watch(&name);
     for releasing in [&direct, &other, &direct] {
         let owner = releasing.hold(&name, long());
@@ -18,31 +21,46 @@ pub(crate) fn release_by_any_client_wakes_watch(subject: &dyn Subject) {
             releasing.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE),
             Release::Freed
         );
-        eventually("the release wakes the watch", prompt(), || wakes.count() > before);
+        eventually("the release wakes the watch", prompt(), || {
+            wakes.count() > before
+        });
     }
 }
 
 /// A forced release wakes the watch.
 pub(crate) fn force_release_wakes_watch(subject: &dyn Subject) {
-    let (direct, other, name) =
-        (DirectBackend::open(subject), DirectBackend::open(subject), fresh_name());
+    let (direct, other, name) = (
+        DirectBackend::open(subject),
+        DirectBackend::open(subject),
+        fresh_name(),
+    );
     let (wakes, _watch) = direct.watch(&name);
     direct.hold(&name, long());
     let before = wakes.count();
     assert!(other.force_release(&name));
-    eventually("the forced release wakes the watch", prompt(), || wakes.count() > before);
+    eventually("the forced release wakes the watch", prompt(), || {
+        wakes.count() > before
+    });
 }
 
 /// All watchers are woken.
 pub(crate) fn every_watcher_is_woken(subject: &dyn Subject) {
     let directs: [DirectBackend; 3] = std::array::from_fn(|_| DirectBackend::open(subject));
     let name = fresh_name();
-    let watches: Vec<_> =
-        directs.iter().chain(&directs).map(|direct| direct.watch(&name)).collect();
+    let watches: Vec<_> = directs
+        .iter()
+        .chain(&directs)
+        .map(|direct| direct.watch(&name))
+        .collect();
     let owner = directs[0].hold(&name, long());
-    assert_eq!(directs[0].release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
+    assert_eq!(
+        directs[0].release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE),
+        Release::Freed
+    );
     for (at, (wakes, _watch)) in watches.iter().enumerate() {
-        eventually(&format!("watcher {at} of 6 is woken"), prompt(), || wakes.count() > 0);
+        eventually(&format!("watcher {at} of 6 is woken"), prompt(), || {
+            wakes.count() > 0
+        });
     }
 }
 
@@ -54,8 +72,13 @@ pub(crate) fn watch_is_active_when_it_returns(subject: &dyn Subject) {
         let owner = direct.hold(&name, long());
         let (wakes, _watch) = direct.watch(&name);
         let before = wakes.count();
-        assert_eq!(direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
-        eventually("the release right after wakes the watch", prompt(), || wakes.count() > before);
+        assert_eq!(
+            direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE),
+            Release::Freed
+        );
+        eventually("the release right after wakes the watch", prompt(), || {
+            wakes.count() > before
+        });
     }
 }
 
@@ -67,11 +90,18 @@ pub(crate) fn dropped_watch_is_silent(subject: &dyn Subject) {
     let cycle = || {
         let before = other.count();
         let owner = direct.hold(&name, long());
-        assert_eq!(direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE), Release::Freed);
-        eventually("the other watcher is woken", prompt(), || other.count() > before);
+        assert_eq!(
+            direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE),
+            Release::Freed
+        );
+        eventually("the other watcher is woken", prompt(), || {
+            other.count() > before
+        });
     };
     cycle();
-    eventually("it is woken before the drop", prompt(), || wakes.count() > 0);
+    eventually("it is woken before the drop", prompt(), || {
+        wakes.count() > 0
+    });
     drop(watch);
     // Calls may be under way while the watch is dropped, one for each server. A watch that is not
     // dropped is woken in each cycle.

@@ -57,8 +57,9 @@ pub(crate) fn every_waiter_gets_the_lock(subject: &dyn Subject) {
     let guard = take(&clients[0]);
     thread::scope(|scope| {
         let each_twice = clients[1..].iter().chain(&clients[1..]);
-        let waiting: Vec<_> =
-            each_twice.map(|mutex| spawn(scope, || drop(take_soon(mutex)))).collect();
+        let waiting: Vec<_> = each_twice
+            .map(|mutex| spawn(scope, || drop(take_soon(mutex))))
+            .collect();
         fall_asleep();
         let released = now();
         guard.unlock().expect("it is ours");
@@ -83,19 +84,30 @@ impl CountedWaiters {
                 counted.fetch_add(1, Ordering::SeqCst);
             }
         };
-        let client = connect(subject, subject.client(&context()).events(Arc::new(counting)));
-        Self { lock: mutex(&client, name), contended }
+        let client = connect(
+            subject,
+            subject.client(&context()).events(Arc::new(counting)),
+        );
+        Self {
+            lock: mutex(&client, name),
+            contended,
+        }
     }
 
     fn wait_for_waiters(&self, number: usize) {
-        eventually("it queues", patience(), || self.contended.load(Ordering::SeqCst) >= number);
+        eventually("it queues", patience(), || {
+            self.contended.load(Ordering::SeqCst) >= number
+        });
     }
 }
 
 /// Threads of one client get the lock in the order of their calls, and not before it is free.
 pub(crate) fn local_waiters_are_served_in_order(subject: &dyn Subject) {
     let name = fresh_name();
-    let (queue, holder) = (CountedWaiters::of(subject, &name), mutex(&client(subject), &name));
+    let (queue, holder) = (
+        CountedWaiters::of(subject, &name),
+        mutex(&client(subject), &name),
+    );
     let (guard, served) = (take(&holder), Cell::new(Vec::new()));
     let serve = |number| {
         let guard = take_soon(&queue.lock);
@@ -111,7 +123,10 @@ pub(crate) fn local_waiters_are_served_in_order(subject: &dyn Subject) {
                 thread
             })
             .collect();
-        assert!(served.lock().is_empty(), "a waiter got the lock while it was held");
+        assert!(
+            served.lock().is_empty(),
+            "a waiter got the lock while it was held"
+        );
         guard.unlock().expect("it is ours");
         waiting.into_iter().for_each(join);
     });
@@ -123,7 +138,9 @@ pub(crate) fn release_wakes_local_waiter(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take(&one);
     thread::scope(|scope| {
-        let waiting: Vec<_> = (0..6).map(|_| spawn(scope, || drop(take_soon(&one)))).collect();
+        let waiting: Vec<_> = (0..6)
+            .map(|_| spawn(scope, || drop(take_soon(&one))))
+            .collect();
         fall_asleep();
         let released = now();
         guard.unlock().expect("it is ours");
@@ -140,13 +157,19 @@ pub(crate) fn next_waiter_replaces_interrupted_first(subject: &dyn Subject) {
     let owner = direct.hold(&name, long());
     let (queue, interrupt) = (CountedWaiters::of(subject, &name), Interrupt::new());
     thread::scope(|scope| {
-        let first = spawn(scope, || queue.lock.lock_interruptibly(&interrupt).map(drop));
+        let first = spawn(scope, || {
+            queue.lock.lock_interruptibly(&interrupt).map(drop)
+        });
         queue.wait_for_waiters(1);
         let second = spawn(scope, || drop(take_soon(&queue.lock)));
         queue.wait_for_waiters(2);
         fall_asleep();
         interrupt.fire();
-        assert!(join(first).expect_err("it was interrupted").is_interrupted());
+        assert!(
+            join(first)
+                .expect_err("it was interrupted")
+                .is_interrupted()
+        );
         let released = now();
         direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE);
         join(second);
@@ -186,7 +209,11 @@ pub(crate) fn waiter_gives_up_at_deadline(subject: &dyn Subject) {
     DirectBackend::open(subject).hold(&name, long());
     let lock = mutex(&client(subject), &name);
     let start = now();
-    assert!(lock.try_lock_for(wait).expect("the store answers").is_none());
+    assert!(
+        lock.try_lock_for(wait)
+            .expect("the store answers")
+            .is_none()
+    );
     let took = now().since(start);
     assert!(took >= wait, "gave up after {took:?}");
     assert_within("gave up", took, wait + ms(1_000));
@@ -198,18 +225,28 @@ pub(crate) fn zero_wait_is_one_attempt(subject: &dyn Subject) {
     let taken = one.try_lock_for(Duration::ZERO).expect("the store answers");
     let _guard = taken.expect("one attempt is enough for a free lock");
     let start = now();
-    assert!(other.try_lock_for(Duration::ZERO).expect("the store answers").is_none());
+    assert!(
+        other
+            .try_lock_for(Duration::ZERO)
+            .expect("the store answers")
+            .is_none()
+    );
     assert_within("answered", now().since(start), ms(1_000));
 }
 
 /// A wait of five hundred years ends with the release.
 pub(crate) fn huge_wait_does_not_overflow(subject: &dyn Subject) {
     let [holder, waiter] = mutexes(subject);
-    let guard = holder.try_lock_for(Duration::MAX).expect("the store answers").expect("it is free");
+    let guard = holder
+        .try_lock_for(Duration::MAX)
+        .expect("the store answers")
+        .expect("it is free");
     let interrupt = Interrupt::new();
     let options = LockOptions::new().wait(Duration::MAX).interrupt(&interrupt);
     thread::scope(|scope| {
-        let waiting = spawn(scope, || waiter.try_lock_with(&options).map(|guard| guard.is_some()));
+        let waiting = spawn(scope, || {
+            waiter.try_lock_with(&options).map(|guard| guard.is_some())
+        });
         always("it waits", asleep(), || !waiting.is_finished());
         guard.unlock().expect("it is ours");
         let woken = poll(prompt(), || waiting.is_finished().then_some(()));
@@ -256,7 +293,9 @@ pub(crate) fn waiter_takes_lock_freed_before_deadline(subject: &dyn Subject) {
     let lock = mutex(&client(subject), &name);
     thread::scope(|scope| {
         let waiting = spawn(scope, || {
-            lock.try_lock_for(ms(600)).map(|guard| guard.is_some()).expect("the store answers")
+            lock.try_lock_for(ms(600))
+                .map(|guard| guard.is_some())
+                .expect("the store answers")
         });
         let_pass(ms(300));
         subject.lose(&name);
@@ -273,10 +312,19 @@ pub(crate) fn interrupt_ends_wait(subject: &dyn Subject) {
         always("it waits", asleep(), || !waiting.is_finished());
         let fired = now();
         interrupt.fire();
-        assert!(join(waiting).expect_err("it was interrupted").is_interrupted());
+        assert!(
+            join(waiting)
+                .expect_err("it was interrupted")
+                .is_interrupted()
+        );
         assert_within("ended", now().since(fired), ms(1_000));
     });
-    assert!(waiter.lock_interruptibly(&interrupt).expect_err("it is still fired").is_interrupted());
+    assert!(
+        waiter
+            .lock_interruptibly(&interrupt)
+            .expect_err("it is still fired")
+            .is_interrupted()
+    );
     guard.unlock().expect("it is ours");
     drop(take(&third));
 }
@@ -293,7 +341,11 @@ pub(crate) fn wait_without_interrupt_continues(subject: &dyn Subject) {
         let interrupted = spawn(scope, || lock.lock_interruptibly(&interrupt).map(drop));
         fall_asleep();
         interrupt.fire();
-        assert!(join(interrupted).expect_err("it was interrupted").is_interrupted());
+        assert!(
+            join(interrupted)
+                .expect_err("it was interrupted")
+                .is_interrupted()
+        );
         always("it waits on", asleep(), || !plain.is_finished());
         let released = now();
         direct.release(&name, owner, ReleaseOptions::WITHOUT_TOMBSTONE);
@@ -321,8 +373,12 @@ pub(crate) fn interrupt_during_grant_leaves_no_lock(subject: &dyn Subject) {
                 assert!(error.is_interrupted(), "{error:?}");
             }
         });
-        eventually("it is free again", patience(), || !subject.probe(holder.name()).held);
+        eventually("it is free again", patience(), || {
+            !subject.probe(holder.name()).held
+        });
     }
-    always("it stays free", short(), || !subject.probe(holder.name()).held);
+    always("it stays free", short(), || {
+        !subject.probe(holder.name()).held
+    });
     assert!(!is_busy(&holder));
 }

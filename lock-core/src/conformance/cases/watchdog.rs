@@ -28,8 +28,13 @@ pub(crate) fn fixed_lease_is_not_renewed(subject: &dyn Subject) {
     let (kept, ending) = (named("conformance:kept:"), named("conformance:ending:"));
     let _kept = take_with(&mutex(&client, &kept), &watched(short()));
     let guard = take_with(&mutex(&client, &ending), &fixed(short()));
-    eventually("the fixed one ends", patience(), || !subject.probe(&ending).held);
-    assert_eq!(guard.loss().map(|loss| loss.cause()), Some(LossCause::Expired));
+    eventually("the fixed one ends", patience(), || {
+        !subject.probe(&ending).held
+    });
+    assert_eq!(
+        guard.loss().map(|loss| loss.cause()),
+        Some(LossCause::Expired)
+    );
     assert!(subject.probe(&kept).held);
 }
 
@@ -37,7 +42,9 @@ pub(crate) fn fixed_lease_is_not_renewed(subject: &dyn Subject) {
 pub(crate) fn watchdog_keeps_lock_beyond_lease(subject: &dyn Subject) {
     let [one, other] = mutexes(subject);
     let guard = take_with(&one, &watched(kept()));
-    stays_held(&guard, kept(), kept() * 2, || subject.probe(one.name()).held);
+    stays_held(&guard, kept(), kept() * 2, || {
+        subject.probe(one.name()).held
+    });
     assert!(guard.is_valid());
     assert!(is_busy(&other));
     assert_eq!(guard.loss().map(|loss| loss.cause()), None);
@@ -61,14 +68,20 @@ pub(crate) fn loss_of_one_lock_keeps_the_others(subject: &dyn Subject) {
     let names: Vec<_> = (0..8)
         .map(|number| LockName::new(&format!("{{{tag}}}:{number}")).expect("well formed"))
         .collect();
-    let guards: Vec<LockGuard> =
-        names.iter().map(|name| take_with(&mutex(&client, name), &watched(kept()))).collect();
+    let guards: Vec<LockGuard> = names
+        .iter()
+        .map(|name| take_with(&mutex(&client, name), &watched(kept())))
+        .collect();
     subject.lose(&names[1]);
-    eventually("the lost one is noticed", patience(), || !guards[1].is_valid());
+    eventually("the lost one is noticed", patience(), || {
+        !guards[1].is_valid()
+    });
     let_pass(kept() * 2);
     for (at, guard) in guards.into_iter().enumerate() {
         if at != 1 {
-            stays_held(&guard, kept(), Duration::ZERO, || subject.probe(&names[at]).held);
+            stays_held(&guard, kept(), Duration::ZERO, || {
+                subject.probe(&names[at]).held
+            });
         } else {
             assert!(!subject.probe(&names[at]).held, "number {at}");
         }
@@ -98,7 +111,9 @@ pub(crate) fn lock_taken_again_after_loss_is_renewed(subject: &dyn Subject) {
     eventually("the loss is noticed", patience(), || !guard.is_valid());
     assert!(guard.unlock().expect_err("it was lost").is_lost());
     let guard = take_with(&one, &watched(kept()));
-    stays_held(&guard, kept(), kept() * 2, || subject.probe(one.name()).held);
+    stays_held(&guard, kept(), kept() * 2, || {
+        subject.probe(one.name()).held
+    });
     guard.unlock().expect("it is ours");
 }
 
@@ -107,7 +122,11 @@ pub(crate) fn extend_lengthens_lease(subject: &dyn Subject) {
     let [one] = mutexes(subject);
     let guard = take_with(&one, &fixed(ms(500)));
     guard.extend(ms(10_000)).expect("it is ours");
-    assert!(guard.remaining() > ms(8_000), "{:?} of 10 s are left", guard.remaining());
+    assert!(
+        guard.remaining() > ms(8_000),
+        "{:?} of 10 s are left",
+        guard.remaining()
+    );
     let left = subject.probe(one.name()).remaining.expect("it has a lease");
     assert!(left > ms(8_000), "{left:?} of 10 s are left in the store");
     let_pass(ms(600));
@@ -122,7 +141,11 @@ pub(crate) fn watchdog_keeps_extended_lease(subject: &dyn Subject) {
     let_pass(short() * 3);
     let left = subject.probe(one.name()).remaining.expect("it has a lease");
     assert!(left > ms(10_000), "{left:?} of 20 s are left in the store");
-    assert!(guard.remaining() > ms(10_000), "{:?} of 20 s are left", guard.remaining());
+    assert!(
+        guard.remaining() > ms(10_000),
+        "{:?} of 20 s are left",
+        guard.remaining()
+    );
     guard.unlock().expect("it is ours");
 }
 
@@ -130,8 +153,10 @@ pub(crate) fn watchdog_keeps_extended_lease(subject: &dyn Subject) {
 pub(crate) fn many_locks_are_renewed_together(subject: &dyn Subject) {
     let client = client(subject);
     let names: Vec<_> = (0..20).map(|_| named("conformance:many:")).collect();
-    let guards: Vec<_> =
-        names.iter().map(|name| take_with(&mutex(&client, name), &watched(kept()))).collect();
+    let guards: Vec<_> = names
+        .iter()
+        .map(|name| take_with(&mutex(&client, name), &watched(kept())))
+        .collect();
     let_pass(kept() * 2);
     for (name, guard) in names.iter().zip(guards) {
         stays_held(&guard, kept(), Duration::ZERO, || subject.probe(name).held);

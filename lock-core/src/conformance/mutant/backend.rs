@@ -95,7 +95,11 @@ impl MutantBackend {
             _ => time.max(stored.unwrap_or(0) + 1),
         };
         let last = first + u64::from(reserve);
-        let kept = if self.has(Mutation::ReserveForgotten) { first } else { last };
+        let kept = if self.has(Mutation::ReserveForgotten) {
+            first
+        } else {
+            last
+        };
         state.counters.insert(key.to_owned(), kept);
         TokenRange::new(FencingToken::new(first), FencingToken::new(last))
     }
@@ -110,7 +114,11 @@ impl MutantBackend {
         let lease = attempt.lease.duration();
         let full = self.end_of(lease, now);
         let fresh = self.has(Mutation::ResendGetsNewToken);
-        let tokens = if fresh { self.tokens(state, key, attempt.tokens) } else { None };
+        let tokens = if fresh {
+            self.tokens(state, key, attempt.tokens)
+        } else {
+            None
+        };
         let held = state.held.get_mut(key).expect("looked up by the caller");
         match self.mutation {
             Some(Mutation::ResendIsBusy) => return Answer::Busy(Some(held.until.since(now))),
@@ -158,7 +166,15 @@ impl MutantBackend {
                 _ => {
                     let tokens = self.tokens(state, &key, attempt.tokens);
                     let until = self.end_of(lease, now);
-                    state.held.insert(key, Held { owner: attempt.owner, lease, until, tokens });
+                    state.held.insert(
+                        key,
+                        Held {
+                            owner: attempt.owner,
+                            lease,
+                            until,
+                            tokens,
+                        },
+                    );
                     Ok(Answer::Granted(Grant::new(tokens)))
                 }
             }
@@ -185,10 +201,19 @@ impl MutantBackend {
                     Some(Mutation::RenewalShortens) => held.until = full,
                     _ => held.until = held.until.max(full),
                 }
-                if self.has(Mutation::RenewalSaysGone) { Renewal::Gone } else { Renewal::Extended }
+                if self.has(Mutation::RenewalSaysGone) {
+                    Renewal::Gone
+                } else {
+                    Renewal::Extended
+                }
             }
             None if self.has(Mutation::RenewalRevives) => {
-                let held = Held { owner: acquisition.owner, lease, until: full, tokens: None };
+                let held = Held {
+                    owner: acquisition.owner,
+                    lease,
+                    until: full,
+                    tokens: None,
+                };
                 state.held.insert(key, held);
                 Renewal::Extended
             }
@@ -215,7 +240,10 @@ impl MutantBackend {
         acquisition: &AcquisitionId,
         now: Moment,
     ) {
-        let holds = state.held.get(key).is_some_and(|held| held.owner == acquisition.owner);
+        let holds = state
+            .held
+            .get(key)
+            .is_some_and(|held| held.owner == acquisition.owner);
         let lease = acquisition.lease.duration();
         let life = match self.mutation {
             Some(Mutation::TombstoneIgnored) => return,
@@ -223,7 +251,9 @@ impl MutantBackend {
             Some(Mutation::TombstoneFades) => lease / 10,
             _ => lease,
         };
-        state.tombstones.insert((key.to_owned(), acquisition.owner), now + life);
+        state
+            .tombstones
+            .insert((key.to_owned(), acquisition.owner), now + life);
     }
 
     /// Passes a lock that is to be kept to its next owner.
@@ -243,7 +273,12 @@ impl MutantBackend {
             let stays = self.has(Mutation::KeptLockKeepsOwner);
             let owner = if stays { acquisition.owner } else { owner };
             let lease = time.duration();
-            let held = Held { owner, lease, until: now + lease, tokens: None };
+            let held = Held {
+                owner,
+                lease,
+                until: now + lease,
+                tokens: None,
+            };
             state.held.insert(key.to_owned(), held);
         }
     }
@@ -256,7 +291,12 @@ impl MutantBackend {
                 let foreign = self.has(Mutation::WakesOnlyItsOwn) && w.client != self.number;
                 w.key == key && !deaf && !foreign
             };
-            state.watchers.iter().filter(wanted).map(|w| Arc::clone(&w.wake)).collect()
+            state
+                .watchers
+                .iter()
+                .filter(wanted)
+                .map(|w| Arc::clone(&w.wake))
+                .collect()
         });
         if self.has(Mutation::WakesOnlyOne) {
             called.truncate(1);
@@ -273,8 +313,12 @@ impl Backend for MutantBackend {
             return self.acquire_share(attempt);
         }
         let key = self.key(attempt.name);
-        let is_repeated = self
-            .with(|state, _| state.held.get(&key).is_some_and(|held| held.owner == attempt.owner));
+        let is_repeated = self.with(|state, _| {
+            state
+                .held
+                .get(&key)
+                .is_some_and(|held| held.owner == attempt.owner)
+        });
         loop {
             let answer = self.try_acquire(attempt)?;
             let busy = answer.is_busy();
@@ -345,11 +389,25 @@ impl Backend for MutantBackend {
                         self.keep(state, &key, acquisition, options, now);
                     }
                     let denies = self.has(Mutation::ReleaseDenies);
-                    (if denies { Release::Gone } else { Release::Freed }, !keeps)
+                    (
+                        if denies {
+                            Release::Gone
+                        } else {
+                            Release::Freed
+                        },
+                        !keeps,
+                    )
                 }
                 Some(held) if options.kept.is_some_and(|it| it.owner == held.owner) => {
                     let denied = self.has(Mutation::RepeatedKeepDenied);
-                    (if denied { Release::Gone } else { Release::Freed }, false)
+                    (
+                        if denied {
+                            Release::Gone
+                        } else {
+                            Release::Freed
+                        },
+                        false,
+                    )
                 }
                 Some(_) if self.has(Mutation::ReleasesForOtherOwners) => {
                     state.held.remove(&key);
@@ -381,12 +439,22 @@ impl Backend for MutantBackend {
                     held.until = held.until.max(now + held.lease);
                 }
                 let still = self.has(Mutation::RemainingStandsStill);
-                let left = if still { held.lease } else { held.until.since(now) };
+                let left = if still {
+                    held.lease
+                } else {
+                    held.until.since(now)
+                };
                 let misnamed = self.has(Mutation::InspectMisnames);
-                let owner =
-                    if misnamed { "another owner".to_owned() } else { held.owner.to_string() };
+                let owner = if misnamed {
+                    "another owner".to_owned()
+                } else {
+                    held.owner.to_string()
+                };
                 let shows_any = self.has(Mutation::LabelOfFormerOwner);
-                let label = state.labels.get(&key).filter(|(of, _)| shows_any || *of == held.owner);
+                let label = state
+                    .labels
+                    .get(&key)
+                    .filter(|(of, _)| shows_any || *of == held.owner);
                 let label = label.and_then(|(_, label)| label.clone());
                 let owner = OwnerText::new(&owner);
                 LockInfo::held(HolderInfo::new(owner, Some(left), 1).label(label))
@@ -443,9 +511,18 @@ impl Backend for MutantBackend {
         let (client, key) = (self.number, self.key(name));
         self.with(|state, now| {
             let since = now + ms(300);
-            state.watchers.push(Watcher { number, client, key, since, wake });
+            state.watchers.push(Watcher {
+                number,
+                client,
+                key,
+                since,
+                wake,
+            });
         });
-        let registration = MutantWatch { store: Arc::clone(&self.store), number };
+        let registration = MutantWatch {
+            store: Arc::clone(&self.store),
+            number,
+        };
         match self.mutation {
             Some(Mutation::WatchNeverEnds) => {
                 std::mem::forget(registration);
@@ -464,7 +541,11 @@ impl Backend for MutantBackend {
 
     fn abilities(&self) -> Abilities {
         let denies = self.has(Mutation::ReplicasDenied);
-        let replication = if denies { ReplicaSupport::Never } else { ReplicaSupport::Listed };
+        let replication = if denies {
+            ReplicaSupport::Never
+        } else {
+            ReplicaSupport::Listed
+        };
         Abilities::full().replication(replication).all_kinds(true)
     }
 }

@@ -35,7 +35,10 @@ impl MutantBackend {
         if self.has(Mutation::SemaphoreBesideLock) {
             return Ok(());
         }
-        Err(Failure::Refused(Error::new(ErrorKind::ForeignFormat, SEMAPHORE)))
+        Err(Failure::Refused(Error::new(
+            ErrorKind::ForeignFormat,
+            SEMAPHORE,
+        )))
     }
 
     /// Why one holder is not let in, besides another holder.
@@ -57,7 +60,10 @@ impl MutantBackend {
         }
         let ignores = kind == LockKind::Write && self.has(Mutation::WriterIgnoresReaders);
         let is_busy = holder.is_some() || (!kinds.shares.is_empty() && !ignores);
-        let is_first = kinds.waiters.first().is_none_or(|(first, _)| *first == owner);
+        let is_first = kinds
+            .waiters
+            .first()
+            .is_none_or(|(first, _)| *first == owner);
         let is_first = is_first || self.has(Mutation::QueueIgnored);
         match kind {
             LockKind::Write if is_busy => {
@@ -76,7 +82,14 @@ impl MutantBackend {
     }
 
     pub(super) fn acquire_share(&self, attempt: &Attempt<'_>) -> Result<Answer, Failure> {
-        let Attempt { name, owner, lease, tokens, beside, .. } = *attempt;
+        let Attempt {
+            name,
+            owner,
+            lease,
+            tokens,
+            beside,
+            ..
+        } = *attempt;
         let key = self.key(name);
         self.with(|state, now| {
             if self.is_closed(state, &key, owner) {
@@ -85,7 +98,10 @@ impl MutantBackend {
             let writer = state.held.get(&key).map(|held| held.owner);
             let kinds = self.kinds_of(state, &key, now);
             let until = now + lease.duration();
-            let repeated = kinds.shares.iter_mut().find(|(holder, ..)| *holder == owner);
+            let repeated = kinds
+                .shares
+                .iter_mut()
+                .find(|(holder, ..)| *holder == owner);
             let is_repeated = repeated.is_some();
             if let Some((named, count)) = name.kind().permits() {
                 if let Some((_, end, taken)) = repeated {
@@ -98,7 +114,11 @@ impl MutantBackend {
                     self.foreign()?;
                 }
                 let stored = *kinds.limit.get_or_insert(named);
-                let limit = if self.has(Mutation::LimitOfEachClient) { named } else { stored };
+                let limit = if self.has(Mutation::LimitOfEachClient) {
+                    named
+                } else {
+                    stored
+                };
                 let taken: u32 = kinds.shares.iter().map(|(_, _, count)| count).sum();
                 let count = match count {
                     0 if self.has(Mutation::DrainTakesOne) => 1,
@@ -106,7 +126,10 @@ impl MutantBackend {
                     count => count,
                 };
                 let is_full = taken + count > limit && !self.has(Mutation::LimitIgnored);
-                let is_next = kinds.waiters.first().is_none_or(|(first, _)| *first == owner);
+                let is_next = kinds
+                    .waiters
+                    .first()
+                    .is_none_or(|(first, _)| *first == owner);
                 let is_queued = name.kind().is_queued();
                 let is_next = is_next || !is_queued || self.has(Mutation::PermitsOvertaken);
                 if !is_repeated && (is_full || !is_next) {
@@ -179,19 +202,32 @@ impl MutantBackend {
         let is_freed = self.with(|state, now| {
             if options.tombstone == Tombstone::Leave && !self.has(Mutation::ShareIgnoresTombstone) {
                 let life = acquisition.lease.duration();
-                state.tombstones.insert((key.clone(), acquisition.owner), now + life);
+                state
+                    .tombstones
+                    .insert((key.clone(), acquisition.owner), now + life);
             }
             let kinds = self.kinds_of(state, &key, now);
-            kinds.waiters.retain(|(waiter, _)| *waiter != acquisition.owner);
+            kinds
+                .waiters
+                .retain(|(waiter, _)| *waiter != acquisition.owner);
             let is_own = |(owner, ..): &&(OwnerId, _, _)| *owner == acquisition.owner;
-            let held: u32 = kinds.shares.iter().filter(is_own).map(|(_, _, count)| count).sum();
+            let held: u32 = kinds
+                .shares
+                .iter()
+                .filter(is_own)
+                .map(|(_, _, count)| count)
+                .sum();
             kinds.shares.retain(|share| !is_own(&share));
             held > 0 && held >= wanted(acquisition.name.kind())
         });
         if is_freed && !self.has(Mutation::ShareWakesNoWaiter) {
             self.wake(&key);
         }
-        if is_freed { Release::Freed } else { Release::Gone }
+        if is_freed {
+            Release::Freed
+        } else {
+            Release::Gone
+        }
     }
 
     /// An owner of one lock releases, or gives up waiting; whether that lets others in.
@@ -201,11 +237,18 @@ impl MutantBackend {
         key: &str,
         acquisition: &AcquisitionId,
     ) -> bool {
-        let Some(kinds) = state.kinds.get_mut(key) else { return false };
+        let Some(kinds) = state.kinds.get_mut(key) else {
+            return false;
+        };
         let before = kinds.waiters.len();
-        kinds.waiters.retain(|(owner, _)| *owner != acquisition.owner);
+        kinds
+            .waiters
+            .retain(|(owner, _)| *owner != acquisition.owner);
         let is_writer = acquisition.name.kind() == LockKind::Write;
-        let is_holder = state.held.get(key).is_some_and(|held| held.owner == acquisition.owner);
+        let is_holder = state
+            .held
+            .get(key)
+            .is_some_and(|held| held.owner == acquisition.owner);
         let any = is_holder || self.has(Mutation::WriterEndsAnothersWait);
         if is_writer && self.has(Mutation::WriterEndsReaders) {
             kinds.shares.clear();
@@ -232,7 +275,11 @@ impl MutantBackend {
     }
 
     fn readers(&self, kinds: &Kinds, now: Moment) -> Readers {
-        let shown = if self.has(Mutation::InspectHidesReaders) { 1 } else { usize::MAX };
+        let shown = if self.has(Mutation::InspectHidesReaders) {
+            1
+        } else {
+            usize::MAX
+        };
         let known = kinds.shares.iter().map(|share| info(share, now)).collect();
         let mut readers = Readers::new(known, kinds.writer_waits.is_some());
         readers.known.truncate(shown);
@@ -244,7 +291,11 @@ impl MutantBackend {
             let any = self.has(Mutation::VerifiesAnyShare);
             let kinds = self.kinds_of(state, &self.key(name), now);
             let is_it = |share: &&(OwnerId, Moment, u32)| any || share.0 == owner;
-            kinds.shares.iter().find(is_it).map(|share| info(share, now))
+            kinds
+                .shares
+                .iter()
+                .find(is_it)
+                .map(|share| info(share, now))
         })
     }
 
@@ -266,7 +317,9 @@ impl MutantBackend {
         change: PermitChange,
     ) -> Result<PermitOutcome, Failure> {
         let Some((named, _)) = name.kind().permits() else {
-            return Err(Failure::NotSent(Error::misuse("only a semaphore has permits")));
+            return Err(Failure::NotSent(Error::misuse(
+                "only a semaphore has permits",
+            )));
         };
         let key = self.key(name);
         let outcome = self.with(|state, now| {
@@ -296,8 +349,13 @@ impl MutantBackend {
 
     /// Of permits that were taken at once, one is counted for another.
     fn release_one(&self, kinds: &mut Kinds, id: PermitId) -> PermitOutcome {
-        let at = kinds.shares.iter().position(|(owner, ..)| id.number_of(*owner).is_some());
-        let Some(at) = at else { return PermitOutcome::NotTaken };
+        let at = kinds
+            .shares
+            .iter()
+            .position(|(owner, ..)| id.number_of(*owner).is_some());
+        let Some(at) = at else {
+            return PermitOutcome::NotTaken;
+        };
         if !self.has(Mutation::PermitOfIdIsKept) {
             kinds.shares[at].2 -= 1;
             kinds.shares.retain(|(_, _, count)| *count > 0);
@@ -323,5 +381,9 @@ fn wanted(kind: LockKind) -> u32 {
 }
 
 fn info((owner, until, count): &(OwnerId, Moment, u32), now: Moment) -> HolderInfo {
-    HolderInfo::new(OwnerText::new(&owner.to_string()), Some(until.since(now)), u64::from(*count))
+    HolderInfo::new(
+        OwnerText::new(&owner.to_string()),
+        Some(until.since(now)),
+        u64::from(*count),
+    )
 }

@@ -45,13 +45,20 @@ impl Mutant {
     /// Makes the store without a mutation, which must pass.
     #[must_use]
     pub fn unmutated() -> Self {
-        Self { store: Arc::default(), time: LazyLock::new(VirtualTime::new), mutation: None }
+        Self {
+            store: Arc::default(),
+            time: LazyLock::new(VirtualTime::new),
+            mutation: None,
+        }
     }
 }
 
 impl Subject for Mutant {
     fn name(&self) -> String {
-        self.mutation.map_or_else(|| "no mutation".to_owned(), |mutation| format!("{mutation:?}"))
+        self.mutation.map_or_else(
+            || "no mutation".to_owned(),
+            |mutation| format!("{mutation:?}"),
+        )
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -59,10 +66,19 @@ impl Subject for Mutant {
     }
 
     fn backend(&self, context: &Context) -> Arc<dyn Backend> {
-        let (store, mutation, clock) =
-            (Arc::clone(&self.store), self.mutation, Arc::clone(&context.clock));
+        let (store, mutation, clock) = (
+            Arc::clone(&self.store),
+            self.mutation,
+            Arc::clone(&context.clock),
+        );
         let number = store.next.fetch_add(1, Ordering::Relaxed);
-        Arc::new_cyclic(|me| MutantBackend { store, mutation, clock, number, me: Weak::clone(me) })
+        Arc::new_cyclic(|me| MutantBackend {
+            store,
+            mutation,
+            clock,
+            number,
+            me: Weak::clone(me),
+        })
     }
 
     fn probe(&self, lock: &LockName) -> Seen {

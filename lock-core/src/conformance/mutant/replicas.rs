@@ -54,9 +54,15 @@ impl MutantBackend {
         changed: &[bool],
         by: Moment,
     ) -> Vec<Renewal> {
-        let needs: Vec<_> = batch.iter().map(|one| self.needed(one.replication)).collect();
+        let needs: Vec<_> = batch
+            .iter()
+            .map(|one| self.needed(one.replication))
+            .collect();
         let most = needs.iter().copied().max().unwrap_or(0);
-        let longest = batch.iter().map(|one| one.replication).max_by_key(Replication::time);
+        let longest = batch
+            .iter()
+            .map(|one| one.replication)
+            .max_by_key(Replication::time);
         if most == 0 || self.has(Mutation::RenewalUnconfirmed) {
             self.await_needlessly(by);
             return renewals;

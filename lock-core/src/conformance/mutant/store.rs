@@ -74,8 +74,11 @@ pub(super) struct ReplicaCopies {
 impl MutantState {
     /// Updates the replicas that are not paused, and returns their number.
     pub(super) fn replicate(&mut self) -> u32 {
-        let all: HashMap<_, _> =
-            self.held.iter().map(|(key, held)| (key.clone(), held.until)).collect();
+        let all: HashMap<_, _> = self
+            .held
+            .iter()
+            .map(|(key, held)| (key.clone(), held.until))
+            .collect();
         let held_back = self.copies.held_back;
         for copy in self.copies.held.iter_mut().skip(held_back as usize) {
             copy.clone_from(&all);
@@ -102,7 +105,9 @@ pub(super) struct Watcher {
 
 impl fmt::Debug for Watcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watcher").field("number", &self.number).finish_non_exhaustive()
+        f.debug_struct("Watcher")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
     }
 }
 
@@ -114,6 +119,10 @@ pub(super) struct MutantWatch {
 
 impl Drop for MutantWatch {
     fn drop(&mut self) {
-        self.store.state.lock().watchers.retain(|watcher| watcher.number != self.number);
+        self.store
+            .state
+            .lock()
+            .watchers
+            .retain(|watcher| watcher.number != self.number);
     }
 }

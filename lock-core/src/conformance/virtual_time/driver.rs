@@ -9,7 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 /// The clocks that are moved, and whether there is a thread that does.
-static DRIVER: Mutex<Driver> = Mutex::new(Driver { clocks: Vec::new(), running: false });
+static DRIVER: Mutex<Driver> = Mutex::new(Driver {
+    clocks: Vec::new(),
+    running: false,
+});
 
 /// How often it is seen whether a thread waits for a moment, while none does.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -25,7 +28,9 @@ pub(super) fn new_clock() -> Arc<ManualClock> {
     let mut driver = DRIVER.lock();
     driver.clocks.push(Arc::downgrade(&clock));
     if !driver.running {
-        let spawned = thread::Builder::new().name("virtual-time".to_owned()).spawn(drive);
+        let spawned = thread::Builder::new()
+            .name("virtual-time".to_owned())
+            .spawn(drive);
         spawned.expect("a thread can be started");
         driver.running = true;
     }
@@ -35,7 +40,11 @@ pub(super) fn new_clock() -> Arc<ManualClock> {
 /// Whether this is one of the clocks that are moved.
 pub(super) fn is_moved(clock: &Arc<dyn Clock>) -> bool {
     let clock = Arc::as_ptr(clock);
-    DRIVER.lock().clocks.iter().any(|moved| addr_eq(moved.as_ptr(), clock))
+    DRIVER
+        .lock()
+        .clocks
+        .iter()
+        .any(|moved| addr_eq(moved.as_ptr(), clock))
 }
 
 /// Ends the process if the thread that moves the clocks panics: all cases would wait for ever.
@@ -79,5 +88,8 @@ fn look() -> Option<bool> {
 
 fn for_each_clock(mut work: impl FnMut(&ManualClock)) {
     let clocks = DRIVER.lock().clocks.clone();
-    clocks.iter().filter_map(Weak::upgrade).for_each(|clock| work(&clock));
+    clocks
+        .iter()
+        .filter_map(Weak::upgrade)
+        .for_each(|clock| work(&clock));
 }

@@ -158,7 +158,9 @@ mod tests {
             return;
         }
         let mut stuck = std::process::Command::new(std::env::current_exe().unwrap());
-        stuck.args(["--exact", NAME, "--nocapture"]).env(IS_STUCK, "1");
+        stuck
+            .args(["--exact", NAME, "--nocapture"])
+            .env(IS_STUCK, "1");
         let mut stuck = stuck.stderr(std::process::Stdio::piped()).spawn().unwrap();
         let by = SystemClock.now() + Duration::from_secs(60);
         while stuck.try_wait().unwrap().is_none() && SystemClock.now() < by {
@@ -168,7 +170,10 @@ mod tests {
         let output = stuck.wait_with_output().unwrap();
         assert_eq!(output.status.signal(), Some(6), "{:?}", output.status);
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("never sleeps") && said.contains("stands still"), "{said}");
+        assert!(
+            said.contains("never sleeps") && said.contains("stands still"),
+            "{said}"
+        );
     }
 
     #[test]

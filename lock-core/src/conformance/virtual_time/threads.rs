@@ -67,7 +67,11 @@ impl Threads {
         allow_many_files();
         let own = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get());
         let own = own.expect("a thread's number is positive");
-        Self { own, bound: stuck(), known: Vec::new() }
+        Self {
+            own,
+            bound: stuck(),
+            known: Vec::new(),
+        }
     }
 
     /// Returns right after a moment at which all threads slept.
@@ -78,10 +82,14 @@ impl Threads {
     pub(super) fn wait_until_all_sleep(&mut self) {
         let (mut miscounts, by) = (0, SystemClock.now() + self.bound);
         loop {
-            self.known.retain_mut(|thread| thread.wait_until_off_processor(by));
+            self.known
+                .retain_mut(|thread| thread.wait_until_off_processor(by));
             if !self.are_all() {
                 miscounts += 1;
-                assert!(miscounts < MOST_MISCOUNTS, "{TASKS} does not count the threads");
+                assert!(
+                    miscounts < MOST_MISCOUNTS,
+                    "{TASKS} does not count the threads"
+                );
                 self.find_new();
             } else if let Some(at) = self.known.iter().position(|thread| !thread.slept_since()) {
                 // It is the one that most likely runs next time: look at it first, and wait there.
@@ -95,13 +103,20 @@ impl Threads {
     /// Whether there is no thread but those that are known. (If one had ended, its next look would
     /// tell.)
     fn are_all(&self) -> bool {
-        let links = fs::metadata(TASKS).expect("the threads can be counted").st_nlink();
+        let links = fs::metadata(TASKS)
+            .expect("the threads can be counted")
+            .st_nlink();
         // The directory, its parent, and this thread.
         usize::try_from(links).is_ok_and(|links| links == self.known.len() + 3)
     }
 
     fn find_new(&mut self) {
-        let known: HashSet<_> = self.known.iter().map(|it| it.id).chain([self.own]).collect();
+        let known: HashSet<_> = self
+            .known
+            .iter()
+            .map(|it| it.id)
+            .chain([self.own])
+            .collect();
         let tasks = fs::read_dir(TASKS).expect("the threads can be listed");
         let numbers = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
         for id in numbers.filter(|id| !known.contains(id)) {
@@ -121,7 +136,13 @@ impl Thread {
             true => RunCount::Schedstat(file("schedstat")?),
             false => RunCount::Status(file("status")?),
         };
-        Ok(Self { id, runs_in, syscall: file("syscall").ok(), stat: file("stat")?, runs: 0 })
+        Ok(Self {
+            id,
+            runs_in,
+            syscall: file("syscall").ok(),
+            stat: file("stat")?,
+            runs: 0,
+        })
     }
 
     /// Waits until it is off its processor, and remembers how often it ran. `false` if it has
@@ -156,7 +177,9 @@ impl Thread {
     /// The first look.
     fn is_off_processor(&mut self) -> io::Result<bool> {
         self.runs = self.count_runs()?;
-        let Some(syscall) = &self.syscall else { return self.sleeps() };
+        let Some(syscall) = &self.syscall else {
+            return self.sleeps();
+        };
         // A thread that is about to sleep is in the state of a sleeper and still runs: the state is
         // not enough.
         match read(syscall, |text| !text.starts_with("running")) {
@@ -177,7 +200,11 @@ impl Thread {
 
     fn sleeps(&self) -> io::Result<bool> {
         // `number (name) state ...`, and the name may be anything.
-        read(&self.stat, |text| text.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S')))
+        read(&self.stat, |text| {
+            text.rsplit(") ")
+                .next()
+                .is_some_and(|rest| rest.starts_with('S'))
+        })
     }
 
     fn count_runs(&self) -> io::Result<u64> {
@@ -185,7 +212,9 @@ impl Thread {
             RunCount::Schedstat(file) => read(file, third_number)?,
             RunCount::Status(file) => read(file, |text| {
                 let switches = text.lines().filter(|line| line.contains("ctxt_switches:"));
-                switches.map(|line| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()).sum()
+                switches
+                    .map(|line| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok())
+                    .sum()
             })?,
         };
         runs.ok_or_else(|| io::Error::other("it does not say how often it ran"))
@@ -195,7 +224,11 @@ impl Thread {
 /// [`STUCK`]; a second in the process that a test of it starts.
 fn stuck() -> Duration {
     let is_tested = cfg!(test) && std::env::var_os(IS_STUCK).is_some();
-    if is_tested { Duration::from_secs(1) } else { STUCK }
+    if is_tested {
+        Duration::from_secs(1)
+    } else {
+        STUCK
+    }
 }
 
 /// Set in a process in which one thread never sleeps, on purpose.
@@ -226,6 +259,9 @@ fn is_gone(error: &io::Error) -> bool {
 fn allow_many_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    let highest = Rlimit { current: limit.maximum, ..limit };
+    let highest = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
     let _as_it_was = setrlimit(Resource::Nofile, highest);
 }

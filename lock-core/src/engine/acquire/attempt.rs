@@ -74,7 +74,10 @@ pub(super) struct Outage {
 
 impl Default for Outage {
     fn default() -> Self {
-        Self { since: None, backoff: BACKOFF }
+        Self {
+            since: None,
+            backoff: BACKOFF,
+        }
     }
 }
 
@@ -95,7 +98,10 @@ impl<'a> Wait<'a> {
     pub(super) fn contend(&mut self, waiter: &WaiterGuard<'_>) -> Result<Option<Granted>, Error> {
         let clock = &self.engine.clock;
         self.outage.since = waiter.outage_since();
-        if self.outage.since.is_some_and(|since| clock.now() >= self.limit(since))
+        if self
+            .outage
+            .since
+            .is_some_and(|since| clock.now() >= self.limit(since))
             && let Some(error) = waiter.why_not()
         {
             return Err(error); // the head before us has asked in vain for as long as we wait, too
@@ -149,7 +155,11 @@ impl<'a> Wait<'a> {
 
     /// An attempt that was sent then is granted.
     pub(super) fn granted(&self, grant: Grant, sent: Moment) -> Granted {
-        Granted { grant, sent, lease: self.plan.time }
+        Granted {
+            grant,
+            sent,
+            lease: self.plan.time,
+        }
     }
 
     /// What the release of another client has granted our last attempt. Not if little is left of
@@ -165,7 +175,11 @@ impl<'a> Wait<'a> {
         }
         let (sent, lease) = (direct.sent, direct.lease);
         self.end_outage(waiter);
-        Some(Granted { grant: Grant::new(TokenRange::new(token, token)), sent, lease })
+        Some(Granted {
+            grant: Grant::new(TokenRange::new(token, token)),
+            sent,
+            lease,
+        })
     }
 
     /// How long the answer to an attempt may take.
@@ -180,11 +194,17 @@ impl<'a> Wait<'a> {
         let has_followers = waiter.asks(by, self.owner);
         if !self.unknown_outcome && self.direct.is_none() {
             let may_hand_off = self.plan.is_watched() && !settings.hand_off.is_zero();
-            self.reserve = if may_hand_off && has_followers { RESERVE } else { 0 };
+            self.reserve = if may_hand_off && has_followers {
+                RESERVE
+            } else {
+                0
+            };
         }
         let tokens = match self.lock.name.kind() {
             kind if kind.permits().is_some() => Tokens::None,
-            _ if settings.tokens => Tokens::Assign { reserve: self.reserve },
+            _ if settings.tokens => Tokens::Assign {
+                reserve: self.reserve,
+            },
             _ => Tokens::None,
         };
         let attempt = Attempt::new(&self.lock.name, self.owner, self.plan.time)
@@ -218,7 +238,12 @@ impl<'a> Wait<'a> {
         }
         let last = self.direct.as_ref().map(|direct| direct.number);
         let number = last.map_or(NonZeroU32::MIN, |last| last.saturating_add(1));
-        self.direct = Some(DirectAttempt { owner: self.owner, number, sent, lease });
+        self.direct = Some(DirectAttempt {
+            owner: self.owner,
+            number,
+            sent,
+            lease,
+        });
         Some(number)
     }
 
@@ -291,7 +316,9 @@ impl<'a> Wait<'a> {
         if let Waking::Polls { interval, jitter } = self.engine.abilities.waking {
             let pause = interval.max(SHORTEST_SLEEP) + jitter.mul_f64(fastrand::f64());
             let shown = self.shown_every();
-            return Ok(Next::Sleep(now + shown.map_or(pause, |shown| pause.min(shown))));
+            return Ok(Next::Sleep(
+                now + shown.map_or(pause, |shown| pause.min(shown)),
+            ));
         }
         if !waiter.is_watched() {
             return self.watch(waiter);
@@ -317,7 +344,9 @@ impl<'a> Wait<'a> {
         let (name, by) = (&self.lock.name, self.engine.command_deadline());
         // What keeps the store from an answer, the next attempt meets, too.
         let info = call_backend(|| self.engine.store()?.peek(name, by)).ok();
-        let Some(permits) = info.and_then(|info| info.permits) else { return Ok(()) };
+        let Some(permits) = info.and_then(|info| info.permits) else {
+            return Ok(());
+        };
         if permits.limit != asked {
             self.engine.tell_other_limit(name, asked, permits.limit);
         }
@@ -339,7 +368,11 @@ impl<'a> Wait<'a> {
                 // It may have been released before the registration: look again before sleeping.
                 let sleeps = mutant("no_look_after_watch");
                 let until = self.engine.clock.now() + LONGEST_PAUSE * 9;
-                Ok(if sleeps { Next::Sleep(until) } else { Next::Again })
+                Ok(if sleeps {
+                    Next::Sleep(until)
+                } else {
+                    Next::Again
+                })
             }
             // The store answers, and does not tell of releases at the moment: ask it repeatedly.
             Err(failure) if failure.error().is_unavailable() => {
@@ -382,11 +415,15 @@ impl<'a> Wait<'a> {
         waiter.asks(answered_by, self.owner);
         let by = self.plan.at_most(answered_by);
         match call_backend(|| self.engine.store()?.peek(&self.lock.name, by)) {
-            Ok(LockInfo { holder: Some(holder), .. }) => {
+            Ok(LockInfo {
+                holder: Some(holder),
+                ..
+            }) => {
                 if holder.remaining.is_none() {
                     self.tell_endless();
                 }
-                self.busy(waiter, holder.remaining, FoundBusyBy::Peek).map(Some)
+                self.busy(waiter, holder.remaining, FoundBusyBy::Peek)
+                    .map(Some)
             }
             // It was released meanwhile, and is the next client's.
             Ok(_) if waiter.is_behind().1 != before => {
@@ -431,7 +468,14 @@ impl<'a> Wait<'a> {
         let since = *self.outage.since.get_or_insert(sent);
         if error.is_unavailable() {
             let error = error.clone().on(&self.lock.name);
-            self.has_outage(waiter, StoreOutage { since, error, ends: None });
+            self.has_outage(
+                waiter,
+                StoreOutage {
+                    since,
+                    error,
+                    ends: None,
+                },
+            );
         }
         if is_final {
             return Err(error.of_last_request());

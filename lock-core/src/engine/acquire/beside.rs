@@ -26,7 +26,11 @@ pub(super) fn writer_of(
         && let Some(writer) = held(LockKind::Write)
     {
         // Its lease would be that of the reads, which go on.
-        return if writer.is_kept() { Err(kept_beside_reads()) } else { Ok(Some(writer)) };
+        return if writer.is_kept() {
+            Err(kept_beside_reads())
+        } else {
+            Ok(Some(writer))
+        };
     }
     if kind == LockKind::Write && held(LockKind::Read).is_some() {
         return Err(Error::misuse(
@@ -34,8 +38,15 @@ pub(super) fn writer_of(
              take the write lock before it",
         ));
     }
-    let others = [LockKind::Mutex, LockKind::Fair, LockKind::Read, LockKind::Write];
-    let other = others.into_iter().find(|other| *other != kind && held(*other).is_some());
+    let others = [
+        LockKind::Mutex,
+        LockKind::Fair,
+        LockKind::Read,
+        LockKind::Write,
+    ];
+    let other = others
+        .into_iter()
+        .find(|other| *other != kind && held(*other).is_some());
     other.map_or(Ok(None), |other| {
         Err(Error::misuse(format!(
             "this thread holds the lock of the same name and of the kind {other:?}, so it would \

@@ -102,7 +102,10 @@ impl Wait<'_> {
             Known::Nothing => Some(Ok(Queued::Late)),
             Known::By(by) => {
                 // A head that watches first has two answers to come: one is waited for.
-                let most = self.plan.deadline.map_or(by, |end| end + self.answer_time());
+                let most = self
+                    .plan
+                    .deadline
+                    .map_or(by, |end| end + self.answer_time());
                 let until = *overdue.get_or_insert(by.min(most));
                 if now >= until {
                     return Some(Err(unanswered()));

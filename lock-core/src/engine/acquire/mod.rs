@@ -145,22 +145,28 @@ pub(crate) fn acquire(
         _ => None,
     };
     let signal = LazyCell::new(|| SIGNAL.try_with(Arc::clone).unwrap_or_default());
-    let interrupt = options.interrupt.as_ref().map(|interrupt| interrupt.register(&signal));
+    let interrupt = options
+        .interrupt
+        .as_ref()
+        .map(|interrupt| interrupt.register(&signal));
     if let Some(interrupt) = &interrupt {
         interrupt.check()?;
     }
     let holder = LazyCell::new(|| Holder::of(thread));
-    let mut waiter =
-        match lock.enter(engine, thread, plan.waits(), || plan.request(&holder, &signal))? {
-            Entered::Nested(acquisition) => {
-                return nested::nest(engine, lock, acquisition, &plan).map(Some);
-            }
-            Entered::Busy => {
-                engine.events.emit(|| Event::Contended { lock: lock.name.clone() });
-                return Ok(None);
-            }
-            Entered::Queued(waiter) => waiter,
-        };
+    let mut waiter = match lock.enter(engine, thread, plan.waits(), || {
+        plan.request(&holder, &signal)
+    })? {
+        Entered::Nested(acquisition) => {
+            return nested::nest(engine, lock, acquisition, &plan).map(Some);
+        }
+        Entered::Busy => {
+            engine.events.emit(|| Event::Contended {
+                lock: lock.name.clone(),
+            });
+            return Ok(None);
+        }
+        Entered::Queued(waiter) => waiter,
+    };
     let _waiting = engine.metrics().waiting(&lock.name);
     let mut wait = Wait {
         engine,
@@ -272,7 +278,11 @@ impl Wait<'_> {
         &self,
         waiter: WaiterGuard<'_>,
         holder: Holder,
-        Granted { grant, sent, lease: granted }: Granted,
+        Granted {
+            grant,
+            sent,
+            lease: granted,
+        }: Granted,
     ) -> Result<Arc<Acquisition>, Error> {
         let (engine, lock) = (self.engine, self.lock);
         let Plan { lease, time, .. } = *self.plan;
@@ -284,9 +294,10 @@ impl Wait<'_> {
         };
         let renewal = match lease {
             // Where renewals are numbered, they are to last for as long as they can.
-            Lease::Watched { renewals: Some(count), .. } => {
-                Some(RenewalPlan::from(sent, time, Some(count), Duration::ZERO))
-            }
+            Lease::Watched {
+                renewals: Some(count),
+                ..
+            } => Some(RenewalPlan::from(sent, time, Some(count), Duration::ZERO)),
             Lease::Watched { renewals: None, .. } => {
                 let mut plan = RenewalPlan::from(sent, time, None, lock.earlier(time));
                 // Not where it would wait for replicas.
@@ -339,12 +350,21 @@ impl Wait<'_> {
             engine.clean_up(acquisition.to_release());
             return Err(self.too_late(reading.since(asked), lead));
         }
-        let due = acquisition.next_check(&acquisition.lock()).min(now + FIRST_LOOK);
+        let due = acquisition
+            .next_check(&acquisition.lock())
+            .min(now + FIRST_LOOK);
         let arm = |state: &mut _| engine.timer.arm(lock, state, now, due);
         if let Err(error) = waiter.occupy(&acquisition, sent, now, arm) {
             engine.mark_released(&acquisition);
             engine.clean_up(acquisition.to_release());
-            lock.released(&acquisition, ReleaseTiming { at: now, took: None, told: None });
+            lock.released(
+                &acquisition,
+                ReleaseTiming {
+                    at: now,
+                    took: None,
+                    told: None,
+                },
+            );
             return Err(error);
         }
         engine.shorten_if_lead_grew(&acquisition, time, lead);
@@ -415,21 +435,27 @@ impl Wait<'_> {
     fn tell_endless(&mut self) {
         if !std::mem::replace(&mut self.told.endless, true) {
             let lock = self.lock.name.clone();
-            self.engine.events.emit(|| Event::BusyWithoutExpiry { lock });
+            self.engine
+                .events
+                .emit(|| Event::BusyWithoutExpiry { lock });
         }
     }
 
     fn tell_paused(&mut self, left: Duration, why: &Error) {
         if !std::mem::replace(&mut self.told.paused, true) {
             let (lock, why) = (self.lock.name.clone(), why.clone());
-            self.engine.events.emit(|| Event::Paused { lock, left, why });
+            self.engine
+                .events
+                .emit(|| Event::Paused { lock, left, why });
         }
     }
 
     fn tell_contended(&mut self) {
         if !std::mem::replace(&mut self.told.contended, true) {
             let lock = &self.lock.name;
-            self.engine.events.emit(|| Event::Contended { lock: lock.clone() });
+            self.engine
+                .events
+                .emit(|| Event::Contended { lock: lock.clone() });
         }
     }
 }

@@ -32,19 +32,32 @@ impl Wait<'_> {
         if policy == OnInsufficientReplicas::Accept {
             let token = grant.tokens.map(|tokens| tokens.first());
             let events = &self.engine.events;
-            events.emit(|| Event::InsufficientReplicasAccepted { lock, token, insufficient });
+            events.emit(|| Event::InsufficientReplicasAccepted {
+                lock,
+                token,
+                insufficient,
+            });
             self.end_outage(waiter);
             return Ok(Next::Take(self.granted(grant, sent)));
         }
         let error = self.revoke(grant, insufficient);
-        self.engine.events.emit(|| Event::InsufficientReplicasTakenBack { lock, insufficient });
+        self.engine
+            .events
+            .emit(|| Event::InsufficientReplicasTakenBack { lock, insufficient });
         if policy == OnInsufficientReplicas::Fail {
             return Err(error);
         }
         let since = *self.outage.since.get_or_insert(sent);
         // No thread of this client could take it, and that is not "busy".
         let why = error.clone().on(&self.lock.name);
-        self.has_outage(waiter, StoreOutage { since, error: why, ends: None });
+        self.has_outage(
+            waiter,
+            StoreOutage {
+                since,
+                error: why,
+                ends: None,
+            },
+        );
         let (now, limit) = (self.engine.clock.now(), self.limit(since));
         if now >= limit {
             return Err(error);
@@ -109,7 +122,11 @@ pub(in crate::engine) fn weigh_renewal(
             let policy = &acquisition.replication;
             if policy.on_insufficient_replicas == OnInsufficientReplicas::Accept {
                 let (lock, token) = (lock(), acquisition.token);
-                events.emit(|| Event::InsufficientReplicasAccepted { lock, token, insufficient });
+                events.emit(|| Event::InsufficientReplicasAccepted {
+                    lock,
+                    token,
+                    insufficient,
+                });
                 return Ok(Renewal::Extended);
             }
             if !policy.keeps_unconfirmed_renewals() {
@@ -125,7 +142,10 @@ pub(in crate::engine) fn weigh_renewal(
         Renewal::Unreplicated(insufficient) => insufficient,
     };
     if !std::mem::replace(&mut acquisition.lock().degraded, true) {
-        events.emit(|| Event::Degraded { lock: lock(), insufficient });
+        events.emit(|| Event::Degraded {
+            lock: lock(),
+            insufficient,
+        });
     }
     Ok(Renewal::Extended)
 }
@@ -166,5 +186,8 @@ pub(in crate::engine) fn refuse_unsupported(
         }
         (ReplicaSupport::Never, _) => "this store has no replicas: say `replicas=off`",
     };
-    Err(Error::new(ErrorKind::Unsupported, format!("replicas={replicas}: {why}")))
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        format!("replicas={replicas}: {why}"),
+    ))
 }

@@ -46,20 +46,39 @@ impl Wait<'_> {
     fn paused(
         &mut self,
         waiter: &WaiterGuard<'_>,
-        Pause { left, why, may_end_sooner }: Pause,
+        Pause {
+            left,
+            why,
+            may_end_sooner,
+        }: Pause,
     ) -> Result<Next, Error> {
         let now = self.engine.clock.now();
         let end = now + left;
-        if self.plan.deadline.is_some_and(|at| if may_end_sooner { at <= now } else { at < end }) {
+        if self
+            .plan
+            .deadline
+            .is_some_and(|at| if may_end_sooner { at <= now } else { at < end })
+        {
             return Err(why);
         }
         self.tell_paused(left, &why);
         // It begins anew each time: no limit on outages is for this.
         let ends = (!may_end_sooner).then_some(end);
         let error = why.on(&self.lock.name);
-        self.has_outage(waiter, StoreOutage { since: now, error, ends });
+        self.has_outage(
+            waiter,
+            StoreOutage {
+                since: now,
+                error,
+                ends,
+            },
+        );
         self.outage.since = Some(now);
-        let look = if may_end_sooner { self.outage.backoff.next() } else { PAUSE_LOOK };
+        let look = if may_end_sooner {
+            self.outage.backoff.next()
+        } else {
+            PAUSE_LOOK
+        };
         Ok(Next::Sleep(now + left.clamp(SHORTEST_SPLIT_VOTE, look)))
     }
 

@@ -69,14 +69,23 @@ pub(super) struct FairnessPolicy {
 impl FairnessPolicy {
     /// The first thread of this client wants it. Which clients wanted it long ago is forgotten.
     pub(super) fn begin(&mut self, now: Moment) {
-        if self.returned.is_some_and(|returned| now >= returned + MEMORY) {
-            *self = Self { pace: self.pace, ..Self::default() };
+        if self
+            .returned
+            .is_some_and(|returned| now >= returned + MEMORY)
+        {
+            *self = Self {
+                pace: self.pace,
+                ..Self::default()
+            };
         }
     }
 
     /// The store granted the lock to an attempt that was sent at `sent`.
     pub(super) fn granted(&mut self, sent: Moment, now: Moment) {
-        if self.returned.is_some_and(|returned| now >= returned + LONGEST_PAUSE) {
+        if self
+            .returned
+            .is_some_and(|returned| now >= returned + LONGEST_PAUSE)
+        {
             self.stretch = None; // others could have had it
         }
         // From when we know of it: on a busy machine the thread that asked may run late.
@@ -161,7 +170,8 @@ impl FairnessPolicy {
 
     /// Until when the head leaves the lock to others; not if it must be done before.
     pub(super) fn stand_back(&self, deadline: Option<Moment>) -> Option<Moment> {
-        self.stand_back.filter(|until| deadline.is_none_or(|deadline| deadline > *until))
+        self.stand_back
+            .filter(|until| deadline.is_none_or(|deadline| deadline > *until))
     }
 
     /// The head contends from now on.
@@ -202,7 +212,11 @@ impl FairnessPolicy {
     fn set_pace(&mut self, took: Duration) {
         let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
         let longer = took.saturating_sub(self.pace);
-        self.pace = if self.pace == 0 { took } else { took.min(self.pace) + longer / 4 };
+        self.pace = if self.pace == 0 {
+            took
+        } else {
+            took.min(self.pace) + longer / 4
+        };
     }
 }
 
@@ -247,7 +261,11 @@ mod tests {
             fairness.granted(moment(0), moment(0));
             fairness.waiting(told);
             fairness.released(
-                ReleaseTiming { at: moment(6), took: None, told: None },
+                ReleaseTiming {
+                    at: moment(6),
+                    took: None,
+                    told: None,
+                },
                 budget,
                 false,
             );
@@ -258,19 +276,37 @@ mod tests {
         let mut fairness = over(1);
         fairness.found_busy(moment(8));
         fairness.granted(moment(10), moment(10));
-        let released = |at| ReleaseTiming { at: moment(at), took: None, told: None };
+        let released = |at| ReleaseTiming {
+            at: moment(at),
+            took: None,
+            told: None,
+        };
         fairness.released(released(16), budget, false);
-        assert!(fairness.stand_back(None).is_some(), "another client held the lock since");
+        assert!(
+            fairness.stand_back(None).is_some(),
+            "another client held the lock since"
+        );
         fairness.contending();
         fairness.granted(moment(6_000), moment(6_000));
         fairness.released(released(6_006), budget, false);
-        assert_eq!(fairness.stand_back(None), None, "the other client was seen too long ago");
+        assert_eq!(
+            fairness.stand_back(None),
+            None,
+            "the other client was seen too long ago"
+        );
         fairness.granted(moment(6_085), moment(6_085));
         fairness.released(released(6_095), budget, true);
-        assert_eq!(fairness.stand_back(None), None, "the store counts all waiters");
+        assert_eq!(
+            fairness.stand_back(None),
+            None,
+            "the store counts all waiters"
+        );
         fairness.granted(moment(6_095), moment(6_095));
         fairness.released(released(6_105), budget, false);
-        assert!(fairness.stand_back(None).is_some(), "the store does not count all waiters");
+        assert!(
+            fairness.stand_back(None).is_some(),
+            "the store does not count all waiters"
+        );
     }
 
     #[test]
@@ -281,13 +317,20 @@ mod tests {
             for micros in requests {
                 fairness.granted(moment(0), Moment::from_nanos(micros * 1_000));
             }
-            let timing = ReleaseTiming { at: moment(100), took: None, told: None };
+            let timing = ReleaseTiming {
+                at: moment(100),
+                took: None,
+                told: None,
+            };
             fairness.released(timing, Duration::from_millis(5), true);
             fairness.stand_back(None).unwrap().since(moment(100))
         };
         let (usual, slow) = (stands_back(&[300; 9]), stands_back(&[2_000; 9]));
         let once = stands_back(&[300, 300, 2_000]);
-        assert!(usual < once && once < slow / 2, "{usual:?}, {once:?}, {slow:?}");
+        assert!(
+            usual < once && once < slow / 2,
+            "{usual:?}, {once:?}, {slow:?}"
+        );
         // Where all are slow from now on, soon as if they had always been.
         assert!(stands_back(&[[300; 10], [2_000; 10]].concat()) > slow * 9 / 10);
         assert_eq!(stands_back(&[2_000, 300]), usual);
@@ -297,7 +340,11 @@ mod tests {
     fn old_waiter_count_is_forgotten() {
         let mut fairness = used_to(20);
         fairness.waiting(200);
-        let timing = ReleaseTiming { at: moment(100), took: None, told: None };
+        let timing = ReleaseTiming {
+            at: moment(100),
+            took: None,
+            told: None,
+        };
         fairness.released(timing, Duration::from_millis(5), false);
         fairness.release_heard();
         fairness.begin(moment(200));
@@ -306,7 +353,10 @@ mod tests {
         assert!(!fairness.is_behind() && fairness.delay().is_zero());
         fairness.waiting(200);
         (0..MOST_CLIENTS).for_each(|_| fairness.release_heard());
-        assert!(!fairness.is_behind(), "a limited number of clients is waited for");
+        assert!(
+            !fairness.is_behind(),
+            "a limited number of clients is waited for"
+        );
     }
 
     #[test]
@@ -342,7 +392,11 @@ mod tests {
         let mut fairness = used_to(20);
         fairness.waiting(8);
         (0..8).for_each(|_| fairness.release_heard());
-        assert_eq!(fairness.delay(), Duration::ZERO, "the client had fewer turns than the others");
+        assert_eq!(
+            fairness.delay(),
+            Duration::ZERO,
+            "the client had fewer turns than the others"
+        );
     }
 
     #[test]
@@ -352,7 +406,11 @@ mod tests {
         fairness.granted(moment(0), moment(60_000));
         assert_eq!(fairness.delay(), LONGEST_PAUSE);
         let took = Some(Duration::from_secs(10));
-        let timing = ReleaseTiming { at: moment(70_000), took, told: None };
+        let timing = ReleaseTiming {
+            at: moment(70_000),
+            took,
+            told: None,
+        };
         fairness.released(timing, Duration::from_millis(5), false);
         assert_eq!(fairness.stand_back(None), Some(moment(70_050)));
         assert_eq!(fairness.stand_back(Some(moment(70_050))), None);

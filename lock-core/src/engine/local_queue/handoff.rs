@@ -25,7 +25,9 @@ impl LocalLock {
         state.queue.head()?;
         // Read under the mutex: the timer, which takes it, too, cannot have come by since.
         let now = clock.now();
-        let is_current = state.current().is_some_and(|current| Arc::ptr_eq(current, acquisition));
+        let is_current = state
+            .current()
+            .is_some_and(|current| Arc::ptr_eq(current, acquisition));
         if !is_current || state.fairness.is_over(now, self.sharing().hand_off) {
             return None;
         }
@@ -42,7 +44,15 @@ impl LocalLock {
 /// is released.
 fn successor(acquisition: &Acquisition, request: &LockRequest, now: Moment) -> Option<Acquisition> {
     let mut inner = acquisition.lock();
-    let Some(RenewalPlan { ttl, left: None, due, .. }) = inner.renewal else { return None };
+    let Some(RenewalPlan {
+        ttl,
+        left: None,
+        due,
+        ..
+    }) = inner.renewal
+    else {
+        return None;
+    };
     // After a longer lease was asked for, or an extension that was not confirmed, only the store
     // knows for how long it keeps it; an owner with an unanswered request is to be closed soon.
     let is_open = inner.lease != ttl || inner.overlong || acquisition.has_unknown_outcome();

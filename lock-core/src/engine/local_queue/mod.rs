@@ -130,7 +130,12 @@ pub(crate) enum Entered<'a> {
 
 impl LocalLock {
     fn new(name: LockName, scope: Scope, registry: Arc<Registry>) -> Self {
-        Self { name, scope, registry, state: Mutex::default() }
+        Self {
+            name,
+            scope,
+            registry,
+            state: Mutex::default(),
+        }
     }
 
     fn sharing(&self) -> Sharing {
@@ -138,7 +143,10 @@ impl LocalLock {
         match self.scope == Scope::CLIENT {
             true => sharing,
             // There is no other thread to hand it to, and the store alone says who is next.
-            false => Sharing { hand_off: Duration::ZERO, ..sharing },
+            false => Sharing {
+                hand_off: Duration::ZERO,
+                ..sharing
+            },
         }
     }
 
@@ -182,8 +190,10 @@ impl LocalLock {
     ) -> Result<Entered<'a>, Error> {
         let mut state = self.lock();
         if let Some(thread) = thread {
-            if let Some(acquisition) =
-                state.current.as_ref().filter(|it| it.holder.is_thread(thread))
+            if let Some(acquisition) = state
+                .current
+                .as_ref()
+                .filter(|it| it.holder.is_thread(thread))
             {
                 acquisition.nest()?;
                 return Ok(Entered::Nested(Arc::clone(acquisition)));
@@ -201,7 +211,12 @@ impl LocalLock {
             state.fairness.begin(since);
         }
         let ticket = state.queue.push(request);
-        Ok(Entered::Queued(WaiterGuard { owner, lock: Arc::clone(self), ticket, since }))
+        Ok(Entered::Queued(WaiterGuard {
+            owner,
+            lock: Arc::clone(self),
+            ticket,
+            since,
+        }))
     }
 
     /// Ends a hold. After the last one the acquisition stays here until the store was told, so that
@@ -223,9 +238,16 @@ impl LocalLock {
         if !state.is_watched() && self.leaves_turns() {
             state.fairness.release_heard(); // a client that watches hears of its own release, too
         }
-        if state.current.take_if(|it| Arc::ptr_eq(it, acquisition)).is_some() {
+        if state
+            .current
+            .take_if(|it| Arc::ptr_eq(it, acquisition))
+            .is_some()
+        {
             self.registry.free(self);
-            let Sharing { hand_off, counts_waiters } = self.sharing();
+            let Sharing {
+                hand_off,
+                counts_waiters,
+            } = self.sharing();
             state.fairness.released(timing, hand_off, counts_waiters);
             // It was held until then. A wait that began since does not know that it is.
             state.answered = Some(Moment::from_nanos(timing.at.as_nanos().saturating_sub(1)));
@@ -285,8 +307,12 @@ impl LocalLockState {
 
     /// Takes out lost acquisitions of threads that have ended: no other thread can end their holds.
     pub(crate) fn take_abandoned(&mut self) -> Vec<Arc<Acquisition>> {
-        let Some(rare) = &mut self.rare else { return Vec::new() };
-        rare.lost.extract_if(.., |it| it.holder.has_ended()).collect()
+        let Some(rare) = &mut self.rare else {
+            return Vec::new();
+        };
+        rare.lost
+            .extract_if(.., |it| it.holder.has_ended())
+            .collect()
     }
 
     /// The shortest lease of the lost acquisitions whose holds have not ended.
@@ -300,7 +326,11 @@ impl LocalLockState {
     }
 
     fn outage(&self) -> Option<&StoreOutage> {
-        self.rare.as_ref()?.outage.as_ref().filter(|_| self.current.is_none())
+        self.rare
+            .as_ref()?
+            .outage
+            .as_ref()
+            .filter(|_| self.current.is_none())
     }
 
     fn lost(&self) -> &[Arc<Acquisition>] {
@@ -330,14 +360,21 @@ impl LocalLockState {
     /// See [`FairnessPolicy::waiting`].
     fn told(&mut self, clients: u32) {
         // We were among them if we watch.
-        self.fairness.waiting(clients.saturating_add(u32::from(!self.is_watched())));
+        self.fairness
+            .waiting(clients.saturating_add(u32::from(!self.is_watched())));
     }
 
     /// It is held for long: frees what only waiting needs.
     pub(crate) fn free_unused(&mut self) {
         self.queue.free_unused();
         self.rare.take_if(|rare| {
-            let RareState { lost, outage, overdue, watch, .. } = &**rare;
+            let RareState {
+                lost,
+                outage,
+                overdue,
+                watch,
+                ..
+            } = &**rare;
             lost.is_empty() && outage.is_none() && overdue.is_empty() && watch.is_none()
         });
     }
@@ -365,13 +402,20 @@ mod tests {
     /// Beside a writer, those that were told are mostly readers.
     #[test]
     fn client_gives_way_to_told_clients_but_for_a_writer() {
-        let sharing = Sharing { hand_off: Duration::from_millis(5), counts_waiters: false };
+        let sharing = Sharing {
+            hand_off: Duration::from_millis(5),
+            counts_waiters: false,
+        };
         let registry = Arc::new(Registry::new(Arc::new(Origin::here()), sharing));
         for (kind, gives_way) in [(LockKind::Mutex, true), (LockKind::Write, false)] {
             let name = LockName::new("x").unwrap().of_kind(kind);
             let lock = LocalLock::new(name, Scope::CLIENT, Arc::clone(&registry));
             lock.told(8);
-            assert_eq!(!lock.lock().fairness.delay().is_zero(), gives_way, "{kind:?}");
+            assert_eq!(
+                !lock.lock().fairness.delay().is_zero(),
+                gives_way,
+                "{kind:?}"
+            );
         }
     }
 }

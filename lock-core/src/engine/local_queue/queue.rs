@@ -56,7 +56,9 @@ impl WaitQueue {
 
     /// How many threads wait without a grant.
     pub(super) fn len(&self) -> usize {
-        self.waiters.as_ref().map_or(0, |waiters| waiters.all.len() - waiters.granted)
+        self.waiters
+            .as_ref()
+            .map_or(0, |waiters| waiters.all.len() - waiters.granted)
     }
 
     pub(super) fn head(&self) -> Option<&Waiter> {
@@ -71,7 +73,9 @@ impl WaitQueue {
 
     /// Those that wait behind the head.
     pub(super) fn behind_head(&self) -> impl Iterator<Item = &Waiter> {
-        self.waiters.iter().flat_map(|waiters| waiters.all.iter().skip(waiters.granted + 1))
+        self.waiters
+            .iter()
+            .flat_map(|waiters| waiters.all.iter().skip(waiters.granted + 1))
     }
 
     /// Goes to the end. Returns the waiter's ticket.
@@ -92,7 +96,15 @@ impl WaitQueue {
         self.next_ticket += 1;
         let (granted, contending) = (None, false);
         let (asks_until, asks_as, direct) = (None, None, None);
-        let waiter = Waiter { ticket, request, granted, contending, asks_until, asks_as, direct };
+        let waiter = Waiter {
+            ticket,
+            request,
+            granted,
+            contending,
+            asks_until,
+            asks_as,
+            direct,
+        };
         let waiters = self.waiters.get_or_insert_default();
         if waiters.all.capacity() == 0 {
             waiters.all.reserve_exact(1); // mostly there is one
@@ -122,8 +134,13 @@ impl WaitQueue {
 
     /// The waiter leaves, if it is still here.
     pub(super) fn remove(&mut self, ticket: u64) -> Departure {
-        let Some(waiters) = &mut self.waiters else { return Departure::default() };
-        let at = waiters.all.iter().position(|waiter| waiter.ticket == ticket);
+        let Some(waiters) = &mut self.waiters else {
+            return Departure::default();
+        };
+        let at = waiters
+            .all
+            .iter()
+            .position(|waiter| waiter.ticket == ticket);
         at.map_or_else(Departure::default, |at| waiters.remove_at(at))
     }
 
@@ -136,7 +153,11 @@ impl WaitQueue {
 impl Waiters {
     fn remove_at(&mut self, at: usize) -> Departure {
         let was_head = at == self.granted;
-        let waiter = if at == 0 { self.all.pop_front() } else { self.all.remove(at) };
+        let waiter = if at == 0 {
+            self.all.pop_front()
+        } else {
+            self.all.remove(at)
+        };
         let granted = waiter.and_then(|waiter| waiter.granted);
         self.granted -= usize::from(granted.is_some());
         Departure { granted, was_head }
@@ -164,7 +185,10 @@ mod tests {
 
     fn acquisition() -> Arc<Acquisition> {
         let lease = LeaseTime::new(Duration::from_secs(1)).unwrap();
-        Arc::new(Acquisition::new(AcquisitionInit::of_guard(Moment::from_nanos(0), lease)))
+        Arc::new(Acquisition::new(AcquisitionInit::of_guard(
+            Moment::from_nanos(0),
+            lease,
+        )))
     }
 
     /// Beside two lists, those with a grant and those without.
@@ -184,7 +208,9 @@ mod tests {
                     }
                     4 => {
                         let all: Vec<u64> = granted.iter().chain(&waiting).copied().collect();
-                        let Some(ticket) = random.choice(all) else { continue };
+                        let Some(ticket) = random.choice(all) else {
+                            continue;
+                        };
                         let is_granted = granted.contains(&ticket);
                         assert_eq!(queue.take_granted(ticket).is_some(), is_granted);
                         granted.retain(|it| *it != ticket);
@@ -192,17 +218,26 @@ mod tests {
                     _ => {
                         let all: Vec<u64> = granted.iter().chain(&waiting).copied().collect();
                         let ticket = random.choice(all).unwrap_or(99);
-                        let Departure { granted: grant, was_head } = queue.remove(ticket);
+                        let Departure {
+                            granted: grant,
+                            was_head,
+                        } = queue.remove(ticket);
                         assert_eq!(grant.is_some(), granted.contains(&ticket));
                         assert_eq!(was_head, waiting.front() == Some(&ticket));
                         granted.retain(|it| *it != ticket);
                         waiting.retain(|it| *it != ticket);
                     }
                 }
-                assert_eq!(queue.head().map(|head| head.ticket), waiting.front().copied());
+                assert_eq!(
+                    queue.head().map(|head| head.ticket),
+                    waiting.front().copied()
+                );
                 let behind: Vec<_> = queue.behind_head().map(|waiter| waiter.ticket).collect();
                 assert!(behind.iter().eq(waiting.iter().skip(1)));
-                assert_eq!((queue.len(), queue.is_empty()), (waiting.len(), waiting.is_empty()));
+                assert_eq!(
+                    (queue.len(), queue.is_empty()),
+                    (waiting.len(), waiting.is_empty())
+                );
                 queue.free_unused();
             }
         }

@@ -80,7 +80,12 @@ impl LocksInUse {
             self.shared.insert(name, weak);
             return;
         }
-        let former = self.apart.entry(name).or_default().all.insert(lock.scope, weak);
+        let former = self
+            .apart
+            .entry(name)
+            .or_default()
+            .all
+            .insert(lock.scope, weak);
         self.apart_count += usize::from(former.is_none());
     }
 
@@ -90,7 +95,9 @@ impl LocksInUse {
             shrink(&mut self.shared);
             return;
         }
-        let Some(apart) = self.apart.get_mut(&lock.name) else { return };
+        let Some(apart) = self.apart.get_mut(&lock.name) else {
+            return;
+        };
         self.apart_count -= usize::from(apart.all.remove(&lock.scope).is_some());
         if apart.all.is_empty() {
             self.apart.remove(&lock.name);
@@ -146,7 +153,8 @@ impl Registry {
     #[inline]
     pub(in crate::engine) fn note_visits(&self, _count: usize) {
         #[cfg(test)]
-        self.visits.fetch_add(_count, std::sync::atomic::Ordering::Relaxed);
+        self.visits
+            .fetch_add(_count, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// The map; `None` in a forked child.
@@ -180,7 +188,13 @@ impl Registry {
             let mut found: Vec<_> = locks.shared.get(&mutex).into_iter().collect();
             if let Some([write, fair]) = &others {
                 found.extend(locks.shared.get(write));
-                found.extend(locks.apart.get(fair).into_iter().flat_map(|apart| &apart.held));
+                found.extend(
+                    locks
+                        .apart
+                        .get(fair)
+                        .into_iter()
+                        .flat_map(|apart| &apart.held),
+                );
             }
             found
         })
@@ -189,7 +203,12 @@ impl Registry {
     /// Those of this name of all threads and guards.
     pub(crate) fn apart(&self, name: &LockName) -> Vec<Arc<LocalLock>> {
         self.upgraded(|locks| {
-            locks.apart.get(name).into_iter().flat_map(|apart| apart.all.values()).collect()
+            locks
+                .apart
+                .get(name)
+                .into_iter()
+                .flat_map(|apart| apart.all.values())
+                .collect()
         })
     }
 
@@ -205,7 +224,9 @@ impl Registry {
         &self,
         find: impl FnOnce(&LocksInUse) -> Vec<&Weak<LocalLock>>,
     ) -> Vec<Arc<LocalLock>> {
-        let Some(locks) = self.lock() else { return Vec::new() };
+        let Some(locks) = self.lock() else {
+            return Vec::new();
+        };
         // All are kept until the lock is free: one that goes takes it.
         let found: Vec<_> = find(&locks).into_iter().filter_map(Weak::upgrade).collect();
         drop(locks);
@@ -215,20 +236,25 @@ impl Registry {
 
     /// How many names are in use.
     pub(crate) fn len(&self) -> usize {
-        self.lock().map_or(0, |locks| locks.shared.len() + locks.apart_count)
+        self.lock()
+            .map_or(0, |locks| locks.shared.len() + locks.apart_count)
     }
 
     /// A thread or guard holds it from now on.
     pub(super) fn held(&self, lock: &Arc<LocalLock>) {
         if lock.is_listed_while_held() {
-            self.lock().into_iter().for_each(|mut locks| locks.held(lock));
+            self.lock()
+                .into_iter()
+                .for_each(|mut locks| locks.held(lock));
         }
     }
 
     /// It is held no more.
     pub(super) fn free(&self, lock: &LocalLock) {
         if lock.is_listed_while_held() {
-            self.lock().into_iter().for_each(|mut locks| locks.free(lock));
+            self.lock()
+                .into_iter()
+                .for_each(|mut locks| locks.free(lock));
         }
     }
 }
@@ -242,7 +268,9 @@ impl LocalLock {
 
 impl Drop for LocalLock {
     fn drop(&mut self) {
-        let Some(mut locks) = self.registry.lock() else { return };
+        let Some(mut locks) = self.registry.lock() else {
+            return;
+        };
         if self.is_listed_while_held() {
             locks.free(self);
         }
@@ -259,7 +287,10 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    const SHARING: Sharing = Sharing { hand_off: Duration::ZERO, counts_waiters: false };
+    const SHARING: Sharing = Sharing {
+        hand_off: Duration::ZERO,
+        counts_waiters: false,
+    };
 
     #[test]
     fn local_lock_dropped_late_leaves_its_successor() {

@@ -139,7 +139,10 @@ impl WaiterGuard<'_> {
     /// Whether all that came before us have left.
     pub(crate) fn is_head(&self) -> bool {
         let state = self.lock.lock();
-        state.queue.head().is_some_and(|head| head.ticket == self.ticket)
+        state
+            .queue
+            .head()
+            .is_some_and(|head| head.ticket == self.ticket)
     }
 
     /// What the release of another client granted us, since we last looked.
@@ -205,7 +208,9 @@ impl WaiterGuard<'_> {
     /// Why the store grants nothing until after `deadline`, if that is so.
     pub(crate) fn paused_beyond(&self, deadline: Moment) -> Option<Error> {
         let state = self.lock.lock();
-        let outage = state.outage().filter(|it| it.ends.is_some_and(|ends| deadline < ends))?;
+        let outage = state
+            .outage()
+            .filter(|it| it.ends.is_some_and(|ends| deadline < ends))?;
         Some(outage.error.clone())
     }
 
@@ -224,7 +229,10 @@ impl WaiterGuard<'_> {
         state.request_ended(None);
         if is_new {
             // Each waiter has a limit of its own, which may come while the head goes on asking.
-            state.queue.behind_head().for_each(|waiter| waiter.request.signal.raise());
+            state
+                .queue
+                .behind_head()
+                .for_each(|waiter| waiter.request.signal.raise());
         }
     }
 
@@ -248,8 +256,12 @@ impl WaiterGuard<'_> {
         // A head that stands back asks right after, and one whose turn has just come at once: until
         // then the lock may be free, or refused.
         let comes = head.filter(|head| !head.contending);
-        let asks_from = comes
-            .map(|_| state.fairness.stand_back(None).unwrap_or_else(|| self.owner.clock().now()));
+        let asks_from = comes.map(|_| {
+            state
+                .fairness
+                .stand_back(None)
+                .unwrap_or_else(|| self.owner.clock().now())
+        });
         let timeout = self.owner.command_timeout();
         let Some(by) = asks_until.or(asks_from.map(|from| from + timeout)) else {
             return Known::Nothing;
@@ -322,7 +334,9 @@ impl Wake for LockWake {
             if !lock.name.kind().is_queued() {
                 return true;
             }
-            let Some(owner) = head.asks_as else { return true };
+            let Some(owner) = head.asks_as else {
+                return true;
+            };
             let is_meant = owner.matches(&next.owner);
             if is_meant {
                 head.direct = next.granted;

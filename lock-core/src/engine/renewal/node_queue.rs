@@ -60,7 +60,8 @@ pub(super) struct Cleanups {
 impl Cleanups {
     pub(super) fn push(&mut self, cleanup: Cleanup) {
         self.last_number += 1;
-        self.by_due.insert((cleanup.next, self.last_number), cleanup);
+        self.by_due
+            .insert((cleanup.next, self.last_number), cleanup);
     }
 
     /// When the next is due.
@@ -77,7 +78,10 @@ impl Cleanups {
     /// Makes all of them due.
     fn make_due(&mut self, now: Moment) {
         for (_, cleanup) in std::mem::take(&mut self.by_due) {
-            self.push(Cleanup { next: now, ..cleanup });
+            self.push(Cleanup {
+                next: now,
+                ..cleanup
+            });
         }
     }
 }
@@ -92,7 +96,13 @@ pub(super) enum Step {
 
 impl NodeQueue {
     pub(super) fn new(node: NodeId, time: Arc<RenewalTime>) -> Self {
-        Self { node, work: Mutex::default(), signal: Arc::default(), spare: Arc::default(), time }
+        Self {
+            node,
+            work: Mutex::default(),
+            signal: Arc::default(),
+            spare: Arc::default(),
+            time,
+        }
     }
 
     /// Makes everything due that waits for its next try.
@@ -104,7 +114,11 @@ impl NodeQueue {
 
     /// What wakes this worker.
     pub(super) fn signal_of(&self, worker: WorkerId) -> &Arc<Signal> {
-        if worker == WorkerId::MAIN { &self.signal } else { &self.spare }
+        if worker == WorkerId::MAIN {
+            &self.signal
+        } else {
+            &self.spare
+        }
     }
 
     /// What this worker does next. A spare one stands by while the main worker sends, and does its
@@ -142,7 +156,9 @@ impl NodeQueue {
 /// As how many acquisitions it counts in a batch.
 fn weight(job: &RenewalJob) -> usize {
     let permits = job.acquisition.name.kind().permits();
-    permits.map_or(1, |(_, count)| count.div_ceil(PERMITS_PER_RENEWAL).max(1) as usize)
+    permits.map_or(1, |(_, count)| {
+        count.div_ceil(PERMITS_PER_RENEWAL).max(1) as usize
+    })
 }
 
 impl Work {
@@ -154,6 +170,8 @@ impl Work {
             left.inspect(|left| room = *left).is_some()
         };
         let others = self.renewals.iter().skip(1).take_while(fits).count();
-        self.renewals.drain(..self.renewals.len().min(1 + others)).collect()
+        self.renewals
+            .drain(..self.renewals.len().min(1 + others))
+            .collect()
     }
 }

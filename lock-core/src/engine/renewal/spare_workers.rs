@@ -88,7 +88,11 @@ impl SpareWorkers {
             return Call::None;
         };
         if self.standby.is_some() {
-            return if self.wake_before(look) { Call::Wake } else { Call::None };
+            return if self.wake_before(look) {
+                Call::Wake
+            } else {
+                Call::None
+            };
         }
         if self.threads == MOST {
             return Call::None;
@@ -150,7 +154,10 @@ impl SpareWorkers {
 
     /// When every worker that sends has been waiting for too long.
     fn next_look(&self) -> Option<Moment> {
-        self.sending.values().max().map(|latest| *latest + self.patience())
+        self.sending
+            .values()
+            .max()
+            .map(|latest| *latest + self.patience())
     }
 
     /// Whether the one that stands by must be woken to look by `look`. It counts as woken then.

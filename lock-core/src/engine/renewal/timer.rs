@@ -62,7 +62,13 @@ impl Timer {
             stopping: false,
             asleep_until: Moment::NEVER,
         };
-        Self { clock, state: Mutex::new(state), signal: Arc::default(), workers, handler }
+        Self {
+            clock,
+            state: Mutex::new(state),
+            signal: Arc::default(),
+            workers,
+            handler,
+        }
     }
 
     /// Has `lock` checked by `due`, and within [`LONGEST_LOOK`] of `now`. Does nothing if it will
@@ -103,7 +109,9 @@ impl Timer {
 
     /// Does not have `lock` checked any more.
     pub(in crate::engine) fn disarm(&self, lock: &LocalLock) {
-        let Some((key, _)) = lock.lock().timer.take() else { return };
+        let Some((key, _)) = lock.lock().timer.take() else {
+            return;
+        };
         self.cancel(key);
     }
 
@@ -167,12 +175,16 @@ impl Timer {
                 let _woken: Woken = self.clock.wait(&self.signal, until);
                 continue;
             }
-            let Some(handler) = self.handler.upgrade() else { break };
+            let Some(handler) = self.handler.upgrade() else {
+                break;
+            };
             self.check(handler.as_ref(), &mut due, &mut renewals);
         }
         // The last locks go outside the mutex: dropping one may drop what it holds.
-        let rest =
-            std::mem::replace(&mut self.state.lock().wheel, Wheel::new(self.clock.now(), TICK));
+        let rest = std::mem::replace(
+            &mut self.state.lock().wheel,
+            Wheel::new(self.clock.now(), TICK),
+        );
         drop(rest);
     }
 
@@ -218,7 +230,11 @@ impl Timer {
     }
 
     fn send(&self, renewals: &mut Vec<RenewalJob>) {
-        contain(|| self.workers.upgrade().map(|workers| workers.renew(renewals)));
+        contain(|| {
+            self.workers
+                .upgrade()
+                .map(|workers| workers.renew(renewals))
+        });
         renewals.clear();
     }
 }

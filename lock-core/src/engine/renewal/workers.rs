@@ -96,7 +96,15 @@ impl Workers {
         handler: Weak<dyn RenewalHandler>,
     ) -> Self {
         let (state, cleanups) = (Mutex::default(), Arc::default());
-        Self { backend, clock, command_timeout, label, handler, state, cleanups }
+        Self {
+            backend,
+            clock,
+            command_timeout,
+            label,
+            handler,
+            state,
+            cleanups,
+        }
     }
 
     /// Queues these for their nodes, and leaves `jobs` empty. Together, so that a batch costs one
@@ -113,7 +121,9 @@ impl Workers {
             let task = self.task_of(&job);
             let is_there = |job: &RenewalJob| {
                 self.task_of(job) == task
-                    && self.renewal_node(&job.acquisition.name).is_ok_and(|its| its == node)
+                    && self
+                        .renewal_node(&job.acquisition.name)
+                        .is_ok_and(|its| its == node)
             };
             // With one node, which is the rule, these are all.
             let mut together = if jobs.iter().all(is_there) {
@@ -146,7 +156,9 @@ impl Workers {
         answers: impl IntoIterator<Item = (RenewalJob, Result<Renewal, Error>)>,
         sent: Moment,
     ) -> Vec<RenewalJob> {
-        let Some(handler) = self.handler.upgrade() else { return Vec::new() };
+        let Some(handler) = self.handler.upgrade() else {
+            return Vec::new();
+        };
         // A panic, of a backend's receipt perhaps, must not lose the answers of the others.
         let tell = |(job, answer)| contain(|| handler.renewal_answered(&job, sent, answer));
         answers.into_iter().filter_map(tell).flatten().collect()
@@ -170,8 +182,15 @@ impl Workers {
         let until = now + acquisition.lease.duration() + self.command_timeout;
         let backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let pending = Some(self.cleanups.add());
-        let cleanup =
-            Cleanup { acquisition, options, since: now, until, next: now, backoff, pending };
+        let cleanup = Cleanup {
+            acquisition,
+            options,
+            since: now,
+            until,
+            next: now,
+            backoff,
+            pending,
+        };
         // If not even a thread can be had, the lease must do.
         let _started = node
             .and_then(|node| self.submit(node, Task::CleanUp, |work| work.cleanups.push(cleanup)));
@@ -261,13 +280,16 @@ impl Workers {
     #[cfg(test)]
     pub(in crate::engine) fn threads(&self) -> (usize, bool) {
         let (now, state) = (self.clock.now(), self.state.lock());
-        state.queues.values().fold((0, false), |(threads, due), queue| {
-            let work = queue.work.lock();
-            let is_due =
-                !work.renewals.is_empty() || work.cleanups.next().is_some_and(|due| due <= now);
-            let running = usize::from(work.thread.is_running());
-            (threads + running + work.spares.threads(), due || is_due)
-        })
+        state
+            .queues
+            .values()
+            .fold((0, false), |(threads, due), queue| {
+                let work = queue.work.lock();
+                let is_due =
+                    !work.renewals.is_empty() || work.cleanups.next().is_some_and(|due| due <= now);
+                let running = usize::from(work.thread.is_running());
+                (threads + running + work.spares.threads(), due || is_due)
+            })
     }
 
     /// How many queues there are.
@@ -318,10 +340,15 @@ impl Workers {
         let by = sent + queue.time.time_for(&batch, self.command_timeout);
         let unix_time = self.clock.unix_time();
         let label = |job: &RenewalJob| {
-            let text =
-                self.label.as_ref().filter(|_| job.acquisition.renews_label(sent, job.lease))?;
+            let text = self
+                .label
+                .as_ref()
+                .filter(|_| job.acquisition.renews_label(sent, job.lease))?;
             let held_for = sent.since(job.acquisition.since);
-            Some(OwnerLabel::new(Arc::clone(text), unix_time.saturating_sub(held_for)))
+            Some(OwnerLabel::new(
+                Arc::clone(text),
+                unix_time.saturating_sub(held_for),
+            ))
         };
         let request = |job: &RenewalJob| {
             RenewalRequest::new(job.acquisition.id(job.lease))
@@ -336,13 +363,16 @@ impl Workers {
             _ => queue.time.failed(took),
         }
         let mut answers = match answers {
-            Ok(answers) => {
-                answers.into_iter().map(|answer| answer.map_err(Failure::into_error)).collect()
-            }
+            Ok(answers) => answers
+                .into_iter()
+                .map(|answer| answer.map_err(Failure::into_error))
+                .collect(),
             Err(failure) => vec![Err(failure.into_error()); batch.len()],
         };
         answers.resize_with(batch.len(), || {
-            Err(Error::unavailable("the store gave no answer for this renewal"))
+            Err(Error::unavailable(
+                "the store gave no answer for this renewal",
+            ))
         });
         let mut next = self.tell_renewed(batch.into_iter().zip(answers), sent);
         self.renew(&mut next);
@@ -351,8 +381,10 @@ impl Workers {
     fn try_to_clean_up(&self, queue: &NodeQueue, mut cleanup: Cleanup) {
         let is_last = self.state.lock().stopping;
         let now = self.clock.now();
-        let (options, by) =
-            (cleanup.options.after(now.since(cleanup.since)), now + self.command_timeout);
+        let (options, by) = (
+            cleanup.options.after(now.since(cleanup.since)),
+            now + self.command_timeout,
+        );
         match call_backend(|| self.backend.release(&cleanup.acquisition, options, by)) {
             Ok(_) => return,
             // It has answered, and will answer the same again.

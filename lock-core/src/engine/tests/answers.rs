@@ -7,8 +7,11 @@ fn validity_counts_from_before_the_request_was_sent() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     store.fail_next("acquire", Fault::Slow(4 * SECOND));
-    let guard =
-        client.mutex("x").unwrap().lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
+    let guard = client
+        .mutex("x")
+        .unwrap()
+        .lock_with(&LockOptions::new().lease(10 * SECOND))
+        .unwrap();
     assert!(guard.remaining() < 6 * SECOND, "{:?}", guard.remaining());
 }
 
@@ -18,7 +21,9 @@ fn grant_answered_after_its_lease_is_unavailable() {
     let client = store.client();
     let lock = client.mutex("x").unwrap();
     store.fail_next("acquire", Fault::Slow(11 * SECOND));
-    let error = lock.lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap_err();
+    let error = lock
+        .lock_with(&LockOptions::new().lease(10 * SECOND))
+        .unwrap_err();
     assert!(
         error.is_unavailable()
             && error.to_string().contains("11.0s")
@@ -99,7 +104,10 @@ fn lock_gone_at_the_first_release_is_lost() {
     store.store.lose(lock.name());
     let error = guard.unlock().unwrap_err();
     assert!(error.is_lost(), "{error:?}");
-    assert!(lock.try_lock().unwrap().is_some(), "the thread may lock again");
+    assert!(
+        lock.try_lock().unwrap().is_some(),
+        "the thread may lock again"
+    );
 }
 
 #[test]
@@ -107,11 +115,18 @@ fn final_failure_is_not_repeated_and_not_cleaned_up() {
     let (store, clock) = Recorded::new();
     let client = store.able(Abilities::full().renewable(false)).client();
     let lock = client.mutex("x").unwrap();
-    assert!(lock.lock().unwrap_err().is_unsupported(), "the store cannot renew the lock");
+    assert!(
+        lock.lock().unwrap_err().is_unsupported(),
+        "the store cannot renew the lock"
+    );
     let fixed = LockOptions::new().lease(10 * SECOND);
     store.fail_next("acquire", Fault::Final);
     assert!(lock.lock_with(&fixed).unwrap_err().is_unavailable());
-    assert_eq!(store.count("acquire"), 1, "a repeated attempt could take the lock twice");
+    assert_eq!(
+        store.count("acquire"),
+        1,
+        "a repeated attempt could take the lock twice"
+    );
     client.wait_for_cleanup(SECOND).unwrap();
     assert_eq!(store.count("release") + store.count("close"), 0);
     clock.advance(11 * SECOND);

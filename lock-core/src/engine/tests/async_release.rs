@@ -26,7 +26,13 @@ fn dropped_guard_releases_without_waiting_for_the_answer() {
     drop(lock.lock().unwrap());
     assert_eq!(store.unread.lock().len(), 2);
     store.read();
-    eventually("two events", || told.lock().iter().filter(|name| *name == "Released").count() == 2);
+    eventually("two events", || {
+        told.lock()
+            .iter()
+            .filter(|name| *name == "Released")
+            .count()
+            == 2
+    });
 }
 
 #[test]
@@ -44,13 +50,18 @@ fn unconfirmed_async_release_is_cleaned_up_and_reported() {
         store.fail_next("release", fault);
         drop(client.mutex("x").unwrap().lock().unwrap());
         store.read();
-        eventually("the failure is reported", || is_told(&told, "ReleaseFailed"));
+        eventually("the failure is reported", || {
+            is_told(&told, "ReleaseFailed")
+        });
         eventually("the release is repeated", || store.count("release") == 2);
         client
             .wait_for_cleanup(Duration::ZERO)
             .or_else(|_| client.wait_for_cleanup(20 * SECOND))
             .unwrap();
-        assert!(!client.mutex("x").unwrap().is_locked().unwrap(), "{fault:?}");
+        assert!(
+            !client.mutex("x").unwrap().is_locked().unwrap(),
+            "{fault:?}"
+        );
     }
 }
 
@@ -125,7 +136,11 @@ fn collecting_release_answers_is_limited_in_time() {
     assert_eq!(store.time_given("inspect"), Duration::from_millis(10));
     drop(client.mutex("x").unwrap().lock().unwrap());
     client.wait_for_cleanup(3600 * SECOND).unwrap();
-    assert_eq!(store.time_given("inspect"), 2 * SECOND, "the command timeout");
+    assert_eq!(
+        store.time_given("inspect"),
+        2 * SECOND,
+        "the command timeout"
+    );
     drop(client.mutex("x").unwrap().lock().unwrap());
     drop(client);
     assert_eq!(store.time_given("inspect"), SECOND);
@@ -136,7 +151,9 @@ fn async_release_that_panics_is_cleaned_up() {
     let (store, client, told) = lazy();
     store.fail_next("release", Fault::Panic);
     drop(client.mutex("x").unwrap().lock().unwrap());
-    eventually("the failure is reported", || is_told(&told, "ReleaseFailed"));
+    eventually("the failure is reported", || {
+        is_told(&told, "ReleaseFailed")
+    });
     let lock = client.mutex("x").unwrap();
     eventually("the lock is free", || !lock.is_locked().unwrap());
 }

@@ -7,7 +7,14 @@ fn attempt_with_failing_cleanup(store: &Recorded, client: &Client) {
     store.fail_next("acquire", Fault::Swallowed);
     store.fail_next("acquire", Fault::Swallowed);
     store.cut("close", Fault::NotSent);
-    assert!(client.mutex("x").unwrap().try_lock().unwrap_err().is_unavailable());
+    assert!(
+        client
+            .mutex("x")
+            .unwrap()
+            .try_lock()
+            .unwrap_err()
+            .is_unavailable()
+    );
     eventually("the cleanup is tried", || store.count("close") == 1);
 }
 
@@ -64,7 +71,10 @@ fn cleanup_continues_after_the_client_is_dropped() {
         pass();
         !lock.is_locked().unwrap()
     });
-    assert!(store.clock.now() < start + 25 * SECOND, "the lock became free before its lease ended");
+    assert!(
+        store.clock.now() < start + 25 * SECOND,
+        "the lock became free before its lease ended"
+    );
     eventually("the threads end", || clock.sleepers().is_empty());
 }
 
@@ -72,8 +82,11 @@ fn cleanup_continues_after_the_client_is_dropped() {
 fn cleanup_continues_for_the_longest_requested_lease() {
     let (store, clock) = Recorded::new();
     let client = store.client();
-    let guard =
-        client.owned_mutex("x").unwrap().lock_with(&LockOptions::new().lease(SECOND)).unwrap();
+    let guard = client
+        .owned_mutex("x")
+        .unwrap()
+        .lock_with(&LockOptions::new().lease(SECOND))
+        .unwrap();
     guard.extend(100 * SECOND).unwrap();
     store.cut("release", Fault::NotSent);
     let unlocks = thread::spawn(move || guard.unlock());
@@ -91,10 +104,15 @@ fn client_drop_retries_pending_cleanup_before_it_returns() {
     let client = store.client();
     attempt_with_failing_cleanup(&store, &client);
     let free = store.client().mutex("x").unwrap();
-    eventually("the worker sleeps until the next try", || sleeping(&clock) >= 1);
+    eventually("the worker sleeps until the next try", || {
+        sleeping(&clock) >= 1
+    });
     let start = crate::SystemClock.now();
     drop(client);
-    assert!(crate::SystemClock.now().since(start) < SECOND, "a refusal is not waited for");
+    assert!(
+        crate::SystemClock.now().since(start) < SECOND,
+        "a refusal is not waited for"
+    );
     assert!(store.count("close") >= 2);
     assert!(free.is_locked().unwrap(), "no cleanup reached the store");
     // With a reachable store the lock is free when the drop returns.
@@ -102,7 +120,9 @@ fn client_drop_retries_pending_cleanup_before_it_returns() {
     let client = store.client();
     attempt_with_failing_cleanup(&store, &client);
     let free = store.client().mutex("x").unwrap();
-    eventually("the worker sleeps until the next try", || sleeping(&clock) >= 1);
+    eventually("the worker sleeps until the next try", || {
+        sleeping(&clock) >= 1
+    });
     store.mend();
     drop(client);
     assert!(!free.is_locked().unwrap());
@@ -116,7 +136,14 @@ fn client_drop_waits_one_command_timeout_for_a_hung_store() {
     store.fail_next("acquire", Fault::Swallowed);
     store.cut("close", Fault::Hangs);
     let gate = store.gate.lock();
-    assert!(client.mutex("x").unwrap().try_lock().unwrap_err().is_unavailable());
+    assert!(
+        client
+            .mutex("x")
+            .unwrap()
+            .try_lock()
+            .unwrap_err()
+            .is_unavailable()
+    );
     eventually("the cleanup is tried", || store.count("close") == 1);
     let start = crate::SystemClock.now();
     drop(client);
@@ -132,7 +159,10 @@ fn wait_for_cleanup_returns_once_cleanup_is_confirmed() {
     client.wait_for_cleanup(Duration::ZERO).unwrap();
     attempt_with_failing_cleanup(&store, &client);
     let error = client.wait_for_cleanup(Duration::ZERO).unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().starts_with("1 outcome"), "{error}");
+    assert!(
+        error.is_unavailable() && error.to_string().starts_with("1 outcome"),
+        "{error}"
+    );
     let settles = {
         let client = client.clone();
         thread::spawn(move || client.wait_for_cleanup(20 * SECOND))
@@ -173,11 +203,17 @@ fn client_drop_releases_detached_holds_while_timer_hangs() {
     store.fail_next("node", Fault::Hangs);
     parked(&clock, 1);
     clock.advance(11 * SECOND);
-    eventually("the timer asks for the node of the lock", || store.count("node") == 1);
+    eventually("the timer asks for the node of the lock", || {
+        store.count("node") == 1
+    });
     let goes = thread::spawn(move || drop(client));
     eventually("the client is dropped", || goes.is_finished());
     let name = LockName::new("x").unwrap();
     let info = store.store.inspect(&name, Moment::NEVER).unwrap();
-    assert_eq!(info, LockInfo::FREE, "the process may end now: the lock must be free");
+    assert_eq!(
+        info,
+        LockInfo::FREE,
+        "the process may end now: the lock must be free"
+    );
     drop(closed);
 }

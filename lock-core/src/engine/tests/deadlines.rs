@@ -39,7 +39,10 @@ fn follower_in_line_of_a_granted_permit_is_late_and_no_error() {
 fn head_stands_back(clock: &ManualClock) {
     let soon = clock.now() + SECOND / 20;
     eventually("the head stands back", || {
-        clock.sleepers().iter().any(|until| clock.now() < *until && *until <= soon)
+        clock
+            .sleepers()
+            .iter()
+            .any(|until| clock.now() < *until && *until <= soon)
     });
 }
 
@@ -57,7 +60,11 @@ fn waiter_behind_a_holder_of_its_client_is_late_although_the_head_stands_back() 
     guard.unlock().unwrap();
     head_stands_back(&clock);
     clock.advance(SHORT);
-    assert!(is_done(follower).expect("it was held when the wait began").is_none());
+    assert!(
+        is_done(follower)
+            .expect("it was held when the wait began")
+            .is_none()
+    );
     assert_eq!(store.count("acquire"), asked);
     interrupt.fire();
     assert!(is_done(first).unwrap_err().is_interrupted());
@@ -80,7 +87,11 @@ fn waiter_at_its_deadline_asks_where_the_head_left_without_an_answer() {
     assert!(!follower.is_finished(), "the head is about to ask");
     interrupt.fire();
     assert!(is_done(first).unwrap_err().is_interrupted());
-    drop(is_done(follower).expect("the store answers").expect("it is free"));
+    drop(
+        is_done(follower)
+            .expect("the store answers")
+            .expect("it is free"),
+    );
 }
 
 /// "Refused" is not "busy", also for those whose head left with it.
@@ -97,7 +108,13 @@ fn followers_of_a_refused_head_are_not_told_busy() {
         let mut waiters = vec![waits(&client, wait())];
         eventually("the head asks", || store.count("acquire") > asked);
         waiters.extend((0..4).map(|_| waits(&client, wait())));
-        let wait_for_more = || clock.sleepers().iter().filter(|it| clock.now() < **it).count();
+        let wait_for_more = || {
+            clock
+                .sleepers()
+                .iter()
+                .filter(|it| clock.now() < **it)
+                .count()
+        };
         eventually("all wait for their turn", || wait_for_more() == 5); // and a timer
         clock.advance(SHORT);
         eventually("all wait for the head's answer", || wait_for_more() == 5);

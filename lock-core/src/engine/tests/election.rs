@@ -47,7 +47,10 @@ fn one_of_two_candidates_leads_and_other_follows_resignation() {
     let first = gained(&of_a);
     let (b, of_b) = candidate(&store);
     assert!(a.is_leader() && !b.is_leader());
-    assert_eq!((a.term().map(|term| term.get()), b.term()), (Some(first), None));
+    assert_eq!(
+        (a.term().map(|term| term.get()), b.term()),
+        (Some(first), None)
+    );
     a.ensure(SECOND).unwrap();
     assert!(b.ensure(Duration::ZERO).unwrap_err().is_not_held());
     a.resign().unwrap();
@@ -74,7 +77,14 @@ fn resignation_is_told_and_in_force_before_the_release() {
         let resigning = scope.spawn(|| election.resign());
         assert_eq!(next(&changes), LeadershipChange::Resigned);
         assert!(!election.is_leader());
-        assert!(store.store.inspect(election.name(), Moment::NEVER).unwrap().holder.is_some());
+        assert!(
+            store
+                .store
+                .inspect(election.name(), Moment::NEVER)
+                .unwrap()
+                .holder
+                .is_some()
+        );
         drop(gate);
         resigning.join().unwrap().unwrap();
     });
@@ -101,13 +111,25 @@ fn outage_ends_leadership_with_its_validity_only() {
     election.campaign().unwrap();
     let first = gained(&changes);
     let requests = ["renew", "acquire"];
-    requests.iter().for_each(|request| store.cut(request, Fault::NotSent));
+    requests
+        .iter()
+        .for_each(|request| store.cut(request, Fault::NotSent));
     advance(&client, &clock, 25 * SECOND);
-    assert!(election.is_leader() && changes.is_empty(), "the lease still runs");
-    assert!(election.ensure(10 * SECOND).unwrap_err().is_lease_too_short());
+    assert!(
+        election.is_leader() && changes.is_empty(),
+        "the lease still runs"
+    );
+    assert!(
+        election
+            .ensure(10 * SECOND)
+            .unwrap_err()
+            .is_lease_too_short()
+    );
     pass(&clock, "it is over", || !election.is_leader());
     assert_eq!(next(&changes), lost(LossCause::Expired));
-    pass(&clock, "an error is told", || election.last_error().is_some());
+    pass(&clock, "an error is told", || {
+        election.last_error().is_some()
+    });
     assert!(election.last_error().unwrap().is_unavailable());
     store.mend();
     pass(&clock, "it leads again", || election.is_leader());
@@ -144,10 +166,14 @@ fn dropped_election_resigns_and_leaves_no_thread() {
     assert_eq!(next(&of_leader), LeadershipChange::Resigned);
     assert!(of_leader.recv_timeout(20 * SECOND).is_err(), "closed");
     gained(&of_waiting);
-    eventually("the callback's thread has ended", || Arc::strong_count(&calls) == 1);
+    eventually("the callback's thread has ended", || {
+        Arc::strong_count(&calls) == 1
+    });
     assert_eq!(*calls.lock(), 2, "the gain that it began with, and the end");
     drop(waiting);
-    eventually("the clients drop the store", || Arc::strong_count(&store.log) == 1);
+    eventually("the clients drop the store", || {
+        Arc::strong_count(&store.log) == 1
+    });
     eventually("the threads end", || clock.sleepers().is_empty());
 }
 
@@ -160,7 +186,9 @@ fn election_dropped_while_it_waits_leaves_no_thread() {
     drop(waiting);
     assert!(changes.recv_timeout(20 * SECOND).is_err(), "it never led");
     drop(held);
-    eventually("the clients drop the store", || Arc::strong_count(&store.log) == 1);
+    eventually("the clients drop the store", || {
+        Arc::strong_count(&store.log) == 1
+    });
 }
 
 #[test]
@@ -189,10 +217,14 @@ fn refusal_is_the_last_error_until_the_next_success() {
     store.cut("acquire", Fault::Refused);
     let (election, changes) = candidate(&store);
     eventually("the refusal is told", || {
-        election.last_error().is_some_and(|error| error.is_configuration())
+        election
+            .last_error()
+            .is_some_and(|error| error.is_configuration())
     });
     let asked = store.count("acquire");
-    pass(&clock, "it asks again and again", || store.count("acquire") > asked + 3);
+    pass(&clock, "it asks again and again", || {
+        store.count("acquire") > asked + 3
+    });
     store.mend();
     pass(&clock, "it leads", || election.is_leader());
     gained(&changes);
@@ -213,9 +245,17 @@ fn refusal_ends_waits_and_not_the_campaign() {
                 let waits = scope.spawn(move || election.wait_for_leadership(wait, None));
                 pass(&clock, "it is refused", || waits.is_finished());
                 let error = waits.join().unwrap().unwrap_err();
-                assert!(error.is_configuration() || error.is_foreign_format(), "{error}");
+                assert!(
+                    error.is_configuration() || error.is_foreign_format(),
+                    "{error}"
+                );
             }
-            let failed = || told.lock().iter().filter(|it| *it == "CampaignFailed").count();
+            let failed = || {
+                told.lock()
+                    .iter()
+                    .filter(|it| *it == "CampaignFailed")
+                    .count()
+            };
             eventually("it is an event", || failed() > 0);
             store.mend();
             let waits = scope.spawn(|| election.wait_for_leadership(Duration::MAX, None));
@@ -231,11 +271,20 @@ fn refusal_ends_waits_and_not_the_campaign() {
 fn follower_whose_leader_the_store_names_has_no_error() {
     let (store, clock) = Recorded::new();
     let lease = LockOptions::new().lease(3_600 * SECOND);
-    let _held = store.client().owned_mutex("x").unwrap().lock_with(&lease).unwrap();
+    let _held = store
+        .client()
+        .owned_mutex("x")
+        .unwrap()
+        .lock_with(&lease)
+        .unwrap();
     store.cut("acquire", Fault::NotSent);
     let (election, _changes) = candidate(&store);
-    pass(&clock, "an error is told", || election.last_error().is_some());
-    let unknown = election.wait_for_leadership(Duration::ZERO, None).unwrap_err();
+    pass(&clock, "an error is told", || {
+        election.last_error().is_some()
+    });
+    let unknown = election
+        .wait_for_leadership(Duration::ZERO, None)
+        .unwrap_err();
     assert!(unknown.is_unavailable(), "{unknown}");
     store.mend();
     pass(&clock, "it is over", || election.last_error().is_none());
@@ -247,9 +296,19 @@ fn wait_for_leadership_ends_by_time_interrupt_or_gain() {
     let (store, clock) = Recorded::new();
     // The clock may run ahead of a slow thread that renews.
     let lease = LockOptions::new().lease(3_600 * SECOND);
-    let held = store.client().owned_mutex("x").unwrap().lock_with(&lease).unwrap();
+    let held = store
+        .client()
+        .owned_mutex("x")
+        .unwrap()
+        .lock_with(&lease)
+        .unwrap();
     let election = store.client().election("x").unwrap();
-    assert!(election.wait_for_leadership(SECOND, None).unwrap_err().is_misuse());
+    assert!(
+        election
+            .wait_for_leadership(SECOND, None)
+            .unwrap_err()
+            .is_misuse()
+    );
     election.campaign().unwrap();
     let interrupt = Interrupt::new();
     thread::scope(|scope| {
@@ -303,7 +362,11 @@ fn new_campaign_knows_no_error_of_the_one_before() {
     store.fail_next("acquire", Fault::Hangs);
     election.campaign().unwrap();
     assert!(election.last_error().is_none());
-    assert!(!election.wait_for_leadership(Duration::ZERO, None).expect("it is not known yet"));
+    assert!(
+        !election
+            .wait_for_leadership(Duration::ZERO, None)
+            .expect("it is not known yet")
+    );
     drop(gate);
     eventually("it leads", || election.is_leader());
 }

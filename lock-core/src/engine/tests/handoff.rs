@@ -15,8 +15,10 @@ pub(super) fn held(store: &Recorded) -> (Client, crate::OwnedGuard) {
 /// Like [`held`]; `then` runs before the lock becomes free.
 fn held_after(store: &Recorded, then: impl FnOnce()) -> (Client, crate::OwnedGuard) {
     let (client, other) = (store.client(), store.client());
-    let (lock, busy) =
-        (client.owned_mutex("x").unwrap(), other.mutex("x").unwrap().lock().unwrap());
+    let (lock, busy) = (
+        client.owned_mutex("x").unwrap(),
+        other.mutex("x").unwrap().lock().unwrap(),
+    );
     let first = {
         let lock = lock.clone();
         thread::spawn(move || lock.lock().unwrap())
@@ -36,8 +38,13 @@ fn held_after(store: &Recorded, then: impl FnOnce()) -> (Client, crate::OwnedGua
 /// Waits until the head of the queue sleeps for another client's lease. To wait for its watch is
 /// not enough: it asks once more then, and that attempt may be granted with too few tokens.
 fn head_sleeps(store: &Recorded) {
-    let long =
-        || store.clock.sleepers().iter().any(|until| *until > store.clock.now() + 20 * SECOND);
+    let long = || {
+        store
+            .clock
+            .sleepers()
+            .iter()
+            .any(|until| *until > store.clock.now() + 20 * SECOND)
+    };
     eventually("the head sleeps", || store.watches() == 1 && long());
 }
 
@@ -47,7 +54,10 @@ pub(super) fn another_waits(store: &Recorded) -> Watch {
     impl Wake for Deaf {
         fn wake(&self) {}
     }
-    store.store.watch(&LockName::new("x").unwrap(), Arc::new(Deaf), Moment::NEVER).unwrap()
+    store
+        .store
+        .watch(&LockName::new("x").unwrap(), Arc::new(Deaf), Moment::NEVER)
+        .unwrap()
 }
 
 /// A thread that queues for the lock and returns its guard.
@@ -64,10 +74,15 @@ fn waits_as(
     client: &Client,
     options: LockOptions,
 ) -> thread::JoinHandle<Result<Option<crate::OwnedGuard>, Error>> {
-    let (lock, queued) = (client.owned_mutex("x").unwrap(), client.queue_length("x").unwrap());
+    let (lock, queued) = (
+        client.owned_mutex("x").unwrap(),
+        client.queue_length("x").unwrap(),
+    );
     let thread = thread::Builder::new().name(name.to_owned());
     let waiter = thread.spawn(move || lock.acquire(&options)).unwrap();
-    eventually("the waiter queues", || client.queue_length("x").unwrap() > queued);
+    eventually("the waiter queues", || {
+        client.queue_length("x").unwrap() > queued
+    });
     waiter
 }
 
@@ -77,7 +92,10 @@ fn token(guard: &crate::OwnedGuard) -> FencingToken {
 
 /// The numbers of attempts and of releases.
 fn asked(store: &Recorded) -> (usize, usize) {
-    (store.count("acquire"), store.count("release") + store.count("close"))
+    (
+        store.count("acquire"),
+        store.count("release") + store.count("close"),
+    )
 }
 
 #[test]
@@ -116,7 +134,9 @@ fn nested_hold_of_the_usual_lease_prolongs_a_shorter_one_that_was_handed_on() {
     let takes = |then: fn(&crate::Mutex)| {
         let lock = lock.clone();
         thread::spawn(move || {
-            let guard = lock.lock_with(&LockOptions::new().watched(6 * SECOND)).unwrap();
+            let guard = lock
+                .lock_with(&LockOptions::new().watched(6 * SECOND))
+                .unwrap();
             then(&lock);
             guard.unlock().unwrap();
         })
@@ -127,12 +147,18 @@ fn nested_hold_of_the_usual_lease_prolongs_a_shorter_one_that_was_handed_on() {
         let nested = lock.lock().unwrap().remaining();
         assert!(nested > 29 * SECOND, "{nested:?}");
     });
-    eventually("the second queues", || client.queue_length("x").unwrap() == 2);
+    eventually("the second queues", || {
+        client.queue_length("x").unwrap() == 2
+    });
     let before = asked(&store);
     busy.unlock().unwrap();
     first.join().unwrap();
     second.join().unwrap();
-    assert_eq!(asked(&store), (before.0 + 1, before.1 + 2), "it was handed on");
+    assert_eq!(
+        asked(&store),
+        (before.0 + 1, before.1 + 2),
+        "it was handed on"
+    );
 }
 
 #[test]
@@ -161,14 +187,22 @@ fn lock_returns_to_the_store_after_the_hand_off_time() {
     // The local waiter stands back for other clients.
     eventually("the waiter stands back", || {
         let soon = clock.now() + SECOND / 20;
-        clock.sleepers().iter().any(|until| clock.now() < *until && *until <= soon)
+        clock
+            .sleepers()
+            .iter()
+            .any(|until| clock.now() < *until && *until <= soon)
     });
     assert_eq!(asked(&store), (before.0, before.1 + 1));
     assert!(!client.mutex("x").unwrap().is_locked().unwrap());
     let other = store.client().owned_mutex("x").unwrap();
-    let theirs = other.try_lock().unwrap().expect("the lock is free for another client");
+    let theirs = other
+        .try_lock()
+        .unwrap()
+        .expect("the lock is free for another client");
     clock.advance(SECOND / 10);
-    eventually("the waiter asks and watches", || asked(&store).0 > before.0 + 1);
+    eventually("the waiter asks and watches", || {
+        asked(&store).0 > before.0 + 1
+    });
     theirs.unlock().unwrap();
     next.join().unwrap().unwrap().unwrap().unlock().unwrap();
 }
@@ -182,7 +216,11 @@ fn client_without_competitors_does_not_stand_back() {
     clock.advance(BUDGET);
     guard.unlock().unwrap();
     next.join().unwrap().unwrap().unwrap().unlock().unwrap(); // the clock stands still
-    assert_eq!(asked(&store), (before.0 + 1, before.1 + 2), "the lock went through the store");
+    assert_eq!(
+        asked(&store),
+        (before.0 + 1, before.1 + 2),
+        "the lock went through the store"
+    );
 }
 
 #[test]
@@ -197,8 +235,16 @@ fn hand_off_time_restarts_after_another_client_held_the_lock() {
     let gate = store.gate.lock();
     let before = store.count("acquire");
     guard.unlock().unwrap();
-    eventually("the next waiter asks", || store.count("acquire") == before + 1);
-    let other = store.client().owned_mutex("x").unwrap().try_lock().unwrap().unwrap();
+    eventually("the next waiter asks", || {
+        store.count("acquire") == before + 1
+    });
+    let other = store
+        .client()
+        .owned_mutex("x")
+        .unwrap()
+        .try_lock()
+        .unwrap()
+        .unwrap();
     drop(gate);
     parked(&clock, 4); // both waiters, and a timer of each client
     clock.advance(BUDGET);
@@ -207,7 +253,11 @@ fn hand_off_time_restarts_after_another_client_held_the_lock() {
     let before = asked(&store);
     next.unlock().unwrap();
     drop(last.join().unwrap().unwrap().unwrap());
-    assert_eq!(asked(&store), (before.0, before.1 + 1), "the lock was handed on");
+    assert_eq!(
+        asked(&store),
+        (before.0, before.1 + 1),
+        "the lock was handed on"
+    );
 }
 
 #[test]
@@ -242,18 +292,28 @@ fn follower_of_a_head_that_stands_back_is_not_busy() {
     guard.unlock().unwrap();
     let soon = clock.now() + SECOND / 20;
     eventually("the head stands back", || {
-        clock.sleepers().iter().any(|until| clock.now() < *until && *until <= soon)
+        clock
+            .sleepers()
+            .iter()
+            .any(|until| clock.now() < *until && *until <= soon)
     });
     let follower = waits(&client, LockOptions::new().wait(SECOND / 10_000));
     store.cut("acquire", Fault::NotSent);
     clock.advance(SECOND / 10_000);
     // The follower's wait is over. The head has not asked yet, and its request gets no answer.
-    eventually("all threads sleep", || follower.is_finished() || sleeping(&clock) >= 3);
+    eventually("all threads sleep", || {
+        follower.is_finished() || sleeping(&clock) >= 3
+    });
     while !follower.is_finished() {
-        eventually("all sleep, or it is done", || follower.is_finished() || sleeping(&clock) >= 3);
+        eventually("all sleep, or it is done", || {
+            follower.is_finished() || sleeping(&clock) >= 3
+        });
         clock.advance(SECOND / 10_000);
     }
-    let error = follower.join().unwrap().expect_err("an unknown state is not busy");
+    let error = follower
+        .join()
+        .unwrap()
+        .expect_err("an unknown state is not busy");
     assert!(error.is_unavailable(), "{error}");
     store.mend();
     advance_until_done(&clock, 0, &first);
@@ -273,7 +333,10 @@ fn interrupt_of_the_head_makes_the_next_waiter_stand_back() {
     let before = asked(&store);
     let stands_back = || {
         let soon = clock.now() + SECOND / 20;
-        clock.sleepers().iter().any(|until| clock.now() < *until && *until <= soon)
+        clock
+            .sleepers()
+            .iter()
+            .any(|until| clock.now() < *until && *until <= soon)
     };
     eventually("the head stands back", stands_back);
     interrupt.fire();
@@ -313,7 +376,10 @@ fn hand_off_time_restarts_when_the_last_waiter_gives_up() {
 fn waiter_with_a_short_deadline_does_not_stand_back() {
     let (store, clock) = Recorded::new();
     let (client, guard) = held(&store);
-    let next = waits(&client, LockOptions::new().wait(BUDGET + Duration::from_micros(50)));
+    let next = waits(
+        &client,
+        LockOptions::new().wait(BUDGET + Duration::from_micros(50)),
+    );
     clock.advance(BUDGET);
     guard.unlock().unwrap();
     assert!(next.join().unwrap().unwrap().is_some(), "the lock was free");
@@ -370,7 +436,11 @@ fn unconfirmed_short_extension_prevents_the_hand_off() {
     let before = asked(&store);
     guard.unlock().unwrap();
     drop(next.join().unwrap().unwrap().unwrap());
-    assert_eq!(asked(&store), (before.0 + 1, before.1 + 2), "the lock went through the store");
+    assert_eq!(
+        asked(&store),
+        (before.0 + 1, before.1 + 2),
+        "the lock went through the store"
+    );
 }
 
 #[test]
@@ -460,7 +530,9 @@ fn lost_lock_is_reported_for_all_holds_of_its_grant() {
     third.unlock().unwrap();
     assert!(take().unlock().unwrap_err().is_lost());
     let lost = events.iter().find_map(|event| match event {
-        Event::HandedOnLost { holds, first, last, .. } => Some((holds, first, last)),
+        Event::HandedOnLost {
+            holds, first, last, ..
+        } => Some((holds, first, last)),
         _ => None,
     });
     let last = FencingToken::new(tokens.get() + 2);
@@ -499,18 +571,34 @@ struct HandoffChain {
 fn held_with_late_waiter() -> HandoffChain {
     let (store, clock) = Recorded::new();
     let clock = Arc::new(Sluggish(clock, Mutex::default()));
-    let client = store.builder().clock(Arc::clone(&clock) as Arc<dyn Clock>).connect().unwrap();
+    let client = store
+        .builder()
+        .clock(Arc::clone(&clock) as Arc<dyn Clock>)
+        .connect()
+        .unwrap();
     let other = store.client().mutex("x").unwrap().lock().unwrap();
     let first = waits(&client, LockOptions::new());
     let late = waits_as(LATE, &client, LockOptions::new());
     head_sleeps(&store);
     other.unlock().unwrap();
-    HandoffChain { store, clock, client, guard: first.join().unwrap().unwrap().unwrap(), late }
+    HandoffChain {
+        store,
+        clock,
+        client,
+        guard: first.join().unwrap().unwrap().unwrap(),
+        late,
+    }
 }
 
 #[test]
 fn hand_off_lost_before_the_waiter_wakes_is_acquired_anew() {
-    let HandoffChain { store, clock, client, guard, late } = held_with_late_waiter();
+    let HandoffChain {
+        store,
+        clock,
+        client,
+        guard,
+        late,
+    } = held_with_late_waiter();
     let before = (asked(&store), token(&guard));
     let gate = clock.1.lock();
     guard.unlock().unwrap();
@@ -518,7 +606,10 @@ fn hand_off_lost_before_the_waiter_wakes_is_acquired_anew() {
     clock.0.advance(100 * SECOND);
     drop(gate);
     let next = late.join().unwrap().unwrap().unwrap();
-    assert!(next.is_valid() && asked(&store).0 == before.0.0 + 1, "the lock comes from the store");
+    assert!(
+        next.is_valid() && asked(&store).0 == before.0.0 + 1,
+        "the lock comes from the store"
+    );
     assert!(token(&next).get() > before.1.get() + 1);
     assert_eq!(client.mutex("x").unwrap().hold_count(), 0);
     next.unlock().unwrap();
@@ -528,7 +619,13 @@ fn hand_off_lost_before_the_waiter_wakes_is_acquired_anew() {
 
 #[test]
 fn late_waiter_of_a_lost_hand_off_queues_behind_the_head() {
-    let HandoffChain { store, clock, client, guard, late } = held_with_late_waiter();
+    let HandoffChain {
+        store,
+        clock,
+        client,
+        guard,
+        late,
+    } = held_with_late_waiter();
     let next = waits(&client, LockOptions::new());
     let before = asked(&store).0;
     let (late_gate, store_gate) = (clock.1.lock(), store.gate.lock());
@@ -549,7 +646,13 @@ fn late_waiter_of_a_lost_hand_off_queues_behind_the_head() {
 
 #[test]
 fn late_waiter_of_a_lost_hand_off_is_served_after_others() {
-    let HandoffChain { store, clock, client, guard, late } = held_with_late_waiter();
+    let HandoffChain {
+        store,
+        clock,
+        client,
+        guard,
+        late,
+    } = held_with_late_waiter();
     let second = waits(&client, LockOptions::new());
     let third = waits(&client, LockOptions::new());
     let gate = clock.1.lock();

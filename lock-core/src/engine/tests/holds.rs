@@ -10,9 +10,18 @@ fn nested_holds_send_a_renewal_only_for_a_longer_lease() {
     let outer = lock.lock().unwrap();
     let inner = lock.lock().unwrap();
     let shorter = lock.lock_with(&LockOptions::new().lease(SECOND)).unwrap();
-    assert_eq!((lock.hold_count(), store.count("acquire"), store.count("renew")), (3, 1, 0));
+    assert_eq!(
+        (
+            lock.hold_count(),
+            store.count("acquire"),
+            store.count("renew")
+        ),
+        (3, 1, 0)
+    );
     assert_eq!(inner.fencing_token(), outer.fencing_token());
-    let longer = lock.lock_with(&LockOptions::new().lease(60 * SECOND)).unwrap();
+    let longer = lock
+        .lock_with(&LockOptions::new().lease(60 * SECOND))
+        .unwrap();
     assert_eq!(store.count("renew"), 1);
     assert!(outer.remaining() > 59 * SECOND);
     drop((longer, shorter, inner));
@@ -25,7 +34,9 @@ fn nested_holds_send_a_renewal_only_for_a_longer_lease() {
 fn nested_hold_of_the_usual_lease_prolongs_a_shorter_outer_one() {
     let (store, _clock) = Recorded::new();
     let lock = store.client().mutex("x").unwrap();
-    let _outer = lock.lock_with(&LockOptions::new().watched(6 * SECOND)).unwrap();
+    let _outer = lock
+        .lock_with(&LockOptions::new().watched(6 * SECOND))
+        .unwrap();
     let inner = lock.lock().unwrap();
     assert_eq!(store.count("renew"), 1);
     assert!(inner.remaining() > 29 * SECOND, "{:?}", inner.remaining());
@@ -38,13 +49,18 @@ fn watched_hold_in_a_fixed_lease_starts_no_watchdog() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
-    let outer = lock.lock_with(&LockOptions::new().lease(20 * SECOND)).unwrap();
+    let outer = lock
+        .lock_with(&LockOptions::new().lease(20 * SECOND))
+        .unwrap();
     let inner = lock.lock().unwrap();
     advance(&client, &clock, 19 * SECOND);
     assert!(inner.is_valid());
     advance(&client, &clock, SECOND);
     assert!(!inner.is_valid() && store.count("renew") == 0);
-    assert!(lock.lock().unwrap_err().is_lost(), "a lost lock is refused while a guard is left");
+    assert!(
+        lock.lock().unwrap_err().is_lost(),
+        "a lost lock is refused while a guard is left"
+    );
     drop(inner);
     assert!(lock.lock().unwrap_err().is_lost());
     assert!(outer.unlock().unwrap_err().is_lost());
@@ -55,8 +71,9 @@ fn watched_hold_in_a_fixed_lease_starts_no_watchdog() {
 fn hold_beyond_the_limit_is_misuse() {
     let (store, _clock) = Recorded::new();
     let lock = store.client().mutex("x").unwrap();
-    let guards: Vec<_> =
-        (0..super::super::acquisition::MOST_HOLDS).map(|_| lock.lock().unwrap()).collect();
+    let guards: Vec<_> = (0..super::super::acquisition::MOST_HOLDS)
+        .map(|_| lock.lock().unwrap())
+        .collect();
     assert!(lock.lock().unwrap_err().is_misuse());
     drop(guards);
     assert_eq!((lock.hold_count(), store.count("release")), (0, 1));
@@ -96,7 +113,13 @@ fn detached_holds_are_ended_only_by_their_own_thread() {
     lock.lock().unwrap().detach();
     lock.lock().unwrap().detach();
     let stranger = lock.clone();
-    assert!(thread::spawn(move || stranger.unlock()).join().unwrap().unwrap_err().is_not_held());
+    assert!(
+        thread::spawn(move || stranger.unlock())
+            .join()
+            .unwrap()
+            .unwrap_err()
+            .is_not_held()
+    );
     lock.unlock().unwrap();
     assert_eq!((lock.hold_count(), store.count("release")), (1, 0));
     lock.unlock().unwrap();
@@ -111,8 +134,14 @@ fn owned_guard_can_be_sent_and_is_no_hold_of_its_thread() {
     let (owned, mutex) = (client.owned_mutex("x").unwrap(), client.mutex("x").unwrap());
     let guard = owned.lock().unwrap();
     assert!(owned.try_lock().unwrap().is_none() && mutex.try_lock().unwrap().is_none());
-    assert_eq!((mutex.hold_count(), mutex.is_held_by_current_thread()), (0, false));
-    thread::spawn(move || guard.unlock()).join().unwrap().unwrap();
+    assert_eq!(
+        (mutex.hold_count(), mutex.is_held_by_current_thread()),
+        (0, false)
+    );
+    thread::spawn(move || guard.unlock())
+        .join()
+        .unwrap()
+        .unwrap();
     assert!(mutex.try_lock().unwrap().is_some());
 }
 
@@ -128,7 +157,10 @@ fn panic_in_run_releases_the_lock() {
     assert!(dynamic.run(|guard| guard.is_valid()).unwrap());
     store.store.lose(lock.name());
     let lost = lock.run(|guard| store.store.lose(guard.name()));
-    assert!(lost.unwrap_err().is_lost(), "the lock was lost while the closure ran");
+    assert!(
+        lost.unwrap_err().is_lost(),
+        "the lock was lost while the closure ran"
+    );
 }
 
 #[test]
@@ -136,7 +168,13 @@ fn unused_names_are_forgotten() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     for n in 0..500 {
-        client.mutex(format!("n{n}")).unwrap().lock().unwrap().unlock().unwrap();
+        client
+            .mutex(format!("n{n}"))
+            .unwrap()
+            .lock()
+            .unwrap()
+            .unlock()
+            .unwrap();
     }
     assert!(client.names_in_use() <= 500);
     advance(&client, &clock, 11 * SECOND);
@@ -148,11 +186,19 @@ fn nested_hold_gets_its_lease_without_renewals_left() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
-    let few = crate::Lease::Watched { ttl: 30 * SECOND, renewals: Some(0) };
-    let options = LockOptions { lease: Some(few), ..LockOptions::new() };
+    let few = crate::Lease::Watched {
+        ttl: 30 * SECOND,
+        renewals: Some(0),
+    };
+    let options = LockOptions {
+        lease: Some(few),
+        ..LockOptions::new()
+    };
     let _outer = lock.lock_with(&options).unwrap();
     clock.advance(9 * SECOND);
-    let nested = lock.lock_with(&LockOptions::new().lease(25 * SECOND)).unwrap();
+    let nested = lock
+        .lock_with(&LockOptions::new().lease(25 * SECOND))
+        .unwrap();
     assert!(nested.remaining() > 24 * SECOND, "{:?}", nested.remaining());
 }
 
@@ -163,11 +209,19 @@ fn released_names_with_a_long_lease_are_forgotten() {
     let long = LockOptions::new().lease(24 * 60 * 60 * SECOND);
     let held = client.mutex("held").unwrap().lock_with(&long).unwrap();
     for n in 0..500 {
-        client.mutex(format!("n{n}")).unwrap().lock_with(&long).unwrap().unlock().unwrap();
+        client
+            .mutex(format!("n{n}"))
+            .unwrap()
+            .lock_with(&long)
+            .unwrap()
+            .unlock()
+            .unwrap();
     }
     assert!(client.names_in_use() <= 501);
     advance(&client, &clock, 11 * SECOND);
-    eventually("all names are forgotten but one", || client.names_in_use() == 1);
+    eventually("all names are forgotten but one", || {
+        client.names_in_use() == 1
+    });
     assert!(held.is_valid());
     held.unlock().unwrap();
 }
@@ -179,11 +233,20 @@ fn names_that_are_used_once_are_kept_for_a_second() {
     let hour = LockOptions::new().lease(3_600 * SECOND);
     let mut most = 0;
     for n in 0..500 {
-        client.mutex(format!("n{n}")).unwrap().lock_with(&hour).unwrap().unlock().unwrap();
+        client
+            .mutex(format!("n{n}"))
+            .unwrap()
+            .lock_with(&hour)
+            .unwrap()
+            .unlock()
+            .unwrap();
         advance(&client, &clock, SECOND / 100);
         most = most.max(client.names_in_use());
     }
-    assert!((50..=110).contains(&most), "a hundred names a second, and {most} are kept");
+    assert!(
+        (50..=110).contains(&most),
+        "a hundred names a second, and {most} are kept"
+    );
 }
 
 #[test]
@@ -192,7 +255,9 @@ fn fixed_lease_outlasts_its_thread_and_leaves_nothing() {
     let client = store.client();
     let lock = client.mutex("x").unwrap();
     let fixed = LockOptions::new().lease(25 * SECOND);
-    thread::spawn(move || lock.lock_with(&fixed).unwrap().detach()).join().unwrap();
+    thread::spawn(move || lock.lock_with(&fixed).unwrap().detach())
+        .join()
+        .unwrap();
     advance(&client, &clock, 22 * SECOND);
     assert!(store.client().mutex("x").unwrap().is_locked().unwrap());
     assert_eq!(client.names_in_use(), 1);
@@ -208,7 +273,9 @@ fn lost_hold_of_an_ended_thread_leaves_nothing() {
     let (lost, told) = std::sync::mpsc::channel();
     let (taken, is_taken) = std::sync::mpsc::channel();
     let holder = thread::spawn(move || {
-        let guard = lock.lock_with(&LockOptions::new().lease(5 * SECOND)).unwrap();
+        let guard = lock
+            .lock_with(&LockOptions::new().lease(5 * SECOND))
+            .unwrap();
         taken.send(()).unwrap();
         told.recv().unwrap();
         assert!(!guard.is_valid());
@@ -226,12 +293,21 @@ fn lost_hold_of_an_ended_thread_leaves_nothing() {
 #[test]
 fn detached_hold_unreleased_at_client_drop_is_reported() {
     let (store, _clock) = Recorded::new();
-    let (client, told) = store.able(Abilities::full().renewable(false)).client_with_events();
+    let (client, told) = store
+        .able(Abilities::full().renewable(false))
+        .client_with_events();
     let fixed = LockOptions::new().lease(10 * SECOND);
-    client.mutex("x").unwrap().lock_with(&fixed).unwrap().detach();
+    client
+        .mutex("x")
+        .unwrap()
+        .lock_with(&fixed)
+        .unwrap()
+        .detach();
     store.fail_next("release", Fault::Final);
     drop(client);
-    eventually("failure is reported", || told.lock().iter().any(|name| name == "ReleaseFailed"));
+    eventually("failure is reported", || {
+        told.lock().iter().any(|name| name == "ReleaseFailed")
+    });
     assert_eq!(store.count("release"), 1);
 }
 
@@ -258,7 +334,9 @@ fn kept_lock_is_not_handed_to_another_thread() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
-    let guard = lock.lock_with(&LockOptions::new().at_least(5 * SECOND)).unwrap();
+    let guard = lock
+        .lock_with(&LockOptions::new().at_least(5 * SECOND))
+        .unwrap();
     let waiter = thread::spawn({
         let lock = lock.clone();
         move || {
@@ -266,7 +344,9 @@ fn kept_lock_is_not_handed_to_another_thread() {
             guard.fencing_token()
         }
     });
-    eventually("the waiter queues", || client.queue_length("x").unwrap() == 1);
+    eventually("the waiter queues", || {
+        client.queue_length("x").unwrap() == 1
+    });
     let granted = clock.now();
     guard.unlock().unwrap();
     advance_until_done(&clock, 0, &waiter);
@@ -285,8 +365,15 @@ fn locks_given_back_by_a_multi_lock_are_not_kept() {
     assert!(both.try_lock_with(&at_least).unwrap().is_none());
     assert!(foreign.mutex("a").unwrap().try_lock().unwrap().is_some());
     busy.unlock().unwrap();
-    both.try_lock_with(&at_least).unwrap().unwrap().unlock().unwrap();
+    both.try_lock_with(&at_least)
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .unwrap();
     for name in ["a", "b"] {
-        assert!(foreign.mutex(name).unwrap().try_lock().unwrap().is_none(), "{name}");
+        assert!(
+            foreign.mutex(name).unwrap().try_lock().unwrap().is_none(),
+            "{name}"
+        );
     }
 }

@@ -24,14 +24,34 @@ impl Holder {
     fn new(others: usize) -> Self {
         let (store, clock) = Recorded::new();
         let (client, other) = (store.client(), store.client());
-        client.fair_mutex("once").unwrap().lock().unwrap().unlock().unwrap();
+        client
+            .fair_mutex("once")
+            .unwrap()
+            .lock()
+            .unwrap()
+            .unlock()
+            .unwrap();
         let long = LockOptions::new().lease(3_600 * SECOND);
-        let take = |number| client.mutex(format!("other:{number}")).unwrap().lock_with(&long);
+        let take = |number| {
+            client
+                .mutex(format!("other:{number}"))
+                .unwrap()
+                .lock_with(&long)
+        };
         let mut others: Vec<_> = (0..others).map(|number| take(number).unwrap()).collect();
-        others.drain(..others.len() / 50).for_each(LockGuard::detach);
+        others
+            .drain(..others.len() / 50)
+            .for_each(LockGuard::detach);
         // Their first look is over, and the next comes behind all that is counted.
         clock.advance(2 * SECOND);
-        Self { others, client, other, store, clock, visits: Visits(Vec::new()) }
+        Self {
+            others,
+            client,
+            other,
+            store,
+            clock,
+            visits: Visits(Vec::new()),
+        }
     }
 
     fn rest(&self) {
@@ -79,7 +99,9 @@ impl Holder {
     /// once more, together.
     fn count_changes(&mut self) {
         let (client, store) = (self.client.clone(), self.store.clone());
-        let names: Vec<_> = (0..20).map(|n| LockName::new(&format!("x{n}")).unwrap()).collect();
+        let names: Vec<_> = (0..20)
+            .map(|n| LockName::new(&format!("x{n}")).unwrap())
+            .collect();
         let take = |name: &LockName| client.mutex(name.as_str()).unwrap().lock().unwrap();
         let guards: Vec<_> = names.iter().map(take).collect();
         let before = store.count("renew");
@@ -91,7 +113,9 @@ impl Holder {
             client.0.renew_now(Some(&names));
             drop(gate);
         };
-        self.count("changes during a batch", changes, || store.count("renew") > before + 1);
+        self.count("changes during a batch", changes, || {
+            store.count("renew") > before + 1
+        });
         assert_eq!(store.count("renew"), before + 2);
         assert!(guards.iter().all(|guard| guard.is_valid()));
     }
@@ -104,24 +128,45 @@ impl Holder {
         let held = other.mutex("awaited").unwrap().lock().unwrap();
         let asked = store.count("acquire");
         let waiter = thread::spawn(move || {
-            client.mutex("awaited").unwrap().lock().unwrap().unlock().unwrap();
+            client
+                .mutex("awaited")
+                .unwrap()
+                .lock()
+                .unwrap()
+                .unlock()
+                .unwrap();
         });
-        eventually("it waits", || store.count("acquire") >= asked + 2 && sleeping(&clock) > 0);
-        self.count("wake-up", || held.unlock().unwrap(), || waiter.is_finished());
+        eventually("it waits", || {
+            store.count("acquire") >= asked + 2 && sleeping(&clock) > 0
+        });
+        self.count(
+            "wake-up",
+            || held.unlock().unwrap(),
+            || waiter.is_finished(),
+        );
     }
 }
 
 /// What waiting threads have of a fair lock.
 fn waiters_of(client: &Client, name: &LockName, count: usize) -> Vec<Arc<LocalLock>> {
-    let of_thread = |number| client.0.local_lock(name, Scope::thread(number as u64 + 1_000_000));
-    (0..count).map(|number| of_thread(number).unwrap()).collect()
+    let of_thread = |number| {
+        client
+            .0
+            .local_lock(name, Scope::thread(number as u64 + 1_000_000))
+    };
+    (0..count)
+        .map(|number| of_thread(number).unwrap())
+        .collect()
 }
 
 fn visits(others: usize, waiters: usize) -> Visits {
     let mut holder = Holder::new(others);
     let fair = LockName::new("fair").unwrap().of_kind(LockKind::Fair);
     let _waiting = waiters_of(&holder.client, &fair, waiters);
-    for lock in [holder.client.mutex("x").unwrap(), holder.client.fair_mutex("fair").unwrap()] {
+    for lock in [
+        holder.client.mutex("x").unwrap(),
+        holder.client.fair_mutex("fair").unwrap(),
+    ] {
         holder.count_all(&lock);
     }
     holder.count_changes();

@@ -5,11 +5,22 @@ use crate::LockGuard;
 
 fn replicated() -> (Recorded, ManualClock) {
     let (store, clock) = Recorded::new();
-    (store.able(Abilities::full().counts_waiters(true).replication(ReplicaSupport::Listed)), clock)
+    (
+        store.able(
+            Abilities::full()
+                .counts_waiters(true)
+                .replication(ReplicaSupport::Listed),
+        ),
+        clock,
+    )
 }
 
 fn client(store: &Recorded, replication: Replication) -> Client {
-    store.builder().configure(|config| config.with_replication(replication)).connect().unwrap()
+    store
+        .builder()
+        .configure(|config| config.with_replication(replication))
+        .connect()
+        .unwrap()
 }
 
 fn set(store: &Recorded, confirm: Option<u32>) {
@@ -39,9 +50,16 @@ fn grant_with_insufficient_replicas_is_given_back() {
                 "{error}"
             );
             assert!(error.to_string().contains("given back"), "{error}");
-            assert!(is_free(&client), "the lock is free before the caller gets the error");
+            assert!(
+                is_free(&client),
+                "the lock is free before the caller gets the error"
+            );
             let after = (store.count("acquire"), store.count("release"));
-            assert_eq!(after, (before.0 + 1, before.1 + 1), "one attempt and one release");
+            assert_eq!(
+                after,
+                (before.0 + 1, before.1 + 1),
+                "one attempt and one release"
+            );
         }
         set(&store, Some(2));
         drop(lock.try_lock().unwrap().unwrap());
@@ -76,7 +94,9 @@ fn insufficient_replicas_are_reported_when_the_wait_ends() {
     for wait in [Some(2 * SECOND), None] {
         let (store, clock) = replicated();
         let limit = |config: crate::Config| {
-            config.with_outage_limit(3 * SECOND).with_replication(Replication::all())
+            config
+                .with_outage_limit(3 * SECOND)
+                .with_replication(Replication::all())
         };
         let client = store.builder().configure(limit).connect().unwrap();
         let lock = client.mutex("x").unwrap();
@@ -91,7 +111,10 @@ fn insufficient_replicas_are_reported_when_the_wait_ends() {
         assert!(error.is_insufficient_replicas(), "never busy: {error}");
         let took = clock.now().since(start);
         let bound = wait.unwrap_or(3 * SECOND);
-        assert!(took >= bound && took < bound + SECOND / 2, "{took:?} of {bound:?}");
+        assert!(
+            took >= bound && took < bound + SECOND / 2,
+            "{took:?} of {bound:?}"
+        );
         assert_eq!(store.count("acquire"), store.count("release"));
         assert!(is_free(&client));
     }
@@ -100,8 +123,10 @@ fn insufficient_replicas_are_reported_when_the_wait_ends() {
 #[test]
 fn insufficient_replicas_with_policy_fail_end_the_wait() {
     let (store, _clock) = replicated();
-    let client =
-        client(&store, Replication::all().on_insufficient_replicas(OnInsufficientReplicas::Fail));
+    let client = client(
+        &store,
+        Replication::all().on_insufficient_replicas(OnInsufficientReplicas::Fail),
+    );
     set(&store, Some(1));
     assert!(
         took(client.mutex("x").unwrap().try_lock_for(60 * SECOND))
@@ -119,7 +144,9 @@ fn accepted_lock_with_insufficient_replicas_emits_events() {
     let client = store
         .builder()
         .configure(|config| config.with_replication(policy))
-        .events(Arc::new(move |event: &Event| told.send(event.clone()).unwrap()))
+        .events(Arc::new(move |event: &Event| {
+            told.send(event.clone()).unwrap()
+        }))
         .connect()
         .unwrap();
     set(&store, Some(1));
@@ -133,15 +160,19 @@ fn accepted_lock_with_insufficient_replicas_emits_events() {
     let accepted: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
-            Event::InsufficientReplicasAccepted { token, insufficient, .. } => {
-                Some((token, insufficient))
-            }
+            Event::InsufficientReplicasAccepted {
+                token,
+                insufficient,
+                ..
+            } => Some((token, insufficient)),
             _ => None,
         })
         .collect();
     assert!(accepted.len() >= 4, "{accepted:?}");
     assert!(
-        accepted.iter().all(|it| *it == (token, InsufficientReplicas::new(1, 2))),
+        accepted
+            .iter()
+            .all(|it| *it == (token, InsufficientReplicas::new(1, 2))),
         "{accepted:?}"
     );
 }
@@ -155,14 +186,23 @@ fn renewal_with_insufficient_replicas_keeps_the_deadline() {
     let until = clock.now() + guard.remaining();
     set(&store, Some(1));
     advance(&client, &clock, 15 * SECOND);
-    assert_eq!((guard.state(), guard.is_valid()), (GuardState::Suspended, true));
+    assert_eq!(
+        (guard.state(), guard.is_valid()),
+        (GuardState::Suspended, true)
+    );
     assert_eq!(clock.now() + guard.remaining(), until);
     advance(&client, &clock, until.since(clock.now()) - SECOND / 10);
-    assert!(guard.is_valid() && losses.is_empty(), "no loss before the deadline");
+    assert!(
+        guard.is_valid() && losses.is_empty(),
+        "no loss before the deadline"
+    );
     advance(&client, &clock, SECOND / 5);
     let loss = losses.try_recv().unwrap();
     assert_eq!(loss.cause(), LossCause::InsufficientReplicas);
-    assert!(loss.last_failure().unwrap().is_insufficient_replicas(), "{loss}");
+    assert!(
+        loss.last_failure().unwrap().is_insufficient_replicas(),
+        "{loss}"
+    );
     assert!(loss.to_string().contains("1 of 2"), "{loss}");
     eventually("the extended lock is cleaned up", || is_free(&client));
 }
@@ -179,14 +219,20 @@ fn renewal_without_replicas_is_sent_while_others_hang() {
     store.cut("confirm", Fault::Hangs);
     parked(&clock, 1);
     clock.advance(10 * SECOND);
-    eventually("the lock without replicas is renewed", || free.remaining() > 28 * SECOND);
+    eventually("the lock without replicas is renewed", || {
+        free.remaining() > 28 * SECOND
+    });
     for stuck in 1..=4 {
         eventually("a call hangs", || store.count("confirm") == stuck);
-        eventually("the next worker stands by", || stuck == 4 || sleeping(&clock) >= 3);
+        eventually("the next worker stands by", || {
+            stuck == 4 || sleeping(&clock) >= 3
+        });
         clock.advance(SECOND / 50);
     }
     for _period in 0..4 {
-        eventually("the lock without replicas is renewed", || free.remaining() > 28 * SECOND);
+        eventually("the lock without replicas is renewed", || {
+            free.remaining() > 28 * SECOND
+        });
         parked(&clock, 2);
         clock.advance(5 * SECOND);
         parked(&clock, 2);
@@ -209,12 +255,17 @@ fn degraded_and_restored(
     let client = store
         .builder()
         .configure(|config| config.with_replication(policy))
-        .events(Arc::new(move |event: &Event| told.send(event.clone()).unwrap()))
+        .events(Arc::new(move |event: &Event| {
+            told.send(event.clone()).unwrap()
+        }))
         .connect()
         .unwrap();
     set(&store, Some(1));
     let error = client.mutex("x").unwrap().try_lock().unwrap_err();
-    assert!(error.is_insufficient_replicas(), "a grant must be confirmed: {error}");
+    assert!(
+        error.is_insufficient_replicas(),
+        "a grant must be confirmed: {error}"
+    );
     set(&store, Some(2));
     let guard = client.mutex("x").unwrap().lock().unwrap();
     prepare(&store);
@@ -241,9 +292,15 @@ fn degraded_and_restored(
 fn unconfirmed_renewal_counts_if_allowed_or_unreplicated() {
     let strict = Replication::replicas(2).on_insufficient_replicas(OnInsufficientReplicas::Fail);
     let keeps = strict.keep_unconfirmed_renewals(true);
-    assert_eq!(degraded_and_restored(keeps, |_| ()), ["degraded", "restored"]);
+    assert_eq!(
+        degraded_and_restored(keeps, |_| ()),
+        ["degraded", "restored"]
+    );
     let has_none = |store: &Recorded| store.unreplicated.store(true, Ordering::SeqCst);
-    assert_eq!(degraded_and_restored(strict, has_none), ["degraded", "restored"]);
+    assert_eq!(
+        degraded_and_restored(strict, has_none),
+        ["degraded", "restored"]
+    );
 }
 
 #[test]
@@ -268,7 +325,10 @@ fn extension_with_insufficient_replicas_extends_nothing() {
     let until = clock.now() + guard.remaining();
     set(&store, Some(0));
     let error = guard.extend(90 * SECOND).unwrap_err();
-    assert!(error.is_insufficient_replicas() && error.to_string().contains("0 of 2"), "{error}");
+    assert!(
+        error.is_insufficient_replicas() && error.to_string().contains("0 of 2"),
+        "{error}"
+    );
     assert_eq!(clock.now() + guard.remaining(), until);
     set(&store, Some(2));
     guard.extend(90 * SECOND).unwrap();
@@ -305,8 +365,17 @@ fn unanswered_attempt_short_of_replicas_gets_a_tombstone() {
     let lock = client.mutex("x").unwrap();
     let attempt = thread::spawn(move || took(lock.try_lock_for(SECOND / 10)));
     advance_until_done(&clock, 0, &attempt);
-    assert!(attempt.join().unwrap().unwrap_err().is_insufficient_replicas());
-    assert!(store.count("close") > 0, "a copy of the first request may still arrive");
+    assert!(
+        attempt
+            .join()
+            .unwrap()
+            .unwrap_err()
+            .is_insufficient_replicas()
+    );
+    assert!(
+        store.count("close") > 0,
+        "a copy of the first request may still arrive"
+    );
     assert!(store.count("release") > 0 || store.count("acquire") == 2);
     assert!(is_free(&client));
 }
@@ -346,7 +415,10 @@ fn lead_that_grows_during_a_request_shortens_the_validity() {
     set_leads(&[0, 0, 5]);
     guard.extend(50 * SECOND).unwrap();
     let shortened = guard.remaining();
-    assert!(shortened > whole && shortened < 46 * SECOND, "{shortened:?}, and {whole:?} before");
+    assert!(
+        shortened > whole && shortened < 46 * SECOND,
+        "{shortened:?}, and {whole:?} before"
+    );
 }
 
 #[test]
@@ -356,10 +428,14 @@ fn hand_off_requires_the_same_replication() {
     for (asked, attempts) in [(Replication::replicas(1), 0), (Replication::replicas(2), 1)] {
         let other = store.client().mutex("x").unwrap().lock().unwrap();
         let queue = |options: LockOptions| {
-            let (lock, queued) =
-                (client.owned_mutex("x").unwrap(), client.queue_length("x").unwrap());
+            let (lock, queued) = (
+                client.owned_mutex("x").unwrap(),
+                client.queue_length("x").unwrap(),
+            );
             let waiter = thread::spawn(move || lock.lock_with(&options).unwrap());
-            eventually("the waiter queues", || client.queue_length("x").unwrap() == queued + 1);
+            eventually("the waiter queues", || {
+                client.queue_length("x").unwrap() == queued + 1
+            });
             waiter
         };
         let before = store.count("acquire");
@@ -382,16 +458,27 @@ fn nested_hold_with_more_replicas_is_misuse() {
     let (store, _clock) = replicated();
     let client = client(&store, Replication::replicas(1));
     let lock = client.mutex("x").unwrap();
-    let nested = |policy| lock.lock_with(&LockOptions::new().replication(policy)).map(drop);
-    let plain = lock.lock_with(&LockOptions::new().replication(Replication::off())).unwrap();
-    drop(lock.lock().expect("the policy of the client does not apply to nested holds"));
+    let nested = |policy| {
+        lock.lock_with(&LockOptions::new().replication(policy))
+            .map(drop)
+    };
+    let plain = lock
+        .lock_with(&LockOptions::new().replication(Replication::off()))
+        .unwrap();
+    drop(
+        lock.lock()
+            .expect("the policy of the client does not apply to nested holds"),
+    );
     assert!(nested(Replication::replicas(1)).unwrap_err().is_misuse());
     assert_eq!(lock.hold_count(), 1);
     drop(plain);
     let one = lock.lock().unwrap();
     nested(Replication::replicas(1)).unwrap();
     let refused = nested(Replication::all()).unwrap_err().to_string();
-    assert!(refused.contains("replicas=1") && refused.contains("replicas=all"), "{refused}");
+    assert!(
+        refused.contains("replicas=1") && refused.contains("replicas=all"),
+        "{refused}"
+    );
     drop(one);
 }
 
@@ -402,7 +489,12 @@ fn unsupported_replication_is_refused_by_name() {
         let change = |config: crate::Config| config.with_replication(policy);
         let by_client = store.builder().configure(change).connect().map(drop);
         let options = LockOptions::new().replication(policy);
-        let by_lock = store.client().mutex("x").unwrap().lock_with(&options).map(drop);
+        let by_lock = store
+            .client()
+            .mutex("x")
+            .unwrap()
+            .lock_with(&options)
+            .map(drop);
         (by_client, by_lock)
     };
     let refusals = |(by_client, by_lock): (Result<(), Error>, Result<(), Error>)| {
@@ -413,12 +505,21 @@ fn unsupported_replication_is_refused_by_name() {
         })
     };
     for refused in refusals(ask(&store, Replication::replicas(1))) {
-        assert!(refused.contains("replicas=1") && refused.contains("no replicas"), "{refused}");
+        assert!(
+            refused.contains("replicas=1") && refused.contains("no replicas"),
+            "{refused}"
+        );
     }
-    let counted =
-        store.able(Abilities::full().counts_waiters(true).replication(ReplicaSupport::Counted));
+    let counted = store.able(
+        Abilities::full()
+            .counts_waiters(true)
+            .replication(ReplicaSupport::Counted),
+    );
     for refused in refusals(ask(&counted, Replication::all())) {
-        assert!(refused.contains("replicas=all") && refused.contains("number"), "{refused}");
+        assert!(
+            refused.contains("replicas=all") && refused.contains("number"),
+            "{refused}"
+        );
     }
     let (by_client, by_lock) = ask(&counted, Replication::replicas(2));
     assert!(by_client.is_ok() && by_lock.is_ok());
@@ -438,7 +539,10 @@ fn replica_timeout_is_added_and_limited_by_the_lease() {
     advance(&client, &clock, 11 * SECOND);
     assert_eq!(store.time_given("renew"), 7 * SECOND);
     drop(guard);
-    drop(lock.lock_with(&LockOptions::new().lease(3 * SECOND)).unwrap());
+    drop(
+        lock.lock_with(&LockOptions::new().lease(3 * SECOND))
+            .unwrap(),
+    );
     assert_eq!(store.time_given("acquire"), 3 * SECOND);
     let plain = store.client();
     drop(plain.mutex("y").unwrap().lock().unwrap());

@@ -24,7 +24,10 @@ fn readers_share_and_exclude_a_writer() {
     assert!(first.fencing_token().is_none(), "no writer was here yet");
     assert_eq!(a.read().inspect().unwrap().holders, 2);
     assert!(thread::scope(|scope| {
-        scope.spawn(|| a.write().try_lock().unwrap().is_none()).join().unwrap()
+        scope
+            .spawn(|| a.write().try_lock().unwrap().is_none())
+            .join()
+            .unwrap()
     }));
     first.unlock().unwrap();
     second.unlock().unwrap();
@@ -44,11 +47,23 @@ fn owned_guard_of_a_read_write_lock_is_sent_and_excludes() {
     let once = LockOptions::new().wait(Duration::ZERO);
     let readers = [&a, &a, &b].map(|lock| lock.read().acquire_owned(&once).unwrap().unwrap());
     assert!(!a.read().is_held_by_current_thread());
-    assert!(a.write().acquire_owned(&once).unwrap().is_none(), "no thread of its own reads");
-    thread::spawn(|| readers.map(|reader| reader.unlock().unwrap())).join().unwrap();
-    let writer = a.write().acquire_owned(&LockOptions::new()).unwrap().unwrap();
+    assert!(
+        a.write().acquire_owned(&once).unwrap().is_none(),
+        "no thread of its own reads"
+    );
+    thread::spawn(|| readers.map(|reader| reader.unlock().unwrap()))
+        .join()
+        .unwrap();
+    let writer = a
+        .write()
+        .acquire_owned(&LockOptions::new())
+        .unwrap()
+        .unwrap();
     assert!(a.read().acquire_owned(&once).unwrap().is_none());
-    assert!(a.write().acquire_owned(&once).unwrap().is_none(), "not reentrant");
+    assert!(
+        a.write().acquire_owned(&once).unwrap().is_none(),
+        "not reentrant"
+    );
     thread::spawn(|| writer.unlock().unwrap()).join().unwrap();
     assert!(b.read().try_lock().unwrap().is_some());
 }
@@ -61,13 +76,24 @@ fn waiting_writer_keeps_new_readers_out() {
     thread::scope(|scope| {
         let writer = scope.spawn(|| b.write().lock().unwrap().fencing_token());
         eventually("the writer is known", || {
-            scope.spawn(|| b.read().try_lock().unwrap().is_none()).join().unwrap()
+            scope
+                .spawn(|| b.read().try_lock().unwrap().is_none())
+                .join()
+                .unwrap()
         });
-        drop(a.read().try_lock().unwrap().expect("re-entry is no new reader"));
+        drop(
+            a.read()
+                .try_lock()
+                .unwrap()
+                .expect("re-entry is no new reader"),
+        );
         reading.unlock().unwrap();
         assert!(writer.join().unwrap().is_some());
     });
-    assert!(b.read().try_lock().unwrap().is_some(), "the writer waits no more");
+    assert!(
+        b.read().try_lock().unwrap().is_some(),
+        "the writer waits no more"
+    );
 }
 
 #[test]
@@ -76,9 +102,14 @@ fn writer_that_gives_up_lets_readers_in() {
     let (a, b) = (a.rw_lock("x").unwrap(), b.rw_lock("x").unwrap());
     let reading = a.read().lock().unwrap();
     assert!(thread::scope(|scope| {
-        scope.spawn(|| b.write().try_lock().unwrap().is_none()).join().unwrap()
+        scope
+            .spawn(|| b.write().try_lock().unwrap().is_none())
+            .join()
+            .unwrap()
     }));
-    eventually("the attempt is forgotten", || b.read().try_lock().unwrap().is_some());
+    eventually("the attempt is forgotten", || {
+        b.read().try_lock().unwrap().is_some()
+    });
     drop((reading, clock));
 }
 
@@ -87,7 +118,10 @@ fn waiting_writer_without_priority_keeps_no_reader_out() {
     let store = "memory://equal-writers";
     let connect = |priority| {
         let client = Client::builder().url(store).unwrap();
-        client.configure(|config| config.with_writers(priority)).connect().unwrap()
+        client
+            .configure(|config| config.with_writers(priority))
+            .connect()
+            .unwrap()
     };
     let [first, equal] = [WriterPriority::First, WriterPriority::Equal].map(connect);
     let [x, same] = [&first, &equal].map(|client| client.rw_lock("x").unwrap());
@@ -95,18 +129,33 @@ fn waiting_writer_without_priority_keeps_no_reader_out() {
     let gate = first.rw_lock("x").unwrap();
     thread::scope(|scope| {
         let writer = scope.spawn(|| gate.write().lock().unwrap().is_valid());
-        let others = || scope.spawn(|| x.read().try_lock().unwrap().is_none()).join().unwrap();
+        let others = || {
+            scope
+                .spawn(|| x.read().try_lock().unwrap().is_none())
+                .join()
+                .unwrap()
+        };
         eventually("the writer is known", others);
-        drop(same.read().try_lock().unwrap().expect("this client's readers do not care"));
+        drop(
+            same.read()
+                .try_lock()
+                .unwrap()
+                .expect("this client's readers do not care"),
+        );
         reading.unlock().unwrap();
         assert!(writer.join().unwrap());
     });
     let reading = x.read().lock().unwrap();
     thread::scope(|scope| {
         let writer = scope.spawn(|| same.write().lock().unwrap().is_valid());
-        eventually("the writer waits", || equal.0.waiting(same.write().name()) > 0);
+        eventually("the writer waits", || {
+            equal.0.waiting(same.write().name()) > 0
+        });
         let other = || x.read().try_lock().unwrap().is_some();
-        assert!(scope.spawn(other).join().unwrap(), "this client's writers keep no reader out");
+        assert!(
+            scope.spawn(other).join().unwrap(),
+            "this client's writers keep no reader out"
+        );
         reading.unlock().unwrap();
         assert!(writer.join().unwrap());
     });
@@ -124,7 +173,10 @@ fn writer_may_read_and_goes_on_reading() {
     assert!(b.read().try_lock().unwrap().is_none(), "it still writes");
     writing.unlock().unwrap();
     let other = b.read().try_lock().unwrap().expect("it reads now");
-    assert!(a.write().try_lock().unwrap_err().is_misuse(), "a reader cannot write");
+    assert!(
+        a.write().try_lock().unwrap_err().is_misuse(),
+        "a reader cannot write"
+    );
     drop(other);
     reading.unlock().unwrap();
     assert!(b.write().try_lock().unwrap().is_some());
@@ -158,7 +210,10 @@ fn writer_that_goes_on_reading_hands_nothing_off() {
     let (other, client) = (store.client(), store.client());
     let held = other.rw_lock("x").unwrap().write().lock().unwrap();
     let lock = client.rw_lock("x").unwrap();
-    let local = client.0.find_local_lock(lock.write().name(), Scope::CLIENT).unwrap();
+    let local = client
+        .0
+        .find_local_lock(lock.write().name(), Scope::CLIENT)
+        .unwrap();
     let (written, is_written) = std::sync::mpsc::channel();
     thread::scope(|scope| {
         let (lock, store, waiting) = (&lock, &store, || local.waiting());
@@ -166,11 +221,20 @@ fn writer_that_goes_on_reading_hands_nothing_off() {
             let writing = lock.write().lock().unwrap();
             let token = writing.fencing_token();
             let reading = lock.read().lock().unwrap();
-            assert_eq!(reading.fencing_token(), token, "not what is set aside for hand-offs");
+            assert_eq!(
+                reading.fencing_token(),
+                token,
+                "not what is set aside for hand-offs"
+            );
             let asked = store.count("acquire");
             writing.unlock().unwrap();
-            eventually("the next writer asks the store", || store.count("acquire") > asked);
-            assert!(reading.is_valid() && is_written.try_recv().is_err(), "a writer beside it");
+            eventually("the next writer asks the store", || {
+                store.count("acquire") > asked
+            });
+            assert!(
+                reading.is_valid() && is_written.try_recv().is_err(),
+                "a writer beside it"
+            );
             reading.unlock().unwrap();
             assert!(is_written.recv().unwrap() > token);
         });
@@ -196,7 +260,11 @@ fn thread_is_told_that_it_would_wait_for_itself() {
         for (other, lock) in locks.iter().enumerate() {
             let is_refused = other != held && (held, other) != (3, 2);
             let refused = lock.try_lock();
-            assert_eq!(refused.is_err_and(|error| error.is_misuse()), is_refused, "{held} {other}");
+            assert_eq!(
+                refused.is_err_and(|error| error.is_misuse()),
+                is_refused,
+                "{held} {other}"
+            );
         }
         drop(guard);
     }
@@ -213,12 +281,22 @@ fn try_on_a_fair_or_a_write_lock_keeps_none_out() {
     let held = fair[0].lock().unwrap();
     assert!(fair[1].try_lock().unwrap().is_none());
     held.unlock().unwrap();
-    assert!(fair[2].try_lock().unwrap().is_some(), "the try left no position");
+    assert!(
+        fair[2].try_lock().unwrap().is_some(),
+        "the try left no position"
+    );
     let rw: [_; 3] = std::array::from_fn(|n| clients[n].rw_lock("y").unwrap());
     let _reading = rw[0].read().lock().unwrap();
     assert!(rw[1].write().try_lock().unwrap().is_none());
-    assert!(rw[2].read().try_lock().unwrap().is_some(), "no writer waits");
-    assert_eq!(store.count("release") + store.count("close"), 3, "nothing is cleaned up");
+    assert!(
+        rw[2].read().try_lock().unwrap().is_some(),
+        "no writer waits"
+    );
+    assert_eq!(
+        store.count("release") + store.count("close"),
+        3,
+        "nothing is cleaned up"
+    );
 }
 
 #[test]
@@ -257,7 +335,11 @@ fn semaphore_grants_no_more_than_its_limit() {
     let two = b.acquire_many(2).unwrap();
     assert!(a.try_acquire().unwrap().is_none() && b.try_acquire().unwrap().is_none());
     one.unlock().unwrap();
-    assert!(a.try_acquire_with(2, &LockOptions::new()).unwrap().is_none());
+    assert!(
+        a.try_acquire_with(2, &LockOptions::new())
+            .unwrap()
+            .is_none()
+    );
     let last = a.try_acquire().unwrap().expect("one is free");
     let info = b.inspect().unwrap();
     assert_eq!((info.holders, info.permits.unwrap().free), (2, 0));
@@ -291,7 +373,10 @@ fn limit_is_changed_for_all_and_told_to_who_names_another() {
         other.connect().unwrap().semaphore("x", 5).unwrap(),
     );
     let held = a.acquire_many(2).unwrap();
-    assert!(b.try_acquire().unwrap().is_none(), "the first client's limit counts");
+    assert!(
+        b.try_acquire().unwrap().is_none(),
+        "the first client's limit counts"
+    );
     assert_eq!(a.set_limit(1).unwrap(), Some(2));
     assert!(held.is_valid(), "permits above the limit stay");
     drop(held);
@@ -309,7 +394,12 @@ fn other_limit_is_told_once_for_each_that_is_named() {
         let permit = a.semaphore(name, limit).unwrap().try_acquire().unwrap();
         permit.expect("one is free").unlock().unwrap();
     };
-    let count = || told.lock().iter().filter(|event| *event == "LimitDiffers").count();
+    let count = || {
+        told.lock()
+            .iter()
+            .filter(|event| *event == "LimitDiffers")
+            .count()
+    };
     for _ in 0..10 {
         names_other("x", 5);
         names_other("x", 3);
@@ -319,7 +409,14 @@ fn other_limit_is_told_once_for_each_that_is_named() {
     assert_eq!(count(), 3);
     for number in 0..OTHER_LIMITS + 50 {
         let name = format!("x{number}");
-        drop(store.client().semaphore(&name, 2).unwrap().acquire().unwrap());
+        drop(
+            store
+                .client()
+                .semaphore(&name, 2)
+                .unwrap()
+                .acquire()
+                .unwrap(),
+        );
         names_other(&name, 5);
     }
     assert_eq!(a.0.other_limits.lock().len(), OTHER_LIMITS);
@@ -351,10 +448,15 @@ fn change_is_found_for_a_mutex_a_writer_and_a_fair_lock() {
 /// In the order of arrival, or before readers, the store must know who waits.
 #[test]
 fn waiter_that_polls_seldom_shows_itself_each_second() {
-    let waking = Waking::Polls { interval: 60 * SECOND, jitter: Duration::ZERO };
+    let waking = Waking::Polls {
+        interval: 60 * SECOND,
+        jitter: Duration::ZERO,
+    };
     for (kind, expected) in [("mutex", 1..=1), ("write", 5..=6), ("fair", 5..=6)] {
         let (store, clock) = Recorded::new();
-        let polls = store.able(Abilities::full().all_kinds(true).waking(waking)).client();
+        let polls = store
+            .able(Abilities::full().all_kinds(true).waking(waking))
+            .client();
         let of = |client: &Client| -> Arc<dyn DistLock> {
             match kind {
                 "write" => client.rw_lock("x").unwrap().write().into(),
@@ -397,7 +499,13 @@ fn reader_after_a_lost_writer_has_the_last_ones_token() {
         });
         eventually("it asks to read", || store.count("acquire") == 2);
         clock.advance(6 * SECOND);
-        let other = b.rw_lock("x").unwrap().write().try_lock().unwrap().expect("its lease is over");
+        let other = b
+            .rw_lock("x")
+            .unwrap()
+            .write()
+            .try_lock()
+            .unwrap()
+            .expect("its lease is over");
         let last = other.fencing_token();
         other.unlock().unwrap();
         drop(gate);
@@ -411,7 +519,10 @@ fn more_permits_than_the_store_has_are_refused_and_the_limit_told() {
     let ([a, b], _) = pair();
     let _one = a.semaphore("x", 2).unwrap().acquire().unwrap();
     let error = b.semaphore("x", 5).unwrap().acquire_many(3).unwrap_err();
-    assert!(error.is_misuse() && error.to_string().contains("the semaphore has 2"), "{error}");
+    assert!(
+        error.is_misuse() && error.to_string().contains("the semaphore has 2"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -426,7 +537,11 @@ fn waiter_in_line_is_refused_more_permits_than_there_are() {
             semaphore.acquire_with(3, &options).map(drop).unwrap_err()
         })
     };
-    let name = || LockName::new("x").unwrap().of_kind(LockKind::Permits { limit: 3, count: 3 });
+    let name = || {
+        LockName::new("x")
+            .unwrap()
+            .of_kind(LockKind::Permits { limit: 3, count: 3 })
+    };
     let in_line = || {
         let line = a.0.find_local_lock(&name(), Scope::CLIENT);
         line.map_or(0, |line| line.waiting())
@@ -439,7 +554,9 @@ fn waiter_in_line_is_refused_more_permits_than_there_are() {
     semaphore.set_limit(2).unwrap();
     first.fire();
     assert!(first_waits.join().unwrap().is_interrupted());
-    eventually("the second looks how many there are", || second_waits.is_finished());
+    eventually("the second looks how many there are", || {
+        second_waits.is_finished()
+    });
     assert!(second_waits.join().unwrap().is_misuse());
 }
 
@@ -458,9 +575,21 @@ fn released_permits_occupy_no_memory() {
 fn name_of_a_semaphore_is_no_lock() {
     let ([a, b], _) = pair();
     let _permit = a.semaphore("x", 1).unwrap().acquire().unwrap();
-    assert!(b.mutex("x").unwrap().try_lock().unwrap_err().is_foreign_format());
+    assert!(
+        b.mutex("x")
+            .unwrap()
+            .try_lock()
+            .unwrap_err()
+            .is_foreign_format()
+    );
     let _held = a.mutex("y").unwrap().lock().unwrap();
-    assert!(b.semaphore("y", 1).unwrap().try_acquire().unwrap_err().is_foreign_format());
+    assert!(
+        b.semaphore("y", 1)
+            .unwrap()
+            .try_acquire()
+            .unwrap_err()
+            .is_foreign_format()
+    );
 }
 
 /// Of a write lock or of several permits some may still be in the store, whatever it says.
@@ -470,11 +599,19 @@ fn what_may_be_left_of_a_lost_kind_is_released() {
     let client = store.client();
     let brief = brief();
     let mut released = 0;
-    for (what, expected) in [("mutex", 0), ("write", 1), ("one permit", 0), ("permits", 1)] {
+    for (what, expected) in [
+        ("mutex", 0),
+        ("write", 1),
+        ("one permit", 0),
+        ("permits", 1),
+    ] {
         let write = client.rw_lock("write").unwrap();
         let semaphore = client.semaphore("permits", 3).unwrap();
         let (guard, permits) = match what {
-            "mutex" => (Some(client.mutex("mutex").unwrap().lock_with(&brief).unwrap()), None),
+            "mutex" => (
+                Some(client.mutex("mutex").unwrap().lock_with(&brief).unwrap()),
+                None,
+            ),
             "write" => (Some(write.write().lock_with(&brief).unwrap()), None),
             "one permit" => (None, Some(semaphore.acquire_with(1, &brief).unwrap())),
             _ => (None, Some(semaphore.acquire_with(3, &brief).unwrap())),
@@ -512,13 +649,23 @@ fn fair_lock_is_granted_in_the_order_of_arrival() {
             waiter
         })
         .collect();
-    assert!(clients[1].fair_mutex("x").unwrap().try_lock().unwrap().is_none());
+    assert!(
+        clients[1]
+            .fair_mutex("x")
+            .unwrap()
+            .try_lock()
+            .unwrap()
+            .is_none()
+    );
     held.unlock().unwrap();
     for waiter in waiters {
         waiter.join().unwrap();
     }
     let order = order.lock();
-    assert_eq!(order.iter().map(|(n, _)| *n).collect::<Vec<_>>(), (0..9).collect::<Vec<_>>());
+    assert_eq!(
+        order.iter().map(|(n, _)| *n).collect::<Vec<_>>(),
+        (0..9).collect::<Vec<_>>()
+    );
     assert!(order.is_sorted_by_key(|(_, token)| *token));
     drop(clock);
 }
@@ -536,7 +683,9 @@ fn fair_permits_are_granted_in_the_order_of_arrival() {
             let before = store.count("acquire");
             let waiter = thread::spawn(move || {
                 // More than half of them, so that each waits for the one before; one is free.
-                let guard = permits.acquire_many(if n == 4 { 1 } else { 3 + n % 2 }).unwrap();
+                let guard = permits
+                    .acquire_many(if n == 4 { 1 } else { 3 + n % 2 })
+                    .unwrap();
                 order.lock().push(n);
                 guard.unlock().unwrap();
             });
@@ -547,7 +696,9 @@ fn fair_permits_are_granted_in_the_order_of_arrival() {
         .collect();
     assert!(permits_of(1).try_acquire().unwrap().is_none());
     held.unlock().unwrap();
-    waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+    waiters
+        .into_iter()
+        .for_each(|waiter| waiter.join().unwrap());
     assert_eq!(*order.lock(), (0..9).collect::<Vec<_>>());
     assert!(permits_of(1).try_acquire().unwrap().is_some());
 }
@@ -562,12 +713,17 @@ fn fair_waiters_ask_three_times_within_their_presence() {
             let long = LockOptions::new().watched(SECOND * 3_600);
             let (lock, permits) = (client.fair_mutex("x"), client.fair_semaphore("y", 1));
             let (lock, permits) = (lock.unwrap(), permits.unwrap());
-            let _held = (lock.lock_with(&long).unwrap(), permits.acquire_with(1, &long).unwrap());
+            let _held = (
+                lock.lock_with(&long).unwrap(),
+                permits.acquire_with(1, &long).unwrap(),
+            );
             let waiter = thread::spawn(move || match kind {
                 "lock" => lock.try_lock_for(SECOND * 60).unwrap().is_none(),
                 _ => permits.try_acquire_for(SECOND * 60).unwrap().is_none(),
             });
-            eventually("it waits", || store.count("acquire") == 4 && sleeping(&clock) > 0);
+            eventually("it waits", || {
+                store.count("acquire") == 4 && sleeping(&clock) > 0
+            });
             advance(&client, &clock, presence / 3 - SECOND / 10);
             assert_eq!(store.count("acquire"), 4, "{presence:?} {kind}");
             advance(&client, &clock, SECOND / 5);
@@ -594,7 +750,9 @@ fn dead_fair_waiter_keeps_others_out_for_its_presence() {
             assert!(!ask(holder, SECOND).is_busy() && ask(dead, presence).is_busy());
             let held = AcquisitionId::new(name.clone(), holder, lease, Default::default());
             let released = ReleaseOptions::WITHOUT_TOMBSTONE;
-            store.release(&held, released, clock.now() + SECOND).unwrap();
+            store
+                .release(&held, released, clock.now() + SECOND)
+                .unwrap();
             clock.advance(presence - SECOND / 100);
             assert!(ask(next, SECOND).is_busy(), "{presence:?} {kind:?}");
             clock.advance(SECOND / 100);
@@ -635,7 +793,10 @@ fn direct_grant_takes_no_request_and_is_renewed_to_the_whole_lease() {
     assert_eq!(store.count("acquire"), asked);
     assert!(guard.fencing_token() > first);
     let left = guard.remaining();
-    assert!(left < WAITER_PRESENCE && left > WAITER_PRESENCE - SECOND / 10, "{left:?}");
+    assert!(
+        left < WAITER_PRESENCE && left > WAITER_PRESENCE - SECOND / 10,
+        "{left:?}"
+    );
     assert_eq!(store.count("renew"), 0);
     advance(&clients[1], &clock, SECOND);
     eventually("it is renewed", || store.count("renew") == 1);
@@ -674,7 +835,11 @@ fn leader_by_a_direct_grant_has_its_whole_lease_from_the_beginning() {
     let asked = store.count("acquire");
     held.unlock().unwrap();
     assert!(election.wait_for_leadership(SECOND * 20, None).unwrap());
-    assert!(election.remaining() > SECOND * 20, "{:?}", election.remaining());
+    assert!(
+        election.remaining() > SECOND * 20,
+        "{:?}",
+        election.remaining()
+    );
     assert_eq!((store.count("acquire"), store.count("renew")), (asked, 1));
 }
 
@@ -683,13 +848,21 @@ fn leader_by_a_direct_grant_has_its_whole_lease_from_the_beginning() {
 fn other_waits_are_granted_by_an_attempt_of_their_own() {
     let others = [
         ("a fixed lease", LockOptions::new().lease(SECOND * 30)),
-        ("counted renewals", LockOptions::new().watched_at_most(SECOND * 30, 9)),
+        (
+            "counted renewals",
+            LockOptions::new().watched_at_most(SECOND * 30, 9),
+        ),
         ("a short lease", LockOptions::new().watched(SECOND * 2)),
-        ("replicas", LockOptions::new().replication(Replication::replicas(1))),
+        (
+            "replicas",
+            LockOptions::new().replication(Replication::replicas(1)),
+        ),
     ];
     for (what, options) in others {
         let (store, _clock) = Recorded::new();
-        let abilities = Abilities::full().all_kinds(true).replication(ReplicaSupport::Counted);
+        let abilities = Abilities::full()
+            .all_kinds(true)
+            .replication(ReplicaSupport::Counted);
         let store = store.able(abilities);
         *store.replicas.lock() = Some(2);
         let clients = [in_order(&store), in_order(&store)];
@@ -708,11 +881,19 @@ fn fair_waiter_that_gives_up_leaves_no_position() {
     let held = a.fair_mutex("x").unwrap().lock().unwrap();
     let other = b.fair_mutex("x").unwrap();
     assert!(thread::scope(|scope| {
-        scope.spawn(|| other.try_lock().unwrap().is_none()).join().unwrap()
+        scope
+            .spawn(|| other.try_lock().unwrap().is_none())
+            .join()
+            .unwrap()
     }));
     held.unlock().unwrap();
     eventually("its position is gone", || {
-        thread::scope(|scope| scope.spawn(|| other.try_lock().unwrap().is_some()).join().unwrap())
+        thread::scope(|scope| {
+            scope
+                .spawn(|| other.try_lock().unwrap().is_some())
+                .join()
+                .unwrap()
+        })
     });
 }
 
@@ -744,7 +925,14 @@ impl Line {
         let client = store.client();
         let semaphore = client.semaphore("x", 4).unwrap();
         let held = Some(semaphore.acquire_many(4).unwrap());
-        let mut line = Self { client, store, clock, semaphore, held, waiters: Vec::new() };
+        let mut line = Self {
+            client,
+            store,
+            clock,
+            semaphore,
+            held,
+            waiters: Vec::new(),
+        };
         for at in 0..threads {
             line.waiters.push(thread::spawn({
                 let semaphore = line.semaphore.clone();
@@ -758,14 +946,19 @@ impl Line {
     /// Waits until so many threads stand in line.
     fn await_length(&self, length: usize) {
         eventually("they stand in line", || {
-            let line = self.client.0.find_local_lock(self.semaphore.name(), Scope::CLIENT);
+            let line = self
+                .client
+                .0
+                .find_local_lock(self.semaphore.name(), Scope::CLIENT);
             line.map_or(0, |line| line.waiting()) == length
         });
     }
 
     fn end(mut self) {
         drop(self.held.take());
-        self.waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+        self.waiters
+            .into_iter()
+            .for_each(|waiter| waiter.join().unwrap());
     }
 }
 
@@ -777,10 +970,20 @@ fn only_the_first_thread_in_line_asks_for_a_permit() {
     // The holder's; once without and once behind the watch, of the first in line.
     assert!(asked <= 5, "{asked}");
     line.semaphore.force_release_all().unwrap();
-    let Line { store, waiters, held, .. } = line;
-    waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+    let Line {
+        store,
+        waiters,
+        held,
+        ..
+    } = line;
+    waiters
+        .into_iter()
+        .for_each(|waiter| waiter.join().unwrap());
     let asked = store.count("acquire") - asked;
-    assert!(asked <= 3 * THREADS, "{asked} requests for {THREADS} permits");
+    assert!(
+        asked <= 3 * THREADS,
+        "{asked} requests for {THREADS} permits"
+    );
     assert!(held.unwrap().unlock().unwrap_err().is_lost());
 }
 
@@ -796,7 +999,12 @@ fn thread_in_line_returns_at_its_deadline_and_interrupt() {
     let interrupted = thread::spawn({
         let options = LockOptions::new().interrupt(&interrupt);
         let semaphore = line.semaphore.clone();
-        move || semaphore.acquire_with(1, &options).unwrap_err().is_interrupted()
+        move || {
+            semaphore
+                .acquire_with(1, &options)
+                .unwrap_err()
+                .is_interrupted()
+        }
     });
     line.await_length(3);
     interrupt.fire();
@@ -824,7 +1032,12 @@ fn thread_in_line_for_many_permits_keeps_back_none_for_one() {
         move || drop(semaphore.acquire_many(3).unwrap())
     });
     eventually("it waits", || line.store.count("watch") > 1);
-    drop(line.semaphore.try_acquire_for(SECOND).unwrap().expect("two are free"));
+    drop(
+        line.semaphore
+            .try_acquire_for(SECOND)
+            .unwrap()
+            .expect("two are free"),
+    );
     drop(two);
     many.join().unwrap();
     assert!(line.held.unwrap().unlock().unwrap_err().is_lost());

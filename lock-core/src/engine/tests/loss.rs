@@ -7,8 +7,14 @@ fn loss_channel_opened_after_the_loss_reports_it() {
     let (store, clock) = Recorded::new();
     let guard = store.client().mutex("x").unwrap().lock().unwrap();
     clock.advance(60 * SECOND);
-    assert_eq!(guard.losses().try_recv().unwrap().cause(), LossCause::Expired);
-    assert_eq!(guard.losses().try_recv().unwrap().cause(), LossCause::Expired);
+    assert_eq!(
+        guard.losses().try_recv().unwrap().cause(),
+        LossCause::Expired
+    );
+    assert_eq!(
+        guard.losses().try_recv().unwrap().cause(),
+        LossCause::Expired
+    );
 }
 
 #[test]
@@ -50,8 +56,12 @@ fn unconfirmed_renewals_are_cleaned_up_after_the_loss() {
     store.cut("renew", Fault::Swallowed);
     advance(&client, &clock, 30 * SECOND);
     assert_eq!(guard.loss().unwrap().cause(), LossCause::Expired);
-    eventually("the extended lock is cleaned up", || !lock.is_locked().unwrap());
-    eventually("the loss is reported", || events.lock().last().is_some_and(|name| name == "Lost"));
+    eventually("the extended lock is cleaned up", || {
+        !lock.is_locked().unwrap()
+    });
+    eventually("the loss is reported", || {
+        events.lock().last().is_some_and(|name| name == "Lost")
+    });
 }
 
 #[test]
@@ -60,7 +70,9 @@ fn unanswered_attempt_gets_a_tombstone_after_its_lease() {
     let client = store.client();
     let lock = client.mutex("x").unwrap();
     store.fail_next("acquire", Fault::Swallowed);
-    let guard = lock.lock_with(&LockOptions::new().lease(5 * SECOND)).unwrap();
+    let guard = lock
+        .lock_with(&LockOptions::new().lease(5 * SECOND))
+        .unwrap();
     advance(&client, &clock, 6 * SECOND);
     assert_eq!(guard.state(), GuardState::Lost);
     eventually("the owner is closed", || store.count("close") == 1);
@@ -76,7 +88,9 @@ fn late_grant_is_given_back_before_its_lease_ends() {
         lock.lock_with(&fixed).unwrap_err().is_unavailable(),
         "the validity of the client is over, the lease in the store is not"
     );
-    eventually("the lock is free before its lease ends", || !lock.is_locked().unwrap());
+    eventually("the lock is free before its lease ends", || {
+        !lock.is_locked().unwrap()
+    });
 }
 
 #[test]
@@ -88,7 +102,9 @@ fn waiter_gets_the_lock_that_a_paused_holder_lost() {
         let lock = client.mutex("x").unwrap();
         move || lock.lock().unwrap().fencing_token()
     });
-    eventually("the waiter queues", || client.queue_length("x").unwrap() == 1);
+    eventually("the waiter queues", || {
+        client.queue_length("x").unwrap() == 1
+    });
     parked(&clock, 2);
     clock.advance(60 * SECOND);
     eventually("the waiter has the lock", || waiter.is_finished());
@@ -106,7 +122,10 @@ fn loss_is_declared_at_the_deadline_and_never_before() {
         store.fail_next("renew", Fault::NotSent);
     }
     advance(&client, &clock, 29 * SECOND);
-    assert_eq!((guard.state(), losses.try_recv().is_err()), (GuardState::Suspended, true));
+    assert_eq!(
+        (guard.state(), losses.try_recv().is_err()),
+        (GuardState::Suspended, true)
+    );
     assert!(guard.is_valid());
     advance(&client, &clock, SECOND);
     let loss = losses.recv_timeout(20 * SECOND).unwrap();
@@ -120,8 +139,11 @@ fn loss_is_declared_at_the_deadline_and_never_before() {
 fn holder_paused_past_its_lease_is_invalid_at_once() {
     let (store, clock) = Recorded::new();
     let client = store.client();
-    let guard =
-        client.mutex("x").unwrap().lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
+    let guard = client
+        .mutex("x")
+        .unwrap()
+        .lock_with(&LockOptions::new().lease(10 * SECOND))
+        .unwrap();
     let rival = store.client().mutex("x").unwrap();
     // `is_valid` reads the clock: it needs no other thread to notice the jump.
     clock.advance(60 * SECOND);
@@ -137,7 +159,10 @@ fn dropped_channels_are_forgotten_and_others_notified() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     let both = crate::MultiLock::new([client.mutex("a").unwrap(), client.mutex("b").unwrap()]);
-    for lock in [client.mutex("x").unwrap().into(), Arc::new(both.unwrap()) as Arc<dyn DistLock>] {
+    for lock in [
+        client.mutex("x").unwrap().into(),
+        Arc::new(both.unwrap()) as Arc<dyn DistLock>,
+    ] {
         let guard = lock.lock().unwrap();
         let kept = guard.losses();
         for _ in 0..10_000 {
@@ -159,10 +184,17 @@ fn verify_answered_after_lease_end_is_a_loss() {
     let fixed = |seconds: u32| LockOptions::new().lease(seconds * SECOND);
     let guard = lock.lock_with(&fixed(1)).unwrap();
     store.fail_next("inspect", Fault::Slow(SECOND * 3 / 2));
-    assert!(guard.verify().unwrap_err().is_lost(), "the store may have granted the lock since");
+    assert!(
+        guard.verify().unwrap_err().is_lost(),
+        "the store may have granted the lock since"
+    );
     assert_eq!(guard.loss().unwrap().cause(), LossCause::Expired);
     drop(guard);
     let guard = lock.lock_with(&fixed(10)).unwrap();
     store.fail_next("inspect", Fault::Slow(SECOND * 3 / 2));
-    assert_eq!(guard.verify().unwrap(), SECOND * 17 / 2, "what is left after the answer");
+    assert_eq!(
+        guard.verify().unwrap(),
+        SECOND * 17 / 2,
+        "what is left after the answer"
+    );
 }

@@ -54,7 +54,10 @@ pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = crate::SystemClock.now();
     while !condition() {
-        assert!(crate::SystemClock.now().since(start) < 20 * SECOND, "did not come about: {what}");
+        assert!(
+            crate::SystemClock.now().since(start) < 20 * SECOND,
+            "did not come about: {what}"
+        );
         thread::yield_now();
     }
 }
@@ -82,8 +85,11 @@ impl super::Engine {
 
 /// Advances by small steps; the client's threads finish their work before the next step.
 fn advance(client: &Client, clock: &ManualClock, by: Duration) {
-    let rest =
-        || eventually("all threads are at rest", || client.0.is_at_rest(|| clock.sleepers()));
+    let rest = || {
+        eventually("all threads are at rest", || {
+            client.0.is_at_rest(|| clock.sleepers())
+        })
+    };
     let end = clock.now() + by;
     rest();
     while clock.now() < end {
@@ -100,7 +106,11 @@ pub(crate) fn parked(clock: &ManualClock, threads: usize) {
 /// The number of threads that sleep on the clock, or 0 while one of them is due.
 pub(crate) fn sleeping(clock: &ManualClock) -> usize {
     let sleepers = clock.sleepers();
-    if sleepers.iter().all(|until| *until > clock.now()) { sleepers.len() } else { 0 }
+    if sleepers.iter().all(|until| *until > clock.now()) {
+        sleepers.len()
+    } else {
+        0
+    }
 }
 
 /// Queues `count` threads for a held lock, releases it, and returns the order of their grants.
@@ -116,7 +126,9 @@ fn serve(client: &Client, count: usize, options: impl Fn(usize) -> LockOptions) 
                 order.lock().push(n);
                 guard.unlock().unwrap();
             });
-            eventually("the waiter queues", || client.queue_length("x").unwrap() == n + 1);
+            eventually("the waiter queues", || {
+                client.queue_length("x").unwrap() == n + 1
+            });
             thread
         })
         .collect();
@@ -130,7 +142,9 @@ fn serve(client: &Client, count: usize, options: impl Fn(usize) -> LockOptions) 
 /// Advances until `thread` is finished. Each step waits until it and `others` more threads sleep.
 fn advance_until_done<T>(clock: &ManualClock, others: usize, thread: &thread::JoinHandle<T>) {
     while !thread.is_finished() {
-        eventually("it sleeps or is done", || thread.is_finished() || sleeping(clock) > others);
+        eventually("it sleeps or is done", || {
+            thread.is_finished() || sleeping(clock) > others
+        });
         clock.advance(SECOND / 20);
     }
 }

@@ -7,10 +7,15 @@ fn thousand_waiters_are_served_in_order_by_an_attempt_each() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     // Neighbours in the queue have different leases, so there is no hand-off between them.
-    let order = serve(&client, 1_000, |n| LockOptions::new().watched(SECOND * (20 + n as u32 % 2)));
+    let order = serve(&client, 1_000, |n| {
+        LockOptions::new().watched(SECOND * (20 + n as u32 % 2))
+    });
     assert_eq!(order, (0..1_000).collect::<Vec<_>>());
     let releases = store.count("release") + store.count("close");
-    assert_eq!((store.count("acquire"), releases, store.count("watch")), (1_001, 1_001, 0));
+    assert_eq!(
+        (store.count("acquire"), releases, store.count("watch")),
+        (1_001, 1_001, 0)
+    );
 }
 
 #[test]
@@ -18,16 +23,24 @@ fn interrupt_ends_all_of_its_waits_and_no_other() {
     let (store, _clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let names = ["a", "b", "c"];
-    let held: Vec<_> =
-        names.iter().map(|name| holder.mutex(*name).unwrap().lock().unwrap()).collect();
+    let held: Vec<_> = names
+        .iter()
+        .map(|name| holder.mutex(*name).unwrap().lock().unwrap())
+        .collect();
     let (fired, other) = (Interrupt::new(), Interrupt::new());
     let waiters: Vec<_> = names
         .iter()
         .map(|name| {
             let lock = client.mutex(*name).unwrap();
-            let interrupt = if *name == "c" { other.clone() } else { fired.clone() };
+            let interrupt = if *name == "c" {
+                other.clone()
+            } else {
+                fired.clone()
+            };
             let waiter = thread::spawn(move || lock.lock_interruptibly(&interrupt).map(drop));
-            eventually("the waiter queues", || client.queue_length(*name).unwrap() == 1);
+            eventually("the waiter queues", || {
+                client.queue_length(*name).unwrap() == 1
+            });
             waiter
         })
         .collect();
@@ -37,7 +50,12 @@ fn interrupt_ends_all_of_its_waits_and_no_other() {
         assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
     }
     assert!(
-        client.mutex("a").unwrap().lock_interruptibly(&fired).unwrap_err().is_interrupted(),
+        client
+            .mutex("a")
+            .unwrap()
+            .lock_interruptibly(&fired)
+            .unwrap_err()
+            .is_interrupted(),
         "a fired interrupt refuses waits until its reset"
     );
     assert_eq!(client.queue_length("c").unwrap(), 1);
@@ -58,19 +76,27 @@ fn interrupt_ends_a_wait_in_the_local_queue() {
             thread::spawn(move || lock.lock_interruptibly(&interrupt).map(drop))
         })
         .collect();
-    eventually("all waiters queue", || client.queue_length("x").unwrap() == 3);
+    eventually("all waiters queue", || {
+        client.queue_length("x").unwrap() == 3
+    });
     interrupt.fire();
     for waiter in waiters {
         assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
     }
-    assert_eq!((client.queue_length("x").unwrap(), store.count("acquire")), (0, 1));
+    assert_eq!(
+        (client.queue_length("x").unwrap(), store.count("acquire")),
+        (0, 1)
+    );
     held.unlock().unwrap();
 }
 
 #[test]
 fn store_that_does_not_publish_is_polled() {
     let (store, clock) = Recorded::new();
-    let waking = Waking::Polls { interval: SECOND / 10, jitter: SECOND / 10 };
+    let waking = Waking::Polls {
+        interval: SECOND / 10,
+        jitter: SECOND / 10,
+    };
     let holder = store.client();
     let client = store.able(Abilities::full().waking(waking)).client();
     let held = holder.mutex("x").unwrap().lock().unwrap();
@@ -84,13 +110,22 @@ fn store_that_does_not_publish_is_polled() {
         clock.advance(SECOND / 50);
     }
     let asked = store.count("acquire") - 1;
-    assert!((8..=20).contains(&asked), "{asked} attempts in 2 s, 100 to 200 ms apart");
+    assert!(
+        (8..=20).contains(&asked),
+        "{asked} attempts in 2 s, 100 to 200 ms apart"
+    );
     let times = store.times("acquire");
-    let pauses: Vec<_> = times[1..].windows(2).map(|two| two[1].since(two[0])).collect();
+    let pauses: Vec<_> = times[1..]
+        .windows(2)
+        .map(|two| two[1].since(two[0]))
+        .collect();
     // The clock advances in steps of 20 ms, which may lengthen a pause.
     let is_allowed = |pause: &Duration| (SECOND / 10..=SECOND / 5 + SECOND / 50).contains(pause);
     assert!(pauses.iter().all(is_allowed), "{pauses:?}");
-    assert!(pauses.iter().any(|pause| *pause != pauses[0]), "the pauses are random: {pauses:?}");
+    assert!(
+        pauses.iter().any(|pause| *pause != pauses[0]),
+        "the pauses are random: {pauses:?}"
+    );
     assert_eq!(store.count("watch"), 0);
     let token = held.fencing_token();
     held.unlock().unwrap();
@@ -100,7 +135,10 @@ fn store_that_does_not_publish_is_polled() {
 
 #[test]
 fn only_a_lock_that_was_watched_is_watched_before_it_is_asked_for() {
-    let polls = Waking::Polls { interval: SECOND / 10, jitter: SECOND / 10 };
+    let polls = Waking::Polls {
+        interval: SECOND / 10,
+        jitter: SECOND / 10,
+    };
     for abilities in [Abilities::full(), Abilities::full().waking(polls)] {
         let (store, _clock) = Recorded::new();
         let holder = store.client();
@@ -131,7 +169,11 @@ fn attempt_hardly_waits_for_the_watch_before_it() {
     first.join().unwrap();
     waits().join().unwrap();
     assert_eq!(store.count("watch"), 2);
-    assert!(store.time_given("watch") <= SECOND / 10, "{:?}", store.time_given("watch"));
+    assert!(
+        store.time_given("watch") <= SECOND / 10,
+        "{:?}",
+        store.time_given("watch")
+    );
 }
 
 #[test]
@@ -146,7 +188,9 @@ fn failing_watch_is_retried_with_back_off() {
         let lock = client.mutex("x").unwrap();
         move || lock.lock().unwrap().unlock().unwrap()
     });
-    eventually("the waiter has tried to watch", || store.count("watch") >= 1);
+    eventually("the waiter has tried to watch", || {
+        store.count("watch") >= 1
+    });
     for _ in 0..200 {
         parked(&clock, 2);
         clock.advance(SECOND / 50);
@@ -172,12 +216,21 @@ fn unreachable_store_is_unavailable_and_never_busy() {
         let start = clock.now();
         let waiter = thread::spawn(move || lock.acquire(&options).map(|guard| guard.is_some()));
         advance_until_done(&clock, 0, &waiter);
-        (waiter.join().unwrap().unwrap_err(), clock.now().since(start))
+        (
+            waiter.join().unwrap().unwrap_err(),
+            clock.now().since(start),
+        )
     };
     let (error, after) = waits(LockOptions::new().wait(3 * SECOND));
-    assert!(error.is_unavailable() && after >= 3 * SECOND && after < 30 * SECOND, "{after:?}");
+    assert!(
+        error.is_unavailable() && after >= 3 * SECOND && after < 30 * SECOND,
+        "{after:?}"
+    );
     let (error, after) = waits(LockOptions::new());
-    assert!(error.is_unavailable() && after >= 30 * SECOND, "one lease of outage: {after:?}");
+    assert!(
+        error.is_unavailable() && after >= 30 * SECOND,
+        "one lease of outage: {after:?}"
+    );
 }
 
 #[test]
@@ -188,16 +241,25 @@ fn extreme_durations_are_refused_or_never_reached() {
         let fixed = LockOptions::new().lease(lease);
         assert!(lock.lock_with(&fixed).unwrap_err().is_misuse(), "{lease:?}");
         assert!(
-            lock.lock_with(&LockOptions::new().watched(lease)).unwrap_err().is_misuse(),
+            lock.lock_with(&LockOptions::new().watched(lease))
+                .unwrap_err()
+                .is_misuse(),
             "{lease:?}"
         );
     }
-    assert!(lock.lock_with(&LockOptions::new().wait(SECOND)).unwrap_err().is_misuse());
+    assert!(
+        lock.lock_with(&LockOptions::new().wait(SECOND))
+            .unwrap_err()
+            .is_misuse()
+    );
     let guard = lock.try_lock_for(Duration::MAX).unwrap().unwrap();
     assert!(guard.extend(Duration::MAX).unwrap_err().is_misuse());
     assert!(guard.extend(Duration::ZERO).is_ok());
     assert!(
-        guard.ensure(Duration::MAX).unwrap_err().is_lease_too_short()
+        guard
+            .ensure(Duration::MAX)
+            .unwrap_err()
+            .is_lease_too_short()
             && guard.ensure(Duration::ZERO).is_ok()
     );
 }

@@ -109,7 +109,10 @@ impl Recorded {
 
     /// The same store with other abilities.
     pub(crate) fn able(&self, abilities: Abilities) -> Self {
-        Self { abilities, ..self.clone() }
+        Self {
+            abilities,
+            ..self.clone()
+        }
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -123,7 +126,9 @@ impl Recorded {
     }
 
     pub(crate) fn builder(&self) -> crate::ClientBuilder {
-        Client::builder().backend(Arc::new(self.clone())).clock(Arc::new(self.clock.clone()))
+        Client::builder()
+            .backend(Arc::new(self.clone()))
+            .clock(Arc::new(self.clock.clone()))
     }
 
     /// A client, and the names of its events in order.
@@ -144,7 +149,12 @@ impl Recorded {
     }
 
     pub(crate) fn times(&self, kind: &str) -> Vec<Moment> {
-        self.log.lock().iter().filter(|it| it.kind == kind).map(|it| it.at).collect()
+        self.log
+            .lock()
+            .iter()
+            .filter(|it| it.kind == kind)
+            .map(|it| it.at)
+            .collect()
     }
 
     /// The timeout of the last request of a kind.
@@ -156,12 +166,18 @@ impl Recorded {
 
     /// The number of open watches.
     pub(crate) fn watches(&self) -> usize {
-        self.watches.lock().iter().filter(|it| it.strong_count() > 0).count()
+        self.watches
+            .lock()
+            .iter()
+            .filter(|it| it.strong_count() > 0)
+            .count()
     }
 
     /// All requests of a kind fail, until [`mend`](Self::mend).
     pub(crate) fn cut(&self, kind: &'static str, fault: Fault) {
-        self.faults.lock().extend((0..10_000).map(|_| (kind, fault)));
+        self.faults
+            .lock()
+            .extend((0..10_000).map(|_| (kind, fault)));
     }
 
     /// Removes all faults.
@@ -171,7 +187,11 @@ impl Recorded {
 
     /// The deadline of the last request of a kind.
     pub(crate) fn by(&self, kind: &str) -> Option<Moment> {
-        self.log.lock().iter().rfind(|request| request.kind == kind).map(|request| request.by)
+        self.log
+            .lock()
+            .iter()
+            .rfind(|request| request.kind == kind)
+            .map(|request| request.by)
     }
 
     /// The insufficient replicas of a write now, if too few confirm it.
@@ -208,9 +228,16 @@ impl Recorded {
         by: Moment,
         apply: impl FnOnce() -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.log.lock().push(Request { kind, at: self.clock.now(), by });
+        self.log.lock().push(Request {
+            kind,
+            at: self.clock.now(),
+            by,
+        });
         let mut faults = self.faults.lock();
-        let fault = faults.iter().position(|(k, _)| *k == kind).and_then(|at| faults.remove(at));
+        let fault = faults
+            .iter()
+            .position(|(k, _)| *k == kind)
+            .and_then(|at| faults.remove(at));
         drop(faults);
         match fault.map(|(_, fault)| fault) {
             None => apply(),
@@ -219,9 +246,10 @@ impl Recorded {
                 drop(self.gate.lock());
                 answer
             }
-            Some(Fault::Foreign) => {
-                Err(Failure::Refused(Error::new(ErrorKind::ForeignFormat, "on purpose")))
-            }
+            Some(Fault::Foreign) => Err(Failure::Refused(Error::new(
+                ErrorKind::ForeignFormat,
+                "on purpose",
+            ))),
             Some(Fault::Panic) => panic!("on purpose"),
             Some(Fault::Mute) => Err(Failure::NotSent(Error::misuse(MUTE))),
             Some(Fault::Final) => {
@@ -237,7 +265,9 @@ impl Recorded {
             }
             Some(Fault::Unanswered) => {
                 drop(self.gate.lock());
-                Err(Failure::Unknown(Error::unavailable("no answer, on purpose")))
+                Err(Failure::Unknown(Error::unavailable(
+                    "no answer, on purpose",
+                )))
             }
             Some(Fault::Swallowed) => {
                 apply()?;
@@ -284,9 +314,9 @@ impl Backend for Recorded {
                     false => Renewal::Unacknowledged,
                 };
                 let weighed = |(answer, one): (_, &RenewalRequest)| match answer {
-                    Ok(Renewal::Extended) => {
-                        Ok(self.falls_short(one.replication).map_or(Renewal::Extended, unconfirmed))
-                    }
+                    Ok(Renewal::Extended) => Ok(self
+                        .falls_short(one.replication)
+                        .map_or(Renewal::Extended, unconfirmed)),
                     answer => answer,
                 };
                 if batch.iter().any(|one| one.label.is_some()) {
@@ -307,7 +337,11 @@ impl Backend for Recorded {
         closing: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        let kind = if closing == ReleaseOptions::WITHOUT_TOMBSTONE { "release" } else { "close" };
+        let kind = if closing == ReleaseOptions::WITHOUT_TOMBSTONE {
+            "release"
+        } else {
+            "close"
+        };
         self.asked(kind, by, || self.store.release(acquisition, closing, by))
     }
     fn submit_release(
@@ -342,7 +376,9 @@ impl Backend for Recorded {
         change: PermitChange,
         by: Moment,
     ) -> Result<PermitOutcome, Failure> {
-        self.asked("change_permits", by, || self.store.change_permits(name, change, by))
+        self.asked("change_permits", by, || {
+            self.store.change_permits(name, change, by)
+        })
     }
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
         self.store.force_release(name, by)
@@ -351,7 +387,9 @@ impl Backend for Recorded {
         self.asked("watch", by, || {
             let alive = Arc::new(());
             self.watches.lock().push(Arc::downgrade(&alive));
-            self.store.watch(name, wake, by).map(|watch| Watch::new((watch, alive)))
+            self.store
+                .watch(name, wake, by)
+                .map(|watch| Watch::new((watch, alive)))
         })
     }
     fn renewal_node(&self, name: &LockName) -> NodeId {

@@ -78,8 +78,14 @@ fn failed_release_is_reported_and_retried_in_background() {
     let (store, clock) = Recorded::new();
     let (client, events) = store.client_with_events();
     store.cut("release", Fault::NotSent);
-    assert!(unlocked_in_time(&store, &client).unwrap_err().is_unavailable());
-    eventually("the failure is reported", || *events.lock() == ["Acquired", "ReleaseFailed"]);
+    assert!(
+        unlocked_in_time(&store, &client)
+            .unwrap_err()
+            .is_unavailable()
+    );
+    eventually("the failure is reported", || {
+        *events.lock() == ["Acquired", "ReleaseFailed"]
+    });
     let lock = client.mutex("x").unwrap();
     assert!(lock.is_locked().unwrap());
     store.mend();
@@ -92,7 +98,11 @@ fn failed_release_lets_the_next_thread_ask_the_store() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     store.cut("release", Fault::NotSent);
-    assert!(unlocked_in_time(&store, &client).unwrap_err().is_unavailable());
+    assert!(
+        unlocked_in_time(&store, &client)
+            .unwrap_err()
+            .is_unavailable()
+    );
     let asked = store.count("acquire");
     assert!(client.mutex("x").unwrap().try_lock().unwrap().is_none());
     assert_eq!(store.count("acquire"), asked + 1);
@@ -104,7 +114,10 @@ fn unlock_of_each_hold_on_a_lost_lock_reports_the_loss() {
     let lock = store.client().mutex("x").unwrap();
     let (outer, inner) = (lock.lock().unwrap(), lock.lock().unwrap());
     clock.advance(60 * SECOND);
-    assert_eq!((lock.hold_count(), lock.is_held_by_current_thread()), (2, false));
+    assert_eq!(
+        (lock.hold_count(), lock.is_held_by_current_thread()),
+        (2, false)
+    );
     assert!(inner.unlock().unwrap_err().is_lost());
     assert_eq!(lock.hold_count(), 1);
     assert!(outer.unlock().unwrap_err().is_lost());
@@ -117,7 +130,10 @@ fn each_unlock_ends_one_hold() {
     let lock = store.client().mutex("x").unwrap();
     let guards: Vec<_> = (0..3).map(|_| lock.lock().unwrap()).collect();
     for (ended, guard) in guards.into_iter().enumerate() {
-        assert_eq!((lock.hold_count() as usize, store.count("release")), (3 - ended, 0));
+        assert_eq!(
+            (lock.hold_count() as usize, store.count("release")),
+            (3 - ended, 0)
+        );
         guard.unlock().unwrap();
     }
     assert_eq!((lock.hold_count(), store.count("release")), (0, 1));
@@ -168,7 +184,11 @@ impl Clock for Leaping {
 fn lease_end_during_unlock_is_lost_unless_release_was_sent() {
     for read in 1..=12 {
         let (store, clock) = Recorded::new();
-        let leaping = Leaping { clock, thread: thread::current().id(), left: Arc::default() };
+        let leaping = Leaping {
+            clock,
+            thread: thread::current().id(),
+            left: Arc::default(),
+        };
         let client = Client::builder()
             .backend(Arc::new(store.clone()))
             .clock(Arc::new(leaping.clone()))
@@ -181,10 +201,16 @@ fn lease_end_during_unlock_is_lost_unless_release_was_sent() {
         leaping.left.store(read, Ordering::SeqCst);
         let result = guard.unlock();
         leaping.left.store(0, Ordering::SeqCst);
-        let was_sent_in_time = store.times("release").first().is_some_and(|at| *at < deadline);
+        let was_sent_in_time = store
+            .times("release")
+            .first()
+            .is_some_and(|at| *at < deadline);
         match result {
             Ok(()) => assert!(was_sent_in_time, "at read {read}"),
-            Err(error) => assert!(error.is_lost() && !was_sent_in_time, "at read {read}: {error}"),
+            Err(error) => assert!(
+                error.is_lost() && !was_sent_in_time,
+                "at read {read}: {error}"
+            ),
         }
         assert_eq!(lock.hold_count(), 0, "at read {read}");
         lock.lock().unwrap().unlock().unwrap();

@@ -26,13 +26,21 @@ fn label_goes_with_the_first_renewal_and_one_in_two_leases() {
     store.fail_next("renew", Fault::NotSent);
     let lease = 30 * SECOND;
     (0..100).for_each(|_| advance(&client, &clock, 3 * SECOND));
-    let times: Vec<_> = store.times("label").iter().map(|at| at.as_nanos()).collect();
+    let times: Vec<_> = store
+        .times("label")
+        .iter()
+        .map(|at| at.as_nanos())
+        .collect();
     assert!(store.count("renew") > 28, "{}", store.count("renew"));
     assert!((5..=6).contains(&times.len()), "{times:?}");
     // A store that keeps it for so long has it at all times.
     let longest = (lease * OwnerLabel::LEASES).as_nanos();
     let gaps = times.windows(2).map(|pair| u128::from(pair[1] - pair[0]));
-    assert!(gaps.max().is_some_and(|gap| gap + lease.as_nanos() / 2 < longest), "{times:?}");
+    assert!(
+        gaps.max()
+            .is_some_and(|gap| gap + lease.as_nanos() / 2 < longest),
+        "{times:?}"
+    );
     guard.unlock().unwrap();
     // A new one begins anew.
     let guard = lock.lock().unwrap();
@@ -70,7 +78,10 @@ fn unanswered_renewal_does_not_delay_the_loss() {
     eventually("the renewal is sent", || store.count("renew") == 1);
     parked(&clock, 1);
     clock.advance(20 * SECOND);
-    assert_eq!(losses.recv_timeout(20 * SECOND).unwrap().cause(), LossCause::Expired);
+    assert_eq!(
+        losses.recv_timeout(20 * SECOND).unwrap().cause(),
+        LossCause::Expired
+    );
     drop(gate);
 }
 
@@ -86,7 +97,9 @@ fn renewal_confirmed_after_the_release_has_no_effect() {
     guard.unlock().unwrap();
     drop(gate);
     advance(&client, &clock, 35 * SECOND);
-    eventually("the release is reported", || events.lock().contains(&"Released".to_owned()));
+    eventually("the release is reported", || {
+        events.lock().contains(&"Released".to_owned())
+    });
     assert_eq!(*events.lock(), ["Acquired", "Released"]);
     assert_eq!(store.count("renew"), 1);
 }
@@ -127,7 +140,12 @@ fn renewals_that_are_due_soon_are_sent_along_and_stay_together() {
     // The last one is due when it has been held for 10 s, and is sent along 800 ms before that.
     advance(&client, &clock, 39 * SECOND);
     let rounds = store.times("renew").len();
-    assert_eq!(rounds, 3, "one batch in ten seconds: {:?}", store.times("renew"));
+    assert_eq!(
+        rounds,
+        3,
+        "one batch in ten seconds: {:?}",
+        store.times("renew")
+    );
     assert!(guards.iter().all(|guard| guard.remaining() > 19 * SECOND));
 }
 
@@ -138,7 +156,11 @@ fn numbered_failed_and_first_renewals_are_not_sent_along() {
     let numbered = LockOptions::new().watched_at_most(30 * SECOND, 9);
     let _guards = [0, 1].map(|n| {
         clock.advance(SECOND / 5);
-        client.mutex(format!("numbered{n}")).unwrap().lock_with(&numbered).unwrap()
+        client
+            .mutex(format!("numbered{n}"))
+            .unwrap()
+            .lock_with(&numbered)
+            .unwrap()
     });
     advance(&client, &clock, 11 * SECOND);
     assert_eq!(store.count("renew"), 2);
@@ -150,7 +172,11 @@ fn numbered_failed_and_first_renewals_are_not_sent_along() {
     advance(&client, &clock, 29 * SECOND);
     // Each is tried again after half a second to a second, and not whenever the other one is: then
     // there would be 33 at most.
-    assert!((38..=60).contains(&store.count("renew")), "{:?}", store.times("renew"));
+    assert!(
+        (38..=60).contains(&store.count("renew")),
+        "{:?}",
+        store.times("renew")
+    );
 
     let (store, clock) = Recorded::new();
     let store = store.able(store.abilities.first_renewal(Some(SECOND)));
@@ -161,7 +187,10 @@ fn numbered_failed_and_first_renewals_are_not_sent_along() {
     });
     advance(&client, &clock, 2 * SECOND);
     assert_eq!(store.count("renew"), 2);
-    assert_eq!(store.times("renew")[1].since(store.times("renew")[0]), SECOND / 5);
+    assert_eq!(
+        store.times("renew")[1].since(store.times("renew")[0]),
+        SECOND / 5
+    );
 }
 
 #[test]
@@ -183,7 +212,10 @@ fn change_reported_beside_an_early_renewal_costs_one_more() {
     advance(&client, &clock, 9 * SECOND);
     // Each once more, by itself or with the other, and no third time when it would have been due.
     let times = store.times("renew");
-    assert!((2..=3).contains(&times.len()) && times.iter().all(|at| *at == times[0]), "{times:?}");
+    assert!(
+        (2..=3).contains(&times.len()) && times.iter().all(|at| *at == times[0]),
+        "{times:?}"
+    );
 }
 
 #[test]
@@ -204,8 +236,9 @@ fn timer_that_fired_early_is_not_left_beside_a_new_one() {
 fn renewals_of_250_locks_need_at_least_three_batches() {
     let (store, clock) = Recorded::new();
     let client = store.client();
-    let guards: Vec<_> =
-        (0..250).map(|n| client.mutex(format!("n{n}")).unwrap().lock().unwrap()).collect();
+    let guards: Vec<_> = (0..250)
+        .map(|n| client.mutex(format!("n{n}")).unwrap().lock().unwrap())
+        .collect();
     let gate = store.gate.lock();
     store.fail_next("renew", Fault::Hangs);
     clock.advance(11 * SECOND);
@@ -213,7 +246,11 @@ fn renewals_of_250_locks_need_at_least_three_batches() {
     parked(&clock, 1);
     drop(gate);
     advance(&client, &clock, SECOND);
-    assert!(store.count("renew") >= 3, "{} batches", store.count("renew"));
+    assert!(
+        store.count("renew") >= 3,
+        "{} batches",
+        store.count("renew")
+    );
     assert!(guards.iter().all(|guard| guard.remaining() > 25 * SECOND));
 }
 
@@ -242,7 +279,10 @@ fn healed_renewal_failure_is_not_part_of_a_later_loss() {
     advance(&client, &clock, 12 * SECOND);
     eventually("the lock is lost", || guard.state() == GuardState::Lost);
     let loss = guard.loss().unwrap();
-    assert_eq!((loss.cause(), loss.last_failure().is_none()), (LossCause::Gone, true));
+    assert_eq!(
+        (loss.cause(), loss.last_failure().is_none()),
+        (LossCause::Gone, true)
+    );
 }
 
 #[test]
@@ -280,7 +320,14 @@ fn backend_panic_at_acquire_has_an_unknown_outcome() {
     let client = store.client();
     store.fail_next("acquire", Fault::Panic);
     store.fail_next("acquire", Fault::Panic);
-    assert!(client.mutex("x").unwrap().try_lock().unwrap_err().is_unavailable());
+    assert!(
+        client
+            .mutex("x")
+            .unwrap()
+            .try_lock()
+            .unwrap_err()
+            .is_unavailable()
+    );
     eventually("the attempt is cleaned up", || store.count("close") == 1);
 }
 
@@ -290,7 +337,9 @@ fn watchdog_keeps_the_longer_lease_of_a_nested_hold() {
     let client = store.client();
     let lock = client.mutex("x").unwrap();
     let outer = lock.lock().unwrap();
-    let inner = lock.lock_with(&LockOptions::new().watched(60 * SECOND)).unwrap();
+    let inner = lock
+        .lock_with(&LockOptions::new().watched(60 * SECOND))
+        .unwrap();
     advance(&client, &clock, 11 * SECOND);
     assert!(outer.remaining() > 58 * SECOND, "{:?}", outer.remaining());
     drop(inner);
@@ -302,7 +351,9 @@ fn shorter_lease_of_a_nested_hold_changes_nothing() {
     let client = store.client();
     let lock = client.mutex("x").unwrap();
     let _outer = lock.lock().unwrap();
-    let _inner = lock.lock_with(&LockOptions::new().watched(6 * SECOND)).unwrap();
+    let _inner = lock
+        .lock_with(&LockOptions::new().watched(6 * SECOND))
+        .unwrap();
     assert_eq!(store.count("renew"), 0);
     advance(&client, &clock, 9 * SECOND);
     assert_eq!(store.count("renew"), 0);
@@ -329,11 +380,18 @@ fn earlier_timer_replaces_a_later_one() {
     let client = store.client();
     let lock = client.mutex("x").unwrap();
     for lease in [3600 * SECOND, 5 * SECOND] {
-        lock.lock_with(&LockOptions::new().lease(lease)).unwrap().unlock().unwrap();
+        lock.lock_with(&LockOptions::new().lease(lease))
+            .unwrap()
+            .unlock()
+            .unwrap();
     }
     drop(lock);
     advance(&client, &clock, 6 * SECOND);
-    assert_eq!(client.names_in_use(), 0, "the name is forgotten when the shorter lease ends");
+    assert_eq!(
+        client.names_in_use(),
+        0,
+        "the name is forgotten when the shorter lease ends"
+    );
 }
 
 #[test]
@@ -341,8 +399,13 @@ fn short_lease_after_a_long_one_is_lost_in_time() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let lock = client.mutex("x").unwrap();
-    lock.lock_with(&LockOptions::new().lease(3600 * SECOND)).unwrap().unlock().unwrap();
-    let guard = lock.lock_with(&LockOptions::new().lease(5 * SECOND)).unwrap();
+    lock.lock_with(&LockOptions::new().lease(3600 * SECOND))
+        .unwrap()
+        .unlock()
+        .unwrap();
+    let guard = lock
+        .lock_with(&LockOptions::new().lease(5 * SECOND))
+        .unwrap();
     let losses = guard.losses();
     advance(&client, &clock, 5 * SECOND);
     assert_eq!(losses.try_recv().unwrap().cause(), LossCause::Expired);
@@ -357,7 +420,11 @@ fn renewal_is_sent_with_two_thirds_of_the_lease_left() {
         let start = clock.now();
         let guard = lock.lock_with(&LockOptions::new().watched(lease)).unwrap();
         advance(&client, &clock, lease * 2);
-        let sent: Vec<_> = store.times("renew").iter().map(|at| at.since(start)).collect();
+        let sent: Vec<_> = store
+            .times("renew")
+            .iter()
+            .map(|at| at.since(start))
+            .collect();
         assert!((5..=6).contains(&sent.len()), "{sent:?}");
         for (n, at) in sent.iter().enumerate() {
             let due = lease / 3 * u32::try_from(n + 1).unwrap();
@@ -380,7 +447,10 @@ fn quick_cycles_cause_no_additional_renewals() {
     let before = store.count("renew");
     advance(&client, &clock, 100 * SECOND);
     let renewals = store.count("renew") - before;
-    assert!((9..=10).contains(&renewals), "{renewals} renewals in ten periods");
+    assert!(
+        (9..=10).contains(&renewals),
+        "{renewals} renewals in ten periods"
+    );
     drop(guard);
 }
 
@@ -391,10 +461,14 @@ fn failed_renewal_suspends_until_the_next_succeeds() {
     let guard = client.mutex("x").unwrap().lock().unwrap();
     store.fail_next("renew", Fault::NotSent);
     clock.advance(10 * SECOND + SECOND / 10);
-    eventually("a renewal failed", || guard.state() == GuardState::Suspended);
+    eventually("a renewal failed", || {
+        guard.state() == GuardState::Suspended
+    });
     assert!(guard.is_valid());
     advance(&client, &clock, 2 * SECOND);
-    eventually("the next renewal succeeded", || guard.state() == GuardState::Held);
+    eventually("the next renewal succeeded", || {
+        guard.state() == GuardState::Held
+    });
 }
 
 #[test]
@@ -410,7 +484,10 @@ fn used_up_renewals_are_reported_before_the_lease_ends() {
     advance(&client, &clock, 29 * SECOND);
     assert!(losses.try_recv().is_err() && store.count("renew") == 2);
     advance(&client, &clock, 2 * SECOND);
-    assert_eq!(losses.recv_timeout(20 * SECOND).unwrap().cause(), LossCause::RenewalsUsedUp);
+    assert_eq!(
+        losses.recv_timeout(20 * SECOND).unwrap().cause(),
+        LossCause::RenewalsUsedUp
+    );
     assert!(guard.is_valid() && guard.remaining() > 15 * SECOND);
     assert_eq!(guard.state(), GuardState::Suspended);
     advance(&client, &clock, 20 * SECOND);
@@ -425,7 +502,10 @@ fn idle_worker_ends_and_leaves_no_queue_behind() {
     for round in 1..=2 {
         let guard = client.mutex("x").unwrap().lock().unwrap();
         advance(&client, &clock, 11 * SECOND);
-        assert_eq!((store.count("renew"), client.0.workers.queues()), (round, 1));
+        assert_eq!(
+            (store.count("renew"), client.0.workers.queues()),
+            (round, 1)
+        );
         guard.unlock().unwrap();
         advance(&client, &clock, 31 * SECOND);
         eventually("the queue is removed", || client.0.workers.queues() == 0);
@@ -445,11 +525,17 @@ fn reported_change_is_renewed_at_once() {
     let (client, notices) = notified(&store);
     let [gone, kept] = ["gone", "kept"].map(|name| client.mutex(name).unwrap().lock().unwrap());
     let losses = gone.losses();
-    notices.changed(Some(&[LockName::new("unknown").unwrap(), kept.name().clone()]));
+    notices.changed(Some(&[
+        LockName::new("unknown").unwrap(),
+        kept.name().clone(),
+    ]));
     eventually("one is renewed", || store.count("renew") == 1);
     store.store.lose(gone.name());
     notices.changed(None);
-    assert_eq!(losses.recv_timeout(20 * SECOND).unwrap().cause(), LossCause::Gone);
+    assert_eq!(
+        losses.recv_timeout(20 * SECOND).unwrap().cause(),
+        LossCause::Gone
+    );
     eventually("the other one is renewed", || store.count("renew") >= 2);
     assert!(kept.is_valid());
     // What was planned stays: the next regular renewal.
@@ -457,7 +543,9 @@ fn reported_change_is_renewed_at_once() {
     advance(&client, &clock, 9 * SECOND);
     assert_eq!(store.count("renew"), before);
     advance(&client, &clock, SECOND);
-    eventually("it is renewed when it was due", || store.count("renew") == before + 1);
+    eventually("it is renewed when it was due", || {
+        store.count("renew") == before + 1
+    });
 }
 
 #[test]
@@ -473,7 +561,10 @@ fn change_during_a_renewal_leads_to_another_one() {
     store.store.lose(guard.name());
     notices.changed(Some(std::slice::from_ref(guard.name())));
     drop(gate);
-    assert_eq!(losses.recv_timeout(20 * SECOND).unwrap().cause(), LossCause::Gone);
+    assert_eq!(
+        losses.recv_timeout(20 * SECOND).unwrap().cause(),
+        LossCause::Gone
+    );
 }
 
 #[test]
@@ -513,11 +604,19 @@ fn renewals_of_many_permits_count_as_many_in_a_batch() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let semaphore = client.semaphore("s", 10_000).unwrap();
-    let many: Vec<_> = (0..5).map(|_| semaphore.acquire_many(1_000).unwrap()).collect();
-    let few: Vec<_> = (0..20).map(|_| semaphore.acquire_many(100).unwrap()).collect();
+    let many: Vec<_> = (0..5)
+        .map(|_| semaphore.acquire_many(1_000).unwrap())
+        .collect();
+    let few: Vec<_> = (0..20)
+        .map(|_| semaphore.acquire_many(100).unwrap())
+        .collect();
     advance(&client, &clock, 11 * SECOND);
     // A call for each thousand, and not one for all.
     let batches = store.count("renew");
     assert!((7..=13).contains(&batches), "{batches} batches");
-    assert!(many.iter().chain(&few).all(|guard| guard.remaining() > 25 * SECOND));
+    assert!(
+        many.iter()
+            .chain(&few)
+            .all(|guard| guard.remaining() > 25 * SECOND)
+    );
 }

@@ -10,13 +10,20 @@ fn times_given(held: &[(Duration, Replication)]) -> BTreeSet<Duration> {
     let client = store.client();
     let hold = |(at, (lease, replication)): (usize, &(Duration, Replication))| {
         let options = LockOptions::new().watched(*lease).replication(*replication);
-        client.mutex(format!("n{at}")).unwrap().lock_with(&options).unwrap()
+        client
+            .mutex(format!("n{at}"))
+            .unwrap()
+            .lock_with(&options)
+            .unwrap()
     };
     let _guards: Vec<_> = held.iter().enumerate().map(hold).collect();
     let longest = held.iter().map(|(lease, _)| *lease).max().unwrap();
     advance(&client, &clock, longest / 3 + SECOND / 10);
     let log = store.log.lock();
-    log.iter().filter(|it| it.kind == "renew").map(|it| it.by.since(it.at)).collect()
+    log.iter()
+        .filter(|it| it.kind == "renew")
+        .map(|it| it.by.since(it.at))
+        .collect()
 }
 
 #[test]
@@ -34,7 +41,11 @@ fn time_of_a_renewal_depends_on_no_other_lock() {
     let command_timeout = 2 * SECOND;
     let alone = kinds.map(|(lease, replication)| {
         let time = (lease / 3).min(command_timeout + replication.patience());
-        assert_eq!(times_given(&[(lease, replication)]), [time].into(), "{lease:?} alone");
+        assert_eq!(
+            times_given(&[(lease, replication)]),
+            [time].into(),
+            "{lease:?} alone"
+        );
         time
     });
     for (kind, time) in kinds.iter().zip(alone) {

@@ -25,14 +25,26 @@ impl Scripted {
     ) -> (Arc<Self>, Client) {
         let store = MemoryBackend::new(Arc::clone(&clock));
         let answers = Mutex::new(answers.into_iter().collect());
-        let scripted = Arc::new(Self { store, answers, owners: Mutex::default() });
+        let scripted = Arc::new(Self {
+            store,
+            answers,
+            owners: Mutex::default(),
+        });
         let builder = Client::builder().backend(Arc::clone(&scripted) as _);
-        (scripted, builder.clock(clock).events(events).connect().unwrap())
+        (
+            scripted,
+            builder.clock(clock).events(events).connect().unwrap(),
+        )
     }
 
     /// The number of owners that asked.
     fn owners(&self) -> usize {
-        let mut owners: Vec<_> = self.owners.lock().iter().map(|owner| owner.number()).collect();
+        let mut owners: Vec<_> = self
+            .owners
+            .lock()
+            .iter()
+            .map(|owner| owner.number())
+            .collect();
         owners.dedup();
         owners.len()
     }
@@ -85,7 +97,9 @@ impl Backend for Scripted {
 }
 
 fn failed() -> Answer {
-    Answer::RolledBack(RollbackCause::Failed(Error::unavailable("two of three are down")))
+    Answer::RolledBack(RollbackCause::Failed(Error::unavailable(
+        "two of three are down",
+    )))
 }
 
 #[test]
@@ -103,7 +117,10 @@ fn split_vote_is_busy_and_failed_attempt_is_unavailable() {
     assert!(client.mutex("x").unwrap().try_lock().unwrap().is_none());
     let (store, client) = Scripted::new([failed(), failed()]);
     let error = client.mutex("x").unwrap().try_lock().unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("two of three"), "{error}");
+    assert!(
+        error.is_unavailable() && error.to_string().contains("two of three"),
+        "{error}"
+    );
     assert_eq!(store.owners(), 2, "the attempt is retried once");
 }
 
@@ -113,7 +130,10 @@ fn stale_answer_without_a_proposal_is_unavailable() {
     let (store, client) = Scripted::new([answer.clone(), answer]);
     let lock = client.mutex("x").unwrap();
     let error = lock.try_lock().unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("was not proposed"), "{error}");
+    assert!(
+        error.is_unavailable() && error.to_string().contains("was not proposed"),
+        "{error}"
+    );
     assert_eq!(store.owners(), 1);
     drop(lock.try_lock().unwrap().expect("the lock is free"));
 }
@@ -122,7 +142,10 @@ fn stale_answer_without_a_proposal_is_unavailable() {
 fn paused() -> impl Iterator<Item = Answer> {
     let pause = |left| {
         let why = Error::unavailable(format!("it is new, and votes in {left} s"));
-        Answer::RolledBack(RollbackCause::Paused(Pause::new(Duration::from_secs(left), why)))
+        Answer::RolledBack(RollbackCause::Paused(Pause::new(
+            Duration::from_secs(left),
+            why,
+        )))
     };
     (1..=60).rev().map(pause)
 }
@@ -136,8 +159,13 @@ fn pause_with_a_known_end_is_waited_out_with_one_event() {
     let waiting = thread::spawn(move || lock.lock().map(|guard| guard.unlock().unwrap()));
     advance_until_done(&clock, 0, &waiting);
     waiting.join().unwrap().unwrap();
-    assert!(clock.now().since(began) >= Duration::from_secs(59), "longer than any outage");
-    eventually("the release is reported", || counters.count("released") == 1);
+    assert!(
+        clock.now().since(began) >= Duration::from_secs(59),
+        "longer than any outage"
+    );
+    eventually("the release is reported", || {
+        counters.count("released") == 1
+    });
     assert_eq!(counters.count("paused"), 1);
 }
 
@@ -151,7 +179,10 @@ fn wait_that_ends_within_a_pause_fails_at_once() {
         eventually("the wait fails, and no time passes", || asks.is_finished());
         let error = asks.join().unwrap().unwrap_err();
         let text = error.to_string();
-        assert!(error.is_unavailable() && text.contains(&format!("in {left} s")), "{text}");
+        assert!(
+            error.is_unavailable() && text.contains(&format!("in {left} s")),
+            "{text}"
+        );
     }
 }
 
@@ -162,8 +193,15 @@ fn paused_member_of_several_locks_is_asked_now_and_then() {
     let locks = ["x", "y"].map(|name| client.mutex(name).unwrap());
     let all = crate::MultiLock::new(&locks).unwrap();
     let error = all.try_lock_for(SECOND).unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("votes in"), "{error}");
-    assert!(store.owners() <= 30, "{} attempts in a second", store.owners());
+    assert!(
+        error.is_unavailable() && error.to_string().contains("votes in"),
+        "{error}"
+    );
+    assert!(
+        store.owners() <= 30,
+        "{} attempts in a second",
+        store.owners()
+    );
 }
 
 #[test]
@@ -172,12 +210,19 @@ fn follower_whose_wait_ends_within_a_pause_fails_at_once() {
     let (_store, client) = Scripted::on(Arc::new(clock.clone()), paused(), Arc::clone(&counters));
     let head = client.mutex("x").unwrap();
     let waiting = thread::spawn(move || head.lock().map(|guard| guard.unlock().unwrap()));
-    eventually("the head waits", || counters.count("paused") == 1 && sleeping(&clock) == 1);
+    eventually("the head waits", || {
+        counters.count("paused") == 1 && sleeping(&clock) == 1
+    });
     let lock = client.mutex("x").unwrap();
     let follower = thread::spawn(move || lock.try_lock_for(Duration::from_secs(5)).map(drop));
-    eventually("the wait fails, and no time passes", || follower.is_finished());
+    eventually("the wait fails, and no time passes", || {
+        follower.is_finished()
+    });
     let error = follower.join().unwrap().unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("votes in"), "{error}");
+    assert!(
+        error.is_unavailable() && error.to_string().contains("votes in"),
+        "{error}"
+    );
     advance_until_done(&clock, 0, &waiting);
     waiting.join().unwrap().unwrap();
 }
@@ -202,7 +247,10 @@ fn pause_that_may_end_sooner_is_waited_for_until_deadline() {
         match asks.join().unwrap() {
             Ok(granted) => assert!(granted && is_granted),
             Err(error) => {
-                assert!(!is_granted && error.to_string().contains("votes in"), "{error}");
+                assert!(
+                    !is_granted && error.to_string().contains("votes in"),
+                    "{error}"
+                );
                 assert!(clock.now().since(began) >= 5 * SECOND);
             }
         }
@@ -217,7 +265,9 @@ fn interrupt_ends_the_pause_after_a_split_vote() {
     let interrupt = Interrupt::new();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| lock.lock_interruptibly(&interrupt).map(drop));
-        eventually("the waiter queues", || client.queue_length("x").unwrap() > 0);
+        eventually("the waiter queues", || {
+            client.queue_length("x").unwrap() > 0
+        });
         interrupt.fire();
         assert!(waiting.join().unwrap().unwrap_err().is_interrupted());
     });

@@ -5,7 +5,11 @@ use crate::{Config, TokenPolicy};
 
 fn configured(store: &Recorded, change: impl FnOnce(Config) -> Config) -> Result<Client, Error> {
     let clock = Arc::new(store.clock.clone());
-    Client::builder().backend(Arc::new(store.clone())).clock(clock).configure(change).connect()
+    Client::builder()
+        .backend(Arc::new(store.clone()))
+        .clock(clock)
+        .configure(change)
+        .connect()
 }
 
 #[test]
@@ -19,7 +23,15 @@ fn invalid_setting_is_refused_for_a_custom_backend() {
 fn disabled_tokens_leave_the_guard_without_token() {
     let (store, _clock) = Recorded::new();
     let client = configured(&store, |config| config.with_tokens(TokenPolicy::Off)).unwrap();
-    assert!(client.mutex("x").unwrap().lock().unwrap().fencing_token().is_none());
+    assert!(
+        client
+            .mutex("x")
+            .unwrap()
+            .lock()
+            .unwrap()
+            .fencing_token()
+            .is_none()
+    );
 }
 
 #[test]

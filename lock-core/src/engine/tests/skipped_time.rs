@@ -19,8 +19,9 @@ fn hold_back(store: &Recorded) {
 }
 
 /// Those of `kinds`.
-const NAMES: [&str; 9] =
-    ["watched", "fixed", "fair", "write", "read", "m-1", "m-2", "owned", "permits"];
+const NAMES: [&str; 9] = [
+    "watched", "fixed", "fair", "write", "read", "m-1", "m-2", "owned", "permits",
+];
 
 /// A guard of either type.
 enum Guard {
@@ -53,12 +54,27 @@ fn kinds(client: &Client) -> Vec<(&'static str, Guard)> {
     let (thread, owned) = (Guard::OfThread, Guard::Owned);
     vec![
         ("watched mutex", thread(lock("watched").lock().unwrap())),
-        ("mutex with a fixed lease", thread(lock("fixed").lock_with(&fixed).unwrap())),
-        ("fair mutex", thread(client.fair_mutex("fair").unwrap().lock().unwrap())),
-        ("writer", thread(client.rw_lock("write").unwrap().write().lock().unwrap())),
-        ("reader", thread(client.rw_lock("read").unwrap().read().lock().unwrap())),
+        (
+            "mutex with a fixed lease",
+            thread(lock("fixed").lock_with(&fixed).unwrap()),
+        ),
+        (
+            "fair mutex",
+            thread(client.fair_mutex("fair").unwrap().lock().unwrap()),
+        ),
+        (
+            "writer",
+            thread(client.rw_lock("write").unwrap().write().lock().unwrap()),
+        ),
+        (
+            "reader",
+            thread(client.rw_lock("read").unwrap().read().lock().unwrap()),
+        ),
         ("several locks", thread(multi.lock().unwrap())),
-        ("mutex of no thread", owned(client.owned_mutex("owned").unwrap().lock().unwrap())),
+        (
+            "mutex of no thread",
+            owned(client.owned_mutex("owned").unwrap().lock().unwrap()),
+        ),
         ("permits", owned(semaphore.acquire_many(2).unwrap())),
     ]
 }
@@ -117,7 +133,10 @@ fn pause_is_unseen_until_the_time_of_day_is_set_right() {
     let guard = store.client().mutex("x").unwrap().lock().unwrap();
     store.store.lose(guard.name());
     let next = store.client().mutex("x").unwrap().lock().unwrap();
-    assert!(guard.is_valid() && next.is_valid(), "the clocks have missed the pause");
+    assert!(
+        guard.is_valid() && next.is_valid(),
+        "the clocks have missed the pause"
+    );
     step(&clock, LEAP);
     assert!(!guard.is_valid());
     eventually("the next holder is confirmed", || next.is_valid());
@@ -148,9 +167,14 @@ fn steps_back_and_forth_lose_nothing() {
         let _valid = guards.iter().map(Guard::is_valid).collect::<Vec<_>>();
         eventually("all are confirmed", || guards.iter().all(Guard::is_valid));
         clock.set_unix_time(clock.unix_time() - LEAP);
-        assert!(guards.iter().all(Guard::is_valid), "a step back is no doubt");
+        assert!(
+            guards.iter().all(Guard::is_valid),
+            "a step back is no doubt"
+        );
     }
-    guards.into_iter().for_each(|guard| of!(guard, it => it.unlock().unwrap()));
+    guards
+        .into_iter()
+        .for_each(|guard| of!(guard, it => it.unlock().unwrap()));
     assert!(!events.lock().iter().any(|event| event == "Lost"));
 }
 
@@ -181,7 +205,12 @@ fn doubtful_lock_without_a_store_is_lost_at_its_deadline() {
 fn verify_confirms_for_what_the_store_keeps_it() {
     let (store, clock) = Recorded::new();
     let options = LockOptions::new().lease(SECOND * 30);
-    let guard = store.client().mutex("x").unwrap().lock_with(&options).unwrap();
+    let guard = store
+        .client()
+        .mutex("x")
+        .unwrap()
+        .lock_with(&options)
+        .unwrap();
     clock.advance(SECOND * 10);
     let gate = store.gate.lock();
     store.fail_next("inspect", Fault::Hangs);
@@ -190,7 +219,10 @@ fn verify_confirms_for_what_the_store_keeps_it() {
     eventually("it is being verified", || store.count("inspect") == 1);
     assert_eq!(guard.verify().unwrap(), SECOND * 20);
     let left = guard.remaining();
-    assert!(guard.is_valid() && left > SECOND * 19 && left <= SECOND * 20, "{left:?}");
+    assert!(
+        guard.is_valid() && left > SECOND * 19 && left <= SECOND * 20,
+        "{left:?}"
+    );
     drop(gate);
 }
 
@@ -202,7 +234,13 @@ fn longer_lease_from_before_the_leap_is_shortened_by_it() {
     let guard = client.mutex("x").unwrap().lock().unwrap();
     guard.extend(SECOND * 100).unwrap();
     let before = guard.remaining();
-    let renewals = || events.lock().iter().filter(|event| *event == "Renewed").count();
+    let renewals = || {
+        events
+            .lock()
+            .iter()
+            .filter(|event| *event == "Renewed")
+            .count()
+    };
     eventually("the extension is told", || renewals() == 1);
     let gate = store.gate.lock();
     store.fail_next("inspect", Fault::Hangs);
@@ -228,7 +266,14 @@ fn lock_over_a_leap(during: impl Fn(&Recorded)) -> (Recorded, Client, Result<(),
             guard.unlock()
         });
         let x = LockName::new("x").unwrap();
-        let is_granted = || store.store.inspect(&x, Moment::NEVER).unwrap().holder.is_some();
+        let is_granted = || {
+            store
+                .store
+                .inspect(&x, Moment::NEVER)
+                .unwrap()
+                .holder
+                .is_some()
+        };
         eventually("it is granted", is_granted);
         clock.advance(Duration::from_millis(1));
         step(&clock, LEAP);
@@ -247,7 +292,11 @@ fn lock_over_a_leap(during: impl Fn(&Recorded)) -> (Recorded, Client, Result<(),
 fn grant_in_doubt_is_confirmed_by_the_store() {
     let (store, _, outcome) = lock_over_a_leap(|_| {});
     outcome.unwrap();
-    assert_eq!(store.count("inspect"), 2, "the background's, and the grant's own");
+    assert_eq!(
+        store.count("inspect"),
+        2,
+        "the background's, and the grant's own"
+    );
 }
 
 #[test]
@@ -257,8 +306,13 @@ fn grant_that_took_longer_than_its_lease_is_given_back() {
     for during in [&is_gone as &dyn Fn(&Recorded), &cannot_be_asked] {
         let (_, client, outcome) = lock_over_a_leap(during);
         let error = outcome.unwrap_err();
-        assert!(error.is_unavailable() && error.to_string().contains("60.0s"), "{error}");
-        eventually("it is free", || client.mutex("x").unwrap().try_lock().unwrap().is_some());
+        assert!(
+            error.is_unavailable() && error.to_string().contains("60.0s"),
+            "{error}"
+        );
+        eventually("it is free", || {
+            client.mutex("x").unwrap().try_lock().unwrap().is_some()
+        });
     }
 }
 
@@ -294,7 +348,9 @@ fn doubtful_lock_is_handed_to_no_thread() {
         let lock = client.mutex("x").unwrap();
         let guard = lock.lock().unwrap();
         let queue = |count| {
-            eventually("the waiter queues", || client.queue_length("x").unwrap() == count);
+            eventually("the waiter queues", || {
+                client.queue_length("x").unwrap() == count
+            });
         };
         thread::scope(|scope| {
             // It sets tokens aside for the one behind it.
@@ -355,7 +411,11 @@ fn doubtful_leader_is_none_until_it_is_confirmed() {
 fn fixed_lease_shortened_by_a_pause_is_lost_at_its_end() {
     let (store, clock) = Recorded::new();
     let paused = ManualClock::new();
-    let client = store.builder().clock(Arc::new(paused.clone())).connect().unwrap();
+    let client = store
+        .builder()
+        .clock(Arc::new(paused.clone()))
+        .connect()
+        .unwrap();
     let options = LockOptions::new().lease(SECOND * 30);
     let guard = client.mutex("x").unwrap().lock_with(&options).unwrap();
     let losses = guard.losses();
@@ -369,7 +429,9 @@ fn fixed_lease_shortened_by_a_pause_is_lost_at_its_end() {
     step(&paused, SECOND * 24);
     assert!(guard.verify().unwrap() <= SECOND * 4);
     assert!(guard.is_valid() && guard.remaining() <= SECOND * 4);
-    eventually("it was verified in the background, too", || store.count("inspect") == 2);
+    eventually("it was verified in the background, too", || {
+        store.count("inspect") == 2
+    });
     eventually("only the timer sleeps", || paused.sleepers().len() == 1);
     paused.advance(SECOND * 5);
     let loss = losses.recv_timeout(SECOND * 20).unwrap();

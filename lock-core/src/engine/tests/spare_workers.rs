@@ -8,12 +8,17 @@ const TOO_LONG: Duration = Duration::from_millis(20);
 
 /// Guards of `count` locks named `n0`, `n1` and so on.
 fn hold(client: &Client, count: usize) -> Vec<LockGuard> {
-    (0..count).map(|n| client.mutex(format!("n{n}")).unwrap().lock().unwrap()).collect()
+    (0..count)
+        .map(|n| client.mutex(format!("n{n}")).unwrap().lock().unwrap())
+        .collect()
 }
 
 /// How many of the guards are valid for at least `least`.
 fn with(least: Duration, guards: &[LockGuard]) -> usize {
-    guards.iter().filter(|guard| guard.remaining() >= least).count()
+    guards
+        .iter()
+        .filter(|guard| guard.remaining() >= least)
+        .count()
 }
 
 /// A lock whose renewal hangs until the gate opens.
@@ -48,7 +53,9 @@ fn hanging_renewal_delays_no_later_one() {
     clock.advance(8 * SECOND);
     eventually("the first hangs", || store.count("renew") == 1);
     clock.advance(2 * SECOND);
-    eventually("the others are renewed", || with(29 * SECOND, &others) == 250);
+    eventually("the others are renewed", || {
+        with(29 * SECOND, &others) == 250
+    });
     assert!(slow.remaining() < 20 * SECOND);
     drop(gate);
     eventually("the first is renewed", || slow.remaining() > 25 * SECOND);
@@ -74,7 +81,9 @@ fn renewals_behind_a_hanging_one_are_sent_by_spares() {
         clock.advance(TOO_LONG);
     }
     // Each of the three has at most a hundred renewals.
-    eventually("the fourth worker sends the rest", || !client.0.workers.threads().1);
+    eventually("the fourth worker sends the rest", || {
+        !client.0.workers.threads().1
+    });
     eventually("the rest is renewed", || with(25 * SECOND, &held) >= 100);
     drop(gate);
     eventually("all are renewed", || with(25 * SECOND, &held) == 400);
@@ -92,13 +101,18 @@ fn hanging_renewals_occupy_at_most_four_workers() {
     clock.advance(10 * SECOND);
     for stuck in 1..=4 {
         eventually("the renewal hangs", || store.count("renew") == stuck);
-        eventually("the next worker sleeps", || stuck == 4 || sleeping(&clock) >= 2);
+        eventually("the next worker sleeps", || {
+            stuck == 4 || sleeping(&clock) >= 2
+        });
         clock.advance(TOO_LONG);
     }
     parked(&clock, 1);
     clock.advance(SECOND);
     parked(&clock, 1);
-    assert_eq!((store.count("renew"), client.0.workers.threads()), (4, (4, true)));
+    assert_eq!(
+        (store.count("renew"), client.0.workers.threads()),
+        (4, (4, true))
+    );
     store.mend();
     drop(gate);
     eventually("all are renewed", || with(25 * SECOND, &held) == 500);
@@ -117,7 +131,9 @@ fn lock_taken_while_a_renewal_hangs_is_renewed() {
         parked(&clock, 1);
         clock.advance(SECOND / 3 + SECOND / 50);
         eventually("the lock is renewed", || store.count("renew") == 1 + period);
-        eventually("the lock has its full lease", || guard.remaining() > SECOND * 9 / 10);
+        eventually("the lock has its full lease", || {
+            guard.remaining() > SECOND * 9 / 10
+        });
     }
     assert_eq!(guard.state(), GuardState::Held);
     drop(gate);
@@ -133,10 +149,14 @@ fn spare_worker_survives_a_panic_of_the_backend() {
     store.fail_next("renew", Fault::Panic);
     parked(&clock, 1);
     clock.advance(10 * SECOND);
-    eventually("the renewal fails", || guard.state() == GuardState::Suspended);
+    eventually("the renewal fails", || {
+        guard.state() == GuardState::Suspended
+    });
     parked(&clock, 1);
     clock.advance(SECOND + SECOND / 50);
-    eventually("the renewal is repeated", || guard.state() == GuardState::Held);
+    eventually("the renewal is repeated", || {
+        guard.state() == GuardState::Held
+    });
     drop(gate);
 }
 
@@ -156,5 +176,7 @@ fn spare_worker_ends_with_the_client_while_a_call_hangs() {
     drop(client);
     eventually("the threads end", || clock.sleepers().is_empty());
     drop(gate);
-    eventually("the client drops the store", || Arc::strong_count(&store.log) == 1);
+    eventually("the client drops the store", || {
+        Arc::strong_count(&store.log) == 1
+    });
 }

@@ -12,7 +12,9 @@ fn threads_end_with_the_client() {
     parked(&clock, 2);
     drop(client);
     eventually("the threads end", || clock.sleepers().is_empty());
-    eventually("the client drops the store", || Arc::strong_count(&store.log) == 1);
+    eventually("the client drops the store", || {
+        Arc::strong_count(&store.log) == 1
+    });
 }
 
 #[test]

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 /// A lock with a lease of ten seconds, and an unanswered extension to an hour.
 fn with_unconfirmed_extension(store: &Recorded, lock: &Mutex) -> LockGuard {
-    let guard = lock.lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
+    let guard = lock
+        .lock_with(&LockOptions::new().lease(10 * SECOND))
+        .unwrap();
     store.fail_next("renew", Fault::Swallowed);
     assert!(guard.extend(3_600 * SECOND).unwrap_err().is_unavailable());
     guard
@@ -27,7 +29,9 @@ fn unconfirmed_extension_is_cleaned_up_after_the_loss() {
     assert!(guard.remaining() < 10 * SECOND, "the old deadline stands");
     advance(&client, &clock, 11 * SECOND);
     assert!(guard.unlock().unwrap_err().is_lost());
-    eventually("the lock is cleaned up, not kept for an hour", || !lock.is_locked().unwrap());
+    eventually("the lock is cleaned up, not kept for an hour", || {
+        !lock.is_locked().unwrap()
+    });
 }
 
 #[test]
@@ -47,8 +51,13 @@ fn renewal_pending_at_the_deadline_leaves_no_lock() {
     clock.advance(SECOND);
     assert_eq!(guard.loss().unwrap().cause(), LossCause::Expired);
     drop(closed);
-    eventually("the extended lock is cleaned up", || !lock.is_locked().unwrap());
-    assert!(guard.unlock().unwrap_err().is_lost(), "the late renewal does not revive the lock");
+    eventually("the extended lock is cleaned up", || {
+        !lock.is_locked().unwrap()
+    });
+    assert!(
+        guard.unlock().unwrap_err().is_lost(),
+        "the late renewal does not revive the lock"
+    );
 }
 
 #[test]
@@ -57,7 +66,9 @@ fn renewal_confirmed_after_the_deadline_leaves_no_lock() {
     let client = store.client();
     let lock = client.mutex("x").unwrap();
     // Valid for 30.193 s, which is no multiple of a tick: the timer checks it 7 ms later.
-    let guard = lock.lock_with(&LockOptions::new().watched(Duration::from_millis(30_500))).unwrap();
+    let guard = lock
+        .lock_with(&LockOptions::new().watched(Duration::from_millis(30_500)))
+        .unwrap();
     let (end, losses) = (clock.now() + guard.remaining(), guard.losses());
     let closed = store.gate.lock();
     store.fail_next("renew", Fault::AnswerHangs);
@@ -71,9 +82,14 @@ fn renewal_confirmed_after_the_deadline_leaves_no_lock() {
     clock.advance(end.since(clock.now()) + Duration::from_millis(1));
     drop(closed);
     // No thread checks the guard: the loss is found when the answer arrives.
-    assert_eq!(losses.recv_timeout(20 * SECOND).unwrap().cause(), LossCause::Expired);
+    assert_eq!(
+        losses.recv_timeout(20 * SECOND).unwrap().cause(),
+        LossCause::Expired
+    );
     advance(&client, &clock, SECOND);
-    eventually("the extended lock is cleaned up", || !lock.is_locked().unwrap());
+    eventually("the extended lock is cleaned up", || {
+        !lock.is_locked().unwrap()
+    });
 }
 
 #[test]
@@ -92,7 +108,10 @@ fn lost_lock_with_unanswered_attempt_gets_a_tombstone() {
         LeaseTime::new(30 * SECOND).unwrap(),
     );
     eventually("the late copy is refused", || {
-        matches!(store.store.acquire(&late, Moment::NEVER), Ok(Answer::Busy(_)))
+        matches!(
+            store.store.acquire(&late, Moment::NEVER),
+            Ok(Answer::Busy(_))
+        )
     });
     assert!(!lock.is_locked().unwrap());
 }
@@ -107,7 +126,10 @@ fn waiter_behind_a_failing_head_is_unavailable() {
     }
     let head = thread::spawn({
         let lock = lock.clone();
-        move || lock.try_lock_for(3_600 * SECOND).map(|guard| guard.is_some())
+        move || {
+            lock.try_lock_for(3_600 * SECOND)
+                .map(|guard| guard.is_some())
+        }
     });
     eventually("the head has failed and sleeps", || {
         store.count("acquire") >= 2 && !clock.sleepers().is_empty()
@@ -117,12 +139,17 @@ fn waiter_behind_a_failing_head_is_unavailable() {
         let lock = lock.clone();
         move || lock.try_lock_for(SECOND).map(|guard| guard.is_some())
     });
-    eventually("the waiter queues", || client.queue_length("x").unwrap() == 2);
+    eventually("the waiter queues", || {
+        client.queue_length("x").unwrap() == 2
+    });
     advance_until_done(&clock, 1, &behind);
     assert!(behind.join().unwrap().unwrap_err().is_unavailable());
     store.faults.lock().clear();
     advance_until_done(&clock, 0, &head);
-    assert!(head.join().unwrap().unwrap(), "the head gets the lock after the outage");
+    assert!(
+        head.join().unwrap().unwrap(),
+        "the head gets the lock after the outage"
+    );
 }
 
 #[test]
@@ -135,7 +162,11 @@ fn backend_panic_in_guard_drop_leaves_the_name_usable() {
     assert!(catch_unwind(AssertUnwindSafe(|| drop(guard))).is_ok());
     store.node_panics.store(false, Ordering::SeqCst);
     store.store.lose(lock.name());
-    assert!(thread::spawn(move || lock.try_lock().unwrap().is_some()).join().unwrap());
+    assert!(
+        thread::spawn(move || lock.try_lock().unwrap().is_some())
+            .join()
+            .unwrap()
+    );
 }
 
 #[test]
@@ -155,13 +186,26 @@ fn renewal_node_panic_delays_renewals_and_loses_no_lock() {
 fn hanging_cleanup_delays_no_renewal() {
     let (store, clock) = Recorded::new();
     let (client, events) = store.client_with_events();
-    let renewed = || events.lock().iter().filter(|name| *name == "Renewed").count();
+    let renewed = || {
+        events
+            .lock()
+            .iter()
+            .filter(|name| *name == "Renewed")
+            .count()
+    };
     let kept = client.mutex("kept").unwrap().lock().unwrap();
     let closed = store.gate.lock();
     store.fail_next("acquire", Fault::Vanished);
     store.fail_next("acquire", Fault::Vanished);
     store.fail_next("close", Fault::AnswerHangs);
-    assert!(client.mutex("other").unwrap().try_lock().unwrap_err().is_unavailable());
+    assert!(
+        client
+            .mutex("other")
+            .unwrap()
+            .try_lock()
+            .unwrap_err()
+            .is_unavailable()
+    );
     eventually("the cleanup hangs", || store.count("close") == 1);
     for renewals in 1..=5 {
         clock.advance(10 * SECOND + SECOND / 10);
@@ -180,9 +224,13 @@ fn detached_holds_of_ended_threads_leave_no_name_in_use() {
     let client = store.client();
     for _ in 0..3 {
         let lock = client.mutex("x").unwrap();
-        thread::spawn(move || lock.lock().unwrap().detach()).join().unwrap();
+        thread::spawn(move || lock.lock().unwrap().detach())
+            .join()
+            .unwrap();
         advance(&client, &clock, 11 * SECOND);
-        eventually("the lock is free", || !client.mutex("x").unwrap().is_locked().unwrap());
+        eventually("the lock is free", || {
+            !client.mutex("x").unwrap().is_locked().unwrap()
+        });
     }
     eventually("the name is forgotten", || client.names_in_use() == 0);
 }
@@ -191,7 +239,12 @@ fn detached_holds_of_ended_threads_leave_no_name_in_use() {
 fn lost_detached_hold_is_reported_by_a_new_handle() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
-    client.mutex("x").unwrap().lock_with(&LockOptions::new().lease(SECOND)).unwrap().detach();
+    client
+        .mutex("x")
+        .unwrap()
+        .lock_with(&LockOptions::new().lease(SECOND))
+        .unwrap()
+        .detach();
     store.clock.advance(2 * SECOND);
     let lock = client.mutex("x").unwrap();
     assert!(lock.lock().unwrap_err().is_lost());
@@ -207,12 +260,20 @@ fn loss_channel_gets_loss_at_unlock_and_closes_at_release() {
     let guard = lock.lock().unwrap();
     let losses = guard.losses();
     guard.unlock().unwrap();
-    assert!(losses.recv_timeout(20 * SECOND).unwrap_err().is_disconnected());
+    assert!(
+        losses
+            .recv_timeout(20 * SECOND)
+            .unwrap_err()
+            .is_disconnected()
+    );
     let guard = lock.lock().unwrap();
     let losses = guard.losses();
     store.store.lose(lock.name());
     assert!(guard.unlock().unwrap_err().is_lost());
-    assert_eq!(losses.recv_timeout(20 * SECOND).unwrap().cause(), LossCause::Gone);
+    assert_eq!(
+        losses.recv_timeout(20 * SECOND).unwrap().cause(),
+        LossCause::Gone
+    );
 }
 
 #[test]
@@ -225,7 +286,9 @@ fn interrupt_that_is_reset_at_once_still_ends_the_wait() {
         let (lock, interrupt) = (client.mutex("x").unwrap(), interrupt.clone());
         move || lock.lock_interruptibly(&interrupt).map(drop)
     });
-    eventually("the waiter queues", || client.queue_length("x").unwrap() == 1);
+    eventually("the waiter queues", || {
+        client.queue_length("x").unwrap() == 1
+    });
     interrupt.fire();
     interrupt.reset();
     assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
@@ -243,7 +306,10 @@ fn nested_hold_with_a_failed_extension_changes_nothing() {
     assert_eq!(lock.hold_count(), 1);
     let before = store.count("renew");
     advance(&client, &clock, 30 * SECOND);
-    assert!(store.count("renew") >= before + 2, "the watchdog renews every 10 s");
+    assert!(
+        store.count("renew") >= before + 2,
+        "the watchdog renews every 10 s"
+    );
     assert!(guard.remaining() < Duration::from_secs(31));
     guard.unlock().unwrap();
 }
@@ -257,7 +323,9 @@ fn unconfirmed_extension_is_cleaned_up_after_a_shorter_one() {
     guard.extend(20 * SECOND).unwrap();
     advance(&client, &clock, 22 * SECOND);
     assert!(guard.unlock().unwrap_err().is_lost());
-    eventually("the lock is cleaned up, not kept for an hour", || !lock.is_locked().unwrap());
+    eventually("the lock is cleaned up, not kept for an hour", || {
+        !lock.is_locked().unwrap()
+    });
 }
 
 #[test]
@@ -271,7 +339,12 @@ fn loss_channel_closes_at_release_during_a_renewal() {
     clock.advance(11 * SECOND);
     eventually("the renewal is sent", || store.count("renew") == 1);
     guard.unlock().unwrap();
-    assert!(losses.recv_timeout(20 * SECOND).unwrap_err().is_disconnected());
+    assert!(
+        losses
+            .recv_timeout(20 * SECOND)
+            .unwrap_err()
+            .is_disconnected()
+    );
     drop(closed);
 }
 
@@ -288,17 +361,29 @@ fn queued_waiters_give_up_within_the_same_outage_limit() {
         .map(|n| {
             let lock = lock.clone();
             let waiter = thread::spawn(move || lock.lock().map(drop));
-            eventually("the waiter queues", || client.queue_length("x").unwrap() == n);
+            eventually("the waiter queues", || {
+                client.queue_length("x").unwrap() == n
+            });
             waiter
         })
         .collect();
     while clock.now().since(start) < 55 * SECOND {
-        let waiting = || waiters.iter().filter(|waiter| !waiter.is_finished()).count();
-        eventually("the remaining waiters sleep", || sleeping(&clock) >= waiting());
+        let waiting = || {
+            waiters
+                .iter()
+                .filter(|waiter| !waiter.is_finished())
+                .count()
+        };
+        eventually("the remaining waiters sleep", || {
+            sleeping(&clock) >= waiting()
+        });
         clock.advance(SECOND / 20);
     }
     for waiter in waiters {
-        assert!(waiter.is_finished(), "a waiter waits for a second outage limit");
+        assert!(
+            waiter.is_finished(),
+            "a waiter waits for a second outage limit"
+        );
         assert!(waiter.join().unwrap().unwrap_err().is_unavailable());
     }
 }

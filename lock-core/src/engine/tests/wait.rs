@@ -4,9 +4,14 @@ use super::*;
 
 /// A thread of this client that waits for `x`, and returns whether it got the lock.
 fn waiter(client: &Client, options: LockOptions) -> thread::JoinHandle<Result<bool, Error>> {
-    let (lock, queued) = (client.mutex("x").unwrap(), client.queue_length("x").unwrap());
+    let (lock, queued) = (
+        client.mutex("x").unwrap(),
+        client.queue_length("x").unwrap(),
+    );
     let waiter = thread::spawn(move || lock.acquire(&options).map(|guard| guard.is_some()));
-    eventually("it queues", || client.queue_length("x").unwrap() > queued || waiter.is_finished());
+    eventually("it queues", || {
+        client.queue_length("x").unwrap() > queued || waiter.is_finished()
+    });
     waiter
 }
 
@@ -24,7 +29,9 @@ fn sleeper(
     options: LockOptions,
 ) -> thread::JoinHandle<Result<bool, Error>> {
     let waiter = waiter(client, options);
-    eventually("the waiter asks again after the watch", || store.count("acquire") == 3);
+    eventually("the waiter asks again after the watch", || {
+        store.count("acquire") == 3
+    });
     parked(clock, 2);
     waiter
 }
@@ -40,7 +47,10 @@ fn release_between_attempt_and_watch_is_not_missed() {
     eventually("the waiter registers", || store.count("watch") == 1);
     held.unlock().unwrap();
     drop(gate);
-    assert!(is_done(waiter).unwrap(), "the waiter asked again before it slept");
+    assert!(
+        is_done(waiter).unwrap(),
+        "the waiter asked again before it slept"
+    );
 }
 
 #[test]
@@ -51,7 +61,11 @@ fn release_wakes_the_waiter_of_another_client_at_once() {
     let waiter = sleeper(&store, &client, &clock, LockOptions::new());
     held.unlock().unwrap();
     assert!(is_done(waiter).unwrap());
-    assert_eq!((store.count("acquire"), store.watches()), (4, 0), "no thread queues: no watch");
+    assert_eq!(
+        (store.count("acquire"), store.watches()),
+        (4, 0),
+        "no thread queues: no watch"
+    );
 }
 
 /// The lock `x` of another client, and a client that had it just now and waited for it before.
@@ -115,10 +129,16 @@ fn follower_waits_for_the_attempt_behind_a_slow_watch() {
         if is_answered {
             drop(gate);
             assert!(!is_done(head).unwrap(), "it was busy");
-            assert!(!is_done(follower).unwrap(), "the head was told that it was busy");
+            assert!(
+                !is_done(follower).unwrap(),
+                "the head was told that it was busy"
+            );
         } else {
             clock.advance(2 * SECOND - SECOND / 20); // a command timeout after its deadline
-            assert!(is_done(follower).unwrap_err().is_unavailable(), "it waits for no more");
+            assert!(
+                is_done(follower).unwrap_err().is_unavailable(),
+                "it waits for no more"
+            );
             drop(gate);
             held.unlock().unwrap();
             is_done(head).unwrap();
@@ -132,12 +152,19 @@ fn head_that_gives_up_leaves_its_watch_to_the_next() {
     let (holder, client) = (store.client(), store.client());
     let held = holder.mutex("x").unwrap().lock().unwrap();
     let first = waiter(&client, LockOptions::new().wait(SECOND / 2));
-    eventually("the waiter asks again after the watch", || store.count("acquire") == 3);
+    eventually("the waiter asks again after the watch", || {
+        store.count("acquire") == 3
+    });
     let second = waiter(&client, LockOptions::new());
     parked(&clock, 3);
     clock.advance(SECOND / 2);
-    assert!(!is_done(first).unwrap(), "the lock was busy until the deadline");
-    eventually("the first waiter and the next ask once", || store.count("acquire") == 5);
+    assert!(
+        !is_done(first).unwrap(),
+        "the lock was busy until the deadline"
+    );
+    eventually("the first waiter and the next ask once", || {
+        store.count("acquire") == 5
+    });
     assert_eq!((store.count("watch"), store.watches()), (1, 1));
     held.unlock().unwrap();
     assert!(is_done(second).unwrap());
@@ -149,7 +176,9 @@ fn waits_of_head_and_follower_end_at_their_deadline() {
     let (holder, client) = (store.client(), store.client());
     let _held = holder.mutex("x").unwrap().lock().unwrap();
     let asks = waiter(&client, LockOptions::new().wait(SECOND / 2));
-    eventually("the waiter asks again after the watch", || store.count("acquire") == 3);
+    eventually("the waiter asks again after the watch", || {
+        store.count("acquire") == 3
+    });
     let queues = waiter(&client, LockOptions::new().wait(SECOND / 2));
     parked(&clock, 3);
     clock.advance(SECOND / 2 - SECOND / 100);
@@ -191,7 +220,10 @@ fn waiter_sleeps_at_most_for_the_holders_lease() {
     let held = holder.mutex("x").unwrap().lock_with(&fixed).unwrap();
     let waiter = sleeper(&store, &client, &clock, LockOptions::new());
     clock.advance(5 * SECOND);
-    assert!(is_done(waiter).unwrap(), "the waiter got no notification of the lease end");
+    assert!(
+        is_done(waiter).unwrap(),
+        "the waiter got no notification of the lease end"
+    );
     assert!(held.unlock().unwrap_err().is_lost());
 }
 
@@ -211,13 +243,18 @@ fn waiter_asks_again_within_its_own_lease() {
 fn answer_of_the_store_ends_the_outage() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
-    let held =
-        holder.mutex("x").unwrap().lock_with(&LockOptions::new().lease(3600 * SECOND)).unwrap();
+    let held = holder
+        .mutex("x")
+        .unwrap()
+        .lock_with(&LockOptions::new().lease(3600 * SECOND))
+        .unwrap();
     store.cut("acquire", Fault::NotSent);
     let waiter = waiter(&client, LockOptions::new());
     let pass = |time: Duration| {
         for _ in 0..time.as_millis() / 50 {
-            eventually("it sleeps or is done", || waiter.is_finished() || sleeping(&clock) >= 2);
+            eventually("it sleeps or is done", || {
+                waiter.is_finished() || sleeping(&clock) >= 2
+            });
             clock.advance(SECOND / 20);
         }
     };
@@ -232,11 +269,19 @@ fn answer_of_the_store_ends_the_outage() {
     eventually("the waiter has asked again, and sleeps for a lease", || {
         // The timer wakes every 10 s; the waiter sleeps for the lease of 30 s.
         let later = clock.now() + 11 * SECOND;
-        clock.sleepers().iter().filter(|until| **until > later).count() == 1
+        clock
+            .sleepers()
+            .iter()
+            .filter(|until| **until > later)
+            .count()
+            == 1
     });
     store.cut("acquire", Fault::NotSent);
     pass(45 * SECOND); // a sleep of one lease, and less than the outage limit
-    assert!(!waiter.is_finished(), "two outages, each shorter than the limit");
+    assert!(
+        !waiter.is_finished(),
+        "two outages, each shorter than the limit"
+    );
     store.mend();
     held.unlock().unwrap();
     advance_until_done(&clock, 1, &waiter);
@@ -263,8 +308,19 @@ fn try_lock_that_timed_out_is_not_repeated() {
     let (store, _clock) = Recorded::new();
     let client = store.client();
     store.fail_next("acquire", Fault::TimedOut(2 * SECOND));
-    assert!(client.mutex("x").unwrap().try_lock().unwrap_err().is_unavailable());
-    assert_eq!(store.count("acquire"), 1, "try_lock takes one command timeout, not two");
+    assert!(
+        client
+            .mutex("x")
+            .unwrap()
+            .try_lock()
+            .unwrap_err()
+            .is_unavailable()
+    );
+    assert_eq!(
+        store.count("acquire"),
+        1,
+        "try_lock takes one command timeout, not two"
+    );
 }
 
 #[test]
@@ -286,7 +342,9 @@ fn every_request_has_a_deadline() {
     let (holder, client) = (store.client(), store.client());
     let held = holder.mutex("x").unwrap().lock().unwrap();
     let waiter = waiter(&client, LockOptions::new());
-    eventually("the waiter asks again after the watch", || store.count("acquire") == 3);
+    eventually("the waiter asks again after the watch", || {
+        store.count("acquire") == 3
+    });
     held.verify().unwrap();
     held.extend(100 * SECOND).unwrap();
     held.unlock().unwrap();
@@ -295,7 +353,11 @@ fn every_request_has_a_deadline() {
         assert_eq!(store.time_given(kind), 2 * SECOND, "{kind}");
     }
     client.mutex("y").unwrap().lock().unwrap().unlock().unwrap();
-    assert_eq!(store.time_given("release"), SECOND, "the other half is left for a repetition");
+    assert_eq!(
+        store.time_given("release"),
+        SECOND,
+        "the other half is left for a repetition"
+    );
 }
 
 #[test]
@@ -305,7 +367,11 @@ fn renewal_of_a_short_lease_has_a_third_of_it_as_timeout() {
     let short = LockOptions::new().watched(SECOND * 3 / 10);
     let guard = client.mutex("x").unwrap().lock_with(&short).unwrap();
     advance(&client, &clock, SECOND / 5);
-    assert_eq!(store.time_given("renew"), SECOND / 10, "there is time for a repetition");
+    assert_eq!(
+        store.time_given("renew"),
+        SECOND / 10,
+        "there is time for a repetition"
+    );
     guard.unlock().unwrap();
 }
 
@@ -323,7 +389,11 @@ fn renewal_timeout_is_not_limited_by_a_shorter_lease() {
         assert_eq!(store.count("renew"), before + 1);
         store.time_given("renew")
     };
-    assert_eq!(extend(60), 2 * SECOND, "the short lease has a third of its own");
+    assert_eq!(
+        extend(60),
+        2 * SECOND,
+        "the short lease has a third of its own"
+    );
     short.unlock().unwrap();
     advance(&client, &clock, SECOND / 2);
     assert_eq!(extend(120), 2 * SECOND, "no short lease is left");
@@ -336,7 +406,11 @@ fn fired_interrupt_refuses_a_nested_hold() {
     let interrupt = Interrupt::new();
     let held = lock.lock_interruptibly(&interrupt).unwrap();
     interrupt.fire();
-    assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
+    assert!(
+        lock.lock_interruptibly(&interrupt)
+            .unwrap_err()
+            .is_interrupted()
+    );
     let tries = LockOptions::new().interrupt(&interrupt);
     assert!(lock.try_lock_with(&tries).unwrap_err().is_interrupted());
     assert_eq!((lock.hold_count(), store.count("acquire")), (1, 1));
@@ -351,7 +425,10 @@ fn lock_found_lost_goes_to_the_next_local_waiter() {
     let waiter = waiter(&client, LockOptions::new());
     store.store.lose(held.name());
     assert!(held.verify().unwrap_err().is_lost());
-    assert!(is_done(waiter).unwrap(), "the waiter gets the lock without a timeout");
+    assert!(
+        is_done(waiter).unwrap(),
+        "the waiter gets the lock without a timeout"
+    );
 }
 
 #[test]
@@ -371,29 +448,45 @@ fn contention_is_reported_once_per_wait_and_try_lock() {
     let (store, clock) = Recorded::new();
     let holder = store.client();
     let (client, events) = store.client_with_events();
-    let contended = || events.lock().iter().filter(|name| *name == "Contended").count();
+    let contended = || {
+        events
+            .lock()
+            .iter()
+            .filter(|name| *name == "Contended")
+            .count()
+    };
     let held = holder.mutex("x").unwrap().lock().unwrap();
     let waiter = sleeper(&store, &client, &clock, LockOptions::new());
     assert!(client.mutex("x").unwrap().try_lock().unwrap().is_none());
     held.unlock().unwrap();
     assert!(is_done(waiter).unwrap());
-    eventually("all is reported", || events.lock().last().is_some_and(|name| name == "Released"));
+    eventually("all is reported", || {
+        events.lock().last().is_some_and(|name| name == "Released")
+    });
     assert_eq!(contended(), 2);
 }
 
 /// A client with a command timeout of one second and an outage limit of three.
 fn with_outage_limit(store: &Recorded) -> Client {
-    let configure =
-        |config: crate::Config| config.with_command_timeout(SECOND).with_outage_limit(3 * SECOND);
+    let configure = |config: crate::Config| {
+        config
+            .with_command_timeout(SECOND)
+            .with_outage_limit(3 * SECOND)
+    };
     store.builder().configure(configure).connect().unwrap()
 }
 
 /// A thread that waits for `x` without a deadline, and returns its error and when it gave up.
 fn gives_up(client: &Client, clock: &ManualClock) -> thread::JoinHandle<(Error, Moment)> {
-    let (lock, queued) = (client.mutex("x").unwrap(), client.queue_length("x").unwrap());
+    let (lock, queued) = (
+        client.mutex("x").unwrap(),
+        client.queue_length("x").unwrap(),
+    );
     let clock = clock.clone();
     let waiter = thread::spawn(move || (lock.lock().unwrap_err(), clock.now()));
-    eventually("the waiter queues", || client.queue_length("x").unwrap() > queued);
+    eventually("the waiter queues", || {
+        client.queue_length("x").unwrap() > queued
+    });
     waiter
 }
 
@@ -402,7 +495,9 @@ fn until_done<T>(client: &Client, clock: &ManualClock, waiters: &[thread::JoinHa
     let left = || waiters.iter().filter(|it| !it.is_finished()).count();
     while left() > 0 {
         let threads = || left() + client.0.threads();
-        eventually("all threads sleep or are done", || threads() <= sleeping(clock));
+        eventually("all threads sleep or are done", || {
+            threads() <= sleeping(clock)
+        });
         clock.advance(SECOND / 100);
     }
 }
@@ -422,7 +517,10 @@ fn waiters_give_up_one_outage_limit_after_the_outage_began() {
     until_done(&client, &clock, &waiters);
     for waiter in waiters {
         let (error, ended) = waiter.join().unwrap();
-        assert!(error.is_unavailable() && error.to_string().contains("on purpose"), "{error}");
+        assert!(
+            error.is_unavailable() && error.to_string().contains("on purpose"),
+            "{error}"
+        );
         let after = ended.since(start);
         assert!(after >= 3 * SECOND && after < SECOND * 41 / 10, "{after:?}");
     }
@@ -434,14 +532,20 @@ fn share_of_a_wait_without_an_end_gives_up_at_the_outage_limit() {
     let (store, clock) = Recorded::new();
     let client = with_outage_limit(&store);
     store.cut("acquire", Fault::NotSent);
-    let options = LockOptions { is_share: true, ..LockOptions::new().wait(60 * SECOND) };
+    let options = LockOptions {
+        is_share: true,
+        ..LockOptions::new().wait(60 * SECOND)
+    };
     let (lock, start, ended) = (client.owned_mutex("x").unwrap(), clock.now(), clock.clone());
     let share = thread::spawn(move || (lock.try_lock_with(&options).unwrap_err(), ended.now()));
     let share = [share];
     until_done(&client, &clock, &share);
     let [share] = share.map(|share| share.join().unwrap());
     let after = share.1.since(start);
-    assert!(share.0.is_unavailable() && after < SECOND * 41 / 10, "{share:?}");
+    assert!(
+        share.0.is_unavailable() && after < SECOND * 41 / 10,
+        "{share:?}"
+    );
 }
 
 #[test]
@@ -459,8 +563,14 @@ fn waiter_that_starts_in_an_outage_gets_the_full_limit() {
     let waiters = [first, later];
     until_done(&client, &clock, &waiters);
     let ended = waiters.map(|it| it.join().unwrap().1.since(start));
-    assert!(ended[0] >= 3 * SECOND && ended[0] < SECOND * 31 / 10, "{ended:?}");
-    assert!(ended[1] >= 5 * SECOND && ended[1] < SECOND * 51 / 10, "{ended:?}");
+    assert!(
+        ended[0] >= 3 * SECOND && ended[0] < SECOND * 31 / 10,
+        "{ended:?}"
+    );
+    assert!(
+        ended[1] >= 5 * SECOND && ended[1] < SECOND * 51 / 10,
+        "{ended:?}"
+    );
 }
 
 #[test]
@@ -475,8 +585,14 @@ fn waiters_behind_an_unanswered_request_are_not_busy() {
     parked(&clock, 7);
     clock.advance(SECOND * 3 / 2);
     let answered = || waiters.iter().filter(|it| it.is_finished()).count();
-    eventually("all threads sleep or are done", || sleeping(&clock) + answered() >= 7);
-    assert_eq!(answered(), 0, "the store's answer may come within two seconds");
+    eventually("all threads sleep or are done", || {
+        sleeping(&clock) + answered() >= 7
+    });
+    assert_eq!(
+        answered(),
+        0,
+        "the store's answer may come within two seconds"
+    );
     drop(gate);
     for waiter in waiters {
         assert!(is_done(waiter).unwrap_err().is_unavailable());
@@ -496,12 +612,18 @@ fn waiters_behind_a_request_share_its_busy_answer() {
     parked(&clock, 8); // seven waiters, and the holder's timer
     clock.advance(SECOND * 3 / 2);
     let answered = || waiters.iter().filter(|it| it.is_finished()).count();
-    eventually("all threads sleep or are done", || sleeping(&clock) + answered() >= 8);
+    eventually("all threads sleep or are done", || {
+        sleeping(&clock) + answered() >= 8
+    });
     drop(gate);
     for waiter in waiters {
         assert!(!is_done(waiter).unwrap());
     }
-    assert_eq!(store.count("acquire"), 2, "only the holder and the head ask");
+    assert_eq!(
+        store.count("acquire"),
+        2,
+        "only the holder and the head ask"
+    );
 }
 
 #[test]
@@ -515,10 +637,15 @@ fn waiters_behind_a_request_wait_for_its_timeout_at_most() {
     let follower = waiter(&client, LockOptions::new().wait(SECOND * 3 / 2));
     parked(&clock, 1);
     clock.advance(SECOND * 3 / 2);
-    eventually("the waiter sleeps or is done", || sleeping(&clock) == 1 || follower.is_finished());
+    eventually("the waiter sleeps or is done", || {
+        sleeping(&clock) == 1 || follower.is_finished()
+    });
     clock.advance(SECOND / 2);
     let error = is_done(follower).expect_err("the state of the lock is unknown");
-    assert!(error.is_unavailable() && error.to_string().contains("has not answered"), "{error}");
+    assert!(
+        error.is_unavailable() && error.to_string().contains("has not answered"),
+        "{error}"
+    );
     store.mend();
     drop(gate);
     advance_until_done(&clock, 0, &head);

@@ -33,7 +33,11 @@ fn try_lock_is_one_attempt_at_each_member() {
     assert_eq!(three.count("acquire"), [1; 3]);
     let busy = three.others_handles()[1].lock().unwrap();
     assert!(lock.try_lock().unwrap().is_none());
-    assert_eq!(three.count("acquire"), [2, 3, 1], "no member is asked after a busy one");
+    assert_eq!(
+        three.count("acquire"),
+        [2, 3, 1],
+        "no member is asked after a busy one"
+    );
     drop(busy);
 }
 
@@ -45,7 +49,11 @@ fn waiter_for_one_member_holds_no_other() {
     let thread = thread::spawn(move || lock.lock().unwrap().unlock().unwrap());
     // The waiter took the first, found the second busy, and pauses before it waits for that.
     three.until_waiting_for(1);
-    assert_eq!(three.held(), [false, true, false], "the waiter holds no other member");
+    assert_eq!(
+        three.held(),
+        [false, true, false],
+        "the waiter holds no other member"
+    );
     busy.unlock().unwrap();
     thread.join().unwrap();
     assert_eq!(three.held(), NONE);
@@ -65,7 +73,9 @@ fn wait_is_one_deadline_for_all_members() {
     three.clock.advance(2 * SECOND);
     first.unlock().unwrap();
     // A thread that was woken and does not run yet would count as a sleeper.
-    eventually("the waiter has the first", || three.clients[0].queue_length("a").unwrap() == 0);
+    eventually("the waiter has the first", || {
+        three.clients[0].queue_length("a").unwrap() == 0
+    });
     three.until_waiting_for(2);
     assert!(three.clock.now().since(start) < 3 * SECOND && !thread.is_finished());
     three.clock.advance(SECOND);
@@ -90,7 +100,10 @@ fn unavailable_member_is_an_error_that_names_it() {
     assert_eq!(error.members()[1].name(), "b");
     assert!(error.members()[1].error().unwrap().is_unavailable());
     let text = error.to_string();
-    assert!(text.contains("\"a\" was taken and given back; \"b\" failed: on purpose"), "{text}");
+    assert!(
+        text.contains("\"a\" was taken and given back; \"b\" failed: on purpose"),
+        "{text}"
+    );
     three.stores[1].mend();
     assert_eq!(three.held(), NONE);
     drop(lock.try_lock().unwrap().unwrap());
@@ -102,7 +115,10 @@ fn request_that_must_not_be_repeated_ends_the_wait() {
     let three = Three::new();
     three.stores[1].fail_next("acquire", Fault::Final);
     let error = three.all().lock().unwrap_err();
-    assert!(error.is_unavailable() && letters(&error) == "df-", "{error}");
+    assert!(
+        error.is_unavailable() && letters(&error) == "df-",
+        "{error}"
+    );
     assert_eq!(three.count("acquire"), [1, 1, 0], "no other attempt");
 }
 
@@ -114,17 +130,24 @@ fn wait_survives_outage_and_lock_fails_after_the_limit() {
     let start = three.clock.now();
     let thread = thread::spawn(move || lock.lock().map(drop));
     let since = || three.clock.now().since(start);
-    three.until("29 seconds pass", SECOND / 50, || thread.is_finished() || since() > 29 * SECOND);
+    three.until("29 seconds pass", SECOND / 50, || {
+        thread.is_finished() || since() > 29 * SECOND
+    });
     assert!(!thread.is_finished());
     three.stores[1].mend();
-    three.until("the waiter has all members", SECOND / 50, || thread.is_finished());
+    three.until("the waiter has all members", SECOND / 50, || {
+        thread.is_finished()
+    });
     assert!(thread.join().unwrap().is_ok());
     three.stores[1].cut("acquire", Fault::NotSent);
     let (lock, start) = (three.all(), three.clock.now());
     let thread = thread::spawn(move || lock.lock().map(drop));
     three.until("the waiter fails", SECOND / 50, || thread.is_finished());
     let error = thread.join().unwrap().unwrap_err();
-    assert!(error.is_unavailable() && error.members()[1].error().is_some(), "{error}");
+    assert!(
+        error.is_unavailable() && error.members()[1].error().is_some(),
+        "{error}"
+    );
     assert!(three.clock.now().since(start) >= 30 * SECOND);
     three.stores[1].mend();
     assert_eq!(three.held(), NONE);
@@ -139,11 +162,18 @@ fn member_with_insufficient_replicas_is_retried_by_policy() {
         LockOptions::new().wait(30 * SECOND).replication(policy)
     };
     confirm(1);
-    let error = three.all().try_lock_with(&under(OnInsufficientReplicas::Fail)).unwrap_err();
-    assert!(error.is_insufficient_replicas() && letters(&error) == "df-", "{error}");
+    let error = three
+        .all()
+        .try_lock_with(&under(OnInsufficientReplicas::Fail))
+        .unwrap_err();
+    assert!(
+        error.is_insufficient_replicas() && letters(&error) == "df-",
+        "{error}"
+    );
     assert_eq!(three.count("acquire"), [1, 1, 0], "no retry");
-    let error =
-        three.all().try_lock_with(&under(OnInsufficientReplicas::Retry).wait(Duration::ZERO));
+    let error = three
+        .all()
+        .try_lock_with(&under(OnInsufficientReplicas::Retry).wait(Duration::ZERO));
     assert!(
         error.unwrap_err().is_insufficient_replicas(),
         "the kind is neither busy nor unavailable"
@@ -193,10 +223,19 @@ fn interrupt_between_members_leaves_no_lock() {
     interrupt.fire();
     eventually("the waiter ends", || thread.is_finished());
     let error = thread.join().unwrap().unwrap_err();
-    assert!(error.is_interrupted() && error.lock() == Some(three.all().name()), "{error}");
+    assert!(
+        error.is_interrupted() && error.lock() == Some(three.all().name()),
+        "{error}"
+    );
     drop(busy);
     assert_eq!(three.held(), NONE);
-    assert!(three.all().lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
+    assert!(
+        three
+            .all()
+            .lock_interruptibly(&interrupt)
+            .unwrap_err()
+            .is_interrupted()
+    );
 }
 
 /// A lock that panics when it is taken.
@@ -241,7 +280,11 @@ fn panic_between_members_leaves_no_lock() {
     let lock = MultiLock::new([a.into(), b.into(), trap]).unwrap();
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lock.lock().map(drop)));
     assert!(caught.is_err());
-    assert_eq!(three.count("acquire"), [1, 1, 0], "two members were taken before the panic");
+    assert_eq!(
+        three.count("acquire"),
+        [1, 1, 0],
+        "two members were taken before the panic"
+    );
     assert_eq!((three.held(), lock.hold_count()), (NONE, 0));
 }
 
@@ -251,7 +294,11 @@ fn fixed_lease_is_full_when_the_guard_is_returned() {
     let lock = three.all();
     let options = LockOptions::new().lease(10 * SECOND);
     let guard = lock.try_lock_with(&options).unwrap().unwrap();
-    assert_eq!(three.count("renew"), [0; 3], "a quick acquisition extends no lease");
+    assert_eq!(
+        three.count("renew"),
+        [0; 3],
+        "a quick acquisition extends no lease"
+    );
     drop(guard);
     three.stores[1].fail_next("acquire", Fault::Slow(3 * SECOND));
     let guard = lock.try_lock_with(&options).unwrap().unwrap();
@@ -262,7 +309,10 @@ fn fixed_lease_is_full_when_the_guard_is_returned() {
     );
     assert!(guard.remaining() > 9 * SECOND, "{:?}", guard.remaining());
     let left = three.others_handles()[0].time_to_live().unwrap().unwrap();
-    assert!(left > 9 * SECOND && left <= 10 * SECOND, "not longer than requested: {left:?}");
+    assert!(
+        left > 9 * SECOND && left <= 10 * SECOND,
+        "not longer than requested: {left:?}"
+    );
     guard.unlock().unwrap();
     assert_eq!(three.held(), NONE);
 }
@@ -275,7 +325,10 @@ fn acquisition_longer_than_its_lease_is_released() {
     let options = LockOptions::new().lease(2 * SECOND);
     let error = three.all().try_lock_with(&options).unwrap_err();
     assert!(error.is_unavailable(), "{error}");
-    assert!(error.to_string().contains("3.0s") && error.to_string().contains("2s"), "{error}");
+    assert!(
+        error.to_string().contains("3.0s") && error.to_string().contains("2s"),
+        "{error}"
+    );
     assert_eq!(three.held(), NONE);
 }
 
@@ -306,14 +359,26 @@ fn majority_distinguishes_busy_from_unavailable() {
     let cut = |n: usize| three.stores[n].cut("acquire", Fault::NotSent);
     let mend = || three.stores.iter().for_each(Recorded::mend);
     cut(0);
-    drop(three.majority().try_lock().unwrap().expect("two of three are enough"));
+    drop(
+        three
+            .majority()
+            .try_lock()
+            .unwrap()
+            .expect("two of three are enough"),
+    );
     cut(1);
     let error = three.majority().try_lock().unwrap_err();
-    assert!(error.is_unavailable() && letters(&error) == "ff-", "{error}");
+    assert!(
+        error.is_unavailable() && letters(&error) == "ff-",
+        "{error}"
+    );
     mend();
     let busy = three.others_handles()[2].lock().unwrap();
     cut(0);
-    assert!(three.majority().try_lock().unwrap().is_none(), "the busy member decides");
+    assert!(
+        three.majority().try_lock().unwrap().is_none(),
+        "the busy member decides"
+    );
     cut(1);
     assert_eq!(letters(&three.majority().try_lock().unwrap_err()), "ff-");
     mend();
@@ -321,11 +386,20 @@ fn majority_distinguishes_busy_from_unavailable() {
     let busy = three.others_handles()[1].lock().unwrap();
     cut(0);
     let found = three.majority().try_lock().unwrap();
-    assert!(found.is_none(), "the third member is asked, so the result is known");
+    assert!(
+        found.is_none(),
+        "the third member is asked, so the result is known"
+    );
     mend();
     drop(busy);
     three.stores[0].fail_next("acquire", Fault::Refused);
-    drop(three.majority().try_lock().unwrap().expect("two of three are enough"));
+    drop(
+        three
+            .majority()
+            .try_lock()
+            .unwrap()
+            .expect("two of three are enough"),
+    );
     for store in &three.stores[..2] {
         store.fail_next("acquire", Fault::Refused);
     }
@@ -344,10 +418,18 @@ fn majority_waits_for_each_member_for_its_share() {
     assert_eq!(three.held(), [true, true, false]);
     drop(stuck);
     let from = three.clock.now();
-    three.until("the waiter has two members", SECOND / 50, || thread.is_finished());
-    assert!(thread.join().unwrap().unwrap(), "the released member completes the majority");
+    three.until("the waiter has two members", SECOND / 50, || {
+        thread.is_finished()
+    });
+    assert!(
+        thread.join().unwrap().unwrap(),
+        "the released member completes the majority"
+    );
     let took = three.clock.now().since(from);
-    assert!(took < 2 * SECOND, "taken after {took:?}, long before the deadline");
+    assert!(
+        took < 2 * SECOND,
+        "taken after {took:?}, long before the deadline"
+    );
     drop(busy);
     assert_eq!(three.held(), NONE);
 }
@@ -359,11 +441,23 @@ fn majority_avoids_recently_unavailable_member() {
     three.stores[0].fail_next("acquire", Fault::TimedOut(2 * SECOND));
     let start = three.clock.now();
     drop(lock.try_lock().unwrap().expect("two of three"));
-    assert_eq!(three.clock.now().since(start), 2 * SECOND, "the first attempt costs a time-out");
+    assert_eq!(
+        three.clock.now().since(start),
+        2 * SECOND,
+        "the first attempt costs a time-out"
+    );
     drop(lock.try_lock().unwrap().expect("two of three"));
-    assert_eq!(three.count("acquire"), [1, 2, 2], "it is not asked again for five seconds");
+    assert_eq!(
+        three.count("acquire"),
+        [1, 2, 2],
+        "it is not asked again for five seconds"
+    );
     let busy = three.others_handles()[1].lock().unwrap();
-    drop(lock.try_lock().unwrap().expect("the member is asked if needed, and has recovered"));
+    drop(
+        lock.try_lock()
+            .unwrap()
+            .expect("the member is asked if needed, and has recovered"),
+    );
     drop(busy);
     drop(lock.try_lock().unwrap().unwrap());
     assert_eq!(three.count("acquire"), [3, 5, 4]);
@@ -371,7 +465,11 @@ fn majority_avoids_recently_unavailable_member() {
     drop(lock.try_lock().unwrap().unwrap());
     three.advance(6 * SECOND);
     drop(lock.try_lock().unwrap().unwrap());
-    assert_eq!(three.count("acquire"), [5, 7, 6], "it is asked again after five seconds");
+    assert_eq!(
+        three.count("acquire"),
+        [5, 7, 6],
+        "it is asked again after five seconds"
+    );
     assert_eq!(three.held(), NONE);
 }
 
@@ -392,7 +490,9 @@ fn interrupt_reset_during_pause_ends_wait() {
         let busy = three.others_handles()[1].lock().unwrap();
         let interrupt = Interrupt::new();
         let waiter = spawn_interruptible_waiter(&three, &interrupt);
-        eventually("the waiter pauses", || sleeping(&three.clock) > three.threads());
+        eventually("the waiter pauses", || {
+            sleeping(&three.clock) > three.threads()
+        });
         interrupt.fire();
         interrupt.reset();
         eventually("the waiter ends", || waiter.is_finished());
@@ -410,7 +510,9 @@ fn interrupt_reset_during_release_ends_wait() {
     let gate = three.stores[0].gate.lock();
     three.stores[0].fail_next("release", Fault::Hangs);
     let waiter = spawn_interruptible_waiter(&three, &interrupt);
-    eventually("the waiter releases the first member", || three.count("release")[0] == 1);
+    eventually("the waiter releases the first member", || {
+        three.count("release")[0] == 1
+    });
     interrupt.fire();
     interrupt.reset();
     drop(gate);

@@ -8,12 +8,22 @@ fn holds_of_members_and_composite_are_counted_together() {
     let lock = three.all();
     let [a, b, c] = &three.locks;
     let alone = a.lock().unwrap();
-    assert_eq!((lock.hold_count(), lock.is_held_by_current_thread()), (0, false));
+    assert_eq!(
+        (lock.hold_count(), lock.is_held_by_current_thread()),
+        (0, false)
+    );
     let outer = lock.lock().unwrap();
     let inner = lock.lock().unwrap();
     assert_eq!(inner.fencing_tokens(), outer.fencing_tokens());
-    assert_eq!((lock.hold_count(), a.hold_count(), b.hold_count()), (2, 3, 2));
-    assert_eq!(three.count("acquire"), [1; 3], "a nested hold sends no request");
+    assert_eq!(
+        (lock.hold_count(), a.hold_count(), b.hold_count()),
+        (2, 3, 2)
+    );
+    assert_eq!(
+        three.count("acquire"),
+        [1; 3],
+        "a nested hold sends no request"
+    );
     drop(outer);
     assert!(inner.is_valid() && lock.is_held_by_current_thread());
     inner.unlock().unwrap();
@@ -34,7 +44,12 @@ fn reentry_after_loss_of_member_is_refused() {
     assert!(guard.verify().unwrap_err().is_lost());
     let error = all.try_lock().unwrap_err();
     assert!(error.is_lost() && letters(&error) == "df-", "{error}");
-    drop(majority.try_lock().unwrap().expect("two of three are still held"));
+    drop(
+        majority
+            .try_lock()
+            .unwrap()
+            .expect("two of three are still held"),
+    );
     drop(guard);
     drop(all.try_lock().unwrap().unwrap());
 }
@@ -47,8 +62,14 @@ fn unlock_by_any_handle_ends_newest_detached_hold() {
     assert!(lock.unlock().unwrap_err().is_not_held());
     lock.lock().unwrap().detach();
     lock.lock().unwrap().detach();
-    assert!(a.unlock().unwrap_err().is_not_held(), "it was not locked singly");
-    assert!(three.majority().unlock().unwrap_err().is_not_held(), "nor as a majority lock");
+    assert!(
+        a.unlock().unwrap_err().is_not_held(),
+        "it was not locked singly"
+    );
+    assert!(
+        three.majority().unlock().unwrap_err().is_not_held(),
+        "nor as a majority lock"
+    );
     let same = MultiLock::new([c, a, b]).unwrap();
     same.unlock().unwrap();
     assert_eq!((lock.hold_count(), three.held()), (1, [true; 3]));
@@ -89,7 +110,10 @@ fn detached_majorities_end_with_the_members_they_took() {
     lock.lock().unwrap().detach(); // all three, as far as this client knows
     lock.unlock().unwrap();
     assert_eq!(three.held(), [false, true, false]);
-    assert!(lock.unlock().unwrap_err().is_lost(), "one member of the first hold was lost");
+    assert!(
+        lock.unlock().unwrap_err().is_lost(),
+        "one member of the first hold was lost"
+    );
     assert_eq!(three.held(), NONE);
 }
 
@@ -97,7 +121,12 @@ fn detached_majorities_end_with_the_members_they_took() {
 fn detached_hold_is_released_with_the_last_handle() {
     let three = Three::new();
     three.all().lock().unwrap().detach();
-    let Three { stores, clients, locks, .. } = three;
+    let Three {
+        stores,
+        clients,
+        locks,
+        ..
+    } = three;
     drop((clients, locks));
     for (store, name) in stores.iter().zip(NAMES) {
         let other = store.client().mutex(name).unwrap();

@@ -15,7 +15,10 @@ fn same_lock_twice_is_refused_at_any_depth() {
         assert!(refused.to_string().contains("twice"), "{refused}");
     }
     let same = three.clients[0].mutex("a").unwrap();
-    assert_eq!(MultiLock::new([a, &same]).unwrap_err().lock(), Some(a.name()));
+    assert_eq!(
+        MultiLock::new([a, &same]).unwrap_err().lock(),
+        Some(a.name())
+    );
     // The same name on another store is another lock.
     let elsewhere = three.clients[1].mutex("a").unwrap();
     assert!(MultiLock::new([a, &elsewhere, c]).is_ok());
@@ -26,7 +29,12 @@ fn too_few_members_are_refused() {
     let three = Three::new();
     let [a, b, _] = &three.locks;
     assert!(MultiLock::new(Vec::<Mutex>::new()).unwrap_err().is_misuse());
-    assert!(MajorityLock::new([a, b]).unwrap_err().to_string().contains("MultiLock"));
+    assert!(
+        MajorityLock::new([a, b])
+            .unwrap_err()
+            .to_string()
+            .contains("MultiLock")
+    );
     let one = MultiLock::new([a]).unwrap();
     let guard = one.lock().unwrap();
     assert_eq!(three.held(), [true, false, false]);
@@ -48,11 +56,22 @@ fn composite_name_lists_its_members() {
     let outer = MultiLock::new([inner.into(), third]).unwrap();
     assert_eq!(outer.name().as_str(), "(d{x} + 2 of 3 (a, b, c)) + e");
     // A long name lists as many members as fit.
-    let long = |n: usize| three.clients[0].mutex(format!("{n}{}", "x".repeat(200))).unwrap();
+    let long = |n: usize| {
+        three.clients[0]
+            .mutex(format!("{n}{}", "x".repeat(200)))
+            .unwrap()
+    };
     let many = MultiLock::new((0..5).map(long)).unwrap();
-    assert!(many.name().as_str().ends_with("x and 3 more"), "{}", many.name());
+    assert!(
+        many.name().as_str().ends_with("x and 3 more"),
+        "{}",
+        many.name()
+    );
     let longest = three.clients[0].mutex("y".repeat(512)).unwrap();
-    assert_eq!(MultiLock::new([longest]).unwrap().name().as_str(), "1 locks");
+    assert_eq!(
+        MultiLock::new([longest]).unwrap().name().as_str(),
+        "1 locks"
+    );
 }
 
 #[test]
@@ -70,10 +89,20 @@ fn composite_of_composites_is_one_lock() {
     assert!(guard.verify().is_ok(), "two of three are left");
     three.stores[2].store.lose(three.locks[2].name());
     assert!(guard.verify().unwrap_err().is_lost());
-    assert_eq!(losses.try_recv().unwrap().member(), Some(three.locks[2].name()));
+    assert_eq!(
+        losses.try_recv().unwrap().member(),
+        Some(three.locks[2].name())
+    );
     assert!(guard.unlock().unwrap_err().is_lost());
     assert_eq!(three.held(), NONE, "the remaining members are free");
-    assert!(!three.stores[0].client().mutex("d").unwrap().is_locked().unwrap());
+    assert!(
+        !three.stores[0]
+            .client()
+            .mutex("d")
+            .unwrap()
+            .is_locked()
+            .unwrap()
+    );
 }
 
 #[test]
@@ -83,11 +112,25 @@ fn multi_lock_has_all_methods_of_dist_lock() {
     let interrupt = Interrupt::new();
     lock.lock().unwrap().unlock().unwrap();
     lock.try_lock().unwrap().unwrap().unlock().unwrap();
-    lock.try_lock_for(SECOND).unwrap().unwrap().unlock().unwrap();
-    lock.lock_interruptibly(&interrupt).unwrap().unlock().unwrap();
-    assert!(lock.lock_with(&LockOptions::new().wait(SECOND)).unwrap_err().is_misuse());
+    lock.try_lock_for(SECOND)
+        .unwrap()
+        .unwrap()
+        .unlock()
+        .unwrap();
+    lock.lock_interruptibly(&interrupt)
+        .unwrap()
+        .unlock()
+        .unwrap();
+    assert!(
+        lock.lock_with(&LockOptions::new().wait(SECOND))
+            .unwrap_err()
+            .is_misuse()
+    );
     assert!(lock.run(|guard| guard.is_valid()).unwrap());
-    assert_eq!(three.all().run(|guard| guard.name().clone()).unwrap(), *lock.name());
+    assert_eq!(
+        three.all().run(|guard| guard.name().clone()).unwrap(),
+        *lock.name()
+    );
     assert!(!lock.is_locked().unwrap() && lock.time_to_live().unwrap().is_none());
     assert_eq!(three.held(), NONE);
 }
@@ -100,8 +143,16 @@ fn composite_is_locked_if_not_takeable_and_force_frees_it() {
     let short = a.lock_with(&LockOptions::new().lease(10 * SECOND)).unwrap();
     assert!(all.is_locked().unwrap() && !majority.is_locked().unwrap());
     let long = b.lock_with(&LockOptions::new().lease(20 * SECOND)).unwrap();
-    assert_eq!(all.time_to_live().unwrap(), Some(20 * SECOND), "until both leases end");
-    assert_eq!(majority.time_to_live().unwrap(), Some(10 * SECOND), "until one lease ends");
+    assert_eq!(
+        all.time_to_live().unwrap(),
+        Some(20 * SECOND),
+        "until both leases end"
+    );
+    assert_eq!(
+        majority.time_to_live().unwrap(),
+        Some(10 * SECOND),
+        "until one lease ends"
+    );
     assert!(all.force_unlock().unwrap() && !all.force_unlock().unwrap());
     assert_eq!(three.held(), NONE);
     assert!(short.unlock().is_err() && long.unlock().is_err());
@@ -120,7 +171,10 @@ fn unavailable_member_is_ignored_if_others_decide() {
     assert!(all.is_locked().unwrap(), "one held member is enough");
     cut();
     let error = majority.is_locked().unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("\"c\" failed"), "{error}");
+    assert!(
+        error.is_unavailable() && error.to_string().contains("\"c\" failed"),
+        "{error}"
+    );
     assert_eq!(letters(&error), "ddf");
     let other = b.lock().unwrap();
     cut();

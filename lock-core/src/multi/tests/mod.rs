@@ -42,7 +42,13 @@ impl Three {
         let clients = stores.each_ref().map(Recorded::client);
         let others = stores.each_ref().map(Recorded::client);
         let locks = [0, 1, 2].map(|n| clients[n].mutex(NAMES[n]).unwrap());
-        Self { clock, stores, clients, locks, others }
+        Self {
+            clock,
+            stores,
+            clients,
+            locks,
+            others,
+        }
     }
 
     fn all(&self) -> MultiLock {
@@ -80,12 +86,15 @@ impl Three {
     fn advance(&self, by: Duration) {
         let is_at_rest = || {
             sleeping(&self.clock) >= self.threads()
-                && self.all_clients().all(|it| it.0.is_at_rest(|| self.clock.sleepers()))
+                && self
+                    .all_clients()
+                    .all(|it| it.0.is_at_rest(|| self.clock.sleepers()))
         };
         let end = self.clock.now() + by;
         eventually("all threads are at rest", is_at_rest);
         while self.clock.now() < end {
-            self.clock.advance((SECOND / 20).min(end.since(self.clock.now())));
+            self.clock
+                .advance((SECOND / 20).min(end.since(self.clock.now())));
             eventually("all threads are at rest", is_at_rest);
         }
     }
@@ -125,5 +134,9 @@ fn letters(error: &Error) -> String {
         MemberOutcome::NotAsked => '-',
         MemberOutcome::Failed(_) => 'f',
     };
-    error.members().iter().map(|it| letter(it.outcome())).collect()
+    error
+        .members()
+        .iter()
+        .map(|it| letter(it.outcome()))
+        .collect()
 }

@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 fn clients() -> [Client; 3] {
     [(); 3].map(|()| {
         let store = MemoryBackend::new(Arc::new(SystemClock));
-        Client::builder().backend(Arc::new(store)).connect().unwrap()
+        Client::builder()
+            .backend(Arc::new(store))
+            .connect()
+            .unwrap()
     })
 }
 
@@ -26,7 +29,10 @@ fn contend(rounds: usize, choose: impl Fn(&[Mutex; 3], usize) -> Arc<dyn DistLoc
             scope.spawn(move || {
                 for round in 0..rounds {
                     let lock = choose(locks, thread + round);
-                    let guard = lock.try_lock_for(wait).unwrap().expect("no thread waits for ever");
+                    let guard = lock
+                        .try_lock_for(wait)
+                        .unwrap()
+                        .expect("no thread waits for ever");
                     let mut seen = seen.try_lock_for(wait).unwrap();
                     for (name, token) in guard.fencing_tokens() {
                         let at = NAMES.iter().position(|it| *it == name.as_str()).unwrap();
@@ -56,7 +62,11 @@ fn opposite_orders_do_not_deadlock() {
 
 #[test]
 fn ring_of_pairs_does_not_deadlock() {
-    contend(60, |locks, n| MultiLock::new([&locks[n % 3], &locks[(n + 1) % 3]]).unwrap().into());
+    contend(60, |locks, n| {
+        MultiLock::new([&locks[n % 3], &locks[(n + 1) % 3]])
+            .unwrap()
+            .into()
+    });
 }
 
 /// Waiters for one member keep its queue from ever being empty, so a try never finds it free.
@@ -83,7 +93,9 @@ fn multi_lock_is_taken_though_its_queues_are_never_empty() {
         }
         for _ in 0..5 {
             for (client, name) in clients.iter().zip(NAMES).take(2) {
-                eventually("each member has a queue", || client.queue_length(name).unwrap() >= 2);
+                eventually("each member has a queue", || {
+                    client.queue_length(name).unwrap() >= 2
+                });
             }
             let start = SystemClock.now();
             let guard = both.try_lock_for(20 * SECOND).unwrap();
@@ -97,5 +109,8 @@ fn multi_lock_is_taken_though_its_queues_are_never_empty() {
         is_over.store(true, Ordering::Relaxed);
     });
     println!("{waits:?}");
-    assert!(waits.len() == 5 && waits.iter().all(|wait| *wait < 20 * SECOND), "{waits:?}");
+    assert!(
+        waits.len() == 5 && waits.iter().all(|wait| *wait < 20 * SECOND),
+        "{waits:?}"
+    );
 }

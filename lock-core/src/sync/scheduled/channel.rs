@@ -29,8 +29,16 @@ pub struct Receiver<T>(Arc<Channel<T>>);
 #[must_use]
 pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     let (queue, has_sender, has_receiver) = (VecDeque::new(), true, true);
-    let state = Mutex::new(State { queue, capacity, has_sender, has_receiver });
-    let channel = Arc::new(Channel { state, changed: Condvar::new() });
+    let state = Mutex::new(State {
+        queue,
+        capacity,
+        has_sender,
+        has_receiver,
+    });
+    let channel = Arc::new(Channel {
+        state,
+        changed: Condvar::new(),
+    });
     (Sender(Arc::clone(&channel)), Receiver(channel))
 }
 

@@ -44,7 +44,10 @@ impl<T: ?Sized> Mutex<T> {
     /// Locks it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        MutexGuard { mutex: self, inner: Some(inner) }
+        MutexGuard {
+            mutex: self,
+            inner: Some(inner),
+        }
     }
 
     /// Used as a hint to the memory only, so the answer does not matter.
@@ -123,5 +126,8 @@ impl Condvar {
 #[must_use]
 pub fn mutant(name: &str) -> bool {
     static CHOSEN: OnceLock<Option<String>> = OnceLock::new();
-    CHOSEN.get_or_init(|| std::env::var("DISTLOCK_MUTANT").ok()).as_deref() == Some(name)
+    CHOSEN
+        .get_or_init(|| std::env::var("DISTLOCK_MUTANT").ok())
+        .as_deref()
+        == Some(name)
 }

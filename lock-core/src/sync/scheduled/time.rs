@@ -47,9 +47,17 @@ impl Time {
     fn advance(&mut self) -> Vec<Arc<Condvar>> {
         let is_new =
             |(number, until, _): &&(u64, u64, _)| *until > self.now || !self.woken.contains(number);
-        let next = self.sleepers.iter().filter(is_new).map(|(_, until, _)| *until).min();
+        let next = self
+            .sleepers
+            .iter()
+            .filter(is_new)
+            .map(|(_, until, _)| *until)
+            .min();
         self.now = self.now.max(next.unwrap_or(0));
-        let due = self.sleepers.iter().filter(|(_, until, _)| *until <= self.now);
+        let due = self
+            .sleepers
+            .iter()
+            .filter(|(_, until, _)| *until <= self.now);
         self.woken = due.clone().map(|(number, ..)| *number).collect();
         due.map(|(.., wake)| Arc::clone(wake)).collect()
     }
@@ -117,7 +125,11 @@ pub fn keep(limit: Duration) {
         if with(|time| time.is_over) {
             return;
         }
-        assert!(peek() < limit, "a task still waits after {:?} of virtual time", peek());
+        assert!(
+            peek() < limit,
+            "a task still waits after {:?} of virtual time",
+            peek()
+        );
         with(|time| time.is_waking = true);
         due.iter().for_each(|wake| wake.notify_all());
         with(|time| time.is_waking = false);

@@ -23,7 +23,9 @@ pub(super) fn connect_to_any(
     time: &DialTime<'_>,
 ) -> io::Result<TcpStream> {
     let mut waiting = VecDeque::from(alternating(addresses));
-    let parts = u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX).saturating_mul(2);
+    let parts = u32::try_from(addresses.len().max(1))
+        .unwrap_or(u32::MAX)
+        .saturating_mul(2);
     let pace = PACE.min(time.left() / parts);
     let mut failure = io::Error::new(ErrorKind::NotFound, "the host has no address");
     let (mut begun, mut next) = (Vec::<Socket>::new(), time.now());
@@ -32,7 +34,11 @@ pub(super) fn connect_to_any(
             return Err(ErrorKind::TimedOut.into());
         }
         if begun.is_empty() || time.now() >= next {
-            next = if waiting.is_empty() { Moment::NEVER } else { time.now() + pace };
+            next = if waiting.is_empty() {
+                Moment::NEVER
+            } else {
+                time.now() + pace
+            };
             match waiting.pop_front().map(begin) {
                 Some(Ok(socket)) => begun.push(socket),
                 Some(Err(error)) => failure = error,
@@ -41,7 +47,10 @@ pub(super) fn connect_to_any(
             }
             continue;
         }
-        let longest = time.left().min(next.since(time.now())).min(SystemClock::SLICE);
+        let longest = time
+            .left()
+            .min(next.since(time.now()))
+            .min(SystemClock::SLICE);
         for decided in wait_for_any(&begun, longest)?.into_iter().rev() {
             let socket = begun.swap_remove(decided);
             match socket.take_error()? {
@@ -60,8 +69,9 @@ pub(super) fn connect_to_any(
 /// The addresses with those of IPv6 and IPv4 in turn, as one of the two may lead nowhere.
 fn alternating(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let first_is_ipv6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
-    let (mut one, mut other): (VecDeque<_>, VecDeque<_>) =
-        addresses.iter().partition(|address| address.is_ipv6() == first_is_ipv6);
+    let (mut one, mut other): (VecDeque<_>, VecDeque<_>) = addresses
+        .iter()
+        .partition(|address| address.is_ipv6() == first_is_ipv6);
     let mut ordered = Vec::with_capacity(addresses.len());
     while let Some(address) = one.pop_front().or_else(|| other.pop_front()) {
         ordered.push(address);
@@ -90,7 +100,9 @@ fn wait_for_any(begun: &[Socket], longest: Duration) -> io::Result<Vec<usize>> {
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => return Err(error.into()),
     }
-    Ok((0..fds.len()).filter(|place| !fds[*place].revents().is_empty()).collect())
+    Ok((0..fds.len())
+        .filter(|place| !fds[*place].revents().is_empty())
+        .collect())
 }
 
 /// Sets the options of a socket. What is sent stays unacknowledged for `unacknowledged` at most.
@@ -129,7 +141,9 @@ mod tests {
     impl Hole {
         fn new() -> Self {
             let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-            listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+            listener
+                .bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())
+                .unwrap();
             listener.listen(0).unwrap();
             let address = listener.local_addr().unwrap().as_socket().unwrap();
             let mut queued = Vec::new();
@@ -137,7 +151,11 @@ mod tests {
             while let Ok(stream) = TcpStream::connect_timeout(&address, short) {
                 queued.push(stream);
             }
-            Self { listener, address, queued }
+            Self {
+                listener,
+                address,
+                queued,
+            }
         }
     }
 
@@ -200,7 +218,9 @@ mod tests {
     #[test]
     fn families_of_addresses_take_turns() {
         let read = |text: &str| -> Vec<SocketAddr> {
-            text.split(' ').map(|address| address.parse().unwrap()).collect()
+            text.split(' ')
+                .map(|address| address.parse().unwrap())
+                .collect()
         };
         let ordered = alternating(&read("[::1]:1 [::2]:1 [::3]:1 1.1.1.1:1 2.2.2.2:1"));
         assert_eq!(ordered, read("[::1]:1 1.1.1.1:1 [::2]:1 2.2.2.2:1 [::3]:1"));

@@ -66,10 +66,19 @@ impl CredentialsSource {
         time: &DialTime<'_>,
     ) -> Result<ResolvedCredentials, Error> {
         if let Some(given) = self.provided(calls, server, time)? {
-            let user = given.user().map(str::to_owned).or_else(|| self.user.clone());
-            return Ok(ResolvedCredentials { user, password: Some(given.password().clone()) });
+            let user = given
+                .user()
+                .map(str::to_owned)
+                .or_else(|| self.user.clone());
+            return Ok(ResolvedCredentials {
+                user,
+                password: Some(given.password().clone()),
+            });
         }
-        Ok(ResolvedCredentials { user: self.user.clone(), password: self.password.read(time)? })
+        Ok(ResolvedCredentials {
+            user: self.user.clone(),
+            password: self.password.read(time)?,
+        })
     }
 
     fn provided(
@@ -78,7 +87,9 @@ impl CredentialsSource {
         server: &Server,
         time: &DialTime<'_>,
     ) -> Result<Option<Credentials>, Error> {
-        let Some(provider) = self.provider.clone() else { return Ok(None) };
+        let Some(provider) = self.provider.clone() else {
+            return Ok(None);
+        };
         let (name, is_sentinel) = (server.to_string(), self.is_sentinel);
         let call = move || {
             if is_sentinel {
@@ -108,7 +119,11 @@ impl CredentialsSource {
 
 impl PasswordSource {
     pub(crate) fn in_file(option: &'static str, path: impl Into<PathBuf>) -> Self {
-        Self::InFile(PasswordFile { option, path: path.into(), reads: BackgroundCall::new() })
+        Self::InFile(PasswordFile {
+            option,
+            path: path.into(),
+            reads: BackgroundCall::new(),
+        })
     }
 
     fn read(&self, time: &DialTime<'_>) -> Result<Option<Secret>, Error> {
@@ -123,7 +138,9 @@ impl PasswordSource {
 impl PasswordFile {
     fn read(&self, time: &DialTime<'_>) -> Result<Secret, Error> {
         let path = self.path.clone();
-        let read = self.reads.call(time, move || read(&path).map_err(SystemError::from));
+        let read = self
+            .reads
+            .call(time, move || read(&path).map_err(SystemError::from));
         read.map_err(|error| match error {
             CallNotDone::NoThread(error) => no_thread(&self.unreadable(), error),
             CallNotDone::Late => self.late(),
@@ -133,7 +150,11 @@ impl PasswordFile {
     }
 
     fn unreadable(&self) -> String {
-        format!("no password can be read from `{}={}`", self.option, self.path.display())
+        format!(
+            "no password can be read from `{}={}`",
+            self.option,
+            self.path.display()
+        )
     }
 
     fn late(&self) -> Error {
@@ -148,8 +169,9 @@ impl PasswordFile {
 /// The password in a file: all of it, without one line end.
 fn read(path: &Path) -> io::Result<Secret> {
     let text = fs::read_to_string(path)?;
-    let line =
-        text.strip_suffix('\n').map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
+    let line = text
+        .strip_suffix('\n')
+        .map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
     if line.is_empty() {
         return Err(io::Error::other("the file is empty"));
     }
@@ -172,7 +194,12 @@ mod tests {
     #[test]
     fn line_end_in_the_file_is_not_part_of_the_password() {
         let path = std::env::temp_dir().join(format!("distlock-password-{}", std::process::id()));
-        for (text, password) in [("a b", "a b"), ("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n")] {
+        for (text, password) in [
+            ("a b", "a b"),
+            ("a\n", "a"),
+            ("a\r\n", "a"),
+            ("a\n\n", "a\n"),
+        ] {
             fs::write(&path, text).unwrap();
             assert_eq!(read(&path).unwrap().reveal(), password);
         }

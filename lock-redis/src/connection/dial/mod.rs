@@ -45,7 +45,11 @@ const LEAST_AGAIN: Duration = Duration::from_millis(250);
 impl Dialer {
     pub(crate) fn new(destination: Destination) -> Self {
         let (unclaimed, failures) = (Mutex::default(), AtomicU64::new(0));
-        Self { destination: Arc::new(destination), unclaimed, failures }
+        Self {
+            destination: Arc::new(destination),
+            unclaimed,
+            failures,
+        }
     }
 
     /// To a test's listener, without a login.
@@ -66,13 +70,19 @@ impl Dialer {
         let (mut refusal, begun) = (None, self.clock().now());
         while let Some(dial) = self.claim() {
             match dial.wait(self.clock(), by) {
-                Some(DialOutcome { result: Ok(mut connection), .. }) => {
+                Some(DialOutcome {
+                    result: Ok(mut connection),
+                    ..
+                }) => {
                     connection.check_idle();
                     if connection.is_open() {
                         return Ok(connection);
                     }
                 }
-                Some(DialOutcome { at, result: Err(failure) }) => {
+                Some(DialOutcome {
+                    at,
+                    result: Err(failure),
+                }) => {
                     if begun.since(at) < self.timeouts().connect {
                         refusal = Some(failure);
                     }
@@ -97,16 +107,23 @@ impl Dialer {
     /// another one is to be begun beside them.
     fn claim(&self) -> Option<Arc<PendingDial>> {
         let now = self.clock().now();
-        let first = self.usual().map_or(AGAIN, |usual| (usual * 2).max(LEAST_AGAIN));
+        let first = self
+            .usual()
+            .map_or(AGAIN, |usual| (usual * 2).max(LEAST_AGAIN));
         let mut unclaimed = self.unclaimed.lock();
         let ended = unclaimed.iter().position(|dial| dial.has_ended());
         let youngest = || {
-            let (place, dial) = unclaimed.iter().enumerate().max_by_key(|(_, it)| it.began())?;
+            let (place, dial) = unclaimed
+                .iter()
+                .enumerate()
+                .max_by_key(|(_, it)| it.began())?;
             let others = u32::try_from(unclaimed.len() - 1).unwrap_or(u32::MAX);
             let again = first.saturating_mul(2u32.saturating_pow(others));
             (now.since(dial.began()) < again).then_some(place)
         };
-        ended.or_else(youngest).map(|place| unclaimed.swap_remove(place))
+        ended
+            .or_else(youngest)
+            .map(|place| unclaimed.swap_remove(place))
     }
 
     /// Leaves the dial to the next caller. The failure of this one, whose deadline has come.
@@ -119,7 +136,9 @@ impl Dialer {
     /// Whether the server shows that it belongs to the one that has shown this at that time, by a
     /// connection that is made until `by`: see [`Judgement::is_of_same_history`].
     pub(crate) fn succeeds(&self, (noted, at): &(Noted, Moment), by: Moment) -> bool {
-        let Some(shown) = self.show(by) else { return false };
+        let Some(shown) = self.show(by) else {
+            return false;
+        };
         judge(noted, &shown, self.clock().now().since(*at)).is_of_same_history()
     }
 
@@ -128,7 +147,10 @@ impl Dialer {
         let reply = connection.call(&HISTORY, by).ok()?;
         let run_id = self.identity().and_then(Identity::known)?.to_string();
         let shown = Shown::read(&String::from_utf8_lossy(reply.as_bytes()?));
-        Some(Shown { run_id: Some(run_id), ..shown })
+        Some(Shown {
+            run_id: Some(run_id),
+            ..shown
+        })
     }
 
     /// How many connections have failed so far.

@@ -35,7 +35,13 @@ impl PendingDial {
     pub(super) fn start(destination: &Arc<Destination>, by: Moment) -> io::Result<Arc<Self>> {
         let (began, destination) = (destination.clock().now(), Arc::clone(destination));
         let (state, outcome, ended, fetched) = <_>::default();
-        let dial = Arc::new(Self { began, state, outcome, ended, fetched });
+        let dial = Arc::new(Self {
+            began,
+            state,
+            outcome,
+            ended,
+            fetched,
+        });
         let pending = Arc::clone(&dial);
         run_in_background(move || {
             let result = contain(|| destination.dial(by, &pending.state)).unwrap_or_else(|| {
@@ -72,7 +78,11 @@ impl PendingDial {
 
     /// Closes a connection that was not fetched: the next caller dials anew.
     fn close(&self) {
-        if let Some(DialOutcome { result: Ok(connection), .. }) = &mut *self.outcome.lock() {
+        if let Some(DialOutcome {
+            result: Ok(connection),
+            ..
+        }) = &mut *self.outcome.lock()
+        {
             connection.close_with(&Error::unavailable("no caller has fetched it"));
         }
     }
@@ -93,6 +103,8 @@ impl PendingDial {
 
 impl fmt::Debug for PendingDial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingDial").field("state", &self.state).finish_non_exhaustive()
+        f.debug_struct("PendingDial")
+            .field("state", &self.state)
+            .finish_non_exhaustive()
     }
 }

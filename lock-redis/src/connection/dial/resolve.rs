@@ -26,7 +26,11 @@ pub(super) enum LookUpError {
 
 impl Resolver {
     pub(super) fn new(host: &str, port: u16) -> Self {
-        Self { host: host.to_owned(), port, look_ups: BackgroundCall::new() }
+        Self {
+            host: host.to_owned(),
+            port,
+            look_ups: BackgroundCall::new(),
+        }
     }
 
     /// The host's addresses, in `time`; at once if the host is an address.
@@ -44,16 +48,19 @@ impl Resolver {
             Ok(Err(failure)) => Err(LookUpError::Failed(failure.into())),
             Err(CallNotDone::NoThread(error)) => Err(LookUpError::NoThread(error)),
             Err(CallNotDone::Late) => Err(LookUpError::late()),
-            Err(CallNotDone::Panicked) => {
-                Err(LookUpError::Failed(io::Error::other("the look-up panicked")))
-            }
+            Err(CallNotDone::Panicked) => Err(LookUpError::Failed(io::Error::other(
+                "the look-up panicked",
+            ))),
         }
     }
 }
 
 impl LookUpError {
     pub(super) fn late() -> Self {
-        Self::Failed(io::Error::new(ErrorKind::TimedOut, "the name server did not answer"))
+        Self::Failed(io::Error::new(
+            ErrorKind::TimedOut,
+            "the name server did not answer",
+        ))
     }
 }
 
@@ -61,7 +68,10 @@ impl LookUpError {
 /// not known.
 fn cause(error: io::Error) -> SystemError {
     let limit = Socket::new(Domain::UNIX, Type::STREAM, None).err();
-    limit.filter(|limit| no_descriptor(limit).is_some()).unwrap_or(error).into()
+    limit
+        .filter(|limit| no_descriptor(limit).is_some())
+        .unwrap_or(error)
+        .into()
 }
 
 #[cfg(test)]
@@ -91,7 +101,10 @@ mod tests {
         let resolver = Resolver::new("localhost", 7);
         for times in 1..=2 {
             let found = resolver.resolve(&soon()).unwrap();
-            assert!(found.iter().any(|address| address.ip().is_loopback()), "{found:?}");
+            assert!(
+                found.iter().any(|address| address.ip().is_loopback()),
+                "{found:?}"
+            );
             assert_eq!(resolver.look_ups.ended(), times);
         }
     }
@@ -101,7 +114,9 @@ mod tests {
         let resolver = Resolver::new("hangs.invalid", 7);
         resolver.look_ups.hang();
         let by = SystemClock.now() + Duration::from_millis(20);
-        let error = resolver.resolve(&DialTime::until(&SystemClock, by)).unwrap_err();
+        let error = resolver
+            .resolve(&DialTime::until(&SystemClock, by))
+            .unwrap_err();
         assert!(matches!(error, LookUpError::Failed(error) if error.kind() == ErrorKind::TimedOut));
         assert!(SystemClock.now().since(by) < Duration::from_secs(5));
         assert_eq!(resolver.look_ups.ended(), 0);

@@ -42,7 +42,10 @@ fn no_other_connection(listener: &TcpListener) {
 fn is_late(dialer: &Dialer) {
     let failure = dialer.dial(after(SHORT)).err().expect("no server answers");
     assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
-    assert!(failure.error().to_string().contains("in time"), "{failure:?}");
+    assert!(
+        failure.error().to_string().contains("in time"),
+        "{failure:?}"
+    );
 }
 
 #[test]
@@ -54,7 +57,12 @@ fn dial_goes_on_without_its_caller_for_the_next() {
     peer.write_all(b"+OK\r\n").unwrap();
     let connection = dialer.dial(after(LONG)).unwrap();
     no_other_connection(&listener);
-    let port = connection.into_transport().unwrap().socket().local_addr().unwrap();
+    let port = connection
+        .into_transport()
+        .unwrap()
+        .socket()
+        .local_addr()
+        .unwrap();
     assert_eq!(port.as_socket().unwrap(), peer.peer_addr().unwrap());
     // The next caller needs one of its own.
     is_late(&dialer);
@@ -93,7 +101,8 @@ fn refusal_to_an_unclaimed_dial_is_what_the_next_late_caller_is_told() {
     let (listener, dialer) = far();
     is_late(&dialer);
     let mut peer = accept(&listener);
-    peer.write_all(b"-NOAUTH Authentication required.\r\n").unwrap();
+    peer.write_all(b"-NOAUTH Authentication required.\r\n")
+        .unwrap();
     // It closes when it has read that.
     assert_eq!(peer.read(&mut [0]).unwrap_or(0), 0);
     let failure = loop {
@@ -103,7 +112,10 @@ fn refusal_to_an_unclaimed_dial_is_what_the_next_late_caller_is_told() {
         }
     };
     assert!(matches!(failure, Failure::Refused(_)), "{failure:?}");
-    assert!(failure.error().to_string().contains("asks for a password"), "{failure:?}");
+    assert!(
+        failure.error().to_string().contains("asks for a password"),
+        "{failure:?}"
+    );
     is_late(&dialer);
 }
 
@@ -114,7 +126,8 @@ fn old_refusal_to_an_unclaimed_dial_is_forgotten() {
     let dialer = Dialer::new(Destination::of(&listener, connect, SHORT));
     is_late(&dialer);
     let mut peer = accept(&listener);
-    peer.write_all(b"-NOAUTH Authentication required.\r\n").unwrap();
+    peer.write_all(b"-NOAUTH Authentication required.\r\n")
+        .unwrap();
     assert_eq!(peer.read(&mut [0]).unwrap_or(0), 0);
     // Its password may be right by then.
     SystemClock.wait(&Arc::default(), after(connect * 2));
@@ -178,7 +191,11 @@ fn connections_to(says: &str) -> usize {
             connections
         });
         for _ in 0..3 {
-            let failure = dialer.destination.dial(after(SECOND), &<_>::default()).err().unwrap();
+            let failure = dialer
+                .destination
+                .dial(after(SECOND), &<_>::default())
+                .err()
+                .unwrap();
             assert!(matches!(failure, Failure::NotSent(_)), "{failure:?}");
         }
         is_over.store(true, Ordering::SeqCst);
@@ -212,7 +229,10 @@ fn dials_end_with_their_dialer() {
         dialer.retire();
         assert_eq!(peer.read(&mut [0]).unwrap_or(0), 0);
         let failure = waiting.join().unwrap();
-        assert!(failure.error().to_string().contains("not the master"), "{failure:?}");
+        assert!(
+            failure.error().to_string().contains("not the master"),
+            "{failure:?}"
+        );
     });
 }
 

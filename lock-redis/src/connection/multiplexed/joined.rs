@@ -61,9 +61,16 @@ impl Joiner {
             for word in ["EVALSHA", join.one.hash(), &join.keys.len().to_string()] {
                 write_word(word.as_bytes(), &mut beginning);
             }
-            Kind { join, beginning, is_known: false }
+            Kind {
+                join,
+                beginning,
+                is_known: false,
+            }
         };
-        Self { kinds: joins.iter().map(kind).collect(), paused_until: None }
+        Self {
+            kinds: joins.iter().map(kind).collect(),
+            paused_until: None,
+        }
     }
 
     /// Whether anything is joined now.
@@ -76,14 +83,21 @@ impl Joiner {
         self.kinds.iter().enumerate().find_map(|(place, kind)| {
             let mut words = [b"".as_slice(); Join::MAX_WORDS];
             let found = encoded_words(request.strip_prefix(kind.beginning.as_slice())?);
-            words.iter_mut().zip(found).for_each(|(word, it)| *word = it);
+            words
+                .iter_mut()
+                .zip(found)
+                .for_each(|(word, it)| *word = it);
             Some((JoinKind(place), words))
         })
     }
 
     /// Whether these two of a kind can be joined.
     pub(super) fn can_join(&self, kind: JoinKind, one: &Words<'_>, other: &Words<'_>) -> bool {
-        self.kinds[kind.0].join.common.iter().all(|place| one[*place] == other[*place])
+        self.kinds[kind.0]
+            .join
+            .common
+            .iter()
+            .all(|place| one[*place] == other[*place])
     }
 
     /// How they are joined, and the command and its script. That is sent by its text until the
@@ -126,7 +140,9 @@ impl Joiner {
     /// What becomes of each of `count` requests whose joined script has this reply.
     pub(super) fn outcomes(&self, kind: JoinKind, reply: Reply, count: usize) -> Vec<Outcome> {
         let of_one = |answer| match answer {
-            Reply::Error(_) => Outcome::Repeat { may_have_run: false },
+            Reply::Error(_) => Outcome::Repeat {
+                may_have_run: false,
+            },
             answer => Outcome::Reply(answer),
         };
         match reply {
@@ -139,7 +155,9 @@ impl Joiner {
         match reply {
             // Each is sent by its own text then, in the place that it had.
             reply if reply.is_noscript() => Outcome::Reply(reply),
-            Reply::Error(error) if did_not_run(&error) => Outcome::Repeat { may_have_run: false },
+            Reply::Error(error) if did_not_run(&error) => Outcome::Repeat {
+                may_have_run: false,
+            },
             Reply::Error(_) if self.kinds[kind.0].join.is_repeatable => {
                 Outcome::Repeat { may_have_run: true }
             }
@@ -159,12 +177,19 @@ pub(super) fn encode(
     into: &mut Vec<u8>,
 ) {
     let keys = all.len() * join.keys.len();
-    write_count(b'*', 3 + keys + join.common.len() + all.len() * join.each.len(), into);
+    write_count(
+        b'*',
+        3 + keys + join.common.len() + all.len() * join.each.len(),
+        into,
+    );
     for word in [command, script, &keys.to_string()] {
         write_word(word.as_bytes(), into);
     }
-    let of_all =
-        |places: &'static [usize]| places.iter().flat_map(|place| all.iter().map(|it| it[*place]));
+    let of_all = |places: &'static [usize]| {
+        places
+            .iter()
+            .flat_map(|place| all.iter().map(|it| it[*place]))
+    };
     let common = join.common.iter().map(|place| all[0][*place]);
     for word in of_all(join.keys).chain(common).chain(of_all(join.each)) {
         into.extend_from_slice(word);

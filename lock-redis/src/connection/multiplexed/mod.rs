@@ -181,7 +181,10 @@ impl ConnectionLike for Arc<MultiplexedConnection> {
             }
         }
         if self.generation.is_over() {
-            return (Vec::new(), Err(CallError::Unknown(self.server.superseded())));
+            return (
+                Vec::new(),
+                Err(CallError::Unknown(self.server.superseded())),
+            );
         }
         (replies, outcome)
     }
@@ -226,12 +229,20 @@ impl MultiplexedConnection {
         grace: Duration,
         joins: &'static [Join],
     ) -> io::Result<Self> {
-        let (server, clock) = (Arc::clone(&connection.server), Arc::clone(&connection.clock));
+        let (server, clock) = (
+            Arc::clone(&connection.server),
+            Arc::clone(&connection.clock),
+        );
         let generation = connection.generation().clone();
         let is_one_store = connection.is_one_store;
         let transport = connection.into_transport().ok_or(ErrorKind::NotConnected)?;
         Ok(Self {
-            pending: Mutex::new(PendingRequests::new(clock.now(), dialed_in, failures, joins)),
+            pending: Mutex::new(PendingRequests::new(
+                clock.now(),
+                dialed_in,
+                failures,
+                joins,
+            )),
             transport,
             output: Mutex::default(),
             input: Mutex::default(),
@@ -324,7 +335,9 @@ impl MultiplexedConnection {
 
     /// Until when the oldest request may go without a reply before the connection is closed.
     fn patience(&self, pending: &PendingRequests) -> Moment {
-        pending.oldest().map_or(Moment::NEVER, |oldest| oldest + self.grace)
+        pending
+            .oldest()
+            .map_or(Moment::NEVER, |oldest| oldest + self.grace)
     }
 
     /// A thread whose request is no longer pending, or abandoned, leaves its roles to others.
@@ -406,7 +419,11 @@ impl MultiplexedConnection {
             drop(pending);
             return self.read_available();
         }
-        if reads && self.clock.now() >= patience { self.give_up(pending) } else { pending }
+        if reads && self.clock.now() >= patience {
+            self.give_up(pending)
+        } else {
+            pending
+        }
     }
 
     /// The oldest request is overdue for too long.
@@ -414,7 +431,10 @@ impl MultiplexedConnection {
         &'a self,
         pending: MutexGuard<'a, PendingRequests>,
     ) -> MutexGuard<'a, PendingRequests> {
-        self.fail(pending, &self.server.io_error("answer", ErrorKind::TimedOut.into()))
+        self.fail(
+            pending,
+            &self.server.io_error("answer", ErrorKind::TimedOut.into()),
+        )
     }
 
     fn fail<'a>(
@@ -478,7 +498,9 @@ impl MultiplexedConnection {
             let is_stale = now.since(pending.last_received()) > Connection::FRESH
                 || pending.failures_seen != failures;
             if is_stale && !self.transport.is_quiet() {
-                let error = self.server.io_error("answer", ErrorKind::UnexpectedEof.into());
+                let error = self
+                    .server
+                    .io_error("answer", ErrorKind::UnexpectedEof.into());
                 drop(self.fail(pending, &error));
                 return false;
             }
@@ -500,7 +522,9 @@ impl MultiplexedConnection {
 impl Drop for MultiplexedConnection {
     /// Callbacks that are still pending are told that their outcome stays unknown.
     fn drop(&mut self) {
-        let error = self.server.io_error("answer", ErrorKind::NotConnected.into());
+        let error = self
+            .server
+            .io_error("answer", ErrorKind::NotConnected.into());
         drop(self.fail(self.pending.lock(), &error));
     }
 }

@@ -33,7 +33,10 @@ pub(super) struct ReplySlot {
 
 impl ReplySlot {
     pub(super) fn new(signal: &Arc<Signal>) -> Self {
-        Self { signal: Arc::clone(signal), reply: Mutex::default() }
+        Self {
+            signal: Arc::clone(signal),
+            reply: Mutex::default(),
+        }
     }
 
     pub(super) fn take(&self) -> Option<CallResult> {
@@ -154,7 +157,10 @@ impl PendingRequest {
 
     /// The one whose deadline comes first.
     fn due_first(&self) -> &CallerRequest {
-        self.each().iter().min_by_key(|request| request.by).expect("there is one")
+        self.each()
+            .iter()
+            .min_by_key(|request| request.by)
+            .expect("there is one")
     }
 
     /// Its place among bytes that begin with the first one of `start`.
@@ -258,7 +264,12 @@ impl PendingRequests {
         joining: Joining,
     ) -> Result<RequestId, CallError> {
         self.check_open()?;
-        Ok(self.add(bytes, (since, by), ReplyOwner::Caller(Arc::clone(slot)), joining))
+        Ok(self.add(
+            bytes,
+            (since, by),
+            ReplyOwner::Caller(Arc::clone(slot)),
+            joining,
+        ))
     }
 
     /// Adds a request that no thread waits for.
@@ -272,12 +283,19 @@ impl PendingRequests {
             return Err((callback, error));
         }
         self.callbacks += 1;
-        self.add(bytes, (since, by), ReplyOwner::Callback(callback), Joining::Free);
+        self.add(
+            bytes,
+            (since, by),
+            ReplyOwner::Callback(callback),
+            Joining::Free,
+        );
         Ok(())
     }
 
     fn check_open(&self) -> Result<(), CallError> {
-        self.failure.as_ref().map_or(Ok(()), |error| Err(CallError::NotSent(error.clone())))
+        self.failure
+            .as_ref()
+            .map_or(Ok(()), |error| Err(CallError::NotSent(error.clone())))
     }
 
     fn add(
@@ -289,12 +307,24 @@ impl PendingRequests {
     ) -> RequestId {
         self.last_id += 1;
         let id = self.last_id;
-        self.enqueue(bytes, CallerRequest { id, since, by, owner, joining, may_have_run: false });
+        self.enqueue(
+            bytes,
+            CallerRequest {
+                id,
+                since,
+                by,
+                owner,
+                joining,
+                may_have_run: false,
+            },
+        );
         id
     }
 
     fn enqueue(&mut self, bytes: &[u8], request: CallerRequest) {
-        self.enqueue_content(Content::One(request), |unsent| unsent.extend_from_slice(bytes));
+        self.enqueue_content(Content::One(request), |unsent| {
+            unsent.extend_from_slice(bytes)
+        });
     }
 
     /// Puts a request behind those that are unsent, with the bytes that `encode` appends.
@@ -302,7 +332,11 @@ impl PendingRequests {
         let (start, before) = (self.end, self.unsent.len());
         encode(&mut self.unsent);
         self.end += (self.unsent.len() - before) as u64;
-        self.requests.push_back(PendingRequest { start, end: self.end, content });
+        self.requests.push_back(PendingRequest {
+            start,
+            end: self.end,
+            content,
+        });
     }
 
     /// How many bytes have been sent, or may have been.
@@ -325,8 +359,10 @@ impl PendingRequests {
     /// come. Not until the last of them: the server would run dry, and both sides take turns at
     /// waiting.
     pub(super) fn is_peer_busy(&self) -> bool {
-        let under_way =
-            self.requests.front().map_or(0, |request| self.sent().saturating_sub(request.start));
+        let under_way = self
+            .requests
+            .front()
+            .map_or(0, |request| self.sent().saturating_sub(request.start));
         (self.unsent.len() as u64) < under_way / Self::WRITE_SHARE
     }
 
@@ -337,7 +373,9 @@ impl PendingRequests {
     /// Whether replies are to come, and all their callers have given up.
     pub(super) fn has_only_abandoned(&self) -> bool {
         !self.is_empty()
-            && self.each().all(|request| matches!(request.owner, ReplyOwner::Abandoned))
+            && self
+                .each()
+                .all(|request| matches!(request.owner, ReplyOwner::Abandoned))
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -353,7 +391,10 @@ impl PendingRequests {
         let of_callback = |request: &&CallerRequest| {
             request.id <= until && matches!(request.owner, ReplyOwner::Callback(_))
         };
-        self.each().filter(of_callback).map(|request| request.id).max()
+        self.each()
+            .filter(of_callback)
+            .map(|request| request.id)
+            .max()
     }
 
     /// Whether there are bytes to write and no thread writes.
@@ -372,11 +413,14 @@ impl PendingRequests {
     /// Late is what replies do not usually take here: a caller's deadline may be sooner.
     pub(super) fn is_mute(&self, now: Moment, grace: Duration) -> bool {
         let usual = (self.usual * 2).max(Self::LEAST_SILENCE).min(grace);
-        self.requests.front().map(PendingRequest::due_first).is_some_and(|request| {
-            let is_late = request.by <= now && now.since(request.since) >= usual;
-            let is_silent = || now.since(self.last_received) >= grace;
-            is_late && (request.id > self.last_id_received || is_silent())
-        })
+        self.requests
+            .front()
+            .map(PendingRequest::due_first)
+            .is_some_and(|request| {
+                let is_late = request.by <= now && now.since(request.since) >= usual;
+                let is_silent = || now.since(self.last_received) >= grace;
+                is_late && (request.id > self.last_id_received || is_silent())
+            })
     }
 
     /// A reply has come.
@@ -433,7 +477,12 @@ impl PendingRequests {
         if matches!(&request.content, Content::Joined(joined) if !joined.expects(&reply)) {
             return Err(UNEXPECTED);
         }
-        match self.requests.pop_front().expect("the front was looked at").content {
+        match self
+            .requests
+            .pop_front()
+            .expect("the front was looked at")
+            .content
+        {
             Content::One(request) => {
                 let outcome = outcome_of(&request, reply);
                 self.deliver(request, outcome, mine, wakeups);
@@ -539,7 +588,9 @@ impl PendingRequests {
             let (owner, may_have_left) = self.abandon_member(index, member);
             if let ReplyOwner::Callback(callback) = owner {
                 self.callbacks -= 1;
-                wakeups.callbacks.push((callback, Err(may_have_left.timed_out(server))));
+                wakeups
+                    .callbacks
+                    .push((callback, Err(may_have_left.timed_out(server))));
             }
         }
     }
@@ -547,7 +598,9 @@ impl PendingRequests {
     /// Makes the first thread that waits the reader.
     pub(super) fn hand_over_reading(&mut self, wakeups: &mut DeferredWakeups) {
         self.asleep = false;
-        let next = self.each().find_map(|request| Some((request.id, request.caller()?)));
+        let next = self
+            .each()
+            .find_map(|request| Some((request.id, request.caller()?)));
         let next = next.map(|(id, slot)| (id, Arc::clone(slot)));
         self.reader = next.as_ref().map(|(id, _)| *id);
         wakeups.wake.extend(next.map(|(_, slot)| slot));
@@ -560,11 +613,15 @@ impl PendingRequests {
             return;
         }
         let reader = self.each().find(|request| Some(request.id) == self.reader);
-        let reader = reader.and_then(CallerRequest::caller).map(|slot| &slot.signal);
+        let reader = reader
+            .and_then(CallerRequest::caller)
+            .map(|slot| &slot.signal);
         let is_reader =
             |slot: &Arc<ReplySlot>| reader.is_some_and(|it| Arc::ptr_eq(it, &slot.signal));
-        let mut others =
-            self.each().filter_map(CallerRequest::caller).filter(|slot| !is_reader(slot));
+        let mut others = self
+            .each()
+            .filter_map(CallerRequest::caller)
+            .filter(|slot| !is_reader(slot));
         wakeups.wake.extend(others.next().map(Arc::clone));
     }
 
@@ -597,7 +654,9 @@ fn outcome_of(request: &CallerRequest, reply: Reply) -> CallResult {
             if request.may_have_run && !matches!(&*error.code, "NOSCRIPT" | "WRONGTYPE") =>
         {
             let message = "a request that was sent twice failed, and may have been carried out";
-            Err(CallError::Unknown(Error::unavailable(message).with_source(error)))
+            Err(CallError::Unknown(
+                Error::unavailable(message).with_source(error),
+            ))
         }
         reply => Ok(reply),
     }

@@ -28,7 +28,8 @@ impl MultiplexedConnection {
         slot: &Arc<ReplySlot>,
     ) -> Result<CallResult, MutexGuard<'_, PendingRequests>> {
         let fill = |input: &mut ReplyInput| {
-            self.transport.read(&mut input.buffer, input.reader.input(), longest)
+            self.transport
+                .read(&mut input.buffer, input.reader.input(), longest)
         };
         let (mut pending, mut wakeups) = self.read_with(fill, Some(slot));
         let outcome = slot.take();
@@ -52,7 +53,11 @@ impl MultiplexedConnection {
         let mut wakeups = DeferredWakeups::default();
         let mut input = self.input.lock();
         let filled = fill(&mut input);
-        let ReplyInput { buffer, reader, replies } = &mut *input;
+        let ReplyInput {
+            buffer,
+            reader,
+            replies,
+        } = &mut *input;
         let mut invalid = None;
         if matches!(filled, Ok(true)) {
             invalid = loop {
@@ -83,7 +88,11 @@ impl MultiplexedConnection {
         }
         let ended = buffer.ended.then(|| ErrorKind::UnexpectedEof.into());
         if let Some(error) = filled.err().or(ended) {
-            self.fail_all(&mut pending, &self.server.io_error("answer", error), &mut wakeups);
+            self.fail_all(
+                &mut pending,
+                &self.server.io_error("answer", error),
+                &mut wakeups,
+            );
         }
         (pending, wakeups)
     }
@@ -91,7 +100,8 @@ impl MultiplexedConnection {
     /// Reads without waiting, for the thread that has the role.
     pub(super) fn read_available(&self) -> MutexGuard<'_, PendingRequests> {
         let fill = |input: &mut ReplyInput| {
-            self.transport.read_available(&mut input.buffer, input.reader.input())
+            self.transport
+                .read_available(&mut input.buffer, input.reader.input())
         };
         let (pending, wakeups) = self.read_with(fill, None);
         self.deliver(pending, wakeups)

@@ -33,19 +33,30 @@ struct Polled {
 
 impl ReplyPoller {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self(Arc::new(Inner { clock, task: BackgroundTask::default(), polled: Mutex::default() }))
+        Self(Arc::new(Inner {
+            clock,
+            task: BackgroundTask::default(),
+            polled: Mutex::default(),
+        }))
     }
 
     /// Has the callbacks on `connection` polled.
     pub(crate) fn add(&self, connection: &Arc<MultiplexedConnection>) {
         let mut polled = self.0.polled.lock();
-        if !polled.connections.iter().any(|known| Arc::ptr_eq(known, connection)) {
+        if !polled
+            .connections
+            .iter()
+            .any(|known| Arc::ptr_eq(known, connection))
+        {
             polled.connections.push(Arc::clone(connection));
         }
         drop(polled);
         let (inner, mut busy) = (Arc::clone(&self.0), self.0.clock.now());
         // Without a thread, the next caller reads the reply, or the next callback starts one.
-        let _started = self.0.task.start(&self.0.clock, move || inner.turn(&mut busy));
+        let _started = self
+            .0
+            .task
+            .start(&self.0.clock, move || inner.turn(&mut busy));
     }
 }
 
@@ -60,8 +71,9 @@ impl Inner {
     fn turn(&self, busy: &mut Moment) -> Option<Moment> {
         let connections = self.polled.lock().connections.clone();
         // A callback that panics must not keep other connections from being polled.
-        let has_callbacks =
-            connections.iter().filter(|connection| contain(|| connection.poll()).unwrap_or(true));
+        let has_callbacks = connections
+            .iter()
+            .filter(|connection| contain(|| connection.poll()).unwrap_or(true));
         let now = self.clock.now();
         if has_callbacks.count() > 0 {
             *busy = now;
@@ -81,7 +93,10 @@ impl Inner {
         polled
             .connections
             .retain(|connection| connection.has_callbacks() || !is_unused(connection));
-        let is_idle = polled.connections.iter().all(|connection| !connection.has_callbacks());
+        let is_idle = polled
+            .connections
+            .iter()
+            .all(|connection| !connection.has_callbacks());
         let is_done = is_idle && (closing || now.since(busy) >= IDLE);
         if is_done {
             polled.connections.clear();

@@ -49,14 +49,18 @@ impl Reply {
 
 /// The value of a field in a reply to `INFO` or `CLUSTER INFO`.
 pub(crate) fn info_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+    text.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
 impl ServerError {
     /// Takes the text of an error apart.
     pub(crate) fn parse(text: &str) -> Self {
         let (code, detail) = text.split_once(' ').unwrap_or((text, ""));
-        Self { code: code.to_owned(), detail: detail.to_owned() }
+        Self {
+            code: code.to_owned(),
+            detail: detail.to_owned(),
+        }
     }
 
     /// The answer that this error comes of, if it comes of one.
@@ -66,7 +70,11 @@ impl ServerError {
 
     /// An older server does not know this form of a command.
     pub(crate) fn is_unknown_subcommand(&self) -> bool {
-        self.code == "ERR" && self.detail.to_ascii_lowercase().starts_with("unknown subcommand")
+        self.code == "ERR"
+            && self
+                .detail
+                .to_ascii_lowercase()
+                .starts_with("unknown subcommand")
     }
 }
 

@@ -51,7 +51,10 @@ impl ReplyReader {
     /// A reader for a connection that may switch to RESP3 (`HELLO 3`). Maps, sets and pushes become
     /// arrays, a map's keys and values in turns.
     pub(crate) fn resp3() -> Self {
-        Self { is_resp3: true, ..Self::default() }
+        Self {
+            is_resp3: true,
+            ..Self::default()
+        }
     }
 
     /// Where bytes that have arrived are appended.
@@ -88,8 +91,10 @@ impl ReplyReader {
                 Value::Array(count) => {
                     // An item has at least three bytes: a count alone allocates nothing.
                     let capacity = count.min((self.bytes.len() - self.read) / 3);
-                    self.arrays
-                        .push(IncompleteArray { count, items: Vec::with_capacity(capacity) });
+                    self.arrays.push(IncompleteArray {
+                        count,
+                        items: Vec::with_capacity(capacity),
+                    });
                     None
                 }
             };
@@ -99,7 +104,11 @@ impl ReplyReader {
             }
         }
         let size = self.size + self.bytes.len() - self.read;
-        if size > LARGEST_REPLY { Err(ENDLESS) } else { Ok(None) }
+        if size > LARGEST_REPLY {
+            Err(ENDLESS)
+        } else {
+            Ok(None)
+        }
     }
 
     /// Adds a value to the array it belongs to; the whole reply, if that completes it.
@@ -118,7 +127,9 @@ impl ReplyReader {
 
 /// The value that `bytes` begin with, and how many of them it takes; `None` if that needs more.
 fn value(bytes: &[u8], is_resp3: bool) -> Result<Option<(Value, usize)>, InvalidReply> {
-    let Some((kind, text)) = line(bytes)? else { return Ok(None) };
+    let Some((kind, text)) = line(bytes)? else {
+        return Ok(None);
+    };
     let mut length = text.len() + 3;
     let reply = match kind {
         b':' => Reply::Int(number(text)?),
@@ -127,7 +138,9 @@ fn value(bytes: &[u8], is_resp3: bool) -> Result<Option<(Value, usize)>, Invalid
         b'$' => match count(text)? {
             None => Reply::Nil,
             Some(count) => {
-                let Some(body) = bytes.get(length..length + count + 2) else { return Ok(None) };
+                let Some(body) = bytes.get(length..length + count + 2) else {
+                    return Ok(None);
+                };
                 length += body.len();
                 Reply::Bulk(body.strip_suffix(b"\r\n").ok_or(UNREADABLE)?.to_vec())
             }
@@ -156,8 +169,14 @@ const RESP3: &[u8] = b"_#,(!=%~>|";
 
 /// The first line: its kind and its text. `None` if its end has not arrived.
 fn line(bytes: &[u8]) -> Result<Option<(u8, &[u8])>, InvalidReply> {
-    let Some(&kind) = bytes.first() else { return Ok(None) };
-    let Some(end) = bytes.iter().take(LONGEST_LINE).position(|byte| *byte == b'\n') else {
+    let Some(&kind) = bytes.first() else {
+        return Ok(None);
+    };
+    let Some(end) = bytes
+        .iter()
+        .take(LONGEST_LINE)
+        .position(|byte| *byte == b'\n')
+    else {
         // Other protocols are recognised by their first byte, even without lines.
         let is_resp = b"$*+-:".contains(&kind) || RESP3.contains(&kind);
         return match () {
@@ -181,7 +200,9 @@ fn number(text: &[u8]) -> Result<i64, InvalidReply> {
     }
     digits.iter().try_fold(0_i64, |value, digit| {
         let digit = i64::from(digit.wrapping_sub(b'0'));
-        let next = value.checked_mul(10).and_then(|value| value.checked_add(sign * digit));
+        let next = value
+            .checked_mul(10)
+            .and_then(|value| value.checked_add(sign * digit));
         next.filter(|_| digit < 10).ok_or(UNREADABLE)
     })
 }
@@ -215,7 +236,14 @@ mod tests {
                 }
             }
         }
-        (replies, if reader.is_empty() { Ok(()) } else { Err("incomplete") })
+        (
+            replies,
+            if reader.is_empty() {
+                Ok(())
+            } else {
+                Err("incomplete")
+            },
+        )
     }
 
     /// What the parser of the `redis` crate makes of the same bytes.
@@ -264,7 +292,12 @@ mod tests {
         let mut reader = ReplyReader::resp3();
         reader.input().extend_from_slice(bytes);
         let bulk = |text: &str| Reply::Bulk(text.into());
-        let hello = [bulk("proto"), Reply::Int(3), bulk("modules"), Reply::Array(Vec::new())];
+        let hello = [
+            bulk("proto"),
+            Reply::Int(3),
+            bulk("modules"),
+            Reply::Array(Vec::new()),
+        ];
         for expected in [
             Reply::Array(hello.into()),
             Reply::Array(vec![Reply::Text("a".into()), Reply::Nil]),

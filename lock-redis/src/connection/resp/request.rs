@@ -19,9 +19,14 @@ impl Request<'_> {
 /// A request that names a script by its hash, with the script's text instead.
 pub(crate) fn with_text(by_hash: &[u8], text: &str) -> Vec<u8> {
     // The first line is the count of words; then the command and the hash, two lines each.
-    let line_ends = by_hash.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+    let line_ends = by_hash
+        .iter()
+        .enumerate()
+        .filter(|(_, byte)| **byte == b'\n');
     let mut ends = line_ends.map(|(at, _)| at + 1).step_by(4);
-    let (Some(words), Some(rest)) = (ends.next(), ends.next()) else { return Vec::new() };
+    let (Some(words), Some(rest)) = (ends.next(), ends.next()) else {
+        return Vec::new();
+    };
     let mut request = by_hash[..words].to_vec();
     for word in ["EVAL", text] {
         write_word(word.as_bytes(), &mut request);
@@ -36,7 +41,8 @@ pub(crate) fn encoded_words(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
         let line = bytes.iter().position(|byte| *byte == b'\n')? + 1;
         let digits = bytes.get(1..line - 2)?;
         let length = digits.iter().try_fold(0_usize, |sum, digit| {
-            sum.checked_mul(10)?.checked_add(usize::from(digit.wrapping_sub(b'0')))
+            sum.checked_mul(10)?
+                .checked_add(usize::from(digit.wrapping_sub(b'0')))
         })?;
         let (word, rest) = bytes.split_at_checked(line + length + 2)?;
         bytes = rest;
@@ -92,6 +98,9 @@ mod tests {
         let hash = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
         let arguments: &[&[u8]] = &[b"1", b"key\r\n", b"", b"x"];
         let by_hash = encoded(&[&[b"EVALSHA", hash.as_bytes()], arguments]);
-        assert_eq!(with_text(&by_hash, text), encoded(&[&[b"EVAL", text.as_bytes()], arguments]));
+        assert_eq!(
+            with_text(&by_hash, text),
+            encoded(&[&[b"EVAL", text.as_bytes()], arguments])
+        );
     }
 }

@@ -16,7 +16,10 @@ impl Text {
 
     /// What `value` prints.
     pub(crate) fn of(value: impl Display) -> Self {
-        let mut text = Self { bytes: [0; Self::MAX], length: 0 };
+        let mut text = Self {
+            bytes: [0; Self::MAX],
+            length: 0,
+        };
         write!(text, "{value}").expect("owners and numbers have at most 57 characters");
         text
     }
@@ -24,7 +27,10 @@ impl Text {
     /// The digits of `value`: what [`of`](Self::of) prints, without the machinery for all kinds of
     /// printing.
     pub(crate) fn number(value: u64) -> Self {
-        let mut text = Self { bytes: [0; Self::MAX], length: 0 };
+        let mut text = Self {
+            bytes: [0; Self::MAX],
+            length: 0,
+        };
         text.push_digits(value);
         text
     }
@@ -37,8 +43,14 @@ impl Text {
     /// An owner as it stands on the wire, likewise: there is one in every request, and a hundred in
     /// a batch of renewals.
     pub(crate) fn owner(owner: OwnerId) -> Self {
-        let mut text = Self { bytes: [0; Self::MAX], length: ClientId::LENGTH + 1 };
-        let (client, number) = text.bytes.split_first_chunk_mut().expect("there is room for it");
+        let mut text = Self {
+            bytes: [0; Self::MAX],
+            length: ClientId::LENGTH + 1,
+        };
+        let (client, number) = text
+            .bytes
+            .split_first_chunk_mut()
+            .expect("there is room for it");
         owner.client().encode(client);
         number[0] = b':';
         text.push_digits(owner.number());
@@ -66,7 +78,10 @@ impl Text {
 impl Write for Text {
     fn write_str(&mut self, part: &str) -> fmt::Result {
         let end = self.length + part.len();
-        self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?.copy_from_slice(part.as_bytes());
+        self.bytes
+            .get_mut(self.length..end)
+            .ok_or(fmt::Error)?
+            .copy_from_slice(part.as_bytes());
         self.length = end;
         Ok(())
     }

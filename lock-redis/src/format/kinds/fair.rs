@@ -110,9 +110,15 @@ impl KindFormat for Fair {
     ) -> Result<Answer, Failure> {
         let key = format.keys.lock(attempt.name);
         let request = format.acquire_request(attempt, &key)?;
-        let presence = if attempt.waits { attempt.presence } else { Duration::ZERO };
+        let presence = if attempt.waits {
+            attempt.presence
+        } else {
+            Duration::ZERO
+        };
         // A release must see all that listen for it, or those would never have a chance.
-        let direct = attempt.direct.filter(|_| request.reserve == Some(0) && format.counts_all());
+        let direct = attempt
+            .direct
+            .filter(|_| request.reserve == Some(0) && format.counts_all());
         let (queue, presence) = (queue(&key), Text::millis(presence));
         let direct = Text::number(direct.map_or(0, NonZeroU32::get).into());
         let [lock, counter, tombstone] = request.keys(&key);
@@ -120,7 +126,15 @@ impl KindFormat for Fair {
         let mut arguments: Vec<_> = request.arguments().collect();
         arguments.splice(2..2, [presence.as_bytes(), direct.as_bytes()]);
         let reply = run(&ACQUIRE, link, &keys, &arguments, by)?;
-        format.acquired(link, &ACQUIRE, &reply, request.reserve, attempt.name, || false, by)
+        format.acquired(
+            link,
+            &ACQUIRE,
+            &reply,
+            request.reserve,
+            attempt.name,
+            || false,
+            by,
+        )
     }
 
     fn release(
@@ -134,12 +148,20 @@ impl KindFormat for Fair {
         if !request.is_plain() {
             return request.queued(&CLOSE, queue);
         }
-        let keys = vec![request.key.to_string(), keys::token_counter(&request.key), queue];
+        let keys = vec![
+            request.key.to_string(),
+            keys::token_counter(&request.key),
+            queue,
+        ];
         ScriptCall::new(&RELEASE, keys, &request.told())
     }
 
     fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall {
-        renewal(format, acquisition, Text::owner(acquisition.owner).as_bytes())
+        renewal(
+            format,
+            acquisition,
+            Text::owner(acquisition.owner).as_bytes(),
+        )
     }
 
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
@@ -161,7 +183,10 @@ mod tests {
     fn presence_that_the_queue_does_not_note_is_the_default() {
         let presence = format!("PRESENCE = {}\n", WAITER_PRESENCE.as_millis());
         for script in [&ACQUIRE, &RELEASE, &CLOSE, &FORCE] {
-            assert!(script.source.contains(&presence), "queue.lua lacks {presence}");
+            assert!(
+                script.source.contains(&presence),
+                "queue.lua lacks {presence}"
+            );
         }
     }
 

@@ -58,7 +58,9 @@ pub(crate) trait KindFormat: fmt::Debug + Sync {
 
     /// The keys that it has beside those of a mutex.
     fn names_beside(&self, key: &str) -> Vec<String> {
-        self.scripts().first().map_or_else(Vec::new, |script| (script.names_beside)(key))
+        self.scripts()
+            .first()
+            .map_or_else(Vec::new, |script| (script.names_beside)(key))
     }
 
     /// All that it runs besides those of a mutex.
@@ -131,8 +133,13 @@ pub(crate) fn no_semaphore() -> Failure {
 }
 
 /// All of them.
-pub(crate) static ALL: &[&dyn KindFormat] =
-    &[&fair::Fair, &PERMITS, &FAIR_PERMITS, &read_write::Read, &read_write::Write];
+pub(crate) static ALL: &[&dyn KindFormat] = &[
+    &fair::Fair,
+    &PERMITS,
+    &FAIR_PERMITS,
+    &read_write::Read,
+    &read_write::Write,
+];
 
 static PERMITS: permits::PermitFormat = permits::PermitFormat { is_fair: false };
 static FAIR_PERMITS: permits::PermitFormat = permits::PermitFormat { is_fair: true };
@@ -164,5 +171,9 @@ pub(super) fn shown_owner(kind: LockKind, owner: OwnerId) -> String {
 fn renewal(format: &OwnedFormat, acquisition: &AcquisitionId, holder: &[u8]) -> ScriptCall {
     let lease = Text::number(acquisition.lease.as_millis());
     let key = format.keys.lock(&acquisition.name).into_owned();
-    ScriptCall::new(&format.dialect.scripts.renew, vec![key], &[lease.as_bytes(), holder])
+    ScriptCall::new(
+        &format.dialect.scripts.renew,
+        vec![key],
+        &[lease.as_bytes(), holder],
+    )
 }

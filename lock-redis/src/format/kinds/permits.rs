@@ -89,8 +89,17 @@ static SET: Script = script!(
     "timestamp", "permits/counted", "tell", "permits/offer", "fair/queue", "fair/offer",
     "permits/limit"
 );
-static SCRIPTS: [&Script; 9] =
-    [&ACQUIRE, &RELEASE, &RENEW, &INSPECT, &FORCE, &SET, &RELEASE_ONE, &RENEW_ONE, &DRAIN];
+static SCRIPTS: [&Script; 9] = [
+    &ACQUIRE,
+    &RELEASE,
+    &RENEW,
+    &INSPECT,
+    &FORCE,
+    &SET,
+    &RELEASE_ONE,
+    &RENEW_ONE,
+    &DRAIN,
+];
 static FAIR_SCRIPTS: [&Script; 3] = [&ACQUIRE_FAIR, &RELEASE_FAIR, &DRAIN_FAIR];
 
 /// What all permits of an acquisition begin with.
@@ -136,12 +145,20 @@ impl PermitFormat {
         owner: OwnerId,
     ) -> ScriptCall {
         if !self.is_fair {
-            return ScriptCall { script: plain, keys, arguments };
+            return ScriptCall {
+                script: plain,
+                keys,
+                arguments,
+            };
         }
         keys.push(fair::queue(&keys[0]));
         arguments.extend(presence.map(|presence| Text::millis(presence).as_bytes().to_vec()));
         arguments.push(Text::owner(owner).as_bytes().to_vec());
-        ScriptCall { script: fair, keys, arguments }
+        ScriptCall {
+            script: fair,
+            keys,
+            arguments,
+        }
     }
 
     /// With the queue, so that the next in it is told.
@@ -204,7 +221,11 @@ impl KindFormat for PermitFormat {
     }
 
     fn scripts(&self) -> &'static [&'static Script] {
-        if self.is_fair { &FAIR_SCRIPTS } else { &SCRIPTS }
+        if self.is_fair {
+            &FAIR_SCRIPTS
+        } else {
+            &SCRIPTS
+        }
     }
 
     fn acquire(
@@ -227,9 +248,16 @@ impl KindFormat for PermitFormat {
         let mut arguments = Self::named(attempt.name, attempt.owner).to_vec();
         arguments.extend([number(attempt.lease.as_millis()), number(limit.into())]);
         arguments.extend(self.told(format, &keys[0]));
-        let presence = if attempt.waits { attempt.presence } else { Duration::ZERO };
-        let scripts =
-            if count == ALL_FREE { [&DRAIN, &DRAIN_FAIR] } else { [&ACQUIRE, &ACQUIRE_FAIR] };
+        let presence = if attempt.waits {
+            attempt.presence
+        } else {
+            Duration::ZERO
+        };
+        let scripts = if count == ALL_FREE {
+            [&DRAIN, &DRAIN_FAIR]
+        } else {
+            [&ACQUIRE, &ACQUIRE_FAIR]
+        };
         let call = self.call(scripts, keys, arguments, Some(presence), attempt.owner);
         match call.run(link, by)?.as_array() {
             Some([Reply::Int(1), Reply::Int(limit), Reply::Int(count)]) => {
@@ -254,14 +282,24 @@ impl KindFormat for PermitFormat {
             keys.push(keys::tombstone(&keys[0], &Text::owner(acquisition.owner)));
             arguments.push(Text::millis(lifetime).as_bytes().to_vec());
         }
-        self.call([&RELEASE, &RELEASE_FAIR], keys, arguments, None, acquisition.owner)
+        self.call(
+            [&RELEASE, &RELEASE_FAIR],
+            keys,
+            arguments,
+            None,
+            acquisition.owner,
+        )
     }
 
     fn renew(&self, format: &OwnedFormat, acquisition: &AcquisitionId) -> ScriptCall {
         let taken = keys::permits(&format.keys.lock(&acquisition.name));
         let mut arguments = Self::named(&acquisition.name, acquisition.owner).to_vec();
         arguments.push(number(acquisition.lease.as_millis()));
-        ScriptCall { script: &RENEW, keys: vec![taken], arguments }
+        ScriptCall {
+            script: &RENEW,
+            keys: vec![taken],
+            arguments,
+        }
     }
 
     fn inspect(
@@ -273,7 +311,11 @@ impl KindFormat for PermitFormat {
         by: Moment,
     ) -> Result<LockInfo, Failure> {
         let keys = Self::keys(format, name);
-        let call = ScriptCall { script: &INSPECT, keys, arguments: Vec::new() };
+        let call = ScriptCall {
+            script: &INSPECT,
+            keys,
+            arguments: Vec::new(),
+        };
         let reply = call.run(link, by)?;
         let Some([limit, free, Reply::Int(taken), last @ ..]) = reply.as_array() else {
             return Err(unexpected(link, &INSPECT));
@@ -310,11 +352,19 @@ impl KindFormat for PermitFormat {
     ) -> Result<Option<HolderInfo>, Failure> {
         let AcquisitionId { name, owner, .. } = acquisition;
         let arguments = Self::named(name, *owner).to_vec();
-        let call = ScriptCall { script: &INSPECT, keys: Self::keys(format, name), arguments };
+        let call = ScriptCall {
+            script: &INSPECT,
+            keys: Self::keys(format, name),
+            arguments,
+        };
         match call.run(link, by)?.as_array() {
             Some([Reply::Int(left)]) => {
                 let owner = OwnerText::new(&owner.to_string());
-                Ok(Some(HolderInfo::new(owner, remaining(*left), numbers(name).1.into())))
+                Ok(Some(HolderInfo::new(
+                    owner,
+                    remaining(*left),
+                    numbers(name).1.into(),
+                )))
             }
             Some([]) => Ok(None),
             _ => Err(unexpected(link, &INSPECT)),
@@ -324,7 +374,11 @@ impl KindFormat for PermitFormat {
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
         let keys = self.keys_and_queue(format, name);
         let arguments = self.told(format, &keys[0]).to_vec();
-        ScriptCall { script: &FORCE, keys, arguments }
+        ScriptCall {
+            script: &FORCE,
+            keys,
+            arguments,
+        }
     }
 
     fn change_permits(
@@ -343,13 +397,21 @@ impl KindFormat for PermitFormat {
             PermitChange::AddLimit(more) => (named, Some(more)),
             PermitChange::Release(id) => {
                 let arguments = [vec![id.as_bytes().to_vec()], told.to_vec()].concat();
-                let call = ScriptCall { script: &RELEASE_ONE, keys, arguments };
+                let call = ScriptCall {
+                    script: &RELEASE_ONE,
+                    keys,
+                    arguments,
+                };
                 return outcome_of_one(&call, link, by);
             }
             PermitChange::Extend(id, lease) => {
                 let lease = number(lease.as_millis());
                 let arguments = vec![id.as_bytes().to_vec(), number(1), lease];
-                let call = ScriptCall { script: &RENEW_ONE, keys: keys[1..2].to_vec(), arguments };
+                let call = ScriptCall {
+                    script: &RENEW_ONE,
+                    keys: keys[1..2].to_vec(),
+                    arguments,
+                };
                 return outcome_of_one(&call, link, by);
             }
             other => return Err(unknown_change(other)),
@@ -358,7 +420,11 @@ impl KindFormat for PermitFormat {
         arguments.extend(told);
         arguments.extend(more.iter().map(|more| more.to_string().into_bytes()));
         arguments.extend(more.map(|_| number(Semaphore::MAX_LIMIT.into())));
-        let call = ScriptCall { script: &SET, keys, arguments };
+        let call = ScriptCall {
+            script: &SET,
+            keys,
+            arguments,
+        };
         let reply = call.run(link, by)?;
         let (now, before) = match reply.as_array() {
             Some([Reply::Int(now)]) => (*now, None),
@@ -370,7 +436,10 @@ impl KindFormat for PermitFormat {
             let refused = PermitChange::added(before, more).err();
             return Err(refused.map_or_else(|| unexpected(link, &SET), Failure::Refused));
         }
-        Ok(PermitOutcome::Limit { before: before.map(at_least_none), now: at_least_none(now) })
+        Ok(PermitOutcome::Limit {
+            before: before.map(at_least_none),
+            now: at_least_none(now),
+        })
     }
 }
 

@@ -120,7 +120,10 @@ impl Field {
     fn all(words: &[Reply]) -> Vec<Self> {
         let text = |word: &Reply| Some(std::str::from_utf8(word.as_bytes()?).ok()?.to_owned());
         let pairs = words.chunks_exact(2).filter_map(|pair| {
-            Some(Self { name: text(&pair[0])?, holds: text(&pair[1])?.parse().ok()? })
+            Some(Self {
+                name: text(&pair[0])?,
+                holds: text(&pair[1])?.parse().ok()?,
+            })
         });
         pairs.collect()
     }
@@ -151,17 +154,27 @@ impl Holds {
             .filter(|field| !field.is_writer())
             .take(MOST_READERS)
             .filter_map(|field| {
-                let holds = usize::try_from(field.holds).ok().filter(|holds| *holds <= left)?;
+                let holds = usize::try_from(field.holds)
+                    .ok()
+                    .filter(|holds| *holds <= left)?;
                 left -= holds;
-                let keys = (1..=holds).map(|number| hold(key, &field.name, number)).collect();
+                let keys = (1..=holds)
+                    .map(|number| hold(key, &field.name, number))
+                    .collect();
                 Some((field, keys))
             })
             .collect();
-        Self { is_all: fields.len() == count, fields }
+        Self {
+            is_all: fields.len() == count,
+            fields,
+        }
     }
 
     fn keys(&self, key: &str) -> Vec<String> {
-        let holds = self.fields.iter().flat_map(|(_, keys)| keys.iter().cloned());
+        let holds = self
+            .fields
+            .iter()
+            .flat_map(|(_, keys)| keys.iter().cloned());
         std::iter::once(key.to_owned()).chain(holds).collect()
     }
 }
@@ -200,10 +213,17 @@ impl OwnedFormat {
     ) -> Result<Purged, Failure> {
         let readers = Holds::new(key, fields);
         let channel = keys::channel(CHANNEL, key);
-        let counts: Vec<_> = readers.fields.iter().map(|it| it.0.holds.to_string()).collect();
+        let counts: Vec<_> = readers
+            .fields
+            .iter()
+            .map(|it| it.0.holds.to_string())
+            .collect();
         let pairs = readers.fields.iter().zip(&counts);
         let pairs = pairs.flat_map(|(it, count)| [it.0.name.as_bytes(), count.as_bytes()]);
-        let words: Vec<_> = [channel.as_bytes(), self.publish()].into_iter().chain(pairs).collect();
+        let words: Vec<_> = [channel.as_bytes(), self.publish()]
+            .into_iter()
+            .chain(pairs)
+            .collect();
         let reply = ScriptCall::new(&PURGE, readers.keys(key), &words).run(link, by)?;
         match reply.as_array() {
             Some([Reply::Int(free), Reply::Int(last), Reply::Int(ended)]) => Ok(Purged {
@@ -255,15 +275,31 @@ impl OwnedFormat {
         self.note_refusal(&found);
         let items = reply.as_array().and_then(|items| items.split_at_checked(4));
         let (pttl, holders, mode, waits, fields) = match items {
-            Some(([Reply::Int(pttl), Reply::Int(holders), Reply::Bulk(mode), waits], fields)) => {
+            Some((
+                [
+                    Reply::Int(pttl),
+                    Reply::Int(holders),
+                    Reply::Bulk(mode),
+                    waits,
+                ],
+                fields,
+            )) => {
                 let holders = u64::try_from(*holders).unwrap_or(0);
-                (*pttl, holders, mode.clone(), *waits == Reply::Int(1), Field::all(fields))
+                (
+                    *pttl,
+                    holders,
+                    mode.clone(),
+                    *waits == Reply::Int(1),
+                    Field::all(fields),
+                )
             }
             _ => return Err(unexpected(link, &INSPECT)),
         };
         let unread = |info: LockInfo| Ok(info.readers(Readers::new(Vec::new(), waits)));
         let is_read_lock = name.kind() == LockKind::Read;
-        let writer = fields.iter().find(|field| mode.is_empty() || field.is_writer());
+        let writer = fields
+            .iter()
+            .find(|field| mode.is_empty() || field.is_writer());
         if let Some(writer) = writer.filter(|_| !is_read_lock) {
             let mut info = LockInfo::held(writer.info(remaining(pttl)));
             label::add(&mut info, &found);
@@ -274,7 +310,10 @@ impl OwnedFormat {
         }
         let others = writer.map_or(0, |_| 1);
         let readers = Holds::new(&key, fields);
-        let of_readers = readers.fields.iter().map(|(it, _)| keys::label_of(&key, &it.name));
+        let of_readers = readers
+            .fields
+            .iter()
+            .map(|(it, _)| keys::label_of(&key, &it.name));
         let read = self.reads(labels, || of_readers.collect());
         let (left, found) = self.left(link, readers.keys(&key), None, &read, by)?;
         self.note_refusal(&found);
@@ -283,10 +322,18 @@ impl OwnedFormat {
         };
         let mut times = left.into_iter();
         let whole = times.next().unwrap_or(pttl);
-        let first = readers.fields.first().map(|(field, _)| field.info(remaining(whole)));
+        let first = readers
+            .fields
+            .first()
+            .map(|(field, _)| field.info(remaining(whole)));
         let mut alive = Vec::new();
         for (at, (field, keys)) in readers.fields.iter().enumerate() {
-            if let Some(last) = times.by_ref().take(keys.len()).filter(|left| *left != -2).max() {
+            if let Some(last) = times
+                .by_ref()
+                .take(keys.len())
+                .filter(|left| *left != -2)
+                .max()
+            {
                 // The hash bounds it, where that has an end.
                 let last = if whole < 0 { last } else { last.min(whole) };
                 let mut reader = field.info(remaining(last));
@@ -315,8 +362,12 @@ impl KindFormat for Read {
     }
 
     fn scripts(&self) -> &'static [&'static Script] {
-        static ALL: [&Script; 4] =
-            [&ACQUIRE_READ, &RELEASE_READ, &RELEASE_READ_SWEEPING, &RENEW_READ];
+        static ALL: [&Script; 4] = [
+            &ACQUIRE_READ,
+            &RELEASE_READ,
+            &RELEASE_READ_SWEEPING,
+            &RENEW_READ,
+        ];
         &ALL
     }
 
@@ -329,7 +380,10 @@ impl KindFormat for Read {
         by: Moment,
     ) -> Result<Answer, Failure> {
         let key = format.keys.lock(attempt.name);
-        let (lease, owner) = (Text::number(attempt.lease.as_millis()), Text::owner(attempt.owner));
+        let (lease, owner) = (
+            Text::number(attempt.lease.as_millis()),
+            Text::owner(attempt.owner),
+        );
         let mut keys = vec![
             key.to_string(),
             hold(&key, owner.as_str(), 1),
@@ -344,7 +398,9 @@ impl KindFormat for Read {
             Reply::Int(1) => Ok(Answer::Granted(Grant::new(None))),
             Reply::Bulk(token) => {
                 let wants_token = attempt.tokens != Tokens::None && format.has_tokens();
-                let token = std::str::from_utf8(token).ok().and_then(|token| token.parse().ok());
+                let token = std::str::from_utf8(token)
+                    .ok()
+                    .and_then(|token| token.parse().ok());
                 let token = token.filter(|_| wants_token).map(FencingToken::new);
                 let range = token.and_then(|token| TokenRange::new(token, token));
                 Ok(Answer::Granted(Grant::new(range)))
@@ -374,13 +430,19 @@ impl KindFormat for Read {
     ) -> ScriptCall {
         let key = format.keys.lock(&acquisition.name);
         let owner = Text::owner(acquisition.owner);
-        let lifetime = format.tombstone_lifetime(acquisition, options).map(Text::millis);
+        let lifetime = format
+            .tombstone_lifetime(acquisition, options)
+            .map(Text::millis);
         let mut keys = vec![key.to_string(), hold(&key, owner.as_str(), 1)];
         keys.extend(lifetime.is_some().then(|| keys::tombstone(&key, &owner)));
         let channel = self.channel(&key);
         let mut words = vec![owner.as_bytes(), channel.as_bytes(), format.publish()];
         words.extend(lifetime.as_ref().map(Text::as_bytes));
-        let script = if format.has_slots() { &RELEASE_READ } else { &RELEASE_READ_SWEEPING };
+        let script = if format.has_slots() {
+            &RELEASE_READ
+        } else {
+            &RELEASE_READ_SWEEPING
+        };
         ScriptCall::new(script, keys, &words)
     }
 
@@ -388,8 +450,17 @@ impl KindFormat for Read {
         let key = format.keys.lock(&acquisition.name);
         let lease = Text::number(acquisition.lease.as_millis());
         let (owner, channel) = (Text::owner(acquisition.owner), self.channel(&key));
-        let words = [lease.as_bytes(), owner.as_bytes(), channel.as_bytes(), format.publish()];
-        ScriptCall::new(&RENEW_READ, vec![key.to_string(), hold(&key, owner.as_str(), 1)], &words)
+        let words = [
+            lease.as_bytes(),
+            owner.as_bytes(),
+            channel.as_bytes(),
+            format.publish(),
+        ];
+        ScriptCall::new(
+            &RENEW_READ,
+            vec![key.to_string(), hold(&key, owner.as_str(), 1)],
+            &words,
+        )
     }
 
     fn inspect(
@@ -411,7 +482,10 @@ impl KindFormat for Read {
         by: Moment,
     ) -> Result<Option<HolderInfo>, Failure> {
         let key = format.keys.lock(&acquisition.name);
-        let reader = Field { name: acquisition.owner.to_string(), holds: 1 };
+        let reader = Field {
+            name: acquisition.owner.to_string(),
+            holds: 1,
+        };
         let keys = vec![key.to_string(), hold(&key, &reader.name, 1)];
         let (left, _) = format.left(link, keys, Some(&reader.name), &[], by)?;
         let own = left.filter(|left| left.iter().all(|left| *left != -2));
@@ -443,8 +517,14 @@ impl KindFormat for Write {
     }
 
     fn scripts(&self) -> &'static [&'static Script] {
-        static ALL: [&Script; 6] =
-            [&ACQUIRE_WRITE, &RELEASE_WRITE, &PURGE, &FORCE, &INSPECT, &LEFT];
+        static ALL: [&Script; 6] = [
+            &ACQUIRE_WRITE,
+            &RELEASE_WRITE,
+            &PURGE,
+            &FORCE,
+            &INSPECT,
+            &LEFT,
+        ];
         &ALL
     }
 
@@ -479,10 +559,16 @@ impl KindFormat for Write {
             let mut left = pttl;
             if !fields.is_empty() {
                 match format.purge(link, &key, fields, by)? {
-                    Purged { may_be_free: true, .. } if round < MOST_PURGES => continue,
+                    Purged {
+                        may_be_free: true, ..
+                    } if round < MOST_PURGES => continue,
                     // A waiter goes on at once.
-                    Purged { may_be_free: true, .. } => left = 0,
-                    Purged { last: Some(last), .. } => {
+                    Purged {
+                        may_be_free: true, ..
+                    } => left = 0,
+                    Purged {
+                        last: Some(last), ..
+                    } => {
                         left = if pttl < 0 { last } else { last.min(pttl) };
                     }
                     Purged { .. } => {}
@@ -534,7 +620,10 @@ impl KindFormat for Write {
         by: Moment,
     ) -> Result<Option<HolderInfo>, Failure> {
         let key = format.keys.lock(&acquisition.name).into_owned();
-        let writer = Field { name: writer(acquisition.owner), holds: 1 };
+        let writer = Field {
+            name: writer(acquisition.owner),
+            holds: 1,
+        };
         let (left, _) = format.left(link, vec![key], Some(&writer.name), &[], by)?;
         Ok(left.map(|left| writer.info(left.into_iter().filter_map(remaining).min())))
     }
@@ -552,7 +641,10 @@ mod tests {
     fn script_keeps_readers_out_for_the_presence_of_a_waiter() {
         let presence = format!("PRESENCE = {}\n", WAITER_PRESENCE.as_millis());
         for script in [&ACQUIRE_READ, &ACQUIRE_WRITE, &INSPECT] {
-            assert!(script.source.contains(&presence), "waiting.lua lacks {presence}");
+            assert!(
+                script.source.contains(&presence),
+                "waiting.lua lacks {presence}"
+            );
         }
     }
 
@@ -562,7 +654,11 @@ mod tests {
         for script in [&ACQUIRE_WRITE, &INSPECT] {
             let count = format!("'HRANDFIELD', key, {}, ", MOST_READERS + 2);
             let count = [count.replace("key", "KEYS[1]"), count];
-            assert!(count.iter().any(|it| script.source.contains(it)), "{}", script.name);
+            assert!(
+                count.iter().any(|it| script.source.contains(it)),
+                "{}",
+                script.name
+            );
         }
     }
 }

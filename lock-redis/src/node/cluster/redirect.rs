@@ -23,7 +23,9 @@ impl Redirect {
     /// The redirect in a failure, if there is one.
     #[must_use]
     pub fn of(failure: &Failure) -> Option<Self> {
-        let Failure::Refused(error) = failure else { return None };
+        let Failure::Refused(error) = failure else {
+            return None;
+        };
         let mut source = error.source();
         while let Some(error) = source {
             if let Some(answer) = error.downcast_ref::<ServerError>() {
@@ -55,13 +57,28 @@ mod tests {
     fn redirects_are_read() {
         let read = |text| Redirect::read(&ServerError::parse(text));
         let to = |host| Address::new(host, 7001);
-        assert_eq!(read("MOVED 3999 127.0.0.1:7001"), Some(Redirect::Moved(to("127.0.0.1"))));
+        assert_eq!(
+            read("MOVED 3999 127.0.0.1:7001"),
+            Some(Redirect::Moved(to("127.0.0.1")))
+        );
         assert_eq!(read("MOVED 3999 :7001"), Some(Redirect::Moved(to(""))));
-        assert_eq!(read("ASK 1 fe80::2:7001"), Some(Redirect::Ask(to("fe80::2"))));
+        assert_eq!(
+            read("ASK 1 fe80::2:7001"),
+            Some(Redirect::Ask(to("fe80::2")))
+        );
         assert_eq!(read("MOVED 1 ?:7001"), Some(Redirect::Moved(to("?"))));
-        assert_eq!(read("ASK 1 n1.example:7001"), Some(Redirect::Ask(to("n1.example"))));
-        assert_eq!(read("TRYAGAIN Multiple keys request"), Some(Redirect::TryAgain));
-        assert_eq!(read("CLUSTERDOWN Hash slot not served"), Some(Redirect::Down));
+        assert_eq!(
+            read("ASK 1 n1.example:7001"),
+            Some(Redirect::Ask(to("n1.example")))
+        );
+        assert_eq!(
+            read("TRYAGAIN Multiple keys request"),
+            Some(Redirect::TryAgain)
+        );
+        assert_eq!(
+            read("CLUSTERDOWN Hash slot not served"),
+            Some(Redirect::Down)
+        );
         assert_eq!(read("CROSSSLOT Keys in request"), None);
         assert_eq!(read("MOVED nonsense"), None);
     }

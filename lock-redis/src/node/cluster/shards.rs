@@ -56,10 +56,22 @@ impl Shards {
     /// A cluster of these shards, listed by the first master.
     #[must_use]
     pub fn new(epoch: u64, shards: Vec<Shard>) -> Self {
-        let nodes = shards.iter().map(|shard| (shard.id.clone(), shard.master.clone()));
-        let id = shards.first().map(|shard| shard.id.clone()).unwrap_or_default();
+        let nodes = shards
+            .iter()
+            .map(|shard| (shard.id.clone(), shard.master.clone()));
+        let id = shards
+            .first()
+            .map(|shard| shard.id.clone())
+            .unwrap_or_default();
         let nodes = nodes.collect();
-        Self { id, epoch, nodes, shards, sharded_channels: true, is_up: true }
+        Self {
+            id,
+            epoch,
+            nodes,
+            shards,
+            sharded_channels: true,
+            is_up: true,
+        }
     }
 
     /// Whether the replying node is itself a master of slots.
@@ -71,7 +83,11 @@ impl Shards {
     /// The account of the node at this address.
     #[must_use]
     pub fn account(&self, asked_at: Address) -> Account {
-        Account { asked_at, id: self.id.clone(), listed: self.nodes.clone() }
+        Account {
+            asked_at,
+            id: self.id.clone(),
+            listed: self.nodes.clone(),
+        }
     }
 }
 
@@ -81,7 +97,14 @@ impl Shard {
     pub fn new(id: &str, master: Address, slots: RangeInclusive<u16>) -> Self {
         let (id, slots) = (id.to_owned(), vec![slots]);
         let (replicas, replicas_down) = (Vec::new(), Vec::new());
-        Self { id, slots, master, replicas, replicas_down, has_no_replica: true }
+        Self {
+            id,
+            slots,
+            master,
+            replicas,
+            replicas_down,
+            has_no_replica: true,
+        }
     }
 }
 
@@ -100,23 +123,36 @@ pub(crate) fn ask(
     by: Moment,
 ) -> Result<Shards, Failure> {
     const CLUSTER: &[u8] = b"CLUSTER";
-    let questions: [&[&[u8]]; 3] =
-        [&[CLUSTER, b"MYID"], &[CLUSTER, b"INFO"], &[CLUSTER, b"SHARDS"]];
+    let questions: [&[&[u8]]; 3] = [
+        &[CLUSTER, b"MYID"],
+        &[CLUSTER, b"INFO"],
+        &[CLUSTER, b"SHARDS"],
+    ];
     let questions = questions.each_ref().map(std::slice::from_ref);
     let (replies, outcome) = link.call_many(&questions.map(Request), by);
     outcome?;
-    let [id, info, shards] = &replies[..] else { return Err(no_cluster(link)) };
+    let [id, info, shards] = &replies[..] else {
+        return Err(no_cluster(link));
+    };
     for reply in [id, info, shards] {
         if let Reply::Error(error) = reply
             && !error.is_unknown_subcommand()
         {
-            return Err(error_mapping::refused(link.server(), error, &Asked::Cluster));
+            return Err(error_mapping::refused(
+                link.server(),
+                error,
+                &Asked::Cluster,
+            ));
         }
     }
     let id = word(id).ok_or_else(|| no_cluster(link))?;
     let epoch = epoch(info).ok_or_else(|| no_cluster(link))?;
     let sharded_channels = !matches!(shards, Reply::Error(_));
-    let reporter = Reporter { host, id: &id, port };
+    let reporter = Reporter {
+        host,
+        id: &id,
+        port,
+    };
     let groups = read_shards(shards, &reporter).unwrap_or_default();
     let slots = if names_all_owners(&groups) {
         None
@@ -126,7 +162,11 @@ pub(crate) fn ask(
             // Refused, and not needed.
             Reply::Error(_) if has_all_slots(&groups) => None,
             Reply::Error(error) => {
-                return Err(error_mapping::refused(link.server(), error, &Asked::Cluster));
+                return Err(error_mapping::refused(
+                    link.server(),
+                    error,
+                    &Asked::Cluster,
+                ));
             }
             reply => Some(read_slots(reply, &reporter).ok_or_else(|| no_cluster(link))?),
         }
@@ -136,7 +176,14 @@ pub(crate) fn ask(
         None => owners(&groups),
     };
     let is_up = is_up(info);
-    Ok(Shards { id, epoch, shards, nodes, sharded_channels, is_up })
+    Ok(Shards {
+        id,
+        epoch,
+        shards,
+        nodes,
+        sharded_channels,
+        is_up,
+    })
 }
 
 fn no_cluster(link: &mut dyn ConnectionLike) -> Failure {
@@ -147,12 +194,18 @@ fn no_cluster(link: &mut dyn ConnectionLike) -> Failure {
 /// The epoch in the reply to `CLUSTER INFO`.
 pub(crate) fn epoch(reply: &Reply) -> Option<u64> {
     let text = std::str::from_utf8(reply.as_bytes()?).ok()?;
-    info_field(text, "cluster_current_epoch")?.trim().parse().ok()
+    info_field(text, "cluster_current_epoch")?
+        .trim()
+        .parse()
+        .ok()
 }
 
 /// Whether the reply to `CLUSTER INFO` does not say that the cluster is down.
 fn is_up(info: &Reply) -> bool {
-    let text = info.as_bytes().map(String::from_utf8_lossy).unwrap_or_default();
+    let text = info
+        .as_bytes()
+        .map(String::from_utf8_lossy)
+        .unwrap_or_default();
     info_field(&text, "cluster_state").is_none_or(|state| state.trim() != "fail")
 }
 
@@ -172,7 +225,11 @@ impl Reporter<'_> {
     /// address. An endpoint that is absent or empty is the host that was asked; `?` is a host name
     /// that the node does not have.
     fn address(&self, id: &str, endpoint: &Reply, ip: Option<&Reply>, port: u16) -> Address {
-        let text = |reply: &Reply| reply.as_bytes().map(|it| String::from_utf8_lossy(it).into());
+        let text = |reply: &Reply| {
+            reply
+                .as_bytes()
+                .map(|it| String::from_utf8_lossy(it).into())
+        };
         let endpoint: String = text(endpoint).unwrap_or_default();
         let address = Address::new(&endpoint, port);
         if address.has_host() {
@@ -227,7 +284,10 @@ impl Group {
     /// The shard of these slots and of the listed node that is their master.
     fn shard(&self, slots: Vec<RangeInclusive<u16>>, master: &Node) -> Shard {
         let replicas = |is_well| {
-            let others = self.nodes.iter().filter(|node| !node.is_master && node.id != master.id);
+            let others = self
+                .nodes
+                .iter()
+                .filter(|node| !node.is_master && node.id != master.id);
             let replicas = others.filter(|node| node.is_well == is_well);
             replicas.map(|node| node.address.clone()).collect()
         };
@@ -247,7 +307,9 @@ fn read_shards(reply: &Reply, reporter: &Reporter<'_>) -> Option<Vec<Group>> {
     let group = |shard: &Reply| {
         let slots = ranges(field(shard, "slots")?.as_array()?)?;
         let nodes = field(shard, "nodes")?.as_array()?.iter();
-        let nodes = nodes.map(|node| Node::read(node, reporter)).collect::<Option<_>>()?;
+        let nodes = nodes
+            .map(|node| Node::read(node, reporter))
+            .collect::<Option<_>>()?;
         Some(Group { slots, nodes })
     };
     reply.as_array()?.iter().map(group).collect()
@@ -256,7 +318,10 @@ fn read_shards(reply: &Reply, reporter: &Reporter<'_>) -> Option<Vec<Group>> {
 /// Whether every slot has an owner.
 fn has_all_slots(groups: &[Group]) -> bool {
     let owned = groups.iter().filter(|group| group.master().is_some());
-    let owned: usize = owned.flat_map(|group| &group.slots).map(ExactSizeIterator::len).sum();
+    let owned: usize = owned
+        .flat_map(|group| &group.slots)
+        .map(ExactSizeIterator::len)
+        .sum();
     owned == usize::from(SLOTS)
 }
 
@@ -269,14 +334,19 @@ fn names_all_owners(groups: &[Group]) -> bool {
 fn owners(groups: &[Group]) -> Listed {
     let groups_with_slots = groups.iter().filter(|group| !group.slots.is_empty());
     let shard = |group: &Group| Some(group.shard(group.slots.clone(), group.master()?));
-    (with_known_masters(groups_with_slots.filter_map(shard)), nodes(groups))
+    (
+        with_known_masters(groups_with_slots.filter_map(shard)),
+        nodes(groups),
+    )
 }
 
 /// The owners that `CLUSTER SLOTS` names, with their replicas by `CLUSTER SHARDS`, which also lists
 /// those that are down.
 fn merge(groups: &[Group], (shards, mut all): Listed) -> Listed {
     let merged = |shard: Shard| {
-        let found = groups.iter().find_map(|group| Some((group, group.node(&shard.id)?)));
+        let found = groups
+            .iter()
+            .find_map(|group| Some((group, group.node(&shard.id)?)));
         match found {
             Some((group, master)) => group.shard(shard.slots, master),
             None => shard,
@@ -284,7 +354,10 @@ fn merge(groups: &[Group], (shards, mut all): Listed) -> Listed {
     };
     let listed = nodes(groups);
     all.retain(|(id, _)| !listed.iter().any(|(other, _)| other == id));
-    (with_known_masters(shards.into_iter().map(merged)), [listed, all].concat())
+    (
+        with_known_masters(shards.into_iter().map(merged)),
+        [listed, all].concat(),
+    )
 }
 
 /// A master whose address is not known cannot be asked: its slots have no node.
@@ -294,20 +367,31 @@ fn with_known_masters(shards: impl Iterator<Item = Shard>) -> Vec<Shard> {
 
 fn nodes(groups: &[Group]) -> Vec<(String, Address)> {
     let nodes = groups.iter().flat_map(|group| &group.nodes);
-    nodes.map(|node| (node.id.clone(), node.address.clone())).collect()
+    nodes
+        .map(|node| (node.id.clone(), node.address.clone()))
+        .collect()
 }
 
 /// Parses the reply to `CLUSTER SLOTS`, which omits nodes that are down.
 fn read_slots(reply: &Reply, reporter: &Reporter<'_>) -> Option<Listed> {
     let (mut shards, mut all): (Vec<Shard>, Vec<_>) = (Vec::new(), Vec::new());
     for range in reply.as_array()? {
-        let [from, to, nodes @ ..] = range.as_array()? else { return None };
+        let [from, to, nodes @ ..] = range.as_array()? else {
+            return None;
+        };
         let slots = ranges(&[from.clone(), to.clone()])?;
-        let nodes: Vec<_> =
-            nodes.iter().map(|node| endpoint(node, reporter)).collect::<Option<_>>()?;
-        let [(id, master), replicas @ ..] = &nodes[..] else { return None };
+        let nodes: Vec<_> = nodes
+            .iter()
+            .map(|node| endpoint(node, reporter))
+            .collect::<Option<_>>()?;
+        let [(id, master), replicas @ ..] = &nodes[..] else {
+            return None;
+        };
         let (id, master) = (id.clone(), master.clone());
-        let replicas = replicas.iter().map(|(_, address)| address.clone()).collect();
+        let replicas = replicas
+            .iter()
+            .map(|(_, address)| address.clone())
+            .collect();
         for node in nodes {
             if !all.contains(&node) {
                 all.push(node);
@@ -318,7 +402,14 @@ fn read_slots(reply: &Reply, reporter: &Reporter<'_>) -> Option<Listed> {
             continue;
         }
         let replicas_down = Vec::new();
-        shards.push(Shard { id, slots, master, replicas, replicas_down, has_no_replica: false });
+        shards.push(Shard {
+            id,
+            slots,
+            master,
+            replicas,
+            replicas_down,
+            has_no_replica: false,
+        });
     }
     Some((shards, all))
 }
@@ -359,7 +450,9 @@ fn ranges(numbers: &[Reply]) -> Option<Vec<RangeInclusive<u16>>> {
 
 /// `[endpoint, port, id, ..]`, since Redis 7 with a list of names and values behind that.
 fn endpoint(reply: &Reply, reporter: &Reporter<'_>) -> Option<(String, Address)> {
-    let [endpoint, port, id, more @ ..] = reply.as_array()? else { return None };
+    let [endpoint, port, id, more @ ..] = reply.as_array()? else {
+        return None;
+    };
     let (id, ip) = (word(id)?, more.first().and_then(|more| field(more, "ip")));
     let address = reporter.address(&id, endpoint, ip, number(port)?);
     Some((id, address))

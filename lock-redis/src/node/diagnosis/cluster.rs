@@ -23,20 +23,29 @@ impl Node {
     ) -> Result<Vec<Finding>, Failure> {
         let mut asking = Asking::new(self, by)?;
         let info = asking.ask(&[b"CLUSTER", b"INFO"])?;
-        let info = info.as_bytes().map(String::from_utf8_lossy).unwrap_or_default();
+        let info = info
+            .as_bytes()
+            .map(String::from_utf8_lossy)
+            .unwrap_or_default();
         let port = if tls { Port::Tls } else { Port::Plain };
         let by = asking.deadline();
         let told = cluster::ask(&mut asking.link, host, port, by)?;
         let (server, mut findings) = (self.inner.dialer.server(), Vec::new());
-        let served: usize =
-            told.shards.iter().flat_map(|shard| &shard.slots).map(ExactSizeIterator::len).sum();
+        let served: usize = told
+            .shards
+            .iter()
+            .flat_map(|shard| &shard.slots)
+            .map(ExactSizeIterator::len)
+            .sum();
         let failing = info_field(&info, "cluster_slots_fail").map_or("0", str::trim);
         let missing = usize::from(SLOTS).saturating_sub(served);
         findings.push(if missing > 0 || failing != "0" {
             let seen = format!("{missing} slots have no master, and {failing} one that is down");
             Finding::new(FindingLevel::Danger, "cluster_slots", server, seen)
                 .why("locks in these slots cannot be taken")
-                .remedy(format!("start the missing masters; `redis-cli --cluster fix {server}`"))
+                .remedy(format!(
+                    "start the missing masters; `redis-cli --cluster fix {server}`"
+                ))
         } else {
             let seen = format!("all are served, by {} masters", told.shards.len());
             Finding::ok("cluster_slots", server, seen)
@@ -51,9 +60,15 @@ impl Node {
                 format!("cluster_state is {state}"),
             )
             .why("its masters take no writes, so no locks")
-            .remedy(format!("`redis-cli --cluster check {server}` names what is missing")),
+            .remedy(format!(
+                "`redis-cli --cluster check {server}` names what is missing"
+            )),
         });
-        let down: Vec<_> = told.shards.iter().flat_map(|shard| &shard.replicas_down).collect();
+        let down: Vec<_> = told
+            .shards
+            .iter()
+            .flat_map(|shard| &shard.replicas_down)
+            .collect();
         if !down.is_empty() {
             let addresses: Vec<_> = down.iter().map(ToString::to_string).collect();
             let seen = format!("the replicas {} are down", addresses.join(", "));

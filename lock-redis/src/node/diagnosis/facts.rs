@@ -6,8 +6,12 @@ use lock_core::backend::Failure;
 use std::collections::HashMap;
 
 /// The settings that `INFO` does not tell.
-const SETTINGS: [&str; 4] =
-    ["appendfsync", "save", "min-replicas-to-write", "min-replicas-max-lag"];
+const SETTINGS: [&str; 4] = [
+    "appendfsync",
+    "save",
+    "min-replicas-to-write",
+    "min-replicas-max-lag",
+];
 
 /// See the [module's text](self).
 #[derive(Default)]
@@ -20,7 +24,9 @@ pub(super) struct Facts {
 impl Facts {
     pub(super) fn ask(asking: &mut Asking<'_>) -> Result<Self, Failure> {
         let info = asking.ask(&[b"INFO"])?;
-        let info = info.as_bytes().map(|it| String::from_utf8_lossy(it).into_owned());
+        let info = info
+            .as_bytes()
+            .map(|it| String::from_utf8_lossy(it).into_owned());
         let mut settings = HashMap::new();
         for name in SETTINGS {
             // One at a time: Redis before 7 takes no more. A server that refuses one refuses all.
@@ -31,7 +37,10 @@ impl Facts {
                 settings.insert(name, String::from_utf8_lossy(value).into_owned());
             }
         }
-        Ok(Self { info: info.unwrap_or_default(), settings })
+        Ok(Self {
+            info: info.unwrap_or_default(),
+            settings,
+        })
     }
 
     /// A field of `INFO`.
@@ -54,14 +63,24 @@ impl Facts {
 
     #[cfg(test)]
     pub(super) fn of(info: &str) -> Self {
-        Self { info: info.to_owned(), ..Self::default() }
+        Self {
+            info: info.to_owned(),
+            ..Self::default()
+        }
     }
 
     /// The version as three numbers: that of Redis, which others also give as the one that they are
     /// compatible with.
     pub(super) fn version(&self) -> Option<[u32; 3]> {
-        let mut parts = self.field("redis_version")?.split('.').map(|part| part.parse().ok());
-        Some([parts.next()??, parts.next()??, parts.next().flatten().unwrap_or(0)])
+        let mut parts = self
+            .field("redis_version")?
+            .split('.')
+            .map(|part| part.parse().ok());
+        Some([
+            parts.next()??,
+            parts.next()??,
+            parts.next().flatten().unwrap_or(0),
+        ])
     }
 }
 
@@ -74,6 +93,9 @@ mod tests {
         let version = |text: &str| Facts::of(&format!("redis_version:{text}\r\n")).version();
         assert_eq!(version("7.0.15"), Some([7, 0, 15]));
         assert_eq!(version("7.2"), Some([7, 2, 0]));
-        assert_eq!([version("x"), version("7"), Facts::of("").version()], [None; 3]);
+        assert_eq!(
+            [version("x"), version("7"), Facts::of("").version()],
+            [None; 3]
+        );
     }
 }

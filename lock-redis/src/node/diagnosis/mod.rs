@@ -29,7 +29,10 @@ use std::time::Duration;
 
 /// What the server is a part of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_enums, reason = "for the crate of the same workspace")]
+#[allow(
+    clippy::exhaustive_enums,
+    reason = "for the crate of the same workspace"
+)]
 pub enum StoreKind {
     /// One server on its own.
     Standalone,
@@ -61,7 +64,10 @@ pub(crate) struct NodeTerms {
 
 /// What was found at one server.
 #[derive(Debug)]
-#[allow(clippy::exhaustive_structs, reason = "for the crate of the same workspace")]
+#[allow(
+    clippy::exhaustive_structs,
+    reason = "for the crate of the same workspace"
+)]
 pub struct NodeDiagnosis {
     /// The findings about it.
     pub findings: Vec<Finding>,
@@ -87,12 +93,17 @@ struct Asking<'a> {
 
 impl Asking<'_> {
     fn new(node: &Node, by: Moment) -> Result<Asking<'_>, Failure> {
-        Ok(Asking { node, link: node.inner.dialer.dial_any(by)?, by })
+        Ok(Asking {
+            node,
+            link: node.inner.dialer.dial_any(by)?,
+            by,
+        })
     }
 
     /// The deadline of a request that is sent now.
     fn deadline(&self) -> Moment {
-        self.by.min(self.node.inner.dialer.clock().now() + self.node.inner.dialer.command_timeout())
+        self.by
+            .min(self.node.inner.dialer.clock().now() + self.node.inner.dialer.command_timeout())
     }
 
     fn ask(&mut self, words: &[&[u8]]) -> Result<Reply, Failure> {
@@ -114,7 +125,13 @@ impl Node {
         let mut asking = Asking::new(self, by)?;
         let facts = Facts::ask(&mut asking)?;
         let findings = Vec::new();
-        let mut examination = Examination { node: self, format, store, facts, findings };
+        let mut examination = Examination {
+            node: self,
+            format,
+            store,
+            facts,
+            findings,
+        };
         examination.examine_role();
         examination.examine_version();
         examination.examine_eviction();
@@ -131,10 +148,16 @@ impl Node {
         examination.judge_latency(&timing::round_trips(&mut asking)?);
         let clock = timing::ask_clock(&mut asking)?;
         examination.judge_clock(clock);
-        if matches!(store, StoreKind::Standalone | StoreKind::Sentinel | StoreKind::Cluster) {
+        if matches!(
+            store,
+            StoreKind::Standalone | StoreKind::Sentinel | StoreKind::Cluster
+        ) {
             examination.examine_replica_clocks(by);
         }
-        Ok(NodeDiagnosis { findings: examination.findings, clock })
+        Ok(NodeDiagnosis {
+            findings: examination.findings,
+            clock,
+        })
     }
 }
 
@@ -162,7 +185,9 @@ impl Examination<'_> {
         why: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        let finding = Finding::new(level, id, self.server(), seen).why(why).remedy(remedy);
+        let finding = Finding::new(level, id, self.server(), seen)
+            .why(why)
+            .remedy(remedy);
         self.findings.push(finding);
     }
 

@@ -44,7 +44,13 @@ impl Examination<'_> {
         }
         if matches!(self.store, StoreKind::Quorum { .. }) && !all.is_empty() {
             let why = "a replica that takes the node's place lacks its last votes";
-            return self.bad(Warning, ID, seen, why, "remove the replicas of a quorum's node");
+            return self.bad(
+                Warning,
+                ID,
+                seen,
+                why,
+                "remove the replicas of a quorum's node",
+            );
         }
         if self.has_failover() && online == 0 {
             let why = "no server can take the master's place, and its locks end with it";
@@ -72,7 +78,11 @@ impl Examination<'_> {
             return;
         }
         let replicas = ListedReplica::all(self.facts.info());
-        let setting = |name| self.facts.setting(name).and_then(|value| value.parse::<u64>().ok());
+        let setting = |name| {
+            self.facts
+                .setting(name)
+                .and_then(|value| value.parse::<u64>().ok())
+        };
         // `INFO` counts the good ones only where it is set.
         let good = self.facts.number("min_slaves_good_slaves");
         let wanted = setting("min-replicas-to-write");
@@ -109,7 +119,13 @@ impl Examination<'_> {
                 "start replicas, or `CONFIG SET min-replicas-to-write {good}` on {}",
                 self.server()
             );
-            return self.bad(Danger, ID, seen, "the server takes no writes, so no locks", remedy);
+            return self.bad(
+                Danger,
+                ID,
+                seen,
+                "the server takes no writes, so no locks",
+                remedy,
+            );
         }
         match max_lag {
             Some(lag) if self.has_failover() && lag > NO_LAG => {
@@ -127,12 +143,17 @@ impl Examination<'_> {
         if self.facts.field("role") != Some("master") {
             return;
         }
-        let leads = self.node.inner.replica_clocks.survey(by).unwrap_or_else(|failure| {
-            let server = self.node.server().to_string();
-            let unknown = Self::unknown_replica_clock(&server, &failure);
-            self.findings.push(unknown);
-            Vec::new()
-        });
+        let leads = self
+            .node
+            .inner
+            .replica_clocks
+            .survey(by)
+            .unwrap_or_else(|failure| {
+                let server = self.node.server().to_string();
+                let unknown = Self::unknown_replica_clock(&server, &failure);
+                self.findings.push(unknown);
+                Vec::new()
+            });
         for (address, lead) in leads {
             let finding = self.judge_replica_clock(&address, lead);
             self.findings.push(finding);
@@ -158,7 +179,10 @@ impl Examination<'_> {
                 format!("within {:.1?} of its master's", lead.at_most())
             }
             ..0 => format!("{time:.1?} behind its master's: leases end no earlier there"),
-            _ => format!("{time:.1?} ahead of its master's, give or take {:.1?}", lead.uncertainty),
+            _ => format!(
+                "{time:.1?} ahead of its master's, give or take {:.1?}",
+                lead.uncertainty
+            ),
         };
         let (certain, lease) = (lead.at_least(), self.node.inner.terms.lease);
         let why = format!(
@@ -172,6 +196,8 @@ impl Examination<'_> {
             _ if certain > WRONG => Warning,
             _ => return Finding::ok(REPLICA_CLOCK, address, seen),
         };
-        Finding::new(level, REPLICA_CLOCK, address, seen).why(why).remedy(SYNCHRONISE)
+        Finding::new(level, REPLICA_CLOCK, address, seen)
+            .why(why)
+            .remedy(SYNCHRONISE)
     }
 }

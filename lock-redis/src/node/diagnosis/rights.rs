@@ -100,7 +100,13 @@ fn words(command: &str, name: &str) -> Option<Vec<String>> {
         "cluster|info" | "cluster|myid" | "cluster|shards" | "cluster|slots" | "asking" => &[],
         _ => return None,
     };
-    Some(command.split('|').chain(more.iter().copied()).map(str::to_owned).collect())
+    Some(
+        command
+            .split('|')
+            .chain(more.iter().copied())
+            .map(str::to_owned)
+            .collect(),
+    )
 }
 
 impl Rights {
@@ -112,7 +118,9 @@ impl Rights {
     ) -> Result<Self, Failure> {
         let mut rights = Self::of(asking, format, store);
         let words = rights.questions.iter().flat_map(|question| {
-            let count = Text::number(question.words.len() as u64).as_str().to_owned();
+            let count = Text::number(question.words.len() as u64)
+                .as_str()
+                .to_owned();
             [count].into_iter().chain(question.words.iter().cloned())
         });
         let words: Vec<_> = words.collect();
@@ -138,8 +146,11 @@ impl Rights {
     /// What is to be asked.
     fn of(asking: &Asking<'_>, format: &Format, store: StoreKind) -> Self {
         let terms = &asking.node.inner.terms;
-        let mut rights =
-            Self { resources: Vec::new(), questions: Vec::new(), outcome: Outcome::Unknown };
+        let mut rights = Self {
+            resources: Vec::new(),
+            questions: Vec::new(),
+            outcome: Outcome::Unknown,
+        };
         let name = LockName::new(PROBE).expect("it is a name");
         let key = format.0.keys().lock(&name).into_owned();
         let mut commands = format.0.commands();
@@ -205,19 +216,40 @@ impl Rights {
                 // Asked for with its channel above.
                 "publish" => {}
                 "pubsub" => rights.question("pubsub|numsub", None, false),
-                _ => keys.iter().for_each(|key| rights.question(&command, Some(*key), true)),
+                _ => keys
+                    .iter()
+                    .for_each(|key| rights.question(&command, Some(*key), true)),
             }
         }
         let of_topology: &[&str] = match store {
             StoreKind::Standalone => &[],
             StoreKind::Sentinel | StoreKind::Quorum { .. } => &["info"],
-            StoreKind::Cluster => {
-                &["cluster|myid", "cluster|info", "cluster|shards", "cluster|slots", "asking"]
-            }
+            StoreKind::Cluster => &[
+                "cluster|myid",
+                "cluster|info",
+                "cluster|shards",
+                "cluster|slots",
+                "asking",
+            ],
         };
-        let with_database: &[&str] = if terms.database == 0 { &[] } else { &["select"] };
-        let with_replicas: &[&str] = if terms.replicas == Replicas::Off { &[] } else { &["wait"] };
-        for command in [&["evalsha", "ping"], of_topology, with_database, with_replicas].concat() {
+        let with_database: &[&str] = if terms.database == 0 {
+            &[]
+        } else {
+            &["select"]
+        };
+        let with_replicas: &[&str] = if terms.replicas == Replicas::Off {
+            &[]
+        } else {
+            &["wait"]
+        };
+        for command in [
+            &["evalsha", "ping"],
+            of_topology,
+            with_database,
+            with_replicas,
+        ]
+        .concat()
+        {
             rights.question(command, None, true);
         }
         let to_see_sentinels = matches!(store, StoreKind::Quorum { .. });
@@ -229,15 +261,27 @@ impl Rights {
     }
 
     fn add(&mut self, rule: String, name: String, is_any_lock: bool) -> usize {
-        self.resources.push(Resource { rule, name, is_any_lock });
+        self.resources.push(Resource {
+            rule,
+            name,
+            is_any_lock,
+        });
         self.resources.len() - 1
     }
 
     fn question(&mut self, command: &str, resource: Option<usize>, is_needed: bool) {
         let name = resource.map_or("", |resource| self.resources[resource].name.as_str());
-        let Some(words) = words(command, name) else { return };
+        let Some(words) = words(command, name) else {
+            return;
+        };
         let (command, answer) = (command.to_owned(), Answer::Refused);
-        self.questions.push(Question { command, resource, is_needed, words, answer });
+        self.questions.push(Question {
+            command,
+            resource,
+            is_needed,
+            words,
+            answer,
+        });
     }
 
     /// The error of a command that is known to be refused.
@@ -246,7 +290,9 @@ impl Rights {
         let is_refused = matches!(self.outcome, Outcome::Answered)
             && self.questions.iter().any(|question| is_it(&question));
         is_refused.then(|| {
-            ServerError::parse(&format!("NOPERM the user may not run the '{command}' command"))
+            ServerError::parse(&format!(
+                "NOPERM the user may not run the '{command}' command"
+            ))
         })
     }
 
@@ -258,15 +304,24 @@ impl Rights {
 
     fn missing(&self) -> Missing {
         let mut missing = Missing::default();
-        for question in self.questions.iter().filter(|it| it.answer == Answer::Refused) {
-            let rules =
-                if question.is_needed { &mut missing.needed } else { &mut missing.optional };
+        for question in self
+            .questions
+            .iter()
+            .filter(|it| it.answer == Answer::Refused)
+        {
+            let rules = if question.is_needed {
+                &mut missing.needed
+            } else {
+                &mut missing.optional
+            };
             let mut add = |rule: String| {
                 if !rules.contains(&rule) {
                     rules.push(rule);
                 }
             };
-            let resource = question.resource.map(|place| (place, &self.resources[place]));
+            let resource = question
+                .resource
+                .map(|place| (place, &self.resources[place]));
             let is_refused_resource = resource
                 .is_some_and(|(place, _)| !self.is_allowed(|it| it.resource == Some(place)));
             let is_refused_command = !self.is_allowed(|it| it.command == question.command);
@@ -287,7 +342,9 @@ impl Rights {
             }
         }
         // What is needed anyway need not be named twice.
-        missing.optional.retain(|rule| !missing.needed.contains(rule));
+        missing
+            .optional
+            .retain(|rule| !missing.needed.contains(rule));
         missing
     }
 
@@ -314,8 +371,10 @@ impl Examination<'_> {
         match &rights.outcome {
             Outcome::Answered => {}
             Outcome::NoScripts(error) if error.code == "NOPERM" => {
-                let (seen, remedy) =
-                    (format!("the user `{user}` may run no scripts"), line(&["+eval".into()]));
+                let (seen, remedy) = (
+                    format!("the user `{user}` may run no scripts"),
+                    line(&["+eval".into()]),
+                );
                 return self.bad(Danger, ID, seen, "no lock can be taken", remedy);
             }
             Outcome::NoScripts(error) => {
@@ -334,7 +393,13 @@ impl Examination<'_> {
         if !missing.needed.is_empty() {
             let seen = format!("the user `{user}` lacks {}", missing.needed.join(" "));
             let remedy = line(&missing.needed);
-            self.bad(Danger, ID, seen, "locks cannot be taken, kept or released", remedy);
+            self.bad(
+                Danger,
+                ID,
+                seen,
+                "locks cannot be taken, kept or released",
+                remedy,
+            );
         } else if missing.is_lock_unknown {
             let seen = format!("the user `{user}` may not use the key {PROBE:?}");
             let finding = lock_core::Finding::new(Unknown, ID, self.server(), seen)
@@ -355,12 +420,21 @@ impl Examination<'_> {
 
     fn judge_commands(&mut self, rights: &Rights) {
         const ID: &str = "commands";
-        let (needed, optional) = (rights.unknown_commands(true), rights.unknown_commands(false));
+        let (needed, optional) = (
+            rights.unknown_commands(true),
+            rights.unknown_commands(false),
+        );
         let remedy = "remove `rename-command` for them, or connect to the server itself, not to a \
                       proxy";
         if !needed.is_empty() {
             let seen = format!("the server does not know {}", needed.join(", "));
-            self.bad(Danger, ID, seen, "locks cannot be taken, kept or released", remedy);
+            self.bad(
+                Danger,
+                ID,
+                seen,
+                "locks cannot be taken, kept or released",
+                remedy,
+            );
         } else if !optional.is_empty() {
             let seen = format!("the server does not know {}", optional.join(", "));
             let why = "waiters may wake later, or losses are noticed later";
@@ -381,8 +455,15 @@ mod tests {
     #[test]
     fn every_command_of_a_script_can_be_asked_about() {
         for dialect in DIALECTS {
-            let Scripts { acquire, release, close, renew, inspect, force, propose } =
-                &dialect.scripts;
+            let Scripts {
+                acquire,
+                release,
+                close,
+                renew,
+                inspect,
+                force,
+                propose,
+            } = &dialect.scripts;
             let scripts = [acquire, release, close, renew, inspect, force, propose];
             for command in scripts.into_iter().flat_map(|script| script.commands(None)) {
                 let is_known = command == "pubsub" || words(&command, "k").is_some();
@@ -397,6 +478,10 @@ mod tests {
                 script.name
             );
         }
-        assert!(MARK.commands(None).iter().all(|command| words(command, "k").is_some()));
+        assert!(
+            MARK.commands(None)
+                .iter()
+                .all(|command| words(command, "k").is_some())
+        );
     }
 }

@@ -20,7 +20,10 @@ fn judge_version(version: [u32; 3]) -> Option<(FindingLevel, &'static str)> {
     if version < OLDEST_VERSION {
         Some((Danger, OLDEST))
     } else if version < REPORTS_SINCE {
-        Some((Warning, "the loss of a held lock is noticed at the next renewal, not at once"))
+        Some((
+            Warning,
+            "the loss of a held lock is noticed at the next renewal, not at once",
+        ))
     } else {
         None
     }
@@ -29,7 +32,10 @@ fn judge_version(version: [u32; 3]) -> Option<(FindingLevel, &'static str)> {
 impl Examination<'_> {
     /// The command that sets something on the server now; its line in the file follows from it.
     fn config_set(&self, setting: &str) -> String {
-        format!("`CONFIG SET {setting}` on {}, and `CONFIG REWRITE`", self.server())
+        format!(
+            "`CONFIG SET {setting}` on {}, and `CONFIG REWRITE`",
+            self.server()
+        )
     }
 
     pub(super) fn examine_role(&mut self) {
@@ -84,7 +90,11 @@ impl Examination<'_> {
     pub(super) fn examine_eviction(&mut self) {
         const ID: &str = "eviction";
         let Some(memory) = Memory::read(self.facts.info()) else {
-            return self.unknown(ID, "the server does not say its maxmemory-policy", ALLOW_INFO);
+            return self.unknown(
+                ID,
+                "the server does not say its maxmemory-policy",
+                ALLOW_INFO,
+            );
         };
         let policy = &memory.policy;
         // A node of a quorum is refused whatever its limit: see `RedisNode::check`.
@@ -97,7 +107,11 @@ impl Examination<'_> {
             let why = "when the memory is full the server may evict a held lock and grant it again";
             self.bad(Danger, ID, seen, why, remedy);
         } else {
-            let limit = if memory.has_limit { "" } else { ", without a maxmemory" };
+            let limit = if memory.has_limit {
+                ""
+            } else {
+                ", without a maxmemory"
+            };
             let seen = format!("maxmemory-policy is {policy}{limit}: no lock is evicted");
             self.ok(ID, seen);
         }
@@ -105,7 +119,10 @@ impl Examination<'_> {
 
     pub(super) fn examine_memory(&mut self) {
         const ID: &str = "memory";
-        let numbers = self.facts.number("used_memory").zip(self.facts.number("maxmemory"));
+        let numbers = self
+            .facts
+            .number("used_memory")
+            .zip(self.facts.number("maxmemory"));
         let Some((used, limit)) = numbers else {
             return self.unknown(ID, "the server does not say how full it is", ALLOW_INFO);
         };
@@ -115,12 +132,30 @@ impl Examination<'_> {
             return self.ok(ID, seen);
         }
         let percent = used.saturating_mul(100) / limit;
-        let seen = format!("{percent} % of the {} MiB of maxmemory are used", mebibytes(limit));
-        let remedy = format!("raise `maxmemory` of {}, or delete data there", self.server());
+        let seen = format!(
+            "{percent} % of the {} MiB of maxmemory are used",
+            mebibytes(limit)
+        );
+        let remedy = format!(
+            "raise `maxmemory` of {}, or delete data there",
+            self.server()
+        );
         if percent >= 100 {
-            self.bad(Danger, ID, seen, "no lock can be taken; held ones are renewed", remedy);
+            self.bad(
+                Danger,
+                ID,
+                seen,
+                "no lock can be taken; held ones are renewed",
+                remedy,
+            );
         } else if percent >= NEARLY_FULL {
-            self.bad(Warning, ID, seen, "with full memory no lock can be taken", remedy);
+            self.bad(
+                Warning,
+                ID,
+                seen,
+                "with full memory no lock can be taken",
+                remedy,
+            );
         } else {
             self.ok(ID, seen);
         }
@@ -143,7 +178,11 @@ impl Examination<'_> {
             "after a restart the server grants locks again that clients still hold"
         };
         match self.facts.field("aof_enabled") {
-            None => self.unknown(ID, "the server does not say whether it saves data", ALLOW_INFO),
+            None => self.unknown(
+                ID,
+                "the server does not say whether it saves data",
+                ALLOW_INFO,
+            ),
             Some("0") => {
                 let seen = match self.facts.setting("save") {
                     Some("") => "appendonly is no, and no snapshots are saved".to_owned(),
@@ -151,7 +190,11 @@ impl Examination<'_> {
                     None => "appendonly is no".to_owned(),
                 };
                 let remedy = self.config_set("appendonly yes");
-                let NodeTerms { lease, restart_grace, .. } = self.node.inner.terms;
+                let NodeTerms {
+                    lease,
+                    restart_grace,
+                    ..
+                } = self.node.inner.terms;
                 if matches!(self.store, StoreKind::Quorum { .. }) {
                     return self.bad(Danger, ID, seen, restarted, remedy);
                 }
@@ -194,7 +237,10 @@ impl Examination<'_> {
             let why = "durable=yes promises that no write is lost, and a crash of the machine";
             (Danger, format!("{why} loses {lost}"))
         } else {
-            (Warning, format!("a crash of the machine loses {lost} of locks"))
+            (
+                Warning,
+                format!("a crash of the machine loses {lost} of locks"),
+            )
         };
         let remedy = self.config_set("appendfsync always");
         self.bad(level, id, seen, why, remedy);
@@ -209,7 +255,10 @@ mod tests {
     #[test]
     fn old_versions_are_a_danger_or_a_warning() {
         let level = |version| judge_version(version).map(|(level, _)| level);
-        assert_eq!([[2, 8, 19], [6, 0, 16], [6, 1, 240]].map(level), [Some(Danger); 3]);
+        assert_eq!(
+            [[2, 8, 19], [6, 0, 16], [6, 1, 240]].map(level),
+            [Some(Danger); 3]
+        );
         assert_eq!([[6, 2, 0], [7, 0, 4]].map(level), [Some(Warning); 2]);
         assert_eq!([[7, 0, 5], [8, 0, 0]].map(level), [None; 2]);
     }

@@ -32,8 +32,10 @@ impl std::fmt::Display for ServerClock {
 /// The server's clock, beside this machine's; nothing if the user may not ask.
 pub(super) fn ask_clock(asking: &mut Asking<'_>) -> Result<Option<ServerClock>, Failure> {
     let Asking { node, link, by } = asking;
-    let (clock, timeout) =
-        (Arc::clone(node.inner.dialer.clock()), node.inner.dialer.command_timeout());
+    let (clock, timeout) = (
+        Arc::clone(node.inner.dialer.clock()),
+        node.inner.dialer.command_timeout(),
+    );
     let read = read_clock(link, &*clock, || (*by).min(clock.now() + timeout))?;
     let (machine, start) = (clock.unix_time(), clock.now());
     let start = Duration::from_nanos(start.as_nanos());
@@ -75,9 +77,17 @@ pub fn compare_clocks(
     let certain = apart.saturating_sub(first.1.uncertainty + last.1.uncertainty);
     let seen = format!("{} is {apart:.1?} ahead of {}", last.0, first.0);
     let Some((level, why)) = judge(certain, store) else {
-        return Some(Finding::ok(ID, subject, format!("at most {apart:.1?} apart")));
+        return Some(Finding::ok(
+            ID,
+            subject,
+            format!("at most {apart:.1?} apart"),
+        ));
     };
-    Some(Finding::new(level, ID, subject, seen).why(why).remedy(SYNCHRONISE))
+    Some(
+        Finding::new(level, ID, subject, seen)
+            .why(why)
+            .remedy(SYNCHRONISE),
+    )
 }
 
 pub(super) const SYNCHRONISE: &str =
@@ -86,9 +96,10 @@ pub(super) const SYNCHRONISE: &str =
 /// What follows from this difference of two clocks.
 fn judge(difference: Duration, store: StoreKind) -> Option<(FindingLevel, &'static str)> {
     match store {
-        StoreKind::Quorum { max_lease, .. } if difference >= max_lease => {
-            Some((Danger, "a node refuses tokens that are max_lease ahead of its clock"))
-        }
+        StoreKind::Quorum { max_lease, .. } if difference >= max_lease => Some((
+            Danger,
+            "a node refuses tokens that are max_lease ahead of its clock",
+        )),
         _ if difference > WRONG => Some((
             Warning,
             "fencing tokens begin with the clock: set back, it may make them smaller than before \
@@ -124,8 +135,10 @@ impl Examination<'_> {
             round_trips[(round_trips.len() * percent / 100).min(round_trips.len() - 1)]
         };
         let (half, most) = (at(50), at(99));
-        let (timeout, lease) =
-            (self.node.inner.dialer.command_timeout(), self.node.inner.terms.lease);
+        let (timeout, lease) = (
+            self.node.inner.dialer.command_timeout(),
+            self.node.inner.terms.lease,
+        );
         let seen = format!("round trips of {half:.1?} (p50), {most:.1?} (p99)");
         let is_over = |which: usize| {
             most >= timeout / PART_OF_TIMEOUT[which] || most >= lease / PART_OF_LEASE[which]
@@ -165,10 +178,22 @@ mod tests {
         let level =
             |clocks: &[_], store| compare_clocks("all", clocks, store).map(|finding| finding.level);
         let alone = StoreKind::Standalone;
-        let quorum = StoreKind::Quorum { max_lease: Duration::from_secs(3), durable: false };
+        let quorum = StoreKind::Quorum {
+            max_lease: Duration::from_secs(3),
+            durable: false,
+        };
         assert_eq!(level(&[clock(0, 0)], alone), None);
-        assert_eq!(level(&[clock(0, 0), clock(2_000_000, 0)], alone), Some(Warning));
-        assert_eq!(level(&[clock(0, 600), clock(2_000_000, 600)], alone), Some(FindingLevel::Ok));
-        assert_eq!(level(&[clock(-2_000_000, 0), clock(1_000_000, 0)], quorum), Some(Danger));
+        assert_eq!(
+            level(&[clock(0, 0), clock(2_000_000, 0)], alone),
+            Some(Warning)
+        );
+        assert_eq!(
+            level(&[clock(0, 600), clock(2_000_000, 600)], alone),
+            Some(FindingLevel::Ok)
+        );
+        assert_eq!(
+            level(&[clock(-2_000_000, 0), clock(1_000_000, 0)], quorum),
+            Some(Danger)
+        );
     }
 }

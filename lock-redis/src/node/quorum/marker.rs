@@ -13,7 +13,10 @@ use std::time::Duration;
 
 /// A node of a quorum and the membership under which it votes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same workspace")]
+#[allow(
+    clippy::exhaustive_structs,
+    reason = "made by the crate of the same workspace"
+)]
 pub struct NodeView {
     /// The ID of the quorum.
     pub quorum: Arc<str>,
@@ -34,7 +37,10 @@ pub struct NodeView {
 
 /// A member that clients miss, as a server has noted it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same workspace")]
+#[allow(
+    clippy::exhaustive_structs,
+    reason = "made by the crate of the same workspace"
+)]
 pub struct MissingMember {
     /// The ID of the member.
     pub id: Arc<str>,
@@ -51,7 +57,10 @@ pub struct Members(Arc<[Member]>);
 
 /// One member.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same workspace")]
+#[allow(
+    clippy::exhaustive_structs,
+    reason = "made by the crate of the same workspace"
+)]
 pub struct Member {
     /// The ID of the server; `None` for a vacant place.
     pub id: Option<Arc<str>>,
@@ -89,7 +98,10 @@ impl Members {
         let member = |text: &str| {
             let (id, address) = text.split_once('@')?;
             let id = Some(id).filter(|id| !id.is_empty()).map(Arc::from);
-            Some(Member { id, address: address.into() })
+            Some(Member {
+                id,
+                address: address.into(),
+            })
         };
         text.split(' ').map(member).collect::<Option<_>>().map(Self)
     }
@@ -113,7 +125,10 @@ impl fmt::Display for Members {
 
 /// What the members of a quorum agree on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same workspace")]
+#[allow(
+    clippy::exhaustive_structs,
+    reason = "made by the crate of the same workspace"
+)]
 pub struct Agreement {
     /// The ID of the quorum.
     pub quorum: Arc<str>,
@@ -130,12 +145,26 @@ impl Agreement {
         let mut parts = text.splitn(4, ' ');
         let quorum = parts.next()?.into();
         let (max_lease, keep) = (millis(parts.next()?)?, millis(parts.next()?)?);
-        Some(Self { quorum, max_lease, keep, members: Members::parse(parts.next()?)? })
+        Some(Self {
+            quorum,
+            max_lease,
+            keep,
+            members: Members::parse(parts.next()?)?,
+        })
     }
 
     fn text(&self) -> String {
-        let Self { quorum, members, max_lease, keep } = self;
-        format!("{quorum} {} {} {members}", max_lease.as_millis(), keep.as_millis())
+        let Self {
+            quorum,
+            members,
+            max_lease,
+            keep,
+        } = self;
+        format!(
+            "{quorum} {} {} {members}",
+            max_lease.as_millis(),
+            keep.as_millis()
+        )
     }
 }
 
@@ -145,7 +174,10 @@ fn millis(text: &str) -> Option<Duration> {
 
 /// The state of a server: its marker, and what it has promised.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same workspace")]
+#[allow(
+    clippy::exhaustive_structs,
+    reason = "made by the crate of the same workspace"
+)]
 pub struct ServerState {
     /// The `run_id` of the server.
     pub run_id: Arc<str>,
@@ -206,13 +238,19 @@ impl ServerState {
     /// The same with a marker.
     #[must_use]
     pub fn with_marker(self, agreed: Agreement, view: NodeView) -> Self {
-        Self { marker: Some((agreed, view)), ..self }
+        Self {
+            marker: Some((agreed, view)),
+            ..self
+        }
     }
 }
 
 /// A request to read or change the marker.
 #[derive(Clone, Copy, Debug)]
-#[allow(clippy::exhaustive_enums, reason = "made by the crate of the same workspace")]
+#[allow(
+    clippy::exhaustive_enums,
+    reason = "made by the crate of the same workspace"
+)]
 pub enum MarkerRequest<'a> {
     /// Reads it.
     Look,
@@ -231,7 +269,10 @@ pub enum MarkerRequest<'a> {
 
 /// The terms on which a server becomes a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same workspace")]
+#[allow(
+    clippy::exhaustive_structs,
+    reason = "made by the crate of the same workspace"
+)]
 pub struct Admission {
     /// How long it does not vote.
     pub pause: Duration,
@@ -250,7 +291,13 @@ impl Admission {
     #[must_use]
     pub fn at_once(pause: Duration, replaces: &str) -> Self {
         let (clock, replaces) = ("".into(), replaces.into());
-        Self { pause, not_before: 0, clock, replaces, chooses: true }
+        Self {
+            pause,
+            not_before: 0,
+            clock,
+            replaces,
+            chooses: true,
+        }
     }
 }
 
@@ -270,11 +317,22 @@ impl OwnedFormat {
         let told: Vec<String> = match *request {
             MarkerRequest::Look => vec!["look".to_owned()],
             MarkerRequest::Promise(quorum, epoch, ballot) => {
-                vec!["promise".to_owned(), quorum.to_owned(), number(epoch), number(ballot)]
+                vec![
+                    "promise".to_owned(),
+                    quorum.to_owned(),
+                    number(epoch),
+                    number(ballot),
+                ]
             }
             MarkerRequest::Accept(quorum, epoch, ballot, choice) => {
                 let (epoch, ballot) = (number(epoch), number(ballot));
-                vec!["accept".to_owned(), quorum.to_owned(), epoch, ballot, choice.text()]
+                vec![
+                    "accept".to_owned(),
+                    quorum.to_owned(),
+                    epoch,
+                    ballot,
+                    choice.text(),
+                ]
             }
             MarkerRequest::Record(epoch, agreed, admission) => {
                 let (pause, not_before) = admission.map_or_else(Default::default, |admission| {
@@ -299,9 +357,21 @@ impl OwnedFormat {
             }
             MarkerRequest::Note(quorum, epoch, client, missing) => {
                 let (epoch, client) = (number(epoch), client.to_owned());
-                vec!["note".to_owned(), quorum.to_owned(), epoch, missing.join(" "), client]
+                vec![
+                    "note".to_owned(),
+                    quorum.to_owned(),
+                    epoch,
+                    missing.join(" "),
+                    client,
+                ]
             }
-            MarkerRequest::Shorten(Admission { pause, not_before, clock, replaces, .. }) => {
+            MarkerRequest::Shorten(Admission {
+                pause,
+                not_before,
+                clock,
+                replaces,
+                ..
+            }) => {
                 let mut told = vec![String::new(); 11];
                 told[0] = "shorten".to_owned();
                 told[6] = millis(*pause);
@@ -323,14 +393,24 @@ impl OwnedFormat {
 
 /// Reads the reply of the script.
 fn state(reply: &Reply) -> Option<ServerState> {
-    let [run_id, Reply::Int(time), Reply::Array(fields), Reply::Int(done)] = reply.as_array()?
+    let [
+        run_id,
+        Reply::Int(time),
+        Reply::Array(fields),
+        Reply::Int(done),
+    ] = reply.as_array()?
     else {
         return None;
     };
     let text = |reply: &Reply| Some(String::from_utf8_lossy(reply.as_bytes()?).into_owned());
     let run_id: Arc<str> = text(run_id)?.into();
     let time = u64::try_from(*time).ok()?;
-    let field = |at: usize| fields.get(at).and_then(text).filter(|text| !text.is_empty());
+    let field = |at: usize| {
+        fields
+            .get(at)
+            .and_then(text)
+            .filter(|text| !text.is_empty())
+    };
     let number = |at| field(at).and_then(|text| text.parse::<u64>().ok());
     let mut state = ServerState {
         time,
@@ -343,7 +423,9 @@ fn state(reply: &Reply) -> Option<ServerState> {
         missing: field(13).map(|text| missing(&text)).unwrap_or_default(),
         ..ServerState::of(&run_id)
     };
-    let Some(quorum) = field(0) else { return Some(state) };
+    let Some(quorum) = field(0) else {
+        return Some(state);
+    };
     let (quorum, epoch): (Arc<str>, _) = (quorum.into(), number(1)?);
     state.version = format!("{epoch} {} {quorum}", field(10).unwrap_or_default()).into();
     let members = Members::parse(&field(2)?)?;
@@ -357,10 +439,22 @@ fn state(reply: &Reply) -> Option<ServerState> {
     }
     let is_paused = state.votes_from > time;
     state.is_new = node == run_id && is_paused;
-    let agreed =
-        Agreement { quorum: Arc::clone(&quorum), members: members.clone(), max_lease, keep };
+    let agreed = Agreement {
+        quorum: Arc::clone(&quorum),
+        members: members.clone(),
+        max_lease,
+        keep,
+    };
     let clock = field(12).map(Arc::from);
-    let view = NodeView { quorum, epoch, members, node, run_id, clock, is_paused };
+    let view = NodeView {
+        quorum,
+        epoch,
+        members,
+        node,
+        run_id,
+        clock,
+        is_paused,
+    };
     state.marker = Some((agreed, view));
     Some(state)
 }
@@ -385,9 +479,20 @@ mod tests {
     }
 
     fn seen<const FIELDS: usize>(run_id: &str, fields: [&str; FIELDS]) -> Option<ServerState> {
-        let field = |text: &&str| if text.is_empty() { Reply::Nil } else { bulk(text) };
+        let field = |text: &&str| {
+            if text.is_empty() {
+                Reply::Nil
+            } else {
+                bulk(text)
+            }
+        };
         let fields = fields.iter().map(field).collect();
-        state(&Reply::Array(vec![bulk(run_id), Reply::Int(5), Reply::Array(fields), Reply::Int(0)]))
+        state(&Reply::Array(vec![
+            bulk(run_id),
+            Reply::Int(5),
+            Reply::Array(fields),
+            Reply::Int(0),
+        ]))
     }
 
     const MEMBERS: &str = "a1@h:1 @h:2 c3@[::1]:3";
@@ -395,10 +500,19 @@ mod tests {
     #[test]
     fn members_are_parsed_as_they_are_formatted() {
         let members = Members::parse(MEMBERS).unwrap();
-        assert_eq!((members.to_string().as_str(), members.count()), (MEMBERS, 3));
+        assert_eq!(
+            (members.to_string().as_str(), members.count()),
+            (MEMBERS, 3)
+        );
         assert!(members.contain("a1") && !members.contain("") && !members.contain("b2"));
-        let newcomer = Member { id: Some("b2".into()), address: "h:4".into() };
-        assert_eq!(members.with(1, newcomer).to_string(), "a1@h:1 b2@h:4 c3@[::1]:3");
+        let newcomer = Member {
+            id: Some("b2".into()),
+            address: "h:4".into(),
+        };
+        assert_eq!(
+            members.with(1, newcomer).to_string(),
+            "a1@h:1 b2@h:4 c3@[::1]:3"
+        );
         let agreed = Agreement {
             quorum: "q".into(),
             members,
@@ -410,10 +524,18 @@ mod tests {
 
     #[test]
     fn server_with_a_copied_marker_is_told_from_a_restarted_one() {
-        let fields = ["q", "2", MEMBERS, "1000", "2000", "a1", "a1", "", "", "", "5", "2"];
+        let fields = [
+            "q", "2", MEMBERS, "1000", "2000", "a1", "a1", "", "", "", "5", "2",
+        ];
         let (agreed, view) = seen("a1", fields).unwrap().marker.unwrap();
-        assert_eq!((&*view.node, view.epoch, agreed.keep), ("a1", 2, Duration::from_secs(2)));
-        assert_eq!(&*seen("new", fields).unwrap().marker.unwrap().1.run_id, "new");
+        assert_eq!(
+            (&*view.node, view.epoch, agreed.keep),
+            ("a1", 2, Duration::from_secs(2))
+        );
+        assert_eq!(
+            &*seen("new", fields).unwrap().marker.unwrap().1.run_id,
+            "new"
+        );
         let copy = seen("c3", fields).unwrap();
         assert!(copy.is_copy && copy.marker.is_none());
     }
@@ -421,10 +543,15 @@ mod tests {
     #[test]
     fn missing_members_and_whose_clock_decides_are_parsed() {
         let noted = "a1@5@one c3@7@one,two";
-        let fields = ["q", "2", MEMBERS, "1", "2", "a1", "a1", "", "", "", "5", "2", "h:3", noted];
+        let fields = [
+            "q", "2", MEMBERS, "1", "2", "a1", "a1", "", "", "", "5", "2", "h:3", noted,
+        ];
         let state = seen("a1", fields).unwrap();
-        let missing: Vec<_> =
-            state.missing.iter().map(|it| (&*it.id, it.since, it.clients.len())).collect();
+        let missing: Vec<_> = state
+            .missing
+            .iter()
+            .map(|it| (&*it.id, it.since, it.clients.len()))
+            .collect();
         assert_eq!(missing, [("a1", 5, 1), ("c3", 7, 2)]);
         assert_eq!(state.view().unwrap().clock.as_deref(), Some("h:3"));
     }

@@ -17,7 +17,10 @@ use std::time::Duration;
 
 /// The terms of a vote, and the node that is expected to give it.
 #[derive(Clone, Copy, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same workspace")]
+#[allow(
+    clippy::exhaustive_structs,
+    reason = "made by the crate of the same workspace"
+)]
 pub struct VoteTerms<'a> {
     /// The longest lease.
     pub max_lease: Duration,
@@ -29,7 +32,10 @@ pub struct VoteTerms<'a> {
 
 /// The reply to a proposal.
 #[derive(Clone, Debug)]
-#[allow(clippy::exhaustive_enums, reason = "made by the crate of the same workspace")]
+#[allow(
+    clippy::exhaustive_enums,
+    reason = "made by the crate of the same workspace"
+)]
 pub enum ProposalReply {
     /// The vote.
     Answer(Answer),
@@ -47,7 +53,10 @@ pub enum ProposalReply {
 
 /// The role and the settings of a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "made by the crate of the same workspace")]
+#[allow(
+    clippy::exhaustive_structs,
+    reason = "made by the crate of the same workspace"
+)]
 pub struct ServerInfo {
     /// Its `run_id`.
     pub run_id: String,
@@ -66,7 +75,9 @@ impl ProposalReply {
     pub(crate) fn into_answer(self, server: &Server) -> Result<Answer, Failure> {
         match self {
             Self::Answer(answer) => Ok(answer),
-            other => Err(Failure::Unknown(server.garbage(&format!("{other:?} without terms")))),
+            other => Err(Failure::Unknown(
+                server.garbage(&format!("{other:?} without terms")),
+            )),
         }
     }
 }
@@ -98,15 +109,22 @@ impl OwnedFormat {
         by: Moment,
     ) -> Vec<Result<ProposalReply, Failure>> {
         let script = &self.dialect.scripts.propose;
-        let proposals = attempts.iter().map(|attempt| Proposal::new(self, attempt, Some(terms)));
+        let proposals = attempts
+            .iter()
+            .map(|attempt| Proposal::new(self, attempt, Some(terms)));
         let proposals: Vec<_> = match proposals.collect::<Result<_, _>>() {
             Ok(proposals) => proposals,
             Err(failure) => return vec![Err(failure); attempts.len()],
         };
         let is_verified = link.is_verified();
-        let words = proposals.iter().map(|it| (it.keys(), it.arguments(is_verified)));
+        let words = proposals
+            .iter()
+            .map(|it| (it.keys(), it.arguments(is_verified)));
         let words: Vec<_> = words.collect();
-        let runs: Vec<_> = words.iter().map(|(keys, arguments)| Run { keys, arguments }).collect();
+        let runs: Vec<_> = words
+            .iter()
+            .map(|(keys, arguments)| Run { keys, arguments })
+            .collect();
         let (replies, outcome) = run_many(script, link, &runs, NONE, by);
         let mut votes: Vec<_> = replies
             .iter()
@@ -208,7 +226,11 @@ impl<'a> Proposal<'a> {
             TokenPolicy::Keep => b"2",
             _ => b"1",
         };
-        let (first, reserve) = if mode == b"0" { (0, 0) } else { (first, reserve) };
+        let (first, reserve) = if mode == b"0" {
+            (0, 0)
+        } else {
+            (first, reserve)
+        };
         let key = format.keys.lock(attempt.name);
         let owner = Text::owner(attempt.owner);
         let sent = |terms: &VoteTerms<'a>| SentTerms {
@@ -270,9 +292,19 @@ impl<'a> Proposal<'a> {
 
 /// The numbers of a list of numbers; none of any other reply.
 fn numbers(reply: &Reply) -> Box<[i64]> {
-    let number = |item: &Reply| if let Reply::Int(number) = item { Some(*number) } else { None };
+    let number = |item: &Reply| {
+        if let Reply::Int(number) = item {
+            Some(*number)
+        } else {
+            None
+        }
+    };
     let items = reply.as_array().unwrap_or_default();
-    items.iter().map(number).collect::<Option<_>>().unwrap_or_default()
+    items
+        .iter()
+        .map(number)
+        .collect::<Option<_>>()
+        .unwrap_or_default()
 }
 
 /// Asks a server for its role and settings.
@@ -282,7 +314,11 @@ pub(crate) fn server_info(
 ) -> Result<ServerInfo, Failure> {
     let reply = link.call(&Request(&[&[b"INFO"]]), by)?;
     if let Reply::Error(error) = &reply {
-        return Err(error_mapping::refused(link.server(), error, &Asked::Introduction));
+        return Err(error_mapping::refused(
+            link.server(),
+            error,
+            &Asked::Introduction,
+        ));
     }
     // Every sentinel listens to this on the masters that it watches. Without the right to ask, the
     // client continues.
@@ -290,11 +326,16 @@ pub(crate) fn server_info(
     let told = link.call(&listeners, by)?;
     let count = told.as_array().and_then(|pair| pair.last());
     let has_sentinels = matches!(count, Some(Reply::Int(count)) if *count > 0);
-    let text = reply.as_bytes().map(String::from_utf8_lossy).unwrap_or_default();
+    let text = reply
+        .as_bytes()
+        .map(String::from_utf8_lossy)
+        .unwrap_or_default();
     let field = |name| info_field(&text, name).map(str::to_owned);
     let Some(run_id) = field("run_id") else {
         link.close();
-        return Err(Failure::Unknown(link.server().garbage("not what INFO says")));
+        return Err(Failure::Unknown(
+            link.server().garbage("not what INFO says"),
+        ));
     };
     Ok(ServerInfo {
         run_id,

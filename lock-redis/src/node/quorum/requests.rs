@@ -13,7 +13,10 @@ use std::sync::Arc;
 
 /// An answer and the node that gave it.
 #[derive(Clone, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "for the crate of the same workspace")]
+#[allow(
+    clippy::exhaustive_structs,
+    reason = "for the crate of the same workspace"
+)]
 pub struct Response<T> {
     /// The answer.
     pub what: T,
@@ -60,7 +63,11 @@ impl Node {
             Ok(owned.propose_all(&mut self.inner.link.connection(by)?, attempts, terms, by))
         });
         let votes = votes.unwrap_or_else(|failure| vec![Err(failure); attempts.len()]);
-        votes.into_iter().zip(attempts).map(|(it, one)| it.map_err(on(one.name))).collect()
+        votes
+            .into_iter()
+            .zip(attempts)
+            .map(|(it, one)| it.map_err(on(one.name)))
+            .collect()
     }
 
     /// What the server is: its `run_id`, role and settings.
@@ -90,8 +97,15 @@ impl Node {
         by: Moment,
     ) -> Result<Response<LockInfo>, Failure> {
         let info = self.inner.link.connection(by).and_then(|mut link| {
-            let what = self.inner.format.0.inspect_with_label(&mut link, name, by)?;
-            Ok(Response { what, from: self.view(&mut link, by)? })
+            let what = self
+                .inner
+                .format
+                .0
+                .inspect_with_label(&mut link, name, by)?;
+            Ok(Response {
+                what,
+                from: self.view(&mut link, by)?,
+            })
         });
         info.map_err(on(name))
     }
@@ -104,8 +118,15 @@ impl Node {
     ) -> Result<Response<Vec<Result<LockInfo, Failure>>>, Failure> {
         let mut connection = self.borrow(by)?;
         let link = connection.get();
-        let what = self.inner.format.owned(QUORUM)?.inspect_all(link, names, by)?;
-        Ok(Response { what, from: self.view(link, by)? })
+        let what = self
+            .inner
+            .format
+            .owned(QUORUM)?
+            .inspect_all(link, names, by)?;
+        Ok(Response {
+            what,
+            from: self.view(link, by)?,
+        })
     }
 
     /// Frees a lock of any owner if the server is a node of this quorum.
@@ -117,7 +138,9 @@ impl Node {
     ) -> Result<Response<bool>, Failure> {
         let freed = self.inner.link.connection(by).and_then(|mut link| {
             let view = self.view(&mut link, by)?;
-            let is_ours = view.as_ref().is_some_and(|view| quorum == Some(&*view.quorum));
+            let is_ours = view
+                .as_ref()
+                .is_some_and(|view| quorum == Some(&*view.quorum));
             let what = is_ours && self.inner.format.0.force(&mut link, name, by)?;
             Ok(Response { what, from: view })
         });
@@ -131,9 +154,17 @@ impl Node {
         by: Moment,
     ) -> Vec<Result<Response<Renewal>, Failure>> {
         self.renew_on_any_connection(batch, by, AnswerWeight::Vote, |link| {
-            let renewals = self.inner.format.owned(RENEWED)?.renew(link, batch, by)?.into_iter();
+            let renewals = self
+                .inner
+                .format
+                .owned(RENEWED)?
+                .renew(link, batch, by)?
+                .into_iter();
             let view = self.view(link, by)?;
-            let response = |what| Response { what, from: view.clone() };
+            let response = |what| Response {
+                what,
+                from: view.clone(),
+            };
             Ok(renewals.map(|renewal| renewal.map(response)).collect())
         })
     }

@@ -19,7 +19,8 @@ pub(crate) struct ReplicaClock {
 impl ReplicaClock {
     /// Whether it is certainly too far ahead for this lease.
     fn is_ahead(&self, lease: LeaseTime) -> bool {
-        self.lead.is_some_and(|lead| lead.at_least() > lease.duration() / PART_OF_LEASE)
+        self.lead
+            .is_some_and(|lead| lead.at_least() > lease.duration() / PART_OF_LEASE)
     }
 
     fn may_lead_by(&self) -> Duration {
@@ -71,7 +72,11 @@ impl KnownClocks {
             _ => u32::try_from(self.0.len()).unwrap_or(u32::MAX).max(count),
         };
         let awaited = count.saturating_add(ahead).min(there_are);
-        NeededReplicas { count, ahead, awaited }
+        NeededReplicas {
+            count,
+            ahead,
+            awaited,
+        }
     }
 
     /// By how much earlier than on the master a lease may end on a replica that counts; on any of
@@ -115,8 +120,11 @@ mod tests {
 
     #[test]
     fn replica_too_far_ahead_does_not_count() {
-        let (one, two, all) =
-            (Replication::replicas(1), Replication::replicas(2), Replication::all());
+        let (one, two, all) = (
+            Replication::replicas(1),
+            Replication::replicas(2),
+            Replication::all(),
+        );
         let accept =
             |policy: Replication| policy.on_insufficient_replicas(OnInsufficientReplicas::Accept);
         let tenths = |tenths| SECOND / 10 * tenths;
@@ -135,7 +143,13 @@ mod tests {
             (&[Some(40), Some(5), Some(0)], two, 2, (1, 3), tenths(51)),
             (&[Some(40), Some(5)], all, 2, (1, 2), tenths(401)),
             (&[Some(40), Some(5)], accept(all), 2, (1, 2), tenths(51)),
-            (&[Some(40)], one.keep_unconfirmed_renewals(true), 1, (1, 1), tenths(0)),
+            (
+                &[Some(40)],
+                one.keep_unconfirmed_renewals(true),
+                1,
+                (1, 1),
+                tenths(0),
+            ),
         ] {
             let known = KnownClocks(replicas(ahead));
             let is = known.needed(count, lease(30), policy);
@@ -143,7 +157,11 @@ mod tests {
             assert_eq!(known.lead(lease(30), policy), lead, "{ahead:?} {policy:?}");
         }
         let known = KnownClocks(replicas(&[Some(40)]));
-        assert_eq!(known.needed(1, lease(200), one).ahead, 0, "a third of it is longer");
+        assert_eq!(
+            known.needed(1, lease(200), one).ahead,
+            0,
+            "a third of it is longer"
+        );
     }
 
     #[test]
@@ -152,7 +170,10 @@ mod tests {
         let mut update = |ahead: &[Option<i64>]| {
             let (clocks, has_grown) = known.update(replicas(ahead));
             (
-                clocks.iter().map(|it| it.lead.map(|it| it.ahead / 1_000_000)).collect::<Vec<_>>(),
+                clocks
+                    .iter()
+                    .map(|it| it.lead.map(|it| it.ahead / 1_000_000))
+                    .collect::<Vec<_>>(),
                 has_grown,
             )
         };

@@ -97,7 +97,9 @@ impl ReplicaClocks {
     /// Keeps the clocks fresh while a lease lasts that is asked for now.
     pub(super) fn note_use(&self, lease: LeaseTime) {
         let until = self.0.now() + lease.duration();
-        self.0.used_until.fetch_max(until.as_nanos(), Ordering::Relaxed);
+        self.0
+            .used_until
+            .fetch_max(until.as_nanos(), Ordering::Relaxed);
         let (sampler, mut watched) = (Arc::downgrade(&self.0), Watched::default());
         let turn = move || Weak::upgrade(&sampler)?.turn(&mut watched);
         // Without a thread nothing is known of the clocks, as where they cannot be asked for.
@@ -132,7 +134,9 @@ impl ReplicaClocks {
     pub(super) fn survey(&self, by: Moment) -> Result<Vec<(Address, Lead)>, Failure> {
         let mut master = self.0.master.dial(by)?;
         let listed = self.0.list(&mut master, by)?;
-        let Some(own) = read_clock(&mut master, &**self.0.master.clock(), || self.0.patience(by))?
+        let Some(own) = read_clock(&mut master, &**self.0.master.clock(), || {
+            self.0.patience(by)
+        })?
         else {
             return Ok(Vec::new());
         };
@@ -196,12 +200,15 @@ impl Sampler {
         let mut listing = self.list(master, by)?;
         listing.addresses.sort_by_cached_key(ToString::to_string);
         let now = self.now();
-        let is_due = watched.sampled.is_none_or(|sampled| now.since(sampled) >= watched.pause);
+        let is_due = watched
+            .sampled
+            .is_none_or(|sampled| now.since(sampled) >= watched.pause);
         if !is_due && listing.addresses == watched.addresses {
             return Ok(());
         }
-        let Some(own) =
-            read_clock(master, &**self.master.clock(), || self.patience(Moment::NEVER))?
+        let Some(own) = read_clock(master, &**self.master.clock(), || {
+            self.patience(Moment::NEVER)
+        })?
         else {
             return Ok(());
         };
@@ -211,7 +218,10 @@ impl Sampler {
                 return Ok(());
             }
             let lead = self.ask(address, &listing, own, Moment::NEVER).ok();
-            clocks.push(ReplicaClock { address: address.clone(), lead });
+            clocks.push(ReplicaClock {
+                address: address.clone(),
+                lead,
+            });
         }
         (watched.sampled, watched.addresses) = (Some(now), listing.addresses);
         let (clocks, has_grown) = self.known.lock().update(clocks);
@@ -245,7 +255,9 @@ impl Sampler {
         let field = |name| info_field(&info, name).map(str::trim);
         // The address may lead elsewhere by now, and another server's clock says nothing.
         let is_another = field("role") == Some("master")
-            || field("master_replid").zip(listing.history.as_deref()).is_some_and(|(a, b)| a != b);
+            || field("master_replid")
+                .zip(listing.history.as_deref())
+                .is_some_and(|(a, b)| a != b);
         let why = match is_another {
             false => match read_clock(&mut link, &**self.master.clock(), || self.patience(by))? {
                 Some(clock) => return Ok(clock.beside(own)),
@@ -260,8 +272,10 @@ impl Sampler {
     fn report(&self, clocks: &[ReplicaClock]) -> bool {
         let server = self.master.server();
         let limit = WRONG.min(self.lease / PART_OF_LEASE);
-        let ahead: Vec<_> =
-            clocks.iter().filter(|it| it.lead.is_some_and(|it| it.at_least() > limit)).collect();
+        let ahead: Vec<_> = clocks
+            .iter()
+            .filter(|it| it.lead.is_some_and(|it| it.at_least() > limit))
+            .collect();
         if ahead.is_empty() {
             server.clear_warnings(WarningKind::ReplicaClock);
         }
@@ -284,11 +298,16 @@ impl Sampler {
 /// The reply to `INFO replication`; nothing where it is refused.
 fn replication(link: &mut Connection, by: Moment) -> Result<String, CallError> {
     let reply = link.call(&Request(&[&[b"INFO", b"replication"]]), by)?;
-    Ok(reply.as_bytes().map(|it| String::from_utf8_lossy(it).into_owned()).unwrap_or_default())
+    Ok(reply
+        .as_bytes()
+        .map(|it| String::from_utf8_lossy(it).into_owned())
+        .unwrap_or_default())
 }
 
 impl fmt::Debug for ReplicaClocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ReplicaClocks").field(&self.0.known.lock()).finish()
+        f.debug_tuple("ReplicaClocks")
+            .field(&self.0.known.lock())
+            .finish()
     }
 }

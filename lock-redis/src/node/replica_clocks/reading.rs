@@ -13,7 +13,10 @@ const CLOCK_READS: usize = 5;
 
 /// A server's clock, beside another clock: this machine's, or its master's.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "for the crate of the same workspace")]
+#[allow(
+    clippy::exhaustive_structs,
+    reason = "for the crate of the same workspace"
+)]
 pub struct ServerClock {
     /// By how many microseconds it is ahead.
     pub ahead: i64,
@@ -27,7 +30,10 @@ impl ServerClock {
     pub fn read(theirs: Duration, sent: Duration, received: Duration) -> Self {
         let uncertainty = received.saturating_sub(sent) / 2;
         let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
-        Self { ahead: micros(theirs) - micros(sent + uncertainty), uncertainty }
+        Self {
+            ahead: micros(theirs) - micros(sent + uncertainty),
+            uncertainty,
+        }
     }
 
     /// What the difference is at least.
@@ -39,7 +45,11 @@ impl ServerClock {
     /// By how much it is certainly ahead.
     #[must_use]
     pub fn at_least(&self) -> Duration {
-        if self.ahead < 0 { Duration::ZERO } else { self.difference() }
+        if self.ahead < 0 {
+            Duration::ZERO
+        } else {
+            self.difference()
+        }
     }
 
     /// By how much it may be ahead.
@@ -55,7 +65,10 @@ impl ServerClock {
     /// The same beside another clock that was read in the same way.
     pub(in crate::node) fn beside(self, other: Self) -> Self {
         let ahead = self.ahead.saturating_sub(other.ahead);
-        Self { ahead, uncertainty: self.uncertainty + other.uncertainty }
+        Self {
+            ahead,
+            uncertainty: self.uncertainty + other.uncertainty,
+        }
     }
 }
 
@@ -73,8 +86,12 @@ pub(in crate::node) fn read_clock(
         let reply = link.call(&Request(&[&[b"TIME"]]), by())?;
         let received = clock.now();
         let number = |reply: &Reply| std::str::from_utf8(reply.as_bytes()?).ok()?.parse().ok();
-        let Some([seconds, micros]) = reply.as_array() else { return Ok(None) };
-        let Some((seconds, micros)) = number(seconds).zip(number(micros)) else { return Ok(None) };
+        let Some([seconds, micros]) = reply.as_array() else {
+            return Ok(None);
+        };
+        let Some((seconds, micros)) = number(seconds).zip(number(micros)) else {
+            return Ok(None);
+        };
         let theirs = Duration::from_secs(seconds) + Duration::from_micros(micros);
         let read = ServerClock::read(theirs, since_start(sent), since_start(received));
         if best.is_none_or(|best| read.uncertainty < best.uncertainty) {
@@ -95,7 +112,10 @@ pub(in crate::node) struct ListedReplica {
 impl ListedReplica {
     pub(in crate::node) fn all(info: &str) -> Vec<Self> {
         let line = |number| info_field(info, &format!("slave{number}"));
-        (0..).map_while(line).filter_map(|line| Self::read(line.trim())).collect()
+        (0..)
+            .map_while(line)
+            .filter_map(|line| Self::read(line.trim()))
+            .collect()
     }
 
     /// Reads `ip=10.0.0.2,port=6379,state=online,offset=1,lag=0`.
@@ -122,9 +142,17 @@ mod tests {
             "slave0:ip=::1,port=1,state=online,offset=5,lag=0\r\n\
              slave1:ip=h,port=2,state=wait_bgsave,offset=0,lag=7\r\n",
         );
-        let read: Vec<_> =
-            all.iter().map(|it| (it.address.to_string(), it.is_online, it.lag)).collect();
-        assert_eq!(read, [("[::1]:1".to_owned(), true, 0), ("h:2".to_owned(), false, 7)]);
+        let read: Vec<_> = all
+            .iter()
+            .map(|it| (it.address.to_string(), it.is_online, it.lag))
+            .collect();
+        assert_eq!(
+            read,
+            [
+                ("[::1]:1".to_owned(), true, 0),
+                ("h:2".to_owned(), false, 7)
+            ]
+        );
     }
 
     #[test]
@@ -133,22 +161,32 @@ mod tests {
         let clock = ServerClock::read(ms(5_000), ms(1_000), ms(3_000));
         assert_eq!((clock.ahead, clock.uncertainty), (3_000_000, ms(1_000)));
         assert_eq!(clock.difference(), ms(2_000));
-        assert_eq!(ServerClock::read(ms(1_500), ms(1_000), ms(3_000)).difference(), ms(0));
+        assert_eq!(
+            ServerClock::read(ms(1_500), ms(1_000), ms(3_000)).difference(),
+            ms(0)
+        );
     }
 
     #[test]
     fn lead_is_certain_by_both_round_trips_and_possible_by_both() {
         let ms = Duration::from_millis;
         let own = ServerClock::read(ms(9_000), ms(1_000), ms(1_200));
-        for (ahead, at_least, at_most) in
-            [(5_000, 4_700, 5_300), (200, 0, 500), (-200, 0, 100), (-5_000, 0, 0)]
-        {
+        for (ahead, at_least, at_most) in [
+            (5_000, 4_700, 5_300),
+            (200, 0, 500),
+            (-200, 0, 100),
+            (-5_000, 0, 0),
+        ] {
             // Asked for later, and over a longer round trip.
             let theirs = ms(u64::try_from(10_000 + ahead).unwrap());
             let replica = ServerClock::read(theirs, ms(1_900), ms(2_300));
             let lead = replica.beside(own);
             assert_eq!(lead.ahead, ahead * 1_000);
-            assert_eq!((lead.at_least(), lead.at_most()), (ms(at_least), ms(at_most)), "{ahead}");
+            assert_eq!(
+                (lead.at_least(), lead.at_most()),
+                (ms(at_least), ms(at_most)),
+                "{ahead}"
+            );
         }
     }
 }

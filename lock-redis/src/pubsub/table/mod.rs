@@ -118,13 +118,20 @@ impl SubscriptionTable {
         wake: Arc<dyn Wake>,
     ) -> (WatchId, SubscriptionState) {
         let (id, standing) = self.add(releases.kind, &releases.name, wake);
-        let channel = self.channels.get_mut(&id.0).expect("it was found or put in just now");
+        let channel = self
+            .channels
+            .get_mut(&id.0)
+            .expect("it was found or put in just now");
         let of = channel.releases.get_or_insert_with(|| ReleasesOf {
             key: releases.key.as_deref().map(Arc::from),
             grants: releases.grants.as_deref().map(Arc::from),
             polls: releases.polls,
         });
-        if of.key.as_ref().is_some_and(|key| self.keys.watch(key, &id.0)) {
+        if of
+            .key
+            .as_ref()
+            .is_some_and(|key| self.keys.watch(key, &id.0))
+        {
             self.wake_thread();
         }
         (id, standing)
@@ -142,12 +149,16 @@ impl SubscriptionTable {
             Some((name, _)) => Arc::clone(name),
             None => {
                 let name: Arc<str> = channel.into();
-                self.channels.insert(Arc::clone(&name), WatchedChannel::new(fresh, kind));
+                self.channels
+                    .insert(Arc::clone(&name), WatchedChannel::new(fresh, kind));
                 self.wanted.push(Arc::clone(&name));
                 name
             }
         };
-        let entry = self.channels.get_mut(&name).expect("it was found or put in just now");
+        let entry = self
+            .channels
+            .get_mut(&name)
+            .expect("it was found or put in just now");
         entry.unused_since = None;
         // Watches that are polled need no subscription, which is tried again from time to time.
         let is_polled = entry.phase == Phase::Refused && entry.is_polled;
@@ -157,7 +168,11 @@ impl SubscriptionTable {
         }
         let is_live = entry.phase == Phase::Live;
         let confirmation = (!is_live && !is_polled).then(Arc::<Confirmation>::default);
-        entry.watches.push(WatchEntry { number: id, wake, confirmation: confirmation.clone() });
+        entry.watches.push(WatchEntry {
+            number: id,
+            wake,
+            confirmation: confirmation.clone(),
+        });
         if !is_live {
             self.wake_thread();
         }
@@ -179,7 +194,10 @@ impl SubscriptionTable {
     /// channels.
     pub(super) fn remove(&mut self, id: &WatchId, now: Moment) -> Option<Arc<dyn Wake>> {
         let channel = self.channels.get_mut(&id.0)?;
-        let at = channel.watches.iter().position(|watching| watching.number == id.1)?;
+        let at = channel
+            .watches
+            .iter()
+            .position(|watching| watching.number == id.1)?;
         let watching = channel.watches.swap_remove(at);
         if channel.watches.is_empty() {
             channel.unused_since = Some(now);
@@ -210,11 +228,17 @@ impl SubscriptionTable {
         }
         let mut subscribe = Vec::new();
         for name in std::mem::take(&mut self.wanted) {
-            let Some(channel) = self.channels.get_mut(&name) else { continue };
+            let Some(channel) = self.channels.get_mut(&name) else {
+                continue;
+            };
             if channel.phase == Phase::Unsent {
                 channel.phase = Phase::Sent;
                 let (number, kind) = (channel.number, channel.kind);
-                subscribe.push(Subscription { channel: name, number, kind });
+                subscribe.push(Subscription {
+                    channel: name,
+                    number,
+                    kind,
+                });
             }
         }
         let is_watched = !self.channels.is_empty();
@@ -238,8 +262,12 @@ impl SubscriptionTable {
             if now.since(*since) < Self::LINGER {
                 break;
             }
-            let Some((_, name)) = self.unused.pop_front() else { break };
-            let Some(channel) = self.channels.get_mut(&name) else { continue };
+            let Some((_, name)) = self.unused.pop_front() else {
+                break;
+            };
+            let Some(channel) = self.channels.get_mut(&name) else {
+                continue;
+            };
             match channel.unused_since {
                 None => channel.is_listed_unused = false,
                 // It was watched meanwhile.
@@ -259,9 +287,18 @@ impl SubscriptionTable {
         if let Some(key) = channel.key() {
             self.keys.forget(key, name);
         }
-        let WatchedChannel { number, kind, phase, .. } = channel;
+        let WatchedChannel {
+            number,
+            kind,
+            phase,
+            ..
+        } = channel;
         let is_subscribed = matches!(phase, Phase::Sent | Phase::Live);
-        is_subscribed.then(|| Subscription { channel: Arc::clone(name), number, kind })
+        is_subscribed.then(|| Subscription {
+            channel: Arc::clone(name),
+            number,
+            kind,
+        })
     }
 
     /// The worker looks whether a connection is needed. Removes channels without watches.
@@ -285,7 +322,10 @@ impl SubscriptionTable {
     }
 
     fn all_watchers(&self) -> Vec<Arc<dyn Wake>> {
-        self.channels.values().flat_map(WatchedChannel::watchers).collect()
+        self.channels
+            .values()
+            .flat_map(WatchedChannel::watchers)
+            .collect()
     }
 
     /// The worker looks whether it has to end.
@@ -330,7 +370,9 @@ impl SubscriptionTable {
         }
         if matches!(failure, Failure::Refused(_)) {
             for channel in self.channels.values_mut() {
-                wakes.confirmations.extend(channel.settle(&Err(failure.clone())));
+                wakes
+                    .confirmations
+                    .extend(channel.settle(&Err(failure.clone())));
             }
         }
         wakes
@@ -344,10 +386,18 @@ impl SubscriptionTable {
         channel.phase = Phase::Live;
         let was_polled = std::mem::take(&mut channel.is_polled);
         let missed = std::mem::take(&mut channel.missed);
-        let watches = if missed { channel.watchers() } else { Vec::new() };
+        let watches = if missed {
+            channel.watchers()
+        } else {
+            Vec::new()
+        };
         let confirmations = channel.settle(&Ok(()));
         self.polled -= usize::from(was_polled);
-        DeferredWakeups { watches, confirmations, next: None }
+        DeferredWakeups {
+            watches,
+            confirmations,
+            next: None,
+        }
     }
 
     /// The server has refused a subscription. Earlier watches have lost theirs, and must look.
@@ -371,7 +421,8 @@ impl SubscriptionTable {
 
     /// Whether waiters of this channel are polled where the server refuses to subscribe.
     pub(super) fn may_be_polled(&mut self, subscription: &Subscription) -> bool {
-        self.find(subscription).is_some_and(|channel| channel.releases.is_some())
+        self.find(subscription)
+            .is_some_and(|channel| channel.releases.is_some())
     }
 
     /// The server refuses this channel for good: its waiters are woken from time to time instead.
@@ -383,10 +434,18 @@ impl SubscriptionTable {
         let was_polled = std::mem::replace(&mut channel.is_polled, true);
         // Not polled where changes of the key are reported: then they must look now.
         let missed = std::mem::replace(&mut channel.missed, true);
-        let watches = if missed { channel.watchers() } else { Vec::new() };
+        let watches = if missed {
+            channel.watchers()
+        } else {
+            Vec::new()
+        };
         let confirmations = channel.settle(&Ok(()));
         self.polled += usize::from(!was_polled);
-        DeferredWakeups { watches, confirmations, next: None }
+        DeferredWakeups {
+            watches,
+            confirmations,
+            next: None,
+        }
     }
 
     /// A watched channel of releases, for a probe.
@@ -441,7 +500,10 @@ impl SubscriptionTable {
         }
         channel.phase = Phase::Refused;
         channel.missed = true;
-        DeferredWakeups { watches: channel.watchers(), ..DeferredWakeups::default() }
+        DeferredWakeups {
+            watches: channel.watchers(),
+            ..DeferredWakeups::default()
+        }
     }
 
     /// Requests again what the server refused.
@@ -461,13 +523,22 @@ impl SubscriptionTable {
         next: Option<NamedOwner>,
         now: Moment,
     ) -> DeferredWakeups {
-        let Some(channel) = self.channels.get(channel) else { return DeferredWakeups::default() };
+        let Some(channel) = self.channels.get(channel) else {
+            return DeferredWakeups::default();
+        };
         if let Some(key) = channel.key() {
             self.keys.message(key, now);
         }
-        let grants = channel.releases.as_ref().and_then(|it| it.grants.as_deref());
+        let grants = channel
+            .releases
+            .as_ref()
+            .and_then(|it| it.grants.as_deref());
         let next = next.map(|next| next.of_lock(grants));
-        DeferredWakeups { watches: channel.watchers(), next, confirmations: Vec::new() }
+        DeferredWakeups {
+            watches: channel.watchers(),
+            next,
+            confirmations: Vec::new(),
+        }
     }
 
     /// Whether the server reports changes of keys.
@@ -503,7 +574,10 @@ impl SubscriptionTable {
         let channels = names.filter_map(|name| self.channels.get(name));
         let channels = channels.filter(|it| matches!(it.phase, Phase::Live | Phase::Refused));
         let watches = channels.flat_map(WatchedChannel::watchers).collect();
-        DeferredWakeups { watches, ..DeferredWakeups::default() }
+        DeferredWakeups {
+            watches,
+            ..DeferredWakeups::default()
+        }
     }
 
     fn find(&mut self, subscription: &Subscription) -> Option<&mut WatchedChannel> {
@@ -514,6 +588,10 @@ impl SubscriptionTable {
 
     /// Whether one of these channels has watches.
     fn watched(channels: &HashMap<Arc<str>, WatchedChannel>) -> impl Fn(&str) -> bool {
-        |name| channels.get(name).is_some_and(|channel| !channel.watches.is_empty())
+        |name| {
+            channels
+                .get(name)
+                .is_some_and(|channel| !channel.watches.is_empty())
+        }
     }
 }

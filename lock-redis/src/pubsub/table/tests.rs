@@ -34,7 +34,9 @@ fn add_on(table: &mut SubscriptionTable, channel: &str) -> (WatchId, Option<Arc<
 }
 
 fn subscription(work: &WorkerTasks) -> Subscription {
-    let [subscription] = &work.subscribe[..] else { panic!("{:?}", work.subscribe) };
+    let [subscription] = &work.subscribe[..] else {
+        panic!("{:?}", work.subscribe)
+    };
     subscription.clone()
 }
 
@@ -92,7 +94,9 @@ fn channel_lingers_and_is_found_again() {
 /// The time that the worker's turns take, while so many channels are watched.
 fn turns_with(channels: usize) -> Duration {
     let mut table = SubscriptionTable::default();
-    let _watches: Vec<_> = (0..channels).map(|n| add_on(&mut table, &format!("c{n}"))).collect();
+    let _watches: Vec<_> = (0..channels)
+        .map(|n| add_on(&mut table, &format!("c{n}")))
+        .collect();
     table.take_work(at(0));
     let turns = |_| {
         let start = SystemClock.now();
@@ -139,7 +143,10 @@ fn refusal_fails_watchers_wakes_waiters_and_is_retried() {
     let asked = subscription(&table.take_work(at(0)));
     let failure = Failure::Refused(Error::configuration("not allowed"));
     assert_eq!(table.refused(&asked, &failure).watches.len(), 2);
-    assert!(matches!(confirmation.unwrap().take(), Some(Err(Failure::Refused(_)))));
+    assert!(matches!(
+        confirmation.unwrap().take(),
+        Some(Err(Failure::Refused(_)))
+    ));
     assert!(table.take_work(at(0)).subscribe.is_empty());
     table.retry_refused();
     subscription(&table.take_work(at(0)));
@@ -154,7 +161,10 @@ fn only_a_permanent_refusal_ends_a_wait_early() {
     assert!(confirmation.take().is_none());
     assert_eq!(table.trouble().unwrap().to_string(), "refused");
     let _tickets = table.failed(&Failure::Refused(Error::configuration("password")), at(0));
-    assert!(matches!(confirmation.take(), Some(Err(Failure::Refused(_)))));
+    assert!(matches!(
+        confirmation.take(),
+        Some(Err(Failure::Refused(_)))
+    ));
     table.connected();
     assert!(table.trouble().is_none());
 }
@@ -166,17 +176,31 @@ fn refused_channel_is_polled_until_it_is_confirmed() {
     let asked = subscription(&table.take_work(at(0)));
     assert_eq!(table.poll(false, at(0)).1, Moment::NEVER);
     let _tickets = table.poll_instead(&asked);
-    assert!(matches!(confirmation.unwrap().take(), Some(Ok(()))), "it is no failure");
+    assert!(
+        matches!(confirmation.unwrap().take(), Some(Ok(()))),
+        "it is no failure"
+    );
     let (wakes, next) = table.poll(false, at(0));
     assert!(wakes.watches.is_empty() && next <= at(125), "{next:?}");
     assert_eq!(table.poll(false, at(99)).0.watches.len(), 0);
     assert_eq!(table.poll(false, at(125)).0.watches.len(), 1);
-    assert_eq!(table.poll(false, at(126)).0.watches.len(), 0, "once for each interval");
+    assert_eq!(
+        table.poll(false, at(126)).0.watches.len(),
+        0,
+        "once for each interval"
+    );
     table.retry_refused();
     let asked = subscription(&table.take_work(at(1_000)));
-    assert_eq!(table.confirmed(&asked).watches.len(), 1, "to look for itself");
+    assert_eq!(
+        table.confirmed(&asked).watches.len(),
+        1,
+        "to look for itself"
+    );
     assert_eq!(table.poll(false, at(2_000)).1, Moment::NEVER);
-    assert!(table.poll(true, at(2_000)).1 <= at(2_125), "but where releases are not published");
+    assert!(
+        table.poll(true, at(2_000)).1 <= at(2_125),
+        "but where releases are not published"
+    );
 }
 
 #[test]
@@ -199,14 +223,34 @@ fn tracked_channel_is_not_polled() {
     table.set_tracking(TrackingSupport::Confirmed);
     let work = table.take_work(at(0));
     assert_eq!((work.reads.len(), work.subscribe.len()), (1, 1));
-    assert!(table.read(&work.reads[0], KeyState::Free, at(0)).watches.is_empty(), "it will look");
+    assert!(
+        table
+            .read(&work.reads[0], KeyState::Free, at(0))
+            .watches
+            .is_empty(),
+        "it will look"
+    );
     let _confirmed = table.confirmed(&subscription(&work));
-    assert_eq!(table.poll(true, at(0)).1, Moment::NEVER, "the server reports releases");
+    assert_eq!(
+        table.poll(true, at(0)).1,
+        Moment::NEVER,
+        "the server reports releases"
+    );
     let changed = Some(["k", "other", "k"].map(str::to_owned).to_vec());
     let elsewhere = Some(["other", "k"].map(str::to_owned).to_vec());
-    assert_eq!(table.changed(changed, at(100)), elsewhere, "one report for each read");
+    assert_eq!(
+        table.changed(changed, at(100)),
+        elsewhere,
+        "one report for each read"
+    );
     let work = table.take_work(at(100));
-    assert_eq!(table.read(&work.reads[0], KeyState::Free, at(100)).watches.len(), 1);
+    assert_eq!(
+        table
+            .read(&work.reads[0], KeyState::Free, at(100))
+            .watches
+            .len(),
+        1
+    );
     table.disconnected();
     assert!(table.poll(true, at(200)).1 < Moment::NEVER);
 }
@@ -259,7 +303,10 @@ fn waiters_look_once_when_no_connection_comes_back() {
     table.disconnected();
     let failure = Failure::NotSent(Error::unavailable("refused"));
     let mut woken = |now| table.failed(&failure, at(now)).watches.len();
-    assert_eq!([0, 2_999, 3_000, 4_000, 60_000].map(&mut woken), [0, 0, 1, 0, 0]);
+    assert_eq!(
+        [0, 2_999, 3_000, 4_000, 60_000].map(&mut woken),
+        [0, 0, 1, 0, 0]
+    );
     // One that is cut before it serves is no end of the outage.
     table.connected();
     assert!(table.failed(&failure, at(65_000)).watches.is_empty());
@@ -281,8 +328,15 @@ fn grant_counts_for_the_lock_that_it_names() {
         (format!("{owner} 0 42 k"), false),
         (owner.to_owned(), false),
     ] {
-        let next = table.message("c", Some(NamedOwner::read(&says)), at(0)).next.unwrap();
+        let next = table
+            .message("c", Some(NamedOwner::read(&says)), at(0))
+            .next
+            .unwrap();
         assert_eq!(next.owner.as_str(), owner);
-        assert_eq!(next.granted.map(|it| it.token.get()), is_granted.then_some(42), "{says}");
+        assert_eq!(
+            next.granted.map(|it| it.token.get()),
+            is_granted.then_some(42),
+            "{says}"
+        );
     }
 }

@@ -80,13 +80,19 @@ impl WatchedChannel {
     }
 
     pub(super) fn watchers(&self) -> Vec<Arc<dyn Wake>> {
-        self.watches.iter().map(|watching| Arc::clone(&watching.wake)).collect()
+        self.watches
+            .iter()
+            .map(|watching| Arc::clone(&watching.wake))
+            .collect()
     }
 
     /// Writes the outcome to all confirmations, and returns them to be raised.
     pub(super) fn settle(&mut self, outcome: &Result<(), Failure>) -> Vec<Arc<Confirmation>> {
-        let confirmations: Vec<_> =
-            self.watches.iter_mut().filter_map(|watching| watching.confirmation.take()).collect();
+        let confirmations: Vec<_> = self
+            .watches
+            .iter_mut()
+            .filter_map(|watching| watching.confirmation.take())
+            .collect();
         for confirmation in &confirmations {
             *confirmation.outcome.lock() = Some(outcome.clone());
         }

@@ -97,14 +97,17 @@ impl TrackedKeys {
     /// The lock of this key is watched, its releases published on `channel`. Whether it must be
     /// read.
     pub(super) fn watch(&mut self, key: &Arc<str>, channel: &Arc<str>) -> bool {
-        let entry = self.keys.entry(Arc::clone(key)).or_insert_with(|| TrackedKey {
-            key: Arc::clone(key),
-            channels: Vec::with_capacity(1),
-            phase: Phase::Idle,
-            read: None,
-            message: None,
-            failures: None,
-        });
+        let entry = self
+            .keys
+            .entry(Arc::clone(key))
+            .or_insert_with(|| TrackedKey {
+                key: Arc::clone(key),
+                channels: Vec::with_capacity(1),
+                phase: Phase::Idle,
+                read: None,
+                message: None,
+                failures: None,
+            });
         if !entry.channels.contains(channel) {
             entry.channels.push(Arc::clone(channel));
         }
@@ -117,7 +120,9 @@ impl TrackedKeys {
 
     /// The lock is no longer watched on this channel.
     pub(super) fn forget(&mut self, key: &str, channel: &str) {
-        let Some(entry) = self.keys.get_mut(key) else { return };
+        let Some(entry) = self.keys.get_mut(key) else {
+            return;
+        };
         entry.channels.retain(|it| **it != *channel);
         if entry.channels.is_empty() {
             self.keys.remove(key);
@@ -163,7 +168,9 @@ impl TrackedKeys {
         is_watched: impl Fn(&str) -> bool,
         now: Moment,
     ) -> bool {
-        let Some(entry) = self.keys.get_mut(key) else { return false };
+        let Some(entry) = self.keys.get_mut(key) else {
+            return false;
+        };
         entry.changed(is_watched, now, &mut self.due)
     }
 
@@ -192,8 +199,12 @@ impl TrackedKeys {
                 self.due.push(Reverse((at, key)));
                 return (reads, Some(at));
             }
-            let Some(entry) = self.keys.get_mut(&key) else { continue };
-            let Phase::Due { is_put_off } = entry.phase else { continue };
+            let Some(entry) = self.keys.get_mut(&key) else {
+                continue;
+            };
+            let Phase::Due { is_put_off } = entry.phase else {
+                continue;
+            };
             // A first read has no report as its cause.
             if at != AT_ONCE {
                 if !entry.has_watches(&is_watched) {
@@ -225,12 +236,18 @@ impl TrackedKeys {
 
     /// The reply to a read. The channels whose waiters must look for themselves.
     pub(super) fn answered(&mut self, key: &Arc<str>, state: KeyState, now: Moment) -> &[Arc<str>] {
-        let Some(entry) = self.keys.get_mut(key) else { return &[] };
-        let Phase::Sent { changed } = entry.phase else { return &[] };
+        let Some(entry) = self.keys.get_mut(key) else {
+            return &[];
+        };
+        let Phase::Sent { changed } = entry.phase else {
+            return &[];
+        };
         let was_readable = entry.failures.is_none();
         if state == KeyState::Unreadable {
-            let backoff =
-                entry.failures.get_or_insert(Backoff::new(FIRST_RETRY, LONGEST_RETRY)).next();
+            let backoff = entry
+                .failures
+                .get_or_insert(Backoff::new(FIRST_RETRY, LONGEST_RETRY))
+                .next();
             entry.schedule(now + backoff, &mut self.due);
         } else if changed {
             entry.failures = None;
@@ -281,7 +298,8 @@ impl TrackedKey {
     /// When it may be read that is due at `at`.
     fn not_before(&self, at: Moment) -> Moment {
         let spaced = self.read.map_or(at, |read| at.max(read + SPACING));
-        self.message.map_or(spaced, |told| spaced.max(told + AFTER_MESSAGE))
+        self.message
+            .map_or(spaced, |told| spaced.max(told + AFTER_MESSAGE))
     }
 }
 
@@ -303,7 +321,9 @@ impl ReadBudget {
         let since = *self.since.get_or_insert(now);
         let allowed = now.since(since).as_millis() * u128::from(READS_PER_SECOND) / 1_000;
         if allowed > 0 {
-            self.used = self.used.saturating_sub(u32::try_from(allowed).unwrap_or(u32::MAX));
+            self.used = self
+                .used
+                .saturating_sub(u32::try_from(allowed).unwrap_or(u32::MAX));
             self.since = Some(now);
         }
         if self.used == 0 {

@@ -26,12 +26,17 @@ fn tracked() -> TrackedKeys {
 }
 
 fn read(keys: &mut TrackedKeys, state: KeyState, now: u64) -> bool {
-    keys.answered(&key("k"), state, at(now)).iter().any(|channel| &**channel == "c")
+    keys.answered(&key("k"), state, at(now))
+        .iter()
+        .any(|channel| &**channel == "c")
 }
 
 fn change(keys: &mut TrackedKeys, now: u64) {
     assert!(keys.changed("k", |_| true, at(now)), "it was tracked here");
-    assert!(!keys.changed("k", |_| true, at(now)), "a second report is of another connection");
+    assert!(
+        !keys.changed("k", |_| true, at(now)),
+        "a second report is of another connection"
+    );
 }
 
 #[test]
@@ -97,7 +102,10 @@ fn key_whose_waiters_have_gone_is_not_read() {
 fn change_before_the_reply_leads_to_another_read() {
     let mut keys = tracked();
     let is_ours = keys.changed("k", |_| true, at(0));
-    assert!(!is_ours, "the change may have come before the read, and be reported for another one");
+    assert!(
+        !is_ours,
+        "the change may have come before the read, and be reported for another one"
+    );
     assert!(!read(&mut keys, KeyState::Held, 1));
     assert_eq!(keys.take_due(all, at(5)).0.len(), 1);
 }
@@ -117,10 +125,16 @@ fn key_without_watches_is_read_when_it_is_watched_again() {
 #[test]
 fn unreadable_key_wakes_waiters_once_and_is_read_later() {
     let mut keys = tracked();
-    assert!(read(&mut keys, KeyState::Unreadable, 1), "they must look for themselves");
+    assert!(
+        read(&mut keys, KeyState::Unreadable, 1),
+        "they must look for themselves"
+    );
     assert!(!keys.is_tracked("k"));
     let (reads, next) = keys.take_due(all, at(2));
-    assert!(reads.is_empty() && next.is_some_and(|next| next > at(400)), "{next:?}");
+    assert!(
+        reads.is_empty() && next.is_some_and(|next| next > at(400)),
+        "{next:?}"
+    );
     assert_eq!(keys.take_due(all, at(1_100)).0.len(), 1);
     assert!(!read(&mut keys, KeyState::Unreadable, 1_101));
     assert_eq!(keys.take_due(all, at(10_000)).0.len(), 1);
@@ -142,7 +156,11 @@ fn nothing_is_tracked_without_support() {
     }
     keys.disconnected();
     keys.set_support(TrackingSupport::Requested);
-    assert_eq!(keys.take_due(all, at(2_000)).0.len(), 1, "the next connection reads it anew");
+    assert_eq!(
+        keys.take_due(all, at(2_000)).0.len(),
+        1,
+        "the next connection reads it anew"
+    );
 }
 
 #[test]

@@ -19,8 +19,10 @@ impl Model for Quorum {
                     let mut columns = [Column::default(); SERVERS];
                     for (at, (column, value)) in columns.iter_mut().zip([a, b, c]).enumerate() {
                         column.is_mortal = at < self.mortals;
-                        column.node.disk.counter =
-                            (value > 0).then_some(Counter { value, stands_for: value });
+                        column.node.disk.counter = (value > 0).then_some(Counter {
+                            value,
+                            stands_for: value,
+                        });
                         column.node.disk.marker = self.rules.longest.map(|_| Marker {
                             run: 0,
                             since: 0,
@@ -36,8 +38,11 @@ impl Model for Quorum {
                     // does.
                     beside.is_mortal = self.mortals > 0;
                     if self.outsider == Outsider::Foreign {
-                        beside.node.disk.marker =
-                            Some(Marker { run: 0, since: 0, view: View::FOREIGN });
+                        beside.node.disk.marker = Some(Marker {
+                            run: 0,
+                            since: 0,
+                            view: View::FOREIGN,
+                        });
                     }
                     let mut memberships = [0; MOST_EPOCHS];
                     memberships[0] = FIRST_MEMBERS;

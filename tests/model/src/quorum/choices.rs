@@ -8,17 +8,29 @@ impl Quorum {
     fn next_firsts(&self, state: &State, attempt: usize) -> Vec<u8> {
         let it = state.attempts[attempt];
         let round = usize::from(it.round);
-        let cells = state.columns.iter().map(|column| column.cells[attempt][round]);
+        let cells = state
+            .columns
+            .iter()
+            .map(|column| column.cells[attempt][round]);
         let mut firsts: Vec<_> = match self.protocol {
             // Of those that outbid it, it may have heard of any.
             Protocol::Proposed => cells
-                .filter_map(
-                    |cell| if let Cell::Stale(token) = cell { Some(token + 1) } else { None },
-                )
+                .filter_map(|cell| {
+                    if let Cell::Stale(token) = cell {
+                        Some(token + 1)
+                    } else {
+                        None
+                    }
+                })
                 .collect(),
             Protocol::Naive => {
-                let counted =
-                    |cell| if let Cell::Counted(token) = cell { Some(token) } else { None };
+                let counted = |cell| {
+                    if let Cell::Counted(token) = cell {
+                        Some(token)
+                    } else {
+                        None
+                    }
+                };
                 let mut counted: Vec<_> = cells.filter_map(counted).collect();
                 counted.sort_unstable();
                 counted.into_iter().skip(MAJORITY - 1).collect()
@@ -67,14 +79,22 @@ impl Quorum {
             // They are all alike: they begin in their order.
             let is_next = attempt == 0 || state.attempts[attempt - 1].phase != Phase::Before;
             if is_next {
-                let latest = if self.protocol == Protocol::Naive { 1 } else { self.latest };
+                let latest = if self.protocol == Protocol::Naive {
+                    1
+                } else {
+                    self.latest
+                };
                 actions.extend((1..=latest).map(|first| Action::Begin { attempt, first }));
             }
             return;
         }
         if it.phase == Phase::Asking && !it.over && it.round + 1 < self.rounds {
             let firsts = self.next_firsts(state, attempt);
-            actions.extend(firsts.into_iter().map(|first| Action::Again { attempt, first }));
+            actions.extend(
+                firsts
+                    .into_iter()
+                    .map(|first| Action::Again { attempt, first }),
+            );
         }
         if self.can_win(state, attempt) {
             actions.push(Action::Wins { attempt });
@@ -92,7 +112,11 @@ impl Quorum {
         for (node, column) in state.columns.iter().enumerate() {
             for (round, cell) in column.cells[attempt].iter().enumerate() {
                 if *cell == Cell::Sent || self.resends && *cell != Cell::Unsent {
-                    actions.push(Action::Arrives { attempt, round, node });
+                    actions.push(Action::Arrives {
+                        attempt,
+                        round,
+                        node,
+                    });
                 }
             }
             if column.closing & 1 << attempt != 0 {
@@ -103,7 +127,9 @@ impl Quorum {
 
     pub(super) fn actions_of_a_node(&self, state: &State, node: usize, actions: &mut Vec<Action>) {
         let column = &state.columns[node];
-        let Node { now, disk, saved, .. } = column.node;
+        let Node {
+            now, disk, saved, ..
+        } = column.node;
         let lets_go = |owner: u8| {
             let attempt = usize::from(owner);
             // The lease before a renewal may be over where that did not come.
@@ -173,7 +199,10 @@ impl Quorum {
             // Nodes that began alike are: it is enough to replace one of them.
             let most = if self.skew == 0 { 1 } else { NODES };
             let replaced = replaced.take(most);
-            actions.extend(replaced.map(|replaced| Action::Replaces { newcomer: node, replaced }));
+            actions.extend(replaced.map(|replaced| Action::Replaces {
+                newcomer: node,
+                replaced,
+            }));
         }
     }
 }

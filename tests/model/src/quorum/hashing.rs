@@ -19,7 +19,12 @@ impl Hash for Column {
             awaits,
             renews,
         } = *self;
-        let Node { now, run, disk, saved } = node;
+        let Node {
+            now,
+            run,
+            disk,
+            saved,
+        } = node;
         let flags = u8::from(is_mortal);
         hasher.write_u64(u64::from_be_bytes([
             flags, closing, awaits, renews, now, run, late_votes, short,
@@ -36,16 +41,28 @@ impl Hash for Column {
 }
 
 fn of_a_disk(disk: Disk) -> u128 {
-    let Disk { lock, counter, closed, marker } = disk;
+    let Disk {
+        lock,
+        counter,
+        closed,
+        marker,
+    } = disk;
     let [has_lock, lock] = lock.map_or([0; 2], |lock| [1, lock]);
     let of_a_counter = |Counter { value, stands_for }| [1, value, stands_for];
     let [has_counter, value, stands_for] = counter.map_or([0; 3], of_a_counter);
-    let of_a_marker =
-        |Marker { run, since, view: View { quorum, epoch } }| [1, run, since, quorum, epoch];
+    let of_a_marker = |Marker {
+                           run,
+                           since,
+                           view: View { quorum, epoch },
+                       }| [1, run, since, quorum, epoch];
     let [has_marker, run, since, quorum, epoch] = marker.map_or([0; 5], of_a_marker);
     let has = has_lock | has_counter << 1 | has_marker << 2;
-    let bytes = [has, lock, value, stands_for, run, since, quorum, epoch, closed];
-    bytes.into_iter().fold(0, |packed, byte| packed << 8 | u128::from(byte))
+    let bytes = [
+        has, lock, value, stands_for, run, since, quorum, epoch, closed,
+    ];
+    bytes
+        .into_iter()
+        .fold(0, |packed, byte| packed << 8 | u128::from(byte))
 }
 
 fn of_a_cell(cell: Cell) -> u16 {

@@ -278,7 +278,11 @@ impl Quorum {
     #[must_use]
     pub fn everything() -> Self {
         Self {
-            rules: Rules { longest: Some(2), keep: 4, flaw: Flaw::None },
+            rules: Rules {
+                longest: Some(2),
+                keep: 4,
+                flaw: Flaw::None,
+            },
             protocol: Protocol::Proposed,
             attempts: 3,
             rounds: 2,
@@ -304,7 +308,11 @@ impl Quorum {
     /// What stores without a marker know of: no node is started again, and nothing is forgotten.
     #[must_use]
     pub fn without_time() -> Self {
-        let rules = Rules { longest: None, keep: u8::MAX, flaw: Flaw::None };
+        let rules = Rules {
+            longest: None,
+            keep: u8::MAX,
+            flaw: Flaw::None,
+        };
         Self {
             rules,
             clocks: 0,
@@ -328,7 +336,11 @@ impl Quorum {
     }
 
     fn servers(&self) -> usize {
-        if self.outsider == Outsider::None { NODES } else { SERVERS }
+        if self.outsider == Outsider::None {
+            NODES
+        } else {
+            SERVERS
+        }
     }
 
     /// Whether this server is a member under this view.
@@ -344,7 +356,10 @@ impl Quorum {
 
     /// The last membership, where there are any.
     fn last_view(&self, state: &State) -> View {
-        View { quorum: 1, epoch: state.epochs }
+        View {
+            quorum: 1,
+            epoch: state.epochs,
+        }
     }
 
     /// Whether enough servers say yes, as the client counts them.
@@ -377,7 +392,13 @@ impl Quorum {
                 // An older view is refused, and then the client asks under the one that there is.
                 let Node { run, .. } = state.columns[node].node;
                 let view = state.columns[node].node.view();
-                Request::Propose { owner, first, last: first + self.reserve, run, view }
+                Request::Propose {
+                    owner,
+                    first,
+                    last: first + self.reserve,
+                    run,
+                    view,
+                }
             }
             (Protocol::Naive, 0) => Request::Count { owner },
             (Protocol::Naive, _) => Request::WriteBack { token: first },
@@ -397,7 +418,11 @@ impl Quorum {
                 state.attempts[attempt].round += 1;
                 self.send(&mut state, attempt, first);
             }
-            Action::Arrives { attempt, round, node } => {
+            Action::Arrives {
+                attempt,
+                round,
+                node,
+            } => {
                 let request = self.request(&state, attempt, round, node);
                 let column = &mut state.columns[node];
                 let answer = column.node.step(&self.rules, request);
@@ -462,7 +487,10 @@ impl Quorum {
                 event = Some((node, Event::LetGo));
             }
             Action::Tick { .. } if self.has_one_clock => {
-                state.columns.iter_mut().for_each(|column| column.node.now += 1);
+                state
+                    .columns
+                    .iter_mut()
+                    .for_each(|column| column.node.now += 1);
             }
             Action::Tick { node } => {
                 state.columns[node].node.now += 1;
@@ -487,7 +515,12 @@ impl Quorum {
                 let not_before = self.not_before(&state);
                 let column = &mut state.columns[node];
                 let run = column.node.run;
-                let request = Request::Mark { run, view, is_admitted: true, not_before };
+                let request = Request::Mark {
+                    run,
+                    view,
+                    is_admitted: true,
+                    not_before,
+                };
                 let answer = column.node.step(&self.rules, request);
                 column.awaits = awaits;
                 column.renews = 0;
@@ -503,7 +536,12 @@ impl Quorum {
                 let view = self.last_view(&state);
                 let column = &mut state.columns[node];
                 let run = column.node.run;
-                let request = Request::Mark { run, view, is_admitted: false, not_before: 0 };
+                let request = Request::Mark {
+                    run,
+                    view,
+                    is_admitted: false,
+                    not_before: 0,
+                };
                 let answer = column.node.step(&self.rules, request);
                 event = Some((node, Event::Asked(request, answer)));
             }
@@ -511,7 +549,11 @@ impl Quorum {
             Action::RenewalArrives { attempt, node } => {
                 self.renewal_arrives(&mut state, attempt, node);
             }
-            Action::VoteArrives { attempt, node, late } => {
+            Action::VoteArrives {
+                attempt,
+                node,
+                late,
+            } => {
                 event = Some((node, self.vote_arrives(&mut state, attempt, node, late)));
             }
             Action::IsRenewed { attempt } => self.is_renewed(&mut state, attempt),
@@ -526,10 +568,16 @@ impl Quorum {
     fn not_before(&self, state: &State) -> u8 {
         let view = self.last_view(state);
         let has_clock = |column: &&Column| column.is_mortal || self.mortals == 0;
-        let recorded = state.columns.iter().filter(|column| column.node.view() == view);
+        let recorded = state
+            .columns
+            .iter()
+            .filter(|column| column.node.view() == view);
         let clocks = recorded.filter(has_clock).map(|column| column.node.now);
-        let bound =
-            if self.rules.flaw == Flaw::EarliestClock { clocks.min() } else { clocks.max() };
+        let bound = if self.rules.flaw == Flaw::EarliestClock {
+            clocks.min()
+        } else {
+            clocks.max()
+        };
         bound.unwrap_or_default()
     }
 
@@ -559,9 +607,15 @@ impl Quorum {
             if is_done && self.rules.flaw != Flaw::CountsLapsed {
                 it.renewal = Renewal::Unsent;
                 it.renewed = 0;
-                state.columns.iter_mut().for_each(|column| column.forget_renewal(attempt));
+                state
+                    .columns
+                    .iter_mut()
+                    .for_each(|column| column.forget_renewal(attempt));
             }
-            let is_closing = state.columns.iter().any(|column| column.closing & 1 << attempt != 0);
+            let is_closing = state
+                .columns
+                .iter()
+                .any(|column| column.closing & 1 << attempt != 0);
             if is_done && !is_closing && !self.rules.flaw.revives() {
                 if it.phase == Phase::Won && !self.releases {
                     it.phase = Phase::After;

@@ -21,8 +21,11 @@ impl Quorum {
         let column = &mut state.columns[node];
         let is_ours = column.node.disk.lock == Some(index(attempt));
         // The view is read behind it.
-        column.renewals[attempt] =
-            if is_ours { Cell::Granted(column.node.view()) } else { Cell::Done };
+        column.renewals[attempt] = if is_ours {
+            Cell::Granted(column.node.view())
+        } else {
+            Cell::Done
+        };
         if !is_ours && self.votes_again {
             column.votes[attempt] = Cell::Sent;
         }
@@ -40,13 +43,23 @@ impl Quorum {
         let column = &mut state.columns[node];
         let Node { run, .. } = column.node;
         let (view, last) = (column.node.view(), first + self.reserve);
-        let request = Request::VoteAgain { owner, first, last, run, view };
+        let request = Request::VoteAgain {
+            owner,
+            first,
+            last,
+            run,
+            view,
+        };
         let answer = column.node.step(&self.rules, request);
         if late {
             column.late_votes &= !(1 << attempt);
         } else {
             let is_granted = answer == Answer::Granted;
-            column.votes[attempt] = if is_granted { Cell::Granted(view) } else { Cell::Done };
+            column.votes[attempt] = if is_granted {
+                Cell::Granted(view)
+            } else {
+                Cell::Done
+            };
         }
         // Where its release has come already. A node that has lost its data knows of none.
         let is_released = it.phase == Phase::After && column.closing & 1 << attempt == 0;
@@ -58,7 +71,11 @@ impl Quorum {
 
     /// The client believes that its lease is longer, with the votes that it had and new ones.
     pub(super) fn is_renewed(&self, state: &mut State, attempt: usize) {
-        let others = state.attempts.iter().enumerate().filter(|(other, _)| *other != attempt);
+        let others = state
+            .attempts
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != attempt);
         if others.into_iter().any(|(_, other)| other.is_valid()) {
             state.fault = Some(Fault::TwoHolders);
         } else if state.last > state.attempts[attempt].used {
@@ -110,10 +127,18 @@ impl Quorum {
                 actions.push(Action::RenewalArrives { attempt, node });
             }
             if column.votes[attempt] == Cell::Sent {
-                actions.push(Action::VoteArrives { attempt, node, late: false });
+                actions.push(Action::VoteArrives {
+                    attempt,
+                    node,
+                    late: false,
+                });
             }
             if column.late_votes & 1 << attempt != 0 {
-                actions.push(Action::VoteArrives { attempt, node, late: true });
+                actions.push(Action::VoteArrives {
+                    attempt,
+                    node,
+                    late: true,
+                });
             }
         }
     }
@@ -122,14 +147,20 @@ impl Quorum {
 impl Cell {
     /// The view under which the request was granted.
     fn view(self) -> Option<View> {
-        if let Self::Granted(view) = self { Some(view) } else { None }
+        if let Self::Granted(view) = self {
+            Some(view)
+        } else {
+            None
+        }
     }
 }
 
 impl Column {
     /// The view under which this node has renewed the lease, or voted for it again.
     pub(super) fn renewed(&self, attempt: usize) -> Option<View> {
-        self.renewals[attempt].view().or_else(|| self.votes[attempt].view())
+        self.renewals[attempt]
+            .view()
+            .or_else(|| self.votes[attempt].view())
     }
 
     /// Forgets what came of a renewal. A request to vote may arrive yet.

@@ -13,8 +13,17 @@ impl fmt::Debug for Action {
             Self::Again { attempt, first } => {
                 write!(f, "{} asks all again, at {first}", name(attempt))
             }
-            Self::Arrives { attempt, round, node } => {
-                write!(f, "{}'s request {} arrives at node {node}", name(attempt), round + 1)
+            Self::Arrives {
+                attempt,
+                round,
+                node,
+            } => {
+                write!(
+                    f,
+                    "{}'s request {} arrives at node {node}",
+                    name(attempt),
+                    round + 1
+                )
             }
             Self::Wins { attempt } => write!(f, "{} believes in its lock", name(attempt)),
             Self::HandsOn { attempt } => {
@@ -38,9 +47,17 @@ impl fmt::Debug for Action {
             Self::RenewalArrives { attempt, node } => {
                 write!(f, "{}'s renewal arrives at node {node}", name(attempt))
             }
-            Self::VoteArrives { attempt, node, late } => {
+            Self::VoteArrives {
+                attempt,
+                node,
+                late,
+            } => {
                 let which = if *late { "earlier request" } else { "request" };
-                write!(f, "{}'s {which} to vote again arrives at node {node}", name(attempt))
+                write!(
+                    f,
+                    "{}'s {which} to vote again arrives at node {node}",
+                    name(attempt)
+                )
             }
             Self::IsRenewed { attempt } => {
                 write!(f, "{} believes in its longer lease", name(attempt))

@@ -80,7 +80,13 @@ struct Seeded {
 impl Seeded {
     fn from(first: u64, count: u64) -> Self {
         let random = fastrand::Rng::with_seed(0);
-        Self { next: first, left: count, random, policy: Policy::Uniform, early: 0.0 }
+        Self {
+            next: first,
+            left: count,
+            random,
+            policy: Policy::Uniform,
+            early: 0.0,
+        }
     }
 
     fn choose(&mut self, tasks: &[&Task], current: Option<TaskId>) -> TaskId {
@@ -98,7 +104,11 @@ impl Seeded {
                 {
                     *priority = random.u64(..1 << 32);
                 }
-                let newest = tasks.iter().map(|task| usize::from(task.id())).max().unwrap_or(0);
+                let newest = tasks
+                    .iter()
+                    .map(|task| usize::from(task.id()))
+                    .max()
+                    .unwrap_or(0);
                 while of.len() <= newest {
                     of.push(random.u64(1 << 32..));
                 }
@@ -125,10 +135,17 @@ impl Scheduler for Seeded {
             1 => Policy::Sticky(0.5 + random.f64() / 2.0),
             _ => {
                 let change = 1.0 / f64::from(1 << random.u32(2..9));
-                Policy::Priorities { of: Vec::new(), change }
+                Policy::Priorities {
+                    of: Vec::new(),
+                    change,
+                }
             }
         };
-        self.early = if random.bool() { 0.0 } else { 1.0 / f64::from(1 << random.u32(3..10)) };
+        self.early = if random.bool() {
+            0.0
+        } else {
+            1.0 / f64::from(1 << random.u32(3..10))
+        };
         IS_PUNCTUAL.set(self.early == 0.0);
         STOPPED.set(None);
         SEED.set(seed);
@@ -147,7 +164,9 @@ impl Scheduler for Seeded {
             return Some(keeper);
         }
         let has_keeper = has(runnable, keeper);
-        let stopped = STOPPED.get().filter(|(_, until)| has_keeper && time::peek() < *until);
+        let stopped = STOPPED
+            .get()
+            .filter(|(_, until)| has_keeper && time::peek() < *until);
         let runs = |task: &&&Task| {
             task.id() != keeper && stopped.is_none_or(|(stopped, _)| task.id() != stopped)
         };
@@ -189,8 +208,14 @@ pub(crate) fn explore(
         .map_or(schedules, |it| it.expect("DISTLOCK_SCHEDULES is a number"));
     let (first, count) = replayed.map_or((first, count), |seed| (seed, 1));
     // On a slow machine fewer are tried, but never less than a tenth, unless a number is asked for.
-    let longest = env::var_os("DISTLOCK_SCHEDULES").is_none().then_some(LONGEST);
-    let least = if longest.is_some() { count.div_ceil(10) } else { count };
+    let longest = env::var_os("DISTLOCK_SCHEDULES")
+        .is_none()
+        .then_some(LONGEST);
+    let least = if longest.is_some() {
+        count.div_ceil(10)
+    } else {
+        count
+    };
     let body = Arc::new(body);
     let began = SystemTime::now();
     let run = |first, count, longest| {
@@ -203,12 +228,20 @@ pub(crate) fn explore(
         let body = Arc::clone(&body);
         Runner::new(Seeded::from(first, count), config).run(move || {
             one(&*body);
-            assert!(!HAS_FAILED.get(), "a task panicked, and the panic was caught");
+            assert!(
+                !HAS_FAILED.get(),
+                "a task panicked, and the panic was caught"
+            );
         })
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let rest = count - least;
-        run(first, least, None) + if rest == 0 { 0 } else { run(first + least, rest, longest) }
+        run(first, least, None)
+            + if rest == 0 {
+                0
+            } else {
+                run(first + least, rest, longest)
+            }
     }));
     let seed = SEED.get();
     match outcome {
@@ -254,7 +287,11 @@ fn watch_panics() {
             if SCENARIO.get().is_empty() {
                 return hook(panic); // not in a scenario
             }
-            eprintln!("FAILED {} seed {} ({kind}) at {at:?}: {panic}", SCENARIO.get(), SEED.get());
+            eprintln!(
+                "FAILED {} seed {} ({kind}) at {at:?}: {panic}",
+                SCENARIO.get(),
+                SEED.get()
+            );
             hook(panic);
         }));
     });

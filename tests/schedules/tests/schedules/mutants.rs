@@ -17,19 +17,34 @@ const MOST: u64 = 4_000;
 /// The name of each mutant, and the scenario that finds it.
 const MUTANTS: [(&str, &str); 37] = [
     ("any_attempt_was_granted", "fair::late_messages"),
-    ("campaigns_share_a_signal", "election::loss_after_resignations"),
-    ("doubts_counted_too_early", "leaving::cleanup_ends_as_its_wait_begins"),
+    (
+        "campaigns_share_a_signal",
+        "election::loss_after_resignations",
+    ),
+    (
+        "doubts_counted_too_early",
+        "leaving::cleanup_ends_as_its_wait_begins",
+    ),
     ("end_forgets_detached", "leaving::last_handle"),
     ("ended_hold_is_set_aside", "trouble::faulty_network"),
     ("ended_thread_keeps_it", "holding::sent_and_detached"),
     ("failed_renewal_is_not_repeated", "holding::failed_renewal"),
     ("fired_checked_before_lock", "waiting::interrupt"),
-    ("goes_before_contending_head", "waiting::hand_off_lost_before_the_waiter_takes_it"),
+    (
+        "goes_before_contending_head",
+        "waiting::hand_off_lost_before_the_waiter_takes_it",
+    ),
     ("grant_after_resignation_leads", "election::terms"),
-    ("hand_off_beside_renewal", "holding::hand_off_beside_renewals"),
+    (
+        "hand_off_beside_renewal",
+        "holding::hand_off_beside_renewals",
+    ),
     ("hand_off_to_a_leaver", "waiting::interrupt"),
     ("idle_end_outside_the_lock", "holding::idle_watchdog"),
-    ("interrupt_checked_too_early", "waiting::interrupt_at_the_store"),
+    (
+        "interrupt_checked_too_early",
+        "waiting::interrupt_at_the_store",
+    ),
     ("late_entry_removes_successor", "queueing::handles"),
     ("late_renewal_revives", "holding::validity_is_final"),
     ("leaver_keeps_its_position", "fair::leavers"),
@@ -41,14 +56,23 @@ const MUTANTS: [(&str, &str); 37] = [
     ("panic_keeps_it", "holding::panic_inside"),
     ("reader_has_a_reserved_token", "read_write::downgrade"),
     ("released_name_is_kept", "holding::renewal_and_release"),
-    ("renewal_goes_on_during_release", "holding::renewal_and_release"),
+    (
+        "renewal_goes_on_during_release",
+        "holding::renewal_and_release",
+    ),
     ("signal_taken_before_sleep", "queueing::two_clients"),
     ("sleeps_without_a_look", "queueing::fifo"),
     ("stop_misses_what_is_tried", "leaving::unconfirmed_release"),
     ("stop_wakes_no_watchdog", "leaving::last_handle"),
-    ("taken_back_owner_is_used_again", "trouble::rollback_with_unknown_outcome"),
+    (
+        "taken_back_owner_is_used_again",
+        "trouble::rollback_with_unknown_outcome",
+    ),
     ("try_is_taken_for_a_wait", "fair::arrival"),
-    ("unlock_ends_anothers_detached_hold", "holding::sent_and_detached"),
+    (
+        "unlock_ends_anothers_detached_hold",
+        "holding::sent_and_detached",
+    ),
     ("waiter_is_forgotten", "read_write::waiting_writer"),
     ("watchdog_misses_its_signal", "holding::sent_and_detached"),
     ("worker_forgets_a_new_queue", "holding::idle_worker"),
@@ -67,7 +91,14 @@ fn found(mutant: &str, scenario: &str) -> Option<(u64, u64, String)> {
         .expect("the program runs");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let mut lines = text.lines().skip_while(|line| !line.starts_with("FAILED "));
-    let seed = lines.next()?.split(" seed ").nth(1)?.split(' ').next()?.parse().ok()?;
+    let seed = lines
+        .next()?
+        .split(" seed ")
+        .nth(1)?
+        .split(' ')
+        .next()?
+        .parse()
+        .ok()?;
     let why = lines.next().unwrap_or_default().chars().take(60).collect();
     (!output.status.success()).then_some((seed + 1, seed, why))
 }
@@ -84,9 +115,14 @@ fn every_mutant_is_found() {
             scope.spawn(|| {
                 loop {
                     let next = left.lock().expect("no panic").next();
-                    let Some((mutant, scenario)) = next else { break };
+                    let Some((mutant, scenario)) = next else {
+                        break;
+                    };
                     let found = found(mutant, scenario);
-                    table.lock().expect("no panic").push((mutant, scenario, found));
+                    table
+                        .lock()
+                        .expect("no panic")
+                        .push((mutant, scenario, found));
                 }
             });
         }
@@ -102,15 +138,25 @@ fn every_mutant_is_found() {
             None => println!("noted: | {mutant} | {scenario} | not found | | |"),
         }
     }
-    let missed: Vec<_> = table.iter().filter(|it| it.2.is_none()).map(|it| it.0).collect();
-    assert!(missed.is_empty(), "not found in {MOST} schedules: {missed:?}");
+    let missed: Vec<_> = table
+        .iter()
+        .filter(|it| it.2.is_none())
+        .map(|it| it.0)
+        .collect();
+    assert!(
+        missed.is_empty(),
+        "not found in {MOST} schedules: {missed:?}"
+    );
 }
 
 /// No mutant is tested that the engine does not ask for, and none that it asks for is left out.
 #[test]
 fn every_mutant_is_listed() {
     let mut named = Vec::new();
-    collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lock-core/src"), &mut named);
+    collect(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lock-core/src"),
+        &mut named,
+    );
     named.sort();
     named.dedup();
     let listed: Vec<_> = MUTANTS.iter().map(|it| it.0.to_owned()).collect();
@@ -125,7 +171,11 @@ fn collect(folder: &Path, named: &mut Vec<String>) {
         } else {
             let text = fs::read_to_string(&path).expect("a source");
             let names = text.split("mutant(\"").skip(1);
-            named.extend(names.filter_map(|rest| rest.split('"').next()).map(str::to_owned));
+            named.extend(
+                names
+                    .filter_map(|rest| rest.split('"').next())
+                    .map(str::to_owned),
+            );
         }
     }
 }

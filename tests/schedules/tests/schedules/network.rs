@@ -64,9 +64,16 @@ impl Grants {
     ) -> Result<Answer, Failure> {
         let _turn = self.turn.lock().expect("no panic");
         let answer = store.acquire(attempt, by)?;
-        if let Answer::Granted(Grant { tokens: Some(tokens), .. }) = &answer {
+        if let Answer::Granted(Grant {
+            tokens: Some(tokens),
+            ..
+        }) = &answer
+        {
             let owner = OwnerText::new(&attempt.owner.to_string());
-            self.granted.lock().expect("no panic").push((owner, *tokens));
+            self.granted
+                .lock()
+                .expect("no panic")
+                .push((owner, *tokens));
         }
         Ok(answer)
     }
@@ -114,7 +121,8 @@ fn some_millis(most: u64) -> Duration {
 /// Whether the count is not yet zero; lowers it by one.
 fn is_one_of(left: &AtomicUsize) -> bool {
     let less = |count: usize| count.checked_sub(1);
-    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+        .is_ok()
 }
 
 impl Network {
@@ -179,8 +187,16 @@ impl Network {
     /// Has the store lose the lock. Its holder does not know until it asks.
     pub(crate) fn lose(&self, name: &LockName) {
         let _turn = self.grants.turn.lock().expect("no panic");
-        let held = self.store.inspect(name, Moment::NEVER).expect("memory").holder;
-        self.grants.lost.lock().expect("no panic").extend(held.map(|holder| holder.owner));
+        let held = self
+            .store
+            .inspect(name, Moment::NEVER)
+            .expect("memory")
+            .holder;
+        self.grants
+            .lost
+            .lock()
+            .expect("no panic")
+            .extend(held.map(|holder| holder.owner));
         self.store.lose(name);
     }
 
@@ -189,7 +205,9 @@ impl Network {
         let lost = self.grants.lost.lock().expect("no panic");
         let granted = self.grants.granted.lock().expect("no panic");
         let has_token = |tokens: &TokenRange| (tokens.first()..=tokens.last()).contains(&token);
-        granted.iter().any(|(owner, tokens)| has_token(tokens) && lost.contains(owner))
+        granted
+            .iter()
+            .any(|(owner, tokens)| has_token(tokens) && lost.contains(owner))
     }
 
     pub(crate) fn watches(&self) -> usize {
@@ -235,7 +253,11 @@ impl Network {
         request: impl FnOnce() -> T,
         again: impl FnOnce() + Send + 'static,
     ) -> Result<T, Failure> {
-        let unknown = || Err(Failure::Unknown(Error::unavailable("no answer came, on purpose")));
+        let unknown = || {
+            Err(Failure::Unknown(Error::unavailable(
+                "no answer came, on purpose",
+            )))
+        };
         let fate = self.fate();
         trace(|| format!("{what}: {fate:?}"));
         match fate {
@@ -294,18 +316,34 @@ impl Backend for Network {
     fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
         let (store, name) = (self.store.clone(), attempt.name.clone());
         let grants = Arc::clone(&self.grants);
-        let Attempt { owner, lease, tokens, beside, waits, presence, direct, .. } = *attempt;
+        let Attempt {
+            owner,
+            lease,
+            tokens,
+            beside,
+            waits,
+            presence,
+            direct,
+            ..
+        } = *attempt;
         // The store itself has no replicas.
         let acquire = move |grants: &Grants, store: &MemoryBackend, name: &LockName| {
-            let attempt = Attempt::new(name, owner, lease).tokens(tokens).presence(presence);
-            grants.acquire(store, &attempt.beside(beside).waits(waits).direct(direct), by)
+            let attempt = Attempt::new(name, owner, lease)
+                .tokens(tokens)
+                .presence(presence);
+            grants.acquire(
+                store,
+                &attempt.beside(beside).waits(waits).direct(direct),
+                by,
+            )
         };
         let again = move || drop(acquire(&grants, &store, &name));
         let acquire = || acquire(&self.grants, &self.store, attempt.name);
         match self.send("acquire", by, acquire, again)?? {
-            Answer::Granted(grant) if self.falls_short() => {
-                Ok(Answer::Unacknowledged(grant, InsufficientReplicas::new(0, 1)))
-            }
+            Answer::Granted(grant) if self.falls_short() => Ok(Answer::Unacknowledged(
+                grant,
+                InsufficientReplicas::new(0, 1),
+            )),
             answer => Ok(answer),
         }
     }
@@ -352,11 +390,18 @@ impl Backend for Network {
     ) -> Result<Release, Failure> {
         if is_one_of(&self.lost_releases) {
             self.sleep_until(by);
-            return Err(Failure::Unknown(Error::unavailable("no answer came, on purpose")));
+            return Err(Failure::Unknown(Error::unavailable(
+                "no answer came, on purpose",
+            )));
         }
         let (store, copy) = (self.store.clone(), acquisition.clone());
         let again = move || drop(store.release(&copy, closing, by));
-        self.send("release", by, || self.store.release(acquisition, closing, by), again)?
+        self.send(
+            "release",
+            by,
+            || self.store.release(acquisition, closing, by),
+            again,
+        )?
     }
 
     fn submit_release(
@@ -374,7 +419,9 @@ impl Backend for Network {
             done(if is_heard {
                 answer
             } else {
-                Err(Failure::Unknown(Error::unavailable("no answer came, on purpose")))
+                Err(Failure::Unknown(Error::unavailable(
+                    "no answer came, on purpose",
+                )))
             });
         });
     }
@@ -397,7 +444,12 @@ impl Backend for Network {
         change: PermitChange,
         by: Moment,
     ) -> Result<PermitOutcome, Failure> {
-        self.send("change_permits", by, || self.store.change_permits(name, change, by), || ())?
+        self.send(
+            "change_permits",
+            by,
+            || self.store.change_permits(name, change, by),
+            || (),
+        )?
     }
 
     fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
@@ -426,7 +478,10 @@ impl Backend for Network {
     }
 
     fn abilities(&self) -> Abilities {
-        self.store.abilities().independent(false).replication(ReplicaSupport::Counted)
+        self.store
+            .abilities()
+            .independent(false)
+            .replication(ReplicaSupport::Counted)
     }
 }
 
@@ -444,15 +499,26 @@ impl Wake for LateWake {
     }
 
     fn wake_next(&self, next: &NextOwner) {
-        if let Some(tokens) = next.granted.and_then(|it| TokenRange::new(it.token, it.token)) {
-            self.grants.granted.lock().expect("no panic").push((next.owner.clone(), tokens));
+        if let Some(tokens) = next
+            .granted
+            .and_then(|it| TokenRange::new(it.token, it.token))
+        {
+            self.grants
+                .granted
+                .lock()
+                .expect("no panic")
+                .push((next.owner.clone(), tokens));
         }
         let most = self.late_messages.load(Ordering::Relaxed) as u64;
         if most == 0 || fastrand::bool() {
             return self.wake.wake_next(next);
         }
         let (wake, next) = (Arc::clone(&self.wake), next.clone());
-        deliver(&self.under_way, Virtual.now() + some_millis(most), move || wake.wake_next(&next));
+        deliver(
+            &self.under_way,
+            Virtual.now() + some_millis(most),
+            move || wake.wake_next(&next),
+        );
     }
 }
 

@@ -38,7 +38,10 @@ impl Claim {
         });
         let taken: u32 = permits.clone().map(|(count, _)| count).sum();
         writer.is_some_and(has_other)
-            || permits.map(|(_, limit)| limit).min().is_some_and(|limit| limit < taken)
+            || permits
+                .map(|(_, limit)| limit)
+                .min()
+                .is_some_and(|limit| limit < taken)
     }
 }
 
@@ -84,7 +87,11 @@ impl Sharing {
     pub(crate) fn stay(&self, claim: Claim, guard: &impl Held, time: Duration) -> bool {
         let mut record = self.record();
         let number = record.guards.len();
-        record.guards.push(Seen { claim, valid: Vec::new(), ended: None });
+        record.guards.push(Seen {
+            claim,
+            valid: Vec::new(),
+            ended: None,
+        });
         drop(record);
         stay(time, || self.look(number, guard))
     }
@@ -100,12 +107,17 @@ impl Sharing {
             seen.ended.get_or_insert(ended);
             return false;
         }
-        assert!(seen.ended.is_none_or(|it| it > began), "it was lost, and is valid again");
+        assert!(
+            seen.ended.is_none_or(|it| it > began),
+            "it was lost, and is valid again"
+        );
         seen.valid.push((began, ended));
         // At each look at another guard meanwhile this one was valid, and perhaps more were.
         let seen = &record.guards[number];
-        for (other, at) in
-            record.guards.iter().flat_map(|it| it.valid.iter().map(move |at| (it, at)))
+        for (other, at) in record
+            .guards
+            .iter()
+            .flat_map(|it| it.valid.iter().map(move |at| (it, at)))
         {
             if !std::ptr::eq(seen, other) && seen.was_valid(*at) {
                 let is_valid = |it: &&Seen| std::ptr::eq(*it, other) || it.was_valid(*at);
@@ -125,9 +137,11 @@ mod tests {
     #[test]
     fn what_may_be_valid_together_is_told_from_what_may_not() {
         let permits = |count, limit| Permits { count, limit };
-        for claims in
-            [&[Read(0), Read(1)][..], &[Write(0), Read(0)], &[permits(1, 3), permits(2, 3)]]
-        {
+        for claims in [
+            &[Read(0), Read(1)][..],
+            &[Write(0), Read(0)],
+            &[permits(1, 3), permits(2, 3)],
+        ] {
             assert!(!Claim::are_too_many(claims), "{claims:?}");
         }
         for claims in [

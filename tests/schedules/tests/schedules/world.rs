@@ -58,7 +58,10 @@ pub(crate) fn sleep(time: Duration) {
 pub(crate) fn until(what: &str, within: Duration, mut condition: impl FnMut() -> bool) {
     let end = time::peek() + within;
     while !condition() {
-        assert!(time::peek() < end || !is_punctual(), "not within {within:?}: {what}");
+        assert!(
+            time::peek() < end || !is_punctual(),
+            "not within {within:?}: {what}"
+        );
         sleep(ms(1));
     }
 }
@@ -66,7 +69,10 @@ pub(crate) fn until(what: &str, within: Duration, mut condition: impl FnMut() ->
 /// Asserts that so much time at most has passed since `start`, where nothing is late.
 pub(crate) fn in_time(what: &str, start: Duration, most: Duration) {
     let took = time::peek() - start;
-    assert!(took <= most || !is_punctual(), "{what} took {took:?}, and may take {most:?}");
+    assert!(
+        took <= most || !is_punctual(),
+        "{what} took {took:?}, and may take {most:?}"
+    );
 }
 
 /// What all tasks of an execution share.
@@ -80,7 +86,10 @@ impl World {
     pub(crate) fn new() -> Self {
         let store = MemoryBackend::new(Arc::new(Virtual));
         let net = Arc::new(Network::new(store.clone()));
-        let judge = Arc::new(Judge { net: Arc::clone(&net), record: sync::Mutex::default() });
+        let judge = Arc::new(Judge {
+            net: Arc::clone(&net),
+            record: sync::Mutex::default(),
+        });
         Self { net, judge, store }
     }
 
@@ -91,7 +100,9 @@ impl World {
     /// A client with these settings, whose events are judged.
     pub(crate) fn client_with(&self, configure: impl FnOnce(Config) -> Config) -> Client {
         let (judge, net) = (Arc::clone(&self.judge), Arc::clone(&self.net));
-        let config = Config::default().with_watchdog(LEASE).with_command_timeout(TIMEOUT);
+        let config = Config::default()
+            .with_watchdog(LEASE)
+            .with_command_timeout(TIMEOUT);
         Client::builder()
             .backend(net)
             .clock(Arc::new(Virtual))
@@ -103,26 +114,37 @@ impl World {
 
     /// Whether the store has a holder, of any kind. Asks it past the network.
     pub(crate) fn is_held(&self) -> bool {
-        let kinds = [LockKind::Mutex, LockKind::Read, LockKind::Permits { limit: 1, count: 1 }];
-        kinds.into_iter().any(|kind| match self.store.inspect(&named(kind), Moment::NEVER) {
-            Ok(info) => info.holder.is_some(),
-            // The name of a semaphore is no lock's, and the other way round.
-            Err(failure) => {
-                assert!(failure.error().is_foreign_format(), "{failure:?}");
-                false
-            }
-        })
+        let kinds = [
+            LockKind::Mutex,
+            LockKind::Read,
+            LockKind::Permits { limit: 1, count: 1 },
+        ];
+        kinds.into_iter().any(
+            |kind| match self.store.inspect(&named(kind), Moment::NEVER) {
+                Ok(info) => info.holder.is_some(),
+                // The name of a semaphore is no lock's, and the other way round.
+                Err(failure) => {
+                    assert!(failure.error().is_foreign_format(), "{failure:?}");
+                    false
+                }
+            },
+        )
     }
 
     /// What the store says of the lock of this kind. Asks it past the network.
     pub(crate) fn inspect(&self, kind: LockKind) -> LockInfo {
-        self.store.inspect(&named(kind), Moment::NEVER).expect("memory")
+        self.store
+            .inspect(&named(kind), Moment::NEVER)
+            .expect("memory")
     }
 
     /// How many clients wait for a release, as the store counts them.
     pub(crate) fn waiting_clients(&self, kind: LockKind) -> u64 {
         let infos = self.store.inspect_all(&[named(kind)], Moment::NEVER);
-        infos.into_iter().map(|info| info.expect("memory").waiters.unwrap_or(0)).sum()
+        infos
+            .into_iter()
+            .map(|info| info.expect("memory").waiters.unwrap_or(0))
+            .sum()
     }
 
     /// Holds the lock for `time`, and checks the guard and the store. Returns whether the guard was
@@ -152,7 +174,9 @@ impl World {
     ) {
         sleep(Duration::from_millis(100));
         stop.fire();
-        working.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        working
+            .into_iter()
+            .for_each(|thread| thread.join().expect("no panic"));
         self.settle(clients);
     }
 
@@ -168,7 +192,9 @@ impl World {
         }
         in_time("the clean-up", start, ms(1_300));
         sleep(TIMEOUT); // a renewal that has left before may have no answer
-        until("all requests have arrived", ms(1_000), || self.net.under_way() == 0);
+        until("all requests have arrived", ms(1_000), || {
+            self.net.under_way() == 0
+        });
         assert!(
             !is_punctual() || !self.is_held(),
             "the store has a holder that no client knows of"
@@ -178,7 +204,9 @@ impl World {
     /// Checks that with all handles and guards all threads, watches and stored locks are gone.
     pub(crate) fn end(&self) {
         until("the clients' threads end", TIMEOUT, || time::threads() == 0);
-        until("all requests have arrived", ms(1_000), || self.net.under_way() == 0);
+        until("all requests have arrived", ms(1_000), || {
+            self.net.under_way() == 0
+        });
         assert_eq!(self.net.watches(), 0, "watches left");
         // A lease that has ended for its holder lives on in the store for its allowance of drift;
         // and for longer, if time passed while the request was under way.
@@ -316,7 +344,9 @@ pub(crate) fn threads(count: usize, work: impl Fn(usize) + Send + Sync + 'static
             thread::spawn(move || work(number))
         })
         .collect();
-    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().expect("no panic"));
 }
 
 /// Sees that no two guards are valid at once, that tokens grow, and that every acquisition ends
@@ -377,9 +407,17 @@ impl Judge {
             self.record().invalid.push((token, after));
         } else {
             let mut record = self.record();
-            let was_lost = record.invalid.iter().any(|it| it.0 == token && it.1 < before);
+            let was_lost = record
+                .invalid
+                .iter()
+                .any(|it| it.0 == token && it.1 < before);
             assert!(!was_lost, "{token} was lost, and is valid again");
-            let first = record.valid.iter().filter(|it| it.0 == token).map(|it| it.2).min();
+            let first = record
+                .valid
+                .iter()
+                .filter(|it| it.0 == token)
+                .map(|it| it.2)
+                .min();
             for (other, began, ended) in &record.valid {
                 // The older one outlived its acquisition, also where the newer one is looked at.
                 let is_excused = || self.net.is_lost(token.min(*other));
@@ -428,7 +466,14 @@ impl Judge {
     }
 
     fn end(&self) {
-        let Record { acquired, released, lost, failed, detached, .. } = *self.record();
+        let Record {
+            acquired,
+            released,
+            lost,
+            failed,
+            detached,
+            ..
+        } = *self.record();
         let ended = released + lost + failed;
         assert!(
             (ended..=ended + detached).contains(&acquired),

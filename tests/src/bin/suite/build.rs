@@ -13,8 +13,13 @@ pub(crate) fn everything() -> (Outcome, Option<Binaries>) {
     let outcome = Job::cargo("build", "test --workspace --all-features --no-run")
         .args(&["--message-format=json-render-diagnostics"])
         .run(Priority::Normal);
-    let binaries =
-        outcome.is_ok.then(|| outcome.lines().iter().filter_map(|line| binary(line)).collect());
+    let binaries = outcome.is_ok.then(|| {
+        outcome
+            .lines()
+            .iter()
+            .filter_map(|line| binary(line))
+            .collect()
+    });
     (outcome, binaries)
 }
 

@@ -70,7 +70,12 @@ impl Counts {
 impl Job {
     pub(crate) fn new(name: &str, words: &[&str]) -> Self {
         let words = words.iter().map(|&word| word.to_owned()).collect();
-        Self { name: name.to_owned(), words, environment: Vec::new(), has_tests: false }
+        Self {
+            name: name.to_owned(),
+            words,
+            environment: Vec::new(),
+            has_tests: false,
+        }
     }
 
     /// A command of cargo, as words with one space between them.
@@ -105,7 +110,9 @@ impl Job {
     pub(crate) fn exit_code(self) -> Option<i32> {
         let mut command = Command::new(&self.words[0]);
         let status = command.args(&self.words[1..]).stdin(Stdio::null()).status();
-        status.unwrap_or_else(|error| panic!("{:?} does not start: {error}", self.words)).code()
+        status
+            .unwrap_or_else(|error| panic!("{:?} does not start: {error}", self.words))
+            .code()
     }
 
     /// Runs it, and kills it when it takes too long. Its output goes to its log.
@@ -118,8 +125,11 @@ impl Job {
             Priority::Normal => &[][..],
             Priority::Low => &["nice", "-n", "5"],
         };
-        let words: Vec<_> =
-            nice.iter().copied().chain(self.words.iter().map(String::as_str)).collect();
+        let words: Vec<_> = nice
+            .iter()
+            .copied()
+            .chain(self.words.iter().map(String::as_str))
+            .collect();
         let begun = SystemClock.now();
         let mut process = Command::new(words[0])
             .args(&words[1..])
@@ -137,7 +147,11 @@ impl Job {
         }
         let is_in_time = has_ended(&process);
         if !is_in_time {
-            eprintln!("{}: killed after {} minutes", self.name, BOUND.as_secs() / 60);
+            eprintln!(
+                "{}: killed after {} minutes",
+                self.name,
+                BOUND.as_secs() / 60
+            );
         }
         // The group has its number until the process is reaped.
         kill_group(&process);
@@ -180,7 +194,10 @@ impl Outcome {
     /// The lines of its log.
     pub(crate) fn lines(&self) -> Vec<String> {
         let log = fs::read(&self.log).unwrap_or_default();
-        String::from_utf8_lossy(&log).lines().map(str::to_owned).collect()
+        String::from_utf8_lossy(&log)
+            .lines()
+            .map(str::to_owned)
+            .collect()
     }
 
     /// What its tests said where they failed; else the end of its log.
@@ -203,7 +220,9 @@ impl Outcome {
         for line in self.lines() {
             if let Some(result) = line.strip_prefix("test result: ") {
                 let number = |what: &str| {
-                    let part = result.split([';', '.']).find(|part| part.trim().ends_with(what));
+                    let part = result
+                        .split([';', '.'])
+                        .find(|part| part.trim().ends_with(what));
                     part.and_then(|part| part.split_whitespace().next()?.parse::<u64>().ok())
                 };
                 self.counts.passed += number(" passed").unwrap_or(0);
@@ -235,7 +254,13 @@ pub(crate) fn run_lane(jobs: Vec<Job>, priority: impl Fn() -> Priority) -> Vec<O
 pub(crate) fn run_beside(lanes: Vec<Vec<Job>>) -> Vec<Outcome> {
     thread::scope(|scope| {
         let run = |lane| run_lane(lane, || Priority::Normal);
-        let lanes: Vec<_> = lanes.into_iter().map(|lane| scope.spawn(move || run(lane))).collect();
-        lanes.into_iter().flat_map(|lane| lane.join().expect("a job does not panic")).collect()
+        let lanes: Vec<_> = lanes
+            .into_iter()
+            .map(|lane| scope.spawn(move || run(lane)))
+            .collect();
+        lanes
+            .into_iter()
+            .flat_map(|lane| lane.join().expect("a job does not panic"))
+            .collect()
     })
 }

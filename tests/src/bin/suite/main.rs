@@ -66,7 +66,10 @@ fn main() -> ExitCode {
 
 /// Runs the phases, and the background jobs behind them. The last phase has the machine for itself.
 fn run(plan: Plan, report: &mut Report) {
-    let Plan { background, mut phases } = plan;
+    let Plan {
+        background,
+        mut phases,
+    } = plan;
     let last = phases.pop();
     let is_foreground_over = AtomicBool::new(false);
     let background_priority = || match is_foreground_over.load(Ordering::Relaxed) {
@@ -75,13 +78,17 @@ fn run(plan: Plan, report: &mut Report) {
     };
     thread::scope(|scope| {
         let run = |lane| job::run_lane(lane, background_priority);
-        let background: Vec<_> =
-            background.into_iter().map(|lane| scope.spawn(move || run(lane))).collect();
+        let background: Vec<_> = background
+            .into_iter()
+            .map(|lane| scope.spawn(move || run(lane)))
+            .collect();
         for phase in phases {
             report.add(phase.name, job::run_beside(phase.lanes));
         }
         is_foreground_over.store(true, Ordering::Relaxed);
-        let outcomes = background.into_iter().flat_map(|lane| lane.join().expect("no panic"));
+        let outcomes = background
+            .into_iter()
+            .flat_map(|lane| lane.join().expect("no panic"));
         report.add("background", outcomes.collect());
     });
     if let Some(phase) = last {

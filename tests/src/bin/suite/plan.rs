@@ -40,9 +40,18 @@ impl Plan {
         let mut chosen = HashSet::new();
         for text in texts {
             let is_name = names.contains(text);
-            let fits = |name: &&String| if is_name { *name == text } else { name.contains(text) };
+            let fits = |name: &&String| {
+                if is_name {
+                    *name == text
+                } else {
+                    name.contains(text)
+                }
+            };
             if !names.iter().any(|name| fits(&name)) {
-                return Err(format!("no job is called `{text}`: there are {}", names.join(", ")));
+                return Err(format!(
+                    "no job is called `{text}`: there are {}",
+                    names.join(", ")
+                ));
             }
             chosen.extend(names.iter().filter(fits));
         }
@@ -74,7 +83,10 @@ const OLDER: &str = "redis-7.2";
 /// Why it cannot be had here.
 fn older_server() -> Result<String, String> {
     let fetch = ["60", "tests/servers.sh", "--fetch", OLDER];
-    let output = Command::new("timeout").args(fetch).stdin(Stdio::null()).output();
+    let output = Command::new("timeout")
+        .args(fetch)
+        .stdin(Stdio::null())
+        .output();
     let output = output.map_err(|error| format!("{}: {error}", fetch[1]))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     // The path, and then the version in brackets.
@@ -96,10 +108,19 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> 
     // 1: unchanged. 2, without a base to compare with, counts as changed.
     let is_format_changed =
         Job::new("changed formats", &["tests/interop.sh", "changed"]).exit_code() != Some(1);
-    let suite = Suite { tier, binaries, is_format_changed, first_seed };
+    let suite = Suite {
+        tier,
+        binaries,
+        is_format_changed,
+        first_seed,
+    };
     // What mostly sleeps has many threads.
     let conformance = vec![
-        vec![suite.tests("conformance", 128).env("DISTLOCK_TEST_SCALE", "4")],
+        vec![
+            suite
+                .tests("conformance", 128)
+                .env("DISTLOCK_TEST_SCALE", "4"),
+        ],
         vec![suite.prepare_interop()],
     ];
     // Two topologies at a time: all of them together take as long, and keep each other waiting.
@@ -128,13 +149,21 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> 
     // All pairs of mutants and all states of the models take minutes of both processors, and would
     // make others late.
     let (background, long) = match tier {
-        Tier::Default => {
-            (vec![suite.static_checks(), virtual_time.into_iter().flatten().collect()], Vec::new())
-        }
+        Tier::Default => (
+            vec![
+                suite.static_checks(),
+                virtual_time.into_iter().flatten().collect(),
+            ],
+            Vec::new(),
+        ),
         Tier::All => (vec![suite.static_checks()], virtual_time.into()),
     };
     let others = [&conformance, &topologies, &long, &resources, &background];
-    let planned = others.into_iter().flatten().flatten().map(|job| job.name.as_str());
+    let planned = others
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|job| job.name.as_str());
     let unplanned = suite.unplanned(&planned.collect());
     topologies[1].extend(unplanned);
     let phases = [
@@ -144,7 +173,10 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> 
         ("alone", resources),
     ];
     let phases = phases.into_iter().filter(|(_, lanes)| !lanes.is_empty());
-    Plan { background, phases: phases.map(|(name, lanes)| Phase { name, lanes }).collect() }
+    Plan {
+        background,
+        phases: phases.map(|(name, lanes)| Phase { name, lanes }).collect(),
+    }
 }
 
 struct Suite<'a> {
@@ -182,10 +214,15 @@ impl Suite<'_> {
 
     /// The binaries that are not `planned`. Most have no tests; a new one is run all the same.
     fn unplanned(&self, planned: &HashSet<&str>) -> Vec<Job> {
-        let names = self.binaries.keys().filter(|name| !planned.contains(name.as_str()));
+        let names = self
+            .binaries
+            .keys()
+            .filter(|name| !planned.contains(name.as_str()));
         let job = |name: &String| match name.as_str() {
             // The harness tests its own judge of lateness: what is late there is so on purpose.
-            "distlock_tests" => self.binary(name, 4).env("DISTLOCK_TEST_EXCUSES", "/dev/null"),
+            "distlock_tests" => self
+                .binary(name, 4)
+                .env("DISTLOCK_TEST_EXCUSES", "/dev/null"),
             name => self.binary(name, 4),
         };
         names.map(job).collect()
@@ -201,7 +238,9 @@ impl Suite<'_> {
     }
 
     fn binary(&self, name: &str, threads: usize) -> Job {
-        let mut job = self.job(name).args(&["--test-threads", &threads.to_string()]);
+        let mut job = self
+            .job(name)
+            .args(&["--test-threads", &threads.to_string()]);
         for name in std::env::var(SKIP).unwrap_or_default().split_whitespace() {
             job = job.args(&["--skip", name]);
         }
@@ -214,7 +253,9 @@ impl Suite<'_> {
 
     /// Other libraries' locks beside ours. Its tests say themselves how many run at a time.
     fn interop(&self) -> Job {
-        self.job("interop").with_tests().env("DISTLOCK_TIER", self.interop_tier())
+        self.job("interop")
+            .with_tests()
+            .env("DISTLOCK_TIER", self.interop_tier())
     }
 
     /// Builds the programs around other libraries.
@@ -248,7 +289,10 @@ impl Suite<'_> {
             Job::cargo("documentation tests", "test --all-features --doc"),
         ];
         if self.tier == Tier::All {
-            jobs.push(Job::cargo("default features", "test --package distlock --lib"));
+            jobs.push(Job::cargo(
+                "default features",
+                "test --package distlock --lib",
+            ));
         }
         jobs
     }
@@ -261,6 +305,9 @@ impl Suite<'_> {
         }
         let [memory, mutants, signal] = [("in_memory", 32), ("mutants", 1), ("signal", 1)]
             .map(|(name, threads)| self.tests(name, threads));
-        [vec![memory, mutants, signal, schedules], vec![self.tests("distlock_model", 2)]]
+        [
+            vec![memory, mutants, signal, schedules],
+            vec![self.tests("distlock_model", 2)],
+        ]
     }
 }

@@ -26,7 +26,13 @@ impl Report {
     pub(crate) fn start() -> Self {
         let _none_yet = fs::remove_file(excuses());
         let begun = SystemClock.now();
-        Self { begun, last: begun, rows: Vec::new(), jobs: Vec::new(), excused_before: 0 }
+        Self {
+            begun,
+            last: begun,
+            rows: Vec::new(),
+            jobs: Vec::new(),
+            excused_before: 0,
+        }
     }
 
     /// The limit of excuses is one round's.
@@ -46,7 +52,8 @@ impl Report {
     /// Adds a phase that has just ended.
     pub(crate) fn add(&mut self, phase: &str, jobs: Vec<Outcome>) {
         let now = SystemClock.now();
-        self.rows.push((phase.to_owned(), now.since(self.last), sum(&jobs)));
+        self.rows
+            .push((phase.to_owned(), now.since(self.last), sum(&jobs)));
         let job = |job: &Outcome| (format!("  {}", job.name), job.took, job.counts);
         self.rows.extend(jobs.iter().map(job));
         self.last = now;
@@ -82,20 +89,39 @@ impl Report {
             "phase", "seconds", "passed", "failed", "left out"
         );
         for (name, took, counts) in &self.rows {
-            let Counts { passed, failed, ignored } = counts;
-            println!("{name:<32} {:>8.1} {passed:>7} {failed:>7} {ignored:>9}", took.as_secs_f64());
+            let Counts {
+                passed,
+                failed,
+                ignored,
+            } = counts;
+            println!(
+                "{name:<32} {:>8.1} {passed:>7} {failed:>7} {ignored:>9}",
+                took.as_secs_f64()
+            );
         }
-        let failed: Vec<_> =
-            self.jobs.iter().filter(|job| !job.is_ok).map(|job| job.name.as_str()).collect();
+        let failed: Vec<_> = self
+            .jobs
+            .iter()
+            .filter(|job| !job.is_ok)
+            .map(|job| job.name.as_str())
+            .collect();
         let elapsed = self.elapsed().as_secs_f64();
         match (failed.is_empty(), self.has_failed()) {
             (true, false) => println!("\nall passed in {elapsed:.0} s"),
             (true, true) => println!("\nFAILED after {elapsed:.0} s: too many tests were late"),
             (false, _) => println!("\nFAILED after {elapsed:.0} s: {}", failed.join(", ")),
         }
-        let Counts { passed, failed, ignored } = sum(&self.jobs);
+        let Counts {
+            passed,
+            failed,
+            ignored,
+        } = sum(&self.jobs);
         println!("{passed} passed, {failed} failed, {ignored} skipped");
-        if self.has_failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+        if self.has_failed() {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        }
     }
 
     /// What only the long tier runs, by job and module.
@@ -104,19 +130,24 @@ impl Report {
         for job in self.jobs.iter().filter(|job| !job.left_out.is_empty()) {
             let mut modules = BTreeMap::<&str, u32>::new();
             for test in &job.left_out {
-                let module = test.rsplit_once("::").map_or(test.as_str(), |(module, _)| module);
+                let module = test
+                    .rsplit_once("::")
+                    .map_or(test.as_str(), |(module, _)| module);
                 *modules.entry(module).or_default() += 1;
             }
-            let modules = modules.iter().map(|(module, count)| format!("{module} {count}"));
+            let modules = modules
+                .iter()
+                .map(|(module, count)| format!("{module} {count}"));
             println!("  {}: {}", job.name, modules.collect::<Vec<_>>().join(", "));
         }
     }
 }
 
 fn sum(jobs: &[Outcome]) -> Counts {
-    jobs.iter().fold(Counts::default(), |sum, Outcome { counts, .. }| Counts {
-        passed: sum.passed + counts.passed,
-        failed: sum.failed + counts.failed,
-        ignored: sum.ignored + counts.ignored,
-    })
+    jobs.iter()
+        .fold(Counts::default(), |sum, Outcome { counts, .. }| Counts {
+            passed: sum.passed + counts.passed,
+            failed: sum.failed + counts.failed,
+            ignored: sum.ignored + counts.ignored,
+        })
 }

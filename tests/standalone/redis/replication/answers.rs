@@ -19,7 +19,10 @@ impl Plan for Waits {
     fn fate(&self, request: &mut Request) -> Fault {
         let less = |left: u32| left.checked_sub(1);
         let is_struck = request.is("WAIT")
-            && self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
+            && self
+                .left
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, less)
+                .is_ok();
         if is_struck { self.fault } else { Fault::Pass }
     }
 }
@@ -27,15 +30,33 @@ impl Plan for Waits {
 /// In front of a master that knows the scripts: what goes along with one that it does not know says
 /// nothing.
 fn proxy(servers: &Replicated, fault: Fault, count: u32) -> Proxy {
-    drop(distlock::connect(&servers.url("")).unwrap().mutex("warm").unwrap().lock().unwrap());
-    Proxy::new(servers.master.port(), Arc::new(Waits { fault, left: AtomicU32::new(count) }))
+    drop(
+        distlock::connect(&servers.url(""))
+            .unwrap()
+            .mutex("warm")
+            .unwrap()
+            .lock()
+            .unwrap(),
+    );
+    Proxy::new(
+        servers.master.port(),
+        Arc::new(Waits {
+            fault,
+            left: AtomicU32::new(count),
+        }),
+    )
 }
 
 /// The grant was answered, and the connection broke before replicas were: it is unknown how many
 /// have it. It is asked again, as the same owner.
 #[test]
 fn cut_off_wait_is_repeated_by_the_same_owner() {
-    for fault in [Fault::Cut, Fault::CutReply, Fault::HalfReply, Fault::Garbage] {
+    for fault in [
+        Fault::Cut,
+        Fault::CutReply,
+        Fault::HalfReply,
+        Fault::Garbage,
+    ] {
         let servers = Replicated::start(1);
         let proxy = proxy(&servers, fault, 1);
         let url = format!("{}?replicas=1&command_timeout=1s", proxy.url());
@@ -46,7 +67,11 @@ fn cut_off_wait_is_repeated_by_the_same_owner() {
         assert_eq!(probe.hgetall("a").len(), 1, "{fault:?}");
         assert!(guard.is_valid());
         let token = guard.fencing_token().unwrap().to_string();
-        assert_eq!(probe.command(&["GET", "redisson_lock_token:{a}"]).text(), token, "{fault:?}");
+        assert_eq!(
+            probe.command(&["GET", "redisson_lock_token:{a}"]).text(),
+            token,
+            "{fault:?}"
+        );
         guard.unlock().unwrap();
         assert!(!probe.exists("a"), "{fault:?}");
         if fault != Fault::HalfReply {
@@ -79,16 +104,28 @@ fn unanswered_wait_is_reported_as_insufficient_replicas() {
 fn missing_right_to_wait_is_named_and_leaves_nothing() {
     let servers = Replicated::start(1);
     let mut probe = servers.master.probe();
-    probe.command(&["ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", "-wait"]);
+    probe.command(&[
+        "ACL", "SETUSER", "me", "on", "nopass", "~*", "&*", "+@all", "-wait",
+    ]);
     let url = servers.master.url_as("me");
     let client = distlock::connect(&format!("{url}?replicas=1")).unwrap();
     let error = client.mutex("a").unwrap().lock().unwrap_err();
     assert!(error.is_configuration(), "{error:?}");
-    assert!(error.to_string().contains("`ACL SETUSER me +wait`"), "{error}");
+    assert!(
+        error.to_string().contains("`ACL SETUSER me +wait`"),
+        "{error}"
+    );
     client.wait_for_cleanup(LONG).unwrap();
     assert!(!probe.exists("a"));
     let plain = distlock::connect(&url).unwrap();
-    drop(plain.mutex("a").unwrap().try_lock().unwrap().expect("without a policy there is no wait"));
+    drop(
+        plain
+            .mutex("a")
+            .unwrap()
+            .try_lock()
+            .unwrap()
+            .expect("without a policy there is no wait"),
+    );
 }
 
 /// The master becomes a replica during `WAIT`: it answers with an error, and the outcome of its
@@ -103,7 +140,10 @@ fn master_demoted_during_wait_grants_nothing() {
         let waiting = scope.spawn(|| lock.try_lock().map(drop));
         let mut probe = servers.master.probe();
         eventually("it waits", LONG, || {
-            probe.clients().iter().any(|client| client.contains("cmd=wait"))
+            probe
+                .clients()
+                .iter()
+                .any(|client| client.contains("cmd=wait"))
         });
         probe.command(&["REPLICAOF", "127.0.0.1", "1"]);
         let error = waiting.join().unwrap().unwrap_err();

@@ -18,9 +18,17 @@ const COUNTER: &str = "redisson_lock_token:{a}";
 type Trouble = (&'static str, fn(&mut Replicated), fn(&mut Replicated));
 
 const TROUBLES: [Trouble; 3] = [
-    ("paused", |it| it.replicas[0].pause(), |it| it.replicas[0].resume()),
+    (
+        "paused",
+        |it| it.replicas[0].pause(),
+        |it| it.replicas[0].resume(),
+    ),
     ("cut off", |it| it.cut(0), |it| it.mend(0)),
-    ("dead", |it| it.replicas[0].kill(), |it| it.replicas[0].restart()),
+    (
+        "dead",
+        |it| it.replicas[0].kill(),
+        |it| it.replicas[0].restart(),
+    ),
 ];
 
 /// Beside each other.
@@ -35,14 +43,21 @@ fn in_each_trouble(check: impl Fn(Trouble) + Copy + Send) {
 #[test]
 fn grant_is_on_as_many_replicas_as_asked_for() {
     let servers = Replicated::start(2);
-    let lock = client(&servers, "replicas=2&replication_timeout=10s").mutex("a").unwrap();
+    let lock = client(&servers, "replicas=2&replication_timeout=10s")
+        .mutex("a")
+        .unwrap();
     drop(lock.lock().unwrap());
     servers.must_be_in_sync();
     servers.replicas[0].pause();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| lock.try_lock().unwrap().unwrap().detach());
-        always("it waits for the replica", ms(300), || !waiting.is_finished());
-        assert!(servers.replicas[1].probe().exists("a"), "the other one has it meanwhile");
+        always("it waits for the replica", ms(300), || {
+            !waiting.is_finished()
+        });
+        assert!(
+            servers.replicas[1].probe().exists("a"),
+            "the other one has it meanwhile"
+        );
         servers.replicas[0].resume();
         waiting.join().unwrap();
     });
@@ -79,9 +94,16 @@ fn insufficient_replicas_leaves_nothing_on_any_server() {
         servers.must_be_in_sync();
         begins(&mut servers);
         let said = insufficient(within(Duration::from_secs(2), || lock.try_lock()));
-        assert!(said.contains("1 of 2") && said.contains("given back"), "{trouble}: {said}");
+        assert!(
+            said.contains("1 of 2") && said.contains("given back"),
+            "{trouble}: {said}"
+        );
         // No outcome was unknown, so there is no tombstone either.
-        assert_eq!(servers.master.probe().keys("*"), [COUNTER], "{trouble}, before it is told");
+        assert_eq!(
+            servers.master.probe().keys("*"),
+            [COUNTER],
+            "{trouble}, before it is told"
+        );
         ends(&mut servers);
         servers.must_be_in_sync();
         for mut probe in servers.probes() {
@@ -104,7 +126,10 @@ fn insufficient_replicas_is_retried_until_replica_is_back() {
             ends(&mut servers);
             let took = Stopwatch::start();
             assert!(waiting.join().unwrap() > before, "{trouble}");
-            println!("{trouble}: held {:?} after the end of the trouble began", took.elapsed());
+            println!(
+                "{trouble}: held {:?} after the end of the trouble began",
+                took.elapsed()
+            );
         });
     });
 }
@@ -115,12 +140,19 @@ fn wait_that_ends_in_insufficient_replicas_is_never_busy() {
     servers.cut(0);
     let lock = client(&servers, &impatient("1")).mutex("a").unwrap();
     let took = Stopwatch::start();
-    insufficient(within(Duration::from_secs(3), || lock.try_lock_for(ms(1_000))));
+    insufficient(within(Duration::from_secs(3), || {
+        lock.try_lock_for(ms(1_000))
+    }));
     assert!(took.elapsed() >= ms(1_000), "{:?}", took.elapsed());
-    let strict = client(&servers, &format!("{}&on_insufficient_replicas=fail", impatient("1")));
+    let strict = client(
+        &servers,
+        &format!("{}&on_insufficient_replicas=fail", impatient("1")),
+    );
     let lock_strictly = strict.mutex("a").unwrap();
     // One attempt.
-    insufficient(within(Duration::from_millis(1_500), || lock_strictly.try_lock_for(LONG)));
+    insufficient(within(Duration::from_millis(1_500), || {
+        lock_strictly.try_lock_for(LONG)
+    }));
     assert!(!lock.is_locked().unwrap());
 }
 
@@ -130,19 +162,37 @@ fn accepted_insufficient_replicas_emits_event() {
     let (tell, told) = mpsc::channel();
     let tell = parking_lot::Mutex::new(tell);
     let handler = move |event: &Event| {
-        if let Event::InsufficientReplicasAccepted { token, insufficient, .. } = event {
+        if let Event::InsufficientReplicasAccepted {
+            token,
+            insufficient,
+            ..
+        } = event
+        {
             let _no_receiver = tell.lock().send((*token, *insufficient));
         }
     };
-    let settings = format!("{}&on_insufficient_replicas=accept&watchdog=3s", impatient("2"));
-    let client = builder(&servers, &settings).events(Arc::new(handler)).connect().unwrap();
+    let settings = format!(
+        "{}&on_insufficient_replicas=accept&watchdog=3s",
+        impatient("2")
+    );
+    let client = builder(&servers, &settings)
+        .events(Arc::new(handler))
+        .connect()
+        .unwrap();
     let lock = client.mutex("a").unwrap();
     servers.cut(0);
     let guard = lock.try_lock().unwrap().unwrap();
     for what in ["the grant", "the first renewal", "the second renewal"] {
         let told = told.recv_timeout(LONG).unwrap();
-        assert_eq!(told, (guard.fencing_token(), InsufficientReplicas::new(1, 2)), "{what}");
-        assert!(guard.state() == GuardState::Held && guard.is_valid(), "{what}");
+        assert_eq!(
+            told,
+            (guard.fencing_token(), InsufficientReplicas::new(1, 2)),
+            "{what}"
+        );
+        assert!(
+            guard.state() == GuardState::Held && guard.is_valid(),
+            "{what}"
+        );
     }
     guard.unlock().unwrap();
 }
@@ -163,7 +213,12 @@ fn lock_may_have_a_replication_policy_of_its_own() {
     insufficient(strict.try_lock());
     let off = LockOptions::new().replication(Replication::off());
     drop(strict.try_lock_with(&off).unwrap().unwrap());
-    drop(strict.try_lock_with(&LockOptions::new().replication(accepted)).unwrap().unwrap());
+    drop(
+        strict
+            .try_lock_with(&LockOptions::new().replication(accepted))
+            .unwrap()
+            .unwrap(),
+    );
     assert!(!lax.is_locked().unwrap());
 }
 
@@ -182,8 +237,14 @@ fn policy_of_all_replicas_is_refused_by_name() {
     ] {
         assert!(said.is_unsupported(), "{said:?}");
         let said = said.to_string();
-        assert!(said.contains("replicas=all") && said.contains("`replicas=2`"), "{said}");
+        assert!(
+            said.contains("replicas=all") && said.contains("`replicas=2`"),
+            "{said}"
+        );
     }
     let said = distlock::connect("memory://?replicas=1").unwrap_err();
-    assert!(said.is_unsupported() && said.to_string().contains("replicas=1"), "{said:?}");
+    assert!(
+        said.is_unsupported() && said.to_string().contains("replicas=1"),
+        "{said:?}"
+    );
 }

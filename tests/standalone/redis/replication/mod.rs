@@ -24,7 +24,9 @@ fn client(servers: &Replicated, settings: &str) -> Client {
 /// A lack of acknowledgements, and what it says.
 #[track_caller]
 fn insufficient<T>(outcome: Result<T, Error>) -> String {
-    let Err(error) = outcome else { panic!("it should have fallen short") };
+    let Err(error) = outcome else {
+        panic!("it should have fallen short")
+    };
     assert!(error.is_insufficient_replicas(), "{error:?}");
     error.to_string()
 }

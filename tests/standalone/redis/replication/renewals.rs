@@ -17,19 +17,30 @@ fn unconfirmed_renewal_suspends_until_the_local_deadline() {
     let losses = guard.losses();
     servers.replicas[1].pause();
     let (clock, until) = (Stopwatch::start(), guard.remaining());
-    eventually("renewals are not confirmed", LONG, || guard.state() == GuardState::Suspended);
+    eventually("renewals are not confirmed", LONG, || {
+        guard.state() == GuardState::Suspended
+    });
     assert!(guard.is_valid() && guard.remaining() < until);
     // The store was told to keep it for longer all the while.
     eventually("the master has extended it", LONG, || {
-        servers.master.probe().pttl("a").is_some_and(|left| left > guard.remaining() + ms(500))
+        servers
+            .master
+            .probe()
+            .pttl("a")
+            .is_some_and(|left| left > guard.remaining() + ms(500))
     });
     let loss = within(guard.remaining(), || losses.recv_timeout(LONG)).unwrap();
     let at = clock.elapsed();
     assert!(at >= until.saturating_sub(ms(5)), "{at:?} of {until:?}");
     assert_eq!(loss.cause(), LossCause::InsufficientReplicas);
     let why = loss.last_failure().unwrap();
-    assert!(why.is_insufficient_replicas() && loss.to_string().contains("1 of 2"), "{loss}");
-    eventually("the lock in the store is released", LONG, || !servers.master.probe().exists("a"));
+    assert!(
+        why.is_insufficient_replicas() && loss.to_string().contains("1 of 2"),
+        "{loss}"
+    );
+    eventually("the lock in the store is released", LONG, || {
+        !servers.master.probe().exists("a")
+    });
     assert!(guard.unlock().unwrap_err().is_lost());
 }
 
@@ -37,13 +48,22 @@ fn unconfirmed_renewal_suspends_until_the_local_deadline() {
 fn suspended_lock_is_held_again_when_the_replica_is_back() {
     let servers = Replicated::start(2);
     let counters = Arc::new(Counters::new());
-    let client = builder(&servers, &impatient("2")).events(counters.clone()).connect().unwrap();
+    let client = builder(&servers, &impatient("2"))
+        .events(counters.clone())
+        .connect()
+        .unwrap();
     let lock = client.mutex("a").unwrap();
-    let guard = lock.lock_with(&LockOptions::new().watched(ms(6_000))).unwrap();
+    let guard = lock
+        .lock_with(&LockOptions::new().watched(ms(6_000)))
+        .unwrap();
     servers.replicas[0].pause();
-    eventually("renewals are not confirmed", LONG, || guard.state() == GuardState::Suspended);
+    eventually("renewals are not confirmed", LONG, || {
+        guard.state() == GuardState::Suspended
+    });
     servers.replicas[0].resume();
-    eventually("it is held again", LONG, || guard.state() == GuardState::Held);
+    eventually("it is held again", LONG, || {
+        guard.state() == GuardState::Held
+    });
     assert!(guard.remaining() > ms(3_500), "{:?}", guard.remaining());
     await_renewals(&guard);
     assert!(counters.count("renewal_failed") > 0 && counters.count("renewed") > 1);
@@ -78,17 +98,21 @@ fn lagging_replicas_delay_no_renewal_without_a_policy() {
         let is_it = matches!(event, Event::Renewed { lock, .. } if lock.as_str() == "free:0");
         count.fetch_add(u64::from(is_it), Ordering::SeqCst);
     };
-    let client = builder(&servers, &format!("replicas=1&replication_timeout={time}ms"))
-        .events(Arc::new(counts))
-        .connect()
-        .unwrap();
+    let client = builder(
+        &servers,
+        &format!("replicas=1&replication_timeout={time}ms"),
+    )
+    .events(Arc::new(counts))
+    .connect()
+    .unwrap();
     let off = LockOptions::new().replication(distlock::Replication::off());
     let lease = ms(6_000);
     let needs: Vec<_> = (0..200)
         .map(|n| {
             let lock = client.owned_mutex(format!("needs:{n}").as_str()).unwrap();
             // Due one after the other: more requests than a renewal worker has connections for.
-            lock.lock_with(&LockOptions::new().watched(ms(15_000 + 20 * n))).unwrap()
+            lock.lock_with(&LockOptions::new().watched(ms(15_000 + 20 * n)))
+                .unwrap()
         })
         .collect();
     let free: Vec<_> = (0..20)
@@ -98,7 +122,11 @@ fn lagging_replicas_delay_no_renewal_without_a_policy() {
         })
         .collect();
     servers.replicas[0].pause();
-    let is_suspended = || needs.iter().any(|guard| guard.state() == GuardState::Suspended);
+    let is_suspended = || {
+        needs
+            .iter()
+            .any(|guard| guard.state() == GuardState::Suspended)
+    };
     let are_held = || free.iter().all(|guard| guard.is_valid());
     eventually("renewals wait for the replica", LONG, || {
         assert!(are_held());

@@ -26,7 +26,9 @@ impl Monitor {
         servers.master.probe().command(&["ECHO", "the end"]);
         let mut commands = Vec::new();
         loop {
-            let Value::Text(line) = self.0.read_value().unwrap() else { panic!("no line") };
+            let Value::Text(line) = self.0.read_value().unwrap() else {
+                panic!("no line")
+            };
             // 1700000000.123456 [0 127.0.0.1:4711] "EVALSHA" "..."
             let (head, words) = line.split_once("] ").unwrap();
             let from = head.split_once("[0 ").unwrap().1.to_owned();
@@ -50,7 +52,11 @@ fn waits_behind_writes(commands: &[(String, String)]) -> usize {
     }
     let mut waits = 0;
     for commands in by_connection.values() {
-        for (at, _) in commands.iter().enumerate().filter(|(_, it)| it.starts_with("WAIT ")) {
+        for (at, _) in commands
+            .iter()
+            .enumerate()
+            .filter(|(_, it)| it.starts_with("WAIT "))
+        {
             assert!(commands[at - 1].starts_with("EVAL"), "{commands:?}");
             waits += 1;
         }
@@ -69,10 +75,21 @@ fn wait_follows_the_write_on_its_connection() {
         lock.lock().unwrap().unlock().unwrap();
     }
     let commands = monitor.commands(&servers);
-    assert_eq!(waits_behind_writes(&commands), 10, "one for each acquire: {commands:#?}");
-    let scripts = commands.iter().filter(|(_, command)| command.starts_with("EVALSHA")).count();
+    assert_eq!(
+        waits_behind_writes(&commands),
+        10,
+        "one for each acquire: {commands:#?}"
+    );
+    let scripts = commands
+        .iter()
+        .filter(|(_, command)| command.starts_with("EVALSHA"))
+        .count();
     assert_eq!(scripts, 20, "and none for releases");
-    assert!(commands.iter().any(|(_, command)| command.starts_with("WAIT 1 1000")));
+    assert!(
+        commands
+            .iter()
+            .any(|(_, command)| command.starts_with("WAIT 1 1000"))
+    );
 }
 
 #[test]
@@ -89,7 +106,11 @@ fn write_and_wait_arrive_in_a_single_read() {
         lock.lock().unwrap().unlock().unwrap();
     }
     let after = (reads(&mut probe), probe.stat("total_connections_received"));
-    assert!(after.0 - before.0 < 50 * 4, "{} reads for 50 rounds", after.0 - before.0);
+    assert!(
+        after.0 - before.0 < 50 * 4,
+        "{} reads for 50 rounds",
+        after.0 - before.0
+    );
     assert_eq!(after.1, before.1, "no connection was made anew");
 }
 
@@ -99,7 +120,9 @@ fn request_without_a_policy_sends_no_wait() {
     let lock = client(&servers, "").mutex("a").unwrap();
     let mut probe = servers.master.probe();
     probe.reset_stats();
-    let guard = lock.lock_with(&LockOptions::new().watched(ms(3_000))).unwrap();
+    let guard = lock
+        .lock_with(&LockOptions::new().watched(ms(3_000)))
+        .unwrap();
     eventually("it is renewed", LONG, || {
         probe.command_calls("evalsha") + probe.command_calls("eval") > 2
     });
@@ -114,16 +137,24 @@ fn single_wait_confirms_a_whole_batch_of_renewals() {
     let guards: Vec<_> = (0..90)
         .map(|n| {
             let lock = client.owned_mutex(format!("many:{n}").as_str()).unwrap();
-            lock.lock_with(&LockOptions::new().watched(ms(6_000))).unwrap()
+            lock.lock_with(&LockOptions::new().watched(ms(6_000)))
+                .unwrap()
         })
         .collect();
     let mut probe = servers.master.probe();
     probe.reset_stats();
     // Each renewal looks once whether the lock is still its owner's.
-    eventually("all are renewed", LONG, || probe.command_calls("hexists") >= 90);
-    let (waits, batches) =
-        (probe.command_calls("wait"), probe.command_calls("evalsha") + probe.command_calls("eval"));
-    assert!(waits > 0 && waits <= batches && waits < 60, "{waits} for {batches} batches");
+    eventually("all are renewed", LONG, || {
+        probe.command_calls("hexists") >= 90
+    });
+    let (waits, batches) = (
+        probe.command_calls("wait"),
+        probe.command_calls("evalsha") + probe.command_calls("eval"),
+    );
+    assert!(
+        waits > 0 && waits <= batches && waits < 60,
+        "{waits} for {batches} batches"
+    );
     assert!(guards.iter().all(|guard| guard.is_valid()));
 }
 
@@ -140,7 +171,9 @@ fn dropped_lock_under_a_policy_is_free_for_the_next_attempt() {
     for round in 0..10 {
         drop(lock.try_lock().unwrap().expect("it is free"));
         drop(
-            lock.try_lock_with(&options).unwrap().unwrap_or_else(|| panic!("busy, round {round}")),
+            lock.try_lock_with(&options)
+                .unwrap()
+                .unwrap_or_else(|| panic!("busy, round {round}")),
         );
     }
 }

@@ -17,7 +17,10 @@ use std::time::Duration;
 /// Replicas whose clocks are ahead by so many seconds.
 fn started(ahead: &[i64]) -> (Replicated, Vec<TimeOfDay>) {
     let clocks: Vec<_> = ahead.iter().map(|_| TimeOfDay::new()).collect();
-    clocks.iter().zip(ahead).for_each(|(clock, ahead)| clock.set(ahead * 1_000));
+    clocks
+        .iter()
+        .zip(ahead)
+        .for_each(|(clock, ahead)| clock.set(ahead * 1_000));
     let servers = Replicated::start_on(&clocks.iter().map(Some).collect::<Vec<_>>());
     (servers, clocks)
 }
@@ -25,7 +28,11 @@ fn started(ahead: &[i64]) -> (Replicated, Vec<TimeOfDay>) {
 /// A client that has read the replicas' clocks.
 fn informed(servers: &Replicated, settings: &str) -> Client {
     let client = client(servers, settings);
-    await_sample(&client, "sampled", &servers.replicas.iter().collect::<Vec<_>>());
+    await_sample(
+        &client,
+        "sampled",
+        &servers.replicas.iter().collect::<Vec<_>>(),
+    );
     client
 }
 
@@ -35,7 +42,11 @@ fn promote(server: &RedisServer) -> Client {
 }
 
 fn fixed(client: &Client, name: &str, lease: Duration) -> LockGuard {
-    client.mutex(name).unwrap().lock_with(&LockOptions::new().lease(lease)).unwrap()
+    client
+        .mutex(name)
+        .unwrap()
+        .lock_with(&LockOptions::new().lease(lease))
+        .unwrap()
 }
 
 /// The lease is longer than three times the lead, so the replica counts.
@@ -54,7 +65,9 @@ fn promoted_replica_with_another_clock_grants_no_second_lock() {
         }
     };
     let threads = [-4, 0, 2].map(|ahead| thread::spawn(each(ahead)));
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
 }
 
 /// Of two replicas the one that is further ahead counts, whichever is promoted.
@@ -66,13 +79,19 @@ fn lock_is_trusted_no_longer_than_any_replica_keeps_it() {
         for mut probe in servers.probes() {
             let left = guard.remaining();
             let kept = probe.pttl(guard.name().as_str());
-            assert!(kept.is_some_and(|kept| kept >= left), "{kept:?} of {left:?}");
+            assert!(
+                kept.is_some_and(|kept| kept >= left),
+                "{kept:?} of {left:?}"
+            );
         }
     };
     let guard = fixed(&client, "a", Duration::from_secs(60));
     must_be_kept(&guard);
     let left = guard.remaining();
-    assert!(left <= Duration::from_secs(42) && left > Duration::from_secs(25), "{left:?}");
+    assert!(
+        left <= Duration::from_secs(42) && left > Duration::from_secs(25),
+        "{left:?}"
+    );
     let renewed = client.mutex("b").unwrap().lock().unwrap();
     renewed.extend(Duration::from_secs(90)).unwrap();
     assert!(renewed.remaining() > Duration::from_secs(80), "{renewed:?}");
@@ -84,14 +103,22 @@ fn replica_far_ahead_confirms_nothing_until_its_clock_is_right() {
     let (servers, clocks) = started(&[40]);
     let warnings = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&warnings);
-    let client = builder(&servers, "replicas=1&watchdog=30s&on_insufficient_replicas=fail")
-        .events(Arc::new(move |event: &Event| {
-            if let Event::Warning { kind: WarningKind::ReplicaClock, message, .. } = event {
-                told.lock().push(message.clone());
-            }
-        }))
-        .connect()
-        .unwrap();
+    let client = builder(
+        &servers,
+        "replicas=1&watchdog=30s&on_insufficient_replicas=fail",
+    )
+    .events(Arc::new(move |event: &Event| {
+        if let Event::Warning {
+            kind: WarningKind::ReplicaClock,
+            message,
+            ..
+        } = event
+        {
+            told.lock().push(message.clone());
+        }
+    }))
+    .connect()
+    .unwrap();
     await_sample(&client, "sampled", &[&servers.replicas[0]]);
     let lock = client.mutex("a").unwrap();
     let said = eventually("it is known that the replica does not count", LONG, || {
@@ -101,26 +128,42 @@ fn replica_far_ahead_confirms_nothing_until_its_clock_is_right() {
         }
         None
     });
-    assert!(said.contains("1 of 1") && said.contains("1 with a clock"), "{said}");
+    assert!(
+        said.contains("1 of 1") && said.contains("1 with a clock"),
+        "{said}"
+    );
     // A third of this lease is longer.
     let guard = fixed(&client, "long", Duration::from_secs(150));
-    assert!(guard.remaining() < Duration::from_secs(110), "{:?}", guard.remaining());
+    assert!(
+        guard.remaining() < Duration::from_secs(110),
+        "{:?}",
+        guard.remaining()
+    );
     let replica = format!("127.0.0.1:{}", servers.replicas[0].port());
     eventually("a warning is told", LONG, || !warnings.lock().is_empty());
     let said = warnings.lock().clone();
     assert_eq!(said.len(), 1, "{said:?}");
-    assert!([&*replica, "40.", "chrony"].iter().all(|part| said[0].contains(part)), "{said:?}");
+    assert!(
+        [&*replica, "40.", "chrony"]
+            .iter()
+            .all(|part| said[0].contains(part)),
+        "{said:?}"
+    );
     // A clock that is ahead is read every few seconds.
     clocks[0].set(0);
     eventually("it counts again", LONG, || {
-        lock.try_lock().is_ok_and(|guard| guard.is_some_and(|it| it.remaining() > ms(25_000)))
+        lock.try_lock()
+            .is_ok_and(|guard| guard.is_some_and(|it| it.remaining() > ms(25_000)))
     });
 }
 
 #[test]
 fn one_more_replica_must_confirm_for_each_that_is_far_ahead() {
     let (servers, _clocks) = started(&[40, 0]);
-    let client = informed(&servers, "replicas=1&watchdog=30s&on_insufficient_replicas=fail");
+    let client = informed(
+        &servers,
+        "replicas=1&watchdog=30s&on_insufficient_replicas=fail",
+    );
     let lock = client.mutex("a").unwrap();
     let guard = eventually("both confirm", LONG, || lock.try_lock().ok().flatten());
     assert!(guard.is_valid());
@@ -128,10 +171,15 @@ fn one_more_replica_must_confirm_for_each_that_is_far_ahead() {
     // The other one confirms, and is the one that does not count.
     servers.replicas[1].pause();
     let said = insufficient(lock.try_lock());
-    assert!(said.contains("1 of 1") && said.contains("1 with a clock"), "{said}");
+    assert!(
+        said.contains("1 of 1") && said.contains("1 with a clock"),
+        "{said}"
+    );
     servers.replicas[1].resume();
     servers.must_be_in_sync();
-    eventually("both confirm again", LONG, || lock.try_lock().is_ok_and(|guard| guard.is_some()));
+    eventually("both confirm again", LONG, || {
+        lock.try_lock().is_ok_and(|guard| guard.is_some())
+    });
 }
 
 /// No call waits for the clocks, so the first lock of a client is granted before they are known.
@@ -143,8 +191,13 @@ fn lock_taken_before_the_clocks_are_known_is_trusted_for_less_at_once() {
     let losses = guard.losses();
     let loss = losses.recv_timeout(LONG).unwrap();
     assert_eq!(loss.cause(), LossCause::InsufficientReplicas);
-    assert!(loss.to_string().contains("the clock of a replica is 40."), "{loss}");
-    eventually("it is given back", LONG, || !servers.master.probe().exists("a"));
+    assert!(
+        loss.to_string().contains("the clock of a replica is 40."),
+        "{loss}"
+    );
+    eventually("it is given back", LONG, || {
+        !servers.master.probe().exists("a")
+    });
     assert!(guard.unlock().unwrap_err().is_lost());
 }
 
@@ -164,13 +217,18 @@ fn lead_of_a_replica_that_comes_back_shortens_what_is_held() {
     servers.cut(0);
     let mut master = servers.master.probe();
     eventually("the master has lost it", LONG, || {
-        master.info_field("replication", "connected_slaves").unwrap() == "0"
+        master
+            .info_field("replication", "connected_slaves")
+            .unwrap()
+            == "0"
     });
     // Two looks of the client: if it missed that, it would read the clock a minute later.
     let_pass(ms(11_000));
     clocks[0].set(8_000);
     servers.mend(0);
-    eventually("it is trusted for less", LONG * 2, || deadline(&fixed) + second * 8 < until);
+    eventually("it is trusted for less", LONG * 2, || {
+        deadline(&fixed) + second * 8 < until
+    });
     assert!(fixed.is_valid() && watched.is_valid());
     let renewed = counters.count("renewed");
     eventually("it is renewed as before", LONG, || {
@@ -182,16 +240,26 @@ fn lead_of_a_replica_that_comes_back_shortens_what_is_held() {
 /// A replica that clients cannot reach is trusted, as before, and costs no call any time.
 #[test]
 fn replica_that_cannot_be_asked_delays_nothing_and_ends_with_the_client() {
-    let announced = ["--replica-announce-ip", "127.0.0.1", "--replica-announce-port", "1"];
+    let announced = [
+        "--replica-announce-ip",
+        "127.0.0.1",
+        "--replica-announce-port",
+        "1",
+    ];
     let master = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
     let of = ["--replicaof", "127.0.0.1", &master.port().to_string()];
     let replica = RedisServer::start_with(&[&of[..], &announced].concat());
-    let servers = Replicated { master, replicas: vec![replica] };
+    let servers = Replicated {
+        master,
+        replicas: vec![replica],
+    };
     servers.must_be_in_sync();
     let client = client(&servers, "replicas=1&watchdog=30s");
     let guard = client.mutex("a").unwrap().lock().unwrap();
     let mut probe = servers.master.probe();
-    eventually("the client has looked", LONG, || probe.command_calls("time") > 0);
+    eventually("the client has looked", LONG, || {
+        probe.command_calls("time") > 0
+    });
     assert!(guard.is_valid() && guard.remaining() > ms(25_000));
     guard.unlock().unwrap();
     drop(client);

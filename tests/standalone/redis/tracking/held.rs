@@ -18,7 +18,9 @@ impl Plan for HangsOnce {
 
 /// Waits until the changes of so many keys are reported.
 fn tracked(probe: &mut Probe, keys: u64) {
-    eventually("they are tracked", LONG, || probe.stat("tracking_total_keys") >= keys);
+    eventually("they are tracked", LONG, || {
+        probe.stat("tracking_total_keys") >= keys
+    });
 }
 
 /// The leases are ten minutes: without a report the next renewal comes in three.
@@ -31,9 +33,20 @@ fn loss_is_reported_at_once() {
         let client = client(&server, &format!("format={format}&watchdog=10m"));
         let take_over = match format {
             "redisson" => ["EVAL", TAKE_HASH, "1", "x", STRANGER],
-            _ => ["EVAL", "return redis.call('SET', KEYS[1], ARGV[1])", "1", "x", STRANGER],
+            _ => [
+                "EVAL",
+                "return redis.call('SET', KEYS[1], ARGV[1])",
+                "1",
+                "x",
+                STRANGER,
+            ],
         };
-        for end in [&["DEL", "x"][..], &["FLUSHALL"], &take_over, &["force_unlock"]] {
+        for end in [
+            &["DEL", "x"][..],
+            &["FLUSHALL"],
+            &take_over,
+            &["force_unlock"],
+        ] {
             let guard = client.mutex("x").unwrap().lock().unwrap();
             let losses = guard.losses();
             tracked(&mut probe, 1);
@@ -62,7 +75,9 @@ impl Plan for DeletesBeforeRead {
     fn fate(&self, request: &mut Request) -> Fault {
         if request.is("EXISTS") && !self.1.swap(true, Ordering::SeqCst) {
             let mut probe = self.0.lock();
-            eventually("it was renewed", LONG, || probe.command_calls("pexpire") > 0);
+            eventually("it was renewed", LONG, || {
+                probe.command_calls("pexpire") > 0
+            });
             assert_eq!(probe.command(&["DEL", "x"]).int(), 1);
         }
         Fault::Pass
@@ -77,7 +92,10 @@ fn loss_between_renewal_and_read_is_known_at_once() {
     let client = distlock::connect(&format!("{}?watchdog=10m", proxy.url())).unwrap();
     let guard = client.mutex("x").unwrap().lock().unwrap();
     server.probe().reset_stats();
-    let loss = guard.losses().recv_timeout(LONG).expect("it is told of the loss");
+    let loss = guard
+        .losses()
+        .recv_timeout(LONG)
+        .expect("it is told of the loss");
     assert_eq!(loss.cause(), LossCause::Gone);
 }
 
@@ -95,7 +113,9 @@ fn shortened_lease_is_restored_at_once() {
     for turn in 0..20 {
         let renewals = probe.command_calls("hexists");
         probe.command(&["PEXPIRE", "x", "30000"]);
-        eventually("it was renewed", LONG, || probe.command_calls("hexists") > renewals);
+        eventually("it was renewed", LONG, || {
+            probe.command_calls("hexists") > renewals
+        });
         assert!(probe.pttl("x").is_some_and(|left| left > LONG));
         if turn % 5 == 0 {
             guard.extend(Duration::from_secs(700)).unwrap();
@@ -103,7 +123,11 @@ fn shortened_lease_is_restored_at_once() {
     }
     let renewals = probe.command_calls("hexists");
     let_pass(ms(300));
-    assert_eq!(probe.command_calls("hexists"), renewals, "our own renewals are not reported");
+    assert_eq!(
+        probe.command_calls("hexists"),
+        renewals,
+        "our own renewals are not reported"
+    );
     assert!(guard.is_valid() && losses.try_recv().is_err());
     guard.unlock().unwrap();
 }
@@ -132,7 +156,10 @@ fn cut_connections_hide_no_loss() {
         let loss = losses.recv_timeout(LONG).expect("it is told of the loss");
         assert_eq!(loss.cause(), LossCause::Gone);
         worst = worst.max(began.elapsed());
-        assert!(guards[turn + 1..].iter().all(|later| later.is_valid()), "no false loss");
+        assert!(
+            guards[turn + 1..].iter().all(|later| later.is_valid()),
+            "no false loss"
+        );
     }
     println!("longest until a loss was told: {worst:?}");
 }
@@ -149,10 +176,15 @@ fn cut_renewal_connection_hides_no_loss() {
         let losses = guard.losses();
         tracked(&mut probe, 1);
         let connections = probe.clients();
-        let renews =
-            connections.iter().find(|it| it.contains(" flags=t ") && !it.contains("resp=3"));
+        let renews = connections
+            .iter()
+            .find(|it| it.contains(" flags=t ") && !it.contains("resp=3"));
         let renews = renews.expect("it has its changes reported");
-        let id = renews.split(' ').next().and_then(|id| id.strip_prefix("id=")).unwrap();
+        let id = renews
+            .split(' ')
+            .next()
+            .and_then(|id| id.strip_prefix("id="))
+            .unwrap();
         probe.command(&["CLIENT", "KILL", "ID", id]);
         assert_eq!(probe.command(&["DEL", "x"]).int(), 1);
         let loss = losses.recv_timeout(LONG).expect("it is told of the loss");
@@ -165,13 +197,19 @@ fn cut_renewal_connection_hides_no_loss() {
 fn loss_of_a_lock_renewed_beside_another_is_known_at_once() {
     let server = RedisServer::start();
     let mut probe = server.probe();
-    let plan = Sometimes::new(Some(Kind::Renew), Turn::Only(1), Fault::DelayReply(ms(2_500)));
+    let plan = Sometimes::new(
+        Some(Kind::Renew),
+        Turn::Only(1),
+        Fault::DelayReply(ms(2_500)),
+    );
     let proxy = Proxy::new(server.port(), Arc::new(plan));
     let client = distlock::connect(&format!("{}?watchdog=10m", proxy.url())).unwrap();
     let first = client.mutex("a").unwrap().lock().unwrap();
     let_pass(ms(300));
     let second = client.mutex("b").unwrap().lock().unwrap();
-    eventually("both were renewed", LONG, || proxy.count(Kind::Renew, Fault::Pass) > 0);
+    eventually("both were renewed", LONG, || {
+        proxy.count(Kind::Renew, Fault::Pass) > 0
+    });
     tracked(&mut probe, 2);
     let losses = second.losses();
     probe.command(&["DEL", "b"]);
@@ -208,7 +246,13 @@ fn storm_of_flushes_hides_no_loss_and_floods_no_server() {
     let mut probe = server.probe();
     let client = client(&server, "watchdog=10m");
     for round in 0..5 {
-        let hold = |name: usize| client.mutex(format!("{round}:{name}")).unwrap().lock().unwrap();
+        let hold = |name: usize| {
+            client
+                .mutex(format!("{round}:{name}"))
+                .unwrap()
+                .lock()
+                .unwrap()
+        };
         let guards: Vec<_> = (0..LOCKS).map(hold).collect();
         tracked(&mut probe, LOCKS as u64);
         probe.reset_stats();
@@ -224,10 +268,16 @@ fn storm_of_flushes_hides_no_loss_and_floods_no_server() {
             waiter.join().unwrap();
         });
         for guard in &guards {
-            let loss = guard.losses().recv_timeout(LONG).expect("it is told of the loss");
+            let loss = guard
+                .losses()
+                .recv_timeout(LONG)
+                .expect("it is told of the loss");
             assert_eq!(loss.cause(), LossCause::Gone);
         }
-        let (renewals, attempts) = (probe.command_calls("hexists"), probe.command_calls("evalsha"));
+        let (renewals, attempts) = (
+            probe.command_calls("hexists"),
+            probe.command_calls("evalsha"),
+        );
         println!("{FLUSHES} flushes: {renewals} keys renewed, {attempts} scripts");
         // Once each, and again for flushes while a renewal is under way: on a busy machine that is
         // often, and still not with each flush.
@@ -251,7 +301,10 @@ fn reports_arrive_within_milliseconds() {
     const ROUNDS: usize = 20;
     let server = RedisServer::start();
     let mut probe = server.probe();
-    for (options, hold) in [("", [HASH, &["PEXPIRE", "x", LEASE]]), ("format=token", [TEXT; 2])] {
+    for (options, hold) in [
+        ("", [HASH, &["PEXPIRE", "x", LEASE]]),
+        ("format=token", [TEXT; 2]),
+    ] {
         let client = client(&server, options);
         for (what, end, after) in [
             ("DEL", &["DEL", "x"][..], Duration::ZERO),
@@ -272,7 +325,10 @@ fn reports_arrive_within_milliseconds() {
         let lock = client.mutex("x").unwrap();
         let took = |_| {
             for command in [hold[0], &["PEXPIRE", "x", "300"]] {
-                assert!(!matches!(probe.command(command), Value::Error(_)), "{command:?}");
+                assert!(
+                    !matches!(probe.command(command), Value::Error(_)),
+                    "{command:?}"
+                );
             }
             let ended = SystemClock.now() + ms(300);
             let guard = within(LONG, || lock.lock().unwrap());
@@ -289,7 +345,13 @@ fn reports_arrive_within_milliseconds() {
     let other = client(&server, "");
     for what in ["DEL", "FLUSHALL", "force_unlock", "overwritten"] {
         let guards: Vec<_> = (0..ROUNDS)
-            .map(|number| holder.mutex(format!("{what}:{number}")).unwrap().lock().unwrap())
+            .map(|number| {
+                holder
+                    .mutex(format!("{what}:{number}"))
+                    .unwrap()
+                    .lock()
+                    .unwrap()
+            })
             .collect();
         tracked(&mut probe, ROUNDS as u64);
         let mut times = Vec::new();
@@ -323,7 +385,10 @@ fn hanging_request_for_reports_delays_no_other_renewal() {
     eventually("it hangs", LONG, || plan.0.load(Ordering::SeqCst));
     let lease = LockOptions::new().watched(ms(4_000));
     let second = client.mutex("b").unwrap().lock_with(&lease).unwrap();
-    assert!(second.losses().recv_timeout(ms(7_000)).is_err(), "it is renewed");
+    assert!(
+        second.losses().recv_timeout(ms(7_000)).is_err(),
+        "it is renewed"
+    );
     second.unlock().unwrap();
     first.unlock().unwrap();
 }
@@ -337,7 +402,13 @@ fn locks_far_from_the_server_are_renewed_once_in_each_third_of_the_lease() {
     let mut probe = server.probe();
     let far = Distance::new(server.port(), ms(30));
     let client = distlock::connect(&format!("{}?watchdog=3s", far.url())).unwrap();
-    let hold = |name: u64| client.owned_mutex(name.to_string()).unwrap().lock().unwrap();
+    let hold = |name: u64| {
+        client
+            .owned_mutex(name.to_string())
+            .unwrap()
+            .lock()
+            .unwrap()
+    };
     let guards: Vec<_> = (0..LOCKS).map(hold).collect();
     tracked(&mut probe, LOCKS);
     probe.reset_stats();
@@ -356,7 +427,12 @@ fn locks_far_from_the_server_are_renewed_once_in_each_third_of_the_lease() {
 fn server_is_asked_little_while_locks_of_any_kind_are_held_and_waited_for() {
     let server = RedisServer::start();
     let clients = [(); 2].map(|()| client(&server, "watchdog=10m"));
-    let permits = clients.each_ref().map(|it| it.semaphore("permits", 3).unwrap());
-    let _permits = [permits[0].acquire().unwrap(), permits[1].acquire_many(2).unwrap()];
+    let permits = clients
+        .each_ref()
+        .map(|it| it.semaphore("permits", 3).unwrap());
+    let _permits = [
+        permits[0].acquire().unwrap(),
+        permits[1].acquire_many(2).unwrap(),
+    ];
     little_is_asked_of_all_kinds(clients, &mut [server.probe()]);
 }

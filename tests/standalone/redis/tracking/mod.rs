@@ -41,11 +41,19 @@ fn warned_client(url: &str) -> (Client, Warned) {
     let warned = Warned::default();
     let messages = Arc::clone(&warned);
     let handler = move |event: &Event| {
-        if let Event::Warning { kind: WarningKind::NotTracked, message, .. } = event {
+        if let Event::Warning {
+            kind: WarningKind::NotTracked,
+            message,
+            ..
+        } = event
+        {
             messages.lock().push(message.clone());
         }
     };
-    let url = format!("{url}{}watchdog=10m", if url.contains('?') { "&" } else { "?" });
+    let url = format!(
+        "{url}{}watchdog=10m",
+        if url.contains('?') { "&" } else { "?" }
+    );
     let client = distlock::builder().url(&url).unwrap();
     (client.events(Arc::new(handler)).connect().unwrap(), warned)
 }
@@ -69,7 +77,10 @@ fn freed_once(
     free: impl FnOnce(&mut Probe),
 ) -> Duration {
     for command in hold {
-        assert!(!matches!(probe.command(command), Value::Error(_)), "{command:?}");
+        assert!(
+            !matches!(probe.command(command), Value::Error(_)),
+            "{command:?}"
+        );
     }
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
@@ -88,7 +99,9 @@ fn freed_once(
 
 /// Waits until the client's waiter sleeps.
 fn waits(client: &Client, probe: &mut Probe) {
-    eventually("it is queued", LONG, || client.queue_length("x").unwrap() == 1);
+    eventually("it is queued", LONG, || {
+        client.queue_length("x").unwrap() == 1
+    });
     eventually("it listens", LONG, || {
         let channels = probe.command(&["PUBSUB", "CHANNELS", "*{x}*"]).texts();
         !channels.is_empty()
@@ -144,7 +157,11 @@ fn renewal_of_the_holder_wakes_no_waiter() {
             eventually("it was read", LONG, || probe.command_calls("pttl") > turn);
             let_pass(ms(5));
         }
-        assert_eq!(probe.command_calls("evalsha"), attempts, "the waiter did not ask");
+        assert_eq!(
+            probe.command_calls("evalsha"),
+            attempts,
+            "the waiter did not ask"
+        );
         probe.command(&["DEL", "x"]);
     });
 }
@@ -231,7 +248,9 @@ fn cut_connections_lose_no_silent_release() {
         });
         for _ in 0..100 {
             let queued = |_: &mut Probe| {
-                eventually("it is queued", LONG, || client.queue_length("x").unwrap() == 1);
+                eventually("it is queued", LONG, || {
+                    client.queue_length("x").unwrap() == 1
+                });
                 let_pass(ms(fastrand::u64(0..60)));
             };
             let took = freed_once(&client, &mut probe, &[TEXT], queued, |probe| {
@@ -279,11 +298,17 @@ fn full_tracking_table_delays_no_waiter_for_long() {
         let reads = probe.command_calls("pttl");
         println!("{reads} reads in 3 s");
         assert!(reads < 20_000, "{reads}");
-        assert!(warned.lock()[0].contains("`tracking-table-max-keys`"), "{:?}", warned.lock());
+        assert!(
+            warned.lock()[0].contains("`tracking-table-max-keys`"),
+            "{:?}",
+            warned.lock()
+        );
         for name in &names {
             probe.command(&["DEL", name]);
         }
-        waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+        waiters
+            .into_iter()
+            .for_each(|waiter| waiter.join().unwrap());
     });
     assert_eq!(warned.lock().len(), 1, "{:?}", warned.lock());
 }
@@ -312,11 +337,23 @@ fn wait_costs_fewer_requests_than_polling() {
         let client = client(&server, options);
         // With what the scripts call.
         let count = |probe: &mut Probe| {
-            let calls = ["evalsha", "eval", "pttl", "subscribe", "client|tracking", "hello"];
-            calls.into_iter().map(|command| probe.command_calls(command)).sum::<u64>()
+            let calls = [
+                "evalsha",
+                "eval",
+                "pttl",
+                "subscribe",
+                "client|tracking",
+                "hello",
+            ];
+            calls
+                .into_iter()
+                .map(|command| probe.command_calls(command))
+                .sum::<u64>()
         };
         let held = |probe: &mut Probe| {
-            eventually("it is queued", LONG, || client.queue_length("x").unwrap() == 1);
+            eventually("it is queued", LONG, || {
+                client.queue_length("x").unwrap() == 1
+            });
             let_pass(ms(2_000));
             println!("{options}: {} requests in 2 s", count(probe));
         };
@@ -326,8 +363,10 @@ fn wait_costs_fewer_requests_than_polling() {
         count(&mut probe)
     };
     // Nothing is counted that a connection begins with.
-    let (tracked, polled) =
-        (requests("format=token&joined=off"), requests("format=token&joined=off&tracking=off"));
+    let (tracked, polled) = (
+        requests("format=token&joined=off"),
+        requests("format=token&joined=off&tracking=off"),
+    );
     println!("{tracked} requests, with polls {polled}");
     assert!(tracked * 2 < polled, "{tracked} {polled}");
 }
@@ -353,7 +392,10 @@ fn waiter_looks_for_itself_where_each_subscription_is_cut() {
     let proxy = Proxy::new(server.port(), Arc::clone(&plan) as _);
     let client = distlock::connect(&format!("{}?watchdog=10m", proxy.url())).unwrap();
     let mut probe = server.probe();
-    let hold = [&["HSET", "x", STRANGER, "1"][..], &["PEXPIRE", "x", "600000"]];
+    let hold = [
+        &["HSET", "x", STRANGER, "1"][..],
+        &["PEXPIRE", "x", "600000"],
+    ];
     let waited = freed_after(&client, &mut probe, &hold, |probe| {
         plan.0.store(true, Ordering::SeqCst);
         let before = probe.stat("total_connections_received");

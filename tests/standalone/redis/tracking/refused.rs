@@ -19,10 +19,13 @@ impl Plan for AgainstHello {
 /// and the client warns once.
 #[test]
 fn lock_is_found_free_within_seconds_where_tracking_is_refused() {
-    const USER: [&str; 9] = ["ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "&*", "+@all"];
-    for (rule, cause) in
-        [("-client|tracking", "`+client|tracking +client|caching`"), ("renamed", "HELLO")]
-    {
+    const USER: [&str; 9] = [
+        "ACL", "SETUSER", "me", "reset", "on", "nopass", "~*", "&*", "+@all",
+    ];
+    for (rule, cause) in [
+        ("-client|tracking", "`+client|tracking +client|caching`"),
+        ("renamed", "HELLO"),
+    ] {
         let server = match rule {
             "renamed" => RedisServer::start_with(&["--rename-command", "HELLO", ""]),
             _ => RedisServer::start(),
@@ -49,14 +52,20 @@ fn nothing_is_tracked_where_it_is_switched_off() {
     let client = client(&server, "tracking=off");
     let took = freed_after(&client, &mut probe, &[HASH], |probe| {
         assert_eq!(probe.command_calls("hello"), 0);
-        assert_eq!(probe.info_field("clients", "tracking_clients").unwrap(), "0");
+        assert_eq!(
+            probe.info_field("clients", "tracking_clients").unwrap(),
+            "0"
+        );
         probe.command(&["DEL", "x"]);
     });
     assert!(took > ms(1) && took < FALLBACK, "{took:?}");
     let url = format!("{}?tracking=maybe", server.url());
     let error = distlock::connect(&url).unwrap_err();
     assert!(error.is_configuration(), "{error}");
-    assert!(error.to_string().contains("`tracking=maybe` is not one of"), "{error}");
+    assert!(
+        error.to_string().contains("`tracking=maybe` is not one of"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -72,7 +81,10 @@ fn proxy_that_ends_connections_over_resp3_is_got_along_with() {
             probe.command(&["DEL", "x"]);
         });
         assert!(took < FALLBACK, "{fault:?}: {took:?}");
-        assert!(plan.1.load(Ordering::SeqCst) >= 2, "one may be lost for another reason");
+        assert!(
+            plan.1.load(Ordering::SeqCst) >= 2,
+            "one may be lost for another reason"
+        );
         eventually("it warns", LONG, || !warned.lock().is_empty());
         assert!(warned.lock()[0].contains("HELLO 3"), "{:?}", warned.lock());
     }
@@ -83,16 +95,33 @@ fn proxy_that_ends_connections_over_resp3_is_got_along_with() {
 fn loss_is_known_at_the_next_renewal_where_the_report_is_not_allowed() {
     let server = RedisServer::start();
     let mut probe = server.probe();
-    let rules = ["reset", "on", "nopass", "~*", "&*", "+@all", "-client|caching"];
+    let rules = [
+        "reset",
+        "on",
+        "nopass",
+        "~*",
+        "&*",
+        "+@all",
+        "-client|caching",
+    ];
     probe.command(&[&["ACL", "SETUSER", "me"][..], &rules].concat());
     let (client, warned) = warned_client(&server.url_as("me"));
     let lock = client.mutex("x").unwrap();
-    let guard = lock.lock_with(&LockOptions::new().watched(ms(6_000))).unwrap();
+    let guard = lock
+        .lock_with(&LockOptions::new().watched(ms(6_000)))
+        .unwrap();
     eventually("it warns", LONG, || !warned.lock().is_empty());
-    assert!(warned.lock()[0].contains("`+client|tracking +client|caching`"), "{:?}", warned.lock());
+    assert!(
+        warned.lock()[0].contains("`+client|tracking +client|caching`"),
+        "{:?}",
+        warned.lock()
+    );
     assert_eq!(probe.stat("tracking_total_keys"), 0);
     probe.command(&["DEL", "x"]);
-    let loss = guard.losses().recv_timeout(LONG).expect("it is told of the loss");
+    let loss = guard
+        .losses()
+        .recv_timeout(LONG)
+        .expect("it is told of the loss");
     assert_eq!(loss.cause(), LossCause::Gone);
     drop(guard);
     let took = freed_after(&client, &mut probe, &[HASH], |probe| {

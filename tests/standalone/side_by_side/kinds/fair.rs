@@ -35,12 +35,23 @@ fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
     match random.u8(0..100) {
         0..=44 => {
             let waits = random.u8(0..5) > 0;
-            Request::Acquire { owner, kind, lease, beside: None, waits }
+            Request::Acquire {
+                owner,
+                kind,
+                lease,
+                beside: None,
+                waits,
+            }
         }
         45..=54 => Request::Renew { owner, kind, lease },
         55..=79 => {
             let keeps = kind == LockKind::Fair && random.u8(0..8) == 0;
-            Request::Release { owner, kind, closes: random.u8(0..12) == 0, keeps }
+            Request::Release {
+                owner,
+                kind,
+                closes: random.u8(0..12) == 0,
+                keeps,
+            }
         }
         80..=84 => Request::Verify { owner, kind },
         // Of several readers it names one on Redis, as the look at a mutex does.
@@ -68,21 +79,54 @@ fn differences_of_fair_locks_are_found() {
         &FAIR,
         &[
             ("no waiter has a position", |request| match request {
-                Request::Acquire { owner, kind, lease, beside, .. } => {
-                    Request::Acquire { owner, kind, lease, beside, waits: false }
-                }
+                Request::Acquire {
+                    owner,
+                    kind,
+                    lease,
+                    beside,
+                    ..
+                } => Request::Acquire {
+                    owner,
+                    kind,
+                    lease,
+                    beside,
+                    waits: false,
+                },
                 other => other,
             }),
-            ("an attempt without a wait has one", |request| match request {
-                Request::Acquire { owner, kind, lease, beside, .. } => {
-                    Request::Acquire { owner, kind, lease, beside, waits: true }
-                }
-                other => other,
-            }),
+            (
+                "an attempt without a wait has one",
+                |request| match request {
+                    Request::Acquire {
+                        owner,
+                        kind,
+                        lease,
+                        beside,
+                        ..
+                    } => Request::Acquire {
+                        owner,
+                        kind,
+                        lease,
+                        beside,
+                        waits: true,
+                    },
+                    other => other,
+                },
+            ),
             ("a mutex for each", |request| match request {
-                Request::Acquire { owner, lease, beside, waits, .. } => {
-                    Request::Acquire { owner, kind: LockKind::Mutex, lease, beside, waits }
-                }
+                Request::Acquire {
+                    owner,
+                    lease,
+                    beside,
+                    waits,
+                    ..
+                } => Request::Acquire {
+                    owner,
+                    kind: LockKind::Mutex,
+                    lease,
+                    beside,
+                    waits,
+                },
                 other => other,
             }),
             ("closed owners are let in", without_tombstones),

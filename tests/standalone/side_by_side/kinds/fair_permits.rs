@@ -42,20 +42,46 @@ fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
     match random.u8(0..100) {
         0..=43 => {
             let waits = random.u8(0..5) > 0;
-            Request::Acquire { owner, kind, lease, beside: None, waits }
+            Request::Acquire {
+                owner,
+                kind,
+                lease,
+                beside: None,
+                waits,
+            }
         }
         44..=46 => {
             // All that are free, by owners that ask for nothing else.
             let kind = LockKind::FairPermits { limit: 5, count: 0 };
-            Request::Acquire { owner, kind, lease, beside: None, waits: false }
+            Request::Acquire {
+                owner,
+                kind,
+                lease,
+                beside: None,
+                waits: false,
+            }
         }
         47 => Request::AddPermits(kind, random.i32(-4..5)),
-        48 => Request::ReleaseOne { owner, kind, number: random.u32(0..3) },
-        49 => Request::ExtendOne { owner, kind, number: random.u32(0..3), lease },
+        48 => Request::ReleaseOne {
+            owner,
+            kind,
+            number: random.u32(0..3),
+        },
+        49 => Request::ExtendOne {
+            owner,
+            kind,
+            number: random.u32(0..3),
+            lease,
+        },
         50..=54 => Request::Renew { owner, kind, lease },
         55..=79 => {
             let closes = random.u8(0..12) == 0;
-            Request::Release { owner, kind, closes, keeps: false }
+            Request::Release {
+                owner,
+                kind,
+                closes,
+                keeps: false,
+            }
         }
         80..=84 => Request::Verify { owner, kind },
         85..=88 => Request::Inspect(kind),
@@ -89,9 +115,19 @@ fn differences_of_fair_semaphores_are_found() {
         &FAIR_PERMITS,
         &[
             ("no waiter has a position", |request| match request {
-                Request::Acquire { owner, kind, lease, beside, .. } => {
-                    Request::Acquire { owner, kind, lease, beside, waits: false }
-                }
+                Request::Acquire {
+                    owner,
+                    kind,
+                    lease,
+                    beside,
+                    ..
+                } => Request::Acquire {
+                    owner,
+                    kind,
+                    lease,
+                    beside,
+                    waits: false,
+                },
                 other => other,
             }),
             ("permits in no order", |request| match request {
@@ -103,16 +139,25 @@ fn differences_of_fair_semaphores_are_found() {
                     waits,
                 } => {
                     let kind = LockKind::Permits { limit, count };
-                    Request::Acquire { owner, kind, lease, beside, waits }
+                    Request::Acquire {
+                        owner,
+                        kind,
+                        lease,
+                        beside,
+                        waits,
+                    }
                 }
                 other => other,
             }),
-            ("the next one is not told of the limit", |request| match request {
-                Request::SetPermits(LockKind::FairPermits { limit, count }) => {
-                    Request::SetPermits(LockKind::Permits { limit, count })
-                }
-                other => other,
-            }),
+            (
+                "the next one is not told of the limit",
+                |request| match request {
+                    Request::SetPermits(LockKind::FairPermits { limit, count }) => {
+                        Request::SetPermits(LockKind::Permits { limit, count })
+                    }
+                    other => other,
+                },
+            ),
             ("closed owners are let in", without_tombstones),
         ],
     );

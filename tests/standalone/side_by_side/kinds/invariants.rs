@@ -45,10 +45,18 @@ pub(super) struct Invariants {
 impl Invariants {
     /// Checks the keys of this side's lock, if it is on a server.
     pub(super) fn check(&mut self, side: &Side, request: Request) -> Result<(), String> {
-        let Some(mut probe) = side.store.probe() else { return Ok(()) };
+        let Some(mut probe) = side.store.probe() else {
+            return Ok(());
+        };
         let sets_permits = matches!(request, Request::SetPermits(_) | Request::AddPermits(..));
         self.check_keys(&mut probe, side.name.as_str(), sets_permits)?;
-        let is_reader = matches!(request, Request::Acquire { kind: LockKind::Read, .. });
+        let is_reader = matches!(
+            request,
+            Request::Acquire {
+                kind: LockKind::Read,
+                ..
+            }
+        );
         match side.granted.lock().take().filter(|_| !is_reader) {
             Some(granted) => self.check_grant(granted),
             None => Ok(()),
@@ -71,7 +79,10 @@ impl Invariants {
             return Err(format!("keys without expiry: {endless:?}"));
         }
         let fields = fields.texts();
-        let fields: Vec<_> = fields.chunks(2).map(|it| (it[0].as_str(), it[1].as_str())).collect();
+        let fields: Vec<_> = fields
+            .chunks(2)
+            .map(|it| (it[0].as_str(), it[1].as_str()))
+            .collect();
         check_holders(&fields)?;
         check_queue(&queue.texts(), &fields)?;
         self.check_counter(&counter.text())?;
@@ -90,10 +101,14 @@ impl Invariants {
     /// The token of a new grant is larger than any before, and a repeated request gets its own.
     pub(super) fn check_grant(&mut self, granted: Granted) -> Result<(), String> {
         let holds = |owner: String| {
-            self.holders_before.iter().any(|it| it.trim_end_matches(":write") == owner)
+            self.holders_before
+                .iter()
+                .any(|it| it.trim_end_matches(":write") == owner)
         };
         let held_it = holds(granted.owner.to_string());
-        let Some(last) = self.last_grant.replace(granted) else { return Ok(()) };
+        let Some(last) = self.last_grant.replace(granted) else {
+            return Ok(());
+        };
         let is_sound = match (last.owner == granted.owner && held_it, self.had_changed) {
             (true, false) => last.token == granted.token,
             // Perhaps a release has granted it in between, with a larger one.
@@ -101,12 +116,19 @@ impl Invariants {
             (false, _) => last.token < granted.token,
         };
         self.have_changed = false;
-        if is_sound { Ok(()) } else { Err(format!("tokens: {last:?}, then {granted:?}")) }
+        if is_sound {
+            Ok(())
+        } else {
+            Err(format!("tokens: {last:?}, then {granted:?}"))
+        }
     }
 
     fn check_counter(&mut self, counter: &str) -> Result<(), String> {
         let counter = counter.parse().ok();
-        let goes_back = self.counter.zip(counter).is_some_and(|(before, now)| now < before);
+        let goes_back = self
+            .counter
+            .zip(counter)
+            .is_some_and(|(before, now)| now < before);
         let before = std::mem::replace(&mut self.counter, counter);
         if goes_back {
             Err(format!("the counter was {before:?}, and is {counter:?}"))
@@ -130,9 +152,14 @@ impl Invariants {
 
 /// One owner of a mutex; one writer, perhaps with readers beside it; or readers.
 fn check_holders(fields: &[(&str, &str)]) -> Result<(), String> {
-    let mode = fields.iter().find_map(|(name, value)| (*name == "mode").then_some(*value));
+    let mode = fields
+        .iter()
+        .find_map(|(name, value)| (*name == "mode").then_some(*value));
     let holders: Vec<_> = fields.iter().filter(|(name, _)| *name != "mode").collect();
-    let writers = holders.iter().filter(|(name, _)| name.ends_with(":write")).count();
+    let writers = holders
+        .iter()
+        .filter(|(name, _)| name.ends_with(":write"))
+        .count();
     let is_sound = match mode {
         None => holders.len() <= 1 && writers == 0,
         Some("write") => writers == 1,
@@ -140,21 +167,37 @@ fn check_holders(fields: &[(&str, &str)]) -> Result<(), String> {
         Some(_) => false,
     };
     let are_ones = holders.iter().all(|(_, value)| *value == "1");
-    if is_sound && are_ones { Ok(()) } else { Err(format!("the holders are {fields:?}")) }
+    if is_sound && are_ones {
+        Ok(())
+    } else {
+        Err(format!("the holders are {fields:?}"))
+    }
 }
 
 /// Each waiter has one position and a presence, and does not hold the lock.
 fn check_queue(queue: &[String], holders: &[(&str, &str)]) -> Result<(), String> {
     let entries = || queue.chunks(2).map(|it| (it[0].as_str(), it[1].as_str()));
-    let is_word =
-        |name: &str| ["until:", "attempt:", "presence:"].iter().any(|it| name.starts_with(it));
+    let is_word = |name: &str| {
+        ["until:", "attempt:", "presence:"]
+            .iter()
+            .any(|it| name.starts_with(it))
+    };
     let (words, owners): (Vec<_>, Vec<_>) = entries().partition(|(name, _)| is_word(name));
     let has = |list: &[(&str, &str)], name: &str| list.iter().any(|(it, _)| *it == name);
-    let is_known = |name: &str| name.split_once(':').is_some_and(|(_, owner)| has(&owners, owner));
+    let is_known = |name: &str| {
+        name.split_once(':')
+            .is_some_and(|(_, owner)| has(&owners, owner))
+    };
     let positions: BTreeSet<_> = owners.iter().map(|(_, position)| position).collect();
     let is_sound = words.iter().all(|(name, _)| is_known(name))
-        && owners.iter().all(|(owner, _)| has(&words, &format!("until:{owner}")))
+        && owners
+            .iter()
+            .all(|(owner, _)| has(&words, &format!("until:{owner}")))
         && owners.iter().all(|(owner, _)| !has(holders, owner))
         && positions.len() == owners.len();
-    if is_sound { Ok(()) } else { Err(format!("the queue is {queue:?}, the holders {holders:?}")) }
+    if is_sound {
+        Ok(())
+    } else {
+        Err(format!("the queue is {queue:?}, the holders {holders:?}"))
+    }
 }

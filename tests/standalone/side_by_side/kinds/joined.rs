@@ -60,7 +60,11 @@ impl Step {
             40..=59 => Self::Release(ones),
             60..=79 => {
                 let lease = || random.usize(0..LEASES.len());
-                Self::Renew(ones.into_iter().zip(std::iter::repeat_with(lease)).collect())
+                Self::Renew(
+                    ones.into_iter()
+                        .zip(std::iter::repeat_with(lease))
+                        .collect(),
+                )
             }
             80..=85 => Self::Close(first),
             86..=88 => Self::Force(lock),
@@ -123,7 +127,12 @@ impl Scripts {
     fn changed(from: &str, to: &str) -> Self {
         let mut all = Self::real();
         let mut is_changed = false;
-        let Self { acquire, release, renew, close } = &mut all;
+        let Self {
+            acquire,
+            release,
+            renew,
+            close,
+        } = &mut all;
         for script in [acquire, release, renew, close] {
             is_changed |= script.contains(from);
             *script = script.replace(from, to);
@@ -153,9 +162,16 @@ struct Case<'a> {
 impl Both {
     fn new(scripts: Scripts) -> Self {
         let stores = [Arc::new(Store::memory()), Arc::new(Store::redis())];
-        let [memory, redis] =
-            stores.each_ref().map(|store| store.subject.backend(&store.context()));
-        Self { memory, redis, stores, client: ClientId::random(), scripts }
+        let [memory, redis] = stores
+            .each_ref()
+            .map(|store| store.subject.backend(&store.context()));
+        Self {
+            memory,
+            redis,
+            stores,
+            client: ClientId::random(),
+            scripts,
+        }
     }
 
     /// Takes the steps on both, on names that no other case has. Returns how many requests were
@@ -202,7 +218,9 @@ impl Both {
         let mut number = u64::MAX / 2;
         let steps = shorten(steps, |fewer| {
             number += 1;
-            self.run(number, fewer).map_err(|found| why = found).is_err()
+            self.run(number, fewer)
+                .map_err(|found| why = found)
+                .is_err()
         });
         (why, steps)
     }
@@ -216,7 +234,9 @@ impl Case<'_> {
     fn script(&self, script: &str, keys: &[String], arguments: &[String]) -> Result<Value, String> {
         let count = keys.len().to_string();
         let words = ["EVAL", script, &count].into_iter();
-        let words: Vec<_> = words.chain(keys.iter().chain(arguments).map(String::as_str)).collect();
+        let words: Vec<_> = words
+            .chain(keys.iter().chain(arguments).map(String::as_str))
+            .collect();
         match self.probe().command(&words) {
             Value::Error(error) => Err(error),
             answer => Ok(answer),
@@ -245,7 +265,11 @@ impl Case<'_> {
     }
 
     fn tombstone(&self, (lock, owner): One) -> String {
-        format!("distlock_closed:{{{}}}:{}", self.names[lock], self.owner(owner))
+        format!(
+            "distlock_closed:{{{}}}:{}",
+            self.names[lock],
+            self.owner(owner)
+        )
     }
 
     fn step(&mut self, step: &Step) -> Result<(), String> {
@@ -256,7 +280,12 @@ impl Case<'_> {
             Step::Renew(ones) => self.renew(ones)?,
             Step::Close(one) => self.close(*one)?,
             Step::Force(lock) => [&self.both.memory, &self.both.redis].map(|backend| {
-                vec![backend.force_release(&self.names[*lock], self.by).unwrap().to_string()]
+                vec![
+                    backend
+                        .force_release(&self.names[*lock], self.by)
+                        .unwrap()
+                        .to_string(),
+                ]
             }),
             Step::RaiseCounter(lock) => {
                 const RAISE: &str = "local counter = redis.call('GET', KEYS[1])
@@ -267,7 +296,10 @@ impl Case<'_> {
                 Default::default()
             }
             Step::Pass => {
-                self.both.stores.iter().for_each(|store| store.advance(PASSES));
+                self.both
+                    .stores
+                    .iter()
+                    .for_each(|store| store.advance(PASSES));
                 Default::default()
             }
         };
@@ -297,7 +329,9 @@ impl Case<'_> {
         let memory = memory.collect();
         let keys = ones.iter().map(|one| self.key(one.0));
         let keys = keys.chain(ones.iter().map(|one| self.tombstone(*one)));
-        let keys: Vec<_> = keys.chain(ones.iter().map(|one| self.counter(one.0))).collect();
+        let keys: Vec<_> = keys
+            .chain(ones.iter().map(|one| self.counter(one.0)))
+            .collect();
         let lease = lease(which).as_millis().to_string();
         let arguments = [lease, "3600000".to_owned()].into_iter();
         let owners = ones.iter().map(|one| self.owner(one.1).to_string());
@@ -330,10 +364,19 @@ impl Case<'_> {
         let keys: Vec<_> = ones.iter().map(|one| self.key(one.0)).collect();
         let owners = ones.iter().map(|one| self.owner(one.1).to_string());
         let channels = ones.iter().map(|one| self.channel(one.0));
-        let arguments: Vec<_> =
-            ["PUBLISH".to_owned()].into_iter().chain(owners).chain(channels).collect();
+        let arguments: Vec<_> = ["PUBLISH".to_owned()]
+            .into_iter()
+            .chain(owners)
+            .chain(channels)
+            .collect();
         let answers = list(self.script(&self.both.scripts.release, &keys, &arguments)?);
-        Ok([memory, answers.into_iter().map(|answer| is_freed(answer != Value::Int(0))).collect()])
+        Ok([
+            memory,
+            answers
+                .into_iter()
+                .map(|answer| is_freed(answer != Value::Int(0)))
+                .collect(),
+        ])
     }
 
     fn renew(&self, ones: &[(One, usize)]) -> Result<[Vec<String>; 2], String> {
@@ -341,15 +384,23 @@ impl Case<'_> {
             |(one, lease): &(One, usize)| RenewalRequest::new(self.acquisition(*one, *lease));
         let requests: Vec<_> = ones.iter().map(request).collect();
         let memory = self.both.memory.renew(NodeId::new(0), &requests, self.by);
-        let memory = memory.into_iter().map(|it| is_extended(it.unwrap() == Renewal::Extended));
+        let memory = memory
+            .into_iter()
+            .map(|it| is_extended(it.unwrap() == Renewal::Extended));
         let keys: Vec<_> = ones.iter().map(|((lock, _), _)| self.key(*lock)).collect();
         let arguments = ones.iter().flat_map(|((_, owner), which)| {
-            [lease(*which).as_millis().to_string(), self.owner(*owner).to_string()]
+            [
+                lease(*which).as_millis().to_string(),
+                self.owner(*owner).to_string(),
+            ]
         });
         let arguments: Vec<_> = arguments.collect();
         let redis = match self.script(&self.both.scripts.renew, &keys, &arguments)? {
             Value::Int(1) => vec![is_extended(true); ones.len()],
-            answers => list(answers).iter().map(|it| is_extended(*it == Value::Int(1))).collect(),
+            answers => list(answers)
+                .iter()
+                .map(|it| is_extended(*it == Value::Int(1)))
+                .collect(),
         };
         Ok([memory.collect(), redis])
     }
@@ -369,16 +420,25 @@ impl Case<'_> {
 
     /// Checks the invariants, and that both stores have the same holder, for as long.
     fn check_lock(&mut self, lock: usize) -> Result<(), String> {
-        let info = self.both.memory.inspect(&self.names[lock], self.by).unwrap();
+        let info = self
+            .both
+            .memory
+            .inspect(&self.names[lock], self.by)
+            .unwrap();
         let in_whole_seconds = |left: Duration| left.as_millis().saturating_sub(50).div_ceil(1_000);
         let memory = info.holder.map(|holder| {
-            (holder.owner.as_str().to_owned(), holder.remaining.map(in_whole_seconds))
+            (
+                holder.owner.as_str().to_owned(),
+                holder.remaining.map(in_whole_seconds),
+            )
         });
         let key = self.key(lock);
         let mut probe = self.both.stores[1].probe().expect("it is a server");
         self.invariants[lock].check_keys(&mut probe, &key, false)?;
         let left = probe.pttl(&key).map(in_whole_seconds);
-        let redis = self.invariants[lock].holder().map(|owner| (owner.to_owned(), left));
+        let redis = self.invariants[lock]
+            .holder()
+            .map(|owner| (owner.to_owned(), left));
         if memory == redis {
             Ok(())
         } else {
@@ -439,7 +499,11 @@ fn joined_requests_answer_as_single_ones_long() {
 #[test]
 fn faults_in_joined_scripts_are_found() {
     for (what, from, to) in [
-        ("an owner in the same request is not seen", "if not taken[lock] and (", "if ("),
+        (
+            "an owner in the same request is not seen",
+            "if not taken[lock] and (",
+            "if (",
+        ),
         (
             "tombstones are not looked at",
             "unpack(KEYS, 1, 2 * n)) == 0",
@@ -455,21 +519,59 @@ fn faults_in_joined_scripts_are_found() {
             "redis.call('EXISTS', tombstone, lock) == 0",
             "redis.call('EXISTS', lock) == 0",
         ),
-        ("a repetition gets another token", "elseif ours and stored then", "elseif false then"),
+        (
+            "a repetition gets another token",
+            "elseif ours and stored then",
+            "elseif false then",
+        ),
         ("the counter loses its expiry", "'KEEPTTL', 'GET'", "'GET'"),
-        ("a token is given twice", "first = value + 1", "first = value"),
-        ("a token goes back", "if stored and value >= first then", "if false then"),
-        ("the lock has no expiry", "redis.pcall('PEXPIRE', key, lease)", "1"),
-        ("any owner releases", "drop(redis.pcall, lock, ARGV[1 + i])", "redis.call('DEL', lock)"),
+        (
+            "a token is given twice",
+            "first = value + 1",
+            "first = value",
+        ),
+        (
+            "a token goes back",
+            "if stored and value >= first then",
+            "if false then",
+        ),
+        (
+            "the lock has no expiry",
+            "redis.pcall('PEXPIRE', key, lease)",
+            "1",
+        ),
+        (
+            "any owner releases",
+            "drop(redis.pcall, lock, ARGV[1 + i])",
+            "redis.call('DEL', lock)",
+        ),
         ("a neighbour's owner releases", "ARGV[1 + i])", "ARGV[2])"),
-        ("a renewal shortens a lease", "math.max(pttl, tonumber(lease))", "lease"),
-        ("a renewal extends for the first's lease", "ARGV[2 * i - 1]", "ARGV[1]"),
+        (
+            "a renewal shortens a lease",
+            "math.max(pttl, tonumber(lease))",
+            "lease",
+        ),
+        (
+            "a renewal extends for the first's lease",
+            "ARGV[2 * i - 1]",
+            "ARGV[1]",
+        ),
         ("any owner renews", "if ours == 0 then", "if false then"),
-        ("a close leaves no tombstone", "redis.call('SET', KEYS[3], '1', 'PX', ARGV[6])", ""),
-        ("a close frees nothing", "redis.call('DEL', KEYS[1])\nreturn told", "return told"),
+        (
+            "a close leaves no tombstone",
+            "redis.call('SET', KEYS[3], '1', 'PX', ARGV[6])",
+            "",
+        ),
+        (
+            "a close frees nothing",
+            "redis.call('DEL', KEYS[1])\nreturn told",
+            "return told",
+        ),
     ] {
         let both = Both::new(Scripts::changed(from, to));
-        let Err((why, steps)) = both.compare(1, 20_000) else { panic!("not found: {what}") };
+        let Err((why, steps)) = both.compare(1, 20_000) else {
+            panic!("not found: {what}")
+        };
         let (_, shortest) = both.shorten(why, steps);
         println!("{what}: {shortest:?}");
         assert!(shortest.len() <= 8, "{what}: {shortest:#?}");
@@ -482,14 +584,28 @@ fn compared_scripts_are_those_of_the_library() {
     let server = RedisServer::start();
     let (bench, mut probe) = (Bench::on(&server), server.probe());
     let (acquisition, _) = bench.take("x");
-    bench.renew(&[RenewalRequest::new(acquisition.clone())]).remove(0).unwrap();
+    bench
+        .renew(&[RenewalRequest::new(acquisition.clone())])
+        .remove(0)
+        .unwrap();
     bench
         .backend
-        .release(&acquisition, ReleaseOptions::WITH_TOMBSTONE, crate::bench::soon())
+        .release(
+            &acquisition,
+            ReleaseOptions::WITH_TOMBSTONE,
+            crate::bench::soon(),
+        )
         .unwrap();
-    let Scripts { acquire, release, renew, close } = Scripts::real();
+    let Scripts {
+        acquire,
+        release,
+        renew,
+        close,
+    } = Scripts::real();
     let mut is_known = |script: &str| {
-        let hash = probe.command(&["EVAL", "return redis.sha1hex(ARGV[1])", "0", script]).text();
+        let hash = probe
+            .command(&["EVAL", "return redis.sha1hex(ARGV[1])", "0", script])
+            .text();
         probe.command(&["SCRIPT", "EXISTS", &hash]) == Value::List(vec![Value::Int(1)])
     };
     assert!(is_known(&renew) && is_known(&close));

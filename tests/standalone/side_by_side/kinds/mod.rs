@@ -106,18 +106,28 @@ impl Wake for Named {
 
     fn wake_next(&self, next: &NextOwner) {
         let granted = next.granted.map_or(0, |granted| granted.attempt.get());
-        self.0.lock().push(format!("{} {granted}", number(&next.owner)));
+        self.0
+            .lock()
+            .push(format!("{} {granted}", number(&next.owner)));
     }
 }
 
 /// The number of an attempt of an owner, if a release may grant it: to every other one.
 fn number_of_direct(owner: u64, waits: bool) -> u32 {
-    if owner.is_multiple_of(2) && waits { u32::try_from(owner + 1).unwrap() } else { 0 }
+    if owner.is_multiple_of(2) && waits {
+        u32::try_from(owner + 1).unwrap()
+    } else {
+        0
+    }
 }
 
 /// The number of an owner, whichever client it is of.
 fn number(owner: &OwnerText) -> String {
-    owner.as_str().rsplit_once(':').map_or("", |(_, number)| number).to_owned()
+    owner
+        .as_str()
+        .rsplit_once(':')
+        .map_or("", |(_, number)| number)
+        .to_owned()
 }
 
 /// The readers of a read-write lock, and whether a writer waits.
@@ -125,7 +135,10 @@ fn readers(info: &LockInfo) -> String {
     info.readers.as_ref().map_or_else(String::new, |readers| {
         let mut known: Vec<_> = readers.known.iter().map(|it| number(&it.owner)).collect();
         known.sort_unstable();
-        format!(", readers {known:?}, writer waits: {}", readers.writer_waits)
+        format!(
+            ", readers {known:?}, writer waits: {}",
+            readers.writer_waits
+        )
     })
 }
 
@@ -164,7 +177,9 @@ impl Side {
         let backend = store.subject.backend(&context);
         let named = Arc::<Named>::default();
         let queue = name.of_kind(LockKind::Fair);
-        let watch = backend.watch(&queue, Arc::clone(&named) as Arc<dyn Wake>, by).unwrap();
+        let watch = backend
+            .watch(&queue, Arc::clone(&named) as Arc<dyn Wake>, by)
+            .unwrap();
         let (store, client) = (Arc::clone(store), context.client);
         let granted = Mutex::default();
         Self {
@@ -201,7 +216,12 @@ impl Side {
 
     fn acquisition(&self, owner: u64, kind: LockKind, lease: usize) -> AcquisitionId {
         let owner = self.owner(owner, kind);
-        AcquisitionId::new(self.name.of_kind(kind), owner, self.lease(lease), Receipt::default())
+        AcquisitionId::new(
+            self.name.of_kind(kind),
+            owner,
+            self.lease(lease),
+            Receipt::default(),
+        )
     }
 
     /// In whole seconds: less than one has passed since the lease began, which a renewal makes
@@ -213,15 +233,22 @@ impl Side {
 
     /// What it answers, as far as both stores say the same.
     fn answer(&self, request: Request, by: Moment) -> String {
-        self.try_answer(request, by).unwrap_or_else(|failure| match failure {
-            Failure::Refused(error) => format!("refused: {:?}", error.kind()),
-            other => format!("{other:?}"),
-        })
+        self.try_answer(request, by)
+            .unwrap_or_else(|failure| match failure {
+                Failure::Refused(error) => format!("refused: {:?}", error.kind()),
+                other => format!("{other:?}"),
+            })
     }
 
     fn try_answer(&self, request: Request, by: Moment) -> Result<String, Failure> {
         Ok(match request {
-            Request::Acquire { owner, kind, lease, beside, waits } => {
+            Request::Acquire {
+                owner,
+                kind,
+                lease,
+                beside,
+                waits,
+            } => {
                 let name = self.name.of_kind(kind);
                 let attempt = Attempt::new(&name, self.owner(owner, kind), self.lease(lease))
                     .beside(beside.map(|owner| self.owner(owner, LockKind::Write)))
@@ -230,8 +257,10 @@ impl Side {
                 match self.backend.acquire(&attempt, by)? {
                     Answer::Granted(grant) => {
                         let token = grant.tokens.map(|it| it.first().get());
-                        *self.granted.lock() =
-                            token.map(|token| Granted { owner: self.owner(owner, kind), token });
+                        *self.granted.lock() = token.map(|token| Granted {
+                            owner: self.owner(owner, kind),
+                            token,
+                        });
                         let limit = grant.limit.map_or(String::new(), |it| format!(" of {it}"));
                         let count = grant.count.map_or(String::new(), |it| format!(" {it}"));
                         format!("granted{count}{limit}, token: {}", grant.tokens.is_some())
@@ -247,12 +276,21 @@ impl Side {
             }
             Request::Renew { owner, kind, lease } => {
                 let request = RenewalRequest::new(self.acquisition(owner, kind, lease));
-                match self.backend.renew(NodeId::new(0), &[request], by).remove(0)? {
+                match self
+                    .backend
+                    .renew(NodeId::new(0), &[request], by)
+                    .remove(0)?
+                {
                     Renewal::Extended => "extended".to_owned(),
                     other => format!("{other:?}"),
                 }
             }
-            Request::Release { owner, kind, closes, keeps } => {
+            Request::Release {
+                owner,
+                kind,
+                closes,
+                keeps,
+            } => {
                 let options = match closes {
                     true => ReleaseOptions::WITH_TOMBSTONE,
                     false => ReleaseOptions::WITHOUT_TOMBSTONE,
@@ -285,11 +323,20 @@ impl Side {
             Request::AddPermits(kind, more) => {
                 self.change(kind, PermitChange::AddLimit(more), by)?
             }
-            Request::ReleaseOne { owner, kind, number } => {
+            Request::ReleaseOne {
+                owner,
+                kind,
+                number,
+            } => {
                 let id = PermitId::new(self.owner(owner, kind), number);
                 self.change(kind, PermitChange::Release(id), by)?
             }
-            Request::ExtendOne { owner, kind, number, lease } => {
+            Request::ExtendOne {
+                owner,
+                kind,
+                number,
+                lease,
+            } => {
                 let id = PermitId::new(self.owner(owner, kind), number);
                 self.change(kind, PermitChange::Extend(id, self.lease(lease)), by)?
             }
@@ -302,7 +349,10 @@ impl Side {
 
     fn change(&self, kind: LockKind, change: PermitChange, by: Moment) -> Result<String, Failure> {
         let name = self.name.of_kind(kind);
-        Ok(format!("{:?}", self.backend.change_permits(&name, change, by)?))
+        Ok(format!(
+            "{:?}",
+            self.backend.change_permits(&name, change, by)?
+        ))
     }
 
     fn inspected(&self, kind: LockKind, info: &LockInfo) -> String {
@@ -316,7 +366,11 @@ impl Side {
                 format!("{permits:?}, held: {left:?}")
             }
             (_, 0 | 1) => {
-                format!("{:?}{}", holder.map(|it| number(&it.owner)).zip(left), readers(info))
+                format!(
+                    "{:?}{}",
+                    holder.map(|it| number(&it.owner)).zip(left),
+                    readers(info)
+                )
             }
             // Of several leases that end together either may be named.
             (_, several) => format!("{several} holders{}", readers(info)),
@@ -345,21 +399,28 @@ fn compare(
     let mut number = cases;
     for case in 0..cases {
         let time_passes = case % 2 == 0;
-        let requests: Vec<_> =
-            (0..STEPS).map(|_| (scenario.random)(&mut random, time_passes)).collect();
+        let requests: Vec<_> = (0..STEPS)
+            .map(|_| (scenario.random)(&mut random, time_passes))
+            .collect();
         let run = |requests: &[Request], number: u64, seen: &mut Seen| {
             let by = SystemClock.now() + Duration::from_secs(3_600 * 24);
-            let sides =
-                stores.each_ref().map(|store| Side::new(store, scenario, number, time_passes, by));
+            let sides = stores
+                .each_ref()
+                .map(|store| Side::new(store, scenario, number, time_passes, by));
             compare_sides(&sides, requests, asked, by, seen)
         };
-        let Err(mut why) = run(&requests, case, &mut seen) else { continue };
+        let Err(mut why) = run(&requests, case, &mut seen) else {
+            continue;
+        };
         let shortest = shorten(requests, |fewer| {
             number += 1;
             let found = run(fewer, number, &mut Seen::new());
             found.map_err(|found| why = found).is_err()
         });
-        return Err(format!("{why}\ncase {case}, {} requests:\n{shortest:#?}", shortest.len()));
+        return Err(format!(
+            "{why}\ncase {case}, {} requests:\n{shortest:#?}",
+            shortest.len()
+        ));
     }
     Ok(seen)
 }
@@ -375,7 +436,10 @@ fn compare_sides(
     let since = Stopwatch::start();
     let mut invariants = Invariants::default();
     for &request in requests {
-        let answers = [sides[0].answer(request, by), sides[1].answer(asked(request), by)];
+        let answers = [
+            sides[0].answer(request, by),
+            sides[1].answer(asked(request), by),
+        ];
         let [memory, other] = answers.each_ref().map(String::as_str);
         if since.elapsed() > TOO_SLOW {
             break;
@@ -384,14 +448,18 @@ fn compare_sides(
         if memory != other && !(sides[0].time_passes && may_differ()) {
             return Err(format!("{request:?}\nmemory: {memory}\nother: {other}"));
         }
-        invariants.check(&sides[1], request).map_err(|why| format!("{request:?}: {why}"))?;
+        invariants
+            .check(&sides[1], request)
+            .map_err(|why| format!("{request:?}: {why}"))?;
         let what = format!("{request:?}");
         let what = what.split([' ', '(']).next().unwrap_or_default();
         *seen.entry(format!("{what} -> {memory}")).or_default() += 1;
     }
     let named = || sides.each_ref().map(|side| side.named.0.lock().clone());
     if since.elapsed() > TOO_SLOW {
-        *seen.entry("cases that were cut short".to_owned()).or_default() += 1;
+        *seen
+            .entry("cases that were cut short".to_owned())
+            .or_default() += 1;
         return Ok(());
     }
     let (since, soon) = (Stopwatch::start(), scaled(SOON));
@@ -436,9 +504,9 @@ fn memory_and_redis_answer_alike(scenario: &'static Scenario, cases: u32) {
     let stores = [Arc::new(Store::memory()), Arc::new(Store::redis())];
     let seen = match compare(&stores, scenario, |request| request, seed, cases.into()) {
         Ok(seen) => seen,
-        Err(why) => {
-            violated(format_args!("run it again with DISTLOCK_PROPERTY_SEED={seed}\n{why}"))
-        }
+        Err(why) => violated(format_args!(
+            "run it again with DISTLOCK_PROPERTY_SEED={seed}\n{why}"
+        )),
     };
     for (what, times) in seen.iter().filter(|(what, _)| !what.starts_with("Inspect")) {
         println!("{times:6} {what}");
@@ -446,7 +514,10 @@ fn memory_and_redis_answer_alike(scenario: &'static Scenario, cases: u32) {
     let is_cut = seen.keys().any(|what| what.starts_with("cases that"));
     for answer in scenario.expected {
         let is_seen = seen.keys().any(|what| what.starts_with(answer));
-        assert!(is_cut || cases < CASES || is_seen, "these requests never lead to `{answer}`");
+        assert!(
+            is_cut || cases < CASES || is_seen,
+            "these requests never lead to `{answer}`"
+        );
     }
 }
 
@@ -457,6 +528,9 @@ fn differences_are_found(scenario: &'static Scenario, ways: &[(&str, Asked)]) {
     for (what, asked) in ways {
         let found = compare(&memory(), scenario, *asked, 1, CASES.into());
         let why = found.expect_err(what);
-        println!("{what}: {}", why.lines().take(2).collect::<Vec<_>>().join(", "));
+        println!(
+            "{what}: {}",
+            why.lines().take(2).collect::<Vec<_>>().join(", ")
+        );
     }
 }

@@ -34,7 +34,10 @@ static PERMITS: Scenario = Scenario {
 /// to three permits.
 fn permits(owner: u64) -> LockKind {
     let limit = if owner % 4 == 3 { 7 } else { 5 };
-    LockKind::Permits { limit, count: 1 + u32::try_from(owner % 3).unwrap() }
+    LockKind::Permits {
+        limit,
+        count: 1 + u32::try_from(owner % 3).unwrap(),
+    }
 }
 
 fn set(limit: u32) -> Request {
@@ -49,24 +52,57 @@ fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
     };
     let lease = random.usize(0..4);
     match random.u8(0..100) {
-        0..=33 => Request::Acquire { owner, kind, lease, beside: None, waits: true },
+        0..=33 => Request::Acquire {
+            owner,
+            kind,
+            lease,
+            beside: None,
+            waits: true,
+        },
         34..=36 => {
             // All that are free, by owners that ask for nothing else.
             let kind = LockKind::Permits { limit: 5, count: 0 };
-            Request::Acquire { owner, kind, lease, beside: None, waits: true }
+            Request::Acquire {
+                owner,
+                kind,
+                lease,
+                beside: None,
+                waits: true,
+            }
         }
         37 => Request::AddPermits(LockKind::Permits { limit: 4, count: 1 }, random.i32(-4..5)),
-        38..=39 => Request::ReleaseOne { owner, kind: permits(owner), number: random.u32(0..3) },
+        38..=39 => Request::ReleaseOne {
+            owner,
+            kind: permits(owner),
+            number: random.u32(0..3),
+        },
         40..=42 => {
             let number = random.u32(0..3);
-            Request::ExtendOne { owner, kind: permits(owner), number, lease }
+            Request::ExtendOne {
+                owner,
+                kind: permits(owner),
+                number,
+                lease,
+            }
         }
-        43..=54 => Request::Renew { owner, kind: permits(owner), lease },
+        43..=54 => Request::Renew {
+            owner,
+            kind: permits(owner),
+            lease,
+        },
         55..=74 => {
             let closes = random.u8(0..12) == 0;
-            Request::Release { owner, kind: permits(owner), closes, keeps: false }
+            Request::Release {
+                owner,
+                kind: permits(owner),
+                closes,
+                keeps: false,
+            }
         }
-        75..=80 => Request::Verify { owner, kind: permits(owner) },
+        75..=80 => Request::Verify {
+            owner,
+            kind: permits(owner),
+        },
         81..=88 => Request::Inspect(permits(owner)),
         89 => Request::Force(permits(owner)),
         90..=92 => set(random.u32(0..8)),
@@ -101,16 +137,33 @@ fn differences_of_semaphores_are_found() {
     super::differences_are_found(
         &PERMITS,
         &[
-            ("one permit is taken, whatever is asked for", |request| match request {
-                Request::Acquire { owner, kind, lease, beside, waits } => {
-                    let kind = match kind {
-                        LockKind::Permits { limit, .. } => LockKind::Permits { limit, count: 1 },
-                        other => other,
-                    };
-                    Request::Acquire { owner, kind, lease, beside, waits }
-                }
-                other => other,
-            }),
+            (
+                "one permit is taken, whatever is asked for",
+                |request| match request {
+                    Request::Acquire {
+                        owner,
+                        kind,
+                        lease,
+                        beside,
+                        waits,
+                    } => {
+                        let kind = match kind {
+                            LockKind::Permits { limit, .. } => {
+                                LockKind::Permits { limit, count: 1 }
+                            }
+                            other => other,
+                        };
+                        Request::Acquire {
+                            owner,
+                            kind,
+                            lease,
+                            beside,
+                            waits,
+                        }
+                    }
+                    other => other,
+                },
+            ),
             ("the limit is never changed", |request| match request {
                 Request::SetPermits(_) => set(5),
                 other => other,

@@ -10,26 +10,51 @@ static READ_WRITE: Scenario = Scenario {
     leases: [10, 25, 60, 109],
     random,
     may_differ,
-    expected: &["Acquire -> granted", "Acquire -> busy", "Renew -> Gone", "Release -> gone"],
+    expected: &[
+        "Acquire -> granted",
+        "Acquire -> busy",
+        "Renew -> Gone",
+        "Release -> gone",
+    ],
 };
 
 /// Where time passes, no reader is beside a writer, whose lease is the longer one of both on Redis;
 /// and there is no mutex, which waits there until the hash of dead readers has ended.
 fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
     let owner = random.u64(0..super::OWNERS);
-    let kinds = [LockKind::Read, LockKind::Read, LockKind::Write, LockKind::Mutex];
-    let among = if random.u8(0..8) == 0 && !time_passes { 4 } else { 3 };
+    let kinds = [
+        LockKind::Read,
+        LockKind::Read,
+        LockKind::Write,
+        LockKind::Mutex,
+    ];
+    let among = if random.u8(0..8) == 0 && !time_passes {
+        4
+    } else {
+        3
+    };
     let kind = kinds[random.usize(0..among)];
     let lease = random.usize(0..4);
     match random.u8(0..100) {
         0..=39 => {
             let beside = (kind == LockKind::Read && !time_passes).then_some(owner);
-            Request::Acquire { owner, kind, lease, beside, waits: true }
+            Request::Acquire {
+                owner,
+                kind,
+                lease,
+                beside,
+                waits: true,
+            }
         }
         40..=54 => Request::Renew { owner, kind, lease },
         55..=79 => {
             let keeps = kind == LockKind::Write && random.u8(0..8) == 0;
-            Request::Release { owner, kind, closes: random.u8(0..12) == 0, keeps }
+            Request::Release {
+                owner,
+                kind,
+                closes: random.u8(0..12) == 0,
+                keeps,
+            }
         }
         80..=86 => Request::Verify { owner, kind },
         87..=91 => Request::Inspect(kinds[1 + random.usize(0..2)]),
@@ -60,18 +85,44 @@ fn differences_of_read_write_locks_are_found() {
     super::differences_are_found(
         &READ_WRITE,
         &[
-            ("no reader is let in beside its writer", |request| match request {
-                Request::Acquire { owner, kind, lease, waits, .. } => {
-                    Request::Acquire { owner, kind, lease, beside: None, waits }
-                }
-                other => other,
-            }),
-            ("a waiting writer keeps no reader out", |request| match request {
-                Request::Acquire { owner, kind, lease, beside, .. } => {
-                    Request::Acquire { owner, kind, lease, beside, waits: false }
-                }
-                other => other,
-            }),
+            (
+                "no reader is let in beside its writer",
+                |request| match request {
+                    Request::Acquire {
+                        owner,
+                        kind,
+                        lease,
+                        waits,
+                        ..
+                    } => Request::Acquire {
+                        owner,
+                        kind,
+                        lease,
+                        beside: None,
+                        waits,
+                    },
+                    other => other,
+                },
+            ),
+            (
+                "a waiting writer keeps no reader out",
+                |request| match request {
+                    Request::Acquire {
+                        owner,
+                        kind,
+                        lease,
+                        beside,
+                        ..
+                    } => Request::Acquire {
+                        owner,
+                        kind,
+                        lease,
+                        beside,
+                        waits: false,
+                    },
+                    other => other,
+                },
+            ),
             ("closed owners are let in", without_tombstones),
             ("renewals are for the shortest lease", with_short_renewals),
         ],
@@ -81,9 +132,14 @@ fn differences_of_read_write_locks_are_found() {
 /// Releases that leave no tombstone.
 pub(super) fn without_tombstones(request: Request) -> Request {
     match request {
-        Request::Release { owner, kind, keeps, .. } => {
-            Request::Release { owner, kind, closes: false, keeps }
-        }
+        Request::Release {
+            owner, kind, keeps, ..
+        } => Request::Release {
+            owner,
+            kind,
+            closes: false,
+            keeps,
+        },
         other => other,
     }
 }
@@ -91,7 +147,11 @@ pub(super) fn without_tombstones(request: Request) -> Request {
 /// Renewals for the shortest lease.
 pub(super) fn with_short_renewals(request: Request) -> Request {
     match request {
-        Request::Renew { owner, kind, .. } => Request::Renew { owner, kind, lease: 0 },
+        Request::Renew { owner, kind, .. } => Request::Renew {
+            owner,
+            kind,
+            lease: 0,
+        },
         other => other,
     }
 }

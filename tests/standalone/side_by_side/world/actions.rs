@@ -12,7 +12,11 @@ impl World {
     /// Begins it, and says which threads must answer now. A thread that may have to wait is among
     /// the waiting.
     pub(super) fn start(&mut self, command: &Command) -> Result<Vec<usize>, String> {
-        let Command { actor: who, lock, operation } = *command;
+        let Command {
+            actor: who,
+            lock,
+            operation,
+        } = *command;
         let actor = &self.actors[who];
         let client = self.client_now(client_of(who));
         let (shelf, name) = (self.shelf.clone(), self.names[lock].clone());
@@ -21,20 +25,40 @@ impl World {
         match operation {
             Operation::Lock(terms) | Operation::LockTogether(terms) => {
                 let is_together = command.is(Operation::LockTogether(terms));
-                let interrupt = if is_together { self.together.clone() } else { interrupt };
+                let interrupt = if is_together {
+                    self.together.clone()
+                } else {
+                    interrupt
+                };
                 let fired = interrupt.clone();
                 actor.begin(move |own| own.lock(lock, terms, &fired));
                 if self.seen[who][lock].holds == 0 {
-                    self.waiting.insert(who, Waiting { lock, interrupt, is_together });
+                    self.waiting.insert(
+                        who,
+                        Waiting {
+                            lock,
+                            interrupt,
+                            is_together,
+                        },
+                    );
                     return Ok(vec![]);
                 }
             }
             Operation::OwnedLock => {
                 let fired = interrupt.clone();
                 actor.begin(move |_| {
-                    shelf.put(client, lock, &owned, |it| it.lock_interruptibly(&fired).map(Some))
+                    shelf.put(client, lock, &owned, |it| {
+                        it.lock_interruptibly(&fired).map(Some)
+                    })
                 });
-                self.waiting.insert(who, Waiting { lock, interrupt, is_together: false });
+                self.waiting.insert(
+                    who,
+                    Waiting {
+                        lock,
+                        interrupt,
+                        is_together: false,
+                    },
+                );
                 return Ok(vec![]);
             }
             Operation::Interrupt => return Ok(self.interrupt(who)),
@@ -58,7 +82,9 @@ impl World {
                 actor.begin(move |_| shelf.put(client, lock, &owned, |it| it.try_lock()));
             }
             Operation::OwnedUnlock(which) => actor.begin(move |_| {
-                shelf.take(lock, which).map_or(Answer::Says(false), |guard| done(guard.unlock()))
+                shelf
+                    .take(lock, which)
+                    .map_or(Answer::Says(false), |guard| done(guard.unlock()))
             }),
             Operation::OwnedDrop(which) => {
                 actor.begin(move |_| Answer::Says(shelf.take(lock, which).is_some()));
@@ -85,7 +111,9 @@ impl World {
 
     /// Ends this thread's wait, and all waits with the same interrupt.
     fn interrupt(&mut self, who: usize) -> Vec<usize> {
-        let Some(waiting) = self.waiting.remove(&who) else { unreachable!("it applies") };
+        let Some(waiting) = self.waiting.remove(&who) else {
+            unreachable!("it applies")
+        };
         let mut ended = vec![who];
         if waiting.is_together {
             let others = self.waiting.iter().filter(|(_, other)| other.is_together);
@@ -98,7 +126,11 @@ impl World {
 
     /// What a thread does with its own locks and guards.
     fn start_alone(&self, command: &Command) {
-        let Command { actor, lock, operation } = *command;
+        let Command {
+            actor,
+            lock,
+            operation,
+        } = *command;
         self.actors[actor].begin(move |own| {
             let nothing = Answer::Says(false);
             let mutex = &own.locks[lock];
@@ -120,9 +152,9 @@ impl World {
                 Operation::TryWithoutALease => {
                     done(mutex.try_lock_with(&LockOptions::new().lease(Duration::ZERO)))
                 }
-                Operation::Unlock(which) => {
-                    own.take_guard(lock, which).map_or(nothing, |guard| done(guard.unlock()))
-                }
+                Operation::Unlock(which) => own
+                    .take_guard(lock, which)
+                    .map_or(nothing, |guard| done(guard.unlock())),
                 Operation::Drop(which) => Answer::Says(own.take_guard(lock, which).is_some()),
                 Operation::Detach(which) => own.take_guard(lock, which).map_or(nothing, |guard| {
                     guard.detach();
@@ -135,9 +167,9 @@ impl World {
                 Operation::Ensure(which, minutes) => own
                     .guard(lock, which)
                     .map_or(nothing, |guard| done(guard.ensure(minutes.time()))),
-                Operation::Verify(which) => {
-                    own.guard(lock, which).map_or(nothing, |guard| done(guard.verify()))
-                }
+                Operation::Verify(which) => own
+                    .guard(lock, which)
+                    .map_or(nothing, |guard| done(guard.verify())),
                 Operation::ForceUnlock => mutex
                     .force_unlock()
                     .map_or_else(|error| Answer::Failed(error.kind()), Answer::Says),
@@ -168,7 +200,10 @@ impl World {
     /// What the client is called that this side has now.
     pub(super) fn client_now(&self, side: usize) -> usize {
         let id = self.clients[side].id();
-        self.ids.iter().position(|known| *known == id).expect("it is among them")
+        self.ids
+            .iter()
+            .position(|known| *known == id)
+            .expect("it is among them")
     }
 
     /// Takes it for a short time, moves the clocks until that is over, and answers when it is for
@@ -211,12 +246,18 @@ impl World {
                     });
                 }
                 pass(2 * STEPS);
-                eventually("the lease is over for its holder", SOON, || !guard.is_valid());
+                eventually("the lease is over for its holder", SOON, || {
+                    !guard.is_valid()
+                });
                 eventually("the lease is over in the store", SOON, || {
                     !observer.is_locked().unwrap()
                 });
             }
-            if is_kept { answer } else { Answer::Says(is_kept) }
+            if is_kept {
+                answer
+            } else {
+                Answer::Says(is_kept)
+            }
         });
     }
 }

@@ -91,26 +91,41 @@ impl World {
             // A drop waits for no answer: an inspection on another connection may reach the store
             // before the release.
             for client in &self.clients {
-                client.wait_for_cleanup(SOON).map_err(|error| format!("{error:?}"))?;
+                client
+                    .wait_for_cleanup(SOON)
+                    .map_err(|error| format!("{error:?}"))?;
             }
         }
         self.settle(&mut answers)?;
         Ok(Step {
             answers,
-            waiting: self.waiting.iter().map(|(who, waiting)| (*who, waiting.lock)).collect(),
+            waiting: self
+                .waiting
+                .iter()
+                .map(|(who, waiting)| (*who, waiting.lock))
+                .collect(),
             threads: self.look()?,
             owned: self.ranked_shelf(),
-            store: (0..NAMES).map(|lock| self.holder(lock)).collect::<Result<_, _>>()?,
+            store: (0..NAMES)
+                .map(|lock| self.holder(lock))
+                .collect::<Result<_, _>>()?,
         })
     }
 
     /// Whether it can be done now, and has one right answer.
     fn applies(&self, command: &Command) -> bool {
-        let Command { actor, lock, operation } = *command;
+        let Command {
+            actor,
+            lock,
+            operation,
+        } = *command;
         if command.is(Operation::Interrupt) {
             return self.waiting.contains_key(&actor);
         }
-        let mut waiters = self.waiting.iter().filter(|(_, waiting)| waiting.lock == lock);
+        let mut waiters = self
+            .waiting
+            .iter()
+            .filter(|(_, waiting)| waiting.lock == lock);
         !self.waiting.contains_key(&actor)
             && match operation {
                 // Two clients that wait for one lock race for it.
@@ -126,9 +141,10 @@ impl World {
                 // over, minutes later.
                 Operation::LoseKey => waiters.next().is_none(),
                 // The calls of waiting threads have handles on their client.
-                Operation::ReplaceClient => {
-                    self.waiting.keys().all(|waiter| client_of(*waiter) != client_of(actor))
-                }
+                Operation::ReplaceClient => self
+                    .waiting
+                    .keys()
+                    .all(|waiter| client_of(*waiter) != client_of(actor)),
                 // It waits without an end, and cannot be interrupted.
                 Operation::Run => self.seen[actor][lock].holds > 0,
                 _ => true,
@@ -151,26 +167,38 @@ impl World {
     /// that the order is known.
     fn next_answer(&mut self, lock: usize) -> Result<Option<(usize, Answer)>, String> {
         let waiters = self.waiters(lock);
-        let Some(client) = waiters.first().copied().map(client_of) else { return Ok(None) };
-        eventually("each waiter is in the queue, or gets the lock that is free", SOON, || {
-            let answer = |who: &usize| self.actors[*who].answers().try_recv().ok();
-            if let Some(answer) = waiters.iter().find_map(|who| Some((*who, answer(who)?))) {
-                return Some(Ok(Some(answer)));
-            }
-            match self.waiter_can_proceed(client, lock) {
-                Ok(true) => return None,
-                Ok(false) => {}
-                Err(why) => return Some(Err(why)),
-            }
-            // After the check of the holder: a thread that got the lock in between is not in the
-            // queue any more.
-            let queued = self.clients[client].queue_length(&self.names[lock]).unwrap();
-            (queued == waiters.len()).then_some(Ok(None))
-        })
+        let Some(client) = waiters.first().copied().map(client_of) else {
+            return Ok(None);
+        };
+        eventually(
+            "each waiter is in the queue, or gets the lock that is free",
+            SOON,
+            || {
+                let answer = |who: &usize| self.actors[*who].answers().try_recv().ok();
+                if let Some(answer) = waiters.iter().find_map(|who| Some((*who, answer(who)?))) {
+                    return Some(Ok(Some(answer)));
+                }
+                match self.waiter_can_proceed(client, lock) {
+                    Ok(true) => return None,
+                    Ok(false) => {}
+                    Err(why) => return Some(Err(why)),
+                }
+                // After the check of the holder: a thread that got the lock in between is not in
+                // the queue any more.
+                let queued = self.clients[client]
+                    .queue_length(&self.names[lock])
+                    .unwrap();
+                (queued == waiters.len()).then_some(Ok(None))
+            },
+        )
     }
 
     fn waiters(&self, lock: usize) -> Vec<usize> {
-        self.waiting.iter().filter(|(_, it)| it.lock == lock).map(|(who, _)| *who).collect()
+        self.waiting
+            .iter()
+            .filter(|(_, it)| it.lock == lock)
+            .map(|(who, _)| *who)
+            .collect()
     }
 
     /// Whether a waiter of this client gets the lock: no thread of the client, which would be
@@ -212,7 +240,9 @@ impl World {
         drop(self);
         for name in &names {
             let mutex = observer.mutex(name).unwrap();
-            eventually("nothing is left in the store", SOON, || !mutex.is_locked().unwrap());
+            eventually("nothing is left in the store", SOON, || {
+                !mutex.is_locked().unwrap()
+            });
         }
         Ok(())
     }
@@ -230,9 +260,16 @@ impl Drop for World {
 fn client(store: &Store, hand_off: HandOff) -> Client {
     let configure = |config: Config| {
         let config = config.with_command_timeout(SOON).with_connect_timeout(SOON);
-        config.with_watchdog(WATCHDOG).with_hand_off(hand_off.time())
+        config
+            .with_watchdog(WATCHDOG)
+            .with_hand_off(hand_off.time())
     };
-    store.subject.client(&store.context()).configure(configure).connect().unwrap()
+    store
+        .subject
+        .client(&store.context())
+        .configure(configure)
+        .connect()
+        .unwrap()
 }
 
 fn locks(client: &Client, names: &[LockName; NAMES]) -> [Mutex; NAMES] {

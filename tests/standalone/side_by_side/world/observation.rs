@@ -25,7 +25,9 @@ impl Step {
     /// Whether a lock has the owner that it had before.
     pub(in crate::side_by_side) fn keeps_owner(&self, lock: usize, before: &Self) -> bool {
         let owner = |step: &Self| {
-            step.store[lock].as_ref().map(|holder| (holder.client, holder.number.clone()))
+            step.store[lock]
+                .as_ref()
+                .map(|holder| (holder.client, holder.number.clone()))
         };
         owner(self).is_some() && owner(self) == owner(before)
     }
@@ -33,9 +35,21 @@ impl Step {
     /// What is not the same, with both sides of it.
     pub(in crate::side_by_side) fn differences(&self, other: &Self) -> Vec<Difference> {
         let mut all = vec![
-            difference("answers (thread, answer)".to_owned(), &self.answers, &other.answers),
-            difference("waiting (thread, lock)".to_owned(), &self.waiting, &other.waiting),
-            difference("owned guards (client, lock, guard)".to_owned(), &self.owned, &other.owned),
+            difference(
+                "answers (thread, answer)".to_owned(),
+                &self.answers,
+                &other.answers,
+            ),
+            difference(
+                "waiting (thread, lock)".to_owned(),
+                &self.waiting,
+                &other.waiting,
+            ),
+            difference(
+                "owned guards (client, lock, guard)".to_owned(),
+                &self.owned,
+                &other.owned,
+            ),
         ];
         for lock in 0..NAMES {
             let holder = format!("holder of lock {lock}");
@@ -75,8 +89,14 @@ impl World {
             }
         }
         let mut seen = self.seen.clone();
-        for (lock, thread) in seen.iter_mut().flat_map(|locks| locks.iter_mut().enumerate()) {
-            thread.guards.iter_mut().for_each(|guard| guard.token = self.rank(lock, guard.token));
+        for (lock, thread) in seen
+            .iter_mut()
+            .flat_map(|locks| locks.iter_mut().enumerate())
+        {
+            thread
+                .guards
+                .iter_mut()
+                .for_each(|guard| guard.token = self.rank(lock, guard.token));
         }
         Ok(seen)
     }
@@ -97,7 +117,9 @@ impl World {
     /// The answer with the token's place among all of its lock. A new one is larger than all
     /// before.
     pub(super) fn ranked(&mut self, lock: usize, answer: Answer) -> Result<Answer, String> {
-        let Answer::Took(token) = answer else { return Ok(answer) };
+        let Answer::Took(token) = answer else {
+            return Ok(answer);
+        };
         if let Some(Token(new)) = token.filter(|token| !self.tokens[lock].contains(&token.0)) {
             if let Some(last) = self.tokens[lock].last().filter(|last| **last >= new) {
                 return Err(format!("the token {new} was given after {last}"));

@@ -52,7 +52,11 @@ impl Destination {
         by: Moment,
     ) -> Result<(), NotDialed> {
         let login = &self.login;
-        let password = credentials.password.as_ref().map_or("", Secret::reveal).as_bytes();
+        let password = credentials
+            .password
+            .as_ref()
+            .map_or("", Secret::reveal)
+            .as_bytes();
         let database = Text::of(login.database);
         let with_user;
         let auth: &[&[u8]] = match &credentials.user {
@@ -64,10 +68,17 @@ impl Destination {
         };
         let select: &[&[u8]] = &[b"SELECT", database.as_bytes()];
         let name: &[&[u8]] = &[b"CLIENT", b"SETNAME", login.client_name.as_bytes()];
-        let identity = self.identity.as_ref().filter(|_| requirement == Requirement::Usable);
+        let identity = self
+            .identity
+            .as_ref()
+            .filter(|_| requirement == Requirement::Usable);
         let is_node = identity.is_some_and(|identity| identity.kind() == IdentityKind::Node);
         let steps = [
-            (credentials.user.is_some() || credentials.password.is_some(), Step::Login, [auth]),
+            (
+                credentials.user.is_some() || credentials.password.is_some(),
+                Step::Login,
+                [auth],
+            ),
             (login.database != 0, Step::Database, [select]),
             (true, Step::Name, [name]),
             (is_node, Step::Node, [&[b"CLUSTER", b"MYID"]]),
@@ -111,22 +122,33 @@ impl Destination {
             return Ok(());
         };
         let info = info.unwrap_or_default();
-        let introduction =
-            Introduction { shown: Shown::read(&info), asked, answered: self.clock.now() };
-        let found = if is_node { node.as_deref() } else { introduction.shown.run_id.as_deref() };
+        let introduction = Introduction {
+            shown: Shown::read(&info),
+            asked,
+            answered: self.clock.now(),
+        };
+        let found = if is_node {
+            node.as_deref()
+        } else {
+            introduction.shown.run_id.as_deref()
+        };
         let found = found.map(str::trim).filter(|id| !id.is_empty());
         self.identify(connection, identity, found, &introduction)?;
         connection.is_one_store = one_store.is_proven(probed, found);
         // Valkey calls it `server_mode`. Envoy, which answers for the servers behind it, is a
         // cluster.
-        let mode = ["redis_mode", "server_mode"].iter().find_map(|name| info_field(&info, name));
+        let mode = ["redis_mode", "server_mode"]
+            .iter()
+            .find_map(|name| info_field(&info, name));
         connection.is_standalone = found.is_some() && mode.map(str::trim) == Some("standalone");
         Ok(())
     }
 
     /// Adds the hint that a port for TLS closes connections without TLS.
     fn hung_up_on(&self, error: Error) -> Error {
-        let cause = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+        let cause = error
+            .source()
+            .and_then(|source| source.downcast_ref::<io::Error>());
         let in_time = cause.is_none_or(|cause| cause.kind() != ErrorKind::TimedOut);
         if !in_time || !matches!(self.route, Route::Tcp(_, None)) {
             return error;
@@ -163,7 +185,9 @@ impl Destination {
     }
 
     fn check(&self, step: Step, reply: &Reply) -> Result<(), Failure> {
-        let Reply::Error(answer) = reply else { return Ok(()) };
+        let Reply::Error(answer) = reply else {
+            return Ok(());
+        };
         if let (Step::Node | Step::Info, Some(identity)) = (step, &self.identity) {
             return self.unidentified(identity, step, answer);
         }
@@ -198,7 +222,9 @@ impl Destination {
         let error = error_mapping::explain(&self.server, answer, &asked);
         // A server of another kind than the expected one may be replaced again.
         if !may_not && !identity.is_optional() {
-            return Err(Failure::NotSent(Error::unavailable(error.to_string()).with_source(error)));
+            return Err(Failure::NotSent(
+                Error::unavailable(error.to_string()).with_source(error),
+            ));
         }
         Err(not_connected(error))
     }

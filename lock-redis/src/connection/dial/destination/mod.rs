@@ -149,14 +149,21 @@ impl Destination {
     ) -> Self {
         let port = listener.local_addr().unwrap().port();
         let server = Server::new(Endpoint::tcp("127.0.0.1", port), None);
-        let login = Login { secrets: <_>::default(), database: 0, client_name: String::new() };
+        let login = Login {
+            secrets: <_>::default(),
+            database: 0,
+            client_name: String::new(),
+        };
         let clock = Arc::new(lock_core::SystemClock);
         Self::new(server, None, login, Timeouts { connect, command }, clock)
     }
 
     /// The same, where each connection begins by asking which server it leads to.
     pub(crate) fn identified(self, identity: Identity) -> Self {
-        Self { identity: Some(identity), ..self }
+        Self {
+            identity: Some(identity),
+            ..self
+        }
     }
 
     /// The same, where each connection begins with what proves that all keys are in one store.
@@ -166,7 +173,10 @@ impl Destination {
 
     /// The same, with this advice in the errors where no connection can be made.
     pub(crate) fn advising(self, advice: String) -> Self {
-        Self { advice: Some(advice), ..self }
+        Self {
+            advice: Some(advice),
+            ..self
+        }
     }
 
     /// Which server belongs there, where that is asked.
@@ -260,13 +270,12 @@ impl Destination {
     /// The same to whatever server is there: to ask what it is, and for nothing else.
     pub(crate) fn dial_any(&self, by: Moment) -> Result<Connection, Failure> {
         let by = by.min(self.clock.now() + self.timeouts.connect);
-        self.dial_once(Requirement::Nothing, by, &<_>::default()).map_err(|not_dialed| {
-            match not_dialed {
+        self.dial_once(Requirement::Nothing, by, &<_>::default())
+            .map_err(|not_dialed| match not_dialed {
                 NotDialed::Elsewhere(failure)
                 | NotDialed::Loading(failure)
                 | NotDialed::Failed(failure) => failure,
-            }
-        })
+            })
     }
 
     fn dial_once(
@@ -278,7 +287,10 @@ impl Destination {
         let time = DialTime::until(&*self.clock, by).unless(self.shutdown.flag());
         *state.step.lock() = DialStep::Credentials;
         // First: the time it takes must not count as silence on the connection.
-        let credentials = self.login.secrets.resolve(&self.provider_calls, &self.server, &time);
+        let credentials = self
+            .login
+            .secrets
+            .resolve(&self.provider_calls, &self.server, &time);
         let credentials = credentials.map_err(not_connected)?;
         self.server.set_user(credentials.user.as_deref());
         let transport = self.connect(&time, state).map_err(not_connected)?;
@@ -322,10 +334,15 @@ impl Destination {
             }
         };
         *state.step.lock() = DialStep::LookUp;
-        let addresses = resolver.resolve(time).map_err(|error| self.not_found(error))?;
+        let addresses = resolver
+            .resolve(time)
+            .map_err(|error| self.not_found(error))?;
         *state.step.lock() = DialStep::Connecting;
         let connect = || {
-            let session = tls.as_ref().map(|tls| tls.session(&self.server, time)).transpose()?;
+            let session = tls
+                .as_ref()
+                .map(|tls| tls.session(&self.server, time))
+                .transpose()?;
             let stream = connect_to_any(&addresses, time)?;
             // The handshake has the time of the dial, and no request has left yet.
             prepare(&stream, self.timeouts.connect.max(self.timeouts.command))?;
@@ -348,7 +365,9 @@ impl Destination {
 
     /// The advice, as the end of a message.
     fn advice(&self) -> String {
-        self.advice.as_ref().map_or_else(String::new, |advice| format!(" ({advice})"))
+        self.advice
+            .as_ref()
+            .map_or_else(String::new, |advice| format!(" ({advice})"))
     }
 
     pub(crate) fn cannot_connect(&self, error: io::Error) -> Error {
@@ -390,5 +409,9 @@ impl Destination {
 
 /// The failure of an attempt to connect: refused where no other attempt can succeed.
 pub(super) fn not_connected(error: Error) -> Failure {
-    if error.is_configuration() { Failure::Refused(error) } else { Failure::NotSent(error) }
+    if error.is_configuration() {
+        Failure::Refused(error)
+    } else {
+        Failure::NotSent(error)
+    }
 }

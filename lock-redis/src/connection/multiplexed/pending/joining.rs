@@ -23,7 +23,11 @@ struct Joinable<'a> {
 impl PendingRequests {
     /// Whether so many requests are unsent that some may be joined.
     pub(super) fn may_join(&self) -> bool {
-        let first = self.requests.len().checked_sub(MIN_REQUESTS).map(|at| &self.requests[at]);
+        let first = self
+            .requests
+            .len()
+            .checked_sub(MIN_REQUESTS)
+            .map(|at| &self.requests[at]);
         // As of the last reply, without reading the clock: on a connection that was idle a pause
         // lasts until the next reply.
         first.is_some_and(|it| it.start >= self.sent()) && self.joiner.is_on(self.last_received)
@@ -33,7 +37,9 @@ impl PendingRequests {
     /// cannot be joined.
     pub(super) fn join_unsent(&mut self) {
         let sent = self.sent();
-        let first = self.requests.partition_point(|request| request.start < sent);
+        let first = self
+            .requests
+            .partition_point(|request| request.start < sent);
         let old = mem::replace(&mut self.unsent, mem::take(&mut self.spare));
         let whole = self.requests.split_off(first);
         // The rest of one of which a part is sent.
@@ -47,7 +53,12 @@ impl PendingRequests {
                 (Content::One(request), Some((kind, words)))
                     if request.joining == Joining::Free =>
                 {
-                    run.push(Joinable { kind, words, bytes, request });
+                    run.push(Joinable {
+                        kind,
+                        words,
+                        bytes,
+                        request,
+                    });
                 }
                 (content, _) => {
                     self.join_run(&mut run);
@@ -92,7 +103,12 @@ impl PendingRequests {
             requests.push(joinable.request);
         }
         let script = self.joiner.script(kind);
-        let joined = Box::new(JoinedRequests { kind, requests, bytes, ends });
+        let joined = Box::new(JoinedRequests {
+            kind,
+            requests,
+            bytes,
+            ends,
+        });
         self.enqueue_content(Content::Joined(joined), |unsent| {
             encode(script, &words, unsent);
         });
@@ -106,7 +122,12 @@ impl PendingRequests {
         mine: Option<&Arc<ReplySlot>>,
         wakeups: &mut DeferredWakeups,
     ) {
-        let JoinedRequests { kind, requests, bytes, ends } = joined;
+        let JoinedRequests {
+            kind,
+            requests,
+            bytes,
+            ends,
+        } = joined;
         self.joiner.replied(kind, &reply, self.last_received);
         let outcomes = self.joiner.outcomes(kind, reply, requests.len());
         let mut start = 0;

@@ -29,7 +29,9 @@ fn acquire_words(name: &str) -> [String; 9] {
     let [name, counter, tombstone, owner] =
         ["", "counter:", "closed:", "owner:"].map(|it| format!("{it}{name}"));
     let [evalsha, count, lease, keep] = ["EVALSHA", "3", "30000", "60000"].map(str::to_owned);
-    [evalsha, hash, count, name, counter, tombstone, lease, owner, keep]
+    [
+        evalsha, hash, count, name, counter, tombstone, lease, owner, keep,
+    ]
 }
 
 fn release(name: &str) -> Vec<u8> {
@@ -40,8 +42,12 @@ fn release(name: &str) -> Vec<u8> {
 
 /// What stands for acquires of these locks.
 fn acquire_many(how: [&str; 2], names: &[&str]) -> Vec<u8> {
-    let of_all =
-        |what: &str| names.iter().map(|name| format!("{what}{name}")).collect::<Vec<String>>();
+    let of_all = |what: &str| {
+        names
+            .iter()
+            .map(|name| format!("{what}{name}"))
+            .collect::<Vec<String>>()
+    };
     let count = (3 * names.len()).to_string();
     let keys = [of_all(""), of_all("closed:"), of_all("counter:")].concat();
     let owners = of_all("owner:");
@@ -59,7 +65,12 @@ fn release_many(names: &[&str]) -> Vec<u8> {
     let count = names.len().to_string();
     let head = ["EVAL", REDISSON.joins[0].many.source, &count];
     let arguments = arguments.iter().map(String::as_str);
-    let words = head.iter().chain(names).copied().chain(["PUBLISH"]).chain(arguments);
+    let words = head
+        .iter()
+        .chain(names)
+        .copied()
+        .chain(["PUBLISH"])
+        .chain(arguments);
     encode(&words.collect::<Vec<_>>())
 }
 
@@ -74,7 +85,12 @@ fn by_hash() -> [&'static str; 2] {
 
 fn push(pending: &mut PendingRequests, bytes: &[u8]) -> Asked {
     let slot = Arc::default();
-    (pending.push(bytes, span(60_000), &slot, Joining::Free).unwrap(), slot)
+    (
+        pending
+            .push(bytes, span(60_000), &slot, Joining::Free)
+            .unwrap(),
+        slot,
+    )
 }
 
 /// Pushes an acquire of each lock.
@@ -112,7 +128,10 @@ fn got((_, slot): &Asked) -> Option<Reply> {
 fn joined_kinds_leave_releases_first_and_share_out_replies() {
     let mut pending = pending();
     let asked = ["a", "b", "c", "d"].map(|name| {
-        [push(&mut pending, &acquire(name)), push(&mut pending, &release(&format!("held-{name}")))]
+        [
+            push(&mut pending, &acquire(name)),
+            push(&mut pending, &release(&format!("held-{name}"))),
+        ]
     });
     let releases = release_many(&["held-a", "held-b", "held-c", "held-d"]);
     let acquires = acquire_many(by_text(), &["a", "b", "c", "d"]);
@@ -122,7 +141,10 @@ fn joined_kinds_leave_releases_first_and_share_out_replies() {
     assert_eq!(assign(&mut pending, Reply::Array(freed.to_vec())).len(), 4);
     assign(&mut pending, Reply::Array([1, 2, 3, 4].map(token).to_vec()));
     for ([acquired, released], (number, freed)) in asked.iter().zip((1..).zip(freed)) {
-        assert_eq!([got(acquired), got(released)], [Some(token(number)), Some(freed)]);
+        assert_eq!(
+            [got(acquired), got(released)],
+            [Some(token(number)), Some(freed)]
+        );
     }
     assert!(pending.is_empty());
 }
@@ -181,7 +203,10 @@ fn request_that_has_left_in_part_stays_as_it_is() {
     let bytes = pending.take_unsent(Vec::new());
     pending.put_back(bytes, 10);
     push_all(&mut pending, ["b", "c", "d"]);
-    let expected = [acquire("a")[10..].to_vec(), acquire_many(by_text(), &["b", "c", "d"])];
+    let expected = [
+        acquire("a")[10..].to_vec(),
+        acquire_many(by_text(), &["b", "c", "d"]),
+    ];
     assert_eq!(leaves(&mut pending), text(&expected));
     assert_eq!(pending.awaited(), 2);
 }
@@ -195,10 +220,20 @@ fn joined_request_that_the_peer_did_not_take_leaves_as_it_was() {
     push_all(&mut pending, ["d", "e"]);
     // Its bytes stay in the joined request, which leaves later.
     assert_eq!(pending.abandon(asked[1].0), Some(MayHaveLeft(true)));
-    let expected = [acquire_many(by_text(), &["a", "b", "c"]), acquire("d"), acquire("e")];
+    let expected = [
+        acquire_many(by_text(), &["a", "b", "c"]),
+        acquire("d"),
+        acquire("e"),
+    ];
     assert_eq!(leaves(&mut pending), text(&expected));
-    assert_eq!(assign(&mut pending, Reply::Array([1, 2, 3].map(token).to_vec())).len(), 2);
-    assert_eq!(asked.each_ref().map(got), [Some(token(1)), None, Some(token(3))]);
+    assert_eq!(
+        assign(&mut pending, Reply::Array([1, 2, 3].map(token).to_vec())).len(),
+        2
+    );
+    assert_eq!(
+        asked.each_ref().map(got),
+        [Some(token(1)), None, Some(token(3))]
+    );
 }
 
 #[test]
@@ -248,7 +283,10 @@ fn after_a_refusal_nothing_is_joined_for_a_while() {
         let alone = text(&names.map(acquire));
         assert_eq!(leaves(&mut pending), alone);
         let joined = text(&[acquire_many(how, &names)]);
-        for (millis, expected) in [(900, &alone), (1_100, if resumes { &joined } else { &alone })] {
+        for (millis, expected) in [
+            (900, &alone),
+            (1_100, if resumes { &joined } else { &alone }),
+        ] {
             pending.received(start + Duration::from_millis(millis));
             push_all(&mut pending, names);
             assert_eq!(&leaves(&mut pending), expected, "{code} after {millis} ms");
@@ -261,7 +299,9 @@ fn requests_of_one_thread_leave_as_they_are() {
     let (connection, mut peer) = pair_joining(GRACE, REDISSON.joins);
     let names = ["a", "b", "c"];
     let words = names.map(acquire_words);
-    let words = words.each_ref().map(|words| words.each_ref().map(|word| word.as_bytes()));
+    let words = words
+        .each_ref()
+        .map(|words| words.each_ref().map(|word| word.as_bytes()));
     let groups = words.each_ref().map(|words| [words.as_slice()]);
     let requests = groups.each_ref().map(|words| Request(words));
     thread::scope(|scope| {
@@ -271,7 +311,8 @@ fn requests_of_one_thread_leave_as_they_are() {
         });
         let expected = names.map(acquire).concat();
         assert_eq!(hear(&mut peer, expected.len()), expected);
-        peer.write_all(b"$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n").unwrap();
+        peer.write_all(b"$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n")
+            .unwrap();
     });
 }
 
@@ -280,9 +321,14 @@ fn requests_of_one_thread_leave_as_they_are() {
 fn request_that_may_not_be_joined_keeps_its_place() {
     let mut pending = pending();
     push_all(&mut pending, ["a", "b"]);
-    pending.push(&acquire("c"), span(60_000), &Arc::default(), Joining::Never).unwrap();
+    pending
+        .push(&acquire("c"), span(60_000), &Arc::default(), Joining::Never)
+        .unwrap();
     push_all(&mut pending, ["d", "e"]);
-    assert_eq!(leaves(&mut pending), text(&["a", "b", "c", "d", "e"].map(acquire)));
+    assert_eq!(
+        leaves(&mut pending),
+        text(&["a", "b", "c", "d", "e"].map(acquire))
+    );
 }
 
 /// A script that failed as a whole may have been carried out before, and then leaves no doubt only
@@ -294,12 +340,19 @@ fn acquire_that_is_sent_again_may_have_been_carried_out() {
         let asked = push_all(&mut pending, ["a", "b", "c"]);
         leaves(&mut pending);
         assert!(assign(&mut pending, error(code)).is_empty());
-        assert_eq!(pending.abandon(asked[0].0), Some(MayHaveLeft(may_have_run)), "{code}");
+        assert_eq!(
+            pending.abandon(asked[0].0),
+            Some(MayHaveLeft(may_have_run)),
+            "{code}"
+        );
         assert_eq!(leaves(&mut pending), text(&["b", "c"].map(acquire)));
         assign(&mut pending, token(2));
         assert_eq!(got(&asked[1]), Some(token(2)));
         pending.fail_all(&Error::unavailable("gone"), &mut DeferredWakeups::default());
-        assert!(is_unknown(&asked[2].1.take().unwrap()), "{code}: it has left");
+        assert!(
+            is_unknown(&asked[2].1.take().unwrap()),
+            "{code}: it has left"
+        );
         let asked = {
             let mut pending = self::pending();
             let asked = push_all(&mut pending, ["a", "b", "c"]);
@@ -309,7 +362,11 @@ fn acquire_that_is_sent_again_may_have_been_carried_out() {
             asked
         };
         for (_, slot) in asked {
-            assert_eq!(is_unknown(&slot.take().unwrap()), may_have_run, "{code}: it has not left");
+            assert_eq!(
+                is_unknown(&slot.take().unwrap()),
+                may_have_run,
+                "{code}: it has not left"
+            );
         }
         for (answer, says_it_all) in [("upstream", false), ("NOSCRIPT", true), ("WRONGTYPE", true)]
         {
@@ -320,7 +377,11 @@ fn acquire_that_is_sent_again_may_have_been_carried_out() {
             leaves(&mut pending);
             assign(&mut pending, error(answer));
             let is_unknown = is_unknown(&asked[0].1.take().unwrap());
-            assert_eq!(is_unknown, may_have_run && !says_it_all, "{code}, then {answer}");
+            assert_eq!(
+                is_unknown,
+                may_have_run && !says_it_all,
+                "{code}, then {answer}"
+            );
         }
     }
 }
@@ -332,7 +393,10 @@ fn one_that_is_refused_is_sent_again_alone() {
     leaves(&mut pending);
     let reply = vec![token(1), error("WRONGTYPE"), token(3)];
     assert_eq!(assign(&mut pending, Reply::Array(reply)).len(), 2);
-    assert_eq!([&asked[0], &asked[2]].map(got), [Some(token(1)), Some(token(3))]);
+    assert_eq!(
+        [&asked[0], &asked[2]].map(got),
+        [Some(token(1)), Some(token(3))]
+    );
     // Not joined again, however many there are.
     push_all(&mut pending, ["d", "e"]);
     assert_eq!(leaves(&mut pending), text(&["b", "d", "e"].map(acquire)));
@@ -349,7 +413,11 @@ fn release_that_may_have_been_carried_out_is_not_sent_again() {
     assert_eq!(pending.abandon(asked[0].0), Some(MayHaveLeft(true)));
     assert_eq!(assign(&mut pending, error("upstream")).len(), 2);
     assert!(asked[0].1.take().is_none());
-    assert!(asked[1..].iter().all(|(_, slot)| is_unknown(&slot.take().unwrap())));
+    assert!(
+        asked[1..]
+            .iter()
+            .all(|(_, slot)| is_unknown(&slot.take().unwrap()))
+    );
     assert_eq!(leaves(&mut pending), "");
     assert!(pending.is_empty());
     // On a new connection: on this one nothing is joined any more.
@@ -398,7 +466,11 @@ fn reply_of_wrong_length_is_rejected() {
         assert!(pending.assign(reply, None, &mut wakeups).is_err());
         // As the thread that reads does then.
         pending.fail_all(&Error::unavailable("garbage"), &mut wakeups);
-        assert!(asked.iter().all(|(_, slot)| is_unknown(&slot.take().unwrap())));
+        assert!(
+            asked
+                .iter()
+                .all(|(_, slot)| is_unknown(&slot.take().unwrap()))
+        );
     }
 }
 
@@ -410,7 +482,9 @@ fn reader_finds_its_own_part() {
     leaves(&mut pending);
     let mut wakeups = DeferredWakeups::default();
     let reply = Reply::Array([1, 2, 3].map(token).to_vec());
-    pending.assign(reply, Some(&asked[1].1), &mut wakeups).unwrap();
+    pending
+        .assign(reply, Some(&asked[1].1), &mut wakeups)
+        .unwrap();
     assert_eq!(wakeups.wake.len(), 2);
     assert_eq!(got(&asked[1]), Some(token(2)));
 }
@@ -426,10 +500,21 @@ fn callbacks_that_were_joined_expire_and_keep_their_text() {
             ReplyCheck::Expected
         });
         let by_hash = release(name);
-        let callback = CallbackRequest { by_hash, text: REDISSON.scripts.release.source, done };
-        assert!(pending.push_callback(&release(name), span(millis), callback).is_ok());
+        let callback = CallbackRequest {
+            by_hash,
+            text: REDISSON.scripts.release.source,
+            done,
+        };
+        assert!(
+            pending
+                .push_callback(&release(name), span(millis), callback)
+                .is_ok()
+        );
     }
-    assert_eq!(leaves(&mut pending), text(&[release_many(&["a", "b", "c"])]));
+    assert_eq!(
+        leaves(&mut pending),
+        text(&[release_many(&["a", "b", "c"])])
+    );
     let mut wakeups = DeferredWakeups::default();
     let server = Server::new(Endpoint::tcp("test", 1), None);
     pending.expire_callbacks(within(100), &server, &mut wakeups);
@@ -451,6 +536,12 @@ fn callbacks_that_were_joined_expire_and_keep_their_text() {
     for (callback, outcome) in wakeups.callbacks {
         let _ = (callback.done)(outcome.map_err(Failure::from));
     }
-    assert_eq!(outcomes.try_iter().filter(|(_, outcome)| outcome.is_ok()).count(), 2);
+    assert_eq!(
+        outcomes
+            .try_iter()
+            .filter(|(_, outcome)| outcome.is_ok())
+            .count(),
+        2
+    );
     assert!(!pending.has_callbacks());
 }

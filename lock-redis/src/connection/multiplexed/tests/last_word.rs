@@ -11,9 +11,15 @@ fn reply_beside_close_notify_counts_and_nothing_follows() {
     let directory = tempfile::tempdir().unwrap();
     let ca = directory.path().join("ca.crt");
     std::fs::write(&ca, key.cert.pem()).unwrap();
-    let options = TlsOptions { ca: ca.to_str(), ..TlsOptions::default() };
+    let options = TlsOptions {
+        ca: ca.to_str(),
+        ..TlsOptions::default()
+    };
     let time = DialTime::until(&SystemClock, within(10_000));
-    let tls = TlsSettings::read(&options, &time).unwrap().of("localhost").unwrap();
+    let tls = TlsSettings::read(&options, &time)
+        .unwrap()
+        .of("localhost")
+        .unwrap();
     let secret = PrivateKeyDer::Pkcs8(key.signing_key.serialize_der().into());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
@@ -27,7 +33,9 @@ fn reply_beside_close_notify_counts_and_nothing_follows() {
     let peer = thread::spawn(move || {
         let (mut socket, _) = listener.accept().unwrap();
         let mut session = ServerConnection::new(Arc::new(config)).unwrap();
-        rustls::Stream::new(&mut session, &mut socket).read_exact(&mut [0]).unwrap();
+        rustls::Stream::new(&mut session, &mut socket)
+            .read_exact(&mut [0])
+            .unwrap();
         session.writer().write_all(b":1\r\n").unwrap();
         session.send_close_notify();
         let mut bytes = Vec::new();
@@ -45,7 +53,10 @@ fn reply_beside_close_notify_counts_and_nothing_follows() {
     connection.handshake_tls(within(10_000)).unwrap();
     let connection =
         Arc::new(MultiplexedConnection::new(connection, Duration::ZERO, 0, GRACE, &[]).unwrap());
-    assert_eq!(call(&connection, b"a", within(10_000)).unwrap(), Reply::Int(1));
+    assert_eq!(
+        call(&connection, b"a", within(10_000)).unwrap(),
+        Reply::Int(1)
+    );
     let outcome = call(&connection, b"b", within(10_000));
     assert!(matches!(outcome, Err(CallError::NotSent(_))), "{outcome:?}");
     drop(peer.join().unwrap());

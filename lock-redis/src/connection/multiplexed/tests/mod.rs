@@ -95,7 +95,8 @@ fn late_reply_is_dropped_and_later_ones_find_their_callers() {
 #[test]
 fn requests_of_one_call_leave_together_and_replies_find_them() {
     let (connection, mut peer) = pair_with(GRACE * 50);
-    peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    peer.set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
     let words: [&[&[u8]]; 3] = [&[b"a"], &[b"b"], &[b"c"]];
     let requests = words.each_ref().map(std::slice::from_ref).map(Request);
     let together = || Arc::clone(&connection).call_many(&requests, within(20_000));
@@ -211,7 +212,12 @@ fn bytes_of_abandoned_requests_do_not_leave_later() {
 
 #[test]
 fn reply_beside_unrequested_bytes_is_not_believed() {
-    for bytes in [&b":1\r\n:2\r\n"[..], b":1\r\n:", b":1\r\n%1\r\n", b"what?\r\n"] {
+    for bytes in [
+        &b":1\r\n:2\r\n"[..],
+        b":1\r\n:",
+        b":1\r\n%1\r\n",
+        b"what?\r\n",
+    ] {
         let (connection, mut peer) = pair();
         thread::scope(|scope| {
             let call = scope.spawn(|| call(&connection, b"a", within(10_000)));
@@ -220,7 +226,10 @@ fn reply_beside_unrequested_bytes_is_not_believed() {
             let outcome = call.join().unwrap();
             assert!(is_unknown(&outcome), "{outcome:?}");
         });
-        assert!(matches!(call(&connection, b"b", within(100)), Err(CallError::NotSent(_))));
+        assert!(matches!(
+            call(&connection, b"b", within(100)),
+            Err(CallError::NotSent(_))
+        ));
         assert!(!connection.is_usable(SystemClock.now(), 0));
     }
 }
@@ -236,7 +245,10 @@ fn idle_connection_that_closed_or_sent_bytes_is_unusable() {
         } else {
             drop(peer);
         }
-        assert!(connection.is_usable(SystemClock.now(), 1), "the look before still counts");
+        assert!(
+            connection.is_usable(SystemClock.now(), 1),
+            "the look before still counts"
+        );
         assert!(!connection.is_usable(SystemClock.now(), 2));
     }
 }
@@ -278,7 +290,9 @@ fn slow_connection_is_unusable_although_no_thread_reads() {
 fn only_requests_sent_whole_await_replies() {
     let mut pending = PendingRequests::new(within(0), Duration::ZERO, 0, &[]);
     for request in [b"aa", b"bb", b"cc"] {
-        pending.push(request, span(0), &Arc::default(), Joining::Free).unwrap();
+        pending
+            .push(request, span(0), &Arc::default(), Joining::Free)
+            .unwrap();
     }
     assert_eq!((pending.len(), pending.awaited()), (3, 0));
     let bytes = pending.take_unsent(Vec::new());
@@ -292,7 +306,9 @@ fn only_requests_sent_whole_await_replies() {
 fn unsent_bytes_wait_only_while_the_peer_has_more_to_do() {
     let mut pending = PendingRequests::new(within(0), Duration::ZERO, 0, &[]);
     let push = |pending: &mut PendingRequests| {
-        pending.push(b"xx", span(0), &Arc::default(), Joining::Free).unwrap();
+        pending
+            .push(b"xx", span(0), &Arc::default(), Joining::Free)
+            .unwrap();
         pending.is_peer_busy()
     };
     assert!(!push(&mut pending), "it has nothing to do");
@@ -305,11 +321,15 @@ fn unsent_bytes_wait_only_while_the_peer_has_more_to_do() {
     }
     assert!(!push(&mut pending), "the fourth makes a half of that");
     for _ in 0..5 {
-        pending.assign(Reply::Nil, None, &mut DeferredWakeups::default()).unwrap();
+        pending
+            .assign(Reply::Nil, None, &mut DeferredWakeups::default())
+            .unwrap();
     }
     pending.take_unsent(Vec::new());
     for _ in 0..5 {
-        pending.assign(Reply::Nil, None, &mut DeferredWakeups::default()).unwrap();
+        pending
+            .assign(Reply::Nil, None, &mut DeferredWakeups::default())
+            .unwrap();
     }
     assert!(!push(&mut pending), "all are answered");
 }
@@ -328,8 +348,14 @@ fn unread_late_reply_keeps_its_connection_usable() {
     let (connection, mut peer) = pair_with(Duration::from_secs(60));
     let late = within(50);
     assert!(is_unknown(&call(&connection, b"a", late)));
-    assert!(connection.is_usable(late, 0), "a reply may take longer than its caller waits");
-    assert!(!connection.is_usable(within(250), 0), "nothing was received");
+    assert!(
+        connection.is_usable(late, 0),
+        "a reply may take longer than its caller waits"
+    );
+    assert!(
+        !connection.is_usable(within(250), 0),
+        "nothing was received"
+    );
     peer.write_all(b":1\r\n").unwrap();
     // On a loopback it is there when the write has returned.
     assert!(connection.is_usable(SystemClock.now(), 0));
@@ -360,40 +386,80 @@ fn connection_is_suspect_when_replies_are_later_than_usual() {
     let ms = Duration::from_millis;
     let (start, grace) = (within(0), ms(2_000));
     let mute_after = |pending: &mut PendingRequests, sent: Moment, grace| {
-        pending.push(b"x", (sent, sent + ms(50)), &Arc::default(), Joining::Free).unwrap();
+        pending
+            .push(b"x", (sent, sent + ms(50)), &Arc::default(), Joining::Free)
+            .unwrap();
         let is_mute = |after: &u64| pending.is_mute(sent + ms(*after), grace);
-        (0..3_000).step_by(10).find(is_mute).expect("it is at some time")
+        (0..3_000)
+            .step_by(10)
+            .find(is_mute)
+            .expect("it is at some time")
     };
     let answer = |pending: &mut PendingRequests, now: Moment| {
         pending.take_unsent(Vec::new());
         pending.received(now);
-        pending.assign(Reply::Nil, None, &mut DeferredWakeups::default()).unwrap();
+        pending
+            .assign(Reply::Nil, None, &mut DeferredWakeups::default())
+            .unwrap();
     };
-    for (dialed_in, expected) in [(0, 250), (100, 250), (300, 600), (900, 1_800), (5_000, 2_000)] {
+    for (dialed_in, expected) in [
+        (0, 250),
+        (100, 250),
+        (300, 600),
+        (900, 1_800),
+        (5_000, 2_000),
+    ] {
         let mut pending = PendingRequests::new(start, ms(dialed_in), 0, &[]);
-        assert_eq!(mute_after(&mut pending, start, grace), expected, "{dialed_in}");
+        assert_eq!(
+            mute_after(&mut pending, start, grace),
+            expected,
+            "{dialed_in}"
+        );
     }
     // As replies take longer, and shorter again.
     let (mut pending, mut sent) = (PendingRequests::new(start, ms(0), 0, &[]), start);
-    for (reply, expected) in [(300, 250), (400, 600), (2, 800), (2, 400), (2, 250), (2, 250)] {
-        assert_eq!(mute_after(&mut pending, sent, grace), expected, "before {reply}");
+    for (reply, expected) in [
+        (300, 250),
+        (400, 600),
+        (2, 800),
+        (2, 400),
+        (2, 250),
+        (2, 250),
+    ] {
+        assert_eq!(
+            mute_after(&mut pending, sent, grace),
+            expected,
+            "before {reply}"
+        );
         sent = sent + ms(reply);
         answer(&mut pending, sent);
     }
-    assert_eq!(mute_after(&mut pending, sent, ms(100)), 100, "never more than the grace");
+    assert_eq!(
+        mute_after(&mut pending, sent, ms(100)),
+        100,
+        "never more than the grace"
+    );
 }
 
 /// A callback of a script by its hash, which the server does not know; and its outcome.
 fn unknown_script() -> (Vec<u8>, CallbackRequest, Receiver<Result<Reply, Failure>>) {
     let mut request = Vec::new();
-    Request(&[&[b"EVALSHA", b"0123456789012345678901234567890123456789", b"0"]])
-        .encode(&mut request);
+    Request(&[&[
+        b"EVALSHA",
+        b"0123456789012345678901234567890123456789",
+        b"0",
+    ]])
+    .encode(&mut request);
     let (tell, outcome) = mpsc::channel();
     let done = Box::new(move |outcome: Result<Reply, _>| {
         tell.send(outcome).unwrap();
         ReplyCheck::Expected
     });
-    let callback = CallbackRequest { by_hash: request.clone(), text: "return 1", done };
+    let callback = CallbackRequest {
+        by_hash: request.clone(),
+        text: "return 1",
+        done,
+    };
     (request, callback, outcome)
 }
 
@@ -404,7 +470,8 @@ fn callback_that_is_sent_again_keeps_its_deadline() {
     let (request, callback, _outcome) = unknown_script();
     assert!(connection.submit(&request, by, callback).is_ok());
     hear(&mut peer, request.len());
-    peer.write_all(b"-NOSCRIPT No matching script.\r\n").unwrap();
+    peer.write_all(b"-NOSCRIPT No matching script.\r\n")
+        .unwrap();
     assert!(connection.poll());
     assert_eq!(hear(&mut peer, 12), b"*3\r\n$4\r\nEVAL");
     assert_eq!(connection.pending.lock().oldest(), Some(by));
@@ -420,11 +487,15 @@ fn callback_is_not_sent_again_after_its_deadline() {
     thread::scope(|scope| {
         let reader = scope.spawn(|| call(&connection, b"x", within(60_000)));
         hear_word(&mut peer, b"x");
-        peer.write_all(b"-NOSCRIPT No matching script.\r\n:1\r\n").unwrap();
+        peer.write_all(b"-NOSCRIPT No matching script.\r\n:1\r\n")
+            .unwrap();
         assert_eq!(reader.join().unwrap().unwrap(), Reply::Int(1));
     });
     let outcome = outcome.recv_timeout(Duration::from_secs(10));
-    assert!(matches!(outcome, Ok(Err(Failure::NotSent(_)))), "{outcome:?}");
+    assert!(
+        matches!(outcome, Ok(Err(Failure::NotSent(_)))),
+        "{outcome:?}"
+    );
     assert!(connection.pending.lock().is_empty());
 }
 
@@ -435,13 +506,17 @@ fn reader_is_not_woken_to_write_while_another_thread_waits() {
     let (reader, other) = (Arc::default(), Arc::default());
     let slots = [&reader, &reader, &other].map(|signal| Arc::new(ReplySlot::new(signal)));
     for slot in &slots {
-        pending.push(b"x", span(60_000), slot, Joining::Free).unwrap();
+        pending
+            .push(b"x", span(60_000), slot, Joining::Free)
+            .unwrap();
     }
     pending.reader = Some(1);
     pending.asleep = true;
     let mut wakeups = DeferredWakeups::default();
     pending.wake_a_writer(&mut wakeups);
-    let [woken] = &*wakeups.wake else { panic!("{} are woken", wakeups.wake.len()) };
+    let [woken] = &*wakeups.wake else {
+        panic!("{} are woken", wakeups.wake.len())
+    };
     assert!(Arc::ptr_eq(woken, &slots[2]));
 }
 
@@ -449,7 +524,8 @@ fn reader_is_not_woken_to_write_while_another_thread_waits() {
 fn callback_left_to_an_awake_reader_is_sent_when_that_leaves() {
     for is_answered in [true, false] {
         let (connection, mut peer) = pair();
-        peer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        peer.set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
         let long = [b'x'; 200];
         let by = within(if is_answered { 60_000 } else { 300 });
         thread::scope(|scope| {
@@ -460,9 +536,20 @@ fn callback_left_to_an_awake_reader_is_sent_when_that_leaves() {
             }
             connection.pending.lock().asleep = false;
             let done = Box::new(|_: Result<Reply, _>| ReplyCheck::Expected);
-            let callback = CallbackRequest { by_hash: Vec::new(), text: "", done };
-            assert!(connection.submit(b"short", within(60_000), callback).is_ok());
-            assert!(connection.pending.lock().wants_writer(), "the reader will send it");
+            let callback = CallbackRequest {
+                by_hash: Vec::new(),
+                text: "",
+                done,
+            };
+            assert!(
+                connection
+                    .submit(b"short", within(60_000), callback)
+                    .is_ok()
+            );
+            assert!(
+                connection.pending.lock().wants_writer(),
+                "the reader will send it"
+            );
             if is_answered {
                 peer.write_all(b":1\r\n").unwrap();
             }

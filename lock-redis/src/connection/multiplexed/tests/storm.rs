@@ -55,7 +55,10 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         usize::try_from(self.0 >> 33).unwrap() % bound.max(1)
     }
 }
@@ -88,8 +91,11 @@ fn every_caller_gets_its_own_reply_in_time_or_none() {
                             }
                             ReplyCheck::Expected
                         };
-                        let callback =
-                            CallbackRequest { by_hash: Vec::new(), text: "", done: Box::new(done) };
+                        let callback = CallbackRequest {
+                            by_hash: Vec::new(),
+                            text: "",
+                            done: Box::new(done),
+                        };
                         assert!(connection.submit(&encoded(&request), by, callback).is_ok());
                         submitted.fetch_add(1, Ordering::SeqCst);
                         connection.poll();
@@ -115,7 +121,10 @@ fn every_caller_gets_its_own_reply_in_time_or_none() {
     // No reply went astray.
     let last = call(&connection, &numbered(u32::MAX, 8), within(10_000)).unwrap();
     assert_eq!(last, Reply::Int(u32::MAX.into()));
-    assert_eq!(told.load(Ordering::SeqCst), submitted.load(Ordering::SeqCst));
+    assert_eq!(
+        told.load(Ordering::SeqCst),
+        submitted.load(Ordering::SeqCst)
+    );
     assert!(connection.pending.lock().is_empty());
     drop(connection);
     let seen = peer.join().unwrap();

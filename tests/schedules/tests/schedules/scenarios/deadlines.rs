@@ -19,21 +19,37 @@ fn hold(guard: Option<impl Held>) -> bool {
 
 /// Each kind of lock, and each kind of queue that its threads stand in.
 const KINDS: [(&str, Turn); 8] = [
-    ("mutex", |client, options| Ok(hold(client.mutex(NAME)?.try_lock_with(options)?))),
-    ("owned", |client, options| Ok(hold(client.owned_mutex(NAME)?.try_lock_with(options)?))),
-    ("fair", |client, options| Ok(hold(client.fair_mutex(NAME)?.try_lock_with(options)?))),
-    ("write", |client, options| Ok(hold(client.rw_lock(NAME)?.write().try_lock_with(options)?))),
-    ("read", |client, options| Ok(hold(client.rw_lock(NAME)?.read().try_lock_with(options)?))),
+    ("mutex", |client, options| {
+        Ok(hold(client.mutex(NAME)?.try_lock_with(options)?))
+    }),
+    ("owned", |client, options| {
+        Ok(hold(client.owned_mutex(NAME)?.try_lock_with(options)?))
+    }),
+    ("fair", |client, options| {
+        Ok(hold(client.fair_mutex(NAME)?.try_lock_with(options)?))
+    }),
+    ("write", |client, options| {
+        Ok(hold(client.rw_lock(NAME)?.write().try_lock_with(options)?))
+    }),
+    ("read", |client, options| {
+        Ok(hold(client.rw_lock(NAME)?.read().try_lock_with(options)?))
+    }),
     ("permit", |client, options| {
-        Ok(hold(client.semaphore(NAME, 1)?.try_acquire_with(1, options)?))
+        Ok(hold(
+            client.semaphore(NAME, 1)?.try_acquire_with(1, options)?,
+        ))
     }),
     ("permits", |client, options| {
-        Ok(hold(client.semaphore(NAME, 3)?.try_acquire_with(2, options)?))
+        Ok(hold(
+            client.semaphore(NAME, 3)?.try_acquire_with(2, options)?,
+        ))
     }),
-    ("too many", |client, options| match client.semaphore(NAME, 3)?.try_acquire_with(4, options) {
-        Ok(guard) => Ok(hold(guard)),
-        Err(error) if error.is_misuse() => Ok(false),
-        Err(error) => Err(error),
+    ("too many", |client, options| {
+        match client.semaphore(NAME, 3)?.try_acquire_with(4, options) {
+            Ok(guard) => Ok(hold(guard)),
+            Err(error) if error.is_misuse() => Ok(false),
+            Err(error) => Err(error),
+        }
     }),
 ];
 
@@ -50,7 +66,11 @@ fn take_turns(world: &Arc<World>, (kind, turn): (&'static str, Turn)) {
                 for _ in 0..2 {
                     let wait = ms(fastrand::u64(1..20));
                     let options = LockOptions::new().wait(wait);
-                    let options = if number == 0 { options.interrupt(&stop) } else { options };
+                    let options = if number == 0 {
+                        options.interrupt(&stop)
+                    } else {
+                        options
+                    };
                     let turn = turn(&client, &options);
                     let is_interrupted = turn.as_ref().err().is_some_and(Error::is_interrupted);
                     // A late thread may take longer than the time-out of its request.
@@ -62,7 +82,9 @@ fn take_turns(world: &Arc<World>, (kind, turn): (&'static str, Turn)) {
         .collect();
     sleep(ms(fastrand::u64(..20)));
     stop.fire();
-    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().expect("no panic"));
     world.net.distance(0);
     for client in &clients {
         let settled = client.wait_for_cleanup(Duration::from_secs(1));

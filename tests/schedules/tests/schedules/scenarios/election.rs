@@ -13,7 +13,10 @@ fn lead(election: &Election) {
     election.campaign().expect("a thread");
     let leads = election.wait_for_leadership(LEASE * 20, None);
     // A late thread may have no answer at the end.
-    assert!(leads.as_ref().is_ok_and(|leads| *leads) || !is_punctual(), "{leads:?}");
+    assert!(
+        leads.as_ref().is_ok_and(|leads| *leads) || !is_punctual(),
+        "{leads:?}"
+    );
 }
 
 fn resign(election: &Election) {
@@ -86,16 +89,27 @@ fn loss_after_resignations() {
         lead(&election);
         let changes = election.changes();
         let gained = next(&changes, LEASE);
-        assert!(matches!(gained, LeadershipChange::Gained { .. }), "{gained:?}");
+        assert!(
+            matches!(gained, LeadershipChange::Gained { .. }),
+            "{gained:?}"
+        );
         let start = time::peek();
         world.lose();
         let lost = next(&changes, LEASE);
-        let is_lost = matches!(lost, LeadershipChange::Lost { cause: LossCause::Gone });
+        let is_lost = matches!(
+            lost,
+            LeadershipChange::Lost {
+                cause: LossCause::Gone
+            }
+        );
         assert!(is_lost || !is_punctual(), "{lost:?}");
         // A renewal is due after a third of the lease.
         in_time("the news of the loss", start, LEASE / 3 + ms(10));
         let gained = next(&changes, LEASE);
-        assert!(matches!(gained, LeadershipChange::Gained { .. }), "{gained:?}");
+        assert!(
+            matches!(gained, LeadershipChange::Gained { .. }),
+            "{gained:?}"
+        );
         resign(&election);
     });
 }
@@ -105,7 +119,10 @@ fn loss_after_resignations() {
 fn last_handle_of_an_election() {
     explore("last_handle_of_an_election", 1_000, |world| {
         let [leaving, staying] = std::array::from_fn(|_| {
-            world.client_with(|config| config.with_watchdog(LEASE)).election(NAME).expect("one")
+            world
+                .client_with(|config| config.with_watchdog(LEASE))
+                .election(NAME)
+                .expect("one")
         });
         let other = leaving.clone();
         leaving.campaign().expect("a thread");
@@ -123,9 +140,13 @@ fn last_handle_of_an_election() {
         campaigning.join().expect("no panic");
         let start = time::peek();
         staying.campaign().expect("a thread");
-        until("the other one leads", ms(60), || staying.is_leader() || !is_punctual());
+        until("the other one leads", ms(60), || {
+            staying.is_leader() || !is_punctual()
+        });
         in_time("the turn of the other one", start, ms(60));
         drop(staying);
-        until("the leadership is given up", ms(60), || !world.is_held() || !is_punctual());
+        until("the leadership is given up", ms(60), || {
+            !world.is_held() || !is_punctual()
+        });
     });
 }

@@ -48,7 +48,11 @@ fn arrival() {
                     order.lock().expect("no panic").push(number);
                     let time = if number == 1 { ms(3) } else { Duration::ZERO };
                     shared.stay(&guard, time);
-                    if number == 2 { drop(guard) } else { give(guard) }
+                    if number == 2 {
+                        drop(guard)
+                    } else {
+                        give(guard)
+                    }
                 });
                 queue(world, number as u64 + 1);
                 waiter
@@ -56,7 +60,9 @@ fn arrival() {
             .collect();
         let released = time::peek();
         give(guard);
-        waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+        waiters
+            .into_iter()
+            .for_each(|waiter| waiter.join().expect("no panic"));
         in_time("four turns", released, ms(100));
         let order = order.lock().expect("no panic");
         assert!(*order == [0, 1, 2, 3] || !is_punctual(), "{order:?}");
@@ -107,7 +113,9 @@ fn leavers() {
         }
         let released = time::peek();
         give(guard);
-        waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+        waiters
+            .into_iter()
+            .for_each(|waiter| waiter.join().expect("no panic"));
         firing.join().expect("no panic");
         in_time("four waits", released, ms(100));
         let start = time::peek();
@@ -162,7 +170,9 @@ fn late_messages() {
                 let options = LockOptions::new().wait(ms(20_000)).interrupt(&stop);
                 thread::spawn(move || {
                     for _ in 0..3 {
-                        let Some(guard) = taken(lock.try_lock_with(&options)) else { continue };
+                        let Some(guard) = taken(lock.try_lock_with(&options)) else {
+                            continue;
+                        };
                         shared.stay(&guard, ms(fastrand::u64(..3) * 1_000));
                         give_anyhow(guard);
                     }

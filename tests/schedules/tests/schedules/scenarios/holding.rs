@@ -25,7 +25,10 @@ fn renewal_and_release() {
                     // earlier, in steps of the wheel.
                     let time = LEASE / 3 - ms(10 * fastrand::u64(..3));
                     let was_valid = shared.stay(&guard, time * (number + 1));
-                    assert!(was_valid || !is_punctual(), "lost although nothing was late");
+                    assert!(
+                        was_valid || !is_punctual(),
+                        "lost although nothing was late"
+                    );
                     let token = guard.fencing_token();
                     match guard.unlock() {
                         Ok(()) => assert!(
@@ -44,10 +47,17 @@ fn renewal_and_release() {
                 })
             })
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().expect("no panic"));
         drop(lock);
-        until("the name is forgotten", LEASE / 3 + ms(20), || client.names_in_use() == 0);
-        assert!(!is_punctual() || world.judge.losses() == 0, "lost although nothing was late");
+        until("the name is forgotten", LEASE / 3 + ms(20), || {
+            client.names_in_use() == 0
+        });
+        assert!(
+            !is_punctual() || world.judge.losses() == 0,
+            "lost although nothing was late"
+        );
     });
 }
 
@@ -64,16 +74,27 @@ fn renewals_sent_along() {
         let guard = take_with(&lock, &long);
         // The other one is renewed at a third of its lease, or up to a twelfth earlier.
         let time = LEASE * 10 / 3 - ms(10 * fastrand::u64(..35));
-        assert!(world.stay(&guard, time) || !is_punctual(), "lost although nothing was late");
+        assert!(
+            world.stay(&guard, time) || !is_punctual(),
+            "lost although nothing was late"
+        );
         give(guard);
         let guard = take(&lock);
-        assert!(world.stay(&guard, LEASE * 2) || !is_punctual(), "it was not renewed in time");
+        assert!(
+            world.stay(&guard, LEASE * 2) || !is_punctual(),
+            "it was not renewed in time"
+        );
         give(guard);
-        assert!(other.is_valid() || !is_punctual(), "the other one was not renewed");
+        assert!(
+            other.is_valid() || !is_punctual(),
+            "the other one was not renewed"
+        );
         give(other);
         drop(lock);
         let time = LEASE * 10 / 3 + ms(20);
-        until("the names are forgotten", time, || client.names_in_use() == 0);
+        until("the names are forgotten", time, || {
+            client.names_in_use() == 0
+        });
     });
 }
 
@@ -131,13 +152,18 @@ fn hand_off_beside_renewals() {
                     for _ in 0..10 {
                         let guard = take(&lock);
                         let was_valid = shared.stay(&guard, ms(12));
-                        assert!(was_valid || !is_punctual(), "lost although nothing was late");
+                        assert!(
+                            was_valid || !is_punctual(),
+                            "lost although nothing was late"
+                        );
                         give(guard);
                     }
                 })
             })
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().expect("no panic"));
     });
 }
 
@@ -169,7 +195,11 @@ fn loss() {
             let extends = fastrand::bool();
             thread::spawn(move || {
                 sleep(LEASE / 3 - ms(5));
-                let answer = if extends { guard.extend(LEASE) } else { guard.verify().map(drop) };
+                let answer = if extends {
+                    guard.extend(LEASE)
+                } else {
+                    guard.verify().map(drop)
+                };
                 shared.judge.look(&*guard);
                 if let Err(error) = answer {
                     assert!(error.is_lost() || !is_punctual(), "{error}");
@@ -236,15 +266,23 @@ fn sent_and_detached() {
             })
             .collect();
         dropping.join().expect("no panic");
-        detaching.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        detaching
+            .into_iter()
+            .for_each(|thread| thread.join().expect("no panic"));
         // The watchdog finds out by the next look that the thread has ended.
         let start = time::peek();
         let last = take(&lock);
-        in_time("the end of a thread that held it", start, LEASE / 3 + ms(30));
+        in_time(
+            "the end of a thread that held it",
+            start,
+            LEASE / 3 + ms(30),
+        );
         world.stay(&last, Duration::ZERO);
         give(last);
         drop((lock, owned));
-        until("the name is forgotten", LEASE, || client.names_in_use() == 0);
+        until("the name is forgotten", LEASE, || {
+            client.names_in_use() == 0
+        });
     });
 }
 
@@ -286,7 +324,9 @@ fn reentry() {
                 })
             })
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().expect("no panic"));
         // A thread that held it once can have it again, lost or not.
         give(take(&lock));
     });
@@ -315,7 +355,9 @@ fn panic_inside() {
                 })
             })
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().expect("no panic"));
         in_time("three turns", Duration::ZERO, ms(200));
     });
 }
@@ -343,7 +385,9 @@ fn idle_watchdog() {
                 })
             })
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().expect("no panic"));
     });
 }
 

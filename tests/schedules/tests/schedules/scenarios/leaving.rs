@@ -20,7 +20,11 @@ fn last_handle() {
                 thread::spawn(move || {
                     let guard = take(&lock);
                     drop(lock); // the guard is the last that this thread has of the client
-                    let time = if number == 0 { LEASE / 3 } else { Duration::ZERO };
+                    let time = if number == 0 {
+                        LEASE / 3
+                    } else {
+                        Duration::ZERO
+                    };
                     shared.stay(&guard, time);
                     if number == 1 {
                         guard.detach();
@@ -35,7 +39,9 @@ fn last_handle() {
             })
             .collect();
         drop(client);
-        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().expect("no panic"));
         let start = time::peek();
         let lock = other.mutex(NAME).expect("a lock");
         let guard = take(&lock);
@@ -68,11 +74,17 @@ fn unconfirmed_release() {
                         Err(error) => return assert!(error.is_unavailable(), "{error}"),
                     };
                     shared.stay(&guard, Duration::ZERO);
-                    if number == 0 { drop(guard) } else { drop(guard.unlock()) }
+                    if number == 0 {
+                        drop(guard)
+                    } else {
+                        drop(guard.unlock())
+                    }
                 })
             })
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().expect("no panic"));
         world.net.trouble(0);
         // No request under way began at the moment of the drop.
         sleep(ms(fastrand::u64(..100)) + Duration::from_micros(10));
@@ -80,7 +92,10 @@ fn unconfirmed_release() {
         drop(client);
         // A request that hangs at the drop may take one more time-out, and nothing else does.
         in_time("the end of the client", start, TIMEOUT + ms(5));
-        assert!(!world.is_held() || !is_punctual(), "the release was not repeated");
+        assert!(
+            !world.is_held() || !is_punctual(),
+            "the release was not repeated"
+        );
         sleep(LEASE + TIMEOUT);
     });
 }

@@ -23,7 +23,11 @@ fn fifo() {
                     let guard = take(&lock);
                     world.stay(&guard, Duration::ZERO);
                     order.lock().expect("no panic").push(number);
-                    if number == 1 { drop(guard) } else { give(guard) }
+                    if number == 1 {
+                        drop(guard)
+                    } else {
+                        give(guard)
+                    }
                 });
                 until("it queues", ms(50), || {
                     client.queue_length(NAME).expect("a name") == number + 1 || !guard.is_valid()
@@ -33,7 +37,9 @@ fn fifo() {
             .collect();
         let released = time::peek();
         give(guard);
-        waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+        waiters
+            .into_iter()
+            .for_each(|waiter| waiter.join().expect("no panic"));
         in_time("three hand-offs", released, ms(60));
         let order = order.lock().expect("no panic");
         assert!(*order == [0, 1, 2] || !is_punctual(), "{order:?}");
@@ -50,8 +56,19 @@ fn hand_off() {
         threads(3, move |number| {
             for round in 0..2 {
                 let guard = take(&lock);
-                shared.stay(&guard, if number == round { ms(3) } else { Duration::ZERO });
-                if number == 1 { drop(guard) } else { give(guard) }
+                shared.stay(
+                    &guard,
+                    if number == round {
+                        ms(3)
+                    } else {
+                        Duration::ZERO
+                    },
+                );
+                if number == 1 {
+                    drop(guard)
+                } else {
+                    give(guard)
+                }
             }
         });
         in_time("six turns", Duration::ZERO, ms(300));
@@ -63,14 +80,19 @@ fn hand_off() {
 #[test]
 fn two_clients() {
     explore("two_clients", 2_000, |world| {
-        let clients: Vec<Client> =
-            (0..2).map(|_| world.client_with(|config| config.with_watchdog(LONG))).collect();
+        let clients: Vec<Client> = (0..2)
+            .map(|_| world.client_with(|config| config.with_watchdog(LONG)))
+            .collect();
         let shared = Arc::clone(world);
         threads(4, move |number| {
             let lock = clients[number % 2].mutex(NAME).expect("a lock");
             let guard = take(&lock);
             shared.stay(&guard, if number == 0 { ms(3) } else { Duration::ZERO });
-            if number == 3 { drop(guard) } else { give(guard) }
+            if number == 3 {
+                drop(guard)
+            } else {
+                give(guard)
+            }
         });
         in_time("four turns", Duration::ZERO, ms(400));
     });
@@ -85,7 +107,11 @@ fn deadline() {
         // Where the holder is another client's, the waiter with the deadline asks the store.
         let is_ours = fastrand::bool();
         let lock = client.mutex(NAME).expect("a lock");
-        let holder = if is_ours { lock.clone() } else { other.mutex(NAME).expect("a lock") };
+        let holder = if is_ours {
+            lock.clone()
+        } else {
+            other.mutex(NAME).expect("a lock")
+        };
         let (shared, is_held) = (Arc::clone(world), Arc::new(AtomicBool::new(false)));
         let holding = thread::spawn({
             let is_held = Arc::clone(&is_held);
@@ -144,7 +170,10 @@ fn handles() {
             let same = user.mutex(NAME).expect("a lock");
             let inner = same.try_lock();
             let is_same = matches!(inner, Ok(Some(_)));
-            assert!(is_same || !is_punctual(), "another handle is of another lock");
+            assert!(
+                is_same || !is_punctual(),
+                "another handle is of another lock"
+            );
             drop((lock, same, inner));
             give(guard);
         });

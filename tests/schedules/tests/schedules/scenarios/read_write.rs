@@ -50,7 +50,11 @@ fn readers_and_writers() {
         threads(4, move |number| {
             let lock = lock_of(&clients[number % 2]);
             for round in 0..2 {
-                let time = if number == round { ms(3) } else { Duration::ZERO };
+                let time = if number == round {
+                    ms(3)
+                } else {
+                    Duration::ZERO
+                };
                 if fastrand::bool() {
                     let guard = read(lock.read());
                     sharing.stay(Claim::Read(number), &guard, time);
@@ -60,7 +64,11 @@ fn readers_and_writers() {
                     shared.judge.look(&guard);
                     sharing.stay(Claim::Write(number), &guard, time);
                     shared.judge.look(&guard);
-                    if number == 3 { drop(guard) } else { give(guard) }
+                    if number == 3 {
+                        drop(guard)
+                    } else {
+                        give(guard)
+                    }
                 }
             }
         });
@@ -85,10 +93,16 @@ fn downgrade() {
             shared.judge.look(&writing);
             let reading = read(mine.read());
             let again = mine.write().try_lock();
-            assert!(matches!(again, Ok(Some(_))) || !is_punctual(), "it writes already");
+            assert!(
+                matches!(again, Ok(Some(_))) || !is_punctual(),
+                "it writes already"
+            );
             drop(again);
             let (token, tokens) = (writing.fencing_token(), reading.fencing_token());
-            assert!(token == tokens || !is_punctual(), "the reader's is {tokens:?}, not {token:?}");
+            assert!(
+                token == tokens || !is_punctual(),
+                "the reader's is {tokens:?}, not {token:?}"
+            );
             seen.stay(Claim::Write(0), &writing, Duration::ZERO);
             shared.judge.look(&writing);
             if fastrand::bool() {
@@ -99,7 +113,10 @@ fn downgrade() {
             seen.stay(Claim::Read(0), &reading, ms(3));
             let refused = mine.write().try_lock();
             let is_told = refused.as_ref().is_err_and(|error| error.is_misuse());
-            assert!(is_told || !is_punctual(), "a reader cannot write: {refused:?}");
+            assert!(
+                is_told || !is_punctual(),
+                "a reader cannot write: {refused:?}"
+            );
             drop(refused);
             seen.stay(Claim::Read(0), &reading, ms(3));
             give(reading);
@@ -130,7 +147,9 @@ fn downgrade() {
         let start = time::peek();
         give(gate);
         downgrading.join().expect("no panic");
-        others.into_iter().for_each(|other| other.join().expect("no panic"));
+        others
+            .into_iter()
+            .for_each(|other| other.join().expect("no panic"));
         in_time("five turns", start, ms(200));
         assert!(first.load(Ordering::Relaxed));
     });
@@ -146,8 +165,10 @@ fn waiting_writer() {
         let (stop, gives_up) = (Interrupt::new(), fastrand::u8(..3));
         let has_written = Arc::new(AtomicBool::new(false));
         let writer = {
-            let (lock, stop) =
-                (if fastrand::bool() { &lock } else { &other }.clone(), stop.clone());
+            let (lock, stop) = (
+                if fastrand::bool() { &lock } else { &other }.clone(),
+                stop.clone(),
+            );
             let (seen, has_written) = (Arc::clone(&sharing), Arc::clone(&has_written));
             thread::spawn(move || {
                 let options = match gives_up {
@@ -190,24 +211,34 @@ fn waiting_writer() {
                 thread::spawn(move || {
                     let guard = read(lock.read());
                     let is_first = !has_written.load(Ordering::Relaxed);
-                    assert!(gives_up < 2 || !is_first || !is_punctual(), "before the writer");
+                    assert!(
+                        gives_up < 2 || !is_first || !is_punctual(),
+                        "before the writer"
+                    );
                     seen.stay(Claim::Read(number + 1), &guard, Duration::ZERO);
                     give(guard);
                 })
             })
             .collect();
         let again = lock.read().try_lock();
-        assert!(matches!(again, Ok(Some(_))) || !is_punctual(), "re-entry is no new reader");
+        assert!(
+            matches!(again, Ok(Some(_))) || !is_punctual(),
+            "re-entry is no new reader"
+        );
         drop(again);
         let start = time::peek();
         let firing = thread::spawn(move || stop.fire());
         if gives_up == 2 || fastrand::bool() {
             sharing.stay(Claim::Read(3), &reading, Duration::ZERO);
             give(reading);
-            readers.into_iter().for_each(|reader| reader.join().expect("no panic"));
+            readers
+                .into_iter()
+                .for_each(|reader| reader.join().expect("no panic"));
         } else {
             // The writer that gives up lets the others in.
-            readers.into_iter().for_each(|reader| reader.join().expect("no panic"));
+            readers
+                .into_iter()
+                .for_each(|reader| reader.join().expect("no panic"));
             give(reading);
         }
         in_time("the readers", start, ms(150));
@@ -226,7 +257,11 @@ fn waits_that_end() {
         let (lock, stop) = (lock_of(&ours), Interrupt::new());
         let holder = lock_of(if fastrand::bool() { &ours } else { &theirs });
         let is_read = fastrand::bool();
-        let guard = if is_read { read(holder.read()) } else { write(holder.write()) };
+        let guard = if is_read {
+            read(holder.read())
+        } else {
+            write(holder.write())
+        };
         let start = time::peek();
         let waiters: Vec<_> = (0..4)
             .map(|number| {
@@ -255,8 +290,12 @@ fn waits_that_end() {
         sleep(ms(20));
         let firing = fastrand::bool().then(|| thread::spawn(move || stop.fire()));
         give(guard);
-        waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
-        firing.into_iter().for_each(|firing| firing.join().expect("no panic"));
+        waiters
+            .into_iter()
+            .for_each(|waiter| waiter.join().expect("no panic"));
+        firing
+            .into_iter()
+            .for_each(|firing| firing.join().expect("no panic"));
         in_time("four waits", start, ms(120));
         let start = time::peek();
         give(read(lock_of(&theirs).read()));
@@ -270,7 +309,10 @@ fn waits_that_end() {
 #[test]
 fn shares_on_a_faulty_network() {
     explore("shares_on_a_faulty_network", 800, |world| {
-        let (clients, sharing) = ([world.client(), world.client()], Arc::new(Sharing::default()));
+        let (clients, sharing) = (
+            [world.client(), world.client()],
+            Arc::new(Sharing::default()),
+        );
         let stop = Interrupt::new();
         world.net.trouble(4);
         let working: Vec<_> = (0..4)

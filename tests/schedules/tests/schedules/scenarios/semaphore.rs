@@ -34,7 +34,10 @@ fn acquire(permits: &Semaphore, count: u32) -> OwnedGuard {
 /// How many permits are free, by the store.
 fn free(world: &World) -> u32 {
     let kind = LockKind::Permits { limit: 1, count: 1 };
-    world.inspect(kind).permits.map_or(0, |permits| permits.free)
+    world
+        .inspect(kind)
+        .permits
+        .map_or(0, |permits| permits.free)
 }
 
 /// Threads of two clients take one permit or two of three, and some are given back by others.
@@ -47,7 +50,11 @@ fn permits() {
             for round in 0..2 {
                 let count = fastrand::u32(1..3);
                 let guard = acquire(&permits, count);
-                let time = if number == round { ms(3) } else { Duration::ZERO };
+                let time = if number == round {
+                    ms(3)
+                } else {
+                    Duration::ZERO
+                };
                 sharing.stay(Claim::Permits { count, limit: 3 }, &guard, time);
                 match fastrand::u8(..3) {
                     0 => give(guard),
@@ -57,7 +64,11 @@ fn permits() {
             }
         });
         in_time("ten turns", Duration::ZERO, ms(300));
-        assert!(!is_punctual() || free(world) == 3, "{} are free", free(world));
+        assert!(
+            !is_punctual() || free(world) == 3,
+            "{} are free",
+            free(world)
+        );
     });
 }
 
@@ -67,7 +78,9 @@ fn permits() {
 fn line() {
     explore("line", 1_500, |world| {
         let ([ours, theirs], sharing) = (clients(world), Arc::new(Sharing::default()));
-        let held: Vec<_> = (0..2).map(|_| acquire(&permits_of(&theirs, 2), 1)).collect();
+        let held: Vec<_> = (0..2)
+            .map(|_| acquire(&permits_of(&theirs, 2), 1))
+            .collect();
         let inside = Arc::new(AtomicUsize::new(0));
         let waiters: Vec<_> = (0..4)
             .map(|number| {
@@ -79,8 +92,16 @@ fn line() {
                     let pair = inside.fetch_add(1, Ordering::Relaxed) / 2 + 1;
                     let both = || inside.load(Ordering::Relaxed) >= pair * 2;
                     until("the other permit is given, too", ms(60), both);
-                    seen.stay(Claim::Permits { count: 1, limit: 2 }, &guard, Duration::ZERO);
-                    if number % 2 == 0 { drop(guard) } else { give(guard) }
+                    seen.stay(
+                        Claim::Permits { count: 1, limit: 2 },
+                        &guard,
+                        Duration::ZERO,
+                    );
+                    if number % 2 == 0 {
+                        drop(guard)
+                    } else {
+                        give(guard)
+                    }
                 })
             })
             .collect();
@@ -89,7 +110,9 @@ fn line() {
         }
         let start = time::peek();
         held.into_iter().for_each(give);
-        waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+        waiters
+            .into_iter()
+            .for_each(|waiter| waiter.join().expect("no panic"));
         in_time("four turns", start, ms(200));
     });
 }
@@ -115,7 +138,11 @@ fn fair_permits() {
                         Ok(Some(guard)) => {
                             order.lock().expect("no panic").push(number);
                             seen.stay(Claim::Permits { count, limit: 3 }, &guard, Duration::ZERO);
-                            if number == 2 { drop(guard) } else { give(guard) }
+                            if number == 2 {
+                                drop(guard)
+                            } else {
+                                give(guard)
+                            }
                         }
                         Ok(None) => assert!(number == leaver || !is_punctual(), "{number}"),
                         Err(error) => {
@@ -134,11 +161,20 @@ fn fair_permits() {
         }
         let released = time::peek();
         give(held);
-        waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+        waiters
+            .into_iter()
+            .for_each(|waiter| waiter.join().expect("no panic"));
         in_time("four turns", released, ms(100));
         let order = order.lock().expect("no panic");
-        assert!(order.is_sorted() && order.len() >= 3 || !is_punctual(), "{order:?}");
-        assert!(!is_punctual() || free(world) == 3, "{} are free", free(world));
+        assert!(
+            order.is_sorted() && order.len() >= 3 || !is_punctual(),
+            "{order:?}"
+        );
+        assert!(
+            !is_punctual() || free(world) == 3,
+            "{} are free",
+            free(world)
+        );
     });
 }
 
@@ -170,12 +206,20 @@ fn limit() {
         patiently(|| operator.set_limit(1));
         let start = time::peek();
         let after: Vec<_> = (0..2).map(|_| work(operator.clone(), 1, 1)).collect();
-        after.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        after
+            .into_iter()
+            .for_each(|thread| thread.join().expect("no panic"));
         // What was asked for before may need more than there are.
         patiently(|| operator.set_limit(3));
-        before.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        before
+            .into_iter()
+            .for_each(|thread| thread.join().expect("no panic"));
         in_time("six turns", start, ms(300));
-        assert!(!is_punctual() || free(world) == 3, "{} are free", free(world));
+        assert!(
+            !is_punctual() || free(world) == 3,
+            "{} are free",
+            free(world)
+        );
     });
 }
 
@@ -219,9 +263,13 @@ fn permit_for_a_leaver() {
         let firing = fastrand::bool().then(|| thread::spawn(move || stop.fire()));
         let released = time::peek();
         give(held);
-        waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+        waiters
+            .into_iter()
+            .for_each(|waiter| waiter.join().expect("no panic"));
         in_time("three waits", released, ms(60));
-        firing.into_iter().for_each(|firing| firing.join().expect("no panic"));
+        firing
+            .into_iter()
+            .for_each(|firing| firing.join().expect("no panic"));
         let guard = patiently(|| permits_of(&theirs, 1).try_acquire());
         assert!(guard.is_some() || !is_punctual(), "a permit is lost");
     });
@@ -248,7 +296,9 @@ fn rest_of_a_loss() {
         } else {
             let [ours, theirs] = clients.map(|client| client.rw_lock(NAME).expect("a lock"));
             let guard = patiently(|| ours.write().lock());
-            wait(world, &guard, move || give(patiently(|| theirs.write().lock())));
+            wait(world, &guard, move || {
+                give(patiently(|| theirs.write().lock()))
+            });
         }
     });
 }
@@ -256,7 +306,9 @@ fn rest_of_a_loss() {
 /// Requests and replies are lost, late and repeated: no permit is lost, nor given twice.
 #[test]
 fn permits_on_a_faulty_network() {
-    explore("permits_on_a_faulty_network", 800, |world| on_a_faulty_network(world, permits_of));
+    explore("permits_on_a_faulty_network", 800, |world| {
+        on_a_faulty_network(world, permits_of)
+    });
 }
 
 /// The same in the order of arrival, and no position is left.
@@ -268,7 +320,10 @@ fn fair_permits_on_a_faulty_network() {
 }
 
 fn on_a_faulty_network(world: &Arc<World>, permits_of: fn(&Client, u32) -> Semaphore) {
-    let (clients, sharing) = ([world.client(), world.client()], Arc::new(Sharing::default()));
+    let (clients, sharing) = (
+        [world.client(), world.client()],
+        Arc::new(Sharing::default()),
+    );
     // Before the trouble: it sets the limit.
     give(acquire(&permits_of(&clients[0], 2), 1));
     let stop = Interrupt::new();
@@ -292,9 +347,16 @@ fn on_a_faulty_network(world: &Arc<World>, permits_of: fn(&Client, u32) -> Semap
         })
         .collect();
     world.interrupt_and_settle(&stop, working, &clients);
-    assert!(!is_punctual() || free(world) == 2, "{} are free", free(world));
+    assert!(
+        !is_punctual() || free(world) == 2,
+        "{} are free",
+        free(world)
+    );
     let all = || permits_of(&clients[0], 2).try_acquire_with(2, &LockOptions::new());
-    assert!(patiently(all).is_some() || !is_punctual(), "a position is left");
+    assert!(
+        patiently(all).is_some() || !is_punctual(),
+        "a position is left"
+    );
     let in_use = || clients.iter().map(Client::names_in_use).sum::<usize>();
     until("the name is forgotten", LEASE, || in_use() == 0);
 }

@@ -51,7 +51,9 @@ fn faulty_network() {
             .collect();
         sleep(ms(100));
         stop.fire();
-        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().expect("no panic"));
         settled(world, &clients);
     });
 }
@@ -64,7 +66,9 @@ fn grants_with_too_few_replicas() {
             1 => OnInsufficientReplicas::Accept,
             _ => OnInsufficientReplicas::Retry,
         };
-        let replication = Replication::replicas(1).timeout(ms(20)).on_insufficient_replicas(policy);
+        let replication = Replication::replicas(1)
+            .timeout(ms(20))
+            .on_insufficient_replicas(policy);
         let client = || world.client_with(|config| config.with_replication(replication));
         let clients = [client(), client()];
         let stop = Interrupt::new();
@@ -77,7 +81,9 @@ fn grants_with_too_few_replicas() {
                 thread::spawn(move || work(&shared, &client, &stop))
             })
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().expect("no panic"));
         settled(world, &clients);
     });
 }
@@ -97,7 +103,10 @@ fn rollback_with_unknown_outcome() {
         if let Ok(Some(guard)) = lock.try_lock_with(&options) {
             world.net.replicas(false);
             let was_valid = world.stay(&guard, LEASE);
-            assert!(was_valid || !is_punctual(), "the lock was released under its holder");
+            assert!(
+                was_valid || !is_punctual(),
+                "the lock was released under its holder"
+            );
             world.net.lose_releases(0);
             give(guard);
         }

@@ -16,15 +16,22 @@ fn interrupt() {
         let other = world.client_with(|config| config.with_watchdog(long));
         let lock = client.mutex(NAME).expect("a lock");
         let is_ours = fastrand::bool();
-        let holder = if is_ours { lock.clone() } else { other.mutex(NAME).expect("a lock") };
+        let holder = if is_ours {
+            lock.clone()
+        } else {
+            other.mutex(NAME).expect("a lock")
+        };
         let guard = take(&holder);
         let stop = Interrupt::new();
         let waiters: Vec<_> = (0..3)
             .map(|number| {
                 let (lock, stop, shared) = (lock.clone(), stop.clone(), Arc::clone(world));
                 thread::spawn(move || {
-                    let guard =
-                        if number == 2 { lock.lock() } else { lock.lock_interruptibly(&stop) };
+                    let guard = if number == 2 {
+                        lock.lock()
+                    } else {
+                        lock.lock_interruptibly(&stop)
+                    };
                     match guard {
                         Ok(guard) => {
                             shared.stay(&guard, Duration::ZERO);
@@ -63,7 +70,9 @@ fn interrupt() {
             waiters.for_each(|waiter| waiter.join().expect("no panic"));
         } else {
             give(guard);
-            waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+            waiters
+                .into_iter()
+                .for_each(|waiter| waiter.join().expect("no panic"));
         }
         listener.join().expect("no panic");
         firing.join().expect("no panic");
@@ -87,7 +96,9 @@ fn interrupt_at_the_store() {
                 move || stop.fire()
             });
             let start = time::peek();
-            let error = lock.lock_interruptibly(&stop).expect_err("another client holds it");
+            let error = lock
+                .lock_interruptibly(&stop)
+                .expect_err("another client holds it");
             assert!(error.is_interrupted(), "{error}");
             in_time("an interrupt", start, ms(10));
             firing.join().expect("no panic");
@@ -150,7 +161,9 @@ fn hand_off_lost_before_the_waiter_takes_it() {
         drop(first);
         handing.join().expect("no panic");
         stopped.join().expect("no panic");
-        waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+        waiters
+            .into_iter()
+            .for_each(|waiter| waiter.join().expect("no panic"));
         assert_eq!(client.queue_length(NAME).expect("a name"), 0);
         in_time("four turns", Duration::ZERO, ms(900));
         // Whatever happened, the lock can be had, soon.
