@@ -19,6 +19,7 @@ pub fn builder(server: &RedisServer, options: &str) -> ClientBuilder {
 /// nothing else asks EXISTS; a release that frees publishes, and nothing else does.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Counted {
+    /// Also the 32 with which each connection begins, unless with `joined=off`.
     pub scripts: u64,
     pub acquires: u64,
     pub releases: u64,

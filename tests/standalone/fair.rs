@@ -204,8 +204,10 @@ fn holder_that_dies_leaves_the_lock_to_the_head() {
 /// second.
 fn requests_per_hand_over(waiters: usize) -> f64 {
     let server = RedisServer::start();
-    let clients: Vec<_> = (0..waiters).map(|_| client(&server, "")).collect();
-    let owner = client(&server, "");
+    // Without the scripts with which a connection begins that may join requests.
+    let of_server = || client(&server, "joined=off");
+    let clients: Vec<_> = (0..waiters).map(|_| of_server()).collect();
+    let owner = of_server();
     let mut probe = server.probe();
     let held = fair(&owner).lock().unwrap();
     let mut line = Line::default();
