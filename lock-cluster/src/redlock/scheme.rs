@@ -87,13 +87,9 @@ pub(super) struct UrlOptions {
 
 impl UrlOptions {
     pub(super) fn read(config: &Config) -> Result<Self, Error> {
-        let time = |name: &str, default| {
-            config
-                .scheme_option(name)
-                .map_or(Ok(default), |text| duration(name, text))
-        };
-        let max_lease = time("max_lease", DEFAULT_MAX_LEASE)?;
-        let node_timeout = time("node_timeout", QuorumBackend::DEFAULT_NODE_TIMEOUT)?;
+        let max_lease = duration(config, "max_lease")?.unwrap_or(DEFAULT_MAX_LEASE);
+        let node_timeout =
+            duration(config, "node_timeout")?.unwrap_or(QuorumBackend::DEFAULT_NODE_TIMEOUT);
         let durable = config.scheme_word("durable", &[("no", false), ("yes", true)], false)?;
         if config.watchdog() > max_lease {
             return Err(Error::configuration(format!(
@@ -125,18 +121,21 @@ impl UrlOptions {
     }
 }
 
-fn duration(name: &str, text: &str) -> Result<Duration, Error> {
-    let wrong = |why: &str| {
-        let shown = text.escape_debug();
-        Error::configuration(format!("`{name}={shown}` is not {why}"))
+fn duration(config: &Config, name: &str) -> Result<Option<Duration>, Error> {
+    let Some(time) = config.scheme_duration(name)? else {
+        return Ok(None);
     };
-    let time = humantime::parse_duration(text)
-        .map_err(|error| wrong(&format!("a duration, as in `30s` ({error})")))?;
     let is_whole = time.subsec_nanos() % 1_000_000 == 0 && !time.is_zero();
     if !is_whole || time > Config::LONGEST_TIMEOUT * 24 {
-        return Err(wrong("between 1ms and 1day, in whole milliseconds"));
+        let shown = config
+            .scheme_option(name)
+            .unwrap_or_default()
+            .escape_debug();
+        return Err(Error::configuration(format!(
+            "`{name}={shown}` is not between 1ms and 1day, in whole milliseconds"
+        )));
     }
-    Ok(time)
+    Ok(Some(time))
 }
 
 /// The servers that the URL names.
