@@ -22,6 +22,10 @@ pub struct RedlockScheme {
     tls: bool,
 }
 
+const DURABLE: &str = "durable";
+const MAX_LEASE: &str = "max_lease";
+const NODE_TIMEOUT: &str = "node_timeout";
+
 /// The default longest lease.
 const DEFAULT_MAX_LEASE: Duration = Duration::from_secs(60);
 /// The default port.
@@ -55,9 +59,9 @@ impl Scheme for RedlockScheme {
             FORMAT,
             TRACKING,
             JOINED,
-            "durable",
-            "max_lease",
-            "node_timeout",
+            DURABLE,
+            MAX_LEASE,
+            NODE_TIMEOUT,
             "tls_ca",
             "tls_cert",
             "tls_key",
@@ -87,20 +91,20 @@ pub(super) struct UrlOptions {
 
 impl UrlOptions {
     pub(super) fn read(config: &Config) -> Result<Self, Error> {
-        let max_lease = duration(config, "max_lease")?.unwrap_or(DEFAULT_MAX_LEASE);
+        let max_lease = duration(config, MAX_LEASE)?.unwrap_or(DEFAULT_MAX_LEASE);
         let node_timeout =
-            duration(config, "node_timeout")?.unwrap_or(QuorumBackend::DEFAULT_NODE_TIMEOUT);
-        let durable = config.scheme_word("durable", &[("no", false), ("yes", true)], false)?;
+            duration(config, NODE_TIMEOUT)?.unwrap_or(QuorumBackend::DEFAULT_NODE_TIMEOUT);
+        let durable = config.scheme_word(DURABLE, &[("no", false), ("yes", true)], false)?;
         if config.watchdog() > max_lease {
             return Err(Error::configuration(format!(
-                "watchdog={:?} is longer than max_lease={max_lease:?}, the longest that the quorum \
+                "watchdog={:?} is longer than {MAX_LEASE}={max_lease:?}, the longest that the quorum \
                  grants",
                 config.watchdog()
             )));
         }
         if node_timeout > config.command_timeout() {
             return Err(Error::configuration(format!(
-                "node_timeout={node_timeout:?} is longer than command_timeout={:?}, which is for \
+                "{NODE_TIMEOUT}={node_timeout:?} is longer than command_timeout={:?}, which is for \
                  all nodes together",
                 config.command_timeout()
             )));
