@@ -3,7 +3,7 @@
 use crate::{exit, help};
 use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use distlock::PermitId;
+use distlock::{Config, PermitId};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -448,7 +448,7 @@ pub(crate) fn shown() -> Command {
 fn seconds(text: &str) -> Result<Duration, String> {
     let duration = match text.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
-        Err(_) => humantime::parse_duration(text).ok(),
+        Err(_) => Config::parse_duration(text).ok(),
     };
     duration.ok_or_else(|| "say seconds, as in 0.5, or a number with its unit, as in 2h".to_owned())
 }

@@ -1,6 +1,6 @@
 //! [`Clock`]: the current time, and waits until a moment. All waits of this library go through it.
 
-use crate::sync::{Condvar, Mutex, mutant};
+use crate::sync::{Condvar, Mutex, time};
 use std::any::Any;
 use std::fmt;
 use std::num::NonZeroU64;
@@ -96,7 +96,7 @@ impl Signal {
     /// Takes the flag down if it is up; otherwise sleeps for at most `longest` and tries once more.
     fn take_or_sleep(&self, longest: Duration) -> bool {
         let mut raised = self.raised.lock();
-        if !*raised || mutant("sleeps_without_a_look") {
+        if !*raised {
             let _timed_out = self.changed.wait_for(&mut raised, longest);
         }
         std::mem::take(&mut *raised)
@@ -163,20 +163,8 @@ impl SystemClock {
 }
 
 impl Clock for SystemClock {
-    #[cfg(shuttle)]
     fn now(&self) -> Moment {
-        Moment::from_nanos(crate::sync::time::nanos())
-    }
-
-    #[cfg(not(shuttle))]
-    fn now(&self) -> Moment {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
-        let time = rustix::time::clock_gettime(CLOCK);
-        let nanos = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
-        Moment::from_nanos(u64::try_from(nanos).unwrap_or(0))
+        Moment::from_nanos(time::nanos())
     }
 
     fn unix_time(&self) -> Duration {

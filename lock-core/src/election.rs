@@ -18,7 +18,7 @@ use crate::notification::Wanted;
 use crate::options::{LockOptions, Progress};
 use crate::panics::contain;
 use crate::sync::channel::{Receiver, Sender, unbounded};
-use crate::sync::{Mutex, MutexGuard, mutant, thread};
+use crate::sync::{Mutex, MutexGuard, thread};
 use crate::token::FencingToken;
 use std::fmt;
 use std::sync::Arc;
@@ -148,9 +148,7 @@ impl Election {
         if state.campaign.is_some() {
             return Ok(());
         }
-        if !mutant("campaigns_share_a_signal") {
-            state.signal = Arc::default();
-        }
+        state.signal = Arc::default();
         let (number, interrupt) = (state.last_number + 1, Interrupt::new());
         let thread = Thread {
             core: Arc::clone(core),
@@ -515,11 +513,7 @@ impl Thread {
         guard.begin_lease()?;
         let signal = Arc::clone(&self.signal);
         guard.on_loss(Listener::new(Wanted::always(), move |_| signal.raise()));
-        let state = match mutant("grant_after_resignation_leads") {
-            true => Some(self.core.state.lock()),
-            false => self.core.lock_for(self.number),
-        };
-        let Some(mut state) = state else {
+        let Some(mut state) = self.core.lock_for(self.number) else {
             return Ok(());
         };
         (state.last_error, state.told) = (None, None);

@@ -11,7 +11,6 @@ use crate::loss::Loss;
 use crate::name::LockName;
 use crate::notification::{Notification, notification};
 use crate::permit::PermitId;
-use crate::sync::mutant;
 use crate::token::FencingToken;
 use std::fmt;
 use std::marker::PhantomData;
@@ -192,9 +191,6 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if mutant("panic_keeps_it") && std::thread::panicking() {
-            return;
-        }
         if let Some(acquisition) = &self.acquisition {
             self.engine.end_hold_async(&self.local, acquisition);
         }

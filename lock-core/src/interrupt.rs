@@ -6,7 +6,6 @@ use crate::notification::{self, Notification, Wanted, notification};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::channel::Sender;
-use crate::sync::mutant;
 use std::fmt;
 use std::sync::Arc;
 
@@ -122,11 +121,10 @@ impl Interrupt {
     #[must_use]
     pub fn fired(&self) -> Notification<()> {
         let (sender, wanted, notification) = notification();
-        let was_fired = mutant("fired_checked_before_lock").then(|| self.is_fired());
         let mut waiting = self.0.waiting.lock();
         // Under the mutex: `fire` sets the flag first, so either the flag is seen here, or `fire`
         // sees this channel.
-        if was_fired.unwrap_or_else(|| self.is_fired()) {
+        if self.is_fired() {
             let _told = sender.try_send(());
         } else {
             notification::add(&mut waiting.channels, (sender, wanted), |(_, wanted)| {

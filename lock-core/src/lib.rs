@@ -66,10 +66,7 @@ mod read_write;
 mod replication;
 mod scheme;
 mod semaphore;
-#[cfg(not(shuttle))]
 mod sync;
-#[cfg(shuttle)]
-pub mod sync;
 mod token;
 #[cfg(feature = "tracing")]
 pub mod trace;
@@ -113,5 +110,4 @@ pub use token::{FencingToken, TokenRange};
 
 /// The channels of [losses](LockGuard::losses) and [interrupts](Interrupt::fired). Its `select!`
 /// waits for them beside other channels.
-#[cfg(not(shuttle))]
 pub use crossbeam_channel;

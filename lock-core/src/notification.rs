@@ -107,7 +107,6 @@ impl<T> Deref for Notification<T> {
 }
 
 /// Makes a receiver that stays registered until the message is sent or the sender is dropped.
-#[cfg(not(shuttle))]
 impl<T> From<Notification<T>> for Receiver<T> {
     fn from(notification: Notification<T>) -> Self {
         notification.0.is_kept.store(true, Ordering::Relaxed);

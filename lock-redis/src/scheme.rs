@@ -8,6 +8,10 @@ use crate::node::eviction::OPTION as EVICTION;
 use crate::pubsub::TRACKING;
 use crate::sentinel::SentinelBackend;
 use crate::standalone::standalone;
+use crate::url::options::{
+    DB, SENTINEL_PASSWORD, SENTINEL_PASSWORD_FILE, SENTINEL_USER, TLS_CA, TLS_CERT, TLS_KEY,
+    TLS_NAME,
+};
 use crate::url::{SENTINEL, SENTINEL_TLS, TLS, UNIX};
 use lock_core::{Backend, Config, Context, Error, Scheme};
 use std::sync::Arc;
@@ -98,9 +102,9 @@ impl Scheme for RedisScheme {
         match self.0 {
             Transport::Tcp => &[FORMAT, EVICTION, TRACKING, JOINED],
             Transport::Tls => &[
-                FORMAT, EVICTION, TRACKING, JOINED, "tls_ca", "tls_cert", "tls_key", "tls_name",
+                FORMAT, EVICTION, TRACKING, JOINED, TLS_CA, TLS_CERT, TLS_KEY, TLS_NAME,
             ],
-            Transport::Unix => &[FORMAT, EVICTION, TRACKING, JOINED, "db"],
+            Transport::Unix => &[FORMAT, EVICTION, TRACKING, JOINED, DB],
         }
     }
 
@@ -142,14 +146,14 @@ impl Scheme for SentinelScheme {
             TRACKING,
             JOINED,
             AddressMap::OPTION,
-            "db",
-            "sentinel_user",
-            "sentinel_password",
-            "sentinel_password_file",
-            "tls_ca",
-            "tls_cert",
-            "tls_key",
-            "tls_name",
+            DB,
+            SENTINEL_USER,
+            SENTINEL_PASSWORD,
+            SENTINEL_PASSWORD_FILE,
+            TLS_CA,
+            TLS_CERT,
+            TLS_KEY,
+            TLS_NAME,
         ];
         if self.tls { OPTIONS } else { &OPTIONS[..9] }
     }

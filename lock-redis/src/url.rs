@@ -4,7 +4,23 @@ use crate::connection::{
     AddressMap, CredentialsSource, DialTime, Endpoint, PasswordSource, TlsOptions, TlsSettings,
 };
 use lock_core::{Config, Error, Secret};
+use options::{
+    DB, SENTINEL_PASSWORD, SENTINEL_PASSWORD_FILE, SENTINEL_USER, TLS_CA, TLS_CERT, TLS_KEY,
+    TLS_NAME,
+};
 use std::sync::Arc;
+
+/// Options that the URL of some schemes may have.
+pub(crate) mod options {
+    pub(crate) const DB: &str = "db";
+    pub(crate) const SENTINEL_USER: &str = "sentinel_user";
+    pub(crate) const SENTINEL_PASSWORD: &str = "sentinel_password";
+    pub(crate) const SENTINEL_PASSWORD_FILE: &str = "sentinel_password_file";
+    pub(crate) const TLS_CA: &str = "tls_ca";
+    pub(crate) const TLS_CERT: &str = "tls_cert";
+    pub(crate) const TLS_KEY: &str = "tls_key";
+    pub(crate) const TLS_NAME: &str = "tls_name";
+}
 
 pub(crate) const TLS: &str = "rediss";
 pub(crate) const UNIX: &str = "redis+unix";
@@ -55,8 +71,8 @@ pub(crate) fn sentinel_secrets(
     config: &Config,
     time: &DialTime<'_>,
 ) -> Result<CredentialsSource, Error> {
-    let given = config.scheme_option("sentinel_password").map(Secret::new);
-    let file = config.scheme_option("sentinel_password_file");
+    let given = config.scheme_option(SENTINEL_PASSWORD).map(Secret::new);
+    let file = config.scheme_option(SENTINEL_PASSWORD_FILE);
     let password = match (file, given) {
         (Some(_), Some(_)) => {
             return Err(Error::configuration(
@@ -64,11 +80,11 @@ pub(crate) fn sentinel_secrets(
                  them out",
             ));
         }
-        (Some(path), None) => PasswordSource::in_file("sentinel_password_file", path),
+        (Some(path), None) => PasswordSource::in_file(SENTINEL_PASSWORD_FILE, path),
         (None, given) => given.map_or(PasswordSource::None, PasswordSource::Given),
     };
     let provider = config.credentials().map(Arc::clone);
-    let user = config.scheme_option("sentinel_user").map(str::to_owned);
+    let user = config.scheme_option(SENTINEL_USER).map(str::to_owned);
     let secrets = CredentialsSource {
         user,
         password,
@@ -94,8 +110,8 @@ pub(crate) fn tls(config: &Config, time: &DialTime<'_>) -> Result<Option<TlsSett
         return Ok(None);
     }
     let identity = match (
-        config.scheme_option("tls_cert"),
-        config.scheme_option("tls_key"),
+        config.scheme_option(TLS_CERT),
+        config.scheme_option(TLS_KEY),
     ) {
         (Some(cert), Some(key)) => Some((cert, key)),
         (None, None) => None,
@@ -105,10 +121,7 @@ pub(crate) fn tls(config: &Config, time: &DialTime<'_>) -> Result<Option<TlsSett
             ));
         }
     };
-    let (ca, name) = (
-        config.scheme_option("tls_ca"),
-        config.scheme_option("tls_name"),
-    );
+    let (ca, name) = (config.scheme_option(TLS_CA), config.scheme_option(TLS_NAME));
     TlsSettings::read(&TlsOptions { ca, identity, name }, time).map(Some)
 }
 
@@ -150,7 +163,7 @@ fn socket(config: &Config) -> Result<(Endpoint, u32), Error> {
 
 /// The database, where the path of the URL is something else.
 fn database_option(config: &Config) -> Result<u32, Error> {
-    match config.scheme_option("db") {
+    match config.scheme_option(DB) {
         None => Ok(0),
         Some(text) => text.parse().map_err(|_| {
             Error::configuration(format!(

@@ -1,8 +1,9 @@
 //! [`ClusterScheme`]: the URLs `redis+cluster://` and `rediss+cluster://`.
 
 use super::backend::ClusterBackend;
+use super::topology::Channels;
 use lock_core::{Backend, Config, Context, Error, Scheme};
-use lock_redis::parts::{EVICTION, FORMAT, TRACKING};
+use lock_redis::parts::{AddressMap, EVICTION, FORMAT, TRACKING};
 use std::sync::Arc;
 
 /// A Redis Cluster with the addresses of some nodes:
@@ -47,8 +48,8 @@ impl Scheme for ClusterScheme {
 
     fn options(&self) -> &[&str] {
         const OPTIONS: &[&str] = &[
-            "address_map",
-            "channels",
+            AddressMap::OPTION,
+            Channels::OPTION,
             EVICTION,
             FORMAT,
             TRACKING,

@@ -22,6 +22,10 @@ pub struct RedlockScheme {
     tls: bool,
 }
 
+const DURABLE: &str = "durable";
+const MAX_LEASE: &str = "max_lease";
+const NODE_TIMEOUT: &str = "node_timeout";
+
 /// The default longest lease.
 const DEFAULT_MAX_LEASE: Duration = Duration::from_secs(60);
 /// The default port.
@@ -55,9 +59,9 @@ impl Scheme for RedlockScheme {
             FORMAT,
             TRACKING,
             JOINED,
-            "durable",
-            "max_lease",
-            "node_timeout",
+            DURABLE,
+            MAX_LEASE,
+            NODE_TIMEOUT,
             "tls_ca",
             "tls_cert",
             "tls_key",
@@ -87,24 +91,20 @@ pub(super) struct UrlOptions {
 
 impl UrlOptions {
     pub(super) fn read(config: &Config) -> Result<Self, Error> {
-        let time = |name: &str, default| {
-            config
-                .scheme_option(name)
-                .map_or(Ok(default), |text| duration(name, text))
-        };
-        let max_lease = time("max_lease", DEFAULT_MAX_LEASE)?;
-        let node_timeout = time("node_timeout", QuorumBackend::DEFAULT_NODE_TIMEOUT)?;
-        let durable = config.scheme_word("durable", &[("no", false), ("yes", true)], false)?;
+        let max_lease = duration(config, MAX_LEASE)?.unwrap_or(DEFAULT_MAX_LEASE);
+        let node_timeout =
+            duration(config, NODE_TIMEOUT)?.unwrap_or(QuorumBackend::DEFAULT_NODE_TIMEOUT);
+        let durable = config.scheme_word(DURABLE, &[("no", false), ("yes", true)], false)?;
         if config.watchdog() > max_lease {
             return Err(Error::configuration(format!(
-                "watchdog={:?} is longer than max_lease={max_lease:?}, the longest that the quorum \
+                "watchdog={:?} is longer than {MAX_LEASE}={max_lease:?}, the longest that the quorum \
                  grants",
                 config.watchdog()
             )));
         }
         if node_timeout > config.command_timeout() {
             return Err(Error::configuration(format!(
-                "node_timeout={node_timeout:?} is longer than command_timeout={:?}, which is for \
+                "{NODE_TIMEOUT}={node_timeout:?} is longer than command_timeout={:?}, which is for \
                  all nodes together",
                 config.command_timeout()
             )));
@@ -125,18 +125,21 @@ impl UrlOptions {
     }
 }
 
-fn duration(name: &str, text: &str) -> Result<Duration, Error> {
-    let wrong = |why: &str| {
-        let shown = text.escape_debug();
-        Error::configuration(format!("`{name}={shown}` is not {why}"))
+fn duration(config: &Config, name: &str) -> Result<Option<Duration>, Error> {
+    let Some(time) = config.scheme_duration(name)? else {
+        return Ok(None);
     };
-    let time = humantime::parse_duration(text)
-        .map_err(|error| wrong(&format!("a duration, as in `30s` ({error})")))?;
     let is_whole = time.subsec_nanos() % 1_000_000 == 0 && !time.is_zero();
     if !is_whole || time > Config::LONGEST_TIMEOUT * 24 {
-        return Err(wrong("between 1ms and 1day, in whole milliseconds"));
+        let shown = config
+            .scheme_option(name)
+            .unwrap_or_default()
+            .escape_debug();
+        return Err(Error::configuration(format!(
+            "`{name}={shown}` is not between 1ms and 1day, in whole milliseconds"
+        )));
     }
-    Ok(time)
+    Ok(Some(time))
 }
 
 /// The servers that the URL names.

@@ -1,6 +1,7 @@
 //! Settings from environment variables.
 
-use super::option::{PREFIX, SETTINGS, Source};
+use super::definitions::names;
+use super::option::{PREFIX, Source};
 use super::{Config, similar};
 use crate::error::Error;
 use crate::event::WarningKind;
@@ -74,7 +75,7 @@ impl Config {
         if let Some(url) = text(URL)? {
             self.take_url(&url, &Source::Named(URL.to_owned()))?;
         }
-        for option in SETTINGS {
+        for option in names() {
             let name = variable_of(option);
             if let Some(value) = text(&name)? {
                 self.take(option, &value, &Source::Named(name))?;
@@ -91,7 +92,7 @@ impl Config {
         let is_known = |name: &str| {
             name == URL
                 || OF_THE_COMMAND.contains(&name)
-                || SETTINGS.iter().any(|option| variable_of(option) == name)
+                || names().any(|option| variable_of(option) == name)
         };
         let has_prefix = |name: &str| {
             name.get(..PREFIX.len())
@@ -123,7 +124,7 @@ impl Config {
                     self.scheme()
                 )));
             }
-            if let Some(meant) = similar(&option, SETTINGS.into_iter().chain(["url"])) {
+            if let Some(meant) = similar(&option, names().chain(["url"])) {
                 let meant = variable_of(meant);
                 return Err(Error::configuration(format!(
                     "there is no variable {name}: did you mean {meant}?"
@@ -337,7 +338,7 @@ mod tests {
             ("DISTLOCK_UNCONFIRMED_RENEWALS", "keep"),
             ("DISTLOCK_RESTART_GRACE", "30s"),
         ];
-        assert_eq!(set.len(), SETTINGS.len());
+        assert_eq!(set.len(), names().count());
         for one in set {
             let shown = |config: Config| format!("{config:?}");
             let changed = shown(overlaid(Config::default(), &[one]).unwrap());

@@ -6,6 +6,8 @@
 mod address;
 mod check;
 mod credentials;
+mod definitions;
+mod duration;
 mod environment;
 mod file;
 mod label;
@@ -16,8 +18,8 @@ mod set;
 mod similar;
 
 pub use address::Host;
-pub(crate) use check::wrong_timeout;
 pub use credentials::{Credentials, CredentialsProvider};
+pub(crate) use definitions::wrong_timeout;
 pub use option::Setting;
 pub(crate) use option::did_you_mean;
 pub use secret::Secret;

@@ -1,64 +1,14 @@
 //! Settings by name, as in a URL, a file, the environment and [`Config::with_option`].
 
-use super::{Config, LockOrder, Secret, TokenPolicy, WriterPriority, similar};
+use super::definitions::{Given, names, setting};
+use super::{Config, Secret, similar};
 use crate::error::Error;
-use crate::replication::{OnInsufficientReplicas, Replicas};
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 /// The prefix of all environment variables of this library.
 pub(super) const PREFIX: &str = "DISTLOCK_";
-
-/// The settings of [`Config`]; any other option is the scheme's, or unknown.
-pub(super) const SETTINGS: [&str; 21] = [
-    "password_file",
-    "watchdog",
-    "lease",
-    "outage_limit",
-    "hand_off",
-    "order",
-    "fair_presence",
-    "connect_timeout",
-    "command_timeout",
-    "pool",
-    "client_name",
-    "owner",
-    "prefix",
-    "writers",
-    "tokens",
-    "token_retention",
-    "replicas",
-    "replication_timeout",
-    "on_insufficient_replicas",
-    "unconfirmed_renewals",
-    "restart_grace",
-];
-
-/// The words of an option, each with what it means.
-type Words<T> = [(&'static str, T)];
-
-const ORDERS: &Words<LockOrder> = &[("any", LockOrder::Any), ("fair", LockOrder::Fair)];
-
-const WRITERS: &Words<WriterPriority> = &[
-    ("first", WriterPriority::First),
-    ("equal", WriterPriority::Equal),
-];
-
-const TOKENS: &Words<TokenPolicy> = &[
-    ("expire", TokenPolicy::Expire),
-    ("keep", TokenPolicy::Keep),
-    ("off", TokenPolicy::Off),
-];
-
-const ON_INSUFFICIENT_REPLICAS: &Words<OnInsufficientReplicas> = &[
-    ("retry", OnInsufficientReplicas::Retry),
-    ("fail", OnInsufficientReplicas::Fail),
-    ("accept", OnInsufficientReplicas::Accept),
-];
-
-const UNCONFIRMED_RENEWALS: &Words<bool> = &[("refuse", false), ("keep", true)];
 
 /// Where a value came from, for the message that refuses it.
 #[derive(Clone, Debug)]
@@ -132,48 +82,14 @@ impl Source {
 impl Config {
     /// Sets an option by its name. `Err` is the complaint about its value.
     pub(super) fn set(&mut self, option: &str, value: &str, source: &Source) -> Result<(), String> {
-        match option {
-            "password_file" => self.password_file = Some(value.into()),
-            "watchdog" => self.watchdog = duration(option, value)?,
-            "lease" => self.lease = Some(duration(option, value)?),
-            "outage_limit" => self.outage_limit = Some(duration(option, value)?),
-            "hand_off" => self.hand_off = duration(option, value)?,
-            "restart_grace" => self.restart_grace = duration(option, value)?,
-            "order" => self.order = meaning(option, value, ORDERS)?,
-            "fair_presence" => self.fair_presence = duration(option, value)?,
-            "connect_timeout" => self.connect_timeout = duration(option, value)?,
-            "command_timeout" => self.command_timeout = duration(option, value)?,
-            "pool" => {
-                self.pool = value.parse().map_err(|_| {
-                    unreadable(option, value, "a number of connections, as in `pool=8`")
-                })?;
-            }
-            "client_name" => self.client_name = Some(value.to_owned()),
-            "owner" => self.owner = Some(value.to_owned()),
-            "prefix" => self.prefix = value.to_owned(),
-            "writers" => self.writers = meaning(option, value, WRITERS)?,
-            "tokens" => self.tokens = meaning(option, value, TOKENS)?,
-            "token_retention" => self.token_retention = duration(option, value)?,
-            "replicas" => self.replication.replicas = replicas(option, value)?,
-            "replication_timeout" => {
-                self.replication = self.replication.timeout(duration(option, value)?);
-            }
-            "unconfirmed_renewals" => {
-                let keep = meaning(option, value, UNCONFIRMED_RENEWALS)?;
-                self.replication = self.replication.keep_unconfirmed_renewals(keep);
-            }
-            "on_insufficient_replicas" => {
-                self.replication.on_insufficient_replicas =
-                    meaning(option, value, ON_INSUFFICIENT_REPLICAS)?;
-            }
-            other => {
-                let extra = SchemeOption {
-                    value: Secret::new(value),
-                    source: source.clone(),
-                };
-                self.scheme_options.insert(other.to_owned(), extra);
-            }
+        if let Some(setting) = setting(option) {
+            return (setting.set)(self, Given { option, value });
         }
+        let extra = SchemeOption {
+            value: Secret::new(value),
+            source: source.clone(),
+        };
+        self.scheme_options.insert(option.to_owned(), extra);
         Ok(())
     }
 
@@ -184,38 +100,7 @@ impl Config {
     /// [`scheme_option`](Self::scheme_option) for the options of a scheme.
     #[must_use]
     pub fn option(&self, name: &str) -> Option<String> {
-        let duration = |time: Duration| humantime::format_duration(time).to_string();
-        Some(match name {
-            "password_file" => self.password_file()?.display().to_string(),
-            "watchdog" => duration(self.watchdog()),
-            "lease" => duration(self.lease()?),
-            "outage_limit" => duration(self.outage_limit()),
-            "hand_off" => duration(self.hand_off()),
-            "restart_grace" => duration(self.restart_grace()),
-            "order" => word(self.order(), ORDERS),
-            "fair_presence" => duration(self.fair_presence()),
-            "connect_timeout" => duration(self.connect_timeout()),
-            "command_timeout" => duration(self.command_timeout()),
-            "pool" => self.pool().to_string(),
-            "client_name" => self.client_name().into_owned(),
-            "owner" => self
-                .owner()
-                .map_or_else(|| "off".to_owned(), Cow::into_owned),
-            "prefix" => self.prefix().to_owned(),
-            "writers" => word(self.writers(), WRITERS),
-            "tokens" => word(self.tokens(), TOKENS),
-            "token_retention" => duration(self.token_retention()),
-            "replicas" => self.replication().count().to_string(),
-            "replication_timeout" => duration(self.replication().time()),
-            "on_insufficient_replicas" => {
-                word(self.replication().insufficient(), ON_INSUFFICIENT_REPLICAS)
-            }
-            "unconfirmed_renewals" => word(
-                self.replication().keeps_unconfirmed_renewals(),
-                UNCONFIRMED_RENEWALS,
-            ),
-            _ => return None,
-        })
+        (setting(name)?.get)(self)
     }
 
     /// Returns the meaning of a scheme option that is one of several words, such as `eviction`;
@@ -230,12 +115,32 @@ impl Config {
         words: &[(&str, T)],
         default: T,
     ) -> Result<T, Error> {
-        match self.scheme_options.get(option) {
-            Some(SchemeOption { value, source }) => {
-                meaning(option, value.reveal(), words).map_err(|wrong| source.refuse(&wrong))
-            }
-            None => Ok(default),
-        }
+        self.scheme_value(option, |given| given.meaning(words))
+            .map(|meaning| meaning.unwrap_or(default))
+    }
+
+    /// Returns the value of a scheme option that is a [duration](Self::parse_duration), such as
+    /// `max_lease`; `None` if the option is not given.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] if its value is not a duration.
+    pub fn scheme_duration(&self, option: &str) -> Result<Option<Duration>, Error> {
+        self.scheme_value(option, |given| given.duration())
+    }
+
+    fn scheme_value<T>(
+        &self,
+        option: &str,
+        read: impl FnOnce(Given<'_>) -> Result<T, String>,
+    ) -> Result<Option<T>, Error> {
+        let Some(SchemeOption { value, source }) = self.scheme_options.get(option) else {
+            return Ok(None);
+        };
+        let value = value.reveal();
+        read(Given { option, value })
+            .map(Some)
+            .map_err(|wrong| source.refuse(&wrong))
     }
 
     /// Returns all settings and options, each with its value and where that came from: for a
@@ -253,19 +158,19 @@ impl Config {
                 .to_owned(),
         };
         let defaults = Self::default();
-        let settings = SETTINGS.iter().map(|name| {
+        let settings = names().map(|name| {
             let value = self.option(name);
-            let source = match self.origins.0.get(*name) {
+            let source = match self.origins.0.get(name) {
                 Some((source, then)) if *then == value => source.word(),
                 None if value == defaults.option(name) => "default",
                 // An outage limit that is not set follows `watchdog`.
-                None if *name == "outage_limit" && self.outage_limit.is_none() => "watchdog",
+                None if name == "outage_limit" && self.outage_limit.is_none() => "watchdog",
                 // The name of connections, likewise, is that of the owner.
-                None if *name == "client_name" && self.client_name.is_none() => "owner",
+                None if name == "client_name" && self.client_name.is_none() => "owner",
                 _ => "code",
             };
             Setting {
-                name: (*name).to_owned(),
+                name: name.to_owned(),
                 value,
                 source: source.to_owned(),
             }
@@ -331,9 +236,8 @@ impl Config {
         else {
             return Ok(());
         };
-        let mut known: Vec<_> = SETTINGS
-            .iter()
-            .chain(also)
+        let mut known: Vec<_> = names()
+            .chain(also.iter().copied())
             .map(|option| format!("`{option}`"))
             .collect();
         known.sort_unstable();
@@ -341,7 +245,7 @@ impl Config {
             "there is no option `{}` for `{}://`{}; there are {}",
             unknown.escape_debug(),
             self.scheme(),
-            did_you_mean(unknown, SETTINGS.iter().chain(also).copied()),
+            did_you_mean(unknown, names().chain(also.iter().copied())),
             known.join(", ")
         )))
     }
@@ -350,59 +254,4 @@ impl Config {
 /// The suggestion after an unknown word, empty if no known word resembles it.
 pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     similar(word, known).map_or_else(String::new, |meant| format!(" (did you mean `{meant}`?)"))
-}
-
-fn duration(option: &str, value: &str) -> Result<Duration, String> {
-    // `humantime` counts nanoseconds in 64 bits, and so refuses the longest lease in milliseconds.
-    let milliseconds = value.strip_suffix("ms").filter(|digits| is_number(digits));
-    if let Some(Ok(milliseconds)) = milliseconds.map(str::parse) {
-        return Ok(Duration::from_millis(milliseconds));
-    }
-    humantime::parse_duration(value).map_err(|error| {
-        let wanted = format!("a duration, as in `30s`, `500ms` or `1m 30s` ({error})");
-        unreadable(option, value, &wanted)
-    })
-}
-
-fn replicas(option: &str, value: &str) -> Result<Replicas, String> {
-    match value {
-        "off" => Ok(Replicas::Off),
-        "all" => Ok(Replicas::All),
-        count => count.parse().map(Replicas::AtLeast).map_err(|_| {
-            unreadable(
-                option,
-                value,
-                "a number of replicas, or one of `off` and `all`",
-            )
-        }),
-    }
-}
-
-/// What a word means as the value of an option that has these.
-fn meaning<T: Copy>(option: &str, value: &str, words: &[(&str, T)]) -> Result<T, String> {
-    let found = words.iter().find(|(word, _)| *word == value);
-    found.map(|(_, meaning)| *meaning).ok_or_else(|| {
-        let mut words: Vec<_> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
-        let last = words.pop().unwrap_or_default();
-        unreadable(
-            option,
-            value,
-            format_args!("one of {} and {last}", words.join(", ")),
-        )
-    })
-}
-
-/// The word that means this.
-fn word<T: PartialEq>(meaning: T, words: &Words<T>) -> String {
-    let found = words.iter().find(|(_, it)| *it == meaning);
-    let (word, _) = found.expect("each meaning has a word");
-    (*word).to_owned()
-}
-
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-fn unreadable(option: &str, value: &str, wanted: impl fmt::Display) -> String {
-    format!("`{option}={}` is not {wanted}", value.escape_debug())
 }

@@ -211,18 +211,45 @@ fn option_is_what_a_url_says() {
         ("unconfirmed_renewals", "keep"),
         ("restart_grace", "40s"),
     ];
-    assert_eq!(changed.map(|(option, _)| option), option::SETTINGS);
+    let names: Vec<_> = definitions::names().collect();
+    assert_eq!(changed.map(|(option, _)| option), *names);
     for (option, value) in changed {
         let config = Config::default().with_option(option, value);
         assert_eq!(config.option(option).as_deref(), Some(value));
         assert_ne!(Config::default().option(option).as_deref(), Some(value));
     }
-    let names = Config::default()
+    let listed = Config::default()
         .settings()
         .into_iter()
         .map(|setting| setting.name);
-    assert_eq!(names.skip(1).collect::<Vec<_>>(), option::SETTINGS);
+    assert_eq!(listed.skip(1).collect::<Vec<_>>(), names);
     assert_eq!(Config::default().option("format"), None);
+}
+
+#[test]
+fn scheme_duration_is_read_like_a_setting() {
+    let read = |value: &str| {
+        let config = Config::from_url(&format!("memory://?max_lease={value}"))?;
+        config.scheme_duration("max_lease")
+    };
+    let longest = Duration::from_millis((1 << 53) - 1);
+    for (text, time) in [
+        ("1m%2030s", Duration::from_secs(90)),
+        ("9007199254740991ms", longest),
+    ] {
+        assert_eq!(read(text).unwrap(), Some(time), "{text}");
+        let config = Config::from_url(&format!("memory://?watchdog={text}")).unwrap();
+        assert_eq!(config.watchdog(), time, "{text}");
+    }
+    let said = read("30").unwrap_err().to_string();
+    assert!(
+        said.contains("`max_lease=30` is not a duration, as in `30s`"),
+        "{said}"
+    );
+    assert_eq!(
+        Config::default().scheme_duration("max_lease").unwrap(),
+        None
+    );
 }
 
 #[test]

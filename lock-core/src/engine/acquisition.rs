@@ -13,7 +13,6 @@ use crate::notification::{self, Wanted};
 use crate::owner::{OwnerId, OwnerLabel};
 use crate::replication::Replication;
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use crate::sync::mutant;
 use crate::sync::{Mutex, MutexGuard};
 use crate::token::{FencingToken, TokenRange};
 use std::time::Duration;
@@ -467,13 +466,8 @@ impl Acquisition {
         let mut until = self.valid_until.load(Ordering::Acquire);
         // A renewal that read the clock before its deadline may be about to extend it: whichever of
         // the two comes first stands.
-        let mark = if mutant("late_renewal_revives") {
-            0
-        } else {
-            OVER
-        };
         while until & OVER == 0 && until <= now.as_nanos() {
-            match self.exchange(until, until | mark) {
+            match self.exchange(until, until | OVER) {
                 Ok(_) => return Duration::ZERO,
                 Err(newer) => until = newer,
             }
@@ -766,7 +760,7 @@ pub(crate) fn release_options(
     used: Option<FencingToken>,
     reserved: u32,
 ) -> ReleaseOptions {
-    if unknown_outcome && !mutant("no_tombstone") {
+    if unknown_outcome {
         // The range may be counted back from where the counter stood at a repetition. Another lock
         // that shares the counter may have moved it since: nothing of that is ours to return.
         return ReleaseOptions::WITH_TOMBSTONE;

@@ -4,7 +4,6 @@ use super::Engine;
 use super::acquisition::Acquisition;
 use super::local_queue::{LocalLock, Scope};
 use crate::name::{LockName, NameMap};
-use crate::sync::mutant;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
@@ -88,8 +87,7 @@ impl Engine {
     ) -> Option<Arc<Acquisition>> {
         let mut detached = self.detached.lock();
         let is_it = |it: &Detached| {
-            (it.thread == thread || mutant("unlock_ends_anothers_detached_hold"))
-                && it.whole.as_ref().map(|whole| whole.number) == whole
+            it.thread == thread && it.whole.as_ref().map(|whole| whole.number) == whole
         };
         let Entry::Occupied(mut of_lock) = detached.entry(key_of(lock)) else {
             return None;

@@ -4,7 +4,6 @@ use super::Engine;
 use super::detached::Detached;
 use crate::backend::call_backend;
 use crate::clock::{Clock, SystemClock};
-use crate::sync::mutant;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -42,9 +41,7 @@ impl EngineHandle {
         // What was detached and never unlocked cannot be reached any more.
         let detached = std::mem::take(&mut *self.detached.lock());
         for Detached { acquisition, .. } in detached.into_values().flatten() {
-            if !mutant("end_forgets_detached")
-                && let Some(now) = self.mark_released(&acquisition)
-            {
+            if let Some(now) = self.mark_released(&acquisition) {
                 self.clean_up(acquisition.to_end(now));
             }
         }

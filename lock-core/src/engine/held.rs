@@ -12,7 +12,6 @@ use crate::event_queue::Events;
 use crate::holder::thread_id;
 use crate::loss::{Loss, LossCause};
 use crate::name::{LockKind, LockName};
-use crate::sync::mutant;
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
@@ -158,7 +157,7 @@ impl Engine {
         }
         let mut state = lock.lock();
         let mut inner = acquisition.lock();
-        if acquisition.has_ended() && !mutant("loss_declared_twice") {
+        if acquisition.has_ended() {
             return;
         }
         let unconfirmed = inner
@@ -185,7 +184,6 @@ impl Engine {
         // A writer may be kept by the reads of its thread, and of several permits some may be left.
         let kind = acquisition.name.kind();
         let may_be_left = kind == LockKind::Write || matches!(kind.permits(), Some((_, 2..)));
-        let may_be_left = may_be_left && !mutant("loss_leaves_a_rest");
         if is_left_over || may_be_left || acquisition.has_unknown_outcome() {
             self.clean_up(acquisition.to_end(self.clock.now()));
         }

@@ -26,7 +26,6 @@ use crate::event::Event;
 use crate::event_queue::Events;
 use crate::loss::{Loss, LossCause};
 use crate::metrics::RequestStart;
-use crate::sync::mutant;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -155,11 +154,10 @@ impl Engine {
         // To the store a writer that goes on reading is a reader from its release on.
         let is_doubtful = !acquisition.doubt_at(self.reading()).is_zero();
         let goes_on_reading = self.is_read_here(&lock.name);
-        let handed =
-            match is_doubtful || goes_on_reading && !mutant("writer_hands_off_beside_its_reads") {
-                true => None,
-                false => lock.hand_off(acquisition, self.clock.as_ref()),
-            };
+        let handed = match is_doubtful || goes_on_reading {
+            true => None,
+            false => lock.hand_off(acquisition, self.clock.as_ref()),
+        };
         if let Some(since) = handed {
             acquisition.close_listeners();
             self.metrics().handed_off(&acquisition.name);
@@ -184,9 +182,7 @@ impl Engine {
         if acquisition.has_ended() || now >= acquisition.valid_until() {
             return None;
         }
-        if !mutant("renewal_goes_on_during_release") {
-            acquisition.set_released(&mut inner);
-        }
+        acquisition.set_released(&mut inner);
         Some(now)
     }
 

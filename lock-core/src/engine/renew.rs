@@ -14,7 +14,6 @@ use crate::lease::LeaseTime;
 use crate::loss::LossCause;
 use crate::name::LockName;
 use crate::replication::Replication;
-use crate::sync::mutant;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,15 +119,14 @@ impl RenewalHandler for Engine {
 fn examine(acquisition: &Acquisition, now: Moment) -> CheckResult {
     let mut inner = acquisition.lock();
     let end = acquisition.valid_until();
-    if acquisition.has_ended() && !mutant("released_name_is_kept") {
+    if acquisition.has_ended() {
         return CheckResult::Released;
     }
     if now >= end {
         return CheckResult::Over(LossCause::Expired);
     }
     // A lease that ends by itself lasts until then: the caller has said for how long.
-    let is_kept = inner.renewal.is_some() && !mutant("ended_thread_keeps_it");
-    if is_kept && acquisition.holder.has_ended() {
+    if inner.renewal.is_some() && acquisition.holder.has_ended() {
         return CheckResult::Over(LossCause::HolderEnded);
     }
     let slack = inner.renewal.map_or(TICK, |plan| slack(acquisition, &plan));
@@ -375,7 +373,7 @@ impl Engine {
     ) {
         let mut state = lock.lock();
         let mut inner = acquisition.lock();
-        inner.renewing = mutant("failed_renewal_is_not_repeated");
+        inner.renewing = false;
         if acquisition.has_ended() {
             return;
         }

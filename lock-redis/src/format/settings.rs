@@ -117,7 +117,7 @@ impl<'a> Settings<'a> {
             return Ok(None);
         };
         let setting = self.left.swap_remove(at);
-        let read = humantime::parse_duration(&setting[name.len() + 1..]);
+        let read = Config::parse_duration(&setting[name.len() + 1..]);
         read.map(Some).map_err(|_| {
             self.refuse(&format!(
                 "`{}` is not a duration, as in `{name}=100ms`",

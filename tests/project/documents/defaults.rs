@@ -67,7 +67,7 @@ fn code(row: &[String]) -> Vec<&str> {
 
 /// The nearest value beyond a limit, as an option is written; `None` where there is no limit.
 fn beyond(limit: &str, larger: bool) -> Option<String> {
-    if let Ok(time) = humantime::parse_duration(limit) {
+    if let Ok(time) = Config::parse_duration(limit) {
         let step = Duration::from_nanos(1);
         let beyond = if larger { time + step } else { time - step };
         return Some(

@@ -1,21 +1,26 @@
 //! The signal that every wait is made of, in all interleavings, by loom.
 //!
-//! `lock-core/src/clock.rs` is compiled into this program on top of loom's locks. Loom knows no
-//! time: a wait with an end is one without, so what a time-out would mend is found as a deadlock.
-//! Only the signal is modelled: what is larger has too many interleavings to go through.
+//! The copy of `lock-core/src/clock.rs`, with its mutant, is compiled into this program on top of
+//! loom's locks. Loom knows no time: a wait with an end is one without, so what a time-out would
+//! mend is found as a deadlock. Only the signal is modelled: what is larger has too many
+//! interleavings to go through.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use sync::model;
 
-#[path = "../../../lock-core/src/clock.rs"]
 #[allow(
     dead_code,
     unreachable_pub,
     missing_docs,
     reason = "a part of it is used here"
 )]
-mod clock;
+mod clock {
+    include!(concat!(env!("OUT_DIR"), "/lock-core/src/clock.rs"));
+}
+#[path = "../src/mutants.rs"]
+#[allow(unreachable_pub, reason = "the library exports it")]
+mod mutants;
 mod sync;
 
 use clock::{Clock, Moment, Signal, SystemClock, Woken};

@@ -69,7 +69,3 @@ pub(crate) mod time {
         0
     }
 }
-
-pub(crate) fn mutant(name: &str) -> bool {
-    std::env::var("DISTLOCK_MUTANT").is_ok_and(|chosen| chosen == name)
-}

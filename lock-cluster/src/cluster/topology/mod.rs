@@ -60,6 +60,11 @@ pub(crate) enum Channels {
     Sharded,
 }
 
+impl Channels {
+    /// The option of the URL.
+    pub(crate) const OPTION: &str = "channels";
+}
+
 impl Topology {
     pub(crate) fn new(
         factory: NodeFactory,

@@ -12,7 +12,6 @@ use crate::error::Error;
 use crate::lease::LeaseTime;
 use crate::name::LockKind;
 use crate::owner::OwnerId;
-use crate::sync::mutant;
 use crate::token::TokenRange;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -90,7 +89,7 @@ impl<'a> Wait<'a> {
             true => self.engine.settings.fair_presence / ATTEMPTS_OF_A_PRESENCE,
             false => WAITER_ATTEMPTS,
         };
-        (kind.is_known_to_wait() && !mutant("waiter_is_forgotten")).then_some(often)
+        kind.is_known_to_wait().then_some(often)
     }
 
     /// Asks the store until it grants the lock or the deadline comes. `None`: it was busy until
@@ -117,9 +116,8 @@ impl<'a> Wait<'a> {
             // What was raised before this request, this request will see for itself. The interrupt
             // raises the signal, too: it is looked at after the signal was taken down, or one that
             // fires in between would sleep with us.
-            let early = mutant("interrupt_checked_too_early").then(|| self.check_interrupt());
             self.signal.take();
-            early.unwrap_or_else(|| self.check_interrupt())?;
+            self.check_interrupt()?;
             if let Some(granted) = self.direct_grant(waiter) {
                 return Ok(Some(granted));
             }
@@ -144,7 +142,6 @@ impl<'a> Wait<'a> {
                 Next::Sleep(until) => {
                     // Also at the deadline: it may have been freed at this very moment, so it is
                     // looked at once more before it is said that it was busy.
-                    let _lost = mutant("signal_taken_before_sleep") && self.signal.take();
                     if clock.wait(self.signal, self.plan.at_most(until)) == Woken::Signalled {
                         self.let_others_go_first(waiter);
                     }
@@ -167,8 +164,7 @@ impl<'a> Wait<'a> {
     fn direct_grant(&mut self, waiter: &WaiterGuard<'_>) -> Option<Granted> {
         let direct = self.direct.as_ref()?;
         let DirectGrant { attempt, token } = waiter.take_direct_grant()?;
-        let is_last = (attempt == direct.number || mutant("any_attempt_was_granted"))
-            && direct.owner == self.owner;
+        let is_last = attempt == direct.number && direct.owner == self.owner;
         let is_early = self.engine.passed_since(direct.sent) < direct.lease.duration() / 2;
         if !(is_last && is_early) {
             return None;
@@ -211,7 +207,7 @@ impl<'a> Wait<'a> {
             .tokens(tokens)
             .replication(self.plan.replication)
             .beside(self.beside.as_ref().map(|writer| writer.owner))
-            .waits(self.plan.waits() || mutant("try_is_taken_for_a_wait"))
+            .waits(self.plan.waits())
             .presence(settings.fair_presence)
             .direct(self.number_attempt(tokens, sent))
             .label(settings.label.as_ref());
@@ -366,13 +362,7 @@ impl<'a> Wait<'a> {
             Ok(()) => {
                 self.unwatched.reset();
                 // It may have been released before the registration: look again before sleeping.
-                let sleeps = mutant("no_look_after_watch");
-                let until = self.engine.clock.now() + LONGEST_PAUSE * 9;
-                Ok(if sleeps {
-                    Next::Sleep(until)
-                } else {
-                    Next::Again
-                })
+                Ok(Next::Again)
             }
             // The store answers, and does not tell of releases at the moment: ask it repeatedly.
             Err(failure) if failure.error().is_unavailable() => {

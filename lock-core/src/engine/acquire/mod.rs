@@ -29,7 +29,6 @@ use crate::name::LockKind;
 use crate::options::{LockOptions, Progress};
 use crate::owner::OwnerId;
 use crate::replication::Replication;
-use crate::sync::mutant;
 use crate::token::TokenRange;
 use attempt::{DirectAttempt, Granted, Outage};
 use local_wait::Queued;
@@ -316,9 +315,7 @@ impl Wait<'_> {
         // Beside a writer its own: the store knows the last that are set aside for hand-offs, too.
         let own = |writer: &Arc<Acquisition>| writer.token.and_then(|it| TokenRange::new(it, it));
         // A writer that was lost meanwhile may have successors with larger ones.
-        let is_beside = |writer: &&Arc<Acquisition>| {
-            engine.is_valid(writer) && !mutant("reader_has_a_reserved_token")
-        };
+        let is_beside = |writer: &&Arc<Acquisition>| engine.is_valid(writer);
         let writer = self.beside.as_ref().filter(is_beside);
         let tokens = writer.map_or(grant.tokens, own);
         let replication = self.plan.replication;
@@ -408,9 +405,7 @@ impl Wait<'_> {
         let is_queued = self.was_sent && is_known && self.plan.waits();
         let options = match self.unknown_outcome {
             true => ReleaseOptions::WITH_TOMBSTONE,
-            false if is_queued && !mutant("leaver_keeps_its_position") => {
-                ReleaseOptions::WITHOUT_TOMBSTONE
-            }
+            false if is_queued => ReleaseOptions::WITHOUT_TOMBSTONE,
             false => return,
         };
         let (name, time) = (self.lock.name.clone(), self.plan.time);

@@ -15,7 +15,6 @@ use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::event_queue::Events;
 use crate::replication::{InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication};
-use crate::sync::mutant;
 
 impl Wait<'_> {
     /// The store granted it, and too few replicas confirmed that: by the policy, it counts or is
@@ -75,9 +74,7 @@ impl Wait<'_> {
         let (name, time) = (self.lock.name.clone(), self.plan.time);
         let id = AcquisitionId::new(name, self.owner, time, grant.receipt);
         // An owner that is closed, with a tombstone or without, must not make another attempt.
-        if !mutant("taken_back_owner_is_used_again") {
-            self.owner = engine.new_owner();
-        }
+        self.owner = engine.new_owner();
         self.unknown_outcome = false;
         let now = engine.clock.now();
         let by = now + engine.settings.command_timeout;

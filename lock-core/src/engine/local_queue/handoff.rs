@@ -10,7 +10,6 @@
 use super::{LocalLock, LockRequest};
 use crate::clock::{Clock, Moment};
 use crate::engine::acquisition::{Acquisition, GuardState, RenewalPlan};
-use crate::sync::mutant;
 use std::sync::Arc;
 
 impl LocalLock {
@@ -62,7 +61,7 @@ fn successor(acquisition: &Acquisition, request: &LockRequest, now: Moment) -> O
     }
     // The answer to a renewal would come to a former holder. By default none is due yet: a third of
     // the shortest watched lease is longer than the time for which a lock is handed on.
-    let is_due = (now >= due || inner.renewing) && !mutant("hand_off_beside_renewal");
+    let is_due = now >= due || inner.renewing;
     if is_due || acquisition.recorded_state() != GuardState::Held {
         return None;
     }

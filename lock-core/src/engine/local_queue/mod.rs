@@ -19,7 +19,6 @@ use crate::holder::Holder;
 use crate::lease::LeaseTime;
 use crate::name::{LockKind, LockName, NameHasher};
 use crate::replication::Replication;
-use crate::sync::mutant;
 use crate::sync::{Mutex, MutexGuard};
 use fairness::FairnessPolicy;
 use queue::WaitQueue;
@@ -259,7 +258,7 @@ impl LocalLock {
     pub(crate) fn set_lost(&self, state: &mut LocalLockState, acquisition: &Arc<Acquisition>) {
         if let Some(lost) = state.current.take_if(|it| Arc::ptr_eq(it, acquisition)) {
             self.registry.free(self);
-            if (lost.holds() > 0 || mutant("ended_hold_is_set_aside")) && !lost.holder.has_ended() {
+            if lost.holds() > 0 && !lost.holder.has_ended() {
                 state.rare().lost.push(lost);
             }
             state.fairness.forget();

@@ -5,7 +5,6 @@ use crate::backend::DirectGrant;
 use crate::clock::{Moment, Signal};
 use crate::engine::acquisition::Acquisition;
 use crate::owner::OwnerId;
-use crate::sync::mutant;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -86,8 +85,7 @@ impl WaitQueue {
     /// Goes to the front. Behind a contending head: otherwise two waiters contend, and one misses
     /// its hand-off.
     pub(super) fn push_front(&mut self, request: LockRequest) -> u64 {
-        let is_contending = self.head().is_some_and(|head| head.contending);
-        let is_behind = is_contending && !mutant("goes_before_contending_head");
+        let is_behind = self.head().is_some_and(|head| head.contending);
         self.insert(|waiters| waiters.granted + usize::from(is_behind), request)
     }
 

@@ -3,7 +3,6 @@
 use super::{LocalLock, Sharing};
 use crate::name::{LockKind, LockName, NameMap};
 use crate::process::Origin;
-use crate::sync::mutant;
 use crate::sync::{Mutex, MutexGuard};
 use std::sync::{Arc, Weak};
 
@@ -276,7 +275,7 @@ impl Drop for LocalLock {
         }
         // Since our last handle was dropped, another thread may have made a new one: that one
         // stays.
-        if locks.has(self) || mutant("late_entry_removes_successor") {
+        if locks.has(self) {
             locks.remove(self);
         }
     }

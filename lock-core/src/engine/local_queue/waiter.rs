@@ -7,7 +7,6 @@ use crate::clock::{Moment, Signal};
 use crate::engine::acquisition::Acquisition;
 use crate::error::Error;
 use crate::owner::OwnerId;
-use crate::sync::mutant;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -89,8 +88,10 @@ impl WaiterGuard<'_> {
     /// Leaves the queue, or takes what we were handed in this very moment.
     pub(crate) fn leave(&self) -> Option<Arc<Acquisition>> {
         let mut state = self.lock.lock();
-        let Departure { granted, was_head } = state.queue.remove(self.ticket);
-        let handed = granted.filter(|_| !mutant("hand_off_to_a_leaver"));
+        let Departure {
+            granted: handed,
+            was_head,
+        } = state.queue.remove(self.ticket);
         let mut ended = None;
         if state.queue.is_empty() {
             ended = state.rare.as_mut().and_then(|rare| {
@@ -111,7 +112,7 @@ impl WaiterGuard<'_> {
         }
         if was_head {
             state.request_ended(None);
-            if state.current.is_none() && !mutant("leaver_wakes_no_head") {
+            if state.current.is_none() {
                 // What woke us may have been meant for the next waiter: pass it on.
                 state.wake_head();
             }

@@ -13,7 +13,6 @@ use crate::error::Error;
 use crate::on_demand::OnDemandThread;
 use crate::panics::contain;
 use crate::sync::Mutex;
-use crate::sync::mutant;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -124,9 +123,6 @@ impl Timer {
     /// Ends the thread.
     pub(in crate::engine) fn stop(&self) {
         self.state.lock().stopping = true;
-        if mutant("stop_wakes_no_watchdog") {
-            return;
-        }
         self.signal.raise();
     }
 
@@ -155,10 +151,6 @@ impl Timer {
             if next.is_some() {
                 state.thread.busy();
             }
-            if due.is_empty() && next.is_none() && mutant("idle_end_outside_the_lock") {
-                drop(state);
-                state = self.state.lock();
-            }
             let until = match next {
                 // It does not sleep: it looks at the wheel again.
                 _ if !due.is_empty() => now,
@@ -170,7 +162,6 @@ impl Timer {
             };
             state.asleep_until = until;
             drop(state);
-            let _lost = mutant("watchdog_misses_its_signal") && self.signal.take();
             if due.is_empty() {
                 let _woken: Woken = self.clock.wait(&self.signal, until);
                 continue;

@@ -19,7 +19,6 @@ use crate::name::LockName;
 use crate::owner::OwnerLabel;
 use crate::panics::contain;
 use crate::replication::Replicas;
-use crate::sync::mutant;
 use crate::sync::thread;
 use crate::sync::{HashMap, Mutex};
 use std::sync::{Arc, Weak};
@@ -326,7 +325,7 @@ impl Workers {
     fn forget(&self, queue: &Arc<NodeQueue>) {
         let mut state = self.state.lock();
         let is_running = queue.work.lock().thread.is_running();
-        if !is_running || mutant("worker_forgets_a_new_queue") {
+        if !is_running {
             state.queues.retain(|_, other| !Arc::ptr_eq(other, queue));
         }
     }
@@ -406,7 +405,7 @@ impl Workers {
             cleanup.pending = None;
         }
         queue.work.lock().cleanups.push(cleanup);
-        if !is_last && self.state.lock().stopping && !mutant("stop_misses_what_is_tried") {
+        if !is_last && self.state.lock().stopping {
             // `stop` may have come by while this one was not in the queue.
             queue.retry_cleanups_now(now);
         }

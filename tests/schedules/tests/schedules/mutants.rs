@@ -1,11 +1,14 @@
 //! Defects of the engine, each of which a scenario must find within a number of schedules.
 //!
-//! A mutant is a line of the engine that asks `sync::mutant` for its name. Each runs in a process
-//! of its own, which is this test's program with `DISTLOCK_MUTANT`.
+//! A mutant is a file of the folder `mutants`. Each runs in a process of its own, which is this
+//! test's program with `DISTLOCK_MUTANT`.
 
+#[path = "../../build/patch.rs"]
+mod patch;
+
+use distlock_schedules::mutants;
+use patch::{Change, Mutant, apply, without_head};
 use std::env;
-use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
@@ -13,71 +16,6 @@ use std::thread;
 /// How many schedules a mutant has to survive to count as not found. The seeds are always the same,
 /// so each is found in the same schedule every time.
 const MOST: u64 = 4_000;
-
-/// The name of each mutant, and the scenario that finds it.
-const MUTANTS: [(&str, &str); 37] = [
-    ("any_attempt_was_granted", "fair::late_messages"),
-    (
-        "campaigns_share_a_signal",
-        "election::loss_after_resignations",
-    ),
-    (
-        "doubts_counted_too_early",
-        "leaving::cleanup_ends_as_its_wait_begins",
-    ),
-    ("end_forgets_detached", "leaving::last_handle"),
-    ("ended_hold_is_set_aside", "trouble::faulty_network"),
-    ("ended_thread_keeps_it", "holding::sent_and_detached"),
-    ("failed_renewal_is_not_repeated", "holding::failed_renewal"),
-    ("fired_checked_before_lock", "waiting::interrupt"),
-    (
-        "goes_before_contending_head",
-        "waiting::hand_off_lost_before_the_waiter_takes_it",
-    ),
-    ("grant_after_resignation_leads", "election::terms"),
-    (
-        "hand_off_beside_renewal",
-        "holding::hand_off_beside_renewals",
-    ),
-    ("hand_off_to_a_leaver", "waiting::interrupt"),
-    ("idle_end_outside_the_lock", "holding::idle_watchdog"),
-    (
-        "interrupt_checked_too_early",
-        "waiting::interrupt_at_the_store",
-    ),
-    ("late_entry_removes_successor", "queueing::handles"),
-    ("late_renewal_revives", "holding::validity_is_final"),
-    ("leaver_keeps_its_position", "fair::leavers"),
-    ("leaver_wakes_no_head", "queueing::deadline"),
-    ("loss_declared_twice", "holding::loss"),
-    ("loss_leaves_a_rest", "semaphore::rest_of_a_loss"),
-    ("no_look_after_watch", "queueing::two_clients"),
-    ("no_tombstone", "trouble::faulty_network"),
-    ("panic_keeps_it", "holding::panic_inside"),
-    ("reader_has_a_reserved_token", "read_write::downgrade"),
-    ("released_name_is_kept", "holding::renewal_and_release"),
-    (
-        "renewal_goes_on_during_release",
-        "holding::renewal_and_release",
-    ),
-    ("signal_taken_before_sleep", "queueing::two_clients"),
-    ("sleeps_without_a_look", "queueing::fifo"),
-    ("stop_misses_what_is_tried", "leaving::unconfirmed_release"),
-    ("stop_wakes_no_watchdog", "leaving::last_handle"),
-    (
-        "taken_back_owner_is_used_again",
-        "trouble::rollback_with_unknown_outcome",
-    ),
-    ("try_is_taken_for_a_wait", "fair::arrival"),
-    (
-        "unlock_ends_anothers_detached_hold",
-        "holding::sent_and_detached",
-    ),
-    ("waiter_is_forgotten", "read_write::waiting_writer"),
-    ("watchdog_misses_its_signal", "holding::sent_and_detached"),
-    ("worker_forgets_a_new_queue", "holding::idle_worker"),
-    ("writer_hands_off_beside_its_reads", "read_write::downgrade"),
-];
 
 /// The schedule in which a scenario found the mutant, its seed, and what was seen.
 fn found(mutant: &str, scenario: &str) -> Option<(u64, u64, String)> {
@@ -108,7 +46,7 @@ fn every_mutant_is_found() {
     if env::var_os("DISTLOCK_SEED").is_some() {
         return; // one schedule of one scenario is asked for
     }
-    let left = Mutex::new(MUTANTS.iter());
+    let left = Mutex::new(mutants::ALL.iter());
     let table = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..2 {
@@ -149,33 +87,88 @@ fn every_mutant_is_found() {
     );
 }
 
-/// No mutant is tested that the engine does not ask for, and none that it asks for is left out.
-#[test]
-fn every_mutant_is_listed() {
-    let mut named = Vec::new();
-    collect(
-        &Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lock-core/src"),
-        &mut named,
-    );
-    named.sort();
-    named.dedup();
-    let listed: Vec<_> = MUTANTS.iter().map(|it| it.0.to_owned()).collect();
-    assert_eq!(named, listed);
+/// What `apply` makes of a source and of the mutants in these files.
+fn changed(source: &str, files: &[(&str, &str)]) -> Result<String, Vec<(String, String)>> {
+    let mutants: Vec<_> = files
+        .iter()
+        .map(|(name, text)| Mutant::parse(name, text).expect("it is a mutant"))
+        .collect();
+    let changes = mutants.iter().flat_map(|mutant| {
+        let changes = mutant.changes.iter();
+        changes.map(|change| (mutant.name.as_str(), change))
+    });
+    apply(source, changes)
 }
 
-fn collect(folder: &Path, named: &mut Vec<String>) {
-    for file in fs::read_dir(folder).expect("the sources") {
-        let path = file.expect("a file").path();
-        if path.is_dir() {
-            collect(&path, named);
-        } else {
-            let text = fs::read_to_string(&path).expect("a source");
-            let names = text.split("mutant(\"").skip(1);
-            named.extend(
-                names
-                    .filter_map(|rest| rest.split('"').next())
-                    .map(str::to_owned),
-            );
-        }
+const SOURCE: &str =
+    "//! A file.\n\nfn f() {\n    a(\n        1,\n    );\n    b(); // why\n    c();\n}\n";
+const ONE: &str =
+    "It leaves it out.\n\nscenario: s\nfile: f\n\n-a( 1, );\n+if !MUTANT { a(1,); }\n";
+
+#[test]
+fn mutant_is_put_in_whatever_the_line_breaks_are() {
+    let inserted = "It comes late.\n\nscenario: s\nfile: f\n\n+if MUTANT {\n+  d();\n+}\n c();\n";
+    let found = changed(SOURCE, &[("one", ONE), ("two", inserted)]);
+    let expected = "//! A file.\n\nfn f() {\n    \
+                    if !crate::mutants::is_on(\"one\") { a(1,); }\n\n\n    b(); // why\n    \
+                    if crate::mutants::is_on(\"two\") { d(); } c();\n}\n";
+    assert_eq!(found.as_deref(), Ok(expected));
+    assert_eq!(
+        expected.lines().count(),
+        SOURCE.lines().count(),
+        "a line keeps its number"
+    );
+}
+
+#[test]
+fn mutant_without_its_one_place_is_refused() {
+    let change = |old: &str, new: &str| {
+        let text = format!("Text.\n\nscenario: s\nfile: f\n\n-{old}\n+{new}\n");
+        changed(SOURCE, &[("it", &text)]).map_err(|errors| errors[0].clone())
+    };
+    let refused = |why: &str| Err(("it".to_owned(), why.to_owned()));
+    assert!(change("b();", "MUTANT || b();").is_ok());
+    assert_eq!(
+        change("d();", "MUTANT;"),
+        refused("this text occurs no more: d();")
+    );
+    assert_eq!(
+        change("();", "MUTANT;"),
+        refused("this text occurs more than once: ();")
+    );
+    let text = "Text.\n\nscenario: s\nfile: f\n\n-b(); // why\n+MUTANT;\n";
+    let twice = changed(SOURCE, &[("one", text), ("two", text)]);
+    assert_eq!(
+        twice,
+        Err(vec![(
+            "two".to_owned(),
+            "it changes what `one` changes".to_owned()
+        )])
+    );
+}
+
+#[test]
+fn mutant_file_without_a_part_is_refused() {
+    let text = "Text.\n\nscenario: s\nfile: f\n\n-a\n+MUTANT\n";
+    let refused = |old: &str, new: &str| Mutant::parse("it", &text.replace(old, new)).err();
+    assert_eq!(refused("Text", "Other text"), None);
+    for (old, new, part) in [
+        ("scenario: s\n", "", "no line `scenario: NAME`"),
+        ("file: f\n", "", "no line `file: PATH`"),
+        ("-a\n+MUTANT\n", "", "it changes nothing"),
+        ("MUTANT", "b", "it applies always"),
+        ("-a\n", "", "no line says where"),
+        ("+MUTANT", "+MUTANT // b", "no room for a comment"),
+        ("+MUTANT", "*MUTANT", "a line begins with none of"),
+    ] {
+        let why = refused(old, new).unwrap_or_default();
+        assert!(why.contains(part), "{new:?}: {why:?}");
     }
+}
+
+#[test]
+fn head_of_an_included_file_is_left_out() {
+    assert_eq!(without_head("//! A\n#![forbid(x)]\n/// B\n"), "\n\n/// B\n");
+    let removed = apply("mod a;\nmod b;\n", [("b", &Change::new("mod b;", ""))]);
+    assert_eq!(removed.as_deref(), Ok("mod a;\n\n"));
 }

@@ -10,6 +10,7 @@ mod plan;
 mod report;
 
 use clap::Parser;
+use distlock::Config;
 use job::Priority;
 use plan::{Plan, Tier};
 use report::Report;
@@ -28,8 +29,8 @@ struct Arguments {
 
     /// Repeats what `--all` runs, with other random seeds, for this long (as in `2h`), or until
     /// something fails.
-    #[arg(long, value_name = "DURATION")]
-    soak: Option<humantime::Duration>,
+    #[arg(long, value_name = "DURATION", value_parser = Config::parse_duration)]
+    soak: Option<Duration>,
 
     /// Only the jobs with these names, or where a job has no such name those whose names contain
     /// it, as in `cluster,sentinel`.
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
     let mut report = Report::start();
     let (outcome, binaries) = build::everything();
     report.add("build", vec![outcome]);
-    let soak = arguments.soak.map_or(Duration::ZERO, Duration::from);
+    let soak = arguments.soak.unwrap_or_default();
     while let Some(binaries) = &binaries {
         report.begin_round();
         // Each round of a soak tries other schedules.

@@ -49,9 +49,9 @@ fn arrival() {
                     let time = if number == 1 { ms(3) } else { Duration::ZERO };
                     shared.stay(&guard, time);
                     if number == 2 {
-                        drop(guard)
+                        drop(guard);
                     } else {
-                        give(guard)
+                        give(guard);
                     }
                 });
                 queue(world, number as u64 + 1);

@@ -75,9 +75,9 @@ fn unconfirmed_release() {
                     };
                     shared.stay(&guard, Duration::ZERO);
                     if number == 0 {
-                        drop(guard)
+                        drop(guard);
                     } else {
-                        drop(guard.unlock())
+                        drop(guard.unlock());
                     }
                 })
             })

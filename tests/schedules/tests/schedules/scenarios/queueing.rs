@@ -24,9 +24,9 @@ fn fifo() {
                     world.stay(&guard, Duration::ZERO);
                     order.lock().expect("no panic").push(number);
                     if number == 1 {
-                        drop(guard)
+                        drop(guard);
                     } else {
-                        give(guard)
+                        give(guard);
                     }
                 });
                 until("it queues", ms(50), || {
@@ -65,9 +65,9 @@ fn hand_off() {
                     },
                 );
                 if number == 1 {
-                    drop(guard)
+                    drop(guard);
                 } else {
-                    give(guard)
+                    give(guard);
                 }
             }
         });
@@ -89,9 +89,9 @@ fn two_clients() {
             let guard = take(&lock);
             shared.stay(&guard, if number == 0 { ms(3) } else { Duration::ZERO });
             if number == 3 {
-                drop(guard)
+                drop(guard);
             } else {
-                give(guard)
+                give(guard);
             }
         });
         in_time("four turns", Duration::ZERO, ms(400));

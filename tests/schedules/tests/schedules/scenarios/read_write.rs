@@ -65,9 +65,9 @@ fn readers_and_writers() {
                     sharing.stay(Claim::Write(number), &guard, time);
                     shared.judge.look(&guard);
                     if number == 3 {
-                        drop(guard)
+                        drop(guard);
                     } else {
-                        give(guard)
+                        give(guard);
                     }
                 }
             }

@@ -98,9 +98,9 @@ fn line() {
                         Duration::ZERO,
                     );
                     if number % 2 == 0 {
-                        drop(guard)
+                        drop(guard);
                     } else {
-                        give(guard)
+                        give(guard);
                     }
                 })
             })
@@ -139,9 +139,9 @@ fn fair_permits() {
                             order.lock().expect("no panic").push(number);
                             seen.stay(Claim::Permits { count, limit: 3 }, &guard, Duration::ZERO);
                             if number == 2 {
-                                drop(guard)
+                                drop(guard);
                             } else {
-                                give(guard)
+                                give(guard);
                             }
                         }
                         Ok(None) => assert!(number == leaver || !is_punctual(), "{number}"),
@@ -297,7 +297,7 @@ fn rest_of_a_loss() {
             let [ours, theirs] = clients.map(|client| client.rw_lock(NAME).expect("a lock"));
             let guard = patiently(|| ours.write().lock());
             wait(world, &guard, move || {
-                give(patiently(|| theirs.write().lock()))
+                give(patiently(|| theirs.write().lock()));
             });
         }
     });
@@ -307,7 +307,7 @@ fn rest_of_a_loss() {
 #[test]
 fn permits_on_a_faulty_network() {
     explore("permits_on_a_faulty_network", 800, |world| {
-        on_a_faulty_network(world, permits_of)
+        on_a_faulty_network(world, permits_of);
     });
 }
 

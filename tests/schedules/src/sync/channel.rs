@@ -22,8 +22,10 @@ struct State<T> {
 /// The sending end.
 pub struct Sender<T>(Arc<Channel<T>>);
 
-/// The receiving end.
-pub struct Receiver<T>(Arc<Channel<T>>);
+/// The receiving end. Clones are ends of the same channel.
+pub struct Receiver<T>(Arc<ReceivingEnd<T>>);
+
+struct ReceivingEnd<T>(Arc<Channel<T>>);
 
 /// Makes a channel for at most `capacity` messages.
 #[must_use]
@@ -39,7 +41,8 @@ pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
         state,
         changed: Condvar::new(),
     });
-    (Sender(Arc::clone(&channel)), Receiver(channel))
+    let receiver = Receiver(Arc::new(ReceivingEnd(Arc::clone(&channel))));
+    (Sender(channel), receiver)
 }
 
 /// Makes a channel for any number of messages.
@@ -76,7 +79,7 @@ impl<T> Receiver<T> {
     ///
     /// If there is none.
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
-        let mut state = self.0.state.lock();
+        let mut state = self.0.0.state.lock();
         match state.queue.pop_front() {
             Some(message) => Ok(message),
             None if state.has_sender => Err(TryRecvError::Empty),
@@ -90,7 +93,7 @@ impl<T> Receiver<T> {
     ///
     /// If there is none, and the sender was dropped.
     pub fn recv(&self) -> Result<T, RecvError> {
-        let mut state = self.0.state.lock();
+        let mut state = self.0.0.state.lock();
         loop {
             if let Some(message) = state.queue.pop_front() {
                 return Ok(message);
@@ -98,7 +101,7 @@ impl<T> Receiver<T> {
             if !state.has_sender {
                 return Err(RecvError);
             }
-            self.0.changed.wait(&mut state);
+            self.0.0.changed.wait(&mut state);
         }
     }
 
@@ -115,7 +118,13 @@ impl<T> Drop for Sender<T> {
     }
 }
 
-impl<T> Drop for Receiver<T> {
+impl<T> Clone for Receiver<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Drop for ReceivingEnd<T> {
     fn drop(&mut self) {
         self.0.state.lock().has_receiver = false;
     }

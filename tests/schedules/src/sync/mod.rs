@@ -1,6 +1,6 @@
-//! Synchronisation under `cfg(shuttle)`: shuttle's primitives, with virtual time and mutants.
+//! What `crate::sync` is for the copy of lock-core: shuttle's primitives, with virtual time.
 //!
-//! The interface is that of the crates which a normal build uses, as far as this crate needs it.
+//! The interface is that of `lock-core/src/sync.rs`, as far as this copy needs it.
 //! Statics here are per OS thread: shuttle runs all tasks of an execution on one.
 
 pub mod channel;
@@ -11,7 +11,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::fmt;
 use std::hash::BuildHasherDefault;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 pub use shuttle::sync::atomic;
@@ -120,14 +120,4 @@ impl Condvar {
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
-}
-
-/// Whether the defect of this name is switched on, by the environment variable `DISTLOCK_MUTANT`.
-#[must_use]
-pub fn mutant(name: &str) -> bool {
-    static CHOSEN: OnceLock<Option<String>> = OnceLock::new();
-    CHOSEN
-        .get_or_init(|| std::env::var("DISTLOCK_MUTANT").ok())
-        .as_deref()
-        == Some(name)
 }
