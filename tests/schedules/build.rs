@@ -5,6 +5,6 @@ fn main() {
     println!("cargo::rustc-cfg=shuttle");
     // The features of the package whose sources these are.
     println!(
-        "cargo::rustc-check-cfg=cfg(feature, values(\"conformance\", \"ctrlc\", \"metrics\", \"toml\", \"tracing\"))"
+        "cargo::rustc-check-cfg=cfg(feature, values(\"ctrlc\", \"metrics\", \"toml\", \"tracing\"))"
     );
 }
