@@ -122,8 +122,8 @@ pub const NEEDS_A_LIST_OF_REPLICAS: &[(&str, &str)] = &[(
 
 const NO_REPLICAS: &str = "it has no replicas";
 
-/// The cases that a store without [all kinds] of locks cannot run, each with the reason. It must run
-/// all others.
+/// The cases that a store without [all kinds] of locks cannot run, each with the reason. It must
+/// run all others.
 ///
 /// [all kinds]: lock_core::backend::Abilities::all_kinds
 pub const NEEDS_ALL_KINDS: &[(&str, &str)] = &[
