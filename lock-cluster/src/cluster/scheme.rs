@@ -2,7 +2,7 @@
 
 use super::backend::ClusterBackend;
 use lock_core::{Backend, Config, Context, Error, Scheme};
-use lock_redis::parts::{EVICTION, FORMAT, TRACKING};
+use lock_redis::servers::{Format, NodeSettings};
 use std::sync::Arc;
 
 /// A Redis Cluster with the addresses of some nodes:
@@ -49,9 +49,9 @@ impl Scheme for ClusterScheme {
         const OPTIONS: &[&str] = &[
             "address_map",
             "channels",
-            EVICTION,
-            FORMAT,
-            TRACKING,
+            NodeSettings::EVICTION,
+            NodeSettings::FORMAT,
+            NodeSettings::TRACKING,
             "tls_ca",
             "tls_cert",
             "tls_key",
@@ -61,7 +61,7 @@ impl Scheme for ClusterScheme {
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
-        lock_redis::parts::open_any_format(config, context, None, |format| {
+        Format::open_store(config, context, None, |format| {
             ClusterBackend::with_format(config, context, format)
         })
     }
