@@ -7,7 +7,7 @@ use distlock::{
     Backend, ClientId, Clock, Config, Context, FencingToken, LeaseTime, LockName, Moment, OwnerId,
     Replication, Signal, SystemClock, Woken,
 };
-use lock_redis::parts::{StepHook, bare_format, standalone};
+use lock_redis::servers::{Format, Node, StepHook};
 use parking_lot::{Condvar, Mutex};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -276,8 +276,8 @@ impl Client {
         let (hold, id) = (Arc::<Hold>::default(), ClientId::random());
         let context = Context::new(Arc::new(time), id);
         let config = Config::from_url(url).expect("a good URL");
-        let format = bare_format(&config, &context, Arc::clone(&hold) as _).expect("a good URL");
-        let backend = standalone(&config, &context, format).expect("a good URL");
+        let format = Format::bare(&config, &context, Arc::clone(&hold) as _).expect("a good URL");
+        let backend = Node::standalone(&config, &context, format).expect("a good URL");
         Self::on(Arc::new(backend), id, hold)
     }
 

@@ -297,34 +297,6 @@ impl ManualClock {
     }
 }
 
-/// For the driver of virtual time.
-#[cfg(all(feature = "conformance", target_os = "linux"))]
-impl ManualClock {
-    /// Whether a thread sleeps until a finite moment.
-    pub(crate) fn has_sleepers(&self) -> bool {
-        self.0
-            .lock()
-            .sleepers
-            .iter()
-            .any(|it| it.until != Moment::NEVER)
-    }
-
-    /// Moves the clock to the earliest finite moment of a sleeper.
-    pub(crate) fn advance_to_the_earliest(&self) {
-        let manual = self.0.lock();
-        let finite = manual
-            .sleepers
-            .iter()
-            .map(|it| it.until)
-            .filter(|it| *it != Moment::NEVER);
-        let by = finite.min().map(|earliest| earliest.since(manual.now));
-        drop(manual);
-        if let Some(by) = by {
-            self.advance(by);
-        }
-    }
-}
-
 impl Clock for ManualClock {
     fn now(&self) -> Moment {
         self.0.lock().now

@@ -13,7 +13,7 @@
 //! - mechanism: a store implements [`backend`]; [`MemoryBackend`] is the store in memory
 //! - settings: [`Config`], [`Schemes`] for the stores that a URL can name
 //! - time: [`Clock`], for all waits
-//! - tests of stores: `conformance`, with the feature of that name
+//! - tests of stores: the crate `lock-conformance`
 //!
 //! Most programs use the `distlock` crate, which adds the Redis stores.
 
@@ -25,8 +25,6 @@ mod backoff;
 mod client;
 mod clock;
 mod config;
-#[cfg(feature = "conformance")]
-pub mod conformance;
 mod contained_clock;
 mod counters;
 mod diagnosis;

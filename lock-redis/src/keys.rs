@@ -12,7 +12,7 @@ use lock_core::LockName;
 use std::borrow::Cow;
 
 /// The number of hash slots of a cluster.
-pub const SLOTS: u16 = 16_384;
+pub(crate) const SLOTS: u16 = 16_384;
 
 /// Makes the names of keys.
 #[derive(Clone, Debug)]

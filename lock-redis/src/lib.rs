@@ -15,6 +15,7 @@
 //! - `connection`: connections to one server: exclusive, multiplexed, pooled; every wait has a
 //!   deadline; and what the server's errors mean
 //! - `lua`: the scripts
+//! - [`servers`], [`quorum`]: what stores of several servers are built from, as `lock-cluster` is
 
 #![forbid(unsafe_code)]
 
@@ -25,34 +26,12 @@ mod keys;
 mod lua;
 mod node;
 mod pubsub;
+pub mod quorum;
 mod scheme;
 mod sentinel;
+pub mod servers;
 mod standalone;
 mod url;
 
 pub use scheme::{RedisScheme, SentinelScheme};
 pub use sentinel::SentinelBackend;
-
-/// What `lock-cluster` is built from: nodes, and the wire format. Not a public interface: it
-/// changes with any release.
-#[doc(hidden)]
-pub mod parts {
-    pub use crate::classic::{StepHook, bare_format, open_any_format};
-    pub use crate::connection::JOINED;
-    pub use crate::connection::{Address, AddressMap, ReplicaCount};
-    pub use crate::format::{Format, NodePage, OPTION as FORMAT};
-    pub use crate::keys::SLOTS;
-    pub use crate::node::cluster::{Redirect, Shard, Shards};
-    pub use crate::node::eviction::OPTION as EVICTION;
-    pub use crate::node::quorum::{
-        Admission, Agreement, MarkerRequest, Member, Members, MissingMember, NodeView,
-        ProposalReply, Response, ServerInfo, ServerState, VoteTerms,
-    };
-    pub use crate::node::{
-        Account, Deployment, Granted, Node, NodeDiagnosis, NodeSettings, RelocatableWatch,
-        ReplicaAddresses, RequestMode, ServerClock, StoreKind, WatchRegistry, compare_clocks,
-        deployments,
-    };
-    pub use crate::pubsub::TRACKING;
-    pub use crate::standalone::standalone;
-}

@@ -1,13 +1,12 @@
 //! [`RedisScheme`]: what `redis://`, `rediss://` and `redis+unix://` stand for; [`SentinelScheme`]:
 //! `redis+sentinel://` and `rediss+sentinel://`.
 
-use crate::classic;
 use crate::connection::{AddressMap, JOINED};
-use crate::format::OPTION as FORMAT;
+use crate::format::{Format, OPTION as FORMAT};
+use crate::node::Node;
 use crate::node::eviction::OPTION as EVICTION;
 use crate::pubsub::TRACKING;
 use crate::sentinel::SentinelBackend;
-use crate::standalone::standalone;
 use crate::url::options::{
     DB, SENTINEL_PASSWORD, SENTINEL_PASSWORD_FILE, SENTINEL_USER, TLS_CA, TLS_CERT, TLS_KEY,
     TLS_NAME,
@@ -109,8 +108,8 @@ impl Scheme for RedisScheme {
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
-        classic::open_any_format(config, context, None, |format| {
-            standalone(config, context, format)
+        Format::open_store(config, context, None, |format| {
+            Node::standalone(config, context, format)
         })
     }
 }
@@ -159,7 +158,7 @@ impl Scheme for SentinelScheme {
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
-        classic::open_any_format(config, context, None, |format| {
+        Format::open_store(config, context, None, |format| {
             SentinelBackend::with_format(config, context, format)
         })
     }

@@ -1,20 +1,22 @@
-//! [`standalone`]: the one Redis server that a URL names.
+//! [`Node::standalone`]: the one Redis server that a URL names.
 
 use crate::format::Format;
 use crate::node::{Node, NodeSettings};
 use crate::url;
 use lock_core::{Config, Context, Error};
 
-/// The server that `config` names. Does not talk to it.
-///
-/// # Errors
-///
-/// [`Error::is_configuration`] if the URL does not name exactly one server, or no database number,
-/// or a setting contradicts another.
-pub fn standalone(config: &Config, context: &Context, format: Format) -> Result<Node, Error> {
-    config.check()?;
-    let (place, database) = url::address(config)?;
-    NodeSettings::new(config, database, context, format)?.followed(place)
+impl Node {
+    /// The server that `config` names. Does not talk to it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] if the URL does not name exactly one server, or no database
+    /// number, or a setting contradicts another.
+    pub fn standalone(config: &Config, context: &Context, format: Format) -> Result<Self, Error> {
+        config.check()?;
+        let (place, database) = url::address(config)?;
+        NodeSettings::new(config, database, context, format)?.followed(place)
+    }
 }
 
 #[cfg(test)]
@@ -26,7 +28,7 @@ mod tests {
     fn open(url: &str) -> Result<Node, Error> {
         let context = Context::new(Arc::new(SystemClock), ClientId::random());
         let config = Config::from_url(url).unwrap();
-        standalone(&config, &context, Format::of(&config)?)
+        Node::standalone(&config, &context, Format::of(&config)?)
     }
 
     fn refusal(url: &str) -> String {

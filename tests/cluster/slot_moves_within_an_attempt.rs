@@ -7,7 +7,7 @@ use distlock::{ClientId, Config, Context, SystemClock};
 use distlock_tests::cluster::Cluster;
 use distlock_tests::probe::Probe;
 use lock_cluster::ClusterBackend;
-use lock_redis::parts::open_any_format;
+use lock_redis::servers::Format;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -98,7 +98,7 @@ impl<'a> Place<'a> {
         let config = Config::from_url(&url).unwrap();
         let build = |format| ClusterBackend::with_format(&config, &context, format);
         let backend =
-            open_any_format(&config, &context, Some(Arc::clone(&hold) as _), build).unwrap();
+            Format::open_store(&config, &context, Some(Arc::clone(&hold) as _), build).unwrap();
         Client::on(backend, id, hold)
     }
 

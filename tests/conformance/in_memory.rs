@@ -9,9 +9,7 @@
 use distlock_tests::subjects::memory::{MemoryQuorum, MemorySubject, SeveralSubject};
 use distlock_tests::subjects::mount::{Extent, Mount, left_out_cases_fail};
 use libtest_mimic::{Arguments, Trial};
-use lock_core::conformance::{
-    NEEDS_ALL_KINDS, NEEDS_REPLICAS, SINGLE_STORE_ONLY, Subject, VirtualTime,
-};
+use lock_conformance::{NEEDS_ALL_KINDS, NEEDS_REPLICAS, SINGLE_STORE_ONLY, Subject, VirtualTime};
 use std::sync::Arc;
 
 /// Why a lock of several stores fails the cases that it is let off.

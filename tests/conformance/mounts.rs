@@ -15,7 +15,7 @@ use distlock_tests::subjects::mount::{self, Extent, Mount, Pool, Shared};
 use distlock_tests::subjects::quorum::{Nodes, Quorum, only_field};
 use distlock_tests::subjects::store::{Servers, Sharded, Single, Watched, borrowed, shared};
 use libtest_mimic::Trial;
-use lock_core::conformance::{
+use lock_conformance::{
     NEEDS_A_LIST_OF_REPLICAS, NEEDS_ALL_KINDS, NEEDS_REPLICAS, NEEDS_TOKENS, Subject,
 };
 use std::sync::Arc;

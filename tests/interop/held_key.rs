@@ -4,7 +4,7 @@ use crate::late::TURN;
 use distlock::{Clock, Moment, SystemClock};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::time::{late, let_pass};
-use lock_core::conformance::violated;
+use lock_conformance::violated;
 use std::thread;
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! How late the machine must have been for a late test to be excused.
 
-pub(crate) use lock_core::conformance::{late, retry_if_late_beyond as retry_if_late};
+pub(crate) use lock_conformance::{late, retry_if_late_beyond as retry_if_late};
 use std::time::Duration;
 
 /// Excuses a wake-up or a turn that came late.

@@ -6,7 +6,7 @@ use crate::libraries::Library;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use distlock_tests::lifeline::LifeLine;
 use distlock_tests::time::scaled;
-use lock_core::conformance::{forget_process, watch_process};
+use lock_conformance::{forget_process, watch_process};
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::HashMap;

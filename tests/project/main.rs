@@ -20,6 +20,9 @@ mod gallery;
 // What no lock can promise, by GUARANTEES: each test shows the failure.
 mod guarantees;
 
+// What one library offers to another.
+mod interface;
+
 // No circle of imports between modules.
 mod modules;
 

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-const PUBLISHED: [&str; 4] = ["distlock", "lock-core", "lock-redis", "lock-cluster"];
+const SUITE: &str = "lock-conformance";
+const PUBLISHED: [&str; 5] = ["distlock", "lock-core", SUITE, "lock-redis", "lock-cluster"];
 
 /// What cargo prints for these words, without a network.
 fn cargo(words: &[&str]) -> String {
@@ -41,6 +42,18 @@ fn default_features_install_no_signal_handler() {
     let has = |tree: &str| tree.lines().any(|line| line.starts_with("ctrlc "));
     assert!(!has(&tree(&[])));
     assert!(has(&tree(&["--features=ctrlc"])));
+}
+
+/// Unit tests of a crate that the suite is built on would see two copies of its types.
+#[test]
+fn no_library_depends_on_the_conformance_suite() {
+    for package in PUBLISHED.into_iter().filter(|it| *it != SUITE) {
+        let words = ["tree", "--package", package, "--edges=all", "--prefix=none"];
+        let tree = cargo(&words);
+        let mut lines = tree.lines();
+        assert!(lines.any(|line| line.starts_with(package)), "{tree}");
+        assert!(!lines.any(|line| line.starts_with(SUITE)), "{tree}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use distlock_tests::claims::{Claim, Log, judge};
 use distlock_tests::cluster::{Cluster, Failover};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{Stopwatch, always, eventually, let_pass, timed};
-use lock_core::conformance::Late;
+use lock_conformance::Late;
 use lock_core::{Clock, Moment, SystemClock};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -10,7 +10,7 @@ use distlock_tests::quorum::{Servers, place, url};
 use distlock_tests::reports::STRANGER;
 use distlock_tests::resp::{Kind, Request};
 use distlock_tests::time::{always, eventually, late, let_pass, ms, retry_if_late, scaled};
-use lock_core::conformance::violated;
+use lock_conformance::violated;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

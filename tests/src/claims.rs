@@ -4,8 +4,8 @@
 //! One judge for all stores. The times are of the machine's clock, which is the same for all its
 //! processes.
 
+use lock_conformance::violated;
 use lock_core::Moment;
-use lock_core::conformance::violated;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;

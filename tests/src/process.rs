@@ -5,7 +5,7 @@ use super::probe::Probe;
 use super::rights;
 use super::time::{eventually, scaled};
 use super::time_of_day::TimeOfDay;
-use lock_core::conformance::{forget_process, watch_process};
+use lock_conformance::{forget_process, watch_process};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;

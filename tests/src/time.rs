@@ -1,8 +1,8 @@
 //! Waiting with a bound. The only place of the suite that sleeps, and the only one whose failures a
 //! late machine can cause: those go through [`late`].
 
-pub use lock_core::conformance::{late, retry_if_late, scaled};
-use lock_core::conformance::{note_excuse, with_lateness};
+pub use lock_conformance::{late, retry_if_late, scaled};
+use lock_conformance::{note_excuse, with_lateness};
 use lock_core::{Clock, Moment, Signal, SystemClock};
 use std::sync::Arc;
 use std::time::Duration;

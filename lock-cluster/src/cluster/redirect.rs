@@ -8,7 +8,7 @@ use super::slot_map::ClusterNode;
 use super::topology::Topology;
 use lock_core::backend::{Backoff, Failure};
 use lock_core::{Error, Moment, Signal};
-use lock_redis::parts::{Node, Redirect, RequestMode};
+use lock_redis::servers::{Node, Redirect, RequestMode};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use super::backend::ClusterBackend;
 use super::topology::Channels;
 use lock_core::{Backend, Config, Context, Error, Scheme};
-use lock_redis::parts::{AddressMap, EVICTION, FORMAT, TRACKING};
+use lock_redis::servers::{AddressMap, Format, NodeSettings};
 use std::sync::Arc;
 
 /// A Redis Cluster with the addresses of some nodes:
@@ -50,9 +50,9 @@ impl Scheme for ClusterScheme {
         const OPTIONS: &[&str] = &[
             AddressMap::OPTION,
             Channels::OPTION,
-            EVICTION,
-            FORMAT,
-            TRACKING,
+            NodeSettings::EVICTION,
+            NodeSettings::FORMAT,
+            NodeSettings::TRACKING,
             "tls_ca",
             "tls_cert",
             "tls_key",
@@ -62,7 +62,7 @@ impl Scheme for ClusterScheme {
     }
 
     fn open(&self, config: &Config, context: &Context) -> Result<Arc<dyn Backend>, Error> {
-        lock_redis::parts::open_any_format(config, context, None, |format| {
+        Format::open_store(config, context, None, |format| {
             ClusterBackend::with_format(config, context, format)
         })
     }

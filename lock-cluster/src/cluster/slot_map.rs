@@ -1,7 +1,7 @@
 //! [`SlotMap`]: the slots and the nodes that serve them.
 
 use lock_core::Error;
-use lock_redis::parts::{Account, Address, AddressMap, Node, NodeSettings, SLOTS, Shards};
+use lock_redis::servers::{Account, Address, AddressMap, Node, NodeSettings, Shards};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -85,7 +85,7 @@ const NO_OWNER: u16 = u16::MAX;
 impl SlotMap {
     /// A map without nodes.
     pub(crate) fn new() -> Self {
-        let owners = vec![NO_OWNER; SLOTS.into()];
+        let owners = vec![NO_OWNER; Shards::SLOTS.into()];
         Self {
             owners,
             masters: Vec::new(),
@@ -211,7 +211,7 @@ impl SlotMap {
         }
         let place = u16::try_from(self.masters.len())
             .ok()
-            .filter(|place| *place < SLOTS);
+            .filter(|place| *place < Shards::SLOTS);
         let place =
             place.ok_or_else(|| Error::unavailable("the cluster has more masters than slots"))?;
         let real = factory.addresses.real(address);
@@ -278,7 +278,7 @@ impl SlotMap {
         factory: &NodeFactory,
     ) -> Result<RemovedNodes, Error> {
         let mut masters = Vec::new();
-        let mut owners = vec![NO_OWNER; SLOTS.into()];
+        let mut owners = vec![NO_OWNER; Shards::SLOTS.into()];
         for (place, shard) in told.shards.iter().enumerate() {
             let place_of_it = self.find_or_make(&shard.master, Some(&shard.id), factory)?;
             let node = Arc::clone(&self.masters[usize::from(place_of_it)]);

@@ -13,7 +13,7 @@ use super::reports::awaited_clock;
 use super::responses::Responses;
 use lock_core::backend::{Answer, Attempt, Failure, Grant, Pause, Receipt, RollbackCause, Tokens};
 use lock_core::{Error, ErrorKind, FencingToken, MemberOutcome, MemberResult, Moment, TokenRange};
-use lock_redis::parts::{NodeView, Response};
+use lock_redis::quorum::{NodeView, Response};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -11,7 +11,7 @@ use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Receipt, Release, ReleaseOptions, Tokens, Tombstone,
 };
 use lock_core::{Clock, Error, Moment, Signal};
-use lock_redis::parts::{NodeView, Response};
+use lock_redis::quorum::{NodeView, Response};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use super::majority::majority;
 use lock_core::{Clock, Error};
-use lock_redis::parts::ServerState;
+use lock_redis::quorum::ServerState;
 use std::time::Duration;
 
 /// Clocks that differ by no more are taken for equal.

@@ -4,7 +4,7 @@
 use super::majority::majority;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
-use lock_redis::parts::{NodeView, Response};
+use lock_redis::quorum::{NodeView, Response};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -267,7 +267,7 @@ pub(super) fn preferred_twin(at: usize, identities: &[Option<Identity>]) -> Opti
 mod tests {
     use super::*;
     use lock_core::{Clock, ManualClock};
-    use lock_redis::parts::Member;
+    use lock_redis::quorum::Member;
 
     fn node(quorum: &str, epoch: u64, members: [&str; 3], run_id: &str) -> Option<Arc<NodeView>> {
         let member = |id: &str| Member {

@@ -13,7 +13,7 @@ use super::states::{mark, other_choice};
 use super::survey::{Change, Survey, distinct};
 use lock_core::backend::{Failure, contain, run_in_background};
 use lock_core::{Error, Moment};
-use lock_redis::parts::{Admission, Agreement, MarkerRequest, NodeView, ServerState};
+use lock_redis::quorum::{Admission, Agreement, MarkerRequest, NodeView, ServerState};
 use std::sync::Arc;
 use std::time::Duration;
 

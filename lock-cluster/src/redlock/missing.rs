@@ -2,7 +2,7 @@
 //! began another one continues, and a client that reaches the member ends it.
 
 use super::majority::majority;
-use lock_redis::parts::{Members, MissingMember, ServerState};
+use lock_redis::quorum::{Members, MissingMember, ServerState};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;

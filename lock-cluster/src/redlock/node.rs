@@ -5,10 +5,10 @@ use lock_core::backend::{
     RenewalRequest, ReplicaSupport,
 };
 use lock_core::{Error, LockName, Moment};
-use lock_redis::parts::{
-    MarkerRequest, Node, NodeDiagnosis, NodeView, ProposalReply, Response, ServerInfo, ServerState,
-    StoreKind, VoteTerms,
+use lock_redis::quorum::{
+    MarkerRequest, NodeView, ProposalReply, Response, ServerState, VoteTerms,
 };
+use lock_redis::servers::Node;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -249,39 +249,13 @@ impl RedisNode {
         state
     }
 
-    /// What its settings and its state mean for locks.
-    pub(super) fn diagnose(&self, store: StoreKind, by: Moment) -> Result<NodeDiagnosis, Failure> {
-        self.node.examine(store, by)
+    pub(super) fn node(&self) -> &Node {
+        &self.node
     }
 
     fn ask_state(&self, by: Moment) -> Result<ServerState, Failure> {
-        // A server that refuses the credentials may accept them later: no reason to exclude it.
-        let info = self.node.server_info(by);
-        let info = info.map_err(|failure| Failure::NotSent(failure.into_error()))?;
-        self.check(&info)?;
-        self.mark(&info.run_id, &MarkerRequest::Look, by)
-    }
-
-    fn check(&self, info: &ServerInfo) -> Result<(), Failure> {
-        let server = self.node.server();
-        let why = if info.is_cluster {
-            "is a node of a Redis Cluster: its replica may take its place without the last writes, \
-             and a quorum is of servers without failover"
-        } else if !info.is_master {
-            "is a replica, and a quorum is of masters that know nothing of each other"
-        } else if info.has_sentinels {
-            "is watched by a Sentinel, which may put a replica in its place that lacks the last \
-             writes: a quorum is of servers without failover; use `redis+sentinel://`, or have it \
-             watched no more (`SENTINEL REMOVE`)"
-        } else if info.eviction != "noeviction" {
-            "may throw keys away when its memory is full, locks among them: set `maxmemory-policy \
-             noeviction`"
-        } else {
-            return Ok(());
-        };
-        Err(Failure::Refused(Error::configuration(format!(
-            "{server} {why}"
-        ))))
+        let run_id = self.node.voter_run_id(by)?;
+        self.mark(&run_id, &MarkerRequest::Look, by)
     }
 
     /// Reads or changes the marker of the server of this `run_id`. Another server, and one with

@@ -11,7 +11,7 @@ use lock_core::backend::{
     Abilities, AcquisitionId, Backoff, Failure, Receipt, Release, ReleaseOptions, Tombstone,
 };
 use lock_core::{Clock, Context, Error, LeaseTime, MemberOutcome, Moment, Signal};
-use lock_redis::parts::Response;
+use lock_redis::quorum::Response;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;

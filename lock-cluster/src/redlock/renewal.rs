@@ -9,7 +9,7 @@ use lock_core::backend::{
     AcquisitionId, Attempt, Failure, Renewal, RenewalRequest, Tokens, contain,
 };
 use lock_core::{Error, Moment};
-use lock_redis::parts::Response;
+use lock_redis::quorum::Response;
 use std::sync::Arc;
 
 /// What one node has answered to one renewal.

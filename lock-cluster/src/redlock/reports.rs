@@ -3,7 +3,7 @@
 use super::clocks::WrongClocks;
 use super::missing::absent;
 use lock_core::{Notices, WarningKind};
-use lock_redis::parts::{Member, Members, NodeView, ServerState};
+use lock_redis::quorum::{Member, Members, NodeView, ServerState};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;

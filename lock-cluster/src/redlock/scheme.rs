@@ -4,7 +4,7 @@ use super::backend::QuorumBackend;
 use super::node::{QuorumNode, QuorumTerms};
 use lock_core::backend::Backend;
 use lock_core::{Config, Context, Error, Host, Scheme};
-use lock_redis::parts::{FORMAT, Format, JOINED, NodeSettings, TRACKING};
+use lock_redis::servers::{Format, NodeSettings};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,9 +56,9 @@ impl Scheme for RedlockScheme {
 
     fn options(&self) -> &[&str] {
         const ALL: &[&str] = &[
-            FORMAT,
-            TRACKING,
-            JOINED,
+            NodeSettings::FORMAT,
+            NodeSettings::TRACKING,
+            NodeSettings::JOINED,
             DURABLE,
             MAX_LEASE,
             NODE_TIMEOUT,

@@ -12,7 +12,7 @@ use lock_core::backend::{Backoff, Failure};
 use lock_core::{
     ClientId, Clock, Config, Context, Error, MemberOutcome, MemberResult, Signal, SystemClock,
 };
-use lock_redis::parts::{Admission, Agreement, MarkerRequest, ServerState};
+use lock_redis::quorum::{Admission, Agreement, MarkerRequest, ServerState};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use super::node_worker::{NodeContext, Queue};
 use super::quorum::Quorum;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
-use lock_redis::parts::{MarkerRequest, NodeView, ServerState};
+use lock_redis::quorum::{MarkerRequest, NodeView, ServerState};
 use std::sync::Arc;
 use std::time::Duration;
 

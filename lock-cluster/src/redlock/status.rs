@@ -9,7 +9,8 @@ use super::reports::{self, unlisted};
 use super::scheme::{UrlOptions, nodes};
 use lock_core::backend::Failure;
 use lock_core::{ClientId, Config, Context, Error, Finding, FindingLevel, Moment, SystemClock};
-use lock_redis::parts::{ServerClock, ServerState, StoreKind, compare_clocks};
+use lock_redis::quorum::ServerState;
+use lock_redis::servers::{ServerClock, StoreKind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -212,12 +213,12 @@ impl Quorum {
                 continue;
             };
             // One that cannot be asked has been reported.
-            if let Ok(found) = server.diagnose(store, by) {
+            if let Ok(found) = server.node().examine(store, by) {
                 findings.extend(found.findings);
                 clocks.extend(found.clock.map(|clock| (node.name().to_owned(), clock)));
             }
         }
-        findings.extend(compare_clocks("the quorum", &clocks, store));
+        findings.extend(ServerClock::compare("the quorum", &clocks, store));
         Ok(findings)
     }
 }

@@ -6,7 +6,7 @@ use super::membership::{Identity, preferred_twin};
 use super::missing::{Absence, absent};
 use super::node::QuorumTerms;
 use lock_core::ClientId;
-use lock_redis::parts::{Admission, Agreement, Member, Members, NodeView, ServerState};
+use lock_redis::quorum::{Admission, Agreement, Member, Members, NodeView, ServerState};
 use std::sync::Arc;
 
 /// One change of the membership.
@@ -261,7 +261,7 @@ pub(super) fn recorded<'a>(states: &'a [Option<ServerState>], view: &NodeView) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lock_redis::parts::MissingMember;
+    use lock_redis::quorum::MissingMember;
     use std::time::Duration;
 
     const TERMS: QuorumTerms = QuorumTerms {

@@ -2,7 +2,7 @@
 
 use super::majority::{NodeRenewal, majority};
 use lock_core::Moment;
-use lock_redis::parts::NodeView;
+use lock_redis::quorum::NodeView;
 use std::sync::Arc;
 
 /// The votes of one acquisition, by node number.
@@ -148,7 +148,7 @@ fn is_same_run(one: Option<&NodeView>, other: Option<&NodeView>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lock_redis::parts::Member;
+    use lock_redis::quorum::Member;
     use std::time::Duration;
 
     const QUORUM: Option<&str> = Some("q");

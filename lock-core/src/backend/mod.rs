@@ -59,7 +59,7 @@
 //! (nothing happened), [`Failure::NotSent`] means that nothing can have happened, and
 //! [`Failure::Unknown`] that the request may have been applied. When in doubt, return `Unknown`.
 //!
-//! The conformance suite (feature `conformance`) checks all of this against a real store. Run it
+//! The conformance suite (crate `lock-conformance`) checks all of this against a real store. Run it
 //! before you release a backend.
 
 mod abilities;

@@ -64,46 +64,48 @@ struct Held {
     failed: Mutex<Option<Error>>,
 }
 
-/// Opens the store that `build` makes for the format that `config` names: by a `ClassicBackend`
-/// where that is one of this module. `hook` is told of the steps of such a format.
-///
-/// # Errors
-///
-/// [`Error::is_configuration`] where there is no such format, and those of `build`.
-pub fn open_any_format<B: Backend + 'static>(
-    config: &Config,
-    context: &Context,
-    hook: Option<Arc<dyn StepHook>>,
-    build: impl FnOnce(Format) -> Result<B, Error>,
-) -> Result<Arc<dyn Backend>, Error> {
-    match settings::read_classic_format(config, context, hook)? {
-        None => Ok(Arc::new(build(Format::of(config)?)?)),
-        Some(format) => {
-            let format = Arc::new(format);
-            let store = Box::new(build(Format(Arc::clone(&format) as _))?);
-            Ok(Arc::new(ClassicBackend {
-                store,
-                format,
-                clock: Arc::clone(&context.clock),
-            }))
+impl Format {
+    /// Opens the store that `build` makes for the format that `config` names: by a `ClassicBackend`
+    /// where that is one of this module. `hook` is told of the steps of such a format.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] where there is no such format, and those of `build`.
+    pub fn open_store<B: Backend + 'static>(
+        config: &Config,
+        context: &Context,
+        hook: Option<Arc<dyn StepHook>>,
+        build: impl FnOnce(Self) -> Result<B, Error>,
+    ) -> Result<Arc<dyn Backend>, Error> {
+        match settings::read_classic_format(config, context, hook)? {
+            None => Ok(Arc::new(build(Self::of(config)?)?)),
+            Some(format) => {
+                let format = Arc::new(format);
+                let store = Box::new(build(Self(Arc::clone(&format) as _))?);
+                Ok(Arc::new(ClassicBackend {
+                    store,
+                    format,
+                    clock: Arc::clone(&context.clock),
+                }))
+            }
         }
     }
-}
 
-/// The format that `config` names, without the rules of `ClassicBackend`: for showing what they
-/// are for. `hook` is told of the steps of a format of this module.
-///
-/// # Errors
-///
-/// [`Error::is_configuration`] where there is no such format.
-pub fn bare_format(
-    config: &Config,
-    context: &Context,
-    hook: Arc<dyn StepHook>,
-) -> Result<Format, Error> {
-    match settings::read_classic_format(config, context, Some(hook))? {
-        Some(format) => Ok(Format(Arc::new(format))),
-        None => Format::of(config),
+    /// The format that `config` names, without the rules of `ClassicBackend`: for showing what they
+    /// are for. `hook` is told of the steps of a format of this module.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_configuration`] where there is no such format.
+    pub fn bare(
+        config: &Config,
+        context: &Context,
+        hook: Arc<dyn StepHook>,
+    ) -> Result<Self, Error> {
+        match settings::read_classic_format(config, context, Some(hook))? {
+            Some(format) => Ok(Self(Arc::new(format))),
+            None => Self::of(config),
+        }
     }
 }
 

@@ -47,8 +47,8 @@ mod transport;
 
 pub use address::Address;
 pub use address_map::AddressMap;
-pub use one_store::OPTION as JOINED;
-pub use replica_ack::ReplicaCount;
+pub(crate) use one_store::OPTION as JOINED;
+pub(crate) use replica_ack::ReplicaCount;
 
 pub(crate) use asking::AskingConnection;
 pub(crate) use dial::{CredentialsSource, Destination, Dialer, Login, PasswordSource, Timeouts};

@@ -11,7 +11,7 @@ use lock_core::{Config, Error};
 use std::sync::OnceLock;
 
 /// The option: `auto`, the default, or `off`.
-pub const OPTION: &str = "joined";
+pub(crate) const OPTION: &str = "joined";
 
 /// So many scripts run. Of two servers with equal shares they find both, but once in 2^32; of two
 /// of which one has a tenth of the keys, but once in 29.

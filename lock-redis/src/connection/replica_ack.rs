@@ -17,7 +17,7 @@ use std::time::Duration;
 ///
 /// Asked at every attempt and every batch of renewals under that policy, so it answers from what it
 /// knows.
-pub type ReplicaCount = Arc<dyn Fn() -> Result<u32, Error> + Send + Sync>;
+pub(crate) type ReplicaCount = Arc<dyn Fn() -> Result<u32, Error> + Send + Sync>;
 
 /// How many replicas must confirm a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -36,7 +36,7 @@ mod wakes;
 
 pub(crate) use dialect::Dialect;
 pub(crate) use foreign_value::{LONGEST_TEXT, with_found_value};
-pub use listing::NodePage;
+pub(crate) use listing::NodePage;
 pub(crate) use owned::{OwnedFormat, granted};
 pub(crate) use redisson::REDISSON;
 pub(crate) use run::{NONE, Run, run, run_many};
@@ -66,7 +66,7 @@ use std::time::Duration;
 /// The option that names it, with the settings that it has behind its name: `token,poll=10ms`, or
 /// `token,wakes=python-redis-lock`, by which releases wake that library's waiters, too. All of
 /// them: `docs/INTEROP.md`.
-pub const OPTION: &str = "format";
+pub(crate) const OPTION: &str = "format";
 
 /// The formats with owners, for the tests that go through all of their scripts.
 #[cfg(test)]

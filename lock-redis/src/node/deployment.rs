@@ -1,4 +1,4 @@
-//! [`deployments`]: which servers belong together, and which of several deployments a URL means.
+//! [`Deployment`]: which servers belong together, and which of several deployments a URL means.
 //!
 //! Servers of one deployment, Sentinels of a master or nodes of a cluster, list each other by their
 //! IDs. An address that leads to a server of another deployment is one address: the deployment that
@@ -69,56 +69,58 @@ impl Deployment {
     }
 }
 
-/// Sorts accounts by deployment, the one that most of the `configured` addresses belong to first.
-///
-/// An address belongs to the deployment of the server that answered there; where none did, to each
-/// that lists it. Addresses that lead to the same server count once.
-#[must_use]
-pub fn deployments(configured: &[Address], accounts: &[Account]) -> Vec<Deployment> {
-    let mut groups: Vec<Vec<usize>> = Vec::new();
-    for (place, account) in accounts.iter().enumerate() {
-        let belongs = |group: &mut Vec<usize>| {
-            group.iter().map(|other| &accounts[*other]).any(|other| {
-                other.id == account.id || other.lists(&account.id) || account.lists(&other.id)
-            })
+impl Deployment {
+    /// Sorts accounts by deployment, the one that most of the `configured` addresses belong to first.
+    ///
+    /// An address belongs to the deployment of the server that answered there; where none did, to each
+    /// that lists it. Addresses that lead to the same server count once.
+    #[must_use]
+    pub fn all(configured: &[Address], accounts: &[Account]) -> Vec<Self> {
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        for (place, account) in accounts.iter().enumerate() {
+            let belongs = |group: &mut Vec<usize>| {
+                group.iter().map(|other| &accounts[*other]).any(|other| {
+                    other.id == account.id || other.lists(&account.id) || account.lists(&other.id)
+                })
+            };
+            let mut together: Vec<_> = groups.extract_if(.., belongs).flatten().collect();
+            together.push(place);
+            groups.push(together);
+        }
+        // The addresses of each configured server.
+        let mut servers: Vec<(&str, Vec<&Address>)> = Vec::new();
+        for address in configured {
+            let answered = accounts.iter().find(|account| account.asked_at == *address);
+            let same = answered.and_then(|it| servers.iter_mut().find(|(id, _)| *id == it.id));
+            match same {
+                Some((_, addresses)) => addresses.push(address),
+                None => servers.push((answered.map_or("", |it| &it.id), vec![address])),
+            }
+        }
+        let covers = |group: &[usize], (id, addresses): &(&str, Vec<&Address>)| {
+            let mut members = group.iter().map(|place| &accounts[*place]);
+            match *id {
+                "" => members.any(|it| addresses.iter().any(|address| it.covers(address))),
+                id => members.any(|it| it.id == id),
+            }
         };
-        let mut together: Vec<_> = groups.extract_if(.., belongs).flatten().collect();
-        together.push(place);
-        groups.push(together);
+        let is_known = |server: &&_| groups.iter().any(|group| covers(group, server));
+        let (known, configured) = (servers.iter().filter(is_known).count(), servers.len());
+        let mut deployments: Vec<_> = groups
+            .iter()
+            .map(|group| Self {
+                accounts: group.clone(),
+                covered: servers
+                    .iter()
+                    .filter(|server| covers(group, server))
+                    .count(),
+                known,
+                configured,
+            })
+            .collect();
+        deployments.sort_by_key(|deployment| std::cmp::Reverse(deployment.covered));
+        deployments
     }
-    // The addresses of each configured server.
-    let mut servers: Vec<(&str, Vec<&Address>)> = Vec::new();
-    for address in configured {
-        let answered = accounts.iter().find(|account| account.asked_at == *address);
-        let same = answered.and_then(|it| servers.iter_mut().find(|(id, _)| *id == it.id));
-        match same {
-            Some((_, addresses)) => addresses.push(address),
-            None => servers.push((answered.map_or("", |it| &it.id), vec![address])),
-        }
-    }
-    let covers = |group: &[usize], (id, addresses): &(&str, Vec<&Address>)| {
-        let mut members = group.iter().map(|place| &accounts[*place]);
-        match *id {
-            "" => members.any(|it| addresses.iter().any(|address| it.covers(address))),
-            id => members.any(|it| it.id == id),
-        }
-    };
-    let is_known = |server: &&_| groups.iter().any(|group| covers(group, server));
-    let (known, configured) = (servers.iter().filter(is_known).count(), servers.len());
-    let mut deployments: Vec<_> = groups
-        .iter()
-        .map(|group| Deployment {
-            accounts: group.clone(),
-            covered: servers
-                .iter()
-                .filter(|server| covers(group, server))
-                .count(),
-            known,
-            configured,
-        })
-        .collect();
-    deployments.sort_by_key(|deployment| std::cmp::Reverse(deployment.covered));
-    deployments
 }
 
 /// Until when a lock that was granted to this client may be believed to be held.
@@ -187,7 +189,7 @@ mod tests {
 
     fn all(configured: &[u16], accounts: &[Account]) -> Vec<Deployment> {
         let configured: Vec<_> = configured.iter().map(|port| at(*port)).collect();
-        deployments(&configured, accounts)
+        Deployment::all(&configured, accounts)
     }
 
     fn found(configured: &[u16], accounts: &[Account]) -> Vec<(Vec<usize>, usize, usize)> {

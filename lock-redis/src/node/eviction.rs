@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The option: `warn`, the default, or `refuse`.
-pub const OPTION: &str = "eviction";
+pub(crate) const OPTION: &str = "eviction";
 
 /// How often a server is asked, and a warning repeated.
 const INTERVAL: Duration = Duration::from_secs(5 * 60);

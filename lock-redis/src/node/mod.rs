@@ -34,11 +34,11 @@ mod restart_grace;
 mod settings;
 mod watch_registry;
 
-pub use deployment::{Account, Deployment, Granted, deployments};
-pub use diagnosis::{NodeDiagnosis, StoreKind, compare_clocks};
-pub use replica_clocks::{ReplicaAddresses, ServerClock};
+pub use deployment::{Account, Deployment, Granted};
+pub use diagnosis::StoreKind;
+pub use replica_clocks::ServerClock;
 pub use settings::NodeSettings;
-pub use watch_registry::{RelocatableWatch, WatchRegistry};
+pub use watch_registry::WatchRegistry;
 
 use crate::connection::history::Noted;
 use crate::connection::{

@@ -5,15 +5,15 @@ use super::eviction::{Eviction, OnEviction};
 use super::heartbeat::Heartbeat;
 use super::replica_clocks::{ReplicaAddresses, ReplicaClocks};
 use super::restart_grace::RestartGrace;
-use super::{Node, NodeInner, RequestMode};
+use super::{Node, NodeInner, RequestMode, eviction};
 use crate::connection::history::Noted;
 use crate::connection::{
     Address, AddressMap, ConnectionPool, CredentialsSource, Destination, DialTime, Dialer,
-    Endpoint, Identity, IdentityKind, Login, OneStore, PasswordSource, PoolThread, ReplicaCount,
-    Server, SharedConnection, Timeouts, TlsSettings,
+    Endpoint, Identity, IdentityKind, JOINED, Login, OneStore, PasswordSource, PoolThread,
+    ReplicaCount, Server, SharedConnection, Timeouts, TlsSettings,
 };
-use crate::format::Format;
-use crate::pubsub::{Subscriber, Tracking};
+use crate::format::{self, Format};
+use crate::pubsub::{Subscriber, TRACKING, Tracking};
 use crate::url;
 use lock_core::{ClientId, Clock, Config, Context, Error, Moment, Notices};
 use std::sync::Arc;
@@ -37,6 +37,15 @@ pub struct NodeSettings {
 }
 
 impl NodeSettings {
+    /// The option of a URL that names the format.
+    pub const FORMAT: &str = format::OPTION;
+    /// The option of a URL that says what follows from an eviction policy.
+    pub const EVICTION: &str = eviction::OPTION;
+    /// The option of a URL that says whether changes of keys are reported.
+    pub const TRACKING: &str = TRACKING;
+    /// The option of a URL that says whether requests are joined.
+    pub const JOINED: &str = JOINED;
+
     /// Those in `config`, with the database of this number. Reads the files of TLS and of
     /// passwords, if there are any, in a connect timeout.
     ///

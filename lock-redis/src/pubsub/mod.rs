@@ -30,7 +30,7 @@ mod worker;
 pub(crate) use channel::{ChannelKind, ReleaseChannel, unpublished};
 pub(crate) use connection::REPORTS_SINCE;
 pub(crate) use poll_interval::{PollInterval, UNTRACKED};
-pub use tracking::OPTION as TRACKING;
+pub(crate) use tracking::OPTION as TRACKING;
 pub(crate) use tracking::{NotTracked, Tracking, warn as warn_of_tracking};
 pub(crate) use worker::{ChangeListener, MessageListener};
 

@@ -5,7 +5,7 @@ use lock_core::{Config, Error, WarningKind};
 use std::time::Duration;
 
 /// The option: `auto`, the default, or `off`.
-pub const OPTION: &str = "tracking";
+pub(crate) const OPTION: &str = "tracking";
 
 /// After connections were lost over the request, it is not repeated for this time.
 pub(super) const RETRY: Duration = Duration::from_secs(60);

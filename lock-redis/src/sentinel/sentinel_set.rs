@@ -12,7 +12,7 @@ use super::report::{MasterReport, SentinelReply};
 use super::round::{Answered, Rounds, Said};
 use super::watcher_signal::WatcherSignal;
 use crate::connection::{Address, AddressMap, Endpoint};
-use crate::node::{Account, NodeSettings, deployments};
+use crate::node::{Account, Deployment, NodeSettings};
 use lock_core::backend::{Failure, contain, no_thread, run_in_background};
 use lock_core::{Error, Moment};
 use parking_lot::Mutex;
@@ -236,7 +236,7 @@ impl SentinelSet {
         let given: Vec<_> = given.map(|member| member.address.clone()).collect();
         let reports: Vec<_> = reports(said).collect();
         let accounts: Vec<_> = reports.iter().map(|it| it.account.clone()).collect();
-        let best = deployments(&given, &accounts)
+        let best = Deployment::all(&given, &accounts)
             .into_iter()
             .find(|it| it.is_majority());
         once(

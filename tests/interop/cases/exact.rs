@@ -6,7 +6,7 @@ use crate::peer::{Peer, Pending};
 use crate::scene::Scene;
 use distlock::DistLock;
 use distlock_tests::process::RedisServer;
-use lock_core::conformance::violated_unless;
+use lock_conformance::violated_unless;
 use std::thread;
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use crate::scene::Scene;
 use distlock::{DistLock, Error, LockGuard, LossCause};
 use distlock_tests::probe::Probe;
 use distlock_tests::time::{Stopwatch, always, eventually, let_pass, scaled};
-use lock_core::conformance::violated;
+use lock_conformance::violated;
 use std::time::Duration;
 
 /// Between two looks at a lock that must stay what it is.

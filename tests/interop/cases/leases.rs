@@ -11,7 +11,7 @@ use distlock::DistLock;
 use distlock_tests::child::Example;
 use distlock_tests::probe::Probe;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, scaled};
-use lock_core::conformance::violated_unless;
+use lock_conformance::violated_unless;
 use std::time::Duration;
 
 /// Of the watchdogs of both sides.

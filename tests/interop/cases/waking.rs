@@ -7,7 +7,7 @@ use crate::peer::{BOUND, Peer};
 use crate::scene::Scene;
 use distlock::{Config, DistLock, Error};
 use distlock_tests::time::{Stopwatch, let_pass};
-use lock_core::conformance::{violated_unless, with_lateness};
+use lock_conformance::{violated_unless, with_lateness};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

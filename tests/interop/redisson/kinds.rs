@@ -12,7 +12,7 @@ use crate::scene::Scene;
 use crate::suite::{Permit, Suite, case};
 use distlock::DistLock;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms};
-use lock_core::conformance::violated_unless;
+use lock_conformance::violated_unless;
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;

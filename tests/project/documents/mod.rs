@@ -16,7 +16,7 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-fn read(file: &str) -> String {
+pub(crate) fn read(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
@@ -38,7 +38,7 @@ fn table(document: &str, heading: &str) -> Vec<Vec<String>> {
 }
 
 /// The files in these folders whose names end like this, as paths from the root.
-fn sources<const N: usize>(folders: [&str; N], extension: &str) -> Vec<String> {
+pub(crate) fn sources<const N: usize>(folders: [&str; N], extension: &str) -> Vec<String> {
     let mut folders: Vec<_> = folders.iter().map(|folder| root().join(folder)).collect();
     let mut files = Vec::new();
     while let Some(folder) = folders.pop() {

@@ -37,9 +37,10 @@ enum Run {
 }
 
 /// The packages with tests.
-const PACKAGES: [&str; 7] = [
+const PACKAGES: [&str; 8] = [
     ".",
     "lock-core",
+    "lock-core/conformance",
     "lock-redis",
     "lock-cluster",
     "tests",
@@ -51,7 +52,7 @@ const PACKAGES: [&str; 7] = [
 /// several tests with one name, the one that runs most often counts.
 fn tests() -> BTreeMap<String, Run> {
     let mut names = BTreeMap::new();
-    let cases = lock_core::conformance::cases();
+    let cases = lock_conformance::cases();
     names.extend(
         cases
             .iter()

@@ -26,7 +26,7 @@ fn main() {
     println!("cargo::rerun-if-changed={SOURCES}");
     // The features of the package whose sources these are.
     println!(
-        "cargo::rustc-check-cfg=cfg(feature, values(\"conformance\", \"ctrlc\", \"metrics\", \"toml\", \"tracing\"))"
+        "cargo::rustc-check-cfg=cfg(feature, values(\"ctrlc\", \"metrics\", \"toml\", \"tracing\"))"
     );
     if let Err(error) = run() {
         println!("cargo::error={error}");

@@ -5,7 +5,7 @@ use super::{PATIENCE, STAY, stay};
 use crate::child::{Child, Example, own_program};
 use crate::claims::{Claim, Log};
 use distlock::{Clock, DistLock, Error, LockGuard, SystemClock};
-use lock_core::conformance::violated;
+use lock_conformance::violated;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

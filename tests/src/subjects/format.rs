@@ -1,7 +1,7 @@
 //! [`Format`]: how the locks of each wire format are read, and what it cannot do.
 
 use crate::probe::Probe;
-use lock_core::conformance::{NEEDS_ALL_KINDS, NEEDS_AN_OWNER, NEEDS_TOKENS, Seen};
+use lock_conformance::{NEEDS_ALL_KINDS, NEEDS_AN_OWNER, NEEDS_TOKENS, Seen};
 use std::time::{Duration, SystemTime};
 
 /// Cases that a store cannot run, each with the reason.

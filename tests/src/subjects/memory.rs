@@ -6,7 +6,7 @@ use distlock::{
     Backend, Client, ClientBuilder, Clock, Context, DistLock, LockName, MajorityLock,
     MemoryBackend, Moment, MultiLock, Mutex, QuorumBackend,
 };
-use lock_core::conformance::{Seen, Subject, VirtualTime};
+use lock_conformance::{Seen, Subject, VirtualTime};
 use std::sync::Arc;
 use std::time::Duration;
 

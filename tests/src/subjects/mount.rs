@@ -2,7 +2,7 @@
 
 use super::format::NotApplicable;
 use libtest_mimic::Trial;
-use lock_core::conformance::{Case, Subject, cases};
+use lock_conformance::{Case, Subject, cases};
 use parking_lot::{Condvar, Mutex};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, LazyLock};

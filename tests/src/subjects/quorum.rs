@@ -5,7 +5,7 @@ use crate::probe::Probe;
 use crate::process::RedisServer;
 use crate::quorum::Servers;
 use distlock::{Backend, ClientBuilder, Config, Context, LockName, builder, schemes};
-use lock_core::conformance::{Seen, Subject};
+use lock_conformance::{Seen, Subject};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use crate::process::RedisServer;
 use crate::replicas::Replicated;
 use crate::sentinel::Group;
 use distlock::{Backend, ClientBuilder, Config, Context, LockName, builder, schemes};
-use lock_core::conformance::{ReplicaSet, Seen, Subject};
+use lock_conformance::{ReplicaSet, Seen, Subject};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use distlock_tests::contenders::read_write::ReadersAndWriters;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
 use distlock_tests::time::{Stopwatch, eventually, scaled, within};
-use lock_core::conformance::violated;
+use lock_conformance::violated;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;

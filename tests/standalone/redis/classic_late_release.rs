@@ -4,7 +4,7 @@ use crate::stage::Hold;
 use distlock::{ClientId, Config, Context, DistLock, LockOptions, SystemClock};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
-use lock_redis::parts::{open_any_format, standalone};
+use lock_redis::servers::{Format, Node};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -65,8 +65,9 @@ fn holds_up_its_del(format: &str) {
         Context::new(Arc::new(SystemClock), ClientId::random()),
     );
     let config = Config::from_url(&url).unwrap();
-    let build = |format| standalone(&config, &context, format);
-    let backend = open_any_format(&config, &context, Some(Arc::clone(&hold) as _), build).unwrap();
+    let build = |format| Node::standalone(&config, &context, format);
+    let backend =
+        Format::open_store(&config, &context, Some(Arc::clone(&hold) as _), build).unwrap();
     let first = distlock::builder().backend(backend).connect().unwrap();
     let first = first.owned_mutex("x").unwrap();
     let held = first

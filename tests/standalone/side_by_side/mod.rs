@@ -20,7 +20,7 @@ mod world;
 use actor::Answer;
 use command::{Command, HandOff, Operation, Terms, cases};
 use distlock_tests::time::Stopwatch;
-use lock_core::conformance::{Mutant, Mutation, violated};
+use lock_conformance::{Mutant, Mutation, violated};
 use parking_lot::Mutex;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use std::collections::BTreeMap;

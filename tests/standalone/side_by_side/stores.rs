@@ -7,7 +7,7 @@ use distlock_tests::subjects::format::REDISSON;
 use distlock_tests::subjects::memory::MemorySubject;
 use distlock_tests::subjects::store::{Single, Store as RedisStore};
 use distlock_tests::time_of_day::TimeOfDay;
-use lock_core::conformance::{Mutant, Subject};
+use lock_conformance::{Mutant, Subject};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

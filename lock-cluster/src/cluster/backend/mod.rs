@@ -12,7 +12,7 @@ use lock_core::backend::{
 use lock_core::{
     Backend, Config, Context, Error, Finding, LeaseTime, LockName, Moment, Replication,
 };
-use lock_redis::parts::{Address, AddressMap, Format, Node, NodeSettings, Redirect, RequestMode};
+use lock_redis::servers::{Address, AddressMap, Format, Node, NodeSettings, Redirect, RequestMode};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

@@ -10,7 +10,7 @@ use super::{Channels, Topology};
 use crate::cluster::slot_map::{ClusterNode, listed};
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
-use lock_redis::parts::{Account, Address, Deployment, Shards, deployments};
+use lock_redis::servers::{Account, Address, Deployment, Shards};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -182,7 +182,7 @@ impl Topology {
                 .map(|it| self.with_seeds(it, &hosts))
                 .collect();
             drop(hosts);
-            let found = deployments(&self.seeds, &named);
+            let found = Deployment::all(&self.seeds, &named);
             let first = found.first().map(|first| {
                 let newest = newest_of(first.accounts.iter().map(|place| &told[*place]));
                 (first, newest)

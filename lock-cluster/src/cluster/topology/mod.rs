@@ -18,7 +18,7 @@ pub(crate) use refresh::RefreshState;
 use super::slot_map::{ClusterNode, NodeFactory, SlotMap};
 use lock_core::backend::Failure;
 use lock_core::{Clock, Error, Finding, FindingLevel, LockName, Moment};
-use lock_redis::parts::{Address, Format, Granted, StoreKind, WatchRegistry, compare_clocks};
+use lock_redis::servers::{Address, Format, Granted, ServerClock, StoreKind, WatchRegistry};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashSet;
 use std::fmt;
@@ -319,7 +319,11 @@ impl Topology {
             Some((unreachable, _)) => findings.extend(unreachable),
             None => {}
         }
-        findings.extend(compare_clocks("the cluster", &clocks, StoreKind::Cluster));
+        findings.extend(ServerClock::compare(
+            "the cluster",
+            &clocks,
+            StoreKind::Cluster,
+        ));
         Ok(findings)
     }
 

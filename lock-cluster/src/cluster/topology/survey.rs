@@ -8,7 +8,7 @@ use super::Topology;
 use crate::cluster::slot_map::ClusterNode;
 use lock_core::backend::{Failure, contain, no_thread, run_in_background};
 use lock_core::{Error, Moment, Signal};
-use lock_redis::parts::{Address, Shards};
+use lock_redis::servers::{Address, Shards};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};

@@ -2,8 +2,7 @@
 
 use super::*;
 use lock_core::{ClientId, Config, Context, SystemClock};
-use lock_redis::parts::{Account, AddressMap, Shards};
-use lock_redis::parts::{NodeSettings, Shard};
+use lock_redis::servers::{Account, AddressMap, NodeSettings, Shards};
 
 /// A topology without a reply, which connects to no server.
 fn topology() -> Arc<Topology> {
@@ -54,7 +53,7 @@ fn requests_continue_on_a_node_known_by_a_redirect_only() {
     let topology = topology();
     let take_over = |port: u16| {
         let id = port.to_string();
-        let told = Shards::new(1, vec![Shard::new(&id, at(port), 0..=9)]);
+        let told = Shards::of_master(1, &id, at(port), 0..=9);
         let left = topology
             .map
             .write()
@@ -93,7 +92,7 @@ fn requests_continue_on_a_node_known_by_a_redirect_only() {
 fn node_of_another_id_at_the_same_address_is_another_member() {
     let topology = topology();
     let take_over = |id: &str| {
-        let told = Shards::new(1, vec![Shard::new(id, at(1), 0..=9)]);
+        let told = Shards::of_master(1, id, at(1), 0..=9);
         let left = topology
             .map
             .write()

@@ -4,6 +4,6 @@ mod redirect;
 mod shards;
 
 pub use redirect::Redirect;
-pub use shards::{Shard, Shards};
+pub use shards::Shards;
 
 pub(crate) use shards::{Port, ask};

@@ -53,22 +53,25 @@ pub struct Shard {
 }
 
 impl Shards {
-    /// A cluster of these shards, listed by the first master.
+    /// The number of slots of a cluster.
+    pub const SLOTS: u16 = SLOTS;
+
+    /// A cluster of one master, by its ID, without replicas.
     #[must_use]
-    pub fn new(epoch: u64, shards: Vec<Shard>) -> Self {
-        let nodes = shards
-            .iter()
-            .map(|shard| (shard.id.clone(), shard.master.clone()));
-        let id = shards
-            .first()
-            .map(|shard| shard.id.clone())
-            .unwrap_or_default();
-        let nodes = nodes.collect();
+    pub fn of_master(epoch: u64, id: &str, master: Address, slots: RangeInclusive<u16>) -> Self {
+        let shard = Shard {
+            id: id.to_owned(),
+            slots: vec![slots],
+            master: master.clone(),
+            replicas: Vec::new(),
+            replicas_down: Vec::new(),
+            has_no_replica: true,
+        };
         Self {
-            id,
+            id: id.to_owned(),
             epoch,
-            nodes,
-            shards,
+            nodes: vec![(id.to_owned(), master)],
+            shards: vec![shard],
             sharded_channels: true,
             is_up: true,
         }
@@ -87,23 +90,6 @@ impl Shards {
             asked_at,
             id: self.id.clone(),
             listed: self.nodes.clone(),
-        }
-    }
-}
-
-impl Shard {
-    /// A master of this ID with these slots, without replicas.
-    #[must_use]
-    pub fn new(id: &str, master: Address, slots: RangeInclusive<u16>) -> Self {
-        let (id, slots) = (id.to_owned(), vec![slots]);
-        let (replicas, replicas_down) = (Vec::new(), Vec::new());
-        Self {
-            id,
-            slots,
-            master,
-            replicas,
-            replicas_down,
-            has_no_replica: true,
         }
     }
 }

@@ -14,8 +14,6 @@ mod rights;
 mod settings;
 mod timing;
 
-pub use timing::compare_clocks;
-
 use super::{Node, ServerClock};
 use crate::connection::{Connection, Reply, Request, ServerError};
 use crate::format::Format;

@@ -60,34 +60,32 @@ pub(super) fn round_trips(asking: &mut Asking<'_>) -> Result<Vec<Duration>, Fail
     Ok(times)
 }
 
-/// The clocks of several servers beside each other; nothing with fewer than two.
-#[must_use]
-pub fn compare_clocks(
-    subject: &str,
-    clocks: &[(String, ServerClock)],
-    store: StoreKind,
-) -> Option<Finding> {
-    const ID: &str = "clocks";
-    let first = clocks.iter().min_by_key(|(_, clock)| clock.ahead)?;
-    let last = clocks.iter().max_by_key(|(_, clock)| clock.ahead)?;
-    if clocks.len() < 2 {
-        return None;
+impl ServerClock {
+    /// The clocks of several servers beside each other; nothing with fewer than two.
+    #[must_use]
+    pub fn compare(subject: &str, clocks: &[(String, Self)], store: StoreKind) -> Option<Finding> {
+        const ID: &str = "clocks";
+        let first = clocks.iter().min_by_key(|(_, clock)| clock.ahead)?;
+        let last = clocks.iter().max_by_key(|(_, clock)| clock.ahead)?;
+        if clocks.len() < 2 {
+            return None;
+        }
+        let apart = Duration::from_micros(last.1.ahead.abs_diff(first.1.ahead));
+        let certain = apart.saturating_sub(first.1.uncertainty + last.1.uncertainty);
+        let seen = format!("{} is {apart:.1?} ahead of {}", last.0, first.0);
+        let Some((level, why)) = judge(certain, store) else {
+            return Some(Finding::ok(
+                ID,
+                subject,
+                format!("at most {apart:.1?} apart"),
+            ));
+        };
+        Some(
+            Finding::new(level, ID, subject, seen)
+                .why(why)
+                .remedy(SYNCHRONISE),
+        )
     }
-    let apart = Duration::from_micros(last.1.ahead.abs_diff(first.1.ahead));
-    let certain = apart.saturating_sub(first.1.uncertainty + last.1.uncertainty);
-    let seen = format!("{} is {apart:.1?} ahead of {}", last.0, first.0);
-    let Some((level, why)) = judge(certain, store) else {
-        return Some(Finding::ok(
-            ID,
-            subject,
-            format!("at most {apart:.1?} apart"),
-        ));
-    };
-    Some(
-        Finding::new(level, ID, subject, seen)
-            .why(why)
-            .remedy(SYNCHRONISE),
-    )
 }
 
 pub(super) const SYNCHRONISE: &str =
@@ -175,8 +173,9 @@ mod tests {
             let uncertainty = Duration::from_millis(millis);
             (format!("h:{ahead}"), ServerClock { ahead, uncertainty })
         };
-        let level =
-            |clocks: &[_], store| compare_clocks("all", clocks, store).map(|finding| finding.level);
+        let level = |clocks: &[_], store| {
+            ServerClock::compare("all", clocks, store).map(|finding| finding.level)
+        };
         let alone = StoreKind::Standalone;
         let quorum = StoreKind::Quorum {
             max_lease: Duration::from_secs(3),

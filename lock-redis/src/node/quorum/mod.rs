@@ -8,7 +8,7 @@ mod requests;
 pub use marker::{
     Admission, Agreement, MarkerRequest, Member, Members, MissingMember, NodeView, ServerState,
 };
-pub use proposal::{ProposalReply, ServerInfo, VoteTerms};
+pub use proposal::{ProposalReply, VoteTerms};
 pub use requests::Response;
 
-pub(crate) use proposal::server_info;
+pub(super) use proposal::server_info;

@@ -52,22 +52,43 @@ pub enum ProposalReply {
 }
 
 /// The role and the settings of a server.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(
-    clippy::exhaustive_structs,
-    reason = "made by the crate of the same workspace"
-)]
-pub struct ServerInfo {
-    /// Its `run_id`.
-    pub run_id: String,
-    /// Whether it is a master.
-    pub is_master: bool,
+#[derive(Debug)]
+pub(crate) struct ServerInfo {
+    pub(super) run_id: String,
+    is_master: bool,
     /// Whether it is a node of a cluster.
-    pub is_cluster: bool,
+    is_cluster: bool,
     /// Its `maxmemory-policy`.
-    pub eviction: String,
+    eviction: String,
     /// Whether a sentinel listens there, if the user may ask.
-    pub has_sentinels: bool,
+    has_sentinels: bool,
+}
+
+impl ServerInfo {
+    /// Why the server cannot be a node of a quorum, if it cannot.
+    pub(super) fn why_no_voter(&self) -> Option<&'static str> {
+        if self.is_cluster {
+            Some(
+                "is a node of a Redis Cluster: its replica may take its place without the last \
+                 writes, and a quorum is of servers without failover",
+            )
+        } else if !self.is_master {
+            Some("is a replica, and a quorum is of masters that know nothing of each other")
+        } else if self.has_sentinels {
+            Some(
+                "is watched by a Sentinel, which may put a replica in its place that lacks the \
+                 last writes: a quorum is of servers without failover; use `redis+sentinel://`, \
+                 or have it watched no more (`SENTINEL REMOVE`)",
+            )
+        } else if self.eviction != "noeviction" {
+            Some(
+                "may throw keys away when its memory is full, locks among them: set \
+                 `maxmemory-policy noeviction`",
+            )
+        } else {
+            None
+        }
+    }
 }
 
 impl ProposalReply {

@@ -1,14 +1,14 @@
 //! Requests to a node of a quorum. What changes nothing in the marker reads it along with its
 //! answer, on the same connection: the answer counts as that of the node which the marker names.
 
-use super::{MarkerRequest, NodeView, ProposalReply, ServerInfo, ServerState, VoteTerms};
+use super::{MarkerRequest, NodeView, ProposalReply, ServerState, VoteTerms};
 use crate::connection::ConnectionLike;
 use crate::node::renewals::AnswerWeight;
 use crate::node::{Node, QUORUM, RENEWED, on};
 #[cfg(doc)]
 use lock_core::backend::Tokens;
 use lock_core::backend::{Attempt, Failure, LockInfo, Renewal, RenewalRequest};
-use lock_core::{LockName, Moment};
+use lock_core::{Error, LockName, Moment};
 use std::sync::Arc;
 
 /// An answer and the node that gave it.
@@ -70,9 +70,18 @@ impl Node {
             .collect()
     }
 
-    /// What the server is: its `run_id`, role and settings.
-    pub fn server_info(&self, by: Moment) -> Result<ServerInfo, Failure> {
-        super::server_info(&mut self.inner.link.connection(by)?, by)
+    /// The `run_id` of a server that can be a node of a quorum. One that cannot is
+    /// [`Failure::Refused`]; one that does not answer [`Failure::NotSent`].
+    pub fn voter_run_id(&self, by: Moment) -> Result<String, Failure> {
+        let link = self.inner.link.connection(by);
+        let info = link.and_then(|mut link| super::server_info(&mut link, by));
+        // A server that refuses the credentials may accept them later: no reason to exclude it.
+        let info = info.map_err(|failure| Failure::NotSent(failure.into_error()))?;
+        let Some(why) = info.why_no_voter() else {
+            return Ok(info.run_id);
+        };
+        let refusal = format!("{} {why}", self.server());
+        Err(Failure::Refused(Error::configuration(refusal)))
     }
 
     /// Reads or changes the marker of the server of this `run_id`.

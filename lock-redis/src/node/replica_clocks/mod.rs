@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(super) type ReplicaDialer = Box<dyn Fn(&Address) -> Result<Dialer, Error> + Send + Sync>;
 
 /// Says where the replicas can be reached that a node has, from what is known.
-pub type ReplicaAddresses = Arc<dyn Fn() -> Vec<Address> + Send + Sync>;
+pub(crate) type ReplicaAddresses = Arc<dyn Fn() -> Vec<Address> + Send + Sync>;
 
 /// See the [module's text](self). Dropping it ends its task.
 pub(super) struct ReplicaClocks(Arc<Sampler>);

@@ -141,6 +141,7 @@ pub(crate) fn plan(tier: Tier, binaries: &Binaries, first_seed: Option<u64>) -> 
             suite.tests("distlock-cli", 2),
             suite.tests("project", 8),
             suite.tests("lock_core", 8),
+            suite.tests("lock_conformance", 8),
             suite.tests("distlock-benches", 4),
         ],
     ];
@@ -303,10 +304,16 @@ impl Suite<'_> {
         if let Some(seed) = self.first_seed {
             schedules = schedules.env("DISTLOCK_FIRST_SEED", &seed.to_string());
         }
-        let [memory, mutants, signal] = [("in_memory", 32), ("mutants", 1), ("signal", 1)]
-            .map(|(name, threads)| self.tests(name, threads));
+        let binaries = [
+            ("in_memory", 32),
+            ("own_store", 32),
+            ("mutants", 1),
+            ("signal", 1),
+        ];
+        let [memory, own_store, mutants, signal] =
+            binaries.map(|(name, threads)| self.tests(name, threads));
         [
-            vec![memory, mutants, signal, schedules],
+            vec![memory, own_store, mutants, signal, schedules],
             vec![self.tests("distlock_model", 2)],
         ]
     }

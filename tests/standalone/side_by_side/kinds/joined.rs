@@ -11,11 +11,11 @@ use distlock::{Backend, ClientId, Clock, LeaseTime, LockName, Moment, OwnerId, S
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{Stopwatch, eventually};
+use lock_conformance::violated;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, NodeId, Receipt, Release, ReleaseOptions, Renewal,
     RenewalRequest,
 };
-use lock_core::conformance::violated;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -14,12 +14,12 @@ use distlock::{
 };
 use distlock_tests::time::{Stopwatch, eventually, scaled};
 use invariants::Invariants;
+use lock_conformance::violated;
 use lock_core::LockKind;
 use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, KeptLock, LockInfo, NextOwner, NodeId, PermitChange,
     Receipt, Release, ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
 };
-use lock_core::conformance::violated;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;

@@ -1,0 +1,541 @@
+//! The contract of the [kinds](lock_core::LockKind) of locks besides the mutex, asked for directly.
+
+use crate::fixture::{
+    DirectBackend, eventually, fresh_name, grant, let_pass, long, ms, patience, prompt, short,
+};
+use crate::subject::Subject;
+use lock_core::backend::{
+    Answer, Grant, PermitChange, PermitOutcome, Release, ReleaseOptions, Renewal,
+};
+use lock_core::{LockKind, LockName, OwnerId};
+
+const PLAIN: ReleaseOptions = ReleaseOptions::WITHOUT_TOMBSTONE;
+
+/// The locks of the readers and of the writer of one name.
+fn read_write() -> (LockName, LockName) {
+    let name = fresh_name();
+    (name.of_kind(LockKind::Read), name.of_kind(LockKind::Write))
+}
+
+/// A semaphore, of which `count` permits are taken at once.
+fn permits(name: &LockName, limit: u32, count: u32) -> LockName {
+    name.of_kind(LockKind::Permits { limit, count })
+}
+
+/// How many permits are free, and how many there are.
+fn free_of(direct: &DirectBackend, name: &LockName) -> (u32, u32) {
+    let permits = direct
+        .inspect(name)
+        .permits
+        .expect("a semaphore in use has permits");
+    (permits.free, permits.limit)
+}
+
+fn token(grant: &Grant) -> Option<u64> {
+    grant.tokens.map(|tokens| tokens.first().get())
+}
+
+/// Several readers hold the lock, and the writer is refused until the last has released.
+pub(crate) fn readers_share_and_keep_the_writer_out(subject: &dyn Subject) {
+    let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
+    let (read, write) = read_write();
+    let first = direct.hold(&read, long());
+    let second = other.hold(&read, long());
+    assert_eq!(direct.inspect(&read).holders, 2);
+    assert_eq!(direct.release(&read, first, PLAIN), Release::Freed);
+    let writer = direct.owner();
+    assert!(
+        direct.acquire(&write, writer, long()).is_busy(),
+        "one reader is left"
+    );
+    assert_eq!(other.release(&read, second, PLAIN), Release::Freed);
+    direct.granted(&write, writer, long());
+}
+
+/// While the writer holds the lock, readers, other writers and mutexes of the name are refused.
+pub(crate) fn writer_keeps_readers_out(subject: &dyn Subject) {
+    let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
+    let (read, write) = read_write();
+    let writer = direct.hold(&write, long());
+    assert!(other.is_busy(&read) && direct.is_busy(&read));
+    assert!(other.is_busy(&write) && other.is_busy(&read.of_kind(LockKind::Mutex)));
+    assert_eq!(direct.release(&write, writer, PLAIN), Release::Freed);
+    other.hold(&read, long());
+}
+
+/// Mutexes, fair locks and read-write locks of a name exclude each other.
+pub(crate) fn kinds_of_a_name_exclude_each_other(subject: &dyn Subject) {
+    let direct = DirectBackend::open(subject);
+    let kinds = [
+        LockKind::Mutex,
+        LockKind::Fair,
+        LockKind::Read,
+        LockKind::Write,
+    ];
+    for held in kinds {
+        let name = fresh_name();
+        direct.hold(&name.of_kind(held), long());
+        for kind in kinds.into_iter().filter(|kind| *kind != held) {
+            assert!(
+                direct.is_busy(&name.of_kind(kind)),
+                "{kind:?} beside {held:?}"
+            );
+        }
+    }
+}
+
+/// A reader beside the writer of its own thread is granted, and stays when that releases.
+pub(crate) fn writer_becomes_a_reader(subject: &dyn Subject) {
+    let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
+    let (read, write) = read_write();
+    let writer = direct.hold(&write, long());
+    assert!(other.beside(&read, other.owner(), None).is_busy());
+    assert!(
+        other
+            .beside(&read, other.owner(), Some(other.owner()))
+            .is_busy(),
+        "no writer's"
+    );
+    let reader = direct.owner();
+    grant(direct.beside(&read, reader, Some(writer)));
+    assert_eq!(direct.release(&write, writer, PLAIN), Release::Freed);
+    assert!(other.is_busy(&write), "the reader is still there");
+    // Its attempt keeps readers out until it is given up.
+    assert_eq!(other.release(&write, other.owner(), PLAIN), Release::Gone);
+    eventually("other readers enter", patience(), || !other.is_busy(&read));
+    assert_eq!(direct.release(&read, reader, PLAIN), Release::Freed);
+}
+
+/// The share of a reader that ended is over with its own lease, whatever the others renew.
+pub(crate) fn each_reader_has_a_lease_of_its_own(subject: &dyn Subject) {
+    let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
+    let (read, write) = read_write();
+    let dead = other.hold(&read, short());
+    let alive = direct.hold(&read, ms(10_000));
+    assert_eq!(direct.renew(&read, alive, ms(10_000)), Renewal::Extended);
+    let_pass(short() * 2);
+    assert_eq!(other.renew(&read, dead, short()), Renewal::Gone);
+    assert_eq!(direct.release(&read, alive, PLAIN), Release::Freed);
+    let writer = direct.owner();
+    eventually("the writer is granted", prompt(), || {
+        !direct.acquire(&write, writer, long()).is_busy()
+    });
+}
+
+/// A dead reader does not keep the writer out for longer than its own lease, while another reader
+/// that lives is renewed and released.
+pub(crate) fn dead_reader_is_not_kept_alive_by_others(subject: &dyn Subject) {
+    let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
+    let (read, write) = read_write();
+    let alive = direct.hold(&read, ms(20_000));
+    let _dead = other.hold(&read, short());
+    let_pass(short() * 2);
+    let writer = other.owner();
+    assert!(
+        other.acquire(&write, writer, long()).is_busy(),
+        "one reader lives"
+    );
+    assert_eq!(direct.release(&read, alive, PLAIN), Release::Freed);
+    eventually("the writer is granted", prompt(), || {
+        !other.acquire(&write, writer, long()).is_busy()
+    });
+}
+
+/// A writer that waits keeps new readers out, and lets the present ones go on.
+pub(crate) fn waiting_writer_keeps_new_readers_out(subject: &dyn Subject) {
+    let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
+    let (read, write) = read_write();
+    let reader = direct.hold(&read, long());
+    let writer = other.owner();
+    assert!(other.acquire(&write, writer, long()).is_busy());
+    assert!(direct.is_busy(&read), "a writer waits");
+    direct.granted(&read, reader, long());
+    assert_eq!(direct.renew(&read, reader, long()), Renewal::Extended);
+    assert_eq!(direct.release(&read, reader, PLAIN), Release::Freed);
+    other.granted(&write, writer, long());
+    assert_eq!(other.release(&write, writer, PLAIN), Release::Freed);
+    direct.hold(&read, long());
+}
+
+/// `inspect` of either lock tells who reads, the last to end first, and whether a writer waits.
+pub(crate) fn readers_and_a_waiting_writer_are_told(subject: &dyn Subject) {
+    let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
+    let (read, write) = read_write();
+    let seen = |name: &LockName| {
+        let info = direct.inspect(name);
+        let readers = info.readers.expect("it is a read-write lock");
+        let owners = readers
+            .known
+            .iter()
+            .map(|reader| reader.owner.as_str().to_owned());
+        (
+            info.holders,
+            owners.collect::<Vec<_>>(),
+            readers.writer_waits,
+        )
+    };
+    assert_eq!(seen(&write), (0, Vec::new(), false));
+    let [first, last] =
+        [(&direct, long()), (&other, long() * 2)].map(|(direct, lease)| direct.hold(&read, lease));
+    for name in [&read, &write] {
+        assert_eq!(
+            seen(name),
+            (2, vec![last.to_string(), first.to_string()], false)
+        );
+    }
+    let writer = other.owner();
+    assert!(other.acquire(&write, writer, long()).is_busy());
+    assert_eq!(direct.release(&read, first, PLAIN), Release::Freed);
+    for name in [&read, &write] {
+        assert_eq!(seen(name), (1, vec![last.to_string()], true));
+    }
+    assert_eq!(other.release(&read, last, PLAIN), Release::Freed);
+    other.granted(&write, writer, long());
+    assert_eq!(seen(&write), (1, Vec::new(), false));
+    assert_eq!(seen(&read), (0, Vec::new(), false));
+}
+
+/// When the writer waits no longer, readers enter, and are woken for it.
+pub(crate) fn writer_that_gives_up_lets_readers_in(subject: &dyn Subject) {
+    let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
+    let (read, write) = read_write();
+    direct.hold(&read, long());
+    let writer = other.owner();
+    assert!(other.acquire(&write, writer, long()).is_busy());
+    let (wakes, _watch) = direct.watch(&read);
+    let before = wakes.count();
+    assert_eq!(other.release(&write, writer, PLAIN), Release::Gone);
+    eventually("readers are woken", prompt(), || wakes.count() > before);
+    direct.hold(&read, long());
+}
+
+/// A writer that gives up ends its own wait, and not that of the first one.
+pub(crate) fn writer_that_gives_up_leaves_the_first_waiting(subject: &dyn Subject) {
+    let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
+    let (read, write) = read_write();
+    direct.hold(&read, long());
+    let (first, second) = (other.owner(), direct.owner());
+    assert!(other.acquire(&write, first, long()).is_busy());
+    assert!(direct.acquire(&write, second, long()).is_busy());
+    assert_eq!(direct.release(&write, second, PLAIN), Release::Gone);
+    assert!(direct.is_busy(&read), "the first one waits");
+    assert_eq!(other.release(&write, first, PLAIN), Release::Gone);
+    direct.hold(&read, long());
+}
+
+/// Writers get growing tokens, and a reader that of the last writer.
+pub(crate) fn reader_gets_the_token_of_the_last_writer(subject: &dyn Subject) {
+    let direct = DirectBackend::open(subject);
+    let (read, write) = read_write();
+    let reader = direct.owner();
+    assert_eq!(
+        token(&direct.granted(&read, reader, long())),
+        None,
+        "there was no writer yet"
+    );
+    assert_eq!(direct.release(&read, reader, PLAIN), Release::Freed);
+    let mut last = None;
+    for _ in 0..3 {
+        let (writer, reader) = (direct.owner(), direct.owner());
+        let written = token(&direct.granted(&write, writer, long()));
+        assert!(written > last, "{written:?} after {last:?}");
+        assert_eq!(direct.release(&write, writer, PLAIN), Release::Freed);
+        assert_eq!(token(&direct.granted(&read, reader, long())), written);
+        assert_eq!(direct.release(&read, reader, PLAIN), Release::Freed);
+        last = written;
+    }
+}
+
+/// Releases by one client wake the waiters of others, for each kind.
+pub(crate) fn release_of_each_kind_wakes_its_waiters(subject: &dyn Subject) {
+    let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
+    let (read, write) = read_write();
+    let semaphore = permits(&fresh_name(), 1, 1);
+    let fair = fresh_name().of_kind(LockKind::Fair);
+    let in_order = fresh_name().of_kind(LockKind::FairPermits { limit: 1, count: 1 });
+    let same = [&semaphore, &fair, &in_order].map(|name| (name, name));
+    for (held, waits_for) in [(&read, &write), (&write, &read)].into_iter().chain(same) {
+        let owner = direct.hold(held, long());
+        // The next in a fair lock's queue may be the only one that is woken.
+        assert!(other.is_busy(waits_for));
+        let (wakes, _watch) = other.watch(waits_for);
+        let before = wakes.count();
+        assert_eq!(direct.release(held, owner, PLAIN), Release::Freed);
+        eventually("the release wakes the watch", prompt(), || {
+            wakes.count() > before
+        });
+    }
+}
+
+/// A closed owner is refused, for each kind; others are not.
+pub(crate) fn owner_with_tombstone_is_refused_for_each_kind(subject: &dyn Subject) {
+    let direct = DirectBackend::open(subject);
+    for kind in [LockKind::Fair, LockKind::Read, LockKind::Write] {
+        let name = fresh_name().of_kind(kind);
+        let owner = direct.hold(&name, long());
+        let release = direct.release_with_tombstone(&name, owner, ms(20_000));
+        assert_eq!(release, Release::Freed, "{kind:?}");
+        assert!(direct.acquire(&name, owner, long()).is_busy(), "{kind:?}");
+        direct.hold(&name, long());
+    }
+    for kind in [
+        LockKind::Permits { limit: 2, count: 1 },
+        LockKind::FairPermits { limit: 2, count: 1 },
+    ] {
+        let semaphore = fresh_name().of_kind(kind);
+        let owner = direct.hold(&semaphore, long());
+        let release = direct.release_with_tombstone(&semaphore, owner, ms(20_000));
+        assert_eq!(release, Release::Freed, "{kind:?}");
+        assert!(
+            direct.acquire(&semaphore, owner, long()).is_busy(),
+            "{kind:?}"
+        );
+        assert_eq!(free_of(&direct, &semaphore), (2, 2), "{kind:?}");
+        assert!(
+            !direct.is_busy(&semaphore),
+            "{kind:?}: it does not wait either"
+        );
+    }
+}
+
+/// No more permits are granted than there are, and a released one is free again.
+pub(crate) fn permits_are_granted_up_to_the_limit(subject: &dyn Subject) {
+    let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
+    let name = fresh_name();
+    let (one, two) = (permits(&name, 3, 1), permits(&name, 3, 2));
+    let pair = direct.hold(&two, long());
+    assert!(other.is_busy(&two), "all of them or none");
+    let single = other.hold(&one, long());
+    assert!(direct.is_busy(&one) && other.is_busy(&one));
+    assert_eq!(free_of(&direct, &one), (0, 3));
+    assert_eq!(other.release(&one, single, PLAIN), Release::Freed);
+    assert_eq!(free_of(&direct, &one), (1, 3));
+    assert_eq!(direct.release(&two, pair, PLAIN), Release::Freed);
+    assert_eq!(free_of(&other, &one), (3, 3));
+}
+
+/// The permits of a holder that ended come back when its lease ends, and those of others stay.
+pub(crate) fn permits_of_a_dead_holder_come_back(subject: &dyn Subject) {
+    let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
+    let name = permits(&fresh_name(), 2, 1);
+    let alive = direct.hold(&name, ms(20_000));
+    let dead = other.hold(&name, short());
+    assert!(direct.is_busy(&name));
+    let waiter = direct.owner();
+    eventually("the permit is granted again", patience(), || {
+        !direct.acquire(&name, waiter, long()).is_busy()
+    });
+    assert_eq!(other.renew(&name, dead, long()), Renewal::Gone);
+    assert_eq!(direct.renew(&name, alive, long()), Renewal::Extended);
+    assert!(direct.is_busy(&name), "both are taken");
+}
+
+/// Repeated attempts and releases count once.
+pub(crate) fn repeated_requests_for_permits_count_once(subject: &dyn Subject) {
+    let direct = DirectBackend::open(subject);
+    let name = permits(&fresh_name(), 5, 2);
+    let owner = direct.owner();
+    for _ in 0..3 {
+        direct.granted(&name, owner, long());
+        assert_eq!(free_of(&direct, &name), (3, 5));
+    }
+    let other = direct.hold(&name, long());
+    assert_eq!(direct.release(&name, owner, PLAIN), Release::Freed);
+    assert_eq!(direct.release(&name, owner, PLAIN), Release::Gone);
+    assert_eq!(free_of(&direct, &name), (3, 5));
+    assert_eq!(direct.release(&name, other, PLAIN), Release::Freed);
+    assert_eq!(free_of(&direct, &name), (5, 5));
+}
+
+/// The limit that the store has counts, and every grant tells it; a change keeps what is held.
+pub(crate) fn stored_limit_counts_until_it_is_changed(subject: &dyn Subject) {
+    let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
+    let name = fresh_name();
+    let (two, nine) = (permits(&name, 2, 1), permits(&name, 9, 1));
+    let first = direct.owner();
+    assert_eq!(direct.granted(&two, first, long()).limit, Some(2));
+    let second = other.owner();
+    assert_eq!(other.granted(&nine, second, long()).limit, Some(2));
+    assert!(other.is_busy(&nine), "the limit of the first client counts");
+    let limit = |before, now| PermitOutcome::Limit {
+        before: Some(before),
+        now,
+    };
+    assert_eq!(other.change(&two, PermitChange::SetLimit(1)), limit(2, 1));
+    assert_eq!(free_of(&direct, &two), (0, 1));
+    assert_eq!(
+        direct.renew(&two, first, long()),
+        Renewal::Extended,
+        "it stays"
+    );
+    assert_eq!(direct.release(&two, first, PLAIN), Release::Freed);
+    assert!(direct.is_busy(&two), "one is held, and there is one");
+    let (wakes, _watch) = direct.watch(&two);
+    let before = wakes.count();
+    assert_eq!(other.change(&two, PermitChange::SetLimit(3)), limit(1, 3));
+    eventually("waiters are woken", prompt(), || wakes.count() > before);
+    assert_eq!(free_of(&direct, &two), (2, 3));
+}
+
+/// A forced release ends all holds of the kind.
+pub(crate) fn force_release_ends_all_shares(subject: &dyn Subject) {
+    let direct = DirectBackend::open(subject);
+    let (read, write) = read_write();
+    let readers = [direct.hold(&read, long()), direct.hold(&read, long())];
+    assert!(direct.force_release(&read) && !direct.force_release(&read));
+    for reader in readers {
+        assert_eq!(direct.renew(&read, reader, long()), Renewal::Gone);
+    }
+    direct.hold(&write, long());
+    let semaphore = permits(&fresh_name(), 2, 1);
+    let owner = direct.hold(&semaphore, long());
+    assert!(direct.force_release(&semaphore) && !direct.force_release(&semaphore));
+    assert_eq!(direct.renew(&semaphore, owner, long()), Renewal::Gone);
+    assert_eq!(free_of(&direct, &semaphore), (2, 2));
+}
+
+/// A forced release of readers leaves a writer alone, and one that waits its turn.
+pub(crate) fn force_release_of_readers_leaves_the_writer(subject: &dyn Subject) {
+    let direct = DirectBackend::open(subject);
+    let (read, write) = read_write();
+    let writer = direct.hold(&write, long());
+    assert!(!direct.force_release(&read), "there is no reader");
+    assert_eq!(direct.renew(&write, writer, long()), Renewal::Extended);
+    assert!(direct.is_busy(&read));
+    assert!(direct.force_release(&write));
+    assert_eq!(direct.renew(&write, writer, long()), Renewal::Gone);
+}
+
+/// `verify` is about the share of this owner, not of any.
+pub(crate) fn verify_is_about_the_owners_share(subject: &dyn Subject) {
+    let direct = DirectBackend::open(subject);
+    let (read, _) = read_write();
+    for name in [read, permits(&fresh_name(), 5, 1)] {
+        let (first, second) = (direct.hold(&name, long()), direct.hold(&name, long()));
+        assert!(direct.verifies(&name, first) && direct.verifies(&name, second));
+        assert_eq!(direct.release(&name, first, PLAIN), Release::Freed);
+        assert!(!direct.verifies(&name, first) && direct.verifies(&name, second));
+    }
+}
+
+/// Attempts on a fair lock are granted in the order in which they came, which repetitions keep.
+pub(crate) fn fair_lock_is_granted_in_order(subject: &dyn Subject) {
+    let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
+    let name = fresh_name().of_kind(LockKind::Fair);
+    let mut holder = direct.hold(&name, long());
+    let waiters: [OwnerId; 3] = std::array::from_fn(|n| [&direct, &other][n % 2].owner());
+    for _ in 0..2 {
+        for waiter in waiters {
+            assert!(direct.acquire(&name, waiter, long()).is_busy());
+        }
+    }
+    for waiter in waiters {
+        assert_eq!(direct.release(&name, holder, PLAIN), Release::Freed);
+        for later in waiters
+            .into_iter()
+            .rev()
+            .take_while(|later| *later != waiter)
+        {
+            assert!(
+                direct.acquire(&name, later, long()).is_busy(),
+                "it came later"
+            );
+        }
+        direct.granted(&name, waiter, long());
+        holder = waiter;
+    }
+}
+
+/// A waiter that gives up, or gives no sign for some seconds, keeps no one behind it waiting.
+pub(crate) fn fair_waiter_that_is_gone_is_skipped(subject: &dyn Subject) {
+    let direct = DirectBackend::open(subject);
+    let name = fresh_name().of_kind(LockKind::Fair);
+    let holder = direct.hold(&name, long());
+    let [quits, dies, stays]: [OwnerId; 3] = std::array::from_fn(|_| direct.owner());
+    for waiter in [quits, dies, stays] {
+        assert!(direct.acquire(&name, waiter, long()).is_busy());
+    }
+    assert_eq!(direct.release(&name, quits, PLAIN), Release::Gone);
+    assert_eq!(direct.release(&name, holder, PLAIN), Release::Freed);
+    assert!(
+        direct.acquire(&name, stays, long()).is_busy(),
+        "one is before it"
+    );
+    eventually("the dead waiter is skipped", ms(6_000), || {
+        !direct.acquire(&name, stays, long()).is_busy()
+    });
+}
+
+/// Permits of a fair semaphore are granted in the order in which they were asked for: no one
+/// overtakes a waiter for many, and one that waits no longer is in no one's way.
+pub(crate) fn fair_permits_are_granted_in_order(subject: &dyn Subject) {
+    let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
+    let name = fresh_name();
+    let permits = |count| name.of_kind(LockKind::FairPermits { limit: 3, count });
+    let [one, two, three] = [1, 2, 3].map(permits);
+    let held = direct.hold(&two, long());
+    let [many, quits, single] = [&direct, &other, &direct].map(DirectBackend::owner);
+    for _ in 0..2 {
+        assert!(direct.acquire(&three, many, long()).is_busy());
+        assert!(
+            other.acquire(&one, quits, long()).is_busy(),
+            "one is free, and one is before it"
+        );
+        assert!(direct.acquire(&one, single, long()).is_busy());
+    }
+    assert_eq!(other.release(&one, quits, PLAIN), Release::Gone);
+    assert_eq!(direct.release(&two, held, PLAIN), Release::Freed);
+    assert!(
+        direct.acquire(&one, single, long()).is_busy(),
+        "three are free, and wanted before"
+    );
+    assert_eq!(free_of(&direct, &one), (3, 3));
+    direct.granted(&three, many, long());
+    assert!(direct.acquire(&one, single, long()).is_busy());
+    assert_eq!(direct.release(&three, many, PLAIN), Release::Freed);
+    direct.granted(&one, single, long());
+    assert!(!other.is_busy(&one), "no one waits any longer");
+}
+
+/// A fair lock and a write lock can be kept for a time after their release, too.
+pub(crate) fn fair_and_write_locks_are_kept_after_release(subject: &dyn Subject) {
+    let direct = DirectBackend::open(subject);
+    for kind in [LockKind::Fair, LockKind::Write] {
+        let name = fresh_name().of_kind(kind);
+        let owner = direct.hold(&name, long());
+        assert_eq!(
+            direct.keep(&name, owner, (direct.owner(), short())),
+            Release::Freed
+        );
+        assert!(!direct.verifies(&name, owner), "{kind:?}");
+        let next = direct.owner();
+        assert!(
+            direct.acquire(&name, next, long()).is_busy(),
+            "{kind:?} is kept"
+        );
+        eventually("it is free again", patience(), || {
+            !direct.acquire(&name, next, long()).is_busy()
+        });
+    }
+}
+
+/// The name of a semaphore is no lock's, and the other way round.
+pub(crate) fn semaphore_and_lock_do_not_share_a_name(subject: &dyn Subject) {
+    let direct = DirectBackend::open(subject);
+    let (name, other) = (fresh_name(), fresh_name());
+    direct.hold(&permits(&name, 1, 1), long());
+    for kind in [
+        LockKind::Mutex,
+        LockKind::Read,
+        LockKind::Write,
+        LockKind::Fair,
+    ] {
+        assert!(direct.is_foreign(&name.of_kind(kind)), "{kind:?}");
+    }
+    direct.hold(&other, long());
+    assert!(direct.is_foreign(&permits(&other, 1, 1)));
+    assert!(matches!(
+        direct.acquire(&other, direct.owner(), long()),
+        Answer::Busy(_)
+    ));
+}

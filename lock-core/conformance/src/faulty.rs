@@ -1,0 +1,239 @@
+//! [`FaultyBackend`]: simulates network faults between the engine and a store.
+
+use lock_core::backend::{
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, HolderInfo, LockInfo, NodeId,
+    PermitChange, PermitOutcome, Release, ReleaseOptions, Renewal, RenewalRequest, Tokens, Wake,
+    Watch,
+};
+use lock_core::{Error, LeaseTime, LockName, Moment, OwnerId, Replication};
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A backend with simulated network faults.
+#[derive(Debug)]
+pub(super) struct FaultyBackend {
+    inner: Arc<dyn Backend>,
+    /// No request is sent.
+    cut: AtomicBool,
+    /// The number of acquisitions whose replies will be lost.
+    lost_acquires: AtomicU32,
+    /// The number of releases whose replies will be lost.
+    lost_releases: AtomicU32,
+    /// The last attempt that was sent, for a late copy.
+    last: Mutex<Option<Sent>>,
+    /// Runs right before the next watch begins.
+    before_watch: Mutex<Option<Action>>,
+    /// Cloned by every active watch.
+    watching: Arc<()>,
+}
+
+/// An action to run once.
+struct Action(Box<dyn FnOnce() + Send>);
+
+impl fmt::Debug for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Action(..)")
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Sent {
+    name: LockName,
+    owner: OwnerId,
+    lease: LeaseTime,
+    tokens: Tokens,
+    replication: Replication,
+}
+
+impl FaultyBackend {
+    pub(super) fn on(inner: Arc<dyn Backend>) -> Arc<Self> {
+        Arc::new(Self {
+            inner,
+            cut: AtomicBool::new(false),
+            lost_acquires: AtomicU32::new(0),
+            lost_releases: AtomicU32::new(0),
+            last: Mutex::new(None),
+            before_watch: Mutex::new(None),
+            watching: Arc::new(()),
+        })
+    }
+
+    /// Cuts the network.
+    pub(super) fn cut(&self) {
+        self.cut.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends all faults.
+    pub(super) fn mend(&self) {
+        self.cut.store(false, Ordering::SeqCst);
+        self.lost_acquires.store(0, Ordering::SeqCst);
+        self.lost_releases.store(0, Ordering::SeqCst);
+    }
+
+    /// Loses the replies of the next `count` acquisitions, which are executed.
+    pub(super) fn lose_acquire_answers(&self, count: u32) {
+        self.lost_acquires.store(count, Ordering::SeqCst);
+    }
+
+    /// Loses the replies of the next `count` releases, which are executed.
+    pub(super) fn lose_release_answers(&self, count: u32) {
+        self.lost_releases.store(count, Ordering::SeqCst);
+    }
+
+    /// Runs an action before the next watch begins.
+    pub(super) fn before_the_next_watch(&self, action: impl FnOnce() + Send + 'static) {
+        *self.before_watch.lock() = Some(Action(Box::new(action)));
+    }
+
+    /// The number of active watches.
+    pub(super) fn watches(&self) -> usize {
+        Arc::strong_count(&self.watching) - 1
+    }
+
+    /// Delivers a copy of the last attempt, as a delayed packet.
+    pub(super) fn deliver_a_late_copy(&self, by: Moment) -> Result<Answer, Failure> {
+        let Sent {
+            name,
+            owner,
+            lease,
+            tokens,
+            replication,
+        } = self.last.lock().clone().expect("there was an attempt");
+        let copy = Attempt::new(&name, owner, lease)
+            .tokens(tokens)
+            .replication(replication);
+        self.inner.acquire(&copy, by)
+    }
+
+    fn send(&self) -> Result<(), Failure> {
+        if self.cut.load(Ordering::SeqCst) {
+            return Err(Failure::NotSent(Error::unavailable(
+                "the network is cut, on purpose",
+            )));
+        }
+        Ok(())
+    }
+
+    fn reply<T>(&self, lost: &AtomicU32, answer: Result<T, Failure>) -> Result<T, Failure> {
+        let less = |count: u32| count.checked_sub(1);
+        if lost
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, less)
+            .is_ok()
+        {
+            return Err(Failure::Unknown(Error::unavailable(
+                "the answer was lost, on purpose",
+            )));
+        }
+        answer
+    }
+}
+
+impl Backend for FaultyBackend {
+    fn acquire(&self, attempt: &Attempt<'_>, by: Moment) -> Result<Answer, Failure> {
+        self.send()?;
+        let Attempt {
+            name,
+            owner,
+            lease,
+            tokens,
+            replication,
+            ..
+        } = *attempt;
+        *self.last.lock() = Some(Sent {
+            name: name.clone(),
+            owner,
+            lease,
+            tokens,
+            replication,
+        });
+        self.reply(&self.lost_acquires, self.inner.acquire(attempt, by))
+    }
+
+    fn renew(
+        &self,
+        node: NodeId,
+        batch: &[RenewalRequest],
+        by: Moment,
+    ) -> Vec<Result<Renewal, Failure>> {
+        match self.send() {
+            Ok(()) => self.inner.renew(node, batch, by),
+            Err(failure) => batch.iter().map(|_| Err(failure.clone())).collect(),
+        }
+    }
+
+    fn release(
+        &self,
+        acquisition: &AcquisitionId,
+        options: ReleaseOptions,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        self.send()?;
+        self.reply(
+            &self.lost_releases,
+            self.inner.release(acquisition, options, by),
+        )
+    }
+
+    fn inspect(&self, name: &LockName, by: Moment) -> Result<LockInfo, Failure> {
+        self.send()?;
+        self.inner.inspect(name, by)
+    }
+
+    fn leave(&self, until: Moment) {
+        self.inner.leave(until);
+    }
+
+    fn verify(
+        &self,
+        acquisition: &AcquisitionId,
+        by: Moment,
+    ) -> Result<Option<HolderInfo>, Failure> {
+        self.send()?;
+        self.inner.verify(acquisition, by)
+    }
+
+    fn change_permits(
+        &self,
+        name: &LockName,
+        change: PermitChange,
+        by: Moment,
+    ) -> Result<PermitOutcome, Failure> {
+        self.send()?;
+        self.inner.change_permits(name, change, by)
+    }
+
+    fn force_release(&self, name: &LockName, by: Moment) -> Result<bool, Failure> {
+        self.send()?;
+        self.inner.force_release(name, by)
+    }
+
+    fn watch(&self, name: &LockName, wake: Arc<dyn Wake>, by: Moment) -> Result<Watch, Failure> {
+        self.send()?;
+        let action = self.before_watch.lock().take();
+        if let Some(Action(action)) = action {
+            action();
+        }
+        let watch = self.inner.watch(name, wake, by)?;
+        Ok(Watch::new((watch, Arc::clone(&self.watching))))
+    }
+
+    fn renewal_node(&self, name: &LockName) -> NodeId {
+        self.inner.renewal_node(name)
+    }
+
+    fn replica_lead(
+        &self,
+        name: &LockName,
+        lease: LeaseTime,
+        replication: Replication,
+    ) -> Duration {
+        self.inner.replica_lead(name, lease, replication)
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.inner.abilities()
+    }
+}

@@ -1,0 +1,190 @@
+//! [`VirtualTime`]: a clock that moves as soon as every thread of this process sleeps.
+
+#[cfg(target_os = "linux")]
+mod driver;
+#[cfg(target_os = "linux")]
+mod threads;
+
+use lock_core::Clock;
+use std::sync::Arc;
+
+/// The time of one store that lives in this process, and of everything that uses it.
+///
+/// Its clock stands still while any thread of this process runs. When all of them sleep, it jumps
+/// to the moment that the earliest sleeper on it waits for. So a case takes as long as its threads
+/// compute, a wait of an hour costs nothing, and no load of the machine makes a thread late.
+///
+/// Each value has a clock of its own; all of them jump at the same time. A clock on which no thread
+/// waits for a moment that comes stands still.
+///
+/// A thread that waits for another process or for a real timer looks as if it slept, and time
+/// passes meanwhile. So this is for test binaries in which no thread does: none with real servers.
+///
+/// Only Linux tells whether threads sleep. Elsewhere this is the machine's clock.
+///
+/// # Examples
+///
+/// ```
+/// use lock_conformance::VirtualTime;
+/// use lock_core::{Client, DistLock, LockOptions, MemoryBackend};
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), lock_core::Error> {
+/// let time = VirtualTime::new();
+/// let store = Arc::new(MemoryBackend::new(time.clock()));
+/// let builder = || Client::builder().clock(time.clock());
+/// let client = || builder().backend(Arc::clone(&store) as _).connect();
+/// let (one, other) = (client()?, client()?);
+/// let hour = LockOptions::new().lease(Duration::from_secs(3_600));
+/// one.mutex("orders")?.lock_with(&hour)?.detach();
+/// // An hour passes here, in no time.
+/// # #[cfg(target_os = "linux")]
+/// let _guard = other.mutex("orders")?.lock()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct VirtualTime {
+    clock: Arc<dyn Clock>,
+}
+
+impl VirtualTime {
+    /// Whether there is virtual time here, or only the machine's clock.
+    pub const IS_AVAILABLE: bool = cfg!(target_os = "linux");
+
+    /// A clock of its own, which moves from now on.
+    ///
+    /// # Panics
+    ///
+    /// If the thread that moves it cannot be started.
+    #[must_use]
+    pub fn new() -> Self {
+        #[cfg(target_os = "linux")]
+        let clock = driver::new_clock();
+        #[cfg(not(target_os = "linux"))]
+        let clock = Arc::new(lock_core::SystemClock);
+        Self { clock }
+    }
+
+    /// Whether this is the clock of such a time, and not the machine's.
+    pub(super) fn is_of(clock: &Arc<dyn Clock>) -> bool {
+        #[cfg(target_os = "linux")]
+        return driver::is_moved(clock);
+        #[cfg(not(target_os = "linux"))]
+        return {
+            let _machines = clock;
+            false
+        };
+    }
+
+    /// The clock. It moves for as long as any copy of it is there.
+    #[must_use]
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock)
+    }
+}
+
+impl Default for VirtualTime {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::threads::{IS_STUCK, pause};
+    use super::*;
+    use lock_core::{Moment, Signal, SystemClock, Woken};
+    use std::os::unix::process::ExitStatusExt;
+    use std::thread;
+    use std::time::Duration;
+
+    #[test]
+    fn sleepers_wake_in_order_of_their_deadlines() {
+        let (start, clock) = (SystemClock.now(), VirtualTime::new().clock());
+        let begin = clock.now();
+        let sleep = |hours: u64| {
+            let until = begin + Duration::from_secs(hours * 3_600);
+            assert_eq!(clock.wait(&Arc::default(), until), Woken::Due);
+            assert_eq!(clock.now(), until, "it jumps from sleeper to sleeper");
+        };
+        thread::scope(|scope| {
+            for hours in [3, 1, 2, 5] {
+                scope.spawn(move || sleep(hours));
+            }
+        });
+        let took = SystemClock.now().since(start);
+        assert!(took < Duration::from_secs(600), "{took:?}");
+    }
+
+    #[test]
+    fn time_stands_still_while_a_thread_runs() {
+        let clock = VirtualTime::new().clock();
+        let (begin, signal) = (clock.now(), Arc::new(Signal::new()));
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| clock.wait(&signal, begin + Duration::from_secs(1)));
+            let start = SystemClock.now();
+            while SystemClock.now().since(start) < Duration::from_millis(200) {
+                assert_eq!(clock.now(), begin);
+            }
+            signal.raise();
+            assert_eq!(sleeper.join().unwrap(), Woken::Signalled);
+        });
+    }
+
+    #[test]
+    fn each_clock_moves_to_its_own_sleepers() {
+        let (short, long) = (VirtualTime::new().clock(), VirtualTime::new().clock());
+        let wait = |clock: &Arc<dyn Clock>, time| {
+            let begin = clock.now();
+            clock.wait(&Arc::default(), begin + time);
+            assert_eq!(clock.now().since(begin), time);
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| (0..100).for_each(|_| wait(&short, Duration::from_millis(1))));
+            scope.spawn(|| wait(&long, Duration::from_secs(60)));
+        });
+    }
+
+    #[test]
+    fn thread_that_never_sleeps_ends_the_process() {
+        const NAME: &str = "virtual_time::tests::thread_that_never_sleeps_ends_the_process";
+        if std::env::var_os(IS_STUCK).is_some() {
+            let clock = VirtualTime::new().clock();
+            thread::spawn(|| while !thread::panicking() {});
+            clock.wait(&Arc::default(), clock.now() + Duration::from_secs(1));
+            return;
+        }
+        let mut stuck = std::process::Command::new(std::env::current_exe().unwrap());
+        stuck
+            .args(["--exact", NAME, "--nocapture"])
+            .env(IS_STUCK, "1");
+        let mut stuck = stuck.stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let by = SystemClock.now() + Duration::from_secs(60);
+        while stuck.try_wait().unwrap().is_none() && SystemClock.now() < by {
+            pause(Duration::from_millis(20));
+        }
+        let _over = stuck.kill();
+        let output = stuck.wait_with_output().unwrap();
+        assert_eq!(output.status.signal(), Some(6), "{:?}", output.status);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            said.contains("never sleeps") && said.contains("stands still"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn sleeper_without_deadline_does_not_move_the_clock() {
+        let clock = VirtualTime::new().clock();
+        let (begin, signal) = (clock.now(), Arc::new(Signal::new()));
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| clock.wait(&signal, Moment::NEVER));
+            pause(Duration::from_millis(50));
+            assert_eq!(clock.now(), begin);
+            signal.raise();
+            assert_eq!(sleeper.join().unwrap(), Woken::Signalled);
+        });
+    }
+}

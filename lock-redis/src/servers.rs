@@ -1,0 +1,28 @@
+//! Servers as parts of a store of several: what `lock-cluster` routes requests to.
+//!
+//! - [`Node`]: one server and all connections to it, a [`Backend`](lock_core::Backend) of its own
+//! - [`NodeSettings`]: what the nodes of one client have in common, and how one is made
+//! - [`RequestMode`]: whether `ASKING` goes before each request
+//! - [`Format`]: what stands under a lock's key, by `format=`; opens the store that it fits to
+//! - [`StoreKind`]: what a node is a part of, for its diagnosis
+//! - [`ServerClock`]: by how much the clock of a server is ahead
+//! - [`Granted`]: until when a lock of this client may be held
+//! - [`WatchRegistry`]: watches that move to another node together with their locks
+//! - [`Address`]: a host and a port, as servers announce them
+//! - [`AddressMap`]: the setting `address_map`, from announced to reachable addresses
+//! - [`Account`]: the servers that one server lists
+//! - [`Deployment`]: servers that list each other, and how many of the configured ones they are
+//! - [`Shards`]: the masters of a cluster and their slots, as one node lists them
+//! - [`Redirect`]: the reply of a cluster node that did nothing
+//! - [`StepHook`]: holds up a format of several commands between two of them, in tests
+//!
+//! For the crates of this workspace: it changes with any release.
+
+pub use crate::classic::StepHook;
+pub use crate::connection::{Address, AddressMap};
+pub use crate::format::Format;
+pub use crate::node::cluster::{Redirect, Shards};
+pub use crate::node::{
+    Account, Deployment, Granted, Node, NodeSettings, RequestMode, ServerClock, StoreKind,
+    WatchRegistry,
+};
