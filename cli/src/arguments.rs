@@ -3,7 +3,7 @@
 use crate::{exit, help};
 use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use distlock::PermitId;
+use distlock::admin::PermitId;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;

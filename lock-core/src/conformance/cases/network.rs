@@ -1,7 +1,6 @@
 //! The engine with a store that does not answer, and the support that it needs of the store.
 
 use crate::backend::ReleaseOptions;
-use crate::client::Client;
 use crate::conformance::faulty::FaultyBackend;
 use crate::conformance::fixture::{
     DirectBackend, Lock, always, assert_within, client, connect, context, eventually, fixed,
@@ -21,7 +20,7 @@ fn faulty_client(subject: &dyn Subject, name: &crate::LockName) -> (Arc<FaultyBa
     let network = FaultyBackend::on(subject.backend(&context));
     let client = connect(
         subject,
-        Client::builder()
+        crate::builder()
             .clock(context.clock)
             .backend(Arc::clone(&network) as _),
     );

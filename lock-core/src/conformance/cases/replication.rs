@@ -1,7 +1,6 @@
 //! Replication policies as a program sees them.
 
 use crate::backend::ReplicaSupport;
-use crate::client::Client;
 use crate::conformance::faulty::FaultyBackend;
 use crate::conformance::fixture::{
     Lock, client, connect, context, eventually, fresh_name, hold_back, impatient, is_busy, join,
@@ -224,7 +223,7 @@ pub(crate) fn grant_with_lost_reply_is_confirmed(subject: &dyn Subject) {
     let context = context();
     let network = FaultyBackend::on(subject.backend(&context));
     let policy = impatient(replicas.count()).on_insufficient_replicas(OnInsufficientReplicas::Fail);
-    let builder = Client::builder()
+    let builder = crate::builder()
         .clock(context.clock)
         .backend(Arc::clone(&network) as _);
     let lock = mutex(

@@ -33,7 +33,7 @@ use std::sync::Arc;
 /// # fn main() -> Result<(), lock_core::Error> {
 /// let time = VirtualTime::new();
 /// let store = Arc::new(MemoryBackend::new(time.clock()));
-/// let builder = || Client::builder().clock(time.clock());
+/// let builder = || distlock::builder().clock(time.clock());
 /// let client = || builder().backend(Arc::clone(&store) as _).connect();
 /// let (one, other) = (client()?, client()?);
 /// let hour = LockOptions::new().lease(Duration::from_secs(3_600));
