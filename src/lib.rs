@@ -31,6 +31,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "toml")]
+pub use lock_core::ClientSet;
 pub use lock_core::crossbeam_channel;
 #[cfg(feature = "metrics")]
 pub use lock_core::metrics;
@@ -42,7 +44,16 @@ pub use lock_core::{
     LossCause, MajorityLock, MemberOutcome, MemberResult, MultiLock, Mutex, Notification,
     OwnedGuard, OwnedMutex, ReadLock, RwLock, Semaphore, WriteLock,
 };
-pub use lock_core::{backend, config, time};
+pub use lock_core::{config, time};
+
+/// The interface of a store, how a URL names one, and the store in memory. The contract of a store
+/// is in the text of [`lock_core::backend`].
+pub mod backend {
+    pub use lock_core::backend::*;
+    pub use lock_core::{
+        Context, MemoryBackend, MemoryScheme, Notices, OpenConnection, Scheme, Schemes,
+    };
+}
 
 /// What operators ask a store and a client: the held locks, what is wrong with a store, counters,
 /// the servers of a quorum.
@@ -74,8 +85,10 @@ struct Recipes;
 /// | `rediss+sentinel://..` | the same over TLS |
 /// | `redis+cluster://HOST,HOST,..` | Redis Cluster, by some of its nodes |
 /// | `rediss+cluster://..` | the same over TLS |
-/// | `redlock://HOST,HOST,HOST[/database]` | a quorum of Redis servers; see [`set_up_quorum`](admin::set_up_quorum) |
+/// | `redlock://HOST,HOST,HOST[/database]` | a quorum of Redis servers; see [`set_up_quorum`] |
 /// | `redlocks://..` | the same over TLS |
+///
+/// [`set_up_quorum`]: admin::set_up_quorum
 ///
 /// `HOST` is `host[:port]`, the first one with `user:password@` before it if needed. `redis` URLs
 /// need the feature `redis`, those of clusters and quorums `cluster` (both on by default), TLS
@@ -124,7 +137,8 @@ pub fn connect_from_env() -> Result<Client, Error> {
 ///
 /// # Errors
 ///
-/// Those of [`ConfigSet::from_file`](config::ConfigSet::from_file), [`ConfigSet::with_env`](config::ConfigSet::with_env) and [`ClientBuilder::connect_set`].
+/// Those of [`from_file`](config::ConfigSet::from_file), [`with_env`](config::ConfigSet::with_env)
+/// and [`ClientBuilder::connect_set`].
 ///
 /// # Examples
 ///
@@ -135,7 +149,7 @@ pub fn connect_from_env() -> Result<Client, Error> {
 /// # Ok::<(), distlock::Error>(())
 /// ```
 #[cfg(feature = "toml")]
-pub fn connect_file(path: impl AsRef<std::path::Path>) -> Result<config::ClientSet, Error> {
+pub fn connect_file(path: impl AsRef<std::path::Path>) -> Result<ClientSet, Error> {
     builder().connect_set(config::ConfigSet::from_file(path)?.with_env()?)
 }
 
@@ -157,8 +171,8 @@ pub fn builder() -> ClientBuilder {
     lock_core::builder().schemes(schemes())
 }
 
-/// Returns the built-in schemes. Add others with [`Schemes::with`](backend::Schemes::with) and pass them to the
-/// [`builder`].
+/// Returns the built-in schemes. Add others with [`with`](backend::Schemes::with) and pass them to
+/// the [`builder`].
 #[must_use]
 pub fn schemes() -> backend::Schemes {
     let schemes = backend::Schemes::empty().with(backend::MemoryScheme);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// A reentrant lock on one name, held by threads. Clones, and all handles of one client for one
 /// name, are the same lock.
 ///
-/// See [`DistLock`] for its methods.
+/// [`DistLock`] has a table of the methods' names in Java, and the errors of taking a lock.
 ///
 /// # Examples
 ///
@@ -32,8 +32,8 @@ pub struct Mutex(pub(crate) SingleLock);
 /// A lock on one name that its guards own: a guard can be sent to another thread. Not reentrant: a
 /// thread that locks it twice waits for itself, as with [`std::sync::Mutex`].
 ///
-/// It has the methods of [`DistLock`] that are not about the calling thread, but does not implement
-/// it: guards of a `DistLock` stay with their thread. Converted into a `DistLock`, as a member of a
+/// It has the methods of [`Mutex`] that are not about the calling thread, but is no [`DistLock`]:
+/// guards of a `DistLock` stay with their thread. Converted into a `DistLock`, as a member of a
 /// [`MultiLock`](crate::MultiLock), it becomes the [`Mutex`] of its name: the same lock, held by
 /// threads.
 ///

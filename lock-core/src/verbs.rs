@@ -1,10 +1,10 @@
-//! The verbs of the handles and of [`DistLock`], each written once.
+//! The verbs of the handles, each written once.
 
 use crate::backend::LockInfo;
 use crate::error::Error;
 use crate::guard::{LockGuard, OwnedGuard};
 use crate::interrupt::Interrupt;
-use crate::lock::{DistLock, sealed};
+use crate::lock::{DistLock, UNBOUNDED, derived_verbs, sealed};
 use crate::multi::{MajorityLock, MultiLock};
 use crate::mutex::{Mutex, OwnedMutex};
 use crate::name::LockName;
@@ -14,9 +14,6 @@ use crate::read_write::{ReadLock, WriteLock};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Why a wait without a deadline is never busy.
-pub(crate) const UNBOUNDED: &str = "a wait without a deadline ends with the lock or an error";
 
 macro_rules! run_verb {
     ($guard:ident) => {
@@ -34,108 +31,6 @@ macro_rules! run_verb {
         }
     };
 }
-
-/// The verbs that follow from `acquire` and `inspect`, for a handle and for the trait.
-macro_rules! derived_verbs {
-    ($vis:vis, $guard:ident) => {
-        /// Waits for the lock. The watchdog renews it until the guard is dropped, unless the
-        /// settings have a fixed `lease`.
-        ///
-        /// # Errors
-        ///
-        /// See [`DistLock`](crate::DistLock#errors).
-        $vis fn lock(&self) -> Result<$guard, Error> {
-            self.lock_with(&LockOptions::new())
-        }
-
-        /// Waits for the lock, with the lease, replication and interrupt of the options.
-        ///
-        /// # Errors
-        ///
-        /// See [`DistLock`](crate::DistLock#errors).
-        $vis fn lock_with(&self, options: &LockOptions) -> Result<$guard, Error> {
-            Ok(self.acquire(None, options)?.expect(UNBOUNDED))
-        }
-
-        /// Waits for the lock until `interrupt` fires.
-        ///
-        /// # Errors
-        ///
-        /// See [`DistLock`](crate::DistLock#errors).
-        $vis fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<$guard, Error> {
-            self.lock_with(&LockOptions::new().interrupt(interrupt))
-        }
-
-        /// Takes the lock if it is free now. It is busy while threads of this client wait for it.
-        ///
-        /// # Errors
-        ///
-        /// See [`DistLock`](crate::DistLock#errors).
-        $vis fn try_lock(&self) -> Result<Option<$guard>, Error> {
-            self.try_lock_with(&LockOptions::new())
-        }
-
-        /// Takes the lock with these options if it is free now.
-        ///
-        /// # Errors
-        ///
-        /// See [`DistLock`](crate::DistLock#errors).
-        $vis fn try_lock_with(&self, options: &LockOptions) -> Result<Option<$guard>, Error> {
-            self.try_lock_for_with(Duration::ZERO, options)
-        }
-
-        /// Waits for the lock for at most `wait`. Zero is one attempt.
-        ///
-        /// # Errors
-        ///
-        /// See [`DistLock`](crate::DistLock#errors).
-        $vis fn try_lock_for(&self, wait: Duration) -> Result<Option<$guard>, Error> {
-            self.try_lock_for_with(wait, &LockOptions::new())
-        }
-
-        /// Waits for the lock for at most `wait`, with these options.
-        ///
-        /// # Errors
-        ///
-        /// See [`DistLock`](crate::DistLock#errors).
-        $vis fn try_lock_for_with(
-            &self,
-            wait: Duration,
-            options: &LockOptions,
-        ) -> Result<Option<$guard>, Error> {
-            self.acquire(Some(wait), options)
-        }
-
-        /// Asks the store whether the lock is held.
-        ///
-        /// # Blocking
-        ///
-        /// As [`inspect`](Self::inspect).
-        ///
-        /// # Errors
-        ///
-        /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
-        $vis fn is_locked(&self) -> Result<bool, Error> {
-            Ok(self.inspect()?.holder.is_some())
-        }
-
-        /// Asks the store what is left of the holder's lease: `None` if the lock is free,
-        /// [`Duration::MAX`] if the lease has no end. The holder itself may trust the
-        /// [`remaining`](LockGuard::remaining) of its guard only.
-        ///
-        /// # Blocking
-        ///
-        /// As [`inspect`](Self::inspect).
-        ///
-        /// # Errors
-        ///
-        /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
-        $vis fn time_to_live(&self) -> Result<Option<Duration>, Error> {
-            Ok(self.inspect()?.time_to_live())
-        }
-    };
-}
-pub(crate) use derived_verbs;
 
 /// The verbs of a handle with this guard, which this method of its inner type returns.
 macro_rules! lock_verbs {

@@ -1,4 +1,4 @@
-//! [`Backend`]: the interface that a store implements, and [`Scheme`], by which a URL names it.
+//! [`Backend`]: the interface that a store implements.
 //!
 //! # The contract
 //!
@@ -93,12 +93,9 @@ pub use crate::background::{BackgroundTask, run_in_background};
 pub use crate::backoff::Backoff;
 pub use crate::lease::{Lease, LeaseTime};
 pub use crate::limits::{no_descriptor, no_thread};
-pub use crate::memory::{MemoryBackend, MemoryScheme};
 pub use crate::name::LockKind;
-pub use crate::notices::{Notices, OpenConnection};
 pub use crate::owner::{ClientId, OwnerId, OwnerLabel, OwnerText};
 pub use crate::panics::contain;
-pub use crate::scheme::{Context, Scheme, Schemes};
 pub use crate::token::TokenRange;
 
 /// The largest number of acquisitions in one call of [`Backend::renew`].

@@ -15,8 +15,6 @@ mod secret;
 mod set;
 mod similar;
 
-#[cfg(feature = "toml")]
-pub use crate::client::ClientSet;
 pub use crate::replication::{InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication};
 pub use address::Host;
 pub(crate) use check::wrong_timeout;

@@ -38,19 +38,23 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// least.
 const OUTAGE_PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_millis(500));
 
-/// Acquires the locks; `None` if they were busy until the end of the wait.
-pub(super) fn acquire(
-    members: &Members,
-    wait: Option<Duration>,
-    options: &LockOptions,
-) -> Result<Option<LockGuard>, Error> {
-    let signal = Arc::new(Signal::new());
-    // The members' own waits miss an interrupt that fires between two of them and is reset.
-    let interrupt = options
-        .interrupt
-        .as_ref()
-        .map(|interrupt| interrupt.register(&signal));
-    CompositeAcquisition::new(members, wait, options, &signal, interrupt.as_ref())?.run()
+impl Members {
+    /// Takes the locks for the calling thread; `None` if they were busy until the end of the wait.
+    pub(crate) fn acquire_here(
+        &self,
+        wait: Option<Duration>,
+        options: &LockOptions,
+    ) -> Result<Option<LockGuard>, Error> {
+        let signal = Arc::new(Signal::new());
+        // The members' own waits miss an interrupt that fires between two of them and is reset.
+        let interrupt = options
+            .interrupt
+            .as_ref()
+            .map(|interrupt| interrupt.register(&signal));
+        CompositeAcquisition::new(self, wait, options, &signal, interrupt.as_ref())
+            .and_then(CompositeAcquisition::run)
+            .map_err(|error| error.on(self.name()))
+    }
 }
 
 /// One thread's acquisition of several locks.

@@ -1,6 +1,5 @@
 //! [`Members`]: the locks that a lock of several consists of, and the requests that take none.
 
-use super::acquire::acquire;
 use super::guards::MemberGuards;
 use crate::backend::LockInfo;
 use crate::clock::Moment;
@@ -8,7 +7,6 @@ use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult, worst_kind};
 use crate::guard::LockGuard;
 use crate::lock::DistLock;
 use crate::name::LockName;
-use crate::options::LockOptions;
 use crate::parts::{Composite, Parts};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashSet;
@@ -92,15 +90,6 @@ impl Members {
 
     pub(crate) fn parts(&self) -> Parts {
         Parts::Composite(Arc::clone(&self.composite))
-    }
-
-    /// Takes the locks for the calling thread.
-    pub(crate) fn acquire_here(
-        &self,
-        wait: Option<Duration>,
-        options: &LockOptions,
-    ) -> Result<Option<LockGuard>, Error> {
-        acquire(self, wait, options).map_err(|error| error.on(self.name()))
     }
 
     pub(super) fn required(&self) -> usize {
