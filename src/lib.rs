@@ -22,7 +22,7 @@
 //! - [`Client::mutex`] returns a [`Mutex`], held by threads and reentrant; [`Client::owned_mutex`]
 //!   an [`OwnedMutex`], whose guards can be sent to other threads
 //! - [`MultiLock`] holds several locks as one, on any servers; [`MajorityLock`] holds most of them
-//! - a lock has its methods without an import; [`DistLock`] is the trait of those that threads hold,
+//! - a lock has its methods without an import; [`DistLock`] is the trait of what threads hold,
 //!   with a table of their names in Java; [`LockOptions`] has the options
 //! - [`LockGuard`] is a hold: its [fencing token](LockGuard::fencing_token), its [remaining
 //!   lease](LockGuard::remaining), and [news of its loss](LockGuard::losses)
