@@ -11,7 +11,7 @@
     reason = "the sleep stands for a pause of the machine"
 )]
 
-use distlock::{DistLock, FencingToken, LockOptions};
+use distlock::{FencingToken, LockOptions};
 use std::error::Error;
 use std::fs::File;
 use std::io::{Read, Seek, Write};

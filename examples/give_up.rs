@@ -7,7 +7,7 @@
 //! ```
 
 use crossbeam_channel::RecvTimeoutError;
-use distlock::{DistLock, Error, LockGuard, LockOptions, Loss, LossCause};
+use distlock::{Error, LockGuard, LockOptions, Loss, LossCause};
 use std::time::Duration;
 
 /// One lease and two renewals, one after each third of it: the news comes after 0.9 s, and 0.6 s

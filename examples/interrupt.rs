@@ -11,7 +11,7 @@
     reason = "the sleep stands for work, and the user measures"
 )]
 
-use distlock::{DistLock, Error, Interrupt};
+use distlock::{Error, Interrupt};
 use std::thread;
 use std::time::{Duration, Instant};
 

@@ -11,7 +11,7 @@
     reason = "the sleep stands for work, and the user measures"
 )]
 
-use distlock::{DistLock, Error, Event, LockOptions};
+use distlock::{Error, Event, LockOptions};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};

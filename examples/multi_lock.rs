@@ -7,7 +7,7 @@
 //! cargo run --example multi_lock -- redis://127.0.0.1:6379    # on a server
 //! ```
 
-use distlock::{DistLock, Error, MultiLock, Mutex};
+use distlock::{Error, MultiLock, Mutex};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 

@@ -6,7 +6,7 @@
 //! cargo run --example read_write -- redis://127.0.0.1:6379    # on a server
 //! ```
 
-use distlock::{DistLock, Error, RwLock};
+use distlock::{Error, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;

@@ -10,7 +10,7 @@
     reason = "the sleep stands for work, and the user measures"
 )]
 
-use distlock::{DistLock, Error};
+use distlock::Error;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};

@@ -22,32 +22,48 @@
 //! - [`Client::mutex`] returns a [`Mutex`], held by threads and reentrant; [`Client::owned_mutex`]
 //!   an [`OwnedMutex`], whose guards can be sent to other threads
 //! - [`MultiLock`] holds several locks as one, on any servers; [`MajorityLock`] holds most of them
-//! - [`DistLock`] has the methods (and a table of their names in Java), [`LockOptions`] the options
+//! - a lock has its methods without an import; [`DistLock`] is the trait of what threads hold,
+//!   with a table of their names in Java; [`LockOptions`] has the options
 //! - [`LockGuard`] is a hold: its [fencing token](LockGuard::fencing_token), its [remaining
 //!   lease](LockGuard::remaining), and [news of its loss](LockGuard::losses)
-//! - [`backend`] is the interface of a store; [`schemes`] lists the stores that a URL can name
+//! - [`config`] has the types of settings, [`time`] the clocks, [`admin`] what operators ask,
+//!   [`backend`] the interface of a store; [`schemes`] lists the stores that a URL can name
 
 #![forbid(unsafe_code)]
 
-pub use lock_core::backend;
+#[cfg(feature = "toml")]
+pub use lock_core::ClientSet;
 pub use lock_core::crossbeam_channel;
 #[cfg(feature = "metrics")]
 pub use lock_core::metrics;
 #[cfg(feature = "tracing")]
 pub use lock_core::trace;
 pub use lock_core::{
-    Backend, Client, ClientBuilder, ClientId, Clock, Config, Context, Counters, Credentials,
-    CredentialsProvider, DistLock, Election, Error, ErrorKind, Event, EventHandler, FencingToken,
-    Finding, FindingLevel, GuardState, Host, InsufficientReplicas, Interrupt, LeadershipChange,
-    Lease, LeaseTime, LockGuard, LockKind, LockName, LockOptions, LockOrder, Locks, Loss,
-    LossCause, MajorityLock, ManualClock, MemberOutcome, MemberResult, MemoryBackend, MemoryScheme,
-    Moment, MultiLock, Mutex, Notices, Notification, OnInsufficientReplicas, OpenConnection,
-    OwnedGuard, OwnedMutex, OwnerId, OwnerLabel, OwnerText, PermitId, ReadLock, Replicas,
-    Replication, RwLock, Scheme, Schemes, Secret, Semaphore, ServerData, Setting, Signal,
-    SystemClock, TokenPolicy, TokenRange, WarningKind, Woken, WriteLock, WriterPriority,
+    Client, ClientBuilder, Config, DistLock, Election, Error, ErrorKind, Event, EventHandler,
+    FencingToken, GuardState, Interrupt, LeadershipChange, LockGuard, LockName, LockOptions, Loss,
+    LossCause, MajorityLock, MemberOutcome, MemberResult, MultiLock, Mutex, Notification,
+    OwnedGuard, OwnedMutex, ReadLock, RwLock, Semaphore, WriteLock,
 };
-#[cfg(feature = "toml")]
-pub use lock_core::{ClientSet, ConfigSet};
+pub use lock_core::{config, time};
+
+/// The interface of a store, how a URL names one, and the store in memory. The contract of a store
+/// is in the text of [`lock_core::backend`].
+pub mod backend {
+    pub use lock_core::backend::*;
+    pub use lock_core::{
+        Context, MemoryBackend, MemoryScheme, Notices, OpenConnection, Scheme, Schemes,
+    };
+}
+
+/// What operators ask a store and a client: the held locks, what is wrong with a store, counters,
+/// the servers of a quorum.
+pub mod admin {
+    #[cfg(feature = "cluster")]
+    pub use lock_cluster::{
+        QuorumBackend, QuorumNodeStatus, QuorumVote, quorum_status, set_up as set_up_quorum,
+    };
+    pub use lock_core::admin::*;
+}
 
 // Their examples are compiled with those of the README.
 #[cfg(doctest)]
@@ -72,6 +88,8 @@ struct Recipes;
 /// | `redlock://HOST,HOST,HOST[/database]` | a quorum of Redis servers; see [`set_up_quorum`] |
 /// | `redlocks://..` | the same over TLS |
 ///
+/// [`set_up_quorum`]: admin::set_up_quorum
+///
 /// `HOST` is `host[:port]`, the first one with `user:password@` before it if needed. `redis` URLs
 /// need the feature `redis`, those of clusters and quorums `cluster` (both on by default), TLS
 /// `tls`.
@@ -94,8 +112,6 @@ struct Recipes;
 /// # Examples
 ///
 /// ```
-/// use distlock::DistLock;
-///
 /// let client = distlock::connect("memory://")?;
 /// let lock = client.mutex("orders:42")?;
 /// let guard = lock.lock()?;
@@ -117,17 +133,16 @@ pub fn connect_from_env() -> Result<Client, Error> {
 }
 
 /// Connects to the stores that a TOML file names, each when it is first used, with the environment
-/// over the file; see [`ConfigSet`].
+/// over the file; see [`ConfigSet`](config::ConfigSet).
 ///
 /// # Errors
 ///
-/// Those of [`ConfigSet::from_file`], [`ConfigSet::with_env`] and [`ClientBuilder::connect_set`].
+/// Those of [`from_file`](config::ConfigSet::from_file), [`with_env`](config::ConfigSet::with_env)
+/// and [`ClientBuilder::connect_set`].
 ///
 /// # Examples
 ///
 /// ```no_run
-/// use distlock::DistLock;
-///
 /// let clients = distlock::connect_file("distlock.toml")?;
 /// let guard = clients.mutex("nightly")?.lock()?; // where and how the file says
 /// guard.unlock()?;
@@ -135,7 +150,7 @@ pub fn connect_from_env() -> Result<Client, Error> {
 /// ```
 #[cfg(feature = "toml")]
 pub fn connect_file(path: impl AsRef<std::path::Path>) -> Result<ClientSet, Error> {
-    builder().connect_set(ConfigSet::from_file(path)?.with_env()?)
+    builder().connect_set(config::ConfigSet::from_file(path)?.with_env()?)
 }
 
 /// Returns a builder with all built-in [`schemes`].
@@ -153,19 +168,14 @@ pub fn connect_file(path: impl AsRef<std::path::Path>) -> Result<ClientSet, Erro
 /// # Ok::<(), distlock::Error>(())
 /// ```
 pub fn builder() -> ClientBuilder {
-    Client::builder().schemes(schemes())
+    lock_core::builder().schemes(schemes())
 }
 
-#[cfg(feature = "cluster")]
-pub use lock_cluster::{
-    QuorumBackend, QuorumNodeStatus, QuorumVote, quorum_status, set_up as set_up_quorum,
-};
-
-/// Returns the built-in schemes. Add others with [`Schemes::with`] and pass them to the
-/// [`builder`].
+/// Returns the built-in schemes. Add others with [`with`](backend::Schemes::with) and pass them to
+/// the [`builder`].
 #[must_use]
-pub fn schemes() -> Schemes {
-    let schemes = Schemes::empty().with(MemoryScheme);
+pub fn schemes() -> backend::Schemes {
+    let schemes = backend::Schemes::empty().with(backend::MemoryScheme);
     #[cfg(feature = "redis")]
     let schemes = schemes
         .with(lock_redis::RedisScheme::new())

@@ -3,7 +3,7 @@
 
 use crate::raw::{Raw, Reply, request};
 use crate::server::{Counters, Server, free_port};
-use distlock::{DistLock, Mutex};
+use distlock::Mutex;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 

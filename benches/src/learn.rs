@@ -2,8 +2,8 @@
 //! other names.
 
 use crate::raw::{Raw, Reply, request};
+use distlock::OwnedGuard;
 use distlock::backend::RENEW_BATCH;
-use distlock::{DistLock, OwnedGuard};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

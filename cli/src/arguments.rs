@@ -3,7 +3,8 @@
 use crate::{exit, help};
 use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use distlock::{Config, PermitId};
+use distlock::Config;
+use distlock::admin::PermitId;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;

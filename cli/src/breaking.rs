@@ -4,8 +4,9 @@ use crate::arguments::BreakArguments;
 use crate::exit::{self, Failure};
 use crate::output::{self, report};
 use crate::store::{held_for, named, rounded, short};
+use distlock::admin::PermitId;
 use distlock::backend::{HolderInfo, LockInfo};
-use distlock::{Client, DistLock, Error, LockName, PermitId, Semaphore};
+use distlock::{Client, DistLock, Error, LockName, Semaphore};
 use std::sync::Arc;
 
 /// Asks, and breaks the lock.

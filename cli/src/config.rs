@@ -3,7 +3,7 @@
 use crate::arguments::{ConfigCheckArguments, FileArguments, StoreArguments};
 use crate::exit::Failure;
 use crate::output;
-use distlock::{ConfigSet, Setting};
+use distlock::config::{ConfigSet, Setting};
 use serde_json::json;
 
 /// The settings under one heading.

@@ -3,7 +3,7 @@
 use crate::arguments::DoctorArguments;
 use crate::exit::{DANGER, Failure};
 use crate::output;
-use distlock::{Finding, FindingLevel};
+use distlock::admin::{Finding, FindingLevel};
 use serde_json::{Value as Json, json};
 use std::io::{self, IsTerminal};
 use std::time::Duration;

@@ -4,14 +4,15 @@ use crate::arguments::{FileArguments, QuorumInitArguments, QuorumStatusArguments
 use crate::exit::{self, CONFIGURATION, Failure};
 use crate::output;
 use crate::store::{rounded, usable};
-use distlock::{Config, QuorumNodeStatus, QuorumVote};
+use distlock::Config;
+use distlock::admin::{QuorumNodeStatus, QuorumVote};
 use serde_json::{Value as Json, json};
 use std::time::Duration;
 
 /// Begins a quorum, or completes one.
 pub(crate) fn init(arguments: &QuorumInitArguments) -> Result<u8, Failure> {
     let config = config(arguments.store.as_deref(), &arguments.file)?;
-    let before = distlock::quorum_status(&config)?;
+    let before = distlock::admin::quorum_status(&config)?;
     let is_new = before.iter().all(|node| !node.vote.counts());
     let question = if is_new {
         "Set up the quorum? Its servers vote at once: no lock may have been held there within the \
@@ -23,8 +24,8 @@ pub(crate) fn init(arguments: &QuorumInitArguments) -> Result<u8, Failure> {
         output::report("nothing was changed");
         return Ok(exit::CONFLICT);
     }
-    distlock::set_up_quorum(&config)?;
-    let after = distlock::quorum_status(&config)?;
+    distlock::admin::set_up_quorum(&config)?;
+    let after = distlock::admin::quorum_status(&config)?;
     let is_same = |(before, after): (&QuorumNodeStatus, &QuorumNodeStatus)| {
         before.vote.counts() && after.vote.counts() && before.epoch == after.epoch
     };
@@ -46,7 +47,8 @@ pub(crate) fn init(arguments: &QuorumInitArguments) -> Result<u8, Failure> {
 
 /// Shows what each server is to the quorum.
 pub(crate) fn status(arguments: &QuorumStatusArguments) -> Result<u8, Failure> {
-    let nodes = distlock::quorum_status(&config(arguments.store.as_deref(), &arguments.file)?)?;
+    let nodes =
+        distlock::admin::quorum_status(&config(arguments.store.as_deref(), &arguments.file)?)?;
     if arguments.json {
         output::line(&json!({ "nodes": nodes.iter().map(json).collect::<Vec<_>>() }).to_string())?;
     } else {

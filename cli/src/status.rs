@@ -6,7 +6,8 @@ use crate::output;
 use crate::rows::{self, ReaderRows};
 use crate::signals::{self, Signals};
 use distlock::crossbeam_channel::{after, select};
-use distlock::{Client, Clock, DistLock, Interrupt, Moment, SystemClock};
+use distlock::time::{Clock, Moment, SystemClock};
+use distlock::{Client, Interrupt};
 use std::time::Duration;
 
 /// The time between two questions to the store.

@@ -3,7 +3,8 @@
 use crate::arguments::{FileArguments, StoreArguments};
 use crate::exit::Failure;
 use distlock::backend::HolderInfo;
-use distlock::{Client, ClientSet, Config, ConfigSet, Error, Event};
+use distlock::config::ConfigSet;
+use distlock::{Client, ClientSet, Config, Error, Event};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

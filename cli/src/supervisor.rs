@@ -13,11 +13,10 @@ use crate::signals::{FRONT_ENDED, Signals};
 use crate::store::rounded;
 use crate::taking::Lock;
 use crate::terminal::Terminal;
+use distlock::backend::LeaseTime;
 use distlock::crossbeam_channel::{Receiver, after, never, select};
-use distlock::{
-    Clock, Config, Error, Event, Interrupt, LeaseTime, LockOptions, Loss, Moment, OwnedGuard,
-    SystemClock,
-};
+use distlock::time::{Clock, Moment, SystemClock};
+use distlock::{Config, Error, Event, Interrupt, LockOptions, Loss, OwnedGuard};
 use rustix::process::{
     Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal,
 };

@@ -4,9 +4,8 @@ use crate::arguments::TakeArguments;
 use crate::exit::{self, Failure};
 use crate::output::report;
 use crate::store::Clients;
-use distlock::{
-    Error, LockOptions, LockOrder, OwnedGuard, OwnedMutex, ReadLock, Semaphore, WriteLock,
-};
+use distlock::config::LockOrder;
+use distlock::{Error, LockOptions, OwnedGuard, OwnedMutex, ReadLock, Semaphore, WriteLock};
 use std::time::Duration;
 
 /// What a command needs to run.
@@ -58,18 +57,14 @@ impl Lock {
         options: &LockOptions,
         wait: Option<Duration>,
     ) -> Result<Option<OwnedGuard>, Error> {
-        let options = match wait {
-            Some(wait) => options.clone().wait(wait),
-            None => options.clone(),
-        };
         let guard = match self {
-            Self::Mutex(lock) => lock.acquire(&options),
-            Self::Read(lock) => lock.acquire_owned(&options),
-            Self::Write(lock) => lock.acquire_owned(&options),
+            Self::Mutex(lock) => lock.acquire(wait, options),
+            Self::Read(lock) => lock.acquire_owned(wait, options),
+            Self::Write(lock) => lock.acquire_owned(wait, options),
             Self::Slot(slots) => {
                 let guard = match wait {
-                    Some(_) => slots.try_acquire_with(1, &options),
-                    None => slots.acquire_with(1, &options).map(Some),
+                    Some(wait) => slots.try_acquire_for_with(1, wait, options),
+                    None => slots.acquire_with(1, options).map(Some),
                 };
                 if let Ok(Some(_)) = &guard {
                     tell_of_limit(slots);

@@ -8,7 +8,8 @@ use crate::screen::Screen;
 use crate::signals::{self, Signals};
 use crate::store::Clients;
 use distlock::crossbeam_channel::{Receiver, Sender, after, bounded, never, select, tick};
-use distlock::{Clock, Interrupt, LockName, SystemClock};
+use distlock::time::{Clock, SystemClock};
+use distlock::{Interrupt, LockName};
 use std::thread;
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use crate::counter::{self, cannot};
 use crate::report::{Report, Sale};
 use crate::shared::{Trouble, exit};
 use crossbeam_channel::{Sender, unbounded};
-use distlock::{Client, DistLock, Event, Interrupt, Mutex};
+use distlock::{Client, Event, Interrupt, Mutex};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -2,7 +2,10 @@
 //! that prevents it.
 
 use super::stage::{Begun, Client, Server, until};
-use distlock::{ClientId, Clock, Config, Context, DistLock, Replication, SystemClock};
+use distlock::Config;
+use distlock::backend::{ClientId, Context};
+use distlock::config::Replication;
+use distlock::time::{Clock, SystemClock};
 use lock_cluster::QuorumBackend;
 use std::sync::Arc;
 use std::time::Duration;
@@ -439,7 +442,7 @@ fn amnesia(cast: &Cast) -> bool {
     if cast.with == MARKER {
         let url = format!("redlock://{}?{options}", places.join(","));
         let config = Config::from_url(&url).expect("a good URL");
-        distlock::set_up_quorum(&config).expect("they are new");
+        distlock::admin::set_up_quorum(&config).expect("they are new");
     }
     // A client that cannot reach one of them: that port has no listener.
     let without = |gone: usize| {

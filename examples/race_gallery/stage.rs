@@ -1,12 +1,12 @@
 //! The servers of the races, and clients that can be paused between two commands.
 
 use distlock::backend::{
-    AcquisitionId, Answer, Attempt, Failure, Receipt, Release, ReleaseOptions, Tokens,
+    AcquisitionId, Answer, Attempt, Backend, ClientId, Context, Failure, LeaseTime, OwnerId,
+    Receipt, Release, ReleaseOptions, Tokens,
 };
-use distlock::{
-    Backend, ClientId, Clock, Config, Context, FencingToken, LeaseTime, LockName, Moment, OwnerId,
-    Replication, Signal, SystemClock, Woken,
-};
+use distlock::config::Replication;
+use distlock::time::{Clock, Moment, Signal, SystemClock, Woken};
+use distlock::{Config, FencingToken, LockName};
 use lock_redis::servers::{Format, Node, StepHook};
 use parking_lot::{Condvar, Mutex};
 use std::io::{self, BufRead, BufReader, Write};

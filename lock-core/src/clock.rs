@@ -193,7 +193,7 @@ impl Clock for SystemClock {
 ///
 /// ```
 /// # extern crate lock_core as distlock;
-/// use distlock::{Clock, ManualClock};
+/// use distlock::time::{Clock, ManualClock};
 /// use std::time::Duration;
 ///
 /// let clock = ManualClock::new();

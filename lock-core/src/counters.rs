@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 ///
 /// ```
 /// # extern crate lock_core as distlock;
-/// use distlock::{Client, Counters, DistLock};
+/// use distlock::admin::Counters;
 /// use std::sync::Arc;
 ///
 /// let counters = Arc::new(Counters::new());
-/// let client = Client::builder().url("memory://")?.events(counters.clone()).connect()?;
+/// let client = distlock::builder().url("memory://")?.events(counters.clone()).connect()?;
 /// client.mutex("orders:42")?.lock()?.unlock()?;
 /// drop(client); // events are delivered on a thread of their own
 /// # while counters.count("released") == 0 { std::thread::yield_now(); }

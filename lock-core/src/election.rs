@@ -46,10 +46,9 @@ const DOUBT_LOOK: Duration = Duration::from_millis(100);
 ///
 /// ```
 /// # extern crate lock_core as distlock;
-/// use distlock::Client;
 /// use std::time::Duration;
 ///
-/// let client = Client::builder().url("memory://")?.connect()?;
+/// let client = distlock::builder().url("memory://")?.connect()?;
 /// let election = client.election("scheduler")?;
 /// election.campaign()?;
 /// assert!(election.wait_for_leadership(Duration::from_secs(10), None)?);

@@ -293,7 +293,9 @@ macro_rules! guard_methods {
         /// Returns the token of this acquisition, also after the lock was lost.
         ///
         /// Nested guards have the same token. `None` if the store or its wire format has no tokens,
-        /// if they are switched off, or for the guard of several locks.
+        /// if they are switched off, or for the guard of several locks, also of the same name on
+        /// several servers: their grants have no common order, so that a single number could let an
+        /// old holder pass. [`LockGuard::fencing_tokens`] returns that of each lock.
         ///
         /// Pass it to the protected resource, and let the resource refuse smaller tokens than it
         /// has seen.
@@ -432,15 +434,24 @@ macro_rules! guard_methods {
 /// A leaked guard ([`std::mem::forget`]) leaves the lock held, and renewed, until its thread or the
 /// program ends.
 ///
-/// The thread that locked must unlock, as in Java: the guard is not `Send`. For a guard that is,
-/// see [`OwnedMutex`](crate::OwnedMutex).
+/// The thread that locked must unlock, as in Java: the guard is not `Send`, and the compiler says
+/// `GuardStaysOnItsThreadUseOwnedMutexToSendOne`. The guard of an
+/// [`OwnedMutex`](crate::OwnedMutex) can be sent.
 ///
 /// ```compile_fail,E0277
 /// # extern crate lock_core as distlock;
-/// fn send<T: Send>(_: T) {}
-/// fn check(guard: distlock::LockGuard) {
-///     send(guard);
-/// }
+/// # let client = distlock::builder().url("memory://")?.connect()?;
+/// let guard = client.mutex("orders:42")?.lock()?;
+/// std::thread::spawn(move || guard.unlock()); // does not compile
+/// # Ok::<(), distlock::Error>(())
+/// ```
+///
+/// ```
+/// # extern crate lock_core as distlock;
+/// # let client = distlock::builder().url("memory://")?.connect()?;
+/// let guard = client.owned_mutex("orders:42")?.lock()?;
+/// std::thread::spawn(move || guard.unlock()); // with an `OwnedMutex` it does
+/// # Ok::<(), distlock::Error>(())
 /// ```
 ///
 /// It unlocks once:
@@ -454,7 +465,13 @@ macro_rules! guard_methods {
 /// ```
 #[must_use = "a guard that is not kept unlocks at once: write `let _guard = ...`"]
 #[clippy::has_significant_drop]
-pub struct LockGuard(Held, PhantomData<std::sync::MutexGuard<'static, ()>>);
+pub struct LockGuard(
+    Held,
+    PhantomData<dyn GuardStaysOnItsThreadUseOwnedMutexToSendOne>,
+);
+
+/// Makes a guard `Sync` and not `Send`. The compiler prints its name where a guard is sent.
+trait GuardStaysOnItsThreadUseOwnedMutexToSendOne: Sync {}
 
 impl LockGuard {
     pub(crate) fn new(hold: Hold) -> Self {

@@ -24,7 +24,7 @@ mod background;
 mod backoff;
 mod client;
 mod clock;
-mod config;
+pub mod config;
 mod contained_clock;
 mod counters;
 mod diagnosis;
@@ -68,11 +68,26 @@ mod sync;
 mod token;
 #[cfg(feature = "tracing")]
 pub mod trace;
+mod verbs;
+
+/// What operators ask a store and a client: the held locks, what is wrong with a store, counters.
+pub mod admin {
+    pub use crate::client::Locks;
+    pub use crate::counters::Counters;
+    pub use crate::diagnosis::{Finding, FindingLevel};
+    pub use crate::event::{ServerData, WarningKind};
+    pub use crate::permit::PermitId;
+}
+
+/// Clocks: the one that all waits ask, and those for tests.
+pub mod time {
+    pub use crate::clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
+}
 
 pub use backend::Backend;
 #[cfg(feature = "toml")]
 pub use client::ClientSet;
-pub use client::{Client, ClientBuilder, Locks};
+pub use client::{Client, ClientBuilder, Locks, builder};
 pub use clock::{Clock, ManualClock, Moment, Signal, SystemClock, Woken};
 #[cfg(feature = "toml")]
 pub use config::ConfigSet;

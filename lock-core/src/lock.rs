@@ -1,4 +1,4 @@
-//! [`DistLock`]: the methods of a lock.
+//! [`DistLock`]: the methods of a lock, for code that is given any of them.
 
 use crate::backend::LockInfo;
 use crate::error::Error;
@@ -11,6 +11,108 @@ use std::time::Duration;
 
 /// Why a wait without a deadline is never busy.
 pub(crate) const UNBOUNDED: &str = "a wait without a deadline ends with the lock or an error";
+
+/// The verbs that follow from `acquire` and `inspect`, for a handle and for the trait.
+macro_rules! derived_verbs {
+    ($vis:vis, $guard:ident) => {
+        /// Waits for the lock. The watchdog renews it until the guard is dropped, unless the
+        /// settings have a fixed `lease`.
+        ///
+        /// # Errors
+        ///
+        /// See [`DistLock`](crate::DistLock#errors).
+        $vis fn lock(&self) -> Result<$guard, Error> {
+            self.lock_with(&LockOptions::new())
+        }
+
+        /// Waits for the lock, with the lease, replication and interrupt of the options.
+        ///
+        /// # Errors
+        ///
+        /// See [`DistLock`](crate::DistLock#errors).
+        $vis fn lock_with(&self, options: &LockOptions) -> Result<$guard, Error> {
+            Ok(self.acquire(None, options)?.expect(UNBOUNDED))
+        }
+
+        /// Waits for the lock until `interrupt` fires.
+        ///
+        /// # Errors
+        ///
+        /// See [`DistLock`](crate::DistLock#errors).
+        $vis fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<$guard, Error> {
+            self.lock_with(&LockOptions::new().interrupt(interrupt))
+        }
+
+        /// Takes the lock if it is free now. It is busy while threads of this client wait for it.
+        ///
+        /// # Errors
+        ///
+        /// See [`DistLock`](crate::DistLock#errors).
+        $vis fn try_lock(&self) -> Result<Option<$guard>, Error> {
+            self.try_lock_with(&LockOptions::new())
+        }
+
+        /// Takes the lock with these options if it is free now.
+        ///
+        /// # Errors
+        ///
+        /// See [`DistLock`](crate::DistLock#errors).
+        $vis fn try_lock_with(&self, options: &LockOptions) -> Result<Option<$guard>, Error> {
+            self.try_lock_for_with(Duration::ZERO, options)
+        }
+
+        /// Waits for the lock for at most `wait`. Zero is one attempt.
+        ///
+        /// # Errors
+        ///
+        /// See [`DistLock`](crate::DistLock#errors).
+        $vis fn try_lock_for(&self, wait: Duration) -> Result<Option<$guard>, Error> {
+            self.try_lock_for_with(wait, &LockOptions::new())
+        }
+
+        /// Waits for the lock for at most `wait`, with these options.
+        ///
+        /// # Errors
+        ///
+        /// See [`DistLock`](crate::DistLock#errors).
+        $vis fn try_lock_for_with(
+            &self,
+            wait: Duration,
+            options: &LockOptions,
+        ) -> Result<Option<$guard>, Error> {
+            self.acquire(Some(wait), options)
+        }
+
+        /// Asks the store whether the lock is held.
+        ///
+        /// # Blocking
+        ///
+        /// As [`inspect`](Self::inspect).
+        ///
+        /// # Errors
+        ///
+        /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
+        $vis fn is_locked(&self) -> Result<bool, Error> {
+            Ok(self.inspect()?.holder.is_some())
+        }
+
+        /// Asks the store what is left of the holder's lease: `None` if the lock is free,
+        /// [`Duration::MAX`] if the lease has no end. The holder itself may trust the
+        /// [`remaining`](LockGuard::remaining) of its guard only.
+        ///
+        /// # Blocking
+        ///
+        /// As [`inspect`](Self::inspect).
+        ///
+        /// # Errors
+        ///
+        /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
+        $vis fn time_to_live(&self) -> Result<Option<Duration>, Error> {
+            Ok(self.inspect()?.time_to_live())
+        }
+    };
+}
+pub(crate) use derived_verbs;
 
 pub(crate) mod sealed {
     use crate::parts::Parts;
@@ -25,6 +127,9 @@ pub(crate) mod sealed {
 
 /// A lock that threads, processes and machines share.
 ///
+/// Each handle has these methods of its own, so a caller need not import the trait. It is for code
+/// that is given any lock: as `Arc<dyn DistLock>`, or generic.
+///
 /// It has the methods of Java's `Lock` and Redisson's `RLock`. It is reentrant: the thread that
 /// holds it may lock it again, without a request, and each guard ends one hold.
 ///
@@ -36,7 +141,7 @@ pub(crate) mod sealed {
 /// | `lockInterruptibly(lease, unit)` | [`lock_with`](Self::lock_with), lease and interrupt |
 /// | `tryLock()` | [`try_lock()`](Self::try_lock) |
 /// | `tryLock(wait, unit)` | [`try_lock_for(w)`](Self::try_lock_for) |
-/// | `tryLock(wait, lease, unit)` | [`try_lock_with`](Self::try_lock_with), wait and lease |
+/// | `tryLock(wait, lease, unit)` | [`try_lock_for_with`](Self::try_lock_for_with), with a lease |
 /// | `unlock()` | [`LockGuard::unlock`], or [`unlock()`](Self::unlock) of a detached hold |
 /// | `forceUnlock()` | [`force_unlock()`](Self::force_unlock) |
 /// | `isLocked()` | [`is_locked()`](Self::is_locked) |
@@ -65,164 +170,30 @@ pub(crate) mod sealed {
 /// - [`Error::is_configuration`], [`Error::is_misuse`], [`Error::is_unsupported`]: settings or code
 ///   must be changed.
 pub trait DistLock: sealed::Sealed + Send + Sync + fmt::Debug {
-    /// Takes the lock with these options; `None` if it was busy until the end of the wait. Without
-    /// a wait it waits for ever. All other methods that take the lock call this one.
-    ///
-    /// # Blocking
-    ///
-    /// At most for the wait and one command timeout; for several locks, one timeout for each; for a
-    /// nested hold that needs a longer lease, and for several permits, two; with `replicas`, two
-    /// and the replication timeout. No request is sent while other threads of this client hold the
-    /// lock or wait before this one.
-    ///
-    /// # Errors
-    ///
-    /// See [the trait](Self).
-    fn acquire(&self, options: &LockOptions) -> Result<Option<LockGuard>, Error>;
+    /// See [`Mutex::acquire`](crate::Mutex::acquire).
+    fn acquire(
+        &self,
+        wait: Option<Duration>,
+        options: &LockOptions,
+    ) -> Result<Option<LockGuard>, Error>;
 
-    /// Ends this thread's newest [detached](LockGuard::detach) hold.
-    ///
-    /// # Blocking
-    ///
-    /// As [`LockGuard::unlock`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::is_not_held`] (Java's `IllegalMonitorStateException`) if there is none, and those
-    /// of [`LockGuard::unlock`].
+    /// See [`Mutex::unlock`](crate::Mutex::unlock).
     fn unlock(&self) -> Result<(), Error>;
 
-    /// Returns the state of the lock in the store. The answer never comes from a replica; with
-    /// Sentinel, the sentinels are also asked whether the server that answered is still the master.
-    ///
-    /// # Blocking
-    ///
-    /// One request, at most for the command timeout; for several locks one for each, in turn.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
+    /// See [`Mutex::inspect`](crate::Mutex::inspect).
     fn inspect(&self) -> Result<LockInfo, Error>;
 
-    /// Releases the lock of any holder, and returns whether it was held.
-    ///
-    /// For operators: it breaks mutual exclusion. A holder of this library learns of it at its next
-    /// renewal, at its next [`LockGuard::verify`], or when it unlocks.
-    ///
-    /// # Blocking
-    ///
-    /// One request, at most for the command timeout; for several locks one for each, in turn.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
+    /// See [`Mutex::force_unlock`](crate::Mutex::force_unlock).
     fn force_unlock(&self) -> Result<bool, Error>;
 
-    /// Returns how many holds this thread has, including detached ones and those of a lost lock.
-    /// Sends no request.
+    /// See [`Mutex::hold_count`](crate::Mutex::hold_count).
     fn hold_count(&self) -> u32;
 
-    /// Returns whether this thread holds the lock and its lease is valid. Sends no request.
+    /// See [`Mutex::is_held_by_current_thread`](crate::Mutex::is_held_by_current_thread).
     fn is_held_by_current_thread(&self) -> bool;
 
-    /// Returns the name of the lock.
+    /// See [`Mutex::name`](crate::Mutex::name).
     fn name(&self) -> &LockName;
 
-    /// Waits for the lock. The watchdog renews it until the guard is dropped, unless the settings
-    /// have a fixed `lease`.
-    ///
-    /// # Errors
-    ///
-    /// See [the trait](Self).
-    fn lock(&self) -> Result<LockGuard, Error> {
-        Ok(self.acquire(&LockOptions::new())?.expect(UNBOUNDED))
-    }
-
-    /// Waits for the lock, with the lease, replication and interrupt of the options.
-    ///
-    /// # Errors
-    ///
-    /// See [the trait](Self); [`Error::is_misuse`] if the options have a wait.
-    fn lock_with(&self, options: &LockOptions) -> Result<LockGuard, Error> {
-        Ok(self.acquire(options.without_deadline()?)?.expect(UNBOUNDED))
-    }
-
-    /// Waits for the lock until `interrupt` fires.
-    ///
-    /// # Errors
-    ///
-    /// See [the trait](Self).
-    fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<LockGuard, Error> {
-        self.lock_with(&LockOptions::new().interrupt(interrupt))
-    }
-
-    /// Takes the lock if it is free now. It is busy while threads of this client wait for it.
-    ///
-    /// # Errors
-    ///
-    /// See [the trait](Self).
-    fn try_lock(&self) -> Result<Option<LockGuard>, Error> {
-        self.try_lock_with(&LockOptions::new())
-    }
-
-    /// Waits for the lock for at most `wait`.
-    ///
-    /// # Errors
-    ///
-    /// See [the trait](Self).
-    fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard>, Error> {
-        self.try_lock_with(&LockOptions::new().wait(wait))
-    }
-
-    /// Waits for the lock for the wait of the options, by default not at all.
-    ///
-    /// # Errors
-    ///
-    /// See [the trait](Self).
-    fn try_lock_with(&self, options: &LockOptions) -> Result<Option<LockGuard>, Error> {
-        self.acquire(&options.with_deadline())
-    }
-
-    /// Asks the store whether the lock is held.
-    ///
-    /// # Blocking
-    ///
-    /// As [`inspect`](Self::inspect).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
-    fn is_locked(&self) -> Result<bool, Error> {
-        Ok(self.inspect()?.holder.is_some())
-    }
-
-    /// Asks the store what is left of the holder's lease: `None` if the lock is free,
-    /// [`Duration::MAX`] if the lease has no end. The holder itself may trust
-    /// [`LockGuard::remaining`] only.
-    ///
-    /// # Blocking
-    ///
-    /// As [`inspect`](Self::inspect).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::is_unavailable`], [`Error::is_foreign_format`].
-    fn time_to_live(&self) -> Result<Option<Duration>, Error> {
-        Ok(self.inspect()?.time_to_live())
-    }
-}
-
-impl dyn DistLock {
-    /// Runs `work` under the lock, and releases it afterwards, also when `work` panics.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`lock`](DistLock::lock), before `work` runs, and of [`LockGuard::unlock`], after
-    /// it has run: then its result is dropped, because another holder may have entered meanwhile.
-    pub fn run<R>(&self, work: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
-        let guard = self.lock()?;
-        let result = work(&guard);
-        guard.unlock()?;
-        Ok(result)
-    }
+    derived_verbs!(, LockGuard);
 }

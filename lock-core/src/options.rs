@@ -1,4 +1,4 @@
-//! [`LockOptions`]: wait, lease, replication and interrupt of one acquisition.
+//! [`LockOptions`]: lease, replication and interrupt of one acquisition.
 
 use crate::error::Error;
 use crate::interrupt::Interrupt;
@@ -8,21 +8,26 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The options of one acquisition.
+/// The options of one acquisition. How long to wait is an argument of the methods that wait for a
+/// time, because the others take none.
 ///
 /// # Examples
 ///
 /// ```
 /// # extern crate lock_core as distlock;
+/// # let client = distlock::builder().url("memory://")?.connect()?;
+/// # let lock = client.mutex("orders:42")?;
 /// use distlock::LockOptions;
 /// use std::time::Duration;
 ///
-/// let options = LockOptions::new().wait(Duration::from_secs(3)).lease(Duration::from_secs(10));
-/// # let _ = options;
+/// let options = LockOptions::new().lease(Duration::from_secs(10));
+/// if let Some(guard) = lock.try_lock_for_with(Duration::from_secs(3), &options)? {
+///     guard.unlock()?;
+/// }
+/// # Ok::<(), distlock::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct LockOptions {
-    pub(crate) wait: Option<Duration>,
     pub(crate) lease: Option<Lease>,
     pub(crate) interrupt: Option<Interrupt>,
     pub(crate) replication: Option<Replication>,
@@ -56,18 +61,11 @@ impl fmt::Debug for Progress {
 }
 
 impl LockOptions {
-    /// Makes the default options: wait for ever (`lock_with`) or not at all (`try_lock_with`), a
-    /// lease that the watchdog renews (or the fixed `lease` of the settings), no interrupt.
+    /// Makes the default options: a lease that the watchdog renews (or the fixed `lease` of the
+    /// settings), no interrupt.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Sets how long to wait for the lock. Zero is one attempt. For the `try_` methods only.
-    #[must_use]
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = Some(wait);
-        self
     }
 
     /// Sets a fixed lease: it ends after this time, and the watchdog does not renew it.
@@ -131,28 +129,5 @@ impl LockOptions {
     pub(crate) fn progress(mut self, progress: Progress) -> Self {
         self.progress = Some(progress);
         self
-    }
-
-    /// These options, for a method that waits for ever.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::is_misuse`] if a wait is set.
-    pub(crate) fn without_deadline(&self) -> Result<&Self, Error> {
-        match self.wait {
-            None => Ok(self),
-            Some(wait) => Err(Error::misuse(format!(
-                "`lock` waits for ever and takes no wait ({wait:?}): use `try_lock_with`, which \
-                says when it was busy"
-            ))),
-        }
-    }
-
-    /// These options, for a method that does not wait by default.
-    pub(crate) fn with_deadline(&self) -> Self {
-        Self {
-            wait: Some(self.wait.unwrap_or_default()),
-            ..self.clone()
-        }
     }
 }

@@ -13,6 +13,7 @@ use crate::options::LockOptions;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The single locks that a lock consists of, as a tree.
 #[derive(Clone)]
@@ -102,6 +103,7 @@ impl SingleLock {
     pub(crate) fn acquire(
         &self,
         thread: Option<u64>,
+        wait: Option<Duration>,
         options: &LockOptions,
     ) -> Result<Option<Hold>, Error> {
         let Self { engine, name, .. } = self;
@@ -123,7 +125,7 @@ impl SingleLock {
             .map(|time| engine.shortest_time(name, time))
             .transpose();
         let result = at_least.and_then(|at_least| {
-            let taken = acquire(engine, local, thread, options)?;
+            let taken = acquire(engine, local, thread, wait, options)?;
             // From here on it is released, whatever becomes of this call.
             let hold = taken.map(|taken| Hold::new(Arc::clone(engine), Arc::clone(local), taken));
             if let (Some(hold), Some(time)) = (&hold, at_least) {
@@ -139,8 +141,26 @@ impl SingleLock {
     }
 
     /// Takes the lock for a guard that belongs to no thread.
-    pub(crate) fn acquire_owned(&self, options: &LockOptions) -> Result<Option<OwnedGuard>, Error> {
-        Ok(self.acquire(None, options)?.map(OwnedGuard::new))
+    pub(crate) fn acquire_owned(
+        &self,
+        wait: Option<Duration>,
+        options: &LockOptions,
+    ) -> Result<Option<OwnedGuard>, Error> {
+        Ok(self.acquire(None, wait, options)?.map(OwnedGuard::new))
+    }
+
+    /// Takes the lock for the calling thread.
+    pub(crate) fn acquire_here(
+        &self,
+        wait: Option<Duration>,
+        options: &LockOptions,
+    ) -> Result<Option<LockGuard>, Error> {
+        let hold = self.acquire(Some(thread_id()), wait, options)?;
+        Ok(hold.map(LockGuard::new))
+    }
+
+    pub(crate) fn parts(&self) -> Parts {
+        Parts::Single(self.clone())
     }
 
     /// Ends this thread's newest detached hold.
@@ -162,6 +182,11 @@ impl SingleLock {
             .on(&self.name)
         })?;
         self.engine.end_hold(&local, &acquisition)
+    }
+
+    /// How many holds the calling thread has.
+    pub(crate) fn hold_count(&self) -> u32 {
+        self.holds().map_or(0, |(holds, _)| holds)
     }
 
     /// Whether the calling thread holds it, and its lease is valid.

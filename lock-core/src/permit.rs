@@ -18,9 +18,9 @@ pub(crate) const MAX_PERMITS: u32 = 1_000_000;
 ///
 /// ```
 /// # extern crate lock_core as distlock;
-/// use distlock::{Client, PermitId};
+/// use distlock::admin::PermitId;
 ///
-/// let client = Client::builder().url("memory://")?.connect()?;
+/// let client = distlock::builder().url("memory://")?.connect()?;
 /// let downloads = client.semaphore("downloads", 3)?;
 /// let permit = downloads.acquire()?;
 /// let text = permit.permit_ids()[0].to_string();

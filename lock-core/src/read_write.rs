@@ -3,17 +3,17 @@
 use crate::engine::EngineHandle;
 use crate::error::Error;
 use crate::guard::OwnedGuard;
-use crate::mutex::held_by_threads;
 use crate::name::{LockKind, LockName};
 use crate::options::LockOptions;
 use crate::parts::SingleLock;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A read-write lock: several readers or one writer, over all clients that use its name.
 ///
-/// [`read`](Self::read) and [`write`](Self::write) are locks with the methods of
-/// [`DistLock`](crate::DistLock), held by threads and reentrant.
+/// [`read`](Self::read) and [`write`](Self::write) are locks with the methods of a
+/// [`Mutex`](crate::Mutex), held by threads and reentrant.
 ///
 /// - Each reader has a lease of its own: a dead one blocks writers until that ends, whatever the
 ///   others renew.
@@ -32,9 +32,7 @@ use std::sync::Arc;
 ///
 /// ```
 /// # extern crate lock_core as distlock;
-/// use distlock::{Client, DistLock};
-///
-/// let client = Client::builder().url("memory://")?.connect()?;
+/// let client = distlock::builder().url("memory://")?.connect()?;
 /// let lock = client.rw_lock("prices")?;
 /// let writing = lock.write().lock()?;
 /// let reading = lock.read().lock()?;
@@ -51,13 +49,11 @@ pub struct RwLock {
 
 /// The lock of the readers of an [`RwLock`].
 #[derive(Clone)]
-pub struct ReadLock(SingleLock);
+pub struct ReadLock(pub(crate) SingleLock);
 
 /// The lock of the writer of an [`RwLock`].
 #[derive(Clone)]
-pub struct WriteLock(SingleLock);
-
-held_by_threads!(ReadLock, WriteLock);
+pub struct WriteLock(pub(crate) SingleLock);
 
 impl RwLock {
     pub(crate) fn new(engine: &Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
@@ -85,7 +81,7 @@ impl RwLock {
     }
 }
 
-/// Implements what both locks have beside [`DistLock`](crate::DistLock).
+/// Implements the guards that belong to no thread.
 macro_rules! held_by_guards {
     ($($lock:ident),+) => {$(
         impl $lock {
@@ -97,16 +93,17 @@ macro_rules! held_by_guards {
             ///
             /// # Blocking
             ///
-            /// As [`DistLock::acquire`](crate::DistLock::acquire).
+            /// As [`acquire`](Self::acquire).
             ///
             /// # Errors
             ///
-            /// See [`DistLock`](crate::DistLock).
+            /// See [`DistLock`](crate::DistLock#errors).
             pub fn acquire_owned(
                 &self,
+                wait: Option<Duration>,
                 options: &LockOptions,
             ) -> Result<Option<OwnedGuard>, Error> {
-                self.0.acquire_owned(options)
+                self.0.acquire_owned(wait, options)
             }
         }
     )+};

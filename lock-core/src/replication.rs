@@ -42,7 +42,8 @@ use std::time::Duration;
 ///
 /// ```
 /// # extern crate lock_core as distlock;
-/// use distlock::{LockOptions, OnInsufficientReplicas, Replication};
+/// use distlock::LockOptions;
+/// use distlock::config::{OnInsufficientReplicas, Replication};
 /// use std::time::Duration;
 ///
 /// let replication = Replication::replicas(2)

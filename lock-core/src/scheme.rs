@@ -59,6 +59,10 @@ impl Context {
     }
 }
 
+/// What is known where only the scheme of this crate is, and the remedy.
+const MEMORY_ALONE: &str = "there is `memory://` alone: the others are in the crate `distlock`, \
+                            with its features `redis` and `cluster`, and its `distlock::builder()`";
+
 /// The schemes that a program knows.
 #[derive(Clone, Default)]
 pub struct Schemes(Vec<Arc<dyn Scheme>>);
@@ -98,12 +102,15 @@ impl Schemes {
                 .collect();
             known.sort_unstable();
             known.dedup();
+            let known = match &*known {
+                [one] if one == "`memory://`" => MEMORY_ALONE.to_owned(),
+                known => format!("there are {}", known.join(", ")),
+            };
             let names = self.0.iter().flat_map(|scheme| scheme.names()).copied();
             return Err(Error::configuration(format!(
-                "there is no scheme `{}://`{}; there are {}",
+                "there is no scheme `{}://`{}; {known}",
                 config.scheme(),
                 did_you_mean(config.scheme(), names),
-                known.join(", ")
             )));
         };
         config.refuse_unknown_options(scheme.options())?;

@@ -4,6 +4,7 @@ use crate::backend::{LockInfo, PermitChange, PermitOutcome};
 use crate::engine::EngineHandle;
 use crate::error::Error;
 use crate::guard::OwnedGuard;
+use crate::interrupt::Interrupt;
 use crate::lease::LeaseTime;
 use crate::lock::UNBOUNDED;
 use crate::name::{LockKind, LockName};
@@ -33,9 +34,7 @@ use std::time::Duration;
 ///
 /// ```
 /// # extern crate lock_core as distlock;
-/// use distlock::Client;
-///
-/// let client = Client::builder().url("memory://")?.connect()?;
+/// let client = distlock::builder().url("memory://")?.connect()?;
 /// let downloads = client.semaphore("downloads", 3)?;
 /// let permit = downloads.acquire()?;
 /// let two = downloads.acquire_many(2)?;
@@ -80,34 +79,41 @@ impl Semaphore {
     ///
     /// # Blocking
     ///
-    /// As [`DistLock::acquire`](crate::DistLock::acquire) without a deadline.
+    /// As [`Mutex::acquire`](crate::Mutex::acquire) without a wait.
     ///
     /// # Errors
     ///
-    /// As [`DistLock`](crate::DistLock).
+    /// As [`DistLock`](crate::DistLock#errors).
     pub fn acquire(&self) -> Result<OwnedGuard, Error> {
         self.acquire_many(1)
+    }
+
+    /// Waits for a permit until `interrupt` fires.
+    ///
+    /// # Errors
+    ///
+    /// As [`DistLock`](crate::DistLock#errors).
+    pub fn acquire_interruptibly(&self, interrupt: &Interrupt) -> Result<OwnedGuard, Error> {
+        self.acquire_with(1, &LockOptions::new().interrupt(interrupt))
     }
 
     /// Waits for `count` permits, which are one guard: all of them or none.
     ///
     /// # Errors
     ///
-    /// As [`DistLock`](crate::DistLock); [`Error::is_misuse`] if `count` is zero or more than the
-    /// limit that this client named.
+    /// As [`DistLock`](crate::DistLock#errors); [`Error::is_misuse`] if `count` is zero or more
+    /// than the limit that this client named.
     pub fn acquire_many(&self, count: u32) -> Result<OwnedGuard, Error> {
-        Ok(self.take(count, &LockOptions::new())?.expect(UNBOUNDED))
+        self.acquire_with(count, &LockOptions::new())
     }
 
     /// Waits for `count` permits with the lease, replication and interrupt of the options.
     ///
     /// # Errors
     ///
-    /// As [`acquire_many`](Self::acquire_many); [`Error::is_misuse`] if the options have a wait.
+    /// As [`acquire_many`](Self::acquire_many).
     pub fn acquire_with(&self, count: u32, options: &LockOptions) -> Result<OwnedGuard, Error> {
-        Ok(self
-            .take(count, options.without_deadline()?)?
-            .expect(UNBOUNDED))
+        Ok(self.take(count, None, options)?.expect(UNBOUNDED))
     }
 
     /// Takes a permit if one is free now.
@@ -119,16 +125,7 @@ impl Semaphore {
         self.try_acquire_with(1, &LockOptions::new())
     }
 
-    /// Waits for a permit for at most `wait`; `None` if there was none until then.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire).
-    pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<OwnedGuard>, Error> {
-        self.try_acquire_with(1, &LockOptions::new().wait(wait))
-    }
-
-    /// Takes `count` permits with these options; without a wait, if they are free now.
+    /// Takes `count` permits with these options if they are free now.
     ///
     /// # Errors
     ///
@@ -138,7 +135,30 @@ impl Semaphore {
         count: u32,
         options: &LockOptions,
     ) -> Result<Option<OwnedGuard>, Error> {
-        self.take(count, &options.with_deadline())
+        self.try_acquire_for_with(count, Duration::ZERO, options)
+    }
+
+    /// Waits for a permit for at most `wait`; `None` if there was none until then.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<OwnedGuard>, Error> {
+        self.try_acquire_for_with(1, wait, &LockOptions::new())
+    }
+
+    /// Waits for `count` permits for at most `wait`, with these options.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_many`](Self::acquire_many).
+    pub fn try_acquire_for_with(
+        &self,
+        count: u32,
+        wait: Duration,
+        options: &LockOptions,
+    ) -> Result<Option<OwnedGuard>, Error> {
+        self.take(count, Some(wait), options)
     }
 
     /// Takes all permits that are free now, as one guard; `None` if none is. Redis takes 1,000 at
@@ -151,16 +171,35 @@ impl Semaphore {
         self.drain_with(&LockOptions::new())
     }
 
-    /// Takes all permits that are free, with these options; with a wait, as soon as one is.
+    /// Takes all permits that are free now, with these options.
     ///
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire).
     pub fn drain_with(&self, options: &LockOptions) -> Result<Option<OwnedGuard>, Error> {
-        self.lock(0)?.acquire_owned(&options.with_deadline())
+        self.drain_for_with(Duration::ZERO, options)
     }
 
-    fn take(&self, count: u32, options: &LockOptions) -> Result<Option<OwnedGuard>, Error> {
+    /// Waits for at most `wait` until a permit is free, and takes all that are then, with these
+    /// options.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn drain_for_with(
+        &self,
+        wait: Duration,
+        options: &LockOptions,
+    ) -> Result<Option<OwnedGuard>, Error> {
+        self.lock(0)?.acquire_owned(Some(wait), options)
+    }
+
+    fn take(
+        &self,
+        count: u32,
+        wait: Option<Duration>,
+        options: &LockOptions,
+    ) -> Result<Option<OwnedGuard>, Error> {
         if count == 0 || count > self.limit {
             return Err(Error::misuse(format!(
                 "{count} permits cannot be taken at once: ask for one at least, and for {} at most",
@@ -168,7 +207,7 @@ impl Semaphore {
             ))
             .on(&self.name));
         }
-        self.lock(count)?.acquire_owned(options)
+        self.lock(count)?.acquire_owned(wait, options)
     }
 
     fn lock(&self, count: u32) -> Result<SingleLock, Error> {

@@ -339,7 +339,7 @@ mod tests {
     use super::Failures;
     use crate::InsufficientReplicas;
     use crate::event::Event;
-    use crate::{Client, Clock, DistLock, Error, LockName, LockOptions, Moment};
+    use crate::{Clock, Error, LockName, LockOptions, Moment};
     use parking_lot::Mutex;
     use std::io::Write;
     use std::sync::Arc;
@@ -425,7 +425,7 @@ mod tests {
             .init();
         let (one, two) = {
             let client = || {
-                Client::builder()
+                crate::builder()
                     .url("memory://traced")
                     .unwrap()
                     .connect()

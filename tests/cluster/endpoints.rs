@@ -1,7 +1,6 @@
 //! Nodes that are reached over TLS, by IPv6, or by names.
 
 use crate::scene::{LONG, client_with, take, turn};
-use distlock::DistLock;
 use distlock_tests::authority::Authority;
 use distlock_tests::cluster::{Cluster, Failover};
 use distlock_tests::rights;

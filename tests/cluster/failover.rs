@@ -1,7 +1,7 @@
 //! Masters that die, are frozen, give way or come back.
 
 use crate::scene::{LONG, Load, client, client_with, take, turn};
-use distlock::{DistLock, LockName};
+use distlock::LockName;
 use distlock_tests::cluster::{Cluster, Failover, TAKEOVER, map_requests};
 use distlock_tests::time::{Stopwatch, always, eventually, let_pass, ms};
 use distlock_tests::version::skipped_before_7;

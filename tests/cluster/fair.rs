@@ -1,7 +1,7 @@
 //! Locks in the order of arrival, in slots that move.
 
 use crate::scene::{LONG, client};
-use distlock::{DistLock, LockOptions};
+use distlock::LockOptions;
 use distlock_tests::cluster::Cluster;
 use distlock_tests::queue::{self, Line};
 use distlock_tests::time::eventually;
@@ -49,11 +49,10 @@ fn fair_semaphores_queue_moves_with_its_slot() {
             let semaphore = clients[number].fair_semaphore(&*name, 3).unwrap();
             let order = Arc::clone(&order);
             let waiter = thread::spawn(move || {
-                let options = LockOptions::new().wait(LONG);
                 // One is free, and the last one wants no more.
                 let count = if number == 2 { 1 } else { 3 };
                 let permits = semaphore
-                    .try_acquire_with(count, &options)
+                    .try_acquire_for_with(count, LONG, &LockOptions::new())
                     .unwrap()
                     .unwrap();
                 order.lock().unwrap().push(number);

@@ -1,7 +1,7 @@
 //! The address of a node leads to a node of another cluster.
 
 use crate::scene::{LONG, client_with, take};
-use distlock::{Client, DistLock, Event};
+use distlock::{Client, Event};
 use distlock_tests::claims::judge;
 use distlock_tests::cluster::{Cluster, Failover};
 use distlock_tests::contenders::{Contenders, stay};

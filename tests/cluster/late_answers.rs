@@ -1,7 +1,8 @@
 //! Answers that are under way for so long that another node serves the slot when they come.
 
 use crate::scene::{LONG, backend};
-use distlock::{LeaseTime, LockName, OwnerId};
+use distlock::LockName;
+use distlock::backend::{LeaseTime, OwnerId};
 use distlock_tests::cluster::Cluster;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::resp::Request;

@@ -1,7 +1,6 @@
 //! What managed services show of a cluster: one endpoint, one shard, fewer commands.
 
 use crate::scene::{SETTINGS, client, client_with, take, turn};
-use distlock::DistLock;
 use distlock_tests::cluster::{Cluster, Failover, serve_all_slots};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::Proxy;

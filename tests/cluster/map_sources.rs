@@ -3,7 +3,7 @@
 
 use crate::fake_node::{FakeNode, Member, Word, client_of, master, replica, thirds};
 use crate::scene::{LONG, take, turn};
-use distlock::{Client, DistLock, LockOptions};
+use distlock::{Client, LockOptions};
 use distlock_tests::distance::Distance;
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::proxy::Proxy;

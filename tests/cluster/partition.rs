@@ -1,7 +1,9 @@
 //! A master that has a successor, has not heard of it, and takes writes until it does.
 
 use crate::scene::{LONG, backend, client_with, take, turn};
-use distlock::{DistLock, LeaseTime, LockName, LossCause, OwnerId, Replication};
+use distlock::backend::{LeaseTime, OwnerId};
+use distlock::config::Replication;
+use distlock::{LockName, LossCause};
 use distlock_tests::cluster::{Cluster, map_requests};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::probe::{Probe, Value};

@@ -2,7 +2,7 @@
 //! bad days.
 
 use crate::scene::{LONG, client_with};
-use distlock::{DistLock, Event, EventHandler, LossCause};
+use distlock::{Event, EventHandler, LossCause};
 use distlock_tests::child::Example;
 use distlock_tests::cluster::{Cluster, Failover};
 use distlock_tests::time::{Stopwatch, eventually, ms, with_tolerance};

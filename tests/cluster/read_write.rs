@@ -1,7 +1,6 @@
 //! Read-write locks, each of whose keys is in one slot.
 
 use crate::scene::{LONG, client};
-use distlock::DistLock;
 use distlock_tests::cluster::Cluster;
 use distlock_tests::contenders::read_write::ReadersAndWriters;
 use distlock_tests::time::{eventually, within};

@@ -1,7 +1,8 @@
 //! Grants that the replicas of the lock's node confirm.
 
 use crate::scene::{LONG, client_with, take, turn};
-use distlock::{Client, Clock, DistLock, SystemClock};
+use distlock::Client;
+use distlock::time::{Clock, SystemClock};
 use distlock_tests::claims::{Claim, judge};
 use distlock_tests::cluster::Cluster;
 use distlock_tests::contenders::{Contenders, stay};

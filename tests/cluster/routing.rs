@@ -1,9 +1,10 @@
 //! Requests that come to the wrong node, or while a slot moves.
 
 use crate::scene::{LONG, Load, backend, client, client_with, take};
-use distlock::{
-    Client, Clock, Config, Credentials, DistLock, LeaseTime, LockName, OwnerId, SystemClock,
-};
+use distlock::backend::{LeaseTime, OwnerId};
+use distlock::config::Credentials;
+use distlock::time::{Clock, SystemClock};
+use distlock::{Client, Config, LockName};
 use distlock_tests::cluster::Cluster;
 use distlock_tests::guards::await_renewals;
 use distlock_tests::probe::Probe;

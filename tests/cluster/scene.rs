@@ -1,9 +1,8 @@
 //! What the tests here have in common: clients, and proof that no two were inside.
 
-use distlock::{
-    Backend, Client, ClientId, Config, Context, DistLock, Error, FencingToken, LockGuard, Mutex,
-    SystemClock,
-};
+use distlock::backend::{Backend, ClientId, Context};
+use distlock::time::SystemClock;
+use distlock::{Client, Config, Error, FencingToken, LockGuard, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

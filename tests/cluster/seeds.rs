@@ -2,7 +2,6 @@
 
 use crate::fake_node::{FakeNode, Word, client_of, master, thirds};
 use crate::scene::{SETTINGS, client_with, turn};
-use distlock::DistLock;
 use distlock_tests::cluster::Cluster;
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::proxy::Proxy;

@@ -10,9 +10,8 @@ use distlock_tests::time::{eventually, let_pass, ms};
 const LIMIT: u32 = 3;
 
 fn take(semaphore: &Semaphore, count: u32) -> OwnedGuard {
-    let options = LockOptions::new().wait(LONG);
     semaphore
-        .try_acquire_with(count, &options)
+        .try_acquire_for_with(count, LONG, &LockOptions::new())
         .unwrap()
         .expect("so many come free")
 }

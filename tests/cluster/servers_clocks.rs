@@ -1,7 +1,6 @@
 //! Replicas whose clocks are ahead of their master's when one of them takes its place.
 
 use crate::scene::{LONG, client_with};
-use distlock::DistLock;
 use distlock_tests::cluster::Cluster;
 use distlock_tests::replica_clocks::{await_sample, over_a_failover};
 use distlock_tests::time::eventually;

@@ -2,8 +2,9 @@
 //! several.
 
 use crate::stage::{Client, Hold};
-use distlock::backend::{Answer, Failure};
-use distlock::{ClientId, Config, Context, SystemClock};
+use distlock::Config;
+use distlock::backend::{Answer, ClientId, Context, Failure};
+use distlock::time::SystemClock;
 use distlock_tests::cluster::Cluster;
 use distlock_tests::probe::Probe;
 use lock_cluster::ClusterBackend;

@@ -1,7 +1,7 @@
 //! A lock that was confirmed by a replica, after the failover that leaves its master without one.
 
 use crate::scene::{LONG, client_with, take};
-use distlock::{Client, DistLock, Event, GuardState};
+use distlock::{Client, Event, GuardState};
 use distlock_tests::cluster::Cluster;
 use distlock_tests::time::{always, eventually};
 use distlock_tests::version::skipped_before_7;

@@ -1,7 +1,7 @@
 //! [`HeldKey`]: a key that one side holds, as the store reports it, and its earliest end.
 
 use crate::late::TURN;
-use distlock::{Clock, Moment, SystemClock};
+use distlock::time::{Clock, Moment, SystemClock};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::time::{late, let_pass};
 use lock_conformance::violated;

@@ -1,7 +1,7 @@
 //! What no lock can promise: each test shows the failure. The tests of the promises are named in
 //! `docs/GUARANTEES.md`.
 
-use distlock::{Client, DistLock, FencingToken, LockOptions};
+use distlock::{Client, FencingToken, LockOptions};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::eventually;
 use std::time::Duration;

@@ -40,3 +40,6 @@ mod secrets;
 
 // The tools that all tests share.
 mod selfcheck;
+
+// What a program sees of the library without an import of a trait.
+mod surface;

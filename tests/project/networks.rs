@@ -1,6 +1,5 @@
 //! The tools for servers at a distance and on addresses of their own.
 
-use distlock::DistLock;
 use distlock_tests::addresses::{loopback, name};
 use distlock_tests::cluster::Cluster;
 use distlock_tests::distance::{Distance, FAR, Network, Reach};

@@ -1,7 +1,6 @@
 //! The README: its commands, links, examples and length.
 
 use crate::packages;
-use distlock::DistLock;
 use distlock_tests::child::Example;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,6 +1,7 @@
 //! A planted password appears in nothing that the library prints.
 
-use distlock::{Config, DistLock, Error, Event, LockOptions, Secret};
+use distlock::config::Secret;
+use distlock::{Config, Error, Event, LockOptions};
 use distlock_tests::child::Example;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::eventually;

@@ -1,6 +1,6 @@
 //! Addresses that lead to another server than before, and servers that are no members.
 
-use distlock::{Client, DistLock, LockGuard};
+use distlock::{Client, LockGuard};
 use distlock_tests::claims::judge;
 use distlock_tests::contenders::Contenders;
 use distlock_tests::guards::await_renewals;

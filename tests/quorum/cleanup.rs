@@ -1,11 +1,13 @@
 //! Cleanup of what a client has left on nodes that did not answer in time. The leases here are
 //! longer than every test: what is gone was given back.
 
-use distlock::backend::{AcquisitionId, Answer, Attempt, KeptLock, ReleaseOptions};
-use distlock::{
-    Backend, Client, ClientId, Clock, Context, DistLock, LeaseTime, LockName, LockOptions,
-    MemoryBackend, OwnerId, QuorumBackend, SystemClock,
+use distlock::admin::QuorumBackend;
+use distlock::backend::{
+    AcquisitionId, Answer, Attempt, Backend, ClientId, Context, KeptLock, LeaseTime, MemoryBackend,
+    OwnerId, ReleaseOptions,
 };
+use distlock::time::{Clock, SystemClock};
+use distlock::{Client, LockName, LockOptions};
 use distlock_tests::probe::Probe;
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};

@@ -1,7 +1,8 @@
 //! Clocks of a minority that are ahead or behind: by a minute, by more than the longest lease, by
 //! hours.
 
-use distlock::{Client, Config, DistLock, GuardState, QuorumVote, WarningKind};
+use distlock::admin::{QuorumVote, WarningKind};
+use distlock::{Client, Config, GuardState};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::process::RedisServer;
 use distlock_tests::quorum::{Servers, Warnings, admit, place, set_up, start, url};
@@ -257,7 +258,7 @@ fn wrong_clock_that_a_replaced_member_waits_for_is_named() {
             .then_some(())
     });
     let config = Config::from_url(&quorum.url).unwrap();
-    let status = || distlock::quorum_status(&config).unwrap();
+    let status = || distlock::admin::quorum_status(&config).unwrap();
     assert_eq!(
         status()[0].waits_for_clock_of.as_deref(),
         Some(&*wrong),
@@ -265,7 +266,7 @@ fn wrong_clock_that_a_replaced_member_waits_for_is_named() {
         status()
     );
     // While the clock is wrong nothing can shorten the wait.
-    distlock::set_up_quorum(&config).unwrap();
+    distlock::admin::set_up_quorum(&config).unwrap();
     let left = |vote: &QuorumVote| match vote {
         QuorumVote::Paused(left) => Some(*left),
         _ => None,
@@ -276,7 +277,7 @@ fn wrong_clock_that_a_replaced_member_waits_for_is_named() {
         status()
     );
     clock.set(0);
-    distlock::set_up_quorum(&config).unwrap();
+    distlock::admin::set_up_quorum(&config).unwrap();
     assert!(
         left(&status()[0].vote).is_none_or(|left| left <= SOON),
         "{:?}",

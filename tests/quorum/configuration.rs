@@ -1,9 +1,10 @@
 //! What is no quorum, and is told so.
 
-use distlock::{
-    Backend, ClientId, Config, Context, Credentials, DistLock, Error, QuorumBackend, SystemClock,
-    connect,
-};
+use distlock::admin::QuorumBackend;
+use distlock::backend::{Backend, ClientId, Context};
+use distlock::config::Credentials;
+use distlock::time::SystemClock;
+use distlock::{Config, Error, connect};
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::quorum::{Dead, LONGEST, place, set_up, start, url};
@@ -58,7 +59,7 @@ fn server_with_two_names_counts_once_and_is_not_set_up() {
             .all(|part| text.contains(part));
         assert!(both && text.contains("one and the same server"), "{text}");
     };
-    let error = distlock::set_up_quorum(&Config::from_url(&url(&twice, LONGEST)).unwrap());
+    let error = distlock::admin::set_up_quorum(&Config::from_url(&url(&twice, LONGEST)).unwrap());
     let error = error.unwrap_err();
     assert!(error.is_configuration(), "{error:?}");
     says(&error);
@@ -118,7 +119,7 @@ fn replica_cluster_node_and_evicting_server_are_refused() {
         distlock_tests::quorum::admit(&bad);
         let all = [places(&good), vec![place(bad.port())]].concat();
         let config = Config::from_url(&url(&all, LONGEST)).unwrap();
-        let error = distlock::set_up_quorum(&config).unwrap_err();
+        let error = distlock::admin::set_up_quorum(&config).unwrap_err();
         assert!(
             error.is_configuration() && error.to_string().contains(says),
             "{error}"
@@ -143,7 +144,7 @@ fn set_up_of_some_nodes_of_a_larger_quorum_is_refused() {
     let fresh: Vec<_> = (0..2).map(|_| start()).collect();
     for places in [all[..3].to_vec(), [&all[..1], &places(&fresh)].concat()] {
         let config = Config::from_url(&url(&places, LONGEST)).unwrap();
-        let error = distlock::set_up_quorum(&config).unwrap_err();
+        let error = distlock::admin::set_up_quorum(&config).unwrap_err();
         let text = error.to_string();
         assert!(
             error.is_configuration() && text.contains("a quorum of 5 servers"),
@@ -160,7 +161,7 @@ fn master_watched_by_a_sentinel_is_refused() {
     distlock_tests::quorum::admit(&group.servers[0]);
     let all = [places(&good), vec![place(group.servers[0].port())]].concat();
     let config = Config::from_url(&url(&all, LONGEST)).unwrap();
-    let error = distlock::set_up_quorum(&config).unwrap_err();
+    let error = distlock::admin::set_up_quorum(&config).unwrap_err();
     let text = error.to_string();
     assert!(
         error.is_configuration() && text.contains("redis+sentinel://"),
@@ -194,7 +195,7 @@ fn every_node_uses_the_credentials_of_the_provider() {
             .unwrap()
             .with_credentials(Arc::new(provider))
     };
-    distlock::set_up_quorum(&config("SECRET")).unwrap();
+    distlock::admin::set_up_quorum(&config("SECRET")).unwrap();
     let lock = |password| {
         let client = distlock::builder()
             .config(config(password))

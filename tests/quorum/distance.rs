@@ -1,6 +1,6 @@
 //! Nodes that are far away: an answer takes longer than a dead node is waited for nearby.
 
-use distlock::{DistLock, LockGuard, Mutex};
+use distlock::{LockGuard, Mutex};
 use distlock_tests::distance::Distance;
 use distlock_tests::quorum::{Servers, place, url};
 use distlock_tests::time::{let_pass, within};

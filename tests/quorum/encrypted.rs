@@ -1,6 +1,6 @@
 //! `redlocks://`: the same over TLS.
 
-use distlock::{Config, DistLock, connect};
+use distlock::{Config, connect};
 use distlock_tests::authority::Authority;
 use distlock_tests::process::RedisServer;
 use distlock_tests::quorum::{LONGEST, admit, place};
@@ -27,7 +27,8 @@ fn quorum_over_tls_trusts_its_authority_only() {
             trusted.file("ca.crt")
         )
     };
-    distlock::set_up_quorum(&Config::from_url(&url("redlocks", &authority)).unwrap()).unwrap();
+    distlock::admin::set_up_quorum(&Config::from_url(&url("redlocks", &authority)).unwrap())
+        .unwrap();
     let client = connect(&url("redlocks", &authority)).unwrap();
     let guard = client.mutex("a").unwrap().lock().unwrap();
     let held = servers

@@ -1,7 +1,7 @@
 //! Others who lock with plain keys on the same servers: a Redlock as most libraries have it, by
 //! hand.
 
-use distlock::{DistLock, connect};
+use distlock::connect;
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::quorum::Servers;

@@ -1,6 +1,5 @@
 //! The choice of a quorum's members: what a server records, and what a late request finds.
 
-use distlock::DistLock;
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::quorum::{Servers, admit};

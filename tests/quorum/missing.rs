@@ -1,7 +1,8 @@
 //! Members that are missing: what one client began another one continues, and a member that other
 //! clients reach is not replaced.
 
-use distlock::{Client, Config, DistLock, GuardState, QuorumVote, WarningKind};
+use distlock::admin::{QuorumVote, WarningKind};
+use distlock::{Client, Config, GuardState};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
@@ -100,7 +101,7 @@ fn member_that_other_clients_reach_is_not_replaced() {
     let address = place(quorum.servers[0].port());
     let told = [&*address, &*first, "the URL names it not"];
     assert_eq!(warnings.count(WarningKind::QuorumMembers, &told), 1);
-    let status = distlock::quorum_status(&Config::from_url(&wrong).unwrap()).unwrap();
+    let status = distlock::admin::quorum_status(&Config::from_url(&wrong).unwrap()).unwrap();
     let is_unlisted = matches!(status[3].vote, QuorumVote::Unlisted);
     assert!(is_unlisted && status[3].address == address, "{status:?}");
     // The holder needs its vote now.

@@ -1,10 +1,11 @@
 //! Nodes that are dead, frozen, slow, or forgetful.
 
-use distlock::backend::{Attempt, Failure, Wake, Watch};
-use distlock::{
-    Backend, ClientId, Clock, Config, Context, Counters, DistLock, Error, ErrorKind, GuardState,
-    LeaseTime, LockName, LockOptions, Moment, OwnerId, QuorumBackend, SystemClock,
+use distlock::admin::{Counters, QuorumBackend};
+use distlock::backend::{
+    Attempt, Backend, ClientId, Context, Failure, LeaseTime, OwnerId, Wake, Watch,
 };
+use distlock::time::{Clock, Moment, SystemClock};
+use distlock::{Config, Error, ErrorKind, GuardState, LockName, LockOptions};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
@@ -409,7 +410,7 @@ fn node_that_refuses_the_password_counts_as_dead() {
     // Both others are needed each time.
     let patient = "max_lease=10m&node_timeout=2s&watchdog=10s&command_timeout=4s";
     let as_default_user = url(&places, patient).replace(&format!("{LOGIN}@"), "");
-    distlock::set_up_quorum(&Config::from_url(&as_default_user).unwrap()).unwrap();
+    distlock::admin::set_up_quorum(&Config::from_url(&as_default_user).unwrap()).unwrap();
     let client = distlock::connect(&url(&places, patient)).unwrap();
     let lock = client.mutex("a").unwrap();
     // Its refusal has come by the time of some of them.
@@ -629,7 +630,7 @@ fn set_up_beside_clients_that_begin_it_makes_all_nodes_vote() {
         let client = quorum.client();
         let beginner = thread::spawn(move || drop(client.mutex("a").unwrap().try_lock()));
         let_pass(ms(round / 2));
-        distlock::set_up_quorum(&config).unwrap();
+        distlock::admin::set_up_quorum(&config).unwrap();
         beginner.join().unwrap();
         let lock = quorum.client().mutex("a").unwrap();
         lock.try_lock_for(Duration::from_secs(5))
@@ -677,7 +678,7 @@ fn set_up_ends_the_pause_of_a_quorum_joined_by_a_third_server() {
         epoch(&quorum, 2) > 0
     });
     println!("epochs {:?}", [0, 1, 2].map(|at| epoch(&quorum, at)));
-    distlock::set_up_quorum(&Config::from_url(&quorum.url).unwrap()).unwrap();
+    distlock::admin::set_up_quorum(&Config::from_url(&quorum.url).unwrap()).unwrap();
     for at in [0, 1] {
         lock.lock().unwrap().unlock().unwrap();
         // Each of them votes: any two are enough.
@@ -703,13 +704,13 @@ fn set_up_ends_the_pause_of_a_new_quorum_only() {
             .iter()
             .all(|server| server.probe().exists("distlock_quorum"))
     });
-    distlock::set_up_quorum(&config).unwrap();
+    distlock::admin::set_up_quorum(&config).unwrap();
     lock.lock().unwrap().unlock().unwrap();
     // Two of three have lost their memory: they are nodes again, and wait.
     for at in [0, 1] {
         quorum.restart(at);
     }
-    distlock::set_up_quorum(&config).unwrap();
+    distlock::admin::set_up_quorum(&config).unwrap();
     // One that knows the quorum of before waits for as long as its leases may last.
     let text = lock.try_lock().unwrap_err().to_string();
     assert!(text.contains("another quorum"), "{text}");

@@ -1,9 +1,9 @@
 //! What a quorum costs, and what it is worth.
 
-use distlock::{
-    Backend, Client, ClientId, Clock, Config, Context, DistLock, LockGuard, QuorumBackend,
-    SystemClock, builder, schemes,
-};
+use distlock::admin::QuorumBackend;
+use distlock::backend::{Backend, ClientId, Context};
+use distlock::time::{Clock, SystemClock};
+use distlock::{Client, Config, LockGuard, builder, schemes};
 use distlock_tests::child::{Child, Example};
 use distlock_tests::own_process::alone;
 use distlock_tests::process::{RedisServer, free_port};

@@ -1,11 +1,12 @@
 //! The rules of proposed tokens, asked of one node directly: the one in memory, and the script.
 //! What both must say is written down here a third time, as plainly as it can be.
 
-use distlock::backend::{AcquisitionId, Answer, Attempt, ReleaseOptions, Tokens};
-use distlock::{
-    Backend, ClientId, Clock, Config, Context, FencingToken, LeaseTime, LockName, MemoryBackend,
-    Moment, OwnerId, SystemClock, schemes,
+use distlock::backend::{
+    AcquisitionId, Answer, Attempt, Backend, ClientId, Context, LeaseTime, MemoryBackend, OwnerId,
+    ReleaseOptions, Tokens,
 };
+use distlock::time::{Clock, Moment, SystemClock};
+use distlock::{Config, FencingToken, LockName, schemes};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use std::sync::Arc;

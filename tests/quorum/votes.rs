@@ -1,7 +1,7 @@
 //! Votes that a holder has lost, or never got: its renewals have them given again, so that it
 //! survives one failure after another.
 
-use distlock::{Client, DistLock, GuardState, LockGuard, LossCause};
+use distlock::{Client, GuardState, LockGuard, LossCause};
 use distlock_tests::distance::Distance;
 use distlock_tests::guards::await_renewals;
 use distlock_tests::process::RedisServer;

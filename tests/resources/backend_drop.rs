@@ -1,9 +1,8 @@
 //! A dropped backend leaves no thread and no connection behind.
 
-use distlock::backend::{Attempt, Wake};
-use distlock::{
-    ClientId, Clock, Config, Context, LeaseTime, LockName, OwnerId, SystemClock, schemes,
-};
+use distlock::backend::{Attempt, ClientId, Context, LeaseTime, OwnerId, Wake};
+use distlock::time::{Clock, SystemClock};
+use distlock::{Config, LockName, schemes};
 use distlock_tests::own_process::{alone, own_threads};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{eventually, timed};

@@ -1,6 +1,5 @@
 //! The threads and connections of a client end with it.
 
-use distlock::DistLock;
 use distlock_tests::hanging_file::{HangingFile, password_file};
 use distlock_tests::own_process::{alone, own_threads};
 use distlock_tests::process::RedisServer;

@@ -1,7 +1,6 @@
 //! What goes to a log: records, spans and the reports of panics, at the finest level. The
 //! subscriber is the process's, so it needs a process of its own.
 
-use distlock::DistLock;
 use distlock_tests::log::Log;
 use distlock_tests::own_process::alone;
 use distlock_tests::process::{RedisServer, free_port};

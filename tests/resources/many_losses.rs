@@ -1,6 +1,7 @@
 //! Losses among very many held locks: each is told at once, and costs no healthy lock anything.
 
-use distlock::{Client, Clock, DistLock, Loss, LossCause, Notification, OwnedGuard, SystemClock};
+use distlock::time::{Clock, SystemClock};
+use distlock::{Client, Loss, LossCause, Notification, OwnedGuard};
 use distlock_tests::own_process::{alone, own_cpu_time};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{builder, client};

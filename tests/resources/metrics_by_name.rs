@@ -1,7 +1,7 @@
 //! Metrics with the names of locks, which are registered with the process's recorder when a lock is
 //! used.
 
-use distlock::{Client, DistLock};
+use distlock::Client;
 use distlock_tests::metrics::Recorded;
 use distlock_tests::own_process::alone;
 use std::thread;

@@ -1,7 +1,7 @@
 //! A limit of descriptors that was lowered to nothing: sockets cannot be polled, and no thread
 //! spins for that.
 
-use distlock::{DistLock, LockOptions};
+use distlock::LockOptions;
 use distlock_tests::cluster::Cluster;
 use distlock_tests::guards::deadline;
 use distlock_tests::own_process::{alone, own_cpu_time};

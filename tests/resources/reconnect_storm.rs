@@ -1,7 +1,8 @@
 //! Many processes whose server is killed and comes back: how they connect anew, and that no lock is
 //! lost by it.
 
-use distlock::{DistLock, Event, Moment};
+use distlock::Event;
+use distlock::time::Moment;
 use distlock_tests::authority::Authority;
 use distlock_tests::child::{Child, Example};
 use distlock_tests::guards::deadline;

@@ -1,6 +1,6 @@
 //! What a client keeps of names that it has released.
 
-use distlock::{Client, DistLock, LockOptions};
+use distlock::{Client, LockOptions};
 use distlock_tests::own_process::alone;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;

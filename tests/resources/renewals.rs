@@ -1,6 +1,6 @@
 //! The intervals of renewals, many locks at once, and the cost of the watchdog.
 
-use distlock::{DistLock, Event, GuardState, LockOptions};
+use distlock::{Event, GuardState, LockOptions};
 use distlock_tests::own_process::{alone, own_cpu_time, own_threads};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{builder, client};

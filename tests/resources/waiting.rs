@@ -1,6 +1,6 @@
 //! Waiting: its cost on the server, the order of grants, and what ends a wait.
 
-use distlock::{Client, DistLock, Interrupt, Mutex};
+use distlock::{Client, Interrupt, Mutex};
 use distlock_tests::own_process::alone;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{builder, client, counted};

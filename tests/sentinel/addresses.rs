@@ -2,7 +2,9 @@
 
 use crate::fake_sentinel::Liar;
 use crate::scene::{await_move, connect, take};
-use distlock::{Backend, ClientId, Clock, Config, Context, DistLock, SystemClock};
+use distlock::Config;
+use distlock::backend::{Backend, ClientId, Context};
+use distlock::time::{Clock, SystemClock};
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::proxy::Proxy;
 use distlock_tests::replica_clocks::await_sample;

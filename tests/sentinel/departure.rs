@@ -1,7 +1,6 @@
 //! A dropped client leaves no thread and no connection behind.
 
 use crate::scene::{SOON, client, take};
-use distlock::DistLock;
 use distlock_tests::own_process::{alone, own_threads};
 use distlock_tests::process::RedisServer;
 use distlock_tests::sentinel::Group;

@@ -2,10 +2,10 @@
 
 use crate::fake_sentinel::Liar;
 use crate::scene::{SOON, await_usable, client, connect, take};
-use distlock::{
-    Backend, ClientId, Clock, Config, Context, Credentials, CredentialsProvider, DistLock, Error,
-    LockName, SystemClock,
-};
+use distlock::backend::{Backend, ClientId, Context};
+use distlock::config::{Credentials, CredentialsProvider};
+use distlock::time::{Clock, SystemClock};
+use distlock::{Config, Error, LockName};
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::sentinel::{Group, fresh_name, url};
 use distlock_tests::time::{always, eventually, within};

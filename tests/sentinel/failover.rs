@@ -1,7 +1,7 @@
 //! Another server takes the master's place.
 
 use crate::scene::{SOON, await_move, await_renewal_on, await_usable, builder, client, take};
-use distlock::{DistLock, Event, LockGuard, LockOptions, LossCause};
+use distlock::{Event, LockGuard, LossCause};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::sentinel::{DOWN_AFTER, Group, is_master, keep_a_master};
 use distlock_tests::time::{Stopwatch, eventually, with_tolerance, within};
@@ -129,10 +129,7 @@ fn paused_master_is_left_and_stays_unused_after_resuming() {
     let waiting = thread::spawn({
         let lock = client.mutex("asked").unwrap();
         move || {
-            let guard = lock
-                .try_lock_with(&LockOptions::new().wait(SOON))
-                .unwrap()
-                .unwrap();
+            let guard = lock.try_lock_for(SOON).unwrap().unwrap();
             (guard.is_valid(), guard.unlock().is_ok())
         }
     });

@@ -1,7 +1,6 @@
 //! Locks in the order of arrival, over a failover.
 
 use crate::scene::{SOON, client};
-use distlock::DistLock;
 use distlock_tests::queue::{self, Line};
 use distlock_tests::sentinel::{Group, await_move};
 use distlock_tests::time::eventually;

@@ -3,7 +3,7 @@
 use crate::fake_sentinel::Liar;
 use crate::partition::Wall;
 use crate::scene::{SOON, await_move, client, connect, take};
-use distlock::{Client, DistLock};
+use distlock::Client;
 use distlock_tests::distance::Distance;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};

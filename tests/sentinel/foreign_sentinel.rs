@@ -2,7 +2,7 @@
 
 use crate::fake_sentinel::Liar;
 use crate::scene::{SOON, await_move, await_usable, builder, connect, take};
-use distlock::{DistLock, Event};
+use distlock::Event;
 use distlock_tests::claims::judge;
 use distlock_tests::contenders::Contenders;
 use distlock_tests::process::RedisServer;

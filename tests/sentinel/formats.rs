@@ -1,7 +1,7 @@
 //! What each wire format promises in a failover.
 
 use crate::scene::{SOON, await_move, await_renewal_on, client, take};
-use distlock::{DistLock, LockGuard, LockOptions, LossCause, Mutex};
+use distlock::{LockGuard, LockOptions, LossCause, Mutex};
 use distlock_tests::probe::Value;
 use distlock_tests::sentinel::Group;
 use distlock_tests::time::always;
@@ -29,8 +29,8 @@ fn replace(group: &mut Group, name: &str) -> usize {
 
 /// Takes the free lock with a lease longer than the test.
 fn take_for_long(lock: &Mutex) -> LockGuard {
-    let options = LockOptions::new().lease(LEASE).wait(SOON);
-    lock.try_lock_with(&options)
+    let options = LockOptions::new().lease(LEASE);
+    lock.try_lock_for_with(SOON, &options)
         .unwrap()
         .expect("the lock is free")
 }

@@ -1,7 +1,6 @@
 //! Sentinels that cannot reach each other.
 
 use crate::scene::{SOON, await_usable, client, take};
-use distlock::DistLock;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::resp::Request;
 use distlock_tests::sentinel::{DOWN_AFTER, Group};

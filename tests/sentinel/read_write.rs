@@ -1,7 +1,6 @@
 //! Read-write locks of a group, over a failover.
 
 use crate::scene::{SOON, await_renewal_on, client};
-use distlock::DistLock;
 use distlock_tests::sentinel::Group;
 use distlock_tests::time::eventually;
 

@@ -1,7 +1,6 @@
 //! A master that was replaced and does not know it, and clients that have not heard of it.
 
 use crate::scene::{client, connect, take};
-use distlock::DistLock;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::resp::Request;
 use distlock_tests::sentinel::{Group, is_master, keep_a_master};

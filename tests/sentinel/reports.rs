@@ -1,7 +1,6 @@
 //! The master reports changes of keys; the next one, too.
 
 use crate::scene::{SOON, client};
-use distlock::DistLock;
 use distlock_tests::reports::{
     SETTINGS, little_is_asked_of_all_kinds, loss_is_reported, silent_release_wakes_waiter,
 };

@@ -1,6 +1,6 @@
 //! Helpers: clients and holders that go through a failover.
 
-use distlock::{Client, ClientBuilder, DistLock, LockGuard, LockOptions, Mutex};
+use distlock::{Client, ClientBuilder, LockGuard, Mutex};
 use distlock_tests::guards::deadline;
 use distlock_tests::process::RedisServer;
 use distlock_tests::sentinel::{self, Group};
@@ -26,10 +26,7 @@ pub(crate) fn builder(url: &str) -> ClientBuilder {
 /// Takes the lock, which is free, on a master that may be just being replaced.
 #[track_caller]
 pub(crate) fn take(lock: &Mutex) -> LockGuard {
-    let options = LockOptions::new().wait(SOON);
-    lock.try_lock_with(&options)
-        .unwrap()
-        .expect("the lock is free")
+    lock.try_lock_for(SOON).unwrap().expect("the lock is free")
 }
 
 /// Waits until the locks of this client are taken on this server.

@@ -11,9 +11,8 @@ const NAME: &str = "downloads";
 const LIMIT: u32 = 3;
 
 fn take(semaphore: &Semaphore, count: u32) -> OwnedGuard {
-    let options = LockOptions::new().wait(SOON);
     semaphore
-        .try_acquire_with(count, &options)
+        .try_acquire_for_with(count, SOON, &LockOptions::new())
         .unwrap()
         .expect("so many come free")
 }

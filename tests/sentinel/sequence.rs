@@ -1,7 +1,7 @@
 //! Failovers and restarts one after the other, with one lock held through all of them.
 
 use crate::scene::{SOON, await_move, client, connect, take};
-use distlock::{Client, DistLock, LockGuard};
+use distlock::{Client, LockGuard};
 use distlock_tests::sentinel::{Group, is_master};
 use distlock_tests::time::{Stopwatch, eventually};
 use std::sync::Arc;

@@ -1,7 +1,6 @@
 //! Replicas whose clocks are ahead of the master's when one of them takes its place.
 
 use crate::scene::{SOON, client};
-use distlock::DistLock;
 use distlock_tests::process::RedisServer;
 use distlock_tests::replica_clocks::{await_sample, over_a_failover};
 use distlock_tests::sentinel::Group;

@@ -3,7 +3,7 @@
 use crate::fake_sentinel::Liar;
 use crate::scene::{SOON, await_move, await_usable, builder, connect, take};
 use crate::switch::follow;
-use distlock::{Client, DistLock, Event};
+use distlock::{Client, Event};
 use distlock_tests::process::RedisServer;
 use distlock_tests::sentinel::{Group, is_master, keep_a_master};
 use distlock_tests::time::{Stopwatch, always, eventually};

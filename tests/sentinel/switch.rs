@@ -5,7 +5,7 @@
 
 use crate::fake_sentinel::Liar;
 use crate::scene::{SOON, await_move, await_usable, connect, take};
-use distlock::{Client, DistLock};
+use distlock::Client;
 use distlock_tests::guards::await_renewals;
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;

@@ -3,7 +3,8 @@
 
 use crate::fake_sentinel::Liar;
 use crate::scene::{SOON, client, connect, take};
-use distlock::{Client, Clock, DistLock, LockGuard, LockOptions, SystemClock};
+use distlock::time::{Clock, SystemClock};
+use distlock::{Client, LockGuard, LockOptions};
 use distlock_tests::claims::{Claim, judge};
 use distlock_tests::contenders::{Contenders, stay};
 use distlock_tests::sentinel::Group;

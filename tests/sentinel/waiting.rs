@@ -2,7 +2,6 @@
 
 use crate::fake_sentinel::Liar;
 use crate::scene::{SOON, connect, take};
-use distlock::{DistLock, LockOptions};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{Stopwatch, eventually};
 use std::thread;
@@ -46,9 +45,8 @@ fn waiter_behind_others_looks_at_the_master_only() {
 
     let mut probe = server.probe();
     let (attempts, looks) = (probe.command_calls("hset"), probe.command_calls("hmget"));
-    let options = LockOptions::new().wait(SOON);
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| lock.try_lock_with(&options).unwrap().map(drop));
+        let waiter = scope.spawn(|| lock.try_lock_for(SOON).unwrap().map(drop));
         for look in 1..=4 {
             eventually("the waiter looks", SOON, || {
                 probe.command_calls("hmget") >= looks + look

@@ -1,7 +1,8 @@
 //! What a test reads of a guard while it is renewed.
 
 use crate::time::{eventually, late};
-use distlock::{Clock, LockGuard, LossCause, Moment, SystemClock};
+use distlock::time::{Clock, Moment, SystemClock};
+use distlock::{LockGuard, LossCause};
 use std::time::Duration;
 
 /// How long a renewal may take that is due within seconds.

@@ -2,7 +2,7 @@
 
 use crate::probe::Probe;
 use crate::time::eventually;
-use distlock::{DistLock, Mutex};
+use distlock::Mutex;
 use parking_lot::Mutex as Shared;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};

@@ -3,11 +3,13 @@
 use crate::process::RedisServer;
 use crate::rights::LOGIN;
 use crate::time::eventually;
+use distlock::admin::WarningKind;
 use distlock::backend::{
-    Abilities, AcquisitionId, Answer, Attempt, Failure, LockInfo, NodeId, Release, ReleaseOptions,
-    Renewal, RenewalRequest, Wake, Watch,
+    Abilities, AcquisitionId, Answer, Attempt, Backend, Failure, LockInfo, NodeId, Release,
+    ReleaseOptions, Renewal, RenewalRequest, Wake, Watch,
 };
-use distlock::{Backend, Client, Config, Error, Event, LockName, Moment, WarningKind};
+use distlock::time::Moment;
+use distlock::{Client, Config, Error, Event, LockName};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -119,17 +121,15 @@ pub fn set_up(places: &[String], options: &str) {
     let config = Config::from_url(&url(places, options)).unwrap();
     // On a busy machine a server may need longer than the time-outs that a test asks for; it can be
     // called again.
-    eventually(
-        "the quorum is set up",
-        Duration::from_secs(20),
-        || match distlock::set_up_quorum(&config) {
+    eventually("the quorum is set up", Duration::from_secs(20), || {
+        match distlock::admin::set_up_quorum(&config) {
             Err(error) if error.is_unavailable() => false,
             outcome => {
                 outcome.unwrap();
                 true
             }
-        },
-    );
+        }
+    });
 }
 
 /// A store that cannot be asked anything.

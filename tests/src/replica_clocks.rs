@@ -4,7 +4,8 @@ use super::claims::{Claim, Verdict, judge};
 use super::contenders::stay;
 use super::process::RedisServer;
 use super::time::eventually;
-use distlock::{Client, Clock, DistLock, LockOptions, SystemClock};
+use distlock::time::{Clock, SystemClock};
+use distlock::{Client, LockOptions};
 use std::thread;
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use super::process::RedisServer;
 use super::rights::LOGIN;
 use super::time::eventually;
 use super::time_of_day::TimeOfDay;
-use distlock::{DistLock, Mutex};
+use distlock::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

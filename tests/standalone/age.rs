@@ -3,7 +3,6 @@
 use crate::bench::{Bench, lease};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::timed;
-use lock_core::DistLock;
 use lock_core::backend::{Failure, Tokens};
 
 #[test]

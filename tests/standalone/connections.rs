@@ -3,7 +3,6 @@
 
 use crate::bench::{Bench, Counter, LONG, acquisition, lease, name, soon};
 use crate::peer::{Peer, hold, read_request};
-use distlock::DistLock;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::resp::{Kind, Request};

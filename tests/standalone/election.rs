@@ -1,6 +1,6 @@
 //! Elections between processes that are killed and paused: never two leaders, and terms that grow.
 
-use distlock::{Clock, Moment, SystemClock};
+use distlock::time::{Clock, Moment, SystemClock};
 use distlock_tests::claims::judge;
 use distlock_tests::contenders::Contenders;
 use distlock_tests::contenders::leaders::Role;

@@ -2,7 +2,9 @@
 //! costs.
 
 use crate::bench::{Bench, LONG, lease, name, soon};
-use distlock::{Client, DistLock, LockKind, Mutex, OwnerId, SystemClock};
+use distlock::backend::{LockKind, OwnerId};
+use distlock::time::SystemClock;
+use distlock::{Client, DistLock, Mutex};
 use distlock_tests::child::{Child, Example};
 use distlock_tests::contenders::Contenders;
 use distlock_tests::probe::Probe;

@@ -2,7 +2,8 @@
 //! the locks that are held: behind a balancer, after failovers by hand, after restarts.
 
 use crate::bench::LONG;
-use distlock::{Client, DistLock, Event, LockGuard, LockOptions, LossCause, ServerData};
+use distlock::admin::ServerData;
+use distlock::{Client, Event, LockGuard, LockOptions, LossCause};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::Proxy;
 use distlock_tests::replicas::Replicated;

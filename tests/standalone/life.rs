@@ -1,7 +1,7 @@
 //! Acquisition, wait, renewal and release of a lock, over any transport.
 
 use crate::bench::LONG;
-use distlock::{Clock, DistLock, SystemClock};
+use distlock::time::{Clock, SystemClock};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::eventually;

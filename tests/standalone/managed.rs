@@ -1,6 +1,8 @@
 //! What managed services withhold: commands, databases, passwords that last.
 
-use distlock::{Client, Config, Credentials, DistLock, Error, FindingLevel};
+use distlock::admin::FindingLevel;
+use distlock::config::Credentials;
+use distlock::{Client, Config, Error};
 use distlock_tests::authority::Authority;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{Stopwatch, eventually};

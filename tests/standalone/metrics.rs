@@ -1,6 +1,6 @@
 //! Metrics after known work: exact counts, gauges that return to zero, times that were measured.
 
-use distlock::{Client, DistLock, Event};
+use distlock::{Client, Event};
 use distlock_tests::metrics::Recorded;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};

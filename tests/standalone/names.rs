@@ -1,7 +1,7 @@
 //! Names that differ by braces only: the locks share no key of ours, and no grant.
 
 use crate::bench::LONG;
-use distlock::{Client, DistLock, Error};
+use distlock::{Client, Error};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{builder, client};
 use distlock_tests::time::{always, eventually, ms};

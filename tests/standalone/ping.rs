@@ -1,6 +1,6 @@
 //! `Client::ping`: whether the store can be asked, and what is wrong if not.
 
-use distlock::{Client, DistLock};
+use distlock::Client;
 use distlock_tests::distance::{Distance, Reach};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::within;

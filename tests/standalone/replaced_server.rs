@@ -2,7 +2,7 @@
 //! first.
 
 use crate::bench::LONG;
-use distlock::{Client, DistLock, Event, FencingToken, LockGuard, LockOptions, LossCause};
+use distlock::{Client, Event, FencingToken, LockGuard, LockOptions, LossCause};
 use distlock_tests::claims::{Claim, judge};
 use distlock_tests::contenders::stay;
 use distlock_tests::process::RedisServer;

@@ -1,7 +1,7 @@
 //! `restart_grace`: a server that was started a moment ago is asked for no new locks.
 
 use crate::bench::LONG;
-use distlock::{Client, DistLock, Event};
+use distlock::{Client, Event};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{Stopwatch, eventually};
 use distlock_tests::time_of_day::TimeOfDay;

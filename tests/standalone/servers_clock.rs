@@ -2,8 +2,8 @@
 //! holders, waiters and tokens.
 
 use crate::bench::{Bench, lease as millis, name, soon};
-use distlock::LockKind;
-use distlock::{DistLock, GuardState, LockOptions, LossCause};
+use distlock::backend::LockKind;
+use distlock::{GuardState, LockOptions, LossCause};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;

@@ -1,7 +1,6 @@
 //! Fencing tokens and their counter.
 
 use crate::bench::{Bench, granted, lease, soon, tokens};
-use distlock::DistLock;
 use distlock_tests::process::RedisServer;
 use lock_core::backend::{AcquisitionId, Answer, Failure, Release, ReleaseOptions, Tokens};
 use lock_core::{Clock, FencingToken, SystemClock};

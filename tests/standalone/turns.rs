@@ -1,6 +1,7 @@
 //! Fairness between clients that contend for one lock all the time, at several distances.
 
-use distlock::{Clock, DistLock, Moment, Mutex, SystemClock};
+use distlock::Mutex;
+use distlock::time::{Clock, Moment, SystemClock};
 use distlock_tests::distance::Distance;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{late, let_pass, retry_if_late};

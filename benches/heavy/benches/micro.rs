@@ -2,7 +2,7 @@
 //! engine, its queue and its timer wheel, with nothing else in the way.
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use distlock::{Client, DistLock, LockOptions, Mutex, OwnedGuard};
+use distlock::{Client, LockOptions, Mutex, OwnedGuard};
 use parking_lot::ReentrantMutex;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -6,7 +6,7 @@ use super::direct_grant::DirectGrant;
 use super::{Task, cpu_time, nanos, pause, serve};
 use crate::learn::{Requests, is_granted, url};
 use crate::raw::{Raw, Reply, request};
-use distlock::{DistLock, LockOrder};
+use distlock::config::LockOrder;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use std::sync::Arc;

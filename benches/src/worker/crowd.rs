@@ -3,7 +3,6 @@
 use super::{Task, cpu_time, resident, serve, thread_count};
 use crate::learn::{is_granted, url};
 use crate::raw::{Raw, Reply, request};
-use distlock::DistLock;
 use serde_json::{Value, json};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -4,7 +4,7 @@ use super::{Task, cpu_time, resident, serve, serve_and_look, thread_count, threa
 use crate::learn::{Renewals, is_granted, url};
 use crate::raw::{Raw, Reply, request};
 use distlock::backend::RENEW_BATCH;
-use distlock::{Client, DistLock, OwnedGuard};
+use distlock::{Client, OwnedGuard};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

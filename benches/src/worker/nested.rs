@@ -4,7 +4,6 @@
 
 use super::{Task, cpu_time, serve};
 use crate::learn::url;
-use distlock::DistLock;
 use parking_lot::ReentrantMutex;
 use serde_json::json;
 use std::hint::black_box;

@@ -13,9 +13,11 @@ use crate::exit::{self, Failure};
 use crate::output;
 use crate::signals::{self, Signals};
 use crate::store;
-use distlock::{
-    Client, ClientId, Clock, Config, Counters, Interrupt, Moment, SystemClock, TokenPolicy,
-};
+use distlock::admin::Counters;
+use distlock::backend::ClientId;
+use distlock::config::TokenPolicy;
+use distlock::time::{Clock, Moment, SystemClock};
+use distlock::{Client, Config, Interrupt};
 use report::Figure;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};

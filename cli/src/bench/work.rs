@@ -2,11 +2,10 @@
 
 use super::report::Figure;
 use super::times::Times;
+use distlock::admin::Counters;
 use distlock::crossbeam_channel::{Receiver, Sender, after, bounded, select};
-use distlock::{
-    Client, Clock, Counters, DistLock, Error, Interrupt, LockOptions, Moment, Mutex, OwnedGuard,
-    SystemClock,
-};
+use distlock::time::{Clock, Moment, SystemClock};
+use distlock::{Client, Error, Interrupt, LockOptions, Mutex, OwnedGuard};
 use std::thread;
 use std::time::Duration;
 
@@ -57,7 +56,10 @@ fn pairs_of(lock: &Mutex, until: Moment, most: u64, stop: &Interrupt) -> Result<
     let mut pairs = Pairs::default();
     while pairs.cycle.count < most {
         let began = SystemClock.now();
-        let Some(guard) = take(until, stop, |options| lock.try_lock_with(options))? else {
+        let Some(guard) = take(until, stop, |wait, options| {
+            lock.try_lock_for_with(wait, options)
+        })?
+        else {
             break;
         };
         let granted = SystemClock.now();
@@ -74,13 +76,13 @@ fn pairs_of(lock: &Mutex, until: Moment, most: u64, stop: &Interrupt) -> Result<
 fn take<T>(
     until: Moment,
     stop: &Interrupt,
-    take: impl FnOnce(&LockOptions) -> Result<Option<T>, Error>,
+    take: impl FnOnce(Duration, &LockOptions) -> Result<Option<T>, Error>,
 ) -> Result<Option<T>, Error> {
     let left = until.since(SystemClock.now());
     if left.is_zero() || stop.is_fired() {
         return Ok(None);
     }
-    match take(&LockOptions::new().wait(left).interrupt(stop)) {
+    match take(left, &LockOptions::new().interrupt(stop)) {
         Err(error) if error.is_interrupted() => Ok(None),
         outcome => outcome,
     }
@@ -167,7 +169,10 @@ fn side(
     stop: &Interrupt,
 ) -> Result<(), Error> {
     while orders.recv().is_ok() {
-        let Some(guard) = take(until, stop, |options| lock.try_lock_with(options))? else {
+        let Some(guard) = take(until, stop, |wait, options| {
+            lock.try_lock_for_with(wait, options)
+        })?
+        else {
             break;
         };
         let is_wanted = moments.send(SystemClock.now()).is_ok() && orders.recv().is_ok();
@@ -214,8 +219,9 @@ pub(super) fn hold(
         for (number, name) in (0..).zip(*names) {
             wait((began + step * number).since(SystemClock.now()));
             let lock = client.owned_mutex(name)?;
-            let leased =
-                |options: &LockOptions| lock.try_lock_with(&options.clone().watched(LEASE));
+            let leased = |wait, options: &LockOptions| {
+                lock.try_lock_for_with(wait, &options.clone().watched(LEASE))
+            };
             let Some(guard) = take(began + third, stop, leased)? else {
                 break;
             };

@@ -10,7 +10,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "the sleeps stand for work")]
 
-use distlock::{Client, DistLock, Error};
+use distlock::{Client, Error};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};

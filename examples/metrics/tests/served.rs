@@ -5,7 +5,7 @@
     reason = "a test that cannot go on panics, and says where"
 )]
 
-use distlock::{Clock, SystemClock};
+use distlock::time::{Clock, SystemClock};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};

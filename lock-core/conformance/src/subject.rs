@@ -27,7 +27,7 @@ pub trait Subject: Send + Sync {
     /// Returns a builder for a client on a backend of its own. Override it for a client by scheme
     /// and URL.
     fn client(&self, context: &Context) -> ClientBuilder {
-        Client::builder()
+        lock_core::builder()
             .clock(Arc::clone(&context.clock))
             .backend(self.backend(context))
     }

@@ -17,17 +17,23 @@ use crate::scheme::{Context, Schemes};
 use std::fmt;
 use std::sync::Arc;
 
-/// Makes a [`Client`].
+/// Returns a builder whose URLs may name the store in memory alone. That of the crate `distlock`
+/// has the stores in Redis, too.
+pub fn builder() -> ClientBuilder {
+    ClientBuilder::default()
+}
+
+/// Makes a [`Client`]. [`builder`] returns one.
 ///
 /// # Examples
 ///
 /// ```
 /// # extern crate lock_core as distlock;
-/// use distlock::{Client, Event};
+/// use distlock::Event;
 /// use std::sync::Arc;
 /// use std::time::Duration;
 ///
-/// let client = Client::builder()
+/// let client = distlock::builder()
 ///     .url("memory://jobs")?
 ///     .configure(|config| config.with_watchdog(Duration::from_secs(10)))
 ///     .events(Arc::new(|event: &Event| println!("{event:?}")))
@@ -78,8 +84,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the schemes that the URL may name. Default: `memory` alone here, and all built-in ones
-    /// for the builder of the `distlock` crate.
+    /// Sets the schemes that the URL may name, instead of those of [`builder`].
     pub fn schemes(mut self, schemes: Schemes) -> Self {
         self.schemes = Some(schemes);
         self
@@ -201,11 +206,11 @@ impl fmt::Debug for ClientBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DistLock, LockName, MemoryBackend};
+    use crate::{LockName, MemoryBackend};
 
     #[test]
     fn owner_is_kept_by_a_later_url_and_is_no_store() {
-        let named = || Client::builder().owner("till-7");
+        let named = || builder().owner("till-7");
         let refused = named().connect().unwrap_err();
         assert!(refused.to_string().contains("name a store"), "{refused}");
         let backend = Arc::new(MemoryBackend::new(Arc::new(SystemClock)));
@@ -229,15 +234,9 @@ mod tests {
     #[test]
     fn owner_of_a_builder_is_that_of_its_set() {
         let configs = || crate::ConfigSet::from_toml("url = 'memory://owner-of-set'").unwrap();
-        let set = Client::builder()
-            .owner("till-7")
-            .connect_set(configs())
-            .unwrap();
+        let set = builder().owner("till-7").connect_set(configs()).unwrap();
         assert_eq!(label(&set.client("a").unwrap()).as_deref(), Some("till-7"));
-        let refused = Client::builder()
-            .owner("")
-            .connect_set(configs())
-            .unwrap_err();
+        let refused = builder().owner("").connect_set(configs()).unwrap_err();
         assert!(refused.is_configuration(), "{refused:?}");
     }
 

@@ -81,13 +81,13 @@ impl fmt::Debug for Locks {
 
 #[cfg(test)]
 mod tests {
+    use crate::LockName;
     use crate::engine::tests::eventually;
-    use crate::{Client, DistLock, LockName};
     use std::collections::HashSet;
 
     #[test]
     fn held_locks_that_match_are_each_listed_once() {
-        let client = Client::builder()
+        let client = crate::builder()
             .url("memory://listed")
             .unwrap()
             .connect()
@@ -129,12 +129,12 @@ mod tests {
 
     #[test]
     fn named_locks_are_looked_at_with_their_waiters() {
-        let client = Client::builder()
+        let client = crate::builder()
             .url("memory://looked-at")
             .unwrap()
             .connect()
             .unwrap();
-        let waiting = Client::builder()
+        let waiting = crate::builder()
             .url("memory://looked-at")
             .unwrap()
             .connect()

@@ -6,7 +6,7 @@ mod locks;
 mod set;
 mod variants;
 
-pub use self::builder::ClientBuilder;
+pub use self::builder::{ClientBuilder, builder};
 pub use self::locks::Locks;
 #[cfg(feature = "toml")]
 pub use self::set::ClientSet;
@@ -42,15 +42,19 @@ use std::time::Duration;
 /// with [`Error::is_misuse`]; the child makes a client of its own. Fork before the program starts
 /// threads, those of this library included: a mutex that another thread holds at the fork stays
 /// locked in the child for ever.
+/// # Examples
+///
+/// ```
+/// # extern crate lock_core as distlock;
+/// let client = distlock::builder().url("memory://")?.connect()?;
+/// let guard = client.mutex("orders:42")?.lock()?;
+/// guard.unlock()?;
+/// # Ok::<(), distlock::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Client(pub(crate) Arc<EngineHandle>, Variant);
 
 impl Client {
-    /// Returns a builder without a store.
-    pub fn builder() -> ClientBuilder {
-        ClientBuilder::default()
-    }
-
     fn built_by(builder: ClientBuilder) -> Result<Self, Error> {
         let variant = Variant::first(builder.clone());
         Ok(Self(builder.open()?, variant))
@@ -193,8 +197,7 @@ impl Client {
     ///
     /// ```
     /// # extern crate lock_core as distlock;
-    /// # use distlock::{Client, DistLock};
-    /// # let client = Client::builder().url("memory://")?.connect()?;
+    /// # let client = distlock::builder().url("memory://")?.connect()?;
     /// let brief = client.with_option("watchdog", "2s")?;
     /// brief.mutex("orders:42")?.lock()?.unlock()?;
     /// # Ok::<(), distlock::Error>(())
@@ -279,9 +282,8 @@ impl Client {
     ///
     /// ```
     /// # extern crate lock_core as distlock;
-    /// # use distlock::Client;
     /// # use std::time::Duration;
-    /// # let client = Client::builder().url("memory://")?.connect()?;
+    /// # let client = distlock::builder().url("memory://")?.connect()?;
     /// client.ping(Duration::from_secs(1))?;
     /// # Ok::<(), distlock::Error>(())
     /// ```
@@ -310,9 +312,9 @@ impl Client {
     ///
     /// ```
     /// # extern crate lock_core as distlock;
-    /// # use distlock::{Client, FindingLevel};
+    /// # use distlock::admin::FindingLevel;
     /// # use std::time::Duration;
-    /// # let client = Client::builder().url("memory://")?.connect()?;
+    /// # let client = distlock::builder().url("memory://")?.connect()?;
     /// for finding in client.diagnose(Duration::from_secs(10))? {
     ///     if finding.level >= FindingLevel::Warning {
     ///         eprintln!("{finding}");
@@ -348,8 +350,7 @@ impl Client {
     ///
     /// ```
     /// # extern crate lock_core as distlock;
-    /// # use distlock::{Client, DistLock};
-    /// # let client = Client::builder().url("memory://")?.connect()?;
+    /// # let client = distlock::builder().url("memory://")?.connect()?;
     /// let _guard = client.owned_mutex("orders:42")?.lock()?;
     /// for lock in client.locks("orders:*").take(100) {
     ///     let (name, info) = lock?;

@@ -24,7 +24,7 @@ use std::sync::Arc;
 ///
 /// ```
 /// # extern crate lock_core as distlock;
-/// use distlock::{Client, ConfigSet, DistLock};
+/// use distlock::config::ConfigSet;
 ///
 /// let file = ConfigSet::from_toml(r#"
 ///     default = "main"
@@ -36,7 +36,7 @@ use std::sync::Arc;
 ///     backend = "ledger"
 ///     watchdog = "60s"
 /// "#)?;
-/// let clients = Client::builder().connect_set(file)?;
+/// let clients = distlock::builder().connect_set(file)?;
 /// let guard = clients.mutex("nightly")?.lock()?; // on `ledger`
 /// # guard.unlock()?;
 /// # Ok::<(), distlock::Error>(())
@@ -180,8 +180,8 @@ impl ClientBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::MemoryBackend;
     use crate::name::LockKind;
-    use crate::{DistLock, MemoryBackend};
     use std::time::Duration;
 
     const FILE: &str = "
@@ -202,7 +202,7 @@ mod tests {
     ";
 
     fn clients() -> ClientSet {
-        Client::builder()
+        crate::builder()
             .connect_set(ConfigSet::from_toml(FILE).unwrap())
             .unwrap()
     }
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn lock_is_on_its_backend_with_its_options() {
         let clients = clients();
-        let other = |url: &str| Client::builder().url(url).unwrap().connect().unwrap();
+        let other = |url: &str| crate::builder().url(url).unwrap().connect().unwrap();
         let (main, ledger) = (other("memory://set-main"), other("memory://set-ledger"));
         let is_locked = |client: &Client, lock| client.mutex(lock).unwrap().is_locked().unwrap();
         let nightly = clients.mutex("nightly").unwrap().lock().unwrap();
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn mutexes_and_semaphores_of_a_set_are_fair_where_its_settings_say_so() {
         let file = "url = 'memory://set-fair'\norder = 'fair'\n";
-        let clients = Client::builder()
+        let clients = crate::builder()
             .connect_set(ConfigSet::from_toml(file).unwrap())
             .unwrap();
         let kinds = [
@@ -273,7 +273,7 @@ mod tests {
     fn section_that_no_scheme_opens_is_refused_with_its_line() {
         let refusal = |text: &str| {
             let set = ConfigSet::from_toml(&format!("url = 'memory://set'\n{text}")).unwrap();
-            let error = Client::builder().connect_set(set).unwrap_err();
+            let error = crate::builder().connect_set(set).unwrap_err();
             assert!(
                 error.is_configuration() || error.is_unsupported(),
                 "{error:?}"
@@ -306,8 +306,8 @@ mod tests {
         let set = || ConfigSet::from_toml(FILE).unwrap();
         let backend = Arc::new(MemoryBackend::new(Arc::new(SystemClock)));
         for builder in [
-            Client::builder().url("memory://").unwrap(),
-            Client::builder().backend(backend),
+            crate::builder().url("memory://").unwrap(),
+            crate::builder().backend(backend),
         ] {
             let refused = builder.connect_set(set()).unwrap_err().to_string();
             assert!(refused.contains("ConfigSet::configure"), "{refused}");

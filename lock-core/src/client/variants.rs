@@ -71,12 +71,12 @@ impl Variant {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Client, DistLock, MemoryBackend, SystemClock};
+    use crate::{Client, MemoryBackend, SystemClock};
     use std::sync::Arc;
 
     #[test]
     fn variant_is_a_client_of_its_own_and_reused_while_in_use() {
-        let client = Client::builder()
+        let client = crate::builder()
             .url("memory://variants")
             .unwrap()
             .connect()
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn variant_with_invalid_option_or_given_backend_is_refused() {
-        let client = Client::builder()
+        let client = crate::builder()
             .url("memory://")
             .unwrap()
             .connect()
@@ -119,7 +119,7 @@ mod tests {
         };
         assert!(refused(&client, "format", "token").contains("no option `format`"));
         assert!(refused(&client, "watchdog", "soon").contains("soon"));
-        let given = Client::builder()
+        let given = crate::builder()
             .backend(Arc::new(MemoryBackend::new(Arc::new(SystemClock))))
             .connect()
             .unwrap();

@@ -54,7 +54,8 @@ impl Credentials {
 ///
 /// ```
 /// # extern crate lock_core as distlock;
-/// use distlock::{Config, Credentials, Error};
+/// use distlock::{Config, Error};
+/// use distlock::config::Credentials;
 /// use std::sync::Arc;
 ///
 /// fn token_of(server: &str) -> Result<Credentials, Error> {

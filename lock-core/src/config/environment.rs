@@ -170,7 +170,7 @@ fn is_of_kubernetes(name: &str, value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Client, Event};
+    use crate::Event;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -297,7 +297,7 @@ mod tests {
             }
         };
         let config = noting(&["DISTLOCK_GREETING"]);
-        let client = Client::builder()
+        let client = crate::builder()
             .config(config)
             .events(Arc::new(handler))
             .connect()

@@ -1,7 +1,7 @@
 //! [`Config`]: every setting, from a URL, a file, the environment, and setters.
-//!
-//! A new setting is a field with its setter here, a name in `option`, a complaint in `check`, and a
-//! row in `docs/DEFAULTS.md`, which a test compares with the code.
+
+// A new setting is a field with its setter here, a name in `option`, a complaint in `check`, and a
+// row in `docs/DEFAULTS.md`, which a test compares with the code.
 
 mod address;
 mod check;
@@ -17,6 +17,7 @@ mod secret;
 mod set;
 mod similar;
 
+pub use crate::replication::{InsufficientReplicas, OnInsufficientReplicas, Replicas, Replication};
 pub use address::Host;
 pub use credentials::{Credentials, CredentialsProvider};
 pub(crate) use definitions::wrong_timeout;
@@ -31,7 +32,6 @@ use similar::similar;
 
 use crate::backend::WAITER_PRESENCE;
 use crate::error::Error;
-use crate::replication::Replication;
 use address::Address;
 use credentials::Provider;
 use file::Scalar;

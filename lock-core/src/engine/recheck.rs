@@ -112,8 +112,8 @@ mod tests {
     use crate::engine::tests::recorded::{Fault, Recorded};
     use crate::engine::tests::{eventually, parked};
     use crate::{
-        Backend, Client, Config, Context, DistLock, Error, LockOptions, LossCause, MemoryScheme,
-        Notices, Scheme, Schemes,
+        Backend, Config, Context, Error, LockOptions, LossCause, MemoryScheme, Notices, Scheme,
+        Schemes,
     };
     use parking_lot::Mutex;
     use std::sync::Arc;
@@ -161,9 +161,9 @@ mod tests {
     #[test]
     fn notice_reports_gone_locks_and_keeps_the_others() {
         let (noted, url) = (Noted::default(), "memory://recheck");
-        let other = Client::builder().url(url).unwrap().connect().unwrap();
+        let other = crate::builder().url(url).unwrap().connect().unwrap();
         let schemes = Schemes::empty().with(noted.clone());
-        let client = Client::builder()
+        let client = crate::builder()
             .url(url)
             .unwrap()
             .schemes(schemes)

@@ -624,10 +624,10 @@ impl fmt::Debug for MemoryBackend {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LockOptions;
     use crate::clock::{ManualClock, SystemClock};
     use crate::lease::LeaseTime;
     use crate::owner::ClientId;
-    use crate::{Client, DistLock, LockOptions};
     use std::slice;
 
     fn tokens(store: &MemoryBackend, name: &str) -> FencingToken {
@@ -642,7 +642,7 @@ mod tests {
 
     #[test]
     fn readers_are_told_of_a_name_without_a_kind_too() {
-        let client = Client::builder()
+        let client = crate::builder()
             .url("memory://")
             .unwrap()
             .connect()
@@ -656,7 +656,11 @@ mod tests {
                 .unwrap()
         };
         assert_eq!(of_name().readers, None);
-        let read = || lock.read().acquire_owned(&LockOptions::new()).unwrap();
+        let read = || {
+            lock.read()
+                .acquire_owned(None, &LockOptions::new())
+                .unwrap()
+        };
         let reading = [read(), read()];
         let readers = of_name().readers.unwrap();
         assert_eq!((readers.known.len(), of_name().holders), (2, 2));
@@ -704,7 +708,7 @@ mod tests {
     #[test]
     fn named_store_refuses_a_second_clock() {
         let open = |clock: Arc<dyn Clock>| {
-            Client::builder()
+            crate::builder()
                 .url("memory://one-clock")
                 .unwrap()
                 .clock(clock)
@@ -739,7 +743,7 @@ mod tests {
         clock.set_unix_time(start);
         let client = |owner: &str| {
             let clock = Arc::new(clock.clone());
-            let builder = Client::builder()
+            let builder = crate::builder()
                 .url("memory://labels")
                 .unwrap()
                 .clock(clock);
@@ -765,7 +769,7 @@ mod tests {
     #[test]
     fn readers_and_permits_have_labels() {
         let client = |owner: &str| {
-            let builder = Client::builder().url("memory://labels-of-shares").unwrap();
+            let builder = crate::builder().url("memory://labels-of-shares").unwrap();
             builder.owner(owner).connect().unwrap()
         };
         let [till, desk, hidden] = ["till 7", "desk", "off"].map(client);

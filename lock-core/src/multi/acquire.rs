@@ -38,18 +38,23 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// least.
 const OUTAGE_PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_millis(500));
 
-/// Acquires the locks; `None` if they were busy until the end of the wait.
-pub(super) fn acquire(
-    members: &Members,
-    options: &LockOptions,
-) -> Result<Option<LockGuard>, Error> {
-    let signal = Arc::new(Signal::new());
-    // The members' own waits miss an interrupt that fires between two of them and is reset.
-    let interrupt = options
-        .interrupt
-        .as_ref()
-        .map(|interrupt| interrupt.register(&signal));
-    CompositeAcquisition::new(members, options, &signal, interrupt.as_ref())?.run()
+impl Members {
+    /// Takes the locks for the calling thread; `None` if they were busy until the end of the wait.
+    pub(crate) fn acquire_here(
+        &self,
+        wait: Option<Duration>,
+        options: &LockOptions,
+    ) -> Result<Option<LockGuard>, Error> {
+        let signal = Arc::new(Signal::new());
+        // The members' own waits miss an interrupt that fires between two of them and is reset.
+        let interrupt = options
+            .interrupt
+            .as_ref()
+            .map(|interrupt| interrupt.register(&signal));
+        CompositeAcquisition::new(self, wait, options, &signal, interrupt.as_ref())
+            .and_then(CompositeAcquisition::run)
+            .map_err(|error| error.on(self.name()))
+    }
 }
 
 /// One thread's acquisition of several locks.
@@ -96,6 +101,7 @@ struct Count {
 impl<'a> CompositeAcquisition<'a> {
     fn new(
         members: &'a Members,
+        wait: Option<Duration>,
         options: &'a LockOptions,
         signal: &'a Arc<Signal>,
         interrupt: Option<&'a Registration<'a>>,
@@ -115,7 +121,7 @@ impl<'a> CompositeAcquisition<'a> {
                 .expect("there are members")
         };
         let at_least = options.at_least.map(shortest).transpose()?;
-        let deadline = options.wait.map(|wait| clock.now() + wait);
+        let deadline = wait.map(|wait| clock.now() + wait);
         let mut all = members.composite().single_locks().into_iter();
         let is_queued = all.any(|lock| lock.name().kind().is_queued());
         let (patience, outage) = (Patience::new(members.locks.len(), is_queued), None);
@@ -268,12 +274,11 @@ impl<'a> CompositeAcquisition<'a> {
         // Kept only once all are taken: otherwise they are given back.
         let is_share = self.deadline.is_none() || self.options.is_share;
         let options = LockOptions {
-            wait,
             at_least: None,
             is_share,
             ..self.options.clone()
         };
-        round.outcomes[at] = match self.members.locks[at].acquire(&options) {
+        round.outcomes[at] = match self.members.locks[at].acquire(wait, &options) {
             Ok(Some(guard)) => {
                 self.members.set_unresponsive(at, None);
                 round.first.get_or_insert_with(|| self.clock.now());

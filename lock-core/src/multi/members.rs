@@ -6,6 +6,7 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult, worst_kind};
 use crate::guard::LockGuard;
 use crate::lock::DistLock;
+use crate::name::LockName;
 use crate::parts::{Composite, Parts};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashSet;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 /// The locks that a [`MultiLock`](super::MultiLock) or [`MajorityLock`](super::MajorityLock)
 /// consists of.
-pub(super) struct Members {
+pub(crate) struct Members {
     composite: Arc<Composite>,
     pub(super) locks: Vec<Arc<dyn DistLock>>,
     /// The order in which they are tried.
@@ -83,6 +84,14 @@ impl Members {
         &self.composite
     }
 
+    pub(crate) fn name(&self) -> &LockName {
+        &self.composite.name
+    }
+
+    pub(crate) fn parts(&self) -> Parts {
+        Parts::Composite(Arc::clone(&self.composite))
+    }
+
     pub(super) fn required(&self) -> usize {
         self.composite.required
     }
@@ -101,7 +110,7 @@ impl Members {
     }
 
     /// The holder that prevents an acquisition now, if one does.
-    pub(super) fn inspect(&self) -> Result<LockInfo, Error> {
+    pub(crate) fn inspect(&self) -> Result<LockInfo, Error> {
         let mut holders = Vec::new();
         let mut free = 0;
         let mut outcomes = Vec::new();
@@ -135,7 +144,7 @@ impl Members {
     }
 
     /// Ends this thread's newest detached hold on these locks.
-    pub(super) fn unlock_detached(&self) -> Result<(), Error> {
+    pub(crate) fn unlock_detached(&self) -> Result<(), Error> {
         let Composite { name, key, .. } = &*self.composite;
         let locks = self.composite.single_locks();
         for lock in &locks {
@@ -146,7 +155,7 @@ impl Members {
         let newest = locks
             .into_iter()
             .filter_map(|lock| lock.newest_composite(key));
-        let parts = Parts::Composite(Arc::clone(&self.composite));
+        let parts = self.parts();
         let hold = newest
             .max()
             .and_then(|number| take_detached(&parts, number));
@@ -156,7 +165,7 @@ impl Members {
             .unlock()
     }
 
-    pub(super) fn force_unlock(&self) -> Result<bool, Error> {
+    pub(crate) fn force_unlock(&self) -> Result<bool, Error> {
         let mut was_held = false;
         let mut outcomes = Vec::new();
         for lock in &self.locks {
@@ -182,14 +191,14 @@ impl Members {
         ))
     }
 
-    pub(super) fn hold_count(&self) -> u32 {
+    pub(crate) fn hold_count(&self) -> u32 {
         let mut counts: Vec<_> = self.locks.iter().map(|lock| lock.hold_count()).collect();
         counts.sort_unstable();
         // As many members as are required have this count, or a larger one.
         counts[self.spare()]
     }
 
-    pub(super) fn is_held_by_current_thread(&self) -> bool {
+    pub(crate) fn is_held_here(&self) -> bool {
         let held = self
             .locks
             .iter()

@@ -43,15 +43,11 @@ mod patience;
 #[cfg(test)]
 mod tests;
 
-use crate::backend::LockInfo;
 use crate::error::Error;
+#[cfg(doc)]
 use crate::guard::LockGuard;
-use crate::lock::{DistLock, sealed};
-use crate::name::LockName;
-use crate::options::LockOptions;
-use crate::parts::Parts;
+use crate::lock::DistLock;
 use members::Members;
-use std::fmt;
 use std::sync::Arc;
 
 /// Several locks as one: all of them are held, or none.
@@ -97,11 +93,11 @@ use std::sync::Arc;
 ///
 /// ```
 /// # extern crate lock_core as distlock;
-/// use distlock::{Client, DistLock, MultiLock};
+/// use distlock::MultiLock;
 ///
 /// let (here, there) = (
-///     Client::builder().url("memory://here")?.connect()?,
-///     Client::builder().url("memory://there")?.connect()?,
+///     distlock::builder().url("memory://here")?.connect()?,
+///     distlock::builder().url("memory://there")?.connect()?,
 /// );
 /// let both = MultiLock::new([here.mutex("account:1")?, there.mutex("account:2")?])?;
 /// let guard = both.lock()?;
@@ -112,7 +108,7 @@ use std::sync::Arc;
 /// # Ok::<(), distlock::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct MultiLock(Arc<Members>);
+pub struct MultiLock(pub(crate) Arc<Members>);
 
 /// A majority of several locks as one: held while more than half of them are.
 ///
@@ -141,10 +137,10 @@ pub struct MultiLock(Arc<Members>);
 ///
 /// ```
 /// # extern crate lock_core as distlock;
-/// use distlock::{Client, DistLock, MajorityLock};
+/// use distlock::MajorityLock;
 ///
 /// let clients = ["memory://a", "memory://b", "memory://c"]
-///     .map(|url| Client::builder().url(url)?.connect());
+///     .map(|url| distlock::builder().url(url)?.connect());
 /// let mut members = Vec::new();
 /// for client in clients {
 ///     members.push(client?.mutex("orders:42")?);
@@ -155,7 +151,7 @@ pub struct MultiLock(Arc<Members>);
 /// # Ok::<(), distlock::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct MajorityLock(Arc<Members>);
+pub struct MajorityLock(pub(crate) Arc<Members>);
 
 impl MultiLock {
     /// Makes one lock of all these locks. Sends no request.
@@ -193,79 +189,3 @@ impl MajorityLock {
         Ok(Self(Arc::new(Members::majority(members)?)))
     }
 }
-
-/// Implements a lock of several members.
-macro_rules! composite_lock {
-    ($kind:ident) => {
-        impl $kind {
-            /// Runs `work` under the lock, and releases it afterwards, also when `work` panics.
-            ///
-            /// # Errors
-            ///
-            /// Those of [`DistLock::lock`], before `work` runs, and of [`LockGuard::unlock`], after
-            /// it has run: then its result is dropped, because another holder may have entered
-            /// meanwhile.
-            pub fn run<R>(&self, work: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
-                let lock: &dyn DistLock = self;
-                lock.run(work)
-            }
-        }
-
-        impl sealed::Sealed for $kind {
-            fn parts(&self) -> Parts {
-                Parts::Composite(Arc::clone(self.0.composite()))
-            }
-        }
-
-        impl DistLock for $kind {
-            fn acquire(&self, options: &LockOptions) -> Result<Option<LockGuard>, Error> {
-                acquire::acquire(&self.0, options).map_err(|error| error.on(self.name()))
-            }
-
-            fn unlock(&self) -> Result<(), Error> {
-                self.0.unlock_detached()
-            }
-
-            fn inspect(&self) -> Result<LockInfo, Error> {
-                self.0.inspect()
-            }
-
-            fn force_unlock(&self) -> Result<bool, Error> {
-                self.0.force_unlock()
-            }
-
-            fn hold_count(&self) -> u32 {
-                self.0.hold_count()
-            }
-
-            fn is_held_by_current_thread(&self) -> bool {
-                self.0.is_held_by_current_thread()
-            }
-
-            fn name(&self) -> &LockName {
-                &self.0.composite().name
-            }
-        }
-
-        impl From<$kind> for Arc<dyn DistLock> {
-            fn from(lock: $kind) -> Self {
-                Arc::new(lock)
-            }
-        }
-
-        impl From<&$kind> for Arc<dyn DistLock> {
-            fn from(lock: &$kind) -> Self {
-                Arc::new(lock.clone())
-            }
-        }
-
-        impl fmt::Debug for $kind {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.debug_tuple(stringify!($kind)).field(self.name()).finish()
-            }
-        }
-    };
-}
-
-composite_lock!(MultiLock);
-composite_lock!(MajorityLock);

@@ -1,9 +1,7 @@
 //! The requests that [`ClassicBackend`] sends and does not send, on a store in memory.
 
 use super::*;
-use lock_core::{
-    Client, ClientId, DistLock, LeaseTime, LockOptions, ManualClock, MemoryBackend, OwnerId,
-};
+use lock_core::{Client, ClientId, LeaseTime, LockOptions, ManualClock, MemoryBackend, OwnerId};
 
 use std::time::Duration;
 
@@ -58,7 +56,7 @@ impl Recorded {
     }
 
     fn client(&self) -> Client {
-        let builder = Client::builder().backend(Arc::new(self.backend()));
+        let builder = lock_core::builder().backend(Arc::new(self.backend()));
         builder
             .clock(Arc::new(self.clock.clone()))
             .connect()
@@ -329,7 +327,7 @@ fn panic_of_the_store_is_not_repeated_and_leaves_no_attempt() {
             .unwrap(),
     );
     let format = Arc::clone(&backend.format);
-    let builder = Client::builder().backend(Arc::new(backend));
+    let builder = lock_core::builder().backend(Arc::new(backend));
     let client = builder
         .clock(Arc::new(store.clock.clone()))
         .connect()

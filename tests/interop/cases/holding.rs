@@ -5,7 +5,7 @@ use crate::late::{self, retry_if_late, timely};
 use crate::libraries::{Library, Refusal};
 use crate::peer::{BOUND, Peer, SETTLED};
 use crate::scene::Scene;
-use distlock::{DistLock, Error, LockGuard, LossCause};
+use distlock::{Error, LockGuard, LossCause};
 use distlock_tests::probe::Probe;
 use distlock_tests::time::{Stopwatch, always, eventually, let_pass, scaled};
 use lock_conformance::violated;

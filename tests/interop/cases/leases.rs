@@ -7,7 +7,6 @@ use crate::libraries::{Learns, Library};
 use crate::ours::fixed;
 use crate::peer::BOUND;
 use crate::scene::Scene;
-use distlock::DistLock;
 use distlock_tests::child::Example;
 use distlock_tests::probe::Probe;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, scaled};

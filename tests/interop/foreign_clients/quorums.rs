@@ -9,7 +9,6 @@ use crate::late::{self, retry_if_late};
 use crate::libraries::Library;
 use crate::scene::Independent;
 use crate::suite::{Suite, case};
-use distlock::DistLock;
 
 pub(crate) fn mount(suite: &mut Suite) {
     let redsync = case!(redsync_and_our_quorum_exclude_each_other);

@@ -8,7 +8,7 @@ use crate::libraries::Library;
 use crate::peer::{BOUND, Pending, SETTLED};
 use crate::scene::Scene;
 use crate::suite::{Suite, case};
-use distlock::{DistLock, LockGuard};
+use distlock::LockGuard;
 use distlock_tests::probe::Probe;
 use distlock_tests::time::{Stopwatch, eventually, let_pass};
 use std::time::Duration;

@@ -9,7 +9,6 @@ use crate::ours::Ours;
 use crate::peer::BOUND;
 use crate::pool::Lent;
 use crate::suite::{Permit, Suite, case};
-use distlock::DistLock;
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};

@@ -12,7 +12,6 @@ use crate::libraries::{Library, WITH_LATCH};
 use crate::peer::BOUND;
 use crate::scene::Scene;
 use crate::suite::{Permit, Suite, case};
-use distlock::DistLock;
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::time::{Stopwatch, eventually, let_pass, scaled};
 use std::time::Duration;

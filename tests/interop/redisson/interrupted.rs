@@ -7,7 +7,6 @@ use crate::libraries::Library;
 use crate::peer::BOUND;
 use crate::scene::Scene;
 use crate::suite::{Permit, Suite, case};
-use distlock::DistLock;
 use distlock_tests::time::{Stopwatch, eventually, ms};
 
 pub(crate) fn mount(suite: &mut Suite) {

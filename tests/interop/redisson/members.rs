@@ -10,7 +10,7 @@ use crate::peer::BOUND;
 use crate::pool::Lent;
 use crate::scene::Scene;
 use crate::suite::{Suite, case};
-use distlock::{DistLock, LockGuard, LossCause, Mutex};
+use distlock::{LockGuard, LossCause, Mutex};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{always, eventually};
 use std::time::Duration;

@@ -13,7 +13,6 @@ use crate::libraries::Library;
 use crate::peer::BOUND;
 use crate::scene::Scene;
 use crate::suite::{Permit, Suite, case};
-use distlock::DistLock;
 use distlock_tests::time::{eventually, let_pass, ms};
 use std::time::Duration;
 

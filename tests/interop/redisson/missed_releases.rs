@@ -8,7 +8,7 @@ use crate::ours::{Ours, fixed};
 use crate::peer::BOUND;
 use crate::scene::Scene;
 use crate::suite::{Permit, Suite, case};
-use distlock::{DistLock, LossCause, Mutex};
+use distlock::{LossCause, Mutex};
 use distlock_tests::probe::Value;
 use distlock_tests::time::{Stopwatch, eventually, let_pass, ms, scaled};
 use std::thread;

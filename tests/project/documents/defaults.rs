@@ -1,7 +1,8 @@
 //! `docs/DEFAULTS.md` against the code.
 
 use super::{read, sources, table};
-use distlock::{Client, Config, ConfigSet, LockName};
+use distlock::config::ConfigSet;
+use distlock::{Client, Config, LockName};
 use std::time::Duration;
 
 /// A setting's value as the table writes it.
@@ -350,7 +351,6 @@ fn bad_names_are_refused_with_reason() {
 
 #[test]
 fn unusual_names_are_accepted() {
-    use distlock::DistLock;
     use distlock_tests::process::RedisServer;
     let server = RedisServer::start();
     let clients: [Client; 2] =
@@ -382,7 +382,6 @@ fn unusual_names_are_accepted() {
 
 #[test]
 fn wait_of_a_nanosecond_ends() {
-    use distlock::DistLock;
     use distlock_tests::process::RedisServer;
     let (server, instant) = (RedisServer::start(), Duration::from_nanos(1));
     for url in ["memory://instant".to_owned(), server.url()] {

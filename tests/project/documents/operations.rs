@@ -1,7 +1,7 @@
 //! `docs/OPERATIONS.md` against the code. Its rights are those of the user that all tests run as.
 
 use super::{read, table};
-use distlock::Counters;
+use distlock::admin::Counters;
 
 #[test]
 fn alerts_are_on_counters_that_exist() {

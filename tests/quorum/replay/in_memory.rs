@@ -2,12 +2,11 @@
 
 use super::{LOCK, Real};
 use distlock::backend::{
-    AcquisitionId, Answer as Said, Attempt, LockInfo, Release, ReleaseOptions, Tokens, Tombstone,
+    AcquisitionId, Answer as Said, Attempt, Backend, ClientId, LeaseTime, LockInfo, MemoryBackend,
+    OwnerId, Release, ReleaseOptions, Tokens, Tombstone,
 };
-use distlock::{
-    Backend, ClientId, FencingToken, LeaseTime, LockName, ManualClock, MemoryBackend, Moment,
-    OwnerId,
-};
+use distlock::time::{ManualClock, Moment};
+use distlock::{FencingToken, LockName};
 use distlock_model::node::{Answer, Request};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The scripts, on a server whose clock is moved.
 
 use super::{LOCK, Real};
-use distlock::{Clock, SystemClock};
+use distlock::time::{Clock, SystemClock};
 use distlock_model::node::{Answer, Request, Rules, View};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;

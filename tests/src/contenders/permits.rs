@@ -3,7 +3,8 @@
 use super::{LOOK, PATIENCE, STAY, kind};
 use crate::claims::{Claim, Log};
 use crate::time::let_pass;
-use distlock::{Clock, Error, LockOptions, Semaphore, SystemClock};
+use distlock::time::{Clock, SystemClock};
+use distlock::{Error, LockOptions, Semaphore};
 use std::time::Duration;
 
 /// What stands between the name of a semaphore and its limit.
@@ -40,8 +41,8 @@ pub(super) fn visit(semaphore: &Semaphore, holder: &str, log: &Log) -> Option<St
 
 fn try_visit(semaphore: &Semaphore, holder: &str, log: &Log) -> Result<(), Error> {
     let asked = SystemClock.now();
-    let (count, options) = (fastrand::u32(1..=2), LockOptions::new().wait(PATIENCE));
-    let Some(guard) = semaphore.try_acquire_with(count, &options)? else {
+    let (count, options) = (fastrand::u32(1..=2), LockOptions::new());
+    let Some(guard) = semaphore.try_acquire_for_with(count, PATIENCE, &options)? else {
         return Ok(());
     };
     let until = SystemClock.now() + Duration::from_millis(fastrand::u64(STAY));

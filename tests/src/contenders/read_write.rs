@@ -4,7 +4,8 @@
 use super::{PATIENCE, STAY, stay};
 use crate::child::{Child, Example, own_program};
 use crate::claims::{Claim, Log};
-use distlock::{Clock, DistLock, Error, LockGuard, SystemClock};
+use distlock::time::{Clock, SystemClock};
+use distlock::{DistLock, Error, LockGuard};
 use lock_conformance::violated;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -142,7 +143,7 @@ pub(super) fn contend(arguments: &[String]) {
 fn visit(
     lock: &dyn DistLock,
     holder: &str,
-    asked: distlock::Moment,
+    asked: distlock::time::Moment,
     log: &Log,
 ) -> Result<(), Error> {
     let Some(guard): Option<LockGuard> = lock.try_lock_for(PATIENCE)? else {

@@ -2,10 +2,10 @@
 
 use super::quorum::majority_of;
 use crate::quorum::Dead;
-use distlock::{
-    Backend, Client, ClientBuilder, Clock, Context, DistLock, LockName, MajorityLock,
-    MemoryBackend, Moment, MultiLock, Mutex, QuorumBackend,
-};
+use distlock::admin::QuorumBackend;
+use distlock::backend::{Backend, Context, MemoryBackend};
+use distlock::time::{Clock, Moment};
+use distlock::{Client, ClientBuilder, DistLock, LockName, MajorityLock, MultiLock, Mutex};
 use lock_conformance::{Seen, Subject, VirtualTime};
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,7 +106,7 @@ impl Subject for SeveralSubject {
 
     fn clients(&self, context: &Context) -> Vec<ClientBuilder> {
         let client = |store: &MemoryBackend| {
-            Client::builder()
+            distlock::builder()
                 .clock(Arc::clone(&context.clock))
                 .backend(Arc::new(store.clone()))
         };

@@ -3,7 +3,7 @@
 
 use super::scene::{Row, answered, builder_of, client_of, command, lease};
 use super::table::Case;
-use distlock::{DistLock, Event};
+use distlock::Event;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::resp::Kind;

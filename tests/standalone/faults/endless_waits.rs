@@ -1,6 +1,7 @@
 //! Waits without an end that can never succeed: what ends each of them, long before an outage does.
 
-use distlock::{Client, Counters, DistLock, Election, Error, Interrupt, MultiLock};
+use distlock::admin::Counters;
+use distlock::{Client, Election, Error, Interrupt, MultiLock};
 use distlock_tests::process::{RedisServer, free_port};
 use distlock_tests::time::{always, eventually, ms, within};
 use std::sync::Arc;

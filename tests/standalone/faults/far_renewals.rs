@@ -1,6 +1,6 @@
 //! Renewals on a far server: a lock's lease decides its time, and not that of other locks.
 
-use distlock::{Client, DistLock, LockOptions};
+use distlock::{Client, LockOptions};
 use distlock_tests::distance::Distance;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{always, scaled};

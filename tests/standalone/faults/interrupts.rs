@@ -2,10 +2,8 @@
 
 use super::scene::{Row, answered, builder_of, client_of, command};
 use super::table::Case;
-use distlock::{
-    Client, Clock, DistLock, Error, Event, Interrupt, LockGuard, LockOptions, Moment, Signal,
-    SystemClock, Woken,
-};
+use distlock::time::{Clock, Moment, Signal, SystemClock, Woken};
+use distlock::{Client, Error, Event, Interrupt, LockGuard, LockOptions};
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
@@ -159,8 +157,9 @@ fn server() -> RedisServer {
 /// What became of a wait with this interrupt, and when it ended. It has an end of its own, or one
 /// that the interrupt does not end would be the end of the test.
 fn wait(client: &Client, interrupt: &Interrupt) -> (Result<LockGuard, Error>, Moment) {
-    let options = LockOptions::new().wait(scaled(LONG)).interrupt(interrupt);
-    let outcome = client.mutex("a").unwrap().try_lock_with(&options);
+    let options = LockOptions::new().interrupt(interrupt);
+    let lock = client.mutex("a").unwrap();
+    let outcome = lock.try_lock_for_with(scaled(LONG), &options);
     let ended = SystemClock.now();
     (
         outcome.map(|guard| guard.expect("the interrupt ends it, or it is granted")),

@@ -2,7 +2,8 @@
 //! at the local deadline.
 
 use super::scene::{Scene, lease};
-use distlock::{Clock, DistLock, Loss, LossCause, Moment, SystemClock};
+use distlock::time::{Clock, Moment, SystemClock};
+use distlock::{Loss, LossCause};
 use distlock_tests::time::{late, let_pass, with_tolerance};
 use parking_lot::Mutex;
 use std::thread;

@@ -3,9 +3,8 @@
 
 use super::scene::{Row, Scene, builder_of, client_of, command, lease};
 use super::table::Case;
-use distlock::{
-    Client, Clock, DistLock, Event, GuardState, LockOptions, LossCause, ManualClock, SystemClock,
-};
+use distlock::time::{Clock, ManualClock, SystemClock};
+use distlock::{Client, Event, GuardState, LockOptions, LossCause};
 use distlock_tests::guards::{await_renewals, deadline};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
@@ -483,7 +482,7 @@ fn watched_lease_over_before_the_answer() -> Row {
 /// not.
 #[cfg(target_os = "linux")]
 fn boot_time() -> Row {
-    use distlock::{Clock, SystemClock};
+    use distlock::time::{Clock, SystemClock};
     use rustix::time::{ClockId, clock_gettime};
     let boot = || {
         let time = clock_gettime(ClockId::Boottime);

@@ -2,7 +2,6 @@
 //! no client waits for them any more, leave no lock without a holder.
 
 use super::ledger::{Counts, Ledger};
-use distlock::DistLock;
 use distlock_tests::child::{Child, Example};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};

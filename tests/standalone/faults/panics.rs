@@ -1,10 +1,8 @@
 //! Code of the user that panics at its n-th call, for each n of a cycle of each kind of lock: the
 //! cycle goes on as without it, and neither the client nor the store keeps anything.
 
-use distlock::{
-    Client, Clock, DistLock, Event, EventHandler, LockOptions, Moment, MultiLock, Signal,
-    SystemClock, Woken,
-};
+use distlock::time::{Clock, Moment, Signal, SystemClock, Woken};
+use distlock::{Client, DistLock, Event, EventHandler, LockOptions, MultiLock};
 use distlock_tests::own_process::alone;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::eventually;

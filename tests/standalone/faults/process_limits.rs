@@ -8,9 +8,8 @@
 
 use super::scene::{Row, Scene, builder_of, client_of, command, lease};
 use super::table::Case;
-use distlock::{
-    Client, Clock, DistLock, Error, GuardState, LockOptions, Moment, Signal, SystemClock, Woken,
-};
+use distlock::time::{Clock, Moment, Signal, SystemClock, Woken};
+use distlock::{Client, Error, GuardState, LockOptions};
 use distlock_tests::child::Example;
 use distlock_tests::guards::await_renewals;
 use distlock_tests::own_process::own_threads;

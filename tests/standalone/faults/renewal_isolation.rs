@@ -1,6 +1,6 @@
 //! One lock among many: what happens to it delays the renewal of no other.
 
-use distlock::{Client, DistLock, Event, GuardState, LockGuard, LockOptions, LossCause};
+use distlock::{Client, Event, GuardState, LockGuard, LockOptions, LossCause};
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};

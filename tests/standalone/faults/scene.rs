@@ -1,6 +1,6 @@
 //! [`Scene`]: a server, a client of it with short settings, and what a case has to tell.
 
-use distlock::{Client, ClientBuilder, DistLock, Error, LossCause};
+use distlock::{Client, ClientBuilder, Error, LossCause};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;

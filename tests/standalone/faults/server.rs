@@ -4,7 +4,7 @@ use super::scene::{
     Row, Scene, answered, client_of, command, lease, outage, refused, slow_to_load,
 };
 use super::table::Case;
-use distlock::{DistLock, Error, LossCause};
+use distlock::{Error, LossCause};
 use distlock_tests::process::free_port;
 use distlock_tests::time::{Stopwatch, eventually, late, let_pass};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

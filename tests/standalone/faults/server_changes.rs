@@ -3,7 +3,7 @@
 
 use super::scene::{Row, Scene, builder_of, client_of, command, lease, outage, slow_to_load};
 use super::table::Case;
-use distlock::{Client, DistLock, Error, Event, LockOptions, LossCause, Mutex, OwnedGuard};
+use distlock::{Client, Error, Event, LockOptions, LossCause, Mutex, OwnedGuard};
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{Stopwatch, eventually, let_pass};

@@ -1,6 +1,7 @@
 //! Connections that are closed once they seem to work, again and again.
 
-use distlock::{DistLock, Event, WarningKind};
+use distlock::Event;
+use distlock::admin::WarningKind;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::redis::client;

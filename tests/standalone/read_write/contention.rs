@@ -2,7 +2,7 @@
 //! inside that may not be.
 
 use super::{LONG, elsewhere};
-use distlock::{Client, DistLock, LockOptions};
+use distlock::{Client, LockOptions};
 use distlock_tests::contenders::read_write::ReadersAndWriters;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;

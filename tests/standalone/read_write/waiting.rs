@@ -1,7 +1,6 @@
 //! Waiters: who wakes them, and how a waiting writer keeps readers out.
 
 use super::*;
-use distlock::DistLock;
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;

@@ -1,7 +1,9 @@
 //! The next holder's lock where a classic format releases too late.
 
 use crate::stage::Hold;
-use distlock::{ClientId, Config, Context, DistLock, LockOptions, SystemClock};
+use distlock::backend::{ClientId, Context};
+use distlock::time::SystemClock;
+use distlock::{Config, LockOptions};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;
 use lock_redis::servers::{Format, Node};

@@ -1,7 +1,7 @@
 //! What a classic format may leave behind where an attempt fails half way, and how that is
 //! reported.
 
-use distlock::{Client, DistLock, Error};
+use distlock::{Client, Error};
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy, Sometimes, Turn};

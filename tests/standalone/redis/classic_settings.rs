@@ -1,8 +1,8 @@
 //! The settings of the classic formats.
 
 use crate::stage::{Client, Server};
+use distlock::LockOptions;
 use distlock::backend::{Answer, Failure, Release};
-use distlock::{DistLock, LockOptions};
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;

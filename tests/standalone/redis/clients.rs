@@ -1,6 +1,7 @@
 //! What one client sees of another, and what a dropped client leaves behind.
 
-use distlock::{DistLock, LockOptions, LossCause, ManualClock};
+use distlock::time::ManualClock;
+use distlock::{LockOptions, LossCause};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{builder, client};

@@ -1,6 +1,7 @@
 //! Passwords and certificates that are changed while a client runs.
 
-use distlock::{Client, Config, Credentials, CredentialsProvider, DistLock, Error};
+use distlock::config::{Credentials, CredentialsProvider};
+use distlock::{Client, Config, Error};
 use distlock_tests::authority::Authority;
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;

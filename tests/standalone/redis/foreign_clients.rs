@@ -1,7 +1,8 @@
 //! Foreign clients on the same key: releases without a message, locks without an expiry, and data
 //! that is no lock.
 
-use distlock::{Client, Counters, DistLock};
+use distlock::Client;
+use distlock::admin::Counters;
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{builder, client};

@@ -1,7 +1,7 @@
 //! A program's own data under the name of a lock: it is left alone, and costs no other lock
 //! anything.
 
-use distlock::{Client, DistLock, Error};
+use distlock::{Client, Error};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;

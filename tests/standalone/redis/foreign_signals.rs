@@ -1,7 +1,7 @@
 //! `wakes=`: the signals of other libraries, received as their waiters do. The libraries
 //! themselves are in `tests/interop`.
 
-use distlock::{Client, DistLock, LockGuard, Mutex};
+use distlock::{Client, LockGuard, Mutex};
 use distlock_tests::cluster::Cluster;
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;

@@ -1,6 +1,6 @@
 //! What each wire format writes, and what it makes of what others have written.
 
-use distlock::{DistLock, LockOptions};
+use distlock::LockOptions;
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;

@@ -2,7 +2,8 @@
 //! reported.
 
 use crate::bench::{Bench, lease, soon, tokens};
-use distlock::{DistLock, Event, WarningKind};
+use distlock::Event;
+use distlock::admin::WarningKind;
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::eventually;

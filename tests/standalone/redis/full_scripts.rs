@@ -3,7 +3,8 @@
 
 use super::full_memory::set;
 use crate::bench::{Bench, lease, name, soon};
-use distlock::{DistLock, LockKind, LockName, LockOptions};
+use distlock::backend::LockKind;
+use distlock::{LockName, LockOptions};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use lock_core::backend::{

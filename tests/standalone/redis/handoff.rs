@@ -1,7 +1,7 @@
 //! What the server sees of a lock that passes from thread to thread inside a process, and what it
 //! sees of several processes that do so.
 
-use distlock::{Client, DistLock};
+use distlock::Client;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{client, counted};
 use distlock_tests::time::{Stopwatch, scaled};

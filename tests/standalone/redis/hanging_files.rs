@@ -1,6 +1,6 @@
 //! Files of passwords and certificates on a file system that hangs: as if they were missing.
 
-use distlock::{Client, DistLock, Error};
+use distlock::{Client, Error};
 use distlock_tests::authority::Authority;
 use distlock_tests::guards::await_renewals;
 use distlock_tests::hanging_file::{HangingFile, password_file};

@@ -1,7 +1,7 @@
 //! Requests of many threads that leave as one script: each is granted, refused and freed as if it
 //! had been sent alone.
 
-use distlock::{Client, DistLock, Error};
+use distlock::{Client, Error};
 use distlock_tests::cluster::serve_all_slots;
 use distlock_tests::probe::Value;
 use distlock_tests::process::RedisServer;

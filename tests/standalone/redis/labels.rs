@@ -1,7 +1,7 @@
 //! Labels of holders: what is stored beside a lock, and for whom it is shown.
 
-use distlock::backend::{HolderInfo, LockInfo};
-use distlock::{Client, DistLock, Event, LockKind, LockName, LockOptions, OwnerLabel};
+use distlock::backend::{HolderInfo, LockInfo, LockKind, OwnerLabel};
+use distlock::{Client, Event, LockName, LockOptions};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{builder, client};
 use distlock_tests::time::eventually;

@@ -1,7 +1,7 @@
 //! A proxy that sends each script to the server of its first key, and says that it is one server:
 //! no script may be for several locks there.
 
-use distlock::{Client, DistLock, LockOptions};
+use distlock::{Client, LockOptions};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{client, counted};
 use distlock_tests::router::Router;

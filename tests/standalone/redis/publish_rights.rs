@@ -1,6 +1,7 @@
 //! Servers that refuse to publish or to subscribe: waiters poll, and the client warns once.
 
-use distlock::{Client, DistLock, Event, WarningKind};
+use distlock::admin::WarningKind;
+use distlock::{Client, Event};
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{eventually, within};
 use parking_lot::Mutex;

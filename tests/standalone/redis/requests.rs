@@ -1,6 +1,5 @@
 //! What a lock and an unlock cost, by the server's own count.
 
-use distlock::DistLock;
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::{Counted, client, counted};
 

@@ -32,9 +32,8 @@ impl Inside {
     }
 
     fn try_visit(&self, semaphore: &Semaphore, count: u32) -> Result<(), Error> {
-        let options = LockOptions::new().wait(LONG);
         let permits = semaphore
-            .try_acquire_with(count, &options)?
+            .try_acquire_for_with(count, LONG, &LockOptions::new())?
             .expect("so many come free");
         let now = self.now.fetch_add(count, Ordering::SeqCst) + count;
         self.most.fetch_max(now, Ordering::SeqCst);

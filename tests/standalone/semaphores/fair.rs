@@ -2,7 +2,8 @@
 
 use super::{NAME, TAKEN, stored};
 use crate::bench::{Bench, LONG, lease, name, soon};
-use distlock::{Client, LockKind, LockOptions, OwnedGuard, OwnerId, Semaphore};
+use distlock::backend::{LockKind, OwnerId};
+use distlock::{Client, LockOptions, OwnedGuard, Semaphore};
 use distlock_tests::contenders::Contenders;
 use distlock_tests::contenders::permits::{fair_semaphore, most_at_once};
 use distlock_tests::probe::Probe;
@@ -40,8 +41,14 @@ fn enter<T: Send + 'static>(
     then: impl FnOnce(Option<OwnedGuard>) -> T + Send + 'static,
 ) -> JoinHandle<T> {
     let before = waiting(probe);
-    let options = LockOptions::new().wait(wait);
-    let waiter = thread::spawn(move || then(semaphore.try_acquire_with(count, &options).unwrap()));
+    let waiter = thread::spawn(move || {
+        let options = LockOptions::new();
+        then(
+            semaphore
+                .try_acquire_for_with(count, wait, &options)
+                .unwrap(),
+        )
+    });
     eventually("it has a position", LONG, || waiting(probe) > before);
     waiter
 }
@@ -101,11 +108,10 @@ fn wait_for_two(semaphore_of: fn(&Client) -> Semaphore, longest: Duration) -> Op
     let server = RedisServer::start();
     let [busy, patient] = [(); 2].map(|()| client(&server, ""));
     let mut held = semaphore_of(&busy).acquire().unwrap();
-    let options = LockOptions::new().wait(longest);
     let watch = Stopwatch::start();
     let waiter = thread::spawn(move || {
         semaphore_of(&patient)
-            .try_acquire_with(2, &options)
+            .try_acquire_for_with(2, longest, &LockOptions::new())
             .unwrap()
             .map(|_| watch.elapsed())
     });
@@ -424,8 +430,7 @@ fn fair_limit_holds_while_processes_are_killed_and_paused() {
     visits(&contenders);
     assert_eq!(most_at_once(&contenders.stop()), u64::from(LIMIT));
     let all = fair(&client(&server, ""), LIMIT);
-    let options = LockOptions::new().wait(LONG);
-    all.try_acquire_with(LIMIT, &options)
+    all.try_acquire_for_with(LIMIT, LONG, &LockOptions::new())
         .unwrap()
         .expect("all come back")
         .unlock()

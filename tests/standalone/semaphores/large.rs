@@ -1,7 +1,6 @@
 //! Keys of so many members that the server would serve no other client while it frees them.
 
 use super::{NAME, TAKEN, stored};
-use distlock::DistLock;
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::time::{eventually, ms};

@@ -1,7 +1,8 @@
 //! What operators and other programs do to permits, and all that are free at once.
 
 use super::{NAME, TAKEN, stored};
-use distlock::{Client, LockOptions, PermitId, Semaphore};
+use distlock::admin::PermitId;
+use distlock::{Client, LockOptions, Semaphore};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
@@ -217,7 +218,7 @@ fn drain_with_a_wait_takes_what_comes_free() {
     );
     assert!(semaphore.drain().unwrap().is_none());
     thread::scope(|scope| {
-        let waits = scope.spawn(|| semaphore.drain_with(&unrenewed().wait(LONG)).unwrap());
+        let waits = scope.spawn(|| semaphore.drain_for_with(LONG, &unrenewed()).unwrap());
         let channel = "redisson_sc:{downloads}";
         let mut probe = server.probe();
         eventually("it waits", LONG, || {

@@ -2,7 +2,8 @@
 
 use super::{NAME, TAKEN, stored};
 use crate::bench::{Bench, lease, soon};
-use distlock::{DistLock, LockKind, LockName, LockOptions, OwnerId};
+use distlock::backend::{LockKind, OwnerId};
+use distlock::{LockName, LockOptions};
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;

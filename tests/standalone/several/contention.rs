@@ -2,7 +2,8 @@
 //! servers.
 
 use super::{SOON, left_over, three_servers};
-use distlock::{Clock, DistLock, MultiLock, Mutex, SystemClock};
+use distlock::time::{Clock, SystemClock};
+use distlock::{MultiLock, Mutex};
 use distlock_tests::child::{Child, Example};
 use distlock_tests::claims::{Claim, Log, judge};
 use distlock_tests::process::RedisServer;

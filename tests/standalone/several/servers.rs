@@ -2,8 +2,7 @@
 
 use super::{SOON, left_over, three_servers};
 use distlock::{
-    Client, DistLock, GuardState, Interrupt, LockOptions, MajorityLock, MemberOutcome, MultiLock,
-    Mutex,
+    Client, GuardState, Interrupt, LockOptions, MajorityLock, MemberOutcome, MultiLock, Mutex,
 };
 use distlock_tests::process::RedisServer;
 use distlock_tests::redis::client;

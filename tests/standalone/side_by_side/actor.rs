@@ -4,8 +4,8 @@
 use super::command::{NAMES, Terms};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use distlock::{
-    DistLock, Error, ErrorKind, FencingToken, GuardState, Interrupt, LockGuard, Loss, LossCause,
-    Mutex, Notification, OwnedGuard, OwnedMutex,
+    Error, ErrorKind, FencingToken, GuardState, Interrupt, LockGuard, Loss, LossCause, Mutex,
+    Notification, OwnedGuard, OwnedMutex,
 };
 use distlock_tests::time::scaled;
 use std::cell::Cell;

@@ -23,7 +23,7 @@ pub(super) const BRIEF: Duration = Duration::from_secs(3);
 pub(super) const RENEWED_ONCE: Duration = Duration::from_secs(12);
 
 /// How long a try waits that is to wait in vain.
-const PATIENCE: Duration = Duration::from_millis(5);
+pub(super) const PATIENCE: Duration = Duration::from_millis(5);
 
 /// Whether a lock passes from thread to thread within a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,7 +73,6 @@ pub(super) enum Operation {
     OwnedLock,
     OwnedTry,
     Run,
-    LockWithAWait,
     TryWithoutALease,
     /// The number tells which of the guards.
     Unlock(usize),
@@ -168,10 +167,6 @@ impl Terms {
             Self::WatchedAtMost => LockOptions::new().watched_at_most(20 * MINUTE, 2),
         }
     }
-
-    pub(super) fn waiting(self) -> LockOptions {
-        self.options().wait(PATIENCE)
-    }
 }
 
 impl Minutes {
@@ -235,7 +230,6 @@ fn operation() -> impl Strategy<Value = Operation> {
         8 => Just(Operation::OwnedLock),
         8 => Just(Operation::OwnedTry),
         4 => Just(Operation::Run),
-        4 => Just(Operation::LockWithAWait),
         4 => Just(Operation::TryWithoutALease),
     ];
     let holding = prop_oneof![

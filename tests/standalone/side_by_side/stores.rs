@@ -1,6 +1,7 @@
 //! The stores that are compared, each with a clock that the test moves.
 
-use distlock::{ClientId, Clock, Context, Moment, Signal, SystemClock, Woken};
+use distlock::backend::{ClientId, Context};
+use distlock::time::{Clock, Moment, Signal, SystemClock, Woken};
 use distlock_tests::probe::Probe;
 use distlock_tests::process::RedisServer;
 use distlock_tests::subjects::format::REDISSON;

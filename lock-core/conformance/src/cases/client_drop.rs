@@ -41,7 +41,7 @@ pub(crate) fn dropped_client_drops_backend(subject: &dyn Subject) {
     let alive: Weak<dyn Backend> = Arc::downgrade(&backend);
     let client = connect(
         subject,
-        Client::builder().clock(context.clock).backend(backend),
+        lock_core::builder().clock(context.clock).backend(backend),
     );
     use_all_threads(subject, &client, &name);
     assert!(alive.upgrade().is_some());

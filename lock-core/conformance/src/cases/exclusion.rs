@@ -41,10 +41,9 @@ pub(crate) fn busy_lock_is_a_value_not_an_error(subject: &dyn Subject) {
             .expect("busy is no error")
             .is_none()
     );
-    let options = fixed(ms(1_000)).wait(ms(50));
     assert!(
         other
-            .try_lock_with(&options)
+            .try_lock_for_with(ms(50), &fixed(ms(1_000)))
             .expect("busy is no error")
             .is_none()
     );

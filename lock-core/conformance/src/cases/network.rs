@@ -8,7 +8,7 @@ use crate::fixture::{
 };
 use crate::subject::Subject;
 use lock_core::backend::ReleaseOptions;
-use lock_core::{Client, GuardState, Interrupt, LossCause};
+use lock_core::{GuardState, Interrupt, LossCause};
 use std::sync::Arc;
 use std::thread;
 
@@ -18,7 +18,7 @@ fn faulty_client(subject: &dyn Subject, name: &lock_core::LockName) -> (Arc<Faul
     let network = FaultyBackend::on(subject.backend(&context));
     let client = connect(
         subject,
-        Client::builder()
+        lock_core::builder()
             .clock(context.clock)
             .backend(Arc::clone(&network) as _),
     );

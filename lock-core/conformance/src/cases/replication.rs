@@ -9,7 +9,7 @@ use crate::fixture::{
 use crate::subject::Subject;
 use lock_core::backend::ReplicaSupport;
 use lock_core::{
-    Client, Event, GuardState, InsufficientReplicas, LockName, LockOptions, LossCause,
+    Event, GuardState, InsufficientReplicas, LockName, LockOptions, LossCause,
     OnInsufficientReplicas, Replication,
 };
 use parking_lot::Mutex as Cell;
@@ -221,7 +221,7 @@ pub(crate) fn grant_with_lost_reply_is_confirmed(subject: &dyn Subject) {
     let context = context();
     let network = FaultyBackend::on(subject.backend(&context));
     let policy = impatient(replicas.count()).on_insufficient_replicas(OnInsufficientReplicas::Fail);
-    let builder = Client::builder()
+    let builder = lock_core::builder()
         .clock(context.clock)
         .backend(Arc::clone(&network) as _);
     let lock = mutex(

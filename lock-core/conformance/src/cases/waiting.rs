@@ -239,10 +239,11 @@ pub(crate) fn huge_wait_does_not_overflow(subject: &dyn Subject) {
         .expect("the store answers")
         .expect("it is free");
     let interrupt = Interrupt::new();
-    let options = LockOptions::new().wait(Duration::MAX).interrupt(&interrupt);
+    let options = LockOptions::new().interrupt(&interrupt);
     thread::scope(|scope| {
         let waiting = spawn(scope, || {
-            waiter.try_lock_with(&options).map(|guard| guard.is_some())
+            let taken = waiter.try_lock_for_with(Duration::MAX, &options);
+            taken.map(|guard| guard.is_some())
         });
         always("it waits", asleep(), || !waiting.is_finished());
         guard.unlock().expect("it is ours");

@@ -26,14 +26,14 @@ use std::sync::Arc;
 ///
 /// ```
 /// use lock_conformance::VirtualTime;
-/// use lock_core::{Client, DistLock, LockOptions, MemoryBackend};
+/// use lock_core::{Client, LockOptions, MemoryBackend};
 /// use std::sync::Arc;
 /// use std::time::Duration;
 ///
 /// # fn main() -> Result<(), lock_core::Error> {
 /// let time = VirtualTime::new();
 /// let store = Arc::new(MemoryBackend::new(time.clock()));
-/// let builder = || Client::builder().clock(time.clock());
+/// let builder = || lock_core::builder().clock(time.clock());
 /// let client = || builder().backend(Arc::clone(&store) as _).connect();
 /// let (one, other) = (client()?, client()?);
 /// let hour = LockOptions::new().lease(Duration::from_secs(3_600));

@@ -62,7 +62,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(engine: &Engine, options: &LockOptions) -> Result<Self, Error> {
+    fn new(engine: &Engine, wait: Option<Duration>, options: &LockOptions) -> Result<Self, Error> {
         let lease = options.lease.unwrap_or(engine.settings.lease);
         let time = match options.lease {
             Some(lease) => lease.time()?,
@@ -84,7 +84,7 @@ impl Plan {
             None => engine.settings.replication.within(time),
         };
         let start = engine.clock.now();
-        let deadline = options.wait.map(|wait| start + wait);
+        let deadline = wait.map(|wait| start + wait);
         let asked_replication = options.replication;
         let (is_share, is_lease_asked) = (options.is_share, options.lease.is_some());
         Ok(Self {
@@ -133,9 +133,10 @@ pub(crate) fn acquire(
     engine: &Engine,
     lock: &Arc<LocalLock>,
     thread: Option<u64>,
+    wait: Option<Duration>,
     options: &LockOptions,
 ) -> Result<Option<Arc<Acquisition>>, Error> {
-    let plan = Plan::new(engine, options)?;
+    let plan = Plan::new(engine, wait, options)?;
     if engine.origin.seems_elsewhere() {
         return Err(forked());
     }

@@ -69,7 +69,7 @@ fn applied_release_without_answer_is_no_loss() {
     let (store, _clock) = Recorded::new();
     let unconfirmed = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&unconfirmed);
-    let client = Client::builder()
+    let client = crate::builder()
         .backend(Arc::new(store.clone()))
         .clock(Arc::new(store.clock.clone()))
         .events(Arc::new(move |event: &Event| {

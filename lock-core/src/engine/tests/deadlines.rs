@@ -1,6 +1,6 @@
 //! What a waiter is told whose deadline comes while others of its client ask, stand back or leave.
 
-use super::handoff::{BUDGET, another_waits, held, waits};
+use super::handoff::{BUDGET, another_waits, held, waits, waits_for};
 use super::*;
 
 /// How long the followers wait.
@@ -54,7 +54,7 @@ fn waiter_behind_a_holder_of_its_client_is_late_although_the_head_stands_back() 
     let interrupt = Interrupt::new();
     let first = waits(&client, LockOptions::new().interrupt(&interrupt));
     clock.advance(SHORT); // the grant is older than the wait
-    let follower = waits(&client, LockOptions::new().wait(BUDGET));
+    let follower = waits_for(&client, BUDGET);
     clock.advance(BUDGET - SHORT);
     let asked = store.count("acquire");
     guard.unlock().unwrap();
@@ -80,7 +80,7 @@ fn waiter_at_its_deadline_asks_where_the_head_left_without_an_answer() {
     clock.advance(BUDGET);
     guard.unlock().unwrap();
     head_stands_back(&clock);
-    let follower = waits(&client, LockOptions::new().wait(SHORT));
+    let follower = waits_for(&client, SHORT);
     parked(&clock, 3); // both waiters, and a timer
     clock.advance(SHORT);
     parked(&clock, 3);
@@ -103,11 +103,10 @@ fn followers_of_a_refused_head_are_not_told_busy() {
         let client = store.client();
         let gate = store.gate.lock();
         store.cut("acquire", Fault::Hangs);
-        let wait = || LockOptions::new().wait(SHORT);
         let asked = store.count("acquire");
-        let mut waiters = vec![waits(&client, wait())];
+        let mut waiters = vec![waits_for(&client, SHORT)];
         eventually("the head asks", || store.count("acquire") > asked);
-        waiters.extend((0..4).map(|_| waits(&client, wait())));
+        waiters.extend((0..4).map(|_| waits_for(&client, SHORT)));
         let wait_for_more = || {
             clock
                 .sleepers()

@@ -65,13 +65,22 @@ pub(super) fn waits(
     client: &Client,
     options: LockOptions,
 ) -> thread::JoinHandle<Result<Option<crate::OwnedGuard>, Error>> {
-    waits_as("", client, options)
+    waits_as("", client, None, options)
+}
+
+/// Like [`waits`], for at most this time.
+pub(super) fn waits_for(
+    client: &Client,
+    wait: Duration,
+) -> thread::JoinHandle<Result<Option<crate::OwnedGuard>, Error>> {
+    waits_as("", client, Some(wait), LockOptions::new())
 }
 
 /// Like [`waits`], in a thread of this name.
 fn waits_as(
     name: &str,
     client: &Client,
+    wait: Option<Duration>,
     options: LockOptions,
 ) -> thread::JoinHandle<Result<Option<crate::OwnedGuard>, Error>> {
     let (lock, queued) = (
@@ -79,7 +88,7 @@ fn waits_as(
         client.queue_length("x").unwrap(),
     );
     let thread = thread::Builder::new().name(name.to_owned());
-    let waiter = thread.spawn(move || lock.acquire(&options)).unwrap();
+    let waiter = thread.spawn(move || lock.acquire(wait, &options)).unwrap();
     eventually("the waiter queues", || {
         client.queue_length("x").unwrap() > queued
     });
@@ -287,7 +296,7 @@ fn follower_of_a_head_that_stands_back_is_not_busy() {
     let (store, clock) = Recorded::new();
     let _waits = another_waits(&store);
     let (client, guard) = held(&store);
-    let first = waits(&client, LockOptions::new().wait(SECOND));
+    let first = waits_for(&client, SECOND);
     clock.advance(BUDGET);
     guard.unlock().unwrap();
     let soon = clock.now() + SECOND / 20;
@@ -297,7 +306,7 @@ fn follower_of_a_head_that_stands_back_is_not_busy() {
             .iter()
             .any(|until| clock.now() < *until && *until <= soon)
     });
-    let follower = waits(&client, LockOptions::new().wait(SECOND / 10_000));
+    let follower = waits_for(&client, SECOND / 10_000);
     store.cut("acquire", Fault::NotSent);
     clock.advance(SECOND / 10_000);
     // The follower's wait is over. The head has not asked yet, and its request gets no answer.
@@ -376,10 +385,7 @@ fn hand_off_time_restarts_when_the_last_waiter_gives_up() {
 fn waiter_with_a_short_deadline_does_not_stand_back() {
     let (store, clock) = Recorded::new();
     let (client, guard) = held(&store);
-    let next = waits(
-        &client,
-        LockOptions::new().wait(BUDGET + Duration::from_micros(50)),
-    );
+    let next = waits_for(&client, BUDGET + Duration::from_micros(50));
     clock.advance(BUDGET);
     guard.unlock().unwrap();
     assert!(next.join().unwrap().unwrap().is_some(), "the lock was free");
@@ -494,7 +500,7 @@ fn hand_off_at_the_deadline_is_taken_or_passed_on() {
     for _ in 0..200 {
         let (store, clock) = Recorded::new();
         let (client, guard) = held(&store);
-        let first = waits(&client, LockOptions::new().wait(SECOND / 1_000));
+        let first = waits_for(&client, SECOND / 1_000);
         let second = waits(&client, LockOptions::new());
         let late = {
             let clock = clock.clone();
@@ -578,7 +584,7 @@ fn held_with_late_waiter() -> HandoffChain {
         .unwrap();
     let other = store.client().mutex("x").unwrap().lock().unwrap();
     let first = waits(&client, LockOptions::new());
-    let late = waits_as(LATE, &client, LockOptions::new());
+    let late = waits_as(LATE, &client, None, LockOptions::new());
     head_sleeps(&store);
     other.unlock().unwrap();
     HandoffChain {
@@ -682,7 +688,12 @@ fn hand_off_to_an_interrupted_waiter_has_complete_events() {
         let other = store.client().mutex("x").unwrap().lock().unwrap();
         let first = waits(&client, LockOptions::new());
         let interrupt = Interrupt::new();
-        let late = waits_as(LATE, &client, LockOptions::new().interrupt(&interrupt));
+        let late = waits_as(
+            LATE,
+            &client,
+            None,
+            LockOptions::new().interrupt(&interrupt),
+        );
         head_sleeps(&store);
         other.unlock().unwrap();
         let guard = first.join().unwrap().unwrap().unwrap();

@@ -44,24 +44,21 @@ fn readers_share_and_exclude_a_writer() {
 fn owned_guard_of_a_read_write_lock_is_sent_and_excludes() {
     let ([a, b], _) = pair();
     let (a, b) = (a.rw_lock("x").unwrap(), b.rw_lock("x").unwrap());
-    let once = LockOptions::new().wait(Duration::ZERO);
-    let readers = [&a, &a, &b].map(|lock| lock.read().acquire_owned(&once).unwrap().unwrap());
+    let (once, options) = (Some(Duration::ZERO), LockOptions::new());
+    let readers =
+        [&a, &a, &b].map(|lock| lock.read().acquire_owned(once, &options).unwrap().unwrap());
     assert!(!a.read().is_held_by_current_thread());
     assert!(
-        a.write().acquire_owned(&once).unwrap().is_none(),
+        a.write().acquire_owned(once, &options).unwrap().is_none(),
         "no thread of its own reads"
     );
     thread::spawn(|| readers.map(|reader| reader.unlock().unwrap()))
         .join()
         .unwrap();
-    let writer = a
-        .write()
-        .acquire_owned(&LockOptions::new())
-        .unwrap()
-        .unwrap();
-    assert!(a.read().acquire_owned(&once).unwrap().is_none());
+    let writer = a.write().acquire_owned(None, &options).unwrap().unwrap();
+    assert!(a.read().acquire_owned(once, &options).unwrap().is_none());
     assert!(
-        a.write().acquire_owned(&once).unwrap().is_none(),
+        a.write().acquire_owned(once, &options).unwrap().is_none(),
         "not reentrant"
     );
     thread::spawn(|| writer.unlock().unwrap()).join().unwrap();
@@ -117,7 +114,7 @@ fn writer_that_gives_up_lets_readers_in() {
 fn waiting_writer_without_priority_keeps_no_reader_out() {
     let store = "memory://equal-writers";
     let connect = |priority| {
-        let client = Client::builder().url(store).unwrap();
+        let client = crate::builder().url(store).unwrap();
         client
             .configure(|config| config.with_writers(priority))
             .connect()
@@ -775,7 +772,7 @@ fn waits_in_line(
 ) -> thread::JoinHandle<crate::OwnedGuard> {
     let lock = client.owned_mutex("x").unwrap();
     let before = store.count("acquire");
-    let waiter = thread::spawn(move || lock.acquire(&options).unwrap().unwrap());
+    let waiter = thread::spawn(move || lock.acquire(None, &options).unwrap().unwrap());
     // Before and behind its watch.
     eventually("it has a position", || store.count("acquire") >= before + 2);
     waiter

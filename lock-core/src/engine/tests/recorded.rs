@@ -126,7 +126,7 @@ impl Recorded {
     }
 
     pub(crate) fn builder(&self) -> crate::ClientBuilder {
-        Client::builder()
+        crate::builder()
             .backend(Arc::new(self.clone()))
             .clock(Arc::new(self.clock.clone()))
     }
@@ -135,7 +135,7 @@ impl Recorded {
     pub(crate) fn client_with_events(&self) -> (Client, Arc<Mutex<Vec<String>>>) {
         let told: Arc<Mutex<Vec<String>>> = Arc::default();
         let (events, clock) = (Arc::clone(&told), Arc::new(self.clock.clone()));
-        let client = Client::builder()
+        let client = crate::builder()
             .backend(Arc::new(self.clone()))
             .clock(clock)
             .events(Arc::new(move |event: &Event| {

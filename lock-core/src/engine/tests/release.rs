@@ -189,7 +189,7 @@ fn lease_end_during_unlock_is_lost_unless_release_was_sent() {
             thread: thread::current().id(),
             left: Arc::default(),
         };
-        let client = Client::builder()
+        let client = crate::builder()
             .backend(Arc::new(store.clone()))
             .clock(Arc::new(leaping.clone()))
             .connect()

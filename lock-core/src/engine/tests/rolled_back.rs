@@ -30,7 +30,7 @@ impl Scripted {
             answers,
             owners: Mutex::default(),
         });
-        let builder = Client::builder().backend(Arc::clone(&scripted) as _);
+        let builder = crate::builder().backend(Arc::clone(&scripted) as _);
         (
             scripted,
             builder.clock(clock).events(events).connect().unwrap(),

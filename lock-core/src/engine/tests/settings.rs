@@ -5,7 +5,7 @@ use crate::{Config, TokenPolicy};
 
 fn configured(store: &Recorded, change: impl FnOnce(Config) -> Config) -> Result<Client, Error> {
     let clock = Arc::new(store.clock.clone());
-    Client::builder()
+    crate::builder()
         .backend(Arc::new(store.clone()))
         .clock(clock)
         .configure(change)

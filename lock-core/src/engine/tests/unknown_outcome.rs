@@ -2,9 +2,7 @@
 
 use super::{Fault, Recorded, SECOND, advance, advance_until_done, eventually, parked, sleeping};
 use crate::backend::{Answer, Attempt, Backend};
-use crate::{
-    Clock, DistLock, Interrupt, LeaseTime, LockGuard, LockOptions, LossCause, Moment, Mutex,
-};
+use crate::{Clock, Interrupt, LeaseTime, LockGuard, LockOptions, LossCause, Moment, Mutex};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::thread;

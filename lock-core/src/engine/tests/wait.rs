@@ -4,11 +4,24 @@ use super::*;
 
 /// A thread of this client that waits for `x`, and returns whether it got the lock.
 fn waiter(client: &Client, options: LockOptions) -> thread::JoinHandle<Result<bool, Error>> {
+    waiter_with(client, None, options)
+}
+
+/// Like [`waiter`], for at most this time.
+fn waiter_for(client: &Client, wait: Duration) -> thread::JoinHandle<Result<bool, Error>> {
+    waiter_with(client, Some(wait), LockOptions::new())
+}
+
+fn waiter_with(
+    client: &Client,
+    wait: Option<Duration>,
+    options: LockOptions,
+) -> thread::JoinHandle<Result<bool, Error>> {
     let (lock, queued) = (
         client.mutex("x").unwrap(),
         client.queue_length("x").unwrap(),
     );
-    let waiter = thread::spawn(move || lock.acquire(&options).map(|guard| guard.is_some()));
+    let waiter = thread::spawn(move || lock.acquire(wait, &options).map(|guard| guard.is_some()));
     eventually("it queues", || {
         client.queue_length("x").unwrap() > queued || waiter.is_finished()
     });
@@ -26,9 +39,9 @@ fn sleeper(
     store: &Recorded,
     client: &Client,
     clock: &ManualClock,
-    options: LockOptions,
+    wait: Option<Duration>,
 ) -> thread::JoinHandle<Result<bool, Error>> {
-    let waiter = waiter(client, options);
+    let waiter = waiter_with(client, wait, LockOptions::new());
     eventually("the waiter asks again after the watch", || {
         store.count("acquire") == 3
     });
@@ -58,7 +71,7 @@ fn release_wakes_the_waiter_of_another_client_at_once() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let held = holder.mutex("x").unwrap().lock().unwrap();
-    let waiter = sleeper(&store, &client, &clock, LockOptions::new());
+    let waiter = sleeper(&store, &client, &clock, None);
     held.unlock().unwrap();
     assert!(is_done(waiter).unwrap());
     assert_eq!(
@@ -73,7 +86,7 @@ fn wanted_a_moment_ago(store: &Recorded, clock: &ManualClock) -> (crate::Mutex, 
     let (holder, client) = (store.client(), store.client());
     let lock = holder.mutex("x").unwrap();
     let held = lock.lock().unwrap();
-    let first = sleeper(store, &client, clock, LockOptions::new());
+    let first = sleeper(store, &client, clock, None);
     held.unlock().unwrap();
     assert!(is_done(first).unwrap());
     (lock, client)
@@ -118,9 +131,9 @@ fn follower_waits_for_the_attempt_behind_a_slow_watch() {
         clock.advance(SECOND / 100); // what the store has said is older than the waits to come
         let gate = store.gate.lock();
         store.fail_next("watch", Fault::Hangs);
-        let head = waiter(&client, LockOptions::new().wait(SECOND / 10));
+        let head = waiter_for(&client, SECOND / 10);
         eventually("the head waits for its watch", || store.count("watch") == 2);
-        let follower = waiter(&client, LockOptions::new().wait(SECOND / 20));
+        let follower = waiter_for(&client, SECOND / 20);
         parked(&clock, 3); // the follower, and a timer of each client
         clock.advance(SECOND / 20);
         parked(&clock, 3); // past its deadline it waits for the head's answer
@@ -151,7 +164,7 @@ fn head_that_gives_up_leaves_its_watch_to_the_next() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let held = holder.mutex("x").unwrap().lock().unwrap();
-    let first = waiter(&client, LockOptions::new().wait(SECOND / 2));
+    let first = waiter_for(&client, SECOND / 2);
     eventually("the waiter asks again after the watch", || {
         store.count("acquire") == 3
     });
@@ -175,11 +188,11 @@ fn waits_of_head_and_follower_end_at_their_deadline() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let _held = holder.mutex("x").unwrap().lock().unwrap();
-    let asks = waiter(&client, LockOptions::new().wait(SECOND / 2));
+    let asks = waiter_for(&client, SECOND / 2);
     eventually("the waiter asks again after the watch", || {
         store.count("acquire") == 3
     });
-    let queues = waiter(&client, LockOptions::new().wait(SECOND / 2));
+    let queues = waiter_for(&client, SECOND / 2);
     parked(&clock, 3);
     clock.advance(SECOND / 2 - SECOND / 100);
     parked(&clock, 3);
@@ -194,7 +207,7 @@ fn wait_behind_a_local_holder_ends_at_its_deadline() {
     let (store, clock) = Recorded::new();
     let client = store.client();
     let _held = client.mutex("x").unwrap().lock().unwrap();
-    let waiter = waiter(&client, LockOptions::new().wait(SECOND / 2));
+    let waiter = waiter_for(&client, SECOND / 2);
     parked(&clock, 2);
     clock.advance(SECOND / 2);
     assert!(!is_done(waiter).unwrap());
@@ -206,7 +219,7 @@ fn lock_freed_without_notice_is_taken_at_the_deadline() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let held = holder.mutex("x").unwrap().lock().unwrap();
-    let waiter = sleeper(&store, &client, &clock, LockOptions::new().wait(SECOND / 2));
+    let waiter = sleeper(&store, &client, &clock, Some(SECOND / 2));
     store.store.lose(held.name()); // without a notification
     clock.advance(SECOND / 2);
     assert!(is_done(waiter).unwrap());
@@ -218,7 +231,7 @@ fn waiter_sleeps_at_most_for_the_holders_lease() {
     let (holder, client) = (store.client(), store.client());
     let fixed = LockOptions::new().lease(5 * SECOND);
     let held = holder.mutex("x").unwrap().lock_with(&fixed).unwrap();
-    let waiter = sleeper(&store, &client, &clock, LockOptions::new());
+    let waiter = sleeper(&store, &client, &clock, None);
     clock.advance(5 * SECOND);
     assert!(
         is_done(waiter).unwrap(),
@@ -233,7 +246,7 @@ fn waiter_asks_again_within_its_own_lease() {
     let (holder, client) = (store.client(), store.client());
     let fixed = LockOptions::new().lease(60 * 60 * SECOND);
     let held = holder.mutex("x").unwrap().lock_with(&fixed).unwrap();
-    let waiter = sleeper(&store, &client, &clock, LockOptions::new());
+    let waiter = sleeper(&store, &client, &clock, None);
     store.store.lose(held.name()); // without a notification
     clock.advance(30 * SECOND);
     assert!(is_done(waiter).unwrap());
@@ -294,7 +307,7 @@ fn outage_is_reported_at_the_deadline_of_the_wait() {
     let client = store.client();
     store.cut("acquire", Fault::NotSent);
     let start = clock.now();
-    let waiter = waiter(&client, LockOptions::new().wait(3 * SECOND));
+    let waiter = waiter_for(&client, 3 * SECOND);
     while clock.now().since(start) < 3 * SECOND {
         eventually("the waiter sleeps", || sleeping(&clock) == 1);
         assert!(!waiter.is_finished());
@@ -436,7 +449,7 @@ fn try_lock_does_not_overtake_waiters() {
     let (store, clock) = Recorded::new();
     let (holder, client) = (store.client(), store.client());
     let held = holder.mutex("x").unwrap().lock().unwrap();
-    let waiter = sleeper(&store, &client, &clock, LockOptions::new());
+    let waiter = sleeper(&store, &client, &clock, None);
     store.store.lose(held.name()); // free, without a notification
     assert!(client.mutex("x").unwrap().try_lock().unwrap().is_none());
     clock.advance(30 * SECOND);
@@ -456,7 +469,7 @@ fn contention_is_reported_once_per_wait_and_try_lock() {
             .count()
     };
     let held = holder.mutex("x").unwrap().lock().unwrap();
-    let waiter = sleeper(&store, &client, &clock, LockOptions::new());
+    let waiter = sleeper(&store, &client, &clock, None);
     assert!(client.mutex("x").unwrap().try_lock().unwrap().is_none());
     held.unlock().unwrap();
     assert!(is_done(waiter).unwrap());
@@ -534,10 +547,13 @@ fn share_of_a_wait_without_an_end_gives_up_at_the_outage_limit() {
     store.cut("acquire", Fault::NotSent);
     let options = LockOptions {
         is_share: true,
-        ..LockOptions::new().wait(60 * SECOND)
+        ..LockOptions::new()
     };
     let (lock, start, ended) = (client.owned_mutex("x").unwrap(), clock.now(), clock.clone());
-    let share = thread::spawn(move || (lock.try_lock_with(&options).unwrap_err(), ended.now()));
+    let share = thread::spawn(move || {
+        let refused = lock.try_lock_for_with(60 * SECOND, &options);
+        (refused.unwrap_err(), ended.now())
+    });
     let share = [share];
     until_done(&client, &clock, &share);
     let [share] = share.map(|share| share.join().unwrap());
@@ -579,8 +595,9 @@ fn waiters_behind_an_unanswered_request_are_not_busy() {
     let client = store.client();
     let gate = store.gate.lock();
     store.cut("acquire", Fault::Unanswered);
-    let wait = LockOptions::new().wait(SECOND * 3 / 2);
-    let waiters: Vec<_> = (0..8).map(|_| waiter(&client, wait.clone())).collect();
+    let waiters: Vec<_> = (0..8)
+        .map(|_| waiter_for(&client, SECOND * 3 / 2))
+        .collect();
     eventually("the head has asked", || store.count("acquire") == 1);
     parked(&clock, 7);
     clock.advance(SECOND * 3 / 2);
@@ -606,8 +623,9 @@ fn waiters_behind_a_request_share_its_busy_answer() {
     let _held = holder.mutex("x").unwrap().lock().unwrap();
     let gate = store.gate.lock();
     store.fail_next("acquire", Fault::Hangs);
-    let wait = LockOptions::new().wait(SECOND * 3 / 2);
-    let waiters: Vec<_> = (0..8).map(|_| waiter(&client, wait.clone())).collect();
+    let waiters: Vec<_> = (0..8)
+        .map(|_| waiter_for(&client, SECOND * 3 / 2))
+        .collect();
     eventually("the head has asked", || store.count("acquire") == 2);
     parked(&clock, 8); // seven waiters, and the holder's timer
     clock.advance(SECOND * 3 / 2);
@@ -634,7 +652,7 @@ fn waiters_behind_a_request_wait_for_its_timeout_at_most() {
     store.cut("acquire", Fault::Unanswered);
     let head = waiter(&client, LockOptions::new());
     eventually("the head has asked", || store.count("acquire") == 1);
-    let follower = waiter(&client, LockOptions::new().wait(SECOND * 3 / 2));
+    let follower = waiter_for(&client, SECOND * 3 / 2);
     parked(&clock, 1);
     clock.advance(SECOND * 3 / 2);
     eventually("the waiter sleeps or is done", || {

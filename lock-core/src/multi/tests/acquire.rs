@@ -159,12 +159,12 @@ fn member_with_insufficient_replicas_is_retried_by_policy() {
     let confirm = |count| *three.stores[1].replicas.lock() = Some(count);
     let under = |on_insufficient_replicas| {
         let policy = Replication::all().on_insufficient_replicas(on_insufficient_replicas);
-        LockOptions::new().wait(30 * SECOND).replication(policy)
+        LockOptions::new().replication(policy)
     };
     confirm(1);
     let error = three
         .all()
-        .try_lock_with(&under(OnInsufficientReplicas::Fail))
+        .try_lock_for_with(30 * SECOND, &under(OnInsufficientReplicas::Fail))
         .unwrap_err();
     assert!(
         error.is_insufficient_replicas() && letters(&error) == "df-",
@@ -173,13 +173,16 @@ fn member_with_insufficient_replicas_is_retried_by_policy() {
     assert_eq!(three.count("acquire"), [1, 1, 0], "no retry");
     let error = three
         .all()
-        .try_lock_with(&under(OnInsufficientReplicas::Retry).wait(Duration::ZERO));
+        .try_lock_with(&under(OnInsufficientReplicas::Retry));
     assert!(
         error.unwrap_err().is_insufficient_replicas(),
         "the kind is neither busy nor unavailable"
     );
     let (lock, options) = (three.all(), under(OnInsufficientReplicas::Retry));
-    let thread = thread::spawn(move || lock.try_lock_with(&options).map(|guard| guard.is_some()));
+    let thread = thread::spawn(move || {
+        let taken = lock.try_lock_for_with(30 * SECOND, &options);
+        taken.map(|guard| guard.is_some())
+    });
     let attempts = three.count("acquire")[1];
     // Not while it runs: its wait would end before it has looked.
     let sleep_a_while = || {
@@ -249,7 +252,7 @@ impl Sealed for Trap {
 }
 
 impl DistLock for Trap {
-    fn acquire(&self, _: &LockOptions) -> Result<Option<LockGuard>, Error> {
+    fn acquire(&self, _: Option<Duration>, _: &LockOptions) -> Result<Option<LockGuard>, Error> {
         panic!("on purpose")
     }
     fn unlock(&self) -> Result<(), Error> {

@@ -9,10 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 fn clients() -> [Client; 3] {
     [(); 3].map(|()| {
         let store = MemoryBackend::new(Arc::new(SystemClock));
-        Client::builder()
-            .backend(Arc::new(store))
-            .connect()
-            .unwrap()
+        crate::builder().backend(Arc::new(store)).connect().unwrap()
     })
 }
 

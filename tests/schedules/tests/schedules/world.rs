@@ -103,7 +103,7 @@ impl World {
         let config = Config::default()
             .with_watchdog(LEASE)
             .with_command_timeout(TIMEOUT);
-        Client::builder()
+        distlock_schedules::builder()
             .backend(net)
             .clock(Arc::new(Virtual))
             .config(configure(config))

@@ -1,7 +1,6 @@
 //! Answers to `WAIT` that are lost, late or no answers; and servers that refuse it.
 
 use super::{LONG, insufficient};
-use distlock::DistLock;
 use distlock_tests::proxy::{Fault, Plan, Proxy};
 use distlock_tests::replicas::Replicated;
 use distlock_tests::resp::Request;

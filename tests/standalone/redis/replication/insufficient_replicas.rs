@@ -1,10 +1,8 @@
 //! The outcome of a grant: confirmed, rolled back, retried, or accepted.
 
 use super::{LONG, builder, client, impatient, insufficient};
-use distlock::{
-    DistLock, Event, GuardState, InsufficientReplicas, LockOptions, OnInsufficientReplicas,
-    Replication,
-};
+use distlock::config::{InsufficientReplicas, OnInsufficientReplicas, Replication};
+use distlock::{Event, GuardState, LockOptions};
 use distlock_tests::process::RedisServer;
 use distlock_tests::replicas::Replicated;
 use distlock_tests::time::{Stopwatch, always, ms, within};

@@ -1,7 +1,8 @@
 //! Renewals that must be confirmed.
 
 use super::{LONG, builder, client, impatient};
-use distlock::{Counters, DistLock, Event, GuardState, LockOptions, LossCause};
+use distlock::admin::Counters;
+use distlock::{Event, GuardState, LockOptions, LossCause};
 use distlock_tests::guards::await_renewals;
 use distlock_tests::replicas::Replicated;
 use distlock_tests::time::{Stopwatch, eventually, ms, within};
@@ -105,7 +106,7 @@ fn lagging_replicas_delay_no_renewal_without_a_policy() {
     .events(Arc::new(counts))
     .connect()
     .unwrap();
-    let off = LockOptions::new().replication(distlock::Replication::off());
+    let off = LockOptions::new().replication(distlock::config::Replication::off());
     let lease = ms(6_000);
     let needs: Vec<_> = (0..200)
         .map(|n| {

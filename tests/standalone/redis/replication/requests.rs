@@ -1,7 +1,7 @@
 //! What is sent: `WAIT` right behind the write, on the same connection, and nowhere else.
 
 use super::{LONG, client};
-use distlock::{DistLock, LockOptions};
+use distlock::LockOptions;
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::proxy::{Fault, Proxy, Sometimes, Turn};
 use distlock_tests::replicas::Replicated;
@@ -167,7 +167,7 @@ fn dropped_lock_under_a_policy_is_free_for_the_next_attempt() {
     let proxy = Proxy::new(servers.master.port(), Arc::new(slow));
     let client = distlock::connect(&proxy.url()).unwrap();
     let lock = client.mutex("a").unwrap();
-    let options = LockOptions::new().replication(distlock::Replication::replicas(1));
+    let options = LockOptions::new().replication(distlock::config::Replication::replicas(1));
     for round in 0..10 {
         drop(lock.try_lock().unwrap().expect("it is free"));
         drop(

@@ -2,7 +2,8 @@
 //! of day.
 
 use super::{LONG, builder, client, insufficient};
-use distlock::{Client, Counters, DistLock, Event, LockGuard, LockOptions, LossCause, WarningKind};
+use distlock::admin::{Counters, WarningKind};
+use distlock::{Client, Event, LockGuard, LockOptions, LossCause};
 use distlock_tests::guards::deadline;
 use distlock_tests::process::RedisServer;
 use distlock_tests::replica_clocks::{await_sample, over_a_failover};

@@ -3,7 +3,9 @@
 mod held;
 mod refused;
 
-use distlock::{Client, Clock, DistLock, Event, LockOptions, LossCause, SystemClock, WarningKind};
+use distlock::admin::WarningKind;
+use distlock::time::{Clock, SystemClock};
+use distlock::{Client, Event, LockOptions, LossCause};
 use distlock_tests::distance::Distance;
 use distlock_tests::probe::{Probe, Value};
 use distlock_tests::process::RedisServer;

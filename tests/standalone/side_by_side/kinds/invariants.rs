@@ -1,7 +1,7 @@
 //! [`Invariants`]: what must hold of the keys of a lock after each request, whichever it was.
 
 use super::{Granted, Request, Side};
-use distlock::LockKind;
+use distlock::backend::LockKind;
 use distlock_tests::probe::{Probe, Value};
 use std::collections::BTreeSet;
 

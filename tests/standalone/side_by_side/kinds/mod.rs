@@ -9,9 +9,10 @@ mod read_write;
 
 use super::stores::Store;
 use super::{CASES, from_environment};
-use distlock::{
-    Backend, Clock, LeaseTime, LockName, Moment, OwnerId, OwnerText, PermitId, SystemClock,
-};
+use distlock::LockName;
+use distlock::admin::PermitId;
+use distlock::backend::{Backend, LeaseTime, OwnerId, OwnerText};
+use distlock::time::{Clock, Moment, SystemClock};
 use distlock_tests::time::{Stopwatch, eventually, scaled};
 use invariants::Invariants;
 use lock_conformance::violated;
@@ -146,7 +147,7 @@ fn readers(info: &LockInfo) -> String {
 struct Side {
     store: Arc<Store>,
     backend: Arc<dyn Backend>,
-    client: distlock::ClientId,
+    client: distlock::backend::ClientId,
     name: LockName,
     case: u64,
     time_passes: bool,

@@ -2,8 +2,8 @@
 
 use super::{SOON, Waiting, World, client, client_of, locks};
 use crate::side_by_side::actor::{Answer, done};
-use crate::side_by_side::command::{ACTORS, BRIEF, Command, Operation, RENEWED_ONCE};
-use distlock::{DistLock, Interrupt, LockOptions};
+use crate::side_by_side::command::{ACTORS, BRIEF, Command, Operation, PATIENCE, RENEWED_ONCE};
+use distlock::{Interrupt, LockOptions};
 use distlock_tests::time::eventually;
 use std::sync::Arc;
 use std::time::Duration;
@@ -140,15 +140,12 @@ impl World {
                     own.keep(lock, taken)
                 }
                 Operation::TryFor(terms) => {
-                    let taken = mutex.try_lock_with(&terms.waiting());
+                    let taken = mutex.try_lock_for_with(PATIENCE, &terms.options());
                     own.keep(lock, taken)
                 }
                 Operation::Run => mutex
                     .run(|_| mutex.hold_count())
                     .map_or_else(|error| Answer::Failed(error.kind()), Answer::Counts),
-                Operation::LockWithAWait => {
-                    done(mutex.lock_with(&LockOptions::new().wait(Duration::ZERO)))
-                }
                 Operation::TryWithoutALease => {
                     done(mutex.try_lock_with(&LockOptions::new().lease(Duration::ZERO)))
                 }

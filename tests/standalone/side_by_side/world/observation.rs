@@ -3,7 +3,6 @@
 use super::World;
 use crate::side_by_side::actor::{Answer, GuardSeen, Left, LockSeen, Token};
 use crate::side_by_side::command::NAMES;
-use distlock::DistLock;
 use std::fmt::Debug;
 
 /// What a command led to.

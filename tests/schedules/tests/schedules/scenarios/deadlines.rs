@@ -2,12 +2,12 @@
 
 use crate::explore::{explore, is_punctual};
 use crate::world::{Held, LONG, NAME, World, give, ms, sleep, thread};
-use distlock_schedules::{Client, DistLock, Error, Interrupt, LockOptions};
+use distlock_schedules::{Client, Error, Interrupt, LockOptions};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Takes a lock of one kind, and gives it back. Whether it was had until the deadline.
-type Turn = fn(&Client, &LockOptions) -> Result<bool, Error>;
+type Turn = fn(&Client, Duration, &LockOptions) -> Result<bool, Error>;
 
 /// Holds it for a while, where there is something to hold.
 fn hold(guard: Option<impl Held>) -> bool {
@@ -19,33 +19,54 @@ fn hold(guard: Option<impl Held>) -> bool {
 
 /// Each kind of lock, and each kind of queue that its threads stand in.
 const KINDS: [(&str, Turn); 8] = [
-    ("mutex", |client, options| {
-        Ok(hold(client.mutex(NAME)?.try_lock_with(options)?))
+    ("mutex", |client, wait, options| {
+        Ok(hold(client.mutex(NAME)?.try_lock_for_with(wait, options)?))
     }),
-    ("owned", |client, options| {
-        Ok(hold(client.owned_mutex(NAME)?.try_lock_with(options)?))
-    }),
-    ("fair", |client, options| {
-        Ok(hold(client.fair_mutex(NAME)?.try_lock_with(options)?))
-    }),
-    ("write", |client, options| {
-        Ok(hold(client.rw_lock(NAME)?.write().try_lock_with(options)?))
-    }),
-    ("read", |client, options| {
-        Ok(hold(client.rw_lock(NAME)?.read().try_lock_with(options)?))
-    }),
-    ("permit", |client, options| {
+    ("owned", |client, wait, options| {
         Ok(hold(
-            client.semaphore(NAME, 1)?.try_acquire_with(1, options)?,
+            client.owned_mutex(NAME)?.try_lock_for_with(wait, options)?,
         ))
     }),
-    ("permits", |client, options| {
+    ("fair", |client, wait, options| {
         Ok(hold(
-            client.semaphore(NAME, 3)?.try_acquire_with(2, options)?,
+            client.fair_mutex(NAME)?.try_lock_for_with(wait, options)?,
         ))
     }),
-    ("too many", |client, options| {
-        match client.semaphore(NAME, 3)?.try_acquire_with(4, options) {
+    ("write", |client, wait, options| {
+        Ok(hold(
+            client
+                .rw_lock(NAME)?
+                .write()
+                .try_lock_for_with(wait, options)?,
+        ))
+    }),
+    ("read", |client, wait, options| {
+        Ok(hold(
+            client
+                .rw_lock(NAME)?
+                .read()
+                .try_lock_for_with(wait, options)?,
+        ))
+    }),
+    ("permit", |client, wait, options| {
+        Ok(hold(
+            client
+                .semaphore(NAME, 1)?
+                .try_acquire_for_with(1, wait, options)?,
+        ))
+    }),
+    ("permits", |client, wait, options| {
+        Ok(hold(
+            client
+                .semaphore(NAME, 3)?
+                .try_acquire_for_with(2, wait, options)?,
+        ))
+    }),
+    ("too many", |client, wait, options| {
+        match client
+            .semaphore(NAME, 3)?
+            .try_acquire_for_with(4, wait, options)
+        {
             Ok(guard) => Ok(hold(guard)),
             Err(error) if error.is_misuse() => Ok(false),
             Err(error) => Err(error),
@@ -65,13 +86,13 @@ fn take_turns(world: &Arc<World>, (kind, turn): (&'static str, Turn)) {
             thread::spawn(move || {
                 for _ in 0..2 {
                     let wait = ms(fastrand::u64(1..20));
-                    let options = LockOptions::new().wait(wait);
+                    let options = LockOptions::new();
                     let options = if number == 0 {
                         options.interrupt(&stop)
                     } else {
                         options
                     };
-                    let turn = turn(&client, &options);
+                    let turn = turn(&client, wait, &options);
                     let is_interrupted = turn.as_ref().err().is_some_and(Error::is_interrupted);
                     // A late thread may take longer than the time-out of its request.
                     let is_told = turn.is_ok() || is_interrupted && number == 0 || !is_punctual();

@@ -5,7 +5,7 @@ use crate::world::{
     LONG, NAME, World, give, give_anyhow, in_time, ms, patiently, sleep, take, taken, thread, until,
 };
 use distlock_schedules::sync::time;
-use distlock_schedules::{Client, DistLock, Interrupt, LockKind, LockOptions, Mutex};
+use distlock_schedules::{Client, Interrupt, LockKind, LockOptions, Mutex};
 use std::sync::{self, Arc};
 use std::time::Duration;
 
@@ -82,12 +82,12 @@ fn leavers() {
                 let lock = locks[fastrand::usize(..2)].clone();
                 let (stop, shared) = (stop.clone(), Arc::clone(world));
                 let waiter = thread::spawn(move || {
-                    let options = match number {
-                        0 => LockOptions::new().wait(ms(5_000)).interrupt(&stop),
-                        2 => LockOptions::new().wait(ms(20)),
-                        _ => LockOptions::new().wait(ms(5_000)),
+                    let (wait, options) = match number {
+                        0 => (ms(5_000), LockOptions::new().interrupt(&stop)),
+                        2 => (ms(20), LockOptions::new()),
+                        _ => (ms(5_000), LockOptions::new()),
                     };
-                    match lock.try_lock_with(&options) {
+                    match lock.try_lock_for_with(wait, &options) {
                         Ok(Some(guard)) => {
                             shared.stay(&guard, Duration::ZERO);
                             give(guard);
@@ -137,11 +137,11 @@ fn positions_on_a_faulty_network() {
                 let (shared, stop) = (Arc::clone(world), stop.clone());
                 thread::spawn(move || {
                     let wait = if number == 0 { ms(150) } else { ms(3_000) };
-                    let mut options = LockOptions::new().wait(wait);
+                    let mut options = LockOptions::new();
                     if number == 1 {
                         options = options.interrupt(&stop);
                     }
-                    if let Some(guard) = taken(lock.try_lock_with(&options)) {
+                    if let Some(guard) = taken(lock.try_lock_for_with(wait, &options)) {
                         shared.stay(&guard, ms(fastrand::u64(..4) * 60));
                         give_anyhow(guard);
                     }
@@ -167,10 +167,11 @@ fn late_messages() {
         let working: Vec<_> = (0..3)
             .map(|number| {
                 let (shared, lock) = (Arc::clone(world), locks[number % 2].clone());
-                let options = LockOptions::new().wait(ms(20_000)).interrupt(&stop);
+                let options = LockOptions::new().interrupt(&stop);
                 thread::spawn(move || {
                     for _ in 0..3 {
-                        let Some(guard) = taken(lock.try_lock_with(&options)) else {
+                        let taken = taken(lock.try_lock_for_with(ms(20_000), &options));
+                        let Some(guard) = taken else {
                             continue;
                         };
                         shared.stay(&guard, ms(fastrand::u64(..3) * 1_000));

@@ -4,7 +4,7 @@ use crate::explore::{explore, is_punctual};
 use crate::world::{LEASE, NAME, give, in_time, ms, sleep, take, take_with, thread, until};
 use distlock_schedules::sync::channel::TryRecvError;
 use distlock_schedules::sync::time;
-use distlock_schedules::{DistLock, LockOptions, LossCause};
+use distlock_schedules::{LockOptions, LossCause};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;

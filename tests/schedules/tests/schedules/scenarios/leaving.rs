@@ -2,7 +2,6 @@
 
 use crate::explore::{explore, is_punctual};
 use crate::world::{LEASE, NAME, TIMEOUT, give, in_time, ms, sleep, take, thread};
-use distlock_schedules::DistLock;
 use distlock_schedules::sync::time;
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,8 +2,8 @@
 
 use crate::explore::{explore, is_punctual};
 use crate::world::{LONG, NAME, TIMEOUT, give, in_time, ms, sleep, take, thread, threads, until};
+use distlock_schedules::Client;
 use distlock_schedules::sync::time;
-use distlock_schedules::{Client, DistLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

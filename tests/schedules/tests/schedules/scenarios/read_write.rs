@@ -8,7 +8,7 @@ use crate::world::{
 };
 use distlock_schedules::sync::time;
 use distlock_schedules::{
-    Client, DistLock, Interrupt, LockGuard, LockKind, LockOptions, ReadLock, RwLock, WriteLock,
+    Client, Interrupt, LockGuard, LockKind, LockOptions, ReadLock, RwLock, WriteLock,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -171,12 +171,12 @@ fn waiting_writer() {
             );
             let (seen, has_written) = (Arc::clone(&sharing), Arc::clone(&has_written));
             thread::spawn(move || {
-                let options = match gives_up {
-                    0 => LockOptions::new().wait(ms(20)),
-                    1 => LockOptions::new().wait(ms(9_000)).interrupt(&stop),
-                    _ => LockOptions::new().wait(ms(9_000)),
+                let (wait, options) = match gives_up {
+                    0 => (ms(20), LockOptions::new()),
+                    1 => (ms(9_000), LockOptions::new().interrupt(&stop)),
+                    _ => (ms(9_000), LockOptions::new()),
                 };
-                match lock.write().try_lock_with(&options) {
+                match lock.write().try_lock_for_with(wait, &options) {
                     Ok(Some(guard)) => {
                         seen.stay(Claim::Write(0), &guard, ms(3));
                         has_written.store(true, Ordering::Relaxed);
@@ -268,10 +268,16 @@ fn waits_that_end() {
                 let (lock, stop, seen) = (lock.clone(), stop.clone(), Arc::clone(&sharing));
                 thread::spawn(move || {
                     let wait = if number < 2 { ms(20) } else { ms(5_000) };
-                    let options = LockOptions::new().wait(wait).interrupt(&stop);
+                    let options = LockOptions::new().interrupt(&stop);
                     let (taken, claim) = match number % 2 {
-                        0 => (lock.write().try_lock_with(&options), Claim::Write(number)),
-                        _ => (lock.read().try_lock_with(&options), Claim::Read(number)),
+                        0 => (
+                            lock.write().try_lock_for_with(wait, &options),
+                            Claim::Write(number),
+                        ),
+                        _ => (
+                            lock.read().try_lock_for_with(wait, &options),
+                            Claim::Read(number),
+                        ),
                     };
                     match taken {
                         Ok(Some(guard)) => {
@@ -322,15 +328,15 @@ fn shares_on_a_faulty_network() {
                 thread::spawn(move || {
                     for _ in 0..2 {
                         let wait = if fastrand::bool() { ms(150) } else { ms(3_000) };
-                        let options = LockOptions::new().wait(wait).interrupt(&stop);
+                        let options = LockOptions::new().interrupt(&stop);
                         let time = ms(fastrand::u64(..3) * 60);
                         let writing = (number < 2)
-                            .then(|| taken(lock.write().try_lock_with(&options)))
+                            .then(|| taken(lock.write().try_lock_for_with(wait, &options)))
                             .flatten();
                         if let Some(guard) = &writing {
                             seen.stay(Claim::Write(number), guard, time);
                         }
-                        let reading = taken(lock.read().try_lock_with(&options));
+                        let reading = taken(lock.read().try_lock_for_with(wait, &options));
                         writing.into_iter().for_each(give_anyhow);
                         if let Some(guard) = reading {
                             seen.stay(Claim::Read(number), &guard, time);

@@ -8,9 +8,7 @@ use crate::world::{
     thread, threads, until,
 };
 use distlock_schedules::sync::time;
-use distlock_schedules::{
-    Client, DistLock, Interrupt, LockKind, LockOptions, OwnedGuard, Semaphore,
-};
+use distlock_schedules::{Client, Interrupt, LockKind, LockOptions, OwnedGuard, Semaphore};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{self, Arc};
 use std::time::Duration;
@@ -133,8 +131,8 @@ fn fair_permits() {
                 let waiter = thread::spawn(move || {
                     let wait = if number == leaver { ms(20) } else { ms(5_000) };
                     // More than half of them: one after the other.
-                    let (count, options) = (fastrand::u32(2..4), LockOptions::new().wait(wait));
-                    match permits.try_acquire_with(count, &options) {
+                    let (count, options) = (fastrand::u32(2..4), LockOptions::new());
+                    match permits.try_acquire_for_with(count, wait, &options) {
                         Ok(Some(guard)) => {
                             order.lock().expect("no panic").push(number);
                             seen.stay(Claim::Permits { count, limit: 3 }, &guard, Duration::ZERO);
@@ -236,12 +234,12 @@ fn permit_for_a_leaver() {
             .map(|number| {
                 let (permits, stop) = (permits_of(&ours, 1), stop.clone());
                 let waiter = thread::spawn(move || {
-                    let options = match number {
-                        0 => LockOptions::new().wait(ms(20)).interrupt(&stop),
-                        1 => LockOptions::new().wait(ms(5_000)).interrupt(&stop),
-                        _ => LockOptions::new().wait(ms(5_000)),
+                    let (wait, options) = match number {
+                        0 => (ms(20), LockOptions::new().interrupt(&stop)),
+                        1 => (ms(5_000), LockOptions::new().interrupt(&stop)),
+                        _ => (ms(5_000), LockOptions::new()),
                     };
-                    match permits.try_acquire_with(1, &options) {
+                    match permits.try_acquire_for_with(1, wait, &options) {
                         Ok(guard) => {
                             assert!(guard.is_some() || number == 0 || !is_punctual(), "{number}");
                             guard.into_iter().for_each(give);
@@ -335,9 +333,10 @@ fn on_a_faulty_network(world: &Arc<World>, permits_of: fn(&Client, u32) -> Semap
             thread::spawn(move || {
                 for _ in 0..2 {
                     let wait = if fastrand::bool() { ms(150) } else { ms(3_000) };
-                    let options = LockOptions::new().wait(wait).interrupt(&stop);
+                    let options = LockOptions::new().interrupt(&stop);
                     let count = fastrand::u32(1..3);
-                    if let Some(guard) = taken(permits.try_acquire_with(count, &options)) {
+                    if let Some(guard) = taken(permits.try_acquire_for_with(count, wait, &options))
+                    {
                         let claim = Claim::Permits { count, limit: 2 };
                         seen.stay(claim, &guard, ms(fastrand::u64(..4) * 60));
                         give_anyhow(guard);

@@ -2,21 +2,19 @@
 
 use crate::explore::{explore, is_punctual};
 use crate::world::{LEASE, NAME, World, give, give_anyhow, ms, sleep, take, taken, thread, until};
-use distlock_schedules::{
-    Client, DistLock, Interrupt, LockOptions, OnInsufficientReplicas, Replication,
-};
+use distlock_schedules::{Client, Interrupt, LockOptions, OnInsufficientReplicas, Replication};
 use std::sync::Arc;
 
 /// Takes and releases the lock twice, each time in one of several ways.
 fn work(world: &World, client: &Client, stop: &Interrupt) {
     for _ in 0..2 {
         let lock = client.mutex(NAME).expect("a lock");
-        let options = match fastrand::u8(..4) {
-            0 => LockOptions::new().wait(ms(150)),
-            1 => LockOptions::new().wait(ms(3_000)).interrupt(stop),
-            _ => LockOptions::new().wait(ms(3_000)),
+        let (wait, options) = match fastrand::u8(..4) {
+            0 => (ms(150), LockOptions::new()),
+            1 => (ms(3_000), LockOptions::new().interrupt(stop)),
+            _ => (ms(3_000), LockOptions::new()),
         };
-        if let Some(guard) = taken(lock.try_lock_with(&options)) {
+        if let Some(guard) = taken(lock.try_lock_for_with(wait, &options)) {
             world.stay(&guard, ms(fastrand::u64(..4) * 60));
             give_anyhow(guard);
         }
@@ -99,8 +97,7 @@ fn rollback_with_unknown_outcome() {
         world.net.replicas(true);
         world.net.lose_releases(fastrand::usize(2..5));
         let lock = client.mutex(NAME).expect("a lock");
-        let options = LockOptions::new().wait(LEASE * 10);
-        if let Ok(Some(guard)) = lock.try_lock_with(&options) {
+        if let Ok(Some(guard)) = lock.try_lock_for(LEASE * 10) {
             world.net.replicas(false);
             let was_valid = world.stay(&guard, LEASE);
             assert!(

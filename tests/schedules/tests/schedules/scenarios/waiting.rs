@@ -3,7 +3,7 @@
 use crate::explore::{explore, is_punctual, stop};
 use crate::world::{LEASE, NAME, give, in_time, ms, sleep, take, thread, until};
 use distlock_schedules::sync::time;
-use distlock_schedules::{DistLock, Error, Interrupt};
+use distlock_schedules::{Error, Interrupt};
 use std::sync::Arc;
 use std::time::Duration;
 
