@@ -198,8 +198,7 @@ fn send_many<const N: usize>(
 pub(super) fn submit(
     script: &'static Script,
     link: &SharedConnection,
-    keys: &[&[u8]],
-    arguments: &[&[u8]],
+    Run { keys, arguments }: &Run<'_>,
     by: Moment,
     done: impl FnOnce(Result<Reply, Failure>) -> ReplyCheck + Send + 'static,
 ) {
