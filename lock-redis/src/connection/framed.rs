@@ -18,6 +18,7 @@ use super::{
     MultiplexedConnection, NeededReplicas, Request, Server, ServerGeneration,
 };
 use crate::connection::{Reply, ServerError, Text};
+use crate::lua::Script;
 use lock_core::backend::Failure;
 use lock_core::{Clock, Error, InsufficientReplicas, Moment};
 use std::sync::Arc;
@@ -366,14 +367,14 @@ impl ConnectionLike for FramedConnection<'_> {
         (answers, Ok(()))
     }
 
-    fn is_first_use(&mut self, script: u64) -> bool {
+    fn is_first_use(&mut self, script: &Script) -> bool {
         self.base().is_first_use(script)
     }
 
     /// Behind a script that the server does not know, `WAIT` would wait all its time for nothing,
     /// and the text would have what is left of it: a short lease would end before its first
     /// renewal.
-    fn needs_script_text(&mut self, script: u64) -> bool {
+    fn needs_script_text(&mut self, script: &Script) -> bool {
         if self.waits() {
             self.base().is_first_use(script)
         } else {

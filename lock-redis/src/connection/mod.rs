@@ -70,6 +70,7 @@ pub(crate) use tls::TlsSettings;
 pub(crate) use tls_options::TlsOptions;
 pub(crate) use transport::{Polled, ReadBuffer, Transport, WriteBuffer, poll};
 
+use crate::lua::Script;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
 use std::sync::Arc;
@@ -117,14 +118,14 @@ pub(crate) trait ConnectionLike {
         (replies, Ok(()))
     }
 
-    /// Whether this script (one bit) was never sent on this exclusive connection. Marks it as sent.
-    fn is_first_use(&mut self, _script: u64) -> bool {
+    /// Whether this script was never sent on this exclusive connection. Marks it as sent.
+    fn is_first_use(&mut self, _script: &Script) -> bool {
         false
     }
 
     /// Whether the script is sent by its text at once, because a reply that its hash is not known
     /// would cost more than a round trip.
-    fn needs_script_text(&mut self, _script: u64) -> bool {
+    fn needs_script_text(&mut self, _script: &Script) -> bool {
         false
     }
 

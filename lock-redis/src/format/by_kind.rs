@@ -433,7 +433,7 @@ impl OwnedFormat {
         let mut renewals: Vec<_> = calls.iter().map(|_| None).collect();
         while let Some(first) = renewals.iter().position(Option::is_none) {
             let script = calls[first].script;
-            let is_next = |at: &usize| calls[*at].script.bit == script.bit;
+            let is_next = |at: &usize| std::ptr::eq(calls[*at].script, script);
             let group: Vec<_> = (first..calls.len()).filter(is_next).collect();
             let runs: Vec<_> = group
                 .iter()
