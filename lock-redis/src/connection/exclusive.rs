@@ -6,6 +6,7 @@ use super::{
     Transport, WriteBuffer,
 };
 use crate::connection::Reply;
+use crate::lua::{Script, ScriptSet};
 use lock_core::{Clock, Error, Moment};
 use std::io;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ pub(crate) struct Connection {
     /// To which connection changes of the keys are reported that are read on it; 0: to none.
     pub(crate) reports_to: u64,
     /// The bits of the scripts that were sent on it.
-    sent_scripts: u64,
+    sent_scripts: ScriptSet,
     /// Which of the endpoint's servers it leads to.
     pub(super) generation: ServerGeneration,
     /// Whether that server has said which one it is, and that it is no part of a cluster.
@@ -67,10 +68,8 @@ impl ConnectionLike for Connection {
         (replies, outcome)
     }
 
-    fn is_first_use(&mut self, script: u64) -> bool {
-        let is_first_use = self.sent_scripts & script == 0;
-        self.sent_scripts |= script;
-        is_first_use
+    fn is_first_use(&mut self, script: &Script) -> bool {
+        self.sent_scripts.insert(script)
     }
 
     fn is_one_store(&self) -> bool {
@@ -112,7 +111,7 @@ impl Connection {
             server,
             clock,
             reports_to: 0,
-            sent_scripts: 0,
+            sent_scripts: ScriptSet::default(),
             generation: ServerGeneration::default(),
             is_standalone: false,
             is_one_store: false,

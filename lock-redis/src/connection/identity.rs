@@ -3,6 +3,7 @@
 //! Every new connection is compared with it before the first request on that connection is sent,
 //! and what a server shows on a standing one, too: that outlives a change of roles.
 
+use crate::connection::Reply;
 use crate::connection::Server;
 use crate::connection::error_mapping;
 use crate::connection::history::{Judgement, Noted, Shown, judge};
@@ -81,6 +82,18 @@ pub(crate) struct Introduction {
     pub(crate) shown: Shown,
     pub(crate) asked: Moment,
     pub(crate) answered: Moment,
+}
+
+impl Introduction {
+    /// Reads the reply to [`HISTORY`](super::HISTORY).
+    pub(crate) fn of(reply: &Reply, asked: Moment, answered: Moment) -> Option<Self> {
+        let shown = Shown::read(&String::from_utf8_lossy(reply.as_bytes()?));
+        Some(Self {
+            shown,
+            asked,
+            answered,
+        })
+    }
 }
 
 /// What is reported when the state is unlocked.

@@ -8,8 +8,8 @@
 //! - [`history`]: whether a server continues the data of the one that was known before
 //! - [`resp`]: requests to bytes, bytes to replies
 //! - [`error_mapping`]: what the errors mean that a server replies with
-//! - [`asking`], [`tracked`], [`replica_ack`], [`noting`]: connections with another command beside
-//!   each request
+//! - [`framed`]: a connection with commands of its own before and behind each request
+//! - [`replica_ack`]: what replicas confirm
 //! - [`one_store`]: whether all keys that a connection reaches are on one server
 //! - [`server_kind`]: what a server is that does not know a command
 //!
@@ -18,18 +18,17 @@
 
 mod address;
 mod address_map;
-mod asking;
 mod background_call;
 mod dial;
 mod dial_time;
 mod endpoint;
 pub(crate) mod error_mapping;
 mod exclusive;
+mod framed;
 pub(crate) mod history;
 mod identity;
 mod io_error;
 mod multiplexed;
-mod noting;
 mod one_store;
 mod pool;
 mod replica_ack;
@@ -42,7 +41,6 @@ pub(crate) mod single_flight;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 mod tls_options;
-mod tracked;
 mod transport;
 
 pub use address::Address;
@@ -50,18 +48,17 @@ pub use address_map::AddressMap;
 pub(crate) use one_store::OPTION as JOINED;
 pub(crate) use replica_ack::ReplicaCount;
 
-pub(crate) use asking::AskingConnection;
 pub(crate) use dial::{CredentialsSource, Destination, Dialer, Login, PasswordSource, Timeouts};
 pub(crate) use dial_time::DialTime;
 pub(crate) use endpoint::Endpoint;
 pub(crate) use exclusive::Connection;
+pub(crate) use framed::FramedConnection;
 pub(crate) use history::HISTORY;
 pub(crate) use identity::{Identity, IdentityKind, Introduction, ServerGeneration};
 pub(crate) use multiplexed::{CallbackRequest, MultiplexedConnection, ReplyCheck};
-pub(crate) use noting::NotingConnection;
 pub(crate) use one_store::OneStore;
 pub(crate) use pool::{BorrowedConnection, ConnectionPool, PoolSlot, PoolThread};
-pub(crate) use replica_ack::{AcknowledgedConnection, NeededReplicas};
+pub(crate) use replica_ack::NeededReplicas;
 pub(crate) use resp::{
     Reply, ReplyReader, Request, ServerError, Text, encoded_words, info_field, with_text,
     write_count, write_word,
@@ -71,9 +68,9 @@ pub(crate) use server_kind::with_server_kind;
 pub(crate) use shared::SharedConnection;
 pub(crate) use tls::TlsSettings;
 pub(crate) use tls_options::TlsOptions;
-pub(crate) use tracked::TrackedConnection;
 pub(crate) use transport::{Polled, ReadBuffer, Transport, WriteBuffer, poll};
 
+use crate::lua::Script;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
 use std::sync::Arc;
@@ -121,14 +118,14 @@ pub(crate) trait ConnectionLike {
         (replies, Ok(()))
     }
 
-    /// Whether this script (one bit) was never sent on this exclusive connection. Marks it as sent.
-    fn is_first_use(&mut self, _script: u64) -> bool {
+    /// Whether this script was never sent on this exclusive connection. Marks it as sent.
+    fn is_first_use(&mut self, _script: &Script) -> bool {
         false
     }
 
     /// Whether the script is sent by its text at once, because a reply that its hash is not known
     /// would cost more than a round trip.
-    fn needs_script_text(&mut self, _script: u64) -> bool {
+    fn needs_script_text(&mut self, _script: &Script) -> bool {
         false
     }
 

@@ -5,6 +5,7 @@ use super::{
     CallError, CallbackRequest, ConnectionLike, Dialer, Request, Server, ServerGeneration,
 };
 use crate::connection::single_flight::{Flight, FlightLeader, FlightResult, SingleFlight};
+use crate::lua::Script;
 use crate::lua::join::Join;
 use lock_core::backend::Failure;
 use lock_core::{Error, Moment};
@@ -41,20 +42,20 @@ impl SharedConnection {
     }
 
     /// Sends a request and returns; one that runs a script by its text the first time on a
-    /// connection, then `by_hash`, with the script's bit.
+    /// connection, then `by_hash`.
     ///
     /// The callback gets the outcome: at once if the request could not be sent, else from the
     /// thread that reads next or from the poller, at the deadline at the latest.
     pub(crate) fn submit(
         &self,
         request: &Request<'_>,
-        by_hash: Option<(u64, &Request<'_>)>,
+        by_hash: Option<(&Script, &Request<'_>)>,
         by: Moment,
         mut callback: CallbackRequest,
     ) {
         let sent = match self.connection(by) {
             Ok(connection) => {
-                let by_hash = by_hash.filter(|(script, _)| !connection.is_first_text(*script));
+                let by_hash = by_hash.filter(|(script, _)| !connection.is_first_text(script));
                 let bytes = EncodedRequest::new(by_hash.map_or(request, |(_, request)| request));
                 if by_hash.is_some() {
                     callback.by_hash.extend_from_slice(&bytes);
@@ -240,6 +241,7 @@ mod tests {
             &[],
         );
         let by = SystemClock.now() + Duration::from_secs(60);
+        let script = Script::new("", "", None, "return 1");
         let submit = || {
             let done = Box::new(|_: Result<Reply, _>| ReplyCheck::Expected);
             let callback = CallbackRequest {
@@ -247,7 +249,7 @@ mod tests {
                 text: "return 1",
                 done,
             };
-            shared.submit(&by_text, Some((1, &by_hash)), by, callback);
+            shared.submit(&by_text, Some((&script, &by_hash)), by, callback);
         };
         thread::scope(|scope| {
             let peer = scope.spawn(|| {

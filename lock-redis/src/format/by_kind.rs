@@ -3,7 +3,7 @@
 
 use super::kinds::{self, KindFormat};
 use super::label::{LabelWrite, Labels};
-use super::owned::{OwnedFormat, ReleaseRequest, fill, renew_each};
+use super::owned::{OwnedFormat, fill, renew_each};
 use super::run::{Run, run, submit};
 use super::script_call::ScriptCall;
 use super::{
@@ -109,26 +109,10 @@ impl WireFormat for OwnedFormat {
         options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        if let Some(kind) = self.kind_format(&acquisition.name)? {
-            let call = kind.release(self, acquisition, options);
-            return self.free(link, kind, &call, &acquisition.name, by);
-        }
-        let request = self.release_request(acquisition, options);
-        let ReleaseRequest {
-            script, channel, ..
-        } = &request;
-        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
-        let (keys, arguments) = (request.keys(&mut keys), request.arguments(&mut arguments));
-        let reply = run(script, link, keys, arguments, by)?;
-        let channel = || channel.clone();
-        released(
-            link.server(),
-            self.channels(),
-            channel,
-            &reply,
-            self.unseen(),
-        )
-        .ok_or_else(|| unexpected(link, script))
+        let ending = self.ending(acquisition, options)?;
+        let reply =
+            ending.send(|script, words| run(script, link, words.keys, words.arguments, by))?;
+        ending.reader.read(link, &reply)
     }
 
     fn inspect(
@@ -156,8 +140,10 @@ impl WireFormat for OwnedFormat {
         by: Moment,
     ) -> Result<bool, Failure> {
         if let Some(kind) = self.kind_format(name)? {
-            let release = self.free(link, kind, &kind.force(self, name), name, by)?;
-            return Ok(release != Release::Gone);
+            let call = kind.force(self, name);
+            let reader = self.release_reply(Some(kind), call.script, name);
+            let reply = call.run(link, by)?;
+            return Ok(reader.read(link, &reply)? != Release::Gone);
         }
         let key = self.keys.lock(name);
         self.refuse_apart(&key)?;
@@ -226,7 +212,10 @@ impl OwnedFormat {
     /// # Errors
     ///
     /// Where there is none beside this one, or the name would share another lock's state.
-    fn kind_format(&self, name: &LockName) -> Result<Option<&'static dyn KindFormat>, Failure> {
+    pub(super) fn kind_format(
+        &self,
+        name: &LockName,
+    ) -> Result<Option<&'static dyn KindFormat>, Failure> {
         let Some(kind) = kinds::format_of(name.kind()) else {
             return Ok(None);
         };
@@ -244,27 +233,6 @@ impl OwnedFormat {
         } else {
             &[]
         }
-    }
-
-    /// Runs what ends holds of this kind.
-    fn free(
-        &self,
-        link: &mut dyn ConnectionLike,
-        kind: &dyn KindFormat,
-        call: &ScriptCall,
-        name: &LockName,
-        by: Moment,
-    ) -> Result<Release, Failure> {
-        let key = self.keys.lock(name);
-        let reply = call.run(link, by)?;
-        released(
-            link.server(),
-            self.channels(),
-            || kind.channel(&key),
-            &reply,
-            0,
-        )
-        .ok_or_else(|| unexpected(link, call.script))
     }
 
     /// Where this client listens for releases of `name`.
@@ -364,51 +332,29 @@ impl OwnedFormat {
         lingers: impl FnOnce(&str) -> bool + Send + 'static,
         done: impl FnOnce(Result<Release, Failure>) + Send + 'static,
     ) {
-        let kind = match self.kind_format(&acquisition.name) {
-            Ok(kind) => kind,
+        let ending = match self.ending(acquisition, options) {
+            Ok(ending) => ending,
             Err(failure) => return done(Err(failure)),
         };
-        let (server, channels) = (Arc::clone(link.server()), self.channels());
-        let unseen = if kind.is_some() { 0 } else { self.unseen() };
-        let key = self.keys.lock(&acquisition.name).to_string();
-        let naming = self.naming;
-        let channel_of = move |key: &str| kind.map_or_else(|| naming.of(key), |it| it.channel(key));
-        let of_kind = kind.map(|kind| kind.release(self, acquisition, options));
-        let (key_words, words): (Vec<_>, Vec<_>);
-        let request;
-        let (mut keys, mut arguments) = ([b"".as_slice(); 4], [b"".as_slice(); 8]);
-        let (script, keys, arguments) = match &of_kind {
-            Some(call) => {
-                (key_words, words) = call.words();
-                (call.script, &key_words[..], &words[..])
-            }
-            None => {
-                request = self.release_request(acquisition, options);
-                (
-                    request.script,
-                    request.keys(&mut keys),
-                    request.arguments(&mut arguments),
-                )
-            }
-        };
-        submit(script, link, keys, arguments, by, move |outcome| {
-            let mut heard = ReplyCheck::Expected;
-            done(outcome.and_then(|reply| {
-                if let Reply::Error(error) = &reply {
-                    let asked = Asked::Script(script, &key);
-                    return Err(error_mapping::refused(&server, error, &asked));
-                }
-                let channel = || channel_of(&key);
-                let release = released(&server, channels, channel, &reply, unseen);
-                let release = release.ok_or_else(|| {
-                    heard = ReplyCheck::Unexpected;
-                    unexpected_reply(&server, &format!("the script `{}`", script.name))
-                })?;
-                Ok(without_own_subscription(release, || {
-                    lingers(&channel_of(&key))
-                }))
-            }));
-            heard
+        let (server, reader) = (Arc::clone(link.server()), ending.reader.to_static());
+        ending.send(|script, words| {
+            submit(script, link, words, by, move |outcome| {
+                let mut check = ReplyCheck::Expected;
+                done(outcome.and_then(|reply| {
+                    if let Reply::Error(error) = &reply {
+                        let asked = Asked::Script(reader.script, &reader.key);
+                        return Err(error_mapping::refused(&server, error, &asked));
+                    }
+                    let release = reader.parse(&server, &reply).ok_or_else(|| {
+                        check = ReplyCheck::Unexpected;
+                        unexpected_reply(&server, &format!("the script `{}`", reader.script.name))
+                    })?;
+                    Ok(without_own_subscription(release, || {
+                        lingers(&reader.channel())
+                    }))
+                }));
+                check
+            });
         });
     }
 
@@ -487,7 +433,7 @@ impl OwnedFormat {
         let mut renewals: Vec<_> = calls.iter().map(|_| None).collect();
         while let Some(first) = renewals.iter().position(Option::is_none) {
             let script = calls[first].script;
-            let is_next = |at: &usize| calls[*at].script.bit == script.bit;
+            let is_next = |at: &usize| std::ptr::eq(calls[*at].script, script);
             let group: Vec<_> = (first..calls.len()).filter(is_next).collect();
             let runs: Vec<_> = group
                 .iter()

@@ -4,6 +4,7 @@
 //! - [`token`]: a string, as most others write it: `SET key token NX PX lease`
 //! - [`owned`]: what both have in common: the owner stands in the store, and scripts compare it
 //! - [`by_kind`]: what is asked of them, for each kind of lock
+//! - [`ending`]: what ends a hold, and how its reply is read
 //! - [`label`]: what their owners are called
 //! - `listing`: which keys are locks, and many locks at once
 //! - [`run`](mod@run): scripts on a connection
@@ -21,6 +22,7 @@
 
 mod by_kind;
 mod dialect;
+mod ending;
 mod foreign_value;
 pub(crate) mod kinds;
 mod label;

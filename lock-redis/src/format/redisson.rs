@@ -17,7 +17,6 @@ pub(crate) static REDISSON: Dialect = Dialect {
     // The scripts look at the fields.
     is_lock: |_| true,
     scripts: scripts!(
-        first: 1,
         words: "redisson",
         ending: "usual",
         channel: CHANNEL,
@@ -29,4 +28,4 @@ pub(crate) static REDISSON: Dialect = Dialect {
     detects_silent_holders: false,
 };
 
-static JOINS: [Join; 2] = joins!(REDISSON, first: 50, words: "redisson", channel: CHANNEL);
+static JOINS: [Join; 2] = joins!(REDISSON, words: "redisson", channel: CHANNEL);

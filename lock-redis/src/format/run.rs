@@ -38,7 +38,7 @@ pub(crate) fn run(
     by: Moment,
 ) -> Result<Reply, Failure> {
     let count = Text::number(keys.len() as u64);
-    let known = if link.needs_script_text(script.bit) {
+    let known = if link.needs_script_text(script) {
         None
     } else {
         let head: &[&[u8]] = &[b"EVALSHA", script.hash().as_bytes(), count.as_bytes()];
@@ -74,7 +74,7 @@ pub(super) fn run_with<const N: usize>(
 ) -> Result<(Reply, Vec<Reply>), Failure> {
     let Run { keys, arguments } = run;
     let count = Text::number(keys.len() as u64);
-    let how: [&[u8]; 2] = match link.needs_script_text(script.bit) {
+    let how: [&[u8]; 2] = match link.needs_script_text(script) {
         true => [b"EVAL", script.source.as_bytes()],
         false => [b"EVALSHA", script.hash().as_bytes()],
     };
@@ -140,7 +140,7 @@ pub(crate) fn run_many<const N: usize>(
     by: Moment,
 ) -> (Vec<Reply>, Result<(), CallError>) {
     let by_text = [b"EVAL", script.source.as_bytes()];
-    if link.needs_script_text(script.bit) {
+    if link.needs_script_text(script) {
         return send_many(by_text, link, runs, others, by);
     }
     let by_hash = [b"EVALSHA", script.hash().as_bytes()];
@@ -198,8 +198,7 @@ fn send_many<const N: usize>(
 pub(super) fn submit(
     script: &'static Script,
     link: &SharedConnection,
-    keys: &[&[u8]],
-    arguments: &[&[u8]],
+    Run { keys, arguments }: &Run<'_>,
     by: Moment,
     done: impl FnOnce(Result<Reply, Failure>) -> ReplyCheck + Send + 'static,
 ) {
@@ -214,7 +213,7 @@ pub(super) fn submit(
     };
     link.submit(
         &Request(&text),
-        Some((script.bit, &Request(&hash))),
+        Some((script, &Request(&hash))),
         by,
         callback,
     );

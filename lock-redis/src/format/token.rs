@@ -19,7 +19,6 @@ pub(super) const CHANNEL: &str = "distlock_lock__channel";
 /// The dialect without `wakes=`.
 pub(crate) static TOKEN: Dialect = Dialect::token(
     scripts!(
-        first: 8,
         words: "token",
         ending: "usual",
         channel: CHANNEL,
@@ -28,7 +27,7 @@ pub(crate) static TOKEN: Dialect = Dialect::token(
     &JOINS,
 );
 
-static JOINS: [Join; 2] = joins!(TOKEN, first: 52, words: "token", channel: CHANNEL);
+static JOINS: [Join; 2] = joins!(TOKEN, words: "token", channel: CHANNEL);
 
 /// Takes the lock as foreign clients do, if it is free; otherwise nothing happens, and our script
 /// knows why: its answer to a copy of this attempt may have been lost. Unlike the script, this

@@ -22,7 +22,6 @@ const ANY_REGISTRY: &str = "*-channel";
 
 pub(crate) static PYTHON_REDIS_LOCK: Dialect = Dialect::token(
     scripts!(
-        first: 17,
         words: "token",
         ending: "python-redis-lock",
         channel: super::token::CHANNEL,
@@ -33,7 +32,6 @@ pub(crate) static PYTHON_REDIS_LOCK: Dialect = Dialect::token(
 
 pub(crate) static SPRING_INTEGRATION: Dialect = Dialect::token(
     scripts!(
-        first: 24,
         words: "token",
         ending: "spring-integration",
         channel: ANY_REGISTRY,

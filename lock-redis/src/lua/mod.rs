@@ -19,17 +19,16 @@
 //! need `timestamp.lua` before them, the server's clock.
 //!
 //! [`join`] says which have another beside them that does the same for several locks.
-//!
-//! Each script has a number, its bit in a connection's set of scripts that were sent. A format
-//! takes seven from its first on. Kinds of locks have theirs from 31 to 49, 54 to 57 and 59 to 62;
-//! scripts for several locks from 50 to 53, which are not marked in the set: a connection knows
-//! which of those the server has run. Free are 40, 58 and 63, the last one.
 
 pub(crate) mod foreign_client;
 pub(crate) mod join;
+mod script_set;
+
+pub(crate) use script_set::ScriptSet;
 
 use foreign_client::ForeignClient;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A script. What it takes and returns, and why it must be atomic, stands at its head.
 #[derive(Debug)]
@@ -45,8 +44,8 @@ pub(crate) struct Script {
     /// The keys of a lock that a mutex has not.
     pub(crate) names_beside: fn(key: &str) -> Vec<String>,
     hash: OnceLock<String>,
-    /// The script's own bit in the set of scripts that a connection has used, each once.
-    pub(crate) bit: u64,
+    /// Its place in a [`ScriptSet`].
+    number: OnceLock<u32>,
 }
 
 /// What a format with owners is made of: each script with the words of its
@@ -62,65 +61,55 @@ pub(crate) struct Scripts {
     pub(crate) propose: Script,
 }
 
-/// The scripts, numbered from here on, each with those words of this format before it that it uses;
+/// The scripts, each with those words of this format before it that it uses;
 /// behind those that free a lock, how this one does it.
 macro_rules! scripts {
     (
-        first: $first:literal,
         words: $format:literal,
         ending: $ending:literal,
         channel: $channel:expr,
         wakes: $wakes:expr
     ) => {{
         use $crate::lua::{Script, Scripts, words};
-        const fn script(number: u32, name: &'static str, source: &'static str) -> Script {
-            Script::new($first + number, name, $channel, $wakes, source)
+        const fn script(name: &'static str, source: &'static str) -> Script {
+            Script::new(name, $channel, $wakes, source)
         }
         Scripts {
-            acquire: script(0, "acquire", words!($format attempts: "acquire")),
-            release: script(
-                1,
-                "release",
+            acquire: script("acquire", words!($format attempts: "acquire")),
+            release: script("release",
                 words!($format: "look", "gone", "../tell"; "release", "endings/" $ending),
             ),
-            close: script(
-                2,
-                "close",
+            close: script("close",
                 words!(
                     $format: "look", "gone", "take", "../pass", "../tell";
                     "close", "endings/" $ending
                 ),
             ),
-            renew: script(3, "renew", words!($format: "look", "gone"; "renew")),
-            inspect: script(4, "inspect", words!($format: "holder", "gone"; "inspect")),
-            force: script(
-                5,
-                "force",
+            renew: script("renew", words!($format: "look", "gone"; "renew")),
+            inspect: script("inspect", words!($format: "holder", "gone"; "inspect")),
+            force: script("force",
                 words!($format: "holder", "../tell"; "force", "endings/" $ending),
             ),
-            propose: script(6, "propose", words!($format: "look", "take", "tells"; "propose")),
+            propose: script("propose", words!($format: "look", "take", "tells"; "propose")),
         }
     }};
 }
 pub(crate) use scripts;
 
-/// How releases and acquires of this format are joined, by two scripts from this number on.
-/// Releases come first: joined requests leave in this order, so no acquire overtakes a release of
-/// its lock.
+/// How releases and acquires of this format are joined, by two scripts. Releases come first: joined
+/// requests leave in this order, so no acquire overtakes a release of its lock.
 macro_rules! joins {
-    ($dialect:ident, first: $first:literal, words: $format:literal, channel: $channel:expr) => {{
+    ($dialect:ident, words: $format:literal, channel: $channel:expr) => {{
         use $crate::lua::join::Join;
         use $crate::lua::{Script, words};
-        const fn script(number: u32, name: &'static str, source: &'static str) -> Script {
-            Script::new($first + number, name, $channel, None, source)
+        const fn script(name: &'static str, source: &'static str) -> Script {
+            Script::new(name, $channel, None, source)
         }
         [
             // Of the words lock, owner, channel, PUBLISH.
             Join {
                 one: &$dialect.scripts.release,
-                many: script(
-                    0,
-                    "release_many",
+                many: script("release_many",
                     words!($format: "look", "drop", "../tell"; "release_many"),
                 ),
                 keys: &[0],
@@ -131,7 +120,7 @@ macro_rules! joins {
             // Of the words lock, counter, tombstone, lease, owner, keep.
             Join {
                 one: &$dialect.scripts.acquire,
-                many: script(1, "acquire_many", words!($format attempts: "acquire_many")),
+                many: script("acquire_many", words!($format attempts: "acquire_many")),
                 keys: &[0, 2, 1],
                 common: &[3, 5],
                 each: &[4],
@@ -159,23 +148,21 @@ macro_rules! words {
 }
 pub(crate) use words;
 
-pub(crate) static MARK: Script = Script::new(0, "mark", "", None, include_str!("mark.lua"));
+pub(crate) static MARK: Script = Script::new("mark", "", None, include_str!("mark.lua"));
 /// Sent by its text: a diagnosis runs it once.
 pub(crate) const RIGHTS: &str = include_str!("rights.lua");
 /// Sent by its text on each new connection.
 pub(crate) const WHICH: &str = include_str!("which.lua");
-pub(crate) static COUNT: Script = Script::new(15, "count", "", None, include_str!("count.lua"));
-pub(crate) static CLEAR: Script = Script::new(16, "clear", "", None, include_str!("clear.lua"));
+pub(crate) static COUNT: Script = Script::new("count", "", None, include_str!("count.lua"));
+pub(crate) static CLEAR: Script = Script::new("clear", "", None, include_str!("clear.lua"));
 
 impl Script {
     pub(crate) const fn new(
-        number: u32,
         name: &'static str,
         channel: &'static str,
         wakes: Option<ForeignClient>,
         source: &'static str,
     ) -> Self {
-        assert!(number < u64::BITS, "no bit is left for another script");
         let names_beside = |_: &str| Vec::new();
         Self {
             name,
@@ -184,7 +171,7 @@ impl Script {
             wakes,
             names_beside,
             hash: OnceLock::new(),
-            bit: 1 << number,
+            number: OnceLock::new(),
         }
     }
 
@@ -197,6 +184,14 @@ impl Script {
     pub(crate) fn hash(&self) -> &str {
         self.hash
             .get_or_init(|| redis::Script::new(self.source).get_hash().to_owned())
+    }
+
+    /// A number of its own in this process, from 0 on in the order of their first use.
+    pub(crate) fn number(&self) -> u32 {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        *self
+            .number
+            .get_or_init(|| NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The commands it may run, as an ACL writes them, in the order they stand; `line` (counted
@@ -231,7 +226,7 @@ mod tests {
 
     #[test]
     fn script_hash_is_the_sha1_of_its_text() {
-        let script = Script::new(0, "", "", None, "return 1");
+        let script = Script::new("", "", None, "return 1");
         assert_eq!(script.hash(), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
     }
 
@@ -290,7 +285,7 @@ mod tests {
 
     #[test]
     fn scripts_have_a_head_and_a_number_of_their_own() {
-        let mut bits = 0_u64;
+        let mut numbers = std::collections::HashSet::new();
         let of_formats = DIALECTS.into_iter().flat_map(|it| all(&it.scripts));
         let of_kinds = kinds::ALL
             .iter()
@@ -304,8 +299,7 @@ mod tests {
             .chain(of_joins)
             .chain([&MARK, &COUNT, &CLEAR])
         {
-            assert_eq!(bits & script.bit, 0, "{}", script.name);
-            bits |= script.bit;
+            assert!(numbers.insert(script.number()), "{}", script.name);
             let head = format!("-- {}: ", script.name);
             assert!(
                 script.source.lines().any(|line| line.starts_with(&head)),

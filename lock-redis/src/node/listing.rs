@@ -17,7 +17,7 @@ impl Node {
     /// See [`Failure`].
     pub fn list_page(&self, pattern: &str, cursor: u64, by: Moment) -> Result<NodePage, Failure> {
         let owned = self.inner.format.owned(LISTED)?;
-        owned.list_locks(self.borrow(by)?.get(), pattern, cursor, by)
+        owned.list_locks(&mut self.borrow(by)?, pattern, cursor, by)
     }
 
     /// The state of these locks, each with all that the server tells.
@@ -31,7 +31,7 @@ impl Node {
         by: Moment,
     ) -> Result<Vec<Result<LockInfo, Failure>>, Failure> {
         let mut connection = self.borrow_behind_releases(by)?;
-        let (link, format) = (connection.get(), &self.inner.format.0);
+        let (link, format) = (&mut connection, &self.inner.format.0);
         match format.owned() {
             Some(owned) => owned.inspect_all(link, names, by),
             None => Ok(names

@@ -42,8 +42,7 @@ pub use watch_registry::WatchRegistry;
 
 use crate::connection::history::Noted;
 use crate::connection::{
-    AcknowledgedConnection, ConnectionPool, Dialer, Identity, NeededReplicas, ReplicaCount,
-    SharedConnection,
+    ConnectionPool, Dialer, Identity, NeededReplicas, ReplicaCount, SharedConnection,
 };
 use crate::format::{Format, without_own_subscription};
 use crate::pubsub::Subscriber;
@@ -170,12 +169,11 @@ impl Node {
         self.inner.replica_clocks.note_use(attempt.lease);
         let time = attempt.replication.time();
         let mut connection = self.borrow_behind_releases(by)?;
-        self.inner.eviction.refuse(connection.get(), by)?;
+        self.inner.eviction.refuse(&mut connection, by)?;
         if let Some(pause) = self.inner.restart_grace.pause()? {
             return Ok(Answer::RolledBack(RollbackCause::Paused(pause)));
         }
-        let mut link =
-            AcknowledgedConnection::new(connection.get(), self.clock(), needed.awaited, time);
+        let mut link = connection.waiting(self.clock(), needed.awaited, time);
         let answer = self
             .inner
             .format
@@ -314,11 +312,11 @@ impl Backend for Node {
                 self.connection(by)
             };
             connection.and_then(|mut link| {
-                eviction.refuse(link.get(), by)?;
+                eviction.refuse(&mut link, by)?;
                 if let Some(pause) = restart_grace.pause()? {
                     return Ok(Answer::RolledBack(RollbackCause::Paused(pause)));
                 }
-                format.0.acquire(link.get(), attempt, &self.tracking(), by)
+                format.0.acquire(&mut link, attempt, &self.tracking(), by)
             })
         } else {
             self.acquire_confirmed(attempt, by)
@@ -357,10 +355,10 @@ impl Backend for Node {
             self.connection(by)
         };
         let outcome = connection.and_then(|mut link| {
-            let release = format.0.release(link.get(), acquisition, options, by)?;
+            let release = format.0.release(&mut link, acquisition, options, by)?;
             if !cleans_up {
-                eviction.look(link.get(), by);
-                heartbeat.look(link.get(), by);
+                eviction.look(&mut link, by);
+                heartbeat.look(&mut link, by);
             }
             Ok(release)
         });
@@ -400,7 +398,7 @@ impl Backend for Node {
         let format = &self.inner.format.0;
         let connection = self.connection(by);
         connection
-            .and_then(|mut link| format.inspect_with_label(link.get(), name, by))
+            .and_then(|mut link| format.inspect_with_label(&mut link, name, by))
             .map_err(on(name))
     }
 
@@ -408,7 +406,7 @@ impl Backend for Node {
         let format = &self.inner.format.0;
         let connection = self.connection(by);
         connection
-            .and_then(|mut link| format.inspect(link.get(), name, by))
+            .and_then(|mut link| format.inspect(&mut link, name, by))
             .map_err(on(name))
     }
 
@@ -419,7 +417,7 @@ impl Backend for Node {
     ) -> Result<Option<HolderInfo>, Failure> {
         let format = &self.inner.format.0;
         let connection = self.connection(by);
-        let holder = connection.and_then(|mut link| format.verify(link.get(), acquisition, by));
+        let holder = connection.and_then(|mut link| format.verify(&mut link, acquisition, by));
         holder.map_err(on(&acquisition.name))
     }
 
@@ -434,7 +432,7 @@ impl Backend for Node {
         let outcome = connection.and_then(|mut link| {
             format
                 .owned(SHARED)?
-                .change_permits(link.get(), name, change, by)
+                .change_permits(&mut link, name, change, by)
         });
         outcome.map_err(on(name))
     }
@@ -458,7 +456,7 @@ impl Backend for Node {
         let format = &self.inner.format.0;
         let connection = self.connection(by);
         connection
-            .and_then(|mut link| format.force(link.get(), name, by))
+            .and_then(|mut link| format.force(&mut link, name, by))
             .map_err(on(name))
     }
 

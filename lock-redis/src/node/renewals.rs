@@ -1,9 +1,8 @@
 //! Renewals: a batch in one request, on connections of their own, with replicas waited for where
 //! they are to be.
 
-use super::connections::NodeConnection;
 use super::{Node, RENEWED, RequestMode, on};
-use crate::connection::{AcknowledgedConnection, ConnectionLike, NotingConnection};
+use crate::connection::{ConnectionLike, FramedConnection};
 use lock_core::Moment;
 use lock_core::backend::{Failure, Renewal, RenewalRequest};
 
@@ -74,9 +73,9 @@ impl Node {
         let now = self.inner.dialer.clock().now();
         let first_by = if stands { now + by.since(now) / 2 } else { by };
         let renewals = match self.renewal_connection(first_by) {
-            Ok(mut connection) => {
-                let dialer = &self.inner.dialer;
-                let renewals = renew(&mut NotingConnection::new(connection.get(), dialer));
+            Ok(connection) => {
+                let mut connection = connection.noting(&self.inner.dialer);
+                let renewals = renew(&mut connection);
                 self.check_reports(&connection, batch, weight);
                 renewals
             }
@@ -120,18 +119,17 @@ impl Node {
             .map(|one| one.replication.time())
             .max()
             .unwrap_or_default();
-        let mut connection = self.renewal_connection(by)?;
-        let clock = self.inner.dialer.clock().as_ref();
-        let mut link = NotingConnection::new(connection.get(), &self.inner.dialer);
-        let mut link = AcknowledgedConnection::new(&mut link, clock, most, time);
+        let connection = self.renewal_connection(by)?;
+        let connection = connection.noting(&self.inner.dialer);
+        let mut connection = connection.waiting(self.clock(), most, time);
         let renewals = self
             .inner
             .format
             .owned(RENEWED)?
-            .renew(&mut link, batch, by)?;
-        clocks.note_confirmed(link.confirmed());
+            .renew(&mut connection, batch, by)?;
+        clocks.note_confirmed(connection.confirmed());
         let weighed = |(renewal, needed)| match renewal {
-            Ok(Renewal::Extended) => Ok(link
+            Ok(Renewal::Extended) => Ok(connection
                 .weigh(needed)?
                 .map_or(Renewal::Extended, Renewal::Unacknowledged)),
             renewal => renewal,
@@ -145,18 +143,18 @@ impl Node {
     /// reported.
     fn check_reports(
         &self,
-        connection: &NodeConnection<'_>,
+        connection: &FramedConnection<'_>,
         batch: &[RenewalRequest],
         weight: AnswerWeight,
     ) {
-        let NodeConnection::Tracked(connection) = connection else {
+        let Some(tracking) = connection.tracking() else {
             return;
         };
-        if let Some(error) = connection.refusal() {
+        if let Some(error) = &tracking.refusal {
             self.reports_are_refused(connection.reports_to(), error.clone());
         }
-        let is_unclear = weight == AnswerWeight::Sole && connection.may_have_missed_change();
-        if connection.has_missed_change() || is_unclear {
+        let is_unclear = weight == AnswerWeight::Sole && tracking.may_have_missed_change;
+        if tracking.has_missed_change || is_unclear {
             let names: Vec<_> = batch
                 .iter()
                 .map(|one| one.acquisition.name.clone())

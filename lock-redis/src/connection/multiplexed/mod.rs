@@ -42,6 +42,7 @@ use super::{
 };
 use crate::connection::Reply;
 use crate::lua::join::Join;
+use crate::lua::{Script, ScriptSet};
 use lock_core::{Clock, Error, Moment};
 use parking_lot::{Mutex, MutexGuard};
 use pending::{CallResult, DeferredWakeups, Joining, MayHaveLeft, PendingRequests, ReplySlot};
@@ -51,7 +52,7 @@ use std::io::{self, ErrorKind};
 use std::mem;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// A connection for all threads. See the [module's text](self).
@@ -70,7 +71,7 @@ pub(crate) struct MultiplexedConnection {
     /// How long the oldest request may be overdue.
     grace: Duration,
     /// The scripts whose text was sent here: the server knows them before any later request.
-    scripts_sent: AtomicU64,
+    scripts_sent: ScriptSet,
     is_one_store: bool,
     /// Whether it was verified which server this is.
     verified: AtomicBool,
@@ -251,15 +252,15 @@ impl MultiplexedConnection {
             generation,
             clock,
             grace,
-            scripts_sent: AtomicU64::new(0),
+            scripts_sent: ScriptSet::default(),
             is_one_store,
             verified: AtomicBool::new(false),
         })
     }
 
-    /// Whether the text of this script (one bit) was never sent here. Marks it as sent.
-    pub(super) fn is_first_text(&self, script: u64) -> bool {
-        self.scripts_sent.fetch_or(script, Ordering::Relaxed) & script == 0
+    /// Whether the text of this script was never sent here. Marks it as sent.
+    pub(super) fn is_first_text(&self, script: &Script) -> bool {
+        self.scripts_sent.insert(script)
     }
 
     /// Whether a thread writes itself instead of leaving that to a reader that is awake: the reader

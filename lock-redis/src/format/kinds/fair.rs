@@ -18,9 +18,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Fair;
 
-static ACQUIRE: Script = script!(
-    47,
-    "acquire":
+static ACQUIRE: Script = script!("acquire":
     "redisson/look",
     "redisson/take",
     "timestamp",
@@ -29,9 +27,7 @@ static ACQUIRE: Script = script!(
     "fair/enter",
     "fair/acquire"
 );
-static CLOSE: Script = script!(
-    48,
-    "close":
+static CLOSE: Script = script!("close":
     "redisson/look",
     "redisson/gone",
     "redisson/take",
@@ -45,9 +41,7 @@ static CLOSE: Script = script!(
     "close",
     "endings/fair"
 );
-static RELEASE: Script = script!(
-    54,
-    "release":
+static RELEASE: Script = script!("release":
     "redisson/look",
     "redisson/gone",
     "redisson/take",
@@ -59,9 +53,7 @@ static RELEASE: Script = script!(
     "release",
     "endings/fair"
 );
-static FORCE: Script = script!(
-    49,
-    "force":
+static FORCE: Script = script!("force":
     "redisson/holder",
     "timestamp",
     "fair/queue",

@@ -7,9 +7,8 @@
 /// A script of these files, which tells on the `CHANNEL` of the module that makes it, and has its
 /// `names_beside`.
 macro_rules! script {
-    ($number:literal, $name:literal: $($file:literal),+) => {
+    ($name:literal: $($file:literal),+) => {
         $crate::lua::Script::new(
-            $number,
             $name,
             CHANNEL,
             None,

@@ -35,57 +35,46 @@ pub(super) struct PermitFormat {
     pub(super) is_fair: bool,
 }
 
-static ACQUIRE: Script = script!(
-    41, "acquire_permits":
+static ACQUIRE: Script = script!("acquire_permits":
     "permits/now", "permits/counted", "permits/ids", "tell", "permits/offer", "permits/unordered",
     "permits/acquire"
 );
-static ACQUIRE_FAIR: Script = script!(
-    56, "acquire_permits":
+static ACQUIRE_FAIR: Script = script!("acquire_permits":
     "timestamp", "permits/now", "permits/counted", "permits/ids", "tell", "permits/offer",
     "fair/queue", "fair/enter", "fair/permits", "fair/turn", "permits/acquire"
 )
 .with_names_beside(names_beside_fair);
-static RELEASE_FAIR: Script = script!(
-    57, "release_permits":
+static RELEASE_FAIR: Script = script!("release_permits":
     "timestamp", "permits/counted", "permits/ids", "tell", "permits/offer", "fair/queue",
     "fair/offer", "fair/permits", "fair/leave", "permits/release"
 )
 .with_names_beside(names_beside_fair);
-static RELEASE: Script = script!(
-    42, "release_permits":
+static RELEASE: Script = script!("release_permits":
     "permits/counted", "permits/ids", "tell", "permits/offer", "permits/release"
 );
-static DRAIN: Script = script!(
-    61, "acquire_permits":
+static DRAIN: Script = script!("acquire_permits":
     "permits/now", "permits/counted", "permits/ids", "tell", "permits/offer", "permits/unordered",
     "permits/drain", "permits/acquire"
 );
-static DRAIN_FAIR: Script = script!(
-    62, "acquire_permits":
+static DRAIN_FAIR: Script = script!("acquire_permits":
     "timestamp", "permits/now", "permits/counted", "permits/ids", "tell", "permits/offer",
     "fair/queue", "fair/enter", "fair/permits", "fair/turn", "permits/drain", "permits/acquire"
 )
 .with_names_beside(names_beside_fair);
-static RELEASE_ONE: Script = script!(
-    59, "release_permit":
+static RELEASE_ONE: Script = script!("release_permit":
     "timestamp", "permits/now", "permits/counted", "tell", "permits/offer", "fair/queue",
     "fair/offer", "permits/release_one"
 );
-static RENEW_ONE: Script =
-    script!(60, "renew_permits": "permits/now", "permits/one", "permits/renew");
-static RENEW: Script = script!(43, "renew_permits": "permits/now", "permits/ids", "permits/renew");
-static INSPECT: Script = script!(
-    44, "inspect_permits":
+static RENEW_ONE: Script = script!("renew_permits": "permits/now", "permits/one", "permits/renew");
+static RENEW: Script = script!("renew_permits": "permits/now", "permits/ids", "permits/renew");
+static INSPECT: Script = script!("inspect_permits":
     "permits/now", "permits/counted", "permits/ids", "permits/inspect"
 );
-static FORCE: Script = script!(
-    45, "force_permits":
+static FORCE: Script = script!("force_permits":
     "timestamp", "permits/now", "permits/counted", "tell", "permits/offer", "fair/queue",
     "fair/offer", "unlink", "permits/force"
 );
-static SET: Script = script!(
-    46, "set_permits":
+static SET: Script = script!("set_permits":
     "timestamp", "permits/counted", "tell", "permits/offer", "fair/queue", "fair/offer",
     "permits/limit"
 );

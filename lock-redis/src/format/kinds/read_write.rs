@@ -41,22 +41,18 @@ const MOST_HOLDS: usize = 1_000;
 /// How often one attempt of a writer ends holds of dead readers.
 const MOST_PURGES: usize = 16;
 
-static ACQUIRE_READ: Script = script!(
-    31, "acquire_read":
+static ACQUIRE_READ: Script = script!("acquire_read":
     "redisson/take", "read_write/waiting", "read_write/sweep", "read_write/acquire_read"
 );
 static RELEASE_READ: Script =
-    script!(32, "release_read": "tell", "read_write/settle", "read_write/release_read");
+    script!("release_read": "tell", "read_write/settle", "read_write/release_read");
 /// Of a store without slots.
-static RELEASE_READ_SWEEPING: Script = script!(
-    55, "release_read":
+static RELEASE_READ_SWEEPING: Script = script!("release_read":
     "tell", "read_write/settle", "read_write/sweep", "read_write/swept", "read_write/release_read"
 );
 static RENEW_READ: Script =
-    script!(33, "renew_read": "tell", "read_write/settle", "read_write/renew_read");
-static ACQUIRE_WRITE: Script = script!(
-    34,
-    "acquire":
+    script!("renew_read": "tell", "read_write/settle", "read_write/renew_read");
+static ACQUIRE_WRITE: Script = script!("acquire":
     "redisson/look",
     "redisson/take",
     "read_write/take",
@@ -67,9 +63,7 @@ static ACQUIRE_WRITE: Script = script!(
     "attempt",
     "acquire"
 );
-static RELEASE_WRITE: Script = script!(
-    35,
-    "close":
+static RELEASE_WRITE: Script = script!("close":
     "redisson/look",
     "read_write/gone",
     "redisson/take",
@@ -79,16 +73,14 @@ static RELEASE_WRITE: Script = script!(
     "close",
     "read_write/free_writer"
 );
-static PURGE: Script = script!(36, "purge": "tell", "read_write/settle", "read_write/purge");
-static FORCE: Script = script!(
-    37, "force":
+static PURGE: Script = script!("purge": "tell", "read_write/settle", "read_write/purge");
+static FORCE: Script = script!("force":
     "redisson/holder", "tell", "unlink", "read_write/force", "force", "read_write/free_all"
 );
-static INSPECT: Script = script!(
-    38, "inspect_rw":
+static INSPECT: Script = script!("inspect_rw":
     "redisson/holder", "redisson/gone", "read_write/waiting", "read_write/inspect_rw"
 );
-static LEFT: Script = script!(39, "left": "read_write/left");
+static LEFT: Script = script!("left": "read_write/left");
 
 /// The key that says that a writer waits.
 fn waiting_writer(key: &str) -> String {

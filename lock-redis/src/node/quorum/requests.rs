@@ -126,7 +126,7 @@ impl Node {
         by: Moment,
     ) -> Result<Response<Vec<Result<LockInfo, Failure>>>, Failure> {
         let mut connection = self.borrow(by)?;
-        let link = connection.get();
+        let link = &mut connection;
         let what = self
             .inner
             .format
