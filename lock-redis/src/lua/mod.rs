@@ -21,9 +21,9 @@
 //! [`join`] says which have another beside them that does the same for several locks.
 //!
 //! Each script has a number, its bit in a connection's set of scripts that were sent. A format
-//! takes seven from its first on. Kinds of locks have theirs from 31 to 49, 54 to 57 and 59 to 62;
-//! scripts for several locks from 50 to 53, which are not marked in the set: a connection knows
-//! which of those the server has run. Free are 40, 58 and 63, the last one.
+//! takes seven from its first on. Kinds of locks have theirs from 31 to 49 and 54 to 63; scripts
+//! for several locks from 50 to 53, which are not marked in the set: a connection knows which of
+//! those the server has run. None is free.
 
 pub(crate) mod foreign_client;
 pub(crate) mod join;

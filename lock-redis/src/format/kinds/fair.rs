@@ -23,6 +23,7 @@ static ACQUIRE: Script = script!(
     "acquire":
     "redisson/look",
     "redisson/take",
+    "redisson/tells",
     "timestamp",
     "grant",
     "fair/queue",
@@ -71,7 +72,7 @@ static FORCE: Script = script!(
     "endings/usual"
 );
 
-/// The queue of the waiters of a fair lock or semaphore.
+/// The queue of the waiters of a fair lock of any kind.
 pub(super) fn queue(key: &str) -> String {
     keys::channel("distlock_queue", key)
 }

@@ -43,7 +43,8 @@ static ACQUIRE: Script = script!(
 static ACQUIRE_FAIR: Script = script!(
     56, "acquire_permits":
     "timestamp", "permits/now", "permits/counted", "permits/ids", "tell", "permits/offer",
-    "fair/queue", "fair/enter", "fair/permits", "fair/turn", "permits/acquire"
+    "fair/queue", "fair/enter", "fair/permits", "fair/turn", "fair/permits_turn",
+    "permits/acquire"
 )
 .with_names_beside(names_beside_fair);
 static RELEASE_FAIR: Script = script!(
@@ -64,7 +65,8 @@ static DRAIN: Script = script!(
 static DRAIN_FAIR: Script = script!(
     62, "acquire_permits":
     "timestamp", "permits/now", "permits/counted", "permits/ids", "tell", "permits/offer",
-    "fair/queue", "fair/enter", "fair/permits", "fair/turn", "permits/drain", "permits/acquire"
+    "fair/queue", "fair/enter", "fair/permits", "fair/turn", "fair/permits_turn",
+    "permits/drain", "permits/acquire"
 )
 .with_names_beside(names_beside_fair);
 static RELEASE_ONE: Script = script!(

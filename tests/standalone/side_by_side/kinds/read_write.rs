@@ -65,7 +65,7 @@ fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
 }
 
 /// Readers whose leases are over stand in the hash until a writer purges them.
-fn may_differ(request: Request, memory: &str, redis: &str) -> bool {
+pub(super) fn may_differ(request: Request, memory: &str, redis: &str) -> bool {
     matches!(request, Request::Force(_)) && (memory, redis) == ("was held: false", "was held: true")
 }
 
