@@ -130,8 +130,7 @@ impl Client {
         Election::new(Arc::clone(&self.0), &self.mutex_name(name)?)
     }
 
-    /// Returns the read-write lock of this name: several readers or one writer. A
-    /// [fair one](Self::fair_rw_lock) if the settings say so. Sends no request.
+    /// Returns the read-write lock of this name: several readers or one writer. Sends no request.
     ///
     /// # Errors
     ///
@@ -142,8 +141,7 @@ impl Client {
         N: TryInto<LockName>,
         Error: From<N::Error>,
     {
-        let is_fair = self.0.mutex_kind() == LockKind::Fair;
-        RwLock::new(&self.0, &name.try_into()?, is_fair)
+        RwLock::new(&self.0, &name.try_into()?, false)
     }
 
     /// Returns the read-write lock of this name, whose readers and writers are let in in the order

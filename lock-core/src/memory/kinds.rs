@@ -107,12 +107,14 @@ impl Shares {
             direct,
             ..
         } = *attempt;
+        let kind = attempt.name.kind();
         let new = Position {
             owner,
             until: now + presence,
             presence,
-            direct,
-            is_writer: attempt.name.kind().is_writer(),
+            // A release grants no other kind.
+            direct: direct.filter(|_| kind == LockKind::Fair),
+            is_writer: kind.is_writer(),
         };
         match self
             .queue

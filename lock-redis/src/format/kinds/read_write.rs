@@ -506,9 +506,10 @@ impl KindFormat for Read {
             Reply::Array(items) => match items[..] {
                 [Reply::Int(0), Reply::Int(pttl)] => {
                     let busy = format.busy_kind(link, attempt.name, pttl, is_tracked, by)?;
-                    // A writer of Redisson's that goes on reading does not tell of it.
+                    // A writer of Redisson's that goes on reading does not tell of it; one that is in
+                    // a queue asks often enough.
                     Ok(match busy {
-                        Answer::Busy(left) => {
+                        Answer::Busy(left) if !self.is_fair => {
                             Answer::Busy(left.map(|left| left.min(WAITER_PRESENCE)))
                         }
                         other => other,
@@ -799,7 +800,10 @@ impl KindFormat for Write {
 
 #[cfg(test)]
 mod tests {
+    use super::super::format_of;
     use super::*;
+    use crate::format::settings;
+    use lock_core::{ClientId, Config, LeaseTime, LockKind};
 
     #[test]
     fn script_keeps_readers_out_for_the_presence_of_a_waiter() {
@@ -813,9 +817,29 @@ mod tests {
     }
 
     #[test]
+    fn renewal_of_a_fair_lock_is_that_of_the_other() {
+        let config = Config::from_url("redis://h").unwrap();
+        let format = settings::read_owned_format(&config).unwrap();
+        let lease = LeaseTime::new(Duration::from_secs(30)).unwrap();
+        let owner = OwnerId::new(ClientId::random(), 7);
+        let renewal = |kind| {
+            let name = LockName::new("x").unwrap().of_kind(kind);
+            let held = AcquisitionId::new(name, owner, lease, Default::default());
+            let call = format_of(kind).unwrap().renew(&format, &held);
+            (call.script.name, call.script.bit, call.keys, call.arguments)
+        };
+        for (kind, fair) in [
+            (LockKind::Read, LockKind::FairRead),
+            (LockKind::Write, LockKind::FairWrite),
+        ] {
+            assert_eq!(renewal(kind), renewal(fair));
+        }
+    }
+
+    #[test]
     fn scripts_name_one_reader_more_than_are_looked_at() {
         // And one field is `mode`.
-        for script in [&ACQUIRE_WRITE, &INSPECT] {
+        for script in [&ACQUIRE_WRITE, &ACQUIRE_WRITE_FAIR, &INSPECT] {
             let count = format!("'HRANDFIELD', key, {}, ", MOST_READERS + 2);
             let count = [count.replace("key", "KEYS[1]"), count];
             assert!(

@@ -49,6 +49,8 @@ struct Scenario {
     /// In seconds, from short to long.
     leases: [u64; 4],
     random: fn(&mut fastrand::Rng, bool) -> Request,
+    /// Whether a lock may have readers.
+    has_readers: bool,
     /// Whether memory and Redis may answer this differently when time has passed.
     may_differ: fn(Request, memory: &str, redis: &str) -> bool,
     /// Answers to which the requests must lead.
@@ -261,6 +263,8 @@ impl Side {
                     .beside(beside.map(|owner| self.owner(owner, writer)))
                     .direct(NonZeroU32::new(number_of_direct(owner, waits)))
                     .waits(waits);
+                let tells_when =
+                    !self.scenario.has_readers && (kind.is_queued() || kind.permits().is_some());
                 match self.backend.acquire(&attempt, by)? {
                     Answer::Granted(grant) => {
                         let token = grant.tokens.map(|it| it.first().get());
@@ -272,7 +276,7 @@ impl Side {
                         let count = grant.count.map_or(String::new(), |it| format!(" {it}"));
                         format!("granted{count}{limit}, token: {}", grant.tokens.is_some())
                     }
-                    Answer::Busy(left) if kind == LockKind::Fair || kind.permits().is_some() => {
+                    Answer::Busy(left) if tells_when => {
                         format!("busy, {:?}", self.left(left))
                     }
                     // Of readers and a writer Redis tells the longest lease, and a closed owner of

@@ -9,6 +9,7 @@ static READ_WRITE: Scenario = Scenario {
     step: Duration::from_secs(7),
     leases: [10, 25, 60, 109],
     random,
+    has_readers: true,
     may_differ,
     expected: &[
         "Acquire -> granted",
