@@ -92,6 +92,12 @@ pub enum LockKind {
     /// The writer of a read-write lock, which excludes readers and other writers:
     /// [`RwLock::write`](crate::RwLock::write).
     Write,
+    /// A reader of the same lock as `Read`, in the order of arrival over all clients:
+    /// [`Client::fair_rw_lock`](crate::Client::fair_rw_lock).
+    FairRead,
+    /// The writer of the same lock as `Write`, in the order of arrival over all clients:
+    /// [`Client::fair_rw_lock`](crate::Client::fair_rw_lock).
+    FairWrite,
     /// Permits of a semaphore: [`Client::semaphore`](crate::Client::semaphore).
     Permits {
         /// How many there are in all.
@@ -114,7 +120,28 @@ impl LockKind {
     /// Whether several owners may hold it at once.
     #[must_use]
     pub fn is_shared(self) -> bool {
-        self == Self::Read || self.permits().is_some()
+        self.is_reader() || self.permits().is_some()
+    }
+
+    /// Returns whether it is the lock of the readers of a read-write lock.
+    #[must_use]
+    pub fn is_reader(self) -> bool {
+        matches!(self, Self::Read | Self::FairRead)
+    }
+
+    /// Returns whether it is the lock of the writer of a read-write lock.
+    #[must_use]
+    pub fn is_writer(self) -> bool {
+        matches!(self, Self::Write | Self::FairWrite)
+    }
+
+    /// Returns the kinds of a read-write lock: of its readers, and of its writer.
+    #[must_use]
+    pub fn of_read_write(is_fair: bool) -> [Self; 2] {
+        match is_fair {
+            true => [Self::FairRead, Self::FairWrite],
+            false => [Self::Read, Self::Write],
+        }
     }
 
     /// Returns the limit of a semaphore and the number of permits that one acquisition takes;
@@ -142,7 +169,10 @@ impl LockKind {
     /// all clients.
     #[must_use]
     pub fn is_queued(self) -> bool {
-        matches!(self, Self::Fair | Self::FairPermits { .. })
+        matches!(
+            self,
+            Self::Fair | Self::FairRead | Self::FairWrite | Self::FairPermits { .. }
+        )
     }
 
     /// Whether the store knows who waits for it, and keeps others out.

@@ -18,7 +18,8 @@ use std::time::Duration;
 /// - Each reader has a lease of its own: a dead one blocks writers until that ends, whatever the
 ///   others renew.
 /// - While a writer waits, no new reader enters; when a writer releases, both compete. A waiting
-///   writer that dies keeps readers out for three seconds.
+///   writer that dies keeps readers out for three seconds. A
+///   [fair one](crate::Client::fair_rw_lock) lets both in in the order of their arrival.
 /// - The thread that writes may read as well, and go on reading when it has ended writing
 ///   (downgrade). A thread that reads cannot write: it would wait for itself, and gets
 ///   [`Error::is_misuse`] at once. So does one that reads beside a write lock with a shortest time
@@ -56,15 +57,19 @@ pub struct ReadLock(pub(crate) SingleLock);
 pub struct WriteLock(pub(crate) SingleLock);
 
 impl RwLock {
-    pub(crate) fn new(engine: &Arc<EngineHandle>, name: &LockName) -> Result<Self, Error> {
+    pub(crate) fn new(
+        engine: &Arc<EngineHandle>,
+        name: &LockName,
+        is_fair: bool,
+    ) -> Result<Self, Error> {
         engine
             .refuse_kind("read-write locks")
             .map_err(|error| error.on(name))?;
         let part = |kind| SingleLock::new(Arc::clone(engine), &name.of_kind(kind));
-        let (read, write) = (part(LockKind::Read)?, part(LockKind::Write)?);
+        let [read, write] = LockKind::of_read_write(is_fair);
         Ok(Self {
-            read: ReadLock(read),
-            write: WriteLock(write),
+            read: ReadLock(part(read)?),
+            write: WriteLock(part(write)?),
         })
     }
 

@@ -32,6 +32,46 @@ fn fair_queue_moves_with_its_slot() {
 }
 
 #[test]
+fn fair_read_write_locks_queue_moves_with_its_slot() {
+    let cluster = Cluster::steady();
+    let (from, to) = (0, 1);
+    let name = cluster.name_on(from, "readers-in-order");
+    let clients = [(); 3].map(|()| client(&cluster.url()));
+    let lock = |number: usize| clients[number].fair_rw_lock(&*name).unwrap();
+    let mut probe = cluster.probe(&name);
+    let held = lock(0).write().lock().unwrap();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let waiters: Vec<_> = (0..3)
+        .map(|number| {
+            let (lock, order) = (lock(number), Arc::clone(&order));
+            let waiter = thread::spawn(move || {
+                let guard = match number {
+                    1 => lock.read().lock().unwrap(),
+                    _ => lock.write().lock().unwrap(),
+                };
+                order.lock().unwrap().push(number);
+                guard.unlock().unwrap();
+            });
+            let has_position = || queue::waiting(&mut probe, &name) == number as i64 + 1;
+            eventually("it has a position", LONG, has_position);
+            waiter
+        })
+        .collect();
+    let slot = cluster.slot(&name);
+    cluster.move_slot(slot, from, to);
+    cluster.wait_for_owner(slot, to);
+    let mut probe = cluster.node(to).probe();
+    eventually("all wait there", LONG, || {
+        queue::waiting(&mut probe, &name) == 3
+    });
+    held.unlock().unwrap();
+    waiters
+        .into_iter()
+        .for_each(|waiter| waiter.join().unwrap());
+    assert_eq!(*order.lock().unwrap(), [0, 1, 2]);
+}
+
+#[test]
 fn fair_semaphores_queue_moves_with_its_slot() {
     let cluster = Cluster::steady();
     let (from, to) = (0, 1);

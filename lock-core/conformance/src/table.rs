@@ -183,6 +183,12 @@ macro_rules! __conformance_table {
                 fair_and_write_locks_are_kept_after_release: KeptLockOfKindFreed core,
                 semaphore_and_lock_do_not_share_a_name: SemaphoreBesideLock core,
             }
+            store_fair_read_write {
+                fair_readers_and_writers_enter_in_order: ReaderOvertakesWriter core,
+                readers_behind_a_gone_fair_writer_enter: DeadWaiterStays core,
+                fair_writer_becomes_a_reader: WriterEndsReaders core,
+                dead_holders_of_a_fair_lock_are_over: ReadersNeverExpire core,
+            }
             store_permits {
                 changes_of_a_limit_all_count: AddedLimitIsSet core,
                 permit_is_released_by_its_identity: PermitOfIdIsKept core,

@@ -145,7 +145,26 @@ impl Client {
         N: TryInto<LockName>,
         Error: From<N::Error>,
     {
-        RwLock::new(&self.0, &name.try_into()?)
+        RwLock::new(&self.0, &name.try_into()?, false)
+    }
+
+    /// Returns the read-write lock of this name, whose readers and writers are let in in the order
+    /// of their arrival over all clients and threads: readers that are next together, and none that
+    /// comes behind a waiting writer. Sends no request.
+    ///
+    /// The order is kept as for a [fair mutex](Self::fair_mutex), at the same cost. A thread that
+    /// writes reads at once, whoever waits. One of the same name that is not fair excludes it, is
+    /// excluded, and does not stand in line.
+    ///
+    /// # Errors
+    ///
+    /// As [`rw_lock`](Self::rw_lock).
+    pub fn fair_rw_lock<N>(&self, name: N) -> Result<RwLock, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        RwLock::new(&self.0, &name.try_into()?, true)
     }
 
     /// Returns the semaphore of this name with this many permits, a

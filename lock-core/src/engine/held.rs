@@ -92,10 +92,8 @@ impl Engine {
 
     /// Whether this is a write lock beside which the calling thread reads.
     pub(super) fn is_read_here(&self, name: &LockName) -> bool {
-        name.kind() == LockKind::Write
-            && self
-                .held_by(&name.of_kind(LockKind::Read), thread_id())
-                .is_some()
+        let [reading, writing] = LockKind::of_read_write(name.kind().is_queued());
+        name.kind() == writing && self.held_by(&name.of_kind(reading), thread_id()).is_some()
     }
 
     /// Asks the store whether it still has it, and what is left of its lease: what the store says,
@@ -183,7 +181,7 @@ impl Engine {
         // Also if the store says that it is gone: a copy of the first request may be under way.
         // A writer may be kept by the reads of its thread, and of several permits some may be left.
         let kind = acquisition.name.kind();
-        let may_be_left = kind == LockKind::Write || matches!(kind.permits(), Some((_, 2..)));
+        let may_be_left = kind.is_writer() || matches!(kind.permits(), Some((_, 2..)));
         if is_left_over || may_be_left || acquisition.has_unknown_outcome() {
             self.clean_up(acquisition.to_end(self.clock.now()));
         }

@@ -46,6 +46,7 @@ struct Position {
     presence: Duration,
     /// The number of its last attempt, if a release may grant it the lock.
     direct: Option<NonZeroU32>,
+    is_writer: bool,
 }
 
 impl Position {
@@ -106,11 +107,14 @@ impl Shares {
             direct,
             ..
         } = *attempt;
+        let kind = attempt.name.kind();
         let new = Position {
             owner,
             until: now + presence,
             presence,
-            direct,
+            // A release grants no other kind.
+            direct: direct.filter(|_| kind == LockKind::Fair),
+            is_writer: kind.is_writer(),
         };
         match self
             .queue
@@ -307,7 +311,7 @@ impl State {
         };
         match kind {
             _ if !attempt.waits => {}
-            LockKind::Fair => shares.enqueue(attempt, now),
+            LockKind::Fair | LockKind::FairWrite => shares.enqueue(attempt, now),
             LockKind::Write if writers == WriterPriority::First => {
                 let is_other = |(first, _): &(OwnerId, Moment)| *first != owner;
                 if !shares.waiting_writer.is_some_and(|first| is_other(&first)) {
@@ -350,15 +354,28 @@ impl State {
             .of(name.kind())
             .iter()
             .any(|share| share.owner == owner);
+        let is_queued = name.kind().is_queued();
         let other = writer.filter(|(writer, _)| !is_repeated && beside != Some(*writer));
-        let gives_way = writers == WriterPriority::First && !is_repeated && writer.is_none();
-        let waiting = shares
-            .waiting_writer
-            .map(|(_, until)| until)
-            .filter(|_| gives_way);
+        let gives_way = !is_repeated && writer.is_none();
+        let waiting = match is_queued {
+            true => shares.before(attempt, now),
+            false => shares
+                .waiting_writer
+                .map(|(_, until)| until)
+                .filter(|_| writers == WriterPriority::First),
+        };
+        let waiting = waiting.filter(|_| gives_way);
         if let Some(until) = other.map(|(_, until)| until).or(waiting) {
+            if is_queued && attempt.waits {
+                shares.enqueue(attempt, now);
+            }
             return Ok((Answer::Busy(Some(until.since(now))), false));
         }
+        if is_queued && !is_repeated {
+            shares.leave_queue(owner);
+        }
+        let lets_in = is_queued && gives_way;
+        let lets_in = lets_in && shares.next(now).is_some_and(|next| !next.is_writer);
         hold(
             &mut shares.readers,
             Share {
@@ -373,7 +390,7 @@ impl State {
             .filter(|_| tokens != Tokens::None)
             .map(FencingToken::new);
         let range = token.and_then(|token| TokenRange::new(token, token));
-        Ok((Answer::Granted(Grant::new(range)), false))
+        Ok((Answer::Granted(Grant::new(range)), lets_in))
     }
 
     /// Extends a share. False if it is gone.
@@ -404,20 +421,27 @@ impl State {
         owner: OwnerId,
         now: Moment,
     ) -> (Release, bool) {
+        let is_writing = self.holder(name, now).is_some();
         let all = self.shares(name, now);
+        let is_fair_reader = name.kind() == LockKind::FairRead;
         let is_left = name.kind().is_queued() && all.leave_queue(owner);
         let shares = all.of(name.kind());
         let Held {
             is_whole, is_any, ..
         } = held_of(shares, name, owner);
         shares.retain(|share| share.owner != owner);
+        // Of a fair read-write lock only the next owner is told, and not before it may be let in.
+        let lets_in = match is_fair_reader {
+            true => !is_writing && (is_left || is_any && shares.is_empty()),
+            false => is_any || is_left,
+        };
         (
             if is_whole {
                 Release::Freed
             } else {
                 Release::Gone
             },
-            is_any || is_left,
+            lets_in,
         )
     }
 
@@ -433,10 +457,10 @@ impl State {
             name.kind(),
             self.shares.get_mut(&name.of_kind(LockKind::Mutex)),
         ) {
-            (LockKind::Fair, Some(shares)) => {
+            (LockKind::Fair | LockKind::FairWrite, Some(shares)) => {
                 let is_left = shares.leave_queue(owner);
-                shares.purge(now);
-                is_left && is_free && shares.readers.is_empty()
+                // Also while others read: a reader behind a writer may be let in now.
+                is_left && is_free
             }
             (LockKind::Write, Some(shares)) => shares
                 .waiting_writer
@@ -502,7 +526,7 @@ impl State {
     pub(super) fn inspect_shares(&mut self, name: &LockName, now: Moment) -> LockInfo {
         let shares = self.shares(name, now);
         let (taken, limit) = (shares.taken(), shares.limit);
-        let is_read_write = matches!(name.kind(), LockKind::Read | LockKind::Write);
+        let is_read_write = name.kind().is_reader() || name.kind().is_writer();
         let readers = (is_read_write || !shares.readers.is_empty()).then(|| {
             let known = shares.readers.iter().map(|share| share.info(now)).collect();
             Readers::new(known, shares.waiting_writer.is_some())
@@ -543,7 +567,7 @@ impl State {
         };
         match name.kind() {
             LockKind::Write => shares.waiting_writer.take().is_some(),
-            LockKind::Fair | LockKind::FairPermits { .. } if is_free => {
+            kind if kind.is_queued() && is_free => {
                 shares.next(now).is_some() && shares.queue.pop_front().is_some()
             }
             _ => false,

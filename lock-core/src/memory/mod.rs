@@ -170,7 +170,7 @@ impl State {
             }
             _ => (LockInfo::FREE, false),
         };
-        if is_writer || kind == LockKind::Write {
+        if is_writer || kind.is_writer() {
             return info.readers(Readers::new(Vec::new(), self.writer_waits(name, now)));
         }
         info
@@ -196,7 +196,7 @@ impl State {
 
     /// A `label` replaces the owner's former one.
     fn hold(&mut self, name: &LockName, owner: OwnerId, until: Moment, label: Option<OwnerLabel>) {
-        let is_writer = name.kind() == LockKind::Write;
+        let is_writer = name.kind().is_writer();
         let name = plain(name);
         match self
             .locks
@@ -543,7 +543,7 @@ impl Backend for MemoryBackend {
         state.refuse_other_use(name, now)?;
         let is_free = state.holder(name, now).is_none();
         // Of a reader beside the writer that ends with it; other kinds leave the writer alone.
-        let ends_shares = is_free || name.kind() != LockKind::Read;
+        let ends_shares = is_free || !name.kind().is_reader();
         let is_shared = !state.shares.is_empty() && ends_shares;
         let mut was_held = is_shared && state.force_shares(name, now);
         let ended_wait = state.force_wait(name, is_free && !was_held, now);

@@ -10,7 +10,6 @@ use crate::error::{Error, ErrorKind, MemberOutcome, MemberResult, worst_kind};
 use crate::guard::LockGuard;
 use crate::interrupt::Registration;
 use crate::lease::{Lease, LeaseTime};
-use crate::name::LockKind;
 use crate::options::LockOptions;
 use crate::parts::SingleLock;
 use crate::replication::OnInsufficientReplicas;
@@ -251,8 +250,8 @@ impl<'a> CompositeAcquisition<'a> {
         let share = left.map_or(LONGEST_SHARE, |left| left / members);
         let share = share.clamp(SHORTEST_SHARE, LONGEST_SHARE);
         // Its position in the queue of a fair lock is lost with each wait that is too short.
-        let is_fair = self.members.locks[at].name().kind() == LockKind::Fair;
-        let needs = self.patience.known(at).filter(|_| is_fair);
+        let is_queued = self.members.locks[at].name().kind().is_queued();
+        let needs = self.patience.known(at).filter(|_| is_queued);
         let share = needs.map_or(share, |needs| needs.clamp(share, LONGEST_FAIR_SHARE));
         Some(left.map_or(share, |left| left.min(share)))
     }

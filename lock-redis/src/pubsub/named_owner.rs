@@ -19,6 +19,8 @@ impl NamedOwner {
             (Ok(attempt), Ok(token)) => Some((lock.to_owned(), DirectGrant { attempt, token })),
             _ => None,
         };
+        // A writer of a fair read-write lock is in the queue as it would be in the lock.
+        let owner = owner.strip_suffix(":write").unwrap_or(owner);
         Self {
             owner: OwnerText::new(owner),
             granted,

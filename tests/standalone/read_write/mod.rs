@@ -1,6 +1,7 @@
 //! Read-write locks on a real server: what is stored, who excludes whom, and who is woken.
 
 mod contention;
+mod fair;
 mod faults;
 mod shares;
 mod waiting;

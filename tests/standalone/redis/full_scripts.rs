@@ -215,15 +215,22 @@ fn waiters_stay_and_leave(scene: &Scene) {
     for (kind, key) in [
         (LockKind::Fair, "distlock_queue"),
         (permits, "distlock_queue"),
+        (LockKind::FairRead, "distlock_queue"),
+        (LockKind::FairWrite, "distlock_queue"),
         (LockKind::Write, "distlock_writer"),
     ] {
-        let held = scene.take(kind);
+        let mut held = scene.take(match kind {
+            LockKind::FairRead => LockKind::FairWrite,
+            kind => kind,
+        });
+        held.name = held.name.of_kind(kind);
+        let as_writer = if kind.is_writer() { ":write" } else { "" };
         let waits = scene.bench.owner();
         assert!(scene.acquire(&held.name, waits).is_busy());
         let key = format!("{key}:{{{}}}", held.name);
         // As if it had asked half a second before, or would stay for a minute.
         let until = |probe: &mut Probe, change: &str| -> f64 {
-            let until = format!("until:{waits}");
+            let until = format!("until:{waits}{as_writer}");
             probe
                 .command(&["ZINCRBY", &key, change, &until])
                 .text()
@@ -322,6 +329,8 @@ fn full_server_keeps_holders_and_waiters_of_every_kind() {
             LockKind::Permits { limit: 9, count: 1 },
             LockKind::Permits { limit: 9, count: 7 },
             LockKind::FairPermits { limit: 9, count: 7 },
+            LockKind::FairRead,
+            LockKind::FairWrite,
         ];
         let kinds = of_kinds.into_iter().filter(|_| all_kinds);
         kinds

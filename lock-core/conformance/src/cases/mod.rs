@@ -9,6 +9,7 @@ pub(super) mod network;
 pub(super) mod reentry;
 pub(super) mod replication;
 pub(super) mod store_acquire;
+pub(super) mod store_fair_read_write;
 pub(super) mod store_kinds;
 pub(super) mod store_permits;
 pub(super) mod store_release;

@@ -71,11 +71,15 @@ pub(crate) fn kinds_of_a_name_exclude_each_other(subject: &dyn Subject) {
         LockKind::Fair,
         LockKind::Read,
         LockKind::Write,
+        LockKind::FairRead,
+        LockKind::FairWrite,
     ];
+    let both_read = |kind: LockKind, other: LockKind| kind.is_reader() && other.is_reader();
     for held in kinds {
         let name = fresh_name();
         direct.hold(&name.of_kind(held), long());
-        for kind in kinds.into_iter().filter(|kind| *kind != held) {
+        let others = kinds.into_iter().filter(|kind| *kind != held);
+        for kind in others.filter(|kind| !both_read(*kind, held)) {
             assert!(
                 direct.is_busy(&name.of_kind(kind)),
                 "{kind:?} beside {held:?}"
@@ -254,7 +258,18 @@ pub(crate) fn release_of_each_kind_wakes_its_waiters(subject: &dyn Subject) {
     let fair = fresh_name().of_kind(LockKind::Fair);
     let in_order = fresh_name().of_kind(LockKind::FairPermits { limit: 1, count: 1 });
     let same = [&semaphore, &fair, &in_order].map(|name| (name, name));
-    for (held, waits_for) in [(&read, &write), (&write, &read)].into_iter().chain(same) {
+    let [fair_read, fair_write] = LockKind::of_read_write(true).map(|it| fresh_name().of_kind(it));
+    let [next_read, next_write] = [
+        fair_write.of_kind(LockKind::FairRead),
+        fair_read.of_kind(LockKind::FairWrite),
+    ];
+    let read_write = [
+        (&read, &write),
+        (&write, &read),
+        (&fair_read, &next_write),
+        (&fair_write, &next_read),
+    ];
+    for (held, waits_for) in read_write.into_iter().chain(same) {
         let owner = direct.hold(held, long());
         // The next in a fair lock's queue may be the only one that is woken.
         assert!(other.is_busy(waits_for));
@@ -270,7 +285,13 @@ pub(crate) fn release_of_each_kind_wakes_its_waiters(subject: &dyn Subject) {
 /// A closed owner is refused, for each kind; others are not.
 pub(crate) fn owner_with_tombstone_is_refused_for_each_kind(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
-    for kind in [LockKind::Fair, LockKind::Read, LockKind::Write] {
+    for kind in [
+        LockKind::Fair,
+        LockKind::Read,
+        LockKind::Write,
+        LockKind::FairRead,
+        LockKind::FairWrite,
+    ] {
         let name = fresh_name().of_kind(kind);
         let owner = direct.hold(&name, long());
         let release = direct.release_with_tombstone(&name, owner, ms(20_000));
@@ -500,7 +521,7 @@ pub(crate) fn fair_permits_are_granted_in_order(subject: &dyn Subject) {
 /// A fair lock and a write lock can be kept for a time after their release, too.
 pub(crate) fn fair_and_write_locks_are_kept_after_release(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
-    for kind in [LockKind::Fair, LockKind::Write] {
+    for kind in [LockKind::Fair, LockKind::Write, LockKind::FairWrite] {
         let name = fresh_name().of_kind(kind);
         let owner = direct.hold(&name, long());
         assert_eq!(
@@ -529,6 +550,8 @@ pub(crate) fn semaphore_and_lock_do_not_share_a_name(subject: &dyn Subject) {
         LockKind::Read,
         LockKind::Write,
         LockKind::Fair,
+        LockKind::FairRead,
+        LockKind::FairWrite,
     ] {
         assert!(direct.is_foreign(&name.of_kind(kind)), "{kind:?}");
     }

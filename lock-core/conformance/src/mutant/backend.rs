@@ -461,8 +461,8 @@ impl Backend for MutantBackend {
             _ => LockInfo::FREE,
         });
         Ok(match name.kind() {
-            LockKind::Write if held.holder.is_some() => held.readers(Readers::default()),
-            LockKind::Write => self.inspect_shares(name),
+            kind if kind.is_writer() && held.holder.is_some() => held.readers(Readers::default()),
+            kind if kind.is_writer() => self.inspect_shares(name),
             _ => held,
         })
     }

@@ -56,7 +56,7 @@ impl MutantBackend {
         if holder == Some(owner) {
             return Ok(false);
         }
-        let ignores = kind == LockKind::Write && self.has(Mutation::WriterIgnoresReaders);
+        let ignores = kind.is_writer() && self.has(Mutation::WriterIgnoresReaders);
         let is_busy = holder.is_some() || (!kinds.shares.is_empty() && !ignores);
         let is_first = kinds
             .waiters
@@ -71,12 +71,12 @@ impl MutantBackend {
                 }
             }
             LockKind::Write => kinds.writer_waits = None,
-            LockKind::Fair if is_busy || !is_first => {
+            kind if kind.is_queued() && (is_busy || !is_first) => {
                 kinds.enqueue(owner, now + attempt.presence);
             }
             _ => kinds.waiters.retain(|(waiter, _)| *waiter != owner),
         }
-        Ok(is_busy || (kind == LockKind::Fair && !is_first))
+        Ok(is_busy || (kind.is_queued() && !is_first))
     }
 
     pub(super) fn acquire_share(&self, attempt: &Attempt<'_>) -> Result<Answer, Failure> {
@@ -148,13 +148,23 @@ impl MutantBackend {
                 self.foreign()?;
             }
             let is_beside = beside.is_some() && beside == writer;
-            let waits = kinds.writer_waits.is_some() && writer.is_none() && !is_repeated;
+            let is_queued = name.kind().is_queued();
+            let is_first = kinds.waiters.first().is_none_or(|(it, _)| *it == owner);
+            let waits = match is_queued {
+                true => !is_first && !self.has(Mutation::ReaderOvertakesWriter),
+                false => kinds.writer_waits.is_some(),
+            };
+            let waits = waits && writer.is_none() && !is_repeated;
             let keeps_out = writer.is_some() && !is_beside;
             if (keeps_out && !self.has(Mutation::ReaderIgnoresWriter))
                 || (waits && !self.has(Mutation::WaitingWriterIgnored))
             {
+                if is_queued {
+                    kinds.enqueue(owner, now + attempt.presence);
+                }
                 return Ok(Answer::Busy(None));
             }
+            kinds.waiters.retain(|(waiter, _)| *waiter != owner);
             match repeated {
                 Some((_, end, _)) => *end = until.max(*end),
                 None => kinds.shares.push((owner, until, 1)),
@@ -242,7 +252,7 @@ impl MutantBackend {
         kinds
             .waiters
             .retain(|(owner, _)| *owner != acquisition.owner);
-        let is_writer = acquisition.name.kind() == LockKind::Write;
+        let is_writer = acquisition.name.kind().is_writer();
         let is_holder = state
             .held
             .get(key)

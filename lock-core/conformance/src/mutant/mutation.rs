@@ -193,6 +193,8 @@ mutations! {
         KeptLockOfKindFreed,
         /// Grants permits of a fair semaphore to the first that asks for as many as are free.
         PermitsOvertaken,
+        /// Grants a fair read lock to a reader behind a waiting writer.
+        ReaderOvertakesWriter,
         /// Grants permits and locks of one name.
         SemaphoreBesideLock,
     }

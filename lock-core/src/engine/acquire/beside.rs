@@ -22,8 +22,9 @@ pub(super) fn writer_of(
     if kind.permits().is_some() || held(kind).is_some() {
         return Ok(None);
     }
-    if kind == LockKind::Read
-        && let Some(writer) = held(LockKind::Write)
+    let [reading, writing] = LockKind::of_read_write(kind.is_queued());
+    if kind == reading
+        && let Some(writer) = held(writing)
     {
         // Its lease would be that of the reads, which go on.
         return if writer.is_kept() {
@@ -32,7 +33,7 @@ pub(super) fn writer_of(
             Ok(Some(writer))
         };
     }
-    if kind == LockKind::Write && held(LockKind::Read).is_some() {
+    if kind == writing && held(reading).is_some() {
         return Err(Error::misuse(
             "this thread reads, so it would wait for itself to write: end its read lock first, or \
              take the write lock before it",
@@ -43,6 +44,8 @@ pub(super) fn writer_of(
         LockKind::Fair,
         LockKind::Read,
         LockKind::Write,
+        LockKind::FairRead,
+        LockKind::FairWrite,
     ];
     let other = others
         .into_iter()

@@ -181,19 +181,14 @@ impl Registry {
     /// only while they are held. `kinds`: whether there was ever another than mutexes.
     pub(crate) fn exclusive(&self, name: &LockName, kinds: bool) -> Vec<Arc<LocalLock>> {
         let mutex = name.of_kind(LockKind::Mutex);
-        let others =
-            kinds.then(|| [LockKind::Write, LockKind::Fair].map(|kind| name.of_kind(kind)));
+        let kinds = kinds.then_some([LockKind::Write, LockKind::Fair, LockKind::FairWrite]);
+        let others = kinds.map(|kinds| kinds.map(|kind| name.of_kind(kind)));
         self.upgraded(|locks| {
             let mut found: Vec<_> = locks.shared.get(&mutex).into_iter().collect();
-            if let Some([write, fair]) = &others {
+            if let Some([write, fair @ ..]) = &others {
                 found.extend(locks.shared.get(write));
-                found.extend(
-                    locks
-                        .apart
-                        .get(fair)
-                        .into_iter()
-                        .flat_map(|apart| &apart.held),
-                );
+                let apart = fair.iter().filter_map(|fair| locks.apart.get(fair));
+                found.extend(apart.flat_map(|apart| &apart.held));
             }
             found
         })

@@ -160,8 +160,16 @@ fn waiting_writer_without_priority_keeps_no_reader_out() {
 
 #[test]
 fn writer_may_read_and_goes_on_reading() {
+    for lock_of in [Client::rw_lock::<&str>, Client::fair_rw_lock] {
+        writer_reads_and_goes_on(lock_of);
+    }
+}
+
+fn writer_reads_and_goes_on(
+    lock_of: for<'a> fn(&Client, &'a str) -> Result<crate::RwLock, crate::Error>,
+) {
     let ([a, b], _) = pair();
-    let (a, b) = (a.rw_lock("x").unwrap(), b.rw_lock("x").unwrap());
+    let (a, b) = (lock_of(&a, "x").unwrap(), lock_of(&b, "x").unwrap());
     let writing = a.write().lock().unwrap();
     let reading = a.read().lock().unwrap();
     assert_eq!(reading.fencing_token(), writing.fencing_token());
@@ -249,13 +257,21 @@ fn writer_that_goes_on_reading_hands_nothing_off() {
 #[test]
 fn thread_is_told_that_it_would_wait_for_itself() {
     let ([a, b], _) = pair();
-    let rw = a.rw_lock("x").unwrap();
+    let (rw, fair_rw) = (a.rw_lock("x").unwrap(), a.fair_rw_lock("x").unwrap());
     let (mutex, fair) = (a.mutex("x").unwrap(), a.fair_mutex("x").unwrap());
-    let locks: [&dyn DistLock; 4] = [&mutex, &fair, rw.read(), rw.write()];
+    let locks: [&dyn DistLock; 6] = [
+        &mutex,
+        &fair,
+        rw.read(),
+        rw.write(),
+        fair_rw.read(),
+        fair_rw.write(),
+    ];
     for (held, lock) in locks.iter().enumerate() {
         let guard = lock.lock().unwrap();
         for (other, lock) in locks.iter().enumerate() {
-            let is_refused = other != held && (held, other) != (3, 2);
+            let is_downgrade = [(3, 2), (5, 4)].contains(&(held, other));
+            let is_refused = other != held && !is_downgrade;
             let refused = lock.try_lock();
             assert_eq!(
                 refused.is_err_and(|error| error.is_misuse()),
@@ -427,11 +443,12 @@ fn change_is_found_for_a_mutex_a_writer_and_a_fair_lock() {
         match kind {
             "write" => client.rw_lock(kind).unwrap().write().into(),
             "fair" => client.fair_mutex(kind).unwrap().into(),
+            "fair write" => client.fair_rw_lock(kind).unwrap().write().into(),
             _ => client.mutex(kind).unwrap().into(),
         }
     };
     // With a fair lock they are found in another way: the others once more.
-    for kind in ["mutex", "write", "fair", "mutex", "write"] {
+    for kind in ["mutex", "write", "fair", "fair write", "mutex", "write"] {
         let guard = of(&a, kind).lock().unwrap();
         let _reader = a.rw_lock("read").unwrap().read().lock().unwrap();
         assert!(of(&b, kind).force_unlock().unwrap());
@@ -599,10 +616,12 @@ fn what_may_be_left_of_a_lost_kind_is_released() {
     for (what, expected) in [
         ("mutex", 0),
         ("write", 1),
+        ("fair write", 1),
         ("one permit", 0),
         ("permits", 1),
     ] {
         let write = client.rw_lock("write").unwrap();
+        let fair_write = client.fair_rw_lock("fair write").unwrap();
         let semaphore = client.semaphore("permits", 3).unwrap();
         let (guard, permits) = match what {
             "mutex" => (
@@ -610,6 +629,7 @@ fn what_may_be_left_of_a_lost_kind_is_released() {
                 None,
             ),
             "write" => (Some(write.write().lock_with(&brief).unwrap()), None),
+            "fair write" => (Some(fair_write.write().lock_with(&brief).unwrap()), None),
             "one permit" => (None, Some(semaphore.acquire_with(1, &brief).unwrap())),
             _ => (None, Some(semaphore.acquire_with(3, &brief).unwrap())),
         };
@@ -734,7 +754,11 @@ fn fair_waiters_ask_three_times_within_their_presence() {
 #[test]
 fn dead_fair_waiter_keeps_others_out_for_its_presence() {
     for presence in [SECOND, SECOND * 3, SECOND * 30] {
-        for kind in [LockKind::Fair, LockKind::FairPermits { limit: 1, count: 1 }] {
+        for kind in [
+            LockKind::Fair,
+            LockKind::FairWrite,
+            LockKind::FairPermits { limit: 1, count: 1 },
+        ] {
             let (store, clock) = Recorded::new();
             let client = store.client();
             let name = LockName::new("x").unwrap().of_kind(kind);

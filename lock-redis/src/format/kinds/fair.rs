@@ -21,6 +21,7 @@ pub(super) struct Fair;
 static ACQUIRE: Script = script!("acquire":
     "redisson/look",
     "redisson/take",
+    "redisson/tells",
     "timestamp",
     "grant",
     "fair/queue",
@@ -63,7 +64,7 @@ static FORCE: Script = script!("force":
     "endings/usual"
 );
 
-/// The queue of the waiters of a fair lock or semaphore.
+/// The queue of the waiters of a fair lock of any kind.
 pub(super) fn queue(key: &str) -> String {
     keys::channel("distlock_queue", key)
 }

@@ -136,19 +136,27 @@ pub(crate) static ALL: &[&dyn KindFormat] = &[
     &fair::Fair,
     &PERMITS,
     &FAIR_PERMITS,
-    &read_write::Read,
-    &read_write::Write,
+    &READ,
+    &WRITE,
+    &FAIR_READ,
+    &FAIR_WRITE,
 ];
 
 static PERMITS: permits::PermitFormat = permits::PermitFormat { is_fair: false };
 static FAIR_PERMITS: permits::PermitFormat = permits::PermitFormat { is_fair: true };
+static READ: read_write::Read = read_write::Read { is_fair: false };
+static WRITE: read_write::Write = read_write::Write { is_fair: false };
+static FAIR_READ: read_write::Read = read_write::Read { is_fair: true };
+static FAIR_WRITE: read_write::Write = read_write::Write { is_fair: true };
 
 /// The format of a kind; `None` for a mutex.
 pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
     match kind {
         LockKind::Fair => Some(&fair::Fair),
-        LockKind::Read => Some(&read_write::Read),
-        LockKind::Write => Some(&read_write::Write),
+        LockKind::Read => Some(&READ),
+        LockKind::Write => Some(&WRITE),
+        LockKind::FairRead => Some(&FAIR_READ),
+        LockKind::FairWrite => Some(&FAIR_WRITE),
         LockKind::Permits { .. } => Some(&PERMITS),
         LockKind::FairPermits { .. } => Some(&FAIR_PERMITS),
         _ => None,
@@ -156,7 +164,7 @@ pub(crate) fn format_of(kind: LockKind) -> Option<&'static dyn KindFormat> {
 }
 
 /// Shows the readers of a read-write lock, too.
-pub(super) const READERS: &dyn KindFormat = &read_write::Write;
+pub(super) const READERS: &dyn KindFormat = &WRITE;
 
 /// The owner of an acquisition as [`KindFormat::inspect`] shows it.
 pub(super) fn shown_owner(kind: LockKind, owner: OwnerId) -> String {

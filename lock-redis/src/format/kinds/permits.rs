@@ -41,7 +41,8 @@ static ACQUIRE: Script = script!("acquire_permits":
 );
 static ACQUIRE_FAIR: Script = script!("acquire_permits":
     "timestamp", "permits/now", "permits/counted", "permits/ids", "tell", "permits/offer",
-    "fair/queue", "fair/enter", "fair/permits", "fair/turn", "permits/acquire"
+    "fair/queue", "fair/enter", "fair/permits", "fair/turn", "fair/permits_turn",
+    "permits/acquire"
 )
 .with_names_beside(names_beside_fair);
 static RELEASE_FAIR: Script = script!("release_permits":
@@ -58,7 +59,8 @@ static DRAIN: Script = script!("acquire_permits":
 );
 static DRAIN_FAIR: Script = script!("acquire_permits":
     "timestamp", "permits/now", "permits/counted", "permits/ids", "tell", "permits/offer",
-    "fair/queue", "fair/enter", "fair/permits", "fair/turn", "permits/drain", "permits/acquire"
+    "fair/queue", "fair/enter", "fair/permits", "fair/turn", "fair/permits_turn",
+    "permits/drain", "permits/acquire"
 )
 .with_names_beside(names_beside_fair);
 static RELEASE_ONE: Script = script!("release_permit":

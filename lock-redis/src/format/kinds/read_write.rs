@@ -5,8 +5,11 @@
 //! lasts as long as that hold's lease; the hash lasts as long as the longest. So the hold of a dead
 //! reader is over while others renew the hash: a writer that finds readers has those deleted whose
 //! keys are gone. A key of ours says that a writer waits, and keeps new readers out.
+//!
+//! The waiters of a fair one are in the queue of a fair lock of its name, a writer as it would be in
+//! the hash, and no such key keeps readers out.
 
-use super::{KindFormat, ScriptCall, renewal};
+use super::{KindFormat, ScriptCall, fair, renewal};
 use crate::connection::{ConnectionLike, Reply, Text};
 use crate::format::label::{self, Labels};
 use crate::format::owned::OwnedFormat;
@@ -17,17 +20,21 @@ use lock_core::backend::{
     AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Readers, ReleaseOptions,
     Tokens, WAITER_PRESENCE,
 };
-use lock_core::{FencingToken, LockKind, LockName, Moment, OwnerId, OwnerText, TokenRange};
+use lock_core::{FencingToken, LockName, Moment, OwnerId, OwnerText, TokenRange};
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// The format of [`LockKind::Read`].
+/// The format of [`LockKind::Read`](lock_core::LockKind::Read), or of a fair lock's readers.
 #[derive(Debug)]
-pub(super) struct Read;
+pub(super) struct Read {
+    pub(super) is_fair: bool,
+}
 
-/// The format of [`LockKind::Write`].
+/// The format of [`LockKind::Write`](lock_core::LockKind::Write), or of a fair lock's writer.
 #[derive(Debug)]
-pub(super) struct Write;
+pub(super) struct Write {
+    pub(super) is_fair: bool,
+}
 
 const CHANNEL: &str = "redisson_rwlock";
 
@@ -42,8 +49,14 @@ const MOST_HOLDS: usize = 1_000;
 const MOST_PURGES: usize = 16;
 
 static ACQUIRE_READ: Script = script!("acquire_read":
-    "redisson/take", "read_write/waiting", "read_write/sweep", "read_write/acquire_read"
+    "redisson/take", "read_write/waiting", "read_write/unordered", "read_write/sweep",
+    "read_write/acquire_read"
 );
+static ACQUIRE_READ_FAIR: Script = script!("acquire_read":
+    "redisson/take", "timestamp", "fair/queue", "fair/enter", "fair/turn", "fair/reader",
+    "read_write/sweep", "read_write/acquire_read"
+)
+.with_names_beside(names_beside_fair);
 static RELEASE_READ: Script =
     script!("release_read": "tell", "read_write/settle", "read_write/release_read");
 /// Of a store without slots.
@@ -55,18 +68,56 @@ static RENEW_READ: Script =
 static ACQUIRE_WRITE: Script = script!("acquire":
     "redisson/look",
     "redisson/take",
+    "read_write/compete",
     "read_write/take",
     "read_write/waiting",
+    "read_write/readers",
     "read_write/tells",
     "timestamp",
     "grant",
     "attempt",
     "acquire"
 );
+static ACQUIRE_WRITE_FAIR: Script = script!("acquire":
+    "redisson/look",
+    "redisson/take",
+    "fair/compete",
+    "read_write/take",
+    "read_write/readers",
+    "fair/readers",
+    "timestamp",
+    "grant",
+    "fair/queue",
+    "fair/enter",
+    "fair/acquire"
+)
+.with_names_beside(names_beside_fair);
+/// Of readers and of the writer.
+static RELEASE_FAIR: Script = script!("close":
+    "redisson/look",
+    "redisson/take",
+    "fair/compete",
+    "read_write/take",
+    "read_write/pass",
+    "timestamp",
+    "fair/queue",
+    "redisson/gone",
+    "fair/gone",
+    "tell",
+    "fair/tell",
+    "read_write/settle",
+    "read_write/sweep",
+    "fair/sweeps",
+    "close",
+    "fair/free_reader",
+    "read_write/free_writer"
+)
+.with_names_beside(names_beside_fair);
 static RELEASE_WRITE: Script = script!("close":
     "redisson/look",
     "read_write/gone",
     "redisson/take",
+    "read_write/compete",
     "read_write/take",
     "read_write/pass",
     "tell",
@@ -75,7 +126,8 @@ static RELEASE_WRITE: Script = script!("close":
 );
 static PURGE: Script = script!("purge": "tell", "read_write/settle", "read_write/purge");
 static FORCE: Script = script!("force":
-    "redisson/holder", "tell", "unlink", "read_write/force", "force", "read_write/free_all"
+    "redisson/holder", "tell", "unlink", "timestamp", "fair/queue", "read_write/force", "force",
+    "read_write/free_all"
 );
 static INSPECT: Script = script!("inspect_rw":
     "redisson/holder", "redisson/gone", "read_write/waiting", "read_write/inspect_rw"
@@ -94,6 +146,10 @@ fn hold(key: &str, reader: &str, number: usize) -> String {
 
 fn names_beside(key: &str) -> Vec<String> {
     vec![hold(key, "0", 1), waiting_writer(key)]
+}
+
+fn names_beside_fair(key: &str) -> Vec<String> {
+    vec![hold(key, "0", 1), fair::queue(key)]
 }
 
 /// A writer as it stands in the lock.
@@ -288,7 +344,7 @@ impl OwnedFormat {
             _ => return Err(unexpected(link, &INSPECT)),
         };
         let unread = |info: LockInfo| Ok(info.readers(Readers::new(Vec::new(), waits)));
-        let is_read_lock = name.kind() == LockKind::Read;
+        let is_read_lock = name.kind().is_reader();
         let writer = fields
             .iter()
             .find(|field| mode.is_empty() || field.is_writer());
@@ -348,9 +404,39 @@ impl OwnedFormat {
     }
 }
 
+impl Read {
+    fn acquire_script(&self) -> &'static Script {
+        if self.is_fair {
+            &ACQUIRE_READ_FAIR
+        } else {
+            &ACQUIRE_READ
+        }
+    }
+}
+
+impl Write {
+    /// The key in which its waiters are known.
+    fn companion(&self, key: &str) -> String {
+        if self.is_fair {
+            fair::queue(key)
+        } else {
+            waiting_writer(key)
+        }
+    }
+}
+
 impl KindFormat for Read {
     fn channel(&self, key: &str) -> String {
         keys::channel(CHANNEL, key)
+    }
+
+    fn queue(&self, key: &str) -> Option<String> {
+        self.is_fair.then(|| fair::queue(key))
+    }
+
+    /// A report would wake all that are in a queue.
+    fn is_tracked(&self) -> bool {
+        !self.is_fair
     }
 
     fn scripts(&self) -> &'static [&'static Script] {
@@ -360,7 +446,8 @@ impl KindFormat for Read {
             &RELEASE_READ_SWEEPING,
             &RENEW_READ,
         ];
-        &ALL
+        static FAIR: [&Script; 2] = [&ACQUIRE_READ_FAIR, &RELEASE_FAIR];
+        if self.is_fair { &FAIR } else { &ALL }
     }
 
     fn acquire(
@@ -382,10 +469,16 @@ impl KindFormat for Read {
             keys::tombstone(&key, &owner),
             keys::token_counter(&key),
         ];
-        keys.extend(format.writers_first.then(|| waiting_writer(&key)));
         let beside = attempt.beside.map(writer).unwrap_or_default();
-        let words = [lease.as_bytes(), owner.as_bytes(), beside.as_bytes()];
-        let reply = ScriptCall::new(&ACQUIRE_READ, keys, &words).run(link, by)?;
+        let mut words = vec![lease.as_bytes(), owner.as_bytes(), beside.as_bytes()];
+        let (script, presence) = (self.acquire_script(), presence(attempt));
+        if self.is_fair {
+            keys.push(fair::queue(&key));
+            words.extend([format.publish(), presence.as_bytes()]);
+        } else {
+            keys.extend(format.writers_first.then(|| waiting_writer(&key)));
+        }
+        let reply = ScriptCall::new(script, keys, &words).run(link, by)?;
         match &reply {
             Reply::Int(1) => Ok(Answer::Granted(Grant::new(None))),
             Reply::Bulk(token) => {
@@ -400,17 +493,18 @@ impl KindFormat for Read {
             Reply::Array(items) => match items[..] {
                 [Reply::Int(0), Reply::Int(pttl)] => {
                     let busy = format.busy_kind(link, attempt.name, pttl, is_tracked, by)?;
-                    // A writer of Redisson's that goes on reading does not tell of it.
+                    // A writer of Redisson's that goes on reading does not tell of it; one that is in
+                    // a queue asks often enough.
                     Ok(match busy {
-                        Answer::Busy(left) => {
+                        Answer::Busy(left) if !self.is_fair => {
                             Answer::Busy(left.map(|left| left.min(WAITER_PRESENCE)))
                         }
                         other => other,
                     })
                 }
-                _ => Err(unexpected(link, &ACQUIRE_READ)),
+                _ => Err(unexpected(link, script)),
             },
-            _ => Err(unexpected(link, &ACQUIRE_READ)),
+            _ => Err(unexpected(link, script)),
         }
     }
 
@@ -422,6 +516,14 @@ impl KindFormat for Read {
     ) -> ScriptCall {
         let key = format.keys.lock(&acquisition.name);
         let owner = Text::owner(acquisition.owner);
+        if self.is_fair {
+            let hold = hold(&key, owner.as_str(), 1);
+            let mut call = release_fair(format, acquisition, options);
+            call.keys.insert(3, hold);
+            let sweeps = if format.has_slots() { b"0" } else { b"1" };
+            call.arguments.push(sweeps.to_vec());
+            return call;
+        }
         let lifetime = format
             .tombstone_lifetime(acquisition, options)
             .map(Text::millis);
@@ -485,22 +587,65 @@ impl KindFormat for Read {
     }
 
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
-        force(format, name, None)
+        if self.is_fair {
+            return force(format, name, Some(fair::queue), Some(b"readers"));
+        }
+        force(format, name, None, None)
     }
 }
 
-/// What ends all holds; without the key of the waiting writer only those of readers.
-fn force(format: &OwnedFormat, name: &LockName, waiting_writer: Option<String>) -> ScriptCall {
+/// What ends all holds, or those of readers: see `force.lua`.
+fn force(
+    format: &OwnedFormat,
+    name: &LockName,
+    companion: Option<fn(&str) -> String>,
+    ended: Option<&[u8]>,
+) -> ScriptCall {
     let key = format.keys.lock(name);
     let channel = keys::channel(CHANNEL, &key);
-    let words = [channel.as_bytes(), format.publish(), b"many"];
-    let keys = std::iter::once(key.into_owned()).chain(waiting_writer);
+    let words: Vec<_> = [channel.as_bytes(), format.publish(), b"many"]
+        .into_iter()
+        .chain(ended)
+        .collect();
+    let companion = companion.map(|name| name(&key));
+    let keys = std::iter::once(key.into_owned()).chain(companion);
     ScriptCall::new(&FORCE, keys.collect(), &words)
+}
+
+/// For how long the owner of this attempt is in a queue, in milliseconds.
+fn presence(attempt: &Attempt<'_>) -> Text {
+    let presence = attempt.waits.then_some(attempt.presence);
+    Text::millis(presence.unwrap_or_default())
+}
+
+/// What ends a hold of a fair lock, or the wait for one, but for what its kind adds.
+fn release_fair(
+    format: &OwnedFormat,
+    acquisition: &AcquisitionId,
+    options: ReleaseOptions,
+) -> ScriptCall {
+    let request = format.release_request(acquisition, options);
+    let (queue, channel) = (
+        fair::queue(&request.key),
+        keys::channel(CHANNEL, &request.key),
+    );
+    let mut call = request.queued(&RELEASE_FAIR, queue);
+    call.arguments[1] = channel.into_bytes();
+    call
 }
 
 impl KindFormat for Write {
     fn channel(&self, key: &str) -> String {
-        Read.channel(key)
+        keys::channel(CHANNEL, key)
+    }
+
+    fn queue(&self, key: &str) -> Option<String> {
+        self.is_fair.then(|| fair::queue(key))
+    }
+
+    /// A report would wake all that are in a queue.
+    fn is_tracked(&self) -> bool {
+        !self.is_fair
     }
 
     /// None but those of [`Read`].
@@ -517,7 +662,8 @@ impl KindFormat for Write {
             &INSPECT,
             &LEFT,
         ];
-        &ALL
+        static FAIR: [&Script; 1] = [&ACQUIRE_WRITE_FAIR];
+        if self.is_fair { &FAIR } else { &ALL }
     }
 
     fn acquire(
@@ -530,20 +676,27 @@ impl KindFormat for Write {
     ) -> Result<Answer, Failure> {
         let key: Cow<'_, str> = format.keys.lock(attempt.name);
         let request = format.acquire_request(attempt, &key)?;
-        let (waits, owner) = (waiting_writer(&key), writer(attempt.owner));
+        let owner = writer(attempt.owner);
         let mut keys = request.keys(&key).to_vec();
-        let shows = format.writers_first && attempt.waits;
-        keys.extend(shows.then_some(waits.as_bytes()));
         let mut words: Vec<_> = request.arguments().collect();
         words[1] = owner.as_bytes();
+        let (companion, presence) = (self.companion(&key), presence(attempt));
+        let script = if self.is_fair {
+            keys.push(companion.as_bytes());
+            words.splice(2..2, [presence.as_bytes(), b"0"]);
+            &ACQUIRE_WRITE_FAIR
+        } else {
+            let shows = format.writers_first && attempt.waits;
+            keys.extend(shows.then_some(companion.as_bytes()));
+            &ACQUIRE_WRITE
+        };
         for round in 0.. {
-            let reply = run(&ACQUIRE_WRITE, link, &keys, &words, by)?;
+            let reply = run(script, link, &keys, &words, by)?;
             let (pttl, readers) = match reply.as_array() {
                 Some([Reply::Int(0), Reply::Int(pttl), Reply::Array(readers)]) => (*pttl, readers),
                 _ => {
                     let is_tracked = || is_tracked(&key);
-                    let (script, name) = (&ACQUIRE_WRITE, attempt.name);
-                    let reserve = request.reserve;
+                    let (name, reserve) = (attempt.name, request.reserve);
                     return format.acquired(link, script, &reply, reserve, name, is_tracked, by);
                 }
             };
@@ -578,14 +731,18 @@ impl KindFormat for Write {
         options: ReleaseOptions,
     ) -> ScriptCall {
         let key = format.keys.lock(&acquisition.name);
-        let waits = waiting_writer(&key);
-        let request = format.release_request(acquisition, options);
-        let mut call = request.queued(&RELEASE_WRITE, waits);
+        let mut call = if self.is_fair {
+            release_fair(format, acquisition, options)
+        } else {
+            let request = format.release_request(acquisition, options);
+            request.queued(&RELEASE_WRITE, waiting_writer(&key))
+        };
         call.arguments[0].extend_from_slice(WRITER.as_bytes());
         call.arguments[1] = self.channel(&key).into_bytes();
         if let Some(kept) = call.arguments.get_mut(6) {
             kept.extend_from_slice(WRITER.as_bytes());
         }
+        call.arguments.extend(self.is_fair.then(|| b"0".to_vec()));
         call
     }
 
@@ -621,13 +778,19 @@ impl KindFormat for Write {
     }
 
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
-        force(format, name, Some(waiting_writer(&format.keys.lock(name))))
+        if self.is_fair {
+            return force(format, name, Some(fair::queue), Some(b"all"));
+        }
+        force(format, name, Some(waiting_writer), None)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::format_of;
     use super::*;
+    use crate::format::settings;
+    use lock_core::{ClientId, Config, LeaseTime, LockKind};
 
     #[test]
     fn script_keeps_readers_out_for_the_presence_of_a_waiter() {
@@ -641,9 +804,29 @@ mod tests {
     }
 
     #[test]
+    fn renewal_of_a_fair_lock_is_that_of_the_other() {
+        let config = Config::from_url("redis://h").unwrap();
+        let format = settings::read_owned_format(&config).unwrap();
+        let lease = LeaseTime::new(Duration::from_secs(30)).unwrap();
+        let owner = OwnerId::new(ClientId::random(), 7);
+        let renewal = |kind| {
+            let name = LockName::new("x").unwrap().of_kind(kind);
+            let held = AcquisitionId::new(name, owner, lease, Default::default());
+            let call = format_of(kind).unwrap().renew(&format, &held);
+            (call.script.name, call.script.number(), call.keys, call.arguments)
+        };
+        for (kind, fair) in [
+            (LockKind::Read, LockKind::FairRead),
+            (LockKind::Write, LockKind::FairWrite),
+        ] {
+            assert_eq!(renewal(kind), renewal(fair));
+        }
+    }
+
+    #[test]
     fn scripts_name_one_reader_more_than_are_looked_at() {
         // And one field is `mode`.
-        for script in [&ACQUIRE_WRITE, &INSPECT] {
+        for script in [&ACQUIRE_WRITE, &ACQUIRE_WRITE_FAIR, &INSPECT] {
             let count = format!("'HRANDFIELD', key, {}, ", MOST_READERS + 2);
             let count = [count.replace("key", "KEYS[1]"), count];
             assert!(

@@ -12,7 +12,7 @@
 -- ARGV[4] the number of this attempt, if a release may grant it the lock; or "0"
 -- ARGV[5], ARGV[6] as ARGV[3] and ARGV[4] of the mutex
 --
--- Returns what the mutex's script does; the time of {0, time, 1} is, where the lock is free, how
+-- Returns what the mutex's script does; the time of {0, time, told} is, where the lock is free, how
 -- long the next owner counts as waiting.
 --
 -- Atomic because two owners must never both find the lock free or be next, a token must belong to
@@ -31,11 +31,12 @@ local ours = pttl ~= -2 and look(redis.call, KEYS[1], ARGV[2]) == 1
 if not ours then
   local now = clock()
   local owner, left = first(now)
-  if pttl ~= -2 or (owner and owner ~= ARGV[2]) then
+  local is_next = not owner or owner == ARGV[2]
+  if pttl ~= -2 or not is_next then
     if ARGV[3] ~= '0' then
       enter(now, ARGV[2], ARGV[3], ARGV[4])
     end
-    return {0, pttl == -2 and left or pttl, 1}
+    return {0, pttl == -2 and left or pttl, tells(KEYS[1], is_next)}
   end
   -- What fails from here on ends the wait.
   if owner then

@@ -5,7 +5,8 @@
 -- An owner that does not hold the lock waits no longer. It may have been told that it is next.
 local not_ours = gone
 local function gone(call, key, owner)
-  if leave(owner) > 0 and redis.call('EXISTS', key) == 0 then
+  if leave(owner) > 0
+    and (redis.call('EXISTS', key) == 0 or redis.call('HGET', key, 'mode') == 'read') then
     tell_next(ARGV[3])
   end
   return not_ours(call, key, owner)

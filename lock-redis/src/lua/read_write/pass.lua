@@ -5,7 +5,7 @@ local function pass(key, writer, owner, lease)
     redis.call('DEL', key)
     return take(key, owner, lease)
   end
-  redis.call('DEL', KEYS[#KEYS])
+  compete()
   redis.call('HSET', key, owner, '1')
   redis.call('HDEL', key, writer)
   redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), tonumber(lease)))

@@ -3,8 +3,8 @@ local hold = take
 local function take(key, owner, lease)
   redis.call('HSET', key, 'mode', 'write')
   local refused = hold(key, owner, lease)
-  if not refused and KEYS[4] then
-    redis.call('DEL', KEYS[4])
+  if not refused then
+    compete()
   end
   return refused
 end

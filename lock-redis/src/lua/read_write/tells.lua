@@ -1,5 +1,4 @@
--- Holders that keep a writer out, with their hold counts, where they are readers; it waits from now
--- on. One more than are looked at, so that it is known whether these are all; and `mode`.
+-- Holders that keep a writer out, where they are readers; it waits from now on.
 local function tells(key)
   if redis.call('EXISTS', KEYS[3]) == 1 then
     return {}
@@ -12,9 +11,6 @@ local function tells(key)
       redis.pcall('SET', KEYS[4], ARGV[2], 'PX', PRESENCE)
     end
   end
-  if redis.call('HGET', key, 'mode') ~= 'read' then
-    return {}
-  end
-  return redis.call('HRANDFIELD', key, 102, 'WITHVALUES')
+  return readers_of(key)
 end
 

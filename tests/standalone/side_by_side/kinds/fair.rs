@@ -11,6 +11,7 @@ static FAIR: Scenario = Scenario {
     step: Duration::from_secs(2),
     leases: [5, 9, 21, 99],
     random,
+    has_readers: false,
     may_differ: |_, _, _| false,
     expected: &[
         "Acquire -> granted",

@@ -12,6 +12,7 @@ static FAIR_PERMITS: Scenario = Scenario {
     step: Duration::from_secs(2),
     leases: [501, 601, 701, 801],
     random,
+    has_readers: false,
     may_differ: |_, _, _| false,
     expected: &[
         "Acquire -> granted",

@@ -1,7 +1,6 @@
 //! [`Invariants`]: what must hold of the keys of a lock after each request, whichever it was.
 
 use super::{Granted, Request, Side};
-use distlock::backend::LockKind;
 use distlock_tests::probe::{Probe, Value};
 use std::collections::BTreeSet;
 
@@ -50,13 +49,7 @@ impl Invariants {
         };
         let sets_permits = matches!(request, Request::SetPermits(_) | Request::AddPermits(..));
         self.check_keys(&mut probe, side.name.as_str(), sets_permits)?;
-        let is_reader = matches!(
-            request,
-            Request::Acquire {
-                kind: LockKind::Read,
-                ..
-            }
-        );
+        let is_reader = matches!(request, Request::Acquire { kind, .. } if kind.is_reader());
         match side.granted.lock().take().filter(|_| !is_reader) {
             Some(granted) => self.check_grant(granted),
             None => Ok(()),

@@ -2,6 +2,7 @@
 
 mod fair;
 mod fair_permits;
+mod fair_read_write;
 mod invariants;
 mod joined;
 mod permits;
@@ -49,6 +50,8 @@ struct Scenario {
     /// In seconds, from short to long.
     leases: [u64; 4],
     random: fn(&mut fastrand::Rng, bool) -> Request,
+    /// Whether a lock may have readers.
+    has_readers: bool,
     /// Whether memory and Redis may answer this differently when time has passed.
     may_differ: fn(Request, memory: &str, redis: &str) -> bool,
     /// Answers to which the requests must lead.
@@ -204,6 +207,8 @@ impl Side {
             LockKind::Read => 1,
             LockKind::Write => 2,
             LockKind::Fair => 3,
+            LockKind::FairRead => 4,
+            LockKind::FairWrite => 5,
             LockKind::Permits { count, .. } => 3 + u64::from(count),
             LockKind::FairPermits { count, .. } => 7 + u64::from(count),
             other => unreachable!("{other:?} is not asked for"),
@@ -251,10 +256,16 @@ impl Side {
                 waits,
             } => {
                 let name = self.name.of_kind(kind);
+                let writer = match kind {
+                    LockKind::FairRead => LockKind::FairWrite,
+                    _ => LockKind::Write,
+                };
                 let attempt = Attempt::new(&name, self.owner(owner, kind), self.lease(lease))
-                    .beside(beside.map(|owner| self.owner(owner, LockKind::Write)))
+                    .beside(beside.map(|owner| self.owner(owner, writer)))
                     .direct(NonZeroU32::new(number_of_direct(owner, waits)))
                     .waits(waits);
+                let tells_when =
+                    !self.scenario.has_readers && (kind.is_queued() || kind.permits().is_some());
                 match self.backend.acquire(&attempt, by)? {
                     Answer::Granted(grant) => {
                         let token = grant.tokens.map(|it| it.first().get());
@@ -266,7 +277,7 @@ impl Side {
                         let count = grant.count.map_or(String::new(), |it| format!(" {it}"));
                         format!("granted{count}{limit}, token: {}", grant.tokens.is_some())
                     }
-                    Answer::Busy(left) if kind.is_queued() || kind.permits().is_some() => {
+                    Answer::Busy(left) if tells_when => {
                         format!("busy, {:?}", self.left(left))
                     }
                     // Of readers and a writer Redis tells the longest lease, and a closed owner of

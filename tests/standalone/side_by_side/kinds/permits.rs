@@ -10,6 +10,7 @@ static PERMITS: Scenario = Scenario {
     step: Duration::from_secs(7),
     leases: [10, 25, 60, 109],
     random,
+    has_readers: false,
     may_differ,
     expected: &[
         "Acquire -> granted 1 of 5",

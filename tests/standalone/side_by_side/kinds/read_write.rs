@@ -9,6 +9,7 @@ static READ_WRITE: Scenario = Scenario {
     step: Duration::from_secs(7),
     leases: [10, 25, 60, 109],
     random,
+    has_readers: true,
     may_differ,
     expected: &[
         "Acquire -> granted",
@@ -65,7 +66,7 @@ fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
 }
 
 /// Readers whose leases are over stand in the hash until a writer purges them.
-fn may_differ(request: Request, memory: &str, redis: &str) -> bool {
+pub(super) fn may_differ(request: Request, memory: &str, redis: &str) -> bool {
     matches!(request, Request::Force(_)) && (memory, redis) == ("was held: false", "was held: true")
 }
 

@@ -1,0 +1,247 @@
+//! Fair read-write locks: the order over all clients, and who is told that it is next.
+
+use super::LONG;
+use crate::bench::{Bench, lease, name, soon};
+use distlock::backend::LockKind;
+use distlock::{Client, LockOptions, OwnedGuard, RwLock};
+use distlock_tests::probe::Probe;
+use distlock_tests::process::RedisServer;
+use distlock_tests::queue;
+use distlock_tests::redis::client;
+use distlock_tests::time::{Stopwatch, eventually, ms, scaled};
+use lock_core::backend::{AcquisitionId, Answer, Attempt, Receipt, Release, ReleaseOptions};
+use parking_lot::Mutex as Shared;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+const NAME: &str = "x";
+const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
+
+fn fair(client: &Client) -> RwLock {
+    client.fair_rw_lock(NAME).unwrap()
+}
+
+fn waiting(probe: &mut Probe) -> i64 {
+    queue::waiting(probe, NAME)
+}
+
+fn take(lock: &RwLock, writes: bool, wait: Option<Duration>) -> Option<OwnedGuard> {
+    let options = LockOptions::new();
+    match writes {
+        true => lock.write().acquire_owned(wait, &options).unwrap(),
+        false => lock.read().acquire_owned(wait, &options).unwrap(),
+    }
+}
+
+/// A thread that waits to write or to read, from when it has a position. What `then` makes of it.
+fn enter<T: Send + 'static>(
+    probe: &mut Probe,
+    lock: RwLock,
+    writes: bool,
+    then: impl FnOnce(Option<OwnedGuard>) -> T + Send + 'static,
+) -> JoinHandle<T> {
+    let before = waiting(probe);
+    let waiter = thread::spawn(move || then(take(&lock, writes, Some(LONG))));
+    eventually("it has a position", LONG, || waiting(probe) > before);
+    waiter
+}
+
+fn give_back(guard: Option<OwnedGuard>) {
+    guard.expect("it has its turn").unlock().unwrap();
+}
+
+/// Eight readers hold on end: none gives back before the next one has the lock, if it gets that. How
+/// many overtook a writer with a position in the queue, if it had its turn in time.
+fn overtaking_readers(
+    lock_of: fn(&Client) -> RwLock,
+    options: &str,
+    longest: Duration,
+) -> Option<u32> {
+    let server = RedisServer::start();
+    let mut probe = server.probe();
+    let clients: Vec<_> = (0..3).map(|_| client(&server, options)).collect();
+    let read = |n: usize| take(&lock_of(&clients[n % 2]), false, AT_ONCE);
+    let mut reading: VecDeque<_> = (0..8).map(|n| read(n).expect("no writer waits")).collect();
+    let (writer, was_in) = (lock_of(&clients[2]), Arc::<AtomicBool>::default());
+    let notes = Arc::clone(&was_in);
+    let writer = thread::spawn(move || {
+        let writing = take(&writer, true, Some(longest))?;
+        notes.store(true, Ordering::SeqCst);
+        writing.unlock().unwrap();
+        Some(())
+    });
+    let (mut reads, mut overtaking) = (0, 0);
+    while !writer.is_finished() {
+        let is_behind = waiting(&mut probe) > 0;
+        if let Some(next) = read(reads) {
+            reads += 1;
+            overtaking += u32::from(is_behind && !was_in.load(Ordering::SeqCst));
+            reading.push_back(next);
+        }
+        if let Some(first) = reading.pop_front() {
+            first.unlock().unwrap();
+        }
+    }
+    println!("{reads} reads");
+    writer.join().unwrap().map(|()| overtaking)
+}
+
+#[test]
+fn writer_beside_overlapping_readers_gets_in_within_one_round() {
+    let readers_first = |client: &Client| client.rw_lock(NAME).unwrap();
+    let starved = overtaking_readers(readers_first, "writers=equal", ms(500));
+    assert_eq!(starved, None, "such readers keep a writer out");
+    assert_eq!(overtaking_readers(fair, "", LONG), Some(0));
+}
+
+/// Readers that are next enter together, each of them once a writer before them has ended, and no
+/// writer beside another.
+#[test]
+fn readers_and_writers_of_all_clients_enter_in_the_order_of_arrival() {
+    const WRITES: [bool; 14] = [
+        false, false, true, false, true, true, false, false, false, false, true, false, false, true,
+    ];
+    let server = RedisServer::start();
+    let clients: Vec<_> = (0..3).map(|_| client(&server, "")).collect();
+    let mut probe = server.probe();
+    let held = take(&fair(&clients[0]), true, None);
+    let seen = Arc::new(Shared::new(Vec::new()));
+    let waiters: Vec<_> = (0..WRITES.len())
+        .map(|n| {
+            let seen = Arc::clone(&seen);
+            let before = WRITES[..n].iter().rposition(|writes| *writes);
+            let behind = WRITES[n..].iter().position(|writes| *writes);
+            let group = before.map_or(0, |at| at + 1)..behind.map_or(WRITES.len(), |at| at + n);
+            enter(&mut probe, fair(&clients[n % 3]), WRITES[n], move |guard| {
+                seen.lock().push(n);
+                if !WRITES[n] {
+                    eventually("all readers that are next are in", LONG, || {
+                        let seen = seen.lock();
+                        group.clone().all(|reader| seen.contains(&reader))
+                    });
+                }
+                give_back(guard);
+            })
+        })
+        .collect();
+    let newcomer = fair(&clients[1]);
+    assert!(take(&newcomer, false, AT_ONCE).is_none());
+    give_back(held);
+    waiters
+        .into_iter()
+        .for_each(|waiter| waiter.join().unwrap());
+    let seen = seen.lock();
+    for (at, n) in seen.iter().enumerate() {
+        let writers = |list: &[usize]| list.iter().filter(|it| WRITES[**it]).count();
+        let all: Vec<_> = (0..WRITES.len()).collect();
+        assert_eq!(writers(&seen[..at]), writers(&all[..*n]), "{n} in {seen:?}");
+    }
+    assert_eq!(seen.len(), WRITES.len());
+    assert!(take(&newcomer, false, AT_ONCE).is_some());
+    eventually("no position is left", LONG, || {
+        !probe.exists(&queue::key(NAME))
+    });
+}
+
+/// Each waiter asks only every third of a minute, so all that goes faster is told: by the release of
+/// the writer to the first reader, by that to the next, by the last reader to the writer, and by a
+/// writer that gives up to the readers behind it.
+#[test]
+fn next_owner_is_told_by_each_that_makes_room() {
+    let server = RedisServer::start();
+    let clients: Vec<_> = (0..3)
+        .map(|_| client(&server, "fair_presence=1m"))
+        .collect();
+    let mut probe = server.probe();
+    let held = take(&fair(&clients[0]), true, None);
+    let [first, second] = [1, 2].map(|n| {
+        let lock = fair(&clients[n]);
+        enter(&mut probe, lock, false, |guard| guard.expect("its turn"))
+    });
+    let last = enter(&mut probe, fair(&clients[1]), true, |guard| {
+        guard.expect("its turn")
+    });
+    let watch = Stopwatch::start();
+    give_back(held);
+    let reading = [first, second].map(|reader| reader.join().unwrap());
+    assert!(!last.is_finished());
+    reading
+        .into_iter()
+        .for_each(|guard| guard.unlock().unwrap());
+    last.join().unwrap().unlock().unwrap();
+    let reading = take(&fair(&clients[0]), false, None);
+    let quits = fair(&clients[1]);
+    let wait = Some(scaled(ms(700)));
+    let quits = thread::spawn(move || take(&quits, true, wait).is_none());
+    eventually("the writer waits", LONG, || waiting(&mut probe) == 1);
+    let behind = enter(&mut probe, fair(&clients[2]), false, give_back);
+    assert!(quits.join().unwrap(), "a reader keeps it out");
+    behind.join().unwrap();
+    let took = watch.elapsed();
+    println!("all had their turns after {took:?}");
+    assert!(took < scaled(Duration::from_secs(15)), "{took:?}");
+    give_back(reading);
+}
+
+/// The thread that writes reads at once, and again, whoever waits; its read goes on beside those that
+/// are next.
+#[test]
+fn writer_reads_at_once_though_others_wait() {
+    let server = RedisServer::start();
+    let clients: Vec<_> = (0..3).map(|_| client(&server, "")).collect();
+    let mut probe = server.probe();
+    let lock = fair(&clients[0]);
+    let writing = lock.write().lock().unwrap();
+    let reader = enter(&mut probe, fair(&clients[1]), false, |guard| guard.unwrap());
+    let writer = enter(&mut probe, fair(&clients[2]), true, give_back);
+    let reading = lock.read().lock().unwrap();
+    assert_eq!(reading.fencing_token(), writing.fencing_token());
+    assert_eq!(waiting(&mut probe), 2);
+    writing.unlock().unwrap();
+    let other = reader.join().unwrap();
+    let again = lock.read().lock().unwrap();
+    assert!(lock.write().try_lock().unwrap_err().is_misuse());
+    assert!(!writer.is_finished());
+    again.unlock().unwrap();
+    other.unlock().unwrap();
+    assert!(reading.is_valid() && !writer.is_finished());
+    reading.unlock().unwrap();
+    writer.join().unwrap();
+    assert!(!probe.exists(NAME));
+}
+
+/// What a writer that waits has in the queue ends with its wait; and dead readers do not keep the
+/// lock when the last one that lives has released it.
+#[test]
+fn lock_of_dead_readers_and_leavers_is_free_at_once() {
+    let server = RedisServer::start();
+    let bench = Bench::new(&server.url());
+    let mut probe = server.probe();
+    let [read, write] =
+        [LockKind::FairRead, LockKind::FairWrite].map(|kind| name(NAME).of_kind(kind));
+    let plain = ReleaseOptions::WITHOUT_TOMBSTONE;
+    let ask = |name: &distlock::LockName, owner| {
+        let attempt = Attempt::new(name, owner, lease(30_000));
+        bench.backend.acquire(&attempt, soon()).unwrap()
+    };
+    let release = |name: &distlock::LockName, owner| {
+        let held = AcquisitionId::new(name.clone(), owner, lease(30_000), Receipt::default());
+        bench.backend.release(&held, plain, soon()).unwrap()
+    };
+    let [dead, alive, quits, next] = [(); 4].map(|()| bench.owner());
+    assert!(!ask(&read, dead).is_busy() && !ask(&read, alive).is_busy());
+    assert!(ask(&write, quits).is_busy() && ask(&write, next).is_busy());
+    assert_eq!(waiting(&mut probe), 2);
+    assert_eq!(release(&write, quits), Release::Gone);
+    assert_eq!(waiting(&mut probe), 1);
+    let hold = format!("{{{NAME}}}:{dead}:rwlock_timeout:1");
+    assert_eq!(probe.command(&["DEL", &hold]).int(), 1);
+    assert!(matches!(release(&read, alive), Release::FreedFor(_)));
+    assert!(!probe.exists(NAME), "the dead one ends with the last");
+    assert!(matches!(ask(&write, next), Answer::Granted(_)));
+    assert!(!probe.exists(&queue::key(NAME)));
+    assert!(matches!(release(&write, next), Release::FreedFor(_)));
+}
