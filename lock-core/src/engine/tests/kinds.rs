@@ -165,9 +165,7 @@ fn writer_may_read_and_goes_on_reading() {
     }
 }
 
-fn writer_reads_and_goes_on(
-    lock_of: for<'a> fn(&Client, &'a str) -> Result<crate::RwLock, crate::Error>,
-) {
+fn writer_reads_and_goes_on(lock_of: fn(&Client, &'static str) -> Result<crate::RwLock, Error>) {
     let ([a, b], _) = pair();
     let (a, b) = (lock_of(&a, "x").unwrap(), lock_of(&b, "x").unwrap());
     let writing = a.write().lock().unwrap();

@@ -813,7 +813,12 @@ mod tests {
             let name = LockName::new("x").unwrap().of_kind(kind);
             let held = AcquisitionId::new(name, owner, lease, Default::default());
             let call = format_of(kind).unwrap().renew(&format, &held);
-            (call.script.name, call.script.number(), call.keys, call.arguments)
+            (
+                call.script.name,
+                call.script.number(),
+                call.keys,
+                call.arguments,
+            )
         };
         for (kind, fair) in [
             (LockKind::Read, LockKind::FairRead),
