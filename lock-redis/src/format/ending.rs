@@ -21,6 +21,10 @@ pub(super) struct Ending<'a> {
     pub(super) reader: ReleaseReply<'a>,
 }
 
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a box would cost each release of a mutex an allocation"
+)]
 enum EndingCall<'a> {
     Mutex(ReleaseRequest<'a>),
     Kind(ScriptCall),
