@@ -51,8 +51,8 @@ fn give_back(guard: Option<OwnedGuard>) {
     guard.expect("it has its turn").unlock().unwrap();
 }
 
-/// Eight readers hold on end: none gives back before the next one has the lock, if it gets that. How
-/// many overtook a writer with a position in the queue, if it had its turn in time.
+/// Eight readers hold on end: none gives back before the next one has the lock, if it gets that.
+/// How many overtook a writer with a position in the queue, if it had its turn in time.
 fn overtaking_readers(
     lock_of: fn(&Client) -> RwLock,
     options: &str,
@@ -146,9 +146,9 @@ fn readers_and_writers_of_all_clients_enter_in_the_order_of_arrival() {
     });
 }
 
-/// Each waiter asks only every third of a minute, so all that goes faster is told: by the release of
-/// the writer to the first reader, by that to the next, by the last reader to the writer, and by a
-/// writer that gives up to the readers behind it.
+/// Each waiter asks only every third of a minute, so all that goes faster is told: by the release
+/// of the writer to the first reader, by that to the next, by the last reader to the writer, and by
+/// a writer that gives up to the readers behind it.
 #[test]
 fn next_owner_is_told_by_each_that_makes_room() {
     let server = RedisServer::start();
@@ -186,8 +186,8 @@ fn next_owner_is_told_by_each_that_makes_room() {
     give_back(reading);
 }
 
-/// The thread that writes reads at once, and again, whoever waits; its read goes on beside those that
-/// are next.
+/// The thread that writes reads at once, and again, though others wait; its read goes on beside
+/// those that are next.
 #[test]
 fn writer_reads_at_once_though_others_wait() {
     let server = RedisServer::start();

@@ -6,8 +6,8 @@
 //! reader is over while others renew the hash: a writer that finds readers has those deleted whose
 //! keys are gone. A key of ours says that a writer waits, and keeps new readers out.
 //!
-//! The waiters of a fair one are in the queue of a fair lock of its name, a writer as it would be in
-//! the hash, and no such key keeps readers out.
+//! The waiters of a fair one are in the queue of a fair lock of its name, a writer as it would be
+//! in the hash, and no such key keeps readers out.
 
 use super::readers::{Field, INSPECT, LEFT, PURGE, Purged};
 use super::{KindFormat, ScriptCall, fair, renewal};
@@ -250,8 +250,8 @@ impl KindFormat for Read {
             Reply::Array(items) => match items[..] {
                 [Reply::Int(0), Reply::Int(pttl)] => {
                     let busy = format.busy_kind(link, attempt.name, pttl, is_tracked, by)?;
-                    // A writer of Redisson's that goes on reading does not tell of it; one that is in
-                    // a queue asks often enough.
+                    // A writer of Redisson's that goes on reading does not tell of it; readers in a
+                    // queue ask often enough.
                     Ok(match busy {
                         Answer::Busy(left) if !self.is_fair => {
                             Answer::Busy(left.map(|left| left.min(WAITER_PRESENCE)))

@@ -1,5 +1,5 @@
-//! The holders of a read-write lock, as they stand in it: who they are, how long their holds last, and
-//! the end of those of readers that died.
+//! The holders of a read-write lock: who they are, how long their holds last, and the end of those
+//! of readers that died.
 
 use super::ScriptCall;
 use super::read_write::{CHANNEL, WRITER, hold, names_beside, waiting_writer};
