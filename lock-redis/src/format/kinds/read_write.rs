@@ -23,7 +23,6 @@ use lock_core::backend::{
 };
 use lock_core::{FencingToken, LockName, Moment, OwnerId, TokenRange};
 use std::borrow::Cow;
-use std::time::Duration;
 
 /// The format of [`LockKind::Read`](lock_core::LockKind::Read), or of a fair lock's readers.
 #[derive(Debug)]
@@ -549,6 +548,7 @@ mod tests {
     use super::*;
     use crate::format::settings;
     use lock_core::{ClientId, Config, LeaseTime, LockKind};
+    use std::time::Duration;
 
     #[test]
     fn script_keeps_readers_out_for_the_presence_of_a_waiter() {
