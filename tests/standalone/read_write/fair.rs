@@ -158,6 +158,12 @@ fn readers_and_writers_of_all_clients_enter_in_the_order_of_arrival() {
     let at_once = LockOptions::new().wait(Duration::ZERO);
     assert!(take(&newcomer, false, &at_once).is_none());
     give_back(held);
+    while waiters.iter().any(|waiter| !waiter.is_finished()) {
+        if let Some(reading) = take(&newcomer, false, &at_once) {
+            assert_eq!(seen.lock().len(), WRITES.len(), "it overtakes a writer");
+            reading.unlock().unwrap();
+        }
+    }
     waiters
         .into_iter()
         .for_each(|waiter| waiter.join().unwrap());
