@@ -316,7 +316,7 @@ impl Config {
         self
     }
 
-    /// Sets for how long the store takes a waiter of a fair lock or semaphore to be there after its
+    /// Sets for how long the store takes a waiter of a fair lock of any kind to be there after its
     /// last attempt. It asks three times within that; a dead one delays the others for so long.
     /// Clients with different values can share a lock. Default: 3 s.
     #[must_use]

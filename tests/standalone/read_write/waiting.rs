@@ -14,7 +14,7 @@ fn listeners(probe: &mut Probe) -> i64 {
     listeners_on(probe, "redisson_rwlock:{x}")
 }
 
-fn listeners_on(probe: &mut Probe, channel: &str) -> i64 {
+pub(super) fn listeners_on(probe: &mut Probe, channel: &str) -> i64 {
     match probe.command(&["PUBSUB", "NUMSUB", channel]) {
         Value::List(parts) => parts[1].clone().int(),
         other => panic!("{other:?}"),

@@ -1,5 +1,5 @@
-//! The contract of a read-write lock that lets readers and writers in in the order of arrival, asked
-//! for directly.
+//! The contract of a read-write lock that lets readers and writers in in the order of arrival,
+//! asked for directly.
 
 use crate::fixture::{
     DirectBackend, eventually, fresh_name, grant, long, ms, patience, prompt, short,
@@ -60,8 +60,8 @@ pub(crate) fn fair_readers_and_writers_enter_in_order(subject: &dyn Subject) {
     assert!(!other.is_busy(&read), "no other waits any longer");
 }
 
-/// Readers behind a writer that gives up, or gives no sign for some seconds, enter beside those that
-/// read.
+/// Readers behind a writer that gives up, or gives no sign for some seconds, enter beside those
+/// that read.
 pub(crate) fn readers_behind_a_gone_fair_writer_enter(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let (read, write) = read_write();
@@ -85,7 +85,7 @@ pub(crate) fn readers_behind_a_gone_fair_writer_enter(subject: &dyn Subject) {
     });
 }
 
-/// A thread that writes reads at once, whoever waits; its read goes on behind the end of the write,
+/// A thread that writes reads at once, though others wait; its read goes on behind the end of the write,
 /// and only then those that are next enter.
 pub(crate) fn fair_writer_becomes_a_reader(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
@@ -109,7 +109,7 @@ pub(crate) fn fair_writer_becomes_a_reader(subject: &dyn Subject) {
     other.granted(&write, last, long());
 }
 
-/// Holders that died are over with their own leases, whoever waits and whatever others renew.
+/// Holders that died are over with their own leases, whatever others renew.
 pub(crate) fn dead_holders_of_a_fair_lock_are_over(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let (read, write) = read_write();

@@ -21,6 +21,7 @@ macro_rules! script {
 mod fair;
 mod permits;
 mod read_write;
+mod readers;
 
 use super::OwnedFormat;
 use super::label::Labels;

@@ -6,23 +6,23 @@
 //! reader is over while others renew the hash: a writer that finds readers has those deleted whose
 //! keys are gone. A key of ours says that a writer waits, and keeps new readers out.
 //!
-//! The waiters of a fair one are in the queue of a fair lock of its name, a writer as it would be in
-//! the hash, and no such key keeps readers out.
+//! The waiters of a fair one are in the queue of a fair lock of its name, a writer as it would be
+//! in the hash, and no such key keeps readers out.
 
+use super::readers::{Field, INSPECT, LEFT, PURGE, Purged};
 use super::{KindFormat, ScriptCall, fair, renewal};
 use crate::connection::{ConnectionLike, Reply, Text};
-use crate::format::label::{self, Labels};
+use crate::format::label::Labels;
 use crate::format::owned::OwnedFormat;
-use crate::format::{FOR_EVER, WireFormat, remaining, run, unexpected};
+use crate::format::{remaining, run, unexpected};
 use crate::keys;
 use crate::lua::Script;
 use lock_core::backend::{
-    AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, Readers, ReleaseOptions,
-    Tokens, WAITER_PRESENCE,
+    AcquisitionId, Answer, Attempt, Failure, Grant, HolderInfo, LockInfo, ReleaseOptions, Tokens,
+    WAITER_PRESENCE,
 };
-use lock_core::{FencingToken, LockName, Moment, OwnerId, OwnerText, TokenRange};
+use lock_core::{FencingToken, LockName, Moment, OwnerId, TokenRange};
 use std::borrow::Cow;
-use std::time::Duration;
 
 /// The format of [`LockKind::Read`](lock_core::LockKind::Read), or of a fair lock's readers.
 #[derive(Debug)]
@@ -36,14 +36,10 @@ pub(super) struct Write {
     pub(super) is_fair: bool,
 }
 
-const CHANNEL: &str = "redisson_rwlock";
+pub(super) const CHANNEL: &str = "redisson_rwlock";
 
 /// What follows the owner in the field of a writer.
-const WRITER: &str = ":write";
-
-/// How many readers a script names at most, and how many holds of theirs are looked at.
-const MOST_READERS: usize = 100;
-const MOST_HOLDS: usize = 1_000;
+pub(super) const WRITER: &str = ":write";
 
 /// How often one attempt of a writer ends holds of dead readers.
 const MOST_PURGES: usize = 16;
@@ -124,27 +120,22 @@ static RELEASE_WRITE: Script = script!("close":
     "close",
     "read_write/free_writer"
 );
-static PURGE: Script = script!("purge": "tell", "read_write/settle", "read_write/purge");
 static FORCE: Script = script!("force":
     "redisson/holder", "tell", "unlink", "timestamp", "fair/queue", "read_write/force", "force",
     "read_write/free_all"
 );
-static INSPECT: Script = script!("inspect_rw":
-    "redisson/holder", "redisson/gone", "read_write/waiting", "read_write/inspect_rw"
-);
-static LEFT: Script = script!("left": "read_write/left");
 
 /// The key that says that a writer waits.
-fn waiting_writer(key: &str) -> String {
+pub(super) fn waiting_writer(key: &str) -> String {
     keys::channel("distlock_writer", key)
 }
 
 /// The key of a reader's hold.
-fn hold(key: &str, reader: &str, number: usize) -> String {
+pub(super) fn hold(key: &str, reader: &str, number: usize) -> String {
     keys::behind(key, &format!("{reader}:rwlock_timeout:{number}"))
 }
 
-fn names_beside(key: &str) -> Vec<String> {
+pub(super) fn names_beside(key: &str) -> Vec<String> {
     vec![hold(key, "0", 1), waiting_writer(key)]
 }
 
@@ -155,253 +146,6 @@ fn names_beside_fair(key: &str) -> Vec<String> {
 /// A writer as it stands in the lock.
 fn writer(owner: OwnerId) -> String {
     format!("{owner}{WRITER}")
-}
-
-/// A holder as it stands in the lock.
-struct Field {
-    name: String,
-    holds: u64,
-}
-
-impl Field {
-    /// Those that a script names.
-    fn all(words: &[Reply]) -> Vec<Self> {
-        let text = |word: &Reply| Some(std::str::from_utf8(word.as_bytes()?).ok()?.to_owned());
-        let pairs = words.chunks_exact(2).filter_map(|pair| {
-            Some(Self {
-                name: text(&pair[0])?,
-                holds: text(&pair[1])?.parse().ok()?,
-            })
-        });
-        pairs.collect()
-    }
-
-    fn is_writer(&self) -> bool {
-        self.name.ends_with(WRITER)
-    }
-
-    fn info(&self, remaining: Option<Duration>) -> HolderInfo {
-        let owner = self.name.strip_suffix(WRITER).unwrap_or(&self.name);
-        HolderInfo::new(OwnerText::new(owner), remaining, self.holds)
-    }
-}
-
-/// Readers of a lock, each with the keys of its holds.
-struct Holds {
-    fields: Vec<(Field, Vec<String>)>,
-    /// Whether these are all.
-    is_all: bool,
-}
-
-impl Holds {
-    fn new(key: &str, fields: Vec<Field>) -> Self {
-        let count = fields.len();
-        let mut left = MOST_HOLDS;
-        let fields: Vec<_> = fields
-            .into_iter()
-            .filter(|field| !field.is_writer())
-            .take(MOST_READERS)
-            .filter_map(|field| {
-                let holds = usize::try_from(field.holds)
-                    .ok()
-                    .filter(|holds| *holds <= left)?;
-                left -= holds;
-                let keys = (1..=holds)
-                    .map(|number| hold(key, &field.name, number))
-                    .collect();
-                Some((field, keys))
-            })
-            .collect();
-        Self {
-            is_all: fields.len() == count,
-            fields,
-        }
-    }
-
-    fn keys(&self, key: &str) -> Vec<String> {
-        let holds = self
-            .fields
-            .iter()
-            .flat_map(|(_, keys)| keys.iter().cloned());
-        std::iter::once(key.to_owned()).chain(holds).collect()
-    }
-}
-
-/// What is known behind the end of dead readers' holds.
-struct Purged {
-    /// Whether it is free, or there are more readers, which may be dead as well.
-    may_be_free: bool,
-    /// How long the last of the others lasts, if that is known.
-    last: Option<i64>,
-}
-
-impl OwnedFormat {
-    /// The lock is busy for this long by its TTL, or for ever: is it one of ours at all?
-    fn busy_kind(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        pttl: i64,
-        is_tracked: &dyn Fn(&str) -> bool,
-        by: Moment,
-    ) -> Result<Answer, Failure> {
-        if pttl == FOR_EVER {
-            self.inspect(link, name, by)?;
-        }
-        Ok(self.busy(pttl, true, is_tracked(&self.keys.lock(name))))
-    }
-
-    /// Ends the holds of readers whose leases are over.
-    fn purge(
-        &self,
-        link: &mut dyn ConnectionLike,
-        key: &str,
-        fields: Vec<Field>,
-        by: Moment,
-    ) -> Result<Purged, Failure> {
-        let readers = Holds::new(key, fields);
-        let channel = keys::channel(CHANNEL, key);
-        let counts: Vec<_> = readers
-            .fields
-            .iter()
-            .map(|it| it.0.holds.to_string())
-            .collect();
-        let pairs = readers.fields.iter().zip(&counts);
-        let pairs = pairs.flat_map(|(it, count)| [it.0.name.as_bytes(), count.as_bytes()]);
-        let words: Vec<_> = [channel.as_bytes(), self.publish()]
-            .into_iter()
-            .chain(pairs)
-            .collect();
-        let reply = ScriptCall::new(&PURGE, readers.keys(key), &words).run(link, by)?;
-        match reply.as_array() {
-            Some([Reply::Int(free), Reply::Int(last), Reply::Int(ended)]) => Ok(Purged {
-                may_be_free: *free == 1 || (*ended == 1 && !readers.is_all),
-                last: Some(*last).filter(|last| readers.is_all && *last >= 0),
-            }),
-            _ => Err(unexpected(link, &PURGE)),
-        }
-    }
-
-    /// What is left of each hold: of the hash, then of these keys. `None`: `field` is not there.
-    /// With it what stands under the keys that are to be read.
-    fn left(
-        &self,
-        link: &mut dyn ConnectionLike,
-        keys: Vec<String>,
-        field: Option<&str>,
-        read: &[String],
-        by: Moment,
-    ) -> Result<(Option<Vec<i64>>, Vec<Reply>), Failure> {
-        let words: Vec<_> = field.iter().map(|field| field.as_bytes()).collect();
-        let call = ScriptCall::new(&LEFT, keys, &words);
-        let (reply, found) = call.run_with_reads(link, read, by)?;
-        let times = reply.as_array().map(|times| {
-            times.iter().filter_map(|time| match time {
-                Reply::Int(time) => Some(*time),
-                _ => None,
-            })
-        });
-        let times: Option<Vec<_>> = times.map(Iterator::collect);
-        let times = times.ok_or_else(|| unexpected(link, &LEFT))?;
-        Ok((Some(times).filter(|times| !times.is_empty()), found))
-    }
-
-    /// See [`Backend::inspect`](lock_core::Backend::inspect).
-    fn inspect_read_write(
-        &self,
-        link: &mut dyn ConnectionLike,
-        name: &LockName,
-        labels: Labels,
-        by: Moment,
-    ) -> Result<LockInfo, Failure> {
-        let key = self.keys.lock(name);
-        let mut keys = vec![key.to_string()];
-        keys.extend(self.writers_first.then(|| waiting_writer(&key)));
-        let call = ScriptCall::new(&INSPECT, keys, &[]);
-        let read = self.reads(labels, || vec![keys::label(&key)]);
-        let (reply, found) = call.run_with_reads(link, &read, by)?;
-        self.note_refusal(&found);
-        let items = reply.as_array().and_then(|items| items.split_at_checked(4));
-        let (pttl, holders, mode, waits, fields) = match items {
-            Some((
-                [
-                    Reply::Int(pttl),
-                    Reply::Int(holders),
-                    Reply::Bulk(mode),
-                    waits,
-                ],
-                fields,
-            )) => {
-                let holders = u64::try_from(*holders).unwrap_or(0);
-                (
-                    *pttl,
-                    holders,
-                    mode.clone(),
-                    *waits == Reply::Int(1),
-                    Field::all(fields),
-                )
-            }
-            _ => return Err(unexpected(link, &INSPECT)),
-        };
-        let unread = |info: LockInfo| Ok(info.readers(Readers::new(Vec::new(), waits)));
-        let is_read_lock = name.kind().is_reader();
-        let writer = fields
-            .iter()
-            .find(|field| mode.is_empty() || field.is_writer());
-        if let Some(writer) = writer.filter(|_| !is_read_lock) {
-            let mut info = LockInfo::held(writer.info(remaining(pttl)));
-            label::add(&mut info, &found);
-            return unread(info);
-        }
-        if mode.is_empty() {
-            return unread(LockInfo::FREE);
-        }
-        let others = writer.map_or(0, |_| 1);
-        let readers = Holds::new(&key, fields);
-        let of_readers = readers
-            .fields
-            .iter()
-            .map(|(it, _)| keys::label_of(&key, &it.name));
-        let read = self.reads(labels, || of_readers.collect());
-        let (left, found) = self.left(link, readers.keys(&key), None, &read, by)?;
-        self.note_refusal(&found);
-        let Some(left) = left else {
-            return unread(LockInfo::FREE);
-        };
-        let mut times = left.into_iter();
-        let whole = times.next().unwrap_or(pttl);
-        let first = readers
-            .fields
-            .first()
-            .map(|(field, _)| field.info(remaining(whole)));
-        let mut alive = Vec::new();
-        for (at, (field, keys)) in readers.fields.iter().enumerate() {
-            if let Some(last) = times
-                .by_ref()
-                .take(keys.len())
-                .filter(|left| *left != -2)
-                .max()
-            {
-                // The hash bounds it, where that has an end.
-                let last = if whole < 0 { last } else { last.min(whole) };
-                let mut reader = field.info(remaining(last));
-                label::add_to(&mut reader, found.get(at));
-                alive.push(reader);
-            }
-        }
-        let unseen = holders.saturating_sub(others + readers.fields.len() as u64);
-        let count = alive.len() as u64 + unseen;
-        let readers = Readers::new(alive, waits);
-        let info = match readers.known.first() {
-            Some(last) => LockInfo::held(last.clone()).holders(count),
-            // All that were looked at are dead; of the others none is known to be.
-            None => match first.filter(|_| unseen > 0) {
-                Some(unknown) => LockInfo::held(unknown).holders(unseen),
-                None => LockInfo::FREE,
-            },
-        };
-        Ok(info.readers(readers))
-    }
 }
 
 impl Read {
@@ -493,8 +237,8 @@ impl KindFormat for Read {
             Reply::Array(items) => match items[..] {
                 [Reply::Int(0), Reply::Int(pttl)] => {
                     let busy = format.busy_kind(link, attempt.name, pttl, is_tracked, by)?;
-                    // A writer of Redisson's that goes on reading does not tell of it; one that is in
-                    // a queue asks often enough.
+                    // A writer of Redisson's that goes on reading does not tell of it; readers in a
+                    // queue ask often enough.
                     Ok(match busy {
                         Answer::Busy(left) if !self.is_fair => {
                             Answer::Busy(left.map(|left| left.min(WAITER_PRESENCE)))
@@ -788,9 +532,11 @@ impl KindFormat for Write {
 #[cfg(test)]
 mod tests {
     use super::super::format_of;
+    use super::super::readers::MOST_READERS;
     use super::*;
     use crate::format::settings;
     use lock_core::{ClientId, Config, LeaseTime, LockKind};
+    use std::time::Duration;
 
     #[test]
     fn script_keeps_readers_out_for_the_presence_of_a_waiter() {

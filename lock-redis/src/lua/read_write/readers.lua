@@ -1,5 +1,5 @@
--- Readers that keep a writer out, with their hold counts. One more than are looked at, so that it is
--- known whether these are all; and `mode`.
+-- Readers that keep a writer out, with their hold counts. One more than are looked at, so that it
+-- is known whether these are all; and `mode`.
 local function readers_of(key)
   if redis.call('HGET', key, 'mode') ~= 'read' then
     return {}

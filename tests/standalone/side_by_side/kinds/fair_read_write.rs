@@ -57,7 +57,7 @@ fn random(random: &mut fastrand::Rng, time_passes: bool) -> Request {
             owner,
             kind,
             closes: random.u8(0..12) == 0,
-            keeps: !kind.is_reader() && random.u8(0..8) == 0,
+            keeps: kind == LockKind::FairWrite && random.u8(0..8) == 0,
         },
         82..=85 => Request::Verify { owner, kind },
         86..=89 => Request::Inspect(fair),
