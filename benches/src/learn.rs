@@ -36,7 +36,7 @@ impl Pair {
         let cycle = || {
             lock.lock()
                 .and_then(|guard| guard.unlock())
-                .expect("the server is there")
+                .expect("the server is there");
         };
         // The scripts are sent by their text where the server does not know them yet.
         cycle();
@@ -311,7 +311,7 @@ fn check(port: u16) -> String {
     let client = distlock::connect(&url(port)).expect("a URL of ours");
     let lock = client.mutex("check").expect("a name");
     let ours = watched(port, || {
-        lock.lock().and_then(|guard| guard.unlock()).expect("free")
+        lock.lock().and_then(|guard| guard.unlock()).expect("free");
     });
     let mut raw = Raw::connect(port);
     let requests = pair.requests("check", 7);

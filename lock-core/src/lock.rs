@@ -22,7 +22,7 @@ macro_rules! derived_verbs {
         ///
         /// See [`DistLock`](crate::DistLock#errors).
         $vis fn lock(&self) -> Result<$guard, Error> {
-            self.lock_with(&LockOptions::new())
+            Ok(self.acquire(None, &LockOptions::new())?.expect(UNBOUNDED))
         }
 
         /// Waits for the lock, with the lease, replication and interrupt of the options.

@@ -21,8 +21,8 @@ macro_rules! run_verb {
         ///
         /// # Errors
         ///
-        /// Those of [`DistLock::lock`], before `work` runs, and of the guard's `unlock`, after it has
-        /// run: then its result is dropped, because another holder may have entered meanwhile.
+        /// Those of [`DistLock::lock`], before `work` runs, and of the guard's `unlock`, after it
+        /// has run: then its result is dropped, because another holder may have entered meanwhile.
         pub fn run<R>(&self, work: impl FnOnce(&$guard) -> R) -> Result<R, Error> {
             let guard = self.lock()?;
             let result = work(&guard);

@@ -89,7 +89,7 @@ fn address_of_another_node_gives_it_no_second_vote() {
 fn address_of_another_quorums_node_gets_no_vote() {
     let (scene, other) = (Scene::new(QUICK), Servers::with(3, 0, QUICK));
     one_holder_at_a_time(&scene, |scene| {
-        scene.addresses[0].switch_to(other.servers[0].port())
+        scene.addresses[0].switch_to(other.servers[0].port());
     });
 }
 
@@ -97,7 +97,7 @@ fn address_of_another_quorums_node_gets_no_vote() {
 fn empty_server_known_to_some_clients_has_no_vote() {
     let (scene, stranger) = (Scene::new(QUICK), start());
     one_holder_at_a_time(&scene, |scene| {
-        scene.addresses[0].switch_to(stranger.port())
+        scene.addresses[0].switch_to(stranger.port());
     });
 }
 

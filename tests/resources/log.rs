@@ -65,7 +65,7 @@ fn planted_password_is_in_no_log_and_no_panic() {
         let hook = take_hook();
         let panics = Mutex::new(log.clone());
         set_hook(Box::new(move |panic| {
-            writeln!(panics.lock(), "{panic}").unwrap()
+            writeln!(panics.lock(), "{panic}").unwrap();
         }));
         let old = RedisServer::start_with(&["--rename-command", "AUTH", ""]);
         let refused = [

@@ -95,7 +95,7 @@ fn failover_on_demand_moves_all_connections_at_once() {
     let old = group.fail_over();
     let new = group.await_other_than(old);
     within(Duration::from_millis(1_500), || {
-        await_move(&lock, &group.servers[new])
+        await_move(&lock, &group.servers[new]);
     });
     for _ in 0..100 {
         let guard = take(&lock);

@@ -78,7 +78,7 @@ fn known_work_in_memory_has_exact_metrics() {
     let make = || distlock::connect("memory://metrics-of-known-work").unwrap();
     let other = make();
     known_work(make, &other, |name| {
-        assert!(other.mutex(name).unwrap().force_unlock().unwrap())
+        assert!(other.mutex(name).unwrap().force_unlock().unwrap());
     });
 }
 

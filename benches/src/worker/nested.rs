@@ -25,7 +25,7 @@ pub(super) fn run(task: &Task) {
     let ours = || {
         lock.lock()
             .and_then(|guard| guard.unlock())
-            .expect("it is held")
+            .expect("it is held");
     };
     let peer = || drop(black_box(black_box(&local).lock()));
     let cycle: &dyn Fn() = if task.who.starts_with("parking_lot") {

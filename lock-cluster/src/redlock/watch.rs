@@ -168,7 +168,7 @@ mod tests {
                 watch: Arc::downgrade(&watch),
                 node: *node,
             }
-            .wake()
+            .wake();
         };
         for rivals in [&[][..], &[3], &[3, 4]] {
             rivals.iter().for_each(node_wake);

@@ -152,7 +152,7 @@ mod tests {
                     .lock()
                     .unwrap()
                     .unlock()
-                    .unwrap()
+                    .unwrap();
             });
             eventually("it waits", || state().next().unwrap().waiters == Some(1));
             guard.unlock().unwrap();

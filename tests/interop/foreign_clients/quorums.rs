@@ -85,9 +85,9 @@ fn meet(library: &'static Library, settings: &str, times: u64) {
     assert!(lock.try_lock().unwrap().is_none());
     peer.ask("t", "unlock lock");
     retry_if_late(late::TURN, || {
-        waking::they_are_soon(&what, peer, &lock, "lock", library.theirs)
+        waking::they_are_soon(&what, peer, &lock, "lock", library.theirs);
     });
     retry_if_late(late::TURN, || {
-        waking::we_are_soon(&what, peer, &lock, "lock", library.ours)
+        waking::we_are_soon(&what, peer, &lock, "lock", library.ours);
     });
 }

@@ -94,7 +94,7 @@ impl Elsewhere {
     fn wake(&self, what: &str) {
         let lock = self.ours.mutex("lock");
         retry_if_late(late::TURN, || {
-            waking::both_are_soon(what, &self.peer, &lock, "lock")
+            waking::both_are_soon(what, &self.peer, &lock, "lock");
         });
     }
 }

@@ -134,9 +134,9 @@ impl Servers for Sharded {
         for number in self.cluster.len() / 2..self.cluster.len() {
             let replica = self.cluster.node(number);
             if replicas > 0 {
-                replica.pause()
+                replica.pause();
             } else {
-                replica.resume()
+                replica.resume();
             }
         }
     }
@@ -146,9 +146,9 @@ impl Servers for Sharded {
 fn pause_first(replicas: &[RedisServer], count: u32) {
     for (number, replica) in replicas.iter().enumerate() {
         if number < count as usize {
-            replica.pause()
+            replica.pause();
         } else {
-            replica.resume()
+            replica.resume();
         }
     }
 }

@@ -291,7 +291,7 @@ fn behind_a_waiter() -> Row {
         let queues = || {
             eventually("another queues", LONG, || {
                 client.queue_length("a").unwrap() == 2
-            })
+            });
         };
         let (error, took) = fired_when(&client, queues);
         assert!(!first.is_finished(), "it is not meant");

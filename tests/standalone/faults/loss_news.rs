@@ -110,7 +110,7 @@ fn loss_known_to_the_server_is_told_by_next_renewal() {
             counted(scene, &[&["DEL", "a"], &["HSET", "a", "x", "1"]]);
         }),
         ("key of another type", |scene| {
-            counted(scene, &[&["SET", "a", "text"]])
+            counted(scene, &[&["SET", "a", "text"]]);
         }),
         (RESTARTED, |scene| scene.server.restart()),
     ];
@@ -136,7 +136,7 @@ fn loss_on_unreachable_server_is_told_at_the_deadline() {
         ("killed", |scene| scene.server.kill()),
         ("frozen", |scene| scene.server.pause()),
         ("answers no client", |scene| {
-            scene.pause_clients(lease() * 8)
+            scene.pause_clients(lease() * 8);
         }),
     ];
     let (seen, tolerance) = with_tolerance(|| observe(&faults));

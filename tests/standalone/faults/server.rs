@@ -32,7 +32,7 @@ pub(super) const CASES: &[Case] = &[
     ("a replica", replica),
     ("made a replica while holding", || {
         Scene::new().lost(LossCause::Expired, |s| {
-            s.tell(&["REPLICAOF", "127.0.0.1", "1"])
+            s.tell(&["REPLICAOF", "127.0.0.1", "1"]);
         })
     }),
     ("LOADING", loading),

@@ -176,7 +176,7 @@ fn shared_link_on_a_faulty_network_mixes_no_answers() {
     let url = format!("{}?command_timeout=50ms", proxy.url());
     let patience = |random: &mut fastrand::Rng| Duration::from_millis(random.u64(1..60));
     let tally = ask(&url, 400, patience, || {
-        faults.are_over.store(true, Ordering::SeqCst)
+        faults.are_over.store(true, Ordering::SeqCst);
     });
     println!("through the proxy: {tally:?}; {}", proxy.account());
     // A busy machine answers few in time; without answers or faults the test would show nothing.

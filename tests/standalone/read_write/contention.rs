@@ -96,9 +96,9 @@ fn contending_readers_and_writers_exclude_each_other() {
             scope.spawn(move || {
                 while watch.elapsed() < time {
                     if n < 8 {
-                        inside.read(client)
+                        inside.read(client);
                     } else {
-                        inside.write(client)
+                        inside.write(client);
                     }
                 }
             });
@@ -112,7 +112,7 @@ fn contending_readers_and_writers_exclude_each_other() {
         "{most}, {writes}, {reads}"
     );
     within(LONG, || {
-        elsewhere(|| clients[0].rw_lock("x")?.write().lock().map(drop))
+        elsewhere(|| clients[0].rw_lock("x")?.write().lock().map(drop));
     });
     let (mut probe, counter) = (server.probe(), ["redisson_lock_token:{x}"]);
     eventually("nothing else is left", LONG, || probe.keys("*") == counter);

@@ -27,7 +27,7 @@ const WAYS: [(&str, Frees); 3] = [
     ("unlock", |_, guard| guard.unlock().unwrap()),
     ("drop", |_, guard| drop(guard)),
     ("force", |lock, _guard| {
-        assert!(lock.force_unlock().unwrap())
+        assert!(lock.force_unlock().unwrap());
     }),
 ];
 
@@ -313,7 +313,7 @@ fn spring_channel_is_a_plain_channel_on_a_cluster() {
     for (node, (way, free)) in WAYS.into_iter().enumerate() {
         let guard = lock.lock().unwrap();
         tells_a_listener(way, cluster.node(node).probe(), "wakes-spring", || {
-            free(&lock, guard)
+            free(&lock, guard);
         });
     }
     let sharded = format!("{}?channels=sharded&{SPRING}", cluster.url());

@@ -62,7 +62,7 @@ fn pass(one: &Client, other: &Client, times: usize) {
     // A guard that is dropped frees it, too.
     drop(one.mutex("x").unwrap().lock().unwrap());
     within(LONG, || {
-        other.mutex("x").unwrap().lock().unwrap().unlock().unwrap()
+        other.mutex("x").unwrap().lock().unwrap().unlock().unwrap();
     });
 }
 

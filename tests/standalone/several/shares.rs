@@ -222,7 +222,7 @@ fn multi_locks_of_one_name_in_opposite_orders_do_not_starve() {
         hold_contest(Contest {
             same_name: true,
             ..contest
-        })
+        });
     });
 }
 

@@ -145,7 +145,7 @@ fn accepted_lock_with_insufficient_replicas_emits_events() {
         .builder()
         .configure(|config| config.with_replication(policy))
         .events(Arc::new(move |event: &Event| {
-            told.send(event.clone()).unwrap()
+            told.send(event.clone()).unwrap();
         }))
         .connect()
         .unwrap();
@@ -256,7 +256,7 @@ fn degraded_and_restored(
         .builder()
         .configure(|config| config.with_replication(policy))
         .events(Arc::new(move |event: &Event| {
-            told.send(event.clone()).unwrap()
+            told.send(event.clone()).unwrap();
         }))
         .connect()
         .unwrap();

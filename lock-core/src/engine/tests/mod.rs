@@ -88,7 +88,7 @@ fn advance(client: &Client, clock: &ManualClock, by: Duration) {
     let rest = || {
         eventually("all threads are at rest", || {
             client.0.is_at_rest(|| clock.sleepers())
-        })
+        });
     };
     let end = clock.now() + by;
     rest();

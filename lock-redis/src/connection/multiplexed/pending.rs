@@ -323,7 +323,7 @@ impl PendingRequests {
 
     fn enqueue(&mut self, bytes: &[u8], request: CallerRequest) {
         self.enqueue_content(Content::One(request), |unsent| {
-            unsent.extend_from_slice(bytes)
+            unsent.extend_from_slice(bytes);
         });
     }
 
