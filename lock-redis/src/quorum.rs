@@ -1,5 +1,5 @@
-//! A server as a node of a quorum: what `lock-cluster` asks it, and what it answers. The requests are
-//! methods of [`Node`](crate::servers::Node).
+//! A server as a node of a quorum: what `lock-cluster` asks it, and what it answers. The requests
+//! are methods of [`Node`](crate::servers::Node).
 //!
 //! - [`VoteTerms`]: the terms of a vote, and the node that is expected to give it
 //! - [`ProposalReply`]: the vote, or why there is none

@@ -67,13 +67,12 @@ impl Deployment {
     pub fn is_majority_of_known(&self) -> bool {
         self.covered * 2 > self.known
     }
-}
 
-impl Deployment {
-    /// Sorts accounts by deployment, the one that most of the `configured` addresses belong to first.
+    /// Sorts accounts by deployment, the one that most of the `configured` addresses belong to
+    /// first.
     ///
-    /// An address belongs to the deployment of the server that answered there; where none did, to each
-    /// that lists it. Addresses that lead to the same server count once.
+    /// An address belongs to the deployment of the server that answered there; where none did, to
+    /// each that lists it. Addresses that lead to the same server count once.
     #[must_use]
     pub fn all(configured: &[Address], accounts: &[Account]) -> Vec<Self> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
