@@ -45,8 +45,8 @@ fn take(lock: &RwLock, writes: bool, options: &LockOptions) -> Option<OwnedGuard
     try_take(lock, writes, options).unwrap()
 }
 
-/// A thread that waits to write or to read, from when it has a position and its client listens. What
-/// `then` makes of it.
+/// A thread that waits to write or to read, from when it has a position and its client listens.
+/// What `then` makes of it.
 fn enter<T: Send + 'static>(
     probe: &mut Probe,
     client: &Client,
