@@ -153,8 +153,8 @@ impl Client {
     /// comes behind a waiting writer. Sends no request.
     ///
     /// The order is kept as for a [fair mutex](Self::fair_mutex), at the same cost. A thread that
-    /// writes reads at once, though others wait. One of the same name that is not fair excludes it, is
-    /// excluded, and does not stand in line.
+    /// writes reads at once, though others wait. One of the same name that is not fair excludes it,
+    /// is excluded, and does not stand in line.
     ///
     /// # Errors
     ///

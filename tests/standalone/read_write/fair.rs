@@ -48,8 +48,8 @@ fn take(lock: &RwLock, writes: bool, wait: Option<Duration>) -> Option<OwnedGuar
     try_take(lock, writes, wait, &LockOptions::new()).unwrap()
 }
 
-/// A thread that waits to write or to read, from when it has a position and its client listens. What
-/// `then` makes of it.
+/// A thread that waits to write or to read, from when it has a position and its client listens.
+/// What `then` makes of it.
 fn enter<T: Send + 'static>(
     probe: &mut Probe,
     client: &Client,

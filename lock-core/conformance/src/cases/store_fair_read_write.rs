@@ -85,8 +85,8 @@ pub(crate) fn readers_behind_a_gone_fair_writer_enter(subject: &dyn Subject) {
     });
 }
 
-/// A thread that writes reads at once, though others wait; its read goes on behind the end of the write,
-/// and only then those that are next enter.
+/// A thread that writes reads at once, though others wait; its read goes on behind the end of the
+/// write, and only then those that are next enter.
 pub(crate) fn fair_writer_becomes_a_reader(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
     let (read, write) = read_write();

@@ -26,7 +26,7 @@ use std::sync::Arc;
 ///
 /// ```
 /// use lock_conformance::VirtualTime;
-/// use lock_core::{Client, LockOptions, MemoryBackend};
+/// use lock_core::{LockOptions, MemoryBackend};
 /// use std::sync::Arc;
 /// use std::time::Duration;
 ///

@@ -44,19 +44,7 @@ fn writer_is_known(reader: &ReadLock) {
 /// Threads of two clients read and write, in any order.
 #[test]
 fn readers_and_writers() {
-    read_and_write("readers_and_writers", lock_of);
-}
-
-/// Threads of two clients read and write in the order of their arrival.
-#[test]
-fn fair_readers_and_writers() {
-    read_and_write("fair_readers_and_writers", |client| {
-        client.fair_rw_lock(NAME).expect("a lock")
-    });
-}
-
-fn read_and_write(name: &'static str, lock_of: fn(&Client) -> RwLock) {
-    explore(name, 1_500, move |world| {
+    explore("readers_and_writers", 1_500, |world| {
         let (clients, sharing) = (clients(world), Sharing::default());
         let shared = Arc::clone(world);
         threads(4, move |number| {
