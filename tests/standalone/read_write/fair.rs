@@ -292,4 +292,22 @@ fn lock_of_dead_readers_and_leavers_is_free_at_once() {
     assert!(matches!(ask(&write, next), Answer::Granted(_)));
     assert!(!probe.exists(&queue::key(NAME)));
     assert!(matches!(release(&write, next), Release::FreedFor(_)));
+    // A reader whose lease ended beside another's waits once more, and gives up.
+    assert!(!ask(&read, dead).is_busy() && !ask(&read, alive).is_busy());
+    assert_eq!(probe.command(&["DEL", &hold]).int(), 1);
+    assert!(ask(&write, next).is_busy() && ask(&read, dead).is_busy());
+    assert_eq!(waiting(&mut probe), 2);
+    assert_eq!(release(&read, dead), Release::Gone);
+    assert_eq!(waiting(&mut probe), 1);
+    assert!(matches!(release(&read, alive), Release::FreedFor(_)));
+    assert!(matches!(ask(&write, next), Answer::Granted(_)));
+    assert!(matches!(release(&write, next), Release::FreedFor(_)));
+    // The release behind a forced one leaves no key.
+    assert!(!ask(&read, dead).is_busy());
+    assert!(bench.backend.force_release(&read, soon()).unwrap());
+    assert_eq!(release(&read, dead), Release::Gone);
+    assert_eq!(
+        probe.keys(&format!("*{NAME}*")),
+        [format!("redisson_lock_token:{{{NAME}}}")]
+    );
 }

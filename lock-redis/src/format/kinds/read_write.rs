@@ -120,10 +120,17 @@ static RELEASE_WRITE: Script = script!("close":
     "close",
     "read_write/free_writer"
 );
-static FORCE: Script = script!("force":
-    "redisson/holder", "tell", "unlink", "timestamp", "fair/queue", "read_write/force", "force",
-    "read_write/free_all"
-);
+macro_rules! force_script {
+    () => {
+        script!("force":
+            "redisson/holder", "tell", "unlink", "timestamp", "fair/queue", "read_write/force",
+            "force", "read_write/free_all"
+        )
+    };
+}
+static FORCE: Script = force_script!();
+/// With the keys of a fair lock.
+static FORCE_FAIR: Script = force_script!().with_names_beside(names_beside_fair);
 
 /// The key that says that a writer waits.
 pub(super) fn waiting_writer(key: &str) -> String {
@@ -353,7 +360,8 @@ fn force(
         .collect();
     let companion = companion.map(|name| name(&key));
     let keys = std::iter::once(key.into_owned()).chain(companion);
-    ScriptCall::new(&FORCE, keys.collect(), &words)
+    let script = if ended.is_some() { &FORCE_FAIR } else { &FORCE };
+    ScriptCall::new(script, keys.collect(), &words)
 }
 
 /// For how long the owner of this attempt is in a queue, in milliseconds.
@@ -406,7 +414,7 @@ impl KindFormat for Write {
             &INSPECT,
             &LEFT,
         ];
-        static FAIR: [&Script; 1] = [&ACQUIRE_WRITE_FAIR];
+        static FAIR: [&Script; 2] = [&ACQUIRE_WRITE_FAIR, &FORCE_FAIR];
         if self.is_fair { &FAIR } else { &ALL }
     }
 
