@@ -1,7 +1,7 @@
 //! The lock that `run` and `hold` take.
 
 use crate::arguments::TakeArguments;
-use crate::exit::{self, Failure};
+use crate::exit::Failure;
 use crate::output::report;
 use crate::store::Clients;
 use distlock::config::LockOrder;
@@ -36,15 +36,10 @@ impl Lock {
         if !shared && !exclusive {
             return Ok(Self::Mutex(client.owned_mutex(name)?));
         }
-        if clients.config_of(name)?.order() == LockOrder::Fair {
-            let option = if shared { "--shared" } else { "--exclusive" };
-            let what = format!(
-                "{option} and order=fair: a read-write lock has no order of arrival; leave {option} \
-                 out, or the setting"
-            );
-            return Err(Failure::new(exit::USAGE, what));
-        }
-        let lock = client.rw_lock(name)?;
+        let lock = match clients.config_of(name)?.order() {
+            LockOrder::Fair => client.fair_rw_lock(name)?,
+            _ => client.rw_lock(name)?,
+        };
         Ok(match shared {
             true => Self::Read(lock.read().clone()),
             false => Self::Write(lock.write().clone()),

@@ -3,6 +3,7 @@
 use crate::{SOON, only_error, run_on, run_script, said_pid};
 use distlock_tests::child::{Child, Example};
 use distlock_tests::process::RedisServer;
+use distlock_tests::queue;
 use distlock_tests::time::{eventually, within};
 use serde_json::{Value as Json, json};
 use std::time::Duration;
@@ -114,6 +115,24 @@ fn reader_has_the_token_of_the_last_writer() {
 }
 
 #[test]
+fn readers_and_writers_are_in_order_where_that_is_set() {
+    let server = RedisServer::start();
+    let url = format!("{}?order=fair&writers=equal", server.url());
+    let command = ["sh", "-c", HOLDER];
+    let mut reader = run_on(&url, &["-s"], &command);
+    said_pid(&mut reader);
+    let mut writer = run_on(&url, &["-x"], &command);
+    eventually("it waits", SOON, || {
+        queue::waiting(&mut server.probe(), "it") == 1
+    });
+    // Without the order it would enter.
+    assert_eq!(run_on(&url, &["-n", "-s"], &["true"]).wait_exit(SOON), 1);
+    end([reader]);
+    said_pid(&mut writer);
+    end([writer]);
+}
+
+#[test]
 fn what_no_reader_can_have_is_refused_by_name() {
     let server = RedisServer::start();
     let refused = |url: &str, options: &[&str], status: i32, what: &[&str]| {
@@ -136,9 +155,6 @@ fn what_no_reader_can_have_is_refused_by_name() {
     ] {
         refused(&url, options, 64, &named);
     }
-    let fair = format!("{url}?order=fair");
-    refused(&fair, &["-s"], 64, &["--shared and order=fair"]);
-    refused(&fair, &["-x"], 64, &["--exclusive and order=fair"]);
     refused(
         &format!("{url}?format=token"),
         &["-s"],
