@@ -60,8 +60,8 @@ pub struct Readers {
     /// perhaps of a lock that a writer has. Of very many only some: [`LockInfo::holders`] counts
     /// all.
     pub known: Vec<HolderInfo>,
-    /// Whether a writer waits, and keeps new readers out. Not known of a fair lock, whose waiters are
-    /// in a queue.
+    /// Whether a writer waits, and keeps new readers out. Not known of a fair lock, whose waiters
+    /// are in a queue.
     pub writer_waits: bool,
 }
 

@@ -56,8 +56,8 @@ pub(crate) struct Tracking {
     is_reading: bool,
     /// Whether a key was deleted between its renewal and its read: that change is not reported.
     pub(crate) has_missed_change: bool,
-    /// Whether a missed change cannot be excluded, because some keys are other owners': one of those
-    /// may be counted in place of a key that was deleted.
+    /// Whether a missed change cannot be excluded, because some keys are other owners': one of
+    /// those may be counted in place of a key that was deleted.
     pub(crate) may_have_missed_change: bool,
     /// Why the server tracks no keys any more, if it says so.
     pub(crate) refusal: Option<ServerError>,
