@@ -9,7 +9,9 @@
 //! The waiters of a fair one are in the queue of a fair lock of its name, a writer as it would be
 //! in the hash, and no such key keeps readers out.
 
-use super::readers::{Field, INSPECT, LEFT, PURGE, Purged};
+use super::readers::{
+    CHANNEL, Field, INSPECT, LEFT, PURGE, Purged, WRITER, hold, names_beside, waiting_writer,
+};
 use super::{KindFormat, ScriptCall, fair, renewal};
 use crate::connection::{ConnectionLike, Reply, Text};
 use crate::format::label::Labels;
@@ -35,11 +37,6 @@ pub(super) struct Read {
 pub(super) struct Write {
     pub(super) is_fair: bool,
 }
-
-pub(super) const CHANNEL: &str = "redisson_rwlock";
-
-/// What follows the owner in the field of a writer.
-pub(super) const WRITER: &str = ":write";
 
 /// How often one attempt of a writer ends holds of dead readers.
 const MOST_PURGES: usize = 16;
@@ -131,20 +128,6 @@ macro_rules! force_script {
 static FORCE: Script = force_script!();
 /// With the keys of a fair lock.
 static FORCE_FAIR: Script = force_script!().with_names_beside(names_beside_fair);
-
-/// The key that says that a writer waits.
-pub(super) fn waiting_writer(key: &str) -> String {
-    keys::channel("distlock_writer", key)
-}
-
-/// The key of a reader's hold.
-pub(super) fn hold(key: &str, reader: &str, number: usize) -> String {
-    keys::behind(key, &format!("{reader}:rwlock_timeout:{number}"))
-}
-
-pub(super) fn names_beside(key: &str) -> Vec<String> {
-    vec![hold(key, "0", 1), waiting_writer(key)]
-}
 
 fn names_beside_fair(key: &str) -> Vec<String> {
     vec![hold(key, "0", 1), fair::queue(key)]

@@ -1,8 +1,7 @@
-//! The holders of a read-write lock: who they are, how long their holds last, and the end of those
-//! of readers that died.
+//! The keys of a read-write lock, and its holders: who they are, how long their holds last, and the
+//! end of those of readers that died.
 
 use super::ScriptCall;
-use super::read_write::{CHANNEL, WRITER, hold, names_beside, waiting_writer};
 use crate::connection::{ConnectionLike, Reply};
 use crate::format::label::{self, Labels};
 use crate::format::owned::OwnedFormat;
@@ -17,11 +16,29 @@ use std::time::Duration;
 pub(super) const MOST_READERS: usize = 100;
 const MOST_HOLDS: usize = 1_000;
 
+pub(super) const CHANNEL: &str = "redisson_rwlock";
+/// What follows the owner in the field of a writer.
+pub(super) const WRITER: &str = ":write";
+
 pub(super) static PURGE: Script = script!("purge": "tell", "read_write/settle", "read_write/purge");
 pub(super) static INSPECT: Script = script!("inspect_rw":
     "redisson/holder", "redisson/gone", "read_write/waiting", "read_write/inspect_rw"
 );
 pub(super) static LEFT: Script = script!("left": "read_write/left");
+
+/// The key that says that a writer waits.
+pub(super) fn waiting_writer(key: &str) -> String {
+    keys::channel("distlock_writer", key)
+}
+
+/// The key of a reader's hold.
+pub(super) fn hold(key: &str, reader: &str, number: usize) -> String {
+    keys::behind(key, &format!("{reader}:rwlock_timeout:{number}"))
+}
+
+pub(super) fn names_beside(key: &str) -> Vec<String> {
+    vec![hold(key, "0", 1), waiting_writer(key)]
+}
 
 /// A holder as it stands in the lock.
 pub(super) struct Field {
