@@ -7,6 +7,7 @@ use distlock_tests::authority::Authority;
 use distlock_tests::child::{Child, Example};
 use distlock_tests::guards::deadline;
 use distlock_tests::own_process::alone;
+use distlock_tests::probe::Value;
 use distlock_tests::time::{Stopwatch, eventually, let_pass};
 use serde_json::json;
 use std::io::stdin;
@@ -125,10 +126,14 @@ fn sixty_processes_lose_no_lock_to_a_restart_of_their_server() {
             let_pass(DOWN);
             server.restart();
             let watch = Stopwatch::start();
-            let mut probe = server.probe();
             for process in &mut processes {
                 process.send("is it renewed?");
             }
+            let mut probe = eventually("the server has room for one more", LONG, || {
+                let mut probe = server.probe();
+                let pong = Value::Text("PONG".to_owned());
+                (probe.command(&["PING"]) == pong).then_some(probe)
+            });
             let counter = thread::spawn(move || {
                 let mut at = vec![probe.stat("total_connections_received")];
                 for _ in 0..100 {
