@@ -149,7 +149,12 @@ impl Connection {
 
     /// Whether it was idle for so long that the server may have closed it.
     pub(crate) fn is_stale(&self) -> bool {
-        self.clock.now().since(self.last_used) > Self::FRESH
+        self.is_idle_for(Self::FRESH)
+    }
+
+    /// Whether it was used by nobody for so long.
+    pub(super) fn is_idle_for(&self, time: Duration) -> bool {
+        self.clock.now().since(self.last_used) > time
     }
 
     /// Closes it if the server did, or has sent what was not asked for. Does not wait.

@@ -14,6 +14,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 /// A place for a connection. Cold while there is none.
 #[derive(Default)]
@@ -26,6 +27,13 @@ pub(crate) struct PoolSlot {
 }
 
 impl PoolSlot {
+    /// Closes a connection that was used by nobody for so long: the server may have no room for
+    /// others.
+    pub(crate) fn close_if_idle(&mut self, time: Duration) {
+        self.connection
+            .take_if(|connection| connection.is_idle_for(time));
+    }
+
     /// Whether changes were reported of what was read here, and are not any more, because the
     /// connection is gone. Says so once. Does not wait.
     pub(crate) fn has_lost_reports(&mut self) -> bool {
@@ -165,6 +173,10 @@ impl fmt::Debug for PoolThread {
     }
 }
 
+/// A connection that was used by nobody for so long is closed, within half a minute more: the server
+/// may have no room for others. Its slot is replaced by a cold one.
+const IDLE: Duration = Duration::from_secs(10);
+
 /// The exclusive connections to one server.
 pub(crate) struct ConnectionPool {
     slots: Pool<SlotManager>,
@@ -177,7 +189,7 @@ impl ConnectionPool {
         let slots = Pool::builder()
             .max_size(size)
             .test_on_check_out(false)
-            .idle_timeout(None)
+            .idle_timeout(Some(IDLE))
             .max_lifetime(None)
             .error_handler(Box::new(NopErrorHandler))
             .thread_pool(Arc::clone(&thread.0))

@@ -17,6 +17,10 @@ use std::time::Duration;
 /// As many calls that renew are under way at a time, where none waits for replicas.
 const SLOTS: usize = 4;
 
+/// All but the first are closed when nobody has used them for so long: the server may have no room
+/// for others.
+const IDLE: Duration = Duration::from_secs(5);
+
 /// The connections for renewals. All but the first are for those that find the ones before in use,
 /// because the server is far or hangs.
 #[derive(Default)]
@@ -26,9 +30,13 @@ pub(super) struct RenewalSlots {
 }
 
 impl RenewalSlots {
-    /// The first that is not in use.
+    /// The first that is not in use. The connections behind it that nobody needs any more are
+    /// closed.
     pub(super) fn free_slot(&self) -> Option<MutexGuard<'_, PoolSlot>> {
-        self.slots.iter().find_map(Mutex::try_lock)
+        let mut free = self.slots.iter().filter_map(Mutex::try_lock);
+        let first = free.next();
+        free.for_each(|mut slot| slot.close_if_idle(IDLE));
+        first
     }
 
     /// Whether a connection that had changes reported is gone since the last look. Does not wait.

@@ -42,13 +42,13 @@ fn in_each_trouble(check: impl Fn(Trouble) + Copy + Send) {
 fn grant_is_on_as_many_replicas_as_asked_for() {
     let servers = Replicated::start(2);
     let lock = client(&servers, "replicas=2&replication_timeout=10s")
-        .mutex("a")
+        .owned_mutex("a")
         .unwrap();
     drop(lock.lock().unwrap());
     servers.must_be_in_sync();
     servers.replicas[0].pause();
-    thread::scope(|scope| {
-        let waiting = scope.spawn(|| lock.try_lock().unwrap().unwrap().detach());
+    let _held = thread::scope(|scope| {
+        let waiting = scope.spawn(|| lock.try_lock().unwrap().unwrap());
         always("it waits for the replica", ms(300), || {
             !waiting.is_finished()
         });
@@ -57,7 +57,7 @@ fn grant_is_on_as_many_replicas_as_asked_for() {
             "the other one has it meanwhile"
         );
         servers.replicas[0].resume();
-        waiting.join().unwrap();
+        waiting.join().unwrap()
     });
     for mut probe in servers.probes() {
         assert_eq!(probe.hgetall("a").len(), 1);
