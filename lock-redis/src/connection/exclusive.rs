@@ -152,7 +152,7 @@ impl Connection {
         self.is_idle_for(Self::FRESH)
     }
 
-    /// Whether it was used by nobody for so long.
+    /// Whether it was idle for so long.
     pub(super) fn is_idle_for(&self, time: Duration) -> bool {
         self.clock.now().since(self.last_used) > time
     }

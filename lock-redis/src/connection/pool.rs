@@ -27,8 +27,7 @@ pub(crate) struct PoolSlot {
 }
 
 impl PoolSlot {
-    /// Closes a connection that was used by nobody for so long: the server may have no room for
-    /// others.
+    /// Closes a connection that was idle for so long: the server may have no room for others.
     pub(crate) fn close_if_idle(&mut self, time: Duration) {
         self.connection
             .take_if(|connection| connection.is_idle_for(time));
@@ -173,8 +172,8 @@ impl fmt::Debug for PoolThread {
     }
 }
 
-/// A connection that was used by nobody for so long is closed, within half a minute more: the server
-/// may have no room for others. Its slot is replaced by a cold one.
+/// A connection that was idle for so long is closed, within half a minute more: the server may have
+/// no room for others. Its slot is replaced by a cold one.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The exclusive connections to one server.

@@ -17,8 +17,8 @@ use std::time::Duration;
 /// As many calls that renew are under way at a time, where none waits for replicas.
 const SLOTS: usize = 4;
 
-/// All but the first are closed when nobody has used them for so long: the server may have no room
-/// for others.
+/// All but the first are closed when they were idle for so long: the server may have no room for
+/// others.
 const IDLE: Duration = Duration::from_secs(5);
 
 /// The connections for renewals. All but the first are for those that find the ones before in use,
@@ -30,8 +30,7 @@ pub(super) struct RenewalSlots {
 }
 
 impl RenewalSlots {
-    /// The first that is not in use. The connections behind it that nobody needs any more are
-    /// closed.
+    /// The first that is not in use. Idle connections behind it are closed.
     pub(super) fn free_slot(&self) -> Option<MutexGuard<'_, PoolSlot>> {
         let mut free = self.slots.iter().filter_map(Mutex::try_lock);
         let first = free.next();
