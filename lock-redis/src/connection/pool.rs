@@ -172,10 +172,6 @@ impl fmt::Debug for PoolThread {
     }
 }
 
-/// A connection that was idle for so long is closed, within half a minute more: the server may have
-/// no room for others. Its slot is replaced by a cold one.
-const IDLE: Duration = Duration::from_secs(10);
-
 /// The exclusive connections to one server.
 pub(crate) struct ConnectionPool {
     slots: Pool<SlotManager>,
@@ -188,7 +184,7 @@ impl ConnectionPool {
         let slots = Pool::builder()
             .max_size(size)
             .test_on_check_out(false)
-            .idle_timeout(Some(IDLE))
+            .idle_timeout(None)
             .max_lifetime(None)
             .error_handler(Box::new(NopErrorHandler))
             .thread_pool(Arc::clone(&thread.0))
