@@ -1,6 +1,7 @@
 //! What a client asks of a format with owners, for each kind of lock: mutexes here, by the scripts
 //! of the [`Dialect`](super::Dialect), and the others by their [`KindFormat`].
 
+use super::ending::Ending;
 use super::kinds::{self, KindFormat};
 use super::label::{LabelWrite, Labels};
 use super::owned::{OwnedFormat, fill, renew_each};
@@ -109,10 +110,7 @@ impl WireFormat for OwnedFormat {
         options: ReleaseOptions,
         by: Moment,
     ) -> Result<Release, Failure> {
-        let ending = self.ending(acquisition, options)?;
-        let reply =
-            ending.send(|script, words| run(script, link, words.keys, words.arguments, by))?;
-        ending.reader.read(link, &reply)
+        self.ending(acquisition, options)?.run(link, by)
     }
 
     fn inspect(
@@ -140,10 +138,8 @@ impl WireFormat for OwnedFormat {
         by: Moment,
     ) -> Result<bool, Failure> {
         if let Some(kind) = self.kind_format(name)? {
-            let call = kind.force(self, name);
-            let reader = self.release_reply(Some(kind), call.script, name);
-            let reply = call.run(link, by)?;
-            return Ok(reader.read(link, &reply)? != Release::Gone);
+            let ending = Ending::of_kind(self, kind, kind.force(self, name));
+            return Ok(ending.run(link, by)? != Release::Gone);
         }
         let key = self.keys.lock(name);
         self.refuse_apart(&key)?;
@@ -336,7 +332,7 @@ impl OwnedFormat {
             Ok(ending) => ending,
             Err(failure) => return done(Err(failure)),
         };
-        let (server, reader) = (Arc::clone(link.server()), ending.reader.to_static());
+        let (server, reader) = (Arc::clone(link.server()), ending.reader().to_static());
         ending.send(|script, words| {
             submit(script, link, words, by, move |outcome| {
                 let mut check = ReplyCheck::Expected;

@@ -1,24 +1,26 @@
-//! [`Ending`]: what ends a hold, of a mutex or another kind of lock, and how its reply is read.
+//! [`Ending`]: what ends holds, of a mutex or another kind of lock, and how its reply is read.
 //!
 //! The same request is sent by a caller that waits for the reply, and with a callback.
 
 use super::kinds::KindFormat;
 use super::owned::{OwnedFormat, ReleaseRequest};
-use super::run::Run;
+use super::run::{Run, run};
 use super::script_call::ScriptCall;
 use super::wakes::Naming;
 use super::{released, unexpected};
 use crate::connection::{ConnectionLike, Reply, Server};
 use crate::lua::Script;
 use crate::pubsub::ChannelKind;
-use lock_core::LockName;
+use lock_core::Moment;
 use lock_core::backend::{AcquisitionId, Failure, Release, ReleaseOptions};
 use std::borrow::Cow;
 
-/// What ends a hold: sent and waited for, or sent with a callback.
+/// What ends holds: sent and waited for, or sent with a callback.
 pub(super) struct Ending<'a> {
+    format: &'a OwnedFormat,
+    /// None for a mutex.
+    kind: Option<&'static dyn KindFormat>,
     call: EndingCall<'a>,
-    pub(super) reader: ReleaseReply<'a>,
 }
 
 #[allow(
@@ -37,9 +39,54 @@ impl EndingCall<'_> {
             Self::Kind(call) => call.script,
         }
     }
+
+    /// The lock's key, the first of a script.
+    fn key(&self) -> &str {
+        match self {
+            Self::Mutex(request) => &request.key,
+            Self::Kind(call) => &call.keys[0],
+        }
+    }
 }
 
-impl Ending<'_> {
+impl<'a> Ending<'a> {
+    pub(super) fn of_kind(
+        format: &'a OwnedFormat,
+        kind: &'static dyn KindFormat,
+        call: ScriptCall,
+    ) -> Self {
+        Self {
+            format,
+            kind: Some(kind),
+            call: EndingCall::Kind(call),
+        }
+    }
+
+    /// Sends it, and waits for the reply.
+    pub(super) fn run(
+        &self,
+        link: &mut dyn ConnectionLike,
+        by: Moment,
+    ) -> Result<Release, Failure> {
+        let reply =
+            self.send(|script, words| run(script, link, words.keys, words.arguments, by))?;
+        let reader = self.reader();
+        let release = reader.parse(link.server(), &reply);
+        release.ok_or_else(|| unexpected(link, reader.script))
+    }
+
+    pub(super) fn reader(&self) -> ReleaseReply<'_> {
+        let Self { format, kind, call } = self;
+        ReleaseReply {
+            script: call.script(),
+            key: Cow::Borrowed(call.key()),
+            kind: *kind,
+            naming: format.naming,
+            channels: format.channels(),
+            unseen: if kind.is_some() { 0 } else { format.unseen() },
+        }
+    }
+
     pub(super) fn send<T>(&self, send: impl FnOnce(&'static Script, &Run<'_>) -> T) -> T {
         let script = self.call.script();
         match &self.call {
@@ -89,15 +136,6 @@ impl ReleaseReply<'_> {
         }
     }
 
-    pub(super) fn read(
-        &self,
-        link: &mut dyn ConnectionLike,
-        reply: &Reply,
-    ) -> Result<Release, Failure> {
-        self.parse(link.server(), reply)
-            .ok_or_else(|| unexpected(link, self.script))
-    }
-
     /// `None` if the script cannot have said this.
     pub(super) fn parse(&self, server: &Server, reply: &Reply) -> Option<Release> {
         released(server, self.channels, || self.channel(), reply, self.unseen)
@@ -107,32 +145,17 @@ impl ReleaseReply<'_> {
 impl OwnedFormat {
     /// What ends a hold of any kind.
     pub(super) fn ending<'a>(
-        &self,
+        &'a self,
         acquisition: &'a AcquisitionId,
         options: ReleaseOptions,
     ) -> Result<Ending<'a>, Failure> {
-        let kind = self.kind_format(&acquisition.name)?;
-        let call = match kind {
-            Some(kind) => EndingCall::Kind(kind.release(self, acquisition, options)),
-            None => EndingCall::Mutex(self.release_request(acquisition, options)),
-        };
-        let reader = self.release_reply(kind, call.script(), &acquisition.name);
-        Ok(Ending { call, reader })
-    }
-
-    pub(super) fn release_reply<'a>(
-        &self,
-        kind: Option<&'static dyn KindFormat>,
-        script: &'static Script,
-        name: &'a LockName,
-    ) -> ReleaseReply<'a> {
-        ReleaseReply {
-            script,
-            key: self.keys.lock(name),
-            kind,
-            naming: self.naming,
-            channels: self.channels(),
-            unseen: if kind.is_some() { 0 } else { self.unseen() },
-        }
+        Ok(match self.kind_format(&acquisition.name)? {
+            Some(kind) => Ending::of_kind(self, kind, kind.release(self, acquisition, options)),
+            None => Ending {
+                format: self,
+                kind: None,
+                call: EndingCall::Mutex(self.release_request(acquisition, options)),
+            },
+        })
     }
 }
