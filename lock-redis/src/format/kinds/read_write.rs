@@ -85,7 +85,7 @@ static ACQUIRE_WRITE_FAIR: Script = script!("acquire":
     "fair/acquire"
 )
 .with_names_beside(names_beside_fair);
-/// Of readers and of the writer.
+/// Ends the hold of a reader or of the writer.
 static RELEASE_FAIR: Script = script!("close":
     "redisson/look",
     "redisson/take",
@@ -117,17 +117,25 @@ static RELEASE_WRITE: Script = script!("close":
     "close",
     "read_write/free_writer"
 );
+/// A script that ends all holds, with these files before `force.lua`.
 macro_rules! force_script {
-    () => {
+    ($($file:literal),+) => {
         script!("force":
-            "redisson/holder", "tell", "unlink", "timestamp", "fair/queue", "read_write/force",
-            "force", "read_write/free_all"
+            "redisson/holder", "tell", "unlink", $($file),+, "force", "read_write/free_all"
         )
     };
 }
-static FORCE: Script = force_script!();
-/// With the keys of a fair lock.
-static FORCE_FAIR: Script = force_script!().with_names_beside(names_beside_fair);
+static FORCE: Script = force_script!("read_write/force");
+static FORCE_READERS: Script = force_script!("read_write/only_readers");
+static FORCE_FAIR: Script =
+    force_script!("timestamp", "fair/queue", "fair/force").with_names_beside(names_beside_fair);
+static FORCE_READERS_FAIR: Script = force_script!(
+    "timestamp",
+    "fair/queue",
+    "read_write/only_readers",
+    "fair/force"
+)
+.with_names_beside(names_beside_fair);
 
 fn names_beside_fair(key: &str) -> Vec<String> {
     vec![hold(key, "0", 1), fair::queue(key)]
@@ -174,13 +182,14 @@ impl KindFormat for Read {
     }
 
     fn scripts(&self) -> &'static [&'static Script] {
-        static ALL: [&Script; 4] = [
+        static ALL: [&Script; 5] = [
             &ACQUIRE_READ,
             &RELEASE_READ,
             &RELEASE_READ_SWEEPING,
             &RENEW_READ,
+            &FORCE_READERS,
         ];
-        static FAIR: [&Script; 2] = [&ACQUIRE_READ_FAIR, &RELEASE_FAIR];
+        static FAIR: [&Script; 3] = [&ACQUIRE_READ_FAIR, &RELEASE_FAIR, &FORCE_READERS_FAIR];
         if self.is_fair { &FAIR } else { &ALL }
     }
 
@@ -322,28 +331,24 @@ impl KindFormat for Read {
 
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
         if self.is_fair {
-            return force(format, name, Some(fair::queue), Some(b"readers"));
+            return force(&FORCE_READERS_FAIR, format, name, Some(fair::queue));
         }
-        force(format, name, None, None)
+        force(&FORCE_READERS, format, name, None)
     }
 }
 
-/// What ends all holds, or those of readers: see `force.lua`.
+/// A call of a script that ends all holds, or those of readers.
 fn force(
+    script: &'static Script,
     format: &OwnedFormat,
     name: &LockName,
     companion: Option<fn(&str) -> String>,
-    ended: Option<&[u8]>,
 ) -> ScriptCall {
     let key = format.keys.lock(name);
     let channel = keys::channel(CHANNEL, &key);
-    let words: Vec<_> = [channel.as_bytes(), format.publish(), b"many"]
-        .into_iter()
-        .chain(ended)
-        .collect();
+    let words = [channel.as_bytes(), format.publish(), b"many"];
     let companion = companion.map(|name| name(&key));
     let keys = std::iter::once(key.into_owned()).chain(companion);
-    let script = if ended.is_some() { &FORCE_FAIR } else { &FORCE };
     ScriptCall::new(script, keys.collect(), &words)
 }
 
@@ -513,10 +518,11 @@ impl KindFormat for Write {
     }
 
     fn force(&self, format: &OwnedFormat, name: &LockName) -> ScriptCall {
-        if self.is_fair {
-            return force(format, name, Some(fair::queue), Some(b"all"));
-        }
-        force(format, name, Some(waiting_writer), None)
+        let (script, companion): (_, fn(&str) -> String) = match self.is_fair {
+            true => (&FORCE_FAIR, fair::queue),
+            false => (&FORCE, waiting_writer),
+        };
+        force(script, format, name, Some(companion))
     }
 }
 
