@@ -8,12 +8,12 @@ use crate::fixture::{
 };
 use crate::subject::Subject;
 use lock_core::backend::ReleaseOptions;
-use lock_core::{GuardState, Interrupt, LossCause};
+use lock_core::{GuardState, Interrupt, LockName, LossCause};
 use std::sync::Arc;
 use std::thread;
 
 /// A client behind a [`FaultyBackend`], and its lock.
-fn faulty_client(subject: &dyn Subject, name: &lock_core::LockName) -> (Arc<FaultyBackend>, Lock) {
+fn faulty_client(subject: &dyn Subject, name: &LockName) -> (Arc<FaultyBackend>, Lock) {
     let context = context();
     let network = FaultyBackend::on(subject.backend(&context));
     let client = connect(
@@ -92,8 +92,8 @@ pub(crate) fn release_with_lost_reply_is_no_loss(subject: &dyn Subject) {
     drop(take(&lock));
 }
 
-/// An attempt with an unknown outcome is undone in the background, long before its lease ends.
-pub(crate) fn attempt_with_unknown_outcome_is_undone(subject: &dyn Subject) {
+/// A client whose attempt had an unknown outcome, and was undone.
+fn undone_attempt(subject: &dyn Subject) -> (LockName, Arc<FaultyBackend>, Lock) {
     let name = fresh_name();
     let (network, lock) = faulty_client(subject, &name);
     network.lose_acquire_answers(u32::MAX);
@@ -106,24 +106,19 @@ pub(crate) fn attempt_with_unknown_outcome_is_undone(subject: &dyn Subject) {
     eventually("the attempt is undone", patience(), || {
         !subject.probe(&name).held
     });
+    (name, network, lock)
+}
+
+/// An attempt with an unknown outcome is undone in the background, long before its lease ends.
+pub(crate) fn attempt_with_unknown_outcome_is_undone(subject: &dyn Subject) {
+    let (name, _network, lock) = undone_attempt(subject);
     always("and stays so", short(), || !subject.probe(&name).held);
     drop(take(&lock));
 }
 
 /// A late copy of an undone request does not take the lock.
 pub(crate) fn late_copy_of_undone_attempt_takes_no_lock(subject: &dyn Subject) {
-    let name = fresh_name();
-    let (network, lock) = faulty_client(subject, &name);
-    network.lose_acquire_answers(u32::MAX);
-    assert!(
-        lock.try_lock_for(ms(100))
-            .expect_err("no answer came")
-            .is_unavailable()
-    );
-    network.mend();
-    eventually("the attempt is undone", patience(), || {
-        !subject.probe(&name).held
-    });
+    let (name, network, _lock) = undone_attempt(subject);
     let answer = network
         .deliver_a_late_copy(now() + prompt())
         .expect("the store answers");

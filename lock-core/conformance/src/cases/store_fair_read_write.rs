@@ -2,26 +2,18 @@
 //! asked for directly.
 
 use crate::fixture::{
-    DirectBackend, eventually, fresh_name, grant, long, ms, patience, prompt, short,
+    DirectBackend, eventually, grant, long, ms, patience, prompt, read_write, short,
 };
 use crate::subject::Subject;
-use lock_core::LockName;
-use lock_core::backend::{LockKind, OwnerId, Release, ReleaseOptions};
+use lock_core::backend::{OwnerId, Release, ReleaseOptions};
 
 const PLAIN: ReleaseOptions = ReleaseOptions::WITHOUT_TOMBSTONE;
-
-/// The locks of the readers and of the writer of one name.
-fn read_write() -> (LockName, LockName) {
-    let name = fresh_name();
-    let [read, write] = LockKind::of_read_write(true).map(|kind| name.of_kind(kind));
-    (read, write)
-}
 
 /// Readers and writers are let in in the order of arrival: readers that are next together, and none
 /// that came behind a waiting writer.
 pub(crate) fn fair_readers_and_writers_enter_in_order(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
-    let (read, write) = read_write();
+    let (read, write) = read_write(true);
     let reading = direct.hold(&read, long());
     let [writer, second, third]: [OwnerId; 3] = std::array::from_fn(|_| other.owner());
     let [first_reader, next_reader, last_reader]: [OwnerId; 3] =
@@ -64,7 +56,7 @@ pub(crate) fn fair_readers_and_writers_enter_in_order(subject: &dyn Subject) {
 /// that read.
 pub(crate) fn readers_behind_a_gone_fair_writer_enter(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
-    let (read, write) = read_write();
+    let (read, write) = read_write(true);
     direct.hold(&read, long());
     let [quits, dies]: [OwnerId; 2] = std::array::from_fn(|_| other.owner());
     assert!(other.acquire(&write, quits, long()).is_busy());
@@ -89,7 +81,7 @@ pub(crate) fn readers_behind_a_gone_fair_writer_enter(subject: &dyn Subject) {
 /// write, and only then those that are next enter.
 pub(crate) fn fair_writer_becomes_a_reader(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
-    let (read, write) = read_write();
+    let (read, write) = read_write(true);
     let writer = direct.hold(&write, long());
     let [next, last]: [OwnerId; 2] = std::array::from_fn(|_| other.owner());
     assert!(other.acquire(&read, next, long()).is_busy());
@@ -112,7 +104,7 @@ pub(crate) fn fair_writer_becomes_a_reader(subject: &dyn Subject) {
 /// Holders that died are over with their own leases, whatever others renew.
 pub(crate) fn dead_holders_of_a_fair_lock_are_over(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
-    let (read, write) = read_write();
+    let (read, write) = read_write(true);
     other.hold(&write, short());
     let reader = direct.owner();
     eventually("the dead writer is over", patience(), || {

@@ -1,7 +1,8 @@
 //! The contract of the [kinds](lock_core::LockKind) of locks besides the mutex, asked for directly.
 
 use crate::fixture::{
-    DirectBackend, eventually, fresh_name, grant, let_pass, long, ms, patience, prompt, short,
+    DirectBackend, eventually, free_of, fresh_name, grant, let_pass, long, ms, patience, permits,
+    prompt, read_write, short,
 };
 use crate::subject::Subject;
 use lock_core::backend::{
@@ -11,26 +12,6 @@ use lock_core::{LockKind, LockName, OwnerId};
 
 const PLAIN: ReleaseOptions = ReleaseOptions::WITHOUT_TOMBSTONE;
 
-/// The locks of the readers and of the writer of one name.
-fn read_write() -> (LockName, LockName) {
-    let name = fresh_name();
-    (name.of_kind(LockKind::Read), name.of_kind(LockKind::Write))
-}
-
-/// A semaphore, of which `count` permits are taken at once.
-fn permits(name: &LockName, limit: u32, count: u32) -> LockName {
-    name.of_kind(LockKind::Permits { limit, count })
-}
-
-/// How many permits are free, and how many there are.
-fn free_of(direct: &DirectBackend, name: &LockName) -> (u32, u32) {
-    let permits = direct
-        .inspect(name)
-        .permits
-        .expect("a semaphore in use has permits");
-    (permits.free, permits.limit)
-}
-
 fn token(grant: &Grant) -> Option<u64> {
     grant.tokens.map(|tokens| tokens.first().get())
 }
@@ -38,7 +19,7 @@ fn token(grant: &Grant) -> Option<u64> {
 /// Several readers hold the lock, and the writer is refused until the last has released.
 pub(crate) fn readers_share_and_keep_the_writer_out(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
-    let (read, write) = read_write();
+    let (read, write) = read_write(false);
     let first = direct.hold(&read, long());
     let second = other.hold(&read, long());
     assert_eq!(direct.inspect(&read).holders, 2);
@@ -55,7 +36,7 @@ pub(crate) fn readers_share_and_keep_the_writer_out(subject: &dyn Subject) {
 /// While the writer holds the lock, readers, other writers and mutexes of the name are refused.
 pub(crate) fn writer_keeps_readers_out(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
-    let (read, write) = read_write();
+    let (read, write) = read_write(false);
     let writer = direct.hold(&write, long());
     assert!(other.is_busy(&read) && direct.is_busy(&read));
     assert!(other.is_busy(&write) && other.is_busy(&read.of_kind(LockKind::Mutex)));
@@ -91,7 +72,7 @@ pub(crate) fn kinds_of_a_name_exclude_each_other(subject: &dyn Subject) {
 /// A reader beside the writer of its own thread is granted, and stays when that releases.
 pub(crate) fn writer_becomes_a_reader(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
-    let (read, write) = read_write();
+    let (read, write) = read_write(false);
     let writer = direct.hold(&write, long());
     assert!(other.beside(&read, other.owner(), None).is_busy());
     assert!(
@@ -113,7 +94,7 @@ pub(crate) fn writer_becomes_a_reader(subject: &dyn Subject) {
 /// The share of a reader that ended is over with its own lease, whatever the others renew.
 pub(crate) fn each_reader_has_a_lease_of_its_own(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
-    let (read, write) = read_write();
+    let (read, write) = read_write(false);
     let dead = other.hold(&read, short());
     let alive = direct.hold(&read, ms(10_000));
     assert_eq!(direct.renew(&read, alive, ms(10_000)), Renewal::Extended);
@@ -130,7 +111,7 @@ pub(crate) fn each_reader_has_a_lease_of_its_own(subject: &dyn Subject) {
 /// that lives is renewed and released.
 pub(crate) fn dead_reader_is_not_kept_alive_by_others(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
-    let (read, write) = read_write();
+    let (read, write) = read_write(false);
     let alive = direct.hold(&read, ms(20_000));
     let _dead = other.hold(&read, short());
     let_pass(short() * 2);
@@ -148,7 +129,7 @@ pub(crate) fn dead_reader_is_not_kept_alive_by_others(subject: &dyn Subject) {
 /// A writer that waits keeps new readers out, and lets the present ones go on.
 pub(crate) fn waiting_writer_keeps_new_readers_out(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
-    let (read, write) = read_write();
+    let (read, write) = read_write(false);
     let reader = direct.hold(&read, long());
     let writer = other.owner();
     assert!(other.acquire(&write, writer, long()).is_busy());
@@ -164,7 +145,7 @@ pub(crate) fn waiting_writer_keeps_new_readers_out(subject: &dyn Subject) {
 /// `inspect` of either lock tells who reads, the last to end first, and whether a writer waits.
 pub(crate) fn readers_and_a_waiting_writer_are_told(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
-    let (read, write) = read_write();
+    let (read, write) = read_write(false);
     let seen = |name: &LockName| {
         let info = direct.inspect(name);
         let readers = info.readers.expect("it is a read-write lock");
@@ -202,7 +183,7 @@ pub(crate) fn readers_and_a_waiting_writer_are_told(subject: &dyn Subject) {
 /// When the writer waits no longer, readers enter, and are woken for it.
 pub(crate) fn writer_that_gives_up_lets_readers_in(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
-    let (read, write) = read_write();
+    let (read, write) = read_write(false);
     direct.hold(&read, long());
     let writer = other.owner();
     assert!(other.acquire(&write, writer, long()).is_busy());
@@ -216,7 +197,7 @@ pub(crate) fn writer_that_gives_up_lets_readers_in(subject: &dyn Subject) {
 /// A writer that gives up ends its own wait, and not that of the first one.
 pub(crate) fn writer_that_gives_up_leaves_the_first_waiting(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
-    let (read, write) = read_write();
+    let (read, write) = read_write(false);
     direct.hold(&read, long());
     let (first, second) = (other.owner(), direct.owner());
     assert!(other.acquire(&write, first, long()).is_busy());
@@ -230,7 +211,7 @@ pub(crate) fn writer_that_gives_up_leaves_the_first_waiting(subject: &dyn Subjec
 /// Writers get growing tokens, and a reader that of the last writer.
 pub(crate) fn reader_gets_the_token_of_the_last_writer(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
-    let (read, write) = read_write();
+    let (read, write) = read_write(false);
     let reader = direct.owner();
     assert_eq!(
         token(&direct.granted(&read, reader, long())),
@@ -253,7 +234,7 @@ pub(crate) fn reader_gets_the_token_of_the_last_writer(subject: &dyn Subject) {
 /// Releases by one client wake the waiters of others, for each kind.
 pub(crate) fn release_of_each_kind_wakes_its_waiters(subject: &dyn Subject) {
     let (direct, other) = (DirectBackend::open(subject), DirectBackend::open(subject));
-    let (read, write) = read_write();
+    let (read, write) = read_write(false);
     let semaphore = permits(&fresh_name(), 1, 1);
     let fair = fresh_name().of_kind(LockKind::Fair);
     let in_order = fresh_name().of_kind(LockKind::FairPermits { limit: 1, count: 1 });
@@ -401,7 +382,7 @@ pub(crate) fn stored_limit_counts_until_it_is_changed(subject: &dyn Subject) {
 /// A forced release ends all holds of the kind.
 pub(crate) fn force_release_ends_all_shares(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
-    let (read, write) = read_write();
+    let (read, write) = read_write(false);
     let readers = [direct.hold(&read, long()), direct.hold(&read, long())];
     assert!(direct.force_release(&read) && !direct.force_release(&read));
     for reader in readers {
@@ -418,7 +399,7 @@ pub(crate) fn force_release_ends_all_shares(subject: &dyn Subject) {
 /// A forced release of readers leaves a writer alone, and one that waits its turn.
 pub(crate) fn force_release_of_readers_leaves_the_writer(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
-    let (read, write) = read_write();
+    let (read, write) = read_write(false);
     let writer = direct.hold(&write, long());
     assert!(!direct.force_release(&read), "there is no reader");
     assert_eq!(direct.renew(&write, writer, long()), Renewal::Extended);
@@ -430,7 +411,7 @@ pub(crate) fn force_release_of_readers_leaves_the_writer(subject: &dyn Subject) 
 /// `verify` is about the share of this owner, not of any.
 pub(crate) fn verify_is_about_the_owners_share(subject: &dyn Subject) {
     let direct = DirectBackend::open(subject);
-    let (read, _) = read_write();
+    let (read, _) = read_write(false);
     for name in [read, permits(&fresh_name(), 5, 1)] {
         let (first, second) = (direct.hold(&name, long()), direct.hold(&name, long()));
         assert!(direct.verifies(&name, first) && direct.verifies(&name, second));

@@ -1,26 +1,14 @@
 //! The contract of [`Backend::change_permits`](lock_core::Backend::change_permits), and of an
 //! attempt for all permits that are free.
 
-use crate::fixture::{DirectBackend, eventually, fresh_name, long, ms, patience, prompt, short};
+use crate::fixture::{
+    DirectBackend, eventually, free_of, fresh_name, long, ms, patience, permits, prompt, short,
+};
 use crate::subject::Subject;
 use lock_core::backend::{PermitChange, PermitOutcome, Release, ReleaseOptions, Renewal};
-use lock_core::{LeaseTime, LockKind, LockName, PermitId};
+use lock_core::{LeaseTime, PermitId};
 
 const PLAIN: ReleaseOptions = ReleaseOptions::WITHOUT_TOMBSTONE;
-
-/// A semaphore, of which `count` permits are taken at once.
-fn permits(name: &LockName, limit: u32, count: u32) -> LockName {
-    name.of_kind(LockKind::Permits { limit, count })
-}
-
-/// How many permits are free, and how many there are.
-fn free_of(direct: &DirectBackend, name: &LockName) -> (u32, u32) {
-    let permits = direct
-        .inspect(name)
-        .permits
-        .expect("a semaphore in use has permits");
-    (permits.free, permits.limit)
-}
 
 /// Two clients that change the limit by a number both count, and no change leads beyond what a
 /// semaphore may have.
