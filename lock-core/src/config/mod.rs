@@ -1,7 +1,7 @@
 //! [`Config`]: every setting, from a URL, a file, the environment, and setters.
 
-// A new setting is a field with its setter here, a name in `option`, a complaint in `check`, and a
-// row in `docs/DEFAULTS.md`, which a test compares with the code.
+// A new setting is a field with its setter here, a row of `definitions`, and a row in
+// `docs/DEFAULTS.md`, which a test compares with the code.
 
 mod address;
 mod check;

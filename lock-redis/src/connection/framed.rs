@@ -63,7 +63,7 @@ pub(crate) struct Tracking {
     pub(crate) refusal: Option<ServerError>,
 }
 
-/// One `WAIT` goes behind all requests of a write.
+/// The `WAIT` that goes behind all requests of a write.
 struct ReplicaWait<'a> {
     clock: &'a dyn Clock,
     replicas: u32,
@@ -194,16 +194,16 @@ impl<'a> FramedConnection<'a> {
         }
     }
 
-    /// Whether `WAIT` is sent.
-    fn waits(&self) -> bool {
-        self.wait.as_ref().is_some_and(|wait| wait.replicas > 0)
+    /// What `WAIT` is sent for; `None` where it is not sent.
+    fn sent_wait(&self) -> Option<&ReplicaWait<'a>> {
+        self.wait.as_ref().filter(|wait| wait.replicas > 0)
     }
 
     /// Whether nothing is sent but the requests.
     fn is_plain(&self) -> bool {
         self.asking.is_none()
             && !self.tracking.as_ref().is_some_and(|it| it.is_reading)
-            && !self.waits()
+            && self.sent_wait().is_none()
             && (self.notes.is_none() || self.history().is_none())
     }
 
@@ -333,8 +333,7 @@ impl ConnectionLike for FramedConnection<'_> {
                 places.extend([Place::Caching, Place::Read(words[1].len())]);
             }
         }
-        let wait = self.wait.as_ref().filter(|wait| wait.replicas > 0);
-        let numbers = wait.map(|wait| {
+        let numbers = self.sent_wait().map(|wait| {
             [
                 Text::number(wait.replicas.into()),
                 Text::millis(wait.patience(by)),
@@ -375,7 +374,7 @@ impl ConnectionLike for FramedConnection<'_> {
     /// and the text would have what is left of it: a short lease would end before its first
     /// renewal.
     fn needs_script_text(&mut self, script: &Script) -> bool {
-        if self.waits() {
+        if self.sent_wait().is_some() {
             self.base().is_first_use(script)
         } else {
             self.base().needs_script_text(script)

@@ -3,7 +3,7 @@
 use super::Script;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One bit for each script, by its number. All threads may use it.
+/// A set of scripts with one bit for each, by its number. All threads may use it.
 #[derive(Debug, Default)]
 pub(crate) struct ScriptSet([AtomicU64; ScriptSet::WORDS]);
 

@@ -226,7 +226,7 @@ fn next_owner_is_told_by_each_that_makes_room() {
     });
 }
 
-/// Of the five seconds after which it would ask by itself most are left.
+/// Most is left of the five seconds after which the waiter would ask by itself.
 fn assert_told(who: &str, time: Duration) {
     println!("{who}: {time:?}");
     if time >= TOLD {

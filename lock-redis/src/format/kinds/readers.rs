@@ -47,7 +47,7 @@ pub(super) struct Field {
 }
 
 impl Field {
-    /// Those that a script names.
+    /// The fields that a script names.
     pub(super) fn all(words: &[Reply]) -> Vec<Self> {
         let text = |word: &Reply| Some(std::str::from_utf8(word.as_bytes()?).ok()?.to_owned());
         let pairs = words.chunks_exact(2).filter_map(|pair| {
